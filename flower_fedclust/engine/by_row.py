@@ -8,7 +8,7 @@ function of one client's own totals and number of rows, for guarantees that cove
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from operator import attrgetter, is_
@@ -24,13 +24,15 @@ from flower_fedclust.engine.rounds import Answer, Array, Askable, Known, Protoco
 from flower_fedclust.exact.constant import is_constant
 from flower_fedclust.exact.grid import ENTRY_BITS, GridArray
 from flower_fedclust.exact.rows import Frame, Rows
+from flower_fedclust.exact.stacks import NotStackedError, Stack, stacked
 from flower_fedclust.exact.sums import triangle_to_symmetric
-from flower_fedclust.exact.terms import Bound, Term, clipped_total
+from flower_fedclust.exact.terms import Bound, Term, as_stack, clipped_total, of_one_client
 from flower_fedclust.numerics.checks import DataError
 from flower_fedclust.numerics.threads import mapped
 from flower_fedclust.outside import parse_json
 
 Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,7 @@ class ByRow(Askable[..., Any]):
             return last[2]
         nothing = self.nothing(question)
         self._check_capacity(nothing)
-        found = nothing, self.finished(question, nothing, 0)
+        found = nothing, self._finished_alone(question, nothing, 0)
         if all(map(is_constant, arrays)):
             self._last = arrays, values, found
         return found
@@ -115,17 +117,45 @@ class ByRow(Askable[..., Any]):
         for n_added, terms in mapped(added, batches, n_jobs):
             totals = tuple(term.plus(before) for term, before in zip(terms, totals, strict=True))
             n_rows += n_added
-        finished = self.finished(question, totals, n_rows)
+        finished = self._finished_alone(question, totals, n_rows)
         self._check_form(finished, sent_of_nothing, n_rows)
         return [term.array for term in finished]
 
-    def finished(self, question: Question, totals: tuple[Term, ...], n_rows: int) -> tuple[Term, ...]:
-        """Return what is sent of a client's totals."""
+    def replies_of_many(self, question: Question, rows: Sequence[Floats]) -> list[GridArray]:
+        """Return the arrays of many small clients, from a few rows each; the first axis stands for clients.
+
+        Raises an error if any client cannot answer, or a NotStackedError if the answer does not tell whose rows it
+        adds up.
+        """
+        nothing, sent_of_nothing = self.of_no_rows(question)
+        stack = Stack([len(part) for part in rows])
+        with stacked(stack):
+            totals = self.terms(question, np.concatenate(rows))
+            self._check_form(totals, nothing, stack.n_rows)
+            finished = self.finished(question, totals, stack.sizes)
+            self._check_form(finished, sent_of_nothing, stack.n_rows)
+        # An answer that puts its rows into another order would give each client another one's sums.
+        first = self.reply(question, rows[0])
+        if any(not np.array_equal(one.integers, many.integers[0]) for one, many in zip(first, finished, strict=True)):
+            raise NotStackedError
+        return [term.array for term in finished]
+
+    def finished(self, question: Question, totals: tuple[Term, ...], n_rows: Integers) -> tuple[Term, ...]:
+        """Return what is sent of the totals of the clients of a stack."""
         if question.finish is None:
             return totals
-        divisor = max(n_rows, 1) if question.finish.kind == "mean" else 1
+        divisor = np.maximum(n_rows, 1) if question.finish.kind == "mean" else np.ones_like(n_rows)
         pairs = zip(totals, question.finish.at_most, strict=True)
         return tuple(_clipped(term, divisor, at_most) for term, at_most in pairs)
+
+    def _finished_alone(self, question: Question, totals: tuple[Term, ...], n_rows: int) -> tuple[Term, ...]:
+        """Return what is sent of one client's totals."""
+        if question.finish is None and not isinstance(self, Finisher):
+            return totals
+        stack = Stack([n_rows])
+        with stacked(stack):
+            finished = self.finished(question, tuple(map(as_stack, totals)), stack.sizes)
+        return tuple(map(of_one_client, finished))
 
     def largest_of_one_row(self, question: Question) -> list[tuple[int, int]]:
         """Return the largest integer that a client with one row can send in each array, and the unit's exponent."""
@@ -174,8 +204,8 @@ class Finisher(ByRow):
         """Return what a batch of rows adds to the totals."""
         return self.of.terms(self._of_rows(question), values)
 
-    def finished(self, question: Question, totals: tuple[Term, ...], n_rows: int) -> tuple[Term, ...]:
-        """Return what is sent of a client's totals."""
+    def finished(self, question: Question, totals: tuple[Term, ...], n_rows: Integers) -> tuple[Term, ...]:
+        """Return what is sent of the totals of the clients of a stack."""
         found = self.function(totals, n_rows, *question.arrays, **question.arguments)
         return found if isinstance(found, tuple) else (found,)
 
@@ -212,7 +242,9 @@ def by_row(**arrays: str | Sent) -> Callable[[Callable[..., Any]], ByRow]:
 def finishes(of: ByRow, *own: str, **arrays: str | Sent) -> Callable[[Callable[..., Any]], Finisher]:
     """Mark a function of a client's totals as a finish of an answer by row.
 
-    The function takes the totals as terms, the number of rows, and the question's arrays and arguments.
+    The function takes the totals as terms, the number of rows, and the question's arrays and arguments. It finishes
+    many clients at once, each by itself: the first axis of the totals, the numbers of rows and the result stands for
+    clients.
 
     Parameters
     ----------
@@ -262,10 +294,11 @@ def _n_columns(question: Question) -> int:
     return 0 if question.frame is None else len(question.frame.origin)
 
 
-def _clipped(term: Term, divisor: int, at_most: float | None) -> Term:
-    """Return a client's own sum or mean, clipped as a whole."""
+def _clipped(term: Term, divisor: Integers, at_most: float | None) -> Term:
+    """Return each client's own sum or mean, clipped as a whole."""
     bound = term.bound.l2 if at_most is None else at_most
-    values = term.array.values / divisor
+    values = term.array.values
+    values /= divisor.reshape(-1, *(1,) * (values.ndim - 1))
     if not term.bound.triangle:
         return clipped_total(values, bound)
     return clipped_total(triangle_to_symmetric(values), bound, triangle=True)

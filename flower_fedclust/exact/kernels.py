@@ -7,6 +7,9 @@ the data, and ``to_factors``, (n_points, n_factors), turns kernel values into fa
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +28,7 @@ from flower_fedclust.exact.grid import (
 from flower_fedclust.exact.kernel_sums import gaussian_kernel, linear_features
 from flower_fedclust.exact.rows import Rows
 from flower_fedclust.exact.spectral_sums import bandwidth_in_units, kernel_values
+from flower_fedclust.exact.stacks import current, one_by_one
 from flower_fedclust.exact.sums import directions_onto_grid, upper_triangle
 from flower_fedclust.exact.terms import CLIPPED_TERM, Bound, Term, enforced
 from flower_fedclust.numerics.blocks import BLOCK_ENTRIES, blocks
@@ -57,6 +61,20 @@ GRADIENT_ROWS = 64
 PULL_ENTRIES = 2**22
 
 
+def _of_each_client(term: Callable[..., Term]) -> Callable[..., Term]:
+    """Make a term of rows answer for each client of a stack."""
+
+    @wraps(term)
+    def of_each(rows: Rows, *arguments: Any) -> Term:
+        if current() is None:
+            return term(rows, *arguments)
+        integers, one = one_by_one(rows, lambda part: term(part, *arguments))
+        return enforced(integers, one.exponent, one.bound, one.largest, len(rows))
+
+    return of_each
+
+
+@_of_each_client
 def factor_sum(rows: Rows, points: Floats, bandwidth: float, to_factors: Floats) -> Term:
     """Add the rows' factors ``F' 1``, of shape (n_factors,); each is clipped to norm 1."""
     added = np.zeros(to_factors.shape[1], dtype=np.int64)
@@ -67,6 +85,7 @@ def factor_sum(rows: Rows, points: Floats, bandwidth: float, to_factors: Floats)
     return enforced(added, unit_exponent(1.0), Bound(1.0, words="factors are no longer than 1"), 2**BITS, len(rows))
 
 
+@_of_each_client
 def normalized_moment(
     rows: Rows, points: Floats, bandwidth: float, to_factors: Floats, total: Floats, exponent: int, floor: float
 ) -> Term:
@@ -98,6 +117,7 @@ def normalized_moment(
     return enforced(upper_triangle(moment), 2 * unit, made, 2 ** (2 * MOMENT_BITS), len(rows))
 
 
+@_of_each_client
 def attraction(rows: Rows, points: Floats, gamma: float) -> Term:
     """Add how each row attracts the points: ``sum_i k(x_i, y_j) (x_i - y_j)``, of the shape of the points.
 
@@ -136,6 +156,7 @@ def attraction(rows: Rows, points: Floats, gamma: float) -> Term:
     return enforced(pull, unit, bound, 2 ** (KERNEL_BITS + ATTRACTED_BITS + 1), len(rows))
 
 
+@_of_each_client
 def dictionary_gradient(
     rows: Rows, atoms: Floats, bandwidth: float, to_codes: Floats, code_bound: float, bound: float
 ) -> Term:

@@ -113,7 +113,7 @@ def truncated_means(sums: Integers, counts: Integers) -> Integers:
 
     A cluster without a row has the mean 0.
     """
-    return np.asarray(np.sign(sums) * (np.abs(sums) // np.maximum(counts, 1)[:, None]))
+    return np.asarray(np.sign(sums) * (np.abs(sums) // np.maximum(counts, 1)[..., None]))
 
 
 # Projections.
@@ -172,10 +172,15 @@ def second_moment(rows: Floats, exponent: int) -> tuple[Integers, int]:
     buffer = np.empty((min(len(rows), max(1, block_entries // n_columns)), n_columns))
     for block in blocks(len(rows), n_columns, block_entries=block_entries):
         part = rows[block]
-        coarse = np.multiply(part, 2.0 ** (COARSE_BITS - BITS), out=buffer[: len(part)])
-        np.trunc(coarse, out=coarse)
+        coarse, _ = coarsened(part, exponent, out=buffer[: len(part)])
         matrix += (coarse.T @ coarse).astype(np.int64)
     return matrix, 2 * (exponent + BITS - COARSE_BITS)
+
+
+def coarsened(rows: Floats, exponent: int, out: Floats | None = None) -> tuple[Floats, int]:
+    """Return rows on the grid of second moments, and the exponent of its unit."""
+    coarse = np.multiply(rows, 2.0 ** (COARSE_BITS - BITS), out=out)
+    return np.trunc(coarse, out=coarse), exponent + BITS - COARSE_BITS
 
 
 def square_sums(rows: Floats, exponent: int) -> tuple[Integers, int]:
@@ -185,11 +190,16 @@ def square_sums(rows: Floats, exponent: int) -> tuple[Integers, int]:
     """
     squares = np.zeros(rows.shape[1], dtype=np.int64)
     for block in blocks(len(rows), rows.shape[1], block_entries=2**12 * rows.shape[1]):
-        # A square is exact, and so is the sum of 2^12 truncated ones.
-        part = rows[block] * rows[block]
-        part *= 2.0 ** (ENTRY_BITS - 2 * BITS)
-        squares += np.trunc(part, out=part).sum(axis=0).astype(np.int64)
+        # The sum of 2^12 truncated squares is exact.
+        squares += truncated_squares(rows[block], exponent)[0].sum(axis=0).astype(np.int64)
     return squares, 2 * (exponent + BITS) - ENTRY_BITS
+
+
+def truncated_squares(rows: Floats, exponent: int) -> tuple[Floats, int]:
+    """Return the square of each entry, which is exact, truncated; and the exponent of the unit."""
+    squares = rows * rows
+    squares *= 2.0 ** (ENTRY_BITS - 2 * BITS)
+    return np.trunc(squares, out=squares), 2 * (exponent + BITS) - ENTRY_BITS
 
 
 def mean_distance(rows: Floats, exponent: int) -> tuple[int, int]:
@@ -214,12 +224,13 @@ def _triangle(size: int) -> NDArray[np.intp]:
 
 
 def upper_triangle(matrix: Integers) -> Integers:
-    """Return the upper triangle of a symmetric matrix by rows: a vector of size (size + 1) / 2 entries.
+    """Return the upper triangle of symmetric matrices by rows: vectors of size (size + 1) / 2 entries.
 
     Its Euclidean norm differs from the matrix's norm: noise for a sensitivity in Frobenius norm has the deviation sigma
     on the diagonal and sigma / sqrt(2) off the diagonal (:func:`is_off_diagonal`).
     """
-    return np.ascontiguousarray(matrix).ravel()[_triangle(len(matrix))]
+    size = matrix.shape[-1]
+    return np.ascontiguousarray(matrix).reshape(*matrix.shape[:-2], size * size)[..., _triangle(size)]
 
 
 def is_off_diagonal(size: int) -> NDArray[np.bool_]:
@@ -229,8 +240,8 @@ def is_off_diagonal(size: int) -> NDArray[np.bool_]:
 
 def triangle_to_symmetric(triangle: Floats) -> Floats:
     """Undo :func:`upper_triangle`."""
-    size = (math.isqrt(8 * len(triangle) + 1) - 1) // 2
-    matrix, upper = np.empty((size, size)), _triangle(size)
-    matrix.ravel()[upper] = triangle
-    matrix.ravel()[upper % size * size + upper // size] = triangle
-    return matrix
+    size = (math.isqrt(8 * triangle.shape[-1] + 1) - 1) // 2
+    matrix, upper = np.empty((*triangle.shape[:-1], size * size)), _triangle(size)
+    matrix[..., upper] = triangle
+    matrix[..., upper % size * size + upper // size] = triangle
+    return matrix.reshape(*triangle.shape[:-1], size, size)

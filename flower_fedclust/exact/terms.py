@@ -17,7 +17,15 @@ from numpy.typing import NDArray
 from flower_fedclust.exact.grid import BITS, ENTRY_BITS, GridArray, rows_onto_grid
 from flower_fedclust.exact.kernel_sums import WEIGHT_BITS, weighted_sums
 from flower_fedclust.exact.rows import Labels, Rows
-from flower_fedclust.exact.sums import cluster_sums, second_moment, square_sums, upper_triangle
+from flower_fedclust.exact.stacks import NotStackedError, current
+from flower_fedclust.exact.sums import (
+    cluster_sums,
+    coarsened,
+    second_moment,
+    square_sums,
+    truncated_squares,
+    upper_triangle,
+)
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -50,7 +58,8 @@ class Term:
     """The sum over a batch of rows of what each row adds to one array.
 
     Only the functions of this package that clip make terms: an author can neither build one with a smaller bound nor
-    change one that was made.
+    change one that was made. Inside :func:`~flower_fedclust.exact.stacks.stacked` the integers have a first axis with an
+    entry for each client.
     """
 
     integers: Integers
@@ -58,6 +67,7 @@ class Term:
     bound: Bound
     largest: int  #: The largest integer that one row can add to an entry.
     n_rows: int  #: How many vectors were added up: at most one for each row of a batch.
+    n_clients: int | None = None  #: The length of the first axis, if it stands for clients.
 
     def __init__(self, *_: object, **__: object) -> None:
         raise TypeError(
@@ -68,7 +78,8 @@ class Term:
     @property
     def form(self) -> tuple[tuple[int, ...], int, Bound, int]:
         """The shape, the unit and the bounds, which follow from the message alone."""
-        return self.integers.shape, self.exponent, self.bound, self.largest
+        shape = self.integers.shape if self.n_clients is None else self.integers.shape[1:]
+        return shape, self.exponent, self.bound, self.largest
 
     def plus(self, other: Term) -> Term:
         """Return the sum with another term of the same form."""
@@ -77,7 +88,8 @@ class Term:
 
     def reshaped(self, *shape: int) -> Term:
         """Return the same sum in another shape."""
-        return enforced(self.integers.reshape(shape), self.exponent, self.bound, self.largest, self.n_rows)
+        whole = shape if self.n_clients is None else (self.n_clients, *shape)
+        return enforced(self.integers.reshape(whole), self.exponent, self.bound, self.largest, self.n_rows)
 
     @property
     def array(self) -> GridArray:
@@ -90,9 +102,22 @@ def enforced(integers: Integers, exponent: int, bound: Bound, largest: int, n_ro
     term = object.__new__(Term)
     integers = np.asarray(integers)
     integers.flags.writeable = False
+    stack = current()
+    if stack is not None and (not integers.ndim or len(integers) != len(stack)):
+        raise NotStackedError
     fields = {"integers": integers, "exponent": exponent, "bound": bound, "largest": largest, "n_rows": n_rows}
-    term.__dict__.update(fields)
+    term.__dict__.update(fields | {"n_clients": None if stack is None else len(stack)})
     return term
+
+
+def as_stack(term: Term) -> Term:
+    """Return one client's term as a stack; inside of ``stacked(Stack([n_rows]))``."""
+    return enforced(term.integers[None], term.exponent, term.bound, term.largest, term.n_rows)
+
+
+def of_one_client(term: Term) -> Term:
+    """Undo :func:`as_stack`; outside of it."""
+    return enforced(term.integers[0], term.exponent, term.bound, term.largest, term.n_rows)
 
 
 CLIPPED = "the client clips every row to this norm"
@@ -121,24 +146,43 @@ def at(labels: Labels, n_places: int, rows: Rows | None = None) -> Term:
     Term
         Of shape (n_places, n_columns), or (n_places,) for counts.
     """
-    somewhere = (labels >= 0) & (labels < n_places)
-    if not somewhere.all():
-        labels, rows = labels[somewhere], None if rows is None else rows[somewhere]
+    labels, somewhere, shape = _places(labels, n_places)
+    if somewhere is not None and rows is not None:
+        rows = rows[somewhere]
     if rows is None:
-        counts = np.bincount(labels, minlength=n_places).astype(np.int64, copy=False)
-        return enforced(counts, 0, ONE_COUNT, 1, len(labels))
-    sums, _ = cluster_sums(rows.integers, labels, n_places)
+        counts = np.bincount(labels, minlength=math.prod(shape)).astype(np.int64, copy=False)
+        return enforced(counts.reshape(shape), 0, ONE_COUNT, 1, len(labels))
+    sums, _ = cluster_sums(rows.integers, labels, math.prod(shape))
+    sums = sums.reshape(*shape, rows.integers.shape[1])
     return enforced(sums, rows.exponent, _of_rows(rows), 2**BITS, len(labels))
+
+
+def _places(labels: Labels, n_places: int) -> tuple[Labels, NDArray[np.bool_] | None, tuple[int, ...]]:
+    """Return the places of rows that have one, which rows these are (None: all), and the shape of the places."""
+    stack, somewhere = current(), (labels >= 0) & (labels < n_places)
+    if stack is not None:
+        stack.check(len(labels))
+        labels = labels + n_places * stack.owners
+    shape = (n_places,) if stack is None else (len(stack), n_places)
+    if somewhere.all():
+        return labels, None, shape
+    return labels[somewhere], somewhere, shape
+
+
+def _added(values: Floats | Integers) -> Integers:
+    """Add up rows of integers: all, or each client's."""
+    stack = current()
+    return np.asarray(values.sum(axis=0)).astype(np.int64) if stack is None else stack.added(values)
 
 
 def total(rows: Rows) -> Term:
     """Add the rows, of shape (n_columns,)."""
-    return enforced(rows.integers.sum(axis=0).astype(np.int64), rows.exponent, _of_rows(rows), 2**BITS, len(rows))
+    return enforced(_added(rows.integers), rows.exponent, _of_rows(rows), 2**BITS, len(rows))
 
 
 def count(rows: Rows) -> Term:
     """Count the rows, of shape ()."""
-    return enforced(np.array(len(rows), dtype=np.int64), 0, ONE_COUNT, 1, len(rows))
+    return enforced(_added(np.ones(len(rows))), 0, ONE_COUNT, 1, len(rows))
 
 
 def products(rows: Rows) -> Term:
@@ -146,7 +190,12 @@ def products(rows: Rows) -> Term:
 
     The products of a row of L1 norm R add up to R^2 at most, each counted once.
     """
-    matrix, exponent = second_moment(rows.integers, rows.exponent)
+    stack = current()
+    if stack is None:
+        matrix, exponent = second_moment(rows.integers, rows.exponent)
+    else:
+        coarse, exponent = coarsened(rows.integers, rows.exponent)
+        matrix, exponent = stack.products(coarse, coarse), 2 * exponent
     square = rows.radius**2
     words = "the client clips every row to the root of this"
     bound = Bound(square, square if rows.norm == 1 else math.inf, words, triangle=rows.norm == 2)
@@ -159,7 +208,12 @@ def squares(rows: Rows) -> Term:
     ``||x o x||_2 <= ||x||_2^2`` and ``||x o x||_1 = ||x||_2^2``. Squares are not negative, so replacing a row changes
     the sum by at most sqrt(2) times the bound for adding one.
     """
-    integers, exponent = square_sums(rows.integers, rows.exponent)
+    stack = current()
+    if stack is None:
+        integers, exponent = square_sums(rows.integers, rows.exponent)
+    else:
+        each, exponent = truncated_squares(rows.integers, rows.exponent)
+        integers = stack.added(each)
     square = rows.radius**2
     bound = Bound(square, square, "the client clips every row to the root of this", math.sqrt(2.0) * square)
     return enforced(integers, exponent, bound, 2**ENTRY_BITS, len(rows))
@@ -183,9 +237,13 @@ def weighted(weights: Floats, rows: Rows | None = None) -> Term:
         whole[~np.isfinite(sums)], sums[~np.isfinite(sums)] = 0.0, 1.0
         whole[too_much] = np.trunc(whole[too_much] / sums[too_much, None] * 2.0**WEIGHT_BITS)
     if rows is None:
-        totals, bound = whole.sum(axis=0).astype(np.int64), replace(ONE_COUNT, words=WEIGHTS)
-        return enforced(totals, -WEIGHT_BITS, bound, 2**WEIGHT_BITS, len(weights))
-    added, _ = weighted_sums(rows.integers, whole * 2.0**-WEIGHT_BITS)
+        bound = replace(ONE_COUNT, words=WEIGHTS)
+        return enforced(_added(whole), -WEIGHT_BITS, bound, 2**WEIGHT_BITS, len(weights))
+    stack = current()
+    if stack is None:
+        added, _ = weighted_sums(rows.integers, whole * 2.0**-WEIGHT_BITS)
+    else:
+        added = stack.products(whole, rows.integers)
     largest = 2 ** (BITS + WEIGHT_BITS)
     return enforced(added, rows.exponent - WEIGHT_BITS, _of_rows(rows), largest, len(weights))
 
@@ -204,14 +262,51 @@ def vectors(values: Floats, bound: float, *, norm: int = 2) -> Term:
     shape = values.shape[1:]
     flat = np.ascontiguousarray(values).reshape(len(values), math.prod(shape))
     integers, exponent = rows_onto_grid(flat, np.zeros(flat.shape[1]), bound, norm=norm)
-    added = integers.sum(axis=0).astype(np.int64).reshape(shape)
+    added = _added(integers)
+    added = added.reshape((*added.shape[:-1], *shape))
     made = Bound(bound, bound if norm == 1 else math.inf, CLIPPED_TERM)
     return enforced(added, exponent, made, 2**BITS, len(values))
 
 
-def unbounded(integers: Integers, exponent: int, largest: int) -> Term:
-    """Return a sum without a bound on what a row adds; no budget can pay for it."""
-    return enforced(integers, exponent, Bound(math.inf), largest)
+def unbounded(
+    integers: Floats | Integers, exponent: int, largest: int, labels: Labels | None = None, n_places: int = 1
+) -> Term:
+    """Add integers of each row, without a bound on what a row adds; no budget can pay for it.
+
+    Parameters
+    ----------
+    integers : ndarray of shape (n_rows, ...)
+        Floats that hold integers from 0 to ``largest``; of shape (n_rows, n_numbers) if rows have places.
+    exponent : int
+        Of their unit.
+    largest : int
+        At most 2^26 if rows have places.
+    labels : ndarray of shape (n_rows,), optional
+        The place of each row, as in :func:`at`.
+    n_places : int, default=1
+
+    Returns
+    -------
+    Term
+        Of the shape of a row's integers, or of shape (n_numbers, n_places).
+    """
+    if labels is None:
+        added = _added(integers.astype(np.int64))
+    elif largest <= 2**26:  # so that float64 holds the sums of a batch
+        added = _sums_at(list(integers.T), labels, n_places)
+    else:
+        raise ValueError(f"largest is {largest}; it must be at most 2^26 for sums at places.")
+    return enforced(added, exponent, Bound(math.inf), largest)
+
+
+def _sums_at(numbers: Sequence[Floats], labels: Labels | None, n_places: int) -> Integers:
+    """Add up numbers of each row at its place; of shape (n_numbers, n_places) after the clients, if there are any."""
+    if labels is None:
+        labels = np.zeros(len(numbers[0]), dtype=np.intp)
+    labels, somewhere, shape = _places(labels, n_places)
+    kept = numbers if somewhere is None else [one[somewhere] for one in numbers]
+    sums = [np.bincount(labels, one, math.prod(shape)).reshape(shape) for one in kept]
+    return np.stack(sums, axis=-2).astype(np.int64)
 
 
 def joined(first: Term, second: Term, *, times: float) -> Term:
@@ -227,7 +322,7 @@ def joined(first: Term, second: Term, *, times: float) -> Term:
         A number of units of the first.
     """
     factor = int(math.ldexp(times, -first.exponent))
-    integers = np.column_stack([first.integers, second.integers * factor])
+    integers = np.concatenate([first.integers, second.integers[..., None] * factor], axis=-1)
     bound = Bound(first.bound.l2 + abs(times), first.bound.l1 + abs(times), first.bound.words)
     return enforced(integers, first.exponent, bound, max(first.largest, abs(factor)), max(first.n_rows, second.n_rows))
 
@@ -251,16 +346,11 @@ def powers(values: Floats, labels: Labels | None = None, n_places: int = 1) -> T
     n_places : int, default=1
     """
     one = 2.0**POWER_BITS
-    if labels is None:
-        labels = np.zeros(len(values), dtype=np.intp)
-    somewhere = (labels >= 0) & (labels < n_places)
-    if not somewhere.all():
-        labels, values = labels[somewhere], values[somewhere]
     whole = np.trunc(np.clip(np.nan_to_num(values), -1.0, 1.0) * one)
-    added = (whole, np.floor(whole * whole / one))
-    sums = np.stack([np.bincount(labels, power, n_places) for power in added], axis=1)  # below 2^53, so exact
+    sums = _sums_at((whole, np.floor(whole * whole / one)), labels, n_places)  # below 2^53, so exact
     bound = Bound(math.sqrt(2.0), 2.0, "a number of -1 to 1, and its square", 2.0)
-    return enforced(sums.astype(np.int64), -POWER_BITS, bound, 2**POWER_BITS, len(values))
+    n_rows = len(values) if labels is None else int(((labels >= 0) & (labels < n_places)).sum())
+    return enforced(sums.swapaxes(-1, -2), -POWER_BITS, bound, 2**POWER_BITS, n_rows)
 
 
 def side_by_side(terms: Sequence[Term], *, words: str) -> Term:
@@ -279,24 +369,25 @@ def side_by_side(terms: Sequence[Term], *, words: str) -> Term:
     return enforced(np.concatenate(parts, axis=-1), exponent, bound, largest, max(term.n_rows for term in terms))
 
 
-# Terms of one client's own totals, for a guarantee that covers all rows of a client.
+# Terms of clients' own totals, for a guarantee that covers all rows of a client. The first axis stands for clients.
 
 
 def clipped_total(values: Floats, bound: float, *, triangle: bool = False, words: str = "") -> Term:
-    """Return one client's array, clipped as a whole to a norm (Lemma 3 of docs/lemmas.md).
+    """Return each client's array, clipped as a whole to a norm (Lemma 3 of docs/lemmas.md).
 
     Parameters
     ----------
-    values : ndarray
-        In the units of the data; with ``triangle`` a symmetric matrix.
+    values : ndarray of shape (n_clients, ...)
+        In the units of the data; with ``triangle`` symmetric matrices.
     bound : float
     triangle : bool, default=False
         Whether the upper triangle of the matrix is sent, whose Frobenius norm is clipped.
     words : str, optional
         Names the clipped array in the report.
     """
-    clipped = GridArray.clipped(values, bound)
-    integers = upper_triangle(clipped.integers) if triangle else clipped.integers
+    flat = values.reshape(len(values), math.prod(values.shape[1:]))
+    clipped, exponent = rows_onto_grid(flat, np.zeros(flat.shape[1]), bound)
+    integers = clipped.reshape(values.shape).astype(np.int64)
     # A row that comes, goes or is another makes another array of at most this norm.
     made = Bound(
         2.0 * bound,
@@ -306,19 +397,18 @@ def clipped_total(values: Floats, bound: float, *, triangle: bool = False, words
         triangle,
         of_client=bound,
     )
-    return enforced(integers, clipped.exponent, made, 2**BITS)
+    return enforced(upper_triangle(integers) if triangle else integers, exponent, made, 2**BITS)
 
 
 def presence(is_there: NDArray[np.bool_]) -> Term:
-    """Return which of some places a client has a row at, as 0 and 1."""
-    most = math.sqrt(is_there.size)
+    """Return at which places each client has a row, as 0 and 1; of shape (n_clients, ...)."""
+    most = math.sqrt(math.prod(is_there.shape[1:]))
     bound = replace(ONE_COUNT, words="at most 1 at each of the places", of_client=most)
     return enforced(is_there.astype(np.int64), 0, bound, 1)
 
 
-def one_class(index: int, n_classes: int) -> Term:
-    """Return the class that a client is in, as a 1 among zeros."""
-    integers = np.zeros(n_classes, dtype=np.int64)
-    integers[index] = 1
+def one_class(index: NDArray[np.intp], n_classes: int) -> Term:
+    """Return the class that each client is in, as a 1 among zeros."""
+    integers = (np.asarray(index)[:, None] == np.arange(n_classes)).astype(np.int64)
     root = math.sqrt(2.0)
     return enforced(integers, 0, Bound(root, 2.0, "a client is in one class", root, of_client=1.0), 1)

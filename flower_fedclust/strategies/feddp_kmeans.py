@@ -35,6 +35,7 @@ from flower_fedclust.strategies.common.clusters import (
 from flower_fedclust.strategies.common.server_data import ServerDataStrategy
 
 Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
 
 #: Appendix G.4: the fractions of epsilon for steps 1 and 2, and for the sums and the counts of step 3.
 BUDGET: dict[PrivacyUnit, tuple[float, float, float, float]] = {
@@ -340,7 +341,7 @@ class FedDPKMeansClient(ClusterClient):
     )
     def clear_cluster_means(
         totals: tuple[Term, ...],
-        n_rows: int,  # noqa: ARG004
+        n_rows: Integers,  # noqa: ARG004
         lifted: Floats,
         *_: Floats,
         means_bound: float,

@@ -35,6 +35,7 @@ from flower_fedclust.strategies.common.frame import FRAME_ROUNDS, FrameClient, f
 from flower_fedclust.strategies.common.many_starts import START_ROUNDS, StartsClient, best_start, cells_of_rows
 
 Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
 
 #: What each part of the budget costs: the inverse squared noise multipliers of its Gaussian releases, which add up.
 #: Chosen on generated mixtures, wine, breast cancer and digits.
@@ -672,16 +673,16 @@ class PrivateKMeansClient(VotesClient, StartsClient, ClusterClient):
         StartsClient.second_moment,
         distances=Sent("size of the client's second moment, as one of many classes", counts="once"),
     )
-    def moment_size(totals: tuple[Term, ...], n_rows: int) -> Term:
-        """Return the class of the root of the Frobenius norm of the client's mean outer product."""
+    def moment_size(totals: tuple[Term, ...], n_rows: Integers) -> Term:
+        """Return the class of the root of the Frobenius norm of each client's mean outer product."""
         (moment,) = totals
-        matrix = triangle_to_symmetric(moment.array.values) / max(n_rows, 1)
+        matrices = triangle_to_symmetric(moment.array.values) / np.maximum(n_rows, 1)[:, None, None]
         # 20 bits keep the sum of squares exact on every machine, and so the comparison with powers of 4.
-        entries = np.trunc(matrix * (2.0**20 / moment.bound.l2))
-        square = int(np.vdot(entries, entries))
+        entries = np.trunc(matrices * (2.0**20 / moment.bound.l2))
+        squares = np.einsum("ijk,ijk->i", entries, entries)
         # The class is the number of times that the norm can be doubled without exceeding the square of the radius.
-        index = N_CLASSES - 1 if square == 0 else next(c for c in range(64) if square * 4 ** (c + 1) > 4**20)
-        return one_class(min(max(index, 0), N_CLASSES - 1), N_CLASSES)
+        index = (squares[:, None] <= 4.0 ** np.arange(20)).sum(axis=1)
+        return one_class(np.where(squares == 0, N_CLASSES - 1, np.minimum(index, N_CLASSES - 1)), N_CLASSES)
 
     @by_row(
         sums="sum of the rows' offsets from their nearest centers, clipped",

@@ -41,7 +41,7 @@ class Wrong(fc.FrameClient):
 
     @fc.by_row(array="integers of many bits")
     def fine(rows, *, largest):
-        return terms.unbounded(np.zeros(1, dtype=np.int64), 0, largest)
+        return terms.unbounded(np.zeros((len(rows), 1)), 0, largest)
 
     @fc.by_row(total="total")
     def total(rows):
@@ -49,7 +49,7 @@ class Wrong(fc.FrameClient):
 
     @fc.finishes(total, array="a bound that depends on the client")
     def finish_of_rows(totals, n_rows):
-        return terms.clipped_total(totals[0].array.values, 1.0 + n_rows)
+        return terms.clipped_total(totals[0].array.values, 1.0 + n_rows.max())
 
     @fc.view
     def longer(rows):

@@ -8,6 +8,7 @@ import pytest
 
 from flower_fedclust.exact import kernels, terms
 from flower_fedclust.exact.rows import Frame, Rows
+from flower_fedclust.exact.stacks import NotStackedError, Stack, stacked
 from flower_fedclust.exact.sums import directions_onto_grid, is_off_diagonal
 from flower_fedclust.numerics.dictionary import code_map, factor_map
 
@@ -241,7 +242,7 @@ def test_vectors_need_a_bound(bound):
 
 
 def test_nothing_bounds_a_sum_that_is_not_clipped():
-    assert terms.unbounded(np.array([1]), 0, 1).bound.l2 == math.inf
+    assert terms.unbounded(np.ones((2, 1)), 0, 1).bound.l2 == math.inf
 
 
 def test_rows_in_a_unit_too_fine_for_their_radius_are_refused():
@@ -255,20 +256,57 @@ def test_rows_in_a_unit_too_fine_for_their_radius_are_refused():
 @pytest.mark.parametrize("bound", [1e-3, 1.0, 1e9])
 def test_totals_of_a_client_are_clipped_as_a_whole(bound):
     for values in (RNG.normal(size=(3, 4)) * 1e6, np.full((3, 4), FAR), np.full((3, 4), np.nan), np.zeros((3, 4))):
-        term = terms.clipped_total(values, bound)
+        term = terms.clipped_total(values[None], bound)
         assert norms(term.integers, term)[1] <= Fraction(bound) ** 2
         assert (term.bound.of_client, term.bound.l2, term.bound.apart) == (bound, 2 * bound, 2 * bound)
     matrix = np.outer(np.arange(4.0), np.arange(4.0)) * bound
-    term = terms.clipped_total(matrix, bound, triangle=True)
-    assert term.integers.shape == (10,)
+    term = terms.clipped_total(matrix[None], bound, triangle=True)
+    assert term.integers.shape == (1, 10)
     assert 0.99 * bound**2 <= norms(term.integers, term)[1] <= Fraction(bound) ** 2
 
 
 def test_presence_and_class_of_a_client():
-    there = terms.presence(np.array([True, False, True]))
-    assert there.integers.tolist() == [1, 0, 1]
+    there = terms.presence(np.array([[True, False, True]]))
+    assert there.integers.tolist() == [[1, 0, 1]]
     assert there.bound.of_client == math.sqrt(3.0)
-    one, other = terms.one_class(2, 4), terms.one_class(0, 4)
-    assert one.integers.tolist() == [0, 0, 1, 0]
-    l1, _ = norms(one.integers - other.integers, one)
-    assert (one.bound.of_client, one.bound.l1) == (1.0, float(l1))
+    classes = terms.one_class(np.array([2, 0]), 4)
+    assert classes.integers.tolist() == [[0, 0, 1, 0], [1, 0, 0, 0]]
+    l1, _ = norms(classes.integers[0] - classes.integers[1], classes)
+    assert (classes.bound.of_client, classes.bound.l1) == (1.0, float(l1))
+
+
+# Many clients at once
+
+#: Clients with one row, and with equally and unequally many rows.
+SIZES = (1, 5, 5, 30, 1, 2, len(TABLE) - 44)
+FEW = [case for case in CASES if "bandwidth 2" in case[0] or "gamma 0.3" in case[0] or case[1] not in KERNELS.values()]
+
+
+@pytest.mark.parametrize(("make", "frame"), [case[1:] for case in FEW], ids=[case[0] for case in FEW])
+def test_many_clients_at_once_add_up_what_each_adds_up_alone(make, frame):
+    stack = Stack(SIZES)
+    with stacked(stack):
+        together = make(frame.rows(TABLE))
+    alone = [make(frame.rows(TABLE[start:end])) for start, end in zip(stack.starts, stack.ends, strict=True)]
+    assert together.form == alone[0].form
+    assert together.n_rows == sum(term.n_rows for term in alone)
+    assert np.array_equal(together.integers, [term.integers for term in alone])
+    assert together.integers.dtype == np.int64
+
+
+@pytest.mark.parametrize("labels", [None, np.arange(-2, len(TABLE) - 2) % 5])
+def test_numbers_at_places_are_added_up_by_client(labels):
+    numbers = RNG.integers(0, 2**26, size=(len(TABLE), 2)).astype(float)
+    parts = [slice(0, 7), slice(7, 8), slice(8, len(TABLE))]
+    expected = [terms.unbounded(numbers[p], 0, 2**26, None if labels is None else labels[p], 4).integers for p in parts]
+    powers = [terms.powers(numbers[p, 0] / 2**25 - 1, None if labels is None else labels[p], 4).integers for p in parts]
+    with stacked(Stack([7, 1, len(TABLE) - 8])):
+        assert np.array_equal(terms.unbounded(numbers, 0, 2**26, labels, 4).integers, expected)
+        assert np.array_equal(terms.powers(numbers[:, 0] / 2**25 - 1, labels, 4).integers, powers)
+
+
+@pytest.mark.parametrize("make", [terms.total, terms.count, terms.products, terms.squares, TERMS["rows at places"]])
+def test_other_rows_than_the_clients_have_are_not_added_up_by_client(make):
+    rows = FRAMES[2].rows(TABLE)
+    with stacked(Stack(SIZES)), pytest.raises(NotStackedError):
+        make(rows[np.arange(len(TABLE)) > 0])

@@ -155,7 +155,7 @@ class KMeansParallelClient(PerturbedRowsClient, ClusterClient):
     def candidate_cost(rows: Rows, candidates: Floats) -> Term:
         """Return phi_X(C) in squared units of the frame, distances rounded up: 0 only if all rows are candidates."""
         squares = np.ceil(np.ldexp(_least_squares(rows, candidates), -COST_EXPONENT))
-        return unbounded(np.array(squares.astype(np.int64).sum()), COST_EXPONENT, 2**ENTRY_BITS)
+        return unbounded(squares, COST_EXPONENT, 2**ENTRY_BITS)
 
     @answers(Sent("the rows that were drawn", "rows", per="row", counts="some rows", has_columns=True))
     def far_rows(

@@ -21,6 +21,7 @@ from flower_fedclust.privacy.releases import Mechanism, PrivacyUnit
 from flower_fedclust.strategies.common.frame import FrameClient
 
 Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
 
 #: Room in the bound of the means. A client whose means are clipped pulls the centers back to where they were, in every
 #: run and by the same amount, while the noise of a wider bound averages out over the clients.
@@ -140,7 +141,7 @@ def lloyd_parts(prefix: str, sums: float, counts: float, n_steps: int, unit: Pri
 
 
 def offsets_and_presence(totals: tuple[Term, ...], centers: Floats, means_bound: float) -> tuple[Term, Term]:
-    """Return a client's clipped offsets ``u_r - center_r``, 0 for a cluster without a row; and which clusters it has.
+    """Return clients' clipped offsets ``u_r - center_r``, 0 for a cluster without a row; and which clusters they have.
 
     The paper sends the means themselves. The server knows the centers, so the difference says as much; it is shorter,
     and takes less noise.
@@ -149,7 +150,7 @@ def offsets_and_presence(totals: tuple[Term, ...], centers: Floats, means_bound:
     is_there = counts.integers > 0
     with np.errstate(over="ignore"):
         points = np.trunc(np.ldexp(centers, -sums.exponent))
-    offsets = np.where(is_there[:, None], truncated_means(sums.integers, counts.integers) - points, 0.0)
+    offsets = np.where(is_there[..., None], truncated_means(sums.integers, counts.integers) - points, 0.0)
     words = "the client clips its means together to this norm"
     return clipped_total(from_units(offsets, sums.exponent), means_bound, words=words), presence(is_there)
 
@@ -174,7 +175,7 @@ class ClusterClient(FrameClient):
     )
     def cluster_means(
         totals: tuple[Term, ...],
-        n_rows: int,  # noqa: ARG004
+        n_rows: Integers,  # noqa: ARG004
         centers: Floats,
         *,
         means_bound: float,

@@ -370,9 +370,9 @@ class SpreadCentersClient(ClusterClient):
         squared = np.einsum("ij,ij->i", offsets, offsets)  # of integers, and at most 2^52
         higher = np.floor(squared * 2.0**-LOWER_BITS)
         lower = squared - higher * 2.0**LOWER_BITS
-        costs = np.array([np.bincount(labels, part, len(centers)) for part in (higher, lower)]).astype(np.int64)
         n_centers = len(centers)
-        return at(labels, n_centers, rows), at(labels, n_centers), unbounded(costs, 0, 2**LOWER_BITS)
+        costs = unbounded(np.stack([higher, lower], axis=1), 0, 2**LOWER_BITS, labels, n_centers)
+        return at(labels, n_centers, rows), at(labels, n_centers), costs
 
 
 class FederatedMapSumsClient(MomentsClient, ReducedRowsClient, SpreadCentersClient):

@@ -3,7 +3,8 @@ import pytest
 
 from flower_fedclust.engine import ClientData, Total
 from flower_fedclust.exact.rows import Frame
-from flower_fedclust.exact.terms import at
+from flower_fedclust.exact.stacks import Stack, stacked
+from flower_fedclust.exact.terms import as_stack, at
 from flower_fedclust.strategies.common.clusters import (
     MEANS_MARGIN,
     ClientBounds,
@@ -60,7 +61,9 @@ def test_means_and_presence_equal_those_of_a_slow_loop(bound):
 def test_offsets_of_a_client_without_a_row_are_zero():
     nobody = Frame(np.zeros(3), 32.0).rows(np.zeros((0, 3)))
     places = np.zeros(0, dtype=int)
-    offsets, presence = offsets_and_presence((at(places, 4, nobody), at(places, 4)), CENTERS, 1.0)
+    totals = at(places, 4, nobody), at(places, 4)
+    with stacked(Stack([0])):
+        offsets, presence = offsets_and_presence(tuple(map(as_stack, totals)), CENTERS, 1.0)
     assert not offsets.integers.any()
     assert not presence.integers.any()
 

@@ -1,0 +1,102 @@
+"""Sums for many small clients at once: their rows lie one after the other, and each client has sums of its own.
+
+Inside :func:`stacked` every term has a first axis with an entry for each client. The integers are those that each
+client would add up by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+#: More rows of one client could have sums beyond 2^53, which have to be added up in parts.
+MOST_ROWS_OF_ONE = 2**12
+
+
+class NotStackedError(Exception):
+    """An answer adds other rows than it was given, so it is not known whose they are: ask one client after the other."""
+
+
+class Stack:
+    """The clients whose rows are in a batch, each with at least one row."""
+
+    def __init__(self, sizes: Sequence[int]) -> None:
+        self.sizes = np.asarray(sizes, dtype=np.int64)  #: The number of rows of each client.
+        self.ends = np.cumsum(self.sizes)
+        self.starts = self.ends - self.sizes
+        self.n_rows = int(self.sizes.sum())
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    @cached_property
+    def owners(self) -> NDArray[np.intp]:
+        """The client of each row."""
+        return np.repeat(np.arange(len(self)), self.sizes)
+
+    @cached_property
+    def _alike(self) -> list[tuple[NDArray[np.intp], NDArray[np.intp] | None]]:
+        """Clients with equally many rows, and where these are; None: all rows in order."""
+        found = np.unique(self.sizes)
+        if len(found) == 1:
+            return [(np.arange(len(self)), None)]
+        alike = [(np.flatnonzero(self.sizes == size), size) for size in found]
+        return [(clients, self.starts[clients, None] + np.arange(size)) for clients, size in alike]
+
+    def check(self, n_rows: int) -> None:
+        """Raise a NotStackedError unless there are as many rows as the clients have."""
+        if n_rows != self.n_rows:
+            raise NotStackedError
+
+    def added(self, values: Floats | Integers) -> Integers:
+        """Add up each client's rows, which hold integers."""
+        self.check(len(values))
+        return np.asarray(np.add.reduceat(values, self.starts, axis=0)).astype(np.int64)
+
+    def products(self, first: Floats, second: Floats) -> Integers:
+        """Add up the outer products of each client's rows, which hold integers."""
+        self.check(len(first))
+        self.check(len(second))
+        found = np.empty((len(self), first.shape[1], second.shape[1]), dtype=np.int64)
+        for clients, rows in self._alike:
+            shape = (len(clients), len(first) // len(clients), -1)
+            one, other = (part.reshape(shape) if rows is None else part[rows] for part in (first, second))
+            found[clients] = one.transpose(0, 2, 1) @ other
+        return found
+
+
+_CURRENT: ContextVar[Stack | None] = ContextVar("stack", default=None)
+
+
+def current() -> Stack | None:
+    """Return the clients whose rows are added up, or None if all rows are one client's."""
+    return _CURRENT.get()
+
+
+@contextmanager
+def stacked(stack: Stack | None) -> Iterator[None]:
+    """Give terms an entry for each client of a stack; with None, none."""
+    token = _CURRENT.set(stack)
+    try:
+        yield
+    finally:
+        _CURRENT.reset(token)
+
+
+def one_by_one(rows: Any, add: Callable[[Any], Any]) -> tuple[Integers, Any]:
+    """Return the integers of a term of each client of the current stack, and one of these terms."""
+    stack = _CURRENT.get()
+    assert stack is not None
+    stack.check(len(rows))
+    with stacked(None):
+        terms = [add(rows[start:end]) for start, end in zip(stack.starts, stack.ends, strict=True)]
+    return np.stack([term.integers for term in terms]), terms[0]
