@@ -151,6 +151,18 @@ class ClientData:
         return self._rows
 
     @property
+    def rows_in_memory(self) -> NDArray[np.float64]:
+        """The rows; a DataError if they are in files, from which nobody needs all of them."""
+        if self._batches is not None:
+            raise DataError(f"{self.owner}: the rows are read batch by batch.")
+        return self.rows
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the rows are numbers already, and no schema describes their columns."""
+        return self._rows is not None and self.is_in_memory and self.schema is None
+
+    @property
     def table(self) -> Any:
         """The table. Columns without names are called "0", "1" and so on."""
         if self._table is not None:

@@ -1,26 +1,22 @@
-"""Flower's own Server over clients in this process: no network, no Ray, thousands of clients."""
+"""Flower's own Server over clients in this process: no network, no Ray, a hundred thousand clients."""
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from hashlib import sha256
 
-from flwr.app import ArrayRecord, Context, RecordDict
-from flwr.app.user_config import UserConfig
-from flwr.common import Code, EvaluateIns, EvaluateRes, FitIns, FitRes, Parameters, Scalar, Status
+from flwr.common import EvaluateIns, EvaluateRes, FitIns, FitRes, Parameters, Scalar
 from flwr.server import Server, SimpleClientManager
 from flwr.server.client_proxy import ClientProxy
 from flwr.server.server import FitResultsAndFailures
 
-from flower_fedclust.engine.client import ProtocolClient
 from flower_fedclust.engine.client_data import ClientData
-from flower_fedclust.engine.rounds import Array
+from flower_fedclust.engine.rounds import Array, Sum
 from flower_fedclust.engine.run import Address
+from flower_fedclust.engine.shards import Shard
 from flower_fedclust.engine.strategy import ProtocolStrategy
-from flower_fedclust.engine.wire import decode, encode
 from flower_fedclust.numerics.threads import one_thread
 
 
@@ -28,14 +24,8 @@ def run_inline(
     strategy: ProtocolStrategy, clients: Mapping[str, ClientData], noise_seeds: Sequence[int | None]
 ) -> None:
     """Run a strategy on clients in this process, on one thread."""
-    manager = SimpleClientManager()
-    decoded = _Decoded()
-    proxies: dict[str, _InlineClient] = {}
-    for index, ((name, data), noise_seed) in enumerate(zip(clients.items(), noise_seeds, strict=True)):
-        context = Context(0, index, UserConfig(), RecordDict(), UserConfig())
-        make = partial(strategy.client_type, data, name=name, context=context, noise_seed=noise_seed)
-        proxies[name] = _InlineClient(index, context, make, decoded)
-        manager.register(proxies[name])
+    shard = Shard(strategy.client_type, clients, noise_seeds)
+    proxies = {name: _InlineClient(index, shard) for index, name in enumerate(clients)}
     if strategy.journal is not None:
         strategy.journal.rows = {
             name: sha256(data.fingerprint().tobytes()).hexdigest() for name, data in clients.items()
@@ -44,7 +34,7 @@ def run_inline(
             if name in proxies:
                 proxies[name].memory = memory
         strategy.journal.memories = lambda: {name: kept for name, proxy in proxies.items() if (kept := proxy.memory)}
-    server = ServerOfThisThread(client_manager=manager, strategy=strategy)
+    server = ServerOfThisThread(client_manager=manager_of(proxies.values()), strategy=strategy)
     server.set_max_workers(1)
     with one_thread(), _rare_garbage_collection():
         server.fit(num_rounds=strategy.num_rounds, timeout=None)
@@ -64,8 +54,15 @@ def _rare_garbage_collection() -> Iterator[None]:
         gc.set_threshold(*former)
 
 
+def manager_of(proxies: Iterable[ClientProxy]) -> SimpleClientManager:
+    """Return a manager of clients that are all there; Flower's own wakes its waiting threads for each."""
+    manager = SimpleClientManager()
+    manager.clients = {proxy.cid: proxy for proxy in proxies}
+    return manager
+
+
 class ServerOfThisThread(Server):
-    """Flower's Server with clients that answer one after the other in its own thread.
+    """Flower's Server with clients that answer in its own thread, the clients of a shard together.
 
     Flower's pool of threads takes as long for thousands of clients as their answers do.
     """
@@ -73,57 +70,62 @@ class ServerOfThisThread(Server):
     def fit_round(
         self, server_round: int, timeout: float | None
     ) -> tuple[Parameters | None, dict[str, Scalar], FitResultsAndFailures] | None:
-        """Ask the clients of one round in turn."""
+        """Ask the clients of one round."""
         instructions = self.strategy.configure_fit(server_round, self.parameters, self.client_manager())
         if not instructions:
             return None
+        adds_up = isinstance(getattr(self.strategy, "_pending", None), Sum)
         results: list[tuple[ClientProxy, FitRes]] = []
         failures: list[tuple[ClientProxy, FitRes] | BaseException] = []
-        for proxy, ins in instructions:
+        for proxy, ins in self._alone(instructions, results, adds_up=adds_up):
             try:
                 results.append((proxy, proxy.fit(ins, timeout, server_round)))
             except Exception as error:
                 failures.append(error)
         return *self.strategy.aggregate_fit(server_round, results, failures), (results, failures)
 
+    def _alone(
+        self,
+        instructions: list[tuple[ClientProxy, FitIns]],
+        results: list[tuple[ClientProxy, FitRes]],
+        *,
+        adds_up: bool,
+    ) -> list[tuple[ClientProxy, FitIns]]:
+        """Ask the clients of a shard that can answer together, and return the messages to the others."""
+        alone, groups = [], dict[int, list[_InlineClient]]()
+        for proxy, ins in instructions:
+            if isinstance(proxy, _InlineClient):
+                groups.setdefault(id(ins), []).append(proxy)
+            else:
+                alone.append((proxy, ins))
+        messages = {id(ins): ins for _, ins in instructions}
+        for key, proxies in groups.items():
+            by_index, ins = {proxy.node_id: proxy for proxy in proxies}, messages[key]
+            replies, rest = proxies[0].shard.together(ins, list(by_index), adds_up=adds_up)
+            results += [(by_index[index], res) for index, res in replies]
+            alone += [(by_index[index], ins) for index in rest]
+        return alone
+
 
 class _InlineClient(Address):
-    """A client in this process, made anew for every message, as Flower does."""
+    """A client of a shard in this process."""
 
-    def __init__(self, index: int, context: Context, make: Callable[[], ProtocolClient], decoded: _Decoded) -> None:
+    def __init__(self, index: int, shard: Shard) -> None:
         super().__init__(str(index))
         self.node_id = index
-        self._context, self._make, self._decoded = context, make, decoded
+        self.shard = shard
 
     @property
     def memory(self) -> dict[str, list[Array]]:
         """What the client remembers, by key."""
-        state = self._context.state
-        return {key: found.to_numpy_ndarrays() for key, found in state.items() if isinstance(found, ArrayRecord)}
+        return self.shard.memory(self.node_id)
 
     @memory.setter
     def memory(self, memory: Mapping[str, list[Array]]) -> None:
-        for key, arrays in memory.items():
-            self._context.state[key] = ArrayRecord(arrays)
+        self.shard.remind(self.node_id, memory)
 
     def fit(self, ins: FitIns, timeout: float | None, group_id: int | None) -> FitRes:
-        arrays, n_examples, metrics = self._make().fit(self._decoded(ins.parameters), ins.config)
-        return FitRes(Status(Code.OK, ""), encode(arrays), n_examples, metrics)
+        return self.shard.fit(self.node_id, ins)
 
     def evaluate(self, ins: EvaluateIns, timeout: float | None, group_id: int | None) -> EvaluateRes:
-        loss, n_examples, metrics = self._make().evaluate(self._decoded(ins.parameters), ins.config)
-        return EvaluateRes(Status(Code.OK, ""), loss, n_examples, metrics)
-
-
-class _Decoded:
-    """Decodes a message once for all its clients; the arrays are read-only."""
-
-    def __init__(self) -> None:
-        self._parameters: Parameters | None = None
-        self._arrays: list[Array] = []
-
-    def __call__(self, parameters: Parameters) -> list[Array]:
-        if parameters is not self._parameters:
-            self._arrays = decode(parameters)
-            self._parameters = parameters
-        return list(self._arrays)
+        return self.shard.evaluate(self.node_id, ins)

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from flower_fedclust.engine.client_data import ClientData
 from flower_fedclust.engine.rounds import Array, Known, ProtocolError, Question, Reply, Round, Sent, Sum
+from flower_fedclust.engine.shards import Summed
 from flower_fedclust.engine.wire import EMPTY, decode, received_arrays, size_of
 from flower_fedclust.exact.grid import BITS, GridArray
 from flower_fedclust.exact.terms import Bound
@@ -302,6 +303,29 @@ class Inspection:
                     )
         self._n_rows[name] = fewest, most
 
+    def suspects(self, round_: Round, summed: Summed, n_summed: int) -> NDArray[np.bool_]:
+        """Tell which of the replies that came added up have to be checked by themselves."""
+        found = np.zeros(len(summed.nodes), dtype=bool)
+        releases = round_.releases if self._strategy.noise == "server" else (None,) * len(summed.arrays)
+        places = zip(round_.answer.sends, summed.arrays, summed.largest, releases, strict=True)
+        for sent, array, largest, release in places:
+            found |= sent.has_columns and array.integers.shape[-1:] != (self.n_columns,)
+            if sent.counts != "once":
+                found |= largest > largest_in_sum(n_summed, array.exponent, release)
+        return found
+
+    def take(self, round_: Round, summed: Summed, names: Sequence[str]) -> None:
+        """Take the numbers of rows that clients stated whose replies came added up."""
+        for sent, array, release in zip(round_.answer.sends, summed.arrays, round_.releases, strict=True):
+            one_row = GridArray(np.ones_like(array.integers).ravel()[:1])
+            low, high = self._rows_in(sent, one_row, 0.0)
+            if high == math.inf:
+                continue
+            for name, n_rows in zip(names, summed.n_rows.tolist(), strict=True):
+                self._n_rows.setdefault(name, (low * n_rows, high * n_rows))
+                if release is None:
+                    self.stated[name] = low * n_rows
+
     def _moved_by(self, question: Question) -> Sequence[Bound] | None:
         """Return how much one row can change each array of an answer; None if only the client can know."""
         if self._moved[0] is not question:
@@ -323,18 +347,33 @@ class Inspection:
             found += [] if moved.of_client is None else [("L2", moved.of_client)]
         return [(norm, bound) for norm, bound in found if bound < math.inf]
 
-    def odd_ones(self, round_: Round, replies: Mapping[str, Sequence[Sendable]], sent: FitIns | None) -> dict[str, str]:
-        """Explain which clients sent replies unlike the others; ``sent`` is the message to one of them."""
-        if not replies or round_.answer.keeps:
+    def odd_ones(
+        self,
+        round_: Round,
+        replies: Mapping[str, Sequence[Sendable]],
+        sent: FitIns | None,
+        sums: Sequence[Summed] = (),
+        names: Sequence[Sequence[str]] = (),
+    ) -> dict[str, str]:
+        """Explain which clients sent replies unlike the others; ``sent`` is the message to one of them.
+
+        ``names`` are the clients whose replies came added up, for each sum.
+        """
+        if not (replies or sums) or round_.answer.keeps:
             return {}
         # Sums must have the same shape, and arrays by row the same width.
         alike = None if isinstance(round_, Sum) else round_.answer.sends
         shapes = {name: shapes_of(arrays, alike) for name, arrays in replies.items()}
-        common, unlike = unlike_most(shapes, lambda: self._expected_shapes(sent, alike))
+        if sums:  # the shapes follow from the message
+            common: object = shapes_of(sums[0].arrays)
+            unlike = [name for name in shapes if shapes[name] != common]
+        else:
+            common, unlike = unlike_most(shapes, lambda: self._expected_shapes(sent, alike))
         odd = {
             name: f"client {name} sent arrays of the shapes {shapes[name]} where most sent {common}." for name in unlike
         }
-        return odd | self._outliers(round_, {name: replies[name] for name in replies if name not in odd})
+        left = {name: replies[name] for name in replies if name not in odd}
+        return odd | self._outliers(round_, left, sums, names)
 
     def _expected_shapes(self, sent: FitIns | None, alike: Sequence[Sent] | None) -> str | None:
         """Return the shapes that a client with one row of zeros would send; None if it cannot answer."""
@@ -362,23 +401,35 @@ class Inspection:
         """A sentence about the likely cause of a protocol's error, or ""."""
         return f" {of_largest(*found)}" if (found := self.largest) and found[1] > LARGEST_PART else ""
 
-    def _outliers(self, round_: Round, replies: Mapping[str, Sequence[Sendable]]) -> dict[str, str]:
+    def _outliers(
+        self,
+        round_: Round,
+        replies: Mapping[str, Sequence[Sendable]],
+        sums: Sequence[Summed],
+        names: Sequence[Sequence[str]],
+    ) -> dict[str, str]:
         """Explain which clients sent numbers so large that they would hide the others.
 
         Of two replies the larger is the outlier, because it would dominate the sum.
         """
         largest_ratio, found = self._strategy.largest_ratio, dict[str, str]()
         for index, (sent, release) in enumerate(zip(round_.answer.sends, round_.releases, strict=True)):
+            of_sums = [_magnitudes(sent, one.arrays[index], one.largest[index]) for one in sums]
             sizes = {name: _magnitude(sent, arrays[index]) for name, arrays in replies.items() if name not in found}
-            if len(sizes) < 2 or (len(sizes) == 2 and min(sizes.values()) == 0):
+            everything = np.concatenate([list(sizes.values()), *of_sums])
+            if len(everything) < 2 or (len(everything) == 2 and everything.min() == 0):
                 continue
-            positive = sorted(size for size in sizes.values() if size > 0)
+            positive = np.sort(everything[everything > 0])
             # The median of the others is at least this, whichever reply is left out: no reply is too large.
-            if len(positive) > 1 and positive[-1] <= largest_ratio * positive[(len(positive) - 2) // 2]:
+            if not found and len(positive) > 1 and positive[-1] <= largest_ratio * positive[(len(positive) - 2) // 2]:
                 continue
+            for called, size in zip(names, of_sums, strict=True):
+                sizes |= {name: one for name, one in zip(called, size.tolist(), strict=True) if name not in found}
+            ordered = sorted(size for size in sizes.values() if size > 0)
             for name in sorted(sizes, key=client_order):
-                others = _median_without(positive, sizes[name])
-                floor = max(_floor(sent, replies[name][index]), self._tail(release, replies[name][index]))
+                others = _median_without(ordered, sizes[name])
+                array = replies[name][index] if name in replies else sums[0].arrays[index]
+                floor = max(_floor(sent, array), self._tail(release, array))
                 usual = max(others, floor)
                 if sizes[name] > (largest_ratio * usual if usual > 0 else LARGEST_NUMBER):
                     found[name] = (
@@ -474,6 +525,14 @@ def _magnitude(sent: Sent, array: Sendable) -> float:
     if isinstance(array, GridArray):
         return float(np.ldexp(float(array.largest), array.exponent))
     return float(np.abs(array.astype(np.float64)).max(initial=0.0))
+
+
+def _magnitudes(sent: Sent, array: GridArray, largest: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return the same for clients whose replies came added up, from the largest integer or the class of each."""
+    if sent.counts == "once":
+        powers = np.clip(largest - array.integers.size // 2, -1000, 1000)
+        return np.where(largest > 0, np.ldexp(1.0, powers), 0.0)
+    return np.ldexp(largest.astype(np.float64), array.exponent)
 
 
 def _floor(sent: Sent, array: Sendable) -> float:

@@ -9,6 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
+from types import MappingProxyType
 from typing import Any, Literal, TypeGuard
 
 import numpy as np
@@ -39,6 +40,7 @@ from flower_fedclust.engine.replies import (
     values_of,
 )
 from flower_fedclust.engine.rounds import Failure, Outcome, ProtocolError, Question, Reply, Round, Sum, Total, Traffic
+from flower_fedclust.engine.shards import Summed
 from flower_fedclust.engine.wire import EMPTY, TO_CLIENT, by_mod, encode, size_of
 from flower_fedclust.exact.grid import GridArray
 from flower_fedclust.format import FORMAT
@@ -170,11 +172,8 @@ class Roster:
         self._known |= self.enrolling
         told: dict[str, Any] = {EMPTY: True, **config, "task": ENROL, "round": number, **self.strategy.enrolment}
         ours = {member.proxy.cid for member in self.members.values()}  # these keep what this run has left with them
-        return [
-            (proxy, FitIns(encode(TO_CLIENT), told | ({"goes_on": True} if node in ours else {})))
-            for node, proxy in proxies.items()
-            if node in self.enrolling
-        ]
+        new, back = (FitIns(encode(TO_CLIENT), told | one) for one in ({}, {"goes_on": True}))
+        return [(proxy, back if node in ours else new) for node, proxy in proxies.items() if node in self.enrolling]
 
     def names_to_log(self, stated: Mapping[str, str]) -> dict[str, str]:
         """Return a name for each enrolling node: the one it states, if nobody else has it, or else its id.
@@ -619,7 +618,7 @@ class Run:
             messages += self._messages({name: proxy}, left.question_for(name), config, "earlier")
         facts: dict[str, Any] = {"n_clients": len(messages), **({"plan": plan} if plan else {}), **self._order}
         messages += self.roster.ask_new(number, client_manager, self._common, {proxy.cid for proxy, _ in messages})
-        for _, ins in messages:
+        for ins in {id(ins): ins for _, ins in messages}.values():  # many clients share one
             ins.config.update(facts)
         return messages
 
@@ -627,13 +626,15 @@ class Run:
         self, number: int, round_: Round, results: Answers[FitRes], failures: Failures
     ) -> Total | list[Reply] | None:
         """Return the sums or the replies of a round; None for an optional round that too few clients answered."""
-        replies = self._checked_replies(number, round_, results, failures)
+        replies, sums = self._checked_replies(number, round_, results, failures)
         main = {one.name for one in self._asked.values() if one.kind == "round"}
         asked = [name for name in self.clients if name in main]
         n_asked = len(asked)
         # Before anything can end the run: what the server holds has left the clients.
         n_shares = self._n_shares(round_, n_asked)
-        variations = variations_of(round_, self.noise, next(iter(replies.values()), []), n_shares)
+        arrays: list[Sequence[Sendable]] = [*replies.values(), *(one.arrays for one in sums)]
+        variations = variations_of(round_, self.noise, next(iter(arrays), []), n_shares)
+        n_answered = len(replies) + sum(len(one.nodes) for one in sums)
         # The server has not forgotten what a round that is asked again brought before the interruption.
         times = 2 if number in self.log.asked_again else 1
         for _ in range(times if asked else 0):
@@ -644,23 +645,23 @@ class Run:
                 asked=asked,
                 answered=replies,
                 n_clients=len(self.clients),
-                is_enough=n_shares <= max(len(replies), 1),
+                is_enough=n_shares <= max(n_answered, 1),
             )
         self.roster.note_left(round_, main)
         if self.roster.enrolling:
             self._take_in(number, results, failures)
         required = self._required(round_, n_asked)
-        if len(replies) < required and not round_.needed:
+        if n_answered < required and not round_.needed:
             return None
-        self.check_enough(number, round_.task, len(replies), required)
+        self.check_enough(number, round_.task, n_answered, required)
         if round_.answer.keeps:
             return []
         noisy = self.noise == "server" and any(round_.releases)
         releases, source = round_.releases, self._noise(number)
         if isinstance(round_, Sum):
-            sums = add_up(list(replies.values()))
+            total = add_up(arrays)
             deviations = [0.0 if release is None else self.noise_of_sum(release) for release in releases]
-            return Total(values_of(add_noise(sums, releases, source) if noisy else sums), len(replies), deviations)
+            return Total(values_of(add_noise(total, releases, source) if noisy else total), n_answered, deviations)
         return [
             Reply(name, values_of(add_noise(arrays, releases, source) if noisy else arrays))
             for name, arrays in replies.items()
@@ -821,14 +822,21 @@ class Run:
         results: Answers[R],
         failures: Failures,
         check: Callable[[Asked, R], T],
+        summed: Mapping[str, int] = MappingProxyType({}),
     ) -> dict[str, T]:
-        """Return what the replies hold, by node; note traffic, and why a reply is missing or cannot be used."""
+        """Return what the replies hold, by node; note traffic, and why a reply is missing or cannot be used.
+
+        ``summed`` has the bytes of the replies that came added up.
+        """
         answers = {proxy.cid: res for proxy, res in results}
         said = {f"{type(failure).__name__}: {failure}" for failure in failures if isinstance(failure, BaseException)}
         reasons = sorted(one_line(by_mod(one)) for one in said)
         silent = f"did not answer{f' ({reasons[0]})' if reasons else ''}."
         found = {}
         for node, one in sorted(asked.items(), key=lambda pair: client_order(pair[1].name)):
+            if (n_bytes := summed.get(node)) is not None:
+                self.log.traffic.append(Traffic(number, one.task, one.name, one.n_bytes, n_bytes))
+                continue
             res = answers.get(node)
             traffic = Traffic(number, one.task, one.name, one.n_bytes, bytes_of(res), ledger_of(res and res.metrics))
             self.log.traffic.append(traffic)
@@ -857,22 +865,35 @@ class Run:
 
     def _checked_replies(
         self, number: int, round_: Round, results: Answers[FitRes], failures: Failures
-    ) -> dict[str, list[Sendable]]:
+    ) -> tuple[dict[str, list[Sendable]], list[Summed]]:
+        """Return the replies that can be used, by client, and the replies that came added up."""
         n_summed = len(self._asked) if isinstance(round_, Sum) else 0
+        sums = [res for _, res in results if isinstance(res, Summed)]
+        alone = [(proxy, res) for proxy, res in results if not isinstance(res, Summed)]
+        for total in sums:
+            taken_out = total.take_out(self.inspection.suspects(round_, total, n_summed))
+            alone += [(Address(node), res) for node, res in taken_out.items()]
 
         def check(one: Asked, res: FitRes) -> list[Sendable]:
             return self.inspection.checked(one.name, round_, res, n_summed) if one.kind == "round" else []
 
-        read = self._read(number, self._asked, results, failures, check)
-        answered = {proxy.cid for proxy, _ in results}
+        summed = {node: total.n_bytes for total in sums for node in total.nodes}
+        read = self._read(number, self._asked, alone, failures, check, summed)
+        answered = {proxy.cid for proxy, _ in alone} | summed.keys()
         for node, one in self._asked.items():
             self.clients[one.name].note(number, answered=node in answered)
             if one.kind == "earlier" and node in read:
                 self.clients[one.name].has.add(one.task)
         replies = {self._asked[node].name: arrays for node, arrays in read.items() if self._asked[node].kind == "round"}
-        odd = self.inspection.odd_ones(round_, replies, self._sent)
+        names = [[self._asked[node].name for node in total.nodes] for total in sums]
+        odd = self.inspection.odd_ones(round_, replies, self._sent, sums, names)
         self.log.note_failures(number, round_.task, odd)
-        return {name: arrays for name, arrays in replies.items() if name not in odd}
+        for total, called in zip(sums, names, strict=True):
+            if odd:
+                total.take_out(np.array([name in odd for name in called]))
+            self.inspection.take(round_, total, [name for name in called if name not in odd])
+        left = {name: arrays for name, arrays in replies.items() if name not in odd}
+        return left, [total for total in sums if total.nodes]
 
     def check_enough(self, number: int, task: str, n_answered: int, required: int) -> None:
         """Raise a ProtocolError if too few clients answered."""

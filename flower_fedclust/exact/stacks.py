@@ -23,7 +23,7 @@ MOST_ROWS_OF_ONE = 2**12
 
 
 class NotStackedError(Exception):
-    """An answer adds other rows than it was given, so it is not known whose they are: ask one client after the other."""
+    """An answer does not add one vector for each row that it was given, so it is not known whose rows these are."""
 
 
 class Stack:

@@ -58,8 +58,8 @@ class Term:
     """The sum over a batch of rows of what each row adds to one array.
 
     Only the functions of this package that clip make terms: an author can neither build one with a smaller bound nor
-    change one that was made. Inside :func:`~flower_fedclust.exact.stacks.stacked` the integers have a first axis with an
-    entry for each client.
+    change one that was made. Inside :func:`~flower_fedclust.exact.stacks.stacked` the integers have a first axis with
+    an entry for each client.
     """
 
     integers: Integers

@@ -101,6 +101,18 @@ def test_an_answer_by_row_depends_neither_on_batches_nor_on_the_order_of_rows(ca
     assert [(question.answer.task, found) for question in questions if (found := depends_on(question, rows))] == []
 
 
+@pytest.mark.parametrize("case", STRATEGIES)
+def test_many_clients_at_once_answer_what_each_answers_alone(case):
+    questions, rows = asked(case, 3)
+    parts = np.split(rows, [1, 2, 12, 22])
+    for question in questions:
+        together = question.asks.replies_of_many(question, parts)
+        alone = [question.asks.reply(question, part) for part in parts]
+        for index, array in enumerate(together):
+            assert [array.exponent] * len(parts) == [one[index].exponent for one in alone]
+            assert np.array_equal(array.integers, [one[index].integers for one in alone]), question.answer.task
+
+
 ANY_COLUMNS = [case for case, strategy in STRATEGIES.items() if strategy.expected_columns is None]
 
 

@@ -18,7 +18,7 @@ from flower_fedclust.checking.runs import watched_run
 from flower_fedclust.cli.advice import rehearse
 from flower_fedclust.cli.commands import app
 from flower_fedclust.engine import Journal
-from flower_fedclust.engine.inline import _InlineClient
+from flower_fedclust.engine.shards import Shard
 from flower_fedclust.harness.run import run_and_save, show_all
 from flower_fedclust.results.files import write_labels
 
@@ -198,13 +198,13 @@ def test_the_command_goes_on_from_its_journal(tmp_path, monkeypatch):
     with monkeypatch.context() as patched:
         interrupted_in(patched, 4)
         assert CliRunner().invoke(app, command).exit_code != 0
-    asked, fit = [], _InlineClient.fit
+    asked, together = [], Shard.together
 
-    def listening(self, ins, timeout, group_id):
+    def listening(self, ins, members, **options):
         asked.append(ins.config["round"])
-        return fit(self, ins, timeout, group_id)
+        return together(self, ins, members, **options)
 
-    monkeypatch.setattr(_InlineClient, "fit", listening)
+    monkeypatch.setattr(Shard, "together", listening)
     assert CliRunner().invoke(app, command).exit_code == 0
     assert min(number for number in asked if number > 1) == 5
     assert (tmp_path / "out" / "federated-kmeans" / "model.npz").exists()

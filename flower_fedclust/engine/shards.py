@@ -1,0 +1,302 @@
+"""A shard: many simulated clients in one process. It answers a round of sums for all of them at once.
+
+The sum has the bits that the clients would send one after the other. A client whose reply the server has to see by
+itself is asked by itself: large clients, answers that are not by row, noise of the clients' own, failures.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from flwr.app import ArrayRecord, Context, RecordDict
+from flwr.app.user_config import UserConfig
+from flwr.common import Code, EvaluateIns, EvaluateRes, FitIns, FitRes, Parameters, Status
+from numpy.typing import NDArray
+
+from flower_fedclust.engine.by_row import BATCH_ENTRIES, ByRow, read_question
+from flower_fedclust.engine.client import ENROL, ProtocolClient
+from flower_fedclust.engine.client_data import ClientData
+from flower_fedclust.engine.rounds import Array, Question, Sent
+from flower_fedclust.engine.wire import EMPTY, as_numbers, decode, encode, sent_arrays, size_of
+from flower_fedclust.exact.grid import GridArray
+from flower_fedclust.exact.stacks import MOST_ROWS_OF_ONE
+from flower_fedclust.format import FORMAT
+
+Integers = NDArray[np.int64]
+
+#: Entries of the replies that are held at a time.
+REPLY_ENTRIES = 2**20
+
+#: What a client class may not override if its clients are to answer together.
+OWN = ("__init__", "fit", "source", "data", "rows_in_batches", "_answer", "_columns", "_computed")
+
+OK = Status(Code.OK, "")
+
+
+@dataclass
+class Summed(FitRes):
+    """The replies of many clients of a shard to a round of sums, added up; simulations alone make one.
+
+    Each client's counts fit its rows, and its arrays are clipped by the terms that made them. What depends on other
+    clients is left to the server, which may have a reply taken out and see it by itself.
+    """
+
+    nodes: list[str]
+    arrays: list[GridArray]
+    largest: list[Integers]  #: The largest integer of each client, or the class that it is in, by array.
+    n_rows: Integers
+    n_bytes: int  #: Of one client's reply.
+    ask_again: Callable[[list[str]], list[FitRes]]  #: Gives the replies of these nodes, each by itself.
+
+    def take_out(self, is_out: NDArray[np.bool_]) -> dict[str, FitRes]:
+        """Take replies out of the sum, and return them by node."""
+        nodes = [self.nodes[index] for index in np.flatnonzero(is_out)]
+        if not nodes:
+            return {}
+        replies = dict(zip(nodes, self.ask_again(nodes), strict=True))
+        for res in replies.values():
+            for index, array in enumerate(decode(res.parameters)):
+                total = self.arrays[index]
+                self.arrays[index] = GridArray(total.integers - array, total.exponent)
+        self.nodes = [self.nodes[index] for index in np.flatnonzero(~is_out)]
+        self.largest, self.n_rows = [one[~is_out] for one in self.largest], self.n_rows[~is_out]
+        return replies
+
+
+class Shard:
+    """Clients of one process: their data, the seeds of their noise, and what they remember.
+
+    Parameters
+    ----------
+    client_type : type of ProtocolClient
+    clients : mapping of str to ClientData
+    noise_seeds : sequence of (int or None)
+    first : int, default=0
+        The node id of the first client; the others follow.
+    """
+
+    def __init__(
+        self,
+        client_type: type[ProtocolClient],
+        clients: Mapping[str, ClientData],
+        noise_seeds: Sequence[int | None],
+        first: int = 0,
+    ) -> None:
+        self._type, self._first = client_type, first
+        self._names, self._data, self._seeds = list(clients), list(clients.values()), noise_seeds
+        self._contexts: dict[int, Context] = {}  # of clients that were asked by themselves
+        self._apart: set[int] = set()  # clients that the server has to see by themselves
+        self._can_join = all(getattr(client_type, name) is getattr(ProtocolClient, name) for name in OWN)
+        self._message: tuple[Parameters, list[Array]] | None = None
+
+    # One client, made anew for every message, as Flower does.
+
+    def client(self, index: int) -> ProtocolClient:
+        """Return one client."""
+        if index not in self._contexts:
+            self._contexts[index] = Context(0, self._first + index, UserConfig(), RecordDict(), UserConfig())
+        return self._type(
+            self._data[index],
+            name=self._names[index],
+            context=self._contexts[index],
+            noise_seed=self._seeds[index],
+        )
+
+    def fit(self, index: int, ins: FitIns) -> FitRes:
+        """Return one client's reply."""
+        arrays, n_examples, metrics = self.client(index).fit(self._decoded(ins.parameters), ins.config)
+        return FitRes(OK, encode(arrays), n_examples, metrics)
+
+    def evaluate(self, index: int, ins: EvaluateIns) -> EvaluateRes:
+        """Return what one client finds of a model."""
+        loss, n_examples, metrics = self.client(index).evaluate(self._decoded(ins.parameters), ins.config)
+        return EvaluateRes(OK, loss, n_examples, metrics)
+
+    def _decoded(self, parameters: Parameters) -> list[Array]:
+        """Decode a message once for all its clients; the arrays are read-only."""
+        if self._message is None or self._message[0] is not parameters:
+            self._message = parameters, decode(parameters)
+        return list(self._message[1])
+
+    def memory(self, index: int) -> dict[str, list[Array]]:
+        """Return what one client remembers, by key."""
+        if index not in self._contexts:
+            return {}
+        state = self._contexts[index].state
+        return {key: found.to_numpy_ndarrays() for key, found in state.items() if isinstance(found, ArrayRecord)}
+
+    def remind(self, index: int, memory: Mapping[str, list[Array]]) -> None:
+        """Give one client a memory again."""
+        state = self.client(index).context.state  # type: ignore[union-attr]
+        for key, arrays in memory.items():
+            state[key] = ArrayRecord(arrays)
+
+    # Many clients.
+
+    def together(
+        self, ins: FitIns, members: Sequence[int], *, adds_up: bool
+    ) -> tuple[list[tuple[int, FitRes]], list[int]]:
+        """Return the replies of clients that can answer together, and the clients that have to be asked one by one.
+
+        ``adds_up`` tells whether the server takes the sum over the clients. A sum stands with its first client.
+        """
+        if not self._can_join or len(members) < 2:
+            return [], list(members)
+        if ins.config["task"] == ENROL:
+            return self._enrolled(ins, members)
+        question = self._question(ins) if adds_up else None
+        if question is None:
+            return [], list(members)
+        joined, rest = _Joined(question), list[int]()
+        for batch in self._batches(question, ins.config, members, rest):
+            indices, rows = zip(*batch, strict=True)
+            try:
+                arrays = question.asks.replies_of_many(question, rows) if len(batch) > 1 else None
+            except Exception:
+                arrays = None  # each client by itself says why
+            if arrays is None:
+                rest += indices
+            else:
+                odd = [indices[place] for place in joined.add(indices, [len(part) for part in rows], arrays).tolist()]
+                self._apart.update(odd)
+                rest += odd
+        if not joined.members:
+            return [], rest
+
+        def ask_again(nodes: list[str]) -> list[FitRes]:
+            return [self.fit(int(node) - self._first, ins) for node in nodes]
+
+        found = joined.summed([str(self._first + index) for index in joined.members], ask_again)
+        return [(joined.members[0], found)], sorted(rest)
+
+    def _enrolled(self, ins: FitIns, members: Sequence[int]) -> tuple[list[tuple[int, FitRes]], list[int]]:
+        """Return names and columns of clients whose rows are plain numbers."""
+        replies, rest, texts, nothing = [], [], dict[Any, str](), encode([])
+        expected = ins.config.get("n_columns")
+        for index in members:
+            data = self._data[index]
+            is_plain = data.is_plain and expected in (None, data.n_columns)
+            if "schema" in ins.config or ins.config.get("goes_on") or not is_plain:
+                rest.append(index)
+                continue
+            self._contexts.pop(index, None)
+            columns = data.n_columns if data.columns is None else tuple(data.columns)
+            if columns not in texts:
+                texts[columns] = json.dumps(columns)
+            facts: dict[str, Any] = {"format": FORMAT, "client": self._names[index], "columns": texts[columns]}
+            replies.append((index, FitRes(OK, nothing, 1, facts)))
+        return replies, rest
+
+    def _question(self, ins: FitIns) -> Question | None:
+        """Return what a message asks, if many clients can answer it together."""
+        config, asked = ins.config, getattr(self._type, str(ins.config["task"]), None)
+        if not isinstance(asked, ByRow) or type(asked).reply_of is not ByRow.reply_of:
+            return None
+        if config.get("rows") or "parts" in config or asked.answer.keeps or not asked.answer.sends:
+            return None
+        try:
+            arrays = [] if config.get(EMPTY) else self._decoded(ins.parameters)
+            return read_question(asked, list(map(as_numbers, arrays)), config, self._type)
+        except Exception:
+            return None  # each client by itself says why
+
+    def _rows(self, index: int, config: Mapping[str, Any]) -> NDArray[np.float64]:
+        """Return the rows that one client would add up; raise an error if they are not in memory."""
+        if "columns" not in config and index not in self._contexts and self._data[index].is_plain:
+            return self._data[index].rows
+        client = self.client(index)
+        client._put_in_order(config)
+        rows = client.rows_in_batches
+        return rows if isinstance(rows, np.ndarray) else rows.rows_in_memory
+
+    def _batches(
+        self, question: Question, config: Mapping[str, Any], members: Sequence[int], rest: list[int]
+    ) -> Iterator[list[tuple[int, NDArray[np.float64]]]]:
+        """Yield clients with few rows, and these; the others go to the rest."""
+        try:
+            sent = max(math.prod(term.form[0]) for terms in question.asks.of_no_rows(question) for term in terms)
+        except Exception:
+            rest += members
+            return
+        most = max(1, REPLY_ENTRIES // max(sent, 1))
+        batch, n_entries = list[tuple[int, NDArray[np.float64]]](), 0
+        for index in members:
+            try:
+                rows = self._rows(index, config)
+            except Exception:
+                rest.append(index)
+                continue
+            is_small = 0 < len(rows) <= MOST_ROWS_OF_ONE and rows.size <= BATCH_ENTRIES // 4
+            if index in self._apart or not is_small:
+                rest.append(index)
+                continue
+            if batch and (len(batch) == most or n_entries + rows.size > BATCH_ENTRIES):
+                yield batch
+                batch, n_entries = [], 0
+            batch.append((index, rows))
+            n_entries += rows.size
+        if batch:
+            yield batch
+
+
+class _Joined:
+    """The sum of the replies so far."""
+
+    def __init__(self, question: Question) -> None:
+        self._sends = question.answer.sends
+        self.members: list[int] = []
+        self._totals: list[GridArray] = []
+        self._largest: list[list[Integers]] = [[] for _ in self._sends]
+        self._n_rows: list[Integers] = []
+        self._n_bytes = 0
+
+    def add(self, members: Sequence[int], n_rows: Sequence[int], arrays: Sequence[GridArray]) -> NDArray[np.intp]:
+        """Add the replies of a batch, and return the places of those that are left for the server to check."""
+        sizes = np.array(n_rows, dtype=np.int64)
+        flat = [array.integers.reshape(len(sizes), -1) for array in arrays]
+        pairs = zip(self._sends, arrays, flat, strict=True)
+        fits = np.logical_and.reduce([_fits(sent, one, array.exponent, sizes) for sent, array, one in pairs])
+        sums = [
+            GridArray((array.integers if fits.all() else array.integers[fits]).sum(axis=0), array.exponent)
+            for array in arrays
+        ]
+        if self._totals:
+            sums = [
+                GridArray(one.integers + other.integers, one.exponent)
+                for one, other in zip(self._totals, sums, strict=True)
+            ]
+        else:
+            plain, _ = sent_arrays([GridArray(array.integers[0], array.exponent) for array in arrays])
+            self._n_bytes = size_of(encode(plain))
+        self._totals = sums
+        for found, sent, one in zip(self._largest, self._sends, flat, strict=True):
+            largest = one.argmax(axis=1) if sent.counts == "once" else np.maximum(one.max(axis=1), -one.min(axis=1))
+            found.append(largest[fits])
+        self._n_rows.append(sizes[fits])
+        self.members += [members[place] for place in np.flatnonzero(fits).tolist()]
+        return np.flatnonzero(~fits)
+
+    def summed(self, nodes: list[str], ask_again: Callable[[list[str]], list[FitRes]]) -> Summed:
+        """Return the reply of all of them."""
+        largest = [np.concatenate(one) for one in self._largest]
+        n_rows = np.concatenate(self._n_rows)
+        return Summed(OK, Parameters([], ""), 1, {}, nodes, self._totals, largest, n_rows, self._n_bytes, ask_again)
+
+
+def _fits(sent: Sent, integers: Integers, exponent: int, n_rows: Integers) -> NDArray[np.bool_]:
+    """Tell which clients' arrays the server would accept, whatever else the clients have said."""
+    ok = np.ones(len(integers), dtype=bool)
+    if not integers.shape[1]:
+        return ~ok
+    if sent.is_positive or sent.counts:
+        ok &= integers.min(axis=1) >= 0
+    if sent.counts or sent.counts_rows:
+        totals = integers.sum(axis=1)
+        right = {"some rows": totals <= n_rows, "once": totals == 1}.get(sent.counts, totals == n_rows)
+        ok &= right & (exponent == 0) & (sent.counts != "labels")
+    return ok
