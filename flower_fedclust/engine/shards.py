@@ -18,7 +18,8 @@ from flwr.app.user_config import UserConfig
 from flwr.common import Code, EvaluateIns, EvaluateRes, FitIns, FitRes, Parameters, Status
 from numpy.typing import NDArray
 
-from flower_fedclust.engine.by_row import BATCH_ENTRIES, ByRow, read_question
+from flower_fedclust.data.batches import BATCH_ENTRIES
+from flower_fedclust.engine.by_row import ByRow, read_question
 from flower_fedclust.engine.client import ENROL, ProtocolClient
 from flower_fedclust.engine.client_data import ClientData
 from flower_fedclust.engine.rounds import Array, Question, Sent
