@@ -144,7 +144,7 @@ def _total(*parts: Numbers) -> Numbers:
 
 
 CASES: dict[str, tuple[Callable[[int], Numbers], tuple[int, ...]]] = {
-    "fedsc": (fedsc, (5_000, 10_000, 20_000, 40_000, 70_000)),
+    "fedsc": (fedsc, (5_000, 10_000, 20_000, 70_000, 200_000)),
     # The default solver factorizes the graph, which takes four times as long for twice the rows.
     "scikit-learn": (scikit_learn, (5_000, 10_000, 20_000)),
     "spp-fgc": (spp_fgc, (5_000, 10_000, 20_000, 40_000, 70_000)),

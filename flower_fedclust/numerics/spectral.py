@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from flower_fedclust.numerics.blocks import blocks
 from flower_fedclust.numerics.kernel import gaussian_kernel
 from flower_fedclust.numerics.kmeans import cluster_sums
+from flower_fedclust.numerics.neighbors import MOST_EXACT_ROWS, likely_products
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -41,10 +42,13 @@ def largest_products(
     """Return, for each query, the rows of F with the largest inner products, and these products.
 
     By scikit-learn's brute-force nearest neighbors: with ``sqrt(M - ||f||^2)`` appended to every row f and 0 to every
-    query q, ``||q||^2 + M - 2 q . f`` is a squared Euclidean distance. ``without_itself`` leaves row i out for query i.
+    query q, ``||q||^2 + M - 2 q . f`` is a squared Euclidean distance. ``without_itself`` leaves row i out for query i;
+    then many rows have approximate neighbors.
     """
     from sklearn.neighbors import NearestNeighbors
 
+    if without_itself and len(F) > MOST_EXACT_ROWS:
+        return likely_products(F, queries, n_neighbors, block_entries=block_entries)
     squared_norms = np.einsum("ij,ij->i", F, F)
     largest = float(squared_norms.max())
     searched = np.column_stack([F, np.sqrt(largest - squared_norms)])

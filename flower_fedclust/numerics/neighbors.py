@@ -1,0 +1,125 @@
+"""Approximate neighbors, for more rows than can all be compared with each other.
+
+The rows are sorted into cells of similar rows. Each cell is compared only with the cells of the largest mean products,
+in single precision and in a few directions; full products decide among the best. So the time grows about linearly with
+the rows. PyNNDescent found fewer of the neighbors in the same time, and compiled for half a minute in each process.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flower_fedclust.numerics.blocks import blocks
+from flower_fedclust.numerics.kmeans import centers_of, cluster_sums, nearest_center
+
+Floats = NDArray[np.float64]
+Singles = NDArray[Any]  #: of float32
+Integers = NDArray[np.intp]
+
+#: All pairs of up to so many rows are compared.
+MOST_EXACT_ROWS = 20_000
+
+#: Each row of more is compared with so many others.
+N_CANDIDATES = 40_000
+
+#: Rows in a cell, on average; there are at most twice as many.
+ROWS_PER_CELL = 250
+
+#: k-means steps from random rows to the cells, on this many rows for each cell.
+CELL_STEPS, ROWS_FOR_A_CELL = 5, 20
+
+#: Directions, by falling spread of the rows, in which rows are compared.
+N_DIRECTIONS = 96
+
+#: Full products are computed for this many times as many rows as are wanted.
+SPARE = 3
+
+#: The largest of many products lie in the groups with the largest maxima; a group has so many products.
+GROUP = 32
+
+
+def likely_products(
+    F: Floats,
+    queries: Floats,
+    n_neighbors: int,
+    *,
+    n_candidates: int = N_CANDIDATES,
+    block_entries: int | None = None,
+) -> tuple[Integers, Floats]:
+    """Return, for each row i, other rows of F with about the largest inner products with query i, and these, falling.
+
+    Similar rows must have similar queries. The random numbers have a fixed seed.
+    """
+    points, searching = _in_few_directions(F, queries)
+    order, starts = _cells(points)
+    points, searching, ends = points[order], searching[order], np.append(starts[1:], len(F))
+    sizes = ends - starts
+    means, likely = (np.add.reduceat(array, starts) / sizes[:, None] for array in (points, searching))
+    n_best = min(SPARE * n_neighbors, len(F) - 1)
+    found, products = np.empty((len(F), n_neighbors), dtype=np.intp), np.empty((len(F), n_neighbors))
+    for cell, (start, size) in enumerate(zip(starts, sizes, strict=True)):
+        mean_products = means @ likely[cell]
+        mean_products[cell] = np.inf  # its own rows come first
+        best_cells = np.argsort(-mean_products, kind="stable")
+        n_compared = np.searchsorted(np.cumsum(sizes[best_cells]), max(n_candidates, n_best + 1)) + 1
+        places = np.concatenate([np.arange(starts[one], ends[one]) for one in best_cells[:n_compared]])
+        compared, candidates = points[places].T, order[places]
+        for block in blocks(size, max(len(places), n_best * F.shape[1]), block_entries=block_entries):
+            itself = np.arange(size)[block]
+            rough = searching[start + itself] @ compared
+            rough[np.arange(len(itself)), itself] = -np.inf
+            rows, best = candidates[itself], candidates[_largest(rough, n_best)]
+            full = np.einsum("ij,ikj->ik", queries[rows], F[best])
+            kept = np.argsort(-full, axis=1, kind="stable")[:, :n_neighbors]
+            found[rows], products[rows] = (np.take_along_axis(array, kept, axis=1) for array in (best, full))
+    return found, products
+
+
+def _in_few_directions(F: Floats, queries: Floats) -> tuple[Singles, Singles]:
+    """Return rows and queries whose products are, but for one number for each query, nearly those of F.
+
+    Both are measured from their means, so that single precision tells near rows apart.
+    """
+    mean, mean_query = F.mean(axis=0), queries.mean(axis=0)
+    directions = np.linalg.eigh(F.T @ F / len(F) - np.outer(mean, mean))[1][:, ::-1][:, :N_DIRECTIONS]
+    points = np.column_stack([F @ directions - mean @ directions, F @ mean_query - mean @ mean_query])
+    searching = np.column_stack([queries @ directions - mean_query @ directions, np.ones(len(F))])
+    # Neither scale changes an order, and no entry overflows.
+    points, searching = (array / (np.abs(array).max() or 1.0) for array in (points, searching))
+    return points.astype(np.float32), searching.astype(np.float32)
+
+
+def _cells(points: Singles) -> tuple[Integers, Integers]:
+    """Return the rows sorted by cell, and where each cell starts; large cells, of equal rows perhaps, are cut."""
+    rng = np.random.default_rng(0)
+    n_cells = -(-len(points) // ROWS_PER_CELL)
+    sample = points[rng.choice(len(points), min(ROWS_FOR_A_CELL * n_cells, len(points)), replace=False)]
+    centers = sample[:n_cells]
+    for _ in range(CELL_STEPS):
+        centers = centers_of(*cluster_sums(sample, nearest_center(sample, centers), n_cells), fallback=centers)
+    cell = nearest_center(points, centers)
+    order = np.argsort(cell, kind="stable")
+    sizes = np.bincount(cell, minlength=n_cells)
+    place = np.arange(len(points)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    return order, np.flatnonzero(place % (2 * ROWS_PER_CELL) == 0)
+
+
+def _largest(products: Singles, n_best: int) -> Integers:
+    """Return the columns of the largest entries of each row, in no order."""
+    n_columns = products.shape[1]
+    n_groups = n_columns // GROUP
+    if n_groups <= 2 * n_best:
+        return np.argpartition(products, n_columns - n_best, axis=1)[:, n_columns - n_best :]
+    # Column j is in group j modulo n_groups; the last columns, which fill no group, stand for themselves.
+    whole = products[:, : n_groups * GROUP].reshape(len(products), GROUP, n_groups)
+    maxima = whole.max(axis=1)
+    groups = np.argpartition(maxima, n_groups - n_best, axis=1)[:, n_groups - n_best :]
+    members = (groups[:, :, None] + n_groups * np.arange(GROUP)).reshape(len(products), -1)
+    rest = np.broadcast_to(np.arange(n_groups * GROUP, n_columns), (len(products), n_columns - n_groups * GROUP))
+    members = np.hstack([members, rest])
+    entries = np.take_along_axis(products, members, axis=1)
+    best = np.argpartition(entries, entries.shape[1] - n_best, axis=1)[:, entries.shape[1] - n_best :]
+    return np.take_along_axis(members, best, axis=1)
