@@ -1,5 +1,6 @@
 """`fedclust site --check` names what is wrong with a setup, all of it at once, and writes nothing."""
 
+import os
 import shutil
 import subprocess
 import time
@@ -188,6 +189,17 @@ def test_a_good_setup_has_no_finding(folder):
     before = snapshot(folder)
     assert said(folder) == (0, "Nothing is wrong.\n")
     assert snapshot(folder) == before
+
+
+@pytest.mark.skipif(os.name != "posix", reason="modes and owners are of POSIX")
+def test_a_key_that_is_mounted_for_the_sites_group_is_right(folder, monkeypatch):
+    """As a secret in Kubernetes: it belongs to root, and the site's group can read it."""
+    mode("node", 0o440)(folder)
+    owner = (folder / "node").stat().st_uid
+    monkeypatch.setattr(os, "geteuid", lambda: owner + 10_001)
+    assert ("node belongs to another account" in said(folder)[1]) == (owner != 0)
+    mode("node", 0o444)(folder)
+    assert "node belongs to another account" in said(folder)[1]
 
 
 def test_all_is_said_at_once(folder):
