@@ -6,6 +6,7 @@ are first moved by a public point, such as the mean of the server's rows, and th
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -100,6 +101,17 @@ class Rows:
         differences = from_units(self.integers - self.points(centers)[labels], self.exponent)
         integers, exponent = rows_onto_grid(differences, np.zeros(differences.shape[1]), bound)
         return Rows(integers, exponent, bound)
+
+    def with_constant(self, value: float) -> Self:
+        """Return the rows with one more column, which holds the same value in every row: so sums count rows, too.
+
+        The radius becomes the norm of the old radius and the value, and the unit suits it.
+        """
+        radius = self.radius + abs(value) if self.norm == 1 else math.hypot(self.radius, value) * (1.0 + 2.0**-50)
+        exponent = max(self.exponent, unit_exponent(radius))
+        coarse = np.trunc(np.ldexp(self.integers, self.exponent - exponent))
+        column = np.full((len(self), 1), math.trunc(math.ldexp(value, -exponent)), dtype=np.float64)
+        return replace(self, integers=np.hstack([coarse, column]), exponent=exponent, radius=radius)
 
     def clipped(self, radius: float) -> Self:
         """Return the rows clipped to a smaller radius, in the same unit."""

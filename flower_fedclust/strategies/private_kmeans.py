@@ -1,7 +1,8 @@
 """PrivateKMeans: private k-means where the server has no public rows.
 
-It combines the votes on candidates of PE-means (arXiv 2606.00342, 2026) with the subspace of FedDP-KMeans (ICML 2025),
-and ends with Lloyd steps on clipped offsets: first of more clusters than are sought, then of the clusters themselves.
+It finds small clusters in the subspace of FedDP-KMeans (ICML 2025), by sums or, if noise is strong, by the votes on
+candidates of PE-means (arXiv 2606.00342, 2026). It ends with Lloyd steps on clipped offsets: first of more clusters
+than are sought, then of the clusters themselves.
 """
 
 from __future__ import annotations
@@ -59,6 +60,21 @@ FEWEST_CANDIDATES, MOST_CANDIDATES = 4, 40
 PART_FRESH = 0.1
 #: The last generation ends with this many centers for each cluster.
 FINER = 2
+#: The parts of the budget for the last step inside the subspace.
+FINE = ("fine_sums", "fine_counts")
+#: Sums of cells are clear if a quarter of a cluster has more rows than this many deviations of the noise of votes over
+#: the root of the number of directions.
+CLEAR = 16.0
+#: A row in a cell counts as much as an offset of this part of the bound.
+WEIGHT = 0.4
+#: Cells with fewer rows are dropped, in deviations of the noise of their sums by the bound of an offset.
+LIGHT = 4.0
+#: Cells are split no further if that leaves more than this part of the distances within them.
+SMALL_GAIN = 0.9
+#: No other step is needed if the squared noise of the means is less than this part of the distances within cells.
+NO_NOISE = 1e-4
+#: How far new points are from the mean that they split, as a fraction of the spread within cells.
+BESIDE = 0.25
 #: Offsets are clipped to this many root mean square distances of a row from its center.
 OFFSET_REACH = 1.3
 #: At client level, the bound of the mean offset is this many times its typical norm.
@@ -75,8 +91,12 @@ DEVIATIONS = 2.0
 FEWEST = 8
 #: Without noise: the most Lloyd steps from the best start.
 N_LAST_ROUNDS = 20
+#: How many rows show how far a row is from the nearest of the first points.
+CODED_ROWS = 2000
 #: How many other runs are imitated, and for how many rows: at least so many, and so many for each small cluster.
 N_OTHER_RUNS, LEAST_DRAWN, DRAWN_FOR_EACH = 10, 1000, 20
+#: With many small clusters each run says more: fewer runs if they are more than this in all, but no fewer than two.
+MOST_IMITATED, FEWEST_OTHER_RUNS = 500, 2
 #: How many reference samples of one Gaussian are drawn, and their largest size.
 N_REFERENCES, REFERENCE_ROWS = 3, 20_000
 
@@ -87,7 +107,7 @@ class _Space:
 
     frame: Frame
     n_rows: float
-    directions: Floats  #: All eigenvectors of the second moment.
+    directions: Floats  #: Eigenvectors of the second moment, of shape (n_columns, n_directions).
     n_inside: int  #: How many of them stand above the noise.
     spread: Floats  #: The standard deviations along these.
     total: float  #: The mean squared norm of a row.
@@ -98,11 +118,11 @@ class _Space:
 
 
 class PrivateKMeans(ClippedStrategy):
-    """Private k-means without public rows: votes on candidates, then Lloyd steps on clipped offsets.
+    """Private k-means without public rows: small clusters by sums or votes, then Lloyd steps on clipped offsets.
 
-    In each generation the server sends candidates, every row votes for the nearest one, and the server receives the
-    noisy sums of the votes. It draws the next candidates where the votes are. A client's rows, distances and centers
-    never leave it.
+    In each generation the server sends points. It receives the noisy number of the rows nearest to each point and, if
+    noise is weak enough, the noisy sums of their offsets. The next points lie where the rows are. A client's rows,
+    distances and centers never leave it.
 
     Parameters
     ----------
@@ -133,7 +153,7 @@ class PrivateKMeans(ClippedStrategy):
         Public rows, which become candidates. Nothing protects them. Their mean is the origin and their radius is
         max_norm, unless these are given.
     n_rounds : int, default=4
-        Generations of votes.
+        The most generations of points.
     n_lloyd_rounds : int, default=1
         Lloyd steps at the end, in all columns.
     shrink_centers : bool, default=True
@@ -148,7 +168,7 @@ class PrivateKMeans(ClippedStrategy):
     entries = (
         Entry(
             "private-kmeans",
-            "private k-means without public rows, by votes on candidates and clipped Lloyd steps",
+            "private k-means without public rows, by sums or votes and clipped Lloyd steps",
             "after PE-means 2026 and FedDP-KMeans 2025",
             example={"max_norm": 3.0},
             finds="round",
@@ -204,10 +224,7 @@ class PrivateKMeans(ClippedStrategy):
             return (yield from self._without_noise())
         frame, n_rows = yield from self._frame()
         space = yield from self._space(frame, n_rows)
-        centers, weights = yield from self._votes(space)
-        # k-means of a few candidates merges or splits neighboring clusters. So the run takes a step with more centers
-        # than clusters, and finds the clusters from their noisy means, not from the candidates.
-        fine = yield from self._lloyd_step(space, centers, weights, ("fine_sums", "fine_counts"), inside=True)
+        fine = yield from (self._cells(space) if self._has_clear_sums(space) else self._votes(space))
         number = self._chosen_number(fine, space.spread)
         weights = np.maximum(fine.counts, 0.01 * space.n_rows / len(fine.means))
         n_clusters = self.most_clusters if number is None else number.chosen
@@ -215,7 +232,8 @@ class PrivateKMeans(ClippedStrategy):
         weights = weight_of(fine.means, weights, inside)
         centers = inside @ space.inside.T
         for _ in range(self.n_lloyd_rounds):
-            moved = yield from self._lloyd_step(space, centers, weights, ("sums", "counts"), inside=False)
+            within = self._within(space, centers, weights, inside=False)
+            moved = yield from self._lloyd_step(space, centers, within, ("sums", "counts"), inside=False)
             centers, weights = moved.means, moved.counts
         agreement = agreement_of_another_run(fine, space.spread, inside, self.rng)
         return Outcome(KMeansModel(space.frame.leave(centers)), number=number, agreement=agreement)
@@ -277,8 +295,8 @@ class PrivateKMeans(ClippedStrategy):
         total = max(float(values.sum()), edge / 4, 1e-12 * frame.radius**2)
         return _Space(frame, n_rows, np.ascontiguousarray(directions), n_inside, spread, total)
 
-    def _votes(self, space: _Space) -> Generator[Round, Total, tuple[Floats, Floats]]:
-        """Return centers of the last two generations' candidates, in the subspace, and the votes for each."""
+    def _votes(self, space: _Space) -> Generator[Round, Total, NoisyClusters]:
+        """Let rows vote for candidates; return the noisy means about centers of the last two generations' votes."""
         k, of_clients = self.most_clusters, self.privacy_unit == "client"
         scale, bound = (self.rows_per_client, _norm_of_parts(self.rows_per_client, k)) if of_clients else (1, 1.0)
         deviation = self.noise_of("votes", bound) * scale
@@ -307,34 +325,83 @@ class PrivateKMeans(ClippedStrategy):
             parents = centers[np.resize(self.rng.permutation(n_centers), n_moved)]
             moved = parents + width * self.rng.standard_normal(parents.shape)
             candidates = np.concatenate([centers, moved, self._drawn(space, n_fresh)])
-        return centers, weight_of(points, both, centers)
+        within = self._within(space, centers, weight_of(points, both, centers), inside=True)
+        # k-means of a few candidates merges or splits neighboring clusters. So the run takes a step with more centers
+        # than clusters, and finds the clusters from their noisy means, not from the candidates.
+        return (yield from self._lloyd_step(space, centers, within, FINE, inside=True))
+
+    def _has_clear_sums(self, space: _Space) -> bool:
+        """Tell whether rows are so many that noisy sums say more than noisy votes."""
+        if self.privacy_unit == "client":
+            return False
+        deviations = space.n_rows / (FEWEST_CANDIDATES * self.most_clusters * self.noise_of("votes"))
+        return deviations * math.sqrt(space.n_inside) > CLEAR
+
+    def _cells(self, space: _Space) -> Generator[Round, Total, NoisyClusters]:
+        """Return the noisy means of small cells; each round drops cells of few rows, and splits cells of many."""
+        n_cells = FEWEST_CANDIDATES * self.most_clusters
+        points, within = code_of_gaussian(space.spread, n_cells, self.rng)
+        points = self._with_public(space, points)
+        for generation in range(self.n_rounds):
+            cells = yield from self._lloyd_step(space, points, within, ("votes",), inside=True)
+            deviations = cells.counts * (self._bound(space, within) / cells.of_sums)
+            kept = np.argsort(-deviations)[: max(np.count_nonzero(deviations > LIGHT), self.most_clusters)]
+            cells = cells._replace(means=cells.means[kept], counts=np.maximum(cells.counts[kept], 1.0))
+            points, former, within = cells.means, within, self._within(space, *cells[:2], inside=True)
+            if within > SMALL_GAIN * former or generation == self.n_rounds - 1:
+                break
+            parents = self.rng.choice(len(points), n_cells - len(points), p=cells.counts / cells.counts.sum())
+            width = BESIDE * math.sqrt(within / cells.total) * space.spread
+            beside = points[parents] + width * self.rng.standard_normal((len(parents), space.n_inside))
+            points = np.concatenate([points, beside])
+        if space.n_inside * (len(points) * cells.of_sums / space.n_rows) ** 2 < NO_NOISE * within:
+            return cells
+        return (yield from self._lloyd_step(space, points, within, FINE, inside=True))
 
     def _drawn(self, space: _Space, n_points: int) -> Floats:
         """Return candidates: public rows, as far as there are any, and draws from a Gaussian as wide as the rows."""
-        points = self.rng.standard_normal((n_points, space.n_inside)) * space.spread
+        return self._with_public(space, self.rng.standard_normal((n_points, space.n_inside)) * space.spread)
+
+    def _with_public(self, space: _Space, points: Floats) -> Floats:
+        """Put public rows, as far as there are any, in the place of points."""
         if self.server_data is not None:
             public = space.frame.enter(np.asarray(self.server_data, dtype=np.float64)) @ space.inside
-            chosen = public[self.rng.permutation(len(public))[:n_points]]
+            chosen = public[self.rng.permutation(len(public))[: len(points)]]
             points[: len(chosen)] = chosen
         return points
 
+    def _within(self, space: _Space, centers: Floats, weights: Floats, *, inside: bool) -> float:
+        """Return the mean squared distance of a row from its center: what the centers leave of the second moment."""
+        total = float((space.spread**2).sum()) if inside else space.total
+        weights = weights / max(float(weights.sum()), 1.0)
+        return max(total - float(weights @ (centers**2).sum(axis=1)), 0.02 * total)
+
+    def _bound(self, space: _Space, within: float) -> float:
+        """Return the norm to which clients clip offsets."""
+        return min(OFFSET_REACH * math.sqrt(max(within, 1e-18 * space.frame.radius**2)), 2 * space.frame.radius)
+
     def _lloyd_step(
-        self, space: _Space, centers: Floats, weights: Floats, parts: tuple[str, str], *, inside: bool
+        self, space: _Space, centers: Floats, within: float, parts: tuple[str, ...], *, inside: bool
     ) -> Generator[Round, Total, NoisyClusters]:
         """Move the centers by the noisy means of their rows' clipped offsets, inside the subspace or in all columns."""
         frame, n_rows, n_centers = space.frame, space.n_rows, len(centers)
-        weights = weights * (n_rows / max(float(weights.sum()), 1.0))
         total = float((space.spread**2).sum()) if inside else space.total
-        within = max(total - float(weights @ (centers**2).sum(axis=1)) / n_rows, 0.02 * total)
-        bound = min(OFFSET_REACH * math.sqrt(max(within, 1e-18 * frame.radius**2)), 2 * frame.radius)
+        bound = self._bound(space, within)
         directions = space.inside if inside else np.zeros((0, 0))
-        m = self.rows_per_client
-        of_means = (CLIENT_MARGIN * bound / math.sqrt(m), _norm_of_parts(m, n_centers))
-        question = PrivateKMeansClient.offset_sums.asked(centers, directions, frame=frame, bound=bound)
-        received = yield self.summed(question, *parts, at_most=of_means)
-        scale = n_rows / len(self.client_names) if self.privacy_unit == "client" else 1.0
-        sums, counts = (array * scale for array in received)
-        of_sums, of_counts = (noise * scale for noise in received.noise)
+        if parts == ("votes",):
+            weight = WEIGHT * bound
+            question = PrivateKMeansClient.cells.asked(centers, directions, frame=frame, bound=bound, weight=weight)
+            (both,) = received = yield Sum(question, parts=parts)
+            sums, counts, of_sums = both[:, :-1], both[:, -1] / weight, received.noise[0]
+            of_counts = of_sums / weight
+        else:
+            m = self.rows_per_client
+            of_means = (CLIENT_MARGIN * bound / math.sqrt(m), _norm_of_parts(m, n_centers))
+            question = PrivateKMeansClient.offset_sums.asked(centers, directions, frame=frame, bound=bound)
+            received = yield self.summed(question, *parts, at_most=of_means)
+            scale = n_rows / len(self.client_names) if self.privacy_unit == "client" else 1.0
+            sums, counts = (array * scale for array in received)
+            of_sums, of_counts = (noise * scale for noise in received.noise)
         # Nothing is divided by a count that may be all noise: such a center moves little.
         divisor = np.maximum(counts, max(0.3 * of_counts, n_rows / n_centers / 20, 1.0))
         offsets = sums / divisor[:, None]
@@ -396,7 +463,7 @@ class PrivateKMeans(ClippedStrategy):
             "row_count": (client.row_count, int(self._pays_for_count)),
             "distances": ((client.distances, client.moment_size), 1),
             "second_moment": (client.second_moment, 1),
-            "votes": (client.votes, self.n_rounds),
+            "votes": ((client.votes, client.cells), self.n_rounds),
             "fine_sums": (client.offset_sums, 1),
             "fine_counts": (client.offset_sums, 1),
             "sums": (client.offset_sums, steps),
@@ -472,6 +539,24 @@ def clustered(points: Floats, weights: Floats, n_clusters: int, rng: np.random.G
         return np.asarray(estimator.fit(points, sample_weight=weights).cluster_centers_)
 
 
+def code_of_gaussian(spread: Floats, n_points: int, rng: np.random.Generator) -> tuple[Floats, float]:
+    """Draw points near which the rows of a Gaussian are, and return the mean squared distance from the nearest.
+
+    The best code for a Gaussian is drawn from a narrower one: its variance in each direction is less by the distortion,
+    which n_points points can reduce to ``min(level, spread^2)`` ("reverse water-filling"; Cover and Thomas, "Elements
+    of information theory", theorem 10.3.3).
+    """
+    variance = spread**2
+    low, level, high = 0.0, 0.0, float(variance.max())
+    for _ in range(60):
+        level = (low + high) / 2
+        rate = 0.5 * np.log2(np.maximum(variance / max(level, np.finfo(float).tiny), 1.0)).sum()
+        low, high = (level, high) if rate > math.log2(n_points) else (low, level)
+    points = rng.standard_normal((n_points, len(spread))) * np.sqrt(np.maximum(variance - level, 0.0))
+    rows = rng.standard_normal((CODED_ROWS, len(spread))) * spread
+    return points, float(((rows - points[nearest_center(rows, points)]) ** 2).sum(axis=1).mean())
+
+
 def spread_of(points: Floats, weights: Floats, centers: Floats) -> Floats:
     """Return the standard deviation of weighted points about their nearest centers, by column."""
     difference = points - centers[nearest_center(points, centers)]
@@ -490,18 +575,25 @@ def shrunk_offsets(offsets: Floats, variance: Floats, directions: Floats, n_insi
     An offset z with noise of variance v becomes ``z s / (s + v)``. The signal's variance s is estimated by the mean of
     what the cluster's entries, and the entries of all clusters in this direction, have above v.
     """
+    n_columns, n_known = directions.shape
     turned = offsets @ directions
+    rest = offsets - turned @ directions.T if n_known < n_columns else None
+    for part in (slice(0, n_inside), slice(n_inside, n_known)):
+        turned[:, part] = _shrunk(turned[:, part], variance)
+    found: Floats = turned @ directions.T
+    return found if rest is None else found + _shrunk(rest, variance * (1 - n_known / n_columns))
+
+
+def _shrunk(entries: Floats, variance: Floats) -> Floats:
+    if entries.size == 0:
+        return entries
     noise = variance[:, None]
-    for part in (slice(0, n_inside), slice(n_inside, None)):
-        entries = turned[:, part]
-        if entries.size == 0:
-            continue
-        of_direction = np.maximum((entries**2 - noise).mean(axis=0), 0.0)[None, :]
-        of_cluster = np.maximum((entries**2).mean(axis=1, keepdims=True) - noise, 0.0)
-        signal = (of_direction + of_cluster) / 2
-        both = signal + noise
-        turned[:, part] = entries * np.divide(signal, both, out=np.zeros_like(both), where=both > 0)
-    return np.asarray(turned @ directions.T)
+    of_direction = np.maximum((entries**2 - noise).mean(axis=0), 0.0)[None, :]
+    of_cluster = np.maximum((entries**2).mean(axis=1, keepdims=True) - noise, 0.0)
+    signal = (of_direction + of_cluster) / 2
+    both = signal + noise
+    kept: Floats = np.divide(signal, both, out=np.zeros_like(both), where=both > 0)
+    return entries * kept
 
 
 # Two questions that sums answer which were released already: nothing more is asked or paid.
@@ -574,7 +666,7 @@ def agreement_of_another_run(fine: NoisyClusters, spread: Floats, centers: Float
     within = np.sqrt(np.maximum(spread**2 - parts @ fine.means**2, 0.02 * spread**2))
     n_drawn = max(LEAST_DRAWN, DRAWN_FOR_EACH * n_small)
     scale, found = n_rows / n_drawn, []
-    for _ in range(N_OTHER_RUNS):
+    for _ in range(min(N_OTHER_RUNS, max(FEWEST_OTHER_RUNS, MOST_IMITATED // n_small))):
         rows = fine.means[rng.choice(n_small, n_drawn, p=parts)]
         rows += within * rng.standard_normal(rows.shape)
         # The votes of a run show small clusters roughly, as do a few rows.
@@ -693,6 +785,13 @@ class PrivateKMeansClient(VotesClient, StartsClient, ClusterClient):
         rows = rows.projected(directions)
         nearest = rows.nearest(centers)
         return at(nearest, len(centers), rows.offsets(centers, nearest, bound)), at(nearest, len(centers))
+
+    @by_row(cells="sum of the rows' offsets from their nearest points, clipped, and their number, weighted")
+    def cells(rows: Rows, points: Floats, directions: Floats, *, bound: float, weight: float) -> Term:
+        """Return the clipped offsets in public directions, and in the last column the counts times the weight."""
+        rows = rows.projected(directions)
+        nearest = rows.nearest(points)
+        return at(nearest, len(points), rows.offsets(points, nearest, bound).with_constant(weight))
 
 
 PrivateKMeans.client_type = PrivateKMeansClient

@@ -82,6 +82,7 @@ TERMS = {
     ),
     "offsets": lambda rows: terms.total(rows.offsets(POINTS, rows.nearest(POINTS), 0.5)),
     "projected": lambda rows: terms.total(rows.projected(directions_onto_grid(np.full((N_COLUMNS, 2), 3.0)))),
+    "with a constant": lambda rows: terms.at(labels_of(rows), 4, rows.with_constant(0.3 * RADIUS)),
     "smaller radius": lambda rows: terms.products(rows.clipped(0.1)),
     "larger radius": lambda rows: terms.products(rows.clipped(1e9)),
 }
@@ -186,6 +187,7 @@ REACHED = {
     "products": np.eye(N_COLUMNS)[:1] * 1e9,
     "squares": np.eye(N_COLUMNS)[:1] * 1e9,
     "joined": np.eye(N_COLUMNS)[:1] * 1e9,
+    "with a constant": np.eye(N_COLUMNS)[:1] * 1e9,
 }
 
 
