@@ -62,6 +62,7 @@ def simulate(
     seed: int | None = None,
     progress: bool | None = None,
     journal: str | Path | None = None,
+    secure: bool = False,
     **parameters: Any,
 ) -> Result:
     """Run a strategy on rows that are all in this process, as if each client held its own.
@@ -111,6 +112,9 @@ def simulate(
     journal : str or Path, optional
         A folder in which the run records what the server receives. If it holds the journal of the same run, which
         was interrupted, the run continues from there, with the same bits if it has a seed.
+    secure : bool, default=False
+        Whether clients mask what they send, so that the server sees only sums (docs/secure.md). The sums are the same
+        bits. A strategy that needs single replies is refused.
     **parameters
         Parameters of a strategy that is given by name or as a class.
 
@@ -154,6 +158,8 @@ def simulate(
         made.journal = Journal(journal)
     if made.journal is not None and engine == "ray":
         raise ValueError("a journal is given, and what clients on Ray remember is lost with them; run inline.")
+    made.secure = secure
+    made.check_secure()
     start = time.perf_counter()
     _run(made, by_name, engine, seed, progress)
     result = result_of(made, by_name, time.perf_counter() - start)
@@ -298,7 +304,7 @@ def _progress_bar(strategy: ProtocolStrategy, progress: bool | None) -> Iterator
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        row = bar.add_task(strategy.name, total=strategy.num_rounds)
+        row = bar.add_task(strategy.name, total=strategy.n_own_rounds)
         strategy.on_round = lambda number, task: bar.update(
             row, completed=number, description=f"{strategy.name}: {task}"
         )

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from flower_fedclust.engine import table_answers
 from flower_fedclust.engine.by_row import read_question
 from flower_fedclust.engine.client_data import ClientData
+from flower_fedclust.engine.masked import SECURE, answer_step
 from flower_fedclust.engine.parts import releases_of_parts
 from flower_fedclust.engine.rounds import KINDS, Answer, Array, Askable, Known, MissedRoundError, Question
 from flower_fedclust.engine.table_answers import PREPARATION, SCHEMA, preparation_from
@@ -44,6 +45,7 @@ from flower_fedclust.outside import parse_json
 from flower_fedclust.privacy.accounting import LONGEST_PLAN, Plan
 from flower_fedclust.privacy.noise import NoiseSource, OperatingSystemNoise, SeededNoise, Sendable, add_noise
 from flower_fedclust.privacy.releases import Release
+from flower_fedclust.secure.client import Trust
 from flower_fedclust.tables.schema import Schema
 
 log = logging.getLogger(__name__)
@@ -70,6 +72,7 @@ class Request:
     n_rows: int = 0
     n_clients: int = 0  #: How many clients are asked, as the server says.
     plan: str = ""  #: The plan of the run's releases that the message announces, as JSON.
+    is_masked: bool = False  #: Whether the answer leaves masked, for a secure sum.
     #: Takes the public minimum number of rows; see :meth:`moved`.
     find_moved: Callable[[int], tuple[Bound, ...] | None] = field(default=lambda n_rows: None, repr=False)
 
@@ -162,6 +165,8 @@ class ProtocolClient(NumPyClient):
         What the client answers; by default everything.
     noise_seed : int, optional
         For experiments only: repeatable noise protects nobody. The seed never comes from a message.
+    trust : Trust, optional
+        For secure sums: the client's own key, and the keys of others.
 
     Attributes
     ----------
@@ -185,10 +190,12 @@ class ProtocolClient(NumPyClient):
         context: Context | None = None,
         consent: Approval | None = None,
         noise_seed: int | None = None,
+        trust: Trust | None = None,
     ) -> None:
         self._given_data = data
         self.name = name
         self.context = context
+        self.trust = trust
         self.consent: Approval = EVERYTHING if consent is None else consent
         self._noise_seed = noise_seed
         self._stand_in: NDArray[np.float64] | None = None
@@ -300,7 +307,9 @@ class ProtocolClient(NumPyClient):
         """Drop what an earlier run has left, which this run's report does not cover."""
         self._stand_in = None
         if self.context is not None:
-            for key in [key for key in self.context.state if key.startswith("fedclust.")]:
+            # The secrets of secure sums stay: a client that enrols again does not begin again.
+            kept = f"fedclust.{SECURE}"
+            for key in [key for key in self.context.state if key.startswith("fedclust.") and key != kept]:
                 del self.context.state[key]
 
     def _check_may_look(self) -> None:
@@ -345,7 +354,8 @@ class ProtocolClient(NumPyClient):
                     facts["columns"] = self._columns(config)
                     self._check_unchanged()
                     return [], 1, facts
-                arrays, units = sent_arrays(self._answer(parameters, config))
+                answer = answer_step(self, parameters, config) if SECURE in config else self._answer(parameters, config)
+                arrays, units = sent_arrays(answer)
                 return arrays, 1, facts | units
         except MissedRoundError as error:
             self.error = error
@@ -415,6 +425,7 @@ class ProtocolClient(NumPyClient):
             n_rows=self.source.n_rows,
             n_clients=int(config.get("n_clients", 0)),
             plan=str(config.get("plan", "")),
+            is_masked=SECURE in config,
             find_moved=lambda n_rows: self.moved(kept, question, n_rows),
         )
         self.consent.check(request)

@@ -78,6 +78,11 @@ EVALUATE = "evaluate"
 
 #: The name and the columns of an enrolling client.
 Stated = tuple[str, int | list[str]]
+
+#: What :meth:`Run.receive` returns if a round takes another message to its clients.
+Waiting = Literal["waiting"]
+WAITING: Waiting = "waiting"
+
 Messages = list[tuple[ClientProxy, FitIns]]
 Answers = Sequence[tuple[ClientProxy, R]]
 Failures = Sequence[tuple[ClientProxy, Any] | BaseException]
@@ -485,6 +490,7 @@ class Run:
         self.rng = np.random.default_rng(strategy.random_state)  #: Randomness of the server that protects nobody.
         self.roster = Roster(strategy, server_columns)
         self.inspection = Inspection(strategy)
+        self.n_extra = 0  #: Messages to each client beyond one for each round.
         self._asked: dict[str, Asked] = {}  # node -> the message that it was sent
         self._sent: FitIns | None = None  # the last message to one of the clients
         self._waits = False  # whether a client waits for the approval of the study
@@ -624,17 +630,51 @@ class Run:
 
     def receive(
         self, number: int, round_: Round, results: Answers[FitRes], failures: Failures
-    ) -> Total | list[Reply] | None:
+    ) -> Total | list[Reply] | Waiting | None:
         """Return the sums or the replies of a round; None for an optional round that too few clients answered."""
         replies, sums = self._checked_replies(number, round_, results, failures)
+        arrays: list[Sequence[Sendable]] = [*replies.values(), *(one.arrays for one in sums)]
+        n_answered = len(replies) + sum(len(one.nodes) for one in sums)
+        n_asked = self._note_replies(number, round_, replies, sums, results, failures)
+        required = self._required(round_, n_asked)
+        if n_answered < required and not round_.needed:
+            return None
+        self.check_enough(number, round_.task, n_answered, required)
+        if round_.answer.keeps:
+            return []
+        if isinstance(round_, Sum):
+            return self._total(number, round_, add_up(arrays), n_answered)
+        noisy = self.noise == "server" and any(round_.releases)
+        releases, source = round_.releases, self._noise(number)
+        return [
+            Reply(name, values_of(add_noise(arrays, releases, source) if noisy else arrays))
+            for name, arrays in replies.items()
+        ]
+
+    def _total(self, number: int, round_: Round, sums: list[Sendable], n_clients: int) -> Total:
+        """Return the sums as the protocol gets them, with the server's noise if it adds any."""
+        if self.noise == "server" and any(round_.releases):
+            sums = add_noise(sums, round_.releases, self._noise(number))
+        deviations = [0.0 if release is None else self.noise_of_sum(release) for release in round_.releases]
+        return Total(values_of(sums), n_clients, deviations)
+
+    def _note_replies(
+        self,
+        number: int,
+        round_: Round,
+        replies: Mapping[str, list[Sendable]],
+        sums: Sequence[Summed],
+        results: Answers[FitRes],
+        failures: Failures,
+    ) -> int:
+        """Note what has left the clients, whatever becomes of the run; return how many were asked."""
+        arrays: list[Sequence[Sendable]] = [*replies.values(), *(one.arrays for one in sums)]
+        n_answered = len(replies) + sum(len(one.nodes) for one in sums)
         main = {one.name for one in self._asked.values() if one.kind == "round"}
         asked = [name for name in self.clients if name in main]
         n_asked = len(asked)
-        # Before anything can end the run: what the server holds has left the clients.
         n_shares = self._n_shares(round_, n_asked)
-        arrays: list[Sequence[Sendable]] = [*replies.values(), *(one.arrays for one in sums)]
         variations = variations_of(round_, self.noise, next(iter(arrays), []), n_shares)
-        n_answered = len(replies) + sum(len(one.nodes) for one in sums)
         # The server has not forgotten what a round that is asked again brought before the interruption.
         times = 2 if number in self.log.asked_again else 1
         for _ in range(times if asked else 0):
@@ -650,22 +690,7 @@ class Run:
         self.roster.note_left(round_, main)
         if self.roster.enrolling:
             self._take_in(number, results, failures)
-        required = self._required(round_, n_asked)
-        if n_answered < required and not round_.needed:
-            return None
-        self.check_enough(number, round_.task, n_answered, required)
-        if round_.answer.keeps:
-            return []
-        noisy = self.noise == "server" and any(round_.releases)
-        releases, source = round_.releases, self._noise(number)
-        if isinstance(round_, Sum):
-            total = add_up(arrays)
-            deviations = [0.0 if release is None else self.noise_of_sum(release) for release in releases]
-            return Total(values_of(add_noise(total, releases, source) if noisy else total), n_answered, deviations)
-        return [
-            Reply(name, values_of(add_noise(arrays, releases, source) if noisy else arrays))
-            for name, arrays in replies.items()
-        ]
+        return n_asked
 
     def noise_of_sum(self, release: Release) -> float:
         """Return the standard deviation of the noise in a sum over all clients, in the array's units.

@@ -38,7 +38,8 @@ from flower_fedclust.engine.rounds import (
     Sum,
     Traffic,
 )
-from flower_fedclust.engine.run import Run, in_log_order, put_in_order
+from flower_fedclust.engine.run import WAITING, Run, in_log_order, put_in_order
+from flower_fedclust.engine.secure_run import N_EACH, N_FIRST, SecureRun
 from flower_fedclust.engine.wire import encode, refuse_wrapper
 from flower_fedclust.numerics.checks import LARGEST, SMALLEST, DataError, check_real
 from flower_fedclust.numerics.threads import one_thread
@@ -175,6 +176,8 @@ class ProtocolStrategy(Declared, Strategy):
     run_id: str | None = dataclasses.field(default=None, init=False)
     #: Holds what the server receives, so that an interrupted run can go on.
     journal: Journal | None = dataclasses.field(default=None, init=False)
+    #: Whether the server sees only sums over the clients (docs/secure.md).
+    secure: bool = dataclasses.field(default=False, init=False)
     #: Whether every client is sent the model at the end, for a result of its own.
     share_model: bool = dataclasses.field(default=False, init=False)
     #: Called once with the strategy when it has its outcome and evaluation: Flower alone may hold the strategy.
@@ -214,6 +217,15 @@ class ProtocolStrategy(Declared, Strategy):
 
         Called after the preparation of tables, which may find some parameters.
         """
+
+    def check_secure(self) -> None:
+        """Raise a ValueError if secure sums are asked for together with what they exclude."""
+        if self.secure and self.federated_evaluation:
+            raise ValueError(
+                "federated_evaluation is set, and shows the server each client's table; secure excludes it."
+            )
+        if self.secure and self.journal is not None:
+            raise ValueError("journal is given, and a run with secure sums cannot be continued; leave one of them out.")
 
     @property
     def plan(self) -> str:
@@ -287,6 +299,12 @@ class ProtocolStrategy(Declared, Strategy):
     @property
     def num_rounds(self) -> int:
         """The number of rounds for ``ServerConfig(num_rounds=...)``."""
+        n_steps = self.n_own_rounds - 1
+        return 1 + (N_FIRST + N_EACH * n_steps if self.secure else n_steps)
+
+    @property
+    def n_own_rounds(self) -> int:
+        """The number of rounds of the protocol, and the enrolment; with secure sums, Flower has more."""
         return 1 + (self.n_protocol_rounds if self.tables is None else self.tables.n_rounds(self))
 
     @property
@@ -368,6 +386,7 @@ class ProtocolStrategy(Declared, Strategy):
         """Begin a new run."""
         refuse_wrapper(self)
         self.check_parameters()
+        self.check_secure()
         columns = None  # with a schema, the clients' columns are those of the schema
         if self.tables is None:
             columns = put_in_order(self)
@@ -377,7 +396,8 @@ class ProtocolStrategy(Declared, Strategy):
         else:
             self._protocol = self.tables.protocol(self)
         self._run = None
-        self._run = Run(copy.copy(self), columns, self.run_id or secrets.token_hex(16))
+        of_kind = SecureRun if self.secure else Run
+        self._run = of_kind(copy.copy(self), columns, self.run_id or secrets.token_hex(16))
         self.freeze_plan()
         self._pending, self._outcome, self._sizes = None, None, None
         self._n_kept, self._n_skipped, self._is_enrolled = 0, 0, False
@@ -418,7 +438,9 @@ class ProtocolStrategy(Declared, Strategy):
             return None, {}
         with self._run_that_may_end():
             if self._is_enrolled and self._pending is not None:
-                self._take_in(number, run.receive(number, self._pending, results, failures))
+                received = run.receive(number, self._pending, results, failures)
+                if received != WAITING:
+                    self._take_in(number, received)
             elif self._n_kept:
                 run.enrol(1, results, failures, goes_on=True)
             else:
@@ -454,7 +476,7 @@ class ProtocolStrategy(Declared, Strategy):
 
     def _number(self, server_round: int) -> int:
         """Return the number of a Flower round within the run, which may have had rounds before an interruption."""
-        return server_round + max(self._n_kept - 1, 0) + self._n_skipped
+        return server_round + max(self._n_kept - 1, 0) + self._n_skipped - self._current.n_extra
 
     def _take_in(self, number: int, received: Any) -> None:
         """Write what a round brought to the journal, and give it to the protocol."""

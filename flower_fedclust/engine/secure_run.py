@@ -1,0 +1,251 @@
+"""A run whose sums are secure: each ``Sum`` takes four messages to each client, and the strategy does not notice."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from flwr.common import FitIns, FitRes
+from flwr.server.client_manager import ClientManager
+
+from flower_fedclust.engine.masked import SECURE, like, question_of
+from flower_fedclust.engine.replies import (
+    Inspection,
+    ReplyError,
+    checked_reply,
+    client_order,
+    largest_in_sum,
+)
+from flower_fedclust.engine.rounds import Array, ProtocolError, Question, Reply, Round, Sum, Total
+from flower_fedclust.engine.run import WAITING, Answers, Asked, Failures, Messages, Run, Waiting
+from flower_fedclust.engine.wire import EMPTY, TO_CLIENT, decode, encode, size_of
+from flower_fedclust.exact.grid import GridArray
+from flower_fedclust.numerics.checks import DataError
+from flower_fedclust.privacy.noise import Sendable, on_grid
+from flower_fedclust.privacy.releases import Release
+from flower_fedclust.secure import SecureServer, SumError
+from flower_fedclust.secure.keys import FEWEST, noise_colluders, threshold
+
+#: The steps of a run, then of each of its sums.
+STEPS = ("keys", "roster", "share", "mask", "confirm", "open")
+N_FIRST, N_EACH = 2, 4
+
+
+def is_masked(round_: Round) -> bool:
+    """Return whether a round brings sums."""
+    return isinstance(round_, Sum) and bool(round_.answer.sends) and not round_.answer.keeps
+
+
+def check_round(round_: Round) -> None:
+    """Raise a ProtocolError if a round would show the server single replies, or asks clients for different things."""
+    if not is_masked(round_):
+        seen = [] if round_.answer.keeps else [one for one in round_.answer.sends if not one.counts_rows]
+        if seen:
+            raise ProtocolError(
+                f"secure is set, and round '{round_.task}' collects {seen[0].content} from each client; leave secure "
+                "out, or choose a strategy that takes only sums."
+            )
+    elif not isinstance(round_.question, Question) or round_.others is not None or round_.fraction != 1.0:
+        raise ProtocolError(
+            f"secure is set, and round '{round_.task}' does not ask all clients for the same; leave secure out, or "
+            "have all of them take part."
+        )
+
+
+class SecureRun(Run):
+    """One run with secure sums."""
+
+    def __init__(self, strategy: Any, server_columns: Sequence[str] | None, run_id: str) -> None:
+        super().__init__(strategy, server_columns, run_id)
+        self.inspection = _MaskedInspection(strategy)
+        self._server = SecureServer(run_id)
+        self._step = STEPS[0]
+        self._question = b""
+        self._forms: list[GridArray] = []
+
+    # Asking.
+
+    def ask(self, number: int, round_: Round, client_manager: ClientManager, plan: str) -> Messages:
+        """Return the messages of the next step of a sum, or of a round that brings none."""
+        check_round(round_)
+        if not is_masked(round_):
+            return super().ask(number, round_, client_manager, plan)
+        self.last_asked = number
+        server, step = self._server, self._step
+        if step == "mask":
+            return self._ask_for_masked(number, round_, client_manager, plan)
+        names, facts, arrays = list(self.clients), dict[str, Any](), dict[str, list[Array]]()
+        if step == "roster":
+            keys, names = server.roster(sorted(server.signed, key=client_order)), server.names
+            arrays, facts = {name: [keys] for name in names}, {"names": names}
+        elif step == "share":
+            server.begin(number)
+            names = server.names
+        elif step == "confirm":
+            facts = {"clients": server.arrived()}
+            names = server.named(facts["clients"])
+        elif step == "open":
+            names = server.named(server.confirmed)
+            arrays = {name: [server.confirmations_for(name), server.shares_for(name)] for name in names}
+        return self._messages_of_step(number, round_, client_manager, names, facts, arrays)
+
+    def _ask_for_masked(self, number: int, round_: Round, manager: ClientManager, plan: str) -> Messages:
+        invited = replace(round_, clients=self._server.named(self._server.invited()))
+        messages = super().ask(number, invited, manager, plan)
+        asked = next((ins for proxy, ins in messages if self._asked[proxy.cid].kind == "round"), None)
+        if asked is None:
+            self._step = "share"
+        else:
+            arrays = [] if asked.config.get(EMPTY) else decode(asked.parameters)
+            self._question = question_of(asked.config, arrays)
+        return messages
+
+    def _config(self, number: int, round_: Round, n_asked: int) -> dict[str, Any]:
+        config = super()._config(number, round_, n_asked)
+        if is_masked(round_):
+            config[SECURE] = json.dumps({"step": "mask", "clients": self._server.invited()})
+        return config
+
+    def _messages_of_step(
+        self,
+        number: int,
+        round_: Round,
+        manager: ClientManager,
+        names: Sequence[str],
+        facts: Mapping[str, Any],
+        arrays: Mapping[str, list[Array]],
+    ) -> Messages:
+        present = self.roster.present(number, manager)
+        absent = {name: self.roster.why_absent(name) for name in names if name not in present}
+        self.log.note_failures(number, round_.task, absent)
+        if not self._is_enough(number, round_, len(names) - len(absent)):
+            return []
+        about = json.dumps({"step": self._step, **facts})
+        config = {**self._common, "round": number, "task": f"{SECURE} {self._step}", SECURE: about}
+        config["n_clients"] = len(names)
+        messages: Messages = []
+        self._asked = {}
+        for name in names:
+            if name in present:
+                given = arrays.get(name, [])
+                sent = encode(given or TO_CLIENT)
+                messages.append((present[name], FitIns(sent, config if given else {**config, EMPTY: True})))
+                n_bytes = size_of(sent) if given else 0
+                self._asked[present[name].cid] = Asked(name, str(config["task"]), n_bytes)
+        return messages
+
+    # Receiving.
+
+    def receive(
+        self, number: int, round_: Round, results: Answers[FitRes], failures: Failures
+    ) -> Total | list[Reply] | Waiting | None:
+        """Take the replies of a step; return the sum after the last one."""
+        if not is_masked(round_):
+            return super().receive(number, round_, results, failures)
+        if self._step == "mask":
+            replies = self._checked_replies(number, round_, results, failures)
+            self._note_replies(number, round_, replies, results, failures)
+            for name, arrays in replies.items():
+                self._forms = [on_grid(array) for array in arrays]
+                words = [one.integers.ravel().view(np.uint64) for one in self._forms]
+                self._server.take_masked(name, np.concatenate([np.zeros(0, np.uint64), *words]))
+            n_left = len(replies)
+        else:
+            answered = {proxy.cid for proxy, _ in results}
+            for node, one in self._asked.items():
+                self.clients[one.name].note(number, answered=node in answered)
+            n_left = len(self._read(number, self._asked, results, failures, self._taken))
+        if not self._is_enough(number, round_, n_left):
+            return None
+        if self._step == STEPS[-1]:
+            self._step = "share"
+            return self._opened(number, round_)
+        self._step = STEPS[STEPS.index(self._step) + 1]
+        self.n_extra += 1
+        return WAITING
+
+    def _taken(self, one: Asked, res: FitRes) -> bool:
+        """Take the arrays of one client's step; raise a ReplyError if they cannot be used."""
+        server = self._server
+        take: dict[str, Callable[..., None]] = {
+            "keys": server.take_key,
+            "roster": server.take_roster,
+            "share": server.take_shares,
+            "confirm": server.take_confirmations,
+            "open": server.take_opened,
+        }
+        try:
+            take[self._step](one.name, *([] if res.metrics.get(EMPTY) else decode(res.parameters)))
+        except (SumError, DataError, TypeError) as error:
+            what = str(error) if isinstance(error, SumError) else "arrays of another form than the step has"
+            raise ReplyError(f"client {one.name} sent {what}.") from None
+        return True
+
+    def _opened(self, number: int, round_: Round) -> Total:
+        """Return the sum without its masks."""
+        try:
+            words = self._server.total(self._question)
+        except SumError as error:
+            raise ProtocolError(f"round {number} ('{round_.task}') cannot be added up: {error}.") from None
+        sums = like(self._forms, words.view(np.int64))
+        for sent, release, found in zip(round_.answer.sends, round_.releases, sums, strict=True):
+            noise = release if self.noise == "server" else None
+            if found.largest > largest_in_sum(1, found.exponent, noise):
+                raise ProtocolError(f"round {number} ('{round_.task}'): {sent.content} is too large for its noise.")
+        return self._total(number, round_, list(sums), len(self._server.arrived()))
+
+    # How many clients are enough.
+
+    def _is_enough(self, number: int, round_: Round, n_left: int) -> bool:
+        """Return whether a step has enough clients; if not, end the run, or leave out an optional round."""
+        n_asked = len(self._server.invited()) if self._step == "mask" else self._n
+        required = self._required(round_, n_asked) if self._server.names else max(FEWEST, self.roster.least)
+        if n_left >= required:
+            return True
+        if not round_.needed:
+            self._step = "share" if self._server.names else STEPS[0]
+            return False
+        reasons = " ".join(self.log.reasons(number, round_.task)[:3] or self.log.reasons(number, self._task)[:3])
+        raise ProtocolError(
+            f"round {number} ('{round_.task}'): {n_left} clients took the step '{self._step}' of a secure sum and "
+            f"{required} have to; nothing was opened. {reasons}"
+        )
+
+    @property
+    def _task(self) -> str:
+        return f"{SECURE} {self._step}"
+
+    @property
+    def _n(self) -> int:
+        return len(self._server.names) or len(self.clients)
+
+    def _required(self, round_: Round, n_asked: int) -> int:
+        return max(super()._required(round_, n_asked), threshold(self._n))
+
+    def _n_shares(self, round_: Round, n_asked: int) -> int:
+        """Return among how many clients the noise is divided: so many are left without those that may withhold it."""
+        required = self._required(round_, n_asked)
+        return max(1, required - noise_colluders(self._n)) if self._sums_shares(round_) else 1
+
+    def noise_of_sum(self, release: Release) -> float:
+        """Return the standard deviation of the noise in a sum over all clients, in the array's units."""
+        if self.noise != "clients":
+            return super().noise_of_sum(release)
+        required = max(self.strategy.min_clients or self._n, threshold(self._n))
+        return float(release.standard_deviation * (self._n / max(1, required - noise_colluders(self._n))) ** 0.5)
+
+
+class _MaskedInspection(Inspection):
+    """Checks replies of which nothing can be seen but their form."""
+
+    def checked(self, name: str, round_: Round, res: FitRes, n_summed: int = 0) -> list[Sendable]:
+        """Return the arrays of one client's reply."""
+        if not is_masked(round_):
+            return super().checked(name, round_, res, n_summed)
+        return [on_grid(array) for array in checked_reply(name, res, round_.answer.sends, self.n_columns)]
+
+    def _outliers(self, round_: Round, replies: Mapping[str, Sequence[Sendable]]) -> dict[str, str]:
+        return {} if is_masked(round_) else super()._outliers(round_, replies)

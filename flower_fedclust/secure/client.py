@@ -1,0 +1,350 @@
+"""What a client does in each step of a secure sum, and what it refuses: the server may send anything."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from hashlib import sha256
+from itertools import pairwise
+from struct import Struct
+from typing import Any
+
+import numpy as np
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+from numpy.typing import NDArray
+
+from flower_fedclust.numerics.checks import DataError
+from flower_fedclust.secure.keys import (
+    CHECK,
+    FEWEST,
+    KEY,
+    MOST,
+    SIGNED,
+    Bytes,
+    Words,
+    as_rows,
+    derive,
+    digest,
+    is_signed,
+    list_of,
+    mask,
+    pair_key,
+    roster_of,
+    rows_of,
+    sign,
+    threshold,
+    xor,
+)
+from flower_fedclust.secure.shamir import SHARE_BYTES, split
+
+#: Bytes of a nonce, and of two encrypted shares after it.
+NONCE = 12
+SEALED = NONCE + 2 * SHARE_BYTES + 16
+
+#: Bytes that a dealer sends for each client: two shares that only it can read, their checks, the check of the pair's
+#: key, and that key, locked.
+DEALT = SEALED + 3 * CHECK + KEY
+
+#: Bytes that a client gets from each dealer before it opens shares.
+FORWARDED = SEALED + 2 * CHECK
+
+#: Bytes of an opened share, after a byte that tells whether it fits the dealer's check.
+OPENED = 1 + SHARE_BYTES
+
+#: The kinds of shares: of the secret behind a client's own mask, and of the secret that locks the keys of its pairs.
+SELF, PAIRS = 0, 1
+
+#: Keys of a pair in one round: for its mask, and for shares and confirmations in either direction.
+N_KEYS = 5
+
+PLACES = Struct(">HHH")
+
+#: What the secret behind the keys of a client's pairs is for.
+LOCK = digest(b"lock")
+
+
+class Refusal(DataError):  # noqa: N818
+    """A client does not take a step. The reason follows from messages alone, and says nothing about rows."""
+
+
+@dataclass(frozen=True)
+class Trust:
+    """Who a client is, whom it knows, and how many clients it wants in a sum.
+
+    Parameters
+    ----------
+    identity : bytes, optional
+        The private Ed25519 key that signs its keys; by default a new one for each run.
+    peers : mapping of str to bytes, optional
+        The public keys of the clients that it takes part with, by name. By default it believes the server.
+    fewest : int, default=3
+        The fewest clients in a sum.
+    """
+
+    identity: bytes | None = field(default=None, repr=False)
+    peers: Mapping[str, bytes] | None = None
+    fewest: int = FEWEST
+
+
+@dataclass
+class _Facts:
+    """What a client remembers of a run; secrets of a sum are there only until it is opened."""
+
+    run: str
+    private: str = ""  #: The private key of the run, until the keys of the pairs are known.
+    public: str = ""
+    index: int = -1  #: Its place among the clients.
+    n: int = 0  #: Of clients.
+    roster: str = ""
+    last: int = 0  #: The last sum for which shares were dealt: each has its number, and none comes again.
+    step: str = "keys"  #: The last step that was taken.
+    secrets: list[str] = field(default_factory=list)  #: Behind its own mask, and behind the keys of its pairs.
+    question: str = ""
+    invited: list[int] = field(default_factory=list)
+    arrived: list[int] = field(default_factory=list)
+    least: int = 0
+    #: question -> the list of clients over which its sum was confirmed
+    confirmed: dict[str, str] = field(default_factory=dict)
+
+
+class Checks:
+    """Checks of the shares of one sum."""
+
+    def __init__(self, roster: bytes, number: int) -> None:
+        self._start = digest(b"share", roster, number)
+
+    def __call__(self, dealer: int, recipient: int, kind: int, share: bytes) -> bytes:
+        """Return a dealer's check of a share; the recipient ``n`` stands for the secret itself."""
+        return sha256(self._start + PLACES.pack(dealer, recipient, kind) + share).digest()[:CHECK]
+
+
+def check_of_pair(key: bytes) -> bytes:
+    """Return the check of a pair's key of one round, which both of the pair send."""
+    return sha256(b"pair" + key).digest()[:CHECK]
+
+
+def mask_of(kind: int, invited: Sequence[int], question: bytes, n_words: int) -> Callable[[bytes], Words]:
+    """Return a function from a secret to the mask behind it, for one list of clients and one question."""
+    purpose = digest(b"mask", kind, list_of(invited), question)
+    return lambda secret: mask(derive(secret, purpose), n_words)
+
+
+class SecureClient:
+    """One client of a run; ``kept`` is what :meth:`to_arrays` returned after the last step."""
+
+    def __init__(self, name: str, trust: Trust | None = None, kept: Sequence[NDArray[Any]] | None = None) -> None:
+        self.name = name
+        self.trust = trust or Trust()
+        self._facts: _Facts | None = None
+        self._pairs = self._round = b""
+        if kept is not None:
+            about, pairs, keys = (np.asarray(array, dtype=np.uint8).tobytes() for array in kept)
+            self._facts, self._pairs, self._round = _Facts(**json.loads(about)), pairs, keys
+
+    def to_arrays(self) -> list[Bytes]:
+        """Return all that the client has to remember; secret."""
+        about = json.dumps(asdict(self._known)).encode()
+        return [np.frombuffer(part, dtype=np.uint8) for part in (about, self._pairs, self._round)]
+
+    @property
+    def _known(self) -> _Facts:
+        if self._facts is None:
+            raise Refusal(f"client {self.name} has no keys for this run, or has lost them; it takes no part.")
+        return self._facts
+
+    @property
+    def n_clients(self) -> int:
+        """The number of clients of the run."""
+        return self._known.n
+
+    # The two steps of a run.
+
+    def keys(self, run: str) -> Bytes:
+        """Return a new key for a run, signed; only once."""
+        if self._facts is not None and self._facts.run == run:
+            raise Refusal(f"client {self.name} has sent its key for this run before.")
+        private, given = X25519PrivateKey.generate(), self.trust.identity
+        identity = Ed25519PrivateKey.generate() if given is None else Ed25519PrivateKey.from_private_bytes(given)
+        public = private.public_key().public_bytes_raw()
+        self._facts = _Facts(run, private.private_bytes_raw().hex(), public.hex())
+        self._pairs = self._round = b""
+        return as_rows([sign(identity, run, self.name, public)], SIGNED)
+
+    def roster(self, run: str, names: Sequence[str], keys: object) -> Bytes:
+        """Take the keys of all clients; they stay the same for the whole run. Return the hash of the list."""
+        facts = self._at(run, "keys")
+        n = len(names)
+        fewest = max(self.trust.fewest, FEWEST)
+        if not fewest <= n <= MOST:
+            raise Refusal(f"client {self.name}: {n} clients take part; it takes part with {fewest} to {MOST}.")
+        signed = rows_of(keys, n, SIGNED)
+        own = [index for index, name in enumerate(names) if name == self.name]
+        if len(own) != 1 or signed[own[0]][:KEY].hex() != facts.public:
+            raise Refusal(f"client {self.name}: the list of keys does not have its own key under its name.")
+        publics = {one[:KEY] for one in signed}
+        if len(set(names)) < n or len(publics) < n or len({one[KEY : 2 * KEY] for one in signed}) < n:
+            raise Refusal(f"client {self.name}: two clients of the list have one name or one key.")
+        for name, one in zip(names, signed, strict=True):
+            if not is_signed(run, name, one):
+                raise Refusal(f"client {self.name}: the key of client {name} is not signed by its owner.")
+            if self.trust.peers is not None and name != self.name and self.trust.peers.get(name) != one[KEY : 2 * KEY]:
+                raise Refusal(f"client {self.name}: the key of client {name} is not signed with the key pinned for it.")
+        facts.roster = roster_of(run, names, signed).hex()
+        facts.index, facts.n, roster = own[0], n, bytes.fromhex(facts.roster)
+        try:
+            own_key, me = bytes.fromhex(facts.private), facts.index
+            self._pairs = b"".join(
+                pair_key(own_key, one[:KEY], roster, min(me, other), max(me, other)) for other, one in enumerate(signed)
+            )
+        except ValueError:  # a point of small order, with which everybody agrees on one key
+            raise Refusal(f"client {self.name}: one of the keys is not a key.") from None
+        facts.private, facts.step = "", "ready"
+        return as_rows([roster], KEY)
+
+    # The four steps of a sum.
+
+    def share(self, run: str, number: int) -> tuple[Bytes, Bytes]:
+        """Draw two secrets, and deal shares of them: return a row for each client, and the checks of the secrets."""
+        facts = self._at(run)
+        if facts.step == "keys" or not facts.last < number < 2**31:
+            raise Refusal(f"client {self.name}: sum {number} comes before the keys, or it was begun before.")
+        me, n, check = facts.index, facts.n, Checks(bytes.fromhex(facts.roster), number)
+        purpose = digest(b"round", bytes.fromhex(facts.roster), number)
+        pairs = (self._pairs[KEY * other : KEY * (other + 1)] for other in range(n))
+        self._round = b"".join(derive(pair, purpose, N_KEYS * KEY) for pair in pairs)
+        secrets = [os.urandom(KEY), os.urandom(KEY)]
+        shares = [split(int.from_bytes(secret, "big"), n, threshold(n)) for secret in secrets]
+        locked = xor(b"".join(self._key(other, 0) for other in range(n)), derive(secrets[PAIRS], LOCK))
+        nonce, rows = os.urandom(NONCE), []
+        for other in range(n):
+            pair = [dealt[other].to_bytes(SHARE_BYTES, "big") for dealt in shares]
+            sealed = ChaCha20Poly1305(self._key(other, 1, sends=True)).encrypt(nonce, b"".join(pair), None)
+            checks = [check(me, other, kind, share) for kind, share in enumerate(pair)]
+            checks.append(check_of_pair(self._key(other, 0)))
+            rows.append(b"".join([nonce, sealed, *checks, locked[KEY * other : KEY * (other + 1)]]))
+        facts.last, facts.step, facts.secrets = number, "share", [secret.hex() for secret in secrets]
+        facts.question, facts.invited, facts.arrived = "", [], []
+        of_secrets = [check(me, n, kind, secret) for kind, secret in enumerate(secrets)]
+        return as_rows(rows, DEALT), as_rows(of_secrets, CHECK)
+
+    def check_mask(self, run: str, number: int, invited: object, least: int) -> None:
+        """Raise a Refusal unless the client may answer, masked for these clients; ask before anything is computed."""
+        facts = self._at(run, "share", number)
+        facts.least = max(least, self.trust.fewest, threshold(facts.n))
+        self._listed(invited, range(facts.n), "dealt shares")
+
+    def mask(self, run: str, number: int, invited: object, least: int, question: bytes, words: Words) -> Words:
+        """Return an answer, masked: bound to the round, the list of clients and the question."""
+        self.check_mask(run, number, invited, least)
+        facts = self._known
+        facts.invited = self._listed(invited, range(facts.n), "dealt shares")
+        of_self, of_pair = (mask_of(kind, facts.invited, question, len(words)) for kind in (SELF, PAIRS))
+        masked = words + of_self(bytes.fromhex(facts.secrets[SELF]))
+        for other in facts.invited:
+            if other == facts.index:
+                continue
+            if facts.index < other:
+                masked += of_pair(self._key(other, 0))
+            else:
+                masked -= of_pair(self._key(other, 0))
+        facts.question, facts.step = question.hex(), "mask"
+        return masked
+
+    def confirm(self, run: str, number: int, arrived: object) -> Bytes:
+        """Take the list of clients whose answers have arrived, and return a confirmation for each of them."""
+        facts = self._at(run, "mask", number)
+        listed = self._listed(arrived, facts.invited, "masked their answers")
+        named = list_of(listed)
+        if facts.confirmed.get(facts.question, named.hex()) != named.hex():
+            raise Refusal(
+                f"client {self.name}: the same question was asked before, and answered by other clients; the "
+                "difference would show single answers."
+            )
+        facts.confirmed[facts.question] = named.hex()
+        facts.arrived, facts.step = listed, "confirm"
+        confirmation = self._confirmation()
+        return as_rows([confirmation(self._key(other, 2, sends=True)) for other in listed], CHECK)
+
+    def open(self, run: str, number: int, confirmed: object, forwarded: object) -> Bytes:
+        """Return one share of each client, if enough clients have confirmed the same list.
+
+        Of a client whose answer has arrived it is the share behind its own mask, and of any other the share behind the
+        keys of its pairs: never both.
+        """
+        facts = self._at(run, "confirm", number)
+        said = rows_of(confirmed, len(facts.arrived), CHECK)
+        dealt = rows_of(forwarded, len(facts.invited), FORWARDED)
+        confirmation = self._confirmation()
+        agree = [
+            one == facts.index or said[place] == confirmation(self._key(one, 2, sends=False))
+            for place, one in enumerate(facts.arrived)
+        ]
+        if sum(agree) < threshold(facts.n):
+            raise Refusal(
+                f"client {self.name}: {sum(agree)} clients have confirmed its list of the answers that arrived; "
+                f"{threshold(facts.n)} have to."
+            )
+        arrived, check = set(facts.arrived), Checks(bytes.fromhex(facts.roster), number)
+        opened = []
+        for dealer, row in zip(facts.invited, dealt, strict=True):
+            kind = SELF if dealer in arrived else PAIRS
+            opened.append(self._share_from(dealer, row, kind, check))
+        facts.step, facts.secrets, self._round = "ready", [], b""
+        return as_rows(opened, OPENED)
+
+    # Behind them.
+
+    def _at(self, run: str, step: str = "", number: int = 0) -> _Facts:
+        """Return the facts, if the client is in this run, and has last taken this step of this sum."""
+        facts = self._known
+        if facts.run != run:
+            raise Refusal(f"client {self.name} has no keys for this run; it takes no part.")
+        if (step and facts.step != step) or (number and facts.last != number):
+            raise Refusal(f"client {self.name} was asked for a step of a secure sum that does not follow its last one.")
+        return facts
+
+    def _key(self, other: int, kind: int, *, sends: bool | None = None) -> bytes:
+        """Return a key of a pair: 0 for masks; 1 for shares and 2 for confirmations, in either direction."""
+        me = self._known.index
+        upwards = sends is not None and other != me and sends != (me < other)
+        place = N_KEYS * other + (2 * kind - 1 + upwards if kind else 0)
+        return self._round[KEY * place : KEY * (place + 1)]
+
+    def _confirmation(self) -> Callable[[bytes], bytes]:
+        """Return a function from a key to a confirmation of the list under it."""
+        facts = self._known
+        lists = list_of(facts.invited), list_of(facts.arrived)
+        purpose = digest(b"list", bytes.fromhex(facts.question), *lists)
+        return lambda key: derive(key, purpose, CHECK)
+
+    def _share_from(self, dealer: int, row: bytes, kind: int, check: Checks) -> bytes:
+        """Return a share after the byte 1; zeros if the dealer's share cannot be read, or does not fit its check."""
+        try:
+            pair = ChaCha20Poly1305(self._key(dealer, 1, sends=False)).decrypt(row[:NONCE], row[NONCE:SEALED], None)
+        except InvalidTag:
+            return bytes(OPENED)
+        share = pair[kind * SHARE_BYTES : (kind + 1) * SHARE_BYTES]
+        at = SEALED + kind * CHECK
+        fits = row[at : at + CHECK] == check(dealer, self._known.index, kind, share)
+        return b"\1" + share if fits else bytes(OPENED)
+
+    def _listed(self, listed: object, among: Sequence[int], what: str) -> list[int]:
+        """Return a list of clients of the server, if this client is in it, and enough others."""
+        facts = self._known
+        is_list = isinstance(listed, np.ndarray) and listed.ndim == 1 and listed.dtype.kind in "iu"
+        found: list[int] = listed.tolist() if is_list and len(listed) <= facts.n else []  # type: ignore[attr-defined, arg-type]
+        if not found or any(one >= other for one, other in pairwise(found)) or not set(found) <= set(among):
+            raise Refusal(f"client {self.name}: the list of clients that {what} is none.")
+        if facts.index not in found:
+            raise Refusal(f"client {self.name} is not in the list of clients that {what}.")
+        if len(found) < facts.least:
+            raise Refusal(
+                f"client {self.name}: {len(found)} clients have {what}; at least {facts.least} have to, or nothing "
+                "is opened."
+            )
+        return found

@@ -1,0 +1,210 @@
+"""What the server does in each step of a secure sum: it collects, passes on, takes masks away, and names who fails."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from flower_fedclust.secure.client import (
+    DEALT,
+    FORWARDED,
+    LOCK,
+    OPENED,
+    PAIRS,
+    SEALED,
+    SELF,
+    Checks,
+    check_of_pair,
+    mask_of,
+)
+from flower_fedclust.secure.keys import (
+    CHECK,
+    KEY,
+    SIGNED,
+    Bytes,
+    Words,
+    as_rows,
+    derive,
+    is_signed,
+    roster_of,
+    rows_of,
+    threshold,
+    xor,
+)
+from flower_fedclust.secure.shamir import join
+
+
+class SumError(Exception):
+    """A secure sum cannot be computed; the message is one sentence."""
+
+
+@dataclass
+class _Sum:
+    """What the server holds of one sum, by the clients' places."""
+
+    number: int
+    dealt: dict[int, list[bytes]] = field(default_factory=dict)
+    secrets: dict[int, list[bytes]] = field(default_factory=dict)  #: The checks of the two secrets.
+    invited: list[int] = field(default_factory=list)
+    masked: dict[int, Words] = field(default_factory=dict)
+    arrived: list[int] = field(default_factory=list)
+    confirmed: dict[int, dict[int, bytes]] = field(default_factory=dict)  #: sender -> receiver -> confirmation
+    shares: dict[int, dict[int, int]] = field(default_factory=dict)  #: dealer -> point -> share
+    accused: dict[int, list[int]] = field(default_factory=dict)  #: dealer -> clients that cannot use its share
+
+
+class SecureServer:
+    """The server of a run. Each ``take_...`` raises a DataError for an array that a client may not send."""
+
+    def __init__(self, run: str) -> None:
+        self.run = run
+        self.names: list[str] = []  #: Of the clients, in the order of their places.
+        self.signed: dict[str, bytes] = {}  #: The clients' keys, by name.
+        self._roster = b""
+        self._sum = _Sum(0)
+
+    @property
+    def threshold(self) -> int:
+        """How many clients have to open shares."""
+        return threshold(len(self.names))
+
+    def place(self, name: str) -> int:
+        """Return the place of a client."""
+        return self.names.index(name)
+
+    def named(self, places: Sequence[int]) -> list[str]:
+        """Return the names of clients, given their places."""
+        return [self.names[place] for place in places]
+
+    @property
+    def confirmed(self) -> list[int]:
+        """The places of the clients that have confirmed the list of answers that have arrived."""
+        return sorted(self._sum.confirmed)
+
+    # The steps of a run.
+
+    def take_key(self, name: str, array: object) -> None:
+        """Take a client's signed key."""
+        (signed,) = rows_of(array, 1, SIGNED)
+        if not is_signed(self.run, name, signed):
+            raise SumError("a key without its owner's signature")
+        self.signed[name] = signed
+
+    def roster(self, names: Sequence[str]) -> Bytes:
+        """Fix the clients of the run, and return their keys."""
+        self.names = [name for name in names if name in self.signed]
+        signed = [self.signed[name] for name in self.names]
+        self._roster = roster_of(self.run, self.names, signed)
+        return as_rows(signed, SIGNED)
+
+    def take_roster(self, name: str, array: object) -> None:  # noqa: ARG002
+        """Check that a client has the same list of keys."""
+        if rows_of(array, 1, KEY) != [self._roster]:
+            raise SumError("that it has another list of keys")
+
+    # The steps of a sum.
+
+    def begin(self, number: int) -> None:
+        """Begin a sum."""
+        self._sum = _Sum(number)
+
+    def take_shares(self, name: str, dealt: object, secrets: object) -> None:
+        """Take the shares that a client deals."""
+        place = self.place(name)
+        rows, checks = rows_of(dealt, len(self.names), DEALT), rows_of(secrets, 2, CHECK)
+        self._sum.dealt[place], self._sum.secrets[place] = rows, checks
+
+    def invited(self) -> list[int]:
+        """Fix and return the list of clients that have dealt shares."""
+        self._sum.invited = sorted(self._sum.dealt)
+        return self._sum.invited
+
+    def take_masked(self, name: str, words: Words) -> None:
+        """Take a masked answer."""
+        self._sum.masked[self.place(name)] = words
+
+    def arrived(self) -> list[int]:
+        """Fix and return the list of clients whose masked answers have arrived."""
+        self._sum.arrived = sorted(self._sum.masked)
+        return self._sum.arrived
+
+    def take_confirmations(self, name: str, array: object) -> None:
+        """Take a client's confirmations of the list of answers that have arrived."""
+        rows = rows_of(array, len(self._sum.arrived), CHECK)
+        self._sum.confirmed[self.place(name)] = dict(zip(self._sum.arrived, rows, strict=True))
+
+    def confirmations_for(self, name: str) -> Bytes:
+        """Return what the others have confirmed to a client; zeros for those that have not."""
+        place, said = self.place(name), self._sum.confirmed
+        return as_rows([said.get(one, {}).get(place, bytes(CHECK)) for one in self._sum.arrived], CHECK)
+
+    def shares_for(self, name: str) -> Bytes:
+        """Return the shares that the clients have dealt to one of them, with their checks."""
+        place = self.place(name)
+        return as_rows([self._sum.dealt[dealer][place][:FORWARDED] for dealer in self._sum.invited], FORWARDED)
+
+    def take_opened(self, name: str, array: object) -> None:
+        """Take one share of each client, and check each: a share that its dealer has not made is its sender's fault."""
+        this, sender = self._sum, self.place(name)
+        rows = rows_of(array, len(this.invited), OPENED)
+        found, check = dict[int, int](), Checks(self._roster, this.number)
+        for dealer, row in zip(this.invited, rows, strict=True):
+            if row == bytes(OPENED):
+                this.accused.setdefault(dealer, []).append(sender)
+                continue
+            kind = SELF if dealer in this.masked else PAIRS
+            at = SEALED + kind * CHECK
+            made = this.dealt[dealer][sender][at : at + CHECK]
+            if row[:1] != b"\1" or check(dealer, sender, kind, row[1:]) != made:
+                raise SumError(f"a share of client {self.names[dealer]} that was not dealt to it")
+            found[dealer] = int.from_bytes(row[1:], "big")
+        for dealer, share in found.items():
+            this.shares.setdefault(dealer, {})[sender + 1] = share
+
+    def total(self, question: bytes) -> Words:
+        """Return the sum of the answers that have arrived; a SumError names the client that makes it impossible."""
+        this = self._sum
+        total = np.zeros(len(next(iter(this.masked.values()))), dtype=np.uint64)
+        of_self, of_pair = (mask_of(kind, this.invited, question, len(total)) for kind in (SELF, PAIRS))
+        for words in this.masked.values():
+            total += words
+        for dealer in this.arrived:
+            total -= of_self(self._secret(dealer, SELF))
+        for dealer in set(this.invited) - set(this.arrived):
+            for other, key in self._pairs_of(dealer).items():
+                if other < dealer:
+                    total -= of_pair(key)
+                else:
+                    total += of_pair(key)
+        return total
+
+    def _secret(self, dealer: int, kind: int) -> bytes:
+        this, need = self._sum, self.threshold
+        shares = this.shares.get(dealer, {})
+        if len(shares) < need:
+            accused = self.named(this.accused.get(dealer, []))
+            by = f"; {', '.join(accused[:5])} could not use the shares that it dealt" if accused else ""
+            raise SumError(f"{len(shares)} of {need} shares of client {self.names[dealer]} were opened{by}")
+        secret = join(dict(sorted(shares.items())[:need]))
+        content = secret.to_bytes(KEY + 1, "big")[1:]
+        check = Checks(self._roster, this.number)(dealer, len(self.names), kind, content)
+        if secret >> (8 * KEY) or check != this.secrets[dealer][kind]:
+            raise SumError(f"client {self.names[dealer]} dealt shares of no secret")
+        return content
+
+    def _pairs_of(self, dealer: int) -> dict[int, bytes]:
+        """Return the keys of a client that dropped out with each client whose answer has arrived."""
+        this = self._sum
+        locked = b"".join(row[-KEY:] for row in this.dealt[dealer])
+        keys = xor(locked, derive(self._secret(dealer, PAIRS), LOCK))
+        found = {}
+        for other in this.arrived:
+            found[other] = key = keys[KEY * other : KEY * (other + 1)]
+            said = this.dealt[other][dealer][FORWARDED : FORWARDED + CHECK]
+            if check_of_pair(key) != said:
+                raise SumError(
+                    f"clients {self.names[dealer]} and {self.names[other]} do not agree on the key of their pair"
+                )
+        return found
