@@ -45,6 +45,7 @@ def main(grid: Grid, context: Context) -> None:
         strategy.expected_clients = n_nodes
         strategy.server_columns = rows.columns
         strategy.share_model = bool(config["share-model"])
+        strategy.secure = bool(config["secure"])
         strategy.noise_seed = None if seed is None else int(seed)
         if strategy.random_state is None and seed is not None:
             strategy.random_state = int(seed)

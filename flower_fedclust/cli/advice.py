@@ -29,6 +29,7 @@ from flower_fedclust.cli.options import (
     Rounds,
     RowsFile,
     SchemaFile,
+    Secure,
     Seed,
     Unit,
     columns_of,
@@ -61,6 +62,7 @@ def explain(
     noise: Noise = None,
     n_rounds: Rounds = None,
     parameters: Parameters = None,
+    secure: Secure = False,
     as_json: AsJson = False,
 ) -> None:
     """Show what leaves each client and what protects it, before anything runs on your rows."""
@@ -68,7 +70,7 @@ def explain(
     from flower_fedclust.registry import find
 
     given = given_parameters(strategy, n_clusters, epsilon, delta, privacy_unit, noise, n_rounds, parameters)
-    report = rehearse(strategy, given, n_columns, schema)
+    report = rehearse(strategy, given, n_columns, schema, secure=secure)
     entry = find(strategy)
     # Without the roles of the site's generator: ``name`` for :class:`~module.name`.
     description = re.sub(r":\w+:`~?([^`]+)`", r"``\1``", inspect.getdoc(entry.strategy) or "")
@@ -87,7 +89,12 @@ def explain(
 
 
 def rehearse(
-    name: str, parameters: Mapping[str, Any], n_columns: int, schema: str | Path | None = None
+    name: str,
+    parameters: Mapping[str, Any],
+    n_columns: int,
+    schema: str | Path | None = None,
+    *,
+    secure: bool = False,
 ) -> PrivacyReport:
     """Run a strategy on made-up rows and return its privacy report."""
     import numpy as np
@@ -115,7 +122,7 @@ def rehearse(
     (strategy,) = make_strategies([name], parameters, public, schema=known)
     if strategy.min_clients is not None:
         strategy.min_clients = min(strategy.min_clients, N_CLIENTS)
-    report = simulate(strategy, rows[1:], progress=False).privacy
+    report = simulate(strategy, rows[1:], progress=False, secure=secure).privacy
     made_up = "made-up tables" if known else f"made-up rows of {n_columns} columns and spread 1"
     note = (
         f"This is a rehearsal on {made_up} at {N_CLIENTS} clients. On your rows the noise multipliers are the same; "

@@ -33,6 +33,7 @@ from flower_fedclust.cli.options import (
     Rounds,
     RowsFile,
     SchemaFile,
+    Secure,
     Seed,
     ServerData,
     Unit,
@@ -131,6 +132,7 @@ def run(
         Path | None,
         typer.Option(help="A folder with which the same command continues an interrupted run."),
     ] = None,
+    secure: Secure = False,
 ) -> None:
     """Run strategies on a data set or on your own rows, and save labels, centers, metrics and privacy reports."""
     from flower_fedclust.harness.run import run_and_save, show_all
@@ -158,7 +160,7 @@ def run(
         schema=None if schema is None else Schema.of(schema),
     )
     rows = choice.load(numbers_of(given["n_clusters"])[1], needs_server_rows=needs_server_rows(names, n_server_rows))
-    run_one = partial(simulate, clients=rows, engine=engine, seed=seed)  # type: ignore[arg-type]
+    run_one = partial(simulate, clients=rows, engine=engine, seed=seed, secure=secure)  # type: ignore[arg-type]
     made = make_strategies(
         names,
         given,

@@ -30,6 +30,7 @@ Rounds = Annotated[
 IdColumn = Annotated[
     str | None, typer.Option(help="The column that identifies rows in files of labels; by default they are numbered.")
 ]
+Secure = Annotated[bool, typer.Option("--secure", help="Clients mask what they send: the server sees only sums.")]
 Parameters = Annotated[
     list[str] | None, typer.Option("--set", help="Any other parameter, as name=value; may be repeated.")
 ]

@@ -7,6 +7,7 @@
 ``client``      ProtocolClient, a ``flwr.client.NumPyClient``
 ``strategy``    ProtocolStrategy, a ``flwr.server.strategy.Strategy``, and its bases with a budget
 ``run``         one run: its clients, rounds and log
+``secure_run``  a run whose sums are secure; ``masked``  its steps at a client
 ``journal``     what a run needs to go on after an interruption
 ``inline``      Flower's own Server over clients in this process
 ``message_api``  MessageStrategy, the same as a ``flwr.serverapp.strategy.Strategy``

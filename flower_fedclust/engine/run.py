@@ -510,6 +510,10 @@ class Run:
         """Return the order of the columns, for a message, if some client has them in another order."""
         return {"columns": json.dumps(self.roster.columns)} if self.roster.in_other_order else {}
 
+    def notes(self) -> list[str]:
+        """Return what the report says of how the sums were made."""
+        return []
+
     # Enrolment: every client gives its name and its columns.
 
     def ask_to_enrol(self, number: int, client_manager: ClientManager, plan: str) -> Messages:

@@ -27,7 +27,7 @@ from flower_fedclust.numerics.checks import DataError
 from flower_fedclust.privacy.noise import Sendable, on_grid
 from flower_fedclust.privacy.releases import Release
 from flower_fedclust.secure import SecureServer, SumError
-from flower_fedclust.secure.keys import FEWEST, noise_colluders, threshold
+from flower_fedclust.secure.keys import FEWEST, noise_colluders, threshold, tolerated
 
 #: The steps of a run, then of each of its sums.
 STEPS = ("keys", "roster", "share", "mask", "confirm", "open")
@@ -146,8 +146,8 @@ class SecureRun(Run):
         if not is_masked(round_):
             return super().receive(number, round_, results, failures)
         if self._step == "mask":
-            replies = self._checked_replies(number, round_, results, failures)
-            self._note_replies(number, round_, replies, results, failures)
+            replies, sums = self._checked_replies(number, round_, results, failures)
+            self._note_replies(number, round_, replies, sums, results, failures)
             for name, arrays in replies.items():
                 self._forms = [on_grid(array) for array in arrays]
                 words = [one.integers.ravel().view(np.uint64) for one in self._forms]
@@ -197,6 +197,41 @@ class SecureRun(Run):
                 raise ProtocolError(f"round {number} ('{round_.task}'): {sent.content} is too large for its noise.")
         return self._total(number, round_, list(sums), len(self._server.arrived()))
 
+    # What the report says.
+
+    def notes(self) -> list[str]:
+        """Return what secure sums protect in this run, and what they do not."""
+        n, t, c = self._n, threshold(self._n), noise_colluders(self._n)
+        n_knowing = sum(self._server.knows_others.values())
+        found = [
+            f"Secure sums of {n} clients: the server learns the sum of at least {t} clients' answers, and nothing else "
+            "of them. If clients help it, it learns the sum of the others. This holds for up to "
+            f"{tolerated(n)} helpers, and for {t - 1} if the server keeps to the protocol. Clients learn only what the "
+            "server publishes.",
+            f"{n_knowing} of {n} clients have compared the others' keys with keys that they knew. The other clients "
+            "believe the server: if it hands out keys of its own, it can read their answers.",
+            "Still visible: who took part and when, and the sizes of messages. All clients but one can compute that "
+            "one's answer from a sum that is published.",
+            "The server cannot look for outliers, wrong units, or a client that outweighs the others.",
+        ]
+        if self.strategy.epsilon is None:
+            found.append(
+                "Without noise, secure sums do not stop differencing: similar questions, or one question to different "
+                "clients, may reveal an answer. Clients refuse only to answer the very same question among others."
+            )
+        elif self.noise == "clients":
+            least = self._least_with_noise
+            found.append(
+                f"Each client adds 1/{least - c} of the noise, and no sum of fewer than {least} clients is opened. So "
+                f"the guarantee holds even if {c} of the clients add no noise, or tell it to the server, and against "
+                "a client that knows its own noise. If masks fail, only its own share of noise protects a client."
+            )
+        elif self.noise == "server":
+            found.append("If masks fail, the server sees answers without noise, as it would without secure sums.")
+        n_sent = self.last_asked + self.n_extra
+        found.append(f"{n_sent} messages went to each client; without secure sums it would be {self.last_asked}.")
+        return found
+
     # How many clients are enough.
 
     def _is_enough(self, number: int, round_: Round, n_left: int) -> bool:
@@ -234,8 +269,12 @@ class SecureRun(Run):
         """Return the standard deviation of the noise in a sum over all clients, in the array's units."""
         if self.noise != "clients":
             return super().noise_of_sum(release)
-        required = max(self.strategy.min_clients or self._n, threshold(self._n))
-        return float(release.standard_deviation * (self._n / max(1, required - noise_colluders(self._n))) ** 0.5)
+        n_shares = max(1, self._least_with_noise - noise_colluders(self._n))
+        return float(release.standard_deviation * (self._n / n_shares) ** 0.5)
+
+    @property
+    def _least_with_noise(self) -> int:
+        return max(self.strategy.min_clients or self._n, threshold(self._n))
 
 
 class _MaskedInspection(Inspection):
@@ -247,5 +286,5 @@ class _MaskedInspection(Inspection):
             return super().checked(name, round_, res, n_summed)
         return [on_grid(array) for array in checked_reply(name, res, round_.answer.sends, self.n_columns)]
 
-    def _outliers(self, round_: Round, replies: Mapping[str, Sequence[Sendable]]) -> dict[str, str]:
-        return {} if is_masked(round_) else super()._outliers(round_, replies)
+    def _outliers(self, round_: Round, *replies: Any) -> dict[str, str]:
+        return {} if is_masked(round_) else super()._outliers(round_, *replies)

@@ -22,6 +22,7 @@ from flower_fedclust.data.batches import BATCH_ENTRIES
 from flower_fedclust.engine.by_row import ByRow, read_question
 from flower_fedclust.engine.client import ENROL, ProtocolClient
 from flower_fedclust.engine.client_data import ClientData
+from flower_fedclust.engine.masked import SECURE
 from flower_fedclust.engine.rounds import Array, Question, Sent
 from flower_fedclust.engine.wire import EMPTY, as_numbers, decode, encode, sent_arrays, size_of
 from flower_fedclust.exact.grid import GridArray
@@ -198,7 +199,7 @@ class Shard:
         config, asked = ins.config, getattr(self._type, str(ins.config["task"]), None)
         if not isinstance(asked, ByRow) or type(asked).reply_of is not ByRow.reply_of:
             return None
-        if config.get("rows") or "parts" in config or asked.answer.keeps or not asked.answer.sends:
+        if SECURE in config or config.get("rows") or "parts" in config or asked.answer.keeps or not asked.answer.sends:
             return None
         try:
             arrays = [] if config.get(EMPTY) else self._decoded(ins.parameters)

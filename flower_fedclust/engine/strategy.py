@@ -336,7 +336,7 @@ class ProtocolStrategy(Declared, Strategy):
             delta=self.delta if private else None,
             unit=self.privacy_unit if private else None,
             noise=self.noise if private else None,
-            notes=(*self.privacy_notes(), *of_tables, *self._current.log.notes()),
+            notes=(*self.privacy_notes(), *of_tables, *self._current.notes(), *self._current.log.notes()),
         )
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from hashlib import sha256
 from itertools import pairwise
 from struct import Struct
@@ -148,7 +148,7 @@ class SecureClient:
 
     def to_arrays(self) -> list[Bytes]:
         """Return all that the client has to remember; secret."""
-        about = json.dumps(asdict(self._known)).encode()
+        about = json.dumps(vars(self._known)).encode()
         return [np.frombuffer(part, dtype=np.uint8) for part in (about, self._pairs, self._round)]
 
     @property
@@ -176,7 +176,7 @@ class SecureClient:
         return as_rows([sign(identity, run, self.name, public)], SIGNED)
 
     def roster(self, run: str, names: Sequence[str], keys: object) -> Bytes:
-        """Take the keys of all clients; they stay the same for the whole run. Return the hash of the list."""
+        """Take the keys of all clients, for the whole run; return their hash, and whether they were pinned."""
         facts = self._at(run, "keys")
         n = len(names)
         fewest = max(self.trust.fewest, FEWEST)
@@ -197,14 +197,14 @@ class SecureClient:
         facts.roster = roster_of(run, names, signed).hex()
         facts.index, facts.n, roster = own[0], n, bytes.fromhex(facts.roster)
         try:
-            own_key, me = bytes.fromhex(facts.private), facts.index
+            own_key, me = X25519PrivateKey.from_private_bytes(bytes.fromhex(facts.private)), facts.index
             self._pairs = b"".join(
                 pair_key(own_key, one[:KEY], roster, min(me, other), max(me, other)) for other, one in enumerate(signed)
             )
         except ValueError:  # a point of small order, with which everybody agrees on one key
             raise Refusal(f"client {self.name}: one of the keys is not a key.") from None
         facts.private, facts.step = "", "ready"
-        return as_rows([roster], KEY)
+        return as_rows([roster + bytes([self.trust.peers is not None])], KEY + 1)
 
     # The four steps of a sum.
 

@@ -67,9 +67,9 @@ def derive(key: bytes, purpose: bytes, length: int = KEY) -> bytes:
     return HKDFExpand(_SHA256, length, purpose).derive(key)
 
 
-def pair_key(own: bytes, other: bytes, roster: bytes, low: int, high: int) -> bytes:
+def pair_key(own: X25519PrivateKey, other: bytes, roster: bytes, low: int, high: int) -> bytes:
     """Return the key of an ordered pair of clients for one run, from one's private and the other's public key."""
-    agreed = X25519PrivateKey.from_private_bytes(own).exchange(X25519PublicKey.from_public_bytes(other))
+    agreed = own.exchange(X25519PublicKey.from_public_bytes(other))
     return HKDF(_SHA256, KEY, roster, bound(VERSION, b"pair", low, high)).derive(agreed)
 
 

@@ -62,6 +62,7 @@ class SecureServer:
         self.run = run
         self.names: list[str] = []  #: Of the clients, in the order of their places.
         self.signed: dict[str, bytes] = {}  #: The clients' keys, by name.
+        self.knows_others: dict[str, bool] = {}  #: Whether a client has compared the keys with pinned ones.
         self._roster = b""
         self._sum = _Sum(0)
 
@@ -99,10 +100,12 @@ class SecureServer:
         self._roster = roster_of(self.run, self.names, signed)
         return as_rows(signed, SIGNED)
 
-    def take_roster(self, name: str, array: object) -> None:  # noqa: ARG002
+    def take_roster(self, name: str, array: object) -> None:
         """Check that a client has the same list of keys."""
-        if rows_of(array, 1, KEY) != [self._roster]:
+        (row,) = rows_of(array, 1, KEY + 1)
+        if row[:KEY] != self._roster:
             raise SumError("that it has another list of keys")
+        self.knows_others[name] = row[KEY:] == b"\1"
 
     # The steps of a sum.
 

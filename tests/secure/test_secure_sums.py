@@ -511,3 +511,10 @@ def test_secrets_of_a_sum_are_forgotten_once_it_is_opened(server, clients):
 
 def test_lists_of_different_clients_have_different_hashes():
     assert len({list_of(listed) for listed in ([1, 2], [12], [1, 2, 3], [2, 1, 3])}) == 3
+
+
+def test_a_list_with_too_few_shares_of_noise_is_refused(server, clients):
+    share(server, clients)
+    mask(server, clients, words_of(clients), least=8)
+    with pytest.raises(Refusal, match="7 clients have masked their answers; at least 8"):
+        clients["site 0"].confirm(RUN, 1, np.arange(7))
