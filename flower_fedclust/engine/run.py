@@ -677,6 +677,7 @@ class Run:
         main = {one.name for one in self._asked.values() if one.kind == "round"}
         asked = [name for name in self.clients if name in main]
         n_asked = len(asked)
+        # Before anything can end the run: what the server holds has left the clients.
         n_shares = self._n_shares(round_, n_asked)
         variations = variations_of(round_, self.noise, next(iter(arrays), []), n_shares)
         # The server has not forgotten what a round that is asked again brought before the interruption.
