@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
+from typing import Any, Protocol
 
 from flwr.common import EvaluateIns, EvaluateRes, FitIns, FitRes, Parameters, Scalar
 from flwr.server import Server, SimpleClientManager
 from flwr.server.client_proxy import ClientProxy
-from flwr.server.server import FitResultsAndFailures
+from flwr.server.server import EvaluateResultsAndFailures, FitResultsAndFailures
 
 from flower_fedclust.engine.client_data import ClientData
 from flower_fedclust.engine.rounds import Array, Sum
 from flower_fedclust.engine.run import Address
-from flower_fedclust.engine.shards import Shard
+from flower_fedclust.engine.shards import Replies, Shard
 from flower_fedclust.engine.strategy import ProtocolStrategy
 from flower_fedclust.numerics.threads import one_thread
 
@@ -24,8 +25,15 @@ def run_inline(
     strategy: ProtocolStrategy, clients: Mapping[str, ClientData], noise_seeds: Sequence[int | None]
 ) -> None:
     """Run a strategy on clients in this process, on one thread."""
-    shard = Shard(strategy.client_type, clients, noise_seeds)
-    proxies = {name: _InlineClient(index, shard) for index, name in enumerate(clients)}
+    run_shards(strategy, clients, [Shard(strategy.client_type, clients, noise_seeds)])
+
+
+def run_shards(strategy: ProtocolStrategy, clients: Mapping[str, ClientData], shards: Sequence[Asked]) -> None:
+    """Run a strategy on the clients of shards, which have them in this order, on one thread of this process."""
+    places = [(shard, index) for shard in shards for index in range(len(shard))]
+    proxies = {
+        name: _InlineClient(node, *place) for node, (name, place) in enumerate(zip(clients, places, strict=True))
+    }
     if strategy.journal is not None:
         strategy.journal.rows = {
             name: sha256(data.fingerprint().tobytes()).hexdigest() for name, data in clients.items()
@@ -61,6 +69,26 @@ def manager_of(proxies: Iterable[ClientProxy]) -> SimpleClientManager:
     return manager
 
 
+class Asked(Protocol):
+    """Clients that are asked as one: a shard of this process or of another."""
+
+    def __len__(self) -> int: ...
+    def begin(self, ins: FitIns | EvaluateIns, members: Sequence[int], *, adds_up: bool) -> Callable[[], Replies]:
+        """Ask clients, and return a function that waits for the replies, and for the clients to ask by themselves."""
+
+    def fit(self, index: int, ins: FitIns) -> FitRes:
+        """Return one client's reply."""
+
+    def evaluate(self, index: int, ins: EvaluateIns) -> EvaluateRes:
+        """Return what one client finds of a model."""
+
+    def memory(self, index: int) -> dict[str, list[Array]]:
+        """Return what one client remembers, by key."""
+
+    def remind(self, index: int, memory: Mapping[str, list[Array]]) -> None:
+        """Give one client a memory again."""
+
+
 class ServerOfThisThread(Server):
     """Flower's Server with clients that answer in its own thread, the clients of a shard together.
 
@@ -75,57 +103,66 @@ class ServerOfThisThread(Server):
         if not instructions:
             return None
         adds_up = isinstance(getattr(self.strategy, "_pending", None), Sum)
-        results: list[tuple[ClientProxy, FitRes]] = []
-        failures: list[tuple[ClientProxy, FitRes] | BaseException] = []
-        for proxy, ins in self._alone(instructions, results, adds_up=adds_up):
-            try:
-                results.append((proxy, proxy.fit(ins, timeout, server_round)))
-            except Exception as error:
-                failures.append(error)
-        return *self.strategy.aggregate_fit(server_round, results, failures), (results, failures)
+        found = _replies(instructions, lambda proxy, ins: proxy.fit(ins, timeout, server_round), adds_up=adds_up)
+        return *self.strategy.aggregate_fit(server_round, *found), found
 
-    def _alone(
-        self,
-        instructions: list[tuple[ClientProxy, FitIns]],
-        results: list[tuple[ClientProxy, FitRes]],
-        *,
-        adds_up: bool,
-    ) -> list[tuple[ClientProxy, FitIns]]:
-        """Ask the clients of a shard that can answer together, and return the messages to the others."""
-        alone, groups = [], dict[int, list[_InlineClient]]()
-        for proxy, ins in instructions:
-            if isinstance(proxy, _InlineClient):
-                groups.setdefault(id(ins), []).append(proxy)
-            else:
-                alone.append((proxy, ins))
-        messages = {id(ins): ins for _, ins in instructions}
-        for key, proxies in groups.items():
-            by_index, ins = {proxy.node_id: proxy for proxy in proxies}, messages[key]
-            replies, rest = proxies[0].shard.together(ins, list(by_index), adds_up=adds_up)
-            results += [(by_index[index], res) for index, res in replies]
-            alone += [(by_index[index], ins) for index in rest]
-        return alone
+    def evaluate_round(
+        self, server_round: int, timeout: float | None
+    ) -> tuple[float | None, dict[str, Scalar], EvaluateResultsAndFailures] | None:
+        """Send the model to the clients."""
+        instructions = self.strategy.configure_evaluate(server_round, self.parameters, self.client_manager())
+        if not instructions:
+            return None
+        found = _replies(instructions, lambda proxy, ins: proxy.evaluate(ins, timeout, server_round))
+        return *self.strategy.aggregate_evaluate(server_round, *found), found
+
+
+def _replies(instructions: Sequence[tuple[ClientProxy, Any]], ask: Callable[..., Any], *, adds_up: bool = False) -> Any:
+    """Return results and failures: of shards first, and then of clients that have to be asked by themselves."""
+    alone, groups = [], dict[tuple[int, int], tuple[Any, list[_InlineClient]]]()
+    for proxy, ins in instructions:
+        if isinstance(proxy, _InlineClient):
+            groups.setdefault((id(proxy.shard), id(ins)), (ins, []))[1].append(proxy)
+        else:
+            alone.append((proxy, ins))
+    results: list[Any] = []
+    failures: list[Any] = []
+    begun = []
+    for ins, proxies in groups.values():
+        by_index = {proxy.index: proxy for proxy in proxies}
+        begun.append((ins, by_index, proxies[0].shard.begin(ins, list(by_index), adds_up=adds_up)))
+    for ins, by_index, wait in begun:
+        replies, rest = wait()
+        results += [(by_index[index], res) for index, res in replies if not isinstance(res, Exception)]
+        failures += [res for _, res in replies if isinstance(res, Exception)]
+        alone += [(by_index[index], ins) for index in rest]
+    for proxy, ins in alone:
+        try:
+            results.append((proxy, ask(proxy, ins)))
+        except Exception as error:
+            failures.append(error)
+    return results, failures
 
 
 class _InlineClient(Address):
-    """A client of a shard in this process."""
+    """A client of a shard."""
 
-    def __init__(self, index: int, shard: Shard) -> None:
-        super().__init__(str(index))
-        self.node_id = index
-        self.shard = shard
+    def __init__(self, node_id: int, shard: Asked, index: int) -> None:
+        super().__init__(str(node_id))
+        self.node_id = node_id
+        self.shard, self.index = shard, index
 
     @property
     def memory(self) -> dict[str, list[Array]]:
         """What the client remembers, by key."""
-        return self.shard.memory(self.node_id)
+        return self.shard.memory(self.index)
 
     @memory.setter
     def memory(self, memory: Mapping[str, list[Array]]) -> None:
-        self.shard.remind(self.node_id, memory)
+        self.shard.remind(self.index, memory)
 
     def fit(self, ins: FitIns, timeout: float | None, group_id: int | None) -> FitRes:
-        return self.shard.fit(self.node_id, ins)
+        return self.shard.fit(self.index, ins)
 
     def evaluate(self, ins: EvaluateIns, timeout: float | None, group_id: int | None) -> EvaluateRes:
-        return self.shard.evaluate(self.node_id, ins)
+        return self.shard.evaluate(self.index, ins)

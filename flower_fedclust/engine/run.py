@@ -727,7 +727,8 @@ class Run:
         }
         if self.strategy.share_model and len(described := str(outcome.clusters or "")) <= LONGEST_DESCRIPTION:
             facts["clusters"] = described
-        return [(proxy, EvaluateIns(sent, dict(facts))) for proxy in here.values()]
+        ins = EvaluateIns(sent, facts)
+        return [(proxy, ins) for proxy in here.values()]
 
     def receive_evaluation(
         self, number: int, results: Answers[EvaluateRes], failures: Failures, n_clusters: int | None

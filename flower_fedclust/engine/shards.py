@@ -10,7 +10,8 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, TypeAlias
 
 import numpy as np
 from flwr.app import ArrayRecord, Context, RecordDict
@@ -38,6 +39,9 @@ REPLY_ENTRIES = 2**20
 OWN = ("__init__", "fit", "source", "data", "rows_in_batches", "_answer", "_columns", "_computed")
 
 OK = Status(Code.OK, "")
+
+#: Replies by client, which may be exceptions, and the clients to ask by themselves.
+Replies: TypeAlias = tuple[list[tuple[int, Any]], list[int]]
 
 
 @dataclass
@@ -109,6 +113,9 @@ class Shard:
             noise_seed=self._seeds[index],
         )
 
+    def __len__(self) -> int:
+        return len(self._names)
+
     def fit(self, index: int, ins: FitIns) -> FitRes:
         """Return one client's reply."""
         arrays, n_examples, metrics = self.client(index).fit(self._decoded(ins.parameters), ins.config)
@@ -134,15 +141,40 @@ class Shard:
 
     def remind(self, index: int, memory: Mapping[str, list[Array]]) -> None:
         """Give one client a memory again."""
-        state = self.client(index).context.state  # type: ignore[union-attr]
+        self.client(index)
+        state = self._contexts[index].state
         for key, arrays in memory.items():
             state[key] = ArrayRecord(arrays)
 
     # Many clients.
 
-    def together(
-        self, ins: FitIns, members: Sequence[int], *, adds_up: bool
-    ) -> tuple[list[tuple[int, FitRes]], list[int]]:
+    def begin(self, ins: FitIns | EvaluateIns, members: Sequence[int], *, adds_up: bool) -> Callable[[], Replies]:
+        """Return a function that asks clients."""
+        if isinstance(ins, EvaluateIns):
+            return lambda: ([], list(members))
+        return partial(self.together, ins, members, adds_up=adds_up)
+
+    def answered(
+        self, ins: FitIns | EvaluateIns, members: Sequence[int], *, adds_up: bool
+    ) -> tuple[list[tuple[int, Any]], dict[int, dict[str, list[Array]]]]:
+        """Return the replies of all of these clients, and what has changed of what they remember."""
+        before = {index: self._records(index) for index in members}
+        replies, rest = self.begin(ins, members, adds_up=adds_up)()
+        for index in rest:
+            try:
+                res = self.fit(index, ins) if isinstance(ins, FitIns) else self.evaluate(index, ins)
+                replies.append((index, res))
+            except Exception as error:
+                replies.append((index, error))
+        changed = [index for index, records in before.items() if records != self._records(index)]
+        return replies, {index: self.memory(index) for index in changed}
+
+    def _records(self, index: int) -> dict[str, int]:
+        """Return which records a client keeps; a record that is kept again is another one."""
+        context = self._contexts.get(index)
+        return {} if context is None else {key: id(record) for key, record in context.state.items()}
+
+    def together(self, ins: FitIns, members: Sequence[int], *, adds_up: bool) -> Replies:
         """Return the replies of clients that can answer together, and the clients that have to be asked one by one.
 
         ``adds_up`` tells whether the server takes the sum over the clients. A sum stands with its first client.
@@ -176,9 +208,10 @@ class Shard:
         found = joined.summed([str(self._first + index) for index in joined.members], ask_again)
         return [(joined.members[0], found)], sorted(rest)
 
-    def _enrolled(self, ins: FitIns, members: Sequence[int]) -> tuple[list[tuple[int, FitRes]], list[int]]:
+    def _enrolled(self, ins: FitIns, members: Sequence[int]) -> Replies:
         """Return names and columns of clients whose rows are plain numbers."""
-        replies, rest, texts, nothing = [], [], dict[Any, str](), encode([])
+        replies, rest = list[tuple[int, Any]](), list[int]()
+        texts, nothing = dict[Any, str](), encode([])
         expected = ins.config.get("n_columns")
         for index in members:
             data = self._data[index]
