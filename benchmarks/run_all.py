@@ -14,6 +14,7 @@ RUNS = [
     ["noise.py"],
     ["growth.py", "--limit", "60"],
     ["growth.py", "clients-100000"],
+    *(["shards.py", case] for case in ("calls", "empty", "lost")),
 ]
 
 for script, *arguments in RUNS:

@@ -13,7 +13,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from flwr.app import Context
@@ -31,6 +31,7 @@ from flower_fedclust.engine import (
     ProtocolStrategy,
     client_app,
 )
+from flower_fedclust.engine.cluster import run_on_actors
 from flower_fedclust.engine.inline import run_inline
 from flower_fedclust.engine.journal import Journal
 from flower_fedclust.engine.progress import is_shown, quiet
@@ -42,7 +43,8 @@ from flower_fedclust.results.result import Result, result_of
 from flower_fedclust.strategies.common.tables import check_schema, with_schema
 from flower_fedclust.tables.schema import Schema
 
-Engine = Literal["inline", "ray"]
+Engine = Literal["inline", "shards", "ray"]
+ENGINES: tuple[Engine, ...] = get_args(Engine)
 
 
 def simulate(
@@ -101,9 +103,11 @@ def simulate(
     describe : bool or float, default=False
         With a schema: whether to describe the clusters in the units of the table, which costs one more sum; or the part
         of the budget to spend on it.
-    engine : "inline" or "ray", default="inline"
-        "inline" runs Flower's Server in this process: no start-up, thousands of clients. "ray" runs Flower's
-        simulation. Both give the same bits for the same seed.
+    engine : "inline", "shards" or "ray", default="inline"
+        "inline" runs Flower's Server in this process: no start-up, a hundred thousand clients. "shards" spreads the
+        clients over the cores of this machine or, if the environment names one as RAY_ADDRESS, of a Ray cluster. "ray"
+        runs Flower's own simulation, to test what a deployment will do. All give the same bits for the same seed, on
+        one kind of processor.
     seed : int, optional
         Makes all randomness repeatable, the noise too: the result is then an experiment and protects nobody. By
         default noise comes from the operating system. The strategy's own random_state, if set, stays.
@@ -129,11 +133,11 @@ def simulate(
     ProtocolError
         If too few clients were left.
     """
-    check_choice("engine", engine, ("inline", "ray"))
-    if engine == "ray" and find_spec("ray") is None:
+    check_choice("engine", engine, ENGINES)
+    if engine != "inline" and find_spec("ray") is None:
         raise ValueError(
-            'engine is "ray" and Ray is not installed; pip install "flwr[simulation]", or leave the engine out, which '
-            "runs in this process."
+            f'engine is "{engine}" and Ray is not installed; pip install "flwr[simulation]", or leave the engine out, '
+            "which runs in this process."
         )
     check_schema(describe, schema)
     if seed is not None:
@@ -200,8 +204,11 @@ def _run(
     # Flower logs every round; its warnings and errors stay.
     with _progress_bar(strategy, progress), quiet(logging.ERROR, "flwr"), strategy.journal or nullcontext():
         try:
+            seeds = [noise_seed_of(seed, index) for index in range(len(data))]
             if engine == "inline":
-                run_inline(strategy, dict(by_name), [noise_seed_of(seed, index) for index in range(len(data))])
+                run_inline(strategy, by_name, seeds)
+            elif engine == "shards":
+                run_on_actors(strategy, by_name, seeds)
             else:
                 _run_on_ray(strategy, data, list(by_name), seed)
         except BaseException as error:

@@ -43,6 +43,8 @@ from flower_fedclust.cli.options import (
 from flower_fedclust.registry import DEFAULT
 from flower_fedclust.site.cli import ledger_app, site_app
 
+_ENGINES = "inline (this process), shards (all cores, or a Ray cluster) or ray (Flower's own simulation)."
+
 app = typer.Typer(
     help="Federated clustering: run strategies, compare them, and see what leaves the clients.",
     no_args_is_help=True,
@@ -121,7 +123,7 @@ def run(
     noise: Noise = None,
     n_rounds: Rounds = None,
     parameters: Parameters = None,
-    engine: Annotated[str, typer.Option(help="inline (this process) or ray (Flower's simulation).")] = "inline",
+    engine: Annotated[str, typer.Option(help=_ENGINES)] = "inline",
     seed: Seed = None,
     describe: Annotated[
         bool,
@@ -213,7 +215,7 @@ def compare(
         list[str] | None, typer.Option(help="Like --set, with several values: name=1,2,3 runs each of them.")
     ] = None,
     engine: Annotated[
-        str | None, typer.Option(help="inline (the default) or ray (Flower's simulation, one run at a time).")
+        str | None, typer.Option(help=f"{_ENGINES} Other engines than inline do one run at a time.")
     ] = None,
     jobs: Annotated[int | None, typer.Option(help="How many runs at once; by default one per core.")] = None,
     on: Annotated[

@@ -394,7 +394,7 @@ class Failure:
     reason: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Traffic:
     """Bytes of serialized arrays that went to one client and came back in one round."""
 

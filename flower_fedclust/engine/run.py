@@ -361,7 +361,7 @@ class RunLog:
         """Return what is noted of one round, ready for JSON."""
         return {
             "messages": [asdict(one) for one in self.messages if one.round == number],
-            "traffic": [vars(one) for one in self.traffic if one.round == number],
+            "traffic": [asdict(one) for one in self.traffic if one.round == number],
             "failures": [vars(one) for one in self.failures if one.round == number],
             "without_noise": {kept: sorted(names) for kept, names in self._without_noise.items()},
         }

@@ -57,13 +57,14 @@ class Summed(FitRes):
     largest: list[Integers]  #: The largest integer of each client, or the class that it is in, by array.
     n_rows: Integers
     n_bytes: int  #: Of one client's reply.
-    ask_again: Callable[[list[str]], list[FitRes]]  #: Gives the replies of these nodes, each by itself.
+    ask_again: Callable[[list[str]], list[FitRes]] | None  #: Gives the replies of these nodes, each by itself.
 
     def take_out(self, is_out: NDArray[np.bool_]) -> dict[str, FitRes]:
         """Take replies out of the sum, and return them by node."""
         nodes = [self.nodes[index] for index in np.flatnonzero(is_out)]
         if not nodes:
             return {}
+        assert self.ask_again is not None
         replies = dict(zip(nodes, self.ask_again(nodes), strict=True))
         for res in replies.values():
             for index, array in enumerate(decode(res.parameters)):

@@ -74,7 +74,8 @@ def compare(
     jobs : int, optional
         How many runs at the same time; by default one per core. Each has a new process with one thread for linear
         algebra, so that its seconds and memory include what is compiled or calibrated for it and nothing else. With
-        ``jobs=1``, or with engine "ray", which uses all cores, they run in this process, one after the other.
+        ``jobs=1``, or with another engine than "inline", which uses all cores, they run in this process, one after the
+        other.
     on : str, optional
         Where the runs happen, if not on this machine's cores: "ray", a Ray started here; "ray://HOST" or
         "ray://HOST:PORT", a cluster elsewhere; "auto" or "HOST:PORT", the cluster that this machine is part of. Each

@@ -30,6 +30,7 @@ from flower_fedclust.names import look_up
 from flower_fedclust.numerics.checks import check_choice, check_integer, check_real
 from flower_fedclust.outside import read_toml, reading
 from flower_fedclust.registry import accepted_parameters, find, strategies
+from flower_fedclust.simulation import ENGINES
 from flower_fedclust.tables.schema import Schema
 
 #: Parameters that the comparison itself sets, and the settings they come from.
@@ -135,7 +136,7 @@ class Comparison:
             raise ValueError("seeds is empty; give how many there are, or which.")
         for seed in self.seeds:
             check_integer("seed", seed, at_least=0)
-        check_choice("engine", self.engine, ("inline", "ray"))
+        check_choice("engine", self.engine, ENGINES)
         self._check_parameters()
         self._check_files()
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import hashlib
 import io
-import logging
 import multiprocessing
 import os
 import pickle
@@ -35,6 +34,7 @@ from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
 from flower_fedclust.data import FederatedRows
 from flower_fedclust.engine import ProtocolError
+from flower_fedclust.engine.cluster import connected, sent_by_value
 from flower_fedclust.engine.progress import is_shown
 from flower_fedclust.harness.comparison import Comparison, Trial, rows_fingerprint, why_impossible
 from flower_fedclust.harness.folder import (
@@ -75,7 +75,6 @@ _UNGUARDED = 113
 _RETRIES = 3
 # Tasks handed to Ray beyond those that can run, so that no core waits for the next.
 _AHEAD = 2
-_PORT = 10001  # of Ray's own client server
 
 #: The scores of a map, and their columns in the table.
 _MAP_SCORES = {"ca_10": "map_ca_10", "npa_10": "map_npa_10", "nmi": "map_nmi", "trustworthiness": "map_trustworthiness"}
@@ -100,8 +99,9 @@ def run_comparison(
         os._exit(_UNGUARDED)
     if jobs is not None:
         check_integer("jobs", jobs, at_least=1)
-    if on is not None and comparison.engine == "ray":
-        raise ValueError("on='...' runs comparisons on Ray, and engine='ray' runs clients on Ray; leave out one.")
+    if on is not None and comparison.engine != "inline":
+        engine = comparison.engine
+        raise ValueError(f"on='...' runs comparisons on Ray, and engine='{engine}' runs clients on Ray; leave out one.")
     trials = comparison.trials()
     folder = ComparisonFolder(out)
     with folder.opened(comparison.settings(), list(map(_known_before, trials))), folder.says_when_full():
@@ -125,7 +125,7 @@ def run_comparison(
         def run(stored: Sequence[Trial]) -> Generator[Trial, None, None]:
             if on is not None:
                 return run_on_ray(stored, folder, on, jobs)
-            if jobs == 1 or comparison.engine == "ray":
+            if jobs == 1 or comparison.engine != "inline":
                 return _run_here(stored, folder)
             return _run_in_processes(stored, folder, jobs or joblib.cpu_count())
 
@@ -197,7 +197,7 @@ def execute(trial: Trial, folder: ComparisonFolder, read: ReadRows | None = None
             row |= {"status": "failed", "reason": _sentence(error)}
             if not isinstance(error, (ValueError, ImportError, ProtocolError)):
                 (place / "traceback.txt").write_text(traceback.format_exc(), encoding="utf-8")
-        # With engine "ray", the memory is in other processes.
+        # With another engine, the memory is in other processes.
         row["peak_memory_mb"] = peak_memory_mb() if trial.engine == "inline" else None
         _write_row(place, row, list(dict.fromkeys(str(warning.message) for warning in warned)))
 
@@ -440,7 +440,8 @@ def run_on_ray(
     """
     import ray
 
-    with _connected(on), _sent_by_value(trials):
+    homes = {trial.entry.strategy.__module__ for trial in trials}
+    with connected(on), sent_by_value(homes):
         run = ray.remote(num_cpus=1, max_retries=_RETRIES)(_run_as_task)
         store = _Store(ray.put)
         waiting, working = deque(trials), dict[Any, Trial]()
@@ -503,48 +504,3 @@ def _run_as_task(trial: Trial, read: ReadRows) -> bytes:
             for file in sorted(one for one in place.rglob("*") if one.is_file()):
                 archive.write(file, file.relative_to(place))
         return packed.getvalue()
-
-
-@contextmanager
-def _sent_by_value(trials: Sequence[Trial]) -> Iterator[None]:
-    """Send the code of strategies from outside this package, which other machines may not have."""
-    from ray import cloudpickle
-
-    homes = {trial.entry.strategy.__module__.partition(".")[0] for trial in trials} - {__package__.partition(".")[0]}
-    modules = [sys.modules[name] for name in sorted(homes - {"__main__"})]
-    for module in modules:
-        cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
-    try:
-        yield
-    finally:
-        for module in modules:
-            cloudpickle.unregister_pickle_by_value(module)  # type: ignore[no-untyped-call]
-
-
-@contextmanager
-def _connected(on: str) -> Iterator[None]:
-    """Connect to Ray, or start it, and disconnect in the end; an existing connection is used and kept."""
-    import ray
-
-    is_address = on.startswith("ray://") or on == "auto" or on.rpartition(":")[2].isdecimal()
-    if not (is_address or on == "ray"):
-        raise ValueError(f"on is '{on}'; give ray, ray://HOST, auto, or HOST:PORT.")
-    if ray.is_initialized():
-        yield
-        return
-    options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
-    if on == "ray":
-        options |= {"address": "local", "include_dashboard": False}
-    else:
-        has_port = ":" in on.removeprefix("ray://") or on == "auto"
-        options |= {"address": on if has_port else f"{on}:{_PORT}"}
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else Ray warns of a coming change
-    try:
-        ray.init(**options)
-    except (ConnectionError, RuntimeError, OSError) as error:
-        said = str(error).partition("\n")[0]
-        raise ConnectionError(f"Ray at {on} cannot be reached: {said}") from None
-    try:
-        yield
-    finally:
-        ray.shutdown()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,10 @@ from flower_fedclust.results.result_data import ResultData
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+
+#: Clients with so few rows are evaluated together, so many at a time.
+FEW_ROWS, MANY_CLIENTS = 256, 64
 
 
 @dataclass(frozen=True, repr=False)
@@ -159,16 +164,17 @@ def result_of(strategy: ProtocolStrategy, data: Mapping[str, ClientData], second
     inner = model
     if isinstance(model, TableModel):
         inner, clients = model.model, [client.prepared(model.preparation) for client in clients]
-    found = [client.cluster(inner, own) for client, own in zip(clients, places, strict=True)]
-    labels = [one.labels for one in found]
+    if isinstance(inner, KMeansModel):
+        labels, cost, shown = *_clusters_of(inner, clients), list[NDArray[np.float64]]()
+    else:
+        found = [client.cluster(inner, own) for client, own in zip(clients, places, strict=True)]
+        labels, cost = [one.labels for one in found], sum(one.cost for one in found)
+        shown = [one.places for one in found if one.places is not None]
     of_data = doubts_about_scale(clients)
     if outcome.labels is not None:
         predicted, labels = labels, [outcome.labels.get(name, np.empty(0, dtype=np.intp)) for name in data]
         of_data = (*doubts_about_labels(labels, predicted), *of_data)
-    if data:
-        metrics = _metrics(inner, sum(one.cost for one in found), clients, labels)
-    else:
-        metrics = dict(strategy.evaluation or {})
+    metrics = _metrics(inner, cost, clients, labels) if data else dict(strategy.evaluation or {})
     return Result(
         strategy=strategy.name,
         model=model,
@@ -179,7 +185,7 @@ def result_of(strategy: ProtocolStrategy, data: Mapping[str, ClientData], second
         failures=strategy.failures,
         metrics=metrics,
         seconds=seconds,
-        embedding=[one.places for one in found if one.places is not None],
+        embedding=shown,
         history={name: [float(value) for value in values] for name, values in outcome.history.items()},
         doubts=(*doubts_about(strategy, inner, labels, metrics), *of_data),
         number=outcome.number,
@@ -190,6 +196,34 @@ def result_of(strategy: ProtocolStrategy, data: Mapping[str, ClientData], second
     )
 
 
+def _groups(clients: Sequence[ClientData]) -> Iterator[list[ClientData]]:
+    """Yield clients with few rows in memory together, and every other by itself."""
+    for is_small, alike in groupby(clients, lambda client: client.is_in_memory and client.n_rows <= FEW_ROWS):
+        some = list(alike)
+        step = MANY_CLIENTS if is_small else 1
+        yield from (some[start : start + step] for start in range(0, len(some), step))
+
+
+def _pieces(clients: Sequence[ClientData]) -> Iterator[NDArray[np.float64]]:
+    """Yield the rows of all clients, in pieces."""
+    for group in _groups(clients):
+        yield from group[0].pieces() if len(group) == 1 else [np.concatenate([client.rows for client in group])]
+
+
+def _clusters_of(model: KMeansModel, clients: Sequence[ClientData]) -> tuple[list[NDArray[np.intp]], float]:
+    """Return the labels of each client's rows, and the cost of all of them."""
+    labels, cost = list[NDArray[np.intp]](), 0.0
+    for group in _groups(clients):
+        if len(group) == 1:
+            found = group[0].cluster(model)
+            labels.append(found.labels)
+        else:
+            found = model.cluster(np.concatenate([client.rows for client in group]))
+            labels += np.split(found.labels, np.cumsum([client.n_rows for client in group])[:-1])
+        cost += found.cost
+    return labels, cost
+
+
 def _metrics(
     model: Model, cost: float, data: Sequence[ClientData], labels: Sequence[NDArray[np.intp]]
 ) -> dict[str, float]:
@@ -197,13 +231,13 @@ def _metrics(
     # A cost that overflows, or that the model does not have, is left out.
     metrics = {"cost": cost, "cost_per_row": cost / n_rows} if math.isfinite(cost) else {}
     if metrics and isinstance(model, KMeansModel):  # other models measure cost in another space
-        center = sum(rows.sum(axis=0) for client in data for rows in client.pieces()) / n_rows
-        of_one = sum(kmeans_cost(rows, center[None, :]) for client in data for rows in client.pieces()) / n_rows
+        center = sum(rows.sum(axis=0) for rows in _pieces(data)) / n_rows
+        of_one = sum(kmeans_cost(rows, center[None, :]) for rows in _pieces(data)) / n_rows
         if math.isfinite(of_one):
             metrics["cost_of_one_cluster"] = of_one
             if model.n_clusters > 1:
                 centers = model.cluster_centers_
-                sums = [ClusterSums.of_rows(rows, centers) for client in data for rows in client.pieces()]
+                sums = [ClusterSums.of_rows(rows, centers) for rows in _pieces(data)]
                 metrics |= reduce(ClusterSums.__add__, sums).measures(centers)
     sizes = np.bincount(np.concatenate(labels), minlength=1)
     metrics |= {"largest_cluster": float(sizes.max() / sizes.sum())} if sizes.any() else {}
