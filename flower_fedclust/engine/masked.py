@@ -23,6 +23,21 @@ SECURE = "secure"
 NO_QUESTION = {SECURE, "round", "n_clients"}
 
 
+#: The steps of a run, then of each of its sums.
+STEPS = ("keys", "roster", "share", "mask", "confirm", "open")
+
+
+def step_of(config: Mapping[str, Any]) -> str:
+    """Return the step of a secure sum that a message asks for, or "" if it asks for none."""
+    if SECURE not in config:
+        return ""
+    about = parse_json(str(config[SECURE]))
+    step = about.get("step") if isinstance(about, dict) else None
+    if step not in STEPS:
+        raise DataError("a message asks for a step of a secure sum that there is not.")
+    return str(step)
+
+
 def question_of(config: Mapping[str, Any], arrays: Sequence[Array]) -> bytes:
     """Return the hash of all that a message asks, with its arrays."""
     asked = json.dumps({key: config[key] for key in sorted(config) if key not in NO_QUESTION})
@@ -32,9 +47,9 @@ def question_of(config: Mapping[str, Any], arrays: Sequence[Array]) -> bytes:
 
 def answer_step(client: Any, arrays: list[Array], config: Mapping[str, Any]) -> list[Sendable]:
     """Return a client's answer to one step; what it has to remember is kept before anything is returned."""
-    about, run, number = parse_json(str(config[SECURE])), str(config.get("run")), int(config["round"])
+    step, run, number = step_of(config), str(config.get("run")), int(config["round"])
+    about = parse_json(str(config[SECURE]))
     secure = SecureClient(client.name, client.trust, client.recall(SECURE))
-    step = about.get("step")
     found: list[Sendable]
     if step == "keys":
         found = [secure.keys(run)]
@@ -46,10 +61,8 @@ def answer_step(client: Any, arrays: list[Array], config: Mapping[str, Any]) -> 
         found = _masked(client, secure, arrays, config, np.array(about["clients"]))
     elif step == "confirm":
         found = [secure.confirm(run, number, np.array(about["clients"]))]
-    elif step == "open":
-        found = [secure.open(run, number, *arrays)]
     else:
-        raise DataError(f"client {client.name} knows no such step of a secure sum.")
+        found = [secure.open(run, number, *arrays)]
     client.remember(SECURE, secure.to_arrays())
     return found
 

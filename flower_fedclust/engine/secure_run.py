@@ -11,7 +11,7 @@ import numpy as np
 from flwr.common import FitIns, FitRes
 from flwr.server.client_manager import ClientManager
 
-from flower_fedclust.engine.masked import SECURE, like, question_of
+from flower_fedclust.engine.masked import SECURE, STEPS, like, question_of
 from flower_fedclust.engine.replies import (
     Inspection,
     ReplyError,
@@ -29,8 +29,7 @@ from flower_fedclust.privacy.releases import Release
 from flower_fedclust.secure import SecureServer, SumError
 from flower_fedclust.secure.keys import FEWEST, noise_colluders, threshold, tolerated
 
-#: The steps of a run, then of each of its sums.
-STEPS = ("keys", "roster", "share", "mask", "confirm", "open")
+#: How many messages a run takes to exchange keys, and how many each sum.
 N_FIRST, N_EACH = 2, 4
 
 

@@ -14,6 +14,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from flwr.app import Context, Message
 from flwr.client import Client
 from flwr.clientapp import ClientApp
@@ -21,14 +22,18 @@ from flwr.common import EvaluateIns, EvaluateRes, FitIns, FitRes, Parameters
 
 from flower_fedclust.engine.client import ENROL, ProtocolClient, Request, said_instead
 from flower_fedclust.engine.client_data import ClientData
-from flower_fedclust.engine.disk import make_private, open_private
+from flower_fedclust.engine.disk import make_private, open_private, replace_private
+from flower_fedclust.engine.masked import SECURE, step_of
 from flower_fedclust.engine.rounds import ProtocolError
 from flower_fedclust.engine.wire import decode, encode
 from flower_fedclust.format import FormatError, check_format
 from flower_fedclust.numerics.checks import DataError
 from flower_fedclust.registry import client_types, strategies
+from flower_fedclust.secure.client import Trust
+from flower_fedclust.secure.keys import FEWEST
 from flower_fedclust.site.budget import Budget, spent
 from flower_fedclust.site.kept import (
+    REMEMBERED,
     RunFolder,
     answer_from_bytes,
     answer_to_bytes,
@@ -127,6 +132,27 @@ class Site:
     def data_set(self) -> str:
         """The name under which budgets are added up."""
         return self.settings.data_set or self.settings.data
+
+    @property
+    def identity(self) -> Ed25519PrivateKey:
+        """The key with which the site signs its keys of secure sums, made on first use."""
+        path = make_private(self.folder) / "secure.key"
+        if not path.exists():
+            replace_private(path, Ed25519PrivateKey.generate().private_bytes_raw())
+        return Ed25519PrivateKey.from_private_bytes(path.read_bytes())
+
+    @property
+    def public_key(self) -> str:
+        """The key that other sites name under ``[peers]``."""
+        return self.identity.public_key().public_bytes_raw().hex()
+
+    @property
+    def trust(self) -> Trust:
+        """Who the site is for others, whose keys it knows, and how many clients it wants in a secure sum."""
+        given = self.settings.peers
+        peers = None if given is None else {name: bytes.fromhex(key) for name, key in given.items()}
+        fewest = max(FEWEST, self.settings.policy.fewest_clients)
+        return Trust(self.identity.private_bytes_raw(), peers, fewest)
 
     @property
     def app(self) -> ClientApp:
@@ -279,7 +305,12 @@ class _SiteClient(Client):
         site.studies.admit(study, task, plan, site.ledger.entries)
         folder = RunFolder(site.folder / "runs", run)
         # A site that comes back in the middle of a run enrols in a round that also asks it for something else.
-        name = f"{task if task in (ENROL, EVALUATE, RECEIVE) else 'round'}-{about['round']}"
+        is_other = task in (ENROL, EVALUATE, RECEIVE)
+        step = "" if is_other else step_of(config)
+        # A masked answer is the answer of its round; the other steps of a secure sum reveal nothing about rows.
+        is_step = step not in ("", "mask")
+        about["task"] = f"{SECURE} {step}" if is_step else task
+        name = f"{task if is_other else f'{SECURE}-{step}' if is_step else 'round'}-{about['round']}"
         asked = _digest(config, tensors)
         # Enrolling again reveals nothing new, and a run that is continued asks for it again.
         enrolled = next((entry for entry in own if task == ENROL == entry["task"]), None)
@@ -303,7 +334,7 @@ class _SiteClient(Client):
         gate = _Gate(Budget(site.settings.policy, others, before), charge)
         client = self._client(names, config, gate)
         folder.restore(context)
-        if task in (ENROL, RECEIVE):
+        if task in (ENROL, RECEIVE) or is_step:
             gate.entry = enrolled or charge(_NOTHING)
         try:
             return self._computed(about, lambda: compute(client), client, gate, folder)
@@ -311,6 +342,9 @@ class _SiteClient(Client):
             if gate.entry is not None and "sent" not in gate.entry:
                 site.ledger.note(gate.entry, sent="")
             raise
+        finally:
+            # The secrets are in the run's folder, which Flower does not read.
+            context.state.pop(f"{REMEMBERED}{SECURE}", None)
 
     def _computed(
         self,
@@ -375,7 +409,8 @@ class _SiteClient(Client):
             known = ", ".join(names) or "any strategy"
             raise Refused(f"the message asks for '{config.get('client')}', which is not part of {known}.")
         data = self.site.data  # before anything is judged: with too few rows the reply is always the same
-        return asked(lambda: data, name=self.site.settings.name, context=self.own_context, consent=gate)
+        name, trust = self.site.settings.name, self.site.trust
+        return asked(lambda: data, name=name, context=self.own_context, consent=gate, trust=trust)
 
 
 class _Gate:

@@ -80,12 +80,14 @@ class Budget:
         The keys are ``arrays``, ``epsilon``, ``delta``, ``is_claim`` and ``plan``.
         """
         self.policy.check_task(request)
+        self._check_masked(request)
         plan = self._plan(request)
         of_server = plan is not None and plan.noise == "server"
         moved = request.moved(self.policy.known_rows(request.n_rows))
         arrays: list[dict[str, Any]] = []
         for sent, release, bound in zip(request.answer.sends, request.releases, moved, strict=True):
             about: dict[str, Any] = {"content": sent.content, "reveals": sent.reveals, "per": sent.per}
+            about |= {"masked": True} if request.is_masked else {}
             if plan is not None and release is not None and bound is not None and not request.is_derived:
                 arrays.append(about | self._with_noise(request, release, bound))
             else:
@@ -101,11 +103,25 @@ class Budget:
 
     def check_evaluation(self) -> None:
         """Raise Refused unless another model may be evaluated."""
+        if self.policy.secure is not None:
+            raise Refused("an evaluation would leave without a mask; secure in the policy is 'required'.")
         if self.before.n_evaluations >= self.policy.evaluations:
             raise OverBudget(
                 f"this would be evaluation number {self.before.n_evaluations + 1}; evaluations in the policy is "
                 f"{self.policy.evaluations}."
             )
+
+    def _check_masked(self, request: Request) -> None:
+        """Raise Refused if an answer would leave without a mask, and the policy requires one."""
+        if self.policy.secure is None or request.is_masked:
+            return
+        for sent in request.answer.sends:
+            is_public = sent.counts_rows and sent.per == "client" and self.policy.row_count
+            if not (sent.kept_as or is_public):
+                raise Refused(
+                    f"'{request.answer.task}' would send {sent.content} without a mask; secure in the policy is "
+                    "'required'."
+                )
 
     def _plan(self, request: Request) -> Plan | None:
         """Return the run's plan, which its first message announced and every other message has to repeat."""

@@ -80,6 +80,7 @@ def start_site(
     if init:
         site.create_ledger()
         typer.echo(f"Site {settings.name} has a ledger now. Its last line: {site.ledger.witness}")
+        typer.echo(f"The site's public key, for secure sums: {site.public_key}")
         return
     _check(site)
     data, reasons = checked_rows(settings)
@@ -104,6 +105,12 @@ def approve(study: StudyId, site_toml: SiteToml = Path("site.toml")) -> None:
     found = site.studies.approve(study)
     site.note("approved", run=found.run, study=found.id)
     typer.echo(f"Approved: {found}. Its run can be submitted again; the approval lasts seven days.")
+
+
+@site_app.command()
+def key(site_toml: SiteToml = Path("site.toml")) -> None:
+    """Print this site's public key for secure sums, which other sites name under [peers] in their site.toml."""
+    typer.echo(_site(site_toml).public_key)
 
 
 @site_app.command()

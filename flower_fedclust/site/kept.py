@@ -224,6 +224,7 @@ def report_of(entries: Sequence[Mapping[str, Any]], strategy: str) -> PrivacyRep
             covered, detail = array.get("covered"), f"one per {array.get('per', 'client')}"
             if covered == "kept at the site":
                 continue
+            detail += ", masked for a secure sum" if array.get("masked") else ""
             detail += "" if entry.get("sent") else ", charged and not sent"
             release = None
             if "multiplier" in array:

@@ -92,6 +92,8 @@ class Policy(_Table):
     fewest_rows: Number = 50
     #: The smallest number of clients that a round asks, as the server says.
     fewest_clients: Number = 2
+    #: "required": whatever depends on the rows leaves masked, for a secure sum; of the rest only what row_count allows.
+    secure: Literal["required"] | None = None
     #: "studies": each study waits until the operator approves it, for at most seven days.
     approve: Literal["studies"] | None = None
 
@@ -185,6 +187,8 @@ class SiteSettings(_Table):
     folder: str = "site"
     #: How long the answers and the memory of a run are kept, so that a run can continue after an interruption.
     keep_days: Number = 30
+    #: For secure sums: the public keys of the other sites, by name. By default the site believes the server.
+    peers: dict[str, Annotated[str, Field(pattern="^[0-9a-f]{64}$")]] | None = None
     policy: Policy = Policy()
     limits: Limits = Limits()
     #: Without this table there are no metrics.

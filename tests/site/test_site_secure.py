@@ -1,0 +1,235 @@
+"""Secure sums at sites: secrets in the site's folder, pinned keys, and answers without masks that are refused."""
+
+import json
+import stat
+from pathlib import Path
+
+import numpy as np
+import pytest
+from flwr.app import Context, RecordDict
+from flwr.app.user_config import UserConfig
+from flwr.server import Server as FlowerServer
+from flwr.server import SimpleClientManager
+from hostile import ENROL, FAILED, NO_LIMIT, SUM, Proxy, Server, arrays_of, audit, refused, run, site
+
+import flower_fedclust as fc
+from flower_fedclust.engine import ProtocolError
+from flower_fedclust.engine.rounds import Askable
+from flower_fedclust.registry import find, strategies
+from flower_fedclust.site.app import Site
+from flower_fedclust.site.kept import MEMORY, RunFolder
+from flower_fedclust.site.policy import SiteSettings
+from flower_fedclust.strategies.private_kmeans import PrivateKMeansClient
+
+RNG = np.random.default_rng(5)
+NAMES = ("east", "north", "south", "west")
+TABLES = {name: np.concatenate([RNG.normal(size=(40, 3)), RNG.normal(size=(40, 3)) + 4]) for name in NAMES}
+PUBLIC = RNG.normal(size=(30, 3)) + 2
+
+
+def sites_of(folder, *, pinned=True, **policy):
+    """Four sites that know each other's keys."""
+    given = {"secure": "required", "unprotected": ["sums"]} | policy
+    made = {name: site(folder / name, name=name, rows=rows, **given) for name, rows in TABLES.items()}
+    if pinned:
+        peers = {name: one.public_key for name, one in made.items()}
+        for one in made.values():
+            one.settings = one.settings.model_copy(update={"peers": peers})
+    return made
+
+
+def lloyd(**options):
+    strategy = fc.DPLloyd(2, server_data=PUBLIC, epsilon=None, random_state=0, **options)
+    strategy.secure = True
+    return strategy
+
+
+@pytest.fixture
+def sites(tmp_path):
+    return sites_of(tmp_path)
+
+
+def memory_of(one):
+    (folder,) = (one.folder / "runs").iterdir()
+    return folder / MEMORY
+
+
+def test_sites_that_require_masks_find_the_inline_result(sites):
+    strategy = lloyd()
+    run(strategy, list(sites.values()))
+    inline = fc.simulate(fc.DPLloyd(2, server_data=PUBLIC, epsilon=None, random_state=0), TABLES)
+    np.testing.assert_array_equal(strategy.outcome.model.cluster_centers_, inline.model.cluster_centers_)
+    assert any("4 of 4 clients have compared the others' keys" in note for note in strategy.report.notes)
+    for one in sites.values():
+        arrays = [array for entry in one.ledger.read() for array in entry["arrays"]]
+        assert arrays
+        assert all(array["masked"] for array in arrays)
+        steps = [entry["task"] for entry in one.ledger.entries if entry["task"].startswith("secure")]
+        assert steps[:4] == ["secure keys", "secure roster", "secure share", "secure confirm"]
+
+
+def test_noise_of_the_sites_is_added_before_the_masks(tmp_path):
+    policy = {"most_shares": 3, "epsilon_per_run": 3, "epsilon": 3, "unprotected": []}
+    sites = sites_of(tmp_path, **policy)
+    strategy = fc.FedDPKMeans(2, server_data=PUBLIC, epsilon=2.0, noise="clients", n_rounds=1)
+    strategy.secure = True
+    run(strategy, list(sites.values()))
+    assert strategy.is_finished
+    shares = {array["shares"] for entry in sites["east"].ledger.read() for array in entry["arrays"]}
+    assert shares == {3}  # four sites, of which one may withhold its noise
+
+
+def test_secrets_are_in_the_sites_folder_for_its_owner_alone_and_not_with_flower(sites):
+    kept, of_flower = [], []
+
+    class Watching(Proxy):
+        def fit(self, ins, timeout=None, group_id=None):
+            res = super().fit(ins)
+            if "secure" in ins.config:
+                kept.append((json.loads(ins.config["secure"])["step"], memory_of(self.site)))
+                assert stat.S_IMODE(kept[-1][1].stat().st_mode) == 0o600
+                of_flower.extend(self.context.state)
+            return res
+
+    drive(lloyd(), sites, Watching)
+    assert {step for step, _ in kept} == {"keys", "roster", "share", "mask", "confirm", "open"}
+    assert not any("secure" in key for key in of_flower)
+    for one in sites.values():
+        assert stat.S_IMODE((one.folder / "secure.key").stat().st_mode) == 0o600
+        facts = json.loads(state_of(one)[0].tobytes())
+        assert facts["secrets"] == []
+        assert facts["private"] == ""
+
+
+def drive(strategy, sites, proxy=Proxy, change=lambda step, site: None):
+    """Run a strategy over sites; ``change`` may do something to a site before it takes a step."""
+
+    class Changed(proxy):
+        def fit(self, ins, timeout=None, group_id=None):
+            if "secure" in ins.config:
+                change(json.loads(ins.config["secure"])["step"], self.site)
+            return super().fit(ins)
+
+    manager = SimpleClientManager()
+    for index, one in enumerate(sites.values()):
+        manager.register(Changed(index, one, {"strategy": strategy.name}))
+    server = FlowerServer(client_manager=manager, strategy=strategy)
+    server.set_max_workers(1)
+    server.fit(num_rounds=strategy.num_rounds, timeout=None)
+    return strategy
+
+
+def state_of(one):
+    context = Context(1, 1, UserConfig({}), RecordDict(), UserConfig({}))
+    (run_name,) = {entry["run"] for entry in one.ledger.read()}
+    RunFolder(one.folder / "runs", run_name).restore(context)
+    return context.state["fedclust.secure"].to_numpy_ndarrays()
+
+
+def test_a_site_that_loses_its_secrets_drops_out_of_the_run(sites):
+    def lose(step, one):
+        if step == "mask" and one.settings.name == "west" and memory_of(one).exists():
+            memory_of(one).unlink()
+
+    strategy = drive(lloyd(), sites, change=lose)
+    left = {name: rows for name, rows in TABLES.items() if name != "west"}
+    inline = fc.simulate(fc.DPLloyd(2, server_data=PUBLIC, epsilon=None, random_state=0), left)
+    np.testing.assert_array_equal(strategy.outcome.model.cluster_centers_, inline.model.cluster_centers_)
+    assert any("has lost them" in line["reason"] for line in audit(sites["west"]) if line["event"] == "failed")
+
+
+def test_sites_refuse_a_run_with_a_site_that_they_do_not_know(sites, tmp_path):
+    stranger = site(tmp_path / "stranger", name="stranger", secure="required", unprotected=["sums"])
+    with pytest.raises(ProtocolError, match="secure sum"):
+        drive(lloyd(), sites | {"stranger": stranger})
+    reasons = [line["reason"] for line in audit(sites["north"]) if line["event"] == "failed"]
+    assert any("client stranger is not signed with the key pinned for it" in reason for reason in reasons)
+
+
+def test_a_policy_raises_the_smallest_number_of_clients(tmp_path):
+    sites = sites_of(tmp_path, fewest_clients=5)
+    with pytest.raises(ProtocolError, match="secure sum"):
+        drive(lloyd(), sites)
+    assert any("takes part with 5 to" in line.get("reason", "") for line in audit(sites["north"]))
+
+
+# A server that does what it likes.
+
+
+def keys(server, **config):
+    about = {"task": "secure keys", "secure": '{"step": "keys"}', "client": PrivateKMeansClient.key(), "round": 2}
+    return server.send([], about | config)
+
+
+@pytest.fixture
+def careful(tmp_path):
+    return site(
+        tmp_path, secure="required", **NO_LIMIT, unprotected=["sums", "centers", "codes", "rows"], evaluations=5
+    )
+
+
+def test_where_masks_are_required_nothing_leaves_without_one(careful):
+    server = Server(careful)
+    server.send([], ENROL)
+    assert "without a mask" in refused(server.ask_sum(), careful)
+    assert "without a mask" in refused(server.ask(SUM), careful)
+    assert "without a mask" in refused(server.evaluate(np.zeros((2, 3)), np.zeros(3)), careful)
+
+
+@pytest.mark.parametrize("name", sorted(strategies()))
+def test_no_task_of_any_strategy_leaves_without_a_mask(careful, name):
+    kind = find(name).strategy.client_type
+    server = Server(careful, strategy=name)
+    asked = [one for one in (getattr(kind, task) for task in dir(kind)) if isinstance(one, Askable)]
+    for one in asked:
+        if not one.answer.sends or one.answer.keeps:
+            continue
+        for secure in ({}, {"secure": "{}"}, {"secure": '{"step": "mask", "clients": [0, 1, 2]}'}, {"secure": "[]"}):
+            server.round += 1
+            about = {"task": one.answer.task, "client": kind.key(), "round": server.round, "n_clients": 3}
+            answer = server.send([np.zeros((2, 3))], about | secure)
+            assert answer.parameters.tensors == []
+            assert answer.metrics.keys() <= FAILED.keys() | {"missed"}
+
+
+def test_a_masked_answer_needs_a_sum_that_has_begun(careful):
+    server = Server(careful)
+    answer = server.ask_sum(secure='{"step": "mask", "clients": [0, 1, 2]}')
+    assert answer.metrics == FAILED
+    assert answer.parameters.tensors == []
+    assert all(not entry["arrays"] for entry in careful.ledger.read())
+
+
+def test_a_site_makes_keys_once_for_a_run_whoever_asks_and_however_often(careful):
+    server = Server(careful)
+    first = arrays_of(keys(server))[0]
+    # Started twice, the site has one folder: the same message gets the same reply.
+    second = Site(careful.settings, lambda: careful.data)
+    again = Server(second)
+    np.testing.assert_array_equal(arrays_of(keys(again))[0], first)
+    assert keys(again, round=3).metrics == FAILED
+    assert "sent its key for this run before" in audit(careful)[-1]["reason"]
+    memory_of(careful).unlink()
+    assert keys(again, extra="another message").metrics["failure"] == "refused"
+
+
+def test_enrolling_again_does_not_make_a_site_forget_its_keys(careful):
+    server = Server(careful)
+    server.send([], ENROL)
+    keys(server)
+    server.send([], ENROL | {"round": 7})
+    assert keys(server, round=8).metrics == FAILED
+
+
+def test_a_step_that_there_is_not_gets_one_word(careful):
+    server = Server(careful)
+    for number, secure in enumerate(["", "[]", '{"step": "../../x"}', '{"step": ["keys"]}', "{" * 99], start=3):
+        answer = keys(server, secure=secure, round=number)
+        assert answer.metrics["failure"] in ("failed", "refused")
+        assert answer.parameters.tensors == []
+
+
+def test_keys_of_peers_are_checked():
+    for wrong in ("abc", "g" * 64, "A" * 64):
+        with pytest.raises(ValueError, match="peers"):
+            SiteSettings.checked({"name": "a", "data": "b", "peers": {"c": wrong}}, "site.toml", Path())
