@@ -7,9 +7,6 @@ the data, and ``to_factors``, (n_points, n_factors), turns kernel values into fa
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from functools import wraps
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +25,7 @@ from flower_fedclust.exact.grid import (
 from flower_fedclust.exact.kernel_sums import gaussian_kernel, linear_features
 from flower_fedclust.exact.rows import Rows
 from flower_fedclust.exact.spectral_sums import bandwidth_in_units, kernel_values
-from flower_fedclust.exact.stacks import current, one_by_one
+from flower_fedclust.exact.stacks import Sums, current
 from flower_fedclust.exact.sums import directions_onto_grid, upper_triangle
 from flower_fedclust.exact.terms import CLIPPED_TERM, Bound, Term, enforced
 from flower_fedclust.numerics.blocks import BLOCK_ENTRIES, blocks
@@ -61,31 +58,18 @@ GRADIENT_ROWS = 64
 PULL_ENTRIES = 2**22
 
 
-def _of_each_client(term: Callable[..., Term]) -> Callable[..., Term]:
-    """Make a term of rows answer for each client of a stack."""
-
-    @wraps(term)
-    def of_each(rows: Rows, *arguments: Any) -> Term:
-        if current() is None:
-            return term(rows, *arguments)
-        integers, one = one_by_one(rows, lambda part: term(part, *arguments))
-        return enforced(integers, one.exponent, one.bound, one.largest, len(rows))
-
-    return of_each
-
-
-@_of_each_client
 def factor_sum(rows: Rows, points: Floats, bandwidth: float, to_factors: Floats) -> Term:
     """Add the rows' factors ``F' 1``, of shape (n_factors,); each is clipped to norm 1."""
-    added = np.zeros(to_factors.shape[1], dtype=np.int64)
+    added = Sums(len(rows), to_factors.shape[1])
     on_grid = rows.points(points)
     for block in blocks(len(rows), len(points)):
         kernel = kernel_values(rows.integers[block], on_grid, rows.exponent, bandwidth)
-        added += linear_features(kernel, to_factors, 1.0)[0].sum(axis=0).astype(np.int64)
-    return enforced(added, unit_exponent(1.0), Bound(1.0, words="factors are no longer than 1"), 2**BITS, len(rows))
+        added.add(block, linear_features(kernel, to_factors, 1.0)[0])
+    return enforced(
+        added.integers, unit_exponent(1.0), Bound(1.0, words="factors are no longer than 1"), 2**BITS, len(rows)
+    )
 
 
-@_of_each_client
 def normalized_moment(
     rows: Rows, points: Floats, bandwidth: float, to_factors: Floats, total: Floats, exponent: int, floor: float
 ) -> Term:
@@ -97,6 +81,7 @@ def normalized_moment(
     bound = 1.0 / math.sqrt(floor)
     atoms = rows.points(points)
     moment = np.zeros((to_factors.shape[1],) * 2, dtype=np.int64)
+    stack, parts = current(), list[Floats]()
     on_total = points_onto_grid(total[None, :], exponent)[0]
     unit = unit_exponent(bound, bits=MOMENT_BITS)
     radius, limit = ball_in_units(bound, 2, unit)
@@ -111,13 +96,18 @@ def normalized_moment(
         long = ~(integer_norms(rounded, 2) <= limit)
         if long.any():
             rounded[long] = truncated_to_ball(F[long], np.zeros(F.shape[1]), unit, radius, limit, 2)
-        moment += (rounded.T @ rounded).astype(np.int64)
+        if stack is None:
+            moment += (rounded.T @ rounded).astype(np.int64)
+        else:
+            parts.append(rounded)
+    if stack is not None:
+        rounded = np.concatenate(parts)
+        moment = stack.products(rounded, rounded)
     words = "factors are no longer than 1, and no degree is below the inverse of this"
     made = Bound(bound**2, words=words, triangle=True)
     return enforced(upper_triangle(moment), 2 * unit, made, 2 ** (2 * MOMENT_BITS), len(rows))
 
 
-@_of_each_client
 def attraction(rows: Rows, points: Floats, gamma: float) -> Term:
     """Add how each row attracts the points: ``sum_i k(x_i, y_j) (x_i - y_j)``, of the shape of the points.
 
@@ -137,7 +127,8 @@ def attraction(rows: Rows, points: Floats, gamma: float) -> Term:
     coarser = BITS - ATTRACTED_BITS
     coarse_points = np.rint(rows.points(points) * 2.0**-coarser)
     pull = np.zeros(points.shape, dtype=np.int64)
-    weight = np.zeros(len(points), dtype=np.int64)
+    weight = Sums(len(rows), len(points))
+    stack, kernels, parts = current(), list[Floats](), list[Floats]()
     # Never more than ATTRACTED_ROWS.
     n_entries = max(*points.shape, ATTRACTED_ENTRIES // ATTRACTED_ROWS)
     for block in blocks(len(rows), n_entries, block_entries=ATTRACTED_ENTRIES):
@@ -146,9 +137,15 @@ def attraction(rows: Rows, points: Floats, gamma: float) -> Term:
         kernel = gaussian_kernel(coarse, coarse_points, rows.exponent + coarser, gamma)
         kernel *= 2.0**KERNEL_BITS * (1.0 - SHRINKAGE)
         np.trunc(kernel, out=kernel)
-        pull += (kernel.T @ coarse).astype(np.int64)
-        weight += kernel.sum(axis=0).astype(np.int64)
-    pull -= weight[:, None] * coarse_points.astype(np.int64)
+        weight.add(block, kernel)
+        if stack is None:
+            pull += (kernel.T @ coarse).astype(np.int64)
+        else:
+            kernels.append(kernel)
+            parts.append(coarse)
+    if stack is not None:
+        pull = stack.products(np.concatenate(kernels), np.concatenate(parts))
+    pull -= weight.integers[..., None] * coarse_points.astype(np.int64)
     # In a wide kernel the distance is the bound: rounding to the grid moves neither point by the radius.
     longest = min(longest_attraction(gamma, len(points)), 4.0 * rows.radius * math.sqrt(len(points)))
     bound = Bound(longest, words="no row attracts the landmarks more")
@@ -156,7 +153,6 @@ def attraction(rows: Rows, points: Floats, gamma: float) -> Term:
     return enforced(pull, unit, bound, 2 ** (KERNEL_BITS + ATTRACTED_BITS + 1), len(rows))
 
 
-@_of_each_client
 def dictionary_gradient(
     rows: Rows, atoms: Floats, bandwidth: float, to_codes: Floats, code_bound: float, bound: float
 ) -> Term:
@@ -172,7 +168,7 @@ def dictionary_gradient(
     Kzz = kernel_values(atoms, atoms, exponent, bandwidth)
     # k t is at most exp(-1/2) at a distance of t bandwidths, so that a column of pulls is no longer than 2^scale.
     scale = ((n_atoms - 1).bit_length() + 1) // 2
-    total = np.zeros(atoms.size, dtype=np.int64)
+    total = Sums(len(rows), atoms.size)
     zeros = np.zeros(atoms.size)
     for block in blocks(len(rows), atoms.size, block_entries=max(BLOCK_ENTRIES, GRADIENT_ROWS * atoms.size)):
         kernel = kernel_values(rows.integers[block], atoms, exponent, bandwidth)
@@ -191,6 +187,7 @@ def dictionary_gradient(
             np.subtract(from_units(products, unit + scale), part, out=part)
             part *= codes[:, few, None]
         on_grid, _ = rows_onto_grid(gradients.reshape(len(coded), -1), zeros, bound)
-        total += on_grid.sum(axis=0).astype(np.int64)
+        total.add(block, on_grid)
     made = Bound(bound, words=CLIPPED_TERM)
-    return enforced(total.reshape(atoms.shape), unit_exponent(bound), made, 2**BITS, len(rows))
+    integers = total.integers.reshape((*total.integers.shape[:-1], *atoms.shape))
+    return enforced(integers, unit_exponent(bound), made, 2**BITS, len(rows))

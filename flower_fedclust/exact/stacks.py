@@ -6,11 +6,10 @@ client would add up by itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -92,11 +91,20 @@ def stacked(stack: Stack | None) -> Iterator[None]:
         _CURRENT.reset(token)
 
 
-def one_by_one(rows: Any, add: Callable[[Any], Any]) -> tuple[Integers, Any]:
-    """Return the integers of a term of each client of the current stack, and one of these terms."""
-    stack = _CURRENT.get()
-    assert stack is not None
-    stack.check(len(rows))
-    with stacked(None):
-        terms = [add(rows[start:end]) for start, end in zip(stack.starts, stack.ends, strict=True)]
-    return np.stack([term.integers for term in terms]), terms[0]
+class Sums:
+    """Sums of rows that come block by block, in order; of all rows, or of each client's."""
+
+    def __init__(self, n_rows: int, size: int) -> None:
+        self._stack = _CURRENT.get()
+        if self._stack is not None:
+            self._stack.check(n_rows)
+        self.integers = np.zeros(size if self._stack is None else (len(self._stack), size), dtype=np.int64)
+
+    def add(self, block: slice, values: Floats) -> None:
+        """Add a block of rows, which hold integers."""
+        if self._stack is None:
+            self.integers += values.sum(axis=0).astype(np.int64)
+        else:
+            owners = self._stack.owners[block]
+            starts = np.flatnonzero(np.diff(owners, prepend=-1))
+            self.integers[owners[starts]] += np.add.reduceat(values, starts, axis=0).astype(np.int64)
