@@ -137,12 +137,11 @@ def test_noise_of_the_server_and_of_the_clients_is_the_same_as_without_masks():
 
 
 @pytest.mark.slow
-def test_rays_clients_find_the_inline_bits():
+@pytest.mark.parametrize("engine", ["ray", "shards"])
+def test_clients_on_ray_and_in_shards_find_the_inline_bits(engine):
     strategy = fc.FedDPKMeans(2, server_data=RNG.normal(size=(30, 2)), epsilon=None, n_rounds=1)
-    inline, ray = (
-        fc.simulate(strategy, CLIENTS[:4], seed=1, secure=True, engine=engine) for engine in ("inline", "ray")
-    )
-    np.testing.assert_array_equal(inline.model.cluster_centers_, ray.model.cluster_centers_)
+    inline, other = (fc.simulate(strategy, CLIENTS[:4], seed=1, secure=True, engine=one) for one in ("inline", engine))
+    np.testing.assert_array_equal(inline.model.cluster_centers_, other.model.cluster_centers_)
 
 
 def test_the_order_of_replies_does_not_matter():
