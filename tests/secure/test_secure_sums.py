@@ -153,6 +153,8 @@ def test_a_second_question_in_one_round_is_refused(server, clients):
 
 
 def test_masks_depend_on_the_list_of_invited_clients(server, clients):
+    of_two_lists = [mask_of(PAIRS, listed, QUESTION, 3)(bytes(KEY)) for listed in ([0, 1], [0, 1, 2])]
+    assert (of_two_lists[0] != of_two_lists[1]).all()
     share(server, clients)
     fewer = np.arange(8)
     assert (
