@@ -2,6 +2,7 @@
 # make test   sets up an environment and runs the tests, two at a time
 # make check  what the tests cannot hold in four minutes: deployments, the quick tests with other CPUs' kernels,
 #             planted faults, audits of every strategy, and every example, command and notebook of the site
+# make flower tests of sites, apps and the engine, with deployments, on another Flower: make flower FLOWER=1.41
 # make lint   ruff (lint and format) and mypy --strict
 # make docs   the site, in docs/_build
 # make bench  the benchmarks, which take some minutes
@@ -16,7 +17,7 @@ export RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO := 0
 # Everything is installed in .venv; without this, a SuperLink installs it again from the index before each run.
 export FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION := 1
 
-.PHONY: run test check lint docs bench clean
+.PHONY: run test check flower lint docs bench clean
 
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -46,6 +47,13 @@ check: test
 	OMP_NUM_THREADS=1 $(VENV)/bin/python tests/site_examples.py
 	$(MAKE) docs run
 
+FLOWER ?= 1.41
+FLOWER_VENV := .venv-flower-$(FLOWER)
+flower:
+	$(PYTHON) -m venv $(FLOWER_VENV)
+	$(FLOWER_VENV)/bin/pip install --quiet --editable ".[dev]" "flwr[simulation]==$(FLOWER).*"
+	PATH="$(CURDIR)/$(FLOWER_VENV)/bin:$$PATH" OMP_NUM_THREADS=1 $(FLOWER_VENV)/bin/python -m pytest tests/site tests/apps tests/engine
+
 lint: $(READY)
 	ruff check .
 	ruff format --check .
@@ -58,4 +66,4 @@ bench: $(READY)
 	OMP_NUM_THREADS=1 $(VENV)/bin/python benchmarks/run_all.py
 
 clean:
-	rm -rf $(VENV)
+	rm -rf $(VENV) .venv-flower-*

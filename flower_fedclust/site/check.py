@@ -136,17 +136,13 @@ def _of_folder(settings: SiteSettings) -> Iterator[str]:
     from flower_fedclust.site.studies import Studies
 
     folder, found = Path(settings.folder), list[str]()
-    if folder.is_dir():
-        found += _of_mode(folder, 0o700)
-        for path in sorted(folder.iterdir()):
-            found += _of_mode(path, 0o600) if path.is_file() else ()
+    with _collected(found):
+        for path in [folder, *sorted(folder.iterdir())] if folder.exists() else ():
+            found += _of_mode(path, 0o700 if path.is_dir() else 0o600)
     ledger = Ledger(folder / "ledger.jsonl")
     with _collected(found):
-        ledger.read()
+        check_kept(folder / "runs", ledger.read(), whole=True)
         ledger.check_head()
-    with _collected(found):
-        if ledger.entries:
-            check_kept(folder / "runs", ledger.entries, whole=True)
     with _collected(found):
         Studies(settings).read()
     most, total = settings.policy.epsilon, spent(ledger.entries, settings.data_set or "")

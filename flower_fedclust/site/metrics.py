@@ -154,6 +154,8 @@ def start_beside(site_toml: Path) -> None:
     """Start serving in a process of its own, for the process that becomes the SuperNode."""
     if find_spec("prometheus_client") is None:
         raise ImportError(MISSING)
+    if os.name != "posix":  # elsewhere a process does not see that its parent has ended
+        raise ValueError("site.toml has a table [metrics], which this system does not support; remove the table.")
     command = [sys.executable, "-P", "-m", __name__, str(site_toml.absolute()), str(os.getpid())]
     subprocess.Popen(command, stdin=subprocess.DEVNULL)
 

@@ -20,7 +20,7 @@ BIN = Path(sys.executable).parent
 
 def checkout(folder: Path) -> Path:
     """Copy what the repository holds: Flower would look at every file of its history and of its environment."""
-    besides = shutil.ignore_patterns(".git", ".venv", ".*_cache", ".hypothesis", "__pycache__", "_build", "results")
+    besides = shutil.ignore_patterns(".git", ".venv*", ".*_cache", ".hypothesis", "__pycache__", "_build", "results")
     return Path(shutil.copytree(ROOT, folder / "checkout", ignore=besides, dirs_exist_ok=True))
 
 

@@ -15,6 +15,8 @@ from flower_fedclust.site.app import Site
 from flower_fedclust.site.kept import RunFolder
 from flower_fedclust.site.policy import SiteSettings
 
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="modes and owners are of POSIX")
+
 SITE = """
 name = "north"
 data = "table.csv"
@@ -191,7 +193,6 @@ def test_a_good_setup_has_no_finding(folder):
     assert snapshot(folder) == before
 
 
-@pytest.mark.skipif(os.name != "posix", reason="modes and owners are of POSIX")
 def test_a_key_that_is_mounted_for_the_sites_group_is_right(folder, monkeypatch):
     """As a secret in Kubernetes: it belongs to root, and the site's group can read it."""
     mode("node", 0o440)(folder)

@@ -1,12 +1,16 @@
 """What an operator may write into site.toml, and what is said of what cannot be."""
 
 import stat
+import tomllib
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import yaml
 
 from flower_fedclust.site import supernode
 from flower_fedclust.site.app import load_rows
+from flower_fedclust.site.check import PYTHONS
 from flower_fedclust.site.cli import start_site
 from flower_fedclust.site.kept import RunFolder, forget_old_runs
 from flower_fedclust.site.policy import Policy, SiteSettings
@@ -95,6 +99,19 @@ def test_a_flower_that_nobody_has_read_is_not_run(monkeypatch):
     monkeypatch.setattr(supernode, "REPLACED", ("gone",))
     with pytest.raises(supernode.UnsupportedFlower, match="has no gone where"):
         supernode.check_flower()
+
+
+def test_the_versions_that_a_site_supports_are_those_that_are_tested_installed_and_documented():
+    root = Path(__file__).parents[2]
+    flower = yaml.safe_load((root / ".github" / "workflows" / "tests.yml").read_text())["jobs"]["flower"]
+    assert tuple(flower["strategy"]["matrix"]["flower"]) == supernode.SUPPORTED
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    assert f"flwr[simulation]>={supernode.SUPPORTED[0]},<2" in project["dependencies"]
+    classified = [one.rpartition(" ")[2] for one in project["classifiers"] if "Python :: 3." in one]
+    assert [".".join(map(str, one)) for one in PYTHONS] == [classified[0], classified[-1]]
+    page = (root / "docs" / "versions.md").read_text()
+    assert f"| {' or '.join(supernode.SUPPORTED)} |" in page
+    assert f"tested with {' and '.join(supernode.SUPPORTED)} |" in page
 
 
 def test_what_is_replaced_gets_the_apps_name_and_gives_the_sites_client(site_toml, monkeypatch):
