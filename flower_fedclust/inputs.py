@@ -25,7 +25,7 @@ from flower_fedclust.data import (
     read_folder,
     read_table,
 )
-from flower_fedclust.data.files import rows_in_order, table_of
+from flower_fedclust.data.files import read_rows, rows_in_order, table_of
 from flower_fedclust.data.frames import as_frame, is_table
 from flower_fedclust.engine import ClientData, ProtocolStrategy
 from flower_fedclust.engine.inline import run_inline
@@ -46,7 +46,7 @@ Clients = Sequence[Any] | Mapping[str, Any] | FederatedRows | Table | Callable[.
 #: Default number of server rows per cluster that are taken out of a data set, as in appendix G.1 of FedDP-KMeans.
 SERVER_ROWS_PER_CLUSTER = 20
 
-_FILES = (".csv", ".parquet", ".npy", ".xlsx", ".dta", ".sav")
+_FILES = (".csv", ".parquet", ".arrow", ".feather", ".npy", ".xlsx", ".dta", ".sav")
 
 
 # Strategies.
@@ -307,7 +307,7 @@ def clients_of(
 def _read_part(part: Any, owner: str, columns: Sequence[str] | None, label_column: str | None) -> tuple[Any, Any]:
     """Return one client's rows, and its true classes if its file or table has them."""
     if isinstance(part, (str, Path)):
-        part = read_table(part, label_column=label_column, columns=columns, raw=True)
+        part = read_rows(part, label_column=label_column, columns=columns, raw=True)
     elif label_column is not None and (frame := as_frame(part, owner)) is not None:
         roles = {"label": label_column, "client": None, "id": None}
         part = table_of(frame, owner, roles, columns, raw=True)

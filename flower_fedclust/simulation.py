@@ -38,6 +38,7 @@ from flower_fedclust.engine.progress import is_shown, quiet
 from flower_fedclust.engine.run import put_in_order
 from flower_fedclust.inputs import Clients, Strategy, strategy_and_clients
 from flower_fedclust.numerics.checks import check_choice, check_integer
+from flower_fedclust.numerics.threads import jobs
 from flower_fedclust.results.doubts import doubts_about_files
 from flower_fedclust.results.result import Result, result_of
 from flower_fedclust.strategies.common.tables import check_schema, with_schema
@@ -65,6 +66,7 @@ def simulate(
     progress: bool | None = None,
     journal: str | Path | None = None,
     secure: bool = False,
+    n_jobs: int | None = None,
     **parameters: Any,
 ) -> Result:
     """Run a strategy on rows that are all in this process, as if each client held its own.
@@ -119,6 +121,9 @@ def simulate(
     secure : bool, default=False
         Whether clients mask what they send, so that the server sees only sums (docs/secure.md). The sums are the same
         bits. A strategy that needs single replies is refused.
+    n_jobs : int, optional
+        How many threads compute the answers by row of a client in this process; -1 is one per core. By default two for
+        rows that are read in batches, so that one reads ahead, and otherwise one. The bits are the same.
     **parameters
         Parameters of a strategy that is given by name or as a class.
 
@@ -165,8 +170,9 @@ def simulate(
     made.secure = secure
     made.check_secure()
     start = time.perf_counter()
-    _run(made, by_name, engine, seed, progress)
-    result = result_of(made, by_name, time.perf_counter() - start)
+    with jobs(n_jobs):
+        _run(made, by_name, engine, seed, progress)
+        result = result_of(made, by_name, time.perf_counter() - start)
     if read is None:
         return result
     doubts = (*result.doubts, *doubts_about_files(read.empty))

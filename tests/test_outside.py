@@ -232,7 +232,7 @@ def test_a_table_that_claims_more_than_there_is_memory_is_refused(copied, monkey
     repeated = pd.concat([TABLE] * 1000)
     repeated.to_parquet(copied / "many.parquet")
     assert (copied / "many.parquet").stat().st_size < 2 * size
-    monkeypatch.setattr("flower_fedclust.outside._memory", lambda: 3 * size)
+    monkeypatch.setattr("flower_fedclust.outside.machine_memory", lambda: 3 * size)
     assert len(read_table(copied / "rows.parquet", client_column="site").rows) == 24
     with pytest.raises(DataError, match=r"many\.parquet is too large"):
         read_table(copied / "many.parquet", client_column="site")

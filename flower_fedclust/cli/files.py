@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,6 +13,9 @@ from flower_fedclust.cli.options import IdColumn
 
 #: A larger share of values beyond a column's bounds is reported.
 MOST_BEYOND = 0.05
+
+#: Entries of the rows that are given clusters at a time.
+PREDICTED_ENTRIES = 2**20
 
 schema_app = typer.Typer(help="Draft and check schemas, which say what is public about columns.", no_args_is_help=True)
 
@@ -103,31 +105,62 @@ def predict_file(folder: str | Path, data: str | Path, out: str | Path, *, id_co
     """
     import numpy as np
 
-    from flower_fedclust.data import read_table
-    from flower_fedclust.data.frames import select
+    from flower_fedclust.data.files import read_rows
+    from flower_fedclust.engine import ClientData
     from flower_fedclust.models import Model
-    from flower_fedclust.results.files import find_folder, write_labels
+    from flower_fedclust.results.files import each, find_folder, write_labels
 
     out = Path(out)
     if out.exists():
         raise FileExistsError(f"{out} exists already; name a new file, so that nothing is lost.")
     model = Model.load(find_folder(folder, "model.json"))
-    table = read_table(data, id_column=id_column, raw=True)
-    frame, names = table.rows, list(table.rows.columns)
+    table = read_rows(data, id_column=id_column, raw=True)
+    names = list(table.columns or ())
     wanted = names if model.columns_ is None else list(model.columns_)
-    frame = select(frame, wanted, table.name)
-    reasons = _why_left_out(frame, model, wanted)
+    rows = ClientData(table.rows, columns=_found(wanted, names, table.name), owner=table.name, raw=True)
+    clusters = np.empty(rows.n_rows, dtype=np.int32)  # -1 for none
+    known, codes = [""], np.zeros(rows.n_rows, dtype=np.uint16)
+    start = 0
+    for batch in rows.batches(PREDICTED_ENTRIES):
+        part = slice(start, start := start + len(batch))
+        clusters[part], reasons = _clusters_of(batch, model, wanted)
+        known += sorted(set(reasons.tolist()).difference(known))
+        codes[part] = [known.index(one) for one in reasons.tolist()] if reasons.any() else 0
+    ids = np.arange(rows.n_rows) if table.row_ids is None else table.row_ids
+    why = (known[code] for code in each(codes)) if codes.any() else None
+    labels = (None if label < 0 else label for label in each(clusters))
+    write_labels(out, each(ids), labels, id_column=table.id_column, why=why)
+    left_out = {known[code]: int(count) for code, count in enumerate(np.bincount(codes)) if code and count}
+    return Predicted(rows.n_rows, left_out, [name for name in names if name not in wanted])
+
+
+def _found(wanted: list[str], names: list[str], owner: str) -> list[str]:
+    from flower_fedclust.names import look_up
+
+    for name in wanted:
+        look_up(name, dict.fromkeys(names), f"column of {owner} called")
+    return wanted
+
+
+def _clusters_of(batch: Any, model: Any, columns: list[str]) -> tuple[Any, Any]:
+    """Return the cluster of each row of a batch, or -1, and why it has none, or ""."""
+    import numpy as np
+
+    from flower_fedclust.data.frames import number_rows
+    from flower_fedclust.models import TableModel
+
+    frame, about = batch.table, {"owner": batch.owner, "first_row": batch.first_row}
+    reasons = _why_left_out(frame, model, columns)
     placed = reasons == ""
-    labels = np.full(len(frame), None, dtype=object)
-    if placed.any():
-        # A usable row takes the place of each unusable one, so that row numbers in errors match the file.
-        full = frame.iloc[np.where(placed, np.arange(len(frame)), placed.argmax())]
-        labels[placed] = model.predict(full if model.columns_ is not None else full.to_numpy())[placed]
-    ids = np.arange(len(frame)) if table.row_ids is None else table.row_ids
-    why = None if placed.all() else reasons.tolist()
-    write_labels(out, ids.tolist(), labels.tolist(), id_column=table.id_column, why=why)
-    unused = [name for name in names if name not in wanted]
-    return Predicted(len(frame), dict(Counter(reasons[~placed].tolist())), unused)
+    if not placed.any():
+        return -1, reasons
+    # A usable row takes the place of each unusable one, so that row numbers in errors match the file.
+    full = frame.iloc[np.where(placed, np.arange(len(frame)), placed.argmax())]
+    if isinstance(model, TableModel):
+        found = model.model.predict(model.preparation.transform(full, **about))
+    else:
+        found = model.predict(number_rows(full, advice="", **about))
+    return np.where(placed, found, -1), reasons
 
 
 def _why_left_out(frame: Any, model: Any, columns: list[str]) -> Any:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flower_fedclust.data.frames import as_frame, check_same_names, check_unique, number_rows
+from flower_fedclust.data.frames import SCHEMA_ADVICE, as_frame, check_same_names, check_unique, number_rows
 from flower_fedclust.numerics.blocks import blocks
-from flower_fedclust.numerics.checks import DataError
+from flower_fedclust.numerics.checks import DataError, refuse_columns
 from flower_fedclust.outside import parsing, reading
 
 Floats = NDArray[np.float64]
@@ -22,8 +23,8 @@ Floats = NDArray[np.float64]
 #: Entries of a batch of rows: small enough for a core's cache.
 BATCH_ENTRIES = 2**18
 
-#: How many batches are decoded together. More of them take more memory, and fewer take more time.
-DECODED_TOGETHER = 8
+#: Entries that are decoded together. More of them take more memory, and fewer take more time.
+DECODED_ENTRIES = 2**21
 
 #: Bytes of each column that are read at a time.
 BUFFER_BYTES = 2**17
@@ -36,8 +37,8 @@ class Batch:
     owner: str  #: Whose rows they are, or in which file, for messages.
     first_row: int  #: The number of the first row, for messages; in a folder of parts it counts from 0 in each part.
     n_rows: int
-    read_table: Callable[[], Any]
-    read_rows: Callable[[], Floats]
+    make_table: Callable[[], Any]
+    make_rows: Callable[[], Floats]
 
     def __len__(self) -> int:
         return self.n_rows
@@ -45,12 +46,12 @@ class Batch:
     @cached_property
     def table(self) -> Any:
         """The rows as a pandas DataFrame."""
-        return self.read_table()
+        return self.make_table()
 
     @cached_property
     def rows(self) -> Floats:
         """The rows as numbers, of shape (n_rows, n_columns)."""
-        return self.read_rows()
+        return self.make_rows()
 
 
 def in_batches(
@@ -73,6 +74,7 @@ class Part(Protocol):
     name: str  #: For messages.
     columns: list[str]
     n_rows: int
+    first_text: Mapping[str, int]  #: The first row of each column that is not a number, as far as it is known.
 
     def stamp(self) -> tuple[int, ...]:
         """Return numbers that change if the rows do."""
@@ -92,14 +94,12 @@ class Batches:
         The columns that are read, in this order.
     shape : tuple of int
         How many rows and columns there are.
-    id_column : str or None
-        The column with the ids of the rows.
     """
 
-    def __init__(self, parts: Sequence[Part], name: str, columns: Sequence[str], id_column: str | None = None) -> None:
+    def __init__(self, parts: Sequence[Part], name: str, columns: Sequence[str]) -> None:
         for part in parts[1:]:
             check_same_names(part.columns, parts[0].columns, part.name, parts[0].name)
-        self.parts, self.name, self.columns, self.id_column = parts, name, list(columns), id_column
+        self.parts, self.name, self.columns = parts, name, list(columns)
         self.shape = (sum(part.n_rows for part in parts), len(self.columns))
         self._stamps = [part.stamp() for part in parts]
 
@@ -111,7 +111,7 @@ class Batches:
 
     def select(self, columns: Sequence[str]) -> Batches:
         """Return the same rows with some of their columns, in this order."""
-        found = Batches(self.parts, self.name, columns, self.id_column)
+        found = Batches(self.parts, self.name, columns)
         found._stamps = self._stamps
         return found
 
@@ -124,9 +124,10 @@ class Batches:
 
         Raise a DataError if a file has changed since it was opened.
         """
+        decoded = max(step, DECODED_ENTRIES // max(1, len(self.columns)))
         for part, stamp in zip(self.parts, self._stamps, strict=True):
             first = 0
-            with closing(part.read(self.columns, DECODED_TOGETHER * step)) as contents:
+            with closing(part.read(self.columns, decoded)) as contents:
                 for content in contents:
                     for start in range(0, len(content), step):
                         yield _batch_of(content[start : start + step], part.name, first + start)
@@ -135,6 +136,13 @@ class Batches:
                 raise DataError(
                     f"{part.name} has changed since it was opened; leave it as it is until the run has ended."
                 )
+
+    def check_numbers(self) -> None:
+        """Raise a DataError if it is known that a column is text."""
+        for part in self.parts:
+            found = [f"row {row}, column '{name}' is not numeric" for name, row in part.first_text.items()]
+            if named := [one for name, one in zip(part.first_text, found, strict=True) if name in self.columns]:
+                refuse_columns(part.name, named, [], SCHEMA_ADVICE)
 
     def column(self, name: str) -> Any:
         """Return one column of all rows as a pandas Series."""
@@ -179,6 +187,8 @@ def _is_number(kind: Any) -> bool:
 class ParquetPart:
     """A Parquet file, whose columns are read a few pages at a time, however large its row groups are."""
 
+    first_text: Mapping[str, int] = MappingProxyType({})
+
     def __init__(self, path: Path) -> None:
         from pyarrow import parquet
 
@@ -205,16 +215,35 @@ class ParquetPart:
                 yield batch.select(columns).replace_schema_metadata(None)
 
 
-def open_part(path: Path) -> Part:
-    """Open a file that can be read in batches."""
-    made = _PARTS.get(path.suffix.lower())
-    if made is None:
-        endings = ", ".join(_PARTS)
-        raise DataError(f"{path.name} cannot be read in batches; save it as one of: {endings}.")
-    return made(path)
+class ArrowPart:
+    """A file of Arrow's IPC format, also called Feather, one of its record batches at a time."""
 
+    first_text: Mapping[str, int] = MappingProxyType({})
 
-_PARTS: Mapping[str, Callable[[Path], Part]] = {".parquet": ParquetPart}
+    def __init__(self, path: Path) -> None:
+        self.path, self.name = path, path.name
+        with self._opened() as file:
+            check_unique(file.schema.names, self.name)
+            self.columns: list[str] = file.schema.names
+            self.n_rows = sum(file.get_batch(index).num_rows for index in range(file.num_record_batches))
+
+    @contextmanager
+    def _opened(self, columns: Sequence[str] | None = None) -> Iterator[Any]:
+        from pyarrow import ipc
+
+        with reading(self.path, "arrow", "save the table as arrow again", name=self.name, most=2**63) as file:
+            fields = None if columns is None else sorted(map(self.columns.index, columns))
+            yield ipc.open_file(file, options=ipc.IpcReadOptions(included_fields=fields, use_threads=False))
+
+    def stamp(self) -> tuple[int, ...]:
+        """Return the size of the file, and when it was changed."""
+        return stamp_of(self.path)
+
+    def read(self, columns: list[str], n_rows: int) -> Generator[Any, None, None]:  # noqa: ARG002
+        """Yield columns of all rows."""
+        with self._opened(columns) as file:
+            for index in range(file.num_record_batches):
+                yield file.get_batch(index).select(columns).replace_schema_metadata(None)
 
 
 def stamp_of(path: Path) -> tuple[int, ...]:

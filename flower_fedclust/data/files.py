@@ -6,24 +6,37 @@ import re
 import unicodedata
 import warnings
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from importlib import import_module
 from os import PathLike
 from pathlib import Path
-from typing import IO, Any
+from types import MappingProxyType
+from typing import IO, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flower_fedclust.data.batches import Batches, open_part
+from flower_fedclust.data.batches import ArrowPart, Batches, ParquetPart, Part, stamp_of
 from flower_fedclust.data.federation import ROW, FederatedRows, Table
 from flower_fedclust.data.frames import as_frame, as_list, check_same_names, check_unique, is_unnamed, number_rows
 from flower_fedclust.names import look_up
 from flower_fedclust.numerics.checks import DataError, MissingFileError
 from flower_fedclust.outside import check_size, read_array, reading
 
-_ENDINGS_IN_WORDS = ".csv, .parquet, .npy, .xlsx, .dta (Stata) or .sav (SPSS)"
+T = TypeVar("T")
+
+#: Larger files are read in batches: bytes of their rows as floats, or of a .csv or .arrow file itself.
+MOST_IN_MEMORY = 2**30
+
+#: Rows of a .csv file that are looked at together to find the types of its columns.
+SCANNED_ROWS = 2**14
+
+#: The longest first line of a .csv file that is read in batches, in bytes.
+LONGEST_LINE = 2**24
+
+_ENDINGS_IN_WORDS = ".csv, .parquet, .arrow, .feather, .npy, .xlsx, .dta (Stata) or .sav (SPSS)"
 
 #: The packages with which pandas reads files; the package does not require them.
 _NEEDED = {".xlsx": "openpyxl", ".sav": "pyreadstat"}
@@ -114,28 +127,49 @@ def read_query(
         As in :func:`read_table`, or if the database refuses the query. Its own message may quote rows and passwords, so
         it is the cause of the error, and not part of the message.
     """
-    with _database(database) as ask:
-        try:
-            frame = ask(query)
-            if frame is None:
-                raise DataError("the query gives no rows; begin it with SELECT.")
-        except DataError:
-            raise
-        except Exception as error:
-            raise ValueError(
-                f"the query{_called(database)} failed with {type(error).__name__}; run it in the database itself."
-            ) from error
+    with _database(database) as ask, _asking(database):
+        frame = ask(query)
+        if frame is None:
+            raise DataError("the query gives no rows; begin it with SELECT.")
     roles = {"label": label_column, "client": client_column, "id": id_column}
     return table_of(frame, "the query", roles, columns, raw=raw)
 
 
 def read_source(data: str | PathLike[str], query: str | None = None, **options: Any) -> Table:
-    """Read the rows of a site, from a file or, with a query, from a database (as in :func:`read_query`)."""
+    """Read the rows of a site, from a file or a folder of parts or, with a query, from a database."""
     if query is not None:
         return read_query(query, str(data), **options)
     if "://" in str(data):
         raise DataError("the rows are in a database; say with a query what to read from it.")
-    return read_table(data, **options)
+    return read_rows(data, **options)
+
+
+@contextmanager
+def _duckdb(database: str, **options: Any) -> Iterator[Any]:
+    """Open a file of DuckDB, or none, for queries of files."""
+    duckdb = _imported("duckdb")
+    if database:
+        path = Path(database)
+        remedy = f"to query files, name them in the query (FROM '{path.name}'), and give 'duckdb://' as the database"
+        with reading(path, "a DuckDB database", remedy, name=path.name, most=2**63):
+            connection = duckdb.connect(database, read_only=True, **options)
+    else:
+        connection = duckdb.connect(**options)
+    with connection:
+        yield connection
+
+
+@contextmanager
+def _asking(database: str) -> Iterator[None]:
+    """Raise an error without what a database says, which may quote rows and passwords."""
+    try:
+        yield
+    except DataError:
+        raise
+    except Exception as error:
+        raise ValueError(
+            f"the query{_called(database)} failed with {type(error).__name__}; run it in the database itself."
+        ) from error
 
 
 @contextmanager
@@ -160,15 +194,7 @@ def _database(database: str) -> Iterator[Callable[[str], Any]]:
         finally:
             engine.dispose()
         return
-    duckdb = _imported("duckdb")
-    if database:
-        path = Path(database)
-        remedy = f"to query files, name them in the query (FROM '{path.name}'), and give 'duckdb://' as the database"
-        with reading(path, "a DuckDB database", remedy, name=path.name):
-            connection = duckdb.connect(database, read_only=True)
-    else:
-        connection = duckdb.connect()
-    with connection:
+    with _duckdb(database) as connection:
         yield lambda query: as_frame(connection.sql(query), "the query")
 
 
@@ -208,8 +234,7 @@ def table_of(
     if named["client"] is not None:
         _check_spellings(named["client"], f"{file}: column '{roles['client']}'")
     ids = named["id"]
-    if ids is not None and len(np.unique(ids)) < len(ids):
-        raise DataError(f"{file}: column '{roles['id']}' has one id for several rows; give each row an id of its own.")
+    _check_ids(ids, file, roles["id"])
     return Table(
         rows=frame[features] if raw else number_rows(frame[features], file),
         labels=named["label"],
@@ -219,6 +244,12 @@ def table_of(
         row_ids=ids,
         id_column=roles["id"] or ROW,
     )
+
+
+def _check_ids(ids: NDArray[Any] | None, file: str, column: str | None) -> None:
+    """Raise a DataError unless each row has an id of its own."""
+    if ids is not None and len(np.unique(ids)) < len(ids):
+        raise DataError(f"{file}: column '{column}' has one id for several rows; give each row an id of its own.")
 
 
 def _features_of(
@@ -247,7 +278,8 @@ def _features_of(
 
 
 def read_batches(
-    path: str | PathLike[str],
+    data: str | PathLike[str],
+    query: str | None = None,
     *,
     label_column: str | None = None,
     id_column: str | None = None,
@@ -257,11 +289,13 @@ def read_batches(
 
     Parameters
     ----------
-    path : path
-        A .parquet file, or a folder of them: the parts of one client's rows, in the order of their names. Files whose
-        names begin with "." or "_" are not read.
+    data : path
+        A .parquet, .csv, .arrow or .feather file, or a folder of them: the parts of one client's rows, in the order of
+        their names. Files whose names begin with "." or "_" are not read. With a query, what DuckDB opens.
+    query : str, optional
+        SQL for DuckDB, as in :func:`read_query`. Without ORDER BY, DuckDB may give the rows in another order each time.
     label_column, id_column, columns
-        As in :func:`read_table`. True classes are read into memory. That ids are unique is not checked.
+        As in :func:`read_table`. Classes and ids are read into memory.
 
     Returns
     -------
@@ -276,21 +310,56 @@ def read_batches(
         If a file cannot be read in batches, a column does not exist, two columns have one name, or the parts have
         other columns than the first one. Entries are checked when they are read.
     """
-    path = Path(path)
-    paths = _files_in(path) if path.is_dir() else [path]
-    parts = [part for part in map(open_part, paths) if part.n_rows]
+    parts: list[Part]
+    if query is not None:
+        name, parts = "the query", [_QueryPart(query, str(data))]
+    else:
+        path = Path(data)
+        name, paths = path.name, _files_in(path) if path.is_dir() else [path]
+        parts = [_open_part(one) for one in paths if path == one or one.stat().st_size > 0]
+    parts = [part for part in parts if part.n_rows]
     if not parts:
-        raise DataError(f"{path.name} has no rows; give at least one.")
+        raise DataError(f"{name} has no rows; give at least one.")
+    _agree_on_types([part for part in parts if isinstance(part, _CsvPart)])
     roles = {"label": label_column, "id": id_column}
-    rows = Batches(parts, path.name, _features_of(parts[0].columns, path.name, roles, columns), id_column)
-    labels = None if label_column is None else rows.column(label_column).to_frame()
+    rows = Batches(parts, name, _features_of(parts[0].columns, name, roles, columns))
+    read = {
+        role: None if one is None else _names_of_rows(rows.column(one).to_frame(), one, name, role)
+        for role, one in roles.items()
+    }
+    _check_ids(read["id"], name, id_column)
     return Table(
         rows=rows,
-        labels=None if labels is None else _names_of_rows(labels, str(label_column), path.name, "label"),
+        labels=read["label"],
         columns=rows.columns,
-        name=path.name,
+        name=name,
+        row_ids=read["id"],
         id_column=id_column or ROW,
     )
+
+
+def is_large(path: Path) -> bool:
+    """Tell whether a file is better read in batches: its rows would take more than :data:`MOST_IN_MEMORY` bytes."""
+    ending = path.suffix.lower()
+    if path.is_dir() or ending not in _PARTS:
+        return bool(path.is_dir())
+    if ending == ".parquet" and path.is_file() and path.stat().st_size > 0:
+        part = ParquetPart(path)
+        return bool(part.n_rows * len(part.columns) > MOST_IN_MEMORY // 8)
+    return path.is_file() and path.stat().st_size > MOST_IN_MEMORY
+
+
+def read_rows(path: str | PathLike[str], **options: Any) -> Table:
+    """Read a file, or open it if it is large or a folder of parts; ``options`` are those of :func:`read_table`."""
+    if not is_large(Path(path)):
+        return read_table(path, **options)
+    return read_batches(path, **{name: value for name, value in options.items() if name != "raw"})
+
+
+def _open_part(path: Path) -> Part:
+    if path.suffix.lower() not in _PARTS:
+        raise DataError(f"{path.name} cannot be read in batches; save it as one of: {', '.join(_PARTS)}.")
+    return _PARTS[path.suffix.lower()](path)
 
 
 def _files_in(folder: Path) -> list[Path]:
@@ -346,7 +415,9 @@ def read_folder(
     roles = {"label": label_column, "client": None, "id": id_column}
     tables, empty = [], []
     for path in paths:
-        if (path.is_file() and path.stat().st_size == 0) or len(frame := _read_frame(path)) == 0:
+        if path.is_file() and is_large(path):
+            tables.append(read_batches(path, label_column=label_column, id_column=id_column, columns=columns))
+        elif (path.is_file() and path.stat().st_size == 0) or len(frame := _read_frame(path)) == 0:
             empty.append(path.name)
         else:
             tables.append(table_of(frame, path.name, roles, columns, raw=raw))
@@ -371,6 +442,8 @@ def rows_in_order(table: Table, wanted: Sequence[str], whose: str) -> Any:
     check_same_names(table.columns, wanted, table.name, whose)
     if table.columns == wanted:
         return table.rows
+    if isinstance(table.rows, Batches):
+        return table.rows.select(wanted)
     order = [table.columns.index(name) for name in wanted]
     return table.rows.iloc[:, order] if hasattr(table.rows, "iloc") else table.rows[:, order]
 
@@ -391,6 +464,15 @@ def _read_frame(path: Path) -> Any:
 def _read_csv(file: IO[bytes], path: Path) -> Any:
     import pandas as pd
 
+    options = _csv_options(file, path)
+    frame = _checked_lines(partial(pd.read_csv, file, **options), path)
+    return frame if options["decimal"] == "." else frame.apply(_with_points)
+
+
+def _csv_options(file: IO[bytes], path: Path) -> dict[str, Any]:
+    """Return how pandas reads a file, after a look at its first lines."""
+    import pandas as pd
+
     separator, decimal = _dialect_of(file.read(2**16).decode("utf-8-sig", errors="replace"))
     file.seek(0)
     # pandas would rename a second column with the same name.
@@ -400,19 +482,25 @@ def _read_csv(file: IO[bytes], path: Path) -> Any:
         raise DataError(f"{path.name} is empty: it has no line of column names.") from None
     _check_first_line(first.iloc[0].tolist(), path)
     file.seek(0)
+    # index_col=False: a line with one field too many must not turn the first column into row names.
+    # low_memory=False: a long column gets one type, not one for each piece of the file.
+    return {"sep": separator, "decimal": decimal, "index_col": False, "low_memory": False}
+
+
+def _checked_lines(read: Callable[[], T], path: Path) -> T:
+    """Return what pandas reads; raise a DataError if a line is too long."""
+    import pandas as pd
+
     try:
         # pandas warns with a ParserWarning if it drops fields of lines that are too long.
         with warnings.catch_warnings():
             warnings.simplefilter("error", pd.errors.ParserWarning)
-            # index_col=False: a line with one field too many must not turn the first column into row names.
-            # low_memory=False: a long column gets one type, not one for each piece of the file.
-            frame = pd.read_csv(file, sep=separator, decimal=decimal, index_col=False, low_memory=False)
+            return read()
     except pd.errors.ParserWarning:
         raise DataError(
             f"{path.name} cannot be read: its lines have more fields than there are column names; quote fields that "
             "hold a separator."
         ) from None
-    return frame if decimal == "." else frame.apply(_with_points)
 
 
 def _with_points(column: Any) -> Any:
@@ -483,6 +571,12 @@ def _read_parquet(file: IO[bytes], path: Path) -> Any:
     return parquet.read_table(path, partitioning=None)
 
 
+def _read_arrow(file: IO[bytes], _path: Path) -> Any:
+    from pyarrow import ipc
+
+    return ipc.open_file(file).read_all()
+
+
 def _dialect_of(beginning: str) -> tuple[str, str]:
     """Return the separator of the fields of a .csv file, and its decimal mark.
 
@@ -508,13 +602,130 @@ def _read_npy(file: IO[bytes], path: Path) -> Any:
     return pd.DataFrame(array)
 
 
+class _CsvPart:
+    """A .csv file, whose columns have the types that pandas finds for the whole file, or for all parts."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.name, self.n_rows = path, path.name, 0
+        self.kinds: dict[str, set[str]] = {}
+        self.types: dict[str, str] = {}
+        self.first_text: Mapping[str, int] = {}
+        for chunk in self._chunks(SCANNED_ROWS):
+            for name, values in chunk.items():
+                kind, place = _kind_of(values)
+                self.kinds.setdefault(str(name), set()).update(kind)
+                if place is not None:
+                    self.first_text = {str(name): self.n_rows + place, **self.first_text}
+            self.n_rows += len(chunk)
+        self.columns = list(self.kinds)
+        if self.options["decimal"] == "," and self.first_text:
+            raise DataError(f"{self.name} has decimal commas beside text; save it as parquet, to read it in batches.")
+
+    def _chunks(self, n_rows: int, **options: Any) -> Iterator[Any]:
+        import pandas as pd
+
+        with reading(self.path, "csv", "save the table as csv again", name=self.name, most=2**63) as file:
+            if not file.readline(LONGEST_LINE).endswith(b"\n"):
+                raise DataError(f"{self.name}: no line ends in {LONGEST_LINE:,} bytes; write one for each row.")
+            file.seek(0)
+            self.options = _csv_options(file, self.path)
+            chunks = pd.read_csv(file, chunksize=n_rows, **self.options, **options)
+            while (chunk := _checked_lines(lambda: next(chunks, None), self.path)) is not None:
+                yield chunk
+
+    def stamp(self) -> tuple[int, ...]:
+        return stamp_of(self.path)
+
+    def read(self, columns: list[str], n_rows: int) -> Generator[Any, None, None]:
+        types = {name: self.types[name] for name in columns}
+        for chunk in self._chunks(n_rows, usecols=columns, dtype=types):
+            yield chunk[columns]
+
+
+def _kind_of(values: Any) -> tuple[set[str], int | None]:
+    """Return the kinds of a column's entries, and the first row of one that is neither a number nor a truth value."""
+    import pandas as pd
+
+    gaps = values.isna()
+    kinds = {"gaps"} if gaps.any() else set()
+    if gaps.all() or values.dtype.kind in "iufb":
+        return kinds | ({values.dtype.kind} if not gaps.all() else set()), None
+    if values.dropna().map(type).eq(bool).all():
+        return kinds | {"b"}, None
+    bad = pd.to_numeric(values, errors="coerce").isna() & ~gaps
+    return kinds | {"text"}, int(bad.to_numpy().argmax())
+
+
+def _agree_on_types(parts: Sequence[_CsvPart]) -> None:
+    """Give each column the type that it has in all parts together."""
+    for name in parts[0].columns if parts else ():
+        kinds = set().union(*(part.kinds.get(name, set()) for part in parts))
+        there = kinds - {"gaps"}
+        if "text" in there or {"b"} < there:
+            found = "str"
+        elif there == {"b"}:
+            found = "boolean" if "gaps" in kinds else "bool"
+        else:
+            found = {"i": "int64", "u": "uint64"}.get("".join(kinds), "float64")
+        for part in parts:
+            part.types[name] = found
+
+
+class _QueryPart:
+    """What DuckDB finds, streamed by one thread."""
+
+    first_text: Mapping[str, int] = MappingProxyType({})
+    name = "the query"
+
+    def __init__(self, query: str, database: str) -> None:
+        self.query, self.database = query.strip().rstrip(";"), database.removeprefix("duckdb://")
+        if "://" in database and not database.startswith("duckdb://"):
+            raise DataError("only DuckDB is read in batches; leave them out, or let DuckDB attach the database.")
+        with self._relation() as found:
+            self.columns = list(found.columns)
+            check_unique(self.columns, self.name)
+            hashed = f"hash({', '.join(map(_quoted, self.columns))})"
+            ((self.n_rows, self.hash),) = found.aggregate(f"count(*), sum({hashed} % 4294967296)").fetchall()
+
+    @contextmanager
+    def _relation(self) -> Iterator[Any]:
+        with _duckdb(self.database, config={"threads": 1}) as connection, _asking(self.database):
+            found = connection.sql(self.query)
+            if found is None:
+                raise DataError("the query gives no rows; begin it with SELECT.")
+            yield found
+
+    def stamp(self) -> tuple[int, ...]:
+        return (int(self.hash or 0),)
+
+    def read(self, columns: list[str], n_rows: int) -> Generator[Any, None, None]:
+        with self._relation() as found:
+            yield from found.project(", ".join(map(_quoted, columns))).fetch_arrow_reader(n_rows)
+
+
+def _quoted(name: str) -> str:
+    doubled = name.replace('"', '""')
+    return f'"{doubled}"'
+
+
 _READERS: Mapping[str, Callable[[IO[bytes], Path], Any]] = {
     ".csv": _read_csv,
     ".parquet": _read_parquet,
+    ".arrow": _read_arrow,
+    ".feather": _read_arrow,
     ".npy": _read_npy,
     ".xlsx": _read_excel,
     ".dta": _read_labelled,
     ".sav": _read_labelled,
+}
+
+
+#: Files that can be read in batches.
+_PARTS: Mapping[str, Callable[[Path], Part]] = {
+    ".parquet": ParquetPart,
+    ".csv": _CsvPart,
+    ".arrow": ArrowPart,
+    ".feather": ArrowPart,
 }
 
 

@@ -194,9 +194,10 @@ class ClientData:
         """The threads for an answer by row, if nobody says: two for batches, so that one reads ahead."""
         return 1 if self._batches is None else 2
 
-    def batches(self, entries: int = BATCH_ENTRIES) -> Iterator[Batch]:
+    def batches(self, entries: int | None = None) -> Iterator[Batch]:
         """Yield the rows, and the table from which they were made, in batches of at most so many entries."""
         preparation, source = self._raw or (None, self)
+        entries = entries or BATCH_ENTRIES
         if self._batches is None:
             shape, table = (self.n_rows, self.n_columns), source._table
             read = (lambda part: source.table.iloc[part]) if table is None else table.iloc.__getitem__
@@ -220,6 +221,8 @@ class ClientData:
                 deque(schema.values(batch.table, owner=batch.owner, first_row=batch.first_row), maxlen=0)
 
         if schema != self._fits:
+            if schema is None:
+                self._batches.check_numbers()
             deque(mapped(fits, self.batches(), self.n_jobs), maxlen=0)
             self._fits = schema
 
@@ -303,8 +306,6 @@ class ClientData:
     @property
     def ids(self) -> NDArray[Any]:
         """Row ids, or row numbers if there are none."""
-        if self.row_ids is None and self._batches is not None and self._batches.id_column is not None:
-            self.row_ids = self._batches.column(self._batches.id_column).to_numpy()
         return np.arange(self.n_rows) if self.row_ids is None else self.row_ids
 
     def like(self, other: ClientData) -> ClientData:
@@ -362,7 +363,7 @@ def _prepared(preparation: Preparation, batch: Batch) -> Batch:
     def rows() -> NDArray[np.float64]:
         return preparation.transform(batch.table, owner=batch.owner, first_row=batch.first_row)
 
-    return replace(batch, read_table=lambda: batch.table, read_rows=rows)
+    return replace(batch, make_table=lambda: batch.table, make_rows=rows)
 
 
 def _hashes_of(column: Any) -> NDArray[np.uint64]:

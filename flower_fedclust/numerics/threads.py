@@ -19,6 +19,8 @@ from typing import TypeVar
 import threadpoolctl
 from threadpoolctl import ThreadpoolController, threadpool_limits
 
+from flower_fedclust.numerics.checks import check_integer
+
 _lock = threading.Lock()
 _n_inside = 0
 _blas_limit: threadpool_limits | None = None
@@ -37,6 +39,8 @@ class _EndError(Exception):
 @contextmanager
 def jobs(n_jobs: int | None) -> Iterator[None]:
     """Let :func:`mapped` use so many threads inside this context; -1 is one per core, None leaves it as it is."""
+    if n_jobs is not None and n_jobs != -1:
+        check_integer("n_jobs", n_jobs, at_least=1)
     before = _n_jobs.set(_n_jobs.get() if n_jobs is None else n_jobs)
     try:
         yield
@@ -51,7 +55,7 @@ def mapped(function: Callable[[T], S], items: Iterable[T], n_jobs: int = 1) -> I
     An error is raised in its place, so that the same error is found with any number of threads.
     """
     n_threads = _n_jobs.get() or n_jobs
-    n_threads = len(os.sched_getaffinity(0)) if n_threads < 0 else n_threads
+    n_threads = (os.cpu_count() or 1) if n_threads < 0 else n_threads
     if n_threads == 1:
         yield from map(function, items)
         return

@@ -9,7 +9,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from itertools import repeat
 from pathlib import Path
@@ -23,6 +23,7 @@ from flower_fedclust.engine import Failure, Traffic
 from flower_fedclust.engine.rounds import ReleasedSizes
 from flower_fedclust.format import read_stamped, stamp
 from flower_fedclust.models import Model
+from flower_fedclust.numerics.blocks import blocks
 from flower_fedclust.numerics.validity import ClusterNumber
 from flower_fedclust.outside import parsing, read_csv, read_json, reading
 from flower_fedclust.privacy.report import PrivacyReport
@@ -100,10 +101,16 @@ def write_labels(
         raise
 
 
+def each(array: NDArray[Any]) -> Iterator[Any]:
+    """Yield the entries of a long array as Python's own values, of which few are in memory at a time."""
+    for part in blocks(len(array), 1, block_entries=2**14):
+        yield from array[part].tolist()
+
+
 def _write_left_out(path: Path, row_ids: NDArray[Any], *, id_column: str, why: str) -> None:
     """Write a file for rows that have no labels, all for one reason."""
     n_rows = len(row_ids)
-    write_labels(path, row_ids.tolist(), repeat(None, n_rows), id_column=id_column, why=repeat(why, n_rows))
+    write_labels(path, each(row_ids), repeat(None, n_rows), id_column=id_column, why=repeat(why, n_rows))
 
 
 def read_labels(path: Path) -> LabelFile:
@@ -239,7 +246,7 @@ def _write_labels_of_client(result: ResultData, index: int, path: Path) -> None:
     name, labels = result.names[index], result.labels[index]
     ids = result.row_ids[index] if result.row_ids else np.arange(len(labels))
     if len(labels) == len(ids):
-        write_labels(path, ids.tolist(), labels.tolist(), id_column=result.id_column)
+        write_labels(path, each(ids), each(labels), id_column=result.id_column)
         return
     reasons = [failure.reason for failure in result.failures if failure.client == name]
     why = reasons[-1] if reasons else f"client {name} took no part."

@@ -134,7 +134,7 @@ def test_files_of_no_bytes_and_of_no_rows_say_so(frame, tmp_path, ending):
 def test_files_that_do_not_exist_or_are_no_tables_say_what_to_give(tmp_path):
     with pytest.raises(FileNotFoundError, match=f"There is no file {tmp_path}/rows.csv"):
         read_table(tmp_path / "rows.csv")
-    with pytest.raises(ValueError, match=r"rows.ods is not .* \.csv, \.parquet, \.npy, \.xlsx"):
+    with pytest.raises(ValueError, match=r"rows.ods is not .* \.csv, \.parquet, \.arrow, \.feather, \.npy, \.xlsx"):
         read_table(tmp_path / "rows.ods")
     with pytest.raises(ValueError, match="read_folder"):
         read_table(tmp_path)
@@ -357,7 +357,7 @@ def test_columns_in_another_order_are_put_right(tmp_path):
         ({"a.csv": "x\n1\n", "b.txt": "x\n1\n"}, "b.txt"),
         ({"a.csv": "x\n1\n", "a.CSV": "x\n1\n"}, "client 'a'"),
         ({"a.csv": "", "b.csv": "x\n"}, "no rows"),
-        ({}, "holds no .csv, .parquet, .npy, .xlsx"),
+        ({}, "holds no .csv, .parquet, .arrow, .feather, .npy, .xlsx"),
     ],
 )
 def test_a_folder_that_cannot_be_used_says_why(tmp_path, files, named):

@@ -7,14 +7,15 @@ import pandas as pd
 import pytest
 
 import flower_fedclust as fc
-from flower_fedclust.data import read_batches
+from flower_fedclust.cli.files import predict_file
+from flower_fedclust.data import read_batches, read_folder
 from flower_fedclust.engine import ClientData, by_row
 from flower_fedclust.numerics.threads import jobs, mapped
 
 rng = np.random.default_rng(7)
 LABELS = rng.integers(0, 3, 1500)
 NUMBERS = pd.DataFrame(
-    rng.normal(size=(1500, 3)).astype(np.float32) + 4.0 * np.eye(3, dtype=np.float32)[LABELS], columns=["a", "b", "c"]
+    np.round(1024 * (rng.normal(size=(1500, 3)) + 4.0 * np.eye(3)[LABELS])) / 1024, columns=["a", "b", "c"]
 )
 NUMBERS["whole"] = LABELS
 NUMBERS["flag"] = LABELS == 1
@@ -58,7 +59,23 @@ def parquet(table, folder):
     return path
 
 
-WRITERS = {"parquet": parquet, "parts": lambda table, folder: parts_of(table, folder / "parts")}
+def csv(table, folder):
+    table.to_csv(folder / "one.csv", index=False)
+    return folder / "one.csv"
+
+
+def arrow(table, folder):
+    table.to_feather(folder / "one.feather", chunksize=333)
+    return folder / "one.feather"
+
+
+WRITERS = {
+    "parquet": parquet,
+    "parts": lambda table, folder: parts_of(table, folder / "parts"),
+    "csv": csv,
+    "arrow": arrow,
+    "query": lambda table, folder: f"SELECT * FROM '{parquet(table, folder)}';",
+}
 
 
 def run(strategy, rows, schema=None):
@@ -91,7 +108,8 @@ def test_rows_of_files_give_the_same_bits_as_in_memory(name, kind, schema, in_me
     expected = in_memory(name, schema)
     monkeypatch.setattr(by_row, "BATCH_ENTRIES", 997)
     monkeypatch.setattr(ClientData, "_check_fits_memory", lambda self: pytest.fail("all rows are read at once"))
-    found = run(STRATEGIES[name], read_batches(path, columns=columns).rows, schema)
+    given = ("duckdb://", path) if kind == "query" else (path,)
+    found = run(STRATEGIES[name], read_batches(*given, columns=columns).rows, schema)
     for one, other in zip(found.model.to_arrays(), expected.model.to_arrays(), strict=True):
         assert one.tobytes() == other.tobytes()
     for one, other in zip(found.labels, expected.labels, strict=True):
@@ -130,3 +148,136 @@ def test_few_batches_are_in_memory_at_a_time():
     taken = []
     for done, _ in enumerate(mapped(lambda number: number, (taken.append(one) or one for one in range(100)), 3)):
         assert len(taken) <= done + 5
+
+
+# What is wrong with a file.
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+@pytest.mark.parametrize("n_jobs", [1, 3])
+def test_the_first_bad_entry_is_named_by_file_row_and_column_and_never_by_its_value(
+    kind, n_jobs, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("flower_fedclust.engine.client_data.BATCH_ENTRIES", 50)
+    table = NUMBERS.astype({"whole": float})
+    table.loc[[1234, 1400, 1450], "b"] = np.nan, -987654.25, np.inf
+    path = WRITERS[kind](table, tmp_path)
+    given = ("duckdb://", path) if kind == "query" else (path,)
+    file = {"query": "the query", "parts": "part-3.parquet"}.get(kind, getattr(path, "name", ""))
+    row = 1234 - 701 if kind == "parts" else 1234
+    with pytest.raises(fc.DataError, match=rf"^{file}: row {row}, column 'b' is NaN") as caught:
+        fc.simulate(
+            STRATEGIES["federated-kmeans"], {"north": read_batches(*given).rows, "south": NUMBERS}, n_jobs=n_jobs
+        )
+    assert "987" not in str(caught.value)
+
+
+def test_text_and_dates_are_refused_where_numbers_are_needed(tmp_path):
+    table = NUMBERS.astype({"b": object})
+    table.loc[1234, "b"] = "swordfish"
+    path = csv(table, tmp_path)
+    with pytest.raises(fc.DataError, match=r"^one\.csv: row 1234, column 'b' is not numeric.*schema") as caught:
+        fc.simulate(STRATEGIES["federated-kmeans"], {"north": read_batches(path).rows, "south": NUMBERS})
+    assert "swordfish" not in str(caught.value)
+    with pytest.raises(fc.DataError, match="column 'born' is dates"):
+        ClientData(read_batches(parquet(TABLE[["born"]], tmp_path)).rows).check()
+
+
+def test_a_row_that_does_not_fit_the_schema_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr("flower_fedclust.engine.client_data.BATCH_ENTRIES", 500)
+    table = TABLE.copy()
+    table.loc[1234, "work"] = "swordfish"
+    rows = read_batches(parquet(table, tmp_path)).rows
+    with pytest.raises(fc.DataError, match=r"one\.parquet: .*column 'work': row 1234 is a category") as caught:
+        run(STRATEGIES["private-kmeans"], rows, SCHEMA)
+    assert "swordfish" not in str(caught.value)
+
+
+def test_a_file_that_changes_during_a_run_is_noticed(tmp_path):
+    path = parquet(NUMBERS, tmp_path)
+    rows = read_batches(path).rows
+    before = rows.fingerprint()
+    parquet(NUMBERS.assign(a=0.5), tmp_path)
+    assert not np.array_equal(read_batches(path).rows.fingerprint(), before)
+    with pytest.raises(fc.DataError, match=r"one\.parquet has changed since it was opened"):
+        list(rows.read(100))
+    path.unlink()
+    with pytest.raises(fc.DataError, match=r"one\.parquet"):
+        list(rows.read(100))
+
+
+def test_parts_with_other_columns_and_folders_without_rows_are_refused(tmp_path):
+    folder = parts_of(NUMBERS, tmp_path / "parts")
+    (folder / "_SUCCESS").touch()
+    (folder / "part-9.parquet").touch()  # empty
+    assert len(read_batches(folder).rows) == 1500
+    NUMBERS[["a", "b"]].to_parquet(folder / "part-4.parquet")
+    with pytest.raises(fc.DataError, match=r"part-4\.parquet has other columns than part-0\.parquet: it lacks .*'c'"):
+        read_batches(folder)
+    (tmp_path / "none").mkdir()
+    with pytest.raises(fc.DataError, match="none has no rows"):
+        read_batches(tmp_path / "none")
+    with pytest.raises(fc.DataError, match=r"cannot be read in batches; save it as one of: \.parquet"):
+        read_batches(tmp_path / "rows.xlsx")
+
+
+def test_types_of_a_csv_file_are_those_of_the_whole_file(tmp_path, monkeypatch):
+    monkeypatch.setattr("flower_fedclust.data.files.SCANNED_ROWS", 2)
+    table = {
+        "whole": ["1", "2", "3", "4", "5"],
+        "gap": ["1", "2", "", "4", "5"],
+        "text": ["01", "1.50", "x", "3", ""],
+        "flag": ["True", "", "False", "True", "False"],
+        "mixed": ["True", "False", "1", "0", "1"],
+        "empty": ["", "", "", "", ""],
+    }
+    path = csv(pd.DataFrame(table), tmp_path)
+    expected, found = pd.read_csv(path), read_batches(path).rows
+    for name in table:
+        here = found.column(name)
+        assert [None if pd.isna(one) else str(one) for one in here] == [
+            None if pd.isna(one) else str(one) for one in expected[name]
+        ], name
+
+
+def test_a_row_group_larger_than_memory_allows_is_read_a_few_pages_at_a_time(tmp_path):
+    path = tmp_path / "wide.parquet"
+    pd.DataFrame(np.zeros((200_000, 4))).rename(columns=str).to_parquet(path, row_group_size=200_000)
+    sizes = [len(batch) for batch in read_batches(path).rows.read(1000)]
+    assert sizes == [1000] * 200
+
+
+# Large files are read in batches without being asked.
+
+
+def test_large_files_of_clients_folders_and_sites_stay_where_they_are(tmp_path, monkeypatch):
+    expected = run(STRATEGIES["federated-kmeans"], NUMBERS)
+    monkeypatch.setattr("flower_fedclust.data.files.MOST_IN_MEMORY", 8 * NUMBERS.size - 8)
+    monkeypatch.setattr(ClientData, "_check_fits_memory", lambda self: pytest.fail("all rows are read at once"))
+    folder = tmp_path / "clients"
+    folder.mkdir()
+    parquet(NUMBERS, folder).rename(folder / "north.parquet")
+    NUMBERS[:-1].to_parquet(folder / "south.parquet", index=False)
+    read = read_folder(folder)
+    assert [type(one).__name__ for one in read.clients] == ["Batches", "ndarray"]
+    for given in (folder / "north.parquet", parts_of(NUMBERS, tmp_path / "parts")):
+        clients = {"north": given, "south": NUMBERS}
+        found = fc.simulate(STRATEGIES["federated-kmeans"], clients, columns=list(NUMBERS), seed=0)
+        assert np.array_equal(found.model.cluster_centers_, expected.model.cluster_centers_)
+        assert np.array_equal(found.labels[0], expected.labels[0])
+
+
+@pytest.mark.parametrize("schema", [None, SCHEMA], ids=["numbers", "schema"])
+def test_predictions_for_a_large_file_are_the_same_as_in_memory(schema, tmp_path, monkeypatch):
+    table = NUMBERS if schema is None else TABLE
+    run(STRATEGIES["private-kmeans"], table, schema).save(tmp_path / "result")
+    new = table.astype({"whole": float}).assign(patient=[f"p{index}" for index in range(len(table))], more=1.0)
+    new.loc[[3, 700], "b"] = np.nan
+    path = parquet(new, tmp_path)
+    expected = predict_file(tmp_path / "result", path, tmp_path / "memory.csv", id_column="patient")
+    monkeypatch.setattr("flower_fedclust.data.files.MOST_IN_MEMORY", 1000)
+    monkeypatch.setattr("flower_fedclust.cli.files.PREDICTED_ENTRIES", 997)
+    found = predict_file(tmp_path / "result", path, tmp_path / "batches.csv", id_column="patient")
+    assert (tmp_path / "memory.csv").read_bytes() == (tmp_path / "batches.csv").read_bytes()
+    assert found == expected
+    assert found.left_out == {"column 'b' is missing": 2}
