@@ -15,10 +15,10 @@ MODULES = {
 
 #: The most lines that each folder may have; "." is the modules beside them. Raise one only with a reason in the commit.
 MOST_LINES = {
-    ".": 1_600,
+    ".": 1_610,
     "checking": 3_750,
-    "cli": 1_050,
-    "data": 1_800,
+    "cli": 1_065,
+    "data": 2_000,
     "engine": 6_720,
     "exact": 2_250,
     "harness": 3_950,
