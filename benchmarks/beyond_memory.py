@@ -58,13 +58,15 @@ def only_read(path, n_jobs):
     def ahead():
         for batch in source.read(step):
             waiting.put(batch.rows)
-        waiting.put(())
+        waiting.put(None)
 
     if n_jobs == 1:
         return sum(len(batch.rows) for batch in source.read(step))
     thread = threading.Thread(target=ahead)
     thread.start()
-    n_rows = sum(len(rows) for rows in iter(waiting.get, ()))
+    n_rows = 0
+    while (rows := waiting.get()) is not None:
+        n_rows += len(rows)
     thread.join()
     return n_rows
 

@@ -391,6 +391,8 @@ THEIR_OWN = {
     "simulation.py": "rows for its own processes",
     "site/ledger.py": "what the site itself wrote, checked by its hashes",
     "site/kept.py": "what the site itself wrote, checked by its hashes",
+    "site/app.py": "the site's own key",
+    "site/check.py": "the operator's own keys and certificates",
 }
 READS = {"read_csv", "read_table", "read_parquet", "read_pickle", "loadtxt", "genfromtxt", "fromfile", "memmap"}
 READS |= {"read_text", "read_bytes", "ZipFile"}
