@@ -20,7 +20,7 @@ MOST_LINES = {
     "cli": 1_065,
     "data": 2_000,
     "engine": 6_720,
-    "exact": 2_250,
+    "exact": 2_300,
     "harness": 3_950,
     "models": 1_050,
     "networks": 650,

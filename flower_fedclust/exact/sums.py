@@ -146,6 +146,20 @@ def directions_onto_grid(directions: Floats) -> Floats:
     return whole
 
 
+@lru_cache(maxsize=2)
+def random_directions(n_columns: int, n_directions: int, seed: int) -> Floats:
+    """Return public directions of norm 1 whose entries have random signs; the same bits on every machine.
+
+    They come from the raw bits of PCG64, which NumPy does not change between versions.
+    """
+    if not 0 < n_directions <= n_columns:
+        raise ValueError(f"n_directions is {n_directions}; it must be from 1 to the number of columns, {n_columns}.")
+    n_bytes = -(-n_columns * n_directions // 8)
+    raw = np.random.PCG64(seed).random_raw(-(-n_bytes // 8)).astype("<u8").view(np.uint8)
+    signs = np.unpackbits(raw, count=n_columns * n_directions).reshape(n_columns, n_directions)
+    return directions_onto_grid((1.0 - 2.0 * signs) / math.sqrt(n_columns))
+
+
 def project_rows(rows: Floats, directions: Floats, radius: float, *, norm: int = 2) -> Floats:
     """Project rows on the grid, truncate them to the same grid, and clip each to the radius again.
 
@@ -174,6 +188,14 @@ def second_moment(rows: Floats, exponent: int) -> tuple[Integers, int]:
         part = rows[block]
         coarse, _ = coarsened(part, exponent, out=buffer[: len(part)])
         matrix += (coarse.T @ coarse).astype(np.int64)
+    return matrix, 2 * (exponent + BITS - COARSE_BITS)
+
+
+def coarse_products(rows: Floats, others: Floats, exponent: int) -> tuple[Integers, int]:
+    """Return the sum of the outer products of rows with other rows in the same unit, exactly, on a grid of 16 bits."""
+    matrix = np.zeros((rows.shape[1], others.shape[1]), dtype=np.int64)
+    for block in blocks(len(rows), rows.shape[1], block_entries=BLOCK_ROWS * rows.shape[1]):
+        matrix += (coarsened(rows[block], 0)[0].T @ coarsened(others[block], 0)[0]).astype(np.int64)
     return matrix, 2 * (exponent + BITS - COARSE_BITS)
 
 

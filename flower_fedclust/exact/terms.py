@@ -20,7 +20,9 @@ from flower_fedclust.exact.rows import Labels, Rows
 from flower_fedclust.exact.stacks import NotStackedError, current
 from flower_fedclust.exact.sums import (
     cluster_sums,
+    coarse_products,
     coarsened,
+    random_directions,
     second_moment,
     square_sums,
     truncated_squares,
@@ -200,6 +202,35 @@ def products(rows: Rows) -> Term:
     words = "the client clips every row to the root of this"
     bound = Bound(square, square if rows.norm == 1 else math.inf, words, triangle=rows.norm == 2)
     return enforced(upper_triangle(matrix), exponent, bound, 2**32, len(rows))
+
+
+#: A projection to random directions is clipped to this many times its expected length.
+SKETCH_MARGIN = 1.25
+
+
+def sketched_products(rows: Rows, n_directions: int, seed: int) -> Term:
+    """Add the outer products of the rows with their own projections to random directions: a sketch of `products`.
+
+    The directions are public. A projection is clipped by itself, because only a typical row's is short, so a row of
+    norm R adds a matrix of Frobenius norm ``R P`` at most, where P is the norm to which projections are clipped.
+
+    Returns
+    -------
+    Term
+        Of shape (n_columns, n_directions).
+    """
+    n_columns = rows.integers.shape[1]
+    directions = random_directions(n_columns, n_directions, seed)
+    short = rows.projected(directions).clipped(rows.radius * SKETCH_MARGIN * math.sqrt(n_directions / n_columns))
+    stack = current()
+    if stack is None:
+        matrix, exponent = coarse_products(rows.integers, short.integers, rows.exponent)
+    else:
+        (first, exponent), (second, _) = (coarsened(one.integers, one.exponent) for one in (rows, short))
+        matrix, exponent = stack.products(first, second), 2 * exponent
+    most = rows.radius * short.radius
+    words = "the client clips every row, and its projection, to norms whose product is this"
+    return enforced(matrix, exponent, Bound(most, most if rows.norm == 1 else math.inf, words), 2**32, len(rows))
 
 
 def squares(rows: Rows) -> Term:

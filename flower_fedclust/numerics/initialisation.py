@@ -16,6 +16,9 @@ Floats = NDArray[np.float64]
 #: Restarts of every k-means on rows that are at hand: with one, about half of the seeds merge two clusters.
 N_RESTARTS = 10
 
+#: Of larger matrices not all eigenvectors are computed, but only the largest, by a randomized method.
+MOST_DECOMPOSED = 500
+
 
 def weighted_kmeans(
     rows: Floats, weights: Floats | None, n_clusters: int, rng: np.random.Generator, *, n_init: int = N_RESTARTS
@@ -98,6 +101,19 @@ SERVER_INITIALISATIONS: dict[str, Callable[[Floats, int, float, np.random.Genera
 }
 
 
+def top_singular_vectors(rows: Floats, n_vectors: int, rng: np.random.Generator) -> Floats:
+    """Return the right singular vectors with the largest singular values, as columns, by the smaller side."""
+    n_rows, n_columns = rows.shape
+    if n_columns <= MOST_DECOMPOSED:
+        return top_eigenvectors(rows.T @ rows, n_vectors)
+    if n_rows <= MOST_DECOMPOSED:
+        left = top_eigenvectors(rows @ rows.T, n_vectors)
+        return np.asarray(np.linalg.qr(rows.T @ left)[0])
+    from sklearn.utils.extmath import randomized_svd
+
+    return np.asarray(randomized_svd(rows, n_vectors, random_state=int(rng.integers(2**31)))[2].T)
+
+
 def awasthi_sheffet(rows: Floats, n_clusters: int, rng: np.random.Generator) -> Floats:
     """Cluster rows by the algorithm of Awasthi and Sheffet (2012), which k-FED runs in every client.
 
@@ -107,9 +123,10 @@ def awasthi_sheffet(rows: Floats, n_clusters: int, rng: np.random.Generator) -> 
     """
     from sklearn.cluster import KMeans
 
-    n_clusters = min(n_clusters, len(np.unique(rows, axis=0)))
-    projection = top_eigenvectors(rows.T @ rows, n_clusters)
-    projected = rows @ projection
+    # As bytes, because unique compares rows of thousands of columns for minutes; 0.0 makes one zero of two.
+    n_different = len(np.unique(np.ascontiguousarray(rows + 0.0).view(f"V{rows.itemsize * rows.shape[1]}")))
+    n_clusters = min(n_clusters, n_different)
+    projected = rows @ top_singular_vectors(rows, n_clusters, rng)
     projected_centers = weighted_kmeans(projected, None, n_clusters, rng)
     labels = nearest_center(projected, projected_centers)
     clear = within_margin(projected, projected_centers, labels, 1 / 3)

@@ -33,7 +33,14 @@ from flower_fedclust.numerics.vectors import clip_rows
 from flower_fedclust.privacy.releases import PRIVACY_UNITS, PrivacyUnit
 from flower_fedclust.strategies.common.clusters import ClusterClient, lloyd_steps
 from flower_fedclust.strategies.common.frame import FRAME_ROUNDS, FrameClient, frame_of_rows
-from flower_fedclust.strategies.common.many_starts import START_ROUNDS, StartsClient, best_start, cells_of_rows
+from flower_fedclust.strategies.common.many_starts import (
+    START_ROUNDS,
+    StartsClient,
+    best_start,
+    cells_of_rows,
+    sketch_of,
+    spectrum_of,
+)
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -280,19 +287,19 @@ class PrivateKMeans(ClippedStrategy):
     def _space(self, frame: Frame, n_rows: float) -> Generator[Round, Total, _Space]:
         """Find the directions in which the rows spread more than the noise does."""
         of_clients = self.privacy_unit == "client"
+        # A client's mean outer product is clipped as a whole, and a sketch hides more of it than of a row.
+        sketch = {} if of_clients else sketch_of(len(frame.origin), self.rng)
         asked = PrivateKMeansClient.moment_size if of_clients else PrivateKMeansClient.distances
         (classes,) = received = yield Sum(asked.asked(frame=frame), parts=["distances"])
         n_units = self._n_units(received, n_rows)
         reach = frame.radius * class_reach(class_of_most(classes, n_units, received.noise[0]))
-        question = PrivateKMeansClient.second_moment.asked(frame=frame if of_clients else Frame(frame.origin, reach))
-        (triangle,) = received = yield self.summed(question, "second_moment", at_most=(reach**2,))
-        values, directions = np.linalg.eigh(triangle_to_symmetric(triangle) / n_units)
-        values, directions = values[::-1], directions[:, ::-1]
-        # By the semicircle law, no eigenvalue of the noise alone lies beyond this edge.
-        edge = received.noise[0] / n_units * math.sqrt(2 * len(values))
+        inner = frame if of_clients else Frame(frame.origin, reach)
+        question = PrivateKMeansClient.second_moment.asked(frame=inner, **sketch)
+        (moment,) = received = yield self.summed(question, "second_moment", at_most=(reach**2,))
+        values, directions, edge, total = spectrum_of(moment, sketch, n_units, received.noise[0])
         n_inside = min(max(int(np.count_nonzero(values > edge)), 1), self.most_clusters)
         spread = np.sqrt(np.maximum(values[:n_inside], edge / 4))
-        total = max(float(values.sum()), edge / 4, 1e-12 * frame.radius**2)
+        total = max(total, edge / 4, 1e-12 * frame.radius**2)
         return _Space(frame, n_rows, np.ascontiguousarray(directions), n_inside, spread, total)
 
     def _votes(self, space: _Space) -> Generator[Round, Total, NoisyClusters]:

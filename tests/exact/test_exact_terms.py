@@ -9,7 +9,7 @@ import pytest
 from flower_fedclust.exact import kernels, terms
 from flower_fedclust.exact.rows import Frame, Rows
 from flower_fedclust.exact.stacks import NotStackedError, Stack, stacked
-from flower_fedclust.exact.sums import directions_onto_grid, is_off_diagonal
+from flower_fedclust.exact.sums import directions_onto_grid, is_off_diagonal, random_directions
 from flower_fedclust.numerics.dictionary import code_map, factor_map
 
 RNG = np.random.default_rng(0)
@@ -82,6 +82,8 @@ TERMS = {
     ),
     "offsets": lambda rows: terms.total(rows.offsets(POINTS, rows.nearest(POINTS), 0.5)),
     "projected": lambda rows: terms.total(rows.projected(directions_onto_grid(np.full((N_COLUMNS, 2), 3.0)))),
+    "sketched products": lambda rows: terms.sketched_products(rows, 1, 7),
+    "sketched products, clipped": lambda rows: terms.sketched_products(rows.clipped(0.1), 2, 7),
     "with a constant": lambda rows: terms.at(labels_of(rows), 4, rows.with_constant(0.3 * RADIUS)),
     "smaller radius": lambda rows: terms.products(rows.clipped(0.1)),
     "larger radius": lambda rows: terms.products(rows.clipped(1e9)),
@@ -212,6 +214,31 @@ def test_bounds_of_kernels_are_nearly_reached():
     assert np.linalg.norm(step.array.values) == pytest.approx(1e-3, rel=1e-4)
     moment = kernels.normalized_moment(frame.rows(POINTS[:1]), POINTS, 0.1, np.eye(6), np.zeros(6), -20, 0.5)
     assert math.sqrt(norms(moment.integers, moment)[1]) == pytest.approx(moment.bound.l2, rel=1e-4)
+
+
+def test_sketched_products_are_those_of_a_slow_loop_and_their_bound_is_reached():
+    signs = random_directions(40, 5, seed=3)
+    np.testing.assert_allclose(np.abs(signs), 1 / math.sqrt(40), atol=1e-7)
+    rows = np.vstack([RNG.normal(size=(30, 40)), 3.0 * signs[:, :1].T])
+    most = terms.SKETCH_MARGIN * 9.0 * math.sqrt(5 / 40)
+    expected = np.zeros((40, 5))
+    for row in rows:
+        row = row * min(1.0, 9.0 / math.sqrt(float(row @ row)))
+        short = row @ signs
+        expected += np.outer(row, short * min(1.0, most / math.sqrt(float(short @ short))))
+    frame = Frame(np.zeros(40), 9.0)
+    found = terms.sketched_products(frame.rows(rows), 5, 3)
+    np.testing.assert_allclose(found.array.values, expected, atol=0.01)
+    # A row along a direction has a long projection.
+    along = terms.sketched_products(frame.rows(1e9 * signs[:, :1].T), 5, 3)
+    assert found.bound.l2 == pytest.approx(9.0 * most)
+    assert math.sqrt(norms(along.integers, along)[1]) == pytest.approx(found.bound.l2, rel=1e-3)
+
+
+@pytest.mark.parametrize("n_directions", [-1, 41])
+def test_more_directions_than_columns_are_refused(n_directions):
+    with pytest.raises(ValueError, match="n_directions"):
+        terms.sketched_products(Frame(np.zeros(40), 9.0).rows(np.zeros((2, 40))), n_directions, 3)
 
 
 # What authors get wrong

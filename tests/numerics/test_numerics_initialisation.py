@@ -11,6 +11,7 @@ from flower_fedclust.numerics.initialisation import (
     server_kmeans_plusplus,
     server_lloyds,
     sphere_packing,
+    top_singular_vectors,
     weighted_kmeans,
 )
 from flower_fedclust.numerics.kmeans import kmeans_cost
@@ -119,3 +120,12 @@ def test_awasthi_sheffet_is_a_fixed_point_of_lloyds_algorithm():
     centers = awasthi_sheffet(rows, 3, rng())
     labels = cdist(rows, centers).argmin(axis=1)
     np.testing.assert_allclose(centers, [rows[labels == index].mean(axis=0) for index in range(3)], rtol=1e-6)
+
+
+@pytest.mark.parametrize(("n_rows", "n_columns"), [(60, 501), (501, 501), (60, 20)])
+def test_singular_vectors_are_the_same_by_either_side_and_by_the_randomized_method(n_rows, n_columns):
+    rows = rng(1).normal(size=(n_rows, 3)) @ (np.array([9.0, 5.0, 3.0])[:, None] * rng(2).normal(size=(3, n_columns)))
+    rows += 0.01 * rng(3).normal(size=rows.shape)
+    found = top_singular_vectors(rows, 3, rng())
+    expected = np.linalg.svd(rows)[2][:3]
+    np.testing.assert_allclose(np.abs(expected @ found), np.eye(3), atol=1e-3)

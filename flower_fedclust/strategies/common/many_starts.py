@@ -7,6 +7,7 @@ one after the other.
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Generator
 from dataclasses import dataclass
@@ -17,8 +18,8 @@ from numpy.typing import NDArray
 from flower_fedclust.engine.by_row import by_row
 from flower_fedclust.engine.rounds import Round, Sent, Sum, Total
 from flower_fedclust.exact.rows import Frame, Rows
-from flower_fedclust.exact.sums import directions_onto_grid, triangle_to_symmetric
-from flower_fedclust.exact.terms import Term, at, products, side_by_side
+from flower_fedclust.exact.sums import directions_onto_grid, random_directions, triangle_to_symmetric
+from flower_fedclust.exact.terms import Term, at, products, side_by_side, sketched_products
 from flower_fedclust.numerics.kmeans import centers_of
 from flower_fedclust.strategies.common.frame import FrameClient
 
@@ -32,6 +33,8 @@ N_SPLITS = 3
 BESIDE = 2.0**-20
 #: Nearest points are sought in as many directions as there are clusters, or in this many if that is more.
 N_DIRECTIONS = 64
+#: Beyond so many columns, sums of outer products are sketched by so many random directions.
+MOST_COLUMNS, N_SKETCHED = 500, 200
 #: Restarts of the k-means of cells; fewer, but not below the second number, if they multiply more than this in all.
 N_RESTARTS, FEWEST_RESTARTS, MOST_WORK = 200, 20, 4e9
 #: How many starts take each of the Lloyd steps together; if their centers have more entries than this, only ten.
@@ -55,11 +58,12 @@ def cells_of_rows(
     frame: Frame, n_rows: float, n_clusters: int, rng: np.random.Generator, public: Floats | None = None
 ) -> Generator[Round, Total, Cells]:
     """Split space into cells with about equally many rows; public points, in the frame, are among the first cells."""
-    (triangle,) = yield Sum(StartsClient.second_moment.asked(frame=frame))
-    values, directions = np.linalg.eigh(triangle_to_symmetric(triangle) / n_rows)
+    sketch = sketch_of(len(frame.origin), rng)
+    (moment,) = yield Sum(StartsClient.second_moment.asked(frame=frame, **sketch))
+    values, directions, _, _ = spectrum_of(moment, sketch, n_rows, 0.0)
     n_inside = min(max(n_clusters, N_DIRECTIONS), len(values))
-    spread = np.sqrt(np.maximum(values[::-1][:n_inside], 0.0))
-    inside = directions_onto_grid(np.ascontiguousarray(directions[:, ::-1][:, :n_inside]))
+    spread = np.sqrt(np.maximum(values[:n_inside], 0.0))
+    inside = directions_onto_grid(np.ascontiguousarray(directions[:, :n_inside]))
     n_cells = max(min(max(CELLS_FOR_A_CLUSTER * n_clusters, FEWEST_CELLS), MOST_CELLS), 4 * n_clusters)
     points = rng.standard_normal((n_cells, n_inside)) * spread
     if public is not None:
@@ -128,13 +132,55 @@ def _starts(cells: Cells, n_clusters: int, rng: np.random.Generator) -> Floats:
     return np.array([found[inertia] for inertia in sorted(found)])
 
 
+def sketch_of(n_columns: int, rng: np.random.Generator) -> dict[str, int]:
+    """Return the arguments of the question for a second moment: for many columns, a sketch of it."""
+    if n_columns <= MOST_COLUMNS:
+        return {}
+    return {"n_directions": N_SKETCHED, "random_state": int(rng.integers(2**31))}
+
+
+def spectrum_of(
+    moment: Floats, sketch: dict[str, int], n_rows: float, noise: float
+) -> tuple[Floats, Floats, float, float]:
+    """Return eigenvalues of the mean outer product, the largest first, its eigenvectors as columns, and two numbers.
+
+    These are a value that no eigenvalue of the noise exceeds, and the mean squared norm of a row. A sketch Y = M S
+    gives the eigenvectors that stand above the noise, half as many as it has directions at most: the matrix is sought
+    in the span U of its largest singular vectors, as ``M = U B U'`` with the B for which ``U B U' S`` is nearest to Y.
+
+    Parameters
+    ----------
+    moment : ndarray
+        The sum over the rows: an upper triangle or a sketch.
+    sketch : dict
+        From :func:`sketch_of`.
+    n_rows : float
+    noise : float
+        The standard deviation of the noise in an entry; in an entry of the diagonal, for a triangle.
+    """
+    if not sketch:
+        values, vectors = np.linalg.eigh(triangle_to_symmetric(moment) / n_rows)
+        # By the semicircle law.
+        return values[::-1], vectors[:, ::-1], noise / n_rows * math.sqrt(2 * len(values)), float(values.sum())
+    n_columns, n_directions = moment.shape
+    times = math.sqrt(n_columns / n_directions)  # with S S' = 1 on average
+    S = times * random_directions(n_columns, n_directions, sketch["random_state"])
+    Y = moment * (times / n_rows)
+    edge = noise * times / n_rows * (math.sqrt(n_columns) + math.sqrt(n_directions))
+    U, singular, _ = np.linalg.svd(Y, full_matrices=False)
+    U = U[:, : min(max(int(np.count_nonzero(singular > edge)), 1), n_directions // 2)]
+    B = np.linalg.lstsq((U.T @ S).T, (U.T @ Y).T, rcond=None)[0]
+    values, vectors = np.linalg.eigh((B + B.T) / 2)
+    return values[::-1], U @ vectors[:, ::-1], edge, float(np.vdot(S, Y))
+
+
 class StartsClient(FrameClient):
     """The answers of a client from which first centers are found."""
 
-    @by_row(second_moment="sum of the outer products of the rows (upper triangle)")
-    def second_moment(rows: Rows) -> Term:
-        """Return the second moment of the rows in the frame."""
-        return products(rows)
+    @by_row(second_moment="sum of the outer products of the rows (upper triangle), or of rows and short projections")
+    def second_moment(rows: Rows, *, n_directions: int = 0, random_state: int = 0) -> Term:
+        """Return the second moment of the rows in the frame, or a sketch with so many random directions."""
+        return sketched_products(rows, n_directions, random_state) if n_directions else products(rows)
 
     @by_row(
         sums="sum of the rows nearest to each point, for each set of points",

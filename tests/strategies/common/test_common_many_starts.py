@@ -10,7 +10,7 @@ from sklearn.preprocessing import StandardScaler
 import flower_fedclust as fc
 from flower_fedclust.engine import ClientData
 from flower_fedclust.exact.rows import Frame
-from flower_fedclust.strategies.common.many_starts import StartsClient
+from flower_fedclust.strategies.common.many_starts import StartsClient, sketch_of, spectrum_of
 
 HEPTA_MEANS = 3.0 * np.vstack([np.zeros(3), np.eye(3), -np.eye(3)])
 
@@ -115,3 +115,34 @@ def test_sums_of_several_starts_are_those_of_a_slow_loop():
             n[index, nearest] += 1
     np.testing.assert_allclose(sums.values, expected, atol=1e-4)
     assert np.array_equal(counts.values, n)
+
+
+@pytest.mark.parametrize("noise", [0.0, 20.0])
+def test_a_sketch_has_the_largest_eigenvectors_of_the_second_moment(noise):
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(2000, 3)) * [3.0, 2.0, 1.5] @ np.linalg.qr(rng.normal(size=(700, 3)))[0].T
+    rows += 0.02 * rng.normal(size=rows.shape)
+    frame, sketch = Frame(np.zeros(700), 20.0), sketch_of(700, rng)
+    (found,) = StartsClient(ClientData(rows), name="0").second_moment(frame=frame, **sketch)
+    assert found.integers.nbytes < 700 * 701 / 2 * 8
+    moment = found.values + noise * rng.normal(size=found.integers.shape)
+    values, directions, edge, total = spectrum_of(moment, sketch, 2000.0, noise)
+    exact, vectors = np.linalg.eigh(rows.T @ rows / 2000)
+    np.testing.assert_allclose(values[:3], exact[::-1][:3], rtol=0.02 if noise == 0 else 0.3)
+    assert np.linalg.svd(directions[:, :3].T @ vectors[:, -3:])[1].min() > 0.98 - 0.01 * noise
+    assert total == pytest.approx(exact.sum(), rel=0.3)
+    assert (edge > 0) == (noise > 0)
+
+
+def test_few_columns_are_not_sketched():
+    assert sketch_of(500, np.random.default_rng(0)) == {}
+
+
+@pytest.mark.parametrize(
+    "given", [{"epsilon": None}, {"max_norm": 40.0}, {"max_norm": 40.0, "epsilon": 4.0, "privacy_unit": "client"}]
+)
+def test_clusters_in_600_columns_are_found_by_sketches(given):
+    rows, classes = make_blobs(6000, 600, centers=4, random_state=0, center_box=(-2, 2))
+    strategy = fc.PrivateKMeans(4, rows_per_client=20, **given)
+    result = run(strategy, np.array_split(rows, 1000 if "privacy_unit" in given else 3))
+    assert adjusted_rand_score(classes, np.concatenate(result.labels)) > 0.99
