@@ -700,7 +700,7 @@ class _QueryPart:
 
     def read(self, columns: list[str], n_rows: int) -> Generator[Any, None, None]:
         with self._relation() as found:
-            yield from found.project(", ".join(map(_quoted, columns))).to_arrow_reader(n_rows)
+            yield from found.project(", ".join(map(_quoted, columns))).fetch_arrow_reader(n_rows)
 
 
 def _quoted(name: str) -> str:
