@@ -138,7 +138,11 @@ def read_query(
 def read_source(data: str | PathLike[str], query: str | None = None, **options: Any) -> Table:
     """Read the rows of a site, from a file or a folder of parts or, with a query, from a database."""
     if query is not None:
-        return read_query(query, str(data), **options)
+        is_duckdb = "://" not in str(data).removeprefix("duckdb://")
+        part = _QueryPart(query, str(data)) if is_duckdb else None
+        if part is None or part.n_rows * len(part.columns) <= MOST_IN_MEMORY // 8:
+            return read_query(query, str(data), **options)
+        return read_batches(data, query, **{name: value for name, value in options.items() if name != "raw"})
     if "://" in str(data):
         raise DataError("the rows are in a database; say with a query what to read from it.")
     return read_rows(data, **options)

@@ -183,9 +183,8 @@ def checked_rows(settings: SiteSettings) -> tuple[ClientData | None, list[str]]:
         if data.n_rows > most:
             reasons.append(f"{settings.data_set} has {data.n_rows} rows; most_rows in the limits is {most}.")
         with _collected(reasons):
-            if data.schema is not None:
-                data.schema.check(data.table, owner=data.owner)
-            elif not data.rows.shape[1]:
+            data.check(data.schema)
+            if not data.n_columns:
                 reasons.append(f"{settings.data_set} has no columns to cluster by.")
     return data, reasons
 

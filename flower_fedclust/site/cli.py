@@ -86,10 +86,9 @@ def start_site(
     data, reasons = checked_rows(settings)
     if data is None or reasons:
         raise ValueError("\n".join(["with this site.toml the site cannot answer runs:", *reasons]))
-    n_rows, n_columns = data.table.shape
     policy, total = settings.policy, spent(site.ledger.read(), site.data_set)
     budget = f"epsilon {total.epsilon:.4g} of {policy.epsilon:g} is spent, at most {policy.epsilon_per_run:g} per run."
-    typer.echo(f"Site {settings.name}: {n_rows} rows of {n_columns} columns; {budget}", err=True)
+    typer.echo(f"Site {settings.name}: {data.n_rows} rows of {data.n_columns} columns; {budget}", err=True)
     if settings.metrics is not None:
         start_beside(site_toml)
     start(site_toml, context.args)
