@@ -35,6 +35,7 @@ CLASSES = {
     "FedSpeClustSums": ("strategies.maps.speclust", "fed-speclust-sums"),
     "PEMeans": ("strategies.pe_means", "pe-means"),
     "PrivateKMeans": ("strategies.private_kmeans", "private-kmeans"),
+    "PrivateMixture": ("strategies.private_mixture", "private-mixture"),
     "SPPFGCPrivatePrototypes": ("strategies.spp_fgc.spp_fgc", "spp-fgc-private-prototypes"),
     "SPPFGC": ("strategies.spp_fgc.spp_fgc", "spp-fgc", "spp-fgc-printed"),
     "SPPFGCPlus": ("strategies.spp_fgc.spp_fgc_plus", "spp-fgc-plus"),

@@ -69,7 +69,7 @@ def repeatable_noise(request):
 def start_twice(patch):
     """Have k-means begin from two places instead of ten."""
     from flower_fedclust.numerics import initialisation
-    from flower_fedclust.strategies import pe_means, private_kmeans
+    from flower_fedclust.strategies import pe_means, private_kmeans, private_mixture
     from flower_fedclust.strategies.baselines import coreset_kmedian
     from flower_fedclust.strategies.common import spectral
     from flower_fedclust.strategies.spp_fgc import spp_fgc
@@ -78,6 +78,7 @@ def start_twice(patch):
         patch.setattr(module, "N_RESTARTS", 2)
     for module in (private_kmeans, pe_means):
         patch.setattr(module, "N_INIT_LAST", 2)
+    patch.setattr(private_mixture, "N_EM_ROUNDS", 5)
     patch.setattr(coreset_kmedian, "weighted_kmedian", partial(coreset_kmedian.weighted_kmedian, n_restarts=2))
 
 

@@ -74,6 +74,14 @@ class TableModel(Model, name="table"):
         found: NDArray[np.float64] = self.__getattr__("transform")(self.prepare(table))
         return found
 
+    def predict_proba(self, table: Any) -> NDArray[np.float64]:
+        """Return the memberships of the rows of a table; only mixtures have them."""
+        return np.asarray(self.__getattr__("predict_proba")(self.prepare(table)))
+
+    def score_samples(self, table: Any) -> NDArray[np.float64]:
+        """Return the logarithm of the density at each prepared row; only mixtures have one."""
+        return np.asarray(self.__getattr__("score_samples")(self.prepare(table)))
+
     def cost(self, table: Any) -> float:
         """Return the sum over rows of the squared distance to the nearest center, among prepared rows."""
         return self.model.cost(self.prepare(table))

@@ -29,6 +29,7 @@ Code = Literal[
     "one-cluster",
     "no-better-than-one",
     "empty",
+    "dropped",
     "drowned",
     "noisy-center",
     "on-the-bound",
@@ -61,10 +62,10 @@ class Doubt:
     Parameters
     ----------
     code : str
-        The kind of doubt: "one-cluster", "no-better-than-one", "empty", "drowned", "noisy-center", "on-the-bound",
-        "no-clear-number", "unstable", "not-described", "nothing-described", "column-left-out", "clipped-column",
-        "skewed-column", "crowded-column", "predicts-otherwise", "seeds-differ", "out-of-scale", "one-client" or
-        "empty-file".
+        The kind of doubt: "one-cluster", "no-better-than-one", "empty", "dropped", "drowned", "noisy-center",
+        "on-the-bound", "no-clear-number", "unstable", "not-described", "nothing-described", "column-left-out",
+        "clipped-column", "skewed-column", "crowded-column", "predicts-otherwise", "seeds-differ", "out-of-scale",
+        "one-client" or "empty-file".
     sentence : str
         The reason, and what may help.
     numbers : mapping of str to anything
@@ -110,6 +111,13 @@ def doubts_about(
     number = strategy.outcome.number
     if number is not None and not number.is_clear:
         found.append(Doubt("no-clear-number", number.sentence, {"chosen": number.chosen}))
+    sought = strategy.n_clusters if number is None else number.chosen
+    if isinstance(sought, int) and model.n_clusters < sought:
+        sentence = (
+            f"Only {model.n_clusters} of {sought} components stand out of the noise, and the others were dropped: use "
+            "fewer components, more rows or a larger epsilon."
+        )
+        found.append(Doubt("dropped", sentence, {"kept": model.n_clusters, "sought": sought}))
     agreement = strategy.outcome.agreement
     if agreement is not None and agreement < ALIKE:
         sentence = (

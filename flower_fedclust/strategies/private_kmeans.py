@@ -109,18 +109,21 @@ N_REFERENCES, REFERENCE_ROWS = 3, 20_000
 
 
 @dataclass(frozen=True)
-class _Space:
+class Space:
     """Where the rows lie, as far as the noise shows it."""
 
     frame: Frame
     n_rows: float
-    directions: Floats  #: Eigenvectors of the second moment, of shape (n_columns, n_directions).
-    n_inside: int  #: How many of them stand above the noise.
+    values: Floats  #: Eigenvalues of the second moment, the largest first.
+    directions: Floats  #: Their eigenvectors, of shape (n_columns, n_directions).
+    n_above: int  #: How many of them stand above the noise.
+    n_inside: int  #: How many of these are used: no more than there are clusters.
     spread: Floats  #: The standard deviations along these.
     total: float  #: The mean squared norm of a row.
 
     @property
     def inside(self) -> Floats:
+        """The directions that are used, on the grid."""
         return directions_onto_grid(self.directions[:, : self.n_inside])
 
 
@@ -229,14 +232,7 @@ class PrivateKMeans(ClippedStrategy):
         """Find where the rows lie, let them vote, and move the centers."""
         if self.epsilon is None:
             return (yield from self._without_noise())
-        frame, n_rows = yield from self._frame()
-        space = yield from self._space(frame, n_rows)
-        fine = yield from (self._cells(space) if self._has_clear_sums(space) else self._votes(space))
-        number = self._chosen_number(fine, space.spread)
-        weights = np.maximum(fine.counts, 0.01 * space.n_rows / len(fine.means))
-        n_clusters = self.most_clusters if number is None else number.chosen
-        inside = clustered(fine.means, weights, n_clusters, self.rng, n_init=N_INIT_LAST)
-        weights = weight_of(fine.means, weights, inside)
+        space, fine, number, inside, weights = yield from self._found()
         centers = inside @ space.inside.T
         for _ in range(self.n_lloyd_rounds):
             within = self._within(space, centers, weights, inside=False)
@@ -244,6 +240,17 @@ class PrivateKMeans(ClippedStrategy):
             centers, weights = moved.means, moved.counts
         agreement = agreement_of_another_run(fine, space.spread, inside, self.rng)
         return Outcome(KMeansModel(space.frame.leave(centers)), number=number, agreement=agreement)
+
+    def _found(self) -> Generator[Round, Total, Found]:
+        """Find where the rows lie, small clusters, and centers in the subspace."""
+        frame, n_rows = yield from self._frame()
+        space = yield from self._space(frame, n_rows)
+        fine = yield from (self._cells(space) if self._has_clear_sums(space) else self._votes(space))
+        number = self._chosen_number(fine, space.spread)
+        weights = np.maximum(fine.counts, 0.01 * space.n_rows / len(fine.means))
+        n_clusters = self.most_clusters if number is None else number.chosen
+        inside = clustered(fine.means, weights, n_clusters, self.rng, n_init=N_INIT_LAST)
+        return Found(space, fine, number, inside, weight_of(fine.means, weights, inside))
 
     def _without_noise(self) -> Protocol:
         """Find the centers by k-means of all rows, of which none is clipped, from the best of many starts."""
@@ -284,7 +291,7 @@ class PrivateKMeans(ClippedStrategy):
         (count,) = yield Sum(PrivateKMeansClient.row_count.asked(), parts=["row_count"])
         return max(float(count), float(self.most_clusters))
 
-    def _space(self, frame: Frame, n_rows: float) -> Generator[Round, Total, _Space]:
+    def _space(self, frame: Frame, n_rows: float) -> Generator[Round, Total, Space]:
         """Find the directions in which the rows spread more than the noise does."""
         of_clients = self.privacy_unit == "client"
         # A client's mean outer product is clipped as a whole, and a sketch hides more of it than of a row.
@@ -297,12 +304,13 @@ class PrivateKMeans(ClippedStrategy):
         question = PrivateKMeansClient.second_moment.asked(frame=inner, **sketch)
         (moment,) = received = yield self.summed(question, "second_moment", at_most=(reach**2,))
         values, directions, edge, total = spectrum_of(moment, sketch, n_units, received.noise[0])
-        n_inside = min(max(int(np.count_nonzero(values > edge)), 1), self.most_clusters)
+        n_above = max(int(np.count_nonzero(values > edge)), 1)
+        n_inside = min(n_above, self.most_clusters)
         spread = np.sqrt(np.maximum(values[:n_inside], edge / 4))
         total = max(total, edge / 4, 1e-12 * frame.radius**2)
-        return _Space(frame, n_rows, np.ascontiguousarray(directions), n_inside, spread, total)
+        return Space(frame, n_rows, values, np.ascontiguousarray(directions), n_above, n_inside, spread, total)
 
-    def _votes(self, space: _Space) -> Generator[Round, Total, NoisyClusters]:
+    def _votes(self, space: Space) -> Generator[Round, Total, NoisyClusters]:
         """Let rows vote for candidates; return the noisy means about centers of the last two generations' votes."""
         k, of_clients = self.most_clusters, self.privacy_unit == "client"
         scale, bound = (self.rows_per_client, _norm_of_parts(self.rows_per_client, k)) if of_clients else (1, 1.0)
@@ -337,14 +345,14 @@ class PrivateKMeans(ClippedStrategy):
         # than clusters, and finds the clusters from their noisy means, not from the candidates.
         return (yield from self._lloyd_step(space, centers, within, FINE, inside=True))
 
-    def _has_clear_sums(self, space: _Space) -> bool:
+    def _has_clear_sums(self, space: Space) -> bool:
         """Tell whether rows are so many that noisy sums say more than noisy votes."""
         if self.privacy_unit == "client":
             return False
         deviations = space.n_rows / (FEWEST_CANDIDATES * self.most_clusters * self.noise_of("votes"))
         return deviations * math.sqrt(space.n_inside) > CLEAR
 
-    def _cells(self, space: _Space) -> Generator[Round, Total, NoisyClusters]:
+    def _cells(self, space: Space) -> Generator[Round, Total, NoisyClusters]:
         """Return the noisy means of small cells; each round drops cells of few rows, and splits cells of many."""
         n_cells = FEWEST_CANDIDATES * self.most_clusters
         points, within = code_of_gaussian(space.spread, n_cells, self.rng)
@@ -365,11 +373,11 @@ class PrivateKMeans(ClippedStrategy):
             return cells
         return (yield from self._lloyd_step(space, points, within, FINE, inside=True))
 
-    def _drawn(self, space: _Space, n_points: int) -> Floats:
+    def _drawn(self, space: Space, n_points: int) -> Floats:
         """Return candidates: public rows, as far as there are any, and draws from a Gaussian as wide as the rows."""
         return self._with_public(space, self.rng.standard_normal((n_points, space.n_inside)) * space.spread)
 
-    def _with_public(self, space: _Space, points: Floats) -> Floats:
+    def _with_public(self, space: Space, points: Floats) -> Floats:
         """Put public rows, as far as there are any, in the place of points."""
         if self.server_data is not None:
             public = space.frame.enter(np.asarray(self.server_data, dtype=np.float64)) @ space.inside
@@ -377,18 +385,18 @@ class PrivateKMeans(ClippedStrategy):
             points[: len(chosen)] = chosen
         return points
 
-    def _within(self, space: _Space, centers: Floats, weights: Floats, *, inside: bool) -> float:
+    def _within(self, space: Space, centers: Floats, weights: Floats, *, inside: bool) -> float:
         """Return the mean squared distance of a row from its center: what the centers leave of the second moment."""
         total = float((space.spread**2).sum()) if inside else space.total
         weights = weights / max(float(weights.sum()), 1.0)
         return max(total - float(weights @ (centers**2).sum(axis=1)), 0.02 * total)
 
-    def _bound(self, space: _Space, within: float) -> float:
+    def _bound(self, space: Space, within: float) -> float:
         """Return the norm to which clients clip offsets."""
         return min(OFFSET_REACH * math.sqrt(max(within, 1e-18 * space.frame.radius**2)), 2 * space.frame.radius)
 
     def _lloyd_step(
-        self, space: _Space, centers: Floats, within: float, parts: tuple[str, ...], *, inside: bool
+        self, space: Space, centers: Floats, within: float, parts: tuple[str, ...], *, inside: bool
     ) -> Generator[Round, Total, NoisyClusters]:
         """Move the centers by the noisy means of their rows' clipped offsets, inside the subspace or in all columns."""
         frame, n_rows, n_centers = space.frame, space.n_rows, len(centers)
@@ -614,6 +622,16 @@ class NoisyClusters(NamedTuple):
     total: float  #: The mean squared norm of a row.
     of_sums: float  #: The standard deviation of the noise in an entry of a cluster's sum.
     of_counts: float  #: The standard deviation of the noise in a count.
+
+
+class Found(NamedTuple):
+    """What a run knows of the clusters before their last steps."""
+
+    space: Space
+    fine: NoisyClusters
+    number: ClusterNumber | None  #: If the run chose it.
+    centers: Floats  #: Inside the subspace.
+    weights: Floats
 
 
 def chosen_number(

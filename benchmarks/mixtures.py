@@ -1,0 +1,115 @@
+"""What noise costs PrivateMixture: the part of the pooled mixture's gain in log-likelihood that it loses.
+
+python benchmarks/mixtures.py gain [--separations 2 3 4] [--draws 5] [--cases 0 1 ...]
+python benchmarks/mixtures.py suite FOLDER     # a copy of gagolews/clustering-data-v1
+python benchmarks/mixtures.py steps            # EM steps with noise on every moment, as DP-EM and pfl-research take
+"""
+
+from __future__ import annotations
+
+import argparse
+import warnings
+from pathlib import Path
+
+import numpy as np
+from common import header
+from sklearn.cluster import KMeans
+from sklearn.metrics import adjusted_rand_score
+from sklearn.mixture import GaussianMixture
+
+import flower_fedclust as fc
+
+EPSILON, N_CLIENTS, N_TEST = 1.0, 4, 20_000
+#: Columns, components and rows for each component.
+CASES = [
+    *((2, 5, 400), (2, 10, 400), (3, 5, 400), (5, 5, 1500), (10, 5, 4000)),
+    *((2, 5, 100), (3, 5, 100), (5, 5, 375), (10, 5, 1000)),
+]
+#: Clusters of unequal spread.
+SUITE = ("sipu/unbalance", "fcps/engytime", "sipu/s1", "sipu/s2", "sipu/s3", "sipu/s4", "graves/fuzzyx")
+
+
+def drawn(d: int, k: int, n_each: int, separation: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return rows of a random mixture for the run and for the test: variances of 0.2 to 1.5 in random directions."""
+    numbers = np.random.default_rng(seed)
+    means = numbers.normal(size=(k, d)) * separation
+    roots = []
+    for _ in range(k):
+        turned = np.linalg.qr(numbers.normal(size=(d, d)))[0]
+        roots.append(turned * np.sqrt(numbers.uniform(0.2, 1.5, d)))
+
+    def rows(n: int) -> np.ndarray:
+        labels = numbers.integers(k, size=n)
+        return means[labels] + np.einsum("nab,nb->na", np.array(roots)[labels], numbers.normal(size=(n, d)))
+
+    return rows(n_each * k), rows(N_TEST)
+
+
+def pooled(rows: np.ndarray, k: int, n_init: int = 5) -> GaussianMixture:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return GaussianMixture(k, n_init=n_init, max_iter=300, random_state=0).fit(rows)
+
+
+def lost(d: int, k: int, n_each: int, separation: float, seed: int) -> tuple[float, float, str]:
+    """Return the gain in nats, the part of it that is lost, and the structure of the covariances."""
+    rows, test = drawn(d, k, n_each, separation, seed)
+    one, best = pooled(rows, 1, 1).score(test), pooled(rows, k).score(test)
+    max_norm = 3 * (separation * d**0.5 + 2)
+    strategy = fc.PrivateMixture(k, epsilon=EPSILON, max_norm=max_norm)
+    model = fc.simulate(strategy, np.array_split(rows, N_CLIENTS), seed=seed, progress=False).model
+    return best - one, (best - model.score_samples(test).mean()) / (best - one), model.covariance_type_
+
+
+def gain(cases: list[int], separations: list[float], n_draws: int) -> None:
+    print("| columns | components | rows each | separation | gain, nats | lost, % (mean; each) | covariances |")
+    print("|---|---|---|---|---|---|---|")
+    for d, k, n_each in (CASES[case] for case in cases):
+        for separation in separations:
+            found = [lost(d, k, n_each, separation, seed) for seed in range(n_draws)]
+            gains, parts = (np.array([one[place] for one in found]) for place in (0, 1))
+            each = ", ".join(f"{100 * part:.1f}" for part in parts)
+            names = ", ".join(
+                f"{name} {sum(one[2] == name for one in found)}" for name in sorted({o[2] for o in found})
+            )
+            row = f"| {d} | {k} | {n_each} | {separation:g} | {gains.mean():.2f} | {100 * parts.mean():.1f} ({each}) "
+            print(f"{row}| {names} |", flush=True)
+
+
+def suite(folder: Path, n_draws: int) -> None:
+    print("| set | components | pooled k-means | pooled mixture | private-kmeans | private-mixture |")
+    print("|---|---|---|---|---|---|")
+    for name in SUITE:
+        rows, labels = (np.loadtxt(folder / f"{name}.{what}.gz") for what in ("data", "labels0"))
+        rows = (rows - rows.mean(axis=0)) / rows.std(axis=0)
+        k = len(np.unique(labels))
+        plain = KMeans(k, n_init=10, random_state=0).fit_predict(rows), pooled(rows, k, 10).predict(rows)
+        found = [f"{adjusted_rand_score(labels, one):.3f}" for one in plain]
+        for cls in (fc.PrivateKMeans, fc.PrivateMixture):
+            of_draws = []
+            for seed in range(n_draws):
+                shuffled = np.random.default_rng(seed).permutation(len(rows))
+                parts = np.array_split(rows[shuffled], N_CLIENTS)
+                result = fc.simulate(cls(k, epsilon=EPSILON, max_norm=5.0), parts, seed=seed, progress=False)
+                of_draws.append(adjusted_rand_score(labels[shuffled], np.concatenate(result.labels)))
+            found.append(f"{np.mean(of_draws):.3f} ± {np.std(of_draws) / n_draws**0.5:.3f}")
+        print(f"| {Path(name).name} | {k} | {' | '.join(found)} |", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("what", choices=("gain", "suite"))
+    parser.add_argument("folder", nargs="?", type=Path)
+    parser.add_argument("--draws", type=int, default=5)
+    parser.add_argument("--cases", type=int, nargs="+", default=list(range(len(CASES))))
+    parser.add_argument("--separations", type=float, nargs="+", default=[2.0, 3.0, 4.0])
+    given = parser.parse_args()
+    print(header())
+    if given.what == "suite":
+        suite(given.folder, given.draws)
+    else:
+        gain(given.cases, given.separations, given.draws)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,137 @@
+"""Gaussian mixtures on a grid: how much each row belongs to each component, and the moments that EM adds up.
+
+An offset of integers times a direction of multiples of 2^-27 is exact. All that follows is done entry by entry, or
+column after column, by operations that every machine rounds alike. So a row's vector depends only on the row and on the
+public message; a term clips it before anything is added.
+
+Below, k is the number of components and d the number of columns. A whitening has the shape (k, d, d), its columns are
+directions, or (k, d), a factor for each column.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flower_fedclust.exact.elementary import exponential
+from flower_fedclust.exact.grid import ENTRY_BITS, from_units, points_onto_grid
+from flower_fedclust.exact.sums import directions_onto_grid
+from flower_fedclust.exact.terms import Term, unbounded
+from flower_fedclust.numerics.checks import DataError
+
+Floats = NDArray[np.float64]
+#: What all components share: nothing; nothing, with columns that are independent; one variance for all columns of a
+#: component; or one covariance for all components.
+Structure = Literal["full", "diag", "spherical", "tied"]
+STRUCTURES: tuple[Structure, ...] = ("full", "diag", "spherical", "tied")
+
+
+def structure_named(name: str) -> Structure:
+    """Return a structure that a message names."""
+    for structure in STRUCTURES:
+        if structure == name:
+            return structure
+    raise DataError(f"a message names '{name}'; covariances are {', '.join(STRUCTURES)}.")
+
+
+#: Whitened offsets are cut here, so that squares are finite; no density is above 0 there.
+FAR = 2.0**200
+
+
+def whitening_of(weights: Floats, factors: Floats) -> tuple[Floats, Floats]:
+    """Return whitening and constants from Cholesky factors, (k, d, d), or from deviations by column, (k, d)."""
+    if factors.ndim == 2:
+        return 1.0 / factors, np.log(weights) - np.log(factors).sum(axis=1)
+    whitening = np.ascontiguousarray(np.linalg.inv(factors).transpose(0, 2, 1))
+    return whitening, np.log(weights) - np.log(np.einsum("jaa->ja", factors)).sum(axis=1)
+
+
+def whitened(rows: Floats, means: Floats, whitening: Floats, exponent: int) -> Floats:
+    """Return the offsets of integer rows from the means, of shape (k, n_rows, d), of variance 1 in a component.
+
+    A product of an offset, of norm at most 2^26, and a direction has multiples of 2^-27 and is exact.
+    """
+    found = np.empty((len(means), *rows.shape))
+    points = points_onto_grid(means, exponent)
+    if whitening.ndim == 3:
+        # Every direction gets a power of two of its own, which is no less than its norm.
+        scales = np.frexp(np.abs(whitening).max(axis=1))[1] + (rows.shape[1] - 1).bit_length() // 2 + 1
+    with np.errstate(over="ignore", invalid="ignore"):
+        for index, offsets in enumerate(found):
+            np.subtract(rows, points[index], out=offsets)
+            if whitening.ndim == 3:
+                directions = directions_onto_grid(np.ldexp(whitening[index], -scales[index]))
+                offsets[:] = np.ldexp(offsets @ directions, scales[index] + exponent)
+            else:
+                offsets[:] = from_units(offsets, exponent) * whitening[index]
+    return np.clip(found, -FAR, FAR, out=found)
+
+
+def log_densities(offsets: Floats, constants: Floats) -> Floats:
+    """Return ``constant_j - ||y_ij||^2 / 2``, of shape (n_rows, k), from whitened offsets."""
+    found = np.zeros((offsets.shape[1], len(offsets)))
+    for column in range(offsets.shape[2]):  # one after the other, as the order in which they are added matters
+        found -= (offsets[:, :, column] * offsets[:, :, column]).T
+    found *= 0.5
+    found += constants
+    return found
+
+
+def responsibilities(densities: Floats) -> Floats:
+    """Return how much every row belongs to every component, of shape (n_rows, k), the same bits on every machine."""
+    found = exponential(densities - densities.max(axis=1, keepdims=True))
+    total = np.zeros((len(found), 1))
+    for column in range(found.shape[1]):
+        total += found[:, column : column + 1]
+    found /= total
+    return found
+
+
+def second_moments(offsets: Floats, structure: Structure) -> Floats:
+    """Return what EM needs of ``y y' - 1`` for each row and component, in an orthonormal basis of its matrices.
+
+    The upper triangle, where entries off the diagonal are multiplied by sqrt(2); the diagonal; or its mean times
+    sqrt(d). So their Euclidean norms are the Frobenius norms of the matrices.
+    """
+    d = offsets.shape[2]
+    if structure in ("full", "tied"):
+        first, second = np.triu_indices(d)
+        found = offsets[:, :, first] * offsets[:, :, second]
+        found[:, :, first == second] -= 1.0
+        found[:, :, first != second] *= math.sqrt(2.0)
+        return found
+    squares = offsets * offsets - 1.0
+    if structure == "diag":
+        return squares
+    total = np.zeros((*offsets.shape[:2], 1))
+    for column in range(d):
+        total += squares[:, :, column : column + 1]
+    return np.asarray(total * (1.0 / math.sqrt(d)))
+
+
+def moments(offsets: Floats, weights: Floats, structure: Structure, scale: float) -> Floats:
+    """Return each row's vector for EM: ``scale r_ij``, ``scale r_ij y_ij`` and the :func:`second_moments` times r_ij.
+
+    In this order, for all components together; tied covariances have the sum over the components.
+    """
+    n_components = len(offsets)
+    by_component = weights.T[:, :, None]
+    squares = second_moments(offsets, structure)
+    squares *= by_component
+    if structure == "tied":
+        for index in range(1, n_components):
+            squares[0] += squares[index]
+        squares = squares[:1]
+    return np.concatenate([scale * weights, *(scale * offsets * by_component), *squares], axis=1)
+
+
+def in_two_parts(values: Floats, bound: float) -> tuple[Term, Term]:
+    """Add up vectors without noise, to 2^-80 of a bound: what 40 bits hold, and what they cut off."""
+    exponent = math.frexp(bound)[1] - ENTRY_BITS
+    most = 2.0**ENTRY_BITS
+    high = np.clip(np.trunc(np.ldexp(values, -exponent)), -most, most)
+    rest = np.clip(np.trunc(np.ldexp(values - np.ldexp(high, exponent), ENTRY_BITS - exponent)), -most, most)
+    return unbounded(high, exponent, 2**ENTRY_BITS), unbounded(rest, exponent - ENTRY_BITS, 2**ENTRY_BITS)

@@ -1,0 +1,402 @@
+"""PrivateMixture: Gaussian mixtures by EM on sums, private or not.
+
+With noise it starts like :class:`PrivateKMeans`, and takes at most two EM steps. The server does not believe the noisy
+sums as they are: it looks for the mixture that explains all of them (:mod:`.common.mixture_fit`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import Literal, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flower_fedclust.engine import Entry, Protocol, Sum, parameter
+from flower_fedclust.engine.by_row import by_row
+from flower_fedclust.engine.parts import Part
+from flower_fedclust.engine.rounds import Outcome, Question, Round, Total
+from flower_fedclust.exact.mixtures import (
+    Structure,
+    in_two_parts,
+    log_densities,
+    moments,
+    responsibilities,
+    structure_named,
+    whitened,
+)
+from flower_fedclust.exact.rows import Frame, Rows
+from flower_fedclust.exact.sums import directions_onto_grid
+from flower_fedclust.exact.terms import Term, vectors
+from flower_fedclust.models import MixtureModel
+from flower_fedclust.numerics.kmeans import centers_of, nearest_center
+from flower_fedclust.numerics.prototypes import FULL_COLUMNS
+from flower_fedclust.numerics.vectors import clip_rows
+from flower_fedclust.strategies.common.many_starts import StartsClient, spectrum_of
+from flower_fedclust.strategies.common.mixture_fit import Mixture, Seen, fitted, normals_for, tied_mixture
+from flower_fedclust.strategies.private_kmeans import (
+    CLIENT_MARGIN,
+    DEVIATIONS,
+    PrivateKMeans,
+    PrivateKMeansClient,
+    Space,
+    clustered,
+    gaussian_part,
+    weight_of,
+)
+
+Floats = NDArray[np.float64]
+R = TypeVar("R")
+
+#: What the EM steps cost, beside the COSTS of private k-means.
+COST = 0.8
+#: EM steps with noise.
+N_STEPS = 2
+#: The structures that covariance_type="auto" compares, and the order in which the sums for them are considered.
+AUTO: tuple[Structure, ...] = ("full", "diag", "tied")
+#: Products of columns are asked for if the noise in a component's covariance is smaller than this.
+LARGEST_NOISE = 0.5
+#: With noise, a mixture lies in so many directions at most; or in as many as there are components, if these are more.
+MOST_COLUMNS = 12
+#: The part of the rows whose vectors are not clipped, if they are as the mixture says.
+NOT_CLIPPED = 0.45
+#: How much the covariances of components differ from each other, by the priors that are tried.
+DIFFERENCES = (0.45, 0.15)
+#: In the reference, the smallest variance as a part of the mean variance.
+LEAST_OF_MEAN = 0.3
+#: Covariances have at least this part of the mean variance of the rows in every direction, without and with noise.
+FLOOR, NOISY_FLOOR = 1e-6, 1e-3
+#: Without noise: the most EM steps, and the largest change, in a component's deviations, that ends them.
+N_EM_ROUNDS, TOLERANCE = 500, 1e-9
+#: Votes are used by groups of candidates, so many for each component.
+GROUPS = 6
+#: How many other starts are compared.
+N_OTHER_STARTS = 4
+#: Rows whose vectors are computed at a time.
+BLOCK_ROWS = 2**10
+
+
+class PrivateMixture(PrivateKMeans):
+    """Private Gaussian mixtures without public rows, by EM on sums.
+
+    The run starts like :class:`PrivateKMeans` and spends the rest of its budget on EM steps: every client adds up what
+    its rows add to the components' sizes, means and covariances, each row's vector clipped. The server then looks for
+    the mixture that explains best all noisy sums of the run. Without an epsilon, EM goes on until it converges.
+
+    Parameters
+    ----------
+    covariance_type : "auto", "full", "diag", "spherical" or "tied", default="auto"
+        As in scikit-learn. "auto" chooses what the noisy sums make most probable: simpler covariances where the noise
+        hides their differences. Without noise it is "full", and "diag" for more than 64 columns.
+
+    Notes
+    -----
+    With noise and more than twelve columns (or components, if these are more), the components differ only in the
+    directions in which the rows spread most; elsewhere all rows have one variance. A component that vanishes in the
+    noise is dropped.
+
+    References
+    ----------
+    "DP-EM: Differentially private expectation maximization", Park et al., AISTATS 2017, perturbs the sums of EM.
+    """
+
+    entries = (
+        Entry(
+            "private-mixture",
+            "private Gaussian mixtures without public rows, by EM on clipped sums",
+            "EM on noisy sums, after Park et al. 2017",
+            example={"max_norm": 3.0},
+            finds="round",
+        ),
+    )
+
+    covariance_type: Literal["auto", "full", "diag", "spherical", "tied"] = parameter("auto")
+    n_lloyd_rounds: int = dataclasses.field(default=0, init=False)
+    shrink_centers: bool = dataclasses.field(default=True, init=False)
+
+    # The server half.
+
+    def protocol(self) -> Protocol:
+        """Start like private k-means, ask for the sums of EM, and fit the mixture to all that was released."""
+        if self.epsilon is None:
+            return (yield from self._em())
+        notes: list[tuple[Round, Total]] = []
+        space, fine, number, centers, weights = yield from _noted(self._found(), notes)
+        search = Search(space, len(centers), self.rng)
+        for asked, received in notes[-3:]:
+            search.note(asked, received, self._n_units(received, space.n_rows))
+        starts = [(centers, weights)]
+        for _ in range(N_OTHER_STARTS):
+            others = clustered(fine.means, np.maximum(fine.counts, 1.0), len(centers), self.rng, n_init=1)
+            starts.append((others, weight_of(fine.means, np.maximum(fine.counts, 1.0), others)))
+        mixture = search.begin(starts, self._structures)
+        deviation = 0.0
+        for step in range(N_STEPS):
+            question, scale = self._expectation(search, mixture)
+            received = yield question
+            n_units = self._n_units(received, space.n_rows)
+            search.note(question, received, n_units)
+            mixture = search.best(search.references[: None if step == N_STEPS - 1 else 1])
+            deviation = received.noise[0] / n_units / scale
+        return Outcome(search.model(mixture, mixture.weights > DEVIATIONS * deviation), number=number)
+
+    @property
+    def _structures(self) -> tuple[Structure, ...]:
+        return AUTO if self.covariance_type == "auto" else (self.covariance_type,)
+
+    def _expectation(self, search: Search, mixture: Mixture) -> tuple[Round, float]:
+        """Return the round of an EM step, and the scale of memberships; products only if noise leaves something."""
+        of_clients = self.privacy_unit == "client"
+        n_units = len(self.client_names) if of_clients else search.space.n_rows
+        scale = math.sqrt(max(mixture.means.shape[1] / 2, 1.0))
+        for structure in self._structures[:2]:
+            asked = mixture.as_structure(structure)
+            bound, of_means = search.norms(asked, scale, self.rows_per_client if of_clients else 0)
+            noise = self.noise_of("moments", of_means if of_clients else bound)
+            if noise * len(mixture.means) / n_units < LARGEST_NOISE:
+                break
+        question = PrivateMixtureClient.expectation.asked(
+            *asked.arrays, search.directions, frame=search.space.frame, structure=structure, scale=scale, bound=bound
+        )
+        return self.summed(question, "moments", at_most=(of_means,)), scale
+
+    # Without noise.
+
+    def _em(self) -> Protocol:
+        """Take EM steps from the clusters of k-means and their common covariance, until they converge."""
+        notes: list[tuple[Round, Total]] = []
+        found = yield from _noted(self._without_noise(), notes)
+        last = notes[-1][0].question_for(None)
+        sums, counts = notes[-1][1]
+        assert last.frame is not None
+        frame, d = last.frame, sums.shape[1]
+        sums_of = next(one for one in notes if one[0].asks is StartsClient.second_moment)
+        sketch = {name: int(value) for name, value in sums_of[0].question_for(None).arguments.items()}
+        values, vectors, _, total = spectrum_of(sums_of[1][0], sketch, counts.sum(), 0.0)
+        # What a sketch does not show is taken to be alike in all columns.
+        moment = (vectors * values) @ vectors.T + max(total - float(values.sum()), 0.0) / d * np.eye(d)
+        least = max(FLOOR * float(np.trace(moment)) / d, 1e-300)
+        means = centers_of(sums, counts, fallback=last.arrays[0])
+        structure = self._structures[0] if self.covariance_type != "auto" or d <= FULL_COLUMNS else "diag"
+        mixture = tied_mixture(counts, means, moment, 0.0, least).as_structure(structure)
+        for _ in range(N_EM_ROUNDS):
+            question = PrivateMixtureClient.exact_expectation.asked(*mixture.arrays, frame=frame, structure=structure)
+            moments, rest = yield Sum(question)
+            former, mixture = mixture, mixture.maximized(moments + rest, least)
+            if np.abs(mixture.since(former)).max() < TOLERANCE:
+                break
+        model = MixtureModel(mixture.weights, frame.leave(mixture.means), mixture.covariances, structure)
+        return Outcome(model, number=found.number if isinstance(found, Outcome) else None)
+
+    # Parameters and budget.
+
+    @property
+    def n_protocol_rounds(self) -> int:
+        """The rounds of private k-means, and the EM steps."""
+        return super().n_protocol_rounds + (N_EM_ROUNDS if self.epsilon is None else N_STEPS)
+
+    def parts(self) -> Mapping[str, Part]:
+        """Return the parts of private k-means without Lloyd steps, and a part for the EM steps."""
+        return {**super().parts(), "moments": gaussian_part(PrivateMixtureClient.expectation, COST, N_STEPS)}
+
+
+def _noted(rounds: Generator[Round, Total, R], notes: list[tuple[Round, Total]]) -> Generator[Round, Total, R]:
+    """Run a part of a protocol, and keep what it asks and receives."""
+    try:
+        asked = next(rounds)
+        while True:
+            received = yield asked
+            notes.append((asked, received))
+            asked = rounds.send(received)
+    except StopIteration as end:
+        found: R = end.value
+        return found
+
+
+class Search:
+    """What a run has released, and the mixtures that explain it.
+
+    It takes place in the columns, or in the directions in which rows spread most if there are many columns.
+    """
+
+    def __init__(self, space: Space, n_components: int, rng: np.random.Generator) -> None:
+        self.space, self.rng = space, rng
+        self.seen: list[Seen] = []
+        d = len(space.directions)
+        n_directions = (
+            d if d <= MOST_COLUMNS else min(max(space.n_above, space.n_inside), max(MOST_COLUMNS, space.n_inside))
+        )
+        #: The directions of the mixture; without an entry: all columns.
+        self.directions = np.zeros((0, 0))
+        if n_directions < d:
+            self.directions = directions_onto_grid(space.directions[:, :n_directions])
+        #: The smallest variance, and the variance of the rows in every other direction.
+        self.least = NOISY_FLOOR * space.total / d
+        self.values = np.maximum(space.values[:n_directions], self.least)
+        self.elsewhere = max((space.total - float(self.values.sum())) / max(d - n_directions, 1), self.least)
+        self.n_components = n_components
+        self.normals = normals_for(n_components, n_directions, space.n_rows, rng)
+
+    def begin(self, starts: Sequence[tuple[Floats, Floats]], structures: Sequence[Structure]) -> Mixture:
+        """Return the mixture from the most probable of some centers with weights; the first structure comes first."""
+        found = []
+        for centers, weights in starts:
+            moment, means = np.diag(self.values), np.zeros((len(centers), len(self.values)))
+            means[:, : self.space.n_inside] = centers
+            if not self.directions.size:
+                basis = self.space.directions
+                moment, means = basis @ moment @ basis.T, means @ basis.T
+            first = tied_mixture(weights, means, moment, LEAST_OF_MEAN, self.least).as_structure(structures[0])
+            found.append((*self._fitted(first, first, DIFFERENCES[0]), first))
+        self.mixture, _, first = max(found, key=lambda one: one[1])
+        #: The means of the priors, and how much covariances differ by them.
+        self.references = [
+            (first.as_structure(structure), difference)
+            for structure in structures
+            for difference in (DIFFERENCES[:1] if structure == "tied" else DIFFERENCES)
+        ]
+        return self.mixture
+
+    def note(self, asked: Round, received: Total, n_units: float) -> None:
+        """Keep a sum, if it says something about the mixture."""
+        question = asked.question_for(None)
+        if (of_rows := _of_rows(question)) is not None:
+            noise = [np.full(one.size, sd / n_units) for one, sd in zip(received, received.noise, strict=True)]
+            values = np.concatenate([one.ravel() for one in received]) / n_units
+            self.seen.append(Seen(values, np.concatenate(noise), of_rows))
+        elif question.asks is PrivateMixtureClient.votes:
+            self.seen.append(self._grouped(question, received[0] / n_units, received.noise[0] / n_units))
+
+    def _grouped(self, question: Question, votes: Floats, noise: float) -> Seen:
+        """Return votes for groups of neighboring candidates: single ones have little more votes than noise."""
+        candidates, directions = question.arrays
+        n_groups = min(GROUPS * self.n_components, len(candidates))
+        points = clustered(candidates, np.ones(len(candidates)), n_groups, self.rng, n_init=1)
+        groups = nearest_center(candidates, points)
+
+        def of_rows(rows: Rows) -> Floats:
+            own = groups[rows.projected(directions).nearest(candidates)]
+            return np.asarray(own[:, None] == np.arange(n_groups), dtype=np.float64)
+
+        sizes = np.bincount(groups, minlength=n_groups)
+        return Seen(
+            np.bincount(groups, votes, n_groups).astype(np.float64), noise * np.sqrt(np.maximum(sizes, 1)), of_rows
+        )
+
+    def best(self, references: Sequence[tuple[Mixture, float]]) -> Mixture:
+        """Return the most probable mixture with the most probable of these priors."""
+        found = [self._fitted(self.mixture.as_structure(one.structure), one, other) for one, other in references]
+        self.mixture, _ = max(found, key=lambda one: one[1])
+        return self.mixture
+
+    def _fitted(self, start: Mixture, reference: Mixture, difference: float) -> tuple[Mixture, float]:
+        where = self.space.frame.radius, self.directions
+        return fitted(self.seen, start, reference, difference, self.space.n_rows, self.normals, *where)
+
+    def norms(self, mixture: Mixture, scale: float, rows_per_client: int) -> tuple[float, float]:
+        """Return the norm to which clients clip the vectors of rows, and the norm for the means of their vectors.
+
+        If the guarantee is for rows, rows_per_client is 0: the first norm is then smaller.
+        """
+        drawn, weights = mixture.drawn(self.normals)
+        values = mixture.moments(Frame(np.zeros(drawn.shape[1]), self.space.frame.radius).rows(drawn), scale)
+        norms, mean = np.sqrt((values**2).sum(axis=1)), weights @ values
+        if rows_per_client:
+            square = float(mean @ mean) + float(weights @ norms**2) / rows_per_client
+            return float(norms.max()), CLIENT_MARGIN * math.sqrt(square)
+        order = np.argsort(norms)
+        place = int(np.searchsorted(np.cumsum(weights[order]), NOT_CLIPPED))
+        return float(norms[order[min(place, len(order) - 1)]]), 0.0
+
+    def model(self, mixture: Mixture, kept: NDArray[np.bool_]) -> MixtureModel:
+        """Return the model of the kept components, in the columns of the data."""
+        kept = kept | (mixture.weights == mixture.weights.max())
+        means, covariances = mixture.means[kept], mixture.covariances[kept]
+        if self.directions.size:
+            basis = self.directions
+            if covariances.ndim == 2:
+                covariances = covariances[:, :, None] * np.eye(covariances.shape[1])
+            outside = self.elsewhere * (np.eye(len(basis)) - basis @ basis.T)
+            means, covariances = means @ basis.T, basis @ covariances @ basis.T + outside
+        weights = mixture.weights[kept] / mixture.weights[kept].sum()
+        return MixtureModel(weights, self.space.frame.leave(means), covariances, mixture.structure)
+
+
+def _of_rows(question: Question) -> Callable[[Rows], Floats] | None:
+    """Return what a question asks of each row; None if the answer says little about the mixture."""
+    client, asked, bound = PrivateMixtureClient, question.asks, float(question.arguments.get("bound", math.inf))
+    if asked is client.expectation:
+        structure, scale = str(question.arguments["structure"]), float(question.arguments["scale"])
+        return lambda rows: clip_rows(row_moments(rows, *question.arrays, structure=structure, scale=scale), bound)
+    if asked not in (client.offset_sums, client.cells):
+        return None
+    points, directions = question.arrays
+
+    def of_rows(rows: Rows) -> Floats:
+        rows = rows.projected(directions)
+        nearest = rows.nearest(points)
+        places = (nearest[:, None] == np.arange(len(points))).astype(np.float64)
+        offsets = rows.offsets(points, nearest, bound)
+        if asked is client.cells:
+            offsets = offsets.with_constant(float(question.arguments["weight"]))
+        sums = (places[:, :, None] * offsets.values[:, None]).reshape(len(places), -1)
+        return sums if asked is client.cells else np.concatenate([sums, places], axis=1)
+
+    return of_rows
+
+
+# The client half.
+
+
+def row_moments(
+    rows: Rows,
+    means: Floats,
+    whitening: Floats,
+    constants: Floats,
+    directions: Floats,
+    *,
+    structure: str,
+    scale: float,
+) -> Floats:
+    """Return each row's memberships and the moments of its whitened offsets, in public directions."""
+    named, integers, parts = structure_named(structure), rows.projected(directions).integers, []
+    for start in range(0, max(len(integers), 1), BLOCK_ROWS):  # a few rows at a time, as several arrays are this long
+        offsets = whitened(integers[start : start + BLOCK_ROWS], means, whitening, rows.exponent)
+        parts.append(moments(offsets, responsibilities(log_densities(offsets, constants)), named, scale))
+    return np.concatenate(parts)
+
+
+class PrivateMixtureClient(PrivateKMeansClient):
+    """The client half of :class:`PrivateMixture`."""
+
+    @by_row(moments="memberships and moments of the rows' whitened offsets, each row's vector clipped")
+    def expectation(
+        rows: Rows,
+        means: Floats,
+        whitening: Floats,
+        constants: Floats,
+        directions: Floats,
+        *,
+        structure: str,
+        scale: float,
+        bound: float,
+    ) -> Term:
+        """Return what EM adds up, with a bound on each row's vector."""
+        message = means, whitening, constants, directions
+        return vectors(row_moments(rows, *message, structure=structure, scale=scale), bound)
+
+    @by_row(moments="memberships and moments of the rows' whitened offsets", rest="what 40 bits of them cut off")
+    def exact_expectation(
+        rows: Rows, means: Floats, whitening: Floats, constants: Floats, *, structure: str
+    ) -> tuple[Term, Term]:
+        """Return the same without a bound."""
+        message = means, whitening, constants, np.zeros((0, 0))
+        d = means.shape[1]
+        # No row of the frame has a longer vector.
+        most = (2 * rows.radius * d * float(np.abs(whitening).max()) + d + 2) ** 2
+        return in_two_parts(row_moments(rows, *message, structure=structure, scale=1.0), most)
+
+
+PrivateMixture.client_type = PrivateMixtureClient

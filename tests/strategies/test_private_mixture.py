@@ -1,0 +1,129 @@
+"""PrivateMixture: scikit-learn's EM without noise; near it with noise; and each step by itself."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.metrics import adjusted_rand_score
+from sklearn.mixture import GaussianMixture
+
+import flower_fedclust as fc
+from flower_fedclust.models import MixtureModel
+from flower_fedclust.strategies import private_mixture
+from flower_fedclust.strategies.common.mixture_fit import Mixture, Seen, fitted, normals_for, tied_mixture
+from flower_fedclust.strategies.private_mixture import PrivateMixture
+
+K, D = 3, 2
+MEANS = np.array([[0.0, 0.0], [5.0, 1.0], [-2.0, 5.0]])
+FACTORS = np.array([[[0.5, 0.0], [0.0, 0.5]], [[1.5, 0.0], [1.0, 0.6]], [[0.8, 0.0], [-0.5, 1.2]]])
+
+
+def drawn(n_rows, seed=0):
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(K, size=n_rows)
+    return MEANS[labels] + np.einsum("nab,nb->na", FACTORS[labels], rng.normal(size=(n_rows, D))), labels
+
+
+def run(rows, n_clusters=K, n_clients=3, seed=0, **parameters):
+    strategy = PrivateMixture(n_clusters, random_state=seed, **parameters)
+    return fc.simulate(strategy, np.array_split(rows, n_clients), seed=seed, progress=False)
+
+
+@pytest.mark.parametrize("structure", ["full", "diag", "spherical", "tied"])
+def test_without_noise_it_is_scikit_learn_from_the_same_start(structure, monkeypatch):
+    rows, _ = drawn(600)
+    starts = []
+
+    def kept(*args):
+        starts.append(tied_mixture(*args))
+        return starts[-1]
+
+    monkeypatch.setattr(private_mixture, "tied_mixture", kept)
+    model = run(rows, epsilon=None, covariance_type=structure).model
+    start = starts[0].as_structure(structure)
+    origin = rows.mean(axis=0)
+    covariances = start.covariances
+    precisions = {
+        "full": lambda: np.linalg.inv(covariances),
+        "tied": lambda: np.linalg.inv(covariances[0]),
+        "diag": lambda: 1 / covariances,
+        "spherical": lambda: 1 / covariances[:, 0],
+    }[structure]()
+    options = {"weights_init": start.weights, "means_init": start.means + origin, "precisions_init": precisions}
+    pooled = GaussianMixture(K, covariance_type=structure, reg_covar=0, tol=1e-13, max_iter=2000, **options).fit(rows)
+    np.testing.assert_allclose(model.weights_, pooled.weights_, rtol=1e-6)
+    np.testing.assert_allclose(model.means_, pooled.means_, rtol=1e-6, atol=1e-6)
+    own = {"spherical": model.covariances_[:, 0], "tied": model.covariances_[0]}.get(structure, model.covariances_)
+    np.testing.assert_allclose(own, pooled.covariances_, rtol=1e-6, atol=1e-6)
+
+
+def test_at_epsilon_1_it_keeps_nearly_all_of_the_gain():
+    rows, _ = drawn(1200)
+    test, labels = drawn(5000, seed=1)
+    one, best = (GaussianMixture(k, n_init=3, random_state=0).fit(rows).score(test) for k in (1, K))
+    for seed in range(2):
+        model = run(rows, seed=seed, max_norm=15.0).model
+        assert (best - model.score_samples(test).mean()) / (best - one) < 0.05
+        assert adjusted_rand_score(labels, model.predict(test)) > 0.85
+        assert (np.linalg.eigvalsh(model.covariances_) > 0).all()
+
+
+def test_components_that_vanish_in_noise_are_dropped_with_a_doubt():
+    result = run(drawn(150)[0], n_clusters=8, max_norm=15.0)
+    assert result.model.n_clusters < 8
+    assert [doubt.numbers["sought"] for doubt in result.doubts if doubt.code == "dropped"] == [8]
+
+
+def test_the_number_of_components_can_be_chosen():
+    rng = np.random.default_rng(3)
+    means = 10 * np.eye(4)[:, :3]
+    rows = means[rng.integers(4, size=4000)] + rng.normal(size=(4000, 3))
+    result = run(rows, n_clusters=(2, 6), max_norm=30.0)
+    assert result.number.chosen == result.model.n_clusters == 4
+
+
+def test_clients_are_protected_and_the_components_are_found():
+    rows, labels = drawn(6000)
+    options = {"privacy_unit": "client", "rows_per_client": 20, "epsilon": 4.0, "max_norm": 15.0}
+    result = run(rows, n_clients=300, **options)
+    assert adjusted_rand_score(labels, result.model.predict(rows)) > 0.8
+
+
+def test_many_columns_have_a_mixture_in_few_directions():
+    rng = np.random.default_rng(4)
+    means = np.zeros((2, 30))
+    means[1, :2] = 6.0
+    labels = rng.integers(2, size=4000)
+    rows = means[labels] + rng.normal(size=(4000, 30))
+    model = run(rows, n_clusters=2, max_norm=30.0).model
+    assert model.covariances_.shape == (2, 30, 30)
+    assert adjusted_rand_score(labels, model.predict(rows)) > 0.95
+    assert np.isfinite(model.score_samples(rows)).all()
+
+
+def test_components_of_a_table_are_described_in_its_units():
+    rows, _ = drawn(3000)
+    tables = [pd.DataFrame(part, columns=["a", "b"]) for part in np.array_split(rows, 3)]
+    schema = "\n".join(f'[columns.{name}]\nkind = "number"\nbounds = [-8.0, 12.0]\n' for name in "ab")
+    strategy = fc.with_schema(PrivateMixture(K, random_state=0), schema, describe=True)
+    result = fc.simulate(strategy, tables, seed=0, progress=False)
+    assert result.clusters.n_clusters == K
+    np.testing.assert_allclose(result.model.predict_proba(tables[0]).sum(axis=1), 1.0)
+    assert np.isfinite(result.model.score_samples(tables[0])).all()
+
+
+# The fit.
+
+
+def test_the_fit_finds_the_mixture_behind_sums_without_noise():
+    rng = np.random.default_rng(0)
+    truth = Mixture("full", np.full(K, 1 / K), MEANS, FACTORS)
+    rows, _ = drawn(5000)
+    start = tied_mixture(np.ones(K), MEANS + 0.3, rows.T @ rows / len(rows), 0.3, 1e-3)
+    normals = normals_for(K, D, 5000, rng)
+    reference = start.as_structure("full")
+    rows, weights = truth.drawn(normals)
+    placed = fc.Frame(np.zeros(D), 30.0).rows(rows)
+    seen = Seen(weights @ reference.moments(placed), np.full(3 * 6, 1e-4), reference.moments)
+    found, _ = fitted([seen], reference, reference, 0.45, 1e7, normals, 30.0, np.zeros((0, 0)))
+    own, other = (MixtureModel(one.weights, one.means, one.covariances, "full") for one in (truth, found))
+    assert weights @ (own.score_samples(rows) - other.score_samples(rows)) < 0.1  # from 12
