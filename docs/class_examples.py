@@ -238,6 +238,7 @@ EXAMPLES = {
     "SpectralModel": _model("FedSC(3)", _PREDICTED),
     "MapModel": _model("FedTSNESums(3)", _PREDICTED),
     "FactorModel": _model("DPFedC(3)", _PREDICTED),
+    "CellModel": _model("PrivateDensity(3, epsilon=None)", _PREDICTED),
     "PrototypeModel": _model("SPPFGCSums(3)", _PREDICTED),
     "SubspaceModel": _model("FedSubspaceClustering(3)", _PREDICTED),
     "EncodedModel": _model("SPPFGCPlus(3, n_pretraining_rounds=1, n_rounds=1)", _PREDICTED),

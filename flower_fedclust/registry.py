@@ -34,6 +34,7 @@ CLASSES = {
     "FedSpeClust": ("strategies.maps.speclust", "fed-speclust"),
     "FedSpeClustSums": ("strategies.maps.speclust", "fed-speclust-sums"),
     "PEMeans": ("strategies.pe_means", "pe-means"),
+    "PrivateDensity": ("strategies.private_density", "private-density"),
     "PrivateKMeans": ("strategies.private_kmeans", "private-kmeans"),
     "PrivateMixture": ("strategies.private_mixture", "private-mixture"),
     "SPPFGCPrivatePrototypes": ("strategies.spp_fgc.spp_fgc", "spp-fgc-private-prototypes"),

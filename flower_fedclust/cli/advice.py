@@ -40,7 +40,7 @@ from flower_fedclust.registry import DEFAULT
 if TYPE_CHECKING:
     from flower_fedclust.checking import AuditResult
     from flower_fedclust.engine import ProtocolStrategy
-    from flower_fedclust.numerics.validity import ClusterNumber
+    from flower_fedclust.numerics.validity import ClusterNumber, PeakNumber
     from flower_fedclust.privacy.report import PrivacyReport
 
 #: The number of clients in a rehearsal.
@@ -278,24 +278,20 @@ def choose_k(
         typer.echo(f"Saved in {number_figure(number, out / 'number.png').parent}", err=as_json)
 
 
-def number_figure(number: ClusterNumber, path: str | Path) -> Path:
-    """Draw the silhouette by the number of clusters, that of one Gaussian, and the stability, as a PNG."""
+def number_figure(number: ClusterNumber | PeakNumber, path: str | Path) -> Path:
+    """Draw the measures by the number of clusters, as a PNG."""
     from flower_fedclust.results.pictures import TEN_COLORS, figure_of, saved_figure
 
     figure = figure_of(7.0, 4.2)
     axes = figure.subplots()
-    curves = (
-        ("silhouette", number.silhouette, TEN_COLORS[0]),
-        ("of one Gaussian", number.of_one_gaussian, "#888888"),
-        ("stability", number.stability, TEN_COLORS[1]),
-    )
-    for name, values, color in curves:
+    curves = number.curves
+    for (name, values), color in zip(curves.items(), (TEN_COLORS[0], "#888888", TEN_COLORS[1]), strict=False):
         axes.plot(number.numbers, values, color=color, marker="o", markersize=4)
         axes.annotate(name, (number.numbers[-1], values[-1]), xytext=(6, 0), textcoords="offset points", va="center")
     index = list(number.numbers).index(number.chosen)
     if number.is_clear:
-        axes.plot([number.chosen], [number.silhouette[index]], color=TEN_COLORS[2], marker="o", markersize=9)
-    axes.set(xlabel="clusters", ylabel="silhouette and stability", ylim=(0, 1.05), xticks=list(number.numbers))
+        axes.plot([number.chosen], [next(iter(curves.values()))[index]], color=TEN_COLORS[2], marker="o", markersize=9)
+    axes.set(xlabel="clusters", ylabel=" and ".join(list(curves)[::2]), ylim=(0, 1.05), xticks=list(number.numbers))
     axes.grid(color="#dddddd", linewidth=0.6)
     axes.margins(x=0.2)
     axes.set_title(number.sentence, fontsize=9, loc="left", wrap=True, parse_math=False)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from flower_fedclust.exact.rows import Frame
 from flower_fedclust.exact.terms import Bound
 from flower_fedclust.models import Model
-from flower_fedclust.numerics.validity import ClusterNumber
+from flower_fedclust.numerics.validity import ClusterNumber, PeakNumber
 from flower_fedclust.privacy.releases import Relation, Release
 from flower_fedclust.tables.description import Clusters
 
@@ -420,7 +420,7 @@ class Outcome:
         The place of each row on a map, by client, if the server finds it rather than the model.
     history : mapping of str to sequence of float
         Values over the rounds, such as an objective, by name.
-    number : ClusterNumber, optional
+    number : ClusterNumber or PeakNumber, optional
         The number of clusters, if the strategy chose it.
     clusters : Clusters, optional
         The description of the clusters, if there is one.
@@ -432,7 +432,7 @@ class Outcome:
     labels: Mapping[str, NDArray[np.intp]] | None = None
     embedding: Mapping[str, NDArray[np.float64]] | None = None
     history: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    number: ClusterNumber | None = None
+    number: ClusterNumber | PeakNumber | None = None
     clusters: Clusters | None = None
     agreement: float | None = None
 

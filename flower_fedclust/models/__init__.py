@@ -1,6 +1,7 @@
 """Models: what a strategy learns. They label rows that were not in the run."""
 
 from flower_fedclust.models.base import Clustered, Model
+from flower_fedclust.models.cells import CellModel
 from flower_fedclust.models.centers import EncodedModel, KMeansModel, SpectralModel
 from flower_fedclust.models.factors import FactorModel
 from flower_fedclust.models.maps import MapModel
@@ -10,6 +11,7 @@ from flower_fedclust.models.subspaces import SubspaceModel
 from flower_fedclust.models.tables import TableModel
 
 __all__ = [
+    "CellModel",
     "Clustered",
     "EncodedModel",
     "FactorModel",

@@ -78,7 +78,7 @@ class Model(ABC):
 
     @abstractmethod
     def predict(self, rows: ArrayLike) -> Labels:
-        """Return the cluster of each row, numbered from 0, of shape (n_rows,).
+        """Return the cluster of each row, numbered from 0 (-1 for noise), of shape (n_rows,).
 
         Parameters
         ----------

@@ -14,11 +14,18 @@ MOST_SCORED_ROWS = 2_000_000
 
 
 def count_table(classes: ArrayLike, clusters: NDArray[np.intp], n_clusters: int) -> dict[str, Counts]:
-    """Count, for every class, the rows in each cluster."""
+    """Count, for every class, the rows in each cluster; noise, with the label -1, is in none."""
     names, index = np.unique(np.asarray(classes), return_inverse=True)
     table = np.zeros((len(names), n_clusters), dtype=np.int64)
-    np.add.at(table, (index, clusters), 1)
+    somewhere = clusters >= 0
+    np.add.at(table, (index.ravel()[somewhere], clusters[somewhere]), 1)
     return {_class_name(name): row for name, row in zip(names.tolist(), table, strict=True)}
+
+
+def cluster_sizes(labels: Sequence[NDArray[np.intp]], n_clusters: int) -> Counts:
+    """Return the number of rows in each cluster; noise, with the label -1, is in none."""
+    together = np.concatenate(labels)
+    return np.bincount(together[together >= 0], minlength=n_clusters)
 
 
 def _class_name(name: Hashable) -> str:

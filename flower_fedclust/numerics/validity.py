@@ -124,10 +124,10 @@ def stability_of(
         sizes = np.maximum(weights + of_counts * rng.standard_normal(weights.shape), 1e-6 * max(weights.max(), 1.0))
         found.append(nearest_center(means, weighted_kmeans(drawn, sizes, n_clusters, rng, n_init=n_init)))
     pairs = combinations(found, 2)
-    return float(np.mean([_rand_index(one, other, weights, n_clusters) for one, other in pairs]))
+    return float(np.mean([weighted_rand_index(one, other, weights, n_clusters) for one, other in pairs]))
 
 
-def _rand_index(one: Labels, other: Labels, weights: Floats, n_clusters: int) -> float:
+def weighted_rand_index(one: Labels, other: Labels, weights: Floats, n_clusters: int) -> float:
     """Return the adjusted Rand index of two clusterings of points that stand for many rows each."""
     table = np.zeros((n_clusters, n_clusters))
     np.add.at(table, (one, other), weights)
@@ -237,3 +237,83 @@ class ClusterNumber:
 
     def _gain(self, index: int) -> float:
         return float(self.silhouette[index] - self.of_one_gaussian[index])
+
+    @property
+    def curves(self) -> dict[str, Sequence[float]]:
+        """What a picture shows for each number."""
+        return {
+            "silhouette": self.silhouette,
+            "of one Gaussian": self.of_one_gaussian,
+            "stability": self.stability,
+        }
+
+
+#: A peak stands out if it rises so many standard deviations above the cell where it meets a higher one; and the number
+#: of peaks is clear if the last of them rises so many times as far as the next peak, or as this least rise.
+CLEAR_PEAK, CLEAR_RATIO, LEAST_RISE = 3.0, 1.75, 2.0
+
+
+@dataclass(frozen=True)
+class PeakNumber:
+    """An estimate of the number of clusters from the peaks of a density."""
+
+    numbers: Sequence[int]
+    #: How far the last of so many peaks rises, in standard deviations; one entry more than there are numbers.
+    rises: Sequence[float]
+
+    @classmethod
+    def of(cls, rises: Floats, numbers: tuple[int, int]) -> Self:
+        """Return the estimate from the rises of all peaks in descending order."""
+        padded = np.concatenate([rises, np.zeros(numbers[1] + 1)])
+        return cls(
+            list(range(numbers[0], numbers[1] + 1)), [float(one) for one in padded[numbers[0] - 1 : numbers[1] + 1]]
+        )
+
+    @property
+    def ratios(self) -> Floats:
+        """How many times as far as the next peak the last of so many rises; 0 if it does not stand out."""
+        rises = np.array(self.rises)
+        return np.where(rises[:-1] >= CLEAR_PEAK, rises[:-1] / np.maximum(rises[1:], LEAST_RISE), 0.0)
+
+    @property
+    def chosen(self) -> int:
+        """The number with the largest ratio; the smallest number if no peak stands out."""
+        return int(self.numbers[int(self.ratios.argmax())])
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether the peaks stand out from the noise and from further peaks."""
+        return bool(self.ratios.max() >= CLEAR_RATIO)
+
+    @property
+    def sentence(self) -> str:
+        """The advice, with its doubt."""
+        index = int(self.ratios.argmax())
+        here, following = self.rises[index], self.rises[index + 1]
+        if not self.ratios.max():
+            return (
+                f"No clear number: no {self.numbers[0]} peaks of the density stand out (the last rises {here:.1f} "
+                f"standard deviations, below {CLEAR_PEAK:g}); take a larger epsilon or more rows. {self.chosen} is the "
+                "smallest number."
+            )
+        said = f"the last of {self.chosen} peaks rises {here:.1f} standard deviations, and the next one {following:.1f}"
+        if not self.is_clear:
+            return f"No clear number: {said}; choose by what the clusters are for."
+        return f"{self.chosen} clusters: {said}."
+
+    @property
+    def curves(self) -> dict[str, Sequence[float]]:
+        """What a picture shows for each number, as a fraction of the largest rise."""
+        largest = max(*self.rises, 1e-12)
+        return {"rise of the last peak, over the largest": [one / largest for one in self.rises[:-1]]}
+
+    def __str__(self) -> str:
+        lines = [f"{n:8d}  {rise:21.1f}" for n, rise in zip(self.numbers, self.rises, strict=False)]
+        return "\n".join(["clusters  rise of the last peak", *lines, "", self.sentence])
+
+    __repr__ = __str__  # what a notebook shows
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields, the number and the advice, ready for JSON."""
+        fields = {"numbers": list(self.numbers), "rises": list(self.rises)}
+        return {**fields, "chosen": self.chosen, "is_clear": self.is_clear, "sentence": self.sentence}

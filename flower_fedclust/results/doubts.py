@@ -19,6 +19,7 @@ from flower_fedclust.engine.replies import LARGEST_PART, of_largest
 from flower_fedclust.engine.rounds import DEVIATIONS
 from flower_fedclust.models import KMeansModel, Model, TableModel
 from flower_fedclust.numerics.kmeans import squared_distances
+from flower_fedclust.numerics.metrics import cluster_sizes
 from flower_fedclust.strategies.common.tables import left_out, why_not
 from flower_fedclust.tables.description import ABOVE, BELOW, MOST_BEYOND, Clusters
 from flower_fedclust.tables.histograms import why_it_hardly_counts
@@ -199,7 +200,7 @@ def _of_rows(n_clusters: int, labels: Sequence[NDArray[np.intp]], metrics: Mappi
         code, words = collapse
         what = "This run found nothing" if code == "one-cluster" else "These clusters explain nothing"
         return [Doubt(code, f"{what}: {words}.", numbers, "rows")]
-    counts = np.bincount(np.concatenate(labels), minlength=n_clusters) if labels else np.empty(0)
+    counts = cluster_sizes(labels, n_clusters) if labels else np.empty(0)
     empty = np.flatnonzero(counts == 0).tolist()
     return [_empty(empty, n_clusters, "rows")] if empty else []
 

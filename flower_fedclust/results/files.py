@@ -24,7 +24,7 @@ from flower_fedclust.engine.rounds import ReleasedSizes
 from flower_fedclust.format import read_stamped, stamp
 from flower_fedclust.models import Model
 from flower_fedclust.numerics.blocks import blocks
-from flower_fedclust.numerics.validity import ClusterNumber
+from flower_fedclust.numerics.validity import ClusterNumber, PeakNumber
 from flower_fedclust.outside import parsing, read_csv, read_json, reading
 from flower_fedclust.privacy.report import PrivacyReport
 from flower_fedclust.results.doubts import Doubt
@@ -296,11 +296,12 @@ def _unless_none(written: Any, read: Callable[[Any], T]) -> T | None:
     return None if written is None else read(written)
 
 
-def _number(written: dict[str, Any]) -> ClusterNumber:
-    """Undo :meth:`ClusterNumber.to_dict`, which writes numbers that are not finite as None."""
-    kept = {one.name: written[one.name] for one in fields(ClusterNumber)}
+def _number(written: dict[str, Any]) -> ClusterNumber | PeakNumber:
+    """Undo ``to_dict`` of a number of clusters, which writes numbers that are not finite as None."""
+    kind = PeakNumber if "rises" in written else ClusterNumber
+    kept = {one.name: written[one.name] for one in fields(kind)}
     found: dict[str, Any] = {name: [math.nan if one is None else one for one in kept[name]] for name in kept}
-    return ClusterNumber(**found)
+    return kind(**found)
 
 
 def _sizes(written: dict[str, Any]) -> ReleasedSizes:

@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from flower_fedclust.engine.rounds import DEVIATIONS
-from flower_fedclust.models import TableModel
+from flower_fedclust.models import CellModel, TableModel
+from flower_fedclust.numerics.metrics import cluster_sizes
 from flower_fedclust.results.result_data import ResultData
 from flower_fedclust.tables.description import SHAPES
 
@@ -95,6 +96,10 @@ def cluster_figure(result: ResultData) -> Figure:
     figure = figure_of(5.2 * len(panels), min(height, 12.0))
     for axes, name in zip(np.ravel(figure.subplots(1, len(panels))), panels, strict=True):
         if name == "plane" and centers is not None:
+            of_rows = model.model if isinstance(model, TableModel) else model
+            if isinstance(of_rows, CellModel):
+                _draw_regions(axes, of_rows)
+                continue
             if model.space == "map":
                 _draw_map(axes, result)
             _draw_plane(axes, centers, shares, moved, colors, model.space)
@@ -119,7 +124,7 @@ def _sizes(result: ResultData, n_clusters: int) -> tuple[Floats, Floats, Floats]
         shares = np.maximum(result.sizes.counts, 0.0) / total
         return shares, np.full(n_clusters, result.sizes.deviation / total), _moved(result, n_clusters)
     if result.labels:
-        counts = np.bincount(np.concatenate(result.labels), minlength=n_clusters)
+        counts = cluster_sizes(result.labels, n_clusters)
         return counts / max(int(counts.sum()), 1), nothing, nothing
     return np.full(n_clusters, 1 / n_clusters), nothing, nothing
 
@@ -189,6 +194,31 @@ def _draw_map(axes: Axes, result: ResultData) -> None:
     of_rows = "rows, by what they sent with noise" if model.stays_with_server else "landmarks"
     what = "rows" if are_rows else of_rows
     axes.set_xlabel(f"{'shading' if len(points) >= DENSE else 'points'}: {len(points):,} {what}", fontsize=8)
+
+
+def _draw_regions(axes: Axes, model: CellModel) -> None:
+    """Draw the cells in the color of their cluster, the denser the darker; of a third direction, the densest cell."""
+    from matplotlib.colors import to_rgb
+
+    shape = (*model.labels_.shape, 1, 1)[:3]
+    density = model.density_.reshape(shape)
+    densest = density.argmax(axis=2)[:, :, None]
+    labels = np.take_along_axis(model.labels_.reshape(shape), densest, 2)[:, :, 0]
+    density = density.max(axis=2)
+    colors = np.array([to_rgb(color) for color in [*group_colors(model.n_clusters), "#888888"]])
+    shade = (0.15 + 0.85 * np.sqrt(density / max(float(density.max()), 1e-12))) * (density > 0) + 0.15 * (density <= 0)
+    image = 1.0 - shade[:, :, None] * (1.0 - colors[labels])
+    low = model.grid_.low + (0.0 if model.directions_.size else model.origin_)
+    ends = np.stack([low, low + model.grid_.width * np.array(model.grid_.shape)], axis=1)
+    second = ends[1] if len(ends) > 1 else np.array([0.0, model.grid_.width])
+    axes.imshow(
+        image.swapaxes(0, 1), origin="lower", extent=(*ends[0], *second), aspect="auto", interpolation="nearest"
+    )
+    named = "direction" if model.directions_.size else "column"
+    columns = list(model.columns_ or [f"{named} {index}" for index in range(3)])
+    axes.set(xlabel=columns[0] if named == "column" else f"{named} 0", title="the regions of the clusters")
+    if len(ends) > 1:
+        axes.set_ylabel(columns[1] if named == "column" else f"{named} 1")
 
 
 def _draw_plane(axes: Axes, centers: Floats, shares: Floats, moved: Floats, colors: list[str], space: str) -> None:

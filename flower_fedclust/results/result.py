@@ -17,7 +17,7 @@ from flower_fedclust.data.federation import ROW
 from flower_fedclust.engine import ClientData, ProtocolStrategy
 from flower_fedclust.models import KMeansModel, Model, TableModel
 from flower_fedclust.numerics.kmeans import kmeans_cost
-from flower_fedclust.numerics.metrics import add_tables, agreement, count_table
+from flower_fedclust.numerics.metrics import add_tables, agreement, cluster_sizes, count_table
 from flower_fedclust.numerics.validity import ClusterSums
 from flower_fedclust.results.doubts import doubts_about, doubts_about_labels, doubts_about_scale
 from flower_fedclust.results.files import read_result, save_result
@@ -63,7 +63,7 @@ class Result(ResultData):
         What the strategy recorded over its rounds (such as an objective), by name.
     doubts : tuple of Doubt
         Reasons to doubt the result, the worst first.
-    number : ClusterNumber, optional
+    number : ClusterNumber or PeakNumber, optional
         The number of clusters, if the strategy chose it.
     sizes : ReleasedSizes, optional
         The number of rows in each cluster, as the run last released it.
@@ -239,7 +239,7 @@ def _metrics(
                 centers = model.cluster_centers_
                 sums = [ClusterSums.of_rows(rows, centers) for rows in _pieces(data)]
                 metrics |= reduce(ClusterSums.__add__, sums).measures(centers)
-    sizes = np.bincount(np.concatenate(labels), minlength=1)
+    sizes = cluster_sizes(labels, 1)
     metrics |= {"largest_cluster": float(sizes.max() / sizes.sum())} if sizes.any() else {}
     tables = [
         count_table(client.labels, clusters, model.n_clusters)

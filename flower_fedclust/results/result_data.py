@@ -15,7 +15,8 @@ from flower_fedclust.data.federation import ROW
 from flower_fedclust.engine import Failure, Traffic
 from flower_fedclust.engine.rounds import ReleasedSizes
 from flower_fedclust.models import Model
-from flower_fedclust.numerics.validity import ClusterNumber
+from flower_fedclust.numerics.metrics import cluster_sizes
+from flower_fedclust.numerics.validity import ClusterNumber, PeakNumber
 from flower_fedclust.privacy.report import PrivacyReport
 from flower_fedclust.results.doubts import Doubt
 from flower_fedclust.tables.description import Clusters
@@ -42,7 +43,7 @@ class ResultData:
     embedding: list[NDArray[np.float64]] = field(default_factory=list)
     history: dict[str, list[float]] = field(default_factory=dict)
     doubts: tuple[Doubt, ...] = ()
-    number: ClusterNumber | None = None
+    number: ClusterNumber | PeakNumber | None = None
     sizes: ReleasedSizes | None = None
     clusters: Clusters | None = None
     row_ids: list[NDArray[Any]] = field(default_factory=list)
@@ -153,7 +154,7 @@ def _guarantee_as_text(report: PrivacyReport) -> str:
 
 
 def _sizes_as_text(result: ResultData) -> str:
-    sizes = np.bincount(np.concatenate(result.labels), minlength=result.model.n_clusters)
+    sizes = cluster_sizes(result.labels, result.model.n_clusters)
     if len(sizes) <= _MOST_SIZES:
         return ", ".join(f"{size:,}" for size in sizes)
     return f"{sizes.min():,} to {sizes.max():,}, and {np.count_nonzero(sizes == 0):,} empty"

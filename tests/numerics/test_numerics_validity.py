@@ -3,7 +3,7 @@ import pytest
 from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_rand_score, calinski_harabasz_score, davies_bouldin_score
 
-from flower_fedclust.numerics.validity import ClusterNumber, ClusterSums, _rand_index, numbers_of, stability_of
+from flower_fedclust.numerics.validity import ClusterNumber, ClusterSums, numbers_of, stability_of, weighted_rand_index
 
 ROWS = np.random.default_rng(0).normal(size=(300, 4)) + 5 * np.eye(4)[np.arange(300) % 4]
 MODEL = KMeans(4, n_init=1, random_state=0).fit(ROWS)
@@ -39,8 +39,8 @@ def test_points_that_stand_for_many_rows_agree_as_these_rows_do():
     one, other, counts = rng.integers(3, size=30), rng.integers(3, size=30), rng.integers(200, 900, size=30)
     other[:15] = one[:15]
     of_rows = adjusted_rand_score(np.repeat(one, counts), np.repeat(other, counts))
-    assert _rand_index(one, other, counts.astype(float), 3) == pytest.approx(of_rows, abs=1e-3)
-    assert _rand_index(one * 0, other * 0, np.ones(30), 3) == 1.0
+    assert weighted_rand_index(one, other, counts.astype(float), 3) == pytest.approx(of_rows, abs=1e-3)
+    assert weighted_rand_index(one * 0, other * 0, np.ones(30), 3) == 1.0
 
 
 def test_clusters_are_stable_where_the_noise_is_small_beside_their_distance():

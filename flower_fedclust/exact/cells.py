@@ -1,0 +1,85 @@
+"""A grid of cells in space, and the cell of each row, compared as integers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flower_fedclust.exact.grid import points_onto_grid
+from flower_fedclust.numerics.checks import DataError
+
+Floats = NDArray[np.float64]
+Labels = NDArray[np.intp]
+
+#: How many cells a grid has about, by its number of columns, and how many at most.
+N_CELLS = {1: 256, 2: 64**2, 3: 24**3}
+MOST_CELLS = 2**16
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Cells of one width in each of one to three columns.
+
+    Parameters
+    ----------
+    low : ndarray of shape (n_columns,)
+        The corner at which the first cell begins.
+    width : float
+    shape : tuple of int
+        The number of cells in each column.
+    """
+
+    low: Floats
+    width: float
+    shape: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        n_columns = len(self.shape)
+        if n_columns not in N_CELLS or min(self.shape) < 1 or math.prod(self.shape) > MOST_CELLS:
+            raise DataError(f"a grid has 1 to 3 columns and 1 to {MOST_CELLS} cells; its shape is {self.shape}.")
+        corners = np.concatenate([self.low, self.low + self.width * np.array(self.shape)])
+        if self.low.shape != (n_columns,) or not np.isfinite(corners).all() or not self.width > 0:
+            raise DataError("a grid needs a finite corner for each column, and a width above 0.")
+
+    @classmethod
+    def over(cls, low: Floats, high: Floats) -> Self:
+        """Return the grid over a box, with about :data:`N_CELLS` cells."""
+        reach, most = high - low, N_CELLS[len(low)]
+        width = math.exp(math.fsum(np.log(reach)) / len(low) - math.log(most) / len(low))
+        width = max(width, float(reach.max()) / most)
+        shape = np.maximum(np.floor(reach / width), 1).astype(int)
+        width = float((reach / shape).max())
+        shape = np.maximum(np.ceil(reach / width - 1e-9), 1).astype(int)
+        return cls((low + high - width * shape) / 2, width, tuple(shape.tolist()))
+
+    def places(self, integers: Floats, exponent: int) -> Labels:
+        """Return each row's cell as an index of the flat grid; rows outside are in the cells at the edge."""
+        found = np.zeros(len(integers), dtype=np.intp)
+        for column, n_cells in enumerate(self.shape):
+            edges = self.low[column] + self.width * np.arange(1, n_cells)
+            found = found * n_cells + parts_of(integers[:, column], edges, exponent)
+        return found
+
+    def nearest(self, points: Floats) -> Labels:
+        """Return the same for points in floats."""
+        last = np.array(self.shape) - 1
+        with np.errstate(over="ignore"):
+            cells = np.clip(np.floor((points - self.low) / self.width), 0, last).astype(np.intp)
+        return np.asarray(np.ravel_multi_index(tuple(cells.T), self.shape), dtype=np.intp)
+
+    def centers(self, places: Labels | None = None) -> Floats:
+        """Return the centers of cells, by default of all, of shape (n_cells, n_columns)."""
+        places = np.arange(math.prod(self.shape)) if places is None else places
+        cells = np.stack(np.unravel_index(places, self.shape), axis=1)
+        return np.asarray(self.low + self.width * (cells + 0.5))
+
+
+def parts_of(integers: Floats, edges: Floats | Sequence[float], exponent: int) -> Labels:
+    """Return the part of a range, between ascending edges, in which each integer lies."""
+    on_grid = points_onto_grid(np.asarray(edges, dtype=np.float64)[:, None], exponent)[:, 0]
+    return np.searchsorted(on_grid, integers, side="right").astype(np.intp, copy=False)

@@ -1,0 +1,259 @@
+"""Clusters of any form from a histogram of cells whose noise is known: kernel, peaks, and two ways to cut."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flower_fedclust.numerics.initialisation import weighted_kmeans
+from flower_fedclust.numerics.kmeans import nearest_center
+from flower_fedclust.numerics.validity import weighted_rand_index
+
+Floats = NDArray[np.float64]
+Labels = NDArray[np.intp]
+
+#: The widths of the Gaussian kernel that are tried, in cells.
+WIDTHS = (0.4, 0.5, 0.6, 0.7, 0.85, 1.0, 1.2, 1.4, 1.7, 2.0, 2.4, 2.8)
+#: The kernel has this part of the width with the least risk, as smoothing joins clusters; and at least this width.
+PART_OF_WIDTH, LEAST_WIDTH = 0.7, 0.5
+#: Without noise, a cell with a smaller density is empty.
+LEAST_DENSITY = 0.1
+#: A group of cells that touch each other counts if its rows exceed this many standard deviations of their noise.
+DEVIATIONS_OF_A_GROUP = 4.0
+#: Peaks decide if each rises this many standard deviations above the cell where it meets a higher one.
+CLEAR_RISE = 2.0
+#: A peak's mass counts up to this part of an average cluster.
+PART_OF_A_CLUSTER = 0.5
+#: A normalized cut leaves out groups of cells with less than this part of an average cluster.
+LEAST_PART = 0.15
+#: Restarts of the k-means of a normalized cut.
+N_INIT = 3
+#: How many other runs are imitated.
+N_OTHER_RUNS = 3
+
+
+class Histogram(NamedTuple):
+    """Noisy numbers of rows in the cells of a grid, and the standard deviation of the noise."""
+
+    counts: Floats
+    deviation: float
+
+    def coarse(self) -> Histogram:
+        """Return the histogram of cells twice as wide."""
+        padded = np.pad(self.counts, [(0, n % 2) for n in self.counts.shape])
+        halves = sum(((n // 2, 2) for n in padded.shape), ())
+        counts = padded.reshape(halves).sum(axis=tuple(range(1, 2 * padded.ndim, 2)))
+        return Histogram(counts, self.deviation * 2 ** (padded.ndim / 2))
+
+
+class Kernel(NamedTuple):
+    """A Gaussian kernel on a grid, and the largest value and sum of squares of its weights."""
+
+    matrices: list[Floats]
+    largest: float
+    squares: float
+
+    @classmethod
+    def of(cls, width: float, shape: tuple[int, ...]) -> Kernel:
+        """Return the kernel of a width in cells."""
+        reach = np.arange(-int(4 * width + 0.5), int(4 * width + 0.5) + 1)
+        weights = np.exp(-0.5 * (reach / width) ** 2)
+        total = float(weights.sum())
+        weights /= total
+        apart = [np.abs(np.subtract.outer(np.arange(n), np.arange(n))) for n in shape]
+        matrices = [np.where(one <= reach[-1], np.exp(-0.5 * (one / width) ** 2) / total, 0.0) for one in apart]
+        return cls(matrices, float(weights.max()) ** len(shape), float((weights**2).sum()) ** len(shape))
+
+    def smooth(self, counts: Floats) -> Floats:
+        """Return the weighted means of neighboring cells."""
+        for axis, matrix in enumerate(self.matrices):
+            counts = np.moveaxis(np.tensordot(matrix, counts, axes=(1, axis)), 0, axis)
+        return counts
+
+
+def width_of(histogram: Histogram) -> float:
+    """Return the width of the kernel, by Stein's unbiased estimate of the risk; rows vary as Poisson numbers do."""
+    counts = histogram.counts
+    variance = counts.size * histogram.deviation**2 + max(float(counts.sum()), 0.0)
+    risks = []
+    for width in WIDTHS:
+        kernel = Kernel.of(width, counts.shape)
+        risks.append(float(((kernel.smooth(counts) - counts) ** 2).sum()) + 2 * kernel.largest * variance)
+    return max(PART_OF_WIDTH * WIDTHS[int(np.argmin(risks))], LEAST_WIDTH)
+
+
+@dataclass(frozen=True)
+class Density:
+    """Smoothed numbers of rows in the cells that are not empty, in descending order."""
+
+    shape: tuple[int, ...]
+    places: Labels  #: The cell of each value, as an index of the flat grid.
+    values: Floats
+    squares: float  #: The sum of the kernel's squared weights.
+    deviation: float  #: Of the noise in a value.
+
+    @classmethod
+    def of(cls, histogram: Histogram, width: float) -> Density:
+        """Smooth a histogram, and leave out cells and groups of cells that noise could have made."""
+        counts, deviation = histogram
+        kernel = Kernel.of(width, counts.shape)
+        smooth, noise = kernel.smooth(counts).ravel(), deviation * float(np.sqrt(kernel.squares))
+        places = np.flatnonzero(smooth > max(noise, LEAST_DENSITY))
+        places = places[np.argsort(-smooth[places], kind="stable")]
+        found = cls(counts.shape, places, smooth[places], kernel.squares, noise)
+        if not len(places) or not deviation:
+            return found
+        group = found.peaks().group
+        sizes = np.bincount(group)
+        is_real = np.bincount(group, counts.ravel()[places]) >= DEVIATIONS_OF_A_GROUP * deviation * np.sqrt(sizes)
+        kept = is_real[group] if is_real.any() else np.ones(len(places), dtype=bool)
+        return cls(counts.shape, places[kept], found.values[kept], kernel.squares, noise)
+
+    def pairs(self) -> tuple[Labels, Labels, Floats]:
+        """Return each pair of neighboring cells, the denser one first, by the rank of their density; and distances."""
+        rank = np.full(np.prod(self.shape), -1, dtype=np.intp)
+        rank[self.places] = np.arange(len(self.places))
+        cells = np.stack(np.unravel_index(self.places, self.shape), axis=1)
+        found = []
+        for offset in np.ndindex(*(3,) * len(self.shape)):
+            step = np.array(offset) - 1
+            if tuple(step) <= (0,) * len(step):
+                continue
+            there = cells + step
+            inside = np.flatnonzero(((there >= 0) & (there < self.shape)).all(axis=1))
+            other = rank[np.ravel_multi_index(tuple(there[inside].T), self.shape)]
+            one, other = inside[other >= 0], other[other >= 0]
+            distance = np.full(len(one), np.sqrt((step**2).sum()))
+            found.append((np.minimum(one, other), np.maximum(one, other), distance))
+        denser, thinner, distances = (np.concatenate(parts) for parts in zip(*found, strict=True))
+        return denser, thinner, distances
+
+    def peaks(self, kept: Labels | None = None) -> Peaks:
+        """Flood the cells from the densest on: groups that meet become one, unless both contain a kept peak."""
+        n_cells = len(self.values)
+        denser, thinner, _ = self.pairs()
+        denser = denser[np.argsort(thinner, kind="stable")]
+        starts = np.searchsorted(np.sort(thinner), np.arange(n_cells + 1)).tolist()
+        is_kept = np.zeros(n_cells, dtype=bool)
+        if kept is not None:
+            is_kept[kept] = True
+        values, near = self.values.tolist(), denser.tolist()
+        top, masses, rises = list(range(n_cells)), list(values), list(values)
+
+        def top_of(cell: int) -> int:
+            while top[cell] != cell:
+                top[cell] = cell = top[top[cell]]
+            return cell
+
+        for cell in range(n_cells):
+            tops = sorted({top_of(other) for other in near[starts[cell] : starts[cell + 1]]})
+            if not tops or is_kept[cell]:
+                continue
+            highest = next((one for one in tops if is_kept[one]), tops[0])
+            top[cell] = highest
+            for one in tops:
+                if one != highest and not is_kept[one]:
+                    rises[one], top[one] = values[one] - values[cell], highest
+                    masses[highest] += masses[one]
+            masses[highest] += values[cell]
+        group = np.array([top_of(cell) for cell in range(n_cells)], dtype=np.intp)
+        summits = np.flatnonzero(np.diff(starts) == 0)  # the cells without a denser neighbor
+        return Peaks(summits, np.array(rises)[summits], np.array(masses)[summits], group)
+
+    def labeled(self, labels: Labels) -> Labels:
+        """Return the label of each cell of the grid; an empty cell, or one with -1, has the nearest cell's."""
+        grid = np.full(self.shape, -1, dtype=np.intp)
+        np.put(grid, self.places, labels)
+        from scipy.ndimage import distance_transform_edt  # slow to import
+
+        nearest = distance_transform_edt(grid < 0, return_distances=False, return_indices=True)
+        return np.asarray(grid[tuple(nearest)])
+
+
+class Peaks(NamedTuple):
+    """The peaks of a density, and the highest cell of the group that each cell is in."""
+
+    tops: Labels  #: The rank of each peak's densest cell.
+    rises: Floats  #: Above the cell where it meets a higher peak, or above 0.
+    masses: Floats  #: The sum of the density down to this cell.
+    group: Labels
+
+
+class Cut(NamedTuple):
+    """The cluster and the density of each cell, and how far each peak rises, in standard deviations, in order."""
+
+    labels: Labels  #: -1 where the density is thin, if asked for.
+    density: Floats  #: In rows; 0 in an empty cell.
+    rises: Floats
+
+
+def cut(histogram: Histogram, n_clusters: int, rng: np.random.Generator, *, thin: bool = False) -> Cut:
+    """Cut the cells into clusters: at the most persistent peaks, or if these are not clear by a normalized cut."""
+    width = width_of(histogram)
+    density = Density.of(histogram, width)
+    if not len(density.places):
+        nothing = np.zeros(density.shape)
+        return Cut((nothing - thin).astype(np.intp), nothing, np.zeros(0))
+    peaks = density.peaks()
+    heights = density.values[peaks.tops]
+    rises = peaks.rises / np.sqrt(density.deviation**2 + heights * density.squares)
+    masses = np.minimum(peaks.masses, PART_OF_A_CLUSTER * float(density.values.sum()) / n_clusters)
+    best = np.argsort(-peaks.rises / heights * masses, kind="stable")[:n_clusters]
+    found = None
+    if len(best) < n_clusters or rises[best].min() < CLEAR_RISE:
+        found = _normalized(histogram.coarse(), width, n_clusters, rng)
+    if found is None:
+        cluster = np.full(len(density.places), -1, dtype=np.intp)
+        cluster[peaks.tops[best]] = np.arange(len(best))
+        labels = density.labeled(cluster[density.peaks(peaks.tops[best]).group])
+    else:
+        for axis in range(found.ndim):
+            found = np.repeat(found, 2, axis=axis)
+        labels = found[tuple(slice(0, n) for n in density.shape)]
+    values = np.zeros(density.shape)
+    np.put(values, density.places, density.values)
+    return Cut(np.where(values > 0, labels, -1) if thin else labels, values, np.sort(rises)[::-1])
+
+
+def agreement_of_another_run(found: Cut, deviation: float, n_clusters: int, rng: np.random.Generator) -> float | None:
+    """Estimate the adjusted Rand index between a cut and that of a run with other noise; None without noise."""
+    if not deviation or not found.density.any():
+        return None
+    indices = []
+    for _ in range(N_OTHER_RUNS):
+        noisy = found.density + deviation * rng.standard_normal(found.density.shape)
+        other = cut(Histogram(noisy, deviation), n_clusters, rng).labels
+        pair = np.maximum(found.labels.ravel(), 0), other.ravel()
+        indices.append(weighted_rand_index(*pair, found.density.ravel(), n_clusters))
+    return float(np.mean(indices))
+
+
+def _normalized(histogram: Histogram, width: float, n_clusters: int, rng: np.random.Generator) -> Labels | None:
+    """Cut the graph of neighboring cells, weighted by the square of the lower density; None if there are too few."""
+    density = Density.of(histogram, width)
+    if not len(density.places):
+        return None
+    n_cells, values = len(density.values), density.values
+    group = density.peaks().group
+    mass = np.bincount(group, values, n_cells)
+    kept = np.flatnonzero(mass[group] >= min(LEAST_PART * values.sum() / n_clusters, mass.max()))
+    if len(kept) <= n_clusters:
+        return None
+    from scipy.linalg import eigh
+
+    denser, thinner, distances = density.pairs()
+    graph = np.zeros((n_cells, n_cells))
+    graph[denser, thinner] = graph[thinner, denser] = values[thinner] ** 2 / distances
+    graph = graph[np.ix_(kept, kept)]
+    least = 1e-7 * graph.sum() / len(kept)
+    scale = 1.0 / np.sqrt(graph.sum(axis=1) + least)
+    graph[np.diag_indices_from(graph)] = least
+    _, vectors = eigh(scale[:, None] * graph * scale, subset_by_index=[len(kept) - n_clusters, len(kept) - 1])
+    vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+    centers = weighted_kmeans(vectors, values[kept], n_clusters, rng, n_init=N_INIT)
+    labels = np.full(n_cells, -1, dtype=np.intp)
+    labels[kept] = nearest_center(vectors, centers)
+    return density.labeled(labels)

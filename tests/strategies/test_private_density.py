@@ -1,0 +1,163 @@
+"""PrivateDensity finds clusters of any shape from one noisy histogram of cells."""
+
+import numpy as np
+import pytest
+from sklearn.datasets import make_blobs, make_circles, make_moons
+from sklearn.metrics import adjusted_rand_score
+
+import flower_fedclust as fc
+from flower_fedclust.exact.cells import Grid
+from flower_fedclust.numerics.density import Histogram, Kernel, cut, width_of
+from flower_fedclust.numerics.validity import PeakNumber
+from flower_fedclust.results.pictures import cluster_figure
+
+MOONS = make_moons(6000, noise=0.07, random_state=0)
+RINGS = make_circles(8000, noise=0.05, factor=0.5, random_state=0)
+
+
+def found(data, epsilon, n_clusters=2, *, n_clients=4, seed=1, **options):
+    rows, labels = data
+    if epsilon is not None:
+        options = {"max_norm": 4.0} | options
+    strategy = fc.PrivateDensity(n_clusters, epsilon=epsilon, **options)
+    return fc.simulate(strategy, np.array_split(rows, n_clients), labels=np.array_split(labels, n_clients), seed=seed)
+
+
+@pytest.mark.parametrize("data", [MOONS, RINGS], ids=["moons", "rings"])
+@pytest.mark.parametrize("epsilon", [None, 3.0])
+def test_shapes_that_k_means_cannot_find_are_found(data, epsilon):
+    result = found(data, epsilon)
+    assert result.metrics["ari"] > 0.98
+    assert np.array_equal(result.model.predict(data[0]), np.concatenate(result.labels))
+    assert (result.privacy.releases == []) == (epsilon is None)
+
+
+def test_bounds_three_times_too_wide_cost_little():
+    assert found(MOONS, 3.0, max_norm=12.0).metrics["ari"] > 0.98
+
+
+def test_the_distribution_of_the_rows_changes_no_bit():
+    order = np.random.default_rng(2).permutation(len(MOONS[0]))
+    again = (MOONS[0][order], MOONS[1][order])
+    first, second = found(MOONS, 3.0).model, found(again, 3.0, n_clients=2).model
+    for one, other in zip(first.to_arrays(), second.to_arrays(), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_rows_of_ten_columns_are_cut_in_three_directions():
+    data = make_blobs(6000, 10, centers=4, cluster_std=2.0, random_state=1)
+    for epsilon in (None, 3.0):
+        result = found(data, epsilon, 4, **({} if epsilon is None else {"max_norm": 64.0}))
+        assert result.metrics["ari"] > 0.99
+        assert result.model.directions_.shape == (10, 3)
+
+
+def test_one_column_and_three_columns():
+    for n_columns in (1, 3):
+        data = make_blobs(
+            3000, n_columns, centers=[[-2.0] * n_columns, [2.0] * n_columns], cluster_std=0.4, random_state=0
+        )
+        assert found(data, 3.0, max_norm=8.0).metrics["ari"] > 0.98
+
+
+def test_many_clients_are_protected_as_wholes():
+    result = found(MOONS, 8.0, n_clients=200, privacy_unit="client", rows_per_client=30)
+    assert "per client" in result.privacy.guarantee()
+    assert result.metrics["ari"] > 0.8
+
+
+def test_the_number_of_clusters_is_found_or_said_to_be_unclear():
+    blobs = make_blobs(5000, 2, centers=[[-2, -2], [2, -2], [0, 2]], cluster_std=0.4, random_state=0)
+    number = found(blobs, 3.0, "auto").number
+    assert number.is_clear
+    assert number.chosen == 3
+    one = np.random.default_rng(0).normal(size=(5000, 2)), np.zeros(5000)
+    result = found(one, 3.0, "auto")
+    assert not result.number.is_clear
+    assert "no-clear-number" in [doubt.code for doubt in result.doubts]
+
+
+def test_a_number_from_peaks_is_saved_and_shown(tmp_path):
+    number = PeakNumber.of(np.array([9.0, 8.0, 7.0, 1.0]), (2, 4))
+    assert number.chosen == 3
+    assert number.rises == [8.0, 7.0, 1.0, 0.0]
+    assert not PeakNumber.of(np.array([9.0, 2.0]), (2, 4)).is_clear
+    assert PeakNumber.of(np.zeros(0), (2, 4)).chosen == 2
+    result = found(MOONS, 3.0, (2, 4))
+    result.save(tmp_path / "run")
+    assert fc.load(tmp_path / "run").number == result.number
+
+
+def test_rows_in_thin_regions_are_noise_on_request(tmp_path):
+    rng = np.random.default_rng(0)
+    clutter = rng.uniform(-3, 3, (300, 2))
+    rows = np.concatenate([MOONS[0], clutter])
+    data = rows, np.concatenate([MOONS[1], np.full(300, 2)])
+    result = found(data, 3.0, label_noise=True)
+    labels = np.concatenate(result.labels)
+    assert (labels[6000:] == -1).mean() > 0.5
+    assert (labels[:6000] == -1).mean() < 0.05
+    assert result.metrics["accuracy"] > 0.9
+    assert not (np.concatenate(found(data, 3.0).labels) == -1).any()
+    result.save(tmp_path / "run")
+    assert np.array_equal(np.concatenate(fc.load(tmp_path / "run").labels), labels)
+    assert cluster_figure(result).axes[0].images
+
+
+def test_rows_outside_count_in_the_cells_at_the_edge():
+    grid = Grid(np.array([0.0, 0.0]), 1.0, (2, 3))
+    rows = np.array([[-9.0, -9.0], [0.5, 1.5], [9.0, 9.0], [1.0, -1.0]])
+    assert grid.places(rows * 2**10, -10).tolist() == grid.nearest(rows).tolist() == [0, 1, 5, 3]
+
+
+def test_nothing_but_noise_gives_one_cluster_or_says_so():
+    empty = cut(Histogram(np.zeros((8, 8)), 5.0), 2, np.random.default_rng(0), thin=True)
+    assert (empty.labels == -1).all()
+    result = found((np.full((50, 2), 0.5), np.zeros(50)), 1.0)
+    assert result.doubts
+    assert found((np.full((50, 2), 0.5), np.zeros(50)), None).model.labels_.min() >= 0
+
+
+def test_a_kernel_keeps_sums_and_knows_its_noise():
+    rng = np.random.default_rng(0)
+    kernel = Kernel.of(1.0, (60, 40))
+    one = np.zeros((60, 40))
+    one[30, 20] = 1.0
+    smooth = kernel.smooth(one)
+    assert smooth.sum() == pytest.approx(1.0)
+    assert smooth.max() == pytest.approx(kernel.largest)
+    assert (smooth**2).sum() == pytest.approx(kernel.squares)
+    # Much noise needs a wide kernel; sharp edges of many rows a narrow one.
+    sharp = np.zeros((60, 40))
+    sharp[10:20, 10:30] = 100.0
+    assert width_of(Histogram(sharp + rng.normal(size=sharp.shape), 1.0)) == 0.5
+    assert width_of(Histogram(sharp / 100 + 5 * rng.normal(size=sharp.shape), 5.0)) > 1.0
+
+
+def test_without_clear_peaks_cells_are_cut_where_the_border_is_thinnest():
+    counts = np.zeros((32, 16))
+    counts[2:14, 2:14] = counts[18:30, 2:14] = 20.0
+    counts[14:18, 6:9] = 20.0  # a bridge as dense as both squares, so that there is one plateau
+    noisy = counts + np.random.default_rng(0).normal(size=counts.shape)
+    labels = cut(Histogram(noisy, 1.0), 2, np.random.default_rng(0)).labels
+    assert len(np.unique(labels[2:14, 2:14])) == len(np.unique(labels[18:30, 2:14])) == 1
+    assert labels[5, 5] != labels[25, 5]
+
+
+@pytest.mark.parametrize(("options", "said"), [({}, "max_norm"), ({"max_norm": 1.0, "origin": [np.nan]}, "origin")])
+def test_impossible_parameters_are_named(options, said):
+    with pytest.raises(ValueError, match=said):
+        fc.simulate(fc.PrivateDensity(2, epsilon=1.0, **options), [MOONS[0]])
+
+
+def test_a_table_is_described_by_its_regions():
+    import pandas as pd
+
+    table = pd.DataFrame(MOONS[0], columns=["east", "north"])
+    schema = {"columns": {name: {"kind": "number", "bounds": [-3, 3]} for name in table}}
+    result = fc.simulate(
+        fc.PrivateDensity(2, epsilon=8.0), [table[:3000], table[3000:]], schema=schema, describe=True, seed=0
+    )
+    assert adjusted_rand_score(np.concatenate(result.labels), MOONS[1]) > 0.98
+    shares = result.clusters.frame.query("what == 'share of rows'")["value"]
+    assert shares.to_numpy() == pytest.approx([0.5, 0.5], abs=0.05)
