@@ -125,16 +125,18 @@ def factors(rows: Floats, Z: Floats, bandwidth: float, regularization: float) ->
     return gaussian_kernel(rows, Z, bandwidth) @ factor_map(Z, bandwidth, regularization)
 
 
-def factor_map(Z: Floats, bandwidth: float, regularization: float, *, steepest: float = math.inf) -> Floats:
+def factor_map(
+    Z: Floats, bandwidth: float, regularization: float, *, nystrom: bool = False, steepest: float = math.inf
+) -> Floats:
     """Return the matrix that turns a row's kernel values with the atoms into its factors.
 
-    ``(K(Z, Z) + lambda I)^-1 K(Z, Z)^(1/2)``; directions in which K(Z, Z) vanishes are left out.
+    ``(K(Z, Z) + lambda I)^-1 K(Z, Z)^(1/2)``, or ``(K(Z, Z) + lambda I)^(-1/2)`` with nystrom; directions in which
+    K(Z, Z) vanishes are left out.
     """
     values, vectors = np.linalg.eigh(gaussian_kernel(Z, Z, bandwidth))
     kept = values > values[-1] * len(values) * np.finfo(float).eps
-    weights = np.divide(
-        np.sqrt(np.maximum(values, 0.0)), values + regularization, out=np.zeros_like(values), where=kept
-    )
+    regularized = np.where(kept, values + regularization, np.inf)
+    weights = np.sqrt(1.0 / regularized if nystrom else np.maximum(values, 0.0) / regularized**2)
     map_: Floats = (vectors * np.minimum(weights, steepest)) @ vectors.T
     return map_
 

@@ -39,6 +39,7 @@ from flower_fedclust.numerics.dictionary import (
     codes,
     curvature,
     dictionary_steps,
+    kernel_root,
     matched_dictionary,
     objective,
     row_gradients,
@@ -336,7 +337,8 @@ class FedSC(DictionaryStrategy, CodesStrategy):
         replies = yield from self._codes(dictionary, frame, rows)
         # Stage II: the reconstructed kernel C K(Z, Z) C', of which each row keeps its largest entries (equation 25).
         C = np.concatenate([reply.arrays[0] for reply in replies])
-        model, by_client = yield from self.cluster_codes(dictionary, C, replies)
+        F = C @ kernel_root(dictionary.atoms, dictionary.bandwidth)
+        model, by_client = yield from self.cluster_factors(dictionary, F, replies)
         return Outcome(model, by_client, history={"objective": objectives})
 
     def _codes(self, dictionary: Dictionary, frame: Frame, rows: str) -> Generator[Round, Any, list[Reply]]:

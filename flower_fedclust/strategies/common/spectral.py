@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +19,7 @@ from flower_fedclust.exact.rows import Frame
 from flower_fedclust.exact.spectral_sums import kernel_values
 from flower_fedclust.models import SpectralModel
 from flower_fedclust.numerics.checks import DataError, warn_of_empty_clusters
-from flower_fedclust.numerics.dictionary import factor_map, kernel_root
+from flower_fedclust.numerics.dictionary import factor_map
 from flower_fedclust.numerics.initialisation import N_RESTARTS
 from flower_fedclust.numerics.kernel import gaussian_kernel, mean_distance
 from flower_fedclust.numerics.spectral import (
@@ -51,11 +52,17 @@ class Dictionary:
     bandwidth: float  #: r of the Gaussian kernel, in the units of the rows.
     regularization: float  #: lambda, added to the diagonal of the atoms' kernel before it is inverted.
     n_rows: float  #: All clients' rows; approximate if there is noise.
+    #: Whether the kernel is reconstructed as ``k (K + lambda I)^-1 k'``, and not from FedSC's codes.
+    nystrom: bool = False
 
     @property
     def kernel(self) -> dict[str, float]:
         """Bandwidth and regularization, as keyword arguments for functions that compute codes and factors."""
         return {"bandwidth": self.bandwidth, "regularization": self.regularization}
+
+    def factor_map(self, atoms: Floats, steepest: float = math.inf) -> Floats:
+        """Return the matrix that turns a row's kernel values with the atoms into its factors."""
+        return factor_map(atoms, **self.kernel, nystrom=self.nystrom, steepest=steepest)
 
     def within(self, frame: Frame) -> Floats:
         """Return the atoms in the coordinates of a frame, on the grid of its rows; its ball moves in atoms outside."""
@@ -150,22 +157,22 @@ class CodesStrategy(ProtocolStrategy):
     n_neighbors: int | None = parameter(None, at_least=1)
     working_memory: float = parameter(64.0, above=0)
 
-    def cluster_codes(
-        self, dictionary: Dictionary, C: Floats, replies: Sequence[Reply]
+    def cluster_factors(
+        self, dictionary: Dictionary, F: Floats, replies: Sequence[Reply]
     ) -> Generator[Round, list[Reply], tuple[SpectralModel, dict[str, Labels]]]:
-        """Cluster rows by their codes C (equations 5, 12 and 25), and send each client the labels of its rows."""
-        Z, bandwidth = dictionary.atoms, dictionary.bandwidth
-        F = C @ kernel_root(Z, bandwidth)
+        """Cluster rows by their factors F (equations 12 and 25), and send each client the labels of its rows."""
         if self.sparsify:
             k = n_neighbors_of(len(F)) if self.n_neighbors is None else self.n_neighbors
-            graph = similarity_graph(F, k, block_entries=max(1, int(self.working_memory * 2**20 / C.itemsize)))
+            graph = similarity_graph(F, k, block_entries=max(1, int(self.working_memory * 2**20 / F.itemsize)))
             embedding = graph_embedding(graph, self.n_clusters, F)
         else:
             embedding = low_rank_embedding(F, self.n_clusters)
         centers, labels = cluster_embedding(embedding, self.n_clusters, self.rng)
-        projection = factor_map(Z, **dictionary.kernel) @ fitted_projection(F, embedding)
+        projection = dictionary.factor_map(dictionary.atoms) @ fitted_projection(F, embedding)
         warn_of_empty_clusters(self.name, np.bincount(labels, minlength=self.n_clusters))
-        return SpectralModel(Z, bandwidth, projection, centers), (yield from send_labels(labels, replies))
+        return SpectralModel(dictionary.atoms, dictionary.bandwidth, projection, centers), (
+            yield from send_labels(labels, replies)
+        )
 
 
 def cluster_embedding(embedding: Floats, n_clusters: int, rng: np.random.Generator) -> tuple[Floats, Labels]:

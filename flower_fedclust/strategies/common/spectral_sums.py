@@ -20,7 +20,6 @@ from flower_fedclust.exact.sums import triangle_to_symmetric
 from flower_fedclust.exact.terms import Term
 from flower_fedclust.models import SpectralModel
 from flower_fedclust.numerics.checks import warn_of_empty_clusters
-from flower_fedclust.numerics.dictionary import factor_map
 from flower_fedclust.numerics.initialisation import weighted_kmeans
 from flower_fedclust.numerics.kmeans import nearest_center
 from flower_fedclust.numerics.spectral import (
@@ -70,7 +69,7 @@ class SpectralSumsStrategy(ClippedStrategy):
         The frame has to have room for the atoms: its ball moves in atoms outside.
         """
         Z, bandwidth = dictionary.within(frame), dictionary.bandwidth
-        to_factors = factor_map(Z, **dictionary.kernel, steepest=STEEPEST_FACTOR)
+        to_factors = dictionary.factor_map(Z, STEEPEST_FACTOR)
         # Degrees D = F (F' 1), and the top eigenvectors of D^-1/2 F F' D^-1/2 from F' D^-1 F.
         question = SpectralSumsClient.factor_sum.asked(Z, to_factors, frame=frame, bandwidth=bandwidth)
         (total,) = yield Sum(question, parts=["factor_sum"])

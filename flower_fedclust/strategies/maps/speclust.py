@@ -61,7 +61,7 @@ class LandmarkKernelStrategy(LandmarkStrategy):
     def dictionary(self, landmarks: Landmarks) -> Dictionary:
         """Return the landmarks as a dictionary of FedSC, whose gamma is 1 / (2 r^2)."""
         bandwidth = 1.0 / math.sqrt(2.0 * landmarks.gamma)
-        return Dictionary(landmarks.points, bandwidth, self.regularization, landmarks.n_rows)
+        return Dictionary(landmarks.points, bandwidth, self.regularization, landmarks.n_rows, nystrom=True)
 
 
 class FedSpeClust(CodedRowsStrategy, LandmarkKernelStrategy, CodesStrategy):
@@ -98,14 +98,11 @@ class FedSpeClust(CodedRowsStrategy, LandmarkKernelStrategy, CodesStrategy):
 
     def protocol(self) -> Protocol:
         """Run Algorithm 3."""
-        from scipy.linalg import pinvh
-
         # Step 1: the landmarks.
         landmarks = yield from self.landmarks()
         dictionary = self.dictionary(landmarks)
         # Step 2: every client sends the kernel values of its rows with the landmarks.
         Y, bandwidth = dictionary.atoms, dictionary.bandwidth
-        W = gaussian_kernel(Y, Y, bandwidth)
         if self.epsilon is None or self.perturb != "kernel":
             question = FedSpeClustClient.landmark_kernel.asked(
                 Y, bandwidth=bandwidth, relative_noise=self.noise_on_codes
@@ -118,11 +115,10 @@ class FedSpeClust(CodedRowsStrategy, LandmarkKernelStrategy, CodesStrategy):
             frame = self._landmark_frame(self.max_norm)
             question = FedSpeClustClient.landmark_kernel_on_grid.asked(Y, *frame.arrays, bandwidth=bandwidth)
             replies = yield Gather(question, parts=["kernel"])
-        # Step 3: C W^-1 are codes of the rows by the landmarks; with W they give the kernel C W^-1 C'.
+        # Step 3: with F = C (W + lambda I)^(-1/2), the kernel C (W + lambda I)^-1 C' is F F'.
         C = np.concatenate([reply.arrays[0] for reply in replies])
-        W[np.diag_indices_from(W)] += self.regularization
         # Step 4: spectral clustering.
-        model, by_client = yield from self.cluster_codes(dictionary, C @ pinvh(W), replies)
+        model, by_client = yield from self.cluster_factors(dictionary, C @ dictionary.factor_map(Y), replies)
         return Outcome(model, by_client, history={"mmd": landmarks.mmds})
 
 

@@ -8,7 +8,9 @@ from sklearn.datasets import load_digits
 from sklearn.metrics import adjusted_rand_score
 
 from flower_fedclust import ClientData, simulate
+from flower_fedclust.numerics.kernel import gaussian_kernel
 from flower_fedclust.strategies.fedsc import FedSC
+from flower_fedclust.strategies.maps.landmarks import Landmarks
 from flower_fedclust.strategies.maps.speclust import (
     FedSpeClust,
     FedSpeClustClient,
@@ -93,6 +95,15 @@ def test_kernel_that_is_flat_or_vanishes_gives_no_nan(gamma, strategy_type):
         assert labels.shape == (len(part),)
         assert labels.min() >= 0
     assert np.isfinite(result.model.projection_).all()
+
+
+def test_factors_reconstruct_the_kernel_of_algorithm_3():
+    rows, Y = CLIENTS[0], RNG.normal(size=(20, 4)) * 3
+    K, W = gaussian_kernel(rows, Y, 2.5), gaussian_kernel(Y, Y, 2.5)
+    for form in FORMS:
+        dictionary = form(3, n_landmarks=20, regularization=0.1).dictionary(Landmarks(Y, 1 / (2 * 2.5**2), 40.0))
+        F = K @ dictionary.factor_map(Y)
+        np.testing.assert_allclose(F @ F.T, K @ np.linalg.inv(W + 0.1 * np.eye(20)) @ K.T, atol=1e-12)
 
 
 def test_same_landmarks_would_give_fedsc_s_clusters():
