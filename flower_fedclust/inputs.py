@@ -424,12 +424,14 @@ class RowsChoice:
         public_rows = public.rows if same else rows_in_order(public, rows.columns or (), "the clients")
         return replace(rows, server_rows=public_rows, server_rows_origin=f"They were read from {self.server_data}.")
 
-    def n_classes(self, read: ReadRows | None = None) -> int | None:
-        """Return how many true classes all rows have, public ones included; None if they are unknown."""
+    def numbers_of_classes(self, read: ReadRows | None = None) -> tuple[int, ...]:
+        """Return how many true classes all rows have, public ones included: each number that a labeling has."""
         rows = (read or self.read()).rows
+        if isinstance(rows, Table) and rows.labelings is not None:
+            return tuple(dict.fromkeys(len(np.unique(one[one > 0])) for one in rows.labelings.T))
         if rows.labels is None:
-            return None
-        return len(np.unique(rows.labels if isinstance(rows, Table) else np.concatenate(rows.labels)))
+            return ()
+        return (len(np.unique(rows.labels if isinstance(rows, Table) else np.concatenate(rows.labels))),)
 
 
 # Values from what a user typed.

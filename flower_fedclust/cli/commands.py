@@ -185,7 +185,9 @@ def compare(
         Path | None, typer.Argument(help="A TOML file with these options as keys; the command line takes precedence.")
     ] = None,
     strategies: Annotated[str | None, typer.Option(help="Strategies separated by commas, or 'all'.")] = None,
-    datasets: Annotated[str | None, typer.Option(help="Data sets, with commas; see 'fedclust datasets'.")] = None,
+    datasets: Annotated[
+        str | None, typer.Option(help="Data sets, with commas; see 'fedclust datasets'. Or suite:BATTERY[/SET].")
+    ] = None,
     data: RowsFile = None,
     client_column: ClientColumn = None,
     label_column: LabelColumn = None,

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flower_fedclust.data.federation import Table
+from flower_fedclust.data.suite import SUITE, read_set, sets_named
 from flower_fedclust.names import look_up
 
 
@@ -66,13 +67,17 @@ def load_dataset(name: str, *, random_state: int = 0, **options: Any) -> Table:
 
 
 def find_dataset(name: str) -> Callable[..., Table]:
-    """Return the function that makes a data set, by its name or as ``module:function``.
+    """Return the function that makes a data set, by its name, as ``suite:BATTERY/SET`` or as ``module:function``.
 
     The function gives a :class:`Table`, or rows of shape (n_rows, n_columns) and labels of shape (n_rows,) or None; it
     may take ``random_state``.
     """
     if ":" not in name:
         return look_up(name, DATASETS, "data set").load
+    if name.startswith(SUITE):
+        if sets_named(name) != [name]:
+            raise ValueError(f"'{name}' is a battery, which only a comparison takes; name a set, {name}/SET.")
+        return functools.partial(read_set, name)
     module, _, function = name.partition(":")
     try:
         found = getattr(importlib.import_module(module), function)

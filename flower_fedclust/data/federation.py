@@ -102,6 +102,9 @@ class Table:
         The name of the ids.
     server_row_ids : ndarray of shape (n_server_rows,), optional
         The ids of the server rows, if they were taken from this table.
+    labelings : ndarray of shape (n_rows, n_labelings), optional
+        Several columns of true classes, in place of labels: integers from 1, and 0 for rows that are not scored. Only
+        a comparison scores with them. The first one spreads the rows over clients.
 
     Raises
     ------
@@ -119,6 +122,7 @@ class Table:
     row_ids: NDArray[Any] | None = None
     id_column: str = ROW
     server_row_ids: NDArray[Any] | None = None
+    labelings: NDArray[np.intp] | None = None
 
     @property
     def row_ids_or_numbers(self) -> NDArray[Any]:
@@ -129,6 +133,11 @@ class Table:
         return f"Table({self.name}: {len(self.rows):,} rows of {self.rows.shape[1]:,} columns)"
 
     def __post_init__(self) -> None:
-        for what, values in (("labels", self.labels), ("owners", self.owners), ("ids", self.row_ids)):
+        for what, values in (
+            ("labels", self.labels),
+            ("owners", self.owners),
+            ("ids", self.row_ids),
+            ("labelings", self.labelings),
+        ):
             if values is not None:
                 _check_length(what, len(values), len(self.rows), f"rows of {self.name}")

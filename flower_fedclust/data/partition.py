@@ -59,7 +59,8 @@ def partition(table: Table, scheme: str, *, n_clients: int | None = None, random
         raise ValueError(
             f"The partition 'column' needs a client for each row, and {table.name} has none; name its client column."
         )
-    if kind in _NEED_LABELS and table.labels is None:
+    classes = table.labels if table.labelings is None else table.labelings[:, 0]
+    if kind in _NEED_LABELS and classes is None:
         raise ValueError(
             f"The partition '{scheme}' needs labels, and {table.name} has none; name its label column or use iid."
         )
@@ -68,7 +69,7 @@ def partition(table: Table, scheme: str, *, n_clients: int | None = None, random
         names = [str(owner) for owner in _classes_and_codes(groups)[0]]
     else:
         names = [str(index) for index in range(_checked_n_clients(n_clients, len(table.rows)))]
-        groups = table.labels if kind in _NEED_LABELS else np.zeros(len(table.rows), dtype=np.intp)
+        groups = classes if kind in _NEED_LABELS else np.zeros(len(table.rows), dtype=np.intp)
         if kind == "k-means":
             if hasattr(table.rows, "iloc"):
                 raise ValueError("The partition 'k-means' is for rows that are numbers; take another for raw tables.")
@@ -168,6 +169,7 @@ def hold_out_server_rows(table: Table, n_rows: int, *, random_state: int = 0) ->
         table,
         rows=take(table.rows, np.flatnonzero(stays)),
         labels=None if table.labels is None else table.labels[stays],
+        labelings=None if table.labelings is None else table.labelings[stays],
         owners=None if table.owners is None else table.owners[stays],
         row_ids=table.row_ids_or_numbers[stays],
         server_row_ids=table.row_ids_or_numbers[~stays],

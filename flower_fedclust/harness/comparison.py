@@ -18,6 +18,7 @@ import numpy as np
 
 from flower_fedclust.data import FederatedRows, find_dataset, read_table
 from flower_fedclust.data.partition import parsed_scheme
+from flower_fedclust.data.suite import SUITE, sets_named
 from flower_fedclust.engine import Entry, ProtocolStrategy
 from flower_fedclust.inputs import (
     SERVER_ROWS_PER_CLUSTER,
@@ -149,17 +150,17 @@ class Comparison:
         """Return the trials, in the order of the table."""
         found = []
         for source in self._sources:
-            n_classes = self._n_classes(source) if self._asks_for_classes else None
-            for partition, asked, strategy in itertools.product(
-                self._partitions_of(source), self._numbers_of_clusters, self.strategies
-            ):
-                if not isinstance(strategy, str) and asked != self._numbers_of_clusters[0]:
+            numbers = self._numbers_of_clusters
+            if self._asks_for_classes:  # then there is no other number
+                numbers = self._numbers_of_classes(source) or numbers
+            for partition, number, strategy in itertools.product(self._partitions_of(source), numbers, self.strategies):
+                if not isinstance(strategy, str) and number != numbers[0]:
                     continue  # an object has a number of clusters of its own
                 for epsilon, point, seed in itertools.product(
                     self._epsilons_of(strategy), self._grid_of(strategy), self.seeds
                 ):
                     choice = self._choice(source, partition, seed)
-                    found.append(self._trial(strategy, choice, asked or n_classes, epsilon, point))
+                    found.append(self._trial(strategy, choice, number, epsilon, point))
         if len({trial.key for trial in found}) < len(found):
             raise ValueError("two strategies are the same; give each once.")
         return found
@@ -236,6 +237,7 @@ class Comparison:
         self, strategy: str, choice: RowsChoice, n_clusters: int | None, epsilon: float | None, variant: str | None
     ) -> str:
         has_several = len(self._numbers_of_clusters) > 1 or len(self.names) < len(self.strategies)
+        has_several |= (choice.dataset or "").startswith(SUITE)  # which may have labelings of several numbers
         several = [f"clusters-{n_clusters}"] if has_several else []
         shown = "none" if epsilon is None else repr(float(epsilon)).removesuffix(".0")
         data = _data_name(choice.dataset or choice.data or choice.given)
@@ -316,13 +318,13 @@ class Comparison:
         own = inspect.signature(find(strategy).strategy).parameters["epsilon"].default
         return (None if own is inspect.Parameter.empty else own,)
 
-    def _n_classes(self, source: Source) -> int | None:
+    def _numbers_of_classes(self, source: Source) -> tuple[int, ...]:
         try:
-            return self._choice(source, "iid", self.seeds[0]).n_classes()
+            return self._choice(source, "iid", self.seeds[0]).numbers_of_classes()
         except ValueError:
             if not isinstance(source, str):
                 raise
-            return None  # Its package is missing: its trials will fail and say so; the others run.
+            return ()  # Its package is missing: its trials will fail and say so; the others run.
 
     def _check_partitions(self) -> None:
         for partition in self.partitions:
@@ -349,7 +351,7 @@ class Comparison:
     def _check_files(self) -> None:
         """Read the user's files once, because every trial needs them."""
         for source in self._sources:
-            if not isinstance(source, str) and self._asks_for_classes and self._n_classes(source) is None:
+            if not isinstance(source, str) and self._asks_for_classes and not self._numbers_of_classes(source):
                 where = _data_name(source)
                 raise ValueError(f"{where} has no known classes to count; give n_clusters, or label_column.")
         if isinstance(self.data, Path) and not self._asks_for_classes:
@@ -489,6 +491,13 @@ def _texts(key: str, value: Any) -> tuple[str, ...]:
     return tuple(dict.fromkeys(_text(key, one) for one in _list(key, value)))
 
 
+def _datasets(key: str, value: Any) -> tuple[str, ...]:
+    """Return the names of data sets; a battery of the suite stands for its sets."""
+    given = _texts(key, value)
+    found = [sets_named(one) if one.startswith(SUITE) else [one] for one in given]
+    return tuple(dict.fromkeys(itertools.chain.from_iterable(found)))
+
+
 def _strategies(key: str, value: Any) -> tuple[Any, ...]:
     given = [one if isinstance(one, ProtocolStrategy) else _text(key, one) for one in _list(key, value)]
     return tuple(strategies()) if given == ["all"] else tuple(dict.fromkeys(given))
@@ -547,7 +556,7 @@ def _grid(key: str, value: Any) -> dict[str, tuple[Any, ...]]:
 
 _READERS: Mapping[str, Callable[[str, Any], Any]] = {
     "strategies": _strategies,
-    "datasets": _texts,
+    "datasets": _datasets,
     "data": _path,
     "client_column": _text,
     "label_column": _text,

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from flower_fedclust.data.suite import SUITE
 from flower_fedclust.format import check_format
 from flower_fedclust.harness.folder import LEFT_OUT, json_object
 from flower_fedclust.numerics.checks import DataError
@@ -149,6 +150,8 @@ MEASURES = {
         Measure("accuracy", "accuracy", share_text, higher_is_better=True, in_papers=True),
         Measure("nmi", "NMI", share_text, higher_is_better=True, in_papers=True),
         Measure("ari", "ARI", share_text, higher_is_better=True, in_papers=True),
+        Measure("nca", "NCA", share_text, higher_is_better=True, in_papers=True),
+        Measure("adjusted_accuracy", "adjusted accuracy", share_text, higher_is_better=True, in_papers=True),
         Measure("cost_per_row", "cost per row", number_text, in_papers=True),
         Measure("silhouette", "silhouette", share_text, higher_is_better=True, in_papers=True),
         Measure("bytes_up", "sent by clients", bytes_text, in_papers=True),
@@ -466,11 +469,11 @@ class ComparisonResults:
     @cached_property
     def scenarios(self) -> list[Scenario]:
         """The trials by data set and partition."""
-        # A single number of clusters, or one for each data set, needs no mention.
+        # A single number of clusters, or one for each data set, needs no mention; a set of the suite may have several.
         has_several = isinstance(self.settings.get("n_clusters"), list)
         found: dict[tuple[str, str, str], list[TrialResult]] = {}
         for trial in self.trials:
-            clusters = trial.text("n_clusters") if has_several else ""
+            clusters = trial.text("n_clusters") if has_several or trial.text("data").startswith(SUITE) else ""
             found.setdefault((trial.text("data"), trial.text("partition"), clusters), []).append(trial)
         return [Scenario(data, how, _contenders(trials), number) for (data, how, number), trials in found.items()]
 

@@ -49,6 +49,7 @@ from flower_fedclust.harness.results import by_remedy
 from flower_fedclust.inputs import ReadRows
 from flower_fedclust.models import TableModel
 from flower_fedclust.numerics.checks import check_integer
+from flower_fedclust.numerics.metrics import best_agreement
 from flower_fedclust.numerics.threads import one_thread
 from flower_fedclust.registry import strategies
 from flower_fedclust.results.files import as_cell
@@ -220,7 +221,7 @@ def _outcome(trial: Trial, row: dict[str, Any], place: Path, read: ReadRows | No
     """Run the strategy, write its result, and return its part of the row."""
     _register(trial)
     read = read or _read(trial)
-    n_clusters = trial.n_clusters or trial.choice.n_classes(read)
+    n_clusters = trial.n_clusters or next(iter(trial.choice.numbers_of_classes(read)), None)
     if n_clusters is None:
         raise ValueError(f"{trial.data} has no known classes to count; give n_clusters.")
     rows = trial.choice.load(n_clusters, needs_server_rows=trial.needs_server_rows, read=read)
@@ -242,7 +243,7 @@ def _outcome(trial: Trial, row: dict[str, Any], place: Path, read: ReadRows | No
     if trial.made is not None:
         options["schema"] = trial.choice.schema
     result = simulate(strategy, rows, **options)
-    scores = _map_scores(result, rows, trial.seed)
+    scores = _map_scores(result, rows, trial.seed) | _suite_scores(result, rows, read, n_clusters)
     result.save(place)
     if rows.labels is not None:
         labeled = zip(rows.names, rows.labels, strict=True)
@@ -277,6 +278,14 @@ def _register(trial: Trial) -> None:
     """Register a strategy that this process may not have; module:Class needs no registration."""
     if trial.made is None and ":" not in trial.strategy:
         strategies().setdefault(trial.strategy, trial.entry)
+
+
+def _suite_scores(result: Result, rows: FederatedRows, read: ReadRows, n_clusters: int) -> dict[str, float]:
+    """Return the scores for the best of several labelings; a row's id is its number in them."""
+    labelings = getattr(read.rows, "labelings", None)
+    if labelings is None or not result.labels or rows.row_ids is None:
+        return {}
+    return best_agreement(labelings[np.concatenate(rows.row_ids)], np.concatenate(result.labels), n_clusters)
 
 
 def _map_scores(result: Result, rows: FederatedRows, seed: int) -> dict[str, float]:

@@ -59,3 +59,39 @@ def agreement(table: Counts) -> dict[str, float]:
         "nmi": float(normalized_mutual_info_score(true, predicted)),
         "ari": float(adjusted_rand_score(true, predicted)),
     }
+
+
+def best_agreement(labelings: NDArray[np.intp], clusters: NDArray[np.intp], n_clusters: int) -> dict[str, float]:
+    """Return each score for the labeling with which it is best; rows with the label 0 are not scored.
+
+    A labeling counts if it has n_clusters classes, or if none has. "nca" is the normalized clustering accuracy: the
+    mean over the classes of the share that is matched; chance is 0 and a perfect match 1 (Gagolewski 2025, earlier
+    called adjusted asymmetric accuracy). "adjusted_accuracy" scales the accuracy in the same way.
+
+    Parameters
+    ----------
+    labelings : ndarray of shape (n_rows, n_labelings)
+    clusters : ndarray of shape (n_rows,)
+    n_clusters : int
+    """
+    tables = []
+    for labels in labelings.T:
+        scored = labels > 0
+        tables.append(add_tables([count_table(labels[scored], clusters[scored], n_clusters)]))
+    alike = [table for table in tables if len(table) == n_clusters] or tables
+    found = [agreement(table) | _adjusted(table) for table in alike]
+    best = {name: max(scores[name] for scores in found) for name in found[0]}
+    largest = max(float(table.sum(axis=1).max() / table.sum()) for table in alike)
+    return best | {"n_classes": len(alike[0]), "largest_class": largest}
+
+
+def _adjusted(table: Counts) -> dict[str, float]:
+    from scipy.optimize import linear_sum_assignment
+
+    def above_chance(shares: NDArray[np.float64], number: int) -> float:
+        matched = float(shares[linear_sum_assignment(shares, maximize=True)].sum())
+        return (matched - 1.0 / number) / (1.0 - 1.0 / number) if number > 1 else 1.0
+
+    by_class = table / np.maximum(table.sum(axis=1, keepdims=True), 1) / len(table)
+    overall = table / table.sum()
+    return {"nca": above_chance(by_class, len(table)), "adjusted_accuracy": above_chance(overall, max(table.shape))}

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
-from flower_fedclust.numerics.metrics import add_tables, agreement, count_table
+from flower_fedclust.numerics.metrics import add_tables, agreement, best_agreement, count_table
 
 SHAPES = [(3, 3), (2, 5), (5, 2), (1, 4), (4, 1), (4, 6)]
 
@@ -76,3 +76,45 @@ def test_tables_with_different_classes_add_up_to_the_table_of_all_rows():
     total = add_tables([count_table(names[part], clusters[part], 4) for part in parts])
     together = np.concatenate(parts)
     np.testing.assert_array_equal(total, table_of(names[together], clusters[together], 4))
+
+
+# Tables of classes by clusters, and what genieclust 1.3.0 gives: normalized clustering accuracy, normalized pivoted
+# accuracy (our adjusted accuracy) and adjusted Rand index.
+GENIECLUST = [
+    ([[5, 1], [2, 8]], [0.6333333333333333, 0.625, 0.35]),
+    ([[10, 2, 1], [0, 7, 3], [4, 4, 20]], [0.5917582417582419, 0.588235294117647, 0.325822744850446]),
+    (
+        [[40, 0, 5, 5], [1, 9, 0, 0], [0, 2, 3, 1], [30, 0, 0, 30]],
+        [0.5666666666666668, 0.5343915343915344, 0.24889138474264616],
+    ),
+]
+
+
+def rows_with(table):
+    classes, clusters = np.indices(np.shape(table))
+    return np.repeat(classes.ravel(), np.ravel(table)) + 1, np.repeat(clusters.ravel(), np.ravel(table))
+
+
+@pytest.mark.parametrize(("table", "expected"), GENIECLUST, ids=["2", "3", "4"])
+def test_normalized_accuracies_are_genieclusts(table, expected):
+    classes, clusters = rows_with(table)
+    scores = best_agreement(classes[:, None], clusters, len(table))
+    assert [scores["nca"], scores["adjusted_accuracy"], scores["ari"]] == pytest.approx(expected, abs=1e-12)
+
+
+def test_rows_with_the_label_0_are_not_scored():
+    classes, clusters = rows_with([[5, 1], [2, 8]])
+    noisy = np.append(classes, np.zeros(50, dtype=int))
+    with_noise = best_agreement(noisy[:, None], np.append(clusters, np.arange(50) % 2), 2)
+    assert with_noise == best_agreement(classes[:, None], clusters, 2)
+
+
+def test_the_best_labeling_with_as_many_classes_as_clusters_counts():
+    clusters = np.repeat([0, 1], 20)
+    labelings = np.column_stack([np.arange(40) % 2 + 1, np.where(np.arange(40) < 30, clusters, 1) + 1, clusters + 1])
+    assert best_agreement(labelings, clusters, 2)["ari"] == 1.0
+    assert best_agreement(labelings[:, :1], clusters, 2)["ari"] < 0.1
+    # A labeling of four classes does not count for two clusters; if none has as many classes, all count.
+    finer = np.column_stack([labelings[:, 0], np.arange(40) // 10 + 1])
+    assert best_agreement(finer, clusters, 2)["ari"] < 0.1
+    assert best_agreement(finer, np.arange(40) // 10 % 3, 3)["ari"] > 0.5
