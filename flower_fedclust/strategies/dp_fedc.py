@@ -125,7 +125,10 @@ class DPFedC(ClippedStrategy):
     n_membership_steps : int, default=10
         Q_1, gradient steps on H in a round.
     n_center_steps : int, default=10
-        Q^: in round t a client takes ``Q_2 = floor(Q^ / t) + 1`` steps on W.
+        Q^: in round t a client takes ``Q_2 = floor(Q^ / t^step_decay) + 1`` steps on W. Theorem 4 needs eta to be at
+        least ``sqrt(6) Q_2`` times L_W; with the paper's own 5 this holds for Q_2 of at most 2.
+    step_decay : float, default=1.0
+        1 as in the paper's algorithm. With 0 Q_2 is constant: the 5 of Table I are ``n_center_steps=4, step_decay=0``.
     batch_size : int, optional
         b, the rows for a step on W; a client with fewer rows takes all. By default 50, as in the paper, and all rows
         with epsilon, because drawing few rows only pays off if the clients have thousands.
@@ -172,6 +175,7 @@ class DPFedC(ClippedStrategy):
     fraction_fit: float = parameter(0.3, above=0, at_most=1)
     n_membership_steps: int = parameter(10, at_least=1)
     n_center_steps: int = parameter(10, at_least=0)
+    step_decay: float = parameter(1.0, at_least=0)
     batch_size: int | None = parameter(None, at_least=1)
     rho: float | Literal["growing", "paper"] = parameter("growing", at_least=0)
     mu_h: float | None = parameter(None, at_least=0)
@@ -329,7 +333,7 @@ class DPFedC(ClippedStrategy):
 
     def _n_center_steps(self, t: int) -> int:
         """Return Q_2 of a round (line 12)."""
-        return self.n_center_steps // t + 1
+        return int(self.n_center_steps / t**self.step_decay) + 1
 
     # Bounds and budget.
 

@@ -41,7 +41,7 @@ class BegunDPFedC(DPFedC):
     client_type = BegunClient
 
 
-def algorithm_1(X, W, H, drawn, *, Q_1=10, Q_hat=10, rho, mu_h, mu_w=0.0, alpha=5.0, update_all=True):
+def algorithm_1(X, W, H, drawn, *, Q_1=10, Q_hat=10, decay=1, rho, mu_h, mu_w=0.0, alpha=5.0, update_all=True):
     """The paper's algorithm with its own axes: samples are columns, X_i (m, n_i), W (m, k), H_i (k, n_i).
 
     ``drawn`` are the clients of each round; minibatches are all samples.
@@ -58,7 +58,7 @@ def algorithm_1(X, W, H, drawn, *, Q_1=10, Q_hat=10, rho, mu_h, mu_w=0.0, alpha=
                 H[i] = np.maximum(H[i] - gradient / gamma, 0)
             W_i = W
             eta = alpha * (np.linalg.eigvalsh(H[i] @ H[i].T)[-1] + mu_w / 2)
-            for _ in range(Q_hat // t + 1):  # (18)
+            for _ in range(Q_hat // t**decay + 1):  # (18)
                 W_i = W_i - (2 * (W_i @ H[i] - X[i]) @ H[i].T + mu_w * W_i) / eta
             if i in S:
                 sent.append(W_i)
@@ -107,12 +107,13 @@ def test_one_client_is_the_pooled_algorithm(rows, options, monkeypatch):
         {"fraction_fit": 0.4, "rho": 1.0, "mu_h": 0.1, "update_all": False},
         {"fraction_fit": 0.6, "rho": 1.0, "mu_h": 0.1, "n_membership_steps": 3, "n_center_steps": 2},
         {"fraction_fit": 1.0, "rho": 1.0, "mu_h": 0.1, "n_center_steps": 0},
+        {"fraction_fit": 1.0, "rho": 1.0, "mu_h": 0.1, "n_center_steps": 4, "step_decay": 0},
     ],
 )
 def test_several_clients_are_algorithm_1_with_the_clients_that_were_drawn(options):
     strategy_type, _, messages = watched(BegunDPFedC)
     result = simulate(strategy_type(3, n_rounds=9, init=W_0, batch_size=999, random_state=4, **options), CLIENTS)
-    names = {"fraction_fit": None, "step_scale": "alpha", "n_membership_steps": "Q_1", "n_center_steps": "Q_hat"}
+    names = {"step_scale": "alpha", "n_membership_steps": "Q_1", "n_center_steps": "Q_hat", "step_decay": "decay"}
     papers = {names.get(name, name): value for name, value in options.items() if name != "fraction_fit"}
     W, H = by_the_paper(CLIENTS, drawn_by_round(result), **papers)
     np.testing.assert_allclose(result.model.components_, W, rtol=1e-6, atol=1e-8)
