@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.preprocessing import FunctionTransformer, QuantileTransformer, StandardScaler
 
 import flower_fedclust as fc
 from flower_fedclust.exact.terms import powers
@@ -87,12 +88,34 @@ def test_without_noise_the_figures_are_those_of_pandas(tables, preparation):
     assert SCHEMA.columns["sex"].categories[int(found["sex"].fill)] == pooled["sex"].mode()[0]
 
 
-def test_the_transformers_of_scikit_learn_give_the_same_rows(tables, preparation):
-    rows = preparation.transform(tables[0])
-    np.testing.assert_allclose(preparation.transformer_.transform(tables[0]), rows, atol=1e-9)
-    columns = preparation.transformer_["columns"].named_transformers_
-    assert columns["height"]["scale"].mean_[0] == preparation.figures["height"].center
-    assert list(columns["blood"]["values"].categories_[0]) == ["A", "B", "0", "missing"]
+def test_each_column_is_prepared_as_scikit_learn_would(tables, preparation):
+    table, figures = tables[0], preparation.figures
+    rows = pd.DataFrame(preparation.transform(FunctionTransformer().transform(table)), columns=preparation.names)
+
+    height = table["height"].astype(float).fillna(figures["height"].center)
+    height = height.clip(figures["height"].low, figures["height"].high)
+    scaler = StandardScaler().fit(np.array([[-1.0], [1.0]]) * figures["height"].spread + figures["height"].center)
+    np.testing.assert_allclose(rows["height"], scaler.transform(height.to_numpy()[:, None])[:, 0], atol=1e-9)
+
+    income = np.log1p(table["income"]).clip(figures["income"].low, figures["income"].high)
+    expected = 2.0 * (income - figures["income"].center) / figures["income"].spread
+    np.testing.assert_allclose(rows["income"], expected, atol=1e-9)
+
+    ranks = QuantileTransformer(n_quantiles=2).fit(np.array([[0.0], [1.0]]))
+    ranks.quantiles_, ranks.references_ = np.array(figures["rank"].quantiles)[:, None], np.array(figures["rank"].ranks)
+    expected = 2.0 * ranks.transform(table["rank"].to_numpy(dtype=float)[:, None])[:, 0] - 1.0
+    np.testing.assert_allclose(rows["rank"], expected, atol=1e-9)
+
+    blood = pd.get_dummies(table["blood"].fillna("missing"), prefix="blood", prefix_sep="=", dtype=float)
+    np.testing.assert_allclose(rows[blood.columns], blood * np.sqrt(0.5), atol=1e-9)
+
+    stage = table["stage"].map({"I": -1.0, "II": 0.0, "III": 1.0}).fillna(figures["stage"].fill - 1.0)
+    np.testing.assert_allclose(rows["stage"], stage, atol=1e-9)
+
+    sex = table["sex"].map({"f": -1.5, "m": 1.5}).fillna(3.0 * figures["sex"].fill - 1.5)
+    np.testing.assert_allclose(rows["sex=m"], sex, atol=1e-9)
+
+    np.testing.assert_allclose(rows["depth is missing"], table["depth"].isna() - 0.5, atol=1e-9)
 
 
 def test_a_row_does_not_depend_on_the_rows_beside_it(tables, preparation):
