@@ -109,7 +109,7 @@ def cluster_figure(result: ResultData) -> Figure:
                 axes.set_xlabel("% of the rows, counted from labels, which no guarantee covers")
         elif profile is not None:
             _draw_profile(figure, axes, *profile)
-    figure.suptitle(f"{result.strategy}: {len(shares)} clusters", parse_math=False)
+    figure.suptitle(f"{result.strategy}: {len(shares)} clusters", x=0.01, ha="left", weight="bold", parse_math=False)
     return figure
 
 
