@@ -18,6 +18,7 @@ from flower_fedclust.engine import Entry, Protocol, Sum, parameter
 from flower_fedclust.engine.by_row import by_row
 from flower_fedclust.engine.parts import Part
 from flower_fedclust.engine.rounds import Outcome, Question, Round, Total
+from flower_fedclust.exact.grid import unit_exponent
 from flower_fedclust.exact.mixtures import (
     Structure,
     in_two_parts,
@@ -60,6 +61,10 @@ AUTO: tuple[Structure, ...] = ("full", "diag", "tied")
 LARGEST_NOISE = 0.5
 #: With noise, a mixture lies in so many directions at most; or in as many as there are components, if these are more.
 MOST_COLUMNS = 12
+#: A mixture has so many numbers at most: more components have fewer directions, and "auto" then has no "full".
+MOST_NUMBERS = 1200
+#: The fit uses the sums of EM, and of what was released before them the last so many numbers.
+MOST_VALUES = 2000
 #: The part of the rows whose vectors are not clipped, if they are as the mixture says.
 NOT_CLIPPED = 0.45
 #: How much the covariances of components differ from each other, by the priors that are tried.
@@ -94,8 +99,9 @@ class PrivateMixture(PrivateKMeans):
     Notes
     -----
     With noise and more than twelve columns (or components, if these are more), the components differ only in the
-    directions in which the rows spread most; elsewhere all rows have one variance. A component that vanishes in the
-    noise is dropped.
+    directions in which the rows spread most; elsewhere all rows have one variance. Where that would still take more
+    than 1,200 numbers, "auto" leaves "full" out, and there are fewer directions. A component that vanishes in the noise
+    is dropped, and the result says so in a doubt. Without noise, EM ends when nothing changes, or after 500 steps.
 
     References
     ----------
@@ -124,14 +130,14 @@ class PrivateMixture(PrivateKMeans):
             return (yield from self._em())
         notes: list[tuple[Round, Total]] = []
         space, fine, number, centers, weights = yield from _noted(self._found(), notes)
-        search = Search(space, len(centers), self.rng)
-        for asked, received in notes[-3:]:
+        search = Search(space, len(centers), self._structures, self.rng)
+        for asked, received in search.used(notes):
             search.note(asked, received, self._n_units(received, space.n_rows))
         starts = [(centers, weights)]
         for _ in range(N_OTHER_STARTS):
             others = clustered(fine.means, np.maximum(fine.counts, 1.0), len(centers), self.rng, n_init=1)
             starts.append((others, weight_of(fine.means, np.maximum(fine.counts, 1.0), others)))
-        mixture = search.begin(starts, self._structures)
+        mixture = search.begin(starts)
         deviation = 0.0
         for step in range(N_STEPS):
             question, scale = self._expectation(search, mixture)
@@ -151,7 +157,7 @@ class PrivateMixture(PrivateKMeans):
         of_clients = self.privacy_unit == "client"
         n_units = len(self.client_names) if of_clients else search.space.n_rows
         scale = math.sqrt(max(mixture.means.shape[1] / 2, 1.0))
-        for structure in self._structures[:2]:
+        for structure in search.structures[:2]:
             asked = mixture.as_structure(structure)
             bound, of_means = search.norms(asked, scale, self.rows_per_client if of_clients else 0)
             noise = self.noise_of("moments", of_means if of_clients else bound)
@@ -181,11 +187,15 @@ class PrivateMixture(PrivateKMeans):
         means = centers_of(sums, counts, fallback=last.arrays[0])
         structure = self._structures[0] if self.covariance_type != "auto" or d <= FULL_COLUMNS else "diag"
         mixture = tied_mixture(counts, means, moment, 0.0, least).as_structure(structure)
+        change = math.inf
         for _ in range(N_EM_ROUNDS):
             question = PrivateMixtureClient.exact_expectation.asked(*mixture.arrays, frame=frame, structure=structure)
             moments, rest = yield Sum(question)
             former, mixture = mixture, mixture.maximized(moments + rest, least)
-            if np.abs(mixture.since(former)).max() < TOLERANCE:
+            before, change = change, float(np.abs(mixture.since(former)).max())
+            # Clients use the nearest points of their grid, so changes of less than a unit need not end.
+            unit = math.ldexp(float(np.abs(former.arrays[1]).max()), unit_exponent(frame.radius))
+            if change < TOLERANCE or before <= change < unit:
                 break
         model = MixtureModel(mixture.weights, frame.leave(mixture.means), mixture.covariances, structure)
         return Outcome(model, number=found.number if isinstance(found, Outcome) else None)
@@ -221,13 +231,20 @@ class Search:
     It takes place in the columns, or in the directions in which rows spread most if there are many columns.
     """
 
-    def __init__(self, space: Space, n_components: int, rng: np.random.Generator) -> None:
+    def __init__(
+        self, space: Space, n_components: int, structures: Sequence[Structure], rng: np.random.Generator
+    ) -> None:
         self.space, self.rng = space, rng
         self.seen: list[Seen] = []
         d = len(space.directions)
         n_directions = (
             d if d <= MOST_COLUMNS else min(max(space.n_above, space.n_inside), max(MOST_COLUMNS, space.n_inside))
         )
+        if len(structures) > 1 and n_numbers(structures[0], n_components, n_directions) > MOST_NUMBERS:
+            structures = structures[1:]
+        while n_directions > 1 and n_numbers(structures[0], n_components, n_directions) > MOST_NUMBERS:
+            n_directions -= 1
+        self.structures = structures
         #: The directions of the mixture; without an entry: all columns.
         self.directions = np.zeros((0, 0))
         if n_directions < d:
@@ -239,22 +256,28 @@ class Search:
         self.n_components = n_components
         self.normals = normals_for(n_components, n_directions, space.n_rows, rng)
 
-    def begin(self, starts: Sequence[tuple[Floats, Floats]], structures: Sequence[Structure]) -> Mixture:
+    def used(self, notes: Sequence[tuple[Round, Total]]) -> list[tuple[Round, Total]]:
+        """Return the last three sums, or fewer if these have many numbers."""
+        sizes = np.cumsum([sum(one.size for one in received) for _, received in notes[:-4:-1]])
+        return list(notes[-max(int((sizes <= MOST_VALUES).sum()), 1) :])
+
+    def begin(self, starts: Sequence[tuple[Floats, Floats]]) -> Mixture:
         """Return the mixture from the most probable of some centers with weights; the first structure comes first."""
         found = []
         for centers, weights in starts:
             moment, means = np.diag(self.values), np.zeros((len(centers), len(self.values)))
-            means[:, : self.space.n_inside] = centers
+            n_known = min(self.space.n_inside, len(self.values))
+            means[:, :n_known] = centers[:, :n_known]
             if not self.directions.size:
                 basis = self.space.directions
                 moment, means = basis @ moment @ basis.T, means @ basis.T
-            first = tied_mixture(weights, means, moment, LEAST_OF_MEAN, self.least).as_structure(structures[0])
+            first = tied_mixture(weights, means, moment, LEAST_OF_MEAN, self.least).as_structure(self.structures[0])
             found.append((*self._fitted(first, first, DIFFERENCES[0]), first))
         self.mixture, _, first = max(found, key=lambda one: one[1])
         #: The means of the priors, and how much covariances differ by them.
         self.references = [
             (first.as_structure(structure), difference)
-            for structure in structures
+            for structure in self.structures
             for difference in (DIFFERENCES[:1] if structure == "tied" else DIFFERENCES)
         ]
         return self.mixture
@@ -322,6 +345,12 @@ class Search:
             means, covariances = means @ basis.T, basis @ covariances @ basis.T + outside
         weights = mixture.weights[kept] / mixture.weights[kept].sum()
         return MixtureModel(weights, self.space.frame.leave(means), covariances, mixture.structure)
+
+
+def n_numbers(structure: Structure, k: int, d: int) -> int:
+    """Return how many numbers a mixture of k components in d directions has."""
+    whole, of_all = d * (d + 1) // 2, k * (1 + d)
+    return of_all + {"full": k * whole, "diag": k * d, "spherical": k, "tied": whole}[structure]
 
 
 def _of_rows(question: Question) -> Callable[[Rows], Floats] | None:

@@ -38,7 +38,9 @@ def test_without_noise_it_is_scikit_learn_from_the_same_start(structure, monkeyp
         return starts[-1]
 
     monkeypatch.setattr(private_mixture, "tied_mixture", kept)
-    model = run(rows, epsilon=None, covariance_type=structure).model
+    result = run(rows, epsilon=None, covariance_type=structure)
+    model = result.model
+    assert result.traffic[-1].round < 100  # it has converged
     start = starts[0].as_structure(structure)
     origin = rows.mean(axis=0)
     covariances = start.covariances
@@ -71,6 +73,46 @@ def test_components_that_vanish_in_noise_are_dropped_with_a_doubt():
     result = run(drawn(150)[0], n_clusters=8, max_norm=15.0)
     assert result.model.n_clusters < 8
     assert [doubt.numbers["sought"] for doubt in result.doubts if doubt.code == "dropped"] == [8]
+
+
+@pytest.mark.parametrize("structure", ["full", "diag", "spherical", "tied"])
+def test_one_row_adds_at_most_the_bound_to_all_moments_together(structure):
+    rng, bound = np.random.default_rng(1), 0.7
+    strategy = PrivateMixture(K, max_norm=30.0)
+    mixture = Mixture("full", np.full(K, 1 / K), MEANS, FACTORS).as_structure(structure)
+    frame, told = fc.Frame(np.zeros(D), 30.0), {"structure": structure, "scale": 2.0, "bound": bound}
+    expectation = strategy.client_type.expectation.function
+    for scale in (1e-3, 1.0, 1e3):
+        for row in rng.normal(size=(20, 1, D)) * scale:
+            term = expectation(frame.rows(row), *mixture.arrays, np.zeros((0, 0)), **told)
+            assert np.linalg.norm(term.array.values) <= bound
+            assert term.bound.l2 == bound
+            # Nearly all of it is used: every row of this mixture has a longer vector.
+            assert np.linalg.norm(term.array.values) > 0.99 * bound
+
+
+@pytest.mark.parametrize("covariance_type", ["auto", "full", "spherical", "tied"])
+def test_a_constant_column_and_rows_that_are_all_equal_give_positive_covariances(covariance_type):
+    rows = drawn(300)[0]
+    rows[:, 1] = 2.5
+    for table in (rows, np.full((40, D), 1.5)):
+        for epsilon in (None, 1.0, 1000.0):
+            model = run(table, 2, epsilon=epsilon, covariance_type=covariance_type, max_norm=20.0).model
+            covariances = model.covariances_
+            assert ((np.linalg.eigvalsh(covariances) if covariances.ndim == 3 else covariances) > 0).all()
+            assert np.isfinite(model.score_samples(table)).all()
+
+
+def test_many_components_have_simpler_covariances_and_fewer_directions():
+    space = private_mixture.Space(fc.Frame(np.zeros(60), 1.0), 1e4, np.ones(60), np.eye(60), 60, 50, np.ones(50), 60.0)
+    rng = np.random.default_rng(0)
+    auto = private_mixture.Search(space, 50, private_mixture.AUTO, rng)
+    full = private_mixture.Search(space, 50, ("full",), rng)
+    assert auto.structures == ("diag", "tied")
+    assert len(auto.values) > len(full.values) > 1
+    for search in (auto, full):
+        sizes = 50, len(search.values)
+        assert private_mixture.n_numbers(search.structures[0], *sizes) <= private_mixture.MOST_NUMBERS
 
 
 def test_the_number_of_components_can_be_chosen():

@@ -28,8 +28,10 @@ OF_WEIGHTS, OF_MEANS, OF_ALL = 0.5, 0.6, 0.5
 LONGEST_STEP = 0.5
 #: How often the noise of the sums is computed, and how many steps follow.
 N_PASSES, N_STEPS = 2, 10
+#: With more damping a step changes next to nothing.
+MOST_DAMPING = 10.0
 #: Rows that the server draws for each component, and in all.
-FEWEST_DRAWN, MOST_DRAWN = 500, 10_000
+FEWEST_DRAWN, MOST_DRAWN = 100, 10_000
 
 
 @dataclass(frozen=True)
@@ -238,8 +240,9 @@ def fitted(
         values = np.concatenate([one.of_rows(rows) for one in seen], axis=1)
         return rows, weights, values, weights @ values
 
-    mixture, damping, evidence = start, 1e-3, -math.inf
+    mixture, evidence = start, -math.inf
     for _ in range(N_PASSES):
+        damping = 1e-3
         rows, weights, values, mean = expected(mixture)
         values -= mean
         spread = (values * weights[:, None]).T @ values * (1.0 / n_rows + 1.0 / len(values))
@@ -257,7 +260,9 @@ def fitted(
                 if gain < 0.01:
                     break
             else:
-                damping *= 30
+                damping = max(30 * damping, 0.03)
+                if damping > MOST_DAMPING:
+                    break
             step = np.linalg.solve(curvature + damping * np.diag(np.diag(curvature)), gradient)
             mixture = kept.moved(np.asarray(step, dtype=np.float64))
             rows, weights, values, mean = expected(mixture)
