@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
+import gzip
 import importlib
 import importlib.util
 import inspect
 import math
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -252,6 +254,52 @@ def mnist_5k() -> Table:
     return Table(rows=table[:, :-1] / 255.0, labels=table[:, -1].astype(np.int64), name="mnist-5k")
 
 
+def fashion_mnist(
+    *, folder: str | Path = "/usr/share/datasets/fashion-mnist", n_rows: int | None = None, random_state: int = 0
+) -> Table:
+    """Read Fashion-MNIST, or MNIST, from a folder with its four idx files, divided by 255 into [0, 1].
+
+    Parameters
+    ----------
+    folder : str or Path
+        A folder with train-images-idx3-ubyte, train-labels-idx1-ubyte and the two t10k files, or the same with .gz. By
+        default the folder of Debian's package dataset-fashion-mnist.
+    n_rows : int, optional
+        How many rows to draw; by default all, in the order of the files.
+    """
+    rows, labels = (
+        np.concatenate([_idx_array(Path(folder), f"{part}-{kind}-ubyte", n_axes) for part in ("train", "t10k")])
+        for kind, n_axes in (("images-idx3", 3), ("labels-idx1", 1))
+    )
+    if len(rows) != len(labels):
+        raise ValueError(f"{folder}: there are {len(rows)} images, but {len(labels)} labels.")
+    if n_rows is not None:
+        _check_at_least("n_rows", n_rows, 1)
+        if n_rows > len(rows):
+            raise ValueError(f"n_rows={n_rows} is too large: {folder} has {len(rows)} images.")
+        drawn = np.random.default_rng(random_state).choice(len(rows), n_rows, replace=False)
+        rows, labels = rows[drawn], labels[drawn]
+    return Table(rows=rows.reshape(len(rows), -1) / 255.0, labels=labels.astype(np.int64), name="fashion-mnist")
+
+
+def _idx_array(folder: Path, name: str, n_axes: int) -> NDArray[np.uint8]:
+    """Return the bytes of an idx file, which may be compressed: a header with the lengths of the axes, then entries."""
+    path = next((path for path in (folder / f"{name}.gz", folder / name) if path.is_file()), None)
+    if path is None:
+        raise ValueError(
+            f"There is no {name}.gz in {folder}; install Debian's package dataset-fashion-mnist, or give the option "
+            "'folder' with the four files."
+        )
+    try:
+        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        shape = np.frombuffer(content, ">u4", n_axes, offset=4)
+        if content[:4] != bytes([0, 0, 8, n_axes]):
+            raise ValueError
+        return np.frombuffer(content, np.uint8, offset=4 + 4 * n_axes).reshape(shape)
+    except (OSError, EOFError, zlib.error, ValueError):
+        raise ValueError(f"{path} is not a whole idx file of bytes with {n_axes} axes; copy it again.") from None
+
+
 def orl_faces() -> Table:
     """Return the ORL faces (Samaria and Harter 1994), divided by 255 into [0, 1], ten photographs of each person.
 
@@ -309,6 +357,9 @@ _ENTRIES = {
     ),
     "mnist-5k": DatasetEntry(
         mnist_5k, "MNIST, 500 of each digit, in [0, 1]: 5,000 rows, 784 columns, 10 classes (extra: mnist)"
+    ),
+    "fashion-mnist": DatasetEntry(
+        fashion_mnist, "Clothes, in [0, 1]: 70,000 rows, 784 columns, 10 classes (Debian's dataset-fashion-mnist)"
     ),
     "orl-faces": DatasetEntry(
         orl_faces, "Faces of 40 people, in [0, 1]: 400 rows, 10,304 columns, 40 classes (extra: faces)"

