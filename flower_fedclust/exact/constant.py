@@ -12,6 +12,9 @@ from numpy.typing import NDArray
 Ts = TypeVarTuple("Ts")
 R = TypeVar("R")
 
+#: How many results are kept with the arrays that they were made of.
+MOST_KEPT = 16
+
 
 def is_constant(array: NDArray[Any]) -> bool:
     """Tell whether an array and its base are read-only; arrays of messages are views of bytes."""
@@ -31,22 +34,25 @@ def array_key(*arrays: NDArray[Any]) -> tuple[tuple[str, tuple[int, ...], bytes]
 def made_once(function: Callable[[NDArray[Any], *Ts], R]) -> Callable[[NDArray[Any], *Ts], R]:
     """Make a function remember its results for the last arrays with the same entries.
 
-    It recognizes the last immutable array without reading it.
+    It recognizes the last immutable arrays without reading them.
     """
-    last: tuple[NDArray[Any], tuple[*Ts], R] | None = None
+    last: dict[tuple[Any, ...], tuple[NDArray[Any], R]] = {}
 
     @functools.lru_cache(maxsize=8)
     def made(given: bytes, dtype: str, shape: tuple[int, ...], *args: *Ts) -> R:
         return function(np.frombuffer(given, dtype).reshape(shape), *args)
 
     def kept(array: NDArray[Any], *args: *Ts) -> R:
-        nonlocal last
-        found = last  # read once, because another thread may replace it
-        if found is not None and found[0] is array and found[1] == args:
-            return found[2]
+        # Views of one message are other objects each time, in the same place.
+        place = (array.__array_interface__["data"][0], array.shape, array.strides, array.dtype.str, args)
+        found = last.get(place)
+        if found is not None and is_constant(array):
+            return found[1]
         result = made(array.tobytes(), array.dtype.str, array.shape, *args)
         if is_constant(array):
-            last = array, args, result
+            if len(last) >= MOST_KEPT:
+                last.clear()
+            last[place] = array, result  # the array keeps its place
         return result
 
     functools.update_wrapper(kept, function)

@@ -20,25 +20,26 @@ from flower_fedclust.engine.rounds import Round, Sent, Sum, Total
 from flower_fedclust.exact.rows import Frame, Rows
 from flower_fedclust.exact.sums import directions_onto_grid, random_directions, triangle_to_symmetric
 from flower_fedclust.exact.terms import Term, at, products, side_by_side, sketched_products
-from flower_fedclust.numerics.kmeans import centers_of
+from flower_fedclust.numerics.kmeans import centers_of, squared_distances
 from flower_fedclust.strategies.common.frame import FrameClient
 
 Floats = NDArray[np.float64]
 
-#: The number of cells for each cluster, the fewest and the most cells; but no fewer than four for each cluster.
-CELLS_FOR_A_CLUSTER, FEWEST_CELLS, MOST_CELLS = 20, 100, 4000
+#: The number of cells for each cluster, the fewest and the most cells; but no fewer than three for each cluster.
+CELLS_FOR_A_CLUSTER, FEWEST_CELLS, MOST_CELLS, LEAST_FOR_A_CLUSTER = 20, 100, 600, 3
 #: In how many rounds space is split.
 N_SPLITS = 3
 #: How far new points are from the mean that they split, as a fraction of the rows' reach.
 BESIDE = 2.0**-20
-#: Nearest points are sought in as many directions as there are clusters, or in this many if that is more.
-N_DIRECTIONS = 64
+#: Nearest cells are sought in as many directions as there are clusters, but in at least and at most so many.
+N_DIRECTIONS, MOST_DIRECTIONS = 64, 128
 #: Beyond so many columns, sums of outer products are sketched by so many random directions.
 MOST_COLUMNS, N_SKETCHED = 500, 200
 #: Restarts of the k-means of cells; fewer, but not below the second number, if they multiply more than this in all.
-N_RESTARTS, FEWEST_RESTARTS, MOST_WORK = 200, 20, 4e9
-#: How many starts take each of the Lloyd steps together; if their centers have more entries than this, only ten.
-N_STARTS, MOST_ENTRIES = (60, 60, 30, 30, 15, 15, 15, 15, 6, 6, 6, 6), 2**20
+N_RESTARTS, FEWEST_RESTARTS, MOST_WORK = 200, 5, 4e9
+#: How many starts take each of the Lloyd steps together; fewer, in proportion, if the entries of their centers are more
+#: than the first number, or the products of a step more than the second. At least two take the first steps.
+N_STARTS, MOST_ENTRIES, MOST_PRODUCTS = (60, 60, 30, 30, 15, 15, 15, 15, 6, 6, 6, 6), 2**20, 2e9
 
 #: How many rounds :func:`cells_of_rows` and :func:`best_start` take, one after the other.
 START_ROUNDS = 1 + N_SPLITS + len(N_STARTS)
@@ -61,10 +62,11 @@ def cells_of_rows(
     sketch = sketch_of(len(frame.origin), rng)
     (moment,) = yield Sum(StartsClient.second_moment.asked(frame=frame, **sketch))
     values, directions, _, _ = spectrum_of(moment, sketch, n_rows, 0.0)
-    n_inside = min(max(n_clusters, N_DIRECTIONS), len(values))
+    n_inside = min(max(n_clusters, N_DIRECTIONS), MOST_DIRECTIONS, len(values))
     spread = np.sqrt(np.maximum(values[:n_inside], 0.0))
     inside = directions_onto_grid(np.ascontiguousarray(directions[:, :n_inside]))
-    n_cells = max(min(max(CELLS_FOR_A_CLUSTER * n_clusters, FEWEST_CELLS), MOST_CELLS), 4 * n_clusters)
+    n_cells = int(np.clip(CELLS_FOR_A_CLUSTER * n_clusters, FEWEST_CELLS, MOST_CELLS))
+    n_cells = max(n_cells, LEAST_FOR_A_CLUSTER * n_clusters)
     points = rng.standard_normal((n_cells, n_inside)) * spread
     if public is not None:
         chosen = rng.permutation(public @ inside)[:n_cells]
@@ -99,9 +101,10 @@ def best_start(
 ) -> Generator[Round, Total, Floats]:
     """Take Lloyd steps from many starts at once, and return the centers that cost least, in the frame."""
     starts = _starts(cells, n_clusters, rng)
-    most = max(MOST_ENTRIES // starts[0].size, 10)
+    of_one = starts[0].size * max(float(cells.counts.sum()) / MOST_PRODUCTS, 1 / MOST_ENTRIES)
+    most = min(max(1 / of_one, 2.0), N_STARTS[0])
     for n_kept in N_STARTS:
-        starts = starts[: min(n_kept, most)]
+        starts = starts[: math.ceil(n_kept * most / N_STARTS[0])]
         sums, counts = yield Sum(StartsClient.start_sums.asked(starts, np.zeros((0, 0)), frame=frame))
         moved = centers_of(sums, counts, fallback=starts)
         if np.array_equal(moved, starts):
@@ -119,17 +122,37 @@ def _starts(cells: Cells, n_clusters: int, rng: np.random.Generator) -> Floats:
 
     if len(cells.means) <= n_clusters:
         return np.resize(cells.means, (1, n_clusters, cells.means.shape[1]))
-    n_restarts = int(np.clip(MOST_WORK / (20 * cells.means.size * n_clusters), FEWEST_RESTARTS, N_RESTARTS))
+    points, sums = cells.means @ cells.directions, cells.means * cells.counts[:, None]
+    apart = squared_distances(points, points)
+    n_restarts = int(np.clip(MOST_WORK / (20 * points.size * n_clusters), FEWEST_RESTARTS, N_RESTARTS))
     found: dict[np.float32, Floats] = {}
-    for n_done, seed in enumerate(rng.integers(2**31, size=n_restarts)):
+    for n_done in range(n_restarts):
         if n_done > 40 + 3 * len(found):
             break  # there are few different results
-        estimator = KMeans(n_clusters, n_init=1, max_iter=50, random_state=int(seed))
+        first = points[_spread_out(apart, cells.counts, n_clusters, rng)]
+        estimator = KMeans(n_clusters, init=first, n_init=1, max_iter=50)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # if cells coincide, so do centers
-            estimator.fit(cells.means, sample_weight=cells.counts)
-        found[np.float32(estimator.inertia_)] = estimator.cluster_centers_
+            labels = estimator.fit(points, sample_weight=cells.counts).labels_
+        members = (labels == np.arange(n_clusters)[:, None]).astype(np.float64)
+        fallback = estimator.cluster_centers_ @ cells.directions.T
+        found[np.float32(estimator.inertia_)] = centers_of(members @ sums, members @ cells.counts, fallback)
     return np.array([found[inertia] for inertia in sorted(found)])
+
+
+def _spread_out(apart: Floats, weights: Floats, n_points: int, rng: np.random.Generator) -> list[int]:
+    """Draw points by greedy k-means++, from their squared distances: scikit-learn's takes a hundred times as long."""
+    n_trials = 2 + int(math.log(n_points))
+    chosen = [int(rng.choice(len(weights), p=weights / weights.sum()))]
+    nearest = apart[chosen[0]]
+    while len(chosen) < n_points:
+        added_up = np.cumsum(weights * nearest)
+        tried = np.searchsorted(added_up, added_up[-1] * rng.random(n_trials), side="right")
+        left = np.minimum(apart[np.minimum(tried, len(weights) - 1)], nearest)
+        best = int((left @ weights).argmin())
+        chosen.append(int(min(tried[best], len(weights) - 1)))
+        nearest = left[best]
+    return chosen
 
 
 def sketch_of(n_columns: int, rng: np.random.Generator) -> dict[str, int]:
