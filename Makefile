@@ -1,7 +1,7 @@
 # make run    sets up an environment and runs the main job: clusters of a health survey at ten schools, at epsilon 1
 # make test   sets up an environment and runs the tests, two at a time
 # make check  what the tests cannot hold in four minutes: deployments, the quick tests with other CPUs' kernels,
-#             planted faults, audits of every strategy, and every example, command and notebook of the site
+#             planted faults, audits of every strategy, growth, and every example, command and notebook of the site
 # make flower tests of sites, apps and the engine, with deployments, on another Flower: make flower FLOWER=1.41
 # make lint   ruff (lint and format) and mypy --strict
 # make docs   the site, in docs/_build
@@ -45,6 +45,7 @@ check: test
 	OMP_NUM_THREADS=1 $(VENV)/bin/python benchmarks/audits.py
 	OMP_NUM_THREADS=1 $(VENV)/bin/python tests/checking/audit_faults.py
 	OMP_NUM_THREADS=1 $(VENV)/bin/python tests/site_examples.py
+	OMP_NUM_THREADS=1 $(VENV)/bin/python benchmarks/growth.py check
 	$(MAKE) docs run
 
 FLOWER ?= 1.41

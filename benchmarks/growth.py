@@ -1,27 +1,38 @@
-"""Growth of every strategy in clients, rows, columns, clusters and rounds: seconds, peak memory, slopes on log axes.
+"""Growth in clients, rows, columns, clusters and rounds: seconds, peak memory, bytes sent, and slopes on log axes.
 
-    OMP_NUM_THREADS=1 python benchmarks/growth.py                    every strategy on every axis
-    OMP_NUM_THREADS=1 python benchmarks/growth.py --strategies k-fed,feddp-kmeans --axes clients --limit 60
-    OMP_NUM_THREADS=1 python benchmarks/growth.py clients-100000     100,000 clients of 20 rows and 50 columns
+    OMP_NUM_THREADS=1 python benchmarks/growth.py check     fail if a slope has risen by 0.2 since growth.json
+    OMP_NUM_THREADS=1 python benchmarks/growth.py record    write growth.json and docs/growth.png
+    OMP_NUM_THREADS=1 python benchmarks/growth.py scale     the tables of docs/scale.md (ten minutes)
+    OMP_NUM_THREADS=1 python benchmarks/growth.py every     every strategy on every axis (an hour)
+    OMP_NUM_THREADS=1 python benchmarks/growth.py every --strategies k-fed,fedsc --axes clients --limit 60
 
 A slope of 1 is linear growth; "!" marks slopes above 1.2. The slope is between the last two points, because the fixed
-costs of a run hide the growth at small sizes. Each point runs in its own process. A point beyond the time limit ends
-its axis, and counts as the limit if that makes the slope larger.
+costs of a run hide the growth at small sizes. Each point runs in its own process; its seconds are processor time, the
+least of some runs. A point beyond the time limit ends its axis, and counts as the limit if that makes the slope larger.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import tempfile
+import time
 import warnings
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
 
 import numpy as np
-from common import DELTA, header, in_own_process, measured, slope
+import pyarrow as pa
+from common import DELTA, header, in_own_process, measured, slope, timed
+from pyarrow import parquet
 
+import flower_fedclust as fc
+from flower_fedclust.data import read_batches
 from flower_fedclust.inputs import make_strategies, needs_server_rows
 from flower_fedclust.numerics.threads import one_thread
 from flower_fedclust.registry import accepted_parameters, find, strategies
-from flower_fedclust.simulation import simulate
 
 #: Where all axes cross.
 BASE = {"clients": 8, "rows": 60, "columns": 8, "clusters": 3, "rounds": 2}
@@ -35,8 +46,36 @@ AXES = {
 }
 PARAMETERS = {"clusters": "n_clusters", "rounds": "n_rounds"}
 STEEP = 1.2
-#: A slope of the memory beyond that before the run is printed from so many MB on.
+#: A slope of the memory beyond that before the run is taken from so many MB on.
 LEAST_MEGABYTES = 20.0
+
+#: What `check` measures: the strategies that people take, at sizes where the growth outweighs the fixed costs.
+CHECKED: dict[str, dict[str, tuple[int, ...]]] = {
+    "private-kmeans": {
+        "clients": (1000, 8000),
+        "rows": (10_000, 80_000),
+        "columns": (128, 1024),
+        "clusters": (32, 256),
+    },
+    "federated-kmeans": {"clients": (500, 4000), "rows": (10_000, 80_000), "columns": (128, 1024), "clusters": (8, 64)},
+    "feddp-kmeans": {"clients": (1000, 8000), "rows": (10_000, 80_000), "columns": (128, 1024), "rounds": (32, 256)},
+    "private-density": {"clients": (1000, 8000), "rows": (10_000, 80_000)},
+    "k-fed": {"clients": (50, 200), "rows": (1000, 8000), "columns": (128, 1024)},
+    "fedsc": {"clients": (16, 64), "rows": (250, 1000), "columns": (128, 512)},
+    "fedsc-sums": {"clients": (125, 1000), "rows": (2000, 8000)},
+    "spp-fgc": {"clients": (8, 32), "rows": (250, 1000)},
+    "spp-fgc-sums": {"rows": (5000, 40_000)},
+    "fed-umap-sums": {"clients": (16, 64), "rows": (500, 2000)},
+    "dp-fedc": {"clients": (64, 256), "rounds": (16, 64)},
+}
+#: A slope has risen if it exceeds the recorded one by so much, twice.
+RISE = 0.2
+BASELINE = Path(__file__).with_suffix(".json")
+PICTURE = Path(__file__).parents[1] / "docs" / "growth.png"
+
+Shape = Mapping[str, int]
+#: By quantity: the value at each size.
+Curves = dict[str, dict[int, float]]
 
 
 def mixture(n_clients: int, n_rows: int, n_columns: int, n_clusters: int) -> tuple[np.ndarray, np.ndarray]:
@@ -51,84 +90,287 @@ def mixture(n_clients: int, n_rows: int, n_columns: int, n_clusters: int) -> tup
     return rows, public + rng.normal(size=public.shape)
 
 
-def point(name: str, shape: dict[str, int], parameters: dict[str, object]) -> dict[str, float]:
-    """Run a strategy once, and return seconds and memory."""
-    warnings.simplefilter("ignore")
+def made(name: str, shape: Shape, public: np.ndarray, parameters: Mapping[str, object]) -> Any:
+    """Return a strategy of the registry."""
     accepted = accepted_parameters(name)
-    rows, public = mixture(*(shape[axis] for axis in ("clients", "rows", "columns", "clusters")))
     given = {**find(name).example, **{own: shape[axis] for axis, own in PARAMETERS.items()}, **parameters}
-    server_rows = public if needs_server_rows([name]) else None
-    (strategy,) = make_strategies([name], {one: value for one, value in given.items() if one in accepted}, server_rows)
-    clients = np.split(rows, shape["clients"])
+    rows = public if needs_server_rows([name]) else None
+    (strategy,) = make_strategies([name], {one: value for one, value in given.items() if one in accepted}, rows)
+    return strategy
+
+
+def point(name: str, shape: Shape, runs: int = 1) -> dict[str, float]:
+    """Run a strategy, and return its least processor time, its peak memory and its bytes."""
+    warnings.simplefilter("ignore")
+    rows, public = mixture(*(shape[axis] for axis in ("clients", "rows", "columns", "clusters")))
+    strategy, clients = made(name, shape, public, {}), np.split(rows, shape["clients"])
+    results, seconds = [], []
     with one_thread():
-        return measured(lambda: simulate(strategy, clients, seed=0, progress=False))
+        for _ in range(runs):
+            start = time.process_time()
+            found = measured(lambda: results.append(fc.simulate(strategy, clients, seed=0, progress=False)))
+            seconds.append(time.process_time() - start)
+    sent = results[0].bytes_up + results[0].bytes_down
+    return {**found, "wall": found["seconds"], "seconds": min(seconds), "bytes": sent}
 
 
-def shapes(axis: str) -> Iterator[tuple[int, dict[str, int]]]:
-    for size in AXES[axis]:
-        yield size, {**BASE, axis: size}
-
-
-def grow(name: str, axis: str, limit: float) -> list[str]:
-    """Measure one strategy on one axis, print a line, and return the quantities that grow too fast."""
-    seconds: dict[int, float] = {}
+def grow(name: str, axis: str, sizes: tuple[int, ...], limit: float, runs: int = 1) -> tuple[Curves, dict[str, float]]:
+    """Measure one strategy on one axis, print a line, and return the curves and their slopes."""
+    curves: Curves = {"seconds": {}, "megabytes": {}, "bytes": {}}
     bound: dict[int, float] = {}
-    memory: dict[int, float] = {}
     cells = []
-    for size, shape in shapes(axis):
-        result = in_own_process(point, name, shape, {}, limit=limit)
+    for size in sizes:
+        result = in_own_process(point, name, {**BASE, axis: size}, runs, limit=limit)
         if isinstance(result, str):
             cells.append(f"{size}: {result}")
             if result.startswith("more than"):
-                bound = dict([*list(seconds.items())[-1:], (size, limit)])
+                bound = dict([*list(curves["seconds"].items())[-1:], (size, limit)])
             break
-        seconds[size], memory[size] = result["seconds"], result["megabytes"] - result["before"]
-        cells.append(f"{size}: {result['seconds']:.2f} s, {result['megabytes']:.0f} MB")
+        curves["seconds"][size], curves["bytes"][size] = result["seconds"], result["bytes"]
+        curves["megabytes"][size] = result["megabytes"] - result["before"]
+        cells.append(f"{size}: {result['seconds']:.2f} s, {result['megabytes']:.0f} MB, {result['bytes'] / 1e6:.2g} MB")
     slopes: dict[str, float] = {}
-    parts = (("seconds", seconds, 0.0), ("seconds", bound, 0.0), ("memory", memory, LEAST_MEGABYTES))
-    for quantity, values, least in parts:
+    for quantity, values in (*curves.items(), ("seconds", bound)):
         last = dict(list(values.items())[-2:])
-        if len(last) > 1 and min(last.values()) > least:
+        if len(last) > 1 and min(last.values()) > (LEAST_MEGABYTES if quantity == "megabytes" else 0.0):
             slopes[quantity] = max(slopes.get(quantity, 0.0), slope(list(last), list(last.values())))
     shown = ", ".join(f"{quantity} {one:.2f}{'!' if one > STEEP else ''}" for quantity, one in slopes.items())
     print(f"| {name} | {axis} | {'; '.join(cells)} | {shown} |", flush=True)
-    return [f"{name}, {axis}: {quantity} {one:.2f}" for quantity, one in slopes.items() if one > STEEP]
+    return curves, slopes
 
 
-def clients_100000() -> None:
-    shape = {"clients": 100_000, "rows": 20, "columns": 50, "clusters": 10, "rounds": 2}
-    own = {"privacy_unit": "client", "rows_per_client": 20, "epsilon": 1.0, "delta": DELTA}
-    found = in_own_process(point, "feddp-kmeans", shape, own)
-    print("FedDP-KMeans, client level, 100,000 clients of 20 rows and 50 columns, inline; goal: 120 s and 3 GB")
-    if isinstance(found, str):
-        raise SystemExit(found)
-    print(
-        f"{found['seconds']:.1f} s, peak {found['megabytes']:.0f} MB, {found['before']:.0f} MB before (rows, imports)"
-    )
+def say_columns() -> None:
+    print("| strategy | axis | processor time, peak memory and bytes sent | slopes on log axes |\n|---|---|---|---|")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("case", nargs="?", choices=["clients-100000"])
-    parser.add_argument("--strategies", help="names with commas between them; by default all of the registry")
-    parser.add_argument("--axes", help=f"axes with commas between them, of {', '.join(AXES)}; by default all")
-    parser.add_argument("--limit", type=float, default=120.0, help="seconds for one point (120)")
-    arguments = parser.parse_args()
-    print(header())
-    if arguments.case:
-        clients_100000()
-        return
+def every(arguments: argparse.Namespace) -> None:
     axes = (arguments.axes or ",".join(AXES)).split(",")
     if unknown := [axis for axis in axes if axis not in AXES]:
         raise SystemExit(f"There is no axis '{unknown[0]}': there are {', '.join(AXES)}.")
-    print("| strategy | axis | seconds and peak memory | slopes on log axes |\n|---|---|---|---|")
+    say_columns()
     steep = []
     for name in arguments.strategies.split(",") if arguments.strategies else strategies():
         for axis in axes:
             # A strategy without this parameter does not grow with it.
             if PARAMETERS.get(axis, "") in {"", *accepted_parameters(name)}:
-                steep += grow(name, axis, arguments.limit)
+                _, slopes = grow(name, axis, AXES[axis], arguments.limit)
+                steep += [f"{name}, {axis}: {what} {one:.2f}" for what, one in slopes.items() if one > STEEP]
     print(f"\nSlopes above {STEEP}:", *(steep or ["none"]), sep="\n  ")
+
+
+# Check and record.
+
+
+def check(arguments: argparse.Namespace) -> None:
+    """Compare the slopes with the recorded ones; a slope that has risen is measured again before it counts."""
+    recorded = json.loads(BASELINE.read_text(encoding="utf-8"))["slopes"]
+    say_columns()
+    risen = []
+    for name in arguments.strategies.split(",") if arguments.strategies else CHECKED:
+        for axis, sizes in CHECKED[name].items():
+            before = recorded[f"{name}, {axis}"]
+            for runs in (2, 4):
+                _, slopes = grow(name, axis, sizes, 120.0, runs)
+                # A point that failed has no slope.
+                now = {what: slopes.get(what, float("inf")) for what in before}
+                worse = {what: one for what, one in now.items() if not one < before[what] + RISE}
+                if not worse:
+                    break
+            risen += [f"{name}, {axis}: {what} {one:.2f}, was {before[what]:.2f}" for what, one in worse.items()]
+    if risen:
+        raise SystemExit("\n  ".join([f"Slopes that have risen by {RISE} or more:", *risen]))
+    print(f"No slope has risen by {RISE}.")
+
+
+def record(arguments: argparse.Namespace) -> None:
+    """Write slopes and curves, of all or of some strategies, and draw them."""
+    found = {"slopes": {}, "curves": {}}
+    if arguments.strategies:
+        found = {key: json.loads(BASELINE.read_text(encoding="utf-8"))[key] for key in found}
+    say_columns()
+    for name in arguments.strategies.split(",") if arguments.strategies else CHECKED:
+        for axis, sizes in CHECKED[name].items():
+            steps = tuple(size // part for size in sizes[:1] for part in (16, 4) if size // part >= BASE[axis])
+            curves, slopes = grow(name, axis, (*steps, *sizes), 120.0, runs=2)
+            line = f"{name}, {axis}"
+            found["curves"][line] = {
+                what: [[size, round(one, 3)] for size, one in values.items()] for what, values in curves.items()
+            }
+            found["slopes"][line] = {what: round(one, 2) for what, one in slopes.items()}
+        contents = {"made with": header(), "base": BASE, **found}
+        BASELINE.write_text(_compact(contents), encoding="utf-8")
+    draw(found["curves"])
+
+
+def _compact(contents: Mapping[str, Any]) -> str:
+    """Return JSON with a line for each strategy and axis."""
+    parts = []
+    for key, value in contents.items():
+        lines = (
+            [f"  {json.dumps(name)}: {json.dumps(one)}" for name, one in value.items()]
+            if key in {"slopes", "curves"}
+            else []
+        )
+        shown = "{\n" + ",\n".join(lines) + "\n}" if lines else json.dumps(value)
+        parts.append(f"{json.dumps(key)}: {shown}")
+    return "{\n" + ",\n".join(parts) + "\n}\n"
+
+
+def draw(curves: Mapping[str, Mapping[str, list[list[float]]]]) -> None:
+    """Draw the seconds of each strategy against the size, one panel for each axis."""
+    from matplotlib import colormaps
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(12, 7.5), layout="constrained")
+    figure.suptitle(
+        "Most strategies take time in proportion to rows and clients (gray: twice the size, twice the time)"
+    )
+    colors = {name: colormaps["tab20"](index) for index, name in enumerate(CHECKED)}
+    for panel, axis in zip(figure.subplots(2, 3).flat, [*AXES, None], strict=True):
+        if axis is None:
+            for place, (name, color) in enumerate(colors.items()):
+                panel.text(0.05, 0.95 - 0.08 * place, name, color=color, va="top", transform=panel.transAxes)
+            panel.axis("off")
+            continue
+        shown = {key.partition(",")[0]: one["seconds"] for key, one in curves.items() if key.endswith(f", {axis}")}
+        sizes = [size for points in shown.values() for size, _ in points]
+        ends = np.array([min(sizes), max(sizes)])
+        for level in 10.0 ** np.arange(-6, 3):
+            panel.plot(ends, level * ends, color="#e5e5e5", linewidth=0.8, zorder=0)
+        for name, points in shown.items():
+            panel.plot(*zip(*points, strict=True), color=colors[name], marker="o", markersize=3)
+        seconds = [one for points in shown.values() for _, one in points]
+        own = {"rows": "rows of each of 8 clients", "clients": f"clients of {BASE['rows']} rows"}.get(axis, axis)
+        panel.set(xscale="log", yscale="log", xlabel=own, ylabel="seconds", xlim=ends * [0.8, 1.25])
+        panel.set_ylim(0.7 * min(seconds), 1.4 * max(seconds))
+        panel.spines[["top", "right"]].set_visible(False)
+    figure.savefig(PICTURE, dpi=110)
+
+
+# Scale.
+
+#: Of a run at scale: rows, columns and clusters, and the strategies with their parameters.
+SCALE = {"clients": 10, "rows": 100_000, "columns": 50, "clusters": 10, "rounds": 10}
+AT_SCALE: dict[str, dict[str, object]] = {
+    "private-kmeans": {"epsilon": 1.0, "max_norm": 40.0},
+    "federated-kmeans": {},
+    "feddp-kmeans": {"epsilon": 1.0},
+    "private-density": {"epsilon": 1.0, "max_norm": 40.0},
+    "private-mixture": {"epsilon": 1.0, "max_norm": 40.0},
+    "fedsc-sums": {},
+    "spp-fgc-sums": {},
+    "fed-umap-sums": {},
+    "k-fed": {},
+}
+MANY = {"rows": 20, "columns": 20, "clusters": 10, "rounds": 5}
+OF_MANY: dict[str, dict[str, object]] = {
+    "private-kmeans": {"epsilon": 1.0, "max_norm": 25.0},
+    "federated-kmeans": {},
+    "feddp-kmeans": {"epsilon": 1.0},
+    "feddp-kmeans; per client": {"epsilon": 1.0, "privacy_unit": "client", "rows_per_client": 20},
+    "private-density": {"epsilon": 1.0, "max_norm": 25.0},
+    "spp-fgc-sums": {},
+    "fedsc-sums": {},
+}
+
+
+def at_scale(name: str, shape: Shape, parameters: Mapping[str, object], folder: str | None = None) -> dict[str, float]:
+    """Run a strategy once, on rows in memory or in files, and return seconds, memory and rounds."""
+    warnings.simplefilter("ignore")
+    n_clients = shape["clients"]
+    if folder is None:
+        rows, public = mixture(n_clients, shape["rows"], shape["columns"], shape["clusters"])
+        clients = np.split(rows, n_clients)
+    else:
+        _, public = mixture(1, 1, shape["columns"], shape["clusters"])
+        clients = [read_batches(Path(folder) / f"{index}.parquet").rows for index in range(n_clients)]
+    own = {**parameters, **({"delta": DELTA} if "epsilon" in parameters else {})}
+    strategy = made(name.partition(";")[0], shape, public, own)
+    results: list[fc.Result] = []
+    start = time.process_time()
+    found = measured(lambda: results.append(fc.simulate(strategy, clients, seed=0, n_jobs=1, progress=False)))
+    sent = results[0].bytes_up + results[0].bytes_down
+    return {**found, "run": time.process_time() - start, "rounds": results[0].n_rounds, "bytes": sent}
+
+
+#: What no run can do without, and scikit-learn.
+LIMITS = ("add up all entries", "read all files", "multiply rows by centers", "KMeans(n_init=1)", "MiniBatchKMeans")
+
+
+def limit_of(what: str, shape: Shape, folder: str) -> dict[str, float]:
+    """Time one of the limits: the least of two, after one."""
+    from sklearn.cluster import KMeans, MiniBatchKMeans
+
+    rows, _ = mixture(*(shape[axis] for axis in ("clients", "rows", "columns", "clusters")))
+    k, centers, step = shape["clusters"], rows[: shape["clusters"]], 2**18 // shape["columns"]
+
+    def batches() -> Iterator[np.ndarray]:
+        for index in range(shape["clients"]):
+            yield from (batch.rows for batch in read_batches(Path(folder) / f"{index}.parquet").rows.read(step))
+
+    def one_pass() -> None:
+        estimator = MiniBatchKMeans(k, random_state=0)
+        for batch in batches():
+            estimator.partial_fit(batch)
+
+    work: tuple[Callable[[], object], ...] = (
+        rows.sum,
+        lambda: deque(batches(), maxlen=0),
+        lambda: [rows[start : start + step] @ centers.T for start in range(0, len(rows), step)],
+        lambda: KMeans(k, n_init=1, random_state=0).fit(rows),
+        one_pass,
+    )
+    with one_thread():
+        return {"seconds": timed(work[LIMITS.index(what)], 2, clock=time.process_time)[0]}
+
+
+def scale(arguments: argparse.Namespace) -> None:
+    """Print the tables of docs/scale.md: processor time of one thread, with labels and metrics."""
+    chosen = (arguments.strategies or "limits," + ",".join({**AT_SCALE, **OF_MANY})).split(",")
+    rows, _ = mixture(*(SCALE[axis] for axis in ("clients", "rows", "columns", "clusters")))
+    with tempfile.TemporaryDirectory() as folder:
+        for index, part in enumerate(np.split(rows, SCALE["clients"])):
+            columns = {f"c{place}": np.ascontiguousarray(column) for place, column in enumerate(part.T)}
+            parquet.write_table(pa.table(columns), f"{folder}/{index}.parquet")
+        size = sum(path.stat().st_size for path in Path(folder).iterdir())
+        n_rows, n_bytes = len(rows), rows.nbytes
+        del rows
+        print(f"{n_rows:,} rows: {n_bytes / 1e6:.0f} MB, {size / 1e6:.0f} MB as files")
+        for what in LIMITS if "limits" in chosen else ():
+            found = in_own_process(limit_of, what, SCALE, folder)
+            per_second = "" if isinstance(found, str) else f"{n_rows / found['seconds']:,.0f}"
+            print(f"| {what} | {found if isinstance(found, str) else round(found['seconds'], 3)} s | {per_second} |")
+        for name in [one for one in AT_SCALE if one in chosen]:
+            for where in (None, folder):
+                found = in_own_process(at_scale, name, SCALE, AT_SCALE[name], where, limit=arguments.limit)
+                print(f"| {name} | {'memory' if where is None else 'files'} | {_row(found, n_rows)} |", flush=True)
+    for n_clients in (10_000, 100_000):
+        for name in [one for one in OF_MANY if one in chosen]:
+            found = in_own_process(at_scale, name, {**MANY, "clients": n_clients}, OF_MANY[name], limit=arguments.limit)
+            print(f"| {name} | {n_clients:,} clients | {_row(found, n_clients)} |", flush=True)
+
+
+def _row(found: dict[str, float] | str, count: int) -> str:
+    if isinstance(found, str):
+        return found
+    per_round = count * found["rounds"] / found["run"]
+    return (
+        f"{found['run']:.1f} s | {found['rounds']:.0f} rounds | {per_round:,.0f} per second and round | "
+        f"{found['megabytes'] - found['before']:.0f} MB more than {found['before']:.0f} MB | "
+        f"{found['bytes'] / 1e6:.2g} MB sent"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    cases = {"check": check, "record": record, "scale": scale, "every": every}
+    parser.add_argument("case", choices=cases)
+    parser.add_argument("--strategies", help="names with commas between them; by default all")
+    parser.add_argument("--axes", help=f"every: axes with commas between them, of {', '.join(AXES)}; by default all")
+    parser.add_argument("--limit", type=float, default=120.0, help="seconds for one point (120)")
+    arguments = parser.parse_args()
+    print(header())
+    cases[arguments.case](arguments)
 
 
 if __name__ == "__main__":

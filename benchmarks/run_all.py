@@ -12,8 +12,8 @@ RUNS = [
     ["server.py", "fedsc"],
     ["server.py", "scaling", "spp-fgc", "spp-fgc-moons"],
     ["noise.py"],
-    ["growth.py", "--limit", "60"],
-    ["growth.py", "clients-100000"],
+    ["growth.py", "every", "--limit", "60"],
+    ["growth.py", "scale"],
     *(["shards.py", case] for case in ("calls", "empty", "lost")),
 ]
 

@@ -3,9 +3,11 @@
     OMP_NUM_THREADS=1 python benchmarks/server.py CASE [N_ROWS]     one case, on the largest size or on N_ROWS
     OMP_NUM_THREADS=1 python benchmarks/server.py scaling CASE ...  cases against n, with the slope on log axes
 
-Cases: fedsc (stage II on codes of 300 atoms), scikit-learn (SpectralClustering on the same rows), spp-fgc and
-spp-fgc-moons (all between the replies of ten clients and the clusters), maps (Fed-UMAP and Fed-tSNE, 500 landmarks) and
-pooled-maps (umap-learn and openTSNE on the same rows; extras: maps, mnist). Each size runs in its own process.
+Cases: fedsc (stage II on codes of 300 atoms), fedsc-exact (the same with exact neighbors), scikit-learn
+(SpectralClustering on the same rows), spp-fgc and spp-fgc-moons (all between the replies of ten clients and the
+clusters), maps (Fed-UMAP and Fed-tSNE, 500 landmarks), pooled-maps (umap-learn and openTSNE on the same rows; extras:
+maps, mnist), map-sums (a whole run of Fed-UMAP from sums, ten clients) and pooled-umap (umap-learn on the same rows).
+Each size runs in its own process.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from sklearn.cluster import SpectralClustering
 from sklearn.datasets import make_blobs
 from sklearn.metrics import normalized_mutual_info_score
 
+import flower_fedclust as fc
 from flower_fedclust.data import Table, load_dataset, partition
 from flower_fedclust.numerics.threads import one_thread
 
@@ -59,6 +62,13 @@ def fedsc(n_rows: int) -> Numbers:
         return cluster_embedding(graph_embedding(graph, 10, F), 10, rng)[1]
 
     return scored(stage_two, truth)
+
+
+def fedsc_exact(n_rows: int) -> Numbers:
+    from flower_fedclust.numerics import spectral
+
+    spectral.MOST_EXACT_ROWS = n_rows
+    return fedsc(n_rows)
 
 
 def scikit_learn(n_rows: int) -> Numbers:
@@ -138,6 +148,20 @@ def pooled_maps(n_rows: int) -> Numbers:
     return {**_total(umap, tsne), "umap": umap["seconds"], "tsne": tsne["seconds"]}
 
 
+def map_sums(n_rows: int) -> Numbers:
+    rows, _ = make_blobs(n_rows, n_features=50, centers=10, cluster_std=4.0, random_state=0)
+    clients = np.split(rows, 10)
+    with one_thread():
+        return measured(lambda: fc.simulate(fc.FedUMAPSums(10), clients, seed=0, progress=False))
+
+
+def pooled_umap(n_rows: int) -> Numbers:
+    from reproduce.maps import pooled_map
+
+    rows, _ = make_blobs(n_rows, n_features=50, centers=10, cluster_std=4.0, random_state=0)
+    return measured(lambda: pooled_map("umap", rows, 0))
+
+
 def _total(*parts: Numbers) -> Numbers:
     seconds, megabytes = sum(one["seconds"] for one in parts), max(one["megabytes"] for one in parts)
     return {"seconds": seconds, "megabytes": megabytes, "before": parts[0]["before"]}
@@ -145,12 +169,15 @@ def _total(*parts: Numbers) -> Numbers:
 
 CASES: dict[str, tuple[Callable[[int], Numbers], tuple[int, ...]]] = {
     "fedsc": (fedsc, (5_000, 10_000, 20_000, 70_000, 200_000)),
+    "fedsc-exact": (fedsc_exact, (20_000, 70_000)),
     # The default solver factorizes the graph, which takes four times as long for twice the rows.
     "scikit-learn": (scikit_learn, (5_000, 10_000, 20_000)),
     "spp-fgc": (spp_fgc, (5_000, 10_000, 20_000, 40_000, 70_000)),
     "spp-fgc-moons": (spp_fgc_moons, (5_000, 10_000, 20_000, 40_000, 70_000)),
     "maps": (maps, (10_000, 20_000, 40_000)),
     "pooled-maps": (pooled_maps, (10_000, 20_000, 40_000)),
+    "map-sums": (map_sums, (50_000, 200_000)),
+    "pooled-umap": (pooled_umap, (50_000, 200_000)),
 }
 
 
