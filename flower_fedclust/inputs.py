@@ -320,7 +320,7 @@ def federated_rows(by_name: Mapping[str, ClientData], *, raw: bool = False) -> F
     labels: list[Any] = [one.labels for one in data]
     ids: list[Any] = [one.row_ids for one in data]
     return FederatedRows(
-        clients=[one.table if raw else one.rows for one in data],
+        clients=[one.table if raw and one.is_in_memory else one.source for one in data],
         labels=None if any(part is None for part in labels) else labels,
         names=list(by_name),
         columns=None if raw or data[0].columns is None else list(data[0].columns),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import unicodedata
 import warnings
@@ -23,7 +24,7 @@ from flower_fedclust.data.federation import ROW, FederatedRows, Table
 from flower_fedclust.data.frames import as_frame, as_list, check_same_names, check_unique, is_unnamed, number_rows
 from flower_fedclust.names import look_up
 from flower_fedclust.numerics.checks import DataError, MissingFileError
-from flower_fedclust.outside import check_size, read_array, reading
+from flower_fedclust.outside import check_size, machine_memory, read_array, reading
 
 T = TypeVar("T")
 
@@ -94,6 +95,12 @@ def read_table(
     """
     path = Path(path)
     roles = {"label": label_column, "client": client_column, "id": id_column}
+    size, memory = _size_of(path), machine_memory()
+    if memory / 2 < size < math.inf:
+        raise DataError(
+            f"{path.name}: its rows take {size / 1e6:,.0f} MB, more than half of this machine's memory, and are read "
+            "as a whole; write a file for each client into a folder, where large files are read in batches."
+        )
     return table_of(_read_frame(path), path.name, roles, columns, raw=raw)
 
 
@@ -135,17 +142,20 @@ def read_query(
     return table_of(frame, "the query", roles, columns, raw=raw)
 
 
-def read_source(data: str | PathLike[str], query: str | None = None, **options: Any) -> Table:
+def read_source(
+    data: str | PathLike[str], query: str | None = None, *, most_in_memory: int | None = None, **options: Any
+) -> Table:
     """Read the rows of a site, from a file or a folder of parts or, with a query, from a database."""
+    most = MOST_IN_MEMORY if most_in_memory is None else most_in_memory
     if query is not None:
         is_duckdb = "://" not in str(data).removeprefix("duckdb://")
         part = _QueryPart(query, str(data)) if is_duckdb else None
-        if part is None or part.n_rows * len(part.columns) <= MOST_IN_MEMORY // 8:
+        if part is None or 8 * part.n_rows * len(part.columns) <= most:
             return read_query(query, str(data), **options)
         return read_batches(data, query, **{name: value for name, value in options.items() if name != "raw"})
     if "://" in str(data):
         raise DataError("the rows are in a database; say with a query what to read from it.")
-    return read_rows(data, **options)
+    return read_rows(data, most_in_memory=most, **options)
 
 
 @contextmanager
@@ -342,20 +352,20 @@ def read_batches(
     )
 
 
-def is_large(path: Path) -> bool:
-    """Tell whether a file is better read in batches: its rows would take more than :data:`MOST_IN_MEMORY` bytes."""
+def _size_of(path: Path) -> float:
+    """Return how many bytes the rows of a file take, about; 0 if it cannot be read in batches."""
     ending = path.suffix.lower()
     if path.is_dir() or ending not in _PARTS:
-        return bool(path.is_dir())
+        return math.inf if path.is_dir() else 0.0
     if ending == ".parquet" and path.is_file() and path.stat().st_size > 0:
         part = ParquetPart(path)
-        return bool(part.n_rows * len(part.columns) > MOST_IN_MEMORY // 8)
-    return path.is_file() and path.stat().st_size > MOST_IN_MEMORY
+        return 8.0 * int(part.n_rows) * len(part.columns)
+    return path.stat().st_size if path.is_file() else 0.0
 
 
-def read_rows(path: str | PathLike[str], **options: Any) -> Table:
+def read_rows(path: str | PathLike[str], *, most_in_memory: int | None = None, **options: Any) -> Table:
     """Read a file, or open it if it is large or a folder of parts; ``options`` are those of :func:`read_table`."""
-    if not is_large(Path(path)):
+    if _size_of(Path(path)) <= (MOST_IN_MEMORY if most_in_memory is None else most_in_memory):
         return read_table(path, **options)
     return read_batches(path, **{name: value for name, value in options.items() if name != "raw"})
 
@@ -419,7 +429,7 @@ def read_folder(
     roles = {"label": label_column, "client": None, "id": id_column}
     tables, empty = [], []
     for path in paths:
-        if path.is_file() and is_large(path):
+        if path.is_file() and _size_of(path) > MOST_IN_MEMORY:
             tables.append(read_batches(path, label_column=label_column, id_column=id_column, columns=columns))
         elif (path.is_file() and path.stat().st_size == 0) or len(frame := _read_frame(path)) == 0:
             empty.append(path.name)

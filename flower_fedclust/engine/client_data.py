@@ -119,7 +119,7 @@ class ClientData:
         if self.n_rows > MOST_ROWS:
             raise DataError(
                 f"{owner}: {self.n_rows:,} rows; a client has at most {MOST_ROWS:,}, so that sums over them are exact. "
-                "Divide the table among several clients."
+                "Split the table into two or more of about the same size, each for a client of its own."
             )
         if columns is not None and len(columns) != n_columns:
             raise DataError(f"{owner}: {len(columns)} column names for {n_columns} columns.")
@@ -156,6 +156,11 @@ class ClientData:
         if self._batches is not None:
             raise DataError(f"{self.owner}: the rows are read batch by batch.")
         return self.rows
+
+    @property
+    def source(self) -> NDArray[np.float64] | Batches:
+        """The rows, or what reads them from files."""
+        return self.rows if self._batches is None else self._batches
 
     @property
     def is_plain(self) -> bool:

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from flower_fedclust.data import FederatedRows, find_dataset, read_table
+from flower_fedclust.data import Batches, FederatedRows, find_dataset, read_table
 from flower_fedclust.data.partition import parsed_scheme
 from flower_fedclust.data.suite import SUITE, sets_named
 from flower_fedclust.engine import Entry, ProtocolStrategy
@@ -386,6 +386,7 @@ def rows_fingerprint(rows: FederatedRows) -> str:
     all_labels: Sequence[Any] = [None] * len(rows.names) if rows.labels is None else rows.labels
     for name, part, labels in zip(rows.names, rows.clients, all_labels, strict=True):
         plain = pd.util.hash_pandas_object(part) if isinstance(part, pd.DataFrame) else part
+        plain = part.fingerprint() if isinstance(part, Batches) else plain
         found.update(f"{name} {part.shape} {labels is None} ".encode() + np.ascontiguousarray(plain).tobytes())
         found.update(b"" if labels is None else str(np.asarray(labels).tolist()).encode())
     return found.hexdigest()

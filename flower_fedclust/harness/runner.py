@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
-from flower_fedclust.data import FederatedRows
+from flower_fedclust.data import Batches, FederatedRows
 from flower_fedclust.engine import ProtocolError
 from flower_fedclust.engine.cluster import connected, sent_by_value
 from flower_fedclust.engine.progress import is_shown
@@ -291,7 +291,7 @@ def _suite_scores(result: Result, rows: FederatedRows, read: ReadRows, n_cluster
 def _map_scores(result: Result, rows: FederatedRows, seed: int) -> dict[str, float]:
     # A client that failed has no place in the map.
     shown = [index for index, places in enumerate(result.embedding) if len(places) == len(rows.clients[index])]
-    if not shown:
+    if not shown or any(isinstance(rows.clients[index], Batches) for index in shown):
         return {}
     from flower_fedclust.numerics.map_quality import map_quality
 

@@ -28,6 +28,7 @@ from flower_fedclust.engine.rounds import ProtocolError
 from flower_fedclust.engine.wire import decode, encode
 from flower_fedclust.format import FormatError, check_format
 from flower_fedclust.numerics.checks import DataError
+from flower_fedclust.numerics.threads import jobs
 from flower_fedclust.registry import client_types, strategies
 from flower_fedclust.secure.client import Trust
 from flower_fedclust.secure.keys import FEWEST
@@ -87,6 +88,7 @@ def load_rows(settings: SiteSettings) -> ClientData:
         id_column=settings.id_column,
         columns=settings.columns,
         raw=True,
+        most_in_memory=settings.limits.rows_mb * MEGABYTE,
     )
     if table.labels is not None and len(set(table.labels.tolist())) > settings.most_classes:
         raise DataError(
@@ -274,7 +276,7 @@ class _SiteClient(Client):
         try:
             check_names(run=run, task=task, study=study)
             check_message(site.settings.limits, config, ins.parameters.tensors)
-            with site.ledger.locked():
+            with site.ledger.locked(), jobs(site.settings.limits.threads):
                 site.check_kept()
                 answer = answer_from_bytes(self._within_lock(about, config, ins.parameters.tensors, compute))
                 answer.metrics["ledger"] = site.ledger.witness

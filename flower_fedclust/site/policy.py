@@ -149,6 +149,10 @@ class Limits(_Table):
     kept_mb: Number = 4096
     #: The largest size of ``audit.jsonl``. A full log replaces ``audit.1.jsonl``.
     log_mb: Number = 16
+    #: A larger table stays in its files, and is read in batches in every round: megabytes of its rows as numbers.
+    rows_mb: Number = 1024
+    #: The threads that compute an answer that is a sum over rows; by default one, or two if rows are read in batches.
+    threads: Annotated[int, Field(ge=1, le=1024)] | None = None
     #: Memory and processor time of the process of one message. A computation that is ended counts as spent.
     memory_mb: Number = 16_384
     cpu_seconds: Number = 3600

@@ -11,6 +11,7 @@ from flower_fedclust.cli.files import predict_file
 from flower_fedclust.data import read_batches, read_folder
 from flower_fedclust.engine import ClientData, by_row
 from flower_fedclust.numerics.threads import jobs, mapped
+from flower_fedclust.tables import Schema
 
 rng = np.random.default_rng(7)
 LABELS = rng.integers(0, 3, 1500)
@@ -265,6 +266,33 @@ def test_large_files_of_clients_folders_and_sites_stay_where_they_are(tmp_path, 
         found = fc.simulate(STRATEGIES["federated-kmeans"], clients, columns=list(NUMBERS), seed=0)
         assert np.array_equal(found.model.cluster_centers_, expected.model.cluster_centers_)
         assert np.array_equal(found.labels[0], expected.labels[0])
+
+
+@pytest.mark.parametrize("schema", [None, SCHEMA], ids=["numbers", "schema"])
+def test_a_comparison_leaves_rows_in_files_and_knows_them_again(schema, tmp_path, monkeypatch):
+    table = NUMBERS if schema is None else TABLE
+    clients = {"north": read_batches(parquet(table, tmp_path)).rows, "south": read_batches(csv(table, tmp_path)).rows}
+    options = {"n_clusters": 3, "seeds": 1, "epsilons": 8.0, "progress": False, "jobs": 1}
+    options |= {} if schema is None else {"schema": Schema.of(schema)}
+    expected = fc.compare("private-kmeans", dict.fromkeys(clients, table), **options)
+    monkeypatch.setattr(ClientData, "_check_fits_memory", lambda self: pytest.fail("all rows are read at once"))
+    for _ in range(2):  # the second call finds the same rows, and runs nothing
+        found = fc.compare("private-kmeans", clients, out=tmp_path / "out", **options)
+    columns = ["status", "n_rows", "cost", "bytes_up"]
+    assert found.to_pandas()[columns].values.tolist() == expected.to_pandas()[columns].values.tolist()
+    parquet(table[::-1], tmp_path)
+    with pytest.raises(FileExistsError):
+        fc.compare("private-kmeans", clients | {"north": read_batches(tmp_path / "one.parquet").rows},
+                   out=tmp_path / "out", **options)  # fmt: skip
+
+
+def test_one_file_of_many_clients_that_takes_half_the_memory_is_refused_with_a_remedy(tmp_path, monkeypatch):
+    path = csv(NUMBERS, tmp_path)
+    monkeypatch.setattr("flower_fedclust.data.files.machine_memory", lambda: path.stat().st_size)
+    with pytest.raises(fc.DataError, match="a file for each client"):
+        fc.simulate("federated-kmeans", path, client_column="whole", n_clusters=3)
+    parts = {"north": parts_of(NUMBERS, tmp_path / "parts")}
+    assert len(fc.simulate("federated-kmeans", parts, n_clusters=3, min_clients=1).labels) == 1
 
 
 @pytest.mark.parametrize("schema", [None, SCHEMA], ids=["numbers", "schema"])

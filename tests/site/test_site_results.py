@@ -8,16 +8,19 @@ import signal
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 from flwr.app import Context, RecordDict
 from flwr.app.user_config import UserConfig
 from hostile import RNG, Proxy, audit, run, site
 
 import flower_fedclust as fc
-from flower_fedclust.engine import ProtocolError, Traffic
+from flower_fedclust.engine import ProtocolError, Traffic, by_row
 from flower_fedclust.engine.replies import ledger_of
 from flower_fedclust.engine.wire import encode
+from flower_fedclust.numerics import threads
 from flower_fedclust.site.app import Site
+from flower_fedclust.site.check import checked_rows
 from flower_fedclust.site.kept import RunFolder
 from flower_fedclust.site.ledger import Ledger
 from flower_fedclust.site.policy import SiteSettings
@@ -65,6 +68,41 @@ def test_each_site_has_the_model_and_its_own_labels(shared):
         np.testing.assert_array_equal(labels, strategy.outcome.model.predict(TABLES[one.settings.name]))
         assert (saved / "model.npz").exists()
         assert saved.stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize("source", ["file", "query"])
+def test_a_site_whose_limits_say_so_answers_from_its_files_with_so_many_threads(source, tmp_path, monkeypatch):
+    monkeypatch.setattr("flower_fedclust.site.app.MEGABYTE", 1000)
+    n_threads, mapped = [], by_row.mapped
+
+    def noting(*given):
+        n_threads.append(threads._n_jobs.get())
+        return mapped(*given)
+
+    monkeypatch.setattr(by_row, "mapped", noting)
+    monkeypatch.setattr("flower_fedclust.engine.client_data.BATCH_ENTRIES", 50)
+    strategy, own, found = fc.FederatedKMeans(3, random_state=0), [], {}
+    for limits in ({"rows_mb": 2, "threads": 3}, {"rows_mb": 10}):
+        own = []
+        for name, rows in TABLES.items():
+            folder = tmp_path / f"{limits['rows_mb']}-{name}"
+            folder.mkdir()
+            path = folder / "rows.parquet"
+            pd.DataFrame(rows, columns=["x", "y", "z"]).to_parquet(path)
+            given = {"name": name, "data": str(path), "folder": str(folder / "site"), "limits": limits}
+            if source == "query":
+                given |= {"data": "duckdb://", "query": f"SELECT * FROM '{path}'"}
+            given["policy"] = {"unprotected": ["sums"], "row_count": True}
+            settings = SiteSettings.checked(given, "site.toml", folder)
+            assert checked_rows(settings)[1] == []
+            own.append(Site(settings))
+            own[-1].create_ledger()
+        n_threads.clear()
+        run(strategy, own)
+        assert {one.data.is_in_memory for one in own} == {limits["rows_mb"] == 10}
+        assert set(n_threads) == {limits.get("threads")}
+        found[limits["rows_mb"]] = strategy.outcome.model.cluster_centers_
+    np.testing.assert_array_equal(found[2], found[10])
 
 
 def test_the_report_of_a_site_is_that_of_its_own_ledger(shared):
