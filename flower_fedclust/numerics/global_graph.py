@@ -219,16 +219,20 @@ def _top_eigenvectors_of(graph: Floats, n_vectors: int) -> Floats:
 
 # A graph of centers, weighted by votes: how many rows lie between two centers.
 
-#: Weight added to every pair of centers, as a part of the mean degree over their number: it connects the graph.
-EVERY_PAIR = 1e-3
+#: Weight added to every pair of centers, as a part of the mean degree over their number: it connects the graph. Without
+#: noise it is smaller, because squares spread the degrees: a thin ring with a third of the votes would be cut.
+EVERY_PAIR, EXACT_EVERY_PAIR = 1e-3, 1e-4
 
 
 def vote_graph(votes: Floats, centers: Floats, scale: float) -> Floats:
-    """Return the weights between centers; votes within noise are dropped, and every center has a neighbor."""
+    """Return the weights between centers; votes within noise are dropped, and every center has a neighbor.
+
+    Without noise the weights are the squares of the votes, which weaken the few votes across a gap.
+    """
     n_centers = len(centers)
     graph = np.zeros((n_centers, n_centers))
     threshold = scale * np.log(max(len(votes) / 2.0, 1.0))
-    graph[np.triu_indices(n_centers, 1)] = np.where(votes > threshold, votes, 0.0)
+    graph[np.triu_indices(n_centers, 1)] = np.where(votes > threshold, votes if scale else votes**2, 0.0)
     graph += graph.T
     if n_centers == 1:
         return graph
@@ -240,6 +244,10 @@ def vote_graph(votes: Floats, centers: Floats, scale: float) -> Floats:
     return graph
 
 
-def vote_embedding(graph: Floats, n_vectors: int) -> Floats:
+def vote_embedding(graph: Floats, n_vectors: int, every_pair: float = EVERY_PAIR) -> Floats:
     """Return the rows of the top eigenvectors of the normalized graph, scaled to norm 1."""
-    return unit_rows(_top_eigenvectors_of(graph + EVERY_PAIR * graph.sum() / len(graph) ** 2, n_vectors))
+    connected = graph + every_pair * graph.sum() / len(graph) ** 2
+    roots = np.sqrt(connected.sum(axis=1))
+    # Not by Lanczos' method, which misses eigenvectors if clusters are so far apart that their eigenvalues are equal.
+    vectors = np.linalg.eigh(connected / np.outer(roots, roots))[1]
+    return unit_rows(vectors[:, ::-1][:, :n_vectors])

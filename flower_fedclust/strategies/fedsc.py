@@ -399,14 +399,13 @@ class FedSC(DictionaryStrategy, CodesStrategy):
 
 
 class FedSCSums(DictionaryStrategy, SpectralSumsStrategy):
-    """FedSC in which the server receives only sums over the clients.
+    """FedSC from sums alone, for round and overlapping clusters: the graph is dense and separates no rings or moons.
 
-    With the rows' factors F, whose inner products are the reconstructed kernel, the degrees of the dense graph are
-    ``F (F' 1)``, and its normalized eigenvectors follow from ``F' D^-1 F``, a matrix with a row for each atom. Both are
-    sums over rows. Each client embeds its own rows with these eigenvectors, and the final k-means is Lloyd's algorithm
-    on sums. So the protocol works with secure aggregation, and every sum can take noise.
-
-    The graph is dense. It does not separate rings and moons, as the sparse graph of :class:`FedSC` does.
+    The server receives only sums over the clients. With the rows' factors F, whose inner products are the reconstructed
+    kernel, the degrees of the dense graph are ``F (F' 1)``. Its normalized eigenvectors follow from ``F' D^-1 F``, a
+    matrix with a row for each atom. Both are sums over rows. Each client embeds its own rows with these eigenvectors,
+    and the final k-means is Lloyd's algorithm on sums. So the protocol works with secure aggregation, and every sum can
+    take noise. :class:`SPPFGCSums` finds clusters of any form from sums.
 
     References
     ----------
@@ -417,7 +416,7 @@ class FedSCSums(DictionaryStrategy, SpectralSumsStrategy):
     entries = (
         Entry(
             "fedsc-sums",
-            "spectral clustering from sums alone: no code, label or row leaves a client",
+            "spectral clustering of round and overlapping clusters from sums alone",
             "Qiao, Ding and Fan 2023, with a stage II of sums",
         ),
     )

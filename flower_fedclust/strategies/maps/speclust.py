@@ -129,11 +129,11 @@ def _not_kernel_values(reply: Reply) -> str:
 
 
 class FedSpeClustSums(LandmarkKernelStrategy, SpectralSumsStrategy):
-    """Fed-SpeClust in which the server receives only sums over the clients.
+    """Fed-SpeClust from sums alone, for round and overlapping clusters: the graph is dense and separates no rings.
 
-    The clients learn landmarks together, as in :class:`FedSpeClust`. The rows' factors by the landmarks are then
-    clustered from sums, as in :class:`FedSCSums`. Nobody knows the similarity of two rows, so that the graph is dense.
-    With ``epsilon`` every sum takes noise.
+    The server receives only sums over the clients. The clients learn landmarks together, as in :class:`FedSpeClust`.
+    The rows' factors by the landmarks are then clustered from sums, as in :class:`FedSCSums`. Nobody knows the
+    similarity of two rows, so that the graph is dense. With ``epsilon`` every sum takes noise.
 
     References
     ----------
@@ -144,7 +144,7 @@ class FedSpeClustSums(LandmarkKernelStrategy, SpectralSumsStrategy):
     entries = (
         Entry(
             "fed-speclust-sums",
-            "spectral clustering by learned landmarks, from sums alone; private with epsilon",
+            "spectral clustering of round and overlapping clusters by learned landmarks, from sums alone",
             "after Qiao, Ma and Fan 2025, Algorithm 3",
         ),
     )

@@ -26,8 +26,8 @@ from flower_fedclust.exact.terms import Term, at, joined, products, squares
 from flower_fedclust.models import PrototypeModel
 from flower_fedclust.numerics.blocks import blocks
 from flower_fedclust.numerics.checks import DataError, check_integer, check_max_l1_norm, warn_of_empty_clusters
-from flower_fedclust.numerics.global_graph import vote_embedding, vote_graph
-from flower_fedclust.numerics.initialisation import weighted_kmeans
+from flower_fedclust.numerics.global_graph import EVERY_PAIR, EXACT_EVERY_PAIR, vote_embedding, vote_graph
+from flower_fedclust.numerics.initialisation import N_RESTARTS, weighted_kmeans
 from flower_fedclust.numerics.kmeans import centers_of
 from flower_fedclust.numerics.prototypes import FULL_COLUMNS
 from flower_fedclust.numerics.vectors import clip_rows
@@ -57,20 +57,21 @@ WITHIN_RADIUS = 0.9
 #: distance over sqrt(2). The innermost ring contains all nearer rows.
 N_DISTANCES = 16
 
-#: The first centers come from a k-means of this many points for each, drawn from a Gaussian as wide as the rows.
-POINTS_PER_CENTER = 100
+#: The first centers come from a k-means of this many points for each, from a Gaussian as wide as the rows. Without
+#: noise many Lloyd steps on the rows follow, so that one start with fewer points is enough.
+POINTS_PER_CENTER, EXACT_POINTS_PER_CENTER = 100, 20
 
 #: At most this many cells for each cluster, ...
 CELLS_PER_CLUSTER = 8
 
 #: ... or without noise one for this many rows if that is more, ...
-EXACT_ROWS_PER_CELL = 25
+EXACT_ROWS_PER_CELL = 20
 
 #: ... up to this number.
-MOST_EXACT_CELLS = 200
+MOST_EXACT_CELLS = 300
 
-#: Whatever the noise, a cell should have at least this many rows on average: the votes of fewer say little.
-LEAST_ROWS_PER_CELL = 16
+#: A cell should have at least this many rows on average, with and without noise: the votes of fewer say little.
+LEAST_ROWS_PER_CELL, LEAST_EXACT_ROWS_PER_CELL = 16, 10
 
 #: With noise, a cell should have this many rows times columns over epsilon: noise hides the mean of fewer.
 NOISY_ROWS_PER_CELL = 100.0
@@ -103,9 +104,9 @@ class CellsStrategy(PrivateStrategy):
     Parameters
     ----------
     n_prototypes : int, optional
-        The prototypes of all clients together. By default 8 for each cluster, or without noise one for 25 rows if that
-        is more, up to 200; but no more than one for 16 rows, and with epsilon ``n epsilon / (100 d)`` for n rows of d
-        columns; and one for each cluster if that gives fewer than 2.5.
+        The prototypes of all clients together. By default 8 for each cluster, or without noise one for 20 rows if that
+        is more, up to 300; but no more than one for 10 rows, or with epsilon one for 16 and ``n epsilon / (100 d)`` for
+        n rows of d columns; and one for each cluster if that gives fewer than 2.5.
     max_l1_norm : float, optional
         R: rows are clipped to this L1 norm, the sum of their absolute values; needed with an epsilon. It is public, and
         must not be computed from the data. A large R costs little: it bounds only the first two releases.
@@ -145,8 +146,10 @@ class CellsStrategy(PrivateStrategy):
             )
         root = yield from self._directions(frame, n_rows)
         n_cells = self.n_prototypes or n_cells_for(n_rows, self.n_clusters, self.n_columns, self._epsilon_of_a_sum)
-        points = self.rng.standard_normal((POINTS_PER_CENTER * n_cells, self.n_columns)) @ root.T
-        centers = weighted_kmeans(_inside(points, frame), None, n_cells, self.rng)
+        is_exact = self.epsilon is None
+        n_points = n_cells * (EXACT_POINTS_PER_CENTER if is_exact else POINTS_PER_CENTER)
+        points = _inside(self.rng.standard_normal((n_points, self.n_columns)) @ root.T, frame)
+        centers = weighted_kmeans(points, None, n_cells, self.rng, n_init=1 if is_exact else N_RESTARTS)
         scale = self.noise_scale("lloyd_counts")
         centers, counts = yield from self._lloyd(centers, frame, root, scale, n_lloyd_rounds)
         kept = counts > smallest_count(scale)
@@ -283,7 +286,9 @@ class SPPFGCSums(CellsStrategy):
             (votes,) = yield Sum(CellsClient.votes.asked(cells.centers, frame=cells.frame), parts=["votes"])
             graph = vote_graph(votes, cells.centers, self.noise_scale("votes"))
             # Instead of line 15.
-            _, clusters = cluster_embedding(vote_embedding(graph, self.n_clusters), self.n_clusters, self.rng)
+            every_pair = EXACT_EVERY_PAIR if self.epsilon is None else EVERY_PAIR
+            embedding = vote_embedding(graph, self.n_clusters, every_pair)
+            _, clusters = cluster_embedding(embedding, self.n_clusters, self.rng)
         warn_of_empty_clusters(self.name, np.bincount(clusters, minlength=self.n_clusters))
         means = cells.frame.leave(cells.centers)
         return Outcome(PrototypeModel(means, clusters, self.n_clusters, counts=cells.counts))
@@ -329,7 +334,7 @@ class SPPFGCSums(CellsStrategy):
 
 def n_cells_for(n_rows: float, n_clusters: int, n_columns: int, epsilon: float | None) -> int:
     """Return the number of cells: one for each cluster, or several if noise leaves something visible in each."""
-    worth = n_rows / LEAST_ROWS_PER_CELL
+    worth = n_rows / (LEAST_EXACT_ROWS_PER_CELL if epsilon is None else LEAST_ROWS_PER_CELL)
     if epsilon is not None:
         worth = min(worth, n_rows * epsilon / (NOISY_ROWS_PER_CELL * n_columns))
     if worth < FEWEST_CELLS_PER_CLUSTER * n_clusters:
