@@ -110,10 +110,12 @@ class ByRow(Askable[..., Any]):
             return len(batch), terms
 
         totals, n_rows = nothing, 0
+        # A batch has more entries than the totals, so that adding up large totals takes little time.
+        entries = min(max(BATCH_ENTRIES, 2 * sum(term.integers.size for term in nothing)), 8 * BATCH_ENTRIES)
         if isinstance(source, np.ndarray):
-            batches, n_jobs = in_batches(source.shape, source.__getitem__, source.__getitem__, entries=BATCH_ENTRIES), 1
+            batches, n_jobs = in_batches(source.shape, source.__getitem__, source.__getitem__, entries=entries), 1
         else:
-            batches, n_jobs = source.batches(BATCH_ENTRIES), source.n_jobs
+            batches, n_jobs = source.batches(entries), source.n_jobs
         for n_added, terms in mapped(added, batches, n_jobs):
             totals = tuple(term.plus(before) for term, before in zip(terms, totals, strict=True))
             n_rows += n_added

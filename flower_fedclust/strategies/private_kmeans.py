@@ -257,12 +257,13 @@ class PrivateKMeans(ClippedStrategy):
         frame, n_rows = yield from frame_of_rows()
         public = None if self.server_data is None else frame.enter(np.asarray(self.server_data, dtype=np.float64))
         cells = yield from cells_of_rows(frame, n_rows, self.most_clusters, self.rng, public)
-        points = cells.means @ cells.directions
-        fine = clustered(points, cells.counts, FINER * self.most_clusters, self.rng, n_init=N_INIT_LAST)
-        total = float((cells.spread**2).sum())
-        sizes = weight_of(points, cells.counts, fine)
-        number = self._chosen_number(NoisyClusters(fine, sizes, total, 0.0, 0.0), cells.spread)
-        n_clusters = self.most_clusters if number is None else number.chosen
+        n_clusters, number = self.most_clusters, None
+        if numbers_of(self.n_clusters)[0] < n_clusters:
+            points = cells.means @ cells.directions
+            fine = clustered(points, cells.counts, FINER * n_clusters, self.rng, n_init=N_INIT_LAST)
+            sizes, total = weight_of(points, cells.counts, fine), float((cells.spread**2).sum())
+            number = self._chosen_number(NoisyClusters(fine, sizes, total, 0.0, 0.0), cells.spread)
+            n_clusters = n_clusters if number is None else number.chosen
         start = yield from best_start(cells, n_clusters, frame, self.rng)
         centers = yield from lloyd_steps(start, frame, N_LAST_ROUNDS, 0.0)
         return Outcome(KMeansModel(frame.leave(centers)), number=number)

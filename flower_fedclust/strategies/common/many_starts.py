@@ -36,7 +36,7 @@ N_DIRECTIONS, MOST_DIRECTIONS = 64, 128
 #: Beyond so many columns, sums of outer products are sketched by so many random directions.
 MOST_COLUMNS, N_SKETCHED = 500, 200
 #: Restarts of the k-means of cells; fewer, but not below the second number, if they multiply more than this in all.
-N_RESTARTS, FEWEST_RESTARTS, MOST_WORK = 200, 5, 4e9
+N_RESTARTS, FEWEST_RESTARTS, MOST_WORK = 200, 10, 4e9
 #: How many starts take each of the Lloyd steps together; fewer, in proportion, if the entries of their centers are more
 #: than the first number, or the products of a step more than the second. At least two take the first steps.
 N_STARTS, MOST_ENTRIES, MOST_PRODUCTS = (60, 60, 30, 30, 15, 15, 15, 15, 6, 6, 6, 6), 2**20, 2e9
