@@ -59,6 +59,7 @@ class Family:
 
 FAMILIES = {
     "private-kmeans": Family(1.0, "noise = 'local'\nmax_norm = 12.0"),
+    "private-mixture": Family(1.0, "noise = 'local'\nmax_norm = 12.0"),
     "private-density": Family(8.0, "noise = 'local'\nmax_norm = 12.0"),
     "feddp-kmeans": Family(4.0, "noise = 'local'\nn_rounds = 1", reads_public_rows=True),
     "dp-lloyd-server-kmeans++": Family(4.0, "noise = 'local'\nn_rounds = 1", reads_public_rows=True),

@@ -238,6 +238,12 @@ EXAMPLES = {
     "SpectralModel": _model("FedSC(3)", _PREDICTED),
     "MapModel": _model("FedTSNESums(3)", _PREDICTED),
     "FactorModel": _model("DPFedC(3)", _PREDICTED),
+    "MixtureModel": _model(
+        "PrivateMixture(3, epsilon=None)",
+        "print(model.predict_proba(sites.server_rows))  # memberships of rows that were not in the run\n"
+        "print(model.score_samples(sites.server_rows).mean())  # their log-likelihood\n"
+        "print(model.weights_, model.means_, model.covariances_)",
+    ),
     "CellModel": _model("PrivateDensity(3, epsilon=None)", _PREDICTED),
     "PrototypeModel": _model("SPPFGCSums(3)", _PREDICTED),
     "SubspaceModel": _model("FedSubspaceClustering(3)", _PREDICTED),

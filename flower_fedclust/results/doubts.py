@@ -115,8 +115,8 @@ def doubts_about(
     sought = strategy.n_clusters if number is None else number.chosen
     if isinstance(sought, int) and model.n_clusters < sought:
         sentence = (
-            f"Only {model.n_clusters} of {sought} components stand out of the noise, and the others were dropped: use "
-            "fewer components, more rows or a larger epsilon."
+            f"Only {model.n_clusters} of {sought} clusters stand out of the noise, and the others were dropped: use "
+            "fewer clusters, more rows or a larger epsilon."
         )
         found.append(Doubt("dropped", sentence, {"kept": model.n_clusters, "sought": sought}))
     agreement = strategy.outcome.agreement
