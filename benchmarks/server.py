@@ -163,8 +163,8 @@ def pooled_umap(n_rows: int) -> Numbers:
 
 
 def _total(*parts: Numbers) -> Numbers:
-    seconds, megabytes = sum(one["seconds"] for one in parts), max(one["megabytes"] for one in parts)
-    return {"seconds": seconds, "megabytes": megabytes, "before": parts[0]["before"]}
+    spent = {name: sum(one[name] for one in parts) for name in ("seconds", "processor")}
+    return {**spent, "megabytes": max(one["megabytes"] for one in parts), "before": parts[0]["before"]}
 
 
 CASES: dict[str, tuple[Callable[[int], Numbers], tuple[int, ...]]] = {
@@ -191,7 +191,9 @@ def run(case: str, sizes: tuple[int, ...]) -> None:
         found[n_rows] = result
         print(f"{case}, {n_rows:,} rows: " + ", ".join(f"{name} {one:.4g}" for name, one in result.items()), flush=True)
     if len(found) > 1:
-        slopes = {name: slope(list(found), [one[name] for one in found.values()]) for name in ("seconds", "megabytes")}
+        slopes = {
+            name: slope(list(found), [one[name] for one in found.values()]) for name in ("processor", "megabytes")
+        }
         print(f"{case}, slopes on log axes: " + ", ".join(f"{name} {one:.2f}" for name, one in slopes.items()))
 
 

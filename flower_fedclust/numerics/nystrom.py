@@ -93,8 +93,14 @@ def nearest_others(Y: Floats, n_neighbors: int) -> tuple[Integers, Floats]:
 
 
 def _smallest(distances: Floats, n_neighbors: int) -> tuple[Integers, Floats]:
-    found = np.argsort(distances, axis=1, kind="stable")[:, :n_neighbors]
-    return found, np.take_along_axis(distances, found, axis=1)
+    """Return the columns of each row's smallest entries, and these, rising; of equal ones, the first."""
+    found = np.sort(np.argpartition(distances, n_neighbors - 1, axis=1)[:, :n_neighbors], axis=1)
+    largest = np.take_along_axis(distances, found, axis=1).max(axis=1, keepdims=True)
+    tied = np.count_nonzero(distances <= largest, axis=1) > n_neighbors
+    found[tied] = np.argsort(distances[tied], axis=1, kind="stable")[:, :n_neighbors]
+    chosen = np.take_along_axis(distances, found, axis=1)
+    order = np.argsort(chosen, axis=1, kind="stable")
+    return np.take_along_axis(found, order, axis=1), np.take_along_axis(chosen, order, axis=1)
 
 
 def are_distances(B: Floats, W: Floats) -> bool:

@@ -53,6 +53,16 @@ def test_distances_to_landmarks_are_exact_however_short_and_far_from_the_origin(
     np.testing.assert_allclose(landmark_distances(rows, Y), cdist(rows, Y), rtol=1e-9, atol=1e-15 * (1 + offset))
 
 
+@pytest.mark.parametrize("n_neighbors", [1, 4, 30])
+def test_of_landmarks_at_one_distance_the_first_come_first(n_neighbors):
+    rng = np.random.default_rng(3)
+    rows, Y = rng.integers(0, 3, size=(200, 2)).astype(float), rng.integers(0, 3, size=(30, 2)).astype(float)
+    expected = np.argsort(landmark_distances(rows, Y), axis=1, kind="stable")[:, :n_neighbors]
+    neighbors, distances = nearest_landmarks(rows, Y, n_neighbors)
+    np.testing.assert_array_equal(neighbors, expected)
+    np.testing.assert_array_equal(distances, np.sort(landmark_distances(rows, Y), axis=1)[:, :n_neighbors])
+
+
 def test_the_nearest_landmarks_are_those_of_a_dense_sort():
     rows, Y = random_case()
     for n_neighbors in (1, 4, 12):
