@@ -129,7 +129,7 @@ def maps(n_rows: int) -> Numbers:
     near: list[np.ndarray] = []
     n_umap = umap_n_neighbors(n_rows, 15)
     with one_thread():
-        search = measured(lambda: near.extend(nystrom_neighbors(B, W, tsne_n_neighbors(n_rows, 30.0))))
+        search = measured(lambda: near.extend(nystrom_neighbors(B, W, tsne_n_neighbors(n_rows, 30.0), squared=True)))
         umap = measured(lambda: umap_map(near[0][:, :n_umap], near[1][:, :n_umap]))
         tsne = measured(lambda: tsne_map(near[0], near[1]))
     return {

@@ -45,6 +45,8 @@ class MapModel(CenterModel, name="map"):
     distances : array-like of shape (n_points, n_landmarks), optional
         Distances of the map's rows from the landmarks. They reveal as much as the rows themselves, so a model that has
         them stays with the server.
+    squared : bool, default=True
+        Whether the distances between rows are estimated from the squares of these, which noise would spoil.
     origin : array-like of shape (n_columns_of_the_rows,), optional
     directions : array-like of shape (n_columns_of_the_rows, n_columns), optional
         With the origin: it is subtracted from rows, they are projected, and the landmarks lie in the projection.
@@ -70,6 +72,7 @@ class MapModel(CenterModel, name="map"):
         n_neighbors: float,
         min_dist: float = 0.1,
         distances: ArrayLike | None = None,
+        squared: bool = True,
         origin: ArrayLike | None = None,
         directions: ArrayLike | None = None,
     ) -> None:
@@ -80,6 +83,7 @@ class MapModel(CenterModel, name="map"):
         self.cluster_points = self.map_centers_ = checked_rows(np.array(cluster_centers), owner="cluster_centers")
         self.n_neighbors = check_real("n_neighbors", n_neighbors, above=0)
         self.min_dist = check_real("min_dist", min_dist, at_least=0)
+        self._squared = squared
         self._distances = None if distances is None else checked_rows(distances, owner="distances")
         self.stays_with_server = self._distances is not None
         n_points = len(self.landmarks_ if self._distances is None else self._distances)
@@ -118,7 +122,7 @@ class MapModel(CenterModel, name="map"):
         else:
             B = landmark_distances(rows, self.landmarks_)
             W = distances_between(self.landmarks_)
-            neighbors, distances = nystrom_neighbors_of_new(B, self._distances, W, wanted)
+            neighbors, distances = nystrom_neighbors_of_new(B, self._distances, W, wanted, squared=self._squared)
         if self.method == "tsne":
             return place_tsne(neighbors, distances, self.coordinates_, perplexity=self.n_neighbors)
         return place_umap(neighbors, distances, self.coordinates_, n_neighbors=wanted, min_dist=self.min_dist)
@@ -129,7 +133,7 @@ class MapModel(CenterModel, name="map"):
 
     def to_arrays(self) -> list[Floats]:
         """Return the settings, the landmarks, the map, its centers, and the optional arrays (or empty ones)."""
-        settings = np.array([self._METHODS.index(self.method), self.n_neighbors, self.min_dist])
+        settings = np.array([self._METHODS.index(self.method), self.n_neighbors, self.min_dist, self._squared])
         optional = [(self._distances, (0, 0)), (self._origin, (0,)), (self._directions, (0, 0))]
         return [
             settings,
@@ -152,6 +156,7 @@ class MapModel(CenterModel, name="map"):
             n_neighbors=float(settings[1]),
             min_dist=float(settings[2]),
             distances=distances,
+            squared=bool(settings[3]),
             origin=origin,
             directions=directions,
         )

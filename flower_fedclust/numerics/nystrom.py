@@ -4,6 +4,10 @@ With B the distances of rows to landmarks, (n_rows, n_landmarks), and W those be
 B W^+ B'``. It is no matrix of distances: entries can be negative, and the diagonal is not 0. Here they are 0. (It is
 symmetric, as W is.)
 
+Distances have full rank, so that (22) is an approximation with any number of landmarks. Squared distances between
+points of m columns have rank m + 2: ``B^2 (W^2)^+ B^2'``, with squares of each entry, is exact from m + 1 landmarks on,
+and close for the rows near their span. Noise on B spoils it, because the small eigenvalues of W^2 magnify it.
+
 It is never formed. The eigenvalues of W give factors F and signs s with ``D^_ij = sum_k s_k F_ik F_jk``: the rows
 nearest to a row have the largest inner products of their factors with its own, the signs turned round. W, a matrix of
 distances, has one positive eigenvalue, and factors are about as large as the root of a distance, so that little
@@ -11,6 +15,8 @@ cancels. Rows of ``B W^+``, which the equation suggests, are larger by the condi
 """
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +34,9 @@ EIGENVALUE_CUTOFF = 1e-10
 
 #: A squared distance below so much of the two squared norms has lost too many digits: it is computed anew.
 _LOST_DIGITS = 1e-6
+
+#: The longest distance between rows whose square is estimated, in units of the longest between landmarks.
+_FARTHEST = 1e70
 
 #: Squares of larger entries, added up, could overflow.
 _REACH = 1e150
@@ -126,24 +135,33 @@ def nystrom_projection(W: Floats) -> tuple[Floats, Floats]:
     return projection, np.sign(values[order])
 
 
-def nystrom_neighbors(B: Floats, W: Floats, n_neighbors: int) -> tuple[Integers, Floats]:
-    """Return the nearest other rows of every row by the Nystrom distances (22), and those distances."""
-    return _neighbors(B, B, W, n_neighbors, without_itself=True)
+def nystrom_neighbors(B: Floats, W: Floats, n_neighbors: int, *, squared: bool) -> tuple[Integers, Floats]:
+    """Return the nearest other rows of every row by the Nystrom distances, and those distances.
+
+    With ``squared``, by the squares of B and W; otherwise by equation (22).
+    """
+    return _neighbors(B, B, W, n_neighbors, squared=squared, without_itself=True)
 
 
-def nystrom_neighbors_of_new(B_new: Floats, B: Floats, W: Floats, n_neighbors: int) -> tuple[Integers, Floats]:
+def nystrom_neighbors_of_new(
+    B_new: Floats, B: Floats, W: Floats, n_neighbors: int, *, squared: bool
+) -> tuple[Integers, Floats]:
     """Return, for rows that were not in the run, the nearest of the rows that were, by the Nystrom distances.
 
     ``B_new`` has the distances of the new rows from the landmarks.
     """
-    return _neighbors(B, B_new, W, n_neighbors, without_itself=False)
+    return _neighbors(B, B_new, W, n_neighbors, squared=squared, without_itself=False)
 
 
 def _neighbors(
-    B: Floats, B_searching: Floats, W: Floats, n_neighbors: int, *, without_itself: bool
+    B: Floats, B_searching: Floats, W: Floats, n_neighbors: int, *, squared: bool, without_itself: bool
 ) -> tuple[Integers, Floats]:
     """``D^_ij = -q_i . f_j`` with ``q_i = -s f_i``: the nearest rows have the largest inner products."""
+    unit = 2.0 ** math.frexp(float(W.max()))[1]
+    if squared:
+        B, B_searching, W = (np.minimum(each / unit, _FARTHEST) ** 2 for each in (B, B_searching, W))
     projection, signs = nystrom_projection(W)
     queries = (B_searching @ projection) * -signs
     neighbors, products = largest_products(B @ projection, queries, n_neighbors, without_itself=without_itself)
-    return neighbors, np.maximum(-products, 0.0)
+    distances = np.maximum(-products, 0.0)
+    return neighbors, unit * np.sqrt(distances) if squared else distances

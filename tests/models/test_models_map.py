@@ -54,7 +54,7 @@ def test_row_is_placed_by_umap_where_the_map_is_of_umap():
 
 def test_row_is_placed_by_the_nystrom_distances_from_the_rows_of_the_map_where_these_are_known():
     B = landmark_distances(ROWS, LANDMARKS)
-    found = nystrom_neighbors_of_new(B, DISTANCES, distances_between(LANDMARKS), 9)
+    found = nystrom_neighbors_of_new(B, DISTANCES, distances_between(LANDMARKS), 9, squared=True)
     expected = place_tsne(*found, PLACES_OF_MAPPED, perplexity=3.0)
     placed = made("rows").transform(ROWS)
     np.testing.assert_allclose(placed, expected, atol=1e-9)

@@ -66,7 +66,9 @@ def neighbors_of_digits(kind):
     for _ in range(15):
         Y = np.mean([landmark_steps(client, Y, gamma, 3) for client in np.array_split(rows, 5)], axis=0)
     B, B_new, W = landmark_distances(rows, Y), landmark_distances(new, Y), distances_between(Y)
-    return *nystrom_neighbors(B, W, n_neighbors), *nystrom_neighbors_of_new(B_new, B, W, n_neighbors)
+    return *nystrom_neighbors(B, W, n_neighbors, squared=False), *nystrom_neighbors_of_new(
+        B_new, B, W, n_neighbors, squared=False
+    )
 
 
 @cache

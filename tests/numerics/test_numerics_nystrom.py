@@ -91,9 +91,20 @@ def test_neighbors_are_those_of_the_dense_matrix(n_neighbors):
     D = dense(B, W, B)
     D = 0.5 * (D + D.T)
     np.fill_diagonal(D, np.inf)
-    neighbors, distances = nystrom_neighbors(B, W, n_neighbors)
+    neighbors, distances = nystrom_neighbors(B, W, n_neighbors, squared=False)
     assert_neighbors(D, neighbors, distances, n_neighbors)
     np.testing.assert_array_equal(neighbors, np.argsort(D, axis=1)[:, :n_neighbors])
+
+
+@pytest.mark.parametrize("unit", [1e-120, 1.0, 1e120])
+def test_squares_give_the_distances_between_rows_from_more_landmarks_than_columns(unit):
+    rows, Y = random_case()
+    D = cdist(rows, rows)
+    np.fill_diagonal(D, np.inf)
+    B, W = unit * landmark_distances(rows, Y), unit * distances_between(Y)
+    neighbors, distances = nystrom_neighbors(B, W, 7, squared=True)
+    np.testing.assert_array_equal(neighbors, np.argsort(D, axis=1)[:, :7])
+    np.testing.assert_allclose(distances / unit, np.sort(D, axis=1)[:, :7], rtol=1e-7)
 
 
 def test_noise_makes_distances_negative_which_become_0():
@@ -102,7 +113,7 @@ def test_noise_makes_distances_negative_which_become_0():
     B += np.random.default_rng(1).normal(size=B.shape)
     D = dense(B, W, B)
     np.fill_diagonal(D, np.inf)
-    neighbors, distances = nystrom_neighbors(B, W, 5)
+    neighbors, distances = nystrom_neighbors(B, W, 5, squared=False)
     assert (D < -0.1).any()
     assert distances.min() == 0.0
     assert_neighbors(D, neighbors, distances, 5, atol=1e-9)
@@ -120,25 +131,29 @@ def test_a_cutoff_leaves_small_eigenvalues_out(monkeypatch):
 
 
 @pytest.mark.parametrize("n_landmarks", [1, 2, 6])
-def test_where_all_landmarks_are_one_there_are_neighbors_all_the_same(n_landmarks):
+@pytest.mark.parametrize("squared", [False, True])
+def test_where_all_landmarks_are_one_there_are_neighbors_all_the_same(n_landmarks, squared):
     rows, _ = random_case(n_rows=9)
     Y = np.ones((n_landmarks, 5))
     with np.errstate(all="raise"):
-        neighbors, distances = nystrom_neighbors(landmark_distances(rows, Y), distances_between(Y), 4)
+        neighbors, distances = nystrom_neighbors(landmark_distances(rows, Y), distances_between(Y), 4, squared=squared)
     np.testing.assert_array_equal(distances, 0.0)
     for i, row in enumerate(neighbors):
         assert i not in row
         assert len(set(row)) == 4
 
 
-def test_rows_that_are_equal_have_each_other_and_never_themselves():
+@pytest.mark.parametrize("squared", [False, True])
+def test_rows_that_are_equal_have_each_other_and_never_themselves(squared):
     _, Y = random_case()
     rows = np.repeat(np.random.default_rng(1).normal(size=(4, 5)), 3, axis=0)
-    neighbors, _ = nystrom_neighbors(landmark_distances(rows, Y), distances_between(Y), 11)
+    neighbors, _ = nystrom_neighbors(landmark_distances(rows, Y), distances_between(Y), 11, squared=squared)
     for i, row in enumerate(neighbors):
         assert sorted([i, *row]) == list(range(12))
-    _, distances = nystrom_neighbors(landmark_distances(rows, rows[::3]), distances_between(rows[::3]), 2)
-    assert distances.max() < 1e-12
+    _, distances = nystrom_neighbors(
+        landmark_distances(rows, rows[::3]), distances_between(rows[::3]), 2, squared=squared
+    )
+    assert distances.max() < (1e-6 if squared else 1e-12)
 
 
 @pytest.mark.parametrize("n_neighbors", [1, 5, 80])
@@ -147,16 +162,17 @@ def test_neighbors_of_new_rows_are_those_of_the_dense_matrix(n_neighbors):
     rows, Y = random_case()
     new = np.vstack([np.random.default_rng(1).normal(size=(17, 5)), rows[:3]])
     B_new, B, W = landmark_distances(new, Y), landmark_distances(rows, Y), distances_between(Y)
-    neighbors, distances = nystrom_neighbors_of_new(B_new, B, W, n_neighbors)
+    neighbors, distances = nystrom_neighbors_of_new(B_new, B, W, n_neighbors, squared=False)
     assert_neighbors(dense(B_new, W, B), neighbors, distances, n_neighbors)
 
 
-def test_a_landmark_is_its_own_nearest_among_rows_that_are_landmarks():
+@pytest.mark.parametrize("squared", [False, True])
+def test_a_landmark_is_its_own_nearest_among_rows_that_are_landmarks(squared):
     _, Y = random_case()
     W = distances_between(Y)
-    neighbors, distances = nystrom_neighbors_of_new(W, W, W, 3)
+    neighbors, distances = nystrom_neighbors_of_new(W, W, W, 3, squared=squared)
     np.testing.assert_array_equal(neighbors[:, 0], np.arange(len(Y)))
-    np.testing.assert_allclose(distances[:, 0], 0.0, atol=1e-12)
+    np.testing.assert_allclose(distances[:, 0], 0.0, atol=1e-6 if squared else 1e-12)
 
 
 def test_no_array_of_all_pairs_is_made(monkeypatch):
@@ -164,7 +180,7 @@ def test_no_array_of_all_pairs_is_made(monkeypatch):
     rows, Y = random_case(n_rows=5000, n_landmarks=20)
     B, W = landmark_distances(rows, Y), distances_between(Y)
     tracemalloc.start()
-    nystrom_neighbors(B, W, 10)
+    nystrom_neighbors(B, W, 10, squared=True)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 4 * B.nbytes + 4e6  # all pairs are 200 MB

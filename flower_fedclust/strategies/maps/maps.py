@@ -10,7 +10,7 @@ import math
 from abc import abstractmethod
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,7 +73,7 @@ class Drawing:
             neighbors, distances, n_neighbors=int(self.n_neighbors), min_dist=self.min_dist, random_state=seed
         )
 
-    def model(self, landmarks: Floats, coordinates: Floats, centers: Floats, **known: Floats | None) -> MapModel:
+    def model(self, landmarks: Floats, coordinates: Floats, centers: Floats, **known: Any) -> MapModel:
         """Return the model that places rows on the map."""
         return MapModel(
             self.method,
@@ -128,7 +128,10 @@ class FederatedMap(CodedRowsStrategy):
         # Step 3: equations (21) and (22); only the nearest neighbors in their matrix are ever computed.
         B = np.concatenate([reply.arrays[0] for reply in replies])
         self._check_enough_rows(len(B))
-        neighbors, distances = nystrom_neighbors(B, distances_between(Y), self.drawing.n_needed(len(B)))
+        # Squares are far closer to the distances between rows, but noise spoils them.
+        squared = self.perturb != "distances"
+        n_needed = self.drawing.n_needed(len(B))
+        neighbors, distances = nystrom_neighbors(B, distances_between(Y), n_needed, squared=squared)
         # Step 4: the map, and clusters on it.
         Z = self.drawing.coordinates(neighbors, distances, self.rng)
         centers = weighted_kmeans(Z, None, self.n_clusters, self.rng)
@@ -136,7 +139,9 @@ class FederatedMap(CodedRowsStrategy):
         yield Gather(
             {client: FederatedMapClient.keep_places.asked(places[client], clusters[client]) for client in places}
         )
-        return Outcome(self.drawing.model(Y, Z, centers, distances=B), clusters, places, {"mmd": landmarks.mmds})
+        return Outcome(
+            self.drawing.model(Y, Z, centers, distances=B, squared=squared), clusters, places, {"mmd": landmarks.mmds}
+        )
 
     def _check_enough_rows(self, n_rows: int) -> None:
         needed = max(self.n_clusters, N_ROWS_OF_A_MAP)
