@@ -16,8 +16,9 @@ from flower_fedclust.numerics.checks import DataError
 Floats = NDArray[np.float64]
 Labels = NDArray[np.intp]
 
-#: How many cells a grid has about, by its number of columns, and how many at most.
+#: How many cells a grid has about, by its number of columns; the least with noise; and how many any grid may have.
 N_CELLS = {1: 256, 2: 64**2, 3: 24**3}
+LEAST_CELLS = {1: 64, 2: 24**2, 3: 8**3}
 MOST_CELLS = 2**16
 
 
@@ -47,9 +48,10 @@ class Grid:
             raise DataError("a grid needs a finite corner for each column, and a width above 0.")
 
     @classmethod
-    def over(cls, low: Floats, high: Floats) -> Self:
-        """Return the grid over a box, with about :data:`N_CELLS` cells."""
-        reach, most = high - low, N_CELLS[len(low)]
+    def over(cls, low: Floats, high: Floats, n_cells: float = math.inf) -> Self:
+        """Return the grid over a box, with about ``n_cells`` cells within :data:`LEAST_CELLS` and :data:`N_CELLS`."""
+        reach = high - low
+        most = min(max(n_cells, LEAST_CELLS[len(low)]), N_CELLS[len(low)])
         width = math.exp(math.fsum(np.log(reach)) / len(low) - math.log(most) / len(low))
         width = max(width, float(reach.max()) / most)
         shape = np.maximum(np.floor(reach / width), 1).astype(int)

@@ -23,8 +23,11 @@ PART_OF_WIDTH, LEAST_WIDTH = 0.7, 0.5
 LEAST_DENSITY = 0.1
 #: A group of cells that touch each other counts if its rows exceed this many standard deviations of their noise.
 DEVIATIONS_OF_A_GROUP = 4.0
-#: Peaks decide if each rises this many standard deviations above the cell where it meets a higher one.
-CLEAR_RISE = 2.0
+#: Peaks decide if each rises this many standard deviations above the cell where it meets a higher one,
+#: and if clusters have this many cells on average; of fewer cells, noise makes peaks too easily.
+CLEAR_RISE, CELLS_OF_A_SHAPE = 2.0, 40
+#: A normalized cut has at least this kernel; more cells than this are joined first.
+LEAST_WIDTH_OF_A_CUT, MOST_CELLS_OF_A_CUT = 0.7, 1500
 #: A peak's mass counts up to this part of an average cluster.
 PART_OF_A_CLUSTER = 0.5
 #: A normalized cut leaves out groups of cells with less than this part of an average cluster.
@@ -203,16 +206,15 @@ def cut(histogram: Histogram, n_clusters: int, rng: np.random.Generator, *, thin
     masses = np.minimum(peaks.masses, PART_OF_A_CLUSTER * float(density.values.sum()) / n_clusters)
     best = np.argsort(-peaks.rises / heights * masses, kind="stable")[:n_clusters]
     found = None
-    if len(best) < n_clusters or rises[best].min() < CLEAR_RISE:
-        found = _normalized(histogram.coarse(), width, n_clusters, rng)
+    are_small = len(density.places) < CELLS_OF_A_SHAPE * n_clusters
+    if len(best) < n_clusters or rises[best].min() < CLEAR_RISE or are_small:
+        found = _normalized(histogram, width, n_clusters, rng)
     if found is None:
         cluster = np.full(len(density.places), -1, dtype=np.intp)
         cluster[peaks.tops[best]] = np.arange(len(best))
         labels = density.labeled(cluster[density.peaks(peaks.tops[best]).group])
     else:
-        for axis in range(found.ndim):
-            found = np.repeat(found, 2, axis=axis)
-        labels = found[tuple(slice(0, n) for n in density.shape)]
+        labels = found
     values = np.zeros(density.shape)
     np.put(values, density.places, density.values)
     return Cut(np.where(values > 0, labels, -1) if thin else labels, values, np.sort(rises)[::-1])
@@ -233,7 +235,14 @@ def agreement_of_another_run(found: Cut, deviation: float, n_clusters: int, rng:
 
 def _normalized(histogram: Histogram, width: float, n_clusters: int, rng: np.random.Generator) -> Labels | None:
     """Cut the graph of neighboring cells, weighted by the square of the lower density; None if there are too few."""
-    density = Density.of(histogram, width)
+    density = Density.of(histogram, max(width, LEAST_WIDTH_OF_A_CUT))
+    if len(density.places) > MOST_CELLS_OF_A_CUT:
+        found = _normalized(histogram.coarse(), width, n_clusters, rng)
+        if found is None:
+            return None
+        for axis in range(found.ndim):
+            found = np.repeat(found, 2, axis=axis)
+        return found[tuple(slice(0, n) for n in density.shape)]
     if not len(density.places):
         return None
     n_cells, values = len(density.values), density.values

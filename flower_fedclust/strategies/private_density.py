@@ -40,6 +40,8 @@ MOST_DIRECTIONS = 3
 RANGE_ROUNDS, N_PARTS = 2, 32
 #: How many neighboring parts are added up to find the ends of a range, and the part of all rows that they hold.
 WINDOWS, LEAST_PART = (1, 2, 4, 8), 0.001
+#: With noise, a grid has this many cells for each standard deviation of a cell's noise among all rows.
+ROWS_OVER_NOISE = 0.6
 #: Directions come from rows clipped to this part of half the diagonal of the box in which they lie.
 PART_OF_DIAGONAL = 0.7
 #: At client level, a client's rows are taken to fall into this many cells, and this many parts of a range.
@@ -114,14 +116,14 @@ class PrivateDensity(ClippedStrategy):
         """Find where the rows lie, count them by cell, and cut the cells."""
         frame = yield from self._frame()
         radius = np.full(self.n_columns, frame.radius)
-        low, high, middle = yield from self._ranges(frame, ALL_COLUMNS, -radius, radius)
+        low, high, middle, _ = yield from self._ranges(frame, ALL_COLUMNS, -radius, radius)
         directions = ALL_COLUMNS
         if self.n_columns > MOST_DIRECTIONS:
             frame, directions = yield from self._directions(frame, high - low, middle)
             high = np.full(MOST_DIRECTIONS, frame.radius)
             low = -high
-        low, high, _ = yield from self._ranges(frame, directions, low, high)
-        grid = Grid.over(low, high)
+        low, high, _, signal = yield from self._ranges(frame, directions, low, high)
+        grid = Grid.over(low, high, ROWS_OVER_NOISE * signal)
         counts, deviation = yield from self._cells(frame, directions, grid)
         histogram = Histogram(counts.reshape(grid.shape), deviation)
         number, n_clusters = None, self.most_clusters
@@ -152,8 +154,11 @@ class PrivateDensity(ClippedStrategy):
 
     def _ranges(
         self, frame: Frame, directions: Floats, low: Floats, high: Floats
-    ) -> Generator[Round, Total, tuple[Floats, Floats, Floats]]:
-        """Narrow the range of each direction to where rows are, and return the mean of the rows, about."""
+    ) -> Generator[Round, Total, tuple[Floats, Floats, Floats, float]]:
+        """Narrow the range of each direction to where rows are.
+
+        Also return the mean of the rows, about, and how many there are for each standard deviation of noise in a cell.
+        """
         widths = (high - low) / N_PARTS
         question = PrivateDensityClient.parts_of_range.asked(low, widths, directions, frame=frame)
         bound = math.sqrt(len(low)) * self._norm_of_client(PARTS_OF_CLIENT)
@@ -166,7 +171,11 @@ class PrivateDensity(ClippedStrategy):
         parts = np.arange(N_PARTS)
         inside = counts * ((parts >= ends[:, :1]) & (parts < ends[:, 1:]))
         means = inside @ (parts + 0.5) / np.maximum(inside.sum(axis=1), 1.0)
-        return low + widths * ends[:, 0], low + widths * ends[:, 1], low + widths * np.clip(means, 0, N_PARTS)
+        part, cells = (self.parts()[one] for one in ("ranges", "cells"))
+        ratio = bound / self._norm_of_client(CELLS_OF_CLIENT) * cells.fraction / part.fraction * part.at_most
+        signal = float(counts.sum()) / len(low) / deviation * ratio if deviation else math.inf
+        places = low + widths * np.stack([ends[:, 0], ends[:, 1], np.clip(means, 0, N_PARTS)])
+        return places[0], places[1], places[2], signal
 
     def _directions(
         self, frame: Frame, ranges: Floats, middle: Floats
