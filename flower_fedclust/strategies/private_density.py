@@ -123,7 +123,8 @@ class PrivateDensity(ClippedStrategy):
             high = np.full(MOST_DIRECTIONS, frame.radius)
             low = -high
         low, high, _, signal = yield from self._ranges(frame, directions, low, high)
-        grid = Grid.over(low, high, ROWS_OVER_NOISE * signal)
+        # Clusters of many columns overlap in three directions; only fine cells keep them apart.
+        grid = Grid.over(low, high, math.inf if directions.size else ROWS_OVER_NOISE * signal)
         counts, deviation = yield from self._cells(frame, directions, grid)
         histogram = Histogram(counts.reshape(grid.shape), deviation)
         number, n_clusters = None, self.most_clusters
