@@ -45,6 +45,7 @@ from flower_fedclust.numerics.dictionary import (
     row_gradients,
 )
 from flower_fedclust.numerics.kernel import FARTHEST
+from flower_fedclust.numerics.spectral import unit_rows
 from flower_fedclust.numerics.vectors import clip_rows
 from flower_fedclust.privacy.noise import add_relative_noise
 from flower_fedclust.privacy.releases import NoisePlace
@@ -338,6 +339,8 @@ class FedSC(DictionaryStrategy, CodesStrategy):
         # Stage II: the reconstructed kernel C K(Z, Z) C', of which each row keeps its largest entries (equation 25).
         C = np.concatenate([reply.arrays[0] for reply in replies])
         F = C @ kernel_root(dictionary.atoms, dictionary.bandwidth)
+        if self.sparsify:  # k(x, x) is 1; a row that the atoms fit better would otherwise be everybody's neighbor
+            F = unit_rows(F)
         model, by_client = yield from self.cluster_factors(dictionary, F, replies)
         return Outcome(model, by_client, history={"objective": objectives})
 

@@ -11,7 +11,9 @@ from watching import failing, watched
 
 from flower_fedclust.data.datasets import load_dataset
 from flower_fedclust.data.partition import partition
+from flower_fedclust.numerics.spectral import similarity_graph
 from flower_fedclust.simulation import simulate
+from flower_fedclust.strategies.common import spectral
 from flower_fedclust.strategies.fedsc import FedSC
 
 RNG = np.random.default_rng(0)
@@ -139,6 +141,13 @@ def test_labels_are_those_of_spectral_clustering_with_the_reconstructed_kernel(o
     codes = np.concatenate([each.sent[0] for each in messages if each.task == "codes"])
     expected = slow_labels(codes, result.model.dictionary_, result.model.bandwidth_, 3, n_neighbors)
     assert adjusted_rand_score(np.concatenate(result.labels), expected) > 0.97
+
+
+def test_factors_of_the_sparse_graph_have_norm_1_as_the_kernel_of_a_row_with_itself(monkeypatch):
+    seen = []
+    monkeypatch.setattr(spectral, "similarity_graph", lambda F, *a, **k: seen.append(F) or similarity_graph(F, *a, **k))
+    simulate(FedSC(3, random_state=0), federation("iris", 0).clients)
+    np.testing.assert_allclose(np.linalg.norm(seen[0], axis=1), 1.0)
 
 
 def test_rings_need_the_sparse_graph():
