@@ -120,6 +120,7 @@ def slow_labels(codes, Z, r, n_clusters, n_neighbors):
     kernel = np.array([[np.exp(-np.sum((one - other) ** 2) / (2 * r**2)) for other in Z] for one in Z])
     similarity = codes @ kernel @ codes.T
     if n_neighbors is not None:
+        similarity /= np.sqrt(np.outer(similarity.diagonal(), similarity.diagonal()))
         np.fill_diagonal(similarity, -np.inf)
         kept = np.zeros(similarity.shape)
         for row, largest in enumerate(np.argsort(similarity, axis=1)[:, -n_neighbors:]):
