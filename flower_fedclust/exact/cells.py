@@ -54,7 +54,7 @@ class Grid:
         most = min(max(n_cells, LEAST_CELLS[len(low)]), N_CELLS[len(low)])
         width = math.exp(math.fsum(np.log(reach)) / len(low) - math.log(most) / len(low))
         width = max(width, float(reach.max()) / most)
-        shape = np.maximum(np.floor(reach / width), 1).astype(int)
+        shape = np.maximum(np.floor(reach / width + 1e-9), 1).astype(int)
         width = float((reach / shape).max())
         shape = np.maximum(np.ceil(reach / width - 1e-9), 1).astype(int)
         return cls((low + high - width * shape) / 2, width, tuple(shape.tolist()))

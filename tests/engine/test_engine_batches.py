@@ -41,6 +41,7 @@ STRATEGIES = {
     "private-kmeans": fc.PrivateKMeans(n_clusters=3, epsilon=8.0),
     "private-kmeans without noise": fc.PrivateKMeans(n_clusters=3, epsilon=None),
     "private-mixture": fc.PrivateMixture(n_clusters=3, epsilon=8.0),
+    "private-density": fc.PrivateDensity(n_clusters=3, epsilon=8.0),
     "federated-kmeans": fc.FederatedKMeans(n_clusters=3, n_rounds=3),
     "spp-fgc-sums": fc.SPPFGCSums(n_clusters=3, epsilon=8.0),
 }

@@ -131,7 +131,7 @@ def test_a_strategy_that_needs_single_replies_is_refused_and_the_round_named(nam
 
 
 def test_noise_of_the_server_and_of_the_clients_is_the_same_as_without_masks():
-    for noise, cls in product(("server", "local"), (fc.PrivateKMeans, fc.PrivateMixture)):
+    for noise, cls in product(("server", "local"), (fc.PrivateKMeans, fc.PrivateMixture, fc.PrivateDensity)):
         strategy = cls(2, epsilon=3.0, max_norm=3.0, noise=noise)
         plain, secure = (fc.simulate(strategy, CLIENTS, seed=4, secure=is_secure) for is_secure in (False, True))
         for before, after in zip(plain.model.to_arrays(), secure.model.to_arrays(), strict=True):

@@ -25,6 +25,8 @@ STRATEGIES = {
     "client level": lambda: fc.PrivateKMeans(3, **PRIVATE, privacy_unit="client", rows_per_client=5),
     "mixture": lambda: fc.PrivateMixture(3, **PRIVATE),
     "mixture at client level": lambda: fc.PrivateMixture(3, **PRIVATE, privacy_unit="client", rows_per_client=5),
+    "density": lambda: fc.PrivateDensity(3, **PRIVATE),
+    "density at client level": lambda: fc.PrivateDensity(3, **PRIVATE, privacy_unit="client", rows_per_client=5),
     "client level with server rows": lambda: fc.FedDPKMeans(
         3, server_data=PUBLIC, epsilon=20.0, privacy_unit="client", rows_per_client=5, n_rounds=1, margin=0.5
     ),

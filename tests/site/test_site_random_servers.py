@@ -19,7 +19,9 @@ def check_sound(found, n_messages):
     assert found.outcomes["refused"] > n_messages / 20
 
 
-@pytest.mark.parametrize("strategy", ["private-kmeans", "private-mixture", "feddp-kmeans", "fedsc-sums"])
+@pytest.mark.parametrize(
+    "strategy", ["private-kmeans", "private-mixture", "private-density", "feddp-kmeans", "fedsc-sums"]
+)
 def test_a_random_server_gets_no_more_than_the_ledger_accounts_for(strategy):
     found = attack(strategy, 150)
     check_sound(found, 150)

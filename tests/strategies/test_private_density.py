@@ -50,6 +50,27 @@ def test_rows_of_ten_columns_are_cut_in_three_directions():
         result = found(data, epsilon, 4, **({} if epsilon is None else {"max_norm": 64.0}))
         assert result.metrics["ari"] > 0.99
         assert result.model.directions_.shape == (10, 3)
+        assert result.model.labels_.size > 10_000  # as fine with noise: clusters overlap in three directions
+
+
+CLIENT_LEVEL = {"privacy_unit": "client", "rows_per_client": 30, "n_clients": 200}
+
+
+@pytest.mark.parametrize(("epsilon", "options"), [(1.0, {}), (2.0, {}), (2.0, {"max_norm": 12.0}), (8.0, CLIENT_LEVEL)])
+def test_a_grid_has_as_many_cells_as_the_noise_allows(epsilon, options):
+    result = found(MOONS, epsilon, **options)
+    ranges, _, cells = (one.release for one in result.privacy.releases)
+    noise = cells.sensitivity * cells.noise_multiplier * options.get("rows_per_client", 1)
+    assert result.model.labels_.size == pytest.approx(0.6 * len(MOONS[0]) / noise, rel=0.25)
+    if options is not CLIENT_LEVEL:  # one row counts once in each of two columns, and in one cell
+        assert [ranges.sensitivity, cells.sensitivity] == pytest.approx([2**0.5, 1.0])
+
+
+@pytest.mark.parametrize(("n_columns", "least", "most"), [(1, 64, 256), (2, 24**2, 64**2), (3, 8**3, 24**3)])
+def test_a_grid_has_neither_too_few_nor_too_many_cells(n_columns, least, most):
+    low = np.zeros(n_columns)
+    sizes = [len(Grid.over(low, low + 1.0, n_cells).centers()) for n_cells in (1.0, least, most, np.inf)]
+    assert sizes == [least, least, most, most]
 
 
 def test_one_column_and_three_columns():
