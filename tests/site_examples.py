@@ -51,6 +51,7 @@ ELSEWHERE = {
     "fedclust ledger": "the tutorial of a deployment; `export` in tests/site",
     "sh deploy/keys.sh": "the tutorial of a deployment",
     "flower-superlink": "the tutorial of a deployment",
+    "fedclust compare --strategies spp-fgc,spp-fgc-sums,k-fed --datasets suite:": "tests/data, with a small suite",
     "flower-supernode": "tests/apps",
     "flwr list": "tests/apps",
     "flwr supernode register": "the tutorial of a deployment",

@@ -195,9 +195,9 @@ class ParquetPart:
         self.path, self.name = path, path.name
         with reading(path, "parquet", "save the table as parquet again", name=self.name, most=2**63) as file:
             schema, self.n_rows = parquet.read_schema(file), parquet.read_metadata(file).num_rows
-        check_unique(schema.names, self.name)
-        indices = (schema.pandas_metadata or {}).get("index_columns", [])
-        self.columns = [name for name in schema.names if name not in indices]
+            names, indices = list(schema.names), (schema.pandas_metadata or {}).get("index_columns", [])
+        check_unique(names, self.name)
+        self.columns = [name for name in names if name not in indices]
 
     def stamp(self) -> tuple[int, ...]:
         """Return the size of the file, and when it was changed."""
