@@ -71,7 +71,7 @@ def of_one_client(n: int, n_entries: int, repeats: int = 3) -> tuple[float, floa
         words = np.zeros(n_entries, np.uint64)
         dealt, checks = timed(lambda: client.share(RUN, number), times)  # noqa: B023
         masked = timed(lambda: client.mask(RUN, number, everybody, 0, b"a question", words), times)  # noqa: B023
-        said = timed(lambda: client.confirm(RUN, number, everybody), times)  # noqa: B023
+        said, asked = timed(lambda: client.confirm(RUN, number, everybody), times)  # noqa: B023
         confirmation = client._confirmation()
         confirmed = as_rows([confirmation(client._key(one, 2, sends=False)) for one in range(n)], CHECK)
         shares = forwarded(client, n, number)
@@ -79,7 +79,7 @@ def of_one_client(n: int, n_entries: int, repeats: int = 3) -> tuple[float, floa
         assert opened[:, 0].all()
         assert opened.shape == (n, OPENED)
         each.append(sum(times))
-    up = dealt.nbytes + checks.nbytes + masked.nbytes + said.nbytes + opened.nbytes
+    up = dealt.nbytes + checks.nbytes + masked.nbytes + said.nbytes + asked.nbytes + opened.nbytes
     return min(first), min(each), up, confirmed.nbytes + shares.nbytes
 
 
@@ -96,7 +96,7 @@ def inline(n: int, n_entries: int, repeats: int = 5) -> tuple[float, float]:
         mask(server, clients, words, number, question=b"%d" % number)
         confirm(server, clients, number)
         open_shares(server, clients, number)
-        server.total(b"%d" % number)
+        server.total()
         each.append(time.process_time() - start)
     return min(first), min(each)
 

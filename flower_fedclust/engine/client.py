@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from flower_fedclust.engine import table_answers
 from flower_fedclust.engine.by_row import read_question
 from flower_fedclust.engine.client_data import ClientData
-from flower_fedclust.engine.masked import SECURE, answer_step
+from flower_fedclust.engine.masked import SECURE, answer_step, question_of
 from flower_fedclust.engine.parts import releases_of_parts
 from flower_fedclust.engine.rounds import KINDS, Answer, Array, Askable, Known, MissedRoundError, Question
 from flower_fedclust.engine.table_answers import PREPARATION, SCHEMA, preparation_from
@@ -52,6 +52,9 @@ log = logging.getLogger(__name__)
 
 #: A key with this suffix holds the name of the noisy rows from which the value under the key was computed.
 OF = " of"
+
+#: A key with this suffix holds the hash of the question that led to the value under the key.
+ASKED = " asked"
 
 #: The first task of every run: each client gives its name and its columns.
 ENROL = "enrol"
@@ -202,6 +205,8 @@ class ProtocolClient(NumPyClient):
         self.noise_source: NoiseSource = OperatingSystemNoise()
         self._derives_from = ""  # the noisy rows that the current method may read; it may read no others
         self._has_looked = False  # whether the current answer has read rows
+        self._message: tuple[Mapping[str, Any], Sequence[Array]] | None = None
+        self._read: set[str] = set()  # what the current answer has recalled
         #: Why the last message was not answered, for whoever made the client; the server hears less.
         self.error: Exception | None = None
 
@@ -229,6 +234,7 @@ class ProtocolClient(NumPyClient):
         """The rows, labels and column names; a table as prepared rows."""
         self._check_may_look()
         prepared, self._has_looked = self._prepared, True
+        self._read |= {PREPARATION, SCHEMA}
         return prepared
 
     @cached_property
@@ -247,6 +253,11 @@ class ProtocolClient(NumPyClient):
             return self.data.rows
         self._has_looked = True
         return self._stand_in
+
+    @property
+    def has_own_rows(self) -> bool:
+        """Whether :attr:`rows` are as the client has them: nothing that it was asked has changed them."""
+        return self._stand_in is None and self.recall(PREPARATION) is None
 
     @property
     def rows_in_batches(self) -> NDArray[np.float64] | ClientData:
@@ -273,8 +284,20 @@ class ProtocolClient(NumPyClient):
 
     # What a client remembers from one message to the next, in the Context that Flower gives it.
 
-    def remember(self, key: str, arrays: Sequence[Array]) -> None:
-        """Keep arrays in the Context's state until a later round."""
+    def question(self) -> bytes:
+        """Return the hash of the current question, and of the earlier ones that led to what its answer has recalled.
+
+        Masks are bound to it: two clients of a secure sum have both been asked the same.
+        """
+        config, arrays = self._message or ({}, ())
+        led = [(key, found[0].tobytes()) for key in sorted(self._read) if (found := self._kept(key + ASKED))]
+        return question_of(config, arrays, led)
+
+    def remember(self, key: str, arrays: Sequence[Array], *, is_own: bool = False) -> None:
+        """Keep arrays in the Context's state until a later round.
+
+        ``is_own`` states that they follow from the key and the client's own rows, whatever it was asked.
+        """
         if self.context is None:
             raise RuntimeError("a client without a Context cannot remember; give it context=...")
         self.context.state[f"fedclust.{key}"] = ArrayRecord([np.asarray(array) for array in arrays])
@@ -282,12 +305,16 @@ class ProtocolClient(NumPyClient):
         self.context.state.pop(origin, None)
         if self._derives_from:
             self.context.state[origin] = ArrayRecord([as_bytes(self._derives_from)])
+        if self._message is not None and not is_own:
+            asked = np.frombuffer(self.question(), dtype=np.uint8)
+            self.context.state[f"fedclust.{key}{ASKED}"] = ArrayRecord([asked])
 
     def recall(self, key: str) -> list[Array] | None:
         """Return what :meth:`remember` kept under this key, or None.
 
         While an answer is computed from noisy rows, only what was computed from the same rows is returned.
         """
+        self._read.add(key)
         if self._derives_from:
             origin = self._kept(f"{key}{OF}")
             if origin is None or as_text(origin[0]) != self._derives_from:
@@ -348,7 +375,9 @@ class ProtocolClient(NumPyClient):
         try:
             with one_thread():
                 parameters = [] if config.get(EMPTY) else parameters
+                self._message, self._read = (config, parameters), set()
                 if config["task"] == ENROL:
+                    self._message = {ENROL: str(config.get("schema"))}, ()  # the rest changes nothing here
                     if not config.get("goes_on"):  # an interrupted run needs what it left here
                         self._forget()
                     facts["columns"] = self._columns(config)
@@ -487,7 +516,7 @@ class ProtocolClient(NumPyClient):
             return
         found, before = self.source.fingerprint(), self.recall("fingerprint")
         if before is None:
-            self.remember("fingerprint", [found])
+            self.remember("fingerprint", [found], is_own=True)
         elif len(found) != len(before[0]) or (found != before[0]).any():
             names = self.source.columns or [str(index) for index in range(len(found) - 1)]
             changed = "its number of rows or its columns" if self.source.is_in_memory else "its files"

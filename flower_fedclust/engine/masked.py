@@ -38,11 +38,12 @@ def step_of(config: Mapping[str, Any]) -> str:
     return str(step)
 
 
-def question_of(config: Mapping[str, Any], arrays: Sequence[Array]) -> bytes:
-    """Return the hash of all that a message asks, with its arrays."""
+def question_of(config: Mapping[str, Any], arrays: Sequence[Array], led: Sequence[tuple[str, bytes]] = ()) -> bytes:
+    """Return the hash of all that a message asks, with its arrays and what earlier questions ``led`` to, by key."""
     asked = json.dumps({key: config[key] for key in sorted(config) if key not in NO_QUESTION})
     parts = [f"{array.dtype.str} {array.shape} ".encode() + np.ascontiguousarray(array).tobytes() for array in arrays]
-    return digest(b"question", asked.encode(), *parts)
+    earlier = [part for key, asked_before in led for part in (key.encode(), asked_before)]
+    return digest(b"question", asked.encode(), len(parts), *parts, *earlier)
 
 
 def answer_step(client: Any, arrays: list[Array], config: Mapping[str, Any]) -> list[Sendable]:
@@ -60,10 +61,10 @@ def answer_step(client: Any, arrays: list[Array], config: Mapping[str, Any]) -> 
     elif step == "mask":
         found = _masked(client, secure, arrays, config, np.array(about["clients"]))
     elif step == "confirm":
-        found = [secure.confirm(run, number, np.array(about["clients"]))]
+        found = list(secure.confirm(run, number, np.array(about["clients"])))
     else:
         found = [secure.open(run, number, *arrays)]
-    client.remember(SECURE, secure.to_arrays())
+    client.remember(SECURE, secure.to_arrays(), is_own=True)
     return found
 
 
@@ -79,7 +80,7 @@ def _masked(
         raise DataError(f"client {client.name} cannot send so large a sum: the sum over all clients could overflow.")
     flat = [one.integers.ravel().view(np.uint64) for one in answers]
     words = np.concatenate([np.zeros(0, dtype=np.uint64), *flat])
-    masked = secure.mask(run, number, invited, least, question_of(config, arrays), words)
+    masked = secure.mask(run, number, invited, least, client.question(), words)
     return list(like(answers, masked.view(np.int64)))
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from flwr.common import FitIns, FitRes
 from flwr.server.client_manager import ClientManager
 
-from flower_fedclust.engine.masked import SECURE, STEPS, like, question_of
+from flower_fedclust.engine.masked import SECURE, STEPS, like
 from flower_fedclust.engine.replies import (
     Inspection,
     ReplyError,
@@ -62,7 +62,6 @@ class SecureRun(Run):
         self.inspection = _MaskedInspection(strategy)
         self._server = SecureServer(run_id)
         self._step = STEPS[0]
-        self._question = b""
         self._forms: list[GridArray] = []
 
     # Asking.
@@ -94,12 +93,8 @@ class SecureRun(Run):
     def _ask_for_masked(self, number: int, round_: Round, manager: ClientManager, plan: str) -> Messages:
         invited = replace(round_, clients=self._server.named(self._server.invited()))
         messages = super().ask(number, invited, manager, plan)
-        asked = next((ins for proxy, ins in messages if self._asked[proxy.cid].kind == "round"), None)
-        if asked is None:
+        if not any(one.kind == "round" for one in self._asked.values()):
             self._step = "share"
-        else:
-            arrays = [] if asked.config.get(EMPTY) else decode(asked.parameters)
-            self._question = question_of(asked.config, arrays)
         return messages
 
     def _config(self, number: int, round_: Round, n_asked: int) -> dict[str, Any]:
@@ -159,6 +154,11 @@ class SecureRun(Run):
             n_left = len(self._read(number, self._asked, results, failures, self._taken))
         if not self._is_enough(number, round_, n_left):
             return None
+        if self._step == "confirm":
+            try:
+                self._server.check_questions()
+            except SumError as error:
+                raise self._impossible(number, round_, error) from None
         if self._step == STEPS[-1]:
             self._step = "share"
             return self._opened(number, round_)
@@ -183,12 +183,15 @@ class SecureRun(Run):
             raise ReplyError(f"client {one.name} sent {what}.") from None
         return True
 
+    def _impossible(self, number: int, round_: Round, error: SumError) -> ProtocolError:
+        return ProtocolError(f"round {number} ('{round_.task}') cannot be added up: {error}.")
+
     def _opened(self, number: int, round_: Round) -> Total:
         """Return the sum without its masks."""
         try:
-            words = self._server.total(self._question)
+            words = self._server.total()
         except SumError as error:
-            raise ProtocolError(f"round {number} ('{round_.task}') cannot be added up: {error}.") from None
+            raise self._impossible(number, round_, error) from None
         sums = like(self._forms, words.view(np.int64))
         for sent, release, found in zip(round_.answer.sends, round_.releases, sums, strict=True):
             noise = release if self.noise == "server" else None

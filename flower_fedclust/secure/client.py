@@ -255,8 +255,8 @@ class SecureClient:
         facts.question, facts.step = question.hex(), "mask"
         return masked
 
-    def confirm(self, run: str, number: int, arrived: object) -> Bytes:
-        """Take the list of clients whose answers have arrived, and return a confirmation for each of them."""
+    def confirm(self, run: str, number: int, arrived: object) -> tuple[Bytes, Bytes]:
+        """Take the list of clients whose answers have arrived; return a confirmation for each, and the question."""
         facts = self._at(run, "mask", number)
         listed = self._listed(arrived, facts.invited, "masked their answers")
         named = list_of(listed)
@@ -268,7 +268,8 @@ class SecureClient:
         facts.confirmed[facts.question] = named.hex()
         facts.arrived, facts.step = listed, "confirm"
         confirmation = self._confirmation()
-        return as_rows([confirmation(self._key(other, 2, sends=True)) for other in listed], CHECK)
+        said = as_rows([confirmation(self._key(other, 2, sends=True)) for other in listed], CHECK)
+        return said, as_rows([bytes.fromhex(facts.question)], KEY)
 
     def open(self, run: str, number: int, confirmed: object, forwarded: object) -> Bytes:
         """Return one share of each client, if enough clients have confirmed the same list.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -51,6 +52,7 @@ class _Sum:
     masked: dict[int, Words] = field(default_factory=dict)
     arrived: list[int] = field(default_factory=list)
     confirmed: dict[int, dict[int, bytes]] = field(default_factory=dict)  #: sender -> receiver -> confirmation
+    questions: dict[int, bytes] = field(default_factory=dict)  #: Hashes of what the clients say they were asked.
     shares: dict[int, dict[int, int]] = field(default_factory=dict)  #: dealer -> point -> share
     accused: dict[int, list[int]] = field(default_factory=dict)  #: dealer -> clients that cannot use its share
 
@@ -133,10 +135,26 @@ class SecureServer:
         self._sum.arrived = sorted(self._sum.masked)
         return self._sum.arrived
 
-    def take_confirmations(self, name: str, array: object) -> None:
-        """Take a client's confirmations of the list of answers that have arrived."""
-        rows = rows_of(array, len(self._sum.arrived), CHECK)
+    def take_confirmations(self, name: str, array: object, question: object) -> None:
+        """Take a client's confirmations of the list of answers that have arrived, and the hash of its question."""
+        rows, (asked,) = rows_of(array, len(self._sum.arrived), CHECK), rows_of(question, 1, KEY)
         self._sum.confirmed[self.place(name)] = dict(zip(self._sum.arrived, rows, strict=True))
+        self._sum.questions[self.place(name)] = asked
+
+    def check_questions(self) -> None:
+        """Raise a SumError if clients have answered different questions: their masks do not cancel."""
+        asked = self._sum.questions
+        others = [self.names[place] for place, one in asked.items() if one != self._question]
+        if others:
+            raise SumError(
+                f"{', '.join(others[:5])} answered another question than the other clients, or were asked something "
+                "else in an earlier round"
+            )
+
+    @property
+    def _question(self) -> bytes:
+        """What most clients were asked."""
+        return Counter(self._sum.questions.values()).most_common(1)[0][0]
 
     def confirmations_for(self, name: str) -> Bytes:
         """Return what the others have confirmed to a client; zeros for those that have not."""
@@ -166,9 +184,9 @@ class SecureServer:
         for dealer, share in found.items():
             this.shares.setdefault(dealer, {})[sender + 1] = share
 
-    def total(self, question: bytes) -> Words:
+    def total(self) -> Words:
         """Return the sum of the answers that have arrived; a SumError names the client that makes it impossible."""
-        this = self._sum
+        this, question = self._sum, self._question
         total = np.zeros(len(next(iter(this.masked.values()))), dtype=np.uint64)
         of_self, of_pair = (mask_of(kind, this.invited, question, len(total)) for kind in (SELF, PAIRS))
         for words in this.masked.values():

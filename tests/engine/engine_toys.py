@@ -91,6 +91,10 @@ class ToyClient(ProtocolClient):
     def store(self, array):
         self.remember("stored", [array])
 
+    @toy_answers("sum of the rows, clipped to what was stored")
+    def clipped(self):
+        return on_grid(np.clip(self.rows, None, self.recall("stored")[0]).sum(axis=0))
+
     @answers("one array")
     def two_for_one(self):
         return self.rows, self.rows

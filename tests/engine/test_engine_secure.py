@@ -6,7 +6,7 @@ from itertools import product
 import numpy as np
 import pytest
 from engine_toys import Toy, ToyClient, drive, paid, proxies_of, serve, toy_answers
-from flwr.common import parameters_to_ndarrays
+from flwr.common import ndarrays_to_parameters, parameters_to_ndarrays
 
 import flower_fedclust as fc
 from flower_fedclust.engine import Gather, ProtocolError, Sum
@@ -14,6 +14,7 @@ from flower_fedclust.exact.grid import GridArray
 from flower_fedclust.inputs import make_strategies, needs_server_rows
 from flower_fedclust.privacy.noise import SeededNoise, add_noise
 from flower_fedclust.registry import find, strategies
+from flower_fedclust.secure import SecureServer
 from flower_fedclust.secure.keys import noise_colluders, threshold
 
 RNG = np.random.default_rng(0)
@@ -84,7 +85,7 @@ def test_the_server_never_holds_an_answer_without_its_mask():
         found = parameters_to_ndarrays(of_mask.parameters)
         assert found[0].tolist() != [count]
         assert (found[1] != np.ldexp(sums, 40)).all()
-        assert [len(parameters_to_ndarrays(res.parameters)) for res in proxy.sent] == [0, 1, 1, 2, 2, 1, 1]
+        assert [len(parameters_to_ndarrays(res.parameters)) for res in proxy.sent] == [0, 1, 1, 2, 2, 2, 1]
 
 
 def quick_sums():
@@ -292,12 +293,12 @@ def test_what_secure_sums_exclude_is_refused_before_anything_is_sent(name, value
 class Between:
     """A server that changes messages to a client."""
 
-    def __init__(self, proxy, step, change):
-        self.step, self.change, self.fit = step, change, proxy.fit
+    def __init__(self, proxy, step, change, task=None):
+        self.step, self.change, self.task, self.fit = step, change, task, proxy.fit
         proxy.fit = self
 
     def __call__(self, ins, timeout=None, group_id=None):
-        if json.loads(ins.config.get("secure", "{}")).get("step") == self.step:
+        if self.task == ins.config["task"] or json.loads(ins.config.get("secure", "{}")).get("step") == self.step:
             ins = type(ins)(ins.parameters, dict(ins.config))
             self.change(ins)
         return self.fit(ins, timeout, group_id)
@@ -306,16 +307,33 @@ class Between:
 def test_a_client_that_is_asked_another_question_does_not_open_and_is_not_read():
     proxies = proxies_of(ToyClient, CLIENTS)
     Between(proxies[6], "mask", lambda ins: ins.config.update(arguments='{"power": 2}'))
-    strategy = made(rounds_of(1))
-    # The others open all shares, and the masks do not cancel: what comes out is uniform.
-    total = serve(strategy, proxies).outcome.model.brought[0]
-    count, sums = expected(CLIENTS)
-    assert total[0].tolist() != [count]
-    assert (total[1] != sums).all()
-    opened = [
+    with pytest.raises(ProtocolError, match="cannot be added up: 6 answered another question than the other clients"):
+        serve(made(rounds_of(1)), proxies)
+
+
+def other_array(ins):
+    ins.parameters = ndarrays_to_parameters([np.full(1, 9.0)])
+
+
+@pytest.mark.parametrize("is_checked", [True, False])
+def test_a_client_that_was_asked_something_else_in_an_earlier_round_is_not_read(is_checked, monkeypatch):
+    # The question of the sum is the same. All but the victim have stored a bound to which all their rows are clipped.
+    proxies = proxies_of(ToyClient, CLIENTS)
+    Between(proxies[6], "", other_array, task="store")
+    strategy = made([Gather(ToyClient.store.asked(np.full(1, -9.0))), Sum(ToyClient.clipped.asked())])
+    victim = np.ldexp(np.trunc(np.ldexp(CLIENTS[6].sum(axis=0), 40)), -40)
+    others = -9.0 * (len(np.concatenate(CLIENTS)) - len(CLIENTS[6]))
+    if is_checked:  # a server that keeps to the protocol names the client
+        with pytest.raises(ProtocolError, match=r"6 answered another question .* in an earlier round"):
+            serve(strategy, proxies)
+        return
+    monkeypatch.setattr(SecureServer, "check_questions", lambda self: None)
+    total = serve(strategy, proxies).outcome.model.brought[1]
+    assert (total[0] != others + victim).all()
+    opened = next(
         res for res, ins in zip(proxies[6].sent, proxies[6].received, strict=True) if "open" in ins.config["task"]
-    ]
-    assert "1 clients have confirmed its list" in opened[0].metrics["failure"]
+    )
+    assert "1 clients have confirmed its list" in opened.metrics["failure"]
 
 
 def test_a_sum_cannot_be_asked_for_without_its_mask():

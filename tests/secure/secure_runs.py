@@ -1,10 +1,16 @@
 """Clients and a server of secure sums, without Flower: each message goes through the arrays that would be sent."""
 
+from hashlib import sha256
+
 import numpy as np
 
 from flower_fedclust.secure import SecureClient, SecureServer, Trust
 
-RUN, QUESTION = "a run", b"what is asked"
+RUN, QUESTION = "a run", b"what is asked, as 32 bytes or so"
+
+
+def hashed(question):
+    return question if len(question) == 32 else sha256(question).digest()
 
 
 def clients_of(n, **trust):
@@ -39,7 +45,7 @@ def mask(server, clients, words, number=1, gone=(), question=QUESTION, least=0):
     invited = np.array(server.invited())
     for name in server.named(invited.tolist()):
         if name not in gone:
-            masked = clients[name].mask(server.run, number, invited, least, question, words[name])
+            masked = clients[name].mask(server.run, number, invited, least, hashed(question), words[name])
             server.take_masked(name, masked)
     return np.array(server.arrived())
 
@@ -48,7 +54,7 @@ def confirm(server, clients, number=1, gone=()):
     arrived = np.array(server.arrived())
     for name in server.named(arrived.tolist()):
         if name not in gone:
-            server.take_confirmations(name, clients[name].confirm(server.run, number, arrived))
+            server.take_confirmations(name, *clients[name].confirm(server.run, number, arrived))
 
 
 def open_shares(server, clients, number=1, gone=()):
@@ -65,7 +71,7 @@ def secure_sum(server, clients, words, number=1, question=QUESTION, gone=((), ()
     mask(server, clients, words, number, lost[1], question, least)
     confirm(server, clients, number, lost[2])
     open_shares(server, clients, number, lost[3])
-    return server.total(question)
+    return server.total()
 
 
 def words_of(clients, size=5, seed=0):

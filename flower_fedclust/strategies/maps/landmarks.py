@@ -404,9 +404,10 @@ class LandmarksClient(MomentsClient):
 
     def _own_similarity(self, rows: Floats, gamma: float) -> float:
         """Return the term of the MMD that no landmark changes, computed once because it takes all pairs of rows."""
-        if (known := self.recall(OWN_SIMILARITY)) is None:
+        key = f"{OWN_SIMILARITY} {gamma!r}"
+        if (known := self.recall(key)) is None:
             known = [np.array(mean_similarity(rows, gamma))]
-            self.remember(OWN_SIMILARITY, known)
+            self.remember(key, known, is_own=self.has_own_rows)
         return float(known[0])
 
     @by_row(landmarks=Sent("sum over the rows of how they attract the landmarks", has_columns=True))
