@@ -138,7 +138,7 @@ def test_kept_array_is_in_the_contexts_state_and_nowhere_else(clients):
     proxies = proxies_of(KeepingClient, clients[:2])
     drive(Keeping([Sum(KeepingClient.keep.asked()), Sum(KeepingClient.moments.asked(), rows="copy")]), proxies)
     for proxy, rows in zip(proxies, clients, strict=False):
-        assert list(proxy.context.state) == ["fedclust.copy"]
+        assert list(proxy.context.state) == ["fedclust.copy", "fedclust.copy asked"]
         kept, _ = proxy.context.state["fedclust.copy"].to_numpy_ndarrays()
         assert np.array_equal(kept, rows)
     fresh = Context(0, 1, UserConfig(), RecordDict(), UserConfig())
