@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import warnings
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Literal, TypeVar
 
@@ -197,6 +198,13 @@ class PrivateMixture(PrivateKMeans):
             unit = math.ldexp(float(np.abs(former.arrays[1]).max()), unit_exponent(frame.radius))
             if change < TOLERANCE or before <= change < unit:
                 break
+        else:
+            warnings.warn(
+                f"EM had not converged after {N_EM_ROUNDS} steps: components overlap. Use fewer, or a simpler "
+                "covariance_type.",
+                RuntimeWarning,
+                stacklevel=2,
+            )
         model = MixtureModel(mixture.weights, frame.leave(mixture.means), mixture.covariances, structure)
         return Outcome(model, number=found.number if isinstance(found, Outcome) else None)
 

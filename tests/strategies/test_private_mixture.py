@@ -58,6 +58,13 @@ def test_without_noise_it_is_scikit_learn_from_the_same_start(structure, monkeyp
     np.testing.assert_allclose(own, pooled.covariances_, rtol=1e-6, atol=1e-6)
 
 
+def test_em_that_does_not_converge_warns(monkeypatch):
+    monkeypatch.setattr("flower_fedclust.strategies.private_mixture.N_EM_ROUNDS", 2)
+    rows = np.random.default_rng(0).normal(size=(300, 2))
+    with pytest.warns(RuntimeWarning, match="EM had not converged after 2 steps"):
+        fc.simulate(fc.PrivateMixture(3, epsilon=None), [rows[:100], rows[100:]], seed=0)
+
+
 def test_at_epsilon_1_it_keeps_nearly_all_of_the_gain():
     rows, _ = drawn(1200)
     test, labels = drawn(5000, seed=1)
