@@ -50,13 +50,15 @@ ALL_COLUMNS = np.zeros((0, 0))
 
 
 class PrivateDensity(ClippedStrategy):
-    """Private clusters of any form: each row counts in one cell of a grid, and the server cuts the noisy counts.
+    """Private clusters of any form in up to three columns: rows count in cells, and the server cuts the noisy counts.
 
-    The run finds privately where the rows lie, and counts them in one fine grid: about 64 x 64 cells in two columns,
-    24 x 24 x 24 in three. The server chooses the width of a kernel from the noisy counts and cuts the cells into
-    clusters: at the most persistent peaks if these stand out, and otherwise by a normalized cut of neighboring cells.
-    With more than three columns the grid lies in the three directions in which rows spread most; clusters that overlap
-    there are joined.
+    With more columns take PrivateKMeans: there the grid lies in the three directions in which rows spread most, and
+    clusters that overlap in these are joined.
+
+    The run finds privately where the rows lie, and counts them in one grid: about 64 x 64 cells in two columns,
+    24 x 24 x 24 in three, and fewer if noise is high. The server chooses the width of a kernel from the noisy counts
+    and cuts the cells into clusters: at the most persistent peaks if these stand out, and otherwise by a normalized cut
+    of neighboring cells.
 
     Parameters
     ----------
@@ -88,7 +90,7 @@ class PrivateDensity(ClippedStrategy):
     entries = (
         Entry(
             "private-density",
-            "private clusters of any form, from one noisy histogram of cells",
+            "private clusters of any form in up to three columns, from one noisy histogram of cells",
             "after Chazal et al. 2013 and Shi and Malik 2000",
             example={"max_norm": 3.0},
             finds="any form",
