@@ -80,6 +80,7 @@ class PrivateDensity(ClippedStrategy):
         A public point about which rows are clipped; 0 by default.
     label_noise : bool, default=False
         Whether rows in thin regions have the label -1, for noise, and not the label of the nearest cluster.
+        Without an epsilon no cell with a row is thin.
 
     References
     ----------
