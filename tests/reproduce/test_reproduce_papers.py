@@ -47,10 +47,10 @@ def test_every_setting_of_a_table_reaches_one_of_its_rows(name):
 @pytest.mark.parametrize(
     ("paper", "n_figures", "sample"),
     [
-        ("dp-fedc", 16, ("table-1", "DP-FedC, epsilon 20, noise on sums", "accuracy", 0.431)),
+        ("dp-fedc", 19, ("table-1", "DP-FedC, epsilon 20, noise on sums", "accuracy", 0.431)),
         ("feddp-kmeans", 10, ("radius", "mixture of Gaussians", "radius", 10.57)),
         ("fedsc", 105, ("iris", "FedSC", "NMI", 0.6708)),
-        ("maps", 126, ("mnist", "Fed-UMAP+, one class a client", "NPA 50-NN", 0.186)),
+        ("maps", 206, ("mnist", "Fed-UMAP+, one class a client", "NPA 50-NN", 0.186)),
         ("pe-means", 52, ("central", "blobs (20000, 128, 64)", "central-lsh", 0.9675)),
         ("spp-fgc", 166, ("tabular", "RING: SPP-FGC+", "NMI", 0.9642)),
     ],
