@@ -383,8 +383,8 @@ class Clusters:
         if self.deviation > 0:
             lines.append(f"± is {DEVIATIONS:g} standard deviations of the noise.")
         if self.bounds:
-            which = f"each of the clusters 0 to {self.n_clusters - 1}" if self.n_clusters > 1 else "cluster 0"
-            lines.append(f"Values beyond these bounds count as the bound; in {which} at most so many rows lie beyond:")
+            which = f"clusters 0 to {self.n_clusters - 1}" if self.n_clusters > 1 else "cluster 0"
+            lines.append(f"Values beyond these bounds count as the bound. At most this share of the rows of {which}:")
             for one in self.bounds:
                 lines += textwrap.wrap(one, 116, initial_indent="  ", subsequent_indent="    ")
         return "\n".join(lines)

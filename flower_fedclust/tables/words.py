@@ -39,8 +39,7 @@ def plain(value: float, decimals: int | None = None) -> str:
         decimals = max(2 - math.floor(math.log10(abs(value))), 0)
         text = plain(value, decimals)
         return text.rstrip("0").rstrip(".") if "." in text else text
-    if decimals < 0:
-        value = round(value, decimals)
+    value = round(value, decimals) + 0.0  # never "-0.00"
     text = f"{value:,.{max(decimals, 0)}f}"
     return text if abs(value) >= 1e4 else text.replace(",", "")
 

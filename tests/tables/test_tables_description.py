@@ -207,6 +207,7 @@ def test_without_noise_a_share_of_no_rows_is_exactly_zero():
         (0.00012, 0.00003, "0.00012 ± 0.00003"),
         (-7.0, 0.31, "-7.0 ± 0.4"),
         (0.0, 0.0, "0"),
+        (-0.001, 0.13, "0.00 ± 0.14"),
     ],
 )
 def test_numbers_are_printed_as_people_write_them(value, error, said):
