@@ -52,18 +52,13 @@ class Axis:
 
 @dataclass(frozen=True)
 class Series:
-    """Points with one name and one look; a line joins them, with a gap where y is None."""
+    """Points with one name and one look; a line joins them."""
 
     name: str
     look: str  #: The class in the style sheet, which also has a mark in the templates.
-    points: Sequence[tuple[float, float | None]]
+    points: Sequence[tuple[float, float]]
     label: str = ""  #: The text beside the last point.
     is_hollow: bool = False
-
-    @property
-    def known(self) -> list[tuple[float, float]]:
-        """The points that have a y."""
-        return [(x, y) for x, y in self.points if y is not None]
 
 
 @dataclass(frozen=True)
@@ -99,18 +94,11 @@ class Chart:
 
     def line(self, series: Series) -> str:
         """Return the path through the points of a series."""
-        path, pen = "", "M"
-        for x, y in series.points:
-            if y is None:
-                pen = "M"
-                continue
-            path += "{}{} {}".format(pen, *self.at(x, y))
-            pen = "L"
-        return path
+        return "M" + "L".join("{} {}".format(*self.at(*point)) for point in series.points)
 
     def placed_labels(self) -> list[tuple[Series, float, float, bool]]:
         """Return each label with its place, and whether it ends there; none lies over another."""
-        labeled = [(one, *self.at(*one.known[-1])) for one in self.series if one.label]
+        labeled = [(one, *self.at(*one.points[-1])) for one in self.series if one.label]
         if self.labels_outside:
             heights = apart([y for _, _, y in labeled], self.bottom + 2.0)
             return [(one, self.right + 26, y, False) for (one, _, _), y in zip(labeled, heights, strict=True)]
@@ -129,9 +117,9 @@ class Chart:
     def table(self) -> tuple[list[str], list[list[str]]]:
         """The headings and the rows of the numbers: a row for each x, or for each series if they have one point."""
         if all(len(one.points) == 1 for one in self.series):
-            rows = [[one.name, self.x.text(x), self.y.text(y)] for one in self.series for x, y in one.known]
+            rows = [[one.name, self.x.text(x), self.y.text(y)] for one in self.series for x, y in one.points]
             return ["strategy", self.x.name, self.y.name], rows
-        by_series = [dict(one.known) for one in self.series]
+        by_series = [dict(one.points) for one in self.series]
         shown = sorted({x for one in by_series for x in one})
         rows = [
             [f"{x:g}", *(self.y.text(one[x]) if x in one else number_text(None) for one in by_series)] for x in shown
@@ -280,36 +268,3 @@ def pareto_front(prices: Sequence[float], gains: Sequence[float]) -> list[bool]:
         not np.any((price <= price[at]) & (gain >= gain[at]) & ((price < price[at]) | (gain > gain[at])))
         for at in range(len(price))
     ]
-
-
-def curve_charts(scenario: Scenario) -> list[Chart]:
-    """Return a chart for each history that a strategy recorded, with a curve for each budget and seed."""
-    recorded: dict[tuple[str, str], list[tuple[Contender, str, list[float | None]]]] = {}
-    for one in scenario.contenders:
-        for trial in one.trials:
-            for name, curve in trial.metrics.get("history", {}).items():
-                known = [None if value is None or not math.isfinite(value) else float(value) for value in curve]
-                if len(known) > 1 and any(value is not None for value in known):  # a single value is no curve
-                    recorded.setdefault((one.title, name), []).append((one, trial.text("seed"), known))
-    charts = []
-    for (title, name), curves in recorded.items():
-        budgets = list(dict.fromkeys(one.epsilon for one, _, _ in curves))
-        looks = {epsilon: f"c{index % 10}" for index, epsilon in enumerate(budgets)}
-        longest = max(len(curve) for _, _, curve in curves)
-        rounds = linear_axis("round", [1, longest], within=(1, longest))
-        words = ["no epsilon" if epsilon is None else f"epsilon {epsilon:g}" for epsilon in budgets]
-        charts.append(
-            Chart(
-                scenario.name,
-                f"{title}: {name}",
-                "By round, a curve for each seed" + ("; each epsilon has its own color." if len(budgets) > 1 else "."),
-                Axis("round", 1 - 0.03 * longest, 1.03 * longest, [tick for tick in rounds.ticks if tick == int(tick)]),
-                _axis_of(name, [value for _, _, curve in curves for value in curve if value is not None]),
-                [
-                    Series(f"{one.name}, seed {seed}", looks[one.epsilon], list(enumerate(curve, 1)))
-                    for one, seed, curve in curves
-                ],
-                list(zip(words, looks.values(), strict=True)) if len(budgets) > 1 else [],
-            )
-        )
-    return charts

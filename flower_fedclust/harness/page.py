@@ -12,7 +12,7 @@ from typing import Any
 
 import tomli_w
 
-from flower_fedclust.harness.charts import KINDS, bytes_chart, curve_charts, epsilon_charts, quality_axis
+from flower_fedclust.harness.charts import KINDS, bytes_chart, epsilon_charts, quality_axis
 from flower_fedclust.harness.folder import LEFT_OUT
 from flower_fedclust.harness.pictures import map_of_trial, page
 from flower_fedclust.harness.results import (
@@ -149,7 +149,6 @@ def _scenario(scenario: Scenario, identifier: str) -> dict[str, Any]:
         "near": [one.other.name for one in differences(scenario) if one.p_value >= LEVEL and not scenario.waiting],
         "ranks": ranks_over_seeds(scenario),
         "charts": [*epsilon_charts(scenario), *([] if traffic is None else [traffic])],
-        "curves": curve_charts(scenario),
         "maps": maps,
         "map_colors": list(dict.fromkeys(one["name"] for map in maps for one in map["content"]["groupings"])),
     }

@@ -1,8 +1,8 @@
-"""Maps of rows as a PNG, as an interactive page, and inside the page of a comparison; the curves of a run as a PNG."""
+"""Maps of rows as a PNG, as an interactive page, and inside the page of a comparison."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,6 @@ from flower_fedclust.outside import parsing, read_csv
 from flower_fedclust.results.files import from_cell, read_result
 from flower_fedclust.results.pictures import (
     NO_COLOR,
-    TEN_COLORS,
     Grouping,
     base64_text,
     figure_of,
@@ -28,7 +27,6 @@ from flower_fedclust.results.pictures import (
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 #: How many rows of a map the page of a comparison holds.
 MOST_ROWS = 5000
@@ -61,7 +59,7 @@ def map_figure(
     """Draw a map of rows, given by client, as a PNG with a panel for each grouping, and return its path.
 
     The rows are drawn in a random order, so that no client covers another. Up to 40 clients or classes are named in a
-    legend; more clients are shown on a scale of colors. Classes are also named on the map.
+    legend. Classes are also named on the map.
     """
     xy = np.concatenate(places)
     order = np.random.default_rng(0).permutation(len(xy))
@@ -74,7 +72,7 @@ def map_figure(
         axes.set_aspect("equal", adjustable="datalim")
         axes.set(xticks=[], yticks=[])
         axes.set_title(f"by {grouping.name}", parse_math=False)
-        _name_groups(figure, axes, grouping, xy)
+        _name_groups(axes, grouping, xy)
     if title:
         figure.suptitle(title, parse_math=False)
     return saved_figure(figure, path)
@@ -114,11 +112,9 @@ def map_of_trial(folder: Path, most_rows: int = MOST_ROWS) -> dict[str, Any] | N
             known.setdefault(from_cell(row["client"]), []).append(from_cell(row["class"]) or None)
         with parsing(str(folder), "a map", "run again"):
             places, names = result["embedding"], result["names"]
-            classes: list[Any] = [
-                known.get(name) if len(part) else [] for name, part in zip(names, places, strict=True)
-            ]
             columns = {"cluster": result["labels"]} if result["labels"] else {}
-            groupings = groupings_of(places, names, classes if known else None, columns)
+            classes: list[Any] | None = [known.get(name) for name in names] if known else None
+            groupings = groupings_of(places, names, classes, columns)
             xy, numbers = np.concatenate(places), np.concatenate([np.arange(len(part)) for part in places])
             chosen = np.arange(len(xy))
             if len(xy) > most_rows:
@@ -143,33 +139,10 @@ def _as_json(one: Grouping, dtype: str) -> dict[str, Any]:
     return {"name": one.name, "groups": one.groups, "colors": one.colors, "codes": base64_text(one.codes, dtype)}
 
 
-def curve_figure(history: Mapping[str, Sequence[float]], path: str | Path, *, title: str = "") -> Path:
-    """Draw what a strategy recorded over its rounds (``Result.history``) as a PNG, one curve below another.
+def _name_groups(axes: Axes, grouping: Grouping, xy: NDArray[np.float64]) -> None:
+    """Name the colors of up to 40 groups in a legend, and the classes on the map."""
+    from matplotlib import lines, patheffects
 
-    A positive curve that spans a factor of more than 100 has a logarithmic scale. A value that is not finite is a gap.
-    """
-    figure = figure_of(7.0, 0.8 + 2.8 * len(history))
-    panels = np.ravel(figure.subplots(len(history), 1, sharex=True))
-    for axes, (name, curve) in zip(panels, history.items(), strict=True):
-        values = np.asarray(curve, dtype=np.float64)
-        axes.plot(np.arange(1, len(values) + 1), values, color=TEN_COLORS[0], marker="o", markersize=3)
-        finite = values[np.isfinite(values)]
-        if len(finite) and finite.min() > 0 and finite.max() > 100 * finite.min():
-            axes.set_yscale("log")
-        axes.set_ylabel(_short(name), parse_math=False)
-        axes.grid(color="#dddddd", linewidth=0.6)
-        axes.xaxis.get_major_locator().set_params(integer=True)
-    panels[-1].set_xlabel("step")
-    if title:
-        figure.suptitle(title, parse_math=False)
-    return saved_figure(figure, path)
-
-
-def _name_groups(figure: Figure, axes: Axes, grouping: Grouping, xy: NDArray[np.float64]) -> None:
-    """Name the colors: a scale for many clients, a legend otherwise, and the names of classes on the map."""
-    from matplotlib import cm, colors, lines, patheffects
-
-    is_client = grouping.name == "client"
     if len(grouping.groups) <= _LONGEST_LEGEND:
         marks = [lines.Line2D([], [], color=color, marker="o", linestyle="none") for color in grouping.colors]
         legend = axes.legend(
@@ -187,14 +160,7 @@ def _name_groups(figure: Figure, axes: Axes, grouping: Grouping, xy: NDArray[np.
             # Set afterwards: a legend leaves out a name that starts with "_" and reads "$" as mathematics.
             text.set_text(_short(group, _LONGEST_NAME if len(marks) <= 10 else 12))
             text.set_parse_math(False)
-    elif is_client:
-        steps = colors.BoundaryNorm(np.arange(len(grouping.groups) + 1) + 0.5, len(grouping.groups))
-        scale = cm.ScalarMappable(steps, colors.ListedColormap(grouping.colors))
-        bar = figure.colorbar(scale, ax=axes, location="bottom", shrink=0.8, pad=0.02, aspect=40)
-        bar.set_label(f"number of the client, of {len(grouping.groups)}")
-        bar.set_ticks(np.unique(np.linspace(1, len(grouping.groups), 5).astype(int)).tolist())
-        bar.minorticks_off()
-    if not is_client:
+    if grouping.name != "client":
         for code, group in enumerate(grouping.groups):
             if grouping.colors[code] == NO_COLOR:
                 continue

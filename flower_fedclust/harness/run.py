@@ -240,8 +240,8 @@ def _folder_of_now(parent: Path) -> Path:
 
 
 def _draw(result: Result, folder: Path, labels: Sequence[ArrayLike] | None) -> None:
-    """Draw a map as a PNG and as a page, and the curves that were recorded over the rounds."""
-    from flower_fedclust.harness.pictures import curve_figure, map_figure, map_page
+    """Draw a map as a PNG and as a page."""
+    from flower_fedclust.harness.pictures import map_figure, map_page
 
     title = f"{result.strategy}, {len(result.names)} clients"
     columns = {"cluster": result.labels} if result.labels else {}
@@ -250,9 +250,6 @@ def _draw(result: Result, folder: Path, labels: Sequence[ArrayLike] | None) -> N
         result.embedding, sorted(groupings, key=lambda one: one.name != "cluster"), folder / "map.png", title=title
     )
     map_page(result.embedding, groupings, folder / "map.html", title=title)
-    history = {name: values for name, values in result.history.items() if values}
-    if history:
-        curve_figure(history, folder / "history.png", title=title)
 
 
 # Printing.

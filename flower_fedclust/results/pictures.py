@@ -9,6 +9,7 @@ import base64
 import io
 import re
 from collections.abc import Mapping, Sequence, Sized
+from colorsys import hls_to_rgb
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -298,28 +299,15 @@ TEN_COLORS = (
 )
 #: For rows without a class.
 NO_COLOR = "#c8c8c8"
-# Viridis at even steps: its colors differ in lightness as well as in hue.
-_VIRIDIS = (
-    *("#440154", "#482878", "#3e4989", "#31688e", "#26828e"),
-    *("#1f9e89", "#35b779", "#6ece58", "#b5de2b", "#fde725"),
-)
 
 
 def group_colors(n_groups: int) -> list[str]:
-    """Return a color ("#rrggbb") for each group.
-
-    Up to 10 groups get ``TEN_COLORS``, up to 40 also lighter and darker shades of these; more get a scale from dark
-    violet to light yellow.
-    """
-    if n_groups > 4 * len(TEN_COLORS):
-        scale = np.array([_red_green_blue(color) for color in _VIRIDIS])
-        at = np.linspace(0, len(scale) - 1, n_groups)
-        return [_hexadecimal([np.interp(x, range(len(scale)), channel) for channel in scale.T]) for x in at]
-    colors = []
-    for index in range(n_groups):
-        shade, color = divmod(index, len(TEN_COLORS))
-        towards, share = ((0.0, 0.0), (0.0, 0.45), (255.0, 0.5), (0.0, 0.7))[shade]
-        colors.append(_hexadecimal((1 - share) * _red_green_blue(TEN_COLORS[color]) + share * towards))
+    """Return a color ("#rrggbb") for each group: ``TEN_COLORS``, and further hues if there are more groups."""
+    colors = list(TEN_COLORS[:n_groups])
+    for index in range(len(colors), n_groups):
+        # By the golden ratio, each hue lies far from those before it.
+        channels = hls_to_rgb(index * 0.618034 % 1.0, (0.35, 0.5, 0.65)[index % 3], 0.6)
+        colors.append("#" + "".join(f"{round(255 * channel):02x}" for channel in channels))
     return colors
 
 
@@ -347,28 +335,16 @@ def groupings_of(
     clients = Grouping(
         "client", [str(name) for name in names], group_colors(len(names)), np.repeat(np.arange(len(names)), sizes)
     )
-    for name in ("client", "class", "row"):
-        if name in columns:
-            raise ValueError(f"A column is called {name!r}, which has another meaning here; give it another name.")
     named = ({} if labels is None else {"class": labels}) | dict(columns)
-    return [clients, *(_grouping(name, values, names, sizes) for name, values in named.items())]
+    return [clients, *(_grouping(name, values, sizes) for name, values in named.items())]
 
 
-def _grouping(name: str, values: Sequence[ArrayLike | None], clients: Sequence[str], sizes: Sequence[int]) -> Grouping:
+def _grouping(name: str, values: Sequence[ArrayLike | None], sizes: Sequence[int]) -> Grouping:
     """Return the rows grouped by a value; rows without a value are the last group."""
-    what = "labels" if name == "class" else f"column {name!r}"
-    if len(values) != len(sizes):
-        raise ValueError(
-            f"{what} has {len(values)} arrays but there are {len(sizes)} clients; pass one array per client."
-        )
     texts: list[str | None] = []
-    for client, part, size in zip(clients, values, sizes, strict=True):
-        array = np.full(size, None) if part is None else np.asarray(part)
-        if array.shape != (size,):
-            raise ValueError(
-                f"{what}: client {client} has values of shape {array.shape}; give one for each of {size} rows."
-            )
-        texts += [_text(value) for value in array.tolist()]
+    for part, size in zip(values, sizes, strict=True):
+        known = np.full(size, None) if part is None or len(np.asarray(part)) != size else np.asarray(part)
+        texts += [_text(value) for value in known.tolist()]
     groups: list[str] = sorted({text for text in texts if text is not None}, key=natural_order)
     colors = group_colors(len(groups))
     number: dict[str | None, int] = {**{text: index for index, text in enumerate(groups)}, None: len(groups)}
@@ -394,11 +370,3 @@ def natural_order(text: str) -> tuple[list[tuple[bool, int, str]], str]:
 def base64_text(array: NDArray[Any], dtype: str) -> str:
     """Return the bytes of an array, converted to a type, as text for a page."""
     return base64.b64encode(np.ascontiguousarray(array, dtype=dtype).tobytes()).decode()
-
-
-def _red_green_blue(color: str) -> NDArray[np.float64]:
-    return np.array([int(color[at : at + 2], 16) for at in (1, 3, 5)], dtype=np.float64)
-
-
-def _hexadecimal(channels: ArrayLike) -> str:
-    return "#" + "".join(f"{round(float(channel)):02x}" for channel in np.asarray(channels))

@@ -155,7 +155,7 @@ def test_a_screen_reader_finds_names_scopes_headings_and_a_way_past_the_links(pa
     referred = [name for one in page.elements for name in one.get("aria-labelledby", "").split()]
     assert set(referred) | {one["href"][1:] for one in page.all("a")} <= set(ids)
     captions = {one["id"] for one in page.all("caption")}
-    assert len(page.all("table")) == len(captions) == len({one["text"] for one in page.all("caption")}) > 5
+    assert len(page.all("table")) == len(captions) == len({one["text"] for one in page.all("caption")}) > 4
     assert {one["aria-labelledby"] for one in page.all("div", class_="box", tabindex="0", role="group")} == captions
     assert all(one["scope"] in ("row", "col") for one in page.all("th"))
     levels = [int(one["tag"][1]) for one in page.elements if re.fullmatch("h[1-6]", one["tag"])]
@@ -170,7 +170,7 @@ def test_a_screen_reader_finds_names_scopes_headings_and_a_way_past_the_links(pa
 
 def test_every_picture_says_what_it_is_and_has_its_numbers_beside_it(page):
     names = [one["aria-label"] for one in page.all("svg", class_="chart", role="img")]
-    assert len(set(names)) == len(names) >= 3
+    assert len(set(names)) == len(names) >= 2
     assert set(names) <= {one["text"] for one in page.all("caption")}
     numbers = [one["text"] for one in page.all("summary") if one["text"].startswith("The numbers of this chart")]
     assert numbers == [f"The numbers of this chart ({name})" for name in names]

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 import flower_fedclust as fc
-from flower_fedclust.harness.pictures import curve_figure
 from flower_fedclust.harness.pictures import map_figure as figure_of_groupings
 from flower_fedclust.harness.pictures import map_page as page_of_groupings
 from flower_fedclust.models import KMeansModel
@@ -132,24 +131,12 @@ def test_names_that_matplotlib_would_misread_are_drawn_and_no_backend_is_chosen(
     wrong = r"$\wrong{$"
     labels = [np.full(len(part), wrong) for part in MAP]
     assert map_figure(MAP, [wrong, "_hidden", "long " * 20], labels, tmp_path / "a.png", title=wrong).exists()
-    assert curve_figure({wrong: [1, 2]}, tmp_path / "b.png", title=wrong).exists()
-
-
-def test_curves_are_drawn_one_below_another_and_gaps_are_left(matplotlib, tmp_path):
-    one = curve_figure({"a": [1e4, 1.0, 1e-3]}, tmp_path / "one.png", title="Convergence")
-    two = curve_figure({"a": [3.0, np.nan, 1.0], "b": [np.inf]}, tmp_path / "two.png")
-    assert len(pixels_of(two)) > len(pixels_of(one))
-    assert TEN_COLORS[0] in colors_in(one)
 
 
 def test_without_matplotlib_a_sentence_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    for draw in (
-        lambda: map_figure(MAP, NAMES, None, tmp_path / "a.png"),
-        lambda: curve_figure({"a": [1]}, tmp_path / "a.png"),
-    ):
-        with pytest.raises(ValueError, match=r"pip install 'flower-fedclust\[maps\]'"):
-            draw()
+    with pytest.raises(ValueError, match=r"pip install 'flower-fedclust\[maps\]'"):
+        map_figure(MAP, NAMES, None, tmp_path / "a.png")
     assert map_page(MAP, NAMES, None, tmp_path / "map.html").exists()
 
 
@@ -215,15 +202,6 @@ def test_controls_have_labels_and_the_map_a_text(tmp_path):
     assert "A map of 100 rows: 3 clients, 2 classes." in page
     # What the script looks up is there.
     assert set(re.findall(r'element\("([a-z]+)"\)', page)) <= ids
-
-
-def test_labels_that_do_not_fit_and_names_that_are_taken_are_refused():
-    for labels, named in ((CLASSES[:2], "labels"), ([*CLASSES[:2], [1]], "client east")):
-        with pytest.raises(ValueError, match=named):
-            groupings_of(MAP, NAMES, labels, {})
-    for name in ("client", "class", "row"):
-        with pytest.raises(ValueError, match=f"'{name}'"):
-            groupings_of(MAP, NAMES, None, {name: CLASSES})
 
 
 @pytest.mark.usefixtures("few_iterations")
