@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import os
 import re
 import shlex
@@ -44,8 +45,9 @@ def snippets(page: str, language: str) -> list[str]:
 
 
 def public_names(module) -> set[str]:
-    if hasattr(module, "__all__"):
-        return {f"{module.__name__}.{name}" for name in module.__all__}
+    if hasattr(module, "__path__"):
+        names = [name for name, value in vars(module).items() if name[0] != "_" and not inspect.ismodule(value)]
+        return {f"{module.__name__}.{name}" for name in names}
     return {
         f"{module.__name__}.{name}"
         for name, value in vars(module).items()

@@ -5,48 +5,24 @@
 else leaves, and what the report says).
 """
 
-from flower_fedclust.checking.audit import AuditedRelease, AuditResult, audit
-from flower_fedclust.checking.neighbors import (
-    Change,
-    Neighbors,
-    extreme_rows,
-    far_rows,
-    how_far,
-    neighbor_tables,
-    tied_neighbors,
-)
-from flower_fedclust.checking.runs import (
-    Exchange,
-    LocalGrid,
-    Subject,
-    WatchedRun,
-    WatchedSite,
-    shadow_answers,
-    small_tables,
-    watched_run,
-)
-from flower_fedclust.checking.suite import Check, check_strategy, strategy_checks
-
-__all__ = [
-    "AuditResult",
-    "AuditedRelease",
-    "Change",
-    "Check",
-    "Exchange",
-    "LocalGrid",
-    "Neighbors",
-    "Subject",
-    "WatchedRun",
-    "WatchedSite",
-    "audit",
-    "check_strategy",
-    "extreme_rows",
-    "far_rows",
-    "how_far",
-    "neighbor_tables",
-    "shadow_answers",
-    "small_tables",
-    "strategy_checks",
-    "tied_neighbors",
-    "watched_run",
-]
+from flower_fedclust.checking.audit import AuditedRelease as AuditedRelease
+from flower_fedclust.checking.audit import AuditResult as AuditResult
+from flower_fedclust.checking.audit import audit as audit
+from flower_fedclust.checking.neighbors import Change as Change
+from flower_fedclust.checking.neighbors import Neighbors as Neighbors
+from flower_fedclust.checking.neighbors import extreme_rows as extreme_rows
+from flower_fedclust.checking.neighbors import far_rows as far_rows
+from flower_fedclust.checking.neighbors import how_far as how_far
+from flower_fedclust.checking.neighbors import neighbor_tables as neighbor_tables
+from flower_fedclust.checking.neighbors import tied_neighbors as tied_neighbors
+from flower_fedclust.checking.runs import Exchange as Exchange
+from flower_fedclust.checking.runs import LocalGrid as LocalGrid
+from flower_fedclust.checking.runs import Subject as Subject
+from flower_fedclust.checking.runs import WatchedRun as WatchedRun
+from flower_fedclust.checking.runs import WatchedSite as WatchedSite
+from flower_fedclust.checking.runs import shadow_answers as shadow_answers
+from flower_fedclust.checking.runs import small_tables as small_tables
+from flower_fedclust.checking.runs import watched_run as watched_run
+from flower_fedclust.checking.suite import Check as Check
+from flower_fedclust.checking.suite import check_strategy as check_strategy
+from flower_fedclust.checking.suite import strategy_checks as strategy_checks

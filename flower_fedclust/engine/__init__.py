@@ -13,56 +13,30 @@
 ``message_api``  MessageStrategy, the same as a ``flwr.serverapp.strategy.Strategy``
 """
 
-from flower_fedclust.engine.client import Consent, ProtocolClient, client_app, client_fn
-from flower_fedclust.engine.client_data import ClientData
-from flower_fedclust.engine.journal import Journal
-from flower_fedclust.engine.message_api import MessageStrategy
-from flower_fedclust.engine.parameters import parameter
-from flower_fedclust.engine.rounds import (
-    Failure,
-    Gather,
-    Outcome,
-    Protocol,
-    ProtocolError,
-    Question,
-    Reply,
-    Sent,
-    Sum,
-    Total,
-    Traffic,
-    answers,
-)
-from flower_fedclust.engine.run import MIN_CLIENTS
-from flower_fedclust.engine.strategy import ClippedStrategy, Entry, PrivateStrategy, ProtocolStrategy
-from flower_fedclust.exact.grid import GridArray
-from flower_fedclust.numerics.checks import DataError
-
-__all__ = [
-    "MIN_CLIENTS",
-    "ClientData",
-    "ClippedStrategy",
-    "Consent",
-    "DataError",
-    "Entry",
-    "Failure",
-    "Gather",
-    "GridArray",
-    "Journal",
-    "MessageStrategy",
-    "Outcome",
-    "PrivateStrategy",
-    "Protocol",
-    "ProtocolClient",
-    "ProtocolError",
-    "ProtocolStrategy",
-    "Question",
-    "Reply",
-    "Sent",
-    "Sum",
-    "Total",
-    "Traffic",
-    "answers",
-    "client_app",
-    "client_fn",
-    "parameter",
-]
+from flower_fedclust.engine.client import Consent as Consent
+from flower_fedclust.engine.client import ProtocolClient as ProtocolClient
+from flower_fedclust.engine.client import client_app as client_app
+from flower_fedclust.engine.client import client_fn as client_fn
+from flower_fedclust.engine.client_data import ClientData as ClientData
+from flower_fedclust.engine.journal import Journal as Journal
+from flower_fedclust.engine.message_api import MessageStrategy as MessageStrategy
+from flower_fedclust.engine.parameters import parameter as parameter
+from flower_fedclust.engine.rounds import Failure as Failure
+from flower_fedclust.engine.rounds import Gather as Gather
+from flower_fedclust.engine.rounds import Outcome as Outcome
+from flower_fedclust.engine.rounds import Protocol as Protocol
+from flower_fedclust.engine.rounds import ProtocolError as ProtocolError
+from flower_fedclust.engine.rounds import Question as Question
+from flower_fedclust.engine.rounds import Reply as Reply
+from flower_fedclust.engine.rounds import Sent as Sent
+from flower_fedclust.engine.rounds import Sum as Sum
+from flower_fedclust.engine.rounds import Total as Total
+from flower_fedclust.engine.rounds import Traffic as Traffic
+from flower_fedclust.engine.rounds import answers as answers
+from flower_fedclust.engine.run import MIN_CLIENTS as MIN_CLIENTS
+from flower_fedclust.engine.strategy import ClippedStrategy as ClippedStrategy
+from flower_fedclust.engine.strategy import Entry as Entry
+from flower_fedclust.engine.strategy import PrivateStrategy as PrivateStrategy
+from flower_fedclust.engine.strategy import ProtocolStrategy as ProtocolStrategy
+from flower_fedclust.exact.grid import GridArray as GridArray
+from flower_fedclust.numerics.checks import DataError as DataError
