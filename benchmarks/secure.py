@@ -19,14 +19,14 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
-from flower_fedclust.secure import SecureClient
-from flower_fedclust.secure.client import CHECK, NONCE, OPENED, PAIRS, SELF, Checks
+from flower_fedclust.secure import SecureClient, SecureServer
+from flower_fedclust.secure.client import CHECK, CODES, NONCE, OPENED, PAIRS, SELF, SHARES, Checks, _as_sender
 from flower_fedclust.secure.keys import SIGNED, as_rows, is_signed, sign
 from flower_fedclust.secure.shamir import SHARE_BYTES
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "secure"))
 
-from secure_runs import begun, clients_of, confirm, mask, open_shares, share, words_of
+from secure_runs import begun, clients_of, confirm, mask, masked, open_shares, share, words_of
 
 RUN = "a run"
 
@@ -45,11 +45,11 @@ def signed(name: str) -> bytes:
 
 def forwarded(client: SecureClient, n: int, number: int) -> np.ndarray:
     """Return the shares that the others would have dealt to the first client."""
-    roster, rows = bytes.fromhex(client._facts.roster), []
+    roster, rows, keys = bytes.fromhex(client._facts.roster), [], client._keys(SHARES)
     check = Checks(roster, number)
     for other in range(n):
         shares, nonce = [bytes([0]) + os.urandom(SHARE_BYTES - 1) for _ in (SELF, PAIRS)], os.urandom(NONCE)
-        sealed = ChaCha20Poly1305(client._key(other, 1, sends=False)).encrypt(nonce, b"".join(shares), None)
+        sealed = ChaCha20Poly1305(keys[other]).encrypt(nonce, b"".join(shares), _as_sender(other))
         checks = [check(other, 0, kind, one) for kind, one in enumerate(shares)]
         rows.append(b"".join([nonce, sealed, *checks]))
     return as_rows(rows, len(rows[0]))
@@ -58,7 +58,7 @@ def forwarded(client: SecureClient, n: int, number: int) -> np.ndarray:
 def of_one_client(n: int, n_entries: int, repeats: int = 3) -> tuple[float, float, int, int]:
     """Return the seconds of a run's first two steps, and of a sum; the bytes of these, to and from the client."""
     names = [f"site {index}" for index in range(n)]
-    first, each = [], []
+    first, each, server = [], [], SecureServer(RUN)
     for repeat in range(repeats):
         is_signed.cache_clear()
         times: list[float] = []
@@ -67,19 +67,19 @@ def of_one_client(n: int, n_entries: int, repeats: int = 3) -> tuple[float, floa
         keys = np.concatenate([own, *(as_rows([signed(name)], SIGNED) for name in names[1:])])
         timed(lambda: client.roster(RUN, names, keys), times)  # noqa: B023
         first.append(sum(times))
-        times, number, everybody = [], repeat + 1, np.arange(n)
+        times, number, everybody = [], repeat + 1, list(range(n))
         words = np.zeros(n_entries, np.uint64)
         dealt, checks = timed(lambda: client.share(RUN, number), times)  # noqa: B023
-        masked = timed(lambda: client.mask(RUN, number, everybody, 0, b"a question", words), times)  # noqa: B023
+        answer = timed(lambda: masked(client, server, everybody, words, number), times)  # noqa: B023
         said, asked = timed(lambda: client.confirm(RUN, number, everybody), times)  # noqa: B023
         confirmation = client._confirmation()
-        confirmed = as_rows([confirmation(client._key(one, 2, sends=False)) for one in range(n)], CHECK)
+        confirmed = as_rows([confirmation(key, one) for one, key in enumerate(client._keys(CODES))], CHECK)
         shares = forwarded(client, n, number)
         opened = timed(lambda: client.open(RUN, number, confirmed, shares), times)  # noqa: B023
         assert opened[:, 0].all()
         assert opened.shape == (n, OPENED)
         each.append(sum(times))
-    up = dealt.nbytes + checks.nbytes + masked.nbytes + said.nbytes + asked.nbytes + opened.nbytes
+    up = dealt.nbytes + checks.nbytes + answer.nbytes + said.nbytes + asked.nbytes + opened.nbytes
     return min(first), min(each), up, confirmed.nbytes + shares.nbytes
 
 

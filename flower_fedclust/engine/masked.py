@@ -14,7 +14,7 @@ from flower_fedclust.numerics.checks import DataError
 from flower_fedclust.outside import parse_json
 from flower_fedclust.privacy.noise import Sendable, on_grid
 from flower_fedclust.secure.client import SecureClient
-from flower_fedclust.secure.keys import digest, noise_colluders
+from flower_fedclust.secure.keys import Words, digest
 
 #: The field of a message that names the step, and the key under which a client remembers its secrets.
 SECURE = "secure"
@@ -40,7 +40,9 @@ def step_of(config: Mapping[str, Any]) -> str:
 
 def question_of(config: Mapping[str, Any], arrays: Sequence[Array], led: Sequence[tuple[str, bytes]] = ()) -> bytes:
     """Return the hash of all that a message asks, with its arrays and what earlier questions ``led`` to, by key."""
-    asked = json.dumps({key: config[key] for key in sorted(config) if key not in NO_QUESTION})
+    # Without noise of the client's own, the plan changes no answer, and it may be announced between two rounds.
+    without = NO_QUESTION if "parts" in config else {*NO_QUESTION, "plan"}
+    asked = json.dumps({key: config[key] for key in sorted(config) if key not in without})
     parts = [f"{array.dtype.str} {array.shape} ".encode() + np.ascontiguousarray(array).tobytes() for array in arrays]
     earlier = [part for key, asked_before in led for part in (key.encode(), asked_before)]
     return digest(b"question", asked.encode(), len(parts), *parts, *earlier)
@@ -55,33 +57,29 @@ def answer_step(client: Any, arrays: list[Array], config: Mapping[str, Any]) -> 
     if step == "keys":
         found = [secure.keys(run)]
     elif step == "roster":
-        found = [secure.roster(run, list(map(str, about["names"])), arrays[0])]
+        found = [secure.roster(run, about.get("names"), arrays[0])]
     elif step == "share":
         found = list(secure.share(run, number))
     elif step == "mask":
-        found = _masked(client, secure, arrays, config, np.array(about["clients"]))
+        n_invited = secure.invite(run, number, about.get("clients"), int(config.get("n_shares", 1)))
+        answers = [on_grid(array) for array in client._answer(arrays, config)]
+        if any(one.largest > (2**63 - 1) // n_invited for one in answers):
+            raise DataError(
+                f"client {client.name} cannot send so large a sum: the sum over all clients could overflow."
+            )
+        masked = secure.mask(client.question(), words_of(answers))
+        found = list(like(answers, masked.view(np.int64)))
     elif step == "confirm":
-        found = list(secure.confirm(run, number, np.array(about["clients"])))
+        found = list(secure.confirm(run, number, about.get("clients")))
     else:
         found = [secure.open(run, number, *arrays)]
     client.remember(SECURE, secure.to_arrays(), is_own=True)
     return found
 
 
-def _masked(
-    client: Any, secure: SecureClient, arrays: list[Array], config: Mapping[str, Any], invited: Array
-) -> list[Sendable]:
-    """Return a client's answer to a question, masked."""
-    run, number, n_shares = str(config.get("run")), int(config["round"]), int(config.get("n_shares", 1))
-    least = n_shares + noise_colluders(secure.n_clients)
-    secure.check_mask(run, number, invited, least)
-    answers = [on_grid(array) for array in client._answer(arrays, config)]
-    if any(one.largest > (2**63 - 1) // len(invited) for one in answers):
-        raise DataError(f"client {client.name} cannot send so large a sum: the sum over all clients could overflow.")
-    flat = [one.integers.ravel().view(np.uint64) for one in answers]
-    words = np.concatenate([np.zeros(0, dtype=np.uint64), *flat])
-    masked = secure.mask(run, number, invited, least, client.question(), words)
-    return list(like(answers, masked.view(np.int64)))
+def words_of(arrays: Sequence[GridArray]) -> Words:
+    """Return the integers of arrays, one after the other."""
+    return np.concatenate([np.zeros(0, np.uint64), *(one.integers.ravel().view(np.uint64) for one in arrays)])
 
 
 def like(arrays: Sequence[GridArray], integers: Array) -> list[GridArray]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 from flwr.common import FitIns, FitRes
 from flwr.server.client_manager import ClientManager
 
-from flower_fedclust.engine.masked import SECURE, STEPS, like
+from flower_fedclust.engine.masked import SECURE, STEPS, like, words_of
 from flower_fedclust.engine.replies import (
     Inspection,
     ReplyError,
@@ -66,15 +66,25 @@ class SecureRun(Run):
 
     # Asking.
 
+    @property
+    def _order(self) -> dict[str, str]:
+        """Return the order of the columns for every message: with a client that comes later, no question changes."""
+        is_named = self.strategy.tables is None and isinstance(self.roster.columns, list)
+        return {"columns": json.dumps(self.roster.columns)} if is_named else {}
+
     def ask(self, number: int, round_: Round, client_manager: ClientManager, plan: str) -> Messages:
         """Return the messages of the next step of a sum, or of a round that brings none."""
         check_round(round_)
+        server, step = self._server, self._step
+        if is_masked(round_) and step == "mask":
+            round_ = replace(round_, clients=server.named(server.invited()))
+            messages = super().ask(number, round_, client_manager, plan)
+            if not any(one.kind == "round" for one in self._asked.values()):
+                self._step = "share"
+            return messages
         if not is_masked(round_):
             return super().ask(number, round_, client_manager, plan)
         self.last_asked = number
-        server, step = self._server, self._step
-        if step == "mask":
-            return self._ask_for_masked(number, round_, client_manager, plan)
         names, facts, arrays = list(self.clients), dict[str, Any](), dict[str, list[Array]]()
         if step == "roster":
             keys, names = server.roster(sorted(server.signed, key=client_order)), server.names
@@ -88,13 +98,21 @@ class SecureRun(Run):
         elif step == "open":
             names = server.named(server.confirmed)
             arrays = {name: [server.confirmations_for(name), server.shares_for(name)] for name in names}
-        return self._messages_of_step(number, round_, client_manager, names, facts, arrays)
-
-    def _ask_for_masked(self, number: int, round_: Round, manager: ClientManager, plan: str) -> Messages:
-        invited = replace(round_, clients=self._server.named(self._server.invited()))
-        messages = super().ask(number, invited, manager, plan)
-        if not any(one.kind == "round" for one in self._asked.values()):
-            self._step = "share"
+        present = self.roster.present(number, client_manager)
+        absent = {name: self.roster.why_absent(name) for name in names if name not in present}
+        self.log.note_failures(number, round_.task, absent)
+        self._asked = {}
+        if not self._is_enough(number, round_, len(names) - len(absent)):
+            return []
+        about = json.dumps({"step": step, **facts})
+        config = {**self._common, "round": number, "task": self._task, SECURE: about, "n_clients": len(names)}
+        messages = []
+        for name in names:
+            if name in present:
+                given = arrays.get(name, [])
+                sent = encode(given or TO_CLIENT)
+                messages.append((present[name], FitIns(sent, config if given else {**config, EMPTY: True})))
+                self._asked[present[name].cid] = Asked(name, self._task, size_of(sent) if given else 0)
         return messages
 
     def _config(self, number: int, round_: Round, n_asked: int) -> dict[str, Any]:
@@ -102,34 +120,6 @@ class SecureRun(Run):
         if is_masked(round_):
             config[SECURE] = json.dumps({"step": "mask", "clients": self._server.invited()})
         return config
-
-    def _messages_of_step(
-        self,
-        number: int,
-        round_: Round,
-        manager: ClientManager,
-        names: Sequence[str],
-        facts: Mapping[str, Any],
-        arrays: Mapping[str, list[Array]],
-    ) -> Messages:
-        present = self.roster.present(number, manager)
-        absent = {name: self.roster.why_absent(name) for name in names if name not in present}
-        self.log.note_failures(number, round_.task, absent)
-        if not self._is_enough(number, round_, len(names) - len(absent)):
-            return []
-        about = json.dumps({"step": self._step, **facts})
-        config = {**self._common, "round": number, "task": f"{SECURE} {self._step}", SECURE: about}
-        config["n_clients"] = len(names)
-        messages: Messages = []
-        self._asked = {}
-        for name in names:
-            if name in present:
-                given = arrays.get(name, [])
-                sent = encode(given or TO_CLIENT)
-                messages.append((present[name], FitIns(sent, config if given else {**config, EMPTY: True})))
-                n_bytes = size_of(sent) if given else 0
-                self._asked[present[name].cid] = Asked(name, str(config["task"]), n_bytes)
-        return messages
 
     # Receiving.
 
@@ -144,8 +134,7 @@ class SecureRun(Run):
             self._note_replies(number, round_, replies, sums, results, failures)
             for name, arrays in replies.items():
                 self._forms = [on_grid(array) for array in arrays]
-                words = [one.integers.ravel().view(np.uint64) for one in self._forms]
-                self._server.take_masked(name, np.concatenate([np.zeros(0, np.uint64), *words]))
+                self._server.take_masked(name, words_of(self._forms))
             n_left = len(replies)
         else:
             answered = {proxy.cid for proxy, _ in results}

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
+from hmac import compare_digest
 from itertools import pairwise
 from struct import Struct
 from typing import Any
@@ -19,27 +20,8 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from numpy.typing import NDArray
 
 from flower_fedclust.numerics.checks import DataError
-from flower_fedclust.secure.keys import (
-    CHECK,
-    FEWEST,
-    KEY,
-    MOST,
-    SIGNED,
-    Bytes,
-    Words,
-    as_rows,
-    derive,
-    digest,
-    is_signed,
-    list_of,
-    mask,
-    pair_key,
-    roster_of,
-    rows_of,
-    sign,
-    threshold,
-    xor,
-)
+from flower_fedclust.secure import keys as crypto
+from flower_fedclust.secure.keys import CHECK, FEWEST, KEY, MOST, SIGNED, Bytes, Words
 from flower_fedclust.secure.shamir import SHARE_BYTES, split
 
 #: Bytes of a nonce, and of two encrypted shares after it.
@@ -59,13 +41,13 @@ OPENED = 1 + SHARE_BYTES
 #: The kinds of shares: of the secret behind a client's own mask, and of the secret that locks the keys of its pairs.
 SELF, PAIRS = 0, 1
 
-#: Keys of a pair in one round: for its mask, and for shares and confirmations in either direction.
-N_KEYS = 5
+#: Keys of a pair in one round: for its mask, for shares, and for confirmations.
+MASKS, SHARES, CODES = KINDS_OF_KEYS = range(3)
 
 PLACES = Struct(">HHH")
 
 #: What the secret behind the keys of a client's pairs is for.
-LOCK = digest(b"lock")
+LOCK = crypto.digest(b"lock")
 
 
 class Refusal(DataError):  # noqa: N818
@@ -116,7 +98,7 @@ class Checks:
     """Checks of the shares of one sum."""
 
     def __init__(self, roster: bytes, number: int) -> None:
-        self._start = digest(b"share", roster, number)
+        self._start = crypto.digest(b"share", roster, number)
 
     def __call__(self, dealer: int, recipient: int, kind: int, share: bytes) -> bytes:
         """Return a dealer's check of a share; the recipient ``n`` stands for the secret itself."""
@@ -130,8 +112,8 @@ def check_of_pair(key: bytes) -> bytes:
 
 def mask_of(kind: int, invited: Sequence[int], question: bytes, n_words: int) -> Callable[[bytes], Words]:
     """Return a function from a secret to the mask behind it, for one list of clients and one question."""
-    purpose = digest(b"mask", kind, list_of(invited), question)
-    return lambda secret: mask(derive(secret, purpose), n_words)
+    purpose = crypto.digest(b"mask", kind, crypto.list_of(invited), question)
+    return lambda secret: crypto.mask(crypto.derive(secret, purpose), n_words)
 
 
 class SecureClient:
@@ -143,24 +125,20 @@ class SecureClient:
         self._facts: _Facts | None = None
         self._pairs = self._round = b""
         if kept is not None:
-            about, pairs, keys = (np.asarray(array, dtype=np.uint8).tobytes() for array in kept)
-            self._facts, self._pairs, self._round = _Facts(**json.loads(about)), pairs, keys
+            about, _, keys = np.asarray(kept[0], dtype=np.uint8).tobytes().partition(b"\0")
+            self._facts = _Facts(**json.loads(about))
+            self._pairs, self._round = keys[: KEY * self._facts.n], keys[KEY * self._facts.n :]
 
     def to_arrays(self) -> list[Bytes]:
-        """Return all that the client has to remember; secret."""
+        """Return all that the client has to remember, as one array; secret."""
         about = json.dumps(vars(self._known)).encode()
-        return [np.frombuffer(part, dtype=np.uint8) for part in (about, self._pairs, self._round)]
+        return [np.frombuffer(about + b"\0" + self._pairs + self._round, dtype=np.uint8)]
 
     @property
     def _known(self) -> _Facts:
         if self._facts is None:
             raise Refusal(f"client {self.name} has no keys for this run, or has lost them; it takes no part.")
         return self._facts
-
-    @property
-    def n_clients(self) -> int:
-        """The number of clients of the run."""
-        return self._known.n
 
     # The two steps of a run.
 
@@ -173,16 +151,18 @@ class SecureClient:
         public = private.public_key().public_bytes_raw()
         self._facts = _Facts(run, private.private_bytes_raw().hex(), public.hex())
         self._pairs = self._round = b""
-        return as_rows([sign(identity, run, self.name, public)], SIGNED)
+        return crypto.as_rows([crypto.sign(identity, run, self.name, public)], SIGNED)
 
-    def roster(self, run: str, names: Sequence[str], keys: object) -> Bytes:
+    def roster(self, run: str, names: object, keys: object) -> Bytes:
         """Take the keys of all clients, for the whole run; return their hash, and whether they were pinned."""
         facts = self._at(run, "keys")
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise Refusal(f"client {self.name}: the names of the clients are not a list of names.")
         n = len(names)
         fewest = max(self.trust.fewest, FEWEST)
         if not fewest <= n <= MOST:
             raise Refusal(f"client {self.name}: {n} clients take part; it takes part with {fewest} to {MOST}.")
-        signed = rows_of(keys, n, SIGNED)
+        signed = crypto.rows_of(keys, n, SIGNED)
         own = [index for index, name in enumerate(names) if name == self.name]
         if len(own) != 1 or signed[own[0]][:KEY].hex() != facts.public:
             raise Refusal(f"client {self.name}: the list of keys does not have its own key under its name.")
@@ -190,21 +170,22 @@ class SecureClient:
         if len(set(names)) < n or len(publics) < n or len({one[KEY : 2 * KEY] for one in signed}) < n:
             raise Refusal(f"client {self.name}: two clients of the list have one name or one key.")
         for name, one in zip(names, signed, strict=True):
-            if not is_signed(run, name, one):
+            if not crypto.is_signed(run, name, one):
                 raise Refusal(f"client {self.name}: the key of client {name} is not signed by its owner.")
             if self.trust.peers is not None and name != self.name and self.trust.peers.get(name) != one[KEY : 2 * KEY]:
                 raise Refusal(f"client {self.name}: the key of client {name} is not signed with the key pinned for it.")
-        facts.roster = roster_of(run, names, signed).hex()
+        facts.roster = crypto.roster_of(run, names, signed).hex()
         facts.index, facts.n, roster = own[0], n, bytes.fromhex(facts.roster)
         try:
             own_key, me = X25519PrivateKey.from_private_bytes(bytes.fromhex(facts.private)), facts.index
             self._pairs = b"".join(
-                pair_key(own_key, one[:KEY], roster, min(me, other), max(me, other)) for other, one in enumerate(signed)
+                crypto.pair_key(own_key, one[:KEY], roster, min(me, other), max(me, other))
+                for other, one in enumerate(signed)
             )
         except ValueError:  # a point of small order, with which everybody agrees on one key
             raise Refusal(f"client {self.name}: one of the keys is not a key.") from None
         facts.private, facts.step = "", "ready"
-        return as_rows([roster + bytes([self.trust.peers is not None])], KEY + 1)
+        return crypto.as_rows([roster + bytes([self.trust.peers is not None])], KEY + 1)
 
     # The four steps of a sum.
 
@@ -214,44 +195,47 @@ class SecureClient:
         if facts.step == "keys" or not facts.last < number < 2**31:
             raise Refusal(f"client {self.name}: sum {number} comes before the keys, or it was begun before.")
         me, n, check = facts.index, facts.n, Checks(bytes.fromhex(facts.roster), number)
-        purpose = digest(b"round", bytes.fromhex(facts.roster), number)
+        purpose = crypto.digest(b"round", bytes.fromhex(facts.roster), number)
         pairs = (self._pairs[KEY * other : KEY * (other + 1)] for other in range(n))
-        self._round = b"".join(derive(pair, purpose, N_KEYS * KEY) for pair in pairs)
+        self._round = b"".join(crypto.derive(pair, purpose, KEY * len(KINDS_OF_KEYS)) for pair in pairs)
         secrets = [os.urandom(KEY), os.urandom(KEY)]
-        shares = [split(int.from_bytes(secret, "big"), n, threshold(n)) for secret in secrets]
-        locked = xor(b"".join(self._key(other, 0) for other in range(n)), derive(secrets[PAIRS], LOCK))
-        nonce, rows = os.urandom(NONCE), []
-        for other in range(n):
+        shares = [split(int.from_bytes(secret, "big"), n, crypto.threshold(n)) for secret in secrets]
+        of_masks = self._keys(MASKS)
+        locked = crypto.xor(b"".join(of_masks), crypto.derive(secrets[PAIRS], LOCK))
+        nonce, sender, rows = os.urandom(NONCE), _as_sender(me), []
+        for other, key in enumerate(self._keys(SHARES)):
             pair = [dealt[other].to_bytes(SHARE_BYTES, "big") for dealt in shares]
-            sealed = ChaCha20Poly1305(self._key(other, 1, sends=True)).encrypt(nonce, b"".join(pair), None)
+            sealed = ChaCha20Poly1305(key).encrypt(nonce, b"".join(pair), sender)
             checks = [check(me, other, kind, share) for kind, share in enumerate(pair)]
-            checks.append(check_of_pair(self._key(other, 0)))
+            checks.append(check_of_pair(of_masks[other]))
             rows.append(b"".join([nonce, sealed, *checks, locked[KEY * other : KEY * (other + 1)]]))
         facts.last, facts.step, facts.secrets = number, "share", [secret.hex() for secret in secrets]
         facts.question, facts.invited, facts.arrived = "", [], []
         of_secrets = [check(me, n, kind, secret) for kind, secret in enumerate(secrets)]
-        return as_rows(rows, DEALT), as_rows(of_secrets, CHECK)
+        return crypto.as_rows(rows, DEALT), crypto.as_rows(of_secrets, CHECK)
 
-    def check_mask(self, run: str, number: int, invited: object, least: int) -> None:
-        """Raise a Refusal unless the client may answer, masked for these clients; ask before anything is computed."""
+    def invite(self, run: str, number: int, invited: object, n_shares: int = 1) -> int:
+        """Take the list of clients that mask their answers, before anything is computed; return how many they are.
+
+        The noise is divided into ``n_shares``: so many are left in a sum if others withhold theirs.
+        """
         facts = self._at(run, "share", number)
-        facts.least = max(least, self.trust.fewest, threshold(facts.n))
-        self._listed(invited, range(facts.n), "dealt shares")
-
-    def mask(self, run: str, number: int, invited: object, least: int, question: bytes, words: Words) -> Words:
-        """Return an answer, masked: bound to the round, the list of clients and the question."""
-        self.check_mask(run, number, invited, least)
-        facts = self._known
+        facts.least = max(n_shares + crypto.noise_colluders(facts.n), self.trust.fewest, crypto.threshold(facts.n))
         facts.invited = self._listed(invited, range(facts.n), "dealt shares")
+        return len(facts.invited)
+
+    def mask(self, question: bytes, words: Words) -> Words:
+        """Return an answer, masked: bound to the round, the list of clients and the question."""
+        facts = self._known
+        if facts.step != "share" or not facts.invited:
+            raise Refusal(f"client {self.name} was asked for a masked answer of a sum to which it was not invited.")
         of_self, of_pair = (mask_of(kind, facts.invited, question, len(words)) for kind in (SELF, PAIRS))
-        masked = words + of_self(bytes.fromhex(facts.secrets[SELF]))
+        masked, keys = words + of_self(bytes.fromhex(facts.secrets[SELF])), self._keys(MASKS)
         for other in facts.invited:
-            if other == facts.index:
-                continue
             if facts.index < other:
-                masked += of_pair(self._key(other, 0))
-            else:
-                masked -= of_pair(self._key(other, 0))
+                masked += of_pair(keys[other])
+            elif other < facts.index:
+                masked -= of_pair(keys[other])
         facts.question, facts.step = question.hex(), "mask"
         return masked
 
@@ -259,17 +243,16 @@ class SecureClient:
         """Take the list of clients whose answers have arrived; return a confirmation for each, and the question."""
         facts = self._at(run, "mask", number)
         listed = self._listed(arrived, facts.invited, "masked their answers")
-        named = list_of(listed)
-        if facts.confirmed.get(facts.question, named.hex()) != named.hex():
+        named = crypto.list_of(listed).hex()
+        if facts.confirmed.setdefault(facts.question, named) != named:
             raise Refusal(
                 f"client {self.name}: the same question was asked before, and answered by other clients; the "
                 "difference would show single answers."
             )
-        facts.confirmed[facts.question] = named.hex()
         facts.arrived, facts.step = listed, "confirm"
-        confirmation = self._confirmation()
-        said = as_rows([confirmation(self._key(other, 2, sends=True)) for other in listed], CHECK)
-        return said, as_rows([bytes.fromhex(facts.question)], KEY)
+        confirmation, keys = self._confirmation(), self._keys(CODES)
+        said = crypto.as_rows([confirmation(keys[other], facts.index) for other in listed], CHECK)
+        return said, crypto.as_rows([bytes.fromhex(facts.question)], KEY)
 
     def open(self, run: str, number: int, confirmed: object, forwarded: object) -> Bytes:
         """Return one share of each client, if enough clients have confirmed the same list.
@@ -278,25 +261,32 @@ class SecureClient:
         keys of its pairs: never both.
         """
         facts = self._at(run, "confirm", number)
-        said = rows_of(confirmed, len(facts.arrived), CHECK)
-        dealt = rows_of(forwarded, len(facts.invited), FORWARDED)
-        confirmation = self._confirmation()
-        agree = [
-            one == facts.index or said[place] == confirmation(self._key(one, 2, sends=False))
-            for place, one in enumerate(facts.arrived)
-        ]
-        if sum(agree) < threshold(facts.n):
+        said = crypto.rows_of(confirmed, len(facts.arrived), CHECK)
+        dealt = crypto.rows_of(forwarded, len(facts.invited), FORWARDED)
+        confirmation, keys = self._confirmation(), self._keys(CODES)
+        n_agree = sum(
+            one == facts.index or compare_digest(row, confirmation(keys[one], one))
+            for one, row in zip(facts.arrived, said, strict=True)
+        )
+        if n_agree < crypto.threshold(facts.n):
             raise Refusal(
-                f"client {self.name}: {sum(agree)} clients have confirmed its list of the answers that arrived; "
-                f"{threshold(facts.n)} have to."
+                f"client {self.name}: {n_agree} clients have confirmed its list of the answers that arrived; "
+                f"{crypto.threshold(facts.n)} have to."
             )
-        arrived, check = set(facts.arrived), Checks(bytes.fromhex(facts.roster), number)
+        arrived, keys, check = set(facts.arrived), self._keys(SHARES), Checks(bytes.fromhex(facts.roster), number)
         opened = []
         for dealer, row in zip(facts.invited, dealt, strict=True):
+            try:
+                pair = ChaCha20Poly1305(keys[dealer]).decrypt(row[:NONCE], row[NONCE:SEALED], _as_sender(dealer))
+            except InvalidTag:
+                opened.append(bytes(OPENED))
+                continue
             kind = SELF if dealer in arrived else PAIRS
-            opened.append(self._share_from(dealer, row, kind, check))
+            share, made = pair[SHARE_BYTES * kind :][:SHARE_BYTES], row[SEALED + CHECK * kind :][:CHECK]
+            fits = made == check(dealer, facts.index, kind, share)
+            opened.append(b"\1" + share if fits else bytes(OPENED))
         facts.step, facts.secrets, self._round = "ready", [], b""
-        return as_rows(opened, OPENED)
+        return crypto.as_rows(opened, OPENED)
 
     # Behind them.
 
@@ -309,36 +299,24 @@ class SecureClient:
             raise Refusal(f"client {self.name} was asked for a step of a secure sum that does not follow its last one.")
         return facts
 
-    def _key(self, other: int, kind: int, *, sends: bool | None = None) -> bytes:
-        """Return a key of a pair: 0 for masks; 1 for shares and 2 for confirmations, in either direction."""
-        me = self._known.index
-        upwards = sends is not None and other != me and sends != (me < other)
-        place = N_KEYS * other + (2 * kind - 1 + upwards if kind else 0)
-        return self._round[KEY * place : KEY * (place + 1)]
+    def _keys(self, kind: int) -> list[bytes]:
+        """Return this sum's keys of one kind with each client."""
+        width = KEY * len(KINDS_OF_KEYS)
+        return [self._round[at : at + KEY] for at in range(KEY * kind, len(self._round), width)]
 
-    def _confirmation(self) -> Callable[[bytes], bytes]:
-        """Return a function from a key to a confirmation of the list under it."""
+    def _confirmation(self) -> Callable[[bytes, int], bytes]:
+        """Return a function from a key and its sender to a confirmation of the list of answers that have arrived."""
         facts = self._known
-        lists = list_of(facts.invited), list_of(facts.arrived)
-        purpose = digest(b"list", bytes.fromhex(facts.question), *lists)
-        return lambda key: derive(key, purpose, CHECK)
-
-    def _share_from(self, dealer: int, row: bytes, kind: int, check: Checks) -> bytes:
-        """Return a share after the byte 1; zeros if the dealer's share cannot be read, or does not fit its check."""
-        try:
-            pair = ChaCha20Poly1305(self._key(dealer, 1, sends=False)).decrypt(row[:NONCE], row[NONCE:SEALED], None)
-        except InvalidTag:
-            return bytes(OPENED)
-        share = pair[kind * SHARE_BYTES : (kind + 1) * SHARE_BYTES]
-        at = SEALED + kind * CHECK
-        fits = row[at : at + CHECK] == check(dealer, self._known.index, kind, share)
-        return b"\1" + share if fits else bytes(OPENED)
+        said = crypto.digest(
+            b"list", bytes.fromhex(facts.question), crypto.list_of(facts.invited), crypto.list_of(facts.arrived)
+        )
+        return lambda key, sender: crypto.code(key, said + _as_sender(sender))
 
     def _listed(self, listed: object, among: Sequence[int], what: str) -> list[int]:
         """Return a list of clients of the server, if this client is in it, and enough others."""
         facts = self._known
-        is_list = isinstance(listed, np.ndarray) and listed.ndim == 1 and listed.dtype.kind in "iu"
-        found: list[int] = listed.tolist() if is_list and len(listed) <= facts.n else []  # type: ignore[attr-defined, arg-type]
+        is_list = isinstance(listed, list) and all(type(one) is int for one in listed)
+        found: list[int] = listed if is_list else []  # type: ignore[assignment]
         if not found or any(one >= other for one, other in pairwise(found)) or not set(found) <= set(among):
             raise Refusal(f"client {self.name}: the list of clients that {what} is none.")
         if facts.index not in found:
@@ -349,3 +327,8 @@ class SecureClient:
                 "is opened."
             )
         return found
+
+
+def _as_sender(place: int) -> bytes:
+    """Return the place of a client, so that nothing that it sends can be returned to it as another's."""
+    return place.to_bytes(2, "big")

@@ -67,6 +67,11 @@ def derive(key: bytes, purpose: bytes, length: int = KEY) -> bytes:
     return HKDFExpand(_SHA256, length, purpose).derive(key)
 
 
+def code(key: bytes, message: bytes) -> bytes:
+    """Return a check of a message that only those who have the key can make."""
+    return hashlib.blake2b(message, key=key, digest_size=CHECK).digest()
+
+
 def pair_key(own: X25519PrivateKey, other: bytes, roster: bytes, low: int, high: int) -> bytes:
     """Return the key of an ordered pair of clients for one run, from one's private and the other's public key."""
     agreed = own.exchange(X25519PublicKey.from_public_bytes(other))

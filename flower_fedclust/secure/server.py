@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from flower_fedclust.secure import keys as crypto
 from flower_fedclust.secure.client import (
     DEALT,
     FORWARDED,
@@ -20,20 +21,7 @@ from flower_fedclust.secure.client import (
     check_of_pair,
     mask_of,
 )
-from flower_fedclust.secure.keys import (
-    CHECK,
-    KEY,
-    SIGNED,
-    Bytes,
-    Words,
-    as_rows,
-    derive,
-    is_signed,
-    roster_of,
-    rows_of,
-    threshold,
-    xor,
-)
+from flower_fedclust.secure.keys import CHECK, KEY, SIGNED, Bytes, Words
 from flower_fedclust.secure.shamir import join
 
 
@@ -68,11 +56,6 @@ class SecureServer:
         self._roster = b""
         self._sum = _Sum(0)
 
-    @property
-    def threshold(self) -> int:
-        """How many clients have to open shares."""
-        return threshold(len(self.names))
-
     def place(self, name: str) -> int:
         """Return the place of a client."""
         return self.names.index(name)
@@ -90,8 +73,8 @@ class SecureServer:
 
     def take_key(self, name: str, array: object) -> None:
         """Take a client's signed key."""
-        (signed,) = rows_of(array, 1, SIGNED)
-        if not is_signed(self.run, name, signed):
+        (signed,) = crypto.rows_of(array, 1, SIGNED)
+        if not crypto.is_signed(self.run, name, signed):
             raise SumError("a key without its owner's signature")
         self.signed[name] = signed
 
@@ -99,12 +82,12 @@ class SecureServer:
         """Fix the clients of the run, and return their keys."""
         self.names = [name for name in names if name in self.signed]
         signed = [self.signed[name] for name in self.names]
-        self._roster = roster_of(self.run, self.names, signed)
-        return as_rows(signed, SIGNED)
+        self._roster = crypto.roster_of(self.run, self.names, signed)
+        return crypto.as_rows(signed, SIGNED)
 
     def take_roster(self, name: str, array: object) -> None:
         """Check that a client has the same list of keys."""
-        (row,) = rows_of(array, 1, KEY + 1)
+        (row,) = crypto.rows_of(array, 1, KEY + 1)
         if row[:KEY] != self._roster:
             raise SumError("that it has another list of keys")
         self.knows_others[name] = row[KEY:] == b"\1"
@@ -118,7 +101,7 @@ class SecureServer:
     def take_shares(self, name: str, dealt: object, secrets: object) -> None:
         """Take the shares that a client deals."""
         place = self.place(name)
-        rows, checks = rows_of(dealt, len(self.names), DEALT), rows_of(secrets, 2, CHECK)
+        rows, checks = crypto.rows_of(dealt, len(self.names), DEALT), crypto.rows_of(secrets, 2, CHECK)
         self._sum.dealt[place], self._sum.secrets[place] = rows, checks
 
     def invited(self) -> list[int]:
@@ -137,7 +120,7 @@ class SecureServer:
 
     def take_confirmations(self, name: str, array: object, question: object) -> None:
         """Take a client's confirmations of the list of answers that have arrived, and the hash of its question."""
-        rows, (asked,) = rows_of(array, len(self._sum.arrived), CHECK), rows_of(question, 1, KEY)
+        rows, (asked,) = crypto.rows_of(array, len(self._sum.arrived), CHECK), crypto.rows_of(question, 1, KEY)
         self._sum.confirmed[self.place(name)] = dict(zip(self._sum.arrived, rows, strict=True))
         self._sum.questions[self.place(name)] = asked
 
@@ -159,17 +142,17 @@ class SecureServer:
     def confirmations_for(self, name: str) -> Bytes:
         """Return what the others have confirmed to a client; zeros for those that have not."""
         place, said = self.place(name), self._sum.confirmed
-        return as_rows([said.get(one, {}).get(place, bytes(CHECK)) for one in self._sum.arrived], CHECK)
+        return crypto.as_rows([said.get(one, {}).get(place, bytes(CHECK)) for one in self._sum.arrived], CHECK)
 
     def shares_for(self, name: str) -> Bytes:
         """Return the shares that the clients have dealt to one of them, with their checks."""
         place = self.place(name)
-        return as_rows([self._sum.dealt[dealer][place][:FORWARDED] for dealer in self._sum.invited], FORWARDED)
+        return crypto.as_rows([self._sum.dealt[dealer][place][:FORWARDED] for dealer in self._sum.invited], FORWARDED)
 
     def take_opened(self, name: str, array: object) -> None:
         """Take one share of each client, and check each: a share that its dealer has not made is its sender's fault."""
         this, sender = self._sum, self.place(name)
-        rows = rows_of(array, len(this.invited), OPENED)
+        rows = crypto.rows_of(array, len(this.invited), OPENED)
         found, check = dict[int, int](), Checks(self._roster, this.number)
         for dealer, row in zip(this.invited, rows, strict=True):
             if row == bytes(OPENED):
@@ -202,7 +185,7 @@ class SecureServer:
         return total
 
     def _secret(self, dealer: int, kind: int) -> bytes:
-        this, need = self._sum, self.threshold
+        this, need = self._sum, crypto.threshold(len(self.names))
         shares = this.shares.get(dealer, {})
         if len(shares) < need:
             accused = self.named(this.accused.get(dealer, []))
@@ -219,7 +202,7 @@ class SecureServer:
         """Return the keys of a client that dropped out with each client whose answer has arrived."""
         this = self._sum
         locked = b"".join(row[-KEY:] for row in this.dealt[dealer])
-        keys = xor(locked, derive(self._secret(dealer, PAIRS), LOCK))
+        keys = crypto.xor(locked, crypto.derive(self._secret(dealer, PAIRS), LOCK))
         found = {}
         for other in this.arrived:
             found[other] = key = keys[KEY * other : KEY * (other + 1)]

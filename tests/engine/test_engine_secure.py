@@ -4,9 +4,11 @@ import json
 from itertools import product
 
 import numpy as np
+import pandas as pd
 import pytest
-from engine_toys import Toy, ToyClient, drive, paid, proxies_of, serve, toy_answers
+from engine_toys import Toy, ToyClient, drive, manager_of, paid, proxies_of, serve, toy_answers
 from flwr.common import ndarrays_to_parameters, parameters_to_ndarrays
+from flwr.server import Server
 
 import flower_fedclust as fc
 from flower_fedclust.engine import Gather, ProtocolError, Sum
@@ -230,6 +232,22 @@ def test_a_client_that_dropped_out_of_one_sum_is_in_the_next():
     check_brought(brought[2], CLIENTS, 3)
 
 
+@pytest.mark.parametrize("late", [["b", "a"], ["a", "b"]])
+def test_a_client_that_comes_later_with_its_columns_in_another_order_answers_the_same_question(late):
+    frames = [pd.DataFrame(rows, columns=["a", "b"]) for rows in CLIENTS[:5]]
+    *first, last = proxies_of(ToyClient, [*frames[:4], frames[4][late]])
+    manager = manager_of(first)
+    bound = np.full(1, 0.1)
+    strategy = made([Gather(ToyClient.store.asked(bound)), *rounds_of(1), Sum(ToyClient.clipped.asked())])
+    strategy.on_round = lambda number, task: number == 1 and manager.register(last)
+    server = Server(client_manager=manager, strategy=strategy)
+    server.fit(num_rounds=strategy.num_rounds, timeout=None)
+    total = strategy.outcome.model.brought[2]
+    assert total.n_clients == 5  # it was sent the bound after the others, and took no part in the first sum
+    clipped = [np.trunc(np.ldexp(np.clip(rows, None, 0.1).sum(axis=0), 40)) for rows in CLIENTS[:5]]
+    np.testing.assert_array_equal(total[0], np.ldexp(np.sum(clipped, axis=0), -40))
+
+
 class LargeClient(ToyClient):
     @toy_answers("number of rows")
     def counted(self):
@@ -346,7 +364,12 @@ def test_a_sum_cannot_be_asked_for_without_its_mask():
 
 
 @pytest.mark.parametrize(
-    "secure", ["", "[]", "{", '{"step": 3}', '{"step": "mask"}', '{"step": "confirm", "clients": "x"}']
+    "secure",
+    [
+        *("", "[]", "{", '{"step": 3}', '{"step": "mask"}', '{"step": "confirm", "clients": "x"}'),
+        *('{"step": "mask", "clients": "0123456789"}', '{"step": "mask", "clients": {"0": 1}}'),
+        '{"step": "mask", "clients": [[0, 1], [2]]}',
+    ],
 )
 def test_a_step_that_cannot_be_read_gets_no_answer(secure):
     proxies = proxies_of(ToyClient, CLIENTS)

@@ -38,21 +38,25 @@ def share(server, clients, number=1, gone=()):
     for name, client in clients.items():
         if name not in gone:
             server.take_shares(name, *client.share(server.run, number))
-    return np.array(server.invited())
+    return server.invited()
 
 
-def mask(server, clients, words, number=1, gone=(), question=QUESTION, least=0):
-    invited = np.array(server.invited())
-    for name in server.named(invited.tolist()):
+def masked(client, server, invited, words, number=1, question=QUESTION, n_shares=1):
+    client.invite(server.run, number, invited, n_shares)
+    return client.mask(hashed(question), words)
+
+
+def mask(server, clients, words, number=1, gone=(), question=QUESTION, n_shares=1):
+    invited = server.invited()
+    for name in server.named(invited):
         if name not in gone:
-            masked = clients[name].mask(server.run, number, invited, least, hashed(question), words[name])
-            server.take_masked(name, masked)
-    return np.array(server.arrived())
+            server.take_masked(name, masked(clients[name], server, invited, words[name], number, question, n_shares))
+    return server.arrived()
 
 
 def confirm(server, clients, number=1, gone=()):
-    arrived = np.array(server.arrived())
-    for name in server.named(arrived.tolist()):
+    arrived = server.arrived()
+    for name in server.named(arrived):
         if name not in gone:
             server.take_confirmations(name, *clients[name].confirm(server.run, number, arrived))
 
@@ -64,11 +68,11 @@ def open_shares(server, clients, number=1, gone=()):
             server.take_opened(name, opened)
 
 
-def secure_sum(server, clients, words, number=1, question=QUESTION, gone=((), (), (), ()), least=0):
+def secure_sum(server, clients, words, number=1, question=QUESTION, gone=((), (), (), ()), n_shares=1):
     """Return a sum, with clients that drop out before each of the four steps."""
     lost = [set().union(*gone[: step + 1]) for step in range(4)]
     share(server, clients, number, lost[0])
-    mask(server, clients, words, number, lost[1], question, least)
+    mask(server, clients, words, number, lost[1], question, n_shares)
     confirm(server, clients, number, lost[2])
     open_shares(server, clients, number, lost[3])
     return server.total()

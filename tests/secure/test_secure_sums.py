@@ -15,6 +15,7 @@ from secure_runs import (
     confirm,
     hashed,
     mask,
+    masked,
     open_shares,
     plain_sum,
     secure_sum,
@@ -123,9 +124,8 @@ def test_thresholds():
 
 
 def masked_for(clients, server, who, number=1, question=QUESTION, invited=None, words=0):
-    invited = np.array(server.invited()) if invited is None else invited
-    given = np.full(3, words, np.uint64)
-    return clients[who].mask(RUN, number, invited, 0, hashed(question), given)
+    invited = server.invited() if invited is None else invited
+    return masked(clients[who], server, invited, np.full(3, words, np.uint64), number, question)
 
 
 def test_different_questions_in_one_round_end_in_garbage(server, clients):
@@ -158,12 +158,12 @@ def test_masks_depend_on_the_list_of_invited_clients(server, clients):
     of_two_lists = [mask_of(PAIRS, listed, QUESTION, 3)(bytes(KEY)) for listed in ([0, 1], [0, 1, 2])]
     assert (of_two_lists[0] != of_two_lists[1]).all()
     share(server, clients)
-    fewer = np.arange(8)
+    fewer = list(range(8))
     assert (
         masked_for(copy.deepcopy(clients), server, "site 3") != masked_for(clients, server, "site 3", invited=fewer)
     ).all()
     with pytest.raises(Refusal, match="at least 7"):
-        masked_for(clients_of_second_run(), server, "site 3", invited=np.arange(6))
+        masked_for(clients_of_second_run(), server, "site 3", invited=list(range(6)))
 
 
 def clients_of_second_run():
@@ -173,18 +173,41 @@ def clients_of_second_run():
 
 
 @pytest.mark.parametrize(
-    "listed", [[0, 1, 1, 2, 3, 4, 5, 6], [6, 5, 4, 3, 2, 1, 0], [0, 1, 2, 3, 4, 5, 99], [0.5] * 8, []]
+    "listed",
+    [
+        [0, 1, 1, 2, 3, 4, 5, 6],
+        [6, 5, 4, 3, 2, 1, 0],
+        [0, 1, 2, 3, 4, 5, 99],
+        [-1, 0, 1, 2, 3, 4, 5, 6],
+        list(range(10**5)),
+        *([0.5] * 8, [False, True, 2, 3, 4, 5, 6], [[0, 1]], ["0"], "0123456789", {"0": 1}, 7, []),
+    ],
 )
 def test_a_list_that_is_none_is_refused(server, clients, listed):
     share(server, clients)
     with pytest.raises(Refusal, match="is none"):
-        masked_for(clients, server, "site 3", invited=np.array(listed))
+        masked_for(clients, server, "site 3", invited=listed)
+
+
+def test_an_answer_is_not_masked_without_a_list_of_this_sum(server, clients):
+    secure_sum(server, clients, words_of(clients))
+    share(server, clients, 2)
+    with pytest.raises(Refusal, match="was not invited"):
+        clients["site 3"].mask(hashed(QUESTION), np.zeros(3, np.uint64))
+
+
+@pytest.mark.parametrize("listed", [None, "abc", [1, 2, 3], [["a"], ["b"], ["c"]], {"site 0": 1}, 3])
+def test_names_that_are_not_a_list_of_names_are_refused(listed):
+    clients = clients_of(3)
+    keys = np.concatenate([client.keys(RUN) for client in clients.values()])
+    with pytest.raises(Refusal, match="names of the clients"):
+        clients["site 0"].roster(RUN, listed, keys)
 
 
 def test_a_client_that_is_not_in_a_list_refuses_it(server, clients):
     share(server, clients)
     with pytest.raises(Refusal, match="not in the list"):
-        masked_for(clients, server, "site 9", invited=np.arange(9))
+        masked_for(clients, server, "site 9", invited=list(range(9)))
 
 
 # A server that lies about who dropped out.
@@ -195,7 +218,7 @@ def told(clients, lists, words):
     server = begun(clients)
     share(server, clients)
     mask(server, clients, words)
-    said = {name: client.confirm(RUN, 1, np.array(lists[name]))[0] for name, client in clients.items() if name in lists}
+    said = {name: client.confirm(RUN, 1, lists[name])[0] for name, client in clients.items() if name in lists}
     return server, said
 
 
@@ -224,7 +247,7 @@ def test_a_client_takes_one_list_and_opens_once(server, clients):
     mask(server, clients, words_of(clients))
     confirm(server, clients)
     with pytest.raises(Refusal, match="does not follow"):
-        clients["site 1"].confirm(RUN, 1, np.arange(1, N))
+        clients["site 1"].confirm(RUN, 1, list(range(1, N)))
     open_shares(server, clients)
     with pytest.raises(Refusal, match="does not follow"):
         open_shares(server, clients)
@@ -257,7 +280,7 @@ def forked(clients, colluders, first, second, words):
     for group, listed in ((first, list(range(n))), (second, list(range(1, n)))):
         members = {name: copy.deepcopy(clients[name]) for name in group | colluders}
         lists = dict.fromkeys(members, listed)
-        said = {name: client.confirm(RUN, 1, np.array(listed))[0] for name, client in members.items()}
+        said = {name: client.confirm(RUN, 1, listed)[0] for name, client in members.items()}
         opened = {}
         for name, client in members.items():
             try:
@@ -397,6 +420,19 @@ def test_shares_of_another_sum_are_of_no_use(server, clients):
     assert all(this.accused[dealer] == [3] for dealer in range(N))
 
 
+def test_what_a_client_has_sent_cannot_be_returned_to_it_as_anothers(server, clients):
+    share(server, clients)
+    mask(server, clients, words_of(clients))
+    confirm(server, clients)
+    this, name, place = server._sum, "site 3", 3
+    reflected = [this.dealt[place if dealer != place else 0][dealer][:FORWARDED] for dealer in range(N)]
+    shares = np.frombuffer(b"".join(reflected), np.uint8).reshape(N, FORWARDED)
+    own = np.frombuffer(b"".join(this.confirmed[place].values()), np.uint8).reshape(N, -1)
+    with pytest.raises(Refusal, match="1 clients have confirmed"):
+        clients[name].open(RUN, 1, own, server.shares_for(name))
+    assert not clients[name].open(RUN, 1, server.confirmations_for(name), shares).any()
+
+
 def test_a_garbage_share_identifies_its_sender(server, clients):
     words = words_of(clients)
     share(server, clients)
@@ -519,6 +555,6 @@ def test_lists_of_different_clients_have_different_hashes():
 
 def test_a_list_with_too_few_shares_of_noise_is_refused(server, clients):
     share(server, clients)
-    mask(server, clients, words_of(clients), least=8)
+    mask(server, clients, words_of(clients), n_shares=7)
     with pytest.raises(Refusal, match="7 clients have masked their answers; at least 8"):
-        clients["site 0"].confirm(RUN, 1, np.arange(7))
+        clients["site 0"].confirm(RUN, 1, list(range(7)))
