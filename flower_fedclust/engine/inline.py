@@ -2,33 +2,59 @@
 
 from __future__ import annotations
 
+import copy
 import gc
+import logging
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from hashlib import sha256
 from typing import Any, Protocol
 
+import numpy as np
 from flwr.common import EvaluateIns, EvaluateRes, FitIns, FitRes, Parameters, Scalar
 from flwr.server import Server, SimpleClientManager
 from flwr.server.client_proxy import ClientProxy
 from flwr.server.server import EvaluateResultsAndFailures, FitResultsAndFailures
 
 from flower_fedclust.engine.client_data import ClientData
-from flower_fedclust.engine.rounds import Array, Sum
+from flower_fedclust.engine.progress import quiet
+from flower_fedclust.engine.rounds import Array, Round, Sum
 from flower_fedclust.engine.run import Address
 from flower_fedclust.engine.shards import Replies, Shard
-from flower_fedclust.engine.strategy import ProtocolStrategy
 from flower_fedclust.numerics.threads import one_thread
+from flower_fedclust.tables.drafting import made_up_table
+
+#: The clients of a rehearsal, and the columns of their rows if nobody knows better.
+N_REHEARSING, N_COLUMNS = 4, 16
 
 
-def run_inline(
-    strategy: ProtocolStrategy, clients: Mapping[str, ClientData], noise_seeds: Sequence[int | None]
-) -> None:
+def rehearse(strategy: Any, columns: Sequence[str] | None, see: Callable[[Round, Any], None]) -> None:
+    """Run a strategy's copy on made-up rows; ``see`` takes each round and what it brought. It may end early."""
+    rng, n_rows = np.random.default_rng(0), 20 * strategy.most_clusters
+    shape = n_rows, strategy.expected_columns or len(columns or range(N_COLUMNS))
+    copied, kept = copy.copy(strategy), dict[str, Any](secure=False, share_model=False, noise_seed=0, on_received=see)
+    kept |= {"on_finished": None, "on_round": None, "expected_clients": None, "tables": copy.deepcopy(strategy.tables)}
+    for name, value in kept.items():
+        setattr(copied, name, value)
+    copied.min_clients = copied.min_clients and min(copied.min_clients, N_REHEARSING)
+    with quiet(logging.CRITICAL, "flwr", "flower_fedclust"), warnings.catch_warnings(), suppress(Exception):
+        warnings.simplefilter("ignore")
+        clients = {
+            str(index): ClientData(rng.normal(size=shape), columns=columns)
+            if strategy.tables is None
+            else ClientData(made_up_table(strategy.tables.schema, n_rows, rng), raw=True)
+            for index in range(N_REHEARSING)
+        }
+        run_inline(copied, clients, range(N_REHEARSING))
+
+
+def run_inline(strategy: Any, clients: Mapping[str, ClientData], noise_seeds: Sequence[int | None]) -> None:
     """Run a strategy on clients in this process, on one thread."""
     run_shards(strategy, clients, [Shard(strategy.client_type, clients, noise_seeds)])
 
 
-def run_shards(strategy: ProtocolStrategy, clients: Mapping[str, ClientData], shards: Sequence[Asked]) -> None:
+def run_shards(strategy: Any, clients: Mapping[str, ClientData], shards: Sequence[Asked]) -> None:
     """Run a strategy on the clients of shards, which have them in this order, on one thread of this process."""
     places = [(shard, index) for shard in shards for index in range(len(shard))]
     proxies = {

@@ -11,6 +11,7 @@ import numpy as np
 from flwr.common import FitIns, FitRes
 from flwr.server.client_manager import ClientManager
 
+from flower_fedclust.engine.inline import rehearse
 from flower_fedclust.engine.masked import SECURE, STEPS, like, words_of
 from flower_fedclust.engine.replies import (
     Inspection,
@@ -52,6 +53,22 @@ def check_round(round_: Round) -> None:
             f"secure is set, and round '{round_.task}' does not ask all clients for the same; leave secure out, or "
             "have all of them take part."
         )
+
+
+def check_rehearsal(strategy: Any, columns: Sequence[str] | None) -> None:
+    """Raise a ProtocolError if a rehearsal comes to a round that :func:`check_round` refuses: nobody is asked then."""
+    refused: list[ProtocolError] = []
+
+    def see(round_: Round, received: Any) -> None:  # noqa: ARG001
+        try:
+            check_round(round_)
+        except ProtocolError as error:
+            refused.append(error)
+            raise
+
+    rehearse(strategy, columns, see)
+    if refused:
+        raise refused[0]
 
 
 class SecureRun(Run):

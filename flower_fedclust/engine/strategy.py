@@ -39,7 +39,7 @@ from flower_fedclust.engine.rounds import (
     Traffic,
 )
 from flower_fedclust.engine.run import WAITING, Run, in_log_order, put_in_order
-from flower_fedclust.engine.secure_run import N_EACH, N_FIRST, SecureRun
+from flower_fedclust.engine.secure_run import N_EACH, N_FIRST, SecureRun, check_rehearsal
 from flower_fedclust.engine.wire import encode, refuse_wrapper
 from flower_fedclust.numerics.checks import LARGEST, SMALLEST, DataError, check_real
 from flower_fedclust.numerics.threads import one_thread
@@ -396,6 +396,8 @@ class ProtocolStrategy(Declared, Strategy):
         else:
             self._protocol = self.tables.protocol(self)
         self._run = None
+        if self.secure:
+            check_rehearsal(self, columns)
         of_kind = SecureRun if self.secure else Run
         self._run = of_kind(copy.copy(self), columns, self.run_id or secrets.token_hex(16))
         self.freeze_plan()

@@ -11,13 +11,15 @@ from flwr.common import ndarrays_to_parameters, parameters_to_ndarrays
 from flwr.server import Server
 
 import flower_fedclust as fc
-from flower_fedclust.engine import Gather, ProtocolError, Sum
+from flower_fedclust.engine import Gather, ProtocolError, Sum, secure_run
+from flower_fedclust.engine.secure_run import SecureRun
 from flower_fedclust.exact.grid import GridArray
 from flower_fedclust.inputs import make_strategies, needs_server_rows
 from flower_fedclust.privacy.noise import SeededNoise, add_noise
 from flower_fedclust.registry import find, strategies
 from flower_fedclust.secure import SecureServer
 from flower_fedclust.secure.keys import noise_colluders, threshold
+from flower_fedclust.tables.schema import Column, Schema
 
 RNG = np.random.default_rng(0)
 CLIENTS = [RNG.normal(size=(4 + index, 2)) for index in range(10)]
@@ -127,8 +129,9 @@ def test_maps_of_sums_have_the_plain_result(name, few_restarts, quick_maps):
 
 
 @pytest.mark.parametrize("name", sorted(NEEDS_REPLIES))
-def test_a_strategy_that_needs_single_replies_is_refused_and_the_round_named(name):
+def test_a_strategy_that_needs_single_replies_is_refused_and_the_round_named(name, monkeypatch):
     clients = [np.random.default_rng(index).normal(size=(15, 3)) for index in range(4)]
+    monkeypatch.setattr(SecureRun, "ask_to_enrol", None)  # nobody is asked for anything
     with pytest.raises((ProtocolError, ValueError), match=f"secure is set, and round '{NEEDS_REPLIES[name]}'"):
         fc.simulate(of_registry(name), clients, seed=1, secure=True)
 
@@ -279,11 +282,48 @@ def test_a_client_whose_answer_could_make_the_sum_overflow_is_left_out():
         (Sum(MOMENTS.asked(), fraction=0.5), "does not ask all clients for the same"),
     ],
 )
-def test_a_round_that_shows_single_replies_is_refused_before_it_is_asked(round_, reason):
+@pytest.mark.parametrize("is_rehearsed", [True, False])
+def test_a_round_that_shows_single_replies_is_refused_before_it_is_asked(round_, reason, is_rehearsed, monkeypatch):
+    if not is_rehearsed:  # as where the rehearsal does not come to the round
+        monkeypatch.setattr(secure_run, "rehearse", lambda *_: None)
     proxies = proxies_of(ToyClient, CLIENTS)
     with pytest.raises(ProtocolError, match=f"round 'moments' {reason}"):
-        serve(made([round_]), proxies)
-    assert {ins.config["task"] for proxy in proxies for ins in proxy.received} == {"enrol"}
+        serve(made([*rounds_of(1), round_]), proxies)
+    asked = {ins.config["task"] for proxy in proxies for ins in proxy.received}
+    steps = {"secure keys", "secure roster", "secure share", "secure confirm", "secure open"}
+    assert asked == (set() if is_rehearsed else {"enrol", "moments"} | steps)
+    of_last = [ins.config for proxy in proxies for ins in proxy.received if ins.config["task"] == "moments"]
+    assert all("secure" in config for config in of_last)
+
+
+class Careless(Toy):
+    """Comes to its second round only with the clients of the run."""
+
+    def protocol(self):
+        if self.client_names and len(self.client_names) < 5:
+            raise RuntimeError("too few for this")
+        return (yield from super().protocol())
+
+
+def test_a_rehearsal_leaves_nothing_and_may_fail():
+    strategy = Careless(rounds_of())
+    strategy.secure = True
+    names = []
+    strategy.on_round = lambda number, task: names.append(task)
+    strategy.on_finished = names.append
+    serve(strategy, proxies_of(ToyClient, CLIENTS))
+    assert names == ["enrol", "moments", "moments", strategy]
+    for power, total in enumerate(strategy.outcome.model.brought, start=1):
+        check_brought(total, CLIENTS, power)
+
+
+def test_a_strategy_for_tables_is_rehearsed_on_made_up_tables(monkeypatch):
+    monkeypatch.setattr(SecureRun, "ask_to_enrol", None)
+    rows = RNG.uniform(0, 9, size=(4, 30, 2))
+    frames = [pd.DataFrame(one, columns=["a", "b"]) for one in rows]
+    schema = Schema(columns={name: Column(kind="number", bounds=(0, 9)) for name in "ab"})
+    with pytest.raises(ProtocolError, match="round 'local_centers'"):
+        fc.simulate(of_registry("k-fed"), frames, schema=schema, seed=1, secure=True)
 
 
 def test_rounds_that_send_nothing_are_as_without_masks():
