@@ -115,6 +115,15 @@ class Batches:
         found._stamps = self._stamps
         return found
 
+    def chosen(self, rows: NDArray[np.intp]) -> Batches:
+        """Return some of the rows, by their numbers in ascending order."""
+        ends = np.cumsum([0, *(part.n_rows for part in self.parts)])
+        cuts = np.split(rows, np.searchsorted(rows, ends[1:-1]))
+        parts = [SomeRows(*one) for one in zip(self.parts, map(np.subtract, cuts, ends), strict=True)]
+        found = Batches(parts, self.name, self.columns)
+        found._stamps = self._stamps
+        return found
+
     def fingerprint(self) -> NDArray[np.uint64]:
         """Return numbers that change if a file does, without reading it."""
         return np.array([len(self), *(number for stamp in self._stamps for number in stamp)], dtype=np.uint64)
@@ -244,6 +253,23 @@ class ArrowPart:
         with self._opened(columns) as file:
             for index in range(file.num_record_batches):
                 yield file.get_batch(index).select(columns).replace_schema_metadata(None)
+
+
+class SomeRows:
+    """Some rows of a part, by their numbers in ascending order."""
+
+    def __init__(self, part: Part, rows: NDArray[np.intp]) -> None:
+        self.part, self.rows, self.n_rows, self.stamp = part, rows, len(rows), part.stamp
+        self.name, self.columns, self.first_text = part.name, part.columns, part.first_text
+
+    def read(self, columns: list[str], n_rows: int) -> Generator[Any, None, None]:
+        """Yield columns of these rows."""
+        first = 0
+        with closing(self.part.read(columns, n_rows)) as contents:
+            for content in contents:
+                at = self.rows[slice(*np.searchsorted(self.rows, (first, first + len(content))))] - first
+                first += len(content)
+                yield content.iloc[at] if hasattr(content, "iloc") else content.take(at)
 
 
 def stamp_of(path: Path) -> tuple[int, ...]:

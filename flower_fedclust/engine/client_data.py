@@ -347,6 +347,23 @@ class ClientData:
             schema=self.schema,
         )
 
+    def chosen(self, rows: NDArray[np.intp]) -> ClientData:
+        """Return some of the rows, by their numbers in ascending order; without ids, the numbers are their ids."""
+        if self._batches is not None:
+            own: Any = self._batches.chosen(rows)
+        else:
+            own = self.table.iloc[rows] if self._rows is None else self._rows[rows]
+        return ClientData(
+            own,
+            None if self.labels is None else self.labels[rows],
+            self.columns,
+            self.owner,
+            row_ids=self.ids[rows],
+            id_column=self.id_column,
+            raw=self._rows is None,
+            schema=self.schema,
+        )
+
     def derived(self, key: Hashable, compute: Callable[[], T]) -> T:
         """Return the result of ``compute`` for the rows, and cache it in place of the last one.
 

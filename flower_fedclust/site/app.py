@@ -14,6 +14,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from flwr.app import Context, Message
 from flwr.client import Client
@@ -30,6 +31,7 @@ from flower_fedclust.format import FormatError, check_format
 from flower_fedclust.numerics.checks import DataError
 from flower_fedclust.numerics.threads import jobs
 from flower_fedclust.registry import client_types, strategies
+from flower_fedclust.secure import keys as crypto
 from flower_fedclust.secure.client import Trust
 from flower_fedclust.secure.keys import FEWEST
 from flower_fedclust.site.budget import Budget, spent
@@ -125,7 +127,11 @@ class Site:
     @cached_property
     def data(self) -> ClientData:
         """The rows of the site; Refused if there are too few: the site answers nothing then, not even its name."""
-        data, fewest = self._load(), self.settings.policy.fewest_rows
+        data, fewest, most = self._load(), self.settings.policy.fewest_rows, self.settings.policy.sample
+        if most is not None and data.n_rows > most:
+            # Each row has a number from a key that stays here, so all runs get the same rows.
+            drawn = crypto.mask(crypto.derive(self.identity.private_bytes_raw(), crypto.digest(b"sample")), data.n_rows)
+            data = data.chosen(np.sort(np.argpartition(drawn, most)[:most]))
         if data.n_rows < fewest:
             raise Refused(f"{self.data_set} has {data.n_rows} rows; fewest_rows in the policy is {fewest}.")
         return data

@@ -55,6 +55,7 @@ def findings(site_toml: Path, options: Sequence[str] = ()) -> list[str]:
     settings, wrong = _settings(given, site_toml.absolute())
     found += wrong
     found += _of_name(settings.name)
+    found += _of_masks(settings)
     if given.get("data"):
         found += checked_rows(settings)[1]
     found += _of_folder(settings)
@@ -90,6 +91,21 @@ def _of_name(name: str) -> Iterator[str]:
 
     if not is_name(name):
         yield f"name in site.toml: servers refuse it; choose at most {LONGEST_NAME} characters that print."
+
+
+def _of_masks(settings: SiteSettings) -> Iterator[str]:
+    """Yield on whom the site relies for its masks, although it could rely on itself."""
+    policy = settings.policy
+    if policy.secure is not None and settings.peers is None:
+        yield (
+            "secure in the policy is 'required', and without peers the site believes the server whose keys these are: "
+            "one that hands out its own reads every answer; list the other sites' keys under [peers]."
+        )
+    if policy.secure is None and policy.most_shares > 1:
+        yield (
+            f"most_shares in the policy is {policy.most_shares}, so answers may leave with a share of their noise and "
+            'no mask; set secure = "required".'
+        )
 
 
 def _of_options(options: Sequence[str]) -> Iterator[str]:
@@ -215,6 +231,8 @@ def _reasons_of_policy(policy: Policy) -> Iterator[str]:
     for key in ("strategies", "tasks", "studies"):
         if getattr(policy, key) == ():
             yield f"{key} in the policy is empty; list some, or leave it out."
+    if policy.sample is not None and policy.sample < policy.fewest_rows:
+        yield f"sample in the policy is {policy.sample}, but fewest_rows is {policy.fewest_rows}; raise sample."
     for key in ("epsilon", "delta"):
         of_run, of_all = getattr(policy, f"{key}_per_run"), getattr(policy, key)
         if of_run > of_all:

@@ -90,6 +90,8 @@ class Policy(_Table):
     trusts_server_noise: bool = False
     #: With fewer rows the site answers nothing. A refusal tells no more about the number of rows than this.
     fewest_rows: Number = 50
+    #: With more rows the site takes part with a fixed random sample of so many, so that it has no more weight.
+    sample: Number | None = None
     #: The smallest number of clients that a round asks, as the server says.
     fewest_clients: Number = 2
     #: "required": whatever depends on the rows leaves masked, for a secure sum; of the rest only what row_count allows.

@@ -5,20 +5,25 @@ import stat
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from flwr.app import Context, RecordDict
 from flwr.app.user_config import UserConfig
 from flwr.server import Server as FlowerServer
 from flwr.server import SimpleClientManager
-from hostile import ENROL, FAILED, NO_LIMIT, SUM, Proxy, Server, arrays_of, audit, refused, run, site
+from hostile import ENROL, FAILED, NO_LIMIT, SUM, Proxy, Server, arrays_of, audit, plan, refused, run, site
 
 import flower_fedclust as fc
-from flower_fedclust.engine import ProtocolError
+from flower_fedclust.data import read_batches
+from flower_fedclust.engine import ClientData, ProtocolError
 from flower_fedclust.engine.rounds import Askable
+from flower_fedclust.privacy.accounting import Share
 from flower_fedclust.registry import find, strategies
 from flower_fedclust.site.app import Site
+from flower_fedclust.site.budget import Budget, Spent
+from flower_fedclust.site.check import _reasons_of_policy
 from flower_fedclust.site.kept import MEMORY, RunFolder
-from flower_fedclust.site.policy import SiteSettings
+from flower_fedclust.site.policy import Policy, Refused, SiteSettings
 from flower_fedclust.strategies.private_kmeans import PrivateKMeansClient
 
 RNG = np.random.default_rng(5)
@@ -151,6 +156,86 @@ def test_a_policy_raises_the_smallest_number_of_clients(tmp_path):
     with pytest.raises(ProtocolError, match="secure sum"):
         drive(lloyd(), sites)
     assert any("takes part with 5 to" in line.get("reason", "") for line in audit(sites["north"]))
+
+
+# A site that limits its own weight.
+
+
+def test_a_site_with_more_rows_takes_part_with_the_same_sample_in_every_run(tmp_path):
+    sites = sites_of(tmp_path, sample=50)
+    rows = {name: TABLES[name][one.data.ids] for name, one in sites.items()}
+    for one in sites.values():
+        assert len(one.data.ids) == 50
+        assert (np.diff(one.data.ids) > 0).all()
+        np.testing.assert_array_equal(one.data.rows, TABLES[one.settings.name][one.data.ids])
+        again = Site(one.settings, lambda one=one: ClientData(TABLES[one.settings.name]))
+        np.testing.assert_array_equal(again.data.ids, one.data.ids)
+    assert len({tuple(one.data.ids) for one in sites.values()}) == 4  # each has a key of its own
+    strategy = lloyd()
+    run(strategy, list(sites.values()))
+    inline = fc.simulate(fc.DPLloyd(2, server_data=PUBLIC, epsilon=None, random_state=0), rows)
+    np.testing.assert_array_equal(strategy.outcome.model.cluster_centers_, inline.model.cluster_centers_)
+
+
+def test_a_row_more_changes_one_row_of_a_sample(tmp_path):
+    one = site(tmp_path, rows=TABLES["east"], sample=50)
+    longer = Site(one.settings, lambda: ClientData(np.concatenate([TABLES["east"], np.zeros((20, 3))])))
+    assert len(set(longer.data.ids) ^ set(one.data.ids)) == 2 * sum(longer.data.ids >= 80)
+
+
+@pytest.mark.parametrize("form", ["parquet", "csv"])
+def test_rows_that_are_read_in_batches_have_the_same_sample(tmp_path, form):
+    frame = pd.DataFrame(TABLES["east"], columns=list("abc")).assign(kind=np.arange(80) % 3)
+    (tmp_path / "parts").mkdir()
+    for part, rows in enumerate((frame[:30], frame[30:31], frame[31:])):
+        path = tmp_path / "parts" / f"{part}.{form}"
+        rows.to_parquet(path) if form == "parquet" else rows.to_csv(path, index=False)
+    settings = site(tmp_path / "site", sample=50).settings
+    read = read_batches(tmp_path / "parts", label_column="kind")
+    in_files = Site(settings, lambda: ClientData(read.rows, read.labels)).data
+    in_memory = Site(settings, lambda: ClientData(frame[list("abc")], frame["kind"])).data
+    assert in_memory.is_in_memory
+    assert not in_files.is_in_memory
+    np.testing.assert_array_equal(in_files.ids, in_memory.ids)
+    np.testing.assert_array_equal(in_files.labels, in_memory.ids % 3)
+    np.testing.assert_array_equal(in_memory.labels, in_memory.ids % 3)
+    found = np.concatenate([batch.rows for batch in in_files.batches(30)])
+    np.testing.assert_allclose(found, TABLES["east"][in_memory.ids], rtol=1e-14)
+    np.testing.assert_array_equal(in_memory.rows, TABLES["east"][in_memory.ids])
+
+
+def test_the_sites_own_labels_are_of_its_sample_with_the_numbers_of_the_rows(tmp_path):
+    sites = sites_of(tmp_path, sample=50)
+    strategy = lloyd()
+    strategy.share_model = True
+    run(strategy, list(sites.values()))
+    for one in sites.values():
+        (folder,) = (one.folder / "results").iterdir()
+        result = fc.load(folder)
+        np.testing.assert_array_equal(np.asarray(result.row_ids[0]).astype(int), one.data.ids)
+        expected = strategy.outcome.model.predict(one.data.rows)
+        np.testing.assert_array_equal(result.labels[0], expected)
+
+
+def test_a_sample_counts_the_budget_for_two_rows_unless_rows_are_replaced():
+    # A row more takes the place of another in the sample, and a row that is replaced is one row of it.
+    policy = Policy(sample=100, epsilon_per_run=9.0, delta_per_run=1e-5)
+    for relation, is_doubled in (("add-or-remove", True), ("replace", False)):
+        announced = plan({"row_sum": Share("gaussian", 1.0, 3, relation)})
+        found = Budget(policy, [], Spent())._epsilon(announced)
+        assert Budget(policy.model_copy(update={"sample": None}), [], Spent())._epsilon(announced) <= 1.0
+        if not is_doubled:
+            assert found == announced.epsilon_of_row(1e-5)
+            continue
+        once = found / 2
+        assert once == announced.epsilon_of_row(1e-5 / (1 + np.exp(4.5)))
+        assert (1 + np.exp(once)) * 1e-5 / (1 + np.exp(4.5)) <= 1e-5
+
+
+def test_a_sample_below_the_fewest_rows_answers_nothing(tmp_path):
+    assert any("raise sample" in one for one in _reasons_of_policy(Policy(sample=20)))
+    with pytest.raises(Refused, match="20 rows; fewest_rows"):
+        _ = site(tmp_path, sample=20).data
 
 
 # A server that does what it likes.
