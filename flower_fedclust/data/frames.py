@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flower_fedclust.names import look_up
+from flower_fedclust.names import look_up, some
 from flower_fedclust.numerics.checks import DataError, checked_rows, first_not_finite, refuse_columns
 
 #: Advice for columns that are not numbers.
@@ -173,7 +173,7 @@ def check_same_names(names: Sequence[str], columns: Sequence[str], owner: str, w
     lacks = [f"'{name}'" for name in columns if name not in known]
     adds = [f"'{name}'" for name in names if name not in wanted]
     if lacks or adds:
-        differences = [f"{verb} {_listed(found)}" for verb, found in (("lacks", lacks), ("adds", adds)) if found]
+        differences = [f"{verb} {some(found)}" for verb, found in (("lacks", lacks), ("adds", adds)) if found]
         alike = {_as_read(name) for name in known - wanted} & {_as_read(name) for name in wanted - known}
         hint = " Names that look alike differ in spaces, capitals, or how Unicode spells a letter." if alike else ""
         raise DataError(
@@ -184,11 +184,6 @@ def check_same_names(names: Sequence[str], columns: Sequence[str], owner: str, w
 def _as_read(name: str) -> str:
     """Return a name without spaces, invisible marks, capitals and differences in spelling."""
     return "".join(letter for letter in unicodedata.normalize("NFKC", name).casefold() if letter.isalnum())
-
-
-def _listed(names: Sequence[str], n_named: int = 10) -> str:
-    more = len(names) - n_named
-    return ", ".join(names) if more <= 0 else f"{', '.join(names[:n_named])} and {more} others"
 
 
 def is_unnamed(name: str) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import math
-import operator
 import warnings
 from dataclasses import replace
 from typing import Any
@@ -16,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from flower_fedclust.data.federation import FederatedRows, Table
 from flower_fedclust.data.frames import take
 from flower_fedclust.names import look_up
+from flower_fedclust.numerics.checks import check_integer
 
 # The spelling of each scheme.
 _SPELLING = {one.partition(":")[0]: one for one in ("iid", "dirichlet:ALPHA", "classes:N", "k-means", "column")}
@@ -127,7 +127,7 @@ def partition_indices(
                     "give a larger ALPHA or fewer clients."
                 ) from error
         else:
-            parts = _classes_parts(codes[order], count, int(parameter), seeds, names)
+            parts = _classes_parts(codes[order], count, int(parameter), seeds, len(names))
     return [np.sort(order[part]).astype(np.intp, copy=False) for part in parts]
 
 
@@ -151,7 +151,7 @@ def hold_out_server_rows(table: Table, n_rows: int, *, random_state: int = 0) ->
     if table.server_rows is not None:
         return table
     total = len(table.rows)
-    count = _whole_number(n_rows, "n_rows")
+    count = check_integer("n_rows", n_rows, at_least=1)
     if count >= total:
         raise ValueError(
             f"{table.name} has {total} rows, so the server cannot get {count} of them; give at most {total - 1}."
@@ -218,18 +218,8 @@ def parsed_scheme(scheme: str) -> tuple[str, float]:
     return kind, number
 
 
-def _whole_number(value: object, name: str) -> int:
-    try:
-        number = operator.index(value)  # type: ignore[arg-type]
-    except TypeError:
-        number = 0
-    if number < 1:
-        raise ValueError(f"{name} must be a whole number of at least 1, not {value}.")
-    return number
-
-
 def _checked_n_clients(n_clients: int | None, n_rows: int) -> int:
-    count = _whole_number(n_clients, "n_clients")
+    count = check_integer("n_clients", n_clients, at_least=1)
     if count > n_rows:
         raise ValueError(
             f"{count} clients cannot share {n_rows} rows; give at most {n_rows} clients, so that each has a row."
@@ -265,44 +255,18 @@ def _load_parts(partitioner_class: str, codes: NDArray[np.intp], **options: Any)
 
 
 def _classes_parts(
-    codes: NDArray[np.intp], n_clients: int, n_each: int, seeds: list[int], names: NDArray[Any]
+    codes: NDArray[np.intp], n_clients: int, n_each: int, seeds: list[int], n_classes: int
 ) -> list[NDArray[np.intp]]:
-    scheme = f"The partition 'classes:{n_each}'"
-    if n_each > len(names):
-        raise ValueError(f"{scheme} needs {n_each} classes, and there are {len(names)}; give a smaller N.")
-    if n_clients * n_each < len(names):
-        raise ValueError(
-            f"{scheme} over {n_clients} clients reaches at most {n_clients * n_each} of the {len(names)} "
-            "classes, and the rows of the others would be lost; give more clients or a larger N."
-        )
-    parts: list[NDArray[np.intp]] = []
-    too_few: ValueError | None = None
-    for seed in seeds:
-        # "first-deterministic" is what the paper of this scheme does (Li et al., 2022, arXiv 2102.02079).
-        # With at least as many clients as classes it leaves out no class; with fewer it may: draw again.
-        try:
-            parts = _load_parts(
-                "PathologicalPartitioner",
-                codes,
-                num_partitions=n_clients,
-                partition_by="code",
-                num_classes_per_partition=n_each,
-                class_assignment_mode="first-deterministic",
-                shuffle=False,
-                seed=seed,
-            )
-        except ValueError as error:
-            too_few = error
-            continue
-        if sum(len(part) for part in parts) == len(codes):
-            return parts
-    if too_few is not None and not parts:
-        raise ValueError(
-            f"{scheme} over {n_clients} clients leaves a client without a row of one of its classes: "
-            "a class has fewer rows than clients; give fewer clients or a smaller N."
-        ) from too_few
-    lost = names[np.setdiff1d(codes, codes[np.concatenate(parts)])]
+    # "first-deterministic" is what the paper of this scheme does (Li et al., 2022, arXiv 2102.02079).
+    # With at least as many clients as classes it leaves out no class; with fewer it may: draw again.
+    options: dict[str, Any] = {"num_partitions": n_clients, "num_classes_per_partition": n_each, "shuffle": False}
+    options |= {"partition_by": "code", "class_assignment_mode": "first-deterministic"}
+    for seed in seeds if n_each <= n_classes <= n_clients * n_each else ():
+        with contextlib.suppress(ValueError):  # a class has fewer rows than clients
+            parts = _load_parts("PathologicalPartitioner", codes, seed=seed, **options)
+            if sum(map(len, parts)) == len(codes):
+                return parts
     raise ValueError(
-        f"{scheme} over {n_clients} clients leaves out the rows of {len(lost)} of the {len(names)} classes; "
-        f"give at least {len(names)} clients or a larger N."
+        f"The partition 'classes:{n_each}' cannot give {n_clients} clients rows of {n_each} classes each and leave out "
+        f"none of {n_classes} classes; give another N, or another number of clients."
     )

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import TypeAdapter, ValidationError
 
 from flower_fedclust.data.frames import as_frame
 from flower_fedclust.exact.elementary import logarithm
@@ -90,9 +91,11 @@ class Preparation:
                 f"this preparation has version {written['version']}, but this flower-fedclust reads version {VERSION}; "
                 "run the strategy again, or use the flower-fedclust that wrote it."
             )
-        if not isinstance(written["figures"], Mapping):
-            raise ValueError("the figures of a preparation are given by column.")
-        figures = {name: _figures_from(name, found) for name, found in written["figures"].items()}
+        try:
+            figures = _FIGURES.validate_json(json.dumps(written["figures"]))
+        except ValidationError as error:
+            name = next(iter(error.errors()[0]["loc"]), "")
+            raise ValueError(f"the preparation of column '{name}': its figures cannot be read.") from None
         return cls(Schema.from_json(json.dumps(written["schema"])), figures)
 
     @property
@@ -217,33 +220,7 @@ class Preparation:
 
 
 _DEFAULT = Figures()
-_LISTS = [field.name for field in fields(Figures) if isinstance(field.default, tuple)]
-
-
-def _figures_from(name: str, written: Any) -> Figures:
-    """Return the figures of a column from JSON, all of them floats."""
-    if not isinstance(written, Mapping) or not written.keys() <= {field.name for field in fields(Figures)}:
-        raise ValueError(f"the preparation of column '{name}': only figures can be given.")
-    found: dict[str, Any] = {}
-    for key, value in written.items():
-        numbers = value if key in _LISTS else [value]
-        if not isinstance(numbers, (list, tuple)) or not all(map(_is_number, numbers)):
-            raise ValueError(f"the preparation of column '{name}': {key} is not made of numbers.")
-        given = [_as_float(one) for one in numbers]
-        found[key] = tuple(given) if key in _LISTS else given[0]
-    return Figures(**found)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def _as_float(number: float) -> float:
-    """Return a number of JSON as a float; infinity for a whole number that is larger than every float."""
-    try:
-        return float(number)
-    except OverflowError:
-        return math.inf
+_FIGURES = TypeAdapter(dict[str, Figures])
 
 
 def _wrong_in(found: Figures, column: Column) -> str:

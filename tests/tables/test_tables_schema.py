@@ -115,7 +115,7 @@ def test_ten_thousand_columns_are_checked_in_a_second_and_ten_of_them_named():
     schema = fc.Schema.of({"columns": {f"c{i}": {"kind": "number"} for i in range(10_000)}})
     table = pd.DataFrame(np.full((1, 10_000), np.nan), columns=list(schema.columns))
     start = time.process_time()
-    with pytest.raises(fc.DataError, match=r"column 'c0': row 0 .*; and 9,990 more\.$"):
+    with pytest.raises(fc.DataError, match=r"column 'c0': row 0 .* and 9,990 more\.$"):
         schema.check(table, owner="site")
     assert time.process_time() - start < 5
 
