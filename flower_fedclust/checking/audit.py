@@ -261,31 +261,23 @@ class AuditResult:
 
         A ValueError says if no privacy loss was measured.
         """
-        from matplotlib.figure import Figure
+        from flower_fedclust.results.pictures import figure_of, saved_figure
 
-        if self.loss is None:
+        if (loss := self.loss) is None:
             raise ValueError(f"{self.strategy} has no measured privacy loss to draw.")
-        loss = self.loss
-        figure = Figure(figsize=(7.0, 4.2), dpi=150, layout="constrained", facecolor="white")
+        figure = figure_of(7.0, 4.2)
         axes = figure.subplots()
         for values, label in ((loss.of_one, "runs on one table"), (-loss.of_other, "runs on the other")):
             axes.ecdf(values, complementary=True, label=label)
         axes.axvline(loss.epsilon, color="black", linestyle="--", label=f"promised: {loss.epsilon:g}")
         axes.axvline(loss.epsilon_at_least, color="tab:red", label="lower bound on epsilon")
         axes.axhline(loss.delta, color="0.6", linestyle=":", label=f"delta {loss.delta:g}")
-        axes.set(
-            xlabel="privacy loss of a run",
-            ylabel="share of the runs that lose more",
-            yscale="log",
-            ylim=(min(loss.delta, 1.0 / loss.n_runs) / 2, 1.5),
-        )
+        lowest = min(loss.delta, 1.0 / loss.n_runs) / 2
+        axes.set(xlabel="privacy loss of a run", ylabel="share of the runs that lose more", yscale="log")
+        axes.set(ylim=(lowest, 1.5), title=f"{self.strategy}: {self.verdict}")
         axes.set_xlim(right=1.05 * max(loss.largest, loss.epsilon))
-        axes.set_title(f"{self.strategy}: {self.verdict}", loc="left")
         axes.legend(frameon=False, fontsize=8, loc="center left")
-        path = Path(path).absolute()
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path)
-        return path
+        return saved_figure(figure, path)
 
 
 def audit(

@@ -181,14 +181,6 @@ def _same(one: Any, other: Any) -> bool:
 
 
 @check
-def the_repr_names_class_and_clusters(subject: Subject) -> None:
-    """The repr begins with the class and shows the number of clusters."""
-    text = repr(subject.strategy)
-    require(text.startswith(f"{type(subject.strategy).__name__}("), f"the repr begins with {text[:30]!r}.")
-    require(f"n_clusters={subject.strategy.n_clusters}" in text, "the repr does not show n_clusters.")
-
-
-@check
 def the_signature_is_the_parameters(subject: Subject) -> None:
     """The constructor takes the parameters and nothing else, all by name; n_clusters also by position."""
     found = inspect.signature(type(subject.strategy)).parameters
@@ -435,8 +427,10 @@ def what_has_an_entry_for_every_row_is_no_sum(subject: Subject) -> None:
 @check
 def the_evaluation_is_asked_for_once(subject: Subject) -> None:
     """With federated_evaluation the clients are asked once, after the run; the report lists this as unprotected."""
-    strategy = _evaluated(subject)
-    if strategy is None:
+    try:
+        strategy = subject.with_parameters(federated_evaluation=True)
+    except ValueError as error:
+        require("federated_evaluation" in str(error), f"federated_evaluation=True is refused with: {error}")
         return
     run = watched_run(strategy, subject.data, seed=SEED)
     found = run.strategy.evaluation
@@ -447,15 +441,6 @@ def the_evaluation_is_asked_for_once(subject: Subject) -> None:
     listed = [message for message in run.strategy.report.unprotected if message.task == EVALUATE]
     require(len(listed) == 3, "the evaluation is not listed as unprotected exactly once.")
     require(subject.run.strategy.evaluation is None, "an evaluation ran that nobody asked for.")
-
-
-def _evaluated(subject: Subject) -> ProtocolStrategy | None:
-    """Return the strategy with a federated evaluation; None if it refuses to have one, in a sentence."""
-    try:
-        return subject.with_parameters(federated_evaluation=True)
-    except ValueError as error:
-        require("federated_evaluation" in str(error), f"federated_evaluation=True is refused with: {error}")
-        return None
 
 
 @check
@@ -623,23 +608,6 @@ def a_client_with_other_columns_is_left_out(subject: Subject) -> None:
         run = watched_run(subject.strategy, data, seed=SEED)
     _check_named(what, run, victim)
     require(victim not in run.strategy.client_names, f"where {what}, it takes part.")
-
-
-@check
-def what_a_client_raises_stays_there(subject: Subject) -> None:
-    """The server does not see the message of a library's error, which may quote a row."""
-    secret = "4711.0815"
-
-    class Careless(subject.strategy.client_type):  # type: ignore[misc, name-defined]
-        @property
-        def rows(self) -> Any:
-            raise KeyError(secret)
-
-    client = Careless(next(iter(subject.data.values())), name="a")
-    for exchange in subject.run.to_client(subject.names[0]):
-        arrays, _, facts = client.fit(decode(exchange.ins.parameters), dict(exchange.ins.config))
-        require(secret not in str(facts), f"'{exchange.task}' tells the server what was raised.")
-        require(not arrays or "failure" not in facts, "a client that failed still sends arrays.")
 
 
 @check
@@ -867,19 +835,6 @@ def _kinds_beyond_sums(run: WatchedRun) -> set[str]:
         if sent.reveals != "sums" and not sent.kept_as and not is_covered:
             kinds.add(sent.reveals)
     return kinds
-
-
-@check
-def a_site_that_does_not_evaluate_is_not_evaluated(subject: Subject) -> None:
-    """A site that does not allow the evaluation says so by name and sends neither a cost nor a table."""
-    strategy = _evaluated(subject)
-    if strategy is None:
-        return
-    run = watched_run(strategy, subject.data, seed=SEED, consent=Consent(evaluation=False))
-    reasons = [failure.reason for failure in run.strategy.failures if failure.task == EVALUATE]
-    require(len(reasons) == len(subject.names), f"{len(reasons)} of {len(subject.names)} sites refuse to be evaluated.")
-    require(all("does not evaluate" in reason for reason in reasons), f"a site refuses with: {reasons[0]}")
-    require(not run.strategy.evaluation, "sites that do not allow the evaluation were evaluated.")
 
 
 @check
