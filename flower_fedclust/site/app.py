@@ -51,6 +51,7 @@ from flower_fedclust.site.policy import (
     MEGABYTE,
     Refused,
     SiteSettings,
+    ago,
     check_message,
     check_names,
     check_run,
@@ -210,7 +211,7 @@ class Site:
             with suppress(FileNotFoundError):  # another process has renamed it
                 path.rename(path.with_name("audit.1.jsonl"))
         with open_private(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, "ab") as log_file:
-            log_file.write(json.dumps({"time": _now(), "event": event, **facts}).encode() + b"\n")
+            log_file.write(json.dumps({"time": ago(0), "event": event, **facts}).encode() + b"\n")
 
 
 class _SiteApp(ClientApp):
@@ -332,7 +333,7 @@ class _SiteClient(Client):
             if former is None:
                 of: dict[str, Any] = {"strategy": ",".join(names), "app": site.app_of_server, "data_set": site.data_set}
                 of |= {"answer": name, "asked": asked, "n_asked": size_of_message(config, tensors)}
-                return site.ledger.append({"time": _now(), **about, **of, **judged})
+                return site.ledger.append({"time": ago(0), **about, **of, **judged})
             if judged != {key: former[key] for key in judged}:
                 raise Refused("the round was charged before, by another policy or with other rows.")
             return site.ledger.note(former, begun=former.get("begun", 1) + 1)
@@ -490,7 +491,3 @@ def _digest(config: Mapping[str, Any], tensors: list[bytes]) -> str:
         found.update(len(tensor).to_bytes(8, "big"))
         found.update(tensor)
     return found.hexdigest()
-
-
-def _now() -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,8 +15,9 @@ from flower_fedclust.outside import parse_json
 from flower_fedclust.privacy.accounting import LONGEST_PLAN, Plan
 from flower_fedclust.privacy.releases import Release
 from flower_fedclust.site.policy import Policy, Refused
+from flower_fedclust.site.studies import digest
 
-#: What rounding may change in a sum of budgets that is otherwise the same.
+#: Allows for rounding when a sum of budgets is compared with a limit.
 ROUNDING = 1.0 - 1e-9
 
 
@@ -99,7 +99,7 @@ class Budget:
         claims = of_server or any(array.get("shares", 1) > 1 for array in arrays)
         delta = self.policy.delta_per_run if epsilon else 0.0
         self._check_total(epsilon, delta)
-        return {"arrays": arrays, "epsilon": epsilon, "delta": delta, "is_claim": claims, "plan": _digest(request.plan)}
+        return {"arrays": arrays, "epsilon": epsilon, "delta": delta, "is_claim": claims, "plan": digest(request.plan)}
 
     def check_evaluation(self) -> None:
         """Raise Refused unless another model may be evaluated."""
@@ -125,8 +125,8 @@ class Budget:
 
     def _plan(self, request: Request) -> Plan | None:
         """Return the run's plan, which its first message announced and every other message has to repeat."""
-        announced = next((entry["plan"] for entry in self.run if entry["arrays"]), _digest(request.plan))
-        if _digest(request.plan) != announced:
+        announced = next((entry["plan"] for entry in self.run if entry["arrays"]), digest(request.plan))
+        if digest(request.plan) != announced:
             raise Refused("the run announces other noise than in its first round.")
         if not request.plan:
             return None
@@ -167,7 +167,8 @@ class Budget:
             return "computed from rows that carry noise"
         if plan is not None and plan.noise == "server" and sent.reveals == "sums":
             return "noise of the server, as it says"
-        if sent.counts_rows and self.policy.row_count and plan is not None and _replaces(plan):
+        replaces = plan is not None and any(share.relation == "replace" for share in plan.shares.values())
+        if sent.counts_rows and self.policy.row_count and replaces:
             return "number of rows, which the guarantee does not hide"
         if sent.reveals in self.policy.unprotected:
             return "nothing"
@@ -234,11 +235,3 @@ class Budget:
                     f"the data set has spent {name} {total - value:.4g} in other runs, and this run would make it "
                     f"{total:.4g}; {name} in the policy is {most:g}."
                 )
-
-
-def _digest(plan: str) -> str:
-    return hashlib.sha256(plan.encode()).hexdigest() if plan else ""
-
-
-def _replaces(plan: Plan) -> bool:
-    return any(share.relation == "replace" for share in plan.shares.values())

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 #: The oldest and the newest Python, major and minor, with which a site is tested.
 PYTHONS = ((3, 11), (3, 13))
 
-#: What a setting stands for that is missing or wrong, so that the others can be checked.
+#: Stands in for settings that are missing or wrong, so that the others can be checked.
 STAND_IN = {"name": "unnamed", "data": "missing"}
 
 TABLES: dict[str, type[BaseModel]] = {"policy": Policy, "limits": Limits, "metrics": MetricsSettings}
@@ -54,7 +54,10 @@ def findings(site_toml: Path, options: Sequence[str] = ()) -> list[str]:
         found.append(f"{site_toml} can be changed by every account; chmod o-w {site_toml}")
     settings, wrong = _settings(given, site_toml.absolute())
     found += wrong
-    found += _of_name(settings.name)
+    from flower_fedclust.engine.run import LONGEST_NAME, is_name  # only now: it needs a Flower that is supported
+
+    if not is_name(settings.name):
+        found.append(f"name in site.toml: servers refuse it; choose at most {LONGEST_NAME} characters that print.")
     found += _of_masks(settings)
     if given.get("data"):
         found += checked_rows(settings)[1]
@@ -84,13 +87,6 @@ def _settings(given: dict[str, Any], path: Path) -> tuple[SiteSettings, list[str
                 said = names[0]
             wrong.append(f"{path}: {where}: {said}{'' if said[-1] in '.?' else '; correct it.'}")
     return SiteSettings.checked({**STAND_IN, **given}, str(path), path.parent), wrong
-
-
-def _of_name(name: str) -> Iterator[str]:
-    from flower_fedclust.engine.run import LONGEST_NAME, is_name
-
-    if not is_name(name):
-        yield f"name in site.toml: servers refuse it; choose at most {LONGEST_NAME} characters that print."
 
 
 def _of_masks(settings: SiteSettings) -> Iterator[str]:

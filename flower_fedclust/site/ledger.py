@@ -24,7 +24,7 @@ from flower_fedclust.format import FORMAT, FormatError, check_format
 #: The hash that the first line follows.
 START = "0" * 64
 
-#: What precedes the hash in a line; the hash covers everything before it.
+#: Precedes the hash in a line; the hash covers everything before it.
 MARK = b',"hash":"'
 
 

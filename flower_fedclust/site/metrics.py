@@ -24,10 +24,10 @@ from flower_fedclust.site.kept import check_kept
 from flower_fedclust.site.ledger import LedgerError
 from flower_fedclust.site.policy import MEGABYTE, SiteSettings
 
-#: What an operator hears who has asked for metrics without the package for them.
+#: What an operator reads if the package for metrics is not installed.
 MISSING = "site.toml has a table [metrics]; pip install 'flower-fedclust[metrics]', or remove the table."
 
-#: What an event of the audit log counts as, and what a refusal counts as; anything else is "other".
+#: Labels for events of the audit log, and for reasons of refusals; anything else is "other".
 EVENTS = ("answered", "repeated", "refused", "failed", "result", "approved", "stopped")
 REASONS = ("policy", "budget", "limits", "approval", "stopped", "format")
 

@@ -133,7 +133,7 @@ class Policy(_Table):
 
 
 class Limits(_Table):
-    """What others may cost the site."""
+    """Limits on what others may cost the site."""
 
     #: The largest number of rows: a public bound, from which work is computed. With more the site does not start.
     most_rows: Number = 1_000_000

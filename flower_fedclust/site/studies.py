@@ -28,7 +28,7 @@ State = Literal["waiting", "approved", "running", "stopped"]
 #: How many days a study waits for its approval, and an approval for its run.
 DAYS = 7
 
-#: What to do about a file that cannot be read.
+#: The remedy if the file cannot be read.
 REMEDY = "restore it from a backup, or move it away: then no study is approved or stopped"
 
 
