@@ -8,8 +8,8 @@ import pickle
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,7 +20,6 @@ from flwr.app import Context
 from flwr.client import ClientApp
 from flwr.server import ServerApp, ServerAppComponents, ServerConfig
 from numpy.typing import ArrayLike
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from flower_fedclust.engine import (
     MIN_CLIENTS,
@@ -34,9 +33,10 @@ from flower_fedclust.engine import (
 from flower_fedclust.engine.cluster import run_on_actors
 from flower_fedclust.engine.inline import run_inline
 from flower_fedclust.engine.journal import Journal
-from flower_fedclust.engine.progress import is_shown, quiet
+from flower_fedclust.engine.progress import bar, quiet
 from flower_fedclust.engine.run import put_in_order
 from flower_fedclust.inputs import Clients, Strategy, strategy_and_clients
+from flower_fedclust.names import some
 from flower_fedclust.numerics.checks import check_choice, check_integer
 from flower_fedclust.numerics.threads import jobs
 from flower_fedclust.results.doubts import doubts_about_files
@@ -208,7 +208,9 @@ def _run(
     """Run the strategy; name the client whose numbers were too large or too small, if that ended the run."""
     data = list(by_name.values())
     # Flower logs every round; its warnings and errors stay.
-    with _progress_bar(strategy, progress), quiet(logging.ERROR, "flwr"), strategy.journal or nullcontext():
+    shown = bar(strategy.name, strategy.n_own_rounds, progress)
+    with shown as says, quiet(logging.ERROR, "flwr"), strategy.journal or nullcontext():
+        strategy.on_round = strategy.on_round or (lambda number, task: says(task, number))
         try:
             seeds = [noise_seed_of(seed, index) for index in range(len(data))]
             if engine == "inline":
@@ -236,10 +238,7 @@ def _check_tables(tables: Any, data: Sequence[ClientData]) -> None:
         except DataError as error:
             owners.setdefault(str(error).removeprefix(f"{client.owner}: "), []).append(client.owner)
     if owners:
-        said = [
-            f"{', '.join(named[:5])}{f' and {len(named) - 5} more' if len(named) > 5 else ''}: {reason}"
-            for reason, named in owners.items()
-        ]
+        said = [f"{some(named, 5)}: {reason}" for reason, named in owners.items()]
         more = f" Other clients have {len(said) - 5} more reasons." if len(said) > 5 else ""
         raise DataError(" ".join(said[:5]) + more)
 
@@ -306,19 +305,3 @@ def _client_app(client_type: type[ProtocolClient], folder: str, names: list[str]
         name=lambda context: names[partition(context)],
         noise_seed=lambda context: noise_seed_of(seed, partition(context)),
     )
-
-
-@contextmanager
-def _progress_bar(strategy: ProtocolStrategy, progress: bool | None) -> Iterator[None]:
-    if not is_shown(progress):
-        yield
-        return
-    from rich.console import Console
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        row = bar.add_task(strategy.name, total=strategy.n_own_rounds)
-        strategy.on_round = lambda number, task: bar.update(
-            row, completed=number, description=f"{strategy.name}: {task}"
-        )
-        yield

@@ -6,8 +6,7 @@ import inspect
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -174,13 +173,11 @@ def audit_by_name(
 ) -> AuditResult:
     """Audit a strategy on made-up rows, with made-up values for required parameters that are not given."""
     from flower_fedclust.checking import audit, small_tables
-    from flower_fedclust.inputs import needs_server_rows
+    from flower_fedclust.engine.progress import bar
 
     strategy = made_up_strategy(name, parameters, n_columns)
-    clients = None
-    if not needs_server_rows([name]) and strategy.expected_columns is None:
-        clients, _ = small_tables(strategy, n_columns=n_columns, **({} if seed is None else {"seed": seed}))
-    with _bar(name, show) as progress:
+    clients, _ = small_tables(strategy, n_columns=n_columns, **({} if seed is None else {"seed": seed}))
+    with bar(name, 1.0, show) as progress:
         return audit(
             strategy, clients, runs=runs, seconds=seconds, seed=seed, false_alarm=false_alarm, progress=progress
         )
@@ -216,22 +213,6 @@ def save_audit(result: AuditResult, folder: Path) -> Path:
     if result.loss is not None:
         result.figure(folder / "audit.png")
     return folder
-
-
-@contextmanager
-def _bar(name: str, show: bool | None) -> Iterator[Callable[[str, float], None] | None]:
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    from flower_fedclust.engine.progress import is_shown
-
-    if not is_shown(show):
-        yield None
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        row = bar.add_task(name, total=1.0)
-        yield lambda what, part: bar.update(row, completed=part, description=f"{name}: {what}")
 
 
 def choose_k(

@@ -230,30 +230,14 @@ def compare(
     ] = None,
 ) -> None:
     """Compare strategies over data sets, partitions, budgets and seeds; repeat the command to continue."""
-    from flower_fedclust.harness.comparison import comparison_from, settings_from_toml
+    options = locals()
+    from flower_fedclust.harness.comparison import SETTINGS, comparison_from, settings_from_toml
     from flower_fedclust.harness.runner import run_comparison
     from flower_fedclust.inputs import parsed_parameters
 
-    options = {
-        "strategies": strategies,
-        "datasets": datasets,
-        "data": data,
-        "client_column": client_column,
-        "label_column": label_column,
-        "columns": columns,
-        "schema": schema,
-        "partitions": partitions,
-        "n_clients": n_clients,
-        "server_data": server_data,
-        "n_server_rows": n_server_rows,
-        "n_clusters": n_clusters,
-        "epsilons": epsilons,
-        "delta": delta,
-        "seeds": seeds,
-        "engine": engine,
-    }
     chosen = {} if settings is None else settings_from_toml(settings)
-    chosen |= {name: value for name, value in options.items() if value is not None}
+    names = SETTINGS.keys() - {"grid"}
+    chosen |= {name: value for name, value in options.items() if name in names and value is not None}
     for name, given in (("set", parameters), ("grid", grid)):
         if given:
             chosen[name] = {**chosen.get(name, {}), **parsed_parameters(given)}

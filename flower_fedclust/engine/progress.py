@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from threading import Lock
+from typing import Any
 
 # Logger -> (its level before, the levels that overlapping runs ask for).
 _QUIET: dict[str, tuple[int, list[int]]] = {}
@@ -52,3 +53,19 @@ def is_shown(progress: bool | None) -> bool:
     from rich.console import Console
 
     return Console(stderr=True).is_jupyter
+
+
+@contextmanager
+def bar(name: str, total: float, show: bool | None, done: int = 0) -> Iterator[Callable[..., Any]]:
+    """Show a progress bar on standard error; yields a function that takes the current step and how much is done."""
+    if not is_shown(show):
+        yield lambda _what, _done: None
+        return
+    from rich.console import Console
+    from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
+
+    counts = [MofNCompleteColumn()] if total > 1 else []
+    columns = (*Progress.get_default_columns(), *counts, TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
+        row = shown.add_task(name, total=total, completed=done)
+        yield lambda what, part: shown.update(row, completed=part, description=f"{name}: {what}" if what else name)

@@ -443,7 +443,7 @@ def comparison_from(settings: Mapping[str, Any]) -> Comparison:
     given = {}
     for key, value in settings.items():
         name = key.replace("-", "_")
-        read = look_up(name, _READERS, "setting of a comparison called")
+        read = look_up(name, SETTINGS, "setting of a comparison called")
         given["parameters" if name == "set" else name] = read(name, value)
     if "strategies" not in given:
         raise ValueError("strategies is missing; name some, or all.")
@@ -454,7 +454,7 @@ def settings_from_toml(path: Path) -> dict[str, Any]:
     """Return the settings in a TOML file; paths in it are relative to its folder."""
     settings = {key.replace("-", "_"): value for key, value in read_toml(path, "correct the settings").items()}
     for key in settings:
-        look_up(key, _READERS, f"setting of a comparison, which {path.name} has, called")
+        look_up(key, SETTINGS, f"setting of a comparison, which {path.name} has, called")
     for key in ("data", "server_data", "schema"):
         if isinstance(settings.get(key), str):
             settings[key] = str(path.parent / settings[key])
@@ -504,10 +504,6 @@ def _strategies(key: str, value: Any) -> tuple[Any, ...]:
     return tuple(strategies()) if given == ["all"] else tuple(dict.fromkeys(given))
 
 
-def _epsilons(key: str, value: Any) -> tuple[float | None, ...]:
-    return tuple(dict.fromkeys(parse_epsilon(one) for one in _list(key, value)))
-
-
 def _integers(key: str, value: Any) -> tuple[int, ...]:
     try:
         return tuple(dict.fromkeys(int(one) if isinstance(one, str) else one for one in _list(key, value)))
@@ -551,11 +547,8 @@ def _parameters(key: str, value: Any) -> dict[str, Any]:
     return parameters
 
 
-def _grid(key: str, value: Any) -> dict[str, tuple[Any, ...]]:
-    return {name: tuple(_list(name, values)) for name, values in _parameters(key, value).items()}
-
-
-_READERS: Mapping[str, Callable[[str, Any], Any]] = {
+#: What a user may set, and how it is read.
+SETTINGS: Mapping[str, Callable[[str, Any], Any]] = {
     "strategies": _strategies,
     "datasets": _datasets,
     "data": _path,
@@ -565,11 +558,11 @@ _READERS: Mapping[str, Callable[[str, Any], Any]] = {
     "schema": _schema,
     "server_data": _path,
     "partitions": _texts,
-    "epsilons": _epsilons,
+    "epsilons": lambda key, value: tuple(dict.fromkeys(map(parse_epsilon, _list(key, value)))),
     "seeds": _seeds,
     "engine": _text,
     "set": _parameters,
-    "grid": _grid,
+    "grid": lambda key, value: {name: tuple(_list(name, found)) for name, found in _parameters(key, value).items()},
     "n_clusters": _numbers,
     # Checked by the class.
     **dict.fromkeys(("clients", "n_server_rows", "n_clients", "delta"), lambda _, value: value),

@@ -7,7 +7,7 @@ import json
 import math
 import platform
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from importlib import metadata
@@ -50,10 +50,6 @@ _LOCK = ".lock"
 _UNFINISHED = ".unfinished"
 
 
-class DiskFullError(OSError):
-    """The disk is full; results that were written before are kept."""
-
-
 class ComparisonFolder:
     """The folder of a comparison.
 
@@ -71,27 +67,23 @@ class ComparisonFolder:
         Raises a FileExistsError if the folder holds something else, or another process is writing it.
         """
         self._check(settings)
-        with self.says_when_full():
-            self.path.mkdir(parents=True, exist_ok=True)
-            lock = FileLock(self.path / _LOCK, timeout=0)
-            try:
-                lock.acquire()
-            except Timeout:
-                raise FileExistsError(
-                    f"Another process is writing this comparison into {self.path}; wait for it, or name another folder."
-                ) from None
+        self.path.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(self.path / _LOCK, timeout=0)
         try:
-            with self.says_when_full():
-                self._check(settings)
-                self.trials.mkdir(exist_ok=True)
-                if not (self.path / _SETTINGS).exists():
-                    started = datetime.now().astimezone().isoformat(timespec="seconds")
-                    content = {"format": FORMAT, **settings, "versions": installed_versions(), "started": started}
-                    content["runs"] = [dict(run) for run in runs]
-                    text = json.dumps(content, indent=2) + "\n"
-                    self._write(_SETTINGS, lambda path: path.write_text(text, encoding="utf-8"))
-                for left in self.trials.glob(f"*{_UNFINISHED}"):
-                    shutil.rmtree(left, ignore_errors=True)
+            lock.acquire()
+        except Timeout:
+            raise FileExistsError(
+                f"Another process is writing this comparison into {self.path}; wait for it, or name another folder."
+            ) from None
+        try:
+            self._check(settings)
+            self.trials.mkdir(exist_ok=True)
+            if not (self.path / _SETTINGS).exists():
+                started = datetime.now().astimezone().isoformat(timespec="seconds")
+                content = {"format": FORMAT, **settings, "versions": installed_versions(), "started": started}
+                self.write(_SETTINGS, json.dumps(content | {"runs": [dict(run) for run in runs]}, indent=2).encode())
+            for left in self.trials.glob(f"*{_UNFINISHED}"):
+                shutil.rmtree(left, ignore_errors=True)
             yield
         finally:
             lock.release()
@@ -117,26 +109,14 @@ class ComparisonFolder:
     def write_tables(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Write ``results.csv`` and ``results.parquet``, a row per trial."""
         table = results_frame(rows)
-        self._write("results.csv", lambda path: table.to_csv(path, index=False))
-        self._write("results.parquet", lambda path: table.to_parquet(path, index=False))
+        self.write("results.csv", table.to_csv(index=False).encode())
+        self.write("results.parquet", table.to_parquet(index=False))
 
-    @contextmanager
-    def says_when_full(self) -> Iterator[None]:
-        """Turn the error of a full disk into a DiskFullError that says how to continue."""
-        try:
-            yield
-        except OSError as error:
-            if not is_disk_full(error):
-                raise
-            raise DiskFullError(
-                f"There is no room left to write into {self.path} or for temporary files; make room and give the same "
-                "command again: what is done is kept, and is not repeated."
-            ) from error
-
-    def _write(self, name: str, write: Callable[[Path], object]) -> None:
+    def write(self, name: str, content: bytes) -> None:
+        """Write a file into the folder."""
         temporary = self.path / f".{name}.new"
         try:
-            write(temporary)
+            temporary.write_bytes(content)
             temporary.replace(self.path / name)
         finally:
             temporary.unlink(missing_ok=True)

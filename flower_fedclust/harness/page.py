@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -13,7 +12,7 @@ from typing import Any
 import tomli_w
 
 from flower_fedclust.harness.charts import KINDS, bytes_chart, epsilon_charts, quality_axis
-from flower_fedclust.harness.folder import LEFT_OUT
+from flower_fedclust.harness.folder import LEFT_OUT, ComparisonFolder
 from flower_fedclust.harness.pictures import map_of_trial, page
 from flower_fedclust.harness.results import (
     NOTHING,
@@ -50,15 +49,8 @@ def write_report(folder: str | Path) -> Path:
     comparison = read_comparison(folder)
     with parsing(str(Path(folder).absolute()), "a comparison", "let 'fedclust compare' run again"):
         content = report_page(comparison)
-    target = Path(folder).absolute() / "report.html"
-    # Written under another name and then moved, so that a full disk leaves the earlier page as it was.
-    beside = target.with_name(f".report-{os.getpid()}.part")
-    try:
-        beside.write_text(content, encoding="utf-8")
-        beside.replace(target)
-    finally:
-        beside.unlink(missing_ok=True)
-    return target
+    ComparisonFolder(folder).write("report.html", content.encode())
+    return Path(folder).absolute() / "report.html"
 
 
 def report_page(comparison: ComparisonResults) -> str:
@@ -188,7 +180,7 @@ def _maps(scenario: Scenario, identifier: str) -> list[dict[str, Any]]:
     figures: list[dict[str, Any]] = []
     for one in scenario.contenders:
         trial = next((trial for trial in one.trials if trial.has_map), None)
-        content = None if trial is None or trial.folder is None else map_of_trial(trial.folder)
+        content = None if trial is None else map_of_trial(trial.folder)
         if trial is not None and content is not None:
             number = f"{identifier}-map-{len(figures)}"
             n_shown, n_rows = content.pop("n_shown"), content.pop("n_rows")
@@ -219,7 +211,7 @@ def privacy_groups(comparison: ComparisonResults) -> dict[str, list[PrivacyGroup
     """Return the strategies by how much of their runs is covered."""
     found: dict[tuple[str, str, tuple[str, ...], tuple[str, ...]], PrivacyGroup] = {}
     for trial in sorted(comparison.of_status("done"), key=lambda one: one.epsilon or float("inf")):
-        if trial.privacy is None or trial.folder is None:
+        if trial.privacy is None:
             continue
         unprotected, protected = (
             tuple(dict.fromkeys(f"{one.content} ({one.detail})" for one in messages))
@@ -239,7 +231,6 @@ def privacy_groups(comparison: ComparisonResults) -> dict[str, list[PrivacyGroup
 
 
 def _report_of(trial: TrialResult) -> str:
-    assert trial.folder is not None
     with reading(trial.folder / "privacy.txt", "a privacy report", "run again") as file:
         return f"{trial.key}\n\n{file.read().decode()}"
 

@@ -123,7 +123,8 @@ class Forecast:
         lines = [f"{self.strategy}, {facts}", "", f"At epsilon {self.epsilon:g}:", "     noise     signal  of"]
         lines += [f"{one.noise:10.4g} {one.signal:10.4g}  {one.content}" for one in self.releases]
         lines += ["", "   epsilon  expected extra cost due to noise"]
-        lines += [f"{epsilon:10g}  {_percent(excess)}" for epsilon, excess in self.excess.items()]
+        for epsilon, excess in self.excess.items():
+            lines.append(f"{epsilon:10g}  " + (f"{100 * excess:.2g}%" if excess >= NOTHING else f"below {NOTHING:.0%}"))
         lines += ["", *self.sentences]
         lines.append(
             f"Without noise the clusters cost {100 * self.without_noise:.2g}% more than those of pooled k-means, "
@@ -399,10 +400,6 @@ def made_up_rows(n_rows: int, n_columns: int, n_groups: int, rng: np.random.Gene
     rows = means[groups] + math.sqrt(1 - between) * rng.standard_normal((n_rows, n_columns)) * deviations
     rows -= rows.mean(axis=0)
     return np.asarray(rows / math.sqrt(float((rows**2).sum(axis=1).mean())))
-
-
-def _percent(excess: float) -> str:
-    return f"{100 * excess:.2g}%" if excess >= NOTHING else f"below {NOTHING:.0%}"
 
 
 def _planned(round_: Round, received: object, place: NoisePlace, n_clients: int, scale: float) -> list[PlannedRelease]:

@@ -18,7 +18,6 @@ from flower_fedclust.data.suite import SUITE
 from flower_fedclust.format import check_format
 from flower_fedclust.harness.folder import LEFT_OUT, json_object
 from flower_fedclust.numerics.checks import DataError
-from flower_fedclust.outside import read_csv
 from flower_fedclust.privacy.report import PrivacyReport
 from flower_fedclust.results.doubts import ABOUT_NOTHING, collapse_of
 from flower_fedclust.results.files import read_labels
@@ -184,7 +183,7 @@ class TrialResult:
 
     key: str  #: The name of its folder.
     row: Mapping[str, Any]  #: Its row of the results: numbers, texts, or None, as JSON or CSV has them.
-    folder: Path | None = None  #: Where its files are; None if there is only the table.
+    folder: Path  #: Where its files are, or will be.
 
     def text(self, column: str) -> str:
         """Return a value as text, "" if there is none."""
@@ -217,14 +216,14 @@ class TrialResult:
     @cached_property
     def has_map(self) -> bool:
         """Whether the trial made a map of rows."""
-        return self.folder is not None and any(self.folder.glob("embedding/*.csv"))
+        return any(self.folder.glob("embedding/*.csv"))
 
     @cached_property
     def has_comparable_cost(self) -> bool:
         """Whether the cost is measured in the space of the rows, and not in a map or among eigenvectors."""
         if self.has_map or self.number("map_trustworthiness") is not None:
             return False
-        return self.folder is None or (self.folder / "centers.csv").exists()
+        return (self.folder / "centers.csv").exists()
 
     @cached_property
     def collapse(self) -> str:
@@ -237,23 +236,22 @@ class TrialResult:
     @cached_property
     def metrics(self) -> Mapping[str, Any]:
         """The content of ``metrics.json``; empty if it cannot be read."""
-        return {} if self.folder is None else json_object(self.folder / "metrics.json")
+        return json_object(self.folder / "metrics.json")
 
     @cached_property
     def labels(self) -> NDArray[np.intp]:
         """The cluster of each row, by client; empty if they cannot be read."""
-        files = [] if self.folder is None else sorted(self.folder.glob("labels/*.csv"))
+        files = map(read_labels, sorted(self.folder.glob("labels/*.csv")))
         try:
-            return np.concatenate([np.empty(0, dtype=np.intp), *(read_labels(file).labels for file in files)])
+            return np.concatenate([np.empty(0, dtype=np.intp), *(file.labels for file in files)])
         except DataError:
             return np.empty(0, dtype=np.intp)
 
     @cached_property
     def privacy(self) -> PrivacyReport | None:
         """The privacy report; None if there is none that can be read."""
-        written = {} if self.folder is None else json_object(self.folder / "privacy.json")
         try:
-            return PrivacyReport.from_dict({**written, "strategy": self.strategy})
+            return PrivacyReport.from_dict({**json_object(self.folder / "privacy.json"), "strategy": self.strategy})
         except (KeyError, TypeError, ValueError, AttributeError):
             return None
 
@@ -282,11 +280,6 @@ class Contender:
     def is_pooled(self) -> bool:
         """Whether the server had the rows themselves."""
         return self.strategy.startswith(_POOLED)
-
-    @property
-    def is_waiting(self) -> bool:
-        """Whether no trial is done yet, but one may still be."""
-        return not self.trials and any(not trial.status for trial in self.others)
 
     @property
     def is_covered(self) -> bool:
@@ -398,8 +391,8 @@ class Scenario:
 
     @property
     def waiting(self) -> list[Contender]:
-        """The contenders that may still get a result: while there are any, nobody is the best."""
-        return [one for one in self.contenders if one.is_waiting]
+        """The contenders without a result that may still get one: while there are any, nobody is the best."""
+        return [one for one in self.contenders if not one.trials and not all(trial.status for trial in one.others)]
 
     def quality(self, contender: Contender | None) -> Spread | None:
         """Return the measure of a contender; None if it has none that can be compared."""
@@ -484,7 +477,7 @@ class ComparisonResults:
 
 
 def read_comparison(folder: str | Path) -> ComparisonResults:
-    """Read the folder of ``fedclust compare``, finished or not: ``runs/KEY/run.json``, or else ``results.csv``."""
+    """Read the folder of ``fedclust compare``, finished or not."""
     path = Path(folder).absolute()
     if not path.is_dir():
         raise FileNotFoundError(f"{path} is not a folder; name one that 'fedclust compare' wrote.")
@@ -495,13 +488,10 @@ def read_comparison(folder: str | Path) -> ComparisonResults:
     rows = {str(row.get("key")): row for row in (planned if isinstance(planned, list) else []) if isinstance(row, dict)}
     ended = {one.name: json_object(one / "run.json") for one in sorted(path.glob("runs/*/"))}
     rows |= {key: row for key, row in ended.items() if row}
-    if not any(ended.values()) and (path / "results.csv").is_file():
-        table = read_csv(path / "results.csv", "let 'fedclust compare' run again")
-        rows = {str(row.get("key") or number): row for number, row in enumerate(table, 1)}
     trials = []
     for key, row in rows.items():
         plain = {name: value for name, value in row.items() if not isinstance(value, list | dict)}
-        trials.append(TrialResult(key, plain, path / "runs" / key if key in ended else None))
+        trials.append(TrialResult(key, plain, path / "runs" / key))
     if not any(trial.status for trial in trials):
         raise ValueError(f"{path} holds no run of a comparison yet; let 'fedclust compare' run first.")
     return ComparisonResults(settings, trials)

@@ -29,13 +29,11 @@ import joblib
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from rich.console import Console
-from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
 from flower_fedclust.data import Batches, FederatedRows
 from flower_fedclust.engine import ProtocolError
 from flower_fedclust.engine.cluster import connected, sent_by_value
-from flower_fedclust.engine.progress import is_shown
+from flower_fedclust.engine.progress import bar
 from flower_fedclust.harness.comparison import Comparison, Trial, rows_fingerprint, why_impossible
 from flower_fedclust.harness.folder import (
     COLUMNS,
@@ -105,7 +103,7 @@ def run_comparison(
         raise ValueError(f"on='...' runs comparisons on Ray, and engine='{engine}' runs clients on Ray; leave out one.")
     trials = comparison.trials()
     folder = ComparisonFolder(out)
-    with folder.opened(comparison.settings(), list(map(_known_before, trials))), folder.says_when_full():
+    with folder.opened(comparison.settings(), list(map(_known_before, trials))):
         ended = {trial.key: row for trial in trials if (row := folder.row(trial.key)) is not None}
         repeated = {key for key, row in ended.items() if retry_failed and row["status"] != "done"}
         waiting = [trial for trial in trials if trial.key not in ended.keys() - repeated]
@@ -134,17 +132,17 @@ def run_comparison(
         # closing: whatever happens here, no process is left running.
         with (
             _stored_once(waiting) as stored,
-            _progress_bar(len(trials), len(trials) - len(waiting), progress) as bar,
+            bar("runs", len(trials), progress, len(trials) - len(waiting)) as says,
             closing(run(stored)) as finished,
         ):
-            for trial in finished:
+            for number, trial in enumerate(finished, len(trials) - len(waiting) + 1):
                 row = folder.row(trial.key)
                 if row is None:
                     place = folder.trials / trial.key
                     raise FileNotFoundError(f"{place} was just written and is gone; do not move its folder.")
                 ended[trial.key] = row
                 folder.write_tables(rows())
-                bar.advance(bar.task_ids[0])
+                says("", number)
         return rows()
 
 
@@ -163,14 +161,6 @@ def _stored_once(trials: Sequence[Trial]) -> Iterator[list[Trial]]:
                 trial = replace(trial, choice=choice, stored=paths[id(rows)])
             stored.append(trial)
         yield stored
-
-
-@contextmanager
-def _progress_bar(total: int, done: int, progress: bool | None) -> Iterator[Progress]:
-    columns = (*Progress.get_default_columns(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), disable=not is_shown(progress)) as bar:
-        bar.add_task("runs", total=total, completed=done)
-        yield bar
 
 
 def failure_lines(rows: Sequence[Mapping[str, Any]], status: str = "failed") -> list[str]:

@@ -382,16 +382,6 @@ def test_a_folder_without_runs_is_refused_and_stays_as_it_is(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_the_table_alone_is_enough(tmp_path):
-    frame = fake(tmp_path / "whole")
-    frame.assign(key=range(len(frame)), status="done", partition="iid").to_csv(tmp_path / "results.csv", index=False)
-    (alone,), (whole,) = (read_comparison(one).scenarios for one in (tmp_path, tmp_path / "whole"))
-    for one, other in zip(alone.contenders, whole.contenders, strict=True):
-        assert (one.strategy, one.epsilon, one.is_covered) == (other.strategy, other.epsilon, other.is_covered)
-        assert one.spread("accuracy") == other.spread("accuracy")
-    assert Page(tmp_path).all("svg", class_="chart")
-
-
 def test_while_contenders_are_missing_the_page_counts_the_runs_and_names_no_best(tmp_path):
     fake(tmp_path)
     planned = {"data": "d", "partition": "iid", "status": None, "seed": 0, "epsilon": None}
