@@ -100,7 +100,7 @@ class Asked(Protocol):
 
     def __len__(self) -> int: ...
     def begin(self, ins: FitIns | EvaluateIns, members: Sequence[int], *, adds_up: bool) -> Callable[[], Replies]:
-        """Ask clients, and return a function that waits for the replies, and for the clients to ask by themselves."""
+        """Ask clients; the returned function waits for the replies, and names the clients to ask one by one."""
 
     def fit(self, index: int, ins: FitIns) -> FitRes:
         """Return one client's reply."""

@@ -59,21 +59,12 @@ class MessageStrategy(Strategy):
         grid: Grid,
         initial_arrays: ArrayRecord | None = None,
         num_rounds: int | None = None,
-        timeout: float = 3600,
-        train_config: ConfigRecord | None = None,
-        evaluate_config: ConfigRecord | None = None,
-        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+        *args: Any,
+        **options: Any,
     ) -> Result:
-        """Run the strategy."""
-        return super().start(
-            grid,
-            initial_arrays or ArrayRecord(),
-            num_rounds or self.strategy.num_rounds,
-            timeout,
-            train_config,
-            evaluate_config,
-            evaluate_fn,
-        )
+        """Run the strategy; further arguments are those of Flower's own ``start``."""
+        n_rounds = num_rounds or self.strategy.num_rounds
+        return super().start(grid, initial_arrays or ArrayRecord(), n_rounds, *args, **options)
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid

@@ -368,11 +368,7 @@ class RunLog:
 
     def add(self, noted: Mapping[str, Any]) -> list[Message]:
         """Undo :meth:`of_round`, in a run that was interrupted, and return the messages."""
-        messages = []
-        for one in noted["messages"]:
-            release = None if one["release"] is None else Release.from_dict(one["release"])
-            clients = None if one["clients"] is None else tuple(one["clients"])
-            messages.append(Message(**{**one, "release": release, "clients": clients}))
+        messages = list(map(Message.from_dict, noted["messages"]))
         self.messages += messages
         self.traffic += [Traffic(**one) for one in noted["traffic"]]
         self.failures += [Failure(**one) for one in noted["failures"]]
@@ -492,7 +488,6 @@ class Run:
         self.inspection = Inspection(strategy)
         self.n_extra = 0  #: Messages to each client beyond one for each round.
         self._asked: dict[str, Asked] = {}  # node -> the message that it was sent
-        self._sent: FitIns | None = None  # the last message to one of the clients
         self._waits = False  # whether a client waits for the approval of the study
 
     @property
@@ -617,7 +612,6 @@ class Run:
                 for name, proxy in asked.items()
                 for message in self._messages({name: proxy}, round_.question_for(name), config)
             ]
-        self._sent = messages[0][1] if messages else None
         if round_.others is not None:
             others = {name: proxy for name, proxy in present.items() if name not in named}
             without_noise = {key: value for key, value in config.items() if key not in ("parts", "n_shares")}
@@ -917,7 +911,7 @@ class Run:
                 self.clients[one.name].has.add(one.task)
         replies = {self._asked[node].name: arrays for node, arrays in read.items() if self._asked[node].kind == "round"}
         names = [[self._asked[node].name for node in total.nodes] for total in sums]
-        odd = self.inspection.odd_ones(round_, replies, self._sent, sums, names)
+        odd = self.inspection.odd_ones(round_, replies, sums, names)
         self.log.note_failures(number, round_.task, odd)
         for total, called in zip(sums, names, strict=True):
             if odd:

@@ -47,7 +47,7 @@ from flower_fedclust.privacy.accounting import Plan, Share, calibrate, delta_of_
 from flower_fedclust.privacy.releases import NoisePlace, PrivacyUnit, Relation, Release
 from flower_fedclust.privacy.report import PrivacyReport
 
-#: What a user would choose a strategy for.
+#: Kinds of results for which a user would choose a strategy.
 Finds = Literal["round", "any form", "soft", "map"]
 
 

@@ -23,6 +23,7 @@ from flower_fedclust.exact.grid import GridArray
 from flower_fedclust.exact.rows import Frame, Rows
 from flower_fedclust.exact.terms import Term, at, powers, side_by_side
 from flower_fedclust.models.base import Model
+from flower_fedclust.models.tables import LONGEST_PREPARATION
 from flower_fedclust.numerics.checks import DataError
 from flower_fedclust.outside import parse_json
 from flower_fedclust.tables.description import cluster_sums
@@ -37,9 +38,6 @@ Columns: TypeAlias = Iterable[tuple[str, Column, Floats]]
 #: The keys under which a client remembers the schema from its enrolment, and the preparation.
 SCHEMA, PREPARATION = "schema", "preparation"
 
-#: Most characters of a preparation: 1024 quantiles of each of 500 columns.
-PREPARATION_LIMIT = 2**25
-
 #: Most bins of a histogram.
 MOST_BINS = 2**20
 
@@ -47,13 +45,13 @@ MOST_BINS = 2**20
 @lru_cache(maxsize=16)
 def preparation_from(content: bytes) -> Preparation:
     """Read a preparation from the bytes of a message."""
-    return Preparation.from_dict(parse_json(content, PREPARATION_LIMIT))
+    return Preparation.from_dict(parse_json(content, LONGEST_PREPARATION))
 
 
 @lru_cache(maxsize=16)
 def _schema_from(content: bytes) -> Schema:
-    if len(content) > PREPARATION_LIMIT:
-        raise ValueError(f"a schema of {len(content)} characters was sent; send at most {PREPARATION_LIMIT}.")
+    if len(content) > LONGEST_PREPARATION:
+        raise ValueError(f"a schema of {len(content)} characters was sent; send at most {LONGEST_PREPARATION}.")
     return Schema.from_json(content.decode())
 
 

@@ -16,6 +16,9 @@ from flower_fedclust.tables.preparation import Preparation
 #: Characters of a preparation and the name of its model: 1024 quantiles of each of 500 columns.
 LONGEST_PREPARATION = 2**25
 
+#: Methods that some models have, and that take rows: distances or places, memberships, and log-densities.
+_OF_ROWS = ("transform", "predict_proba", "score_samples")
+
 
 class TableModel(Model, name="table"):
     """Clusters of the rows of raw tables, with text, dates and gaps: a table is prepared, and its rows are clustered.
@@ -48,7 +51,8 @@ class TableModel(Model, name="table"):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or "model" not in self.__dict__:
             raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
-        return getattr(self.model, name)
+        found = getattr(self.model, name)
+        return (lambda table: found(self.prepare(table))) if name in _OF_ROWS else found
 
     @property
     def n_clusters(self) -> int:
@@ -68,19 +72,6 @@ class TableModel(Model, name="table"):
             If the table does not fit the schema.
         """
         return self.model.predict(self.prepare(table))
-
-    def transform(self, table: Any) -> NDArray[np.float64]:
-        """Return distances to the centers or, if the model has a map, places on it; some models have neither."""
-        found: NDArray[np.float64] = self.__getattr__("transform")(self.prepare(table))
-        return found
-
-    def predict_proba(self, table: Any) -> NDArray[np.float64]:
-        """Return the memberships of the rows of a table; only mixtures have them."""
-        return np.asarray(self.__getattr__("predict_proba")(self.prepare(table)))
-
-    def score_samples(self, table: Any) -> NDArray[np.float64]:
-        """Return the logarithm of the density at each prepared row; only mixtures have one."""
-        return np.asarray(self.__getattr__("score_samples")(self.prepare(table)))
 
     def cost(self, table: Any) -> float:
         """Return the sum over rows of the squared distance to the nearest center, among prepared rows."""

@@ -92,6 +92,14 @@ class Message:
         """Whether noise of its own covers this message."""
         return self.release is not None and self.release.noise_multiplier > 0
 
+    @classmethod
+    def from_dict(cls, written: Mapping[str, Any]) -> Self:
+        """Create a message from its fields as JSON has them; others are left out."""
+        release, clients = written.get("release"), written.get("clients")
+        known = {one.name: written[one.name] for one in fields(cls) if one.name in written}
+        known["release"] = None if release is None else Release.from_dict(release)
+        return cls(**known | {"clients": None if clients is None else tuple(clients)})
+
 
 @dataclass(frozen=True, repr=False)
 class PrivacyReport:
@@ -286,15 +294,7 @@ class PrivacyReport:
     @classmethod
     def from_dict(cls, written: Mapping[str, Any]) -> Self:
         """Create a report from the result of :meth:`to_dict`, also after JSON; raise an error for anything else."""
-        known = {one.name for one in fields(Message)} - {"release", "clients"}
-        messages = tuple(
-            Message(
-                **{name: value for name, value in one.items() if name in known},
-                release=None if one.get("release") is None else Release.from_dict(one["release"]),
-                clients=None if one.get("clients") is None else tuple(one["clients"]),
-            )
-            for one in written["messages"]
-        )
+        messages = tuple(map(Message.from_dict, written["messages"]))
         taken_over = {name: written.get(name) for name in ("requested_epsilon", "delta", "unit", "noise")}
         return cls(str(written.get("strategy")), messages, **taken_over, notes=tuple(written.get("notes") or ()))
 

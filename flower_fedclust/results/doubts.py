@@ -26,28 +26,6 @@ from flower_fedclust.tables.histograms import why_it_hardly_counts
 from flower_fedclust.tables.preparation import Preparation
 from flower_fedclust.tables.schema import quoted
 
-Code = Literal[
-    "one-cluster",
-    "no-better-than-one",
-    "empty",
-    "dropped",
-    "drowned",
-    "noisy-center",
-    "on-the-bound",
-    "no-clear-number",
-    "unstable",
-    "not-described",
-    "seeds-differ",
-    "out-of-scale",
-    "nothing-described",
-    "column-left-out",
-    "clipped-column",
-    "skewed-column",
-    "crowded-column",
-    "predicts-otherwise",
-    "one-client",
-    "empty-file",
-]
 Basis = Literal["released", "rows"]
 
 #: If at most this fraction of the rows is outside of the largest cluster, the run has found one cluster.
@@ -75,7 +53,7 @@ class Doubt:
         Whether it follows from what the run has released, or from rows at hand, whose labels no guarantee covers.
     """
 
-    code: Code
+    code: str
     sentence: str
     numbers: Mapping[str, Any] = field(default_factory=dict)
     basis: Basis = "released"
@@ -90,7 +68,7 @@ class Doubt:
 
 def collapse_of(
     n_clusters: float | None, largest: float | None, cost: float | None, cost_of_one: float | None
-) -> tuple[Code, str] | None:
+) -> tuple[str, str] | None:
     """Return the code and the words for a run that found nothing, or None.
 
     ``largest`` is the fraction of the rows in the largest cluster; ``cost_of_one`` is the cost of a single cluster for
