@@ -15,22 +15,22 @@ MODULES = {
 
 #: The most lines that each folder may have; "." is the modules beside them. Raise one only with a reason in the commit.
 MOST_LINES = {
-    ".": 1_610,
-    "checking": 3_750,
-    "cli": 1_065,
-    "data": 2_164,
+    ".": 1_540,
+    "checking": 3_670,
+    "cli": 1_030,
+    "data": 2_110,
     "engine": 6_741,
     "exact": 2_570,
-    "harness": 3_950,
-    "models": 1_400,
+    "harness": 3_800,
+    "models": 1_370,
     "networks": 650,
     "numerics": 3_810,
     "privacy": 1_450,
-    "results": 1_510,
+    "results": 1_440,
     "secure": 753,
-    "site": 2_630,
+    "site": 2_605,
     "strategies": 10_130,
-    "tables": 1_920,
+    "tables": 1_890,
 }
 
 
