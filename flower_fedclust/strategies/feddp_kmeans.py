@@ -16,9 +16,10 @@ from flower_fedclust.engine import Entry, Protocol, Sent, Sum, Total, parameter
 from flower_fedclust.engine.by_row import by_row, finishes
 from flower_fedclust.engine.parts import Part
 from flower_fedclust.engine.rounds import Question, Round
+from flower_fedclust.exact.grid import from_units
 from flower_fedclust.exact.rows import Frame, Rows
-from flower_fedclust.exact.sums import directions_onto_grid, triangle_to_symmetric, within_margin
-from flower_fedclust.exact.terms import Term, at, products
+from flower_fedclust.exact.sums import directions_onto_grid, is_off_diagonal, triangle_to_symmetric, within_margin
+from flower_fedclust.exact.terms import Term, at, clipped_total, products
 from flower_fedclust.models import KMeansModel
 from flower_fedclust.numerics.initialisation import weighted_kmeans
 from flower_fedclust.numerics.vectors import clip_rows, top_eigenvectors
@@ -129,11 +130,13 @@ class FedDPKMeans(ServerDataStrategy):
         """Return Pi, of shape (n_columns, min(n_clusters, n_columns))."""
         if not self._projects:
             return np.eye(self.expected_columns)
-        question = FedDPKMeansClient.second_moment.asked(frame=frame)
-        if self.privacy_unit == "client":
-            question = question.total(self._bounds(Q).second_moment)
-        (outer_products,) = yield Sum(question, parts=["second_moment"])
-        return directions_onto_grid(top_eigenvectors(triangle_to_symmetric(outer_products), self.n_clusters))
+        if self.privacy_unit == "record":
+            question = FedDPKMeansClient.second_moment.asked(frame=frame)
+        else:
+            bound = self._bounds(Q).second_moment
+            question = FedDPKMeansClient.traceless_moment.asked(frame=frame, moment_bound=bound)
+        (moment,) = yield Sum(question, parts=["second_moment"])
+        return directions_onto_grid(top_eigenvectors(triangle_to_symmetric(moment), self.n_clusters))
 
     def _step_2(self, frame: Frame, Q: Floats, Pi: Floats, projected_Q: Floats) -> Generator[Round, Total, Floats]:
         """Return xi, of shape (n_clusters, n_dimensions of the subspace)."""
@@ -236,7 +239,7 @@ class FedDPKMeans(ServerDataStrategy):
         n_simplify = self._n_simplify_rounds if self.simplify_server_data else 0
         return {
             "regions": Part(client.regions, two, int(self.reduce_diameter), of_counts),
-            "second_moment": Part(client.second_moment, one, int(self._projects)),
+            "second_moment": Part((client.second_moment, client.traceless_moment), one, int(self._projects)),
             "simplify": Part(client.weights, two, n_simplify, of_counts),
             "weights": Part(client.weights, two, 1, of_counts),
             "sums": Part(clear, sums),
@@ -315,6 +318,15 @@ class FedDPKMeansClient(ClusterClient):
     def second_moment(rows: Rows) -> Term:
         """Return (P^j)' P^j (Algorithm 1, line 4)."""
         return products(rows)
+
+    @finishes(second_moment, "moment_bound", moment="the client's second moment, less its mean eigenvalue times I")
+    def traceless_moment(totals: tuple[Term, ...], n_rows: Integers, *, moment_bound: float) -> Term:  # noqa: ARG004
+        """Return (P^j)' P^j less its mean eigenvalue times I: a shorter matrix with the same eigenvectors."""
+        moments, n_columns = totals[0].integers.copy(), math.isqrt(2 * totals[0].integers.shape[-1])
+        diagonal = ~is_off_diagonal(n_columns)
+        moments[:, diagonal] -= moments[:, diagonal].sum(axis=1, keepdims=True) // n_columns
+        matrices = triangle_to_symmetric(from_units(moments, totals[0].exponent))
+        return clipped_total(matrices, moment_bound, triangle=True, words="the client clips its matrix to this norm")
 
     @by_row(weights=Sent("number of rows nearest to each server row, in the data subspace", counts="every row"))
     def weights(rows: Rows, projected_Q: Floats, Pi: Floats) -> Term:

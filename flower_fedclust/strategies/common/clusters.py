@@ -87,7 +87,7 @@ def lloyd_steps(
 class ClientBounds:
     """Euclidean norms to which one client's statistics are clipped at client level (FedDP-KMeans, appendix G.5)."""
 
-    second_moment: float  #: For the sum of outer products of the client's rows, as a matrix.
+    second_moment: float  #: For the traceless part of the sum of outer products of the client's rows, as a matrix.
     weights: float  #: For the client's counts of rows by server row.
     means: float  #: For the client's cluster means, less the centers that the server knows, all together.
 
@@ -103,7 +103,9 @@ class ClientBounds:
         n = rows_per_client
         gram = server_rows.T @ server_rows / len(server_rows)
         fourth = np.mean(np.einsum("ij,ij->i", server_rows, server_rows) ** 2)
-        second_moment = np.sqrt(n * fourth + n * (n - 1) * np.sum(gram**2))
+        # Without its trace, a matrix's squared norm is smaller by trace^2 / n_columns.
+        of_rows, of_pairs = fourth * (1 - 1 / len(gram)), np.sum(gram**2) - np.trace(gram) ** 2 / len(gram)
+        second_moment = np.sqrt(n * of_rows + n * (n - 1) * of_pairs)
         # n rows fall on the server rows at random: the expected square of a multinomial vector's norm.
         weights = np.sqrt(n + n * (n - 1) / len(server_rows))
         if len(np.unique(server_rows, axis=0)) > n_clusters:

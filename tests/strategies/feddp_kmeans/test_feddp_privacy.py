@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from flower_fedclust.checking import watched_run
 from flower_fedclust.engine import ClientData
+from flower_fedclust.exact.rows import Frame
 from flower_fedclust.exact.sums import is_off_diagonal, triangle_to_symmetric
 from flower_fedclust.simulation import simulate
 from flower_fedclust.strategies.common.clusters import ClientBounds
@@ -169,6 +170,18 @@ def test_bounds_that_the_user_gives_are_the_sensitivities_at_client_level():
     assert (second_moment.sensitivity, weights.sensitivity) == pytest.approx((123.0, 7.0), rel=1e-14)
     assert presence.sensitivity == pytest.approx(np.sqrt(3))
     assert means.sensitivity == pytest.approx(0.5, rel=1e-14)
+
+
+@given(rows=rows_that_nobody_foresaw)
+@settings(max_examples=12, deadline=None)
+def test_a_clients_moment_loses_its_trace_and_keeps_its_eigenvectors(rows):
+    asked = FedDPKMeansClient.traceless_moment.asked(frame=Frame(np.zeros(5), 4.0), moment_bound=1e3)
+    (sent,) = FedDPKMeansClient.traceless_moment.reply_of(FedDPKMeansClient(ClientData(rows), name="0"), asked)
+    rows = rows * np.minimum(1, 4.0 / np.linalg.norm(rows, axis=1, keepdims=True))
+    whole = rows.T @ rows
+    np.testing.assert_allclose(
+        triangle_to_symmetric(sent.values), whole - np.trace(whole) / 5 * np.eye(5), rtol=0, atol=1e-2
+    )
 
 
 def test_centers_lie_within_the_radius_whatever_the_noise():
