@@ -317,7 +317,7 @@ class ClientData:
         """Return the data with its columns in the order of another client's columns, if they have names."""
         if (other.columns is None) != (self.columns is None):
             named, bare = (self, other) if other.columns is None else (other, self)
-            raise DataError(f"the columns of {named.owner} have names and those of {bare.owner} have none; name both.")
+            raise DataError(f"{named.owner} names its columns and {bare.owner} does not; name the columns of both.")
         if other.columns is None:
             if other.n_columns != self.n_columns:
                 raise DataError(

@@ -194,7 +194,7 @@ class Roster:
         return {member.proxy.cid: name for name, member in self.here.items()}
 
     def take_in(self, said: Mapping[str, Stated], proxies: Mapping[str, ClientProxy]) -> dict[str, str]:
-        """Enrol nodes with a unique name and the right columns: those of the server's rows, or of most clients.
+        """Enrol nodes with a unique name and the right columns: as in the server's rows, or at most clients.
 
         Returns why others are refused, by name or node.
         """

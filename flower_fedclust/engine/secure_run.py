@@ -286,7 +286,7 @@ class SecureRun(Run):
 
 
 class _MaskedInspection(Inspection):
-    """Checks replies of which nothing can be seen but their form."""
+    """Checks masked replies, which show nothing but their form."""
 
     def checked(self, name: str, round_: Round, res: FitRes, n_summed: int = 0) -> list[Sendable]:
         """Return the arrays of one client's reply."""

@@ -172,7 +172,7 @@ class ProtocolStrategy(Declared, Strategy):
     largest_ratio: float = dataclasses.field(default=LARGEST_RATIO, init=False)
     #: Makes the server's noise repeatable, for experiments only. simulate() sets it on its own copy.
     noise_seed: int | None = dataclasses.field(default=None, init=False)
-    #: The name under which sites know a run, each round of which they answer once; by default a random one.
+    #: The name by which sites know a run; they answer each of its rounds once. By default it is random.
     run_id: str | None = dataclasses.field(default=None, init=False)
     #: Holds what the server receives, so that an interrupted run can go on.
     journal: Journal | None = dataclasses.field(default=None, init=False)
@@ -387,7 +387,7 @@ class ProtocolStrategy(Declared, Strategy):
         refuse_wrapper(self)
         self.check_parameters()
         self.check_secure()
-        columns = None  # with a schema, the clients' columns are those of the schema
+        columns = None  # with a schema, clients have the schema's columns
         if self.tables is None:
             columns = put_in_order(self)
             columns = columns if self.server_columns is None else self.server_columns

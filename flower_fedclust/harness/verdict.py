@@ -177,7 +177,7 @@ class Ranks:
 
     means: dict[str, float]  #: By the contenders' names, the best first.
     letters: dict[str, str]  #: For each contender, a letter for each group of contenders that may be equally good.
-    over: str  #: The blocks, each of which ranks all contenders: seeds, or data sets.
+    over: str  #: What the blocks of the test are: "seeds" or "data sets". Each block ranks all contenders.
     critical_difference: float  #: By how much mean ranks must differ to be significantly different.
     p_value: float  #: Of Friedman's test that all are equally good.
 

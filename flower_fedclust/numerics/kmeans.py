@@ -82,11 +82,11 @@ def centers_of(sums: Floats, counts: Floats, fallback: Floats, *, at_least: floa
 
 
 def shrunk_towards(known: Floats, noisy: Floats, noise_variance: Floats) -> Floats:
-    """Move noisy centers back towards centers that are known, the more the less their difference says.
+    """Move noisy centers back towards known centers; the noisier the difference, the further.
 
     The positive-part estimator of James and Stein: the difference is multiplied by
     ``1 - (d - 2) v / ||difference||^2``, or 0 if that is negative. From three columns on its expected squared error is
-    smaller than that of the noisy centers, wherever the true ones are.
+    smaller than without shrinking, wherever the true centers are.
     """
     difference = noisy - known
     squared_norm = np.einsum("ij,ij->i", difference, difference)

@@ -79,7 +79,7 @@ def likely_products(
 
 
 def _in_few_directions(F: Floats, queries: Floats) -> tuple[Singles, Singles]:
-    """Return rows and queries whose products are, but for one number for each query, nearly those of F.
+    """Return rows and queries in few directions; their products nearly equal those in F, up to a constant per query.
 
     Both are measured from their means, so that single precision tells near rows apart.
     """

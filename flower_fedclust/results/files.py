@@ -102,7 +102,7 @@ def write_labels(
 
 
 def each(array: NDArray[Any]) -> Iterator[Any]:
-    """Yield the entries of a long array as Python's own values, of which few are in memory at a time."""
+    """Yield the entries of a long array as Python's own values, without holding all of them in memory."""
     for part in blocks(len(array), 1, block_entries=2**14):
         yield from array[part].tolist()
 

@@ -336,7 +336,7 @@ class FedSC(DictionaryStrategy, CodesStrategy):
             rows=rows, relative_noise=self.relative_dictionary_noise
         )
         replies = yield from self._codes(dictionary, frame, rows)
-        # Stage II: the reconstructed kernel C K(Z, Z) C', of which each row keeps its largest entries (equation 25).
+        # Stage II: each row of the reconstructed kernel C K(Z, Z) C' keeps its largest entries (equation 25).
         C = np.concatenate([reply.arrays[0] for reply in replies])
         F = C @ kernel_root(dictionary.atoms, dictionary.bandwidth)
         if self.sparsify:  # k(x, x) is 1; a row that the atoms fit better would otherwise be everybody's neighbor

@@ -253,7 +253,7 @@ class PrivateKMeans(ClippedStrategy):
         return Found(space, fine, number, inside, weight_of(fine.means, weights, inside))
 
     def _without_noise(self) -> Protocol:
-        """Find the centers by k-means of all rows, of which none is clipped, from the best of many starts."""
+        """Find the centers by k-means of all rows, unclipped, from the best of many starts."""
         frame, n_rows = yield from frame_of_rows()
         public = None if self.server_data is None else frame.enter(np.asarray(self.server_data, dtype=np.float64))
         cells = yield from cells_of_rows(frame, n_rows, self.most_clusters, self.rng, public)
@@ -519,7 +519,7 @@ def _norm_of_parts(n_rows: int, n_parts: int) -> float:
 
 
 def class_of_most(classes: Floats, n_units: float, deviation: float) -> int:
-    """Return the nearest class outside of which only a few rows lie, or nothing but noise."""
+    """Return the nearest class beyond which only a few rows lie, or nothing but noise."""
     outside = np.cumsum(classes)
     for index in range(len(classes) - 1):
         noise = 2 * deviation * math.sqrt(index + 1)

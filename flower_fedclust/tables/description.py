@@ -143,7 +143,7 @@ def cluster_sums(
 
 
 class Group:
-    """Clusters, or the rest of the rows for each of them: noisy sums of which each has the same standard deviation.
+    """Noisy sums of each cluster, or of the rows outside it; all have the same standard deviation.
 
     In every column each row is in one bin, so the bins of a column and the number of rows are adjusted to agree: the
     estimate of least variance. A weighted sum of a column's adjusted bins has a variance of ``|w|^2 - (sum w)^2 / B +
@@ -302,11 +302,11 @@ class Clusters:
         "missing", or a category); ``unit``; ``value``; ``error``, the standard deviation of its noise; ``low`` and
         ``high``, between which the true number lies: two standard deviations of the noise on either side, and for
         quantiles the edges of parts of the range. A mean whose column is clipped has no ``high`` (inf), no ``low`` or
-        neither; the value is then that of the clipped values. The same for the ``rest`` of the rows; of means and of
-        shares of categories the ``difference``, its error, and the ``effect``, which is the difference in standard
-        deviations of the column, with its ``effect_error``; ``note``: "few" if there are too few rows for any number,
-        and "noise" if the error is above half of the column's standard deviation (then there is no effect). Dates are
-        days since 1970.
+        neither; the value is then the mean of the clipped values. Columns that begin with ``rest`` describe all
+        other rows. Means and shares of categories also have the ``difference``, its error, and the ``effect``, which is
+        the difference in standard deviations of the column, with its ``effect_error``. ``note`` is "few" if there are
+        too few rows for any number, and "noise" if the error is above half of the column's standard deviation (then
+        there is no effect). Dates are days since 1970.
         """
         import pandas as pd
 
@@ -412,7 +412,7 @@ class Clusters:
 def _compared(
     own: Estimate, rest: Estimate, few: NDArray[np.bool_], few_in_rest: NDArray[np.bool_], spread: float
 ) -> dict[str, Any]:
-    """Return the numbers of one kind, those of the rest, and how they differ, without what rests on too few rows."""
+    """Compare a cluster's numbers of one kind with the rest; NaN where there are too few rows."""
     found: dict[str, Any] = {key: np.where(few, np.nan, one) for key, one in zip(OF_OWN, own, strict=True)}
     found |= {key: np.where(few | few_in_rest, np.nan, one) for key, one in zip(OF_REST, rest, strict=True)}
     for key, error in ("value", "error"), ("rest", "rest_error"):  # a quantile that may lie anywhere

@@ -30,7 +30,7 @@ CROWDED = 0.7
 #: Whole numbers with a smaller range are not called skewed: they may be grades or codes.
 LEAST_AMOUNTS = 20
 
-#: Fewest and most bins of a histogram with noise, and those of one without; most that halve towards a bound of 0.
+#: Fewest and most bins with noise; bins without noise; the most bins that halve towards a bound of 0.
 FEWEST_BINS, N_BINS, N_BINS_WITHOUT_NOISE, N_HALVED = 24, 128, 1024, 10
 
 #: Bins stand out of the noise from this many standard deviations on. Entries in fewer bins than N_DIFFUSE are near to
@@ -98,7 +98,7 @@ def n_bins_for(n_rows: float, deviation: float, fewest: int, most: int) -> int:
 def histogram_edges(low: float, high: float, n_bins: int) -> Floats:
     """Return the n_bins + 1 edges of a histogram: equal bins, and near a bound of 0 bins that halve towards it.
 
-    So the quantiles of a skewed column are found as well as those of a column that fills its range.
+    So quantiles are found equally well whether a column is skewed or fills its range.
     """
     n_halved = min(N_HALVED, n_bins // 6) if 0.0 in (low, high) else 0
     edges = np.linspace(low, high, n_bins - n_halved + 1)
@@ -231,7 +231,7 @@ def figures_of(
 def why_it_hardly_counts(column: Column, found: Figures) -> str:
     """Return "skewed" or "crowded" if most values are close together, but not at 0, in the bounds that were found.
 
-    Skewed are amounts, half of which lie below a tenth of the upper bound; logarithms would spread them.
+    A column of amounts is skewed if half of them lie below a tenth of the upper bound; logarithms would spread them.
     """
     if column.bounds is not None or not found.quantiles:
         return ""

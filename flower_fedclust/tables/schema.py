@@ -393,7 +393,7 @@ def _from_json(text: str) -> Schema:
 def _reasons_of_names(
     names: Sequence[str], columns: Mapping[str, Column], wanted: Collection[str] | None = None
 ) -> list[str]:
-    """Return what is wrong with the names of a table's columns, of which all or those wanted must be there."""
+    """Explain what is wrong with a table's column names; all columns must be there, or the wanted ones."""
     there = set(names)
     if len(there) < len(names):
         repeated = [name for name in dict.fromkeys(names) if names.count(name) > 1]

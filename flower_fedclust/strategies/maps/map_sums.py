@@ -56,7 +56,7 @@ RADIUS = 1.25
 #: The distance between the two halves of a split center, in standard deviations of the rows.
 SPLIT = 0.05
 
-#: Squared distances of up to 52 bits are added exactly in two parts, of which the lower one has this many bits.
+#: Squared distances of up to 52 bits are added exactly in two parts; the lower part has this many bits.
 LOWER_BITS = 26
 
 
