@@ -7,8 +7,7 @@ there; the same command continues, runs what is missing, and writes the tables i
 strategies, ``--largest`` the sets of 100,000 rows, ``--no-page`` leaves the page alone, ``--batteries`` takes others.
 
 The rows are spread over four clients. ``max_norm`` is public knowledge here: the power of two above the longest row.
-Genie runs if the package genieclust is installed. private-mixture takes a minute for a run with 15 clusters; see
-mixtures.py.
+Genie runs if the package genieclust is installed. private-mixture is not in the tables; see mixtures.py.
 """
 
 from __future__ import annotations

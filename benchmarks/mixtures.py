@@ -1,6 +1,7 @@
 """What noise costs PrivateMixture: the part of the pooled mixture's gain in log-likelihood that it loses.
 
 python benchmarks/mixtures.py gain [--separations 2 3 4] [--draws 5] [--cases 0 1 ...]
+python benchmarks/mixtures.py floor            # what the noise of one EM step with the whole budget costs at least
 python benchmarks/mixtures.py suite FOLDER     # a copy of gagolews/clustering-data-v1
 python benchmarks/mixtures.py steps            # EM steps with noise on every moment, as DP-EM and pfl-research take
 """
@@ -75,6 +76,39 @@ def gain(cases: list[int], separations: list[float], n_draws: int) -> None:
             )
             row = f"| {d} | {k} | {n_each} | {separation:g} | {gains.mean():.2f} | {100 * parts.mean():.1f} ({each}) "
             print(f"{row}| {names} |", flush=True)
+
+
+def floor(cases: list[int], separations: list[float], n_draws: int) -> None:
+    """Print what is lost if all memberships and the start are known, and one EM step has the whole budget.
+
+    One component in its own deviations: expected loss of the posterior, under the prior of the fit, from the sums of
+    clipped scores with noise; the best of several scales and bounds. The error of a finite sample is left out.
+    """
+    noise, numbers = get_sigma_gaussian(EPSILON, 1e-6), np.random.default_rng(0)
+    print("| columns | components | rows each | separation | lost, nats | part of the gain, % |")
+    print("|---|---|---|---|---|---|")
+    for d, k, n_each in (CASES[case] for case in cases):
+        rows = numbers.standard_normal((40_000, d))
+        first, second = np.triu_indices(d)
+        squares = (rows[:, first] * rows[:, second] - (first == second)) * np.where(first == second, 1.0, 2**0.5)
+        score = np.hstack([np.ones((len(rows), 1)), rows, 0.5 * squares])
+        information = np.repeat([1.0, 0.5], [1 + d, len(first)])
+        prior = np.repeat([0.5, 0.6, 0.45], [1, d, len(first)]) ** -2.0
+        tried = []
+        for scale in (1.0, 1.5, 2.0, 3.0):
+            values = np.hstack([np.full((len(rows), 1), scale), scale * rows, squares])
+            norms = np.linalg.norm(values, axis=1)
+            for bound in np.quantile(norms, (0.02, 0.25, 0.45, 0.7)):
+                slope = n_each * (values * np.minimum(1.0, bound / norms)[:, None]).T @ score / len(rows)
+                left = np.linalg.inv(slope.T @ slope / (noise * bound) ** 2 + np.diag(prior))
+                tried.append(0.5 * float(information @ np.diag(left)))
+        for separation in separations:
+            gains = []
+            for seed in range(n_draws):
+                rows, test = drawn(d, k, n_each, separation, seed)
+                gains.append(pooled(rows, k).score(test) - pooled(rows, 1, 1).score(test))
+            part = 100 * min(tried) / np.mean(gains)
+            print(f"| {d} | {k} | {n_each} | {separation:g} | {min(tried):.3f} | {part:.1f} |", flush=True)
 
 
 def suite(folder: Path, n_draws: int) -> None:
@@ -180,7 +214,7 @@ def steps(cases: list[int], separations: list[float], n_draws: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("what", choices=("gain", "suite", "steps"))
+    parser.add_argument("what", choices=("gain", "floor", "suite", "steps"))
     parser.add_argument("folder", nargs="?", type=Path)
     parser.add_argument("--draws", type=int, default=5)
     parser.add_argument("--cases", type=int, nargs="+", default=list(range(len(CASES))))
@@ -190,7 +224,7 @@ def main() -> None:
     if given.what == "suite":
         suite(given.folder, given.draws)
     else:
-        (gain if given.what == "gain" else steps)(given.cases, given.separations, given.draws)
+        {"gain": gain, "floor": floor, "steps": steps}[given.what](given.cases, given.separations, given.draws)
 
 
 if __name__ == "__main__":

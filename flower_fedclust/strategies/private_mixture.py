@@ -37,7 +37,7 @@ from flower_fedclust.numerics.kmeans import centers_of, nearest_center
 from flower_fedclust.numerics.prototypes import FULL_COLUMNS
 from flower_fedclust.numerics.vectors import clip_rows
 from flower_fedclust.strategies.common.many_starts import StartsClient, spectrum_of
-from flower_fedclust.strategies.common.mixture_fit import Mixture, Seen, fitted, normals_for, tied_mixture
+from flower_fedclust.strategies.common.mixture_fit import Mixture, Seen, averaged, fitted, normals_for, tied_mixture
 from flower_fedclust.strategies.private_kmeans import (
     CLIENT_MARGIN,
     DEVIATIONS,
@@ -64,8 +64,10 @@ LARGEST_NOISE = 0.5
 MOST_COLUMNS = 12
 #: A mixture has so many numbers at most: more components have fewer directions, and "auto" then has no "full".
 MOST_NUMBERS = 1200
-#: The fit uses the sums of EM, and of what was released before them the last so many numbers.
-MOST_VALUES = 2000
+#: The fit uses the sums of EM and what was released before them, the last first, until these are so many numbers.
+MOST_VALUES = 600
+#: Rows that the server draws from a mixture: where mixtures are compared, and for the last one.
+N_DRAWN_FIRST, N_DRAWN = 2_000, 6_000
 #: The part of the rows whose vectors are not clipped, if they are as the mixture says.
 NOT_CLIPPED = 0.45
 #: How much the covariances of components differ from each other, by the priors that are tried.
@@ -132,8 +134,9 @@ class PrivateMixture(PrivateKMeans):
         notes: list[tuple[Round, Total]] = []
         space, fine, number, centers, weights = yield from _noted(self._found(), notes)
         search = Search(space, len(centers), self._structures, self.rng)
-        for asked, received in search.used(notes):
-            search.note(asked, received, self._n_units(received, space.n_rows))
+        for asked, received in reversed(notes):
+            if sum(len(one.values) for one in search.seen) < MOST_VALUES:
+                search.note(asked, received, self._n_units(received, space.n_rows))
         starts = [(centers, weights)]
         for _ in range(N_OTHER_STARTS):
             others = clustered(fine.means, np.maximum(fine.counts, 1.0), len(centers), self.rng, n_init=1)
@@ -145,7 +148,7 @@ class PrivateMixture(PrivateKMeans):
             received = yield question
             n_units = self._n_units(received, space.n_rows)
             search.note(question, received, n_units)
-            mixture = search.best(search.references[: None if step == N_STEPS - 1 else 1])
+            mixture = search.best(search.references[:1]) if step < N_STEPS - 1 else search.final()
             deviation = received.noise[0] / n_units / scale
         return Outcome(search.model(mixture, mixture.weights > DEVIATIONS * deviation), number=number)
 
@@ -262,12 +265,7 @@ class Search:
         self.values = np.maximum(space.values[:n_directions], self.least)
         self.elsewhere = max((space.total - float(self.values.sum())) / max(d - n_directions, 1), self.least)
         self.n_components = n_components
-        self.normals = normals_for(n_components, n_directions, space.n_rows, rng)
-
-    def used(self, notes: Sequence[tuple[Round, Total]]) -> list[tuple[Round, Total]]:
-        """Return the last three sums, or fewer if these have many numbers."""
-        sizes = np.cumsum([sum(one.size for one in received) for _, received in notes[:-4:-1]])
-        return list(notes[-max(int((sizes <= MOST_VALUES).sum()), 1) :])
+        self.normals = normals_for(n_components, n_directions, N_DRAWN_FIRST, rng)
 
     def begin(self, starts: Sequence[tuple[Floats, Floats]]) -> Mixture:
         """Return the mixture from the most probable of some centers with weights; the first structure comes first."""
@@ -280,8 +278,8 @@ class Search:
                 basis = self.space.directions
                 moment, means = basis @ moment @ basis.T, means @ basis.T
             first = tied_mixture(weights, means, moment, LEAST_OF_MEAN, self.least).as_structure(self.structures[0])
-            found.append((*self._fitted(first, first, DIFFERENCES[0]), first))
-        self.mixture, _, first = max(found, key=lambda one: one[1])
+            found.append((*self._fitted(first, first, DIFFERENCES[0], 1), first))
+        self.mixture, _, _, first = max(found, key=lambda one: one[1])
         #: The means of the priors, and how much covariances differ by them.
         self.references = [
             (first.as_structure(structure), difference)
@@ -319,12 +317,22 @@ class Search:
     def best(self, references: Sequence[tuple[Mixture, float]]) -> Mixture:
         """Return the most probable mixture with the most probable of these priors."""
         found = [self._fitted(self.mixture.as_structure(one.structure), one, other) for one, other in references]
-        self.mixture, _ = max(found, key=lambda one: one[1])
+        self.mixture, *_ = found[best := int(np.argmax([one[1] for one in found]))]
+        self.reference = references[best]
         return self.mixture
 
-    def _fitted(self, start: Mixture, reference: Mixture, difference: float) -> tuple[Mixture, float]:
+    def final(self) -> Mixture:
+        """Return the most probable mixture with the most probable prior, from many rows, with its uncertainty."""
+        self.best(self.references)
+        self.normals = normals_for(self.n_components, len(self.values), N_DRAWN, self.rng)
+        mixture, _, curvature = self._fitted(self.mixture, *self.reference)
+        return averaged(mixture, curvature, self.rng)
+
+    def _fitted(
+        self, start: Mixture, reference: Mixture, difference: float, n_passes: int = 2
+    ) -> tuple[Mixture, float, Floats]:
         where = self.space.frame.radius, self.directions
-        return fitted(self.seen, start, reference, difference, self.space.n_rows, self.normals, *where)
+        return fitted(self.seen, start, reference, difference, self.space.n_rows, self.normals, *where, n_passes)
 
     def norms(self, mixture: Mixture, scale: float, rows_per_client: int) -> tuple[float, float]:
         """Return the norm to which clients clip the vectors of rows, and the norm for the means of their vectors.

@@ -9,7 +9,7 @@ from sklearn.mixture import GaussianMixture
 import flower_fedclust as fc
 from flower_fedclust.models import MixtureModel
 from flower_fedclust.strategies import private_mixture
-from flower_fedclust.strategies.common.mixture_fit import Mixture, Seen, fitted, normals_for, tied_mixture
+from flower_fedclust.strategies.common.mixture_fit import Mixture, Seen, averaged, fitted, normals_for, tied_mixture
 from flower_fedclust.strategies.private_mixture import PrivateMixture
 
 K, D = 3, 2
@@ -173,6 +173,10 @@ def test_the_fit_finds_the_mixture_behind_sums_without_noise():
     rows, weights = truth.drawn(normals)
     placed = fc.Frame(np.zeros(D), 30.0).rows(rows)
     seen = Seen(weights @ reference.moments(placed), np.full(3 * 6, 1e-4), reference.moments)
-    found, _ = fitted([seen], reference, reference, 0.45, 1e7, normals, 30.0, np.zeros((0, 0)))
+    found, _, curvature = fitted([seen], reference, reference, 0.45, 1e7, normals, 30.0, np.zeros((0, 0)))
     own, other = (MixtureModel(one.weights, one.means, one.covariances, "full") for one in (truth, found))
     assert weights @ (own.score_samples(rows) - other.score_samples(rows)) < 0.1  # from 12
+    # A component is wider the less certain it is.
+    sizes = [np.linalg.det(averaged(found, certainty * curvature, rng).covariances) for certainty in (1e4, 1.0, 0.1)]
+    np.testing.assert_allclose(sizes[0], np.linalg.det(found.covariances), rtol=1e-2)
+    assert (np.diff(sizes, axis=0) > 0).all()

@@ -26,12 +26,12 @@ Floats = NDArray[np.float64]
 OF_WEIGHTS, OF_MEANS, OF_ALL = 0.5, 0.6, 0.5
 #: No step moves a component by more than this, in its own deviations.
 LONGEST_STEP = 0.5
-#: How often the noise of the sums is computed, and how many steps follow.
-N_PASSES, N_STEPS = 2, 10
+#: The most steps after the covariance of the sums was computed.
+N_STEPS = 10
 #: With more damping a step changes next to nothing.
 MOST_DAMPING = 10.0
-#: Rows that the server draws for each component, and in all.
-FEWEST_DRAWN, MOST_DRAWN = 100, 10_000
+#: Draws from the posterior that are averaged.
+N_AVERAGED = 100
 
 
 @dataclass(frozen=True)
@@ -204,12 +204,11 @@ def prior_precision(mixture: Mixture, of_one: float) -> Floats:
     return found
 
 
-def normals_for(k: int, d: int, n_rows: float, rng: np.random.Generator) -> Floats:
-    """Return standard normal variables for each component, whose means are 0 and covariances 1."""
-    n = int(np.clip(max(n_rows / k, 20 * d), FEWEST_DRAWN, max(MOST_DRAWN // k, FEWEST_DRAWN)))
-    found = rng.standard_normal((k, n, d))
+def normals_for(k: int, d: int, n_drawn: int, rng: np.random.Generator) -> Floats:
+    """Return so many standard normal variables for k components together, whose means are 0 and covariances 1."""
+    found = rng.standard_normal((k, max(n_drawn // k, 4 * d), d))
     found -= found.mean(axis=1, keepdims=True)
-    roots = np.linalg.cholesky(found.transpose(0, 2, 1) @ found / n)
+    roots = np.linalg.cholesky(found.transpose(0, 2, 1) @ found / found.shape[1])
     return np.asarray(np.linalg.solve(roots, found.transpose(0, 2, 1)).transpose(0, 2, 1))
 
 
@@ -222,12 +221,14 @@ def fitted(
     normals: Floats,
     radius: float,
     directions: Floats,
-) -> tuple[Mixture, float]:
-    """Return the most probable mixture, and the logarithm of the evidence for its structure (Laplace).
+    n_passes: int = 2,
+) -> tuple[Mixture, float, Floats]:
+    """Return the most probable mixture, the logarithm of the evidence for its structure (Laplace), and the curvature.
 
     The reference is the mean of the prior, and covariances differ from each other by ``of_one``; the mixture lies in
-    public directions, or in all columns. The steps are those of Gauss and Newton, damped as by Levenberg and Marquardt.
-    The derivative of an expectation is the covariance with the score, so choices such as nearest centers have one too.
+    public directions, or in all columns. The steps are those of Gauss and Newton, damped as by Levenberg and Marquardt;
+    each pass computes the covariance of the sums anew. The derivative of an expectation is the covariance with the
+    score, so choices such as nearest centers have one too.
     """
     observed = np.concatenate([one.values for one in seen])
     noise = np.concatenate([one.deviations for one in seen]) ** 2
@@ -237,15 +238,17 @@ def fitted(
         drawn, weights = mixture.drawn(normals)
         drawn = drawn @ directions.T if directions.size else drawn
         rows = Frame(np.zeros(drawn.shape[1]), radius).rows(drawn)
-        values = np.concatenate([one.of_rows(rows) for one in seen], axis=1)
-        return rows, weights, values, weights @ values
+        values, roots = np.concatenate([one.of_rows(rows) for one in seen], axis=1), np.sqrt(weights)[:, None]
+        mean = weights @ values
+        values -= mean
+        values *= roots
+        return rows, roots, values, mean
 
     mixture, evidence = start, -math.inf
-    for _ in range(N_PASSES):
+    for _ in range(n_passes):
         damping = 1e-3
-        rows, weights, values, mean = expected(mixture)
-        values -= mean
-        spread = (values * weights[:, None]).T @ values * (1.0 / n_rows + 1.0 / len(values))
+        rows, roots, values, mean = expected(mixture)
+        spread = values.T @ values * (1.0 / n_rows + 1.0 / len(values))
         certainty = np.linalg.inv(spread + np.diag(noise))
         best = math.inf
         for _ in range(N_STEPS):
@@ -253,10 +256,10 @@ def fitted(
             loss = float(rest @ certainty @ rest + away @ precision @ away)
             if loss < best:
                 gain, best, kept, damping = best - loss, loss, mixture, damping / 10
-                score = _score(mixture, rows.projected(directions))
-                slope = ((values * weights[:, None]).T @ score).T @ certainty
-                curvature = slope @ ((values * weights[:, None]).T @ score) + precision
-                gradient = slope @ rest - precision @ away
+                slope = values.T @ (_score(mixture, rows.projected(directions)) * roots)
+                weighted = certainty @ slope
+                curvature = slope.T @ weighted + precision
+                gradient = rest @ weighted - precision @ away
                 if gain < 0.01:
                     break
             else:
@@ -265,13 +268,27 @@ def fitted(
                     break
             step = np.linalg.solve(curvature + damping * np.diag(np.diag(curvature)), gradient)
             mixture = kept.moved(np.asarray(step, dtype=np.float64))
-            rows, weights, values, mean = expected(mixture)
-            values -= mean
+            rows, roots, values, mean = expected(mixture)
         mixture = kept
         terms = (np.linalg.slogdet(one)[1] for one in (precision, certainty, curvature))
         of_prior, of_noise, of_fit = terms
         evidence = 0.5 * float(of_prior + of_noise - of_fit - best)
-    return mixture, evidence
+    return mixture, evidence, curvature
+
+
+def averaged(mixture: Mixture, curvature: Floats, rng: np.random.Generator) -> Mixture:
+    """Return the mixture of the mean moments over the posterior: uncertain components become wider."""
+    values, vectors = np.linalg.eigh(curvature)
+    normals = rng.standard_normal((len(curvature), N_AVERAGED // 2))
+    steps = vectors / np.sqrt(np.maximum(values, 1.0)) @ np.hstack([normals, -normals])
+    others = [mixture.moved(step) for step in steps.T]
+    means = np.mean([one.means for one in others], axis=0)
+    covariances = np.zeros((*means.shape, means.shape[1]))
+    for one in others:
+        apart, factors = one.means - means, _square(one.factors)
+        covariances += (factors @ factors.transpose(0, 2, 1) + apart[:, :, None] * apart[:, None]) / N_AVERAGED
+    weights = np.mean([one.weights for one in others], axis=0)
+    return Mixture("full", weights, means, np.linalg.cholesky(covariances)).as_structure(mixture.structure)
 
 
 def _score(mixture: Mixture, rows: Rows) -> Floats:
