@@ -6,8 +6,8 @@ FOLDER holds the suite (github.com/gagolews/clustering-data-v1). The sets are th
 two or three columns and at least 2,000 rows; sets of more than 50,000 rows are timed and not in the means. The rows are
 spread over four clients at random. The bound ``max_norm`` is public knowledge here: the power of two above the longest
 row, times ``--wide``. Rows with the label 0 are noise and are not scored; of several labelings the best counts.
-``--rivals`` runs spp-fgc-sums and private-kmeans too. ``--columns`` instead compares with
-private-kmeans on ten columns.
+``--rivals`` runs spp-fgc-sums and private-kmeans too. ``--columns`` instead compares with these
+on more columns: blobs in 4, 6, 10 and 20, and moons and rings among six, turned at random.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 from common import header
-from sklearn.datasets import make_blobs
+from sklearn.datasets import make_blobs, make_circles, make_moons
 from sklearn.metrics import adjusted_rand_score
 
 import flower_fedclust as fc
@@ -92,18 +92,35 @@ def shapes(folder: Path, draws: int, wide: float, kinds: dict[str, type]) -> Non
             print(f"| mean of {len(members)} sets: {group} | | {' | '.join(f'{one:.3f}' for one in average)} | |")
 
 
-def ten_columns(draws: int) -> None:
-    print("\n| blobs in ten columns | strategy | no noise | epsilon 3 | epsilon 1 |\n|---|---|---|---|---|")
-    for number in (3, 5, 8):
-        for name, kind in (("private-density", fc.PrivateDensity), ("private-kmeans", fc.PrivateKMeans)):
+def turned(rows: np.ndarray, seed: int) -> np.ndarray:
+    """Add four columns of noise, and turn the rows at random."""
+    rng = np.random.default_rng(seed)
+    wide = np.hstack([rows, 0.2 * rng.normal(size=(len(rows), 4))])
+    return wide @ np.linalg.qr(rng.normal(size=(6, 6)))[0]
+
+
+def more_columns(draws: int) -> None:
+    print("\n| rows | strategy | no noise | epsilon 3 | epsilon 1 |\n|---|---|---|---|---|")
+    made = {
+        f"{number} blobs in {d} columns": lambda seed, d=d, number=number: make_blobs(
+            10_000, d, centers=number, cluster_std=2.0, random_state=seed
+        )
+        for d in (10, 4, 6, 20)
+        for number in (3, 5, 8)
+    }
+    made["moons among 6 columns"] = lambda seed: make_moons(6000, noise=0.07, random_state=seed)
+    made["rings among 6 columns"] = lambda seed: make_circles(8000, noise=0.05, factor=0.5, random_state=seed)
+    for which, make in made.items():
+        for name, kind in ({"private-density": fc.PrivateDensity} | RIVALS).items():
             found = []
             for epsilon in EPSILONS:
                 scores = []
                 for seed in range(draws):
-                    rows, labels = make_blobs(10_000, 10, centers=number, cluster_std=2.0, random_state=seed)[:2]
+                    rows, labels = make(seed)
+                    rows = turned(rows, seed) if rows.shape[1] == 2 else rows
                     scores.append(score(kind, rows, [labels + 1], epsilon, seed, 1.0)[0])
                 found.append(f"{np.mean(scores):.3f}")
-            print(f"| {number} | {name} | {' | '.join(found)} |", flush=True)
+            print(f"| {which} | {name} | {' | '.join(found)} |", flush=True)
 
 
 def main() -> None:
@@ -117,7 +134,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     print(header())
     if given.columns:
-        ten_columns(given.draws)
+        more_columns(given.draws)
     else:
         shapes(
             given.folder,

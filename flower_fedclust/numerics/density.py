@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flower_fedclust.numerics.initialisation import weighted_kmeans
-from flower_fedclust.numerics.kmeans import nearest_center
+from flower_fedclust.numerics.kmeans import nearest_center, squared_distances
 from flower_fedclust.numerics.validity import weighted_rand_index
 
 Floats = NDArray[np.float64]
@@ -26,16 +27,13 @@ DEVIATIONS_OF_A_GROUP = 4.0
 #: Peaks decide if each rises this many standard deviations above the cell where it meets a higher one,
 #: and if clusters have this many cells on average; of fewer cells, noise makes peaks too easily.
 CLEAR_RISE, CELLS_OF_A_SHAPE = 2.0, 40
-#: A normalized cut has at least this kernel; more cells than this are joined first.
-LEAST_WIDTH_OF_A_CUT, MOST_CELLS_OF_A_CUT = 0.7, 1500
+#: A normalized cut has at least this kernel; more cells than this are joined first; and groups of cells with less than
+#: this part of an average cluster are left out.
+LEAST_WIDTH_OF_A_CUT, MOST_CELLS_OF_A_CUT, LEAST_PART = 0.7, 1500, 0.15
 #: A peak's mass counts up to this part of an average cluster.
 PART_OF_A_CLUSTER = 0.5
-#: A normalized cut leaves out groups of cells with less than this part of an average cluster.
-LEAST_PART = 0.15
-#: Restarts of the k-means of a normalized cut.
-N_INIT = 3
-#: How many other runs are imitated.
-N_OTHER_RUNS = 3
+#: Restarts of the k-means of a normalized cut; adaptations of round clusters; other runs that are imitated.
+N_INIT, N_ADAPTED, N_OTHER_RUNS = 3, 6, 3
 
 
 class Histogram(NamedTuple):
@@ -46,35 +44,21 @@ class Histogram(NamedTuple):
 
     def coarse(self) -> Histogram:
         """Return the histogram of cells twice as wide."""
-        padded = np.pad(self.counts, [(0, n % 2) for n in self.counts.shape])
-        halves = sum(((n // 2, 2) for n in padded.shape), ())
-        counts = padded.reshape(halves).sum(axis=tuple(range(1, 2 * padded.ndim, 2)))
-        return Histogram(counts, self.deviation * 2 ** (padded.ndim / 2))
+        counts = self.counts
+        for axis, n_cells in enumerate(counts.shape):
+            counts = np.add.reduceat(counts, np.arange(0, n_cells, 2), axis=axis)
+        return Histogram(counts, self.deviation * 2 ** (counts.ndim / 2))
 
+    def smoothed(self, width: float) -> tuple[Floats, float, float]:
+        """Smooth by a Gaussian kernel, and return the largest and the sum of the squares of its weights, too."""
+        from scipy.ndimage import correlate1d  # slow to import
 
-class Kernel(NamedTuple):
-    """A Gaussian kernel on a grid, and the largest value and sum of squares of its weights."""
-
-    matrices: list[Floats]
-    largest: float
-    squares: float
-
-    @classmethod
-    def of(cls, width: float, shape: tuple[int, ...]) -> Kernel:
-        """Return the kernel of a width in cells."""
-        reach = np.arange(-int(4 * width + 0.5), int(4 * width + 0.5) + 1)
-        weights = np.exp(-0.5 * (reach / width) ** 2)
-        total = float(weights.sum())
-        weights /= total
-        apart = [np.abs(np.subtract.outer(np.arange(n), np.arange(n))) for n in shape]
-        matrices = [np.where(one <= reach[-1], np.exp(-0.5 * (one / width) ** 2) / total, 0.0) for one in apart]
-        return cls(matrices, float(weights.max()) ** len(shape), float((weights**2).sum()) ** len(shape))
-
-    def smooth(self, counts: Floats) -> Floats:
-        """Return the weighted means of neighboring cells."""
-        for axis, matrix in enumerate(self.matrices):
-            counts = np.moveaxis(np.tensordot(matrix, counts, axes=(1, axis)), 0, axis)
-        return counts
+        reach, density = int(4 * width + 0.5), self.counts
+        weights = np.exp(-0.5 * (np.arange(-reach, reach + 1) / width) ** 2)
+        weights /= weights.sum()
+        for axis in range(density.ndim):
+            density = correlate1d(density, weights, axis, mode="constant")
+        return density, float(weights.max()) ** density.ndim, float((weights**2).sum()) ** density.ndim
 
 
 def width_of(histogram: Histogram) -> float:
@@ -83,8 +67,8 @@ def width_of(histogram: Histogram) -> float:
     variance = counts.size * histogram.deviation**2 + max(float(counts.sum()), 0.0)
     risks = []
     for width in WIDTHS:
-        kernel = Kernel.of(width, counts.shape)
-        risks.append(float(((kernel.smooth(counts) - counts) ** 2).sum()) + 2 * kernel.largest * variance)
+        density, largest, _ = histogram.smoothed(width)
+        risks.append(float(((density - counts) ** 2).sum()) + 2 * largest * variance)
     return max(PART_OF_WIDTH * WIDTHS[int(np.argmin(risks))], LEAST_WIDTH)
 
 
@@ -102,35 +86,31 @@ class Density:
     def of(cls, histogram: Histogram, width: float) -> Density:
         """Smooth a histogram, and leave out cells and groups of cells that noise could have made."""
         counts, deviation = histogram
-        kernel = Kernel.of(width, counts.shape)
-        smooth, noise = kernel.smooth(counts).ravel(), deviation * float(np.sqrt(kernel.squares))
+        density, _, squares = histogram.smoothed(width)
+        smooth, noise = density.ravel(), deviation * float(np.sqrt(squares))
         places = np.flatnonzero(smooth > max(noise, LEAST_DENSITY))
         places = places[np.argsort(-smooth[places], kind="stable")]
-        found = cls(counts.shape, places, smooth[places], kernel.squares, noise)
+        found = cls(counts.shape, places, smooth[places], squares, noise)
         if not len(places) or not deviation:
             return found
         group = found.peaks().group
         sizes = np.bincount(group)
         is_real = np.bincount(group, counts.ravel()[places]) >= DEVIATIONS_OF_A_GROUP * deviation * np.sqrt(sizes)
         kept = is_real[group] if is_real.any() else np.ones(len(places), dtype=bool)
-        return cls(counts.shape, places[kept], found.values[kept], kernel.squares, noise)
+        return cls(counts.shape, places[kept], found.values[kept], squares, noise)
 
     def pairs(self) -> tuple[Labels, Labels, Floats]:
         """Return each pair of neighboring cells, the denser one first, by the rank of their density; and distances."""
-        rank = np.full(np.prod(self.shape), -1, dtype=np.intp)
-        rank[self.places] = np.arange(len(self.places))
-        cells = np.stack(np.unravel_index(self.places, self.shape), axis=1)
-        found = []
-        for offset in np.ndindex(*(3,) * len(self.shape)):
-            step = np.array(offset) - 1
-            if tuple(step) <= (0,) * len(step):
-                continue
-            there = cells + step
-            inside = np.flatnonzero(((there >= 0) & (there < self.shape)).all(axis=1))
-            other = rank[np.ravel_multi_index(tuple(there[inside].T), self.shape)]
-            one, other = inside[other >= 0], other[other >= 0]
-            distance = np.full(len(one), np.sqrt((step**2).sum()))
-            found.append((np.minimum(one, other), np.maximum(one, other), distance))
+        rank = np.full(self.shape, -1, dtype=np.intp)
+        rank.flat[self.places] = np.arange(len(self.places))
+        rank, found = np.pad(rank, 1, constant_values=-1), []
+        cells = np.stack(np.unravel_index(self.places, self.shape), axis=1) + 1
+        for step in product((-1, 0, 1), repeat=len(self.shape)):
+            if step > (0,) * len(step):
+                other = rank[tuple((cells + step).T)]
+                one = np.flatnonzero(other >= 0)
+                ends = one, other[one]
+                found.append((np.minimum(*ends), np.maximum(*ends), np.full(len(one), np.linalg.norm(step))))
         denser, thinner, distances = (np.concatenate(parts) for parts in zip(*found, strict=True))
         return denser, thinner, distances
 
@@ -140,9 +120,7 @@ class Density:
         denser, thinner, _ = self.pairs()
         denser = denser[np.argsort(thinner, kind="stable")]
         starts = np.searchsorted(np.sort(thinner), np.arange(n_cells + 1)).tolist()
-        is_kept = np.zeros(n_cells, dtype=bool)
-        if kept is not None:
-            is_kept[kept] = True
+        is_kept = np.isin(np.arange(n_cells), [] if kept is None else kept)
         values, near = self.values.tolist(), denser.tolist()
         top, masses, rises = list(range(n_cells)), list(values), list(values)
 
@@ -168,10 +146,10 @@ class Density:
 
     def labeled(self, labels: Labels) -> Labels:
         """Return the label of each cell of the grid; an empty cell, or one with -1, has the nearest cell's."""
-        grid = np.full(self.shape, -1, dtype=np.intp)
-        np.put(grid, self.places, labels)
-        from scipy.ndimage import distance_transform_edt  # slow to import
+        from scipy.ndimage import distance_transform_edt
 
+        grid = np.full(self.shape, -1, dtype=np.intp)
+        grid.flat[self.places] = labels
         nearest = distance_transform_edt(grid < 0, return_distances=False, return_indices=True)
         return np.asarray(grid[tuple(nearest)])
 
@@ -205,32 +183,50 @@ def cut(histogram: Histogram, n_clusters: int, rng: np.random.Generator, *, thin
     rises = peaks.rises / np.sqrt(density.deviation**2 + heights * density.squares)
     masses = np.minimum(peaks.masses, PART_OF_A_CLUSTER * float(density.values.sum()) / n_clusters)
     best = np.argsort(-peaks.rises / heights * masses, kind="stable")[:n_clusters]
-    found = None
-    are_small = len(density.places) < CELLS_OF_A_SHAPE * n_clusters
-    if len(best) < n_clusters or rises[best].min() < CLEAR_RISE or are_small:
-        found = _normalized(histogram, width, n_clusters, rng)
-    if found is None:
+    are_enough = len(best) == n_clusters and len(density.places) >= CELLS_OF_A_SHAPE * n_clusters
+    are_clear = are_enough and rises[best].min() >= CLEAR_RISE
+    labels = None if are_clear else _normalized(histogram, width, n_clusters, rng)
+    if labels is None:
         cluster = np.full(len(density.places), -1, dtype=np.intp)
         cluster[peaks.tops[best]] = np.arange(len(best))
         labels = density.labeled(cluster[density.peaks(peaks.tops[best]).group])
-    else:
-        labels = found
     values = np.zeros(density.shape)
-    np.put(values, density.places, density.values)
+    values.flat[density.places] = density.values
     return Cut(np.where(values > 0, labels, -1) if thin else labels, values, np.sort(rises)[::-1])
 
 
-def agreement_of_another_run(found: Cut, deviation: float, n_clusters: int, rng: np.random.Generator) -> float | None:
+def agreement_of_another_cut(found: Cut, deviation: float, n_clusters: int, rng: np.random.Generator) -> float | None:
     """Estimate the adjusted Rand index between a cut and that of a run with other noise; None without noise."""
     if not deviation or not found.density.any():
         return None
-    indices = []
+    indices, labels = [], np.maximum(found.labels.ravel(), 0)
     for _ in range(N_OTHER_RUNS):
         noisy = found.density + deviation * rng.standard_normal(found.density.shape)
         other = cut(Histogram(noisy, deviation), n_clusters, rng).labels
-        pair = np.maximum(found.labels.ravel(), 0), other.ravel()
-        indices.append(weighted_rand_index(*pair, found.density.ravel(), n_clusters))
+        indices.append(weighted_rand_index(labels, other.ravel(), found.density.ravel(), n_clusters))
     return float(np.mean(indices))
+
+
+def misfit_of_round_clusters(histogram: Histogram, means: Floats, within: Floats, shares: Floats) -> float:
+    """Return the part of the squared density that Gaussians leave unexplained; 0 if there is only noise to see.
+
+    They have the given means and shares, in cells, and one covariance; the shares, and how wide each is, are adapted.
+    """
+    counts, deviation = histogram
+    (smooth, _, squares), n_rows, d = histogram.smoothed(1.0), max(float(counts.sum()), 1.0), counts.ndim
+    density, noise = smooth.ravel(), squares * (counts.size * deviation**2 + n_rows)
+    least, (values, vectors) = max(deviation * float(np.sqrt(squares)), LEAST_DENSITY), np.linalg.eigh(within)
+    widths = np.sqrt(np.maximum(values, 0.0) + 1.0 + 1 / 12)  # the kernel and the cells add their own variance
+    cells = np.stack(np.unravel_index(np.arange(counts.size), counts.shape), axis=1)
+    distances = squared_distances(cells @ vectors / widths, means @ vectors / widths)
+    spread = np.ones(len(means))
+    for _ in range(N_ADAPTED):
+        rows = n_rows * shares * np.exp(-0.5 * distances / spread) / (np.sqrt(2 * np.pi * spread) ** d * widths.prod())
+        own = rows / (rows.sum(axis=1, keepdims=True) + least) * density[:, None]
+        sizes = np.maximum(own.sum(axis=0), 1e-3 * n_rows)
+        shares, spread = sizes / n_rows, np.clip((own * distances).sum(axis=0) / (d * sizes), 0.1, 10.0)
+    total, rest = float((density**2).sum()) - noise, float(((density - rows.sum(axis=1)) ** 2).sum()) - noise
+    return rest / total if total > 0 else 0.0
 
 
 def _normalized(histogram: Histogram, width: float, n_clusters: int, rng: np.random.Generator) -> Labels | None:
@@ -240,12 +236,11 @@ def _normalized(histogram: Histogram, width: float, n_clusters: int, rng: np.ran
         found = _normalized(histogram.coarse(), width, n_clusters, rng)
         if found is None:
             return None
-        for axis in range(found.ndim):
-            found = np.repeat(found, 2, axis=axis)
-        return found[tuple(slice(0, n) for n in density.shape)]
-    if not len(density.places):
-        return None
+        fine = np.kron(found, np.ones((2,) * found.ndim, dtype=np.intp))
+        return fine[tuple(slice(0, n) for n in density.shape)]
     n_cells, values = len(density.values), density.values
+    if n_cells <= n_clusters:
+        return None
     group = density.peaks().group
     mass = np.bincount(group, values, n_cells)
     kept = np.flatnonzero(mass[group] >= min(LEAST_PART * values.sum() / n_clusters, mass.max()))

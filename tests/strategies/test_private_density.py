@@ -7,8 +7,8 @@ from sklearn.metrics import adjusted_rand_score
 
 import flower_fedclust as fc
 from flower_fedclust.exact.cells import Grid
-from flower_fedclust.numerics.density import Histogram, Kernel, cut, width_of
-from flower_fedclust.numerics.validity import PeakNumber
+from flower_fedclust.numerics.density import Histogram, cut, misfit_of_round_clusters, width_of
+from flower_fedclust.numerics.validity import ClusterNumber, PeakNumber
 from flower_fedclust.results.pictures import cluster_figure
 
 MOONS = make_moons(6000, noise=0.07, random_state=0)
@@ -44,13 +44,71 @@ def test_the_distribution_of_the_rows_changes_no_bit():
         np.testing.assert_array_equal(one, other)
 
 
-def test_rows_of_ten_columns_are_cut_in_three_directions():
-    data = make_blobs(6000, 10, centers=4, cluster_std=2.0, random_state=1)
-    for epsilon in (None, 3.0):
-        result = found(data, epsilon, 4, **({} if epsilon is None else {"max_norm": 64.0}))
-        assert result.metrics["ari"] > 0.99
-        assert result.model.directions_.shape == (10, 3)
-        assert result.model.labels_.size > 10_000  # as fine with noise: clusters overlap in three directions
+def in_six_columns(data, noise=0.2):
+    rng = np.random.default_rng(0)
+    wide = np.hstack([data[0], noise * rng.normal(size=(len(data[0]), 4))])
+    return wide @ np.linalg.qr(rng.normal(size=(6, 6)))[0], data[1]
+
+
+@pytest.mark.parametrize("epsilon", [None, 3.0, 1.0])
+def test_round_clusters_of_ten_columns_are_those_of_private_k_means(epsilon):
+    """In three directions, eight blobs overlap."""
+    data = make_blobs(8000, 10, centers=8, cluster_std=2.0, random_state=1)
+    result = found(data, epsilon, 8, **({} if epsilon is None else {"max_norm": 64.0}))
+    assert isinstance(result.model, fc.KMeansModel)
+    assert result.metrics["ari"] > 0.99
+    cells = found(data, epsilon, 8, label_noise=True, **({} if epsilon is None else {"max_norm": 64.0}))
+    assert isinstance(cells.model, fc.CellModel)
+    assert cells.metrics["ari"] < 0.97
+
+
+@pytest.mark.parametrize(("data", "epsilon"), [(MOONS, None), (MOONS, 3.0), (RINGS, None), (RINGS, 3.0)])
+def test_shapes_among_six_columns_are_cut_in_three_directions(data, epsilon):
+    result = found(in_six_columns(data), epsilon)
+    assert result.model.directions_.shape == (6, 3)
+    assert result.metrics["ari"] > 0.95
+
+
+def test_private_k_means_costs_half_of_the_budget_in_many_columns_and_nothing_in_few():
+    def cost_of_grid(data):
+        costs = [(one.release.share, one.release.noise_multiplier**-2) for one in found(data, 3.0).privacy.releases]
+        return sum(cost for share, cost in costs if share == "grid") / sum(cost for _, cost in costs)
+
+    assert cost_of_grid(MOONS) > 0.9
+    assert cost_of_grid(in_six_columns(MOONS)) == pytest.approx(0.5, abs=0.03)
+
+
+def test_the_number_of_round_clusters_in_many_columns_is_that_of_private_k_means():
+    data = make_blobs(8000, 10, centers=4, cluster_std=2.0, random_state=1)
+    number = found(data, 3.0, "auto", max_norm=64.0).number
+    assert isinstance(number, ClusterNumber)
+    assert number.chosen == 4
+
+
+def test_many_clients_of_many_columns_are_protected_as_wholes():
+    data = make_blobs(9000, 10, centers=3, cluster_std=2.0, random_state=1)
+    result = found(data, 8.0, 3, n_clients=300, privacy_unit="client", rows_per_client=30, max_norm=64.0)
+    assert "per client" in result.privacy.guarantee()
+    assert result.metrics["ari"] > 0.9
+
+
+def test_gaussians_explain_round_clusters_and_nothing_else():
+    rng = np.random.default_rng(0)
+
+    def misfit(rows, means, within, deviation):
+        counts = np.histogramdd(rows, bins=(24, 24), range=[(-0.5, 23.5)] * 2)[0]
+        noisy = counts + deviation * rng.normal(size=counts.shape)
+        shares = np.full(len(means), 1 / len(means))
+        return misfit_of_round_clusters(Histogram(noisy, deviation), np.array(means), within, shares)
+
+    means, within = [[6.0, 12.0], [17.0, 12.0]], 4.0 * np.eye(2)
+    blobs = np.concatenate([mean + size * rng.normal(size=(3000, 2)) for mean, size in zip(means, (1, 3), strict=True)])
+    rings = 12 + 9 * RINGS[0]
+    for deviation in (0.0, 4.0):
+        assert misfit(blobs, means, within, deviation) < 0.05
+        assert misfit(rings, means, 8 * within, deviation) > 0.3
+    # Nothing but noise contradicts no one.
+    assert misfit_of_round_clusters(Histogram(-np.ones((8, 8)), 5.0), np.array(means), within, np.ones(2) / 2) < 0.1
 
 
 CLIENT_LEVEL = {"privacy_unit": "client", "rows_per_client": 30, "n_clients": 200}
@@ -61,7 +119,7 @@ def test_a_grid_has_as_many_cells_as_the_noise_allows(epsilon, options):
     result = found(MOONS, epsilon, **options)
     ranges, _, cells = (one.release for one in result.privacy.releases)
     noise = cells.sensitivity * cells.noise_multiplier * options.get("rows_per_client", 1)
-    assert result.model.labels_.size == pytest.approx(0.6 * len(MOONS[0]) / noise, rel=0.25)
+    assert result.model.labels_.size == pytest.approx(0.6 * len(MOONS[0]) / noise, rel=0.1)
     if options is not CLIENT_LEVEL:  # one row counts once in each of two columns, and in one cell
         assert [ranges.sensitivity, cells.sensitivity] == pytest.approx([2**0.5, 1.0])
 
@@ -141,13 +199,12 @@ def test_nothing_but_noise_gives_one_cluster_or_says_so():
 
 def test_a_kernel_keeps_sums_and_knows_its_noise():
     rng = np.random.default_rng(0)
-    kernel = Kernel.of(1.0, (60, 40))
     one = np.zeros((60, 40))
     one[30, 20] = 1.0
-    smooth = kernel.smooth(one)
+    smooth, largest, squares = Histogram(one, 0.0).smoothed(1.0)
     assert smooth.sum() == pytest.approx(1.0)
-    assert smooth.max() == pytest.approx(kernel.largest)
-    assert (smooth**2).sum() == pytest.approx(kernel.squares)
+    assert smooth.max() == pytest.approx(largest)
+    assert (smooth**2).sum() == pytest.approx(squares)
     # Much noise needs a wide kernel; sharp edges of many rows a narrow one.
     sharp = np.zeros((60, 40))
     sharp[10:20, 10:30] = 100.0
