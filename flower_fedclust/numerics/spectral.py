@@ -30,6 +30,9 @@ DEGREE_FLOOR = 1e-3
 #: Relative tolerance of eigenvectors; k-means needs far less.
 EIGENVECTOR_TOLERANCE = 1e-6
 
+#: Eigenvalues that differ by less, as a part of the deflation, are taken as equal.
+EIGENVALUE_TOLERANCE = 1e-9
+
 
 def n_neighbors_of(n_rows: int) -> int:
     """Return ``max(ceil(log n), 1)`` (FedSC, appendix D.3, after von Luxburg 2007)."""
@@ -156,35 +159,55 @@ def with_top_eigenvectors(
 ) -> Floats:
     """Return known eigenvectors of the largest eigenvalue, normalized, and the top others of a symmetric matrix.
 
-    The matrix is known by its products with vectors. ``deflation`` takes the known eigenvalue below all others.
+    The matrix is known by its products with vectors. ``deflation`` takes the known eigenvalue below all others. Lanczos'
+    method can miss a vector of (nearly) equal eigenvalues, so what it found is deflated too, until nothing larger is
+    left.
     """
-    from scipy.sparse.linalg import LinearOperator, eigsh
-
     known = known / np.linalg.norm(known, axis=0)
     n_rows, n_wanted = len(known), n_vectors - known.shape[1]
     if n_wanted <= 0:
         return known[:, :n_vectors]
+    # Every search needs another start: in one eigenspace, a start only leads to its own projection.
+    rng = np.random.default_rng(0)
+    values, vectors = _top_eigenvectors(known, product, n_wanted, deflation, rng)
+    for _ in range(n_wanted if n_vectors < n_rows else 0):
+        missed, vector = _top_eigenvectors(np.column_stack([known, vectors]), product, 1, deflation, rng)
+        if missed[0] <= values[0] + EIGENVALUE_TOLERANCE * deflation:
+            break
+        values, vectors = np.append(values[1:], missed), np.column_stack([vectors[:, 1:], vector])
+        order = np.argsort(values)
+        values, vectors = values[order], vectors[:, order]
+    return np.column_stack([known, vectors[:, ::-1]])
 
-    def deflated(vector: Floats) -> Floats:
+
+def _top_eigenvectors(
+    deflated: Floats, product: Callable[[Floats], Floats], n_wanted: int, deflation: float, rng: np.random.Generator
+) -> tuple[Floats, Floats]:
+    """Return the top eigenvalues and eigenvectors by rising value, if those of ``deflated`` are taken lower."""
+    from scipy.sparse.linalg import LinearOperator, eigsh
+
+    n_rows = len(deflated)
+
+    def matrix(vector: Floats) -> Floats:
         vector = vector.reshape(n_rows, -1)
-        moved: Floats = product(vector) - deflation * (known @ (known.T @ vector))
-        return moved
+        result: Floats = product(vector) - deflation * (deflated @ (deflated.T @ vector))
+        return result
 
     if n_wanted >= n_rows - 1:  # Lanczos' method cannot give all eigenvectors; the matrix is tiny
-        vectors = np.linalg.eigh(deflated(np.eye(n_rows)))[1][:, -n_wanted:]
-    else:
-        start = np.random.default_rng(0).standard_normal(n_rows)
-        _, vectors = eigsh(
-            LinearOperator((n_rows, n_rows), matvec=deflated, dtype=np.float64),
-            k=n_wanted,
-            which="LA",
-            v0=start - known @ (known.T @ start),
-            # Twice the usual basis: the eigenvalues of a neighbor graph cluster below the largest.
-            ncv=min(n_rows, max(4 * n_wanted + 1, 40)),
-            maxiter=100 * n_rows,
-            tol=EIGENVECTOR_TOLERANCE,
-        )
-    return np.column_stack([known, vectors[:, ::-1]])
+        values, vectors = np.linalg.eigh(matrix(np.eye(n_rows)))
+        return values[-n_wanted:], vectors[:, -n_wanted:]
+    start = rng.standard_normal(n_rows)
+    values, vectors = eigsh(
+        LinearOperator((n_rows, n_rows), matvec=matrix, dtype=np.float64),
+        k=n_wanted,
+        which="LA",
+        v0=start - deflated @ (deflated.T @ start),
+        # Twice the usual basis: the eigenvalues of a neighbor graph cluster below the largest.
+        ncv=min(n_rows, max(4 * n_wanted + 1, 40)),
+        maxiter=100 * n_rows,
+        tol=EIGENVECTOR_TOLERANCE,
+    )
+    return values, vectors
 
 
 def degree_floor(total: Floats, n_rows: float, *, floor: float = DEGREE_FLOOR) -> float:

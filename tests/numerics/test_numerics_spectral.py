@@ -175,15 +175,17 @@ def test_the_top_eigenvectors_are_those_of_a_dense_solver(sizes, n_more):
     assert_top_eigenvectors(graph, top_graph_eigenvectors(graph, n_vectors, components_of(graph)), n_vectors)
 
 
-@pytest.mark.parametrize("n_rows", [60, 600])
-def test_two_rings_with_a_weak_bridge_are_told_apart(n_rows):
-    # Every ring has many eigenvalues as near to 1 as the one that separates them.
+@pytest.mark.parametrize("bridge", [1e-3, 1e-12, 1e-300])
+@pytest.mark.parametrize(("n_rings", "n_rows"), [(2, 60), (2, 600), (5, 600)])
+def test_rings_with_weak_bridges_are_told_apart(n_rings, n_rows, bridge):
+    # Every ring has many eigenvalues as near to 1 as the ones that separate rings, and those are equal.
     ring = np.roll(np.eye(n_rows), 1, axis=1) + np.roll(np.eye(n_rows), 2, axis=1)
-    A = block_diag(ring + ring.T, ring + ring.T)
-    A[0, n_rows] = A[n_rows, 0] = 1e-3
-    vectors = top_graph_eigenvectors(csr_array(A), 2, np.zeros(2 * n_rows, dtype=np.intp))
-    signs = np.sign(vectors[:, 1])
-    np.testing.assert_array_equal(signs, np.repeat([signs[0], -signs[0]], n_rows))
+    A = block_diag(*[ring + ring.T] * n_rings)
+    for first in np.arange(1, n_rings) * n_rows:
+        A[0, first] = A[first, 0] = bridge
+    vectors = unit_rows(top_graph_eigenvectors(csr_array(A), n_rings, np.zeros(len(A), dtype=np.intp)))
+    of_ring = np.repeat(np.arange(n_rings), n_rows)
+    np.testing.assert_allclose(vectors @ vectors.T, of_ring[:, None] == of_ring, atol=0.05)
 
 
 def test_a_row_of_another_size_finds_the_neighbors_of_its_direction():
