@@ -33,6 +33,12 @@ BETWEEN_CLIENTS = 0.5
 #: few rows of a cluster joins them to its other rows, however far.
 FAR = 10.0
 
+#: How fast links between clients lose weight if they are longer than the edges within clients.
+FADING = 8
+
+#: A client with less than this part of the mean rows of a cluster has few rows.
+FEW_ROWS = 0.25
+
 
 def prototype_affinity(
     divergences: Floats,
@@ -50,9 +56,8 @@ def prototype_affinity(
     its nearest prototypes of other clients, as many as there are other clients. What a row gives them adds up to
     ``weight`` (``sum_b A_ab n_b``); it gives 1 to rows of its own client. Equation (10) is :func:`printed_affinity`.
 
-    If no other client has rows of a cluster, the nearest prototype can be far. So A_ab is multiplied by
-    ``min(1, r_b / J_ab)``, where r_b is the length of b's longest link. If each prototype keeps only one link, links
-    that are not mutual are dropped, and the shortest other links join the parts again.
+    If each prototype keeps only one link, links that are not mutual are dropped, and the shortest other links join the
+    parts again.
 
     A is symmetric, and 0 between prototypes of one client.
     """
@@ -71,9 +76,6 @@ def prototype_affinity(
     shares = np.exp(exponents - np.where(np.isfinite(largest), largest, 0.0))
     total = shares.sum(axis=1, keepdims=True)
     shares /= np.where(total > 0, total, 1.0)
-    if n_kept > 1:
-        back = np.divide(reach, distances, out=np.ones_like(distances), where=kept & (distances > 0))
-        shares *= np.minimum(back, 1.0)
     affinity: Floats = weight * shares / counts
     return 0.5 * (affinity + affinity.T)
 
@@ -119,6 +121,33 @@ def without_far_edges(blocks: csr_array, prototype: Labels, divergences: Floats)
     usual = FAR * _scale(nearest)
     factors = np.divide(usual, across, out=np.ones(edges.nnz), where=across > usual)
     return csr_array(coo_array((edges.data * factors, edges.coords), shape=blocks.shape))
+
+
+def without_far_links(
+    affinity: Floats, blocks: csr_array, prototype: Labels, divergences: Floats, client: Labels, n_clusters: int
+) -> Floats:
+    """Return A with less weight on links between clients that are longer than the edges within clients.
+
+    If no other client has rows of a cluster, its nearest prototype there belongs to another cluster. A_ab is multiplied
+    by ``min(1, s / J_ab)^8``, where s is the median of J, by weight, over the edges that join two prototypes of one
+    client. A client with few rows cannot be a cluster, so the shortest link of each of its prototypes stays.
+    """
+    edges = blocks.tocoo()
+    first, second = prototype[edges.coords[0]], prototype[edges.coords[1]]
+    lengths, weights = divergences[first, second][first != second], edges.data[first != second]
+    if not weights.any():
+        return affinity
+    order = np.argsort(lengths)
+    total = np.cumsum(weights[order])
+    usual = float(lengths[order][np.searchsorted(total, 0.5 * total[-1])])
+    n_rows = np.bincount(client[prototype], minlength=client.max() + 1)
+    is_small = (n_rows < FEW_ROWS * len(prototype) / n_clusters)[client]
+    shortest = np.where(client[:, None] != client, divergences, np.inf).min(axis=1)
+    kept = np.where(is_small, np.maximum(shortest, usual), usual)
+    kept = np.maximum(kept[:, None], kept)
+    fading = np.divide(kept, divergences, out=np.ones_like(divergences), where=divergences > kept) ** FADING
+    faded: Floats = affinity * fading
+    return faded
 
 
 def printed_affinity(divergences: Floats, client: Labels) -> Floats:

@@ -159,9 +159,8 @@ def with_top_eigenvectors(
 ) -> Floats:
     """Return known eigenvectors of the largest eigenvalue, normalized, and the top others of a symmetric matrix.
 
-    The matrix is known by its products with vectors. ``deflation`` takes the known eigenvalue below all others. Lanczos'
-    method can miss a vector of (nearly) equal eigenvalues, so what it found is deflated too, until nothing larger is
-    left.
+    The matrix is known by its products with vectors. ``deflation`` takes known eigenvalues below all others. Lanczos'
+    method can miss vectors of equal eigenvalues, so what it found is deflated too, until nothing larger is left.
     """
     known = known / np.linalg.norm(known, axis=0)
     n_rows, n_wanted = len(known), n_vectors - known.shape[1]

@@ -16,6 +16,7 @@ from flower_fedclust.numerics.global_graph import (
     printed_affinity,
     prototype_affinity,
     without_far_edges,
+    without_far_links,
 )
 from flower_fedclust.numerics.prototypes import Prototypes, jeffreys, prototypes_of, shrunk
 from flower_fedclust.numerics.spectral import components_of, top_normalized_eigenvectors, unit_rows
@@ -37,7 +38,6 @@ def slow_affinity(J, counts, client, n_kept, weight):
     size = len(J)
     others = [sorted((b for b in range(size) if client[b] != client[a]), key=lambda b: J[a, b]) for a in range(size)]
     nearest = [J[a, others[a][0]] for a in range(size)]
-    reach = [J[a, others[a][n_kept - 1]] for a in range(size)]
     tau = np.median(nearest)
     A = np.zeros((size, size))
     for a in range(size):
@@ -46,8 +46,6 @@ def slow_affinity(J, counts, client, n_kept, weight):
             A[a, b] = np.exp(-(J[a, b] - nearest[a]) / tau)
         if links:
             A[a] *= weight / (A[a] @ counts)
-        if n_kept > 1:
-            A[a] *= [min(1.0, reach[b] / J[a, b]) if b in links else 1.0 for b in range(size)]
     return A, 0.5 * (A + A.T)
 
 
@@ -133,6 +131,37 @@ def test_an_edge_between_prototypes_far_from_each_other_counts_less():
     )
 
 
+def test_a_link_longer_than_the_edges_within_clients_fades():
+    J = np.array([[0.0, 2, 4, 1], [2, 0, 9, 2], [4, 9, 0, 3], [1, 2, 3, 0]])
+    affinity = np.array([[0.0, 0, 1, 1], [0, 0, 1, 1], [1, 1, 0, 0], [1, 1, 0, 0]])
+    # The edges of the first client join prototypes with J = 2, and one of the second joins those with J = 3.
+    graph = np.zeros((5, 5))
+    graph[[0, 1, 0], [1, 0, 4]] = [2.0, 2.0, 9.0]  # the last edge is within a prototype
+    graph[[2, 3], [3, 2]] = 1.0
+    prototype = np.array([0, 1, 2, 3, 0])
+    client = np.array([0, 0, 1, 1])
+    found = without_far_links(affinity, csr_array(graph), prototype, J, client, 2)
+    half, far = 0.5**8, (2 / 9) ** 8
+    np.testing.assert_allclose(found, [[0, 0, half, 1], [0, 0, far, 1], [half, far, 0, 0], [1, 1, 0, 0]])
+    scaled = without_far_links(affinity, csr_array(graph), prototype, 1e9 * J, client, 2)
+    np.testing.assert_allclose(scaled, found)
+    alone = csr_array(np.eye(5))  # no client joins two prototypes, so nothing says how long an edge may be
+    np.testing.assert_array_equal(without_far_links(affinity, alone, prototype, J, client, 2), affinity)
+
+
+def test_the_shortest_links_of_a_client_with_few_rows_do_not_fade():
+    J = np.array([[0.0, 2, 50, 90], [2, 0, 40, 70], [50, 40, 0, 2], [90, 70, 2, 0]])
+    affinity = np.kron([[0.0, 1], [1, 0]], np.ones((2, 2)))
+    prototype, client = np.repeat([0, 1, 2, 3], [20, 20, 1, 1]), np.array([0, 0, 1, 1])
+    graph = csr_array(np.where(J[prototype][:, prototype] == 2, 1.0, 0.0))
+    found = without_far_links(affinity, graph, prototype, J, client, 2)
+    np.testing.assert_array_equal(found[[2, 3], [1, 1]], [1.0, 1.0])
+    assert (found[[2, 3], [0, 0]] < 0.5).all()
+    many = np.repeat([0, 1, 2, 3], [20, 20, 20, 20])
+    same = csr_array(np.where(J[many][:, many] == 2, 1.0, 0.0))
+    assert (without_far_links(affinity, same, many, J, client, 2)[2:, :2] < 1e-9).all()
+
+
 def test_where_most_of_the_nearest_divergences_are_0_their_mean_is_the_scale():
     J = np.full((5, 5), 8.0)
     J[:3, :3], J[3:, 3:] = 0.0, 4.0
@@ -141,8 +170,8 @@ def test_where_most_of_the_nearest_divergences_are_0_their_mean_is_the_scale():
         found = prototype_affinity(J, np.ones(5), client)
     near, far = 1.0, np.exp(-(8.0 - 4.0) / (8.0 / 5.0))
     assert found[3, 4] == pytest.approx(0.5 * near / (near + 2 * far))  # 3 keeps 4 and, equally near, 1 and 2
-    # 1 and 2 keep what coincides with them, so that a link to them is not returned at all.
-    assert found[3, 1] == 0
+    # 1 and 2 keep only what coincides with them.
+    assert found[3, 1] == pytest.approx(0.5 * 0.5 * far / (near + 2 * far))
     assert found[0, 1] == pytest.approx(0.25)
 
 

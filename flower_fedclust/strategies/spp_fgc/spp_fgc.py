@@ -39,6 +39,7 @@ from flower_fedclust.numerics.global_graph import (
     printed_affinity,
     prototype_affinity,
     without_far_edges,
+    without_far_links,
 )
 from flower_fedclust.numerics.initialisation import N_RESTARTS
 from flower_fedclust.numerics.kmeans import nearest_center
@@ -400,7 +401,8 @@ def joined(
     """
     blocks, owner = uploads.diagonal, uploads.client
     if affinity == "jeffreys":
-        blocks = without_far_edges(blocks, uploads.prototype, divergences)
+        own = blocks
+        blocks = without_far_edges(own, uploads.prototype, divergences)
         between = prototype_affinity(
             divergences,
             prototypes.counts,
@@ -409,6 +411,7 @@ def joined(
             part=parts_of(blocks, uploads.prototype, len(prototypes)),
             n_parts=n_clusters,
         )
+        between = without_far_links(between, own, uploads.prototype, divergences, owner, n_clusters)
     else:
         between = printed_affinity(divergences, owner)
         between = 0.5 * (between + between.T)
