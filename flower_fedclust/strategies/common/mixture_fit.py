@@ -283,10 +283,8 @@ def averaged(mixture: Mixture, curvature: Floats, rng: np.random.Generator) -> M
     steps = vectors / np.sqrt(np.maximum(values, 1.0)) @ np.hstack([normals, -normals])
     others = [mixture.moved(step) for step in steps.T]
     means = np.mean([one.means for one in others], axis=0)
-    covariances = np.zeros((*means.shape, means.shape[1]))
-    for one in others:
-        apart, factors = one.means - means, _square(one.factors)
-        covariances += (factors @ factors.transpose(0, 2, 1) + apart[:, :, None] * apart[:, None]) / N_AVERAGED
+    roots = [np.dstack([_square(one.factors), one.means - means]) for one in others]
+    covariances = np.mean([one @ one.transpose(0, 2, 1) for one in roots], axis=0)
     weights = np.mean([one.weights for one in others], axis=0)
     return Mixture("full", weights, means, np.linalg.cholesky(covariances)).as_structure(mixture.structure)
 
