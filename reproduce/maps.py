@@ -32,12 +32,6 @@ def shifted_digits() -> Table:
     return Table(np.concatenate(rows), np.tile(np.asarray(table.labels), len(moves)))
 
 
-@data("fashion-mnist of 5,000")
-def fashion() -> Table:
-    """Return 5,000 images of Fashion-MNIST, drawn at random."""
-    return load_dataset("fashion-mnist", n_rows=5_000)
-
-
 @data("mixture of 40,000 rows")
 def mixture() -> Table:
     """Return FedDP-KMeans' mixture without its public rows."""

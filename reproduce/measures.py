@@ -36,6 +36,12 @@ def _registered(registry: dict[str, Any], name: str) -> Callable[[Any], Any]:
 measure, data = partial(_registered, MEASURES), partial(_registered, DATA)
 
 
+@data("fashion-mnist of 5,000")
+def fashion() -> Table:
+    """Return 5,000 images of Fashion-MNIST, drawn at random."""
+    return load_dataset("fashion-mnist", n_rows=5_000)
+
+
 @lru_cache(maxsize=1)
 def load(name: str) -> Table:
     """Load a data set; the last one is kept, because all rows of a table load it."""
