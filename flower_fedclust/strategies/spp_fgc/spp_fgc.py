@@ -401,8 +401,7 @@ def joined(
     """
     blocks, owner = uploads.diagonal, uploads.client
     if affinity == "jeffreys":
-        own = blocks
-        blocks = without_far_edges(own, uploads.prototype, divergences)
+        blocks = without_far_edges(blocks, uploads.prototype, divergences)
         between = prototype_affinity(
             divergences,
             prototypes.counts,
@@ -411,7 +410,7 @@ def joined(
             part=parts_of(blocks, uploads.prototype, len(prototypes)),
             n_parts=n_clusters,
         )
-        between = without_far_links(between, own, uploads.prototype, divergences, owner, n_clusters)
+        between = without_far_links(between, uploads.diagonal, uploads.prototype, divergences, owner, n_clusters)
     else:
         between = printed_affinity(divergences, owner)
         between = 0.5 * (between + between.T)
