@@ -12,9 +12,12 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
-from flwr.common import Code, EvaluateRes, FitRes
+from flwr.app import Context, RecordDict
+from flwr.app.user_config import UserConfig
+from flwr.common import Code, EvaluateRes, FitIns, FitRes
 from numpy.typing import NDArray
 
+from flower_fedclust.engine.client_data import ClientData
 from flower_fedclust.engine.rounds import Array, Known, ProtocolError, Question, Reply, Round, Sent, Sum
 from flower_fedclust.engine.shards import Summed
 from flower_fedclust.engine.wire import EMPTY, decode, received_arrays, size_of
@@ -348,10 +351,14 @@ class Inspection:
         self,
         round_: Round,
         replies: Mapping[str, Sequence[Sendable]],
+        sent: FitIns | None,
         sums: Sequence[Summed] = (),
         names: Sequence[Sequence[str]] = (),
     ) -> dict[str, str]:
-        """Explain which clients sent replies unlike the others; ``names`` are those whose replies came added up."""
+        """Explain which clients sent replies unlike the others; ``sent`` is the message to one of them.
+
+        ``names`` are the clients whose replies came added up, for each sum.
+        """
         if not (replies or sums) or round_.answer.keeps:
             return {}
         # Sums must have the same shape, and arrays by row the same width.
@@ -361,20 +368,24 @@ class Inspection:
             common: object = shapes_of(sums[0].arrays)
             unlike = [name for name in shapes if shapes[name] != common]
         else:
-            common, unlike = unlike_most(shapes, lambda: self._expected_shapes(round_))
+            common, unlike = unlike_most(shapes, lambda: self._expected_shapes(sent, alike))
         odd = {
             name: f"client {name} sent arrays of the shapes {shapes[name]} where most sent {common}." for name in unlike
         }
         left = {name: replies[name] for name in replies if name not in odd}
         return odd | self._outliers(round_, left, sums, names)
 
-    @staticmethod
-    def _expected_shapes(round_: Round) -> str | None:
-        """Return the shapes that follow from the message; None if only the client can know."""
+    def _expected_shapes(self, sent: FitIns | None, alike: Sequence[Sent] | None) -> str | None:
+        """Return the shapes that a client with one row of zeros would send; None if it cannot answer."""
+        context = Context(0, 0, UserConfig(), RecordDict(), UserConfig())
+        data = ClientData(np.zeros((1, self.n_columns)))
         try:
-            return shapes_of([term.array for term in round_.asks.of_no_rows(round_.question_for(None))[1]])
+            assert sent is not None
+            stand_in = self._strategy.client_type(data, name="stand-in", context=context)
+            arrays = stand_in._answer(decode(sent.parameters), sent.config)
         except Exception:
-            return None
+            return None  # it may lack what an earlier round left with a client
+        return shapes_of([on_grid(array) for array in arrays] if alike is None else arrays, alike)
 
     @property
     def largest(self) -> tuple[str, float] | None:

@@ -488,6 +488,7 @@ class Run:
         self.inspection = Inspection(strategy)
         self.n_extra = 0  #: Messages to each client beyond one for each round.
         self._asked: dict[str, Asked] = {}  # node -> the message that it was sent
+        self._sent: FitIns | None = None  # the last message to one of the clients
         self._waits = False  # whether a client waits for the approval of the study
 
     @property
@@ -612,6 +613,7 @@ class Run:
                 for name, proxy in asked.items()
                 for message in self._messages({name: proxy}, round_.question_for(name), config)
             ]
+        self._sent = messages[0][1] if messages else None
         if round_.others is not None:
             others = {name: proxy for name, proxy in present.items() if name not in named}
             without_noise = {key: value for key, value in config.items() if key not in ("parts", "n_shares")}
@@ -911,7 +913,7 @@ class Run:
                 self.clients[one.name].has.add(one.task)
         replies = {self._asked[node].name: arrays for node, arrays in read.items() if self._asked[node].kind == "round"}
         names = [[self._asked[node].name for node in total.nodes] for total in sums]
-        odd = self.inspection.odd_ones(round_, replies, sums, names)
+        odd = self.inspection.odd_ones(round_, replies, self._sent, sums, names)
         self.log.note_failures(number, round_.task, odd)
         for total, called in zip(sums, names, strict=True):
             if odd:
