@@ -357,14 +357,18 @@ class Plan:
                 f"of {', '.join(noisy)} must be larger."
             )
 
-    def epsilon_of_row(self, delta: float) -> float:
+    def epsilon_of_row(self, delta: float, *, in_sample: bool = False) -> float:
         """Return the epsilon of all releases together for one row of a client, at a delta of the caller's choice.
 
         If the unit is a client, a release is calibrated to the largest norm of the client's array. One row more or less
-        gives another array of at most this norm, so that the two are up to twice as far apart.
+        gives another array of at most this norm, so that the two are up to twice as far apart. They are as far apart
+        if a row was calibrated to be added or removed, and takes the place of another ``in_sample``.
         """
-        factor = 0.5 if self.unit == "client" else 1.0
-        multipliers = {name: factor * multiplier for name, multiplier in self.multipliers.items()}
+        multipliers = {
+            name: multiplier
+            * (0.5 if self.unit == "client" or (in_sample and self.shares[name].relation != "replace") else 1.0)
+            for name, multiplier in self.multipliers.items()
+        }
         uses = tuple(releases_of(self.shares, multipliers).items())
         return _epsilon_of_plan(uses, delta_of_composition(delta), self.epsilon or COARSE)
 

@@ -10,7 +10,7 @@ import numpy as np
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF, HKDFExpand
 from numpy.typing import NDArray
@@ -86,6 +86,12 @@ def stream(key: bytes, n_bytes: int) -> bytes:
 def mask(key: bytes, n_words: int) -> Words:
     """Return a mask: as many uniform 64-bit words."""
     return np.frombuffer(stream(key, 8 * n_words), dtype="<u8").astype(np.uint64, copy=False)
+
+
+def drawn(key: bytes, marks: Words) -> Words:
+    """Return a number for each row of ``marks``, two words that no other row has: uniform for whom has not the key."""
+    blocks = Cipher(algorithms.AES(key), modes.ECB()).encryptor().update(np.asarray(marks, "<u8").tobytes())
+    return np.frombuffer(blocks, dtype="<u8")[::2].astype(np.uint64, copy=False)
 
 
 def xor(data: bytes, key: bytes) -> bytes:

@@ -130,9 +130,9 @@ class Site:
         """The rows of the site; Refused if there are too few: the site answers nothing then, not even its name."""
         data, fewest, most = self._load(), self.settings.policy.fewest_rows, self.settings.policy.sample
         if most is not None and data.n_rows > most:
-            # Each row has a number from a key that stays here, so all runs get the same rows.
-            drawn = crypto.mask(crypto.derive(self.identity.private_bytes_raw(), crypto.digest(b"sample")), data.n_rows)
-            data = data.chosen(np.sort(np.argpartition(drawn, most)[:most]))
+            # A row's number follows from its id or values, and a key that stays here: all runs get the same rows.
+            key = crypto.derive(self.identity.private_bytes_raw(), crypto.digest(b"sample"))
+            data = data.chosen(np.sort(np.argpartition(crypto.drawn(key, data.marks()), most)[:most]))
         if data.n_rows < fewest:
             raise Refused(f"{self.data_set} has {data.n_rows} rows; fewest_rows in the policy is {fewest}.")
         return data

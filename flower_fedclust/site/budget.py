@@ -210,14 +210,10 @@ class Budget:
         """Return what the run costs: all that was announced, so that nothing that the server learns changes it."""
         if plan is None:
             return 0.0
-        delta = self.policy.delta_per_run
-        known = (entry["epsilon"] for entry in self.run if entry["arrays"] and entry["delta"] == delta)
-        if self.policy.sample is not None and not all(share.relation == "replace" for share in plan.shares.values()):
-            # A row more or less in the table replaces a row of the sample: two changes, whose deltas add up like this.
-            once = delta / (1.0 + math.exp(min(self.policy.epsilon_per_run / 2.0, 300.0)))
-            epsilon = next(known, None) or 2.0 * plan.epsilon_of_row(once)
-        else:
-            epsilon = next(known, None) or plan.epsilon_of_row(delta)
+        known = (
+            entry["epsilon"] for entry in self.run if entry["arrays"] and entry["delta"] == self.policy.delta_per_run
+        )
+        epsilon = next(known, None) or self.policy.epsilon_of(plan)
         if epsilon > self.policy.epsilon_per_run:
             raise OverBudget(
                 f"the run would spend an epsilon of {epsilon:.4g} at delta {self.policy.delta_per_run:g}; "

@@ -22,6 +22,7 @@ from flower_fedclust.engine.client import Request
 from flower_fedclust.engine.rounds import Kind
 from flower_fedclust.engine.wire import decode
 from flower_fedclust.outside import parse_json, read_toml
+from flower_fedclust.privacy.accounting import Plan
 from flower_fedclust.privacy.releases import Relation
 
 #: Largest lengths, in characters: of a name (run, study, task, client half, text argument); of all texts of a message
@@ -110,6 +111,10 @@ class Policy(_Table):
                 raise Refused(f"the run names {name}; strategies in the policy lists {', '.join(self.strategies)}.")
             if self.strategies is None and ":" in name:
                 raise Refused(f"the run names {name}, a class of some module; strategies in the policy must list it.")
+
+    def epsilon_of(self, plan: Plan) -> float:
+        """Return what a plan costs one row of the site; in a sample, a row more or less replaces another."""
+        return plan.epsilon_of_row(self.delta_per_run, in_sample=self.sample is not None)
 
     def known_rows(self, n_rows: int) -> int:
         """Return the number of rows that refusals may depend on: the true one only if it is public."""

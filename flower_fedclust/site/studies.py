@@ -178,7 +178,7 @@ class Studies:
             found = Plan.from_dict(parse_json(plan, LONGEST_PLAN))
         except ValueError as error:
             raise Refused(f"{error}") from None
-        study.epsilon, study.noise = found.epsilon_of_row(self.settings.policy.delta_per_run), found.noise
+        study.epsilon, study.noise = self.settings.policy.epsilon_of(found), found.noise
 
     def check_running(self, run: str) -> None:
         """Raise Stopped if the study of a run was stopped, which may happen while an answer is computed."""

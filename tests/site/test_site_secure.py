@@ -2,6 +2,8 @@
 
 import json
 import stat
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -177,10 +179,23 @@ def test_a_site_with_more_rows_takes_part_with_the_same_sample_in_every_run(tmp_
     np.testing.assert_array_equal(strategy.outcome.model.cluster_centers_, inline.model.cluster_centers_)
 
 
-def test_a_row_more_changes_one_row_of_a_sample(tmp_path):
-    one = site(tmp_path, rows=TABLES["east"], sample=50)
-    longer = Site(one.settings, lambda: ClientData(np.concatenate([TABLES["east"], np.zeros((20, 3))])))
-    assert len(set(longer.data.ids) ^ set(one.data.ids)) == 2 * sum(longer.data.ids >= 80)
+@pytest.mark.parametrize("has_ids", [False, True])
+def test_a_row_more_changes_one_row_of_a_sample_wherever_it_stands(tmp_path, has_ids):
+    rows = np.concatenate([TABLES["east"], TABLES["east"][:5]])  # five rows twice
+    settings = site(tmp_path, rows=rows, sample=50).settings
+
+    def sample_of(rows):
+        ids = [row.tobytes().hex() for row in rows] if has_ids else None
+        data = Site(settings, lambda: ClientData(2 * rows if has_ids else rows, row_ids=ids)).data
+        return Counter(data.ids if has_ids else map(bytes, data.rows))
+
+    before = sample_of(rows)
+    assert sample_of(rows[::-1]) == before
+    changes = set()
+    for more in np.random.default_rng(0).normal(size=(20, 3)):
+        after = sample_of(np.insert(rows, 0, more, axis=0))
+        changes.add(((after - before).total(), (before - after).total()))
+    assert changes == {(0, 0), (1, 1)}
 
 
 @pytest.mark.parametrize("form", ["parquet", "csv"])
@@ -217,19 +232,17 @@ def test_the_sites_own_labels_are_of_its_sample_with_the_numbers_of_the_rows(tmp
         np.testing.assert_array_equal(result.labels[0], expected)
 
 
-def test_a_sample_counts_the_budget_for_two_rows_unless_rows_are_replaced():
+@pytest.mark.parametrize(
+    ("relation", "unit"), [("add-or-remove", "record"), ("replace", "record"), ("add-or-remove", "client")]
+)
+def test_a_sample_costs_as_much_as_noise_half_as_strong_if_rows_are_added(relation, unit):
     # A row more takes the place of another in the sample, and a row that is replaced is one row of it.
     policy = Policy(sample=100, epsilon_per_run=9.0, delta_per_run=1e-5)
-    for relation, is_doubled in (("add-or-remove", True), ("replace", False)):
-        announced = plan({"row_sum": Share("gaussian", 1.0, 3, relation)})
-        found = Budget(policy, [], Spent())._epsilon(announced)
-        assert Budget(policy.model_copy(update={"sample": None}), [], Spent())._epsilon(announced) <= 1.0
-        if not is_doubled:
-            assert found == announced.epsilon_of_row(1e-5)
-            continue
-        once = found / 2
-        assert once == announced.epsilon_of_row(1e-5 / (1 + np.exp(4.5)))
-        assert (1 + np.exp(once)) * 1e-5 / (1 + np.exp(4.5)) <= 1e-5
+    announced = replace(plan({"row_sum": Share("gaussian", 1.0, 3, relation)}), unit=unit)
+    halved = {name: multiplier / 2 for name, multiplier in announced.multipliers.items()}
+    paid = replace(announced, multipliers=halved) if (relation, unit) == ("add-or-remove", "record") else announced
+    assert Budget(policy, [], Spent())._epsilon(announced) == paid.epsilon_of_row(1e-5)
+    assert policy.epsilon_of(announced) == paid.epsilon_of_row(1e-5)
 
 
 def test_a_sample_below_the_fewest_rows_answers_nothing(tmp_path):
