@@ -360,6 +360,11 @@ class ProtocolStrategy(Declared, Strategy):
         return self._sizes
 
     @property
+    def n_released_rows(self) -> float:
+        """About how many rows there are, by the released sizes; 0 if there are none."""
+        return 0.0 if self._sizes is None else float(np.maximum(self._sizes.counts, 0.0).sum())
+
+    @property
     def largest_client(self) -> tuple[str, float] | None:
         """The client with the most stated rows, and its part of all rows; None if the run does not see that."""
         return self._current.inspection.largest

@@ -20,7 +20,7 @@ from flower_fedclust.data.frames import is_table
 from flower_fedclust.engine import ClippedStrategy, Entry, Protocol, Sum, parameter
 from flower_fedclust.engine.by_row import by_row, finishes
 from flower_fedclust.engine.parts import Part
-from flower_fedclust.engine.rounds import Outcome, Round, Sent, Total
+from flower_fedclust.engine.rounds import Outcome, ReleasedSizes, Round, Sent, Total
 from flower_fedclust.exact.grid import ball_in_units, integer_norms
 from flower_fedclust.exact.rows import Frame, Rows
 from flower_fedclust.exact.sums import directions_onto_grid, triangle_to_symmetric
@@ -225,6 +225,11 @@ class PrivateKMeans(ClippedStrategy):
             check_scale(rows, "server_data")
             if self.max_norm is None and (rows == rows[0]).all():
                 raise ValueError("server_data: all rows are equal, so that their radius is 0; give rows that differ.")
+
+    @property
+    def released_sizes(self) -> ReleasedSizes | None:
+        """The sizes in the last Lloyd step; without such a step, only those of small clusters were released."""
+        return super().released_sizes if self.n_lloyd_rounds else None
 
     # The server half.
 

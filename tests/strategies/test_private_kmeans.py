@@ -77,6 +77,13 @@ def test_without_noise_the_centers_are_those_of_pooled_kmeans(options):
     assert times_the_optimum(run(ROWS, 4, epsilon=None, **options), ROWS) < 1 + 1e-6
 
 
+@pytest.mark.parametrize("n_lloyd_rounds", [0, 1])
+def test_only_a_lloyd_step_releases_the_sizes_of_the_clusters(n_lloyd_rounds):
+    # Before it there are sizes of small clusters, which may be as many, and are in another order.
+    result = run(ROWS, 4, epsilon=1.0, max_norm=20.0, n_lloyd_rounds=n_lloyd_rounds)
+    assert (result.sizes is not None) == bool(n_lloyd_rounds)
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_at_epsilon_1_every_cluster_is_found(seed):
     result = run(ROWS, 4, seed, epsilon=1.0, max_norm=20.0)

@@ -260,8 +260,7 @@ def _n_parts(strategy: ProtocolStrategy, preparation: Preparation, n_clusters: i
     used = preparation.schema.used
     n_measured = sum(column.kind in MEASURED for column in used.values())
     deviation = strategy.noise_of(DESCRIPTION, math.sqrt(1 + n_measured + len(used)))
-    sizes = strategy.released_sizes
-    n_rows = 0.0 if sizes is None else float(np.maximum(sizes.counts, 0.0).sum()) / n_clusters
+    n_rows = strategy.n_released_rows / n_clusters
     return n_bins_for(n_rows, deviation, fewest=FEWEST_PARTS, most=MOST_PARTS)
 
 
