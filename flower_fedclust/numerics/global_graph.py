@@ -140,6 +140,8 @@ def without_far_links(
     order = np.argsort(lengths)
     total = np.cumsum(weights[order])
     usual = float(lengths[order][np.searchsorted(total, 0.5 * total[-1])])
+    if usual == 0:  # equal rows say nothing about how long an edge may be
+        return affinity
     n_rows = np.bincount(client[prototype], minlength=client.max() + 1)
     is_small = (n_rows < FEW_ROWS * len(prototype) / n_clusters)[client]
     shortest = np.where(client[:, None] != client, divergences, np.inf).min(axis=1)

@@ -149,6 +149,13 @@ def test_a_link_longer_than_the_edges_within_clients_fades():
     np.testing.assert_array_equal(without_far_links(affinity, alone, prototype, J, client, 2), affinity)
 
 
+def test_links_do_not_fade_if_most_edges_join_equal_rows():
+    J = np.array([[0.0, 0, 4, 4], [0, 0, 4, 4], [4, 4, 0, 0], [4, 4, 0, 0]])
+    affinity = np.kron([[0.0, 1], [1, 0]], np.ones((2, 2)))
+    graph, own = csr_array(np.kron(np.eye(2), [[0, 1], [1, 0]])), np.arange(4)
+    np.testing.assert_array_equal(without_far_links(affinity, graph, own, J, own // 2, 2), affinity)
+
+
 def test_the_shortest_links_of_a_client_with_few_rows_do_not_fade():
     J = np.array([[0.0, 2, 50, 90], [2, 0, 40, 70], [50, 40, 0, 2], [90, 70, 2, 0]])
     affinity = np.kron([[0.0, 1], [1, 0]], np.ones((2, 2)))
