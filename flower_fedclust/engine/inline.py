@@ -25,16 +25,18 @@ from flower_fedclust.engine.shards import Replies, Shard
 from flower_fedclust.numerics.threads import one_thread
 from flower_fedclust.tables.drafting import made_up_table
 
-#: The clients of a rehearsal, and the columns of their rows if nobody knows better.
-N_REHEARSING, N_COLUMNS = 4, 16
+#: The clients of a rehearsal, the columns of their rows if nobody knows better, and the most clusters.
+N_REHEARSING, N_COLUMNS, N_REHEARSED = 4, 16, 8
 
 
 def rehearse(strategy: Any, columns: Sequence[str] | None, see: Callable[[Round, Any], None]) -> None:
     """Run a strategy's copy on made-up rows; ``see`` takes each round and what it brought. It may end early."""
-    rng, n_rows = np.random.default_rng(0), 20 * strategy.most_clusters
-    shape = n_rows, strategy.expected_columns or len(columns or range(N_COLUMNS))
+    rng, n_rows = np.random.default_rng(0), 20 * min(strategy.most_clusters, N_REHEARSED)
+    shape = n_rows, strategy.expected_columns or (N_COLUMNS if columns is None else len(columns))
     copied, kept = copy.copy(strategy), dict[str, Any](secure=False, share_model=False, noise_seed=0, on_received=see)
     kept |= {"on_finished": None, "on_round": None, "expected_clients": None, "tables": copy.deepcopy(strategy.tables)}
+    if strategy.most_clusters > N_REHEARSED:
+        kept["n_clusters"] = N_REHEARSED
     for name, value in kept.items():
         setattr(copied, name, value)
     copied.min_clients = copied.min_clients and min(copied.min_clients, N_REHEARSING)

@@ -213,9 +213,9 @@ class SecureRun(Run):
         n_knowing = sum(self._server.knows_others.values())
         found = [
             f"Secure sums of {n} clients: the server learns the sum of at least {t} clients' answers, and nothing else "
-            "of them. If clients help it, it learns the sum of the others. This holds for up to "
-            f"{tolerated(n)} helpers, and for {t - 1} if the server keeps to the protocol. Clients learn only what the "
-            "server publishes.",
+            "of them. If clients help it, it learns the sum of the others. This holds if no more than "
+            f"{tolerated(n)} of the clients help it, or no more than {t - 1} if the server keeps to the protocol. "
+            "Clients learn only what the server publishes.",
             f"{n_knowing} of {n} clients have compared the others' keys with keys that they knew. The other clients "
             "believe the server: if it hands out keys of its own, it can read their answers.",
             "Still visible: who took part and when, and the sizes of messages. All clients but one can compute that "
