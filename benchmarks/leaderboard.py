@@ -3,11 +3,12 @@
 python benchmarks/leaderboard.py FOLDER [--csv leaderboard.csv] [--only NAMES] [--draws 10] [--batteries NAMES]
 
 FOLDER holds the suite (github.com/gagolews/clustering-data-v1). Each result is a line of the CSV as soon as it is
-there; the same command continues, runs what is missing, and writes the tables into the page. ``--only`` runs some
-strategies, ``--largest`` the sets of 100,000 rows, ``--no-page`` leaves the page alone, ``--batteries`` takes others.
+there; the same command continues, runs what is missing, and writes the tables into the page. A figure that the CSV
+lacks stays as it is on the page. ``--only`` runs some strategies, ``--largest`` the sets of 100,000 rows, ``--no-page``
+leaves the page alone, ``--batteries`` takes others.
 
 The rows are spread over four clients. ``max_norm`` is public knowledge here: the power of two above the longest row.
-Genie runs if the package genieclust is installed. private-mixture is not in the tables; see mixtures.py.
+Genie runs if the package genieclust is installed.
 """
 
 from __future__ import annotations
@@ -53,10 +54,11 @@ GROUPS = {
         "fed-speclust-sums",
         "private-kmeans",
         "private-density",
+        "private-mixture",
     ),
 }
 POOLED = GROUPS["all rows in one place"]
-PRIVATE = ("private-kmeans", "private-density", "spp-fgc-sums", "fedsc-sums", "fed-speclust-sums")
+PRIVATE = ("private-kmeans", "private-density", "private-mixture", "spp-fgc-sums", "fedsc-sums", "fed-speclust-sums")
 #: Strategies that also run on sets of more than 10,000 rows.
 FAST = ("k-means", "k-fed", "private-kmeans", "private-density", "spp-fgc-sums")
 
@@ -237,6 +239,29 @@ def tables_of(found: dict[tuple[str, str, str, str, int], dict[str, str]]) -> st
     return "\n".join(text) + "\n"
 
 
+def cells_of(page: str) -> Iterator[tuple[str, dict[tuple[str, str, str], str]]]:
+    """Yield each line with its cells by the line before the table, strategy and column; other lines have no cells."""
+    before, header = "", []
+    for line in page.splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if not line.startswith("|"):
+            before, header, cells = line or before, [], []
+        elif not header:
+            header, cells = cells, []
+        strategy = cells[header.index("strategy")] if cells else ""
+        yield line, {(before, strategy, column): cell for column, cell in zip(header, cells, strict=False)}
+
+
+def completed(tables: str, page: str) -> str:
+    """Return tables with the page's figures where a cell is "–"."""
+    known = {place: cell for _, cells in cells_of(page) for place, cell in cells.items()}
+    lines = []
+    for line, cells in cells_of(tables):
+        found = [known.get(place, cell) if cell == "–" else cell for place, cell in cells.items()]
+        lines.append(f"| {' | '.join(found)} |" if cells else line)
+    return "\n".join(lines) + "\n"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder")
@@ -268,8 +293,8 @@ def main() -> None:
     if given.no_page:
         return
     before, _, rest = PAGE.read_text().partition(MARKS[0])
-    _, _, after = rest.partition(MARKS[1])
-    PAGE.write_text(f"{before}{MARKS[0]}\n{tables_of(read(given.csv))}\n{MARKS[1]}{after}")
+    former, _, after = rest.partition(MARKS[1])
+    PAGE.write_text(f"{before}{MARKS[0]}\n{completed(tables_of(read(given.csv)), former)}\n{MARKS[1]}{after}")
 
 
 if __name__ == "__main__":
