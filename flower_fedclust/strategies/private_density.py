@@ -70,7 +70,7 @@ class PrivateDensity(PrivateKMeans):
     and cuts the cells into clusters: at the most persistent peaks if these stand out, and otherwise by a normalized cut
     of neighboring cells.
 
-    With more than three columns half of the budget pays for private k-means, and the grid lies in the three
+    With more than three columns nearly half of the budget pays for private k-means, and the grid lies in the three
     directions in which rows spread most. If Gaussians at the centers explain the noisy counts, the result is a
     :class:`KMeansModel` of these centers. Otherwise the cells are cut, and clusters of other forms are found as far as
     three directions show them.
