@@ -65,6 +65,9 @@ from flower_fedclust.simulation import noise_seed_of, simulate
 #: The least part of epsilon that a run spends if noise covers everything and all rounds ran.
 SPENT = 0.97
 
+#: Arrays of so many numbers with noise are never equal by chance.
+LONG = 8
+
 #: Numbers drawn of each release, and the p-value of wrong noise. Together they find noise that is half too wide or a
 #: third too narrow. The seeds never change, so the verdict does not change either.
 N_NUMBERS, WRONG_NOISE = 200, 5e-7
@@ -640,16 +643,15 @@ def _is_private(subject: Subject) -> bool:
 
 
 def _noisy_arrays(run: WatchedRun) -> set[bytes]:
-    """Return all arrays with noise that the protocol received, or that clients sent."""
-    found = set()
+    """Return the arrays with noise that the protocol received, or that clients sent; a few numbers repeat by chance."""
+    found: list[Array] = []
     for number in run.rounds:
         replies = run.replies(number)
         if run.strategy.noise != "server":
             replies += [values_of(arrays) for arrays in run.sent(number).values()]
-        found |= {
-            arrays[index].tobytes() for arrays in replies for index, _ in run.noisy(number) if index < len(arrays)
-        }
-    return found
+        found += [arrays[index] for arrays in replies for index, _ in run.noisy(number) if index < len(arrays)]
+    long = {array.tobytes() for array in found if array.size >= LONG}
+    return long or {b"".join(array.tobytes() for array in found)} - {b""}
 
 
 @check
