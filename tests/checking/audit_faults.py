@@ -144,6 +144,8 @@ def cases():
     found["dp-fedc short centers"] = fc.DPFedC(**fedc, n_rounds=2, init=0.05 * np.eye(3, 4))
     public = 0.3 * np.random.default_rng(1).normal(size=(30, 24))
     found["feddp wide"] = fc.FedDPKMeans(n_clusters=4, epsilon=8.0, delta=1e-6, server_data=public)
+    own = {name: getattr(found[LLOYD], name) for name in found[LLOYD].parameter_names()}
+    found |= {f"{LLOYD} {noise}-record": type(found[LLOYD])(**own | {"noise": noise}) for noise in PLACES[1:]}
     found["gathered server"] = checking_toys.Means(2, gathers=True)
     found["gathered clients"] = checking_toys.Means(2, gathers=True, noise="clients")
     found |= {f"unlucky {noise}": checking_toys.Unlucky(2, noise=noise) for noise in PLACES}
