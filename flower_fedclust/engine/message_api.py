@@ -62,7 +62,7 @@ class MessageStrategy(Strategy):
         *args: Any,
         **options: Any,
     ) -> Result:
-        """Run the strategy; further arguments are those of Flower's own ``start``."""
+        """Run the strategy; Flower's own ``start`` explains the further arguments."""
         n_rounds = num_rounds or self.strategy.num_rounds
         return super().start(grid, initial_arrays or ArrayRecord(), n_rounds, *args, **options)
 

@@ -182,7 +182,7 @@ def with_top_eigenvectors(
 def _top_eigenvectors(
     deflated: Floats, product: Callable[[Floats], Floats], n_wanted: int, deflation: float, rng: np.random.Generator
 ) -> tuple[Floats, Floats]:
-    """Return the top eigenvalues and eigenvectors by rising value, if those of ``deflated`` are taken lower."""
+    """Return the top eigenvalues and eigenvectors in rising order, with the vectors of ``deflated`` taken out."""
     from scipy.sparse.linalg import LinearOperator, eigsh
 
     n_rows = len(deflated)

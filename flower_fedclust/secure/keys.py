@@ -89,7 +89,7 @@ def mask(key: bytes, n_words: int) -> Words:
 
 
 def drawn(key: bytes, marks: Words) -> Words:
-    """Return a number for each row of ``marks``, two words that no other row has: uniform for whom has not the key."""
+    """Return a number for each row of ``marks``, two words that no other row has. Without the key, it looks random."""
     blocks = Cipher(algorithms.AES(key), modes.ECB()).encryptor().update(np.asarray(marks, "<u8").tobytes())
     return np.frombuffer(blocks, dtype="<u8")[::2].astype(np.uint64, copy=False)
 

@@ -228,7 +228,7 @@ class PrivateKMeans(ClippedStrategy):
 
     @property
     def released_sizes(self) -> ReleasedSizes | None:
-        """The sizes in the last Lloyd step; without such a step, only those of small clusters were released."""
+        """The sizes in the last Lloyd step; None without one, as earlier sizes belong to small clusters."""
         return super().released_sizes if self.n_lloyd_rounds else None
 
     # The server half.
