@@ -34,7 +34,7 @@ from flower_fedclust.registry import client_types, strategies
 from flower_fedclust.secure import keys as crypto
 from flower_fedclust.secure.client import Trust
 from flower_fedclust.secure.keys import FEWEST
-from flower_fedclust.site.budget import Budget, spent
+from flower_fedclust.site.budget import Budget, spent, uncovered
 from flower_fedclust.site.kept import (
     REMEMBERED,
     RunFolder,
@@ -330,6 +330,8 @@ class _SiteClient(Client):
             return kept
 
         def charge(judged: dict[str, Any]) -> dict[str, Any]:
+            is_first = not any(entry["arrays"] for entry in own)
+            site.studies.check_open(run, uncovered(judged["arrays"]), is_first=is_first)
             if former is None:
                 of: dict[str, Any] = {"strategy": ",".join(names), "app": site.app_of_server, "data_set": site.data_set}
                 of |= {"answer": name, "asked": asked, "n_asked": size_of_message(config, tensors)}

@@ -15,7 +15,10 @@ from flower_fedclust.outside import parse_json
 from flower_fedclust.privacy.accounting import LONGEST_PLAN, Plan
 from flower_fedclust.privacy.releases import Release
 from flower_fedclust.site.policy import Policy, Refused
-from flower_fedclust.site.studies import digest
+from flower_fedclust.site.studies import EVALUATIONS, ROW_COUNT, digest
+
+#: What the ledger says of arrays without a release that leave as they are.
+UNCOVERED, COUNTED = "nothing", "number of rows, which the guarantee does not hide"
 
 #: Allows for rounding when a sum of budgets is compared with a limit.
 ROUNDING = 1.0 - 1e-9
@@ -61,6 +64,12 @@ def spent(entries: Iterable[Mapping[str, Any]], data_set: str) -> Spent:
         math.fsum(epsilon for epsilon, _, is_claim in runs.values() if is_claim),
         n_evaluations,
     )
+
+
+def uncovered(arrays: Iterable[Mapping[str, Any]]) -> set[str]:
+    """Return what leaves without a release, of the arrays of an entry, as the line of a study names it."""
+    named = {ROW_COUNT for one in arrays if one.get("covered") == COUNTED}
+    return named | {one.get("reveals", EVALUATIONS) for one in arrays if one.get("covered") == UNCOVERED}
 
 
 class Budget:
@@ -125,7 +134,8 @@ class Budget:
 
     def _plan(self, request: Request) -> Plan | None:
         """Return the run's plan, which its first message announced and every other message has to repeat."""
-        announced = next((entry["plan"] for entry in self.run if entry["arrays"]), digest(request.plan))
+        plans = (entry["plan"] for entry in self.run if entry["arrays"] and entry["plan"])
+        announced = next(plans, digest(request.plan))  # answers without noise may come before the plan
         if digest(request.plan) != announced:
             raise Refused("the run announces other noise than in its first round.")
         if not request.plan:
@@ -169,9 +179,9 @@ class Budget:
             return "noise of the server, as it says"
         replaces = plan is not None and any(share.relation == "replace" for share in plan.shares.values())
         if sent.counts_rows and self.policy.row_count and replaces:
-            return "number of rows, which the guarantee does not hide"
+            return COUNTED
         if sent.reveals in self.policy.unprotected:
-            return "nothing"
+            return UNCOVERED
         raise Refused(
             f"'{request.answer.task}' would send {sent.reveals} ({sent.content}) without noise; unprotected in "
             f"the policy does not list '{sent.reveals}'."

@@ -1,6 +1,7 @@
 """Which studies a site takes part in: a person may have to approve each first, and may stop it while it runs.
 
 A study is one run and what it announces: its name, strategies, schema and plan of noise. One run uses an approval.
+What may leave without a release of the plan stands in the line that a person approves, and nothing else leaves so.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import json
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,15 +22,22 @@ from flower_fedclust.engine.disk import replace_private
 from flower_fedclust.format import FORMAT, check_format
 from flower_fedclust.outside import parse_json, parsing, read_json
 from flower_fedclust.privacy.accounting import LONGEST_PLAN, Plan
-from flower_fedclust.site.policy import DAY, Refused, SiteSettings, TooMuch, ago, printable
+from flower_fedclust.site.policy import DAY, Policy, Refused, SiteSettings, TooMuch, ago, printable
 
 State = Literal["waiting", "approved", "running", "stopped"]
 
 #: How many days a study waits for its approval, and an approval for its run.
 DAYS = 7
 
+#: What may leave without a release of a plan, besides the kinds of messages that ``unprotected`` in the policy lists.
+ROW_COUNT, EVALUATIONS = "the number of rows", "evaluations"
+
 #: The remedy if the file cannot be read.
 REMEDY = "restore it from a backup, or move it away: then no study is approved or stopped"
+
+
+#: What a server hears while a study waits.
+WAITS = "waiting for approval of study {}; submit the same run again once the operator of the site has approved it"
 
 
 class Waiting(Refused):
@@ -57,6 +65,9 @@ class Study:
     plan: str = ""  #: Digest of the plan that its rounds announced.
     epsilon: float | None = None  #: Of the plan, as this site computes it.
     noise: str = ""  #: Who adds the noise.
+    open: list[str] = field(default_factory=list)  #: What may leave without a release of the plan.
+    used: list[str] = field(default_factory=list)  #: What has left so.
+    refused: list[str] = field(default_factory=list)  #: What was asked for so, and is not in ``open``.
     state: State = "waiting"
     since: float = 0.0  #: When it came into this state.
 
@@ -74,13 +85,14 @@ class Study:
 
     def __str__(self) -> str:
         """Return the study as one line, however its server has named it."""
-        costs = (
-            "no plan of noise announced"
-            if self.epsilon is None
-            else f"epsilon {self.epsilon:.4g} (noise: {self.noise})"
-        )
+        costs, without = "no plan of noise announced", f"without noise: {', '.join(self.open) or 'nothing'}"
+        if self.epsilon is not None:
+            promised = ", which the sums leave without" if self.noise == "server" else ""
+            costs = f"epsilon {self.epsilon:.4g} (noise: {self.noise}{promised})"
+        else:
+            without += ", and a plan that it announces later waits again"
         named = f"'{printable(self.name)}', {printable(self.strategy) or 'no strategy named'}"
-        return f"{self.id}: {named}, {costs}, {f'schema {self.schema[:12]}' if self.schema else 'no schema'}"
+        return f"{self.id}: {named}, {costs}, {without}; {f'schema {self.schema[:12]}' if self.schema else 'no schema'}"
 
 
 class Studies:
@@ -127,6 +139,11 @@ class Studies:
                     asked.first_plan = digest(plan)
                 study = next((one for one in studies if one.is_open() and _asks(one) == _asks(asked)), None)
                 if study is None:
+                    if not plan:
+                        asked.open = _named(self.settings.policy, None)
+                    # What a run was refused in the middle is in the line of the next run that asks for the same.
+                    former = next((one for one in reversed(studies) if _asks(one) == _asks(asked)), None)
+                    asked.open = _joined(asked.open, () if former is None else former.refused)
                     study = self._added(studies, asked, entries)
                 study.run = asked.run
             if study.state == "stopped":
@@ -165,10 +182,7 @@ class Studies:
                 study.turn("waiting")
             study.plan = digest(plan)
         if study.state == "waiting":
-            raise Waiting(
-                f"waiting for approval of study {study.id}; submit the same run again once the operator of the site "
-                "has approved it"
-            )
+            raise Waiting(WAITS.format(study.id))
         if task != ENROL and study.state == "approved":
             study.turn("running")
 
@@ -179,6 +193,28 @@ class Studies:
         except ValueError as error:
             raise Refused(f"{error}") from None
         study.epsilon, study.noise = self.settings.policy.epsilon_of(found), found.noise
+        study.open = _joined(study.used, _named(self.settings.policy, found))
+
+    def check_open(self, run: str, wanted: Iterable[str], *, is_first: bool) -> None:
+        """Raise Waiting or Refused unless the line of a run's study names what would leave without a release.
+
+        ``is_first`` tells that no array of the run has left yet: then the study waits again, with a line that names it.
+        """
+        if self.settings.policy.approve is None or not (wanted := set(wanted)):
+            return
+        with self._changing() as studies:
+            study = next(one for one in studies if one.run == run)
+            unnamed = wanted.difference(study.open)
+            if not unnamed:
+                study.used = _joined(study.used, wanted)
+                return
+            what = f"the run asks for {', '.join(sorted(unnamed))} without noise, which the approved line does not name"
+            if not is_first:
+                study.refused = _joined(study.refused, unnamed)
+                raise Refused(f"{what}; the line of its next run names it.")
+            study.open = _joined(study.open, unnamed)
+            study.turn("waiting")
+            raise Waiting(f"{WAITS.format(study.id)} ({what}; its line names it now)")
 
     def check_running(self, run: str) -> None:
         """Raise Stopped if the study of a run was stopped, which may happen while an answer is computed."""
@@ -207,6 +243,21 @@ class Studies:
 def digest(text: str) -> str:
     """Return a digest of what a server said; "" of nothing."""
     return hashlib.sha256(text.encode()).hexdigest() if text else ""
+
+
+def _named(policy: Policy, plan: Plan | None) -> list[str]:
+    """Return what the policy lets leave without a release, for a line that is shown.
+
+    With a plan, ``unprotected`` is no part of it: such messages wait until a line names them.
+    """
+    named: list[str] = [] if plan is not None else list(policy.unprotected)
+    if policy.row_count and plan is not None and any(one.relation == "replace" for one in plan.shares.values()):
+        named.append(ROW_COUNT)
+    return [*named, EVALUATIONS] if policy.evaluations else named
+
+
+def _joined(names: Iterable[str], more: Iterable[str]) -> list[str]:
+    return sorted({*names, *more})
 
 
 def _asks(study: Study) -> tuple[str, ...]:

@@ -2,8 +2,24 @@
 
 import stat
 
+import numpy as np
 import pytest
-from hostile import ANNOUNCED, ENROL, SHARES, Server, arrays_of, audit, plan, refused, run, site
+from hostile import (
+    ANNOUNCED,
+    BOTH,
+    ENROL,
+    SHARES,
+    SUM,
+    Server,
+    arrays_of,
+    audit,
+    gaussian,
+    plan,
+    plan_of,
+    refused,
+    run,
+    site,
+)
 from typer.testing import CliRunner
 
 import flower_fedclust as fc
@@ -72,6 +88,88 @@ def test_a_plan_that_nobody_has_seen_waits_again_and_the_next_run_goes_through(o
     again = Server(own, 2)
     again.send([], ENROL)
     arrays_of(again.ask_sum())
+
+
+#: Messages without a release of the plan: without it, or with it and no parts.
+OPEN = {"without a plan": {"releases": (), "plan": None}, "without parts": {"releases": ()}}
+
+
+@pytest.fixture
+def generous(tmp_path):
+    policy = {"unprotected": ["sums"], "evaluations": 3, "epsilon_per_run": 2, "epsilon": 9, "delta": 1e-5}
+    return site(tmp_path, approve="studies", **policy)
+
+
+@pytest.mark.parametrize("how", OPEN)
+def test_an_approval_with_a_plan_lets_nothing_out_without_it_until_the_line_names_it(generous, how):
+    """A study approved as "epsilon 1 (noise: local)" got exact sums, and its line did not say so."""
+    server = Server(generous)
+    study = waits(server.send([], ASKS), generous)
+    assert f"epsilon {study.epsilon:.4g} (noise: local), without noise: evaluations;" in str(study)
+    generous.studies.approve(study.id)
+    server.send([], ASKS)
+    study = waits(server.ask_sum(**OPEN[how]), generous)
+    assert "without noise: evaluations, sums;" in str(study)
+    assert not any(entry["arrays"] for entry in generous.ledger.read())
+    generous.studies.approve(study.id)
+    again = Server(generous, 2)
+    again.send([], ASKS)
+    arrays_of(again.ask_sum())
+    arrays_of(again.ask_sum(**OPEN["without parts"]))
+
+
+def test_what_is_asked_for_in_the_middle_is_refused_and_stands_in_the_line_of_the_next_run(generous):
+    server = Server(generous)
+    generous.studies.approve(waits(server.send([], ASKS), generous).id)
+    server.send([], ASKS)
+    arrays_of(server.ask_sum())
+    for config in OPEN.values():
+        said = refused(server.ask_sum(**config), generous)
+        assert "asks for sums without noise" in said or "other noise" in said
+    arrays_of(server.ask_sum())
+    study = waits(Server(generous, 2).send([], ASKS), generous)
+    assert "without noise: evaluations, sums;" in str(study)
+
+
+def test_a_run_without_a_plan_gets_what_its_line_says_and_a_later_plan_waits(generous):
+    server = Server(generous)
+    study = waits(server.send([], ENROL), generous)
+    said = (
+        "no plan of noise announced, without noise: evaluations, sums, and a plan that it announces later waits again"
+    )
+    assert said in str(study)
+    generous.studies.approve(study.id)
+    for number in (1, 2):
+        server = Server(generous, number)
+        server.send([], ENROL)
+        arrays_of(server.ask(SUM))
+        if number == 1:
+            study = waits(server.ask_sum(), generous)
+            assert f"epsilon {study.epsilon:.4g} (noise: local), without noise: evaluations, sums;" in str(study)
+            generous.studies.approve(study.id)
+    arrays_of(server.ask_sum())
+    assert server.evaluate(np.zeros((2, 3))).num_examples == 60
+
+
+def test_a_policy_that_was_widened_does_not_widen_an_approval(tmp_path):
+    own = site(tmp_path, approve="studies")
+    server = Server(own)
+    study = waits(server.send([], ENROL), own)
+    assert "without noise: nothing," in str(study)
+    own.studies.approve(study.id)
+    server.site = site(tmp_path, approve="studies", unprotected=["sums"])
+    server.send([], ENROL)
+    assert "without noise: sums," in str(waits(server.ask(SUM), server.site))
+
+
+def test_the_line_names_the_number_of_rows_and_a_server_that_adds_the_noise(tmp_path):
+    own = site(tmp_path, approve="studies", row_count=True, relations=BOTH, trusts_server_noise=True)
+    replaced = plan_of([gaussian(9.0, relation="replace")]).to_json()
+    assert "without noise: the number of rows;" in str(waits(Server(own).send([], ENROL | {"plan": replaced}), own))
+    own.studies.stop(own.studies.read()[0].id)
+    by_server = plan(SHARES, noise="server").to_json()
+    study = waits(Server(own, 2).send([], ENROL | {"plan": by_server}), own)
+    assert "(noise: server, which the sums leave without), without noise: nothing;" in str(study)
 
 
 def test_nothing_is_asked_before_the_run_has_enrolled(own):
@@ -143,8 +241,8 @@ def test_the_operators_commands(tmp_path):
         return done.output if done.exit_code == 0 else str(done.exception)
 
     (study,) = own.studies.read()
-    costs = f"epsilon {study.epsilon:.4g} (noise: local)"
-    assert f"waiting    {study.id}: '[red]sepsis', private-kmeans, {costs}, no schema" in said("studies")
+    costs = f"epsilon {study.epsilon:.4g} (noise: local), without noise: nothing"
+    assert f"waiting    {study.id}: '[red]sepsis', private-kmeans, {costs}; no schema" in said("studies")
     assert "0 studies have an id that begins with 'x'" in said("approve", "x")
     assert said("approve", study.id).startswith(f"Approved: {study.id}: '[red]sepsis'")
     assert "only a study that waits" in said("approve", study.id)
