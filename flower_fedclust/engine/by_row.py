@@ -1,8 +1,10 @@
 """Answers by row: pure functions of a batch of rows and of the message, whose results the engine adds up.
 
-Such a function has no access to the client, so what a row adds cannot depend on its index or on other rows. It returns
-terms (:mod:`flower_fedclust.exact.terms`), which clip each row and state the bound that they enforce. A finish is a
-function of one client's own totals and number of rows, for guarantees that cover all rows of a client.
+Such a function has no access to the client. It returns terms (:mod:`flower_fedclust.exact.terms`), which clip each row
+and state the bound that they enforce. What a row adds must follow from that row and the message alone. A function sees
+a whole batch, so nothing here can enforce that, and a bound holds only if it is so. ``check_strategy`` and the audit
+compare answers to rows in another order, in other batches and one by one. A finish is a function of one client's own
+totals and number of rows, for guarantees that cover all rows of a client.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from flower_fedclust.exact.grid import ENTRY_BITS, GridArray
 from flower_fedclust.exact.rows import Frame, Rows
 from flower_fedclust.exact.stacks import NotStackedError, Stack, stacked
 from flower_fedclust.exact.sums import triangle_to_symmetric
-from flower_fedclust.exact.terms import Bound, Term, as_stack, clipped_total, of_one_client
+from flower_fedclust.exact.terms import Bound, Term, added_up, as_stack, clipped_total, of_one_client
 from flower_fedclust.numerics.checks import DataError
 from flower_fedclust.numerics.threads import mapped
 from flower_fedclust.outside import parse_json
@@ -117,7 +119,7 @@ class ByRow(Askable[..., Any]):
         else:
             batches, n_jobs = source.batches(entries), source.n_jobs
         for n_added, terms in mapped(added, batches, n_jobs):
-            totals = tuple(term.plus(before) for term, before in zip(terms, totals, strict=True))
+            totals = tuple(map(added_up, terms, totals))
             n_rows += n_added
         finished = self._finished_alone(question, totals, n_rows)
         self._check_form(finished, sent_of_nothing, n_rows)
@@ -270,7 +272,9 @@ def _rows_of(question: Question, values: Floats) -> Rows:
         inner = question.view
         assert isinstance(inner.asks, View)
         found = inner.asks.function(_rows_of(inner, values), *inner.arrays, **inner.arguments)
-        return found.clipped(found.radius)  # whatever the view has computed
+        if not isinstance(found, Rows):  # whoever makes Rows has them clipped
+            raise TypeError(f"the view '{inner.asks.task}' returns {type(found).__name__}; it must return Rows.")
+        return found
     if question.frame is None:
         return Rows(np.zeros((len(values), 0)), 0, 1.0)
     return question.frame.rows(values)

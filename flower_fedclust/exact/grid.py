@@ -158,7 +158,7 @@ def truncated_to_ball(rows: Floats, origin: Floats, exponent: int, bound: float,
     on_grid = np.empty(rows.shape)
     scale = math.ldexp(1.0, -exponent) if -1022 <= exponent <= 1022 else None
     with np.errstate(over="ignore", invalid="ignore"):
-        for block in blocks(len(rows), rows.shape[1], block_entries=BLOCK_ENTRIES):
+        for block in blocks(len(rows), max(1, rows.shape[1]), block_entries=BLOCK_ENTRIES):
             part = on_grid[block]
             np.subtract(rows[block], origin, out=part)
             if scale is not None:

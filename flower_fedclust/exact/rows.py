@@ -7,8 +7,8 @@ are first moved by a public point, such as the mean of the server's rows, and th
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Any, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,7 +41,8 @@ def _reach_from_zero(points: Floats) -> int:
 class Rows:
     """A batch of rows in the coordinates of a frame, as integers whose norm is at most its radius.
 
-    Every method computes each row of its result from that row and its arguments alone.
+    Whoever makes rows has them clipped to their radius, and nobody changes the integers of rows that were made: terms
+    rest on it. Every method computes each row of its result from that row and its arguments alone.
     """
 
     integers: Floats  #: Float64 that holds integers, of shape (n_rows, n_columns).
@@ -52,12 +53,25 @@ class Rows:
     def __post_init__(self) -> None:
         if self.exponent < unit_exponent(self.radius):
             raise ValueError(f"rows have a radius of more than 2^{BITS} units; take unit_exponent(radius).")
+        given = np.asarray(self.integers, dtype=np.float64)
+        within = ball_in_units(float(self.radius), self.norm, self.exponent)
+        clipped = truncated_to_ball(given, np.zeros(given.shape[1]), 0, *within, self.norm)
+        clipped.flags.writeable = False
+        object.__setattr__(self, "integers", clipped)
 
     def __len__(self) -> int:
         return len(self.integers)
 
     def __getitem__(self, kept: NDArray[np.bool_]) -> Self:
-        return replace(self, integers=self.integers[kept])
+        """Return some of the rows, by a mask: indices could take a row more than once."""
+        if getattr(kept, "dtype", None) != np.bool_ or kept.shape != (len(self),):
+            raise TypeError("rows are chosen by a mask: a NumPy array of True or False for each row.")
+        return self._with(self.integers[kept])
+
+    def _with(self, integers: Floats, exponent: int | None = None, radius: float | None = None) -> Self:
+        """Return rows that are clipped already, to this radius or another."""
+        exponent, radius = self.exponent if exponent is None else exponent, self.radius if radius is None else radius
+        return clipped_already(type(self), integers, exponent, radius, self.norm)
 
     @property
     def values(self) -> Floats:
@@ -93,14 +107,14 @@ class Rows:
         """
         if directions.size == 0:
             return self
-        return replace(self, integers=project_rows(self.integers, directions, self.radius, norm=self.norm))
+        return self._with(project_rows(self.integers, directions, self.radius, norm=self.norm))
 
     def offsets(self, centers: Floats, labels: Labels, bound: float) -> Rows:
         """Return each row less its center, clipped to a Euclidean norm, in a unit that suits the bound."""
         # A difference of integers is exact.
         differences = from_units(self.integers - self.points(centers)[labels], self.exponent)
         integers, exponent = rows_onto_grid(differences, np.zeros(differences.shape[1]), bound)
-        return Rows(integers, exponent, bound)
+        return clipped_already(Rows, integers, exponent, bound)
 
     def with_constant(self, value: float) -> Self:
         """Return the rows with one more column, which holds the same value in every row: so sums count rows, too.
@@ -111,14 +125,25 @@ class Rows:
         exponent = max(self.exponent, unit_exponent(radius))
         coarse = np.trunc(np.ldexp(self.integers, self.exponent - exponent))
         column = np.full((len(self), 1), math.trunc(math.ldexp(value, -exponent)), dtype=np.float64)
-        return replace(self, integers=np.hstack([coarse, column]), exponent=exponent, radius=radius)
+        return self._with(np.hstack([coarse, column]), exponent, radius)
 
     def clipped(self, radius: float) -> Self:
         """Return the rows clipped to a smaller radius, in the same unit."""
         radius = min(radius, self.radius)
         within = ball_in_units(radius, self.norm, self.exponent)
         zeros = np.zeros(self.integers.shape[1])
-        return replace(self, integers=truncated_to_ball(self.integers, zeros, 0, *within, self.norm), radius=radius)
+        return self._with(truncated_to_ball(self.integers, zeros, 0, *within, self.norm), radius=radius)
+
+
+R = TypeVar("R", bound=Rows)
+
+
+def clipped_already(kind: type[R], integers: Floats, exponent: int, radius: float, norm: int = 2) -> R:
+    """Return rows whose integers the caller has clipped to the radius; for modules of this package only."""
+    rows = object.__new__(kind)
+    integers.flags.writeable = False
+    rows.__dict__.update({"integers": integers, "exponent": exponent, "radius": radius, "norm": norm})
+    return rows
 
 
 @dataclass(frozen=True)
@@ -178,7 +203,7 @@ class Frame:
         """Return rows of the data in the frame: translated, moved by region if need be, clipped and truncated."""
         radius, norm = self.radius, self.norm
         if self.anchors is None or self.shifts is None or self.outer_radius is None:
-            return Rows(*rows_onto_grid(values, self.origin, radius, norm=norm), radius, norm)
+            return clipped_already(Rows, *rows_onto_grid(values, self.origin, radius, norm=norm), radius, norm)
         coarse, outer_exponent = rows_onto_grid(values, self.origin, self.outer_radius, norm=norm)
         nearest = nearest_point(coarse, points_onto_grid(self.anchors, outer_exponent))
         # Regions that are moved alike have one origin, around which their rows are put onto a grid that suits the ball.
@@ -187,7 +212,7 @@ class Frame:
         for index, move in enumerate(moves):
             part = moved_by == index
             integers[part], _ = rows_onto_grid(values[part], self.origin - move, radius, norm=norm)
-        return Rows(integers, self.exponent, radius, norm)
+        return clipped_already(Rows, integers, self.exponent, radius, norm)
 
     def enter(self, rows: Floats) -> Floats:
         """Return public rows in the frame's coordinates, as a client with these rows would have them."""

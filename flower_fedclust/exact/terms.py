@@ -1,8 +1,10 @@
 """Terms: the sum over a batch of rows, as integers, with a bound on the contribution of one row.
 
-Each function clips, so its bound holds whatever it is given: an author cannot understate it. The bounds are lemmas of
-docs/lemmas.md, and a bound of an answer by row is written nowhere else. A term of no rows is all zeros and has the same
-unit and the same bound, so the bound of an answer follows from its message alone.
+Each function clips, so no place, weight or vector that an author computes for a row adds more than the bound. The bound
+is one of the row's own contribution. That other rows' contributions do not depend on it is up to the author;
+``check_strategy`` and the audit look for it. The bounds are lemmas of docs/lemmas.md, and a bound of an answer by row
+is written nowhere else. A term of no rows is all zeros and has the same unit and the same bound, so the bound of an
+answer follows from its message alone.
 """
 
 from __future__ import annotations
@@ -83,11 +85,6 @@ class Term:
         shape = self.integers.shape if self.n_clients is None else self.integers.shape[1:]
         return shape, self.exponent, self.bound, self.largest
 
-    def plus(self, other: Term) -> Term:
-        """Return the sum with another term of the same form."""
-        n_rows = self.n_rows + other.n_rows
-        return enforced(self.integers + other.integers, self.exponent, self.bound, self.largest, n_rows)
-
     def reshaped(self, *shape: int) -> Term:
         """Return the same sum in another shape."""
         whole = shape if self.n_clients is None else (self.n_clients, *shape)
@@ -110,6 +107,12 @@ def enforced(integers: Integers, exponent: int, bound: Bound, largest: int, n_ro
     fields = {"integers": integers, "exponent": exponent, "bound": bound, "largest": largest, "n_rows": n_rows}
     term.__dict__.update(fields | {"n_clients": None if stack is None else len(stack)})
     return term
+
+
+def added_up(first: Term, second: Term) -> Term:
+    """Return the sum of two batches' terms, of one form and of different rows; for the engine only."""
+    n_rows = first.n_rows + second.n_rows
+    return enforced(first.integers + second.integers, first.exponent, first.bound, first.largest, n_rows)
 
 
 def as_stack(term: Term) -> Term:
@@ -343,19 +346,28 @@ def _sums_at(numbers: Sequence[Floats], labels: Labels | None, n_places: int) ->
 def joined(first: Term, second: Term, *, times: float) -> Term:
     """Return two terms as one array: the second, times a weight, is one more column of the first.
 
+    A row may add to both, so their bounds are added up.
+
     Parameters
     ----------
     first : Term
         Of shape (n_places, n_columns).
     second : Term
-        Counts, of shape (n_places,).
+        Of shape (n_places,), such as counts.
     times : float
-        A number of units of the first.
+        Finite; how many units of the first are a unit of the second.
     """
+    if not math.isfinite(times):
+        raise ValueError(f"times is {times}; it must be finite.")
     factor = int(math.ldexp(times, -first.exponent))
     integers = np.concatenate([first.integers, second.integers[..., None] * factor], axis=-1)
-    bound = Bound(first.bound.l2 + abs(times), first.bound.l1 + abs(times), first.bound.words)
-    return enforced(integers, first.exponent, bound, max(first.largest, abs(factor)), max(first.n_rows, second.n_rows))
+
+    def both(one: float, other: float) -> float:
+        return one + (abs(times) * math.ldexp(other, -second.exponent) if factor else 0.0)
+
+    bound = Bound(both(first.bound.l2, second.bound.l2), both(first.bound.l1, second.bound.l1), first.bound.words)
+    largest = max(first.largest, abs(factor) * second.largest)
+    return enforced(integers, first.exponent, bound, largest, max(first.n_rows, second.n_rows))
 
 
 #: In :func:`powers` an entry of 1 is 2^20 units.
@@ -403,6 +415,12 @@ def side_by_side(terms: Sequence[Term], *, words: str) -> Term:
 # Terms of clients' own totals, for a guarantee that covers all rows of a client. The first axis stands for clients.
 
 
+def _check_is_finish() -> None:
+    """Refuse these terms in an answer by row: each batch would add one, and the next row may begin a batch."""
+    if current() is None:
+        raise RuntimeError("this term bounds all that a client has; use it in a function marked with finishes.")
+
+
 def clipped_total(values: Floats, bound: float, *, triangle: bool = False, words: str = "") -> Term:
     """Return each client's array, clipped as a whole to a norm (Lemma 3 of docs/lemmas.md).
 
@@ -416,6 +434,7 @@ def clipped_total(values: Floats, bound: float, *, triangle: bool = False, words
     words : str, optional
         Names the clipped array in the report.
     """
+    _check_is_finish()
     flat = values.reshape(len(values), math.prod(values.shape[1:]))
     clipped, exponent = rows_onto_grid(flat, np.zeros(flat.shape[1]), bound)
     integers = clipped.reshape(values.shape).astype(np.int64)
@@ -433,6 +452,7 @@ def clipped_total(values: Floats, bound: float, *, triangle: bool = False, words
 
 def presence(is_there: NDArray[np.bool_]) -> Term:
     """Return at which places each client has a row, as 0 and 1; of shape (n_clients, ...)."""
+    _check_is_finish()
     most = math.sqrt(math.prod(is_there.shape[1:]))
     bound = replace(ONE_COUNT, words="at most 1 at each of the places", of_client=most)
     return enforced(is_there.astype(np.int64), 0, bound, 1)
@@ -440,6 +460,7 @@ def presence(is_there: NDArray[np.bool_]) -> Term:
 
 def one_class(index: NDArray[np.intp], n_classes: int) -> Term:
     """Return the class that each client is in, as a 1 among zeros."""
+    _check_is_finish()
     integers = (np.asarray(index)[:, None] == np.arange(n_classes)).astype(np.int64)
     root = math.sqrt(2.0)
     return enforced(integers, 0, Bound(root, 2.0, "a client is in one class", root, of_client=1.0), 1)

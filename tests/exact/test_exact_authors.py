@@ -1,6 +1,7 @@
 """What an author of answers by row gets wrong is refused, or clipped: it never breaks a bound."""
 
 from dataclasses import FrozenInstanceError, replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -60,8 +61,24 @@ class Wrong(fc.FrameClient):
         return Rows(np.repeat(rows.integers, 3, axis=0), rows.exponent, rows.radius)
 
     @fc.view
+    def nothing_of_ours(rows):
+        return SimpleNamespace(integers=1e6 * rows.integers, exponent=rows.exponent, radius=1e-3, norm=2)
+
+    @fc.view
     def narrower(rows):
         return rows.clipped(rows.radius / longest(rows))
+
+    @fc.by_row(array="a total of each batch, clipped as a client's would be")
+    def batch_clipped(rows):
+        return terms.clipped_total(rows.values.sum(axis=0)[None], 0.5)
+
+    @fc.by_row(there="whether a batch has a row")
+    def batch_is_there(rows):
+        return terms.presence(np.full((1, 1), len(rows) > 0))
+
+    @fc.by_row(there="the class of a batch")
+    def batch_class(rows):
+        return terms.one_class(np.array([min(len(rows), 1)]), 2)
 
 
 def reply_to(question, rows=ROWS):
@@ -97,12 +114,99 @@ def test_a_row_that_is_added_twice_is_refused(name):
         reply_to(getattr(Wrong, name).asked(frame=FRAME))
 
 
+#: Second arrays that a row moves by more than 1.
+SECONDS = {
+    "counts": lambda rows: terms.at(np.zeros(len(rows), dtype=np.intp), 1),
+    "vectors": lambda rows: terms.vectors(rows.values[:, :1], 1e3),
+    "products": terms.products,
+    "weights": lambda rows: terms.weighted(np.ones((len(rows), 1))),
+    "rows": terms.total,
+}
+
+
+@pytest.mark.parametrize("norm", [1, 2])
+@pytest.mark.parametrize("name", SECONDS)
+@pytest.mark.parametrize("times", [-3.0, 0.0, 0.7, 1e-9])
+def test_joined_adds_up_the_bounds_of_what_it_joins(name, times, norm):
+    frame = Frame(np.zeros(2), 4.0, norm=norm)
+    long = 1e9 * np.array([[1.0, 1.0], [1.0, 0.0], [0.0, -1.0]])
+    for row in long:
+        rows = frame.rows(row[None])
+        second = SECONDS[name](rows)
+        first = terms.at(np.zeros(1, dtype=np.intp), second.integers.size, rows)
+        found = terms.joined(first, second, times=times)
+        values = found.array.values
+        assert np.linalg.norm(values) <= found.bound.l2 * (1 + 1e-12)
+        assert np.abs(values).sum() <= found.bound.l1 * (1 + 1e-12)
+        assert np.abs(found.integers).max() <= found.largest
+        assert not np.isnan(found.bound.l1)
+
+
+@pytest.mark.parametrize("times", [np.inf, -np.inf, np.nan])
+def test_joined_needs_a_finite_weight(times):
+    rows = FRAME.rows(ROWS)
+    with pytest.raises(ValueError, match="times is"):
+        terms.joined(terms.at(np.zeros(30, dtype=np.intp), 1, rows), SECONDS["counts"](rows), times=times)
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [np.zeros(30, dtype=np.intp), np.arange(3), slice(0, 3), 0, [True] * 30, np.ones(29, dtype=bool), np.eye(30) > 0],
+    ids=["one row many times", "indices", "a slice", "a number", "a list", "too few", "a matrix"],
+)
+def test_rows_are_chosen_by_a_mask_alone(chosen):
+    rows = FRAME.rows(ROWS)
+    assert len(rows[np.arange(30) % 2 == 0]) == 15
+    with pytest.raises(TypeError, match="rows are chosen by a mask"):
+        rows[chosen]
+
+
+def test_terms_are_added_up_by_the_engine_alone():
+    assert not hasattr(terms.total(FRAME.rows(ROWS)), "plus")
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda rows: Rows(1e6 * rows.integers + 0.5, rows.exponent, rows.radius),
+        lambda rows: replace(rows, radius=1e-3),
+        lambda rows: replace(rows, integers=rows.integers * np.nan),
+        lambda rows: replace(rows, exponent=rows.exponent + 9),
+        lambda rows: replace(rows, norm=1),
+    ],
+    ids=["longer", "another radius", "no numbers", "another unit", "another norm"],
+)
+@pytest.mark.parametrize("make", [terms.total, terms.products, terms.squares])
+def test_rows_that_an_author_makes_are_clipped(made, make):
+    for row in 1e3 * ROWS:
+        term = make(made(FRAME.rows(row[None])))
+        assert np.linalg.norm(term.array.values) <= term.bound.l2
+        assert np.abs(term.array.values).sum() <= term.bound.l1
+
+
+def test_nobody_changes_rows_that_were_made():
+    for rows in (FRAME.rows(ROWS), FRAME.rows(ROWS).clipped(1.0), Rows(np.ones((2, 2)), -20, 1.0)):
+        with pytest.raises(ValueError, match="read-only"):
+            rows.integers[:] = 2.0**40
+
+
+@pytest.mark.parametrize("name", ["batch_clipped", "batch_is_there", "batch_class"])
+def test_a_bound_for_all_that_a_client_has_is_not_one_for_a_batch(name):
+    with pytest.raises(RuntimeError, match="marked with finishes"):
+        reply_to(getattr(Wrong, name).asked(frame=FRAME))
+
+
 def test_what_a_view_makes_longer_is_clipped():
     question = Wrong.total.asked(view=Wrong.longer.asked(frame=FRAME))
     for row in ROWS:
         (reply,) = reply_to(question, row[None])
         assert np.linalg.norm(reply.values) == pytest.approx(4.0, rel=1e-6)
         assert np.linalg.norm(reply.values) <= 4.0
+
+
+def test_a_view_returns_rows_and_nothing_else():
+    with pytest.raises(TypeError, match="'nothing_of_ours' returns SimpleNamespace; it must return Rows"):
+        reply_to(Wrong.total.asked(view=Wrong.nothing_of_ours.asked(frame=FRAME)))
 
 
 @pytest.mark.parametrize(("view", "reason"), [("more", "more than one vector"), ("narrower", "depends on the rows")])

@@ -284,6 +284,11 @@ def test_rows_in_a_unit_too_fine_for_their_radius_are_refused():
 
 @pytest.mark.parametrize("bound", [1e-3, 1.0, 1e9])
 def test_totals_of_a_client_are_clipped_as_a_whole(bound):
+    with stacked(Stack([5])):
+        check_clipped_totals(bound)
+
+
+def check_clipped_totals(bound):
     for values in (RNG.normal(size=(3, 4)) * 1e6, np.full((3, 4), FAR), np.full((3, 4), np.nan), np.zeros((3, 4))):
         term = terms.clipped_total(values[None], bound)
         assert norms(term.integers, term)[1] <= Fraction(bound) ** 2
@@ -295,10 +300,12 @@ def test_totals_of_a_client_are_clipped_as_a_whole(bound):
 
 
 def test_presence_and_class_of_a_client():
-    there = terms.presence(np.array([[True, False, True]]))
+    with stacked(Stack([5])):
+        there = terms.presence(np.array([[True, False, True]]))
     assert there.integers.tolist() == [[1, 0, 1]]
     assert there.bound.of_client == math.sqrt(3.0)
-    classes = terms.one_class(np.array([2, 0]), 4)
+    with stacked(Stack([5, 5])):
+        classes = terms.one_class(np.array([2, 0]), 4)
     assert classes.integers.tolist() == [[0, 0, 1, 0], [1, 0, 0, 0]]
     l1, _ = norms(classes.integers[0] - classes.integers[1], classes)
     assert (classes.bound.of_client, classes.bound.l1) == (1.0, float(l1))

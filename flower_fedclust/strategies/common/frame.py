@@ -21,7 +21,7 @@ from flower_fedclust.exact.exponents import (
     table_exponent,
 )
 from flower_fedclust.exact.grid import GridArray
-from flower_fedclust.exact.rows import Frame, Rows
+from flower_fedclust.exact.rows import Frame, Rows, clipped_already
 from flower_fedclust.exact.sums import cluster_sums
 from flower_fedclust.exact.terms import ONE_COUNT, Bound
 from flower_fedclust.numerics.checks import DataError
@@ -47,7 +47,7 @@ class RowsInFrame(Rows):
 def enter(rows: Floats, *frame: Floats) -> RowsInFrame:
     """Return rows in the coordinates of a frame, from the arrays of :class:`~flower_fedclust.exact.rows.Frame`."""
     entered = Frame.of_arrays(*frame).rows(rows)
-    return RowsInFrame(entered.integers, entered.exponent, entered.radius, entered.norm)
+    return clipped_already(RowsInFrame, entered.integers, entered.exponent, entered.radius, entered.norm)
 
 
 def _entries_moved(n_columns: int, exponent: int) -> Bound:
