@@ -14,6 +14,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from flower_fedclust.data.frames import as_frame, check_same_order, in_order, take
+from flower_fedclust.data.identities import identities
 from flower_fedclust.engine import ProtocolStrategy
 from flower_fedclust.engine.parameters import check_is_strategy
 from flower_fedclust.models import TableModel
@@ -123,7 +124,7 @@ class FederatedClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]
             raise ValueError(f"groups has shape {owners.shape} for {len(rows)} rows; give one group for each row.")
         if (missing := pd.isna(owners)).any():
             raise ValueError(f"groups: row {missing.argmax()} has none; give every row one.")
-        names, codes = np.unique(owners, return_inverse=True)
+        names, codes = np.unique(identities(groups, "groups"), return_inverse=True)
         strategy = clone(self.strategy)
         if len(names) == 1 and strategy.min_clients is None:
             strategy.min_clients = 1

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from flower_fedclust.data.batches import ArrowPart, Batches, ParquetPart, Part
 from flower_fedclust.data.federation import ROW, FederatedRows, Table
 from flower_fedclust.data.frames import as_frame, as_list, check_same_names, check_unique, is_unnamed, number_rows
+from flower_fedclust.data.identities import identities
 from flower_fedclust.names import look_up
 from flower_fedclust.numerics.checks import DataError, MissingFileError
 from flower_fedclust.outside import check_size, machine_memory, read_array, reading
@@ -752,10 +753,4 @@ def _names_of_rows(frame: Any, column: str, file: str, kind: str) -> NDArray[Any
     missing = values.isna().to_numpy()
     if missing.any():
         raise DataError(f"{file}: row {missing.argmax()}, column '{column}' is missing; give every row its {kind}.")
-    array: NDArray[Any] = values.to_numpy()
-    if array.dtype.kind == "f" and np.array_equal(array, np.trunc(array)):
-        # A .npy file has one type for all its columns; class 3.0 is class 3.
-        return array.astype(np.int64)
-    if array.dtype.kind not in "fiub":
-        return np.asarray([str(value) for value in array])
-    return array
+    return identities(values, f"{file}: column '{column}'")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import warnings
 from collections import deque
 from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
@@ -25,6 +26,7 @@ from flower_fedclust.data.frames import (
     number_rows,
     select,
 )
+from flower_fedclust.data.identities import identities
 from flower_fedclust.exact.grid import MOST_ROWS
 from flower_fedclust.models import Clustered, Model, TableModel
 from flower_fedclust.numerics.checks import DataError, checked_rows, out_of_scale
@@ -313,21 +315,6 @@ class ClientData:
         """Row ids, or row numbers if there are none."""
         return np.arange(self.n_rows) if self.row_ids is None else self.row_ids
 
-    def marks(self) -> NDArray[np.uint64]:
-        """Return for each row a hash of its id, or else of its values, and how many rows before it have the same."""
-        from pandas import DataFrame, api, util  # slow to import
-
-        def hashed(table: Any) -> NDArray[np.uint64]:
-            kinds = {name: float if api.types.is_numeric_dtype(kind) else str for name, kind in table.dtypes.items()}
-            return np.asarray(util.hash_pandas_object(table.astype(kinds), index=False), dtype=np.uint64)
-
-        own = None if self.row_ids is None else DataFrame({"id": self.row_ids})
-        found = np.concatenate([hashed(one.table) for one in self.batches()] if own is None else [hashed(own)])
-        order = np.argsort(found, kind="stable")
-        before = np.empty_like(found)
-        before[order] = np.arange(len(found)) - np.searchsorted(found[order], found[order])
-        return np.column_stack([found, before])
-
     def like(self, other: ClientData) -> ClientData:
         """Return the data with its columns in the order of another client's columns, if they have names."""
         if (other.columns is None) != (self.columns is None):
@@ -414,10 +401,10 @@ def _hashes_of(column: Any) -> NDArray[np.uint64]:
 
 
 def _checked_ids(ids: ArrayLike, n_rows: int, owner: str) -> NDArray[Any]:
-    array = np.asarray(ids)
-    if array.shape != (n_rows,):
-        raise DataError(f"{owner}: {array.size} ids for {n_rows} rows; give one id per row.")
-    return array
+    shape = np.shape(ids)
+    if shape != (n_rows,):
+        raise DataError(f"{owner}: {math.prod(shape)} ids for {n_rows} rows; give one id per row.")
+    return identities(ids, f"{owner}: the ids")
 
 
 def _checked_labels(labels: ArrayLike, n_rows: int, owner: str) -> NDArray[Any]:
@@ -429,8 +416,7 @@ def _checked_labels(labels: ArrayLike, n_rows: int, owner: str) -> NDArray[Any]:
     missing = _missing(labels, array)
     if missing.any():
         raise DataError(f"{owner}: row {int(missing.argmax())} has no label; give every row one, or none at all.")
-    # Text in a column of a table is an array of Python objects, which cannot be sent or stored like numbers.
-    return array.astype(str) if array.dtype == object else array
+    return identities(labels, f"{owner}: the labels")
 
 
 def _missing(labels: ArrayLike, array: NDArray[Any]) -> NDArray[np.bool_]:

@@ -14,7 +14,6 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from flwr.app import Context, Message
 from flwr.client import Client
@@ -59,6 +58,7 @@ from flower_fedclust.site.policy import (
     printable,
     size_of_message,
 )
+from flower_fedclust.site.sample import sampled
 from flower_fedclust.site.studies import Studies, Study, Waiting, digest
 from flower_fedclust.tables.schema import Schema
 
@@ -130,9 +130,9 @@ class Site:
         """The rows of the site; Refused if there are too few: the site answers nothing then, not even its name."""
         data, fewest, most = self._load(), self.settings.policy.fewest_rows, self.settings.policy.sample
         if most is not None and data.n_rows > most:
-            # A row's number follows from its id or values, and a key that stays here: all runs get the same rows.
+            # The key stays here, so that all runs get the same rows, and nobody else knows which.
             key = crypto.derive(self.identity.private_bytes_raw(), crypto.digest(b"sample"))
-            data = data.chosen(np.sort(np.argpartition(crypto.drawn(key, data.marks()), most)[:most]))
+            data = sampled(data, most, key)
         if data.n_rows < fewest:
             raise Refused(f"{self.data_set} has {data.n_rows} rows; fewest_rows in the policy is {fewest}.")
         return data

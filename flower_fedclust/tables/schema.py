@@ -17,6 +17,7 @@ import tomli_w
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator, with_config
 
+from flower_fedclust.data.identities import text_of as text_of
 from flower_fedclust.names import some
 from flower_fedclust.numerics.checks import DataError, MissingFileError
 from flower_fedclust.outside import parsing, read_toml
@@ -53,15 +54,6 @@ _DATE_FORMATS = {
 
 class MisfitError(Exception):
     """Why a column does not fit its schema: part of a sentence that names rows, and no value."""
-
-
-def text_of(value: object) -> str:
-    """Return the name of a category: 1, 1.0 and "1" are one category; so are True and "true"."""
-    if isinstance(value, (bool, np.bool_)):
-        return "true" if value else "false"
-    if isinstance(value, (float, np.floating)) and value == np.trunc(value):
-        return str(int(value))
-    return str(value)
 
 
 def days_of(bound: float | datetime.date) -> float:

@@ -1,0 +1,75 @@
+"""What names a row, a client or a class: text or integers, and never floats, which merge long codes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flower_fedclust.numerics.checks import DataError
+
+#: Whole numbers up to this one are exact as floats; beyond it two codes may be one float.
+MOST_EXACT = 2**53
+
+#: Longer integers stay text: NumPy joins unsigned and signed ones as floats.
+MOST_INTEGER = 2**63 - 1
+
+#: How integers are written if their text can be told from the number: not 007, +7 or 1e3.
+_INTEGER = r"0|-?[1-9]\d{0,17}"
+_WHOLE = r"(?:0|-?[1-9]\d{0,14})\.0"
+
+
+def identities(values: Any, where: str) -> NDArray[Any]:
+    """Return the names of rows, clients or classes as integers, truth values or text.
+
+    Floats become integers if all are whole, and otherwise text. Text becomes integers if that loses nothing: if all
+    entries are written as integers are, and none as 007.
+
+    Parameters
+    ----------
+    values : array-like of one dimension, without missing entries
+    where : str
+        What they are, for messages.
+
+    Raises
+    ------
+    DataError
+        If they are floats of which one is too large to tell whole numbers apart, or infinite.
+    """
+    import pandas as pd
+
+    # A list of integers of which one exceeds 64 bits would become floats.
+    series = pd.Series(values, dtype=object if isinstance(values, (list, tuple)) else None)
+    kind = series.dtype.kind
+    if series.dtype == object:
+        kind = {"integer": "i", "boolean": "b", "floating": "f"}.get(pd.api.types.infer_dtype(series), "O")
+    if kind == "b":
+        return np.asarray(series, dtype=bool)
+    if kind in "iu" and (len(series) == 0 or (series.min() >= -MOST_INTEGER and series.max() <= MOST_INTEGER)):
+        return np.asarray(series, dtype=np.int64)
+    if kind == "f":
+        floats: NDArray[np.float64] = series.to_numpy(np.float64)
+        if not (np.abs(floats) < MOST_EXACT).all():
+            raise DataError(f"{where}: a number is too large to be told from its neighbors as a float; give text.")
+        if np.array_equal(floats, np.trunc(floats)):
+            return floats.astype(np.int64)
+    texts = series.map(text_of) if series.dtype == object else series.astype(str)
+    return _as_integers(texts)
+
+
+def _as_integers(texts: Any) -> NDArray[Any]:
+    """Return texts as integers if no two texts become one, and otherwise as an array of text."""
+    for pattern in (_INTEGER, _WHOLE) if len(texts) else ():
+        if texts.str.fullmatch(pattern).all():
+            return np.asarray(texts.str.removesuffix(".0").astype(np.int64), dtype=np.int64)
+    return np.asarray(texts, dtype=str)
+
+
+def text_of(value: object) -> str:
+    """Return the name of a category: 1, 1.0 and "1" are one category; so are True and "true"."""
+    if isinstance(value, (bool, np.bool_)):
+        return "true" if value else "false"
+    if isinstance(value, (float, np.floating)) and np.isfinite(value) and value == np.trunc(value):
+        return str(int(value))
+    return str(value)

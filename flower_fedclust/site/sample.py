@@ -1,0 +1,107 @@
+"""A fixed random sample of a site's rows, in whatever order they are."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flower_fedclust.engine.client_data import ClientData
+from flower_fedclust.secure.keys import Words, drawn
+
+#: The words of a missing entry.
+_MISSING = np.array([0, 1], dtype=np.uint64)
+
+
+def sampled(data: ClientData, most: int, key: bytes) -> ClientData:
+    """Return ``most`` of the rows, as a key draws them; without ids, the numbers of the rows are their ids.
+
+    Every row has a place of its own that no other row changes, and the first ``most`` are taken. So a row that is
+    added, removed or replaced changes at most one other row of the sample. The place follows from the row's id; rows
+    with the same id, or all rows if there are no ids, are told apart by their entries. What is left are rows that
+    are equal in everything, and any of them may be taken.
+    """
+    text_keys = (hashlib.blake2b(key, person=b"sample %d" % index, digest_size=8).hexdigest() for index in range(2))
+    hashed = _Hashed(tuple(text_keys))
+    has_ids = data.row_ids is not None
+    first = drawn(key, hashed.exactly(data.row_ids)) if has_ids else _of_rows(data, key, hashed)
+    last = np.partition(first, most - 1)[most - 1]
+    taken, at_the_edge = first < last, np.flatnonzero(first == last)
+    n_more = most - int(taken.sum())
+    if n_more < len(at_the_edge):
+        exact = _of_rows(data, key, hashed, exactly=True)[at_the_edge]
+        at_the_edge = at_the_edge[np.argsort(exact, kind="stable")]
+    taken[at_the_edge[:n_more]] = True
+    return data.chosen(np.flatnonzero(taken))
+
+
+def _of_rows(data: ClientData, key: bytes, hashed: _Hashed, *, exactly: bool = False) -> Words:
+    """Return a number for each row from its entries and, if it has to be exact, its class."""
+    hash_of, found = hashed.exactly if exactly else hashed.alike, []
+    for batch in data.batches():
+        columns = (batch.table.iloc[:, index] for index in range(batch.table.shape[1]))
+        found.append(drawn(key, np.hstack([hash_of(column) for column in columns])))
+    numbers = np.concatenate(found)
+    if data.labels is None or not exactly:
+        return numbers
+    return drawn(key, np.column_stack([numbers, np.zeros_like(numbers), hashed.exactly(data.labels)]))
+
+
+class _Hashed:
+    """Two words for each entry of a column; of a text, a keyed hash."""
+
+    def __init__(self, keys: tuple[str, ...]) -> None:
+        self._keys = keys
+
+    def alike(self, column: Any) -> Words:
+        """Return the same words for the number 1.5 and the text "1.5", so that a file's format changes no sample."""
+        import pandas as pd
+
+        if _is_number(column):
+            return _words_of_floats(column)
+        words = self._words_of_texts(column)
+        numbers = pd.to_numeric(pd.Series(column).astype(str), errors="coerce")
+        is_number = numbers.notna().to_numpy()
+        words[is_number] = _words_of_floats(numbers[is_number])
+        return words
+
+    def exactly(self, column: Any) -> Words:
+        """Return words that only equal entries share, also if they are whole numbers beyond 2^53."""
+        if _is_number(column):
+            words = _words_of_floats(column)
+            if column.dtype.kind in "iu":
+                words[:, 1] = _filled(column, np.uint64 if column.dtype.kind == "u" else np.int64).view(np.uint64)
+            return words
+        return self._words_of_texts(column)
+
+    def _words_of_texts(self, column: Any) -> Words:
+        import pandas as pd
+        from pandas.util import hash_array
+
+        series = pd.Series(column)
+        texts = series.astype(str).to_numpy(dtype=object)
+        words = np.column_stack([hash_array(texts, hash_key=one) for one in self._keys])
+        words[series.isna().to_numpy()] = _MISSING
+        return np.asarray(words, dtype=np.uint64)
+
+
+def _is_number(column: Any) -> bool:
+    from pandas.api import types
+
+    return bool(types.is_numeric_dtype(column.dtype) and not types.is_complex_dtype(column.dtype))
+
+
+def _words_of_floats(column: Any) -> Words:
+    floats = _filled(column, np.float64) + 0.0  # -0.0 is 0.0
+    words = np.column_stack([floats.view(np.uint64), np.zeros(len(floats), dtype=np.uint64)])
+    words[np.isnan(floats)] = _MISSING
+    return words
+
+
+def _filled(column: Any, kind: type[np.number[Any]]) -> NDArray[Any]:
+    import pandas as pd
+
+    gap = np.nan if kind is np.float64 else 0
+    return np.ascontiguousarray(pd.Series(column).to_numpy(dtype=kind, na_value=gap))
