@@ -186,7 +186,8 @@ def compare(
     ] = None,
     strategies: Annotated[str | None, typer.Option(help="Strategies separated by commas, or 'all'.")] = None,
     datasets: Annotated[
-        str | None, typer.Option(help="Data sets, with commas; see 'fedclust datasets'. Or suite:BATTERY[/SET].")
+        str | None,
+        typer.Option(help="Data sets, with commas; see 'fedclust datasets'. Or suite:BATTERY, or suite:BATTERY/SET."),
     ] = None,
     data: RowsFile = None,
     client_column: ClientColumn = None,

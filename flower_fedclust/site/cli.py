@@ -108,7 +108,7 @@ def approve(study: StudyId, site_toml: SiteToml = Path("site.toml")) -> None:
 
 @site_app.command()
 def key(site_toml: SiteToml = Path("site.toml")) -> None:
-    """Print this site's public key for secure sums, which other sites name under [peers] in their site.toml."""
+    """Print this site's public key for secure sums, which other sites name under 'peers' in their site.toml."""
     typer.echo(_site(site_toml).public_key)
 
 

@@ -11,6 +11,7 @@ import sys
 import numpy as np
 import pandas as pd
 import pytest
+import typer.main
 from sklearn.datasets import load_iris
 
 from flower_fedclust import cli
@@ -352,6 +353,28 @@ def test_choose_k_and_plan_take_tables_as_they_come_with_a_schema(capsys, monkey
 
 def test_the_version_is_printed(capsys, monkeypatch):
     assert "flower-fedclust" in fedclust(capsys, monkeypatch, "--version")[1]
+
+
+def every_command(command=None, words=()):
+    """Yield the words that call each command and each group of commands, and what it is."""
+    command = typer.main.get_command(cli.commands.app) if command is None else command
+    yield words, command
+    for name, inner in getattr(command, "commands", {}).items():
+        yield from every_command(inner, (*words, name))
+
+
+COMMANDS = dict(every_command())
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_the_help_of_every_command_says_what_was_written(capsys, monkeypatch, words):
+    """What stands in square brackets is markup to rich: an error, or words that are missing."""
+    monkeypatch.setenv("COLUMNS", "1000")
+    code, out, _ = fedclust(capsys, monkeypatch, *words, "--help")
+    assert code == 0
+    command, shown = COMMANDS[words], " ".join(out.split())
+    for written in (command.help, *(getattr(parameter, "help", None) for parameter in command.params)):
+        assert " ".join((written or "").split()) in shown
 
 
 def test_the_list_fits_into_80_columns(capsys, monkeypatch):
