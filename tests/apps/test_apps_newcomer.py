@@ -41,7 +41,7 @@ def runs_to_its_result(newcomer: Newcomer, folder: Path, *options: str) -> Path:
     return saved
 
 
-@pytest.mark.parametrize(("config", "is_covered"), [("feddp-kmeans", True), ("spp-fgc-plus", False)])
+@pytest.mark.parametrize(("config", "is_covered"), [("feddp-kmeans", True), ("fedsc", False)])
 def test_this_app_runs_from_a_checkout(newcomer, tmp_path, config, is_covered):
     saved = runs_to_its_result(newcomer, checkout(tmp_path), "--run-config", f"strategies/{config}.toml")
     assert saved.name == config

