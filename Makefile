@@ -1,5 +1,6 @@
 # make run    sets up an environment and runs the main job: clusters of a health survey at ten schools, at epsilon 1
-# make test   sets up an environment and runs the tests, two at a time
+# make test   sets up an environment and runs the tests of the package, two at a time
+# make papers runs the tests of the second distribution, in strategies/
 # make check  what the tests cannot hold in four minutes: deployments, the quick tests with other CPUs' kernels,
 #             planted faults, audits of every strategy, growth, and every example, command and notebook of the site
 # make flower tests of sites, apps and the engine, with deployments, on another Flower: make flower FLOWER=1.41
@@ -15,12 +16,12 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export FLWR_TELEMETRY_ENABLED := 0
 export RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO := 0
 
-.PHONY: run test check flower lint docs bench clean
+.PHONY: run test papers check flower lint docs bench clean
 
-$(READY): pyproject.toml
+$(READY): pyproject.toml strategies/pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/pip install --quiet --upgrade pip
-	$(VENV)/bin/pip install --quiet --editable ".[dev]"
+	$(VENV)/bin/pip install --quiet --editable ".[dev]" --editable strategies
 	touch $(READY)
 
 run: $(READY)
@@ -31,7 +32,12 @@ run: $(READY)
 test: $(READY)
 	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -m "not long" --numprocesses 2 --dist worksteal
 
-check: test
+papers: $(READY)
+	FEDCLUST_TESTED=papers OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -m "not long" --numprocesses 2 --dist worksteal \
+	  strategies/tests tests/strategies tests/models tests/engine/test_engine_by_row.py \
+	  tests/engine/test_engine_random_clients.py tests/engine/test_engine_secure.py
+
+check: test papers
 	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -m long
 	for kernel in Haswell Prescott; do \
 	  OPENBLAS_CORETYPE=$$kernel OMP_NUM_THREADS=1 \
@@ -50,7 +56,7 @@ FLOWER ?= 1.41
 FLOWER_VENV := .venv-flower-$(FLOWER)
 flower:
 	$(PYTHON) -m venv $(FLOWER_VENV)
-	$(FLOWER_VENV)/bin/pip install --quiet --editable ".[dev]" "flwr[simulation]==$(FLOWER).*"
+	$(FLOWER_VENV)/bin/pip install --quiet --editable ".[dev]" --editable strategies "flwr[simulation]==$(FLOWER).*"
 	PATH="$(CURDIR)/$(FLOWER_VENV)/bin:$$PATH" OMP_NUM_THREADS=1 $(FLOWER_VENV)/bin/python -m pytest tests/site tests/apps tests/engine
 
 lint: $(READY)

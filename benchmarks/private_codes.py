@@ -13,8 +13,8 @@ from common import header
 
 import flower_fedclust as fc
 from flower_fedclust.data import Table, load_dataset, partition
-from flower_fedclust.networks.vae import codes_of, new_vae
 from flower_fedclust.privacy.accounting import Share, calibrate
+from flower_fedclust_papers.networks.vae import codes_of, new_vae
 
 N_LATENT, N_HIDDEN, N_STEPS, BATCH_SIZE, RATE, N_DRAWS = 10, 128, 120, 250, 1e-3, 3
 OF_TRAINING = {"no training": None, "without noise": np.inf, "100": 100.0, "10": 10.0, "1": 1.0}

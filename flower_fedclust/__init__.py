@@ -91,15 +91,20 @@ _HOME = {name: home for home, names in _NAMES.items() for name in names.split()}
 __all__ = sorted(_HOME)
 
 
-def _strategies() -> dict[str, Any]:
-    from flower_fedclust.registry import strategies
-
-    return {entry.strategy.__name__: entry.strategy for entry in strategies().values()}
-
-
 def _models() -> dict[str, Any]:
     models = import_module("flower_fedclust.models")
     return {name: found for name, found in vars(models).items() if isinstance(found, type)}
+
+
+def _class_of_a_plugin(name: str) -> Any:
+    """Return a model's class of another package."""
+    from flower_fedclust import plugins
+
+    point = plugins.class_points(plugins.MODELS).get(name)
+    if point is not None:
+        return plugins.load(point)
+    advice = plugins.where_to_find(name)
+    raise AttributeError(f"module 'flower_fedclust' has no attribute '{name}'" + (f": {advice}" if advice else ""))
 
 
 def __getattr__(name: str) -> Any:
@@ -110,10 +115,13 @@ def __getattr__(name: str) -> Any:
     elif name in (found := _models()):
         value = found[name]
     elif (value := import_module("flower_fedclust.registry").find_class(name)) is None:
-        raise AttributeError(f"module 'flower_fedclust' has no attribute '{name}'")
+        value = _class_of_a_plugin(name)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*__all__, *_models(), *_strategies()})
+    from flower_fedclust import plugins
+    from flower_fedclust.registry import class_names
+
+    return sorted({*__all__, *_models(), *class_names(), *plugins.class_points(plugins.MODELS)})

@@ -1,7 +1,7 @@
 """The strategies by the names that ``fedclust`` and ``flwr run`` know: ours, and those of other packages.
 
-Other packages list modules or classes under the entry point ``flower_fedclust.strategies``; ``module:Class`` names any
-class. Looking up one strategy imports only its module, because a site has a new process for every message.
+Another package has an entry point for each of its names (see :mod:`flower_fedclust.plugins`); ``module:Class`` names
+any class. Looking up one strategy imports only its module, because a site has a new process for every message.
 """
 
 from __future__ import annotations
@@ -11,13 +11,15 @@ from collections.abc import Iterable
 from dataclasses import replace
 from functools import lru_cache
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
-from types import ModuleType
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any
 
+from flower_fedclust import plugins
 from flower_fedclust.names import look_up
+from flower_fedclust.plugins import PluginError
 
 if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
     from flower_fedclust.engine import Entry, ProtocolClient, ProtocolStrategy
 
 #: The strategies of this package: class -> (module, names in its ``entries``).
@@ -33,20 +35,12 @@ CLASSES = {
     "FedUMAP": ("strategies.maps.maps", "fed-umap"),
     "FedSpeClust": ("strategies.maps.speclust", "fed-speclust"),
     "FedSpeClustSums": ("strategies.maps.speclust", "fed-speclust-sums"),
-    "PEMeans": ("strategies.pe_means", "pe-means"),
     "PrivateDensity": ("strategies.private_density", "private-density"),
     "PrivateKMeans": ("strategies.private_kmeans", "private-kmeans"),
     "PrivateMixture": ("strategies.private_mixture", "private-mixture"),
     "SPPFGCPrivatePrototypes": ("strategies.spp_fgc.spp_fgc", "spp-fgc-private-prototypes"),
     "SPPFGC": ("strategies.spp_fgc.spp_fgc", "spp-fgc", "spp-fgc-printed"),
-    "SPPFGCPlus": ("strategies.spp_fgc.spp_fgc_plus", "spp-fgc-plus"),
     "SPPFGCSums": ("strategies.spp_fgc.spp_fgc_sums", "spp-fgc-sums"),
-    "CentralLSH": ("strategies.baselines.central", "central-lsh"),
-    "CentralDPLloyd": ("strategies.baselines.central", "central-dp-lloyd"),
-    "CentralFastLloyd": ("strategies.baselines.central", "central-fastlloyd"),
-    "CoresetKMedian": ("strategies.baselines.coreset_kmedian", "coreset-k-median"),
-    "DSC": ("strategies.baselines.dsc", "dsc"),
-    "FedSubspaceClustering": ("strategies.baselines.fed_ssc", "fed-ssc"),
     "FederatedKMeans": ("strategies.baselines.federated_kmeans", "federated-kmeans"),
     "PrivateFederatedKMeans": ("strategies.baselines.federated_kmeans", "federated-kmeans-private"),
     "DPLloyd": (
@@ -55,20 +49,13 @@ CLASSES = {
         "dp-lloyd-server-lloyds",
         "dp-lloyd-sphere-packing",
     ),
-    "FFCM": ("strategies.baselines.ffcm", "ffcm"),
-    "PrivateFFCM": ("strategies.baselines.ffcm", "ffcm-private"),
     "KFED": ("strategies.baselines.kfed", "k-fed"),
-    "KMeansParallel": ("strategies.baselines.kmeans_parallel", "k-means-parallel"),
     "PooledKMeans": ("strategies.baselines.pooled", "pooled-kmeans"),
     "PooledSpectral": ("strategies.baselines.pooled", "pooled-spectral"),
-    "PPFCGAN": ("strategies.baselines.ppfc_gan", "ppfc-gan"),
 }
 
 #: What runs and plans use by default: it keeps rows private, and needs no public ones.
 DEFAULT = "private-kmeans"
-
-#: Under which other packages name theirs: ``my-strategy = "my_package.my_module:MyStrategy"``.
-ENTRY_POINT = "flower_fedclust.strategies"
 
 #: The class of each name.
 _CLASS_OF = {name: class_name for class_name, (_, *names) in CLASSES.items() for name in names}
@@ -79,60 +66,87 @@ def _class(name: str) -> type[ProtocolStrategy]:
     return found
 
 
+def _of_class(found: type[ProtocolStrategy]) -> dict[str, Entry]:
+    return {entry.name: replace(entry, strategy=found) for entry in vars(found)["entries"]}
+
+
+def _of_point(point: EntryPoint) -> Entry:
+    """Return the strategy that another package has under this name; a PluginError says why there is none."""
+    from flower_fedclust.engine import ProtocolStrategy
+
+    loaded = plugins.load(point)
+    is_strategy = isinstance(loaded, type) and issubclass(loaded, ProtocolStrategy) and "entries" in vars(loaded)
+    entries = _of_class(loaded) if is_strategy else {}
+    if point.name not in entries:
+        raise PluginError(f"'{point.name}' is {point.value}, which is not a strategy with an entry of that name.")
+    return entries[point.name]
+
+
+def _points() -> dict[str, EntryPoint]:
+    """Return the entry points of other packages; a name that this package has stays with this package."""
+    found = dict(plugins.points(plugins.STRATEGIES))
+    for name in found.keys() & _CLASS_OF.keys():
+        warnings.warn(f"strategy '{name}' of {found.pop(name).value} is left out: the name is taken.", stacklevel=3)
+    return found
+
+
+def names() -> list[str]:
+    """Return the names of all strategies, first this package's, then other packages'; nothing is imported."""
+    return [*_CLASS_OF, *_points()]
+
+
 @lru_cache(maxsize=1)
 def strategies() -> dict[str, Entry]:
     """Return all strategies by name, first this package's, then other packages'."""
-    found = _named(map(_class, CLASSES))
-    for point in entry_points(group=ENTRY_POINT):
-        for name, entry in _named(_of_entry_point(point)).items():
-            if name in found:
-                warnings.warn(f"strategy '{name}' of {point.value} is left out: the name is taken.", stacklevel=2)
-            else:
-                found[name] = entry
+    found: dict[str, Entry] = {}
+    for class_name in CLASSES:
+        found |= _of_class(_class(class_name))
+    for name, point in _points().items():
+        try:
+            found[name] = _of_point(point)
+        except PluginError as error:  # another package's fault must not take ours away
+            warnings.warn(f"a strategy is left out: {error}", stacklevel=2)
     return found
+
+
+def class_names() -> list[str]:
+    """Return the names of the classes of all strategies; nothing is imported."""
+    return [*CLASSES, *plugins.class_points(plugins.STRATEGIES)]
 
 
 def find_class(name: str) -> type[ProtocolStrategy] | None:
     """Return the class with this name, of this package or of one that registers its own; None if there is none."""
     if name in CLASSES:
         return _class(name)
-    return next((entry.strategy for entry in strategies().values() if entry.strategy.__name__ == name), None)
-
-
-def _named(classes: Iterable[type[ProtocolStrategy]]) -> dict[str, Entry]:
-    return {entry.name: replace(entry, strategy=found) for found in classes for entry in vars(found)["entries"]}
-
-
-def _of_entry_point(point: EntryPoint) -> list[type[ProtocolStrategy]]:
-    try:
-        loaded = point.load()
-    except Exception as error:  # another package's fault must not take ours away
-        warnings.warn(f"the strategies of {point.value} are left out: {type(error).__name__}: {error}", stacklevel=3)
-        return []
-    if isinstance(loaded, ModuleType):  # classes that the module imports are left out
-        return [value for value in vars(loaded).values() if _is_named(value) and value.__module__ == loaded.__name__]
-    if not _is_named(loaded):
-        warnings.warn(f"{point.value} is left out: it is not a strategy with entries of its own.", stacklevel=3)
-        return []
-    return [loaded]
-
-
-def _is_named(value: object) -> TypeGuard[type[ProtocolStrategy]]:
-    from flower_fedclust.engine import ProtocolStrategy
-
-    return isinstance(value, type) and issubclass(value, ProtocolStrategy) and "entries" in vars(value)
+    point = plugins.class_points(plugins.STRATEGIES).get(name)
+    return None if point is None else _of_point(point).strategy
 
 
 def find(name: str | type[ProtocolStrategy]) -> Entry:
     """Return a strategy by its name, ``module:Class``, or its class; a ValueError gives the nearest name."""
-    from flower_fedclust.engine import Entry, ProtocolStrategy
+    from flower_fedclust.engine import Entry
 
     if isinstance(name, type):
         return Entry(name.__name__, "", strategy=name)
     if name in _CLASS_OF:
-        return _named([_class(_CLASS_OF[name])])[name]
-    if ":" not in name or name in strategies():
-        return look_up(name, {DEFAULT: strategies()[DEFAULT]} | strategies(), "strategy")
+        return _of_class(_class(_CLASS_OF[name]))[name]
+    others = _points()
+    if name in others:
+        return _of_point(others[name])
+    if ":" in name:
+        return _of_module(name)
+    if (sentence := plugins.where_to_find(name)) is not None:
+        raise ValueError(f"{sentence}.")
+    # The default comes first: among equally near names it is suggested.
+    known = dict.fromkeys([DEFAULT, *names()])
+    look_up(name, known, "strategy")
+    raise AssertionError(name)
+
+
+def _of_module(name: str) -> Entry:
+    """Return the strategy named by ``module:Class``."""
+    from flower_fedclust.engine import Entry, ProtocolStrategy
+
     module, _, class_name = name.partition(":")
     try:
         loaded = getattr(import_module(module), class_name)

@@ -11,6 +11,7 @@ from functools import cache, partial
 import numpy as np
 import pytest
 import typer.main
+from tested import PAPERS
 
 # What is imported and collected stays until the end, and is never looked through for cycles.
 gc.disable()
@@ -69,17 +70,19 @@ def repeatable_noise(request):
 def start_twice(patch):
     """Have k-means begin from two places instead of ten."""
     from flower_fedclust.numerics import initialisation
-    from flower_fedclust.strategies import pe_means, private_kmeans, private_mixture
-    from flower_fedclust.strategies.baselines import coreset_kmedian
+    from flower_fedclust.strategies import private_kmeans, private_mixture
     from flower_fedclust.strategies.common import spectral
     from flower_fedclust.strategies.spp_fgc import spp_fgc
 
     for module in (initialisation, spectral, spp_fgc):
         patch.setattr(module, "N_RESTARTS", 2)
-    for module in (private_kmeans, pe_means):
-        patch.setattr(module, "N_INIT_LAST", 2)
+    patch.setattr(private_kmeans, "N_INIT_LAST", 2)
     patch.setattr(private_mixture, "N_EM_ROUNDS", 5)
-    patch.setattr(coreset_kmedian, "weighted_kmedian", partial(coreset_kmedian.weighted_kmedian, n_restarts=2))
+    if PAPERS:
+        from flower_fedclust_papers import coreset_kmedian, pe_means
+
+        patch.setattr(pe_means, "N_INIT_LAST", 2)
+        patch.setattr(coreset_kmedian, "weighted_kmedian", partial(coreset_kmedian.weighted_kmedian, n_restarts=2))
 
 
 @pytest.fixture

@@ -12,10 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flower_fedclust import registry
+import flower_fedclust as fc
+from flower_fedclust import plugins, registry
 from flower_fedclust.engine import ProtocolClient, ProtocolStrategy
+from flower_fedclust.models import Model
 from flower_fedclust.registry import (
-    ENTRY_POINT,
     accepted_parameters,
     client_types,
     find,
@@ -55,21 +56,26 @@ class NoStrategy:
 @pytest.fixture(autouse=True)
 def afresh():
     """Look strategies up anew, before and after."""
-    strategies.cache_clear()
+
+    def forget():
+        strategies.cache_clear()
+        plugins.points.cache_clear()
+
+    forget()
     yield
-    strategies.cache_clear()
+    forget()
 
 
 @pytest.fixture
 def install(tmp_path, monkeypatch):
     """Return a function that installs a package with strategies and an entry point."""
 
-    def installed(package, *, name="theirs", target=None, text=MODULE):
+    def installed(package, *, name="theirs", target="Theirs", text=MODULE):
         (tmp_path / f"{package}.py").write_text(text.replace("{name}", name))
         info = tmp_path / f"{package}-1.0.dist-info"
         info.mkdir()
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
-        (info / "entry_points.txt").write_text(f"[{ENTRY_POINT}]\nx = {target or package}\n")
+        (info / "entry_points.txt").write_text(f"[{plugins.STRATEGIES}]\n{name} = {package}:{target}\n")
         importlib.invalidate_caches()
 
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -114,12 +120,15 @@ def test_client_halves_are_listed_once_each():
     assert client_types(names) == [find(names[0]).strategy.client_type, find("k-fed").strategy.client_type]
 
 
-@pytest.mark.parametrize("target", ["somebody_a", "somebody_a:Theirs"])
-def test_an_entry_point_names_a_module_or_a_class(install, target):
-    install("somebody_a", target=target)
-    assert strategies()["theirs"].strategy.__module__ == "somebody_a"
+def test_an_entry_point_names_a_class_and_looking_it_up_imports_nothing_else(install):
+    install("somebody_a")
+    install("somebody_f", name="others", text="raise ImportError")
+    assert find("theirs").strategy.__module__ == "somebody_a"
+    assert "somebody_f" not in sys.modules
+    assert {"theirs", "others"} <= set(registry.names())
     assert make_strategy("theirs", n_clusters=3).name == "theirs"
-    assert list(strategies())[-1] == "theirs"
+    with pytest.raises(ValueError, match="'others' is somebody_f:Theirs, which fails: ImportError"):
+        find("others")
 
 
 def test_ours_stay_where_another_package_has_a_name_of_ours(install):
@@ -136,8 +145,8 @@ def test_a_package_that_does_not_import_takes_nothing_of_ours_away(install):
 
 
 def test_an_entry_point_that_names_something_else_is_left_out_with_a_warning(install):
-    install("somebody_e", target="somebody_e:NoStrategy")
-    with pytest.warns(UserWarning, match="somebody_e:NoStrategy"):
+    install("somebody_e", target="NoStrategy")
+    with pytest.warns(UserWarning, match="somebody_e:NoStrategy, which is not a strategy with an entry of that name"):
         assert "feddp-kmeans" in strategies()
 
 
@@ -168,8 +177,6 @@ def test_what_is_no_strategy_is_refused_with_the_reason(name, why):
 
 
 def test_every_public_name_can_be_imported():
-    import flower_fedclust as fc
-
     for name in (*fc.__all__, *dir(fc)):
         assert getattr(fc, name).__doc__
     assert {entry.strategy.__name__ for entry in strategies().values()} <= set(dir(fc))
@@ -194,10 +201,10 @@ def test_who_asks_for_one_strategy_imports_that_one_and_nothing_heavy():
         "with one_thread(): print(found.__name__)\n"
         f"print([name for name in {heavy} if name in sys.modules])\n"
         "print({m.split('.')[2] for m in sys.modules if '.strategies.' in m} - {'common'})\n"
-        "print(sys.modules['flower_fedclust'].PEMeans.__name__, any('kfed' in name for name in sys.modules))"
+        "print(sys.modules['flower_fedclust'].KFED.__name__, any('fedsc' in name for name in sys.modules))"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout.split("\n")[:4] == ["PrivateKMeansClient", "[]", "{'private_kmeans'}", "PEMeans False"]
+    assert found.stdout.split("\n")[:4] == ["PrivateKMeansClient", "[]", "{'private_kmeans'}", "KFED False"]
 
 
 def test_the_table_has_every_class_with_names_and_all_its_names():
@@ -212,3 +219,12 @@ def test_the_table_has_every_class_with_names_and_all_its_names():
 
 def test_a_strategy_that_is_asked_for_alone_is_the_one_among_all():
     assert {name: find(name) for name in strategies()} == strategies()
+
+
+def test_a_name_of_the_second_distribution_says_what_to_install():
+    with pytest.raises(ValueError, match="'pe-means' is in the package flower-fedclust-papers, which is not installed"):
+        find("pe-means")
+    with pytest.raises(ValueError, match="'encoded' is in the package flower-fedclust-papers"):
+        Model.named("encoded")
+    with pytest.raises(AttributeError, match="'PEMeans' is in the package flower-fedclust-papers"):
+        _ = fc.PEMeans

@@ -21,6 +21,7 @@ from flower_fedclust.engine.client_data import ClientData as ClientData
 from flower_fedclust.engine.journal import Journal as Journal
 from flower_fedclust.engine.message_api import MessageStrategy as MessageStrategy
 from flower_fedclust.engine.parameters import parameter as parameter
+from flower_fedclust.engine.replies import usable as usable
 from flower_fedclust.engine.rounds import Failure as Failure
 from flower_fedclust.engine.rounds import Gather as Gather
 from flower_fedclust.engine.rounds import Outcome as Outcome

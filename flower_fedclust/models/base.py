@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from flower_fedclust import plugins
 from flower_fedclust.data.frames import as_frame, in_order, number_rows
 from flower_fedclust.format import read_stamped, stamp
 from flower_fedclust.names import look_up
@@ -67,6 +68,12 @@ class Model(ABC):
     @staticmethod
     def named(name: str) -> type[Model]:
         """Return the class with this name; raise a ValueError that suggests the nearest if there is none."""
+        if name not in Model._by_name:
+            others = plugins.points(plugins.MODELS)
+            if name in others:
+                plugins.load(others[name])  # a subclass enters itself when it is defined
+            elif (sentence := plugins.where_to_find(name)) is not None:
+                raise ValueError(f"{sentence}.")
         return look_up(name, Model._by_name, "model")
 
     @property

@@ -1,8 +1,11 @@
-"""What somebody can do with a message that no mechanism covers; reproduce/attacks.py carries the attacks out."""
+"""What somebody can do with a message that no mechanism covers.
+
+The attacks themselves are in strategies/reproduce/attacks.py, in the second distribution of the repository.
+"""
 
 from __future__ import annotations
 
-#: Kind of message, a word in its content, the function in reproduce/attacks.py that attacks it, what the attack does.
+#: Kind of message, a word in its content, the function of reproduce.attacks that attacks it, and what the attack does.
 _GALLERY: tuple[tuple[str, str, str, str], ...] = (
     ("codes", "kernel values", "rows_from_kernel", "compute every row"),
     ("codes", "distances", "rows_from_distances", "compute every row"),

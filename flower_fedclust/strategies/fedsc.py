@@ -236,7 +236,7 @@ class FedSC(DictionaryStrategy, CodesStrategy):
     the server reconstructs the similarity of any two rows, keeps the largest similarities of each row, clusters this
     graph, and sends each client the clusters of its rows.
 
-    Anybody with the dictionary and a row's code can compute the row (reproduce/attacks.py does it): without
+    Anybody with the dictionary and a row's code can compute the row (strategies/reproduce/attacks.py does it): without
     ``perturb``, nothing is hidden from the server. :class:`FedSCSums` sends no codes.
 
     Parameters

@@ -91,28 +91,13 @@ def test_a_client_that_multiplies_its_rows_as_well_is_a_doubt(name, data):
     assert doubt.numbers["part"] > 0.99
 
 
-def test_a_client_that_overstates_its_costs_does_not_keep_all_from_drawing(data):
-    def attack(task, res):
-        return with_arrays(res, lambda array: array * 30) if task == "candidate_cost" else res
-
-    assert score(run("k-means-parallel", data, attack, n_sampling_rounds=1), data) > 0.5
-
-
-def test_a_client_that_sends_rows_beyond_all_is_left_out_by_name(data):
-    def attack(task, res):
-        return times_10_000(task, res) if task == "far_rows" else res
-
-    strategy = run("k-means-parallel", data, attack)
-    assert {(failure.task, failure.client) for failure in strategy.failures} == {("far_rows", BAD)}
-
-
 @pytest.mark.parametrize("n_rows", [2**39, 2**60])
 def test_what_most_clients_say_of_their_number_makes_no_array_that_fills_the_memory(n_rows, data):
     def attack(task, res):
         return with_arrays(res, lambda array: np.full_like(array, n_rows)) if task == "row_count" else res
 
     names = list(data)[:4]
-    strategy = run("pe-means", data, attack, *names, max_norm=6.0, n_rounds=1, noise="clients", min_clients=2)
+    strategy = run("private-kmeans", data, attack, *names, max_norm=6.0, n_rounds=1, noise="clients", min_clients=2)
     if n_rows > 2**40:
         assert {failure.client for failure in strategy.failures} == set(names)
     assert strategy.is_finished

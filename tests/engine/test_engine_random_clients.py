@@ -14,11 +14,11 @@ from sklearn.base import clone
 sys.path.insert(0, str(Path(__file__).parents[1] / "strategies"))
 
 import test_strategies_every as every
+from tested import entries
 
 from flower_fedclust.engine import ClientData, ProtocolError
 from flower_fedclust.numerics.checks import DataError
 from flower_fedclust.privacy.report import PrivacyReport
-from flower_fedclust.registry import strategies
 
 BAD = "c3"
 
@@ -27,7 +27,7 @@ BAD = "c3"
 def one_of_each_client():
     """Return a short strategy for each type of client, by name."""
     found = {}
-    for name, entry in strategies().items():
+    for name, entry in entries().items():
         if entry.strategy.client_type not in {type(one).client_type for one in found.values()}:
             found[name] = entry.strategy(**entry.fixed, **every.options_of(entry))
             with suppress(ValueError):

@@ -176,7 +176,7 @@ def test_an_evaluation_that_no_rows_can_give_is_left_out(clients, loss, n_rows, 
     assert [(failure.task, failure.client) for failure in toy.failures] == [("evaluate", "1")]
 
 
-@pytest.mark.parametrize("strategy", ["federated-kmeans", "pe-means", "dp-fedc"])
+@pytest.mark.parametrize("strategy", ["federated-kmeans", "private-kmeans", "dp-fedc"])
 @pytest.mark.parametrize("fault", ["half of the rows", "1.7e308", "a million times too large", "columns that are none"])
 def test_one_bad_client_is_survived_or_ends_the_run_by_name(strategy, fault):
     assert bad_client.ending_of(strategy, fault)[0] in ("survived", "ended")

@@ -9,6 +9,7 @@ import pytest
 from engine_toys import Toy, ToyClient, drive, manager_of, paid, proxies_of, serve, toy_answers
 from flwr.common import ndarrays_to_parameters, parameters_to_ndarrays
 from flwr.server import Server
+from tested import entries
 
 import flower_fedclust as fc
 from flower_fedclust.engine import Gather, ProtocolError, Sum, secure_run
@@ -16,7 +17,7 @@ from flower_fedclust.engine.secure_run import SecureRun
 from flower_fedclust.exact.grid import GridArray
 from flower_fedclust.inputs import make_strategies, needs_server_rows
 from flower_fedclust.privacy.noise import SeededNoise, add_noise
-from flower_fedclust.registry import find, strategies
+from flower_fedclust.registry import find
 from flower_fedclust.secure import SecureServer
 from flower_fedclust.secure.keys import noise_colluders, threshold
 from flower_fedclust.tables.schema import Column, Schema
@@ -96,7 +97,7 @@ def quick_sums():
     """Strategies that take only sums, and do so quickly."""
     slow = {"fed-umap-sums", "fed-tsne-sums", "spp-fgc-plus", "fed-speclust-sums"}
     some_replies = {"fed-tsne", "fed-umap", "fed-speclust", "fedsc", "fedsc-perturbed-data", "ffcm", "k-means-parallel"}
-    return sorted(set(strategies()) - set(NEEDS_REPLIES) - some_replies - slow)
+    return sorted(set(entries()) - set(NEEDS_REPLIES) - some_replies - slow)
 
 
 def of_registry(name, **parameters):
@@ -128,7 +129,7 @@ def test_maps_of_sums_have_the_plain_result(name, few_restarts, quick_maps):
         np.testing.assert_array_equal(before, after)
 
 
-@pytest.mark.parametrize("name", sorted(NEEDS_REPLIES))
+@pytest.mark.parametrize("name", sorted(NEEDS_REPLIES.keys() & entries()))
 def test_a_strategy_that_needs_single_replies_is_refused_and_the_round_named(name, monkeypatch):
     clients = [np.random.default_rng(index).normal(size=(15, 3)) for index in range(4)]
     monkeypatch.setattr(SecureRun, "ask_to_enrol", None)  # nobody is asked for anything

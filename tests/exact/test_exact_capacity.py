@@ -7,14 +7,12 @@ import flower_fedclust as fc
 from flower_fedclust.engine import client_data
 from flower_fedclust.exact.exponents import entry_sums
 from flower_fedclust.exact.factorisation import clipped_center_gradient
-from flower_fedclust.exact.fuzzy import fuzzy_sums, more_bits_for
 from flower_fedclust.exact.grid import BITS, ENTRY_BITS, MOST_ROWS
 from flower_fedclust.exact.kernel_sums import weighted_sums
 from flower_fedclust.exact.kernels import attraction, dictionary_gradient, factor_sum, normalized_moment
 from flower_fedclust.exact.rows import Rows
-from flower_fedclust.exact.sums import cluster_sums, second_moment, square_sums, squared_distances
+from flower_fedclust.exact.sums import cluster_sums, second_moment, square_sums
 from flower_fedclust.exact.terms import powers
-from flower_fedclust.strategies.baselines.kmeans_parallel import COST_EXPONENT
 from flower_fedclust.strategies.common.frame import RowsInFrame
 
 EDGE, ZERO, ONE = np.array([[2.0**BITS]]), np.zeros((1, 1)), np.ones((1, 1))
@@ -33,7 +31,6 @@ SUMS = {
     "entries": lambda n: entry_sums(many(ONE, n), 0),
     "weighted rows": lambda n: weighted_sums(many(EDGE, n), np.ones((n, 1)))[0],
     "weights": lambda n: weighted_sums(many(EDGE, n), np.ones((n, 1)))[1],
-    "fuzzy weights": lambda n: fuzzy_sums(many(EDGE, n), EDGE, 2.0, more_bits=more_bits_for(MOST_ROWS))[0],
     "attraction": lambda n: attraction(Rows(many(EDGE, n), -BITS, 1.0), -ONE, 1e-300).integers,
     "factors": lambda n: factor_sum(Rows(many(ZERO, n), -BITS, 1.0), ZERO, 1.0, ONE).integers,
     "moment": lambda n: (
@@ -43,7 +40,6 @@ SUMS = {
         dictionary_gradient(Rows(many(EDGE / 4, n), -BITS, 1.0), ZERO, 0.5, 1e6 * ONE, 1e3, 2.0**-20).integers
     ),
     "gradient of centers": lambda n: clipped_center_gradient(many(EDGE, n), many(EDGE, n), -EDGE, -BITS, 0.25)[0],
-    "costs": lambda n: (squared_distances(many(EDGE, n), -EDGE) * 2.0**-COST_EXPONENT).sum(axis=0).astype(np.int64),
     "powers": lambda n: powers(np.ones(n)).integers,
 }
 

@@ -10,7 +10,6 @@ import flower_fedclust as fc
 from flower_fedclust.engine import ClientData
 from flower_fedclust.engine.inline import run_inline
 from flower_fedclust.harness.run import doubt_lines
-from flower_fedclust.inputs import make_strategies
 from flower_fedclust.results.doubts import collapse_of, doubts_about_labels, doubts_over_runs
 from flower_fedclust.results.result import result_of
 
@@ -37,13 +36,6 @@ def test_the_run_that_accuracy_praises_is_called_what_it_is(collapsed, tmp_path)
     assert "All rows in one cluster".lower() in doubt_lines(collapsed)
     saved = json.loads((collapsed.save(tmp_path / "run") / "metrics.json").read_text())
     assert [one["code"] for one in saved["doubts"]] == codes(collapsed)
-
-
-@pytest.mark.parametrize("name", ["ffcm-private", "k-means-parallel", "coreset-k-median"])
-def test_every_strategy_that_collapses_there_says_so(name):
-    (strategy,) = make_strategies([name], {"n_clusters": 6, "epsilon": 1.0, "max_norm": 60.0}, None)
-    result = fc.simulate(strategy, CLIENTS, seed=0)
-    assert codes(result)[0] in ("one-cluster", "no-better-than-one")
 
 
 def test_a_run_that_found_the_groups_leaves_no_doubt():

@@ -30,6 +30,7 @@ from unittest.mock import patch
 import hostile
 import numpy as np
 from flwr.common import Parameters
+from tested import entries
 
 from flower_fedclust.engine import ProtocolError
 from flower_fedclust.engine.by_row import ByRow, Finish, read_question
@@ -40,7 +41,7 @@ from flower_fedclust.exact.rows import Frame
 from flower_fedclust.exact.sums import is_off_diagonal
 from flower_fedclust.privacy.accounting import Plan, Share
 from flower_fedclust.privacy.noise import SeededNoise, add_noise
-from flower_fedclust.registry import find, make_strategy, strategies
+from flower_fedclust.registry import find, make_strategy
 from flower_fedclust.strategies.common.tables import with_schema
 from flower_fedclust.tables.schema import Schema
 
@@ -454,7 +455,7 @@ def attack(strategy, n_messages, seed=0, a_run=25):
     """Send so many messages to sites that take part in a strategy; return what was found."""
     found, rng = Found(), np.random.default_rng([seed, *strategy.encode()])
     client = find(strategy).strategy.client_type
-    alike = [name for name in strategies() if find(name).strategy.client_type is client]
+    alike = [name for name in entries() if find(name).strategy.client_type is client]
     sources = [(is_table, recorded(name, is_table)) for name in alike for is_table in (False, True)]
     sources = [source for source in sources if len(source[1]) > 1]
     n_sent, disk = 0, patch("flower_fedclust.engine.disk.os.fsync", lambda handle: None)
@@ -495,7 +496,7 @@ def _one_run(pair, heard, n_messages):
 
 def of_each_client():
     """Return a strategy for each client half that there is."""
-    return list({find(name).strategy.client_type: name for name in strategies()}.values())
+    return list({find(name).strategy.client_type: name for name in entries()}.values())
 
 
 def main():

@@ -44,7 +44,6 @@ from flower_fedclust.registry import find
 from flower_fedclust.site.app import Site
 from flower_fedclust.site.budget import Budget, Spent
 from flower_fedclust.site.policy import Policy, SiteSettings
-from flower_fedclust.strategies.baselines.coreset_kmedian import CoresetKMedianClient
 from flower_fedclust.strategies.baselines.pooled import PooledRowsClient
 from flower_fedclust.strategies.common.first_centers import LocalCentersClient
 from flower_fedclust.strategies.common.moments import MomentsClient
@@ -461,9 +460,6 @@ def test_rows_that_are_kept_without_noise_stay(careful):
     server = Server(careful, strategy="fedsc-perturbed-data")
     assert arrays_of(server.ask(KEEP)) == []
     assert "without noise" in refused(server.ask(CODES, rows=NOISY_ROWS), careful)
-    # What a client remembers for itself is no table of rows.
-    other = Server(careful, 2, "coreset-k-median").ask_sum(rows="own medians")
-    assert other.metrics["failure"] in ("refused", "failed")
 
 
 def test_what_was_kept_in_one_run_is_not_there_in_another(tmp_path):
@@ -494,18 +490,6 @@ def test_what_is_said_to_follow_from_rows_with_noise_reads_no_others(tmp_path):
     ):
         assert server.ask(asked, rows=NOISY_ROWS).metrics == FAILED
         assert "takes the client's own rows, and not its noisy rows" in audit(loose)[-1]["reason"]
-
-
-def test_what_was_remembered_of_the_true_rows_is_not_there_for_rows_with_noise(tmp_path):
-    loose = site(tmp_path, **NO_LIMIT, unprotected=["centers", "codes", "sums"])
-    server = Server(loose, strategy="coreset-k-median")
-    cost = CoresetKMedianClient.own_cost.asked(n_clusters=2, random_state=0)
-    arrays_of(server.ask(cost, plan=plan_of([REPLACED]).to_json()))
-    arrays_of(server.ask(KEEP, releases=[REPLACED]))
-    coreset = CoresetKMedianClient.coreset.asked(n_samples=9, cost_per_sample=9.0, random_state=0)
-    assert server.ask(coreset, rows=NOISY_ROWS).metrics == FAILED
-    arrays_of(server.ask(cost, rows=NOISY_ROWS))
-    arrays_of(server.ask(coreset, rows=NOISY_ROWS))
 
 
 # The number of rows.

@@ -77,7 +77,7 @@ def test_no_site_refuses_what_it_was_announced_where_rows_are_prepared(tmp_path,
     check_honest(strategy, own)
 
 
-@pytest.mark.parametrize("made", [fc.DPFedC, fc.PrivateFFCM], ids=lambda made: made.__name__)
+@pytest.mark.parametrize("made", [fc.DPFedC], ids=lambda made: made.__name__)
 def test_no_site_refuses_what_it_was_announced_where_sites_are_drawn(tmp_path, made):
     strategy = made(3, epsilon=50.0, max_norm=1.0, noise="local", n_rounds=6, fraction_fit=0.5, random_state=0)
     for number, n_sites in enumerate((4, 5, 3)):  # of one run the next one takes over nothing

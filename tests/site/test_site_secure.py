@@ -14,13 +14,14 @@ from flwr.app.user_config import UserConfig
 from flwr.server import Server as FlowerServer
 from flwr.server import SimpleClientManager
 from hostile import ENROL, FAILED, NO_LIMIT, SUM, Proxy, Server, arrays_of, audit, plan, refused, run, site
+from tested import entries
 
 import flower_fedclust as fc
 from flower_fedclust.data import read_batches
 from flower_fedclust.engine import ClientData, ProtocolError
 from flower_fedclust.engine.rounds import Askable
 from flower_fedclust.privacy.accounting import Share
-from flower_fedclust.registry import find, strategies
+from flower_fedclust.registry import find
 from flower_fedclust.site.app import Site
 from flower_fedclust.site.budget import Budget, Spent
 from flower_fedclust.site.check import _reasons_of_policy
@@ -274,7 +275,7 @@ def test_where_masks_are_required_nothing_leaves_without_one(careful):
     assert "without a mask" in refused(server.evaluate(np.zeros((2, 3)), np.zeros(3)), careful)
 
 
-@pytest.mark.parametrize("name", sorted(strategies()))
+@pytest.mark.parametrize("name", sorted(entries()))
 def test_no_task_of_any_strategy_leaves_without_a_mask(careful, name):
     kind = find(name).strategy.client_type
     server = Server(careful, strategy=name)

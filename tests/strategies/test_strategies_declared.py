@@ -8,13 +8,14 @@ from functools import lru_cache
 import numpy as np
 import pytest
 from test_strategies_every import PUBLIC, cases
+from tested import PAPERS, entries
 
 import flower_fedclust as fc
 from flower_fedclust.checking import Subject, far_rows, shadow_answers
 from flower_fedclust.engine.rounds import Askable
 from flower_fedclust.exact.grid import GridArray
 from flower_fedclust.exact.sums import is_off_diagonal
-from flower_fedclust.registry import client_types, strategies
+from flower_fedclust.registry import client_types
 
 COLUMNS = {"0": {"kind": "number"}, "1": {"kind": "number", "scale": "rank"}}
 COLUMNS |= {"2": {"kind": "number", "bounds": [-1, 1], "scale": "robust"}, "3": {"kind": "number", "bounds": [-1, 1]}}
@@ -34,19 +35,22 @@ WIDE = np.random.default_rng(5).uniform(-0.2, 0.2, (3, 40, 22))
 MORE = {
     "a margin in a smaller ball": fc.FedDPKMeans(2, epsilon=8.0, server_data=PUBLIC, margin=0.9, reduce_diameter=True),
     "a margin, of clients": fc.FedDPKMeans(2, epsilon=8.0, server_data=PUBLIC, margin=0.9, privacy_unit="client"),
-    "votes in directions": fc.PEMeans(3, epsilon=8.0, max_norm=1.0, n_rounds=1, n_directions=2),
     "as many cells as clusters": fc.SPPFGCSums(3, epsilon=8.0, max_l1_norm=2.0, n_prototypes=3, n_lloyd_rounds=1),
     "more cells than clusters": fc.SPPFGCSums(2, epsilon=1000.0, max_l1_norm=2.0, n_prototypes=8, n_lloyd_rounds=1),
-    "centers that the server merges": fc.PrivateFFCM(2, epsilon=8.0, max_norm=1.0, n_rounds=1, merge="k-means"),
     "many columns": fc.FedTSNESums(2, epsilon=8.0, max_norm=1.0, n_landmarks=6, perplexity=2.0),
 }
+if PAPERS:
+    MORE = {
+        "votes in directions": fc.PEMeans(3, epsilon=8.0, max_norm=1.0, n_rounds=1, n_directions=2),
+        "centers that the server merges": fc.PrivateFFCM(2, epsilon=8.0, max_norm=1.0, n_rounds=1, merge="k-means"),
+    }
 MANY = [np.random.default_rng(seed).uniform(-1, 1, (20 + seed, 4)) for seed in range(30)]
 
 
 @lru_cache
 def all_cases():
     """Return one case for each class and unit, as the place of the noise changes no bound, and those above."""
-    found = {"dp-fedc-theorem-2": cases()["dp-fedc-theorem-2"]} | TABLES | MORE
+    found = dict(MORE) if PAPERS else {"dp-fedc-theorem-2": cases()["dp-fedc-theorem-2"]} | TABLES | MORE
     seen = set()
     for name, made in cases().items():
         kind = (type(made), made.privacy_unit, getattr(made, "perturb", None))
@@ -127,7 +131,7 @@ def test_every_method_that_declares_a_bound_is_among_the_cases():
             seen.add(getattr(run.strategy.client_type, round_.task))
     methods = {
         found
-        for kind in client_types(strategies())
+        for kind in client_types(entries())
         for name in dir(kind)
         if isinstance(found := getattr(kind, name), Askable)
         and getattr(found, "moved", None) is not None

@@ -16,7 +16,6 @@ BAD = [
     (fc.DPFedC, {"init": ROWS[0]}, "init"),
     (fc.DPFedC, {"rho": "paper"} | NOISE, "rho"),
     (fc.FederatedKMeans, {"init": ROWS[:2]}, "init"),
-    (fc.PrivateFFCM, {"merge": "k-means", "noise": "clients", "max_norm": 1.0}, "noise"),
     (fc.FedSC, {"perturb": "data"}, "perturb"),
     (fc.FedSC, {"perturb": "factors"}, "perturb"),
     (fc.FedSC, {"epsilon": 1.0}, "epsilon"),

@@ -15,8 +15,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from flower_fedclust.engine import Entry, Gather, Outcome, Protocol, Sent, answers, parameter
-from flower_fedclust.engine.replies import usable
+from flower_fedclust.engine import Entry, Gather, Outcome, Protocol, Sent, answers, parameter, usable
 from flower_fedclust.engine.rounds import Reply
 from flower_fedclust.exact.grid import GridArray, ball_in_units, truncated_to_ball
 from flower_fedclust.exact.sums import squared_distances
@@ -159,7 +158,7 @@ class FedTSNE(FederatedMap):
     draws the map, and sends each client the places of its own rows. The clusters come from k-means on the map.
 
     Anybody with the landmarks and a row's distances to them can compute the row
-    (reproduce/attacks.py does it). :class:`FedTSNESums` sends sums alone.
+    (strategies/reproduce/attacks.py does it). :class:`FedTSNESums` sends sums alone.
 
     Parameters
     ----------

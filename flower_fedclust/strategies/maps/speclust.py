@@ -13,9 +13,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from flower_fedclust.engine import Entry, Gather, Outcome, Protocol, Sent, answers, parameter
+from flower_fedclust.engine import Entry, Gather, Outcome, Protocol, Sent, answers, parameter, usable
 from flower_fedclust.engine.parts import Part
-from flower_fedclust.engine.replies import usable
 from flower_fedclust.engine.rounds import Reply
 from flower_fedclust.exact.grid import BITS, GridArray
 from flower_fedclust.exact.rows import Frame
@@ -71,7 +70,7 @@ class FedSpeClust(CodedRowsStrategy, LandmarkKernelStrategy, CodesStrategy):
     kernel values of its rows with the landmarks. The server reconstructs all other values (Nystrom) and clusters.
 
     Anybody with the landmarks and a row's kernel values with them can compute the row
-    (reproduce/attacks.py does it). :class:`FedSpeClustSums` sends sums alone.
+    (strategies/reproduce/attacks.py does it). :class:`FedSpeClustSums` sends sums alone.
 
     Parameters
     ----------

@@ -18,7 +18,6 @@ from flower_fedclust.numerics.vectors import clip_rows
 from flower_fedclust.simulation import simulate
 from flower_fedclust.strategies.common.perturbed_rows import NOISY_ROWS
 from flower_fedclust.strategies.fedsc import FedSC, FedSCClient, FedSCSums, FedSCSumsClient
-from reproduce.attacks import relative_errors, rows_from_codes
 
 ALLOWANCE = 1 + 1e-9
 MAX_NORM = 8.0
@@ -310,6 +309,7 @@ def test_sensitivities_of_sums_are_no_larger_than_they_have_to_be(sum_rounds):
 
 @pytest.mark.parametrize("perturb", ["data", "factors"])
 def test_rows_are_not_recovered_from_a_run_with_epsilon(perturb):
+    attacks = pytest.importorskip("reproduce.attacks", reason="the attacks are in flower-fedclust-papers")
     rows = load_dataset("iris").rows
     rows = rows - [6.0, 3.0, 4.0, 1.0]
     clients = np.array_split(rows, 4)
@@ -317,8 +317,10 @@ def test_rows_are_not_recovered_from_a_run_with_epsilon(perturb):
     errors = []
     for task, client, parameters, sent, *_ in messages:
         if task in ("codes", "clipped_codes"):
-            recovered = rows_from_codes(parameters[0], sent[0], bandwidth=result.model.bandwidth_, regularization=0.01)
-            errors.append(relative_errors(recovered, clients[int(client)]))
+            recovered = attacks.rows_from_codes(
+                parameters[0], sent[0], bandwidth=result.model.bandwidth_, regularization=0.01
+            )
+            errors.append(attacks.relative_errors(recovered, clients[int(client)]))
     assert len(errors) == 4
     assert np.median(np.concatenate(errors)) > 1.0
 

@@ -23,7 +23,6 @@ from flower_fedclust.strategies.maps.map_sums import (
     spread_centers,
 )
 from flower_fedclust.strategies.maps.maps import FederatedMapClient, FedTSNE
-from reproduce.attacks import relative_errors, rows_from_distances
 
 ALLOWANCE = 1 + 1e-9
 MAX_NORM = 9.0
@@ -271,8 +270,9 @@ WIDE = {"clients": DIGIT_CLIENTS, "n_landmarks": 100, "n_rounds": 3}
 
 def attacked(log):
     """The errors of all rows, recovered from what the server sent and received."""
+    attacks = pytest.importorskip("reproduce.attacks", reason="the attacks are in flower-fedclust-papers")
     errors = [
-        relative_errors(rows_from_distances(parameters[0], sent[0]), DIGIT_CLIENTS[int(name)])
+        attacks.relative_errors(attacks.rows_from_distances(parameters[0], sent[0]), DIGIT_CLIENTS[int(name)])
         for task, name, parameters, sent, *_ in log
         if task in ("landmark_distances", "clipped_distances")
     ]
@@ -291,9 +291,13 @@ def test_rows_are_recovered_from_what_the_server_receives(options):
 
 @pytest.mark.parametrize("perturb", ["data", "distances"])
 def test_rows_are_not_recovered_from_a_run_with_epsilon_that_covers_them(perturb):
+    attacks = pytest.importorskip("reproduce.attacks", reason="the attacks are in flower-fedclust-papers")
     _, _, log = rounds_of(**WIDE, perturb=perturb, epsilon=5.0, max_norm=4.0)
     assert np.median(attacked(log)) > 1.0
     for task, _, parameters, sent, kept, _ in log:
         if perturb == "data" and task == "landmark_distances":
             # The attack finds the noisy rows, and no more.
-            assert relative_errors(rows_from_distances(parameters[0], sent[0]), kept[NOISY_ROWS]).max() < 1e-6
+            assert (
+                attacks.relative_errors(attacks.rows_from_distances(parameters[0], sent[0]), kept[NOISY_ROWS]).max()
+                < 1e-6
+            )

@@ -17,7 +17,6 @@ from flower_fedclust.strategies.maps.speclust import (
     FedSpeClustSums,
     kernel_values_apart,
 )
-from reproduce.attacks import relative_errors, rows_from_kernel
 
 RNG = np.random.default_rng(4)
 MEANS = 6.0 * np.eye(4)[:3]
@@ -58,11 +57,12 @@ def test_well_separated_clusters_are_found_and_new_rows_placed(strategy_type):
 
 
 def test_server_of_a_plain_run_can_compute_the_rows_and_the_report_says_so():
+    attacks = pytest.importorskip("reproduce.attacks", reason="the attacks are in flower-fedclust-papers")
     rows, Y = CLIENTS[0], RNG.normal(size=(30, 4)) * 3
     client = FedSpeClustClient(ClientData(rows), name="0")
     sent = client.landmark_kernel(Y, bandwidth=4.0, relative_noise=0.0)
-    recovered = rows_from_kernel(Y, sent, gamma=1 / (2 * 4.0**2))
-    assert relative_errors(recovered, rows).max() < 1e-6
+    recovered = attacks.rows_from_kernel(Y, sent, gamma=1 / (2 * 4.0**2))
+    assert attacks.relative_errors(recovered, rows).max() < 1e-6
     report = simulate(FedSpeClust(3, **SMALL), CLIENTS).privacy
     assert any("The server can read the rows" in note for note in report.notes)
     assert "one per row" in {message.detail for message in report.unprotected}

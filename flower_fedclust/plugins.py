@@ -1,0 +1,78 @@
+"""Strategies and models of other packages, found by their entry points.
+
+Each name is an entry point of its own, so that a name loads one module: a site has a new process for every message.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+#: Groups of entry points: ``my-strategy = "my_package.my_module:MyStrategy"``, and the same for a model by its name.
+STRATEGIES, MODELS = "flower_fedclust.strategies", "flower_fedclust.models"
+
+#: The second distribution of this repository, and the strategies and models that it adds: class -> names.
+PAPERS = "flower-fedclust-papers"
+OF_PAPERS: Mapping[str, tuple[str, ...]] = {
+    "CentralDPLloyd": ("central-dp-lloyd",),
+    "CentralFastLloyd": ("central-fastlloyd",),
+    "CentralLSH": ("central-lsh",),
+    "CoresetKMedian": ("coreset-k-median",),
+    "DSC": ("dsc",),
+    "FFCM": ("ffcm",),
+    "FedSubspaceClustering": ("fed-ssc",),
+    "KMeansParallel": ("k-means-parallel",),
+    "PEMeans": ("pe-means",),
+    "PPFCGAN": ("ppfc-gan",),
+    "PrivateFFCM": ("ffcm-private",),
+    "SPPFGCPlus": ("spp-fgc-plus",),
+    "EncodedModel": ("encoded",),
+    "SubspaceModel": ("subspaces",),
+}
+
+
+class PluginError(ValueError):
+    """An entry point cannot be loaded, or does not name what its group asks for."""
+
+
+@cache
+def points(group: str) -> Mapping[str, EntryPoint]:
+    """Return the entry points of a group by name; the first installed package keeps a name that two packages have."""
+    found: dict[str, EntryPoint] = {}
+    for point in entry_points(group=group):
+        if point.name in found:
+            warnings.warn(
+                f"'{point.name}' of {point.value} is left out: {found[point.name].value} has that name.", stacklevel=3
+            )
+        else:
+            found[point.name] = point
+    return found
+
+
+def load(point: EntryPoint) -> Any:
+    """Return what an entry point names; a PluginError says why another package's object cannot be had."""
+    try:
+        return point.load()
+    except Exception as error:
+        raise PluginError(f"'{point.name}' is {point.value}, which fails: {type(error).__name__}: {error}.") from error
+
+
+def class_points(group: str) -> dict[str, EntryPoint]:
+    """Return the entry points of a group by the name of their class; the first of several names stands for it."""
+    found: dict[str, EntryPoint] = {}
+    for point in points(group).values():
+        found.setdefault(point.attr.rpartition(".")[2], point)
+    return found
+
+
+def where_to_find(name: str) -> str | None:
+    """Return a sentence on how to install a strategy, model or class of the second distribution; None for others."""
+    if name not in OF_PAPERS and not any(name in names for names in OF_PAPERS.values()):
+        return None
+    return (
+        f"'{name}' is in the package {PAPERS}, which is not installed; from a copy of the repository: "
+        "pip install ./strategies"
+    )
