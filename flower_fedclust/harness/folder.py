@@ -7,11 +7,13 @@ import json
 import math
 import platform
 import shutil
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from importlib import metadata
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 
 import pandas as pd
@@ -20,6 +22,7 @@ from filelock import FileLock, Timeout
 from flower_fedclust.format import FORMAT, FormatError, check_format
 from flower_fedclust.numerics.checks import DataError
 from flower_fedclust.outside import read_json
+from flower_fedclust.results.files import free_beside
 
 _PACKAGES = ("flwr", "numpy", "scikit-learn", "flower-fedclust")
 _KINDS = (
@@ -82,24 +85,44 @@ class ComparisonFolder:
                 started = datetime.now().astimezone().isoformat(timespec="seconds")
                 content = {"format": FORMAT, **settings, "versions": installed_versions(), "started": started}
                 self.write(_SETTINGS, json.dumps(content | {"runs": [dict(run) for run in runs]}, indent=2).encode())
-            for left in self.trials.glob(f"*{_UNFINISHED}"):
-                shutil.rmtree(left, ignore_errors=True)
+            self._forget_unfinished(runs)
             yield
         finally:
+            self._forget_unfinished(runs)
             lock.release()
+
+    def _forget_unfinished(self, runs: Sequence[Mapping[str, Any]]) -> None:
+        """Remove what runs of this comparison have left that were killed; whoever has the lock is alone."""
+        keys = {run["key"] for run in runs}
+        for left in self.trials.glob(f"*{_UNFINISHED}"):
+            if left.name.rsplit(".", 2)[0] in keys:
+                shutil.rmtree(left, ignore_errors=True)
 
     @contextmanager
     def new_trial(self, key: str) -> Iterator[Path]:
-        """Yield a folder for a trial's files; it is moved to its place when all of them are written."""
-        place, unfinished = self.trials / key, self.trials / f"{key}{_UNFINISHED}"
+        """Yield a folder for a trial's files; it is moved to its place when all of them are written.
+
+        Only the record of a failed attempt is replaced. If the place holds a result, another process was faster, and
+        this one goes beside it. Whatever else is there is moved aside.
+        """
+        unfinished = Path(mkdtemp(prefix=f"{key}.", suffix=_UNFINISHED, dir=self.trials))
         try:
-            shutil.rmtree(unfinished, ignore_errors=True)
-            unfinished.mkdir()
             yield unfinished
-            shutil.rmtree(place, ignore_errors=True)  # left by a failed attempt
-            unfinished.rename(place)
+            self._put(unfinished, self.trials / key)
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)
+
+    def _put(self, unfinished: Path, place: Path) -> None:
+        """Move a trial's folder to its place, or beside it."""
+        status = (self.row(place.name) or {}).get("status")
+        if status == "done":
+            place = free_beside(place)
+            warnings.warn(f"another process has finished this run, too; this result is in {place}.", stacklevel=4)
+        elif status is not None:
+            shutil.rmtree(place, ignore_errors=True)
+        elif place.exists():
+            place.rename(free_beside(place))
+        unfinished.rename(place)
 
     def row(self, key: str) -> dict[str, Any] | None:
         """Return the row of a trial that has ended; None if it has not."""

@@ -487,7 +487,7 @@ def read_comparison(folder: str | Path) -> ComparisonResults:
     planned = settings.get("runs")
     rows = {str(row.get("key")): row for row in (planned if isinstance(planned, list) else []) if isinstance(row, dict)}
     ended = {one.name: json_object(one / "run.json") for one in sorted(path.glob("runs/*/"))}
-    rows |= {key: row for key, row in ended.items() if row}
+    rows |= {key: row for key, row in ended.items() if row.get("key") == key}  # not what lies beside a finished run
     trials = []
     for key, row in rows.items():
         plain = {name: value for name, value in row.items() if not isinstance(value, list | dict)}

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import math
 import os
-import shutil
+import secrets
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -14,7 +15,7 @@ from datetime import datetime
 from importlib.util import find_spec
 from itertools import chain, count
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Self
 
 from flwr.server import ServerConfig
 from flwr.server.compat import start_grid
@@ -24,11 +25,12 @@ from rich.console import Console
 from rich.table import Table as RichTable
 
 from flower_fedclust.engine import ClientData, Journal, MessageStrategy, ProtocolStrategy
-from flower_fedclust.engine.disk import make_private, replace_private
+from flower_fedclust.engine.disk import make_private, open_private, replace_private
 from flower_fedclust.harness.results import bytes_text
 from flower_fedclust.inputs import Strategy, strategy_of
+from flower_fedclust.outside import read_json
 from flower_fedclust.privacy.report import PrivacyReport
-from flower_fedclust.results.files import empty_folder, write_report
+from flower_fedclust.results.files import REPORT_FILES, empty_folder, free_beside, write_report
 from flower_fedclust.results.pictures import groupings_of
 from flower_fedclust.results.result import Result, result_of
 
@@ -36,8 +38,10 @@ from flower_fedclust.results.result import Result, result_of
 RESULTS = Path.home() / "fedclust-results"
 #: How long a round may take by default, in seconds: as long as under Flower's Message API.
 ROUND_TIMEOUT = 3600.0
-#: A file beside a run's journals, which holds the path of its results.
+#: A file beside a run's journals, which says where its results are.
 RESULTS_OF_JOURNAL = "results-are-in"
+#: A file in a run's folder that shows whose it is, and the one that says why a run ended early.
+_MARK, _FAILURE = ".run", "failure.txt"
 
 
 def run_app(
@@ -149,33 +153,94 @@ def run_and_save(
 
     Each result has a folder of its own, with pictures if it is a map, and all metrics are in one file. If a run ends
     early, the privacy report of what had left the clients by then is saved. With a journal, the same call continues an
-    interrupted run and replaces what that had saved. Returns the results, the absolute path of the folder, and the
-    errors of strategies that have no result.
+    interrupted run in the folder that it had. What this run has not written is never removed: if something else is in
+    the folder by then, the results go beside it. Returns the results, the absolute path of the folder, and the errors
+    of strategies that have no result.
     """
-    path = Path(folder or _folder_of_now(Path(parent))).absolute()
-    note = None if journal is None else Path(journal).absolute() / RESULTS_OF_JOURNAL
-    if note is None or not note.exists() or note.read_bytes() != os.fsencode(path):
-        empty_folder(path)
-    _check_writable(path, "results")
-    if note is not None:
-        _check_writable(note.parent, "journal")
-        replace_private(make_private(note.parent) / note.name, os.fsencode(path))
+    out = _Out(Path(folder or _folder_of_now(Path(parent))).absolute(), journal)
     results: list[Result] = []
     failed: dict[str, Exception] = {}
-    for strategy in strategies:
-        kept = None if journal is None else Journal(Path(journal) / strategy.name)
-        if kept is not None:
-            strategy.journal = kept
-        try:
-            with kept or nullcontext():
-                results.append(run(strategy))
-            _save(results, path, labels)
-        except BaseException as error:
-            _save_report(path / strategy.name, error)
-            if not isinstance(error, Exception):
-                raise
-            failed[strategy.name] = error
-    return results, path, failed
+    with out:
+        for strategy in strategies:
+            kept = None if journal is None else Journal(Path(journal) / strategy.name)
+            if kept is not None:
+                strategy.journal = kept
+            try:
+                with kept or nullcontext():
+                    results.append(run(strategy))
+                _save(results, out, labels)
+            except BaseException as error:
+                _save_report(out, strategy.name, error)
+                if not isinstance(error, Exception):
+                    raise
+                failed[strategy.name] = error
+    return results, out.path, failed
+
+
+class _Out:
+    """The folder of a run's results, which nobody else writes.
+
+    It is claimed when there is something to save. If another run has claimed it by then, or somebody has put
+    something there, the results go beside it, under another name, and a warning says so. A journal knows the folder
+    that its run has claimed, by a word that stands in both, so that a run that goes on finds its own folder.
+    """
+
+    def __init__(self, path: Path, journal: str | Path | None) -> None:
+        self.path, self._is_ours = path, False
+        self._note = None if journal is None else Path(journal).absolute() / RESULTS_OF_JOURNAL
+        known = {} if self._note is None or not self._note.exists() else read_json(self._note, "choose another journal")
+        if known.get("wanted") == str(path) and "claimed" in known:
+            claimed = Path(str(known["claimed"]))
+            mark = claimed / _MARK
+            if mark.is_file() and mark.read_text(encoding="utf-8") == known.get("mark"):
+                self.path, self._is_ours = claimed, True
+        if not self._is_ours:
+            empty_folder(path)
+        _check_writable(self.path, "results")
+        if self._note is not None:
+            _check_writable(self._note.parent, "journal")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Remove the mark, unless a journal needs it; what has been saved shows others that the folder is taken."""
+        if self._is_ours and (self._note is None or [one.name for one in self.path.iterdir()] == [_MARK]):
+            (self.path / _MARK).unlink(missing_ok=True)
+
+    def claim(self) -> Path:
+        """Return the folder, after it has been made for this run alone."""
+        if self._is_ours:
+            return self.path
+        wanted, mark = self.path, secrets.token_hex(16)
+        while not _made_for_one(self.path, mark):
+            self.path = free_beside(wanted)
+        self._is_ours = True
+        if self._note is not None:
+            known = {"wanted": str(wanted), "claimed": str(self.path), "mark": mark}
+            replace_private(make_private(self._note.parent) / self._note.name, json.dumps(known).encode())
+        if self.path != wanted:
+            warnings.warn(
+                f"{wanted} holds something that this run has not written; its results are in {self.path}.",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+        return self.path
+
+
+def _made_for_one(path: Path, mark: str) -> bool:
+    """Create a folder with a mark, or put the mark into an empty one; False if it is not empty, or another's by now."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    try:
+        path.mkdir(mode=0o700, exist_ok=True)  # labels are confidential
+        with open_private(path / _MARK, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as file:  # for only one of two processes
+            file.write(mark.encode())
+    except FileExistsError:
+        return False
+    if all(one.name == _MARK for one in path.iterdir()):
+        return True
+    (path / _MARK).unlink()
+    return False
 
 
 def _check_writable(path: Path, what: str) -> None:
@@ -185,15 +250,13 @@ def _check_writable(path: Path, what: str) -> None:
         raise PermissionError(f"{path} cannot be written; name another folder for the {what}.")
 
 
-def _save(results: Sequence[Result], path: Path, labels: Sequence[ArrayLike] | None) -> None:
+def _save(results: Sequence[Result], out: _Out, labels: Sequence[ArrayLike] | None) -> None:
     """Save the last result, and the metrics of all."""
-    result = results[-1]
-    folder = path / result.strategy
-    if folder.exists():  # of the run that was interrupted
-        shutil.rmtree(folder)
-    path.mkdir(parents=True, exist_ok=True, mode=0o700)  # labels are confidential
+    result, path = results[-1], out.claim()
+    folder = _folder_for(path / result.strategy)
     try:
-        result.save(folder)
+        if not (folder / "result.json").exists():  # of this run, before it was interrupted
+            result.save(folder)
     except OSError as error:
         _save_small(result, folder, error)
     try:
@@ -205,6 +268,14 @@ def _save(results: Sequence[Result], path: Path, labels: Sequence[ArrayLike] | N
         (path / "metrics.json").write_text(f"{metrics}\n", encoding="utf-8")
     except OSError as error:
         raise OSError(f"the result is saved in {folder}, but pictures or metrics.json are not: {error}.") from error
+
+
+def _folder_for(folder: Path) -> Path:
+    """Return the folder of a strategy in a run's own folder, without the report of an attempt that ended early."""
+    for name in (_FAILURE, *REPORT_FILES) if (folder / _FAILURE).exists() else ():
+        (folder / name).unlink(missing_ok=True)
+    is_free = not folder.exists() or not any(folder.iterdir()) or (folder / "result.json").exists()
+    return folder if is_free else free_beside(folder)
 
 
 def _save_small(result: Result, folder: Path, error: OSError) -> NoReturn:
@@ -222,13 +293,13 @@ def _save_small(result: Result, folder: Path, error: OSError) -> NoReturn:
     ) from error
 
 
-def _save_report(folder: Path, error: BaseException) -> None:
+def _save_report(out: _Out, name: str, error: BaseException) -> None:
     """Save the privacy report of a run that ended early; there is none if nothing had left a client."""
     report: PrivacyReport | None = getattr(error, "privacy_report", None)
     if report is not None:
-        folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        folder = _folder_for(out.claim() / name)
         folder.mkdir(exist_ok=True)
-        (folder / "failure.txt").write_text(f"{str(error) or type(error).__name__}\n", encoding="utf-8")
+        (folder / _FAILURE).write_text(f"{str(error) or type(error).__name__}\n", encoding="utf-8")
         write_report(report, folder)
 
 

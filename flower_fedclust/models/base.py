@@ -148,10 +148,19 @@ class Model(ABC):
         ----------
         folder : str or Path
             Created if it does not exist.
+
+        Raises
+        ------
+        FileExistsError
+            If the folder holds a model already.
         """
         path = Path(folder)
         path.mkdir(parents=True, exist_ok=True)
-        np.savez(path / _ARRAYS, *self.to_arrays())
+        for name in (_ARRAYS, _DESCRIPTION):
+            if (path / name).exists():
+                raise FileExistsError(f"{path} already holds a model; choose a new folder, so that nothing is lost.")
+        with (path / _ARRAYS).open("xb") as arrays:  # only one of two processes that save at once can create it
+            np.savez(arrays, *self.to_arrays())
         description = {
             **stamp(),
             "model": self.name,

@@ -10,9 +10,11 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
-from itertools import repeat
+from itertools import count, repeat
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any, TypeVar
 
 import numpy as np
@@ -34,6 +36,8 @@ from flower_fedclust.tables.description import Clusters
 T = TypeVar("T")
 
 _DESCRIPTION, _METRICS, _TRAFFIC, _PRIVACY = "result.json", "metrics.json", "traffic.csv", "privacy.json"
+#: The files of a privacy report.
+REPORT_FILES = (_PRIVACY, "privacy.txt")
 #: The file of rows that no client had, and the reason it states.
 _LEFT_OUT, _MADE_PUBLIC = "left-out.csv", "made public for the server"
 #: The columns of a file of labels, after the ids.
@@ -146,6 +150,12 @@ def empty_folder(path: str | Path) -> Path:
     return path
 
 
+def free_beside(path: Path) -> Path:
+    """Return the first of NAME-2, NAME-3 and so on beside a path that does not exist."""
+    numbered = (path.with_name(f"{path.name}-{number}") for number in count(2))
+    return next(one for one in numbered if not one.exists() and not one.is_symlink())
+
+
 def find_folder(folder: str | Path, file: str) -> Path:
     """Return the folder itself, or the only folder inside that holds a file of this name."""
     path = Path(folder).absolute()
@@ -182,25 +192,37 @@ def _is_safe(letter: str) -> bool:
 
 def write_report(report: PrivacyReport, folder: Path) -> None:
     """Write ``privacy.json`` and ``privacy.txt`` into a folder."""
-    (folder / _PRIVACY).write_text(json.dumps(report.to_dict(), indent=2) + "\n", encoding="utf-8")
-    (folder / "privacy.txt").write_text(f"{report}\n", encoding="utf-8")
+    as_json, as_text = (folder / name for name in REPORT_FILES)
+    as_json.write_text(json.dumps(report.to_dict(), indent=2) + "\n", encoding="utf-8")
+    as_text.write_text(f"{report}\n", encoding="utf-8")
 
 
 def save_result(result: ResultData, folder: str | Path) -> Path:
-    """Write a result into an empty folder; see :meth:`flower_fedclust.Result.save`."""
+    """Write a result into an empty folder; see :meth:`flower_fedclust.Result.save`.
+
+    The files are written into a folder of their own inside, and moved when all are there. So two processes that save
+    at once never mix or remove each other's files, and what is left of a failed attempt can be told.
+    """
     path = empty_folder(folder)
     is_new = not path.exists()
     path.parent.mkdir(parents=True, exist_ok=True)
     path.mkdir(exist_ok=not is_new)  # only one of two processes that save at once can create it
-    path.chmod(0o700)  # labels reveal as much as rows
+    fresh, moved = Path(mkdtemp(prefix=".saving-", dir=path)), list[Path]()
     try:
-        _write_files(result, path)
+        if any(one != fresh for one in path.iterdir()):
+            raise FileExistsError(f"Another process saves into {path}; choose another folder, so that nothing is lost.")
+        path.chmod(0o700)  # labels reveal as much as rows
+        _write_files(result, fresh)
+        for file in sorted(fresh.iterdir(), key=lambda file: file.name == _DESCRIPTION):  # it shows that all are there
+            moved.append(file.rename(path / file.name))
     except BaseException:  # such as a full disk: half a result would block the next attempt
-        for left in path.iterdir():
+        for left in (fresh, *moved):
             shutil.rmtree(left, ignore_errors=True) if left.is_dir() else left.unlink(missing_ok=True)
         if is_new:
-            path.rmdir()
+            with suppress(OSError):  # somebody else has put something there
+                path.rmdir()
         raise
+    fresh.rmdir()
     return path
 
 

@@ -6,6 +6,7 @@ import errno
 import io
 import json
 import os
+import shutil
 import stat
 
 import numpy as np
@@ -99,6 +100,94 @@ def test_a_full_disk_leaves_a_whole_result_without_labels_or_none_at_all(results
     _, path, failed = run_and_save([fc.KFED(3)], lambda _: results[1], tmp_path / "none")
     assert "nothing of its result can be saved" in str(failed["k-fed"])
     assert not list(path.iterdir())
+
+
+def content_of(folder):
+    return {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def in_other_process(out, command="run"):
+    """Run another command with the same --out to its end, while this one is running."""
+    given = {
+        "run": "run k-fed --dataset iris --n-clients 3 --n-clusters 2",
+        "compare": "compare --strategies k-fed --datasets iris --n-clients 3 --seeds 1 --jobs 1",
+    }[command]
+    done = CliRunner().invoke(app, [*given.split(), "--out", str(out)])
+    assert done.exit_code == 0, done.output
+    return content_of(out)
+
+
+@pytest.mark.parametrize("journal", [None, "journal"])
+@pytest.mark.parametrize("command", ["run", "compare"])
+def test_two_runs_with_one_folder_keep_both_results_and_the_second_says_where_it_is(tmp_path, command, journal):
+    """The second run removed the first one's folder, and its own epsilon was spent for nothing."""
+    out, theirs = tmp_path / "out", {}
+
+    def run(strategy):
+        found = simulated(strategy)
+        theirs.update(in_other_process(out, command))
+        return found
+
+    journal = journal and tmp_path / journal
+    with pytest.warns(RuntimeWarning, match=r"its results are in .*out-2"):
+        results, path, failed = run_and_save([fc.KFED(2)], run, out, journal=journal)
+    assert not failed
+    assert path == tmp_path / "out-2"
+    assert theirs
+    assert content_of(out) == theirs
+    assert np.array_equal(fc.load(path).model.cluster_centers_, results[0].model.cluster_centers_)
+    if journal is not None:  # a run that goes on finds its own folder, and not the one that it was told
+        _, path, _ = run_and_save([fc.KFED(2)], simulated, out, journal=journal)
+        assert path == tmp_path / "out-2"
+        assert len(list(path.glob("k-fed*"))) == 1
+        assert content_of(out) == theirs
+
+
+def test_a_run_that_goes_on_takes_no_folder_that_another_has_filled_in_the_meantime(tmp_path, monkeypatch):
+    out, journal = tmp_path / "out", tmp_path / "journal"
+    with monkeypatch.context() as patched:
+        interrupted_in(patched, 4)
+        with pytest.raises(KeyboardInterrupt):
+            run_and_save([fc.FederatedKMeans(2)], simulated, out, journal=journal)
+    shutil.rmtree(out)
+    theirs = in_other_process(out)
+    with pytest.raises(FileExistsError):
+        run_and_save([fc.FederatedKMeans(2)], never, out, journal=journal)
+    _, path, failed = run_and_save([fc.FederatedKMeans(2)], simulated, tmp_path / "other", journal=journal)
+    assert (path, failed) == (tmp_path / "other", {})
+    assert content_of(out) == theirs
+
+
+def test_two_results_that_are_saved_into_one_folder_at_once_are_both_whole(results, tmp_path, monkeypatch):
+    """Both had found it empty: their files were mixed, and one that failed removed the files of the other."""
+    from flower_fedclust.results import files
+
+    (tmp_path / "out").mkdir()
+    writing, theirs = files._write_files, {}
+
+    def slow(result, path):
+        monkeypatch.setattr(files, "_write_files", writing)
+        with pytest.raises(FileExistsError, match="so that nothing is lost"):
+            results[0].save(tmp_path / "out")
+        (tmp_path / "out" / "notes.txt").write_text("of a person", encoding="utf-8")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(files, "_write_files", slow)
+    with pytest.raises(OSError, match="No space left"):
+        results[1].save(tmp_path / "out")
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["notes.txt"]
+    theirs = content_of(tmp_path / "out")
+    with pytest.raises(FileExistsError):
+        results[1].save(tmp_path / "out")
+    assert content_of(tmp_path / "out") == theirs
+
+
+def test_a_saved_model_is_not_overwritten(results, tmp_path):
+    results[0].model.save(tmp_path)
+    before = content_of(tmp_path)
+    with pytest.raises(FileExistsError, match="already holds a model"):
+        results[1].model.save(tmp_path)
+    assert content_of(tmp_path) == before
 
 
 class Ending(fc.FedDPKMeans):

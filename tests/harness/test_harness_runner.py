@@ -24,7 +24,7 @@ from flower_fedclust.data import read_table
 from flower_fedclust.engine import Entry, GridArray, ProtocolClient, ProtocolStrategy, Sum, answers, parameter
 from flower_fedclust.harness.compare import Results
 from flower_fedclust.harness.comparison import Comparison
-from flower_fedclust.harness.folder import COLUMNS, results_frame
+from flower_fedclust.harness.folder import COLUMNS, ComparisonFolder, results_frame
 from flower_fedclust.harness.page import write_report
 from flower_fedclust.harness.runner import _Store, failure_lines, run_comparison
 from flower_fedclust.models import KMeansModel
@@ -297,7 +297,7 @@ def test_another_comparison_and_another_process_are_refused_and_half_a_run_is_re
     with FileLock(tmp_path / ".lock"), pytest.raises(FileExistsError, match="Another process"):
         run_comparison(comparison, tmp_path, jobs=1)
     assert content_of(tmp_path) == before
-    (tmp_path / "runs" / first["key"]).rename(tmp_path / "runs" / f"{first['key']}.unfinished")
+    (tmp_path / "runs" / first["key"]).rename(tmp_path / "runs" / f"{first['key']}.abc.unfinished")
     again, _ = run_comparison(comparison, tmp_path, jobs=1)
     assert {**again, "seconds": 0, "peak_memory_mb": 0} == {**first, "seconds": 0, "peak_memory_mb": 0}
     assert len(list((tmp_path / "runs").iterdir())) == 2
@@ -394,3 +394,23 @@ def test_a_killed_driver_and_a_lost_machine_cost_nothing_but_time(tmp_path, monk
     for one in sorted((tmp_path / "here" / "runs").rglob("*.npz")):
         with np.load(one) as here, np.load(out / one.relative_to(tmp_path / "here")) as there:
             assert all(np.array_equal(here[name], there[name]) for name in here.files)
+
+
+def test_a_run_that_another_process_has_finished_too_goes_beside_it_and_nothing_else_is_removed(tmp_path):
+    """Where locks do not work, as on some network drives, the second process removed what the first had finished."""
+    comparison = replace(SMALL, seeds=(0,), strategies=("k-fed",))
+    ((key, _),) = [(row["key"], row) for row in run_comparison(comparison, tmp_path, jobs=1)]
+    table, before = read_results(tmp_path), content_of(tmp_path / "runs")
+    folder = ComparisonFolder(tmp_path)
+    (tmp_path / "runs" / "mine.unfinished").mkdir()
+    with pytest.warns(UserWarning, match="has finished this run, too"), folder.new_trial(key) as place:
+        (place / "run.json").write_bytes((tmp_path / "runs" / key / "run.json").read_bytes())
+    assert before.items() <= content_of(tmp_path / "runs").items()
+    assert (tmp_path / "runs" / f"{key}-2" / "run.json").exists()
+    with folder.new_trial("other") as place:
+        (tmp_path / "runs" / "other").mkdir()
+        (tmp_path / "runs" / "other" / "notes.txt").write_text("of a person", encoding="utf-8")
+    assert (tmp_path / "runs" / "other-2" / "notes.txt").exists()
+    run_comparison(comparison, tmp_path, jobs=1)
+    assert (tmp_path / "runs" / "mine.unfinished").is_dir()
+    pd.testing.assert_frame_equal(read_results(tmp_path), table)
