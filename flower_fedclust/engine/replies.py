@@ -21,7 +21,7 @@ from flower_fedclust.engine.client_data import ClientData
 from flower_fedclust.engine.rounds import Array, Known, ProtocolError, Question, Reply, Round, Sent, Sum
 from flower_fedclust.engine.shards import Summed
 from flower_fedclust.engine.wire import EMPTY, decode, received_arrays, size_of
-from flower_fedclust.exact.grid import BITS, GridArray
+from flower_fedclust.exact.grid import BITS, MOST_ROWS, GridArray
 from flower_fedclust.exact.terms import Bound
 from flower_fedclust.format import FormatError, check_format
 from flower_fedclust.numerics.metrics import add_tables, agreement
@@ -132,9 +132,12 @@ def checked_reply(
     n_columns: int,
     *,
     n_summed: int = 0,
-    releases: Sequence[Release | None] = (),
+    hidden: Sequence[bool] = (),
 ) -> list[Sendable]:
-    """Return the arrays of one client's reply; ``n_summed`` is among how many clients they are added up."""
+    """Return the arrays of one client's reply; ``n_summed`` is among how many clients they are added up.
+
+    ``hidden`` tells of which arrays only the form is looked at; see :meth:`Inspection.hidden`.
+    """
     n_sent = 0 if res.metrics.get(EMPTY) else len(res.parameters.tensors)
     if n_sent != len(sends):
         raise ReplyError(f"client {name} sent {n_sent} arrays where {len(sends)} were asked for.")
@@ -156,8 +159,8 @@ def checked_reply(
             except TypeError:
                 message = f"client {name} sent {sent.content} as floats; what is summed must be integers in a unit."
                 raise ReplyError(message) from None
-            release = releases[index] if releases else None
-            if whole.largest > largest_in_sum(n_summed, whole.exponent, release):
+            is_hidden = bool(hidden) and hidden[index]
+            if not is_hidden and whole.largest > largest_in_sum(n_summed, whole.exponent, None):
                 raise ReplyError(f"client {name} sent {sent.content}, so large that the sum could overflow.")
     return arrays
 
@@ -217,6 +220,40 @@ def add_up(replies: Sequence[Sequence[Sendable]]) -> list[Sendable]:
     return total
 
 
+def beyond_63_bits(
+    hidden: Sequence[bool],
+    replies: Sequence[Sequence[Sendable]],
+    before: Sequence[Sendable],
+    after: Sequence[Sendable],
+) -> list[int]:
+    """Return which hidden arrays need more than 63 bits once they have their noise; their sums have wrapped around.
+
+    ``before`` and ``after`` are the sums of the replies without and with noise. Only the noisy sum decides: it is
+    computed without a limit, in two parts of 32 bits. So whether a run ends here follows from what it releases.
+    """
+    found = []
+    for index, is_hidden in enumerate(hidden):
+        if not is_hidden:
+            continue
+        raw, noisy = on_grid(before[index]), on_grid(after[index])
+        finer = raw.exponent - noisy.exponent
+        noise = np.atleast_1d(noisy.integers) - np.atleast_1d(raw.refined(noisy.exponent).integers)
+        high, low = (noise >> finer) >> 32, (noise >> finer) & _LOW
+        for arrays in replies:
+            integers = np.atleast_1d(on_grid(arrays[index]).integers)
+            high += integers >> 32
+            low += integers & _LOW
+        high += low >> 32
+        limit = 2 ** (31 - finer)
+        if ((high >= limit) | (high < -limit)).any():
+            found.append(index)
+    return found
+
+
+#: The lower half of 64 bits.
+_LOW = 2**32 - 1
+
+
 def values_of(arrays: Sequence[Sendable]) -> list[Array]:
     """Return the arrays that a protocol gets, in the units of the data."""
     return [array.values if isinstance(array, GridArray) else array for array in arrays]
@@ -227,9 +264,6 @@ LARGEST_RATIO = 2.0**16
 
 #: A client with a larger part of all rows nearly decides the result alone.
 LARGEST_PART = 0.8
-
-#: No client has more rows than this.
-MOST_ROWS = 2**40
 
 #: The probability that the noise of one array exceeds its assumed reach.
 TAIL = 2.0**-40
@@ -244,7 +278,12 @@ def of_largest(name: str, part: float) -> str:
 
 
 class Inspection:
-    """Checks the replies of one run, each by itself, against what its client said before, and beside the others."""
+    """Checks the replies of one run, each by itself, against what its client said before, and beside the others.
+
+    An array that noise will cover goes into the sum and nowhere else, because a decision on it would be an answer
+    without noise. Of such an array only its form is checked, and what no honest client can fail, whatever its rows are:
+    negative counts, or a norm above the client's own bound. Other arrays are compared with those of other clients.
+    """
 
     def __init__(self, strategy: Any) -> None:
         self._strategy = strategy
@@ -264,10 +303,18 @@ class Inspection:
             round_.answer.sends,
             self.n_columns,
             n_summed=n_summed,
-            releases=round_.releases if self._strategy.noise == "server" else (),
+            hidden=self.hidden(round_),
         )
         self.check_numbers(name, round_, arrays)
         return arrays
+
+    def hidden(self, round_: Round) -> list[bool]:
+        """Tell of which arrays no value may decide anything: noise covers them, and has not been added in full.
+
+        With noise="local" a reply is private by itself, so whatever follows from it is too.
+        """
+        comes_later = self._strategy.noise != "local"
+        return [comes_later and release is not None and release.noise_multiplier > 0 for release in round_.releases]
 
     def check_numbers(self, name: str, round_: Round, arrays: Sequence[Sendable]) -> None:
         """Check that the client's rows, counts and norms are possible."""
@@ -306,12 +353,11 @@ class Inspection:
     def suspects(self, round_: Round, summed: Summed, n_summed: int) -> NDArray[np.bool_]:
         """Tell which of the replies that came added up have to be checked by themselves."""
         found = np.zeros(len(summed.nodes), dtype=bool)
-        releases = round_.releases if self._strategy.noise == "server" else (None,) * len(summed.arrays)
-        places = zip(round_.answer.sends, summed.arrays, summed.largest, releases, strict=True)
-        for sent, array, largest, release in places:
+        places = zip(round_.answer.sends, summed.arrays, summed.largest, self.hidden(round_), strict=True)
+        for sent, array, largest, is_hidden in places:
             found |= sent.has_columns and array.integers.shape[-1:] != (self.n_columns,)
-            if sent.counts != "once":
-                found |= largest > largest_in_sum(n_summed, array.exponent, release)
+            if sent.counts != "once" and not is_hidden:
+                found |= largest > largest_in_sum(n_summed, array.exponent, None)
         return found
 
     def take(self, round_: Round, summed: Summed, names: Sequence[str]) -> None:
@@ -410,10 +456,14 @@ class Inspection:
     ) -> dict[str, str]:
         """Explain which clients sent numbers so large that they would hide the others.
 
-        Of two replies the larger is the outlier, because it would dominate the sum.
+        Of two replies the larger is the outlier, because it would dominate the sum. Arrays that noise will cover are
+        not compared.
         """
         largest_ratio, found = self._strategy.largest_ratio, dict[str, str]()
+        hidden = self.hidden(round_)
         for index, (sent, release) in enumerate(zip(round_.answer.sends, round_.releases, strict=True)):
+            if hidden[index]:
+                continue
             of_sums = [_magnitudes(sent, one.arrays[index], one.largest[index]) for one in sums]
             sizes = {name: _magnitude(sent, arrays[index]) for name, arrays in replies.items() if name not in found}
             everything = np.concatenate([list(sizes.values()), *of_sums])

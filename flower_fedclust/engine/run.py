@@ -28,6 +28,7 @@ from flower_fedclust.engine.replies import (
     ReplyError,
     T,
     add_up,
+    beyond_63_bits,
     bytes_of,
     check_capacity,
     checked_evaluation,
@@ -643,7 +644,7 @@ class Run:
         if round_.answer.keeps:
             return []
         if isinstance(round_, Sum):
-            return self._total(number, round_, add_up(arrays), n_answered)
+            return self._total(number, round_, add_up(arrays), n_answered, arrays)
         noisy = self.noise == "server" and any(round_.releases)
         releases, source = round_.releases, self._noise(number)
         return [
@@ -651,12 +652,41 @@ class Run:
             for name, arrays in replies.items()
         ]
 
-    def _total(self, number: int, round_: Round, sums: list[Sendable], n_clients: int) -> Total:
-        """Return the sums as the protocol gets them, with the server's noise if it adds any."""
+    def _total(
+        self,
+        number: int,
+        round_: Round,
+        sums: list[Sendable],
+        n_clients: int,
+        replies: Sequence[Sequence[Sendable]],
+    ) -> Total:
+        """Return the sums as the protocol gets them, with the server's noise if it adds any.
+
+        Whether they overflow is looked at once they have their noise.
+        """
+        before = sums
         if self.noise == "server" and any(round_.releases):
             sums = add_noise(sums, round_.releases, self._noise(number))
+        for index in self._overflows(self.inspection.hidden(round_), replies, before, sums):
+            raise ProtocolError(
+                f"round {number} ('{round_.task}'): with its noise, the sum of {round_.answer.sends[index].content} "
+                "exceeds 63 bits. Ask fewer clients, or choose a coarser unit."
+            )
         deviations = [0.0 if release is None else self.noise_of_sum(release) for release in round_.releases]
         return Total(values_of(sums), n_clients, deviations)
+
+    def _overflows(
+        self,
+        hidden: Sequence[bool],
+        replies: Sequence[Sequence[Sendable]],
+        before: Sequence[Sendable],
+        after: Sequence[Sendable],
+    ) -> list[int]:
+        """Return which sums do not fit 63 bits, now that they have their noise.
+
+        The replies to a sum without noise were small enough, each by itself.
+        """
+        return beyond_63_bits(hidden, replies, before, after)
 
     def _note_replies(
         self,

@@ -26,7 +26,7 @@ from flower_fedclust.engine.client_data import ClientData
 from flower_fedclust.engine.masked import SECURE
 from flower_fedclust.engine.rounds import Array, Question, Sent
 from flower_fedclust.engine.wire import EMPTY, as_numbers, decode, encode, sent_arrays, size_of
-from flower_fedclust.exact.grid import GridArray
+from flower_fedclust.exact.grid import MOST_ROWS, GridArray
 from flower_fedclust.exact.stacks import MOST_ROWS_OF_ONE
 from flower_fedclust.format import FORMAT
 
@@ -187,9 +187,11 @@ class Shard:
         question = self._question(ins) if adds_up else None
         if question is None:
             return [], list(members)
-        joined, rest = _Joined(question), list[int]()
+        joined, rest = [_Joined(question)], list[int]()
         for batch in self._batches(question, ins.config, members, rest):
             indices, rows = zip(*batch, strict=True)
+            if joined[-1].total_rows + sum(map(len, rows)) > MOST_ROWS:
+                joined.append(_Joined(question))  # a sum over more rows could exceed 63 bits
             try:
                 arrays = question.asks.replies_of_many(question, rows) if len(batch) > 1 else None
             except Exception:
@@ -197,17 +199,19 @@ class Shard:
             if arrays is None:
                 rest += indices
             else:
-                odd = [indices[place] for place in joined.add(indices, [len(part) for part in rows], arrays).tolist()]
+                places = joined[-1].add(indices, list(map(len, rows)), arrays)
+                odd = [indices[place] for place in places.tolist()]
                 self._apart.update(odd)
                 rest += odd
-        if not joined.members:
-            return [], rest
 
         def ask_again(nodes: list[str]) -> list[FitRes]:
             return [self.fit(int(node) - self._first, ins) for node in nodes]
 
-        found = joined.summed([str(self._first + index) for index in joined.members], ask_again)
-        return [(joined.members[0], found)], sorted(rest)
+        return [
+            (one.members[0], one.summed([str(self._first + index) for index in one.members], ask_again))
+            for one in joined
+            if one.members
+        ], sorted(rest)
 
     def _enrolled(self, ins: FitIns, members: Sequence[int]) -> Replies:
         """Return names and columns of clients whose rows are plain numbers."""
@@ -289,11 +293,13 @@ class _Joined:
         self._totals: list[GridArray] = []
         self._largest: list[list[Integers]] = [[] for _ in self._sends]
         self._n_rows: list[Integers] = []
+        self.total_rows = 0  #: Of all batches.
         self._n_bytes = 0
 
     def add(self, members: Sequence[int], n_rows: Sequence[int], arrays: Sequence[GridArray]) -> NDArray[np.intp]:
         """Add the replies of a batch, and return the places of those that are left for the server to check."""
         sizes = np.array(n_rows, dtype=np.int64)
+        self.total_rows += int(sizes.sum())
         flat = [array.integers.reshape(len(sizes), -1) for array in arrays]
         pairs = zip(self._sends, arrays, flat, strict=True)
         fits = np.logical_and.reduce([_fits(sent, one, array.exponent, sizes) for sent, array, one in pairs])

@@ -57,12 +57,12 @@ COLLUSION_SENTENCES: dict[NoisePlace, str] = {
 #: What every guarantee rests on, and what none covers.
 TRUST_SENTENCES = (
     "Each client is trusted to clip its own rows, and to run this software unchanged.",
-    "Labels, metrics and costs in a result are exact: each site computes them from its own rows, and no noise covers "
-    "them. Do not publish them with the model.",
+    "Labels, metrics and costs in a result, and doubts that rest on them, are exact: each site computes them from its "
+    "own rows, and no noise covers them. Do not publish them with the model.",
     "Sums are sums of integers, so rounding adds nothing to a sensitivity. Noise consists of integers, too. A part of "
     "delta covers how far it is from the noise that is accounted for.",
-    "Not covered: when a client answers, how long it takes, that it fails, and that its reply is left out for its "
-    "size.",
+    "Before the noise, nothing is decided on a value that it covers: a reply is left out for its form, or for what no "
+    "honest client can send. Not covered: when a client answers, how long it takes, and that it fails.",
 )
 
 

@@ -302,7 +302,7 @@ def test_unit_relation_and_trust_are_said_beside_epsilon(unit, noise, release):
     assert "Asked for: epsilon 2, delta 1e-05. The releases that were made compose to " in text
     for sentence in (PLACE_SENTENCES[noise], COLLUSION_SENTENCES[noise], *TRUST_SENTENCES):
         assert f"  - {sentence}" in text
-    words = ("Labels, metrics and costs", "rounding", "clip its own rows", "how long it takes", "left out for its size")
+    words = ("Labels, metrics and costs", "rounding", "clip its own rows", "how long it takes", "Before the noise")
     assert all(word in " ".join(TRUST_SENTENCES) for word in words)
 
 
