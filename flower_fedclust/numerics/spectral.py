@@ -17,6 +17,7 @@ from flower_fedclust.numerics.blocks import blocks
 from flower_fedclust.numerics.kernel import gaussian_kernel
 from flower_fedclust.numerics.kmeans import cluster_sums
 from flower_fedclust.numerics.neighbors import MOST_EXACT_ROWS, likely_products
+from flower_fedclust.numerics.spectrum import variances_along
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -214,15 +215,16 @@ def degree_floor(total: Floats, n_rows: float, *, floor: float = DEGREE_FLOOR) -
     return max(floor * float(total @ total) / max(n_rows, 1.0), float(np.finfo(float).tiny))
 
 
-def spectral_projection(normalized_moment: Floats, n_vectors: int) -> Floats:
+def spectral_projection(normalized_moment: Floats, n_vectors: int, noise: float = 0.0) -> Floats:
     """Return the map from factors to the embedding of the dense variant.
 
     With ``G = D^-1/2 F``, the top eigenvectors of ``G G'`` (n x n) are ``G V S^-1/2``, where V and S are the
     eigenvectors and eigenvalues of ``G' G = F' D^-1 F``. Because rows of the embedding are scaled to norm 1, D drops
-    out.
+    out. With noise in ``G' G``, of this standard deviation on the diagonal, S has the estimated ``V' G' G V``: these
+    are the squared norms of the columns of ``G V``.
     """
     values, vectors = np.linalg.eigh(normalized_moment)
-    values, vectors = values[::-1][:n_vectors], vectors[:, ::-1][:, :n_vectors]
+    values, vectors = variances_along(values[::-1], noise)[:n_vectors], vectors[:, ::-1][:, :n_vectors]
     kept = values > float(values[0]) * len(vectors) * np.finfo(float).eps
     scale = np.divide(1.0, np.sqrt(np.maximum(values, 0.0)), out=np.zeros_like(values), where=kept)
     projection = np.zeros((len(vectors), n_vectors))

@@ -114,12 +114,13 @@ class Space:
 
     frame: Frame
     n_rows: float
-    values: Floats  #: Eigenvalues of the second moment, the largest first.
-    directions: Floats  #: Their eigenvectors, of shape (n_columns, n_directions).
+    values: Floats  #: The variances along the directions, the largest first, as far as noise shows them.
+    directions: Floats  #: Eigenvectors of the noisy second moment, of shape (n_columns, n_directions).
     n_above: int  #: How many of them stand above the noise.
     n_inside: int  #: How many of these are used: no more than there are clusters.
     spread: Floats  #: The standard deviations along these.
     total: float  #: The mean squared norm of a row.
+    noise: float = 0.0  #: The standard deviation of the noise in a variance along a given direction.
 
     @property
     def inside(self) -> Floats:
@@ -251,7 +252,9 @@ class PrivateKMeans(ClippedStrategy):
         frame, n_rows = yield from self._frame()
         space = yield from self._space(frame, n_rows)
         fine = yield from (self._cells(space) if self._has_clear_sums(space) else self._votes(space))
-        number = self._chosen_number(fine, space.spread)
+        # Against a Gaussian as wide as the rows may be: too narrow a one would show clusters where there are none.
+        widest = np.sqrt(space.spread**2 + space.noise)
+        number = self._chosen_number(fine._replace(total=float((widest**2).sum())), widest)
         weights = np.maximum(fine.counts, 0.01 * space.n_rows / len(fine.means))
         n_clusters = self.most_clusters if number is None else number.chosen
         inside = clustered(fine.means, weights, n_clusters, self.rng, n_init=N_INIT_LAST)
@@ -309,12 +312,12 @@ class PrivateKMeans(ClippedStrategy):
         inner = frame if of_clients else Frame(frame.origin, reach)
         question = PrivateKMeansClient.second_moment.asked(frame=inner, **sketch)
         (moment,) = received = yield self.summed(question, "second_moment", at_most=(reach**2,))
-        values, directions, edge, total = spectrum_of(moment, sketch, n_units, received.noise[0])
-        n_above = max(int(np.count_nonzero(values > edge)), 1)
+        values, directions, n_above, edge, total = spectrum_of(moment, sketch, n_units, received.noise[0])
         n_inside = min(n_above, self.most_clusters)
         spread = np.sqrt(np.maximum(values[:n_inside], edge / 4))
         total = max(total, edge / 4, 1e-12 * frame.radius**2)
-        return Space(frame, n_rows, values, np.ascontiguousarray(directions), n_above, n_inside, spread, total)
+        directions, of_variance = np.ascontiguousarray(directions), edge / math.sqrt(2 * len(frame.origin))
+        return Space(frame, n_rows, values, directions, n_above, n_inside, spread, total, of_variance)
 
     def _votes(self, space: Space) -> Generator[Round, Total, NoisyClusters]:
         """Let rows vote for candidates; return the noisy means about centers of the last two generations' votes."""

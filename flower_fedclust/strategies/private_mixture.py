@@ -35,6 +35,7 @@ from flower_fedclust.exact.terms import Term, vectors
 from flower_fedclust.models import MixtureModel
 from flower_fedclust.numerics.kmeans import centers_of, nearest_center
 from flower_fedclust.numerics.prototypes import FULL_COLUMNS
+from flower_fedclust.numerics.spectrum import mean_if_positive
 from flower_fedclust.numerics.vectors import clip_rows
 from flower_fedclust.strategies.common.many_starts import StartsClient, spectrum_of
 from flower_fedclust.strategies.common.mixture_fit import Mixture, Seen, averaged, fitted, normals_for, tied_mixture
@@ -184,7 +185,7 @@ class PrivateMixture(PrivateKMeans):
         frame, d = last.frame, sums.shape[1]
         sums_of = next(one for one in notes if one[0].asks is StartsClient.second_moment)
         sketch = {name: int(value) for name, value in sums_of[0].question_for(None).arguments.items()}
-        values, vectors, _, total = spectrum_of(sums_of[1][0], sketch, counts.sum(), 0.0)
+        values, vectors, _, _, total = spectrum_of(sums_of[1][0], sketch, counts.sum(), 0.0)
         # What a sketch does not show is taken to be alike in all columns.
         moment = (vectors * values) @ vectors.T + max(total - float(values.sum()), 0.0) / d * np.eye(d)
         least = max(FLOOR * float(np.trace(moment)) / d, 1e-300)
@@ -263,7 +264,9 @@ class Search:
         #: The smallest variance, and the variance of the rows in every other direction.
         self.least = NOISY_FLOOR * space.total / d
         self.values = np.maximum(space.values[:n_directions], self.least)
-        self.elsewhere = max((space.total - float(self.values.sum())) / max(d - n_directions, 1), self.least)
+        n_others = max(d - n_directions, 1)
+        rest = (space.total - float(space.values[:n_directions].sum())) / n_others
+        self.elsewhere = max(mean_if_positive(rest, space.noise / math.sqrt(n_others)), self.least)
         self.n_components = n_components
         self.normals = normals_for(n_components, n_directions, N_DRAWN_FIRST, rng)
 

@@ -149,6 +149,16 @@ def test_many_columns_have_a_mixture_in_few_directions():
     assert np.isfinite(model.score_samples(rows)).all()
 
 
+def test_directions_that_noise_hides_keep_the_variance_that_the_rows_have_there():
+    """Correlated columns: most variance lies in three of 18 directions, and noise is larger than the others."""
+    rng = np.random.default_rng(5)
+    rows = rng.normal(size=(850, 3)) @ rng.normal(size=(3, 18)) + 0.3 * rng.normal(size=(850, 18))
+    rows /= rows.std(axis=0)
+    columns = sum(GaussianMixture(1).fit(column[:, None]).score(column[:, None]) for column in rows.T)
+    for seed in range(3):
+        assert run(rows, 4, max_norm=16.0, seed=seed).model.score_samples(rows).mean() > columns - 25
+
+
 def test_components_of_a_table_are_described_in_its_units():
     rows, _ = drawn(3000)
     tables = [pd.DataFrame(part, columns=["a", "b"]) for part in np.array_split(rows, 3)]

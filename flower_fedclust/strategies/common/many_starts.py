@@ -11,6 +11,7 @@ import math
 import warnings
 from collections.abc import Generator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,7 @@ from flower_fedclust.exact.rows import Frame, Rows
 from flower_fedclust.exact.sums import directions_onto_grid, random_directions, triangle_to_symmetric
 from flower_fedclust.exact.terms import Term, at, products, side_by_side, sketched_products
 from flower_fedclust.numerics.kmeans import centers_of, squared_distances
+from flower_fedclust.numerics.spectrum import kept_of_singular, variances_along
 from flower_fedclust.strategies.common.frame import FrameClient
 
 Floats = NDArray[np.float64]
@@ -61,7 +63,7 @@ def cells_of_rows(
     """Split space into cells with about equally many rows; public points, in the frame, are among the first cells."""
     sketch = sketch_of(len(frame.origin), rng)
     (moment,) = yield Sum(StartsClient.second_moment.asked(frame=frame, **sketch))
-    values, directions, _, _ = spectrum_of(moment, sketch, n_rows, 0.0)
+    values, directions, *_ = spectrum_of(moment, sketch, n_rows, 0.0)
     n_inside = min(max(n_clusters, N_DIRECTIONS), MOST_DIRECTIONS, len(values))
     spread = np.sqrt(np.maximum(values[:n_inside], 0.0))
     inside = directions_onto_grid(np.ascontiguousarray(directions[:, :n_inside]))
@@ -162,14 +164,22 @@ def sketch_of(n_columns: int, rng: np.random.Generator) -> dict[str, int]:
     return {"n_directions": N_SKETCHED, "random_state": int(rng.integers(2**31))}
 
 
-def spectrum_of(
-    moment: Floats, sketch: dict[str, int], n_rows: float, noise: float
-) -> tuple[Floats, Floats, float, float]:
-    """Return eigenvalues of the mean outer product, the largest first, its eigenvectors as columns, and two numbers.
+class Spectrum(NamedTuple):
+    """What a noisy second moment shows."""
 
-    These are a value that no eigenvalue of the noise exceeds, and the mean squared norm of a row. A sketch Y = M S
-    gives the eigenvectors that stand above the noise, half as many as it has directions at most: the matrix is sought
-    in the span U of its largest singular vectors, as ``M = U B U'`` with the B for which ``U B U' S`` is nearest to Y.
+    values: Floats  #: The variances of the rows along the directions, the largest first; estimates if there is noise.
+    directions: Floats  #: Of shape (n_columns, n_directions).
+    n_above: int  #: How many eigenvalues exceed what noise alone can produce: at least 1.
+    edge: float  #: No eigenvalue of the noise exceeds it.
+    total: float  #: The mean squared norm of a row.
+
+
+def spectrum_of(moment: Floats, sketch: dict[str, int], n_rows: float, noise: float) -> Spectrum:
+    """Return the directions in which rows spread most, and how far, from the sum of their outer products.
+
+    A sketch Y = M S gives the eigenvectors that stand above the noise, half as many as it has directions at most: the
+    matrix is sought in the span U of its largest singular vectors, as ``M = U B U'`` with the B for which ``U B U' S``
+    is nearest to Y.
 
     Parameters
     ----------
@@ -183,18 +193,24 @@ def spectrum_of(
     """
     if not sketch:
         values, vectors = np.linalg.eigh(triangle_to_symmetric(moment) / n_rows)
+        values, of_one = values[::-1], noise / n_rows
         # By the semicircle law.
-        return values[::-1], vectors[:, ::-1], noise / n_rows * math.sqrt(2 * len(values)), float(values.sum())
+        edge = of_one * math.sqrt(2 * len(values))
+        n_above = max(int(np.count_nonzero(values > edge)), 1)
+        return Spectrum(variances_along(values, of_one), vectors[:, ::-1], n_above, edge, float(values.sum()))
     n_columns, n_directions = moment.shape
     times = math.sqrt(n_columns / n_directions)  # with S S' = 1 on average
     S = times * random_directions(n_columns, n_directions, sketch["random_state"])
-    Y = moment * (times / n_rows)
-    edge = noise * times / n_rows * (math.sqrt(n_columns) + math.sqrt(n_directions))
+    Y, of_one = moment * (times / n_rows), noise * times / n_rows
+    edge = of_one * (math.sqrt(n_columns) + math.sqrt(n_directions))
     U, singular, _ = np.linalg.svd(Y, full_matrices=False)
-    U = U[:, : min(max(int(np.count_nonzero(singular > edge)), 1), n_directions // 2)]
+    n_kept = min(max(int(np.count_nonzero(singular > edge)), 1), n_directions // 2)
+    U, kept = U[:, :n_kept], np.sqrt(kept_of_singular(singular, Y.shape, of_one)[:n_kept])
     B = np.linalg.lstsq((U.T @ S).T, (U.T @ Y).T, rcond=None)[0]
-    values, vectors = np.linalg.eigh((B + B.T) / 2)
-    return values[::-1], U @ vectors[:, ::-1], edge, float(np.vdot(S, Y))
+    B = (B + B.T) / 2
+    n_above = max(int(np.count_nonzero(np.linalg.eigvalsh(B) > edge)), 1)
+    values, vectors = np.linalg.eigh(kept[:, None] * B * kept)
+    return Spectrum(values[::-1], U @ vectors[:, ::-1], n_above, edge, float(np.vdot(S, Y)))
 
 
 class StartsClient(FrameClient):

@@ -79,8 +79,8 @@ class SpectralSumsStrategy(ClippedStrategy):
         question = SpectralSumsClient.normalized_moment.asked(
             Z, to_factors, total, frame=frame, bandwidth=bandwidth, exponent=exponent, floor=lowest
         )
-        (moment,) = yield Sum(question, parts=["normalized_moment"])
-        of_factors = spectral_projection(triangle_to_symmetric(moment), self.n_clusters)
+        (moment,) = received = yield Sum(question, parts=["normalized_moment"])
+        of_factors = spectral_projection(triangle_to_symmetric(moment), self.n_clusters, received.noise[0])
         projection = to_factors @ of_factors
 
         # k-means of the embedded rows, which stay at the clients. They lie on the unit sphere. The rows nearest to each

@@ -30,6 +30,7 @@ from flower_fedclust.numerics.global_graph import EVERY_PAIR, EXACT_EVERY_PAIR, 
 from flower_fedclust.numerics.initialisation import N_RESTARTS, weighted_kmeans
 from flower_fedclust.numerics.kmeans import centers_of
 from flower_fedclust.numerics.prototypes import FULL_COLUMNS
+from flower_fedclust.numerics.spectrum import variances_along
 from flower_fedclust.numerics.vectors import clip_rows
 from flower_fedclust.strategies.common.clusters import ClusterClient
 from flower_fedclust.strategies.common.frame import FRAME_ROUNDS, frame_of_rows
@@ -181,11 +182,11 @@ class CellsStrategy(PrivateStrategy):
         (found,) = yield Sum(question, parts=["distances"])
         return Frame(origin, radius_of(found, bound, self.noise_scale("distances")), norm=1), n_rows
 
-    def _directions(self, frame: Frame, n_rows: float) -> Generator[Round, list[Array], Floats]:
+    def _directions(self, frame: Frame, n_rows: float) -> Generator[Round, Total, Floats]:
         """Return a root of the second moment of the rows in the frame, of shape (n_columns, n_columns)."""
         is_wide = len(frame.origin) > FULL_COLUMNS
         asked = CellsClient.entry_squares if is_wide else CellsClient.entry_products
-        (found,) = yield Sum(asked.asked(frame=frame), parts=["second_moment"])
+        (found,) = received = yield Sum(asked.asked(frame=frame), parts=["second_moment"])
         if not np.isfinite(found).all():
             raise DataError(
                 "the rows are so far apart that their squares are beyond the largest number there is; look for a wrong "
@@ -195,6 +196,8 @@ class CellsStrategy(PrivateStrategy):
             variances = np.maximum(found / n_rows, 0.0)
             return np.diag(np.sqrt(np.maximum(variances, 1e-4 * variances.mean())))
         values, vectors = np.linalg.eigh(triangle_to_symmetric(found) / n_rows)
+        # Laplace noise is as wide off the diagonal as on it.
+        values, vectors = variances_along(values[::-1], math.sqrt(2.0) * received.noise[0] / n_rows), vectors[:, ::-1]
         values = np.maximum(values, 1e-4 * max(float(values.mean()), 0.0))
         root: Floats = vectors * np.sqrt(values)
         return root

@@ -126,12 +126,13 @@ def test_a_sketch_has_the_largest_eigenvectors_of_the_second_moment(noise):
     (found,) = StartsClient(ClientData(rows), name="0").second_moment(frame=frame, **sketch)
     assert found.integers.nbytes < 700 * 701 / 2 * 8
     moment = found.values + noise * rng.normal(size=found.integers.shape)
-    values, directions, edge, total = spectrum_of(moment, sketch, 2000.0, noise)
+    values, directions, n_above, edge, total = spectrum_of(moment, sketch, 2000.0, noise)
     exact, vectors = np.linalg.eigh(rows.T @ rows / 2000)
     np.testing.assert_allclose(values[:3], exact[::-1][:3], rtol=0.02 if noise == 0 else 0.3)
     assert np.linalg.svd(directions[:, :3].T @ vectors[:, -3:])[1].min() > 0.98 - 0.01 * noise
     assert total == pytest.approx(exact.sum(), rel=0.3)
     assert (edge > 0) == (noise > 0)
+    assert n_above == (100 if noise == 0 else 3)
 
 
 def test_few_columns_are_not_sketched():
