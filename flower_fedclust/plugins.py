@@ -21,6 +21,7 @@ OF_PAPERS: Mapping[str, tuple[str, ...]] = {
     "CentralFastLloyd": ("central-fastlloyd",),
     "CentralLSH": ("central-lsh",),
     "CoresetKMedian": ("coreset-k-median",),
+    "DPLloyd": ("dp-lloyd-server-kmeans++", "dp-lloyd-server-lloyds", "dp-lloyd-sphere-packing"),
     "DSC": ("dsc",),
     "FFCM": ("ffcm",),
     "FedSubspaceClustering": ("fed-ssc",),

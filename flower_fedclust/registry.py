@@ -43,12 +43,6 @@ CLASSES = {
     "SPPFGCSums": ("strategies.spp_fgc.spp_fgc_sums", "spp-fgc-sums"),
     "FederatedKMeans": ("strategies.baselines.federated_kmeans", "federated-kmeans"),
     "PrivateFederatedKMeans": ("strategies.baselines.federated_kmeans", "federated-kmeans-private"),
-    "DPLloyd": (
-        "strategies.baselines.federated_kmeans",
-        "dp-lloyd-server-kmeans++",
-        "dp-lloyd-server-lloyds",
-        "dp-lloyd-sphere-packing",
-    ),
     "KFED": ("strategies.baselines.kfed", "k-fed"),
     "PooledKMeans": ("strategies.baselines.pooled", "pooled-kmeans"),
     "PooledSpectral": ("strategies.baselines.pooled", "pooled-spectral"),
@@ -56,6 +50,9 @@ CLASSES = {
 
 #: What runs and plans use by default: it keeps rows private, and needs no public ones.
 DEFAULT = "private-kmeans"
+
+#: Strategies that this process was given besides, by name: a comparison's own, whose modules came by value.
+REGISTERED: dict[str, Entry] = {}
 
 #: The class of each name.
 _CLASS_OF = {name: class_name for class_name, (_, *names) in CLASSES.items() for name in names}
@@ -92,12 +89,16 @@ def _points() -> dict[str, EntryPoint]:
 
 def names() -> list[str]:
     """Return the names of all strategies, first this package's, then other packages'; nothing is imported."""
-    return [*_CLASS_OF, *_points()]
+    return [*_CLASS_OF, *_points(), *REGISTERED]
+
+
+def strategies() -> dict[str, Entry]:
+    """Return all strategies by name, first this package's, then other packages'."""
+    return _installed() | REGISTERED
 
 
 @lru_cache(maxsize=1)
-def strategies() -> dict[str, Entry]:
-    """Return all strategies by name, first this package's, then other packages'."""
+def _installed() -> dict[str, Entry]:
     found: dict[str, Entry] = {}
     for class_name in CLASSES:
         found |= _of_class(_class(class_name))
@@ -130,6 +131,8 @@ def find(name: str | type[ProtocolStrategy]) -> Entry:
         return Entry(name.__name__, "", strategy=name)
     if name in _CLASS_OF:
         return _of_class(_class(_CLASS_OF[name]))[name]
+    if name in REGISTERED:
+        return REGISTERED[name]
     others = _points()
     if name in others:
         return _of_point(others[name])

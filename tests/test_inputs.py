@@ -142,10 +142,10 @@ def test_parameters_belong_to_a_strategy_that_is_given_by_name():
 
 
 def test_a_class_takes_the_parameters_that_its_names_stand_for():
-    assert fc.simulate(fc.DPLloyd, ROWS, n_clusters=2, epsilon=None, init="server-lloyds", server_data=ROWS["north"])
+    assert fc.simulate(fc.FedDPKMeans, ROWS, n_clusters=2, epsilon=None, server_data=ROWS["north"])
     for parameters, named in (({}, "server_data"), ({"n_cluster": 2}, "'n_clusters'")):
         with pytest.raises(ValueError, match=named):
-            fc.simulate(fc.DPLloyd, ROWS, **parameters)
+            fc.simulate(fc.FedDPKMeans, ROWS, **parameters)
     drawn = fc.simulate(fc.FedDPKMeans, "iris", n_clusters=3, n_clients=3)
     assert sum(map(len, drawn.labels)) == 150 - 3 * 20
 

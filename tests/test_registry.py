@@ -58,7 +58,7 @@ def afresh():
     """Look strategies up anew, before and after."""
 
     def forget():
-        strategies.cache_clear()
+        registry._installed.cache_clear()
         plugins.points.cache_clear()
 
     forget()
@@ -102,11 +102,6 @@ def test_a_strategy_calls_itself_as_the_registry_does(name):
     ("name", "parameters", "named"),
     [
         ("k-fed", {"n_cluster": 3}, "'n_cluster'"),
-        (
-            "dp-lloyd-sphere-packing",
-            {"server_data": PUBLIC, "init": "server-lloyds"},
-            "'init'",
-        ),  # the name stands for it
         ("feddp-kmeans", {}, "n_clusters and server_data"),
     ],
 )
@@ -115,8 +110,15 @@ def test_parameters_that_cannot_be_given_or_are_missing_are_named(name, paramete
         make_strategy(name, **parameters)
 
 
+def test_a_parameter_that_a_name_stands_for_cannot_be_given(install):
+    install("somebody_g", text=MODULE.replace('k-means")', 'k-means", fixed={"min_clients": 3})'))
+    assert make_strategy("theirs", n_clusters=3).min_clients == 3
+    with pytest.raises(ValueError, match="'min_clients'"):
+        make_strategy("theirs", n_clusters=3, min_clients=2)
+
+
 def test_client_halves_are_listed_once_each():
-    names = ["dp-lloyd-server-lloyds", "dp-lloyd-sphere-packing", "k-fed"]
+    names = ["fed-tsne", "fed-umap", "k-fed"]
     assert client_types(names) == [find(names[0]).strategy.client_type, find("k-fed").strategy.client_type]
 
 

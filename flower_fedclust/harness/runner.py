@@ -30,6 +30,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from flower_fedclust import registry
 from flower_fedclust.data import Batches, FederatedRows
 from flower_fedclust.engine import ProtocolError
 from flower_fedclust.engine.cluster import connected, sent_by_value
@@ -49,7 +50,6 @@ from flower_fedclust.models import TableModel
 from flower_fedclust.numerics.checks import check_integer
 from flower_fedclust.numerics.metrics import best_agreement
 from flower_fedclust.numerics.threads import one_thread
-from flower_fedclust.registry import strategies
 from flower_fedclust.results.files import as_cell
 from flower_fedclust.results.result import Result
 from flower_fedclust.simulation import simulate
@@ -266,8 +266,8 @@ def _read(trial: Trial) -> ReadRows:
 
 def _register(trial: Trial) -> None:
     """Register a strategy that this process may not have; module:Class needs no registration."""
-    if trial.made is None and ":" not in trial.strategy:
-        strategies().setdefault(trial.strategy, trial.entry)
+    if trial.made is None and ":" not in trial.strategy and trial.strategy not in registry.names():
+        registry.REGISTERED[trial.strategy] = trial.entry
 
 
 def _suite_scores(result: Result, rows: FederatedRows, read: ReadRows, n_clusters: int) -> dict[str, float]:
@@ -492,8 +492,7 @@ class _Store:
 
 def _run_as_task(trial: Trial, read: ReadRows) -> bytes:
     """Run a trial in this task, and return its folder as a ZIP file."""
-    if trial.made is None:
-        strategies().setdefault(trial.strategy, trial.entry)  # its module came by value, and may not be here
+    _register(trial)
     with tempfile.TemporaryDirectory(prefix="fedclust-") as path:
         folder = ComparisonFolder(path)
         folder.trials.mkdir()

@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 from flwr.app import Context, RecordDict
 from flwr.app.user_config import UserConfig
+from tested import PAPERS
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
@@ -19,6 +20,7 @@ from apps import client_app, config
 from flower_fedclust import DataError, ProtocolClient
 from flower_fedclust.format import FORMAT
 from flower_fedclust.inputs import make_strategies
+from flower_fedclust.plugins import where_to_find
 from flower_fedclust.registry import find
 from flower_fedclust.strategies.baselines.pooled import PooledRowsClient
 from flower_fedclust.strategies.common.first_centers import LocalCentersClient
@@ -187,9 +189,7 @@ def strategy_of(name, epsilon, **more):
     return strategy
 
 
-@pytest.mark.parametrize(
-    ("name", "own"), [("feddp-kmeans", 1.0), ("dp-lloyd-server-lloyds", 1.0), ("fedsc-sums", None)], ids=str
-)
+@pytest.mark.parametrize(("name", "own"), [("feddp-kmeans", 1.0), ("fedsc-sums", None)], ids=str)
 def test_empty_epsilon_is_the_strategys_own_and_none_is_no_noise(name, own):
     assert strategy_of(name, "").epsilon == own
     for written in ("none", "None", "NONE"):
@@ -213,9 +213,16 @@ def test_run_config_of_the_project_leaves_everything_to_the_strategies():
     assert config.parameters(project["tool"]["flwr"]["app"]["config"]) == {"n_clusters": 10}
 
 
-@pytest.mark.parametrize(
-    "path", sorted((Path(__file__).parents[2] / "strategies").glob("*.toml")), ids=lambda p: p.stem
-)
+def run_configs():
+    """Return the run configs of strategies/, without those that need the second distribution where it is not seen."""
+    folder = Path(__file__).parents[2] / "strategies"
+    for path in sorted(set(folder.glob("*.toml")) - {folder / "pyproject.toml"}):
+        names = config.strategy_names(tomllib.loads(path.read_text()))
+        if PAPERS or not any(map(where_to_find, names)):
+            yield path
+
+
+@pytest.mark.parametrize("path", list(run_configs()), ids=lambda path: path.stem)
 def test_the_strategies_of_every_toml_can_be_made_together(path):
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
     run = project["tool"]["flwr"]["app"]["config"] | tomllib.loads(path.read_text())

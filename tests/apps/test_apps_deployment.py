@@ -53,7 +53,7 @@ def test_supernodes_find_the_inline_result_and_survive_one_bad_and_one_silent_si
 
     output = deployment.run(
         **{
-            "strategy": "dp-lloyd-server-lloyds",
+            "strategy": "feddp-kmeans",
             "dataset": "",
             "server-data": str(tmp_path / "public.csv"),
             "label-column": "kind",
@@ -65,11 +65,11 @@ def test_supernodes_find_the_inline_result_and_survive_one_bad_and_one_silent_si
         }
     )
 
-    saved = tmp_path / "out" / "dp-lloyd-server-lloyds"
+    saved = tmp_path / "out" / "feddp-kmeans"
     assert saved.is_dir(), output[-5000:]
     assert deployment.state(output)["status"] == "finished:completed"
     rows = {name: part.drop(columns="kind").to_numpy() for name, part in sites.items()}
-    strategy = fc.DPLloyd(3, server_data=rows["public"], epsilon=None, random_state=0)
+    strategy = fc.FedDPKMeans(3, server_data=rows["public"], epsilon=None, random_state=0)
     inline = fc.simulate(strategy, [rows["north"], rows["south"]], names=["north", "south"])
     with np.load(saved / "model.npz") as model:
         np.testing.assert_array_equal(model["arr_0"], inline.model.cluster_centers_)

@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from faults import FAULTS, ROOT, copy_tree, planted, read_faults
 
 PLACES = ("server", "clients", "local")
-LLOYD = "dp-lloyd-server-kmeans++"
+LLOYD = "federated-kmeans-private"
 ONE, SHARES, LOCAL = (LLOYD,), (f"{LLOYD} clients-record",), (f"{LLOYD} local-record",)
 FEDDP, FEDDP_CLIENT = ("feddp-kmeans",), ("feddp-kmeans server-client",)
 FEDC, SAMPLED = ("dp-fedc turns",), ("dp-fedc sampled",)

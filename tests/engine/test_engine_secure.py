@@ -339,7 +339,7 @@ def test_two_clients_are_too_few():
 
 @pytest.mark.parametrize(("name", "value"), [("journal", "a folder"), ("federated_evaluation", True)])
 def test_what_secure_sums_exclude_is_refused_before_anything_is_sent(name, value, tmp_path):
-    strategy = fc.DPLloyd(2, server_data=CLIENTS[0], epsilon=None)
+    strategy = fc.FedDPKMeans(2, server_data=CLIENTS[0], epsilon=None)
     given = {"journal": tmp_path / value} if name == "journal" else {}
     strategy.federated_evaluation = name != "journal"
     with pytest.raises(ValueError, match=f"^{name} is"):

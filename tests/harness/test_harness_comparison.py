@@ -37,7 +37,7 @@ def site_file(tmp_path):
 
 def test_a_comparison_is_all_combinations_and_those_without_noise_run_once_per_seed():
     settings = {
-        "strategies": "k-fed,feddp-kmeans,dp-lloyd-server-kmeans++",
+        "strategies": "k-fed,feddp-kmeans,private-kmeans",
         "datasets": "iris,wine",
         "partitions": "iid,dirichlet:0.3",
         "epsilons": "none,0.5,1.0000001",
@@ -50,7 +50,7 @@ def test_a_comparison_is_all_combinations_and_those_without_noise_run_once_per_s
     assert {(run.seed, run.choice.seed) for run in runs} == {(0, 0), (7, 7)}
     keys = [run.key for run in runs]
     assert len(set(keys)) == len(keys)
-    assert "dp-lloyd-server-kmeans++__iris__dirichlet-0.3__epsilon-0.5__seed-7" in keys
+    assert "private-kmeans__iris__dirichlet-0.3__epsilon-0.5__seed-7" in keys
 
 
 def test_budgets_are_those_that_are_given_or_each_strategys_own():

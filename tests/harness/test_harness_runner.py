@@ -28,7 +28,7 @@ from flower_fedclust.harness.folder import COLUMNS, ComparisonFolder, results_fr
 from flower_fedclust.harness.page import write_report
 from flower_fedclust.harness.runner import _Store, failure_lines, run_comparison
 from flower_fedclust.models import KMeansModel
-from flower_fedclust.registry import strategies
+from flower_fedclust.registry import REGISTERED
 from flower_fedclust.results.result import Result
 
 HERE = Path(__file__).parent
@@ -74,7 +74,7 @@ class Toy(ProtocolStrategy):
 
 @pytest.fixture
 def toy(monkeypatch):
-    monkeypatch.setitem(strategies(), "toy", replace(Toy.entries[0], strategy=Toy))
+    monkeypatch.setitem(REGISTERED, "toy", replace(Toy.entries[0], strategy=Toy))
 
 
 def read_results(out):
@@ -92,7 +92,7 @@ def content_of(out):
 
 
 def test_two_processes_and_none_give_the_same_table_and_csv_and_parquet_the_same_rows(tmp_path):
-    comparison = replace(SMALL, strategies=("k-fed", "dp-lloyd-sphere-packing"), epsilons=(1.0,), seeds=(0,))
+    comparison = replace(SMALL, strategies=("k-fed", "feddp-kmeans"), epsilons=(1.0,), seeds=(0,))
     tables = []
     for jobs in (2, 1):
         run_comparison(comparison, tmp_path / str(jobs), jobs=jobs)
@@ -106,7 +106,7 @@ def test_two_processes_and_none_give_the_same_table_and_csv_and_parquet_the_same
 
 
 def test_a_row_says_what_was_asked_and_what_was_got(tmp_path):
-    comparison = replace(SMALL, strategies=("k-fed", "dp-lloyd-sphere-packing"), epsilons=(1.0,), seeds=(4,))
+    comparison = replace(SMALL, strategies=("k-fed", "feddp-kmeans"), epsilons=(1.0,), seeds=(4,))
     plain, private = run_comparison(comparison, tmp_path, jobs=1)
     assert plain["n_public"] == 60
     assert (plain["epsilon"], plain["epsilon_spent"], plain["covers_everything"]) == (None, None, False)
@@ -125,7 +125,7 @@ def test_a_row_says_what_was_asked_and_what_was_got(tmp_path):
     assert sum(len(pd.read_csv(path)) for path in (folder / "labels").iterdir()) == len(classes) == 90
     assert set(classes["client"]) == {0, 1, 2}
     settings = json.loads((tmp_path / "comparison.json").read_text())
-    assert settings["strategies"] == ["k-fed", "dp-lloyd-sphere-packing"]
+    assert settings["strategies"] == ["k-fed", "feddp-kmeans"]
     assert {"versions", "started", "seeds"} <= set(settings)
 
 

@@ -47,7 +47,7 @@ def sites_of(folder, *, pinned=True, **policy):
 
 
 def lloyd(**options):
-    strategy = fc.DPLloyd(2, server_data=PUBLIC, epsilon=None, random_state=0, **options)
+    strategy = fc.FedDPKMeans(2, server_data=PUBLIC, epsilon=None, random_state=0, **options)
     strategy.secure = True
     return strategy
 
@@ -65,7 +65,7 @@ def memory_of(one):
 def test_sites_that_require_masks_find_the_inline_result(sites):
     strategy = lloyd()
     run(strategy, list(sites.values()))
-    inline = fc.simulate(fc.DPLloyd(2, server_data=PUBLIC, epsilon=None, random_state=0), TABLES)
+    inline = fc.simulate(fc.FedDPKMeans(2, server_data=PUBLIC, epsilon=None, random_state=0), TABLES)
     np.testing.assert_array_equal(strategy.outcome.model.cluster_centers_, inline.model.cluster_centers_)
     assert any("4 of 4 clients have compared the others' keys" in note for note in strategy.report.notes)
     for one in sites.values():
@@ -141,7 +141,7 @@ def test_a_site_that_loses_its_secrets_drops_out_of_the_run(sites):
 
     strategy = drive(lloyd(), sites, change=lose)
     left = {name: rows for name, rows in TABLES.items() if name != "west"}
-    inline = fc.simulate(fc.DPLloyd(2, server_data=PUBLIC, epsilon=None, random_state=0), left)
+    inline = fc.simulate(fc.FedDPKMeans(2, server_data=PUBLIC, epsilon=None, random_state=0), left)
     np.testing.assert_array_equal(strategy.outcome.model.cluster_centers_, inline.model.cluster_centers_)
     assert any("has lost them" in line["reason"] for line in audit(sites["west"]) if line["event"] == "failed")
 
@@ -176,7 +176,7 @@ def test_a_site_with_more_rows_takes_part_with_the_same_sample_in_every_run(tmp_
     assert len({tuple(one.data.ids) for one in sites.values()}) == 4  # each has a key of its own
     strategy = lloyd()
     run(strategy, list(sites.values()))
-    inline = fc.simulate(fc.DPLloyd(2, server_data=PUBLIC, epsilon=None, random_state=0), rows)
+    inline = fc.simulate(fc.FedDPKMeans(2, server_data=PUBLIC, epsilon=None, random_state=0), rows)
     np.testing.assert_array_equal(strategy.outcome.model.cluster_centers_, inline.model.cluster_centers_)
 
 

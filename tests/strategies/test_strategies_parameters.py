@@ -11,7 +11,7 @@ RELATIVE = {"relative_noise": 0.1}
 PUBLIC_ROWS = [ROWS[:2], np.ones((9, 4)), [[1.0, np.nan]] * 5, np.zeros(5)]
 
 BAD = [
-    *((kind, {"server_data": rows}, "server_data") for kind in (fc.FedDPKMeans, fc.DPLloyd) for rows in PUBLIC_ROWS),
+    *((kind, {"server_data": rows}, "server_data") for kind in (fc.FedDPKMeans,) for rows in PUBLIC_ROWS),
     (fc.DPFedC, {"init": ROWS[:2]}, "init"),
     (fc.DPFedC, {"init": ROWS[0]}, "init"),
     (fc.DPFedC, {"rho": "paper"} | NOISE, "rho"),
@@ -68,7 +68,7 @@ def test_parameters_that_are_set_later_are_checked_before_the_run():
 
 
 def test_report_says_how_many_server_rows_are_public_and_where_they_come_from():
-    strategy = fc.DPLloyd(3, server_data=ROWS)
+    strategy = fc.FedDPKMeans(3, server_data=ROWS)
     strategy.server_data_origin = "They were drawn from the clients' file."
     (note,) = strategy.privacy_notes()
     assert "21 server rows" in note

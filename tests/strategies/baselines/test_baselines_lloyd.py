@@ -4,9 +4,8 @@ from sklearn.cluster import KMeans
 
 from flower_fedclust.checking import watched_run
 from flower_fedclust.engine import ClientData
-from flower_fedclust.numerics.initialisation import SERVER_INITIALISATIONS
 from flower_fedclust.simulation import simulate
-from flower_fedclust.strategies.baselines.federated_kmeans import DPLloyd, FederatedKMeans, PrivateFederatedKMeans
+from flower_fedclust.strategies.baselines.federated_kmeans import FederatedKMeans, PrivateFederatedKMeans
 from flower_fedclust.strategies.common.clusters import ClusterClient
 from flower_fedclust.strategies.common.frame import FRAME_ROUNDS
 
@@ -114,43 +113,3 @@ def test_private_federated_kmeans_declares_how_far_the_worst_row_moves_its_sums_
     moved = np.max([[np.linalg.norm(a - b) for a, b in zip(answer(row), answer(), strict=True)]
                     for row in ([900.0, 0, 0], [0, -900.0, 0])], axis=0)  # fmt: skip
     np.testing.assert_allclose(moved, [of_sums.sensitivity, of_counts.sensitivity], rtol=1e-12)
-
-
-def slow_frame(rows, center_rows):
-    origin = SERVER_ROWS.mean(axis=0) if center_rows else np.zeros(D)
-    radius = np.linalg.norm(SERVER_ROWS - origin, axis=1).max()
-    moved = rows - origin
-    norms = np.linalg.norm(moved, axis=1)
-    return moved * np.minimum(1, radius / norms)[:, None], SERVER_ROWS - origin, origin, radius
-
-
-@pytest.mark.parametrize("init", SERVER_INITIALISATIONS)
-@pytest.mark.parametrize(("center_rows", "n_rounds"), [(True, 3), (False, 1)])
-def test_dp_lloyd_without_noise_equals_pooled_lloyd_from_the_same_start(init, center_rows, n_rounds):
-    strategy = DPLloyd(
-        K,
-        server_data=SERVER_ROWS,
-        init=init,
-        epsilon=None,
-        n_rounds=n_rounds,
-        center_rows=center_rows,
-        random_state=7,
-    )
-    centers = simulate(strategy, CLIENTS).model.cluster_centers_
-    rows, server_rows, origin, radius = slow_frame(ROWS, center_rows)
-    start = SERVER_INITIALISATIONS[init](server_rows, K, radius, np.random.default_rng(7))
-    # A center whose cluster is empty stays, but the step keeps it inside the ball.
-    inside = start * np.minimum(1, radius / np.linalg.norm(start, axis=1))[:, None]
-    expected = slow_lloyd(rows, start, 1)
-    kept = (expected == start).all(axis=1)
-    expected[kept] = inside[kept]
-    expected = slow_lloyd(rows, expected, n_rounds - 1)
-    np.testing.assert_allclose(centers, expected + origin, rtol=0, atol=1e-6)
-
-
-def test_dp_lloyd_declares_the_radius_and_one_row():
-    *_, radius = slow_frame(ROWS, True)
-    report = simulate(DPLloyd(K, server_data=SERVER_ROWS), CLIENTS, seed=0).privacy
-    sums, counts = (message.release for message in report.releases)
-    assert (sums.mechanism, counts.mechanism) == ("gaussian", "laplace")
-    assert (sums.sensitivity, counts.sensitivity) == pytest.approx((radius, 1.0))
