@@ -22,6 +22,7 @@ from flower_fedclust.checking.books import (
     findings_of_losses,
     findings_of_wire,
 )
+from flower_fedclust.checking.by_row import findings_by_row, findings_of_sizes
 from flower_fedclust.checking.neighbors import (
     Progress,
     Search,
@@ -428,8 +429,10 @@ def _beside(
         if n := search.n_unanswered:
             facts.append(Fact("neighbors", f"{n} of {search.n_compared} were not compared, as the client fails"))
     findings += [*findings_of_wire(run), *findings_of_books(run, epsilon_counted)]
-    of_losses, late = findings_of_losses(subject, deadline)
-    return findings + of_losses, facts, late
+    findings += findings_by_row(run, search.client)
+    of_sizes, late = findings_of_sizes(run, search.client, deadline)
+    of_losses, losses_late = findings_of_losses(subject, deadline)
+    return [*findings, *of_sizes, *of_losses], facts, [*late, *losses_late]
 
 
 def _draw(drawer: Drawer, runs: int, deadline: float, says: Progress) -> int:

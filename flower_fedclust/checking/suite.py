@@ -28,6 +28,7 @@ from sklearn.base import clone
 
 from flower_fedclust.checking.audit import audit_subject
 from flower_fedclust.checking.books import findings_of_wire
+from flower_fedclust.checking.by_row import findings_by_row
 from flower_fedclust.checking.neighbors import extreme_rows, hard_pairs, how_far
 from flower_fedclust.checking.noise import Drawer, compare_with_law
 from flower_fedclust.checking.runs import (
@@ -789,6 +790,13 @@ def no_neighbor_moves_a_release_too_far(subject: Subject) -> None:
                     f"{change.neighbors.what}: '{change.content}' of round {change.round} moves by {change.ratio:.6g} "
                     "times its sensitivity.",
                 )
+
+
+@check
+def what_a_row_adds_follows_from_that_row(subject: Subject) -> None:
+    """In an answer by row, what a row adds depends neither on its place nor on other rows nor on the batch."""
+    found = findings_by_row(subject.run, subject.names[0])
+    require(not found, f"{'; '.join(found)}.")
 
 
 @check

@@ -1,0 +1,124 @@
+"""Whether what a row adds to an answer by row follows from that row alone.
+
+The bound of a term is the bound of one row's own contribution. It bounds what a neighbor moves only if no other row's
+contribution changes. So an answer to a table must equal the sum of the answers to its rows, in any order and in any
+batches. Sums are integers and are compared exactly.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flower_fedclust.checking.neighbors import extreme_rows, far_rows
+from flower_fedclust.checking.runs import Floats, WatchedRun, new_context, sent_or_kept
+from flower_fedclust.engine import ClientData
+from flower_fedclust.engine.by_row import ByRow, Finisher
+from flower_fedclust.engine.rounds import Question
+from flower_fedclust.engine.table_answers import ByTableRow
+from flower_fedclust.privacy.noise import on_grid
+
+Integers = NDArray[np.int64]
+
+#: Rows of a table whose answer is compared with the answers to its rows one by one.
+N_ROWS = 24
+
+#: Rows of a large table, and where it is cut into smaller ones: sizes just below, at and above powers of two, odd ones,
+#: and ones of which no other is a multiple.
+N_LARGE = 4096
+CUTS = (1, 3, 10, 47, 112, 369, 1392, 3440)
+
+#: Rows in a batch; in batches a row has another place and other neighbors.
+BATCHES = (2, 7)
+
+
+def questions_by_row(run: WatchedRun) -> list[tuple[int, Question]]:
+    """Return the first and the last question of each answer by row about a client's own rows, with its round."""
+    found: dict[str, list[tuple[int, Question]]] = {}
+    for number, round_ in run.rounds.items():
+        for question in [round_.question] if isinstance(round_.question, Question) else round_.question.values():
+            # Answers about tables are the package's own.
+            if isinstance(question.asks, ByRow) and not isinstance(question.asks, ByTableRow) and not round_.rows:
+                found.setdefault(question.answer.task, []).append((number, question))
+    return [pair for pairs in found.values() for pair in (pairs[:1] + pairs[-1:] if len(pairs) > 1 else pairs)]
+
+
+def findings_by_row(run: WatchedRun, client: str) -> list[str]:
+    """Name the answers by row in which what a row adds depends on its place, on other rows or on the batch."""
+    rows = hard_rows(run.data[client].rows)
+    found = dict[str, None]()
+    for _, question in questions_by_row(run):
+        asks = question.asks
+        assert isinstance(asks, ByRow)
+        try:
+            for what in _depends_on(asks, question, rows):
+                found[f"the answer to '{question.answer.task}' depends on {what}"] = None
+        except Exception as error:  # the answer cannot be taken apart, or fails for some rows
+            found[f"the answer to '{question.answer.task}' ends with {type(error).__name__} for some rows"] = None
+    return list(found)
+
+
+def hard_rows(rows: Floats) -> Floats:
+    """Return ordinary rows, some twice, rows far out, and rows of the largest and the smallest floats."""
+    far = [row for _, row in far_rows(rows)]
+    extreme = [row for _, row in extreme_rows(rows.shape[1])[1:4:2]]
+    few = rows[: N_ROWS - len(far) - len(extreme) - 2]
+    return np.vstack([few, few[:2], *far, *extreme])
+
+
+def _depends_on(asks: ByRow, question: Question, rows: Floats) -> Iterator[str]:
+    whole = _sums(asks, question, [rows])
+    if _sums(asks, question, [np.random.default_rng(0).permutation(rows)]) != whole:
+        yield "the order of its rows"
+    for size in BATCHES:
+        if _sums(asks, question, [rows[start : start + size] for start in range(0, len(rows), size)]) != whole:
+            yield "the batches in which rows are read"
+            break
+    if _sums(asks, question, list(rows[:, None])) != whole:
+        yield "other rows: it is not the sum of the answers to its rows one by one"
+
+
+def _sums(asks: ByRow, question: Question, batches: Sequence[Floats]) -> list[tuple[int, bytes]]:
+    """Return the sums over batches, before any finish."""
+    totals: list[Integers] = [term.integers for term in asks.nothing(question)]
+    exponents = [term.exponent for term in asks.nothing(question)]
+    for batch in batches:
+        terms = asks.terms(question, batch)
+        totals = [total + term.integers for total, term in zip(totals, terms, strict=True)]
+    return [(exponent, total.tobytes()) for exponent, total in zip(exponents, totals, strict=True)]
+
+
+def findings_of_sizes(run: WatchedRun, client: str, deadline: float = math.inf) -> tuple[list[str], list[str]]:
+    """Name the answers by row to a large table that are not the sums of those to its parts, as a client sends them.
+
+    Also names what there was no time for.
+    """
+    asked = {
+        number: question
+        for number, question in questions_by_row(run)
+        if question.finish is None and not isinstance(question.asks, Finisher)
+    }
+    rows = hard_rows(run.data[client].rows)
+    large = np.resize(rows, (N_LARGE, rows.shape[1]))
+    tables = [ClientData(table, owner=f"client {client}") for table in (large, *np.split(large, CUTS))]
+    found, left = dict[str, None](), list[str]()
+    for exchange in run.to_client(client):
+        if exchange.round not in asked or exchange.task != run.rounds[exchange.round].task:
+            continue
+        if time.perf_counter() > deadline:
+            left.append(f"the answer to '{exchange.task}' of {N_LARGE} rows")
+            continue
+        # An answer by row about a client's own rows needs nothing from earlier rounds.
+        given = [sent_or_kept(run, exchange, table, new_context(), without_noise=True) for table in tables]
+        sums = [[on_grid(array).integers for array in one] for one in given if one is not None]
+        if len(sums) < len(tables):
+            continue  # a client that fails is a matter of other checks
+        for whole, *parts in zip(*sums, strict=True):
+            if not np.array_equal(whole, np.sum(parts, axis=0)):
+                task = exchange.task
+                found[f"the answer to '{task}' of {N_LARGE} rows is not the sum of the answers to their parts"] = None
+    return list(found), list(dict.fromkeys(left))

@@ -1,0 +1,131 @@
+"""Answers by row in which what a row adds depends on more than the row are found by check_strategy and by audits."""
+
+import numpy as np
+import pytest
+
+import flower_fedclust as fc
+from flower_fedclust.checking import Subject, audit, strategy_checks
+from flower_fedclust.checking.by_row import findings_by_row, findings_of_sizes
+from flower_fedclust.engine import Sum
+from flower_fedclust.exact import terms
+from flower_fedclust.exact.rows import Rows
+
+CHECK = {check.name: check for check in strategy_checks()}["what_a_row_adds_follows_from_that_row"]
+
+
+def sound(rows):
+    return fc.total(rows)
+
+
+def less_the_mean(rows):
+    mean = rows.values.mean(axis=0) if len(rows) else 0.0
+    return fc.vectors(rows.values - mean, rows.radius)
+
+
+def by_place(rows):
+    return fc.vectors(rows.values * (1 + np.arange(len(rows)) % 2)[:, None], rows.radius)
+
+
+def first_of_a_batch(rows):
+    return fc.vectors(np.where(np.arange(len(rows)) == 0, 9.0, 0.0)[:, None] + 0 * rows.values, rows.radius)
+
+
+def beyond_the_first(rows):
+    beyond = rows.integers[:, 0] > rows.integers[:1, 0]
+    return fc.vectors(rows.values * beyond[:, None], rows.radius)
+
+
+def one_row_many_times(rows):
+    first = np.zeros(len(rows), dtype=np.intp)
+    return fc.total(Rows(rows.integers[first], rows.exponent, rows.radius, rows.norm))
+
+
+def sums_so_far(rows):
+    return fc.total(Rows(np.cumsum(rows.integers, axis=0), rows.exponent, rows.radius, rows.norm))
+
+
+def large_batches(rows):
+    """Rows of a batch of more than 20 are twice as long, as far as the bound allows."""
+    return fc.vectors(rows.values * (2.0 if len(rows) > 20 else 1.0), rows.radius)
+
+
+def every_37th(rows):
+    """Every 37th row of a batch is twice as long, as far as the bound allows."""
+    return fc.vectors(rows.values * (1 + (np.arange(len(rows)) % 37 == 36))[:, None], rows.radius)
+
+
+def beyond_2048(rows):
+    """Rows beyond the first 2,048 of a batch do not count."""
+    return fc.vectors(rows.values * (np.arange(len(rows)) < 2048)[:, None], rows.radius)
+
+
+FAULTS = (less_the_mean, by_place, first_of_a_batch, beyond_the_first, one_row_many_times, sums_so_far, large_batches)
+
+
+def strategy_of(function):
+    """Return a strategy whose one release is this answer."""
+    answer = fc.by_row(sum="what the rows add")(function)
+    client = type("Client", (fc.FrameClient,), {function.__name__: answer})
+
+    class OfRows(fc.ClippedStrategy):
+        client_type = client
+        n_protocol_rounds = 1
+
+        def parts(self):
+            return {"sum": fc.Part(answer, 1.0)}
+
+        def protocol(self):
+            frame = fc.Frame(np.zeros(self.n_columns), self.max_norm)
+            (total,) = yield Sum(answer.asked(frame=frame), parts=["sum"])
+            return fc.KMeansModel(np.clip(total, -9, 9) + np.eye(self.n_clusters, self.n_columns))
+
+    return OfRows(2, epsilon=8.0, max_norm=1.0)
+
+
+def test_an_answer_that_is_a_sum_of_what_rows_add_is_sound():
+    subject = Subject(strategy_of(sound))
+    CHECK(subject)
+    assert findings_of_sizes(subject.run, subject.names[0]) == ([], [])
+
+
+@pytest.mark.parametrize("function", FAULTS)
+def test_the_suite_finds_what_does_not_follow_from_the_row(function):
+    with pytest.raises(AssertionError, match=rf"'{function.__name__}' depends on .*[.]$"):
+        CHECK(Subject(strategy_of(function)))
+
+
+@pytest.mark.parametrize("function", [every_37th, beyond_2048, large_batches])
+def test_tables_of_many_rows_are_compared_with_their_parts(function):
+    subject = Subject(strategy_of(function))
+    found, left = findings_of_sizes(subject.run, subject.names[0])
+    assert found == [f"the answer to '{function.__name__}' of 4096 rows is not the sum of the answers to their parts"]
+    assert left == []
+    assert findings_of_sizes(subject.run, subject.names[0], deadline=0.0)[1]
+
+
+@pytest.mark.parametrize("function", [by_place, every_37th])
+def test_an_audit_calls_it_broken(function):
+    found = audit(strategy_of(function), runs=10)
+    assert found.verdict == "broken"
+    assert any(f"the answer to '{function.__name__}'" in one for one in found.broken)
+
+
+def test_an_answer_that_fails_for_some_rows_is_named():
+    def failing(rows):
+        if (np.abs(rows.values) > 0.9).any():
+            raise RuntimeError("a row is long")
+        return fc.total(rows)
+
+    subject = Subject(strategy_of(failing))
+    assert findings_by_row(subject.run, subject.names[0]) == [
+        "the answer to 'failing' ends with RuntimeError for some rows"
+    ]
+
+
+def test_terms_that_are_no_sums_over_rows_are_found():
+    def rounded_together(rows):
+        whole = terms.total(rows)
+        return terms.enforced(np.trunc(whole.integers / 3.0).astype(np.int64), *whole.form[1:], whole.n_rows)
+
+    with pytest.raises(AssertionError, match="the batches in which rows are read"):
+        CHECK(Subject(strategy_of(rounded_together)))
