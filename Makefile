@@ -35,7 +35,7 @@ test: $(READY)
 papers: $(READY)
 	FEDCLUST_TESTED=papers OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -m "not long" --numprocesses 2 --dist worksteal \
 	  strategies/tests tests/strategies tests/models tests/engine/test_engine_by_row.py \
-	  tests/engine/test_engine_random_clients.py tests/engine/test_engine_secure.py tests/apps/test_apps_client.py
+	  tests/engine/test_engine_random_clients.py tests/engine/test_engine_secure.py tests/apps/test_apps_run_configs.py
 
 check: test papers
 	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -m long

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
 from flower_fedclust.data import FederatedRows
-from flower_fedclust.inputs import RowsChoice, needs_server_rows, number_of_clusters, parse_epsilon
+from flower_fedclust.inputs import RowsChoice, RunSettings, needs_server_rows, number_of_clusters, parse_epsilon
 from flower_fedclust.numerics.validity import numbers_of
 from flower_fedclust.outside import parsing
 from flower_fedclust.tables import Schema
@@ -60,6 +60,21 @@ def schema(config: Mapping[str, Any]) -> Schema | None:
     """Return what is public about the columns: TOML, or the name of a TOML file on the server's machine."""
     given_schema = text(config, "schema")
     return None if given_schema is None else Schema.of(given_schema)
+
+
+def settings(config: Mapping[str, Any], n_clients: int | None, columns: Sequence[str] | None) -> RunSettings:
+    """Return what the run config decides about every strategy of the run."""
+    seed = given(config, "noise-seed")
+    if seed is not None and text(config, "dataset") is None:
+        raise ValueError("noise-seed is for simulated rows: noise that protects somebody is never repeatable.")
+    return RunSettings(
+        wait_for_clients=float(config["wait-for-clients"]),
+        expected_clients=n_clients,
+        server_columns=columns,
+        share_model=bool(config["share-model"]),
+        secure=bool(config["secure"]),
+        noise_seed=None if seed is None else int(seed),
+    )
 
 
 def simulated_rows(config: Mapping[str, Any], n_clients: int) -> FederatedRows:

@@ -8,7 +8,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from rich.console import Console
 
-from apps.config import given, listed, parameters, schema, simulated_rows, strategy_names, text
+from apps.config import given, listed, parameters, schema, settings, simulated_rows, strategy_names, text
 from flower_fedclust.data import FederatedRows, read_table
 from flower_fedclust.harness.run import RESULTS, run_and_save, run_on_grid, settled_number_of_nodes, show_all
 from flower_fedclust.inputs import can_use_server_rows, clients_of, make_strategies
@@ -27,9 +27,6 @@ def main(grid: Grid, context: Context) -> None:
     if n_nodes is not None:
         check_integer("expected-clients", n_nodes, at_least=1)
     rows = simulated_rows(config, n_nodes) if simulated else _rows_of_the_server(config, names)
-    seed = given(config, "noise-seed")
-    if seed is not None and not simulated:
-        raise ValueError("noise-seed is for simulated rows: noise that protects somebody is never repeatable.")
     were_given = text(config, "server-data") is not None or given(config, "n-server-rows") is not None
     strategies = make_strategies(
         names,
@@ -39,16 +36,8 @@ def main(grid: Grid, context: Context) -> None:
         were_given=were_given,
         schema=schema(config),
         describe=bool(config["describe"]),
+        settings=settings(config, n_nodes, rows.columns),
     )
-    for strategy in strategies:
-        strategy.wait_for_clients = float(config["wait-for-clients"])
-        strategy.expected_clients = n_nodes
-        strategy.server_columns = rows.columns
-        strategy.share_model = bool(config["share-model"])
-        strategy.secure = bool(config["secure"])
-        strategy.noise_seed = None if seed is None else int(seed)
-        if strategy.random_state is None and seed is not None:
-            strategy.random_state = int(seed)
     clients, timeout = clients_of(rows), float(config["round-timeout"])
     results, path, failed = run_and_save(
         strategies,

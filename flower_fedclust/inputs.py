@@ -9,7 +9,7 @@ import copy
 import json
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +99,41 @@ def strategy_of(
     return make_strategies([name], own, server_rows, origin, is_complete=is_complete)[0]
 
 
+@dataclass(frozen=True)
+class RunSettings:
+    """What the code that starts a run decides beside a strategy's own parameters, under the strategy's names for it.
+
+    Parameters
+    ----------
+    wait_for_clients : float, default=60.0
+        How long to wait for clients to appear, in seconds.
+    expected_clients : int, optional
+        How many clients to wait for during that time.
+    server_columns : sequence of str, optional
+        The column names of the server's rows, if known.
+    share_model : bool, default=False
+        Whether every client is sent the model at the end.
+    secure : bool, default=False
+        Whether the server sees only sums over the clients.
+    noise_seed : int, optional
+        Makes the noise repeatable, for experiments only; also the random_state of a strategy that has none.
+    """
+
+    wait_for_clients: float = 60.0
+    expected_clients: int | None = None
+    server_columns: Sequence[str] | None = None
+    share_model: bool = False
+    secure: bool = False
+    noise_seed: int | None = None
+
+    def give(self, strategy: ProtocolStrategy) -> None:
+        """Give a strategy that has not begun what this run decides."""
+        for setting in fields(self):
+            setattr(strategy, setting.name, getattr(self, setting.name))
+        if strategy.random_state is None:
+            strategy.random_state = self.noise_seed
+
+
 def make_strategies(
     names: Sequence[str | type[ProtocolStrategy]],
     parameters: Mapping[str, Any],
@@ -109,8 +144,9 @@ def make_strategies(
     schema: Schema | None = None,
     describe: bool = False,
     is_complete: bool = True,
+    settings: RunSettings | None = None,
 ) -> list[ProtocolStrategy]:
-    """Return strategies by name or class; each takes the parameters that it accepts.
+    """Return strategies by name or class; each takes the parameters that it accepts, and what the run decides.
 
     Server rows that the user did not give (``were_given=False``) go only to strategies that cannot do without them.
     """
@@ -134,6 +170,8 @@ def make_strategies(
         if schema is None and is_complete:
             strategy.check_complete()
         strategies.append(strategy if schema is None else with_schema(strategy, schema, describe=describe))
+        if settings is not None:
+            settings.give(strategies[-1])
     return strategies
 
 

@@ -12,7 +12,6 @@ import pandas as pd
 import pytest
 from flwr.app import Context, RecordDict
 from flwr.app.user_config import UserConfig
-from tested import PAPERS
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
@@ -20,7 +19,6 @@ from apps import client_app, config
 from flower_fedclust import DataError, ProtocolClient
 from flower_fedclust.format import FORMAT
 from flower_fedclust.inputs import make_strategies
-from flower_fedclust.plugins import where_to_find
 from flower_fedclust.registry import find
 from flower_fedclust.strategies.baselines.pooled import PooledRowsClient
 from flower_fedclust.strategies.common.first_centers import LocalCentersClient
@@ -211,21 +209,3 @@ def test_epsilon_that_is_no_number_or_zero_is_refused():
 def test_run_config_of_the_project_leaves_everything_to_the_strategies():
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
     assert config.parameters(project["tool"]["flwr"]["app"]["config"]) == {"n_clusters": 10}
-
-
-def run_configs():
-    """Return the run configs of strategies/, without those that need the second distribution where it is not seen."""
-    folder = Path(__file__).parents[2] / "strategies"
-    for path in sorted(set(folder.glob("*.toml")) - {folder / "pyproject.toml"}):
-        names = config.strategy_names(tomllib.loads(path.read_text()))
-        if PAPERS or not any(map(where_to_find, names)):
-            yield path
-
-
-@pytest.mark.parametrize("path", list(run_configs()), ids=lambda path: path.stem)
-def test_the_strategies_of_every_toml_can_be_made_together(path):
-    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
-    run = project["tool"]["flwr"]["app"]["config"] | tomllib.loads(path.read_text())
-    names = config.strategy_names(run)
-    made = make_strategies(names, config.parameters(run), np.random.default_rng(0).normal(size=(60, 64)))
-    assert [strategy.name for strategy in made] == names
