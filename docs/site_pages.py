@@ -236,8 +236,11 @@ def write_class_pages() -> None:
     """Write a page for each class of the reference."""
     API.mkdir(exist_ok=True)
     wanted = {}
+    of_strategies = {entry.strategy.__name__ for entry in strategies().values()}
     for path, block in described_classes().items():
         text = f"# {page_of(path)}\n\n```{{eval-rst}}\n{block}```\n"
+        if page_of(path) in of_strategies:
+            text += "\n[How its rounds become rounds of Flower](../shape.md)\n"
         if (example := example_of(path)) is not None:
             text += f"\n## Example\n\n```python\n{example.strip()}\n```\n"
         wanted[API / f"{page_of(path)}.md"] = text

@@ -2,6 +2,8 @@
 
 The paper's samples are columns. Here they are rows, so that X is (n, m), H (n, k) and W (k, m). Line numbers refer to
 Algorithm 1, and equation numbers to the paper.
+
+docs/shape.md shows how a ``yield`` here becomes a round of Flower.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """FedDP-KMeans (Scott, Lampert and Saulpic, ICML 2025): private k-means that starts well from a few public rows.
 
 P are the clients' rows, Q the server's, Pi spans the data subspace, xi are the projected centers and nu the centers.
+
+docs/shape.md shows how a ``yield`` here becomes a round of Flower.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """FedSC (Qiao, Ding and Fan, NeurIPS 2023): spectral clustering through a dictionary that all clients share.
 
 The paper's samples are columns. Here they are rows: the rows of Z are atoms, and the rows of C are codes.
+
+docs/shape.md shows how a ``yield`` here becomes a round of Flower.
 """
 
 from __future__ import annotations

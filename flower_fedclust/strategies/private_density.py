@@ -6,6 +6,8 @@ privacy: the width of a kernel, and a cut at the most persistent peaks or along 
 
 A grid has three directions at most. In more columns private k-means comes first: it finds the directions, and its
 clusters are the result unless the histogram shows that they are not round.
+
+docs/shape.md shows how a ``yield`` here becomes a round of Flower.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 It finds small clusters in the subspace of FedDP-KMeans (ICML 2025), by sums or, if noise is strong, by the votes on
 candidates of PE-means (arXiv 2606.00342, 2026). It ends with Lloyd steps on clipped offsets: first of more clusters
 than are sought, then of the clusters themselves.
+
+docs/shape.md shows how a ``yield`` here becomes a round of Flower.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 With noise it starts like :class:`PrivateKMeans`, and takes at most two EM steps. The server does not believe the noisy
 sums as they are: it looks for the mixture that explains all of them (:mod:`.common.mixture_fit`).
+
+docs/shape.md shows how a ``yield`` here becomes a round of Flower.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 Z_k are the codes of client k's rows, P_g the global prototypes; E^p, P_k and E* are as in Algorithm 1. Comments give
 the lines of the algorithm.
+
+docs/shape.md shows how a ``yield`` here becomes a round of Flower.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Lloyd's algorithm on rows that stay where they are, without noise and with it."""
+"""Lloyd's algorithm on rows that stay where they are, without noise and with it.
+
+docs/shape.md shows how a ``yield`` here becomes a round of Flower.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""k-FED: one round, no privacy."""
+"""k-FED: one round, no privacy.
+
+docs/shape.md shows how a ``yield`` here becomes a round of Flower.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The pooled references, without privacy: every client sends its rows, and the server clusters them."""
+"""The pooled references, without privacy: every client sends its rows, and the server clusters them.
+
+docs/shape.md shows how a ``yield`` here becomes a round of Flower.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 This form is not in the paper (Qiao, Ma and Fan, AAAI 2025). The landmarks of its Algorithm 1 do not lie among the rows,
 and a map of them would show little. So Lloyd steps spread centers among the rows instead. Z is the map.
+
+docs/shape.md shows how a ``yield`` here becomes a round of Flower.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 Y are the landmarks, B the distances of all rows to them, W the distances between landmarks, Z the map. The paper's
 samples are columns; here they are rows.
+
+docs/shape.md shows how a ``yield`` here becomes a round of Flower.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 Y are the landmarks, C the kernel values of all rows with them, W the kernel values between landmarks. The paper's
 samples are columns; here they are rows.
+
+docs/shape.md shows how a ``yield`` here becomes a round of Flower.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 v are a client's rows, E^p is its structural graph, P_k are its prototypes, E* is the global graph, S the nearest graph
 with as many components as there are clusters, and A the assignments. Comments give the lines of the algorithm.
+
+docs/shape.md shows how a ``yield`` here becomes a round of Flower.
 """
 
 from __future__ import annotations

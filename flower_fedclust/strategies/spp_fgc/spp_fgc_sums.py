@@ -3,6 +3,8 @@
 SPP-FGC's privacy analysis (He et al., appendix C) omits that clusters depend on the rows: if a client finds them by
 itself, one row can move every other row to another cluster. Here a row belongs to the nearest of some centers ("cells")
 that come from noisy sums, so that it counts in one cell, whatever the other rows are.
+
+docs/shape.md shows how a ``yield`` here becomes a round of Flower.
 """
 
 from __future__ import annotations
