@@ -52,6 +52,19 @@ class Penalties:
     mu_w: float = 0.0  #: Of the squared centers.
 
 
+def lifted(rows: Floats, origin: Floats) -> Floats:
+    """Return rows less an origin, with one more coordinate that is the same for all: the last entry of ``origin``.
+
+    Rays from the new origin then meet the plane of the rows in one point each, so clusters that are directions become
+    clusters that are points.
+    """
+    n_columns = rows.shape[1]
+    found = np.empty((len(rows), n_columns + 1))
+    np.subtract(rows, origin[:n_columns], out=found[:, :n_columns])
+    found[:, n_columns] = origin[n_columns]
+    return found
+
+
 def objective(rows: Floats, H: Floats, W: Floats, penalties: Penalties) -> float:
     """Return F_i of (14), in squared units of the rows.
 

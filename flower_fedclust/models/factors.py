@@ -8,11 +8,14 @@ from typing import Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from flower_fedclust.exact.factorisation import Penalties, memberships_of
+from flower_fedclust.exact.factorisation import Penalties, lifted, memberships_of
 from flower_fedclust.models.base import Clustered, RowModel
-from flower_fedclust.numerics.checks import check_real, checked_rows
+from flower_fedclust.numerics.checks import check_real, checked_point, checked_rows
 
 Floats = NDArray[np.float64]
+
+#: A ray that leaves the rows' plane at a smaller slope than this is shown where one of this slope meets the plane.
+LEAST_SLOPE = 0.1
 
 
 class FactorModel(RowModel, name="factors"):
@@ -22,21 +25,39 @@ class FactorModel(RowModel, name="factors"):
 
     Parameters
     ----------
-    components : array-like of shape (n_clusters, n_columns)
+    components : array-like of shape (n_clusters, n_columns), or (n_clusters, n_columns + 1) with an origin
         W.
+    origin : array-like of shape (n_columns + 1,), optional
+        Where the components begin, if not at 0, and the coordinate that every row gets; see
+        :func:`~flower_fedclust.exact.factorisation.lifted`.
     rho, mu_h : float, default=0
         The penalties for finding memberships; see :class:`~flower_fedclust.exact.factorisation.Penalties`.
 
     Attributes
     ----------
-    components_ : ndarray of shape (n_clusters, n_columns)
+    components_ : ndarray of shape (n_clusters, n_columns), or (n_clusters, n_columns + 1) with an origin
     """
 
     columns_from = "the components have"
 
-    def __init__(self, components: ArrayLike, *, rho: float = 0.0, mu_h: float = 0.0) -> None:
+    def __init__(
+        self, components: ArrayLike, origin: ArrayLike | None = None, *, rho: float = 0.0, mu_h: float = 0.0
+    ) -> None:
         self.cluster_points = self.components_ = checked_rows(np.array(components), owner="components")
         self.n_columns = self.components_.shape[1]
+        self._origin: Floats | None = None
+        if origin is not None:
+            self._origin = checked_point("origin", origin)
+            if self._origin.shape != (self.n_columns,):
+                raise ValueError(
+                    f"origin has {len(self._origin)} entries where the components have {self.n_columns}; give as many."
+                )
+            self.n_columns -= 1
+            along = np.maximum(
+                self.components_[:, -1:], LEAST_SLOPE * np.linalg.norm(self.components_, axis=1)[:, None]
+            )
+            met = self.components_[:, :-1] * np.divide(self._origin[-1], along, out=0.0 * along, where=along > 0)
+            self.cluster_points = self._origin[:-1] + met
         self.penalties = Penalties(check_real("rho", rho, at_least=0), check_real("mu_h", mu_h, at_least=0))
 
     def __repr__(self) -> str:
@@ -47,20 +68,25 @@ class FactorModel(RowModel, name="factors"):
 
         Each row's memberships depend on that row only. They are not negative, and need not add up to 1.
         """
-        return memberships_of(self._checked(rows), self.components_, self.penalties)
+        return memberships_of(self._about_origin(self._checked(rows)), self.components_, self.penalties)
 
     def cluster_block(self, rows: Floats) -> Clustered:
         """Return the clusters with the largest memberships, and what the factorization leaves."""
+        rows = self._about_origin(rows)
         memberships = memberships_of(rows, self.components_, self.penalties)
         residuals = rows - memberships @ self.components_
         return Clustered(memberships.argmax(axis=1), float(np.sum(residuals**2)))
 
+    def _about_origin(self, rows: Floats) -> Floats:
+        return rows if self._origin is None else lifted(rows, self._origin)
+
     def to_arrays(self) -> list[Floats]:
-        """Return the components and the penalties."""
-        return [self.components_, np.array([self.penalties.rho, self.penalties.mu_h])]
+        """Return the components, the penalties and the origin (no entries if it is 0)."""
+        origin = np.empty(0) if self._origin is None else self._origin
+        return [self.components_, np.array([self.penalties.rho, self.penalties.mu_h]), origin]
 
     @classmethod
     def from_arrays(cls, arrays: Sequence[Floats]) -> Self:
         """Make the model from the arrays that :meth:`to_arrays` returned."""
-        components, (rho, mu_h) = arrays
-        return cls(components, rho=float(rho), mu_h=float(mu_h))
+        components, (rho, mu_h), origin = arrays
+        return cls(components, origin if origin.size else None, rho=float(rho), mu_h=float(mu_h))

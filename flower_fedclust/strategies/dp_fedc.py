@@ -12,7 +12,7 @@ import dataclasses
 import math
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Literal, TypedDict, Unpack
 
 import numpy as np
@@ -44,6 +44,7 @@ from flower_fedclust.exact.factorisation import (
     center_steps,
     clipped_center_gradient,
     exact_membership_steps,
+    lifted,
     membership_step_divisor,
     membership_steps,
     objective,
@@ -59,7 +60,8 @@ from flower_fedclust.privacy.accounting import MOST_SHARES, Plan, Share
 from flower_fedclust.privacy.report import PrivacyReport
 from flower_fedclust.strategies.common.client_drawing import draw_equally_often, most_rounds_per_client
 from flower_fedclust.strategies.common.first_centers import GIVEN_CENTERS_NOTE, check_given_centers
-from flower_fedclust.strategies.common.frame import FrameClient, RowsInFrame
+from flower_fedclust.strategies.common.frame import FRAME_ROUNDS, RowsInFrame, frame_of_rows
+from flower_fedclust.strategies.common.moments import MomentsClient
 
 Floats = NDArray[np.float64]
 
@@ -68,6 +70,12 @@ GROWING_RHO = (0.1, 0.4)
 
 #: The paper's rho and mu_h, over ||X||^2 / N.
 PAPER_RHO, PAPER_MU_H = 1e-7, 1e-10
+
+#: Clusters are rays from the mean where the mean square of a row's distance from it is below this part of its own.
+NEAR_MEAN = 0.5
+
+#: About the mean: the coordinate that all rows get, and how far first centers are apart, over the rows' spread.
+LIFT, FIRST_SPREAD = 0.5, 0.3
 
 #: The paper's b; and what stands for all rows.
 BATCH_SIZE, ALL_ROWS = 50, 0
@@ -100,6 +108,20 @@ class LocalSteps(TypedDict):
     divisor: float
 
 
+def _of_length(W: Floats, length: float) -> Floats:
+    """Return centers that are scaled to a length."""
+    scaled: Floats = length * W / np.linalg.norm(W, axis=1, keepdims=True)
+    return scaled
+
+
+@dataclass(frozen=True)
+class MovedOrigin:
+    """Where the rays of the clusters begin, if not at 0."""
+
+    origin: Floats  #: The mean of all rows, and the coordinate that every row gets: see :func:`lifted`.
+    deviation: Floats  #: The standard deviations of the columns.
+
+
 class DPFedC(ClippedStrategy):
     """DP-FedC: soft clusters, whose centers are learned by the clients' gradient steps and averaged.
 
@@ -113,7 +135,8 @@ class DPFedC(ClippedStrategy):
 
     The factorization suits rows without negative entries, near 0 where a thing is absent. Negative entries are allowed,
     because nothing constrains W. But clusters are directions from the origin: two clusters on one ray are one cluster,
-    and if the origin is far from all rows, clusters are hard to tell apart.
+    and if the origin is far from all rows, they all lie on nearly one ray and end in one cluster. Without an epsilon,
+    such rows are moved (see ``rays_from``); with an epsilon, subtract public values from the columns first.
 
     Parameters
     ----------
@@ -144,8 +167,15 @@ class DPFedC(ClippedStrategy):
         rows does not raise the objective.
     update_all : bool, default=True
         Whether clients that are not drawn update their memberships too, as in Algorithm 1. False spares them the work.
+    rays_from : "auto" or "zero", default="auto"
+        Where the rays of the clusters begin. "zero" is the paper's. "auto" is the mean of all rows if they are so close
+        to it that their directions from 0 hardly differ: if the mean square of a row's distance from the mean is less
+        than half of the mean's squared length. All rows then get one more coordinate, half of their spread, so that
+        each ray stands for one point among the rows. To find this out takes four unprotected rounds of sums. With an
+        epsilon, and with ``rho="paper"``, it is always 0.
     init : array-like of shape (n_clusters, n_columns), optional
-        The first W; by default absolute values of N(0, 1), scaled to ``max_norm`` if rows are clipped to it.
+        The first W; by default absolute values of N(0, 1), scaled to ``max_norm`` if rows are clipped to it;
+        about the mean, N(0, 1) times three tenths of the columns' standard deviations.
     epsilon : float, optional
         The privacy budget of the whole run, for replacing one row of one client. None means no noise, no clipping and
         no guarantee.
@@ -182,6 +212,7 @@ class DPFedC(ClippedStrategy):
     mu_w: float = parameter(0.0, at_least=0)
     step_scale: float = parameter(2.0, above=0)
     update_all: bool = parameter(True)
+    rays_from: Literal["auto", "zero"] = parameter("auto")
     init: ArrayLike | None = parameter(None)
     max_gradient_norm: float | None = parameter(None, above=0)
 
@@ -211,7 +242,9 @@ class DPFedC(ClippedStrategy):
 
     def protocol(self) -> Protocol:
         """Run Algorithm 1."""
-        W = self._first_centers()  # line 1
+        moved = (yield from self._find_origin()) if self._asks_for_origin else None
+        W = self._first_centers(moved)  # line 1
+        origin = () if moved is None else (moved.origin,)
         squared_norm = 0.0
         if self.rho == "paper":
             total = yield Sum(DPFedCClient.squared_norm.asked())
@@ -227,22 +260,23 @@ class DPFedC(ClippedStrategy):
         objectives: list[float] = []
         for t, S in enumerate(drawn, start=1):
             local = self._local_steps(W, self._penalties(t, W, squared_norm))
-            W, mean_objective = yield from self._round(t, W, S, local)
+            W, mean_objective = yield from self._round(t, W, S, local, origin)
             objectives += [] if mean_objective is None else [mean_objective]
             if self.on_centers is not None:
                 self.on_centers(t, W)
         last = self._penalties(self.n_rounds, W, squared_norm)
         history = {"objective": objectives} if objectives else {}
-        return Outcome(FactorModel(W, rho=last.rho, mu_h=last.mu_h), history=history)
+        return Outcome(FactorModel(W, *origin, rho=last.rho, mu_h=last.mu_h), history=history)
 
     def _round(
-        self, t: int, W: Floats, S: Sequence[str], local: LocalSteps
+        self, t: int, W: Floats, S: Sequence[str], local: LocalSteps, origin: Sequence[Floats]
     ) -> Generator[Round, Total | None, tuple[Floats, float | None]]:
         """Return W^t and, without epsilon, the mean objective of the drawn clients."""
         if self._is_private:
             return (yield from self._noisy_step(W, S, local)), None
         asked = DPFedCClient.factorise.asked(
             W,
+            *origin,
             mu_w=self.mu_w,
             n_center_steps=self._n_center_steps(t),
             batch_size=self.batch_size or BATCH_SIZE,
@@ -250,10 +284,11 @@ class DPFedC(ClippedStrategy):
             exponent=max(table_exponent(W), self._rows_exponent) - MOVE_BITS,
             **local,
         )
-        total = yield self._of_drawn(asked, W, S, local)
+        total = yield self._of_drawn(asked, W, S, local, origin=origin)
         if total is None:
             return W, None
-        moved, objectives = total
+        moved, lifted_moved, objectives = total
+        moved = np.column_stack([moved, lifted_moved]) if origin else moved
         return W + moved / total.n_clients, value_of_digits(objectives) / total.n_clients  # (16)
 
     def _noisy_step(self, W: Floats, S: Sequence[str], local: LocalSteps) -> Generator[Round, Total | None, Floats]:
@@ -278,23 +313,45 @@ class DPFedC(ClippedStrategy):
         return clip_rows(W, self.max_norm)
 
     def _of_drawn(
-        self, asked: Question, W: Floats, S: Sequence[str], local: LocalSteps, parts: Sequence[str] = ()
+        self,
+        asked: Question,
+        W: Floats,
+        S: Sequence[str],
+        local: LocalSteps,
+        parts: Sequence[str] = (),
+        origin: Sequence[Floats] = (),
     ) -> Sum:
         """Return the round in which the drawn clients answer and the others take steps on H (lines 7 to 11)."""
-        others = DPFedCClient.update_memberships.asked(W, **local) if self.update_all else None
+        others = DPFedCClient.update_memberships.asked(W, *origin, **local) if self.update_all else None
         return Sum(asked, clients=S, others=others, parts=parts, needed=False)
 
     # Starts, penalties and steps.
 
-    def _first_centers(self) -> Floats:
+    def _find_origin(self) -> Generator[Round, Total, MovedOrigin | None]:
+        """Return the mean and the spread of all rows, if the directions of rows from 0 hardly differ."""
+        frame, _ = yield from frame_of_rows()
+        sums, squares, n_rows = yield Sum(DPFedCClient.clipped_column_sums.asked(frame=frame))
+        offset = sums / n_rows
+        with np.errstate(over="ignore", invalid="ignore"):  # squares beyond the floats: nothing is moved
+            mean, variance = frame.origin + offset, np.maximum(squares / n_rows - offset**2, 0.0)
+            is_near = 0 < variance.sum() < NEAR_MEAN * float(mean @ mean) < math.inf
+        if not is_near:
+            return None
+        lift = LIFT * math.sqrt(float(variance.sum()))
+        return MovedOrigin(np.append(mean, lift), np.sqrt(variance))
+
+    def _first_centers(self, moved: MovedOrigin | None) -> Floats:
         if self.init is not None:
             given = checked_rows(self.init, owner="init")
+            if moved is not None:
+                return lifted(given, moved.origin)
             return clip_rows(given, self.max_norm) if self._on_grid and self.max_norm is not None else given
-        W = np.abs(self.rng.standard_normal((self.n_clusters, self.n_columns)))
-        if not self._is_private or self.max_norm is None:
-            return W
-        scaled: Floats = self.max_norm * W / np.linalg.norm(W, axis=1, keepdims=True)
-        return scaled
+        drawn = self.rng.standard_normal((self.n_clusters, self.n_columns))
+        if moved is not None:
+            W = np.column_stack([FIRST_SPREAD * moved.deviation * drawn, np.full(len(drawn), moved.origin[-1])])
+            return _of_length(W, float(np.linalg.norm(moved.deviation)))
+        W = np.abs(drawn)
+        return W if not self._is_private or self.max_norm is None else _of_length(W, self.max_norm)
 
     @property
     def _fewest_rows(self) -> int:
@@ -351,6 +408,10 @@ class DPFedC(ClippedStrategy):
         return not self._is_private and self.init is not None and not np.any(self.init)
 
     @property
+    def _asks_for_origin(self) -> bool:
+        return not self._is_private and self.rays_from == "auto" and self.rho != "paper"
+
+    @property
     def _private_batch_size(self) -> int:
         return self.batch_size or ALL_ROWS
 
@@ -390,8 +451,9 @@ class DPFedC(ClippedStrategy):
 
     @property
     def n_protocol_rounds(self) -> int:
-        """R, and one round each that the paper's penalties, noise, or first centers of zeros need."""
-        return self.n_rounds + (self.rho == "paper") + self._is_private + self._asks_for_exponent
+        """R, and the rounds that the origin, the paper's penalties, noise, or first centers of zeros need."""
+        before = (FRAME_ROUNDS + 1) * self._asks_for_origin + (self.rho == "paper") + self._asks_for_exponent
+        return self.n_rounds + before + self._is_private
 
 
 class DPFedCTheorem2(DPFedC):
@@ -437,6 +499,7 @@ class DPFedCTheorem2(DPFedC):
     step_scale: float = parameter(5.0, above=0)
     max_norm: float = parameter(at_least=SMALLEST, at_most=LARGEST)
     epsilon: float | None = dataclasses.field(default=None, init=False)
+    rays_from: Literal["auto", "zero"] = dataclasses.field(default="zero", init=False)
     budget: Mapping[str, float] | None = dataclasses.field(default=None, init=False)
 
     @property
@@ -464,7 +527,12 @@ class DPFedCTheorem2(DPFedC):
         return Counter(self._n_center_steps(t) for t in range(1, self.n_rounds + 1))
 
     def _round(
-        self, t: int, W: Floats, S: Sequence[str], local: LocalSteps
+        self,
+        t: int,
+        W: Floats,
+        S: Sequence[str],
+        local: LocalSteps,
+        origin: Sequence[Floats],  # noqa: ARG002
     ) -> Generator[Round, Total | None, tuple[Floats, None]]:
         b = self.batch_size or BATCH_SIZE
         eta = self.step_scale * b
@@ -580,31 +648,33 @@ def _gradient_moved(n_rows: int, batch_size: int, max_gradient_norm: float) -> t
     )
 
 
-class DPFedCClient(FrameClient):
+class DPFedCClient(MomentsClient):
     """The answers of a client, which keeps its rows' memberships: ``recall("memberships")`` returns them."""
 
     @answers()
-    def update_memberships(self, W: Floats, **local: Unpack[LocalSteps]) -> None:
+    def update_memberships(self, W: Floats, *origin: Floats, **local: Unpack[LocalSteps]) -> None:
         """Take the steps on H (lines 9 to 11) and send nothing."""
-        self._updated_memberships(W, local)
+        self._updated_memberships(W, local, self._rows_from(*origin))
 
     @answers(
         Sent("by how much the client's centers have moved", has_columns=True),
+        "by how much the client's centers have moved along the added coordinate",
         "objective of the client's rows, as digits",
     )
     def factorise(
         self,
         W: Floats,
-        *,
+        *origin: Floats,
         mu_w: float,
         n_center_steps: int,
         batch_size: int,
         step_scale: float,
         exponent: int,
         **local: Unpack[LocalSteps],
-    ) -> tuple[GridArray, GridArray]:
+    ) -> tuple[GridArray, GridArray, GridArray]:
         """Take the steps on H, then on W (lines 9 to 15); return W_i - W, and F_i of (14) from between the two."""
-        rows, H = self.rows, self._updated_memberships(W, local)
+        rows = self._rows_from(*origin)
+        H = self._updated_memberships(W, local, rows)
         F_i = objective(rows, H, W, Penalties(local["rho"], local["mu_h"], mu_w))
         # The paper scales the gradient of a minibatch up to all rows (25); here eta is scaled down instead.
         part = self._n_drawn(batch_size) / len(rows)
@@ -612,7 +682,13 @@ class DPFedCClient(FrameClient):
         public = self.generator(local["random_state"])
         batches = self._minibatches(n_center_steps, batch_size, lambda: public.permutation(len(rows)))
         moved = center_steps(rows, H, W, batches, part * mu_w, eta) - W
-        return GridArray.truncated(moved, exponent), GridArray(digits_of(F_i))
+        n_columns = self.rows.shape[1]
+        along = moved[:, n_columns] if origin else np.zeros(len(W))
+        return (
+            GridArray.truncated(moved[:, :n_columns], exponent),
+            GridArray.truncated(along, exponent),
+            GridArray(digits_of(F_i)),
+        )
 
     @answers(
         Sent("sum over the rows of the gradients of the centers", has_columns=True),
@@ -650,7 +726,11 @@ class DPFedCClient(FrameClient):
         """Return the rows as integers on a grid, clipped to max_norm."""
         return self.enter(*Frame(np.zeros(self.rows.shape[1]), max_norm).arrays)
 
-    def _updated_memberships(self, W: Floats, local: LocalSteps) -> Floats:
+    def _rows_from(self, *origin: Floats) -> Floats:
+        """Return the rows as they are, or about an origin."""
+        return lifted(self.rows, *origin) if origin else self.rows
+
+    def _updated_memberships(self, W: Floats, local: LocalSteps, unclipped: Floats | None = None) -> Floats:
         """Return and keep the memberships of the rows after Q_1 steps (17).
 
         They start from uniform random numbers, also for a client that comes late or has lost its memberships.
@@ -667,7 +747,8 @@ class DPFedCClient(FrameClient):
             H = exact_membership_steps(rows.integers, H, points, rows.exponent, penalties, local["divisor"], n_steps)
         else:
             max_norm = local["max_norm"]
-            clipped = self.rows if math.isinf(max_norm) else self._clipped_rows(max_norm).values
+            given = self.rows if unclipped is None else unclipped
+            clipped = given if math.isinf(max_norm) else self._clipped_rows(max_norm).values
             H = membership_steps(clipped, H, W, penalties, n_steps)
         self.remember(MEMBERSHIPS, [H])
         return H

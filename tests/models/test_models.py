@@ -30,6 +30,10 @@ DIRECTIONS = np.linalg.qr(RNG.normal(size=(3, 3)))[0]
 MODELS = {
     "k-means": (lambda: KMeansModel(POINTS.copy()), "KMeansModel(5 centers of 3 columns)"),
     "factors": (lambda: FactorModel(np.abs(POINTS), rho=0.3, mu_h=0.01), "FactorModel(5 components of 3 columns)"),
+    "factors about an origin": (
+        lambda: FactorModel(np.column_stack([POINTS, np.arange(5.0) - 1]), [0.0, 1.0, 2.0, 0.5], rho=0.3),
+        "FactorModel(5 components of 3 columns)",
+    ),
     "map": (
         lambda: MapModel("tsne", POINTS, PLACES, CENTERS, n_neighbors=2.0),
         "MapModel(tsne, 5 points, 4 clusters)",
@@ -175,7 +179,16 @@ INVALID = {
             ("cluster_centers", np.empty((0, 3))),
         ],
     ),
-    FactorModel: ({"components": POINTS}, [("components", np.ones(2)), ("rho", -0.1), ("mu_h", np.nan)]),
+    FactorModel: (
+        {"components": POINTS},
+        [
+            ("components", np.ones(2)),
+            ("origin", np.ones(2)),
+            ("origin", [0.0, np.nan, 0.0]),
+            ("rho", -0.1),
+            ("mu_h", np.nan),
+        ],
+    ),
     MapModel: (
         {"method": "tsne", "landmarks": POINTS, "coordinates": PLACES, "cluster_centers": CENTERS, "n_neighbors": 3.0},
         [

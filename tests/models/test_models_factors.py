@@ -48,3 +48,18 @@ def test_a_row_that_belongs_to_nothing_still_has_a_cluster(model):
     assert not model.memberships(nothing).any()
     assert model.predict(nothing).tolist() == [0, 0]
     assert model.cost(nothing) == pytest.approx(5.0)
+
+
+def test_about_an_origin_a_row_is_the_row_with_one_more_coordinate():
+    origin, components = np.array([5.0, 1, 0, 2, 3, 0.7]), np.abs(RNG.normal(1.0, size=(3, 6)))
+    about, plain = FactorModel(components, origin, rho=RHO, mu_h=MU_H), FactorModel(components, rho=RHO, mu_h=MU_H)
+    rows = origin[:5] + ROWS - 1
+    same = np.column_stack([rows - origin[:5], np.full(60, 0.7)])
+    assert np.array_equal(about.memberships(rows), plain.memberships(same))
+    assert np.array_equal(about.predict(rows), plain.predict(same))
+    assert about.cost(rows) == plain.cost(same)
+    # The ray through a component meets the rows' plane in its point.
+    components[:, -1] = 1.0
+    about = FactorModel(components, origin)
+    along = components * 0.7
+    np.testing.assert_allclose(about.cluster_points - origin[:5], along[:, :5], rtol=1e-9)

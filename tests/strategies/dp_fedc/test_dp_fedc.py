@@ -6,12 +6,13 @@ from itertools import chain, pairwise
 import numpy as np
 import pytest
 from flwr.app import Context, RecordDict
+from sklearn.metrics import adjusted_rand_score
 from watching import failing, watched
 
 from flower_fedclust.data.datasets import load_dataset
 from flower_fedclust.data.partition import partition
 from flower_fedclust.engine import ClientData
-from flower_fedclust.exact.factorisation import Penalties, membership_steps
+from flower_fedclust.exact.factorisation import Penalties, lifted, membership_steps
 from flower_fedclust.simulation import simulate
 from flower_fedclust.strategies import dp_fedc
 from flower_fedclust.strategies.baselines.pooled import PooledKMeans
@@ -127,9 +128,9 @@ def test_default_penalties_grow_with_the_centers_and_over_the_first_half_of_the_
     told = []
 
     class Strategy(DPFedC):
-        def _round(self, t, W, S, local):
+        def _round(self, t, W, S, local, origin):
             told.append((local, float(np.mean(np.sum(W**2, axis=1)))))
-            return (yield from super()._round(t, W, S, local))
+            return (yield from super()._round(t, W, S, local, origin))
 
     result = simulate(Strategy(3, n_rounds=8, random_state=0), CLIENTS)
     parts = [local["rho"] / unit for local, unit in told]
@@ -157,6 +158,59 @@ def test_objective_falls_in_every_round_where_all_clients_take_all_rows(n_client
     assert objectives[-1] < 0.6 * objectives[0]
 
 
+# Where rays begin
+
+
+def far_rows(seed):
+    """Three groups, far from the origin and on nearly one ray."""
+    rng = np.random.default_rng(seed)
+    classes = rng.integers(3, size=150)
+    return 50.0 + np.array([[0.0, 0, 0], [8, 0, 0], [0, 8, 0]])[classes] + rng.normal(size=(150, 3)), classes
+
+
+@pytest.mark.parametrize("name", ["iris", "far"])
+@pytest.mark.parametrize("seed", range(4))
+def test_rows_on_nearly_one_ray_do_not_end_in_one_cluster(name, seed):
+    table = load_dataset("iris")
+    rows, classes = (table.rows, table.labels) if name == "iris" else far_rows(seed)
+    order = np.random.default_rng(seed).permutation(len(rows))
+    result = simulate(DPFedC(3), np.array_split(rows[order], 10), seed=seed)
+    agreement = adjusted_rand_score(classes[order], np.concatenate(result.labels))
+    assert agreement > (0.45 if name == "iris" else 0.9)
+
+
+def test_about_the_mean_the_algorithm_is_the_same_for_rows_with_one_more_coordinate():
+    clients = np.array_split(far_rows(0)[0], 4)
+    rows = np.concatenate(clients)
+    origin = np.append(rows.mean(axis=0), 0.5 * np.sqrt(rows.var(axis=0).sum()))
+    options = {"n_rounds": 12, "rho": 3.0, "mu_h": 0.1, "random_state": 2}
+    moved = simulate(DPFedC(3, init=rows[:3], **options), clients)
+    shown = simulate(
+        DPFedC(3, init=lifted(rows[:3], origin), rays_from="zero", **options),
+        [lifted(each, origin) for each in clients],
+    )
+    np.testing.assert_allclose(moved.model.components_, shown.model.components_, rtol=1e-6, atol=1e-8)
+    assert list(np.concatenate(moved.labels)) == list(np.concatenate(shown.labels))
+    assert moved.model.n_columns == 3
+    assert np.abs(moved.model.cluster_points - 50).max() < 20
+
+
+@pytest.mark.parametrize(
+    ("rows", "options"),
+    [
+        (ROWS, {}),
+        (np.full((150, 3), 7.0), {}),
+        (far_rows(0)[0], {"rays_from": "zero"}),
+        (far_rows(0)[0], {"rho": "paper"}),
+        (far_rows(0)[0], {"epsilon": 5.0, "max_norm": 100.0}),
+    ],
+    ids=["in many directions", "equal", "as the paper", "the paper's penalty", "private"],
+)
+def test_rays_begin_at_0_where_directions_differ_or_the_paper_or_an_epsilon_says_so(rows, options):
+    result = simulate(DPFedC(3, n_rounds=2, random_state=0, **options), np.array_split(rows, 3))
+    assert result.model.components_.shape == (3, rows.shape[1])
+
+
 # Minibatches
 
 
@@ -170,7 +224,7 @@ def batches_of(monkeypatch, clients, **options):
 
     monkeypatch.setattr(dp_fedc, "center_steps", watched)
     numbered = [np.column_stack([np.arange(1.0, n + 1), np.ones(n)]) for n in clients]
-    simulate(DPFedC(2, fraction_fit=1.0, rho=0.0, **({"random_state": 0} | options)), numbered)
+    simulate(DPFedC(2, fraction_fit=1.0, rho=0.0, rays_from="zero", **({"random_state": 0} | options)), numbered)
     return taken
 
 
@@ -193,7 +247,7 @@ def test_client_with_fewer_rows_than_a_batch_takes_all_in_every_step(monkeypatch
 def test_a_small_batch_counts_for_its_part_of_the_rows_in_the_step_size_and_in_the_penalty():
     local = {"rho": 0.5, "mu_h": 0.1, "n_membership_steps": 2, "random_state": 4, "max_norm": np.inf, "divisor": 0.0}
     client = BegunClient(ClientData(CLIENTS[0]), name="0", context=Context(0, 0, {}, RecordDict(), {}))
-    moved, _ = client.factorise(W_0, mu_w=3.0, n_center_steps=1, batch_size=5, step_scale=2.0, exponent=-40, **local)
+    moved, *_ = client.factorise(W_0, mu_w=3.0, n_center_steps=1, batch_size=5, step_scale=2.0, exponent=-40, **local)
     H = membership_steps(CLIENTS[0], H_0["0"], W_0, Penalties(0.5, 0.1), 2)
     batch = client.generator(4).permutation(20)[:5]
     eta = 2.0 * (np.linalg.eigvalsh(H.T @ H / 4)[-1] + 3.0 / 4 / 2)
@@ -206,7 +260,7 @@ def test_a_small_batch_counts_for_its_part_of_the_rows_in_the_step_size_and_in_t
 
 def test_all_clients_update_their_memberships_and_only_those_drawn_upload():
     strategy_type, _, messages = watched(DPFedC)
-    result = simulate(strategy_type(3, n_rounds=6, fraction_fit=0.4, random_state=0), CLIENTS)
+    result = simulate(strategy_type(3, n_rounds=6, fraction_fit=0.4, rays_from="zero", random_state=0), CLIENTS)
     for number in range(2, 8):
         rows = [row for row in result.traffic if row.round == number]
         assert sorted(row.client for row in rows) == ["0", "1", "2", "3", "4"]
@@ -235,7 +289,7 @@ def test_centers_can_be_watched_round_by_round():
 
 def test_client_that_misses_rounds_goes_on_with_what_it_has_kept():
     strategy_type, _, messages = watched(failing(DPFedC, "", {"1"}, rounds={4, 5}))
-    strategy = strategy_type(3, n_rounds=8, rho=1.0, mu_h=0.1, fraction_fit=1.0, random_state=0)
+    strategy = strategy_type(3, n_rounds=8, rho=1.0, mu_h=0.1, fraction_fit=1.0, rays_from="zero", random_state=0)
     result = simulate(strategy, CLIENTS, labels=LABELS)
     assert {(failure.round, failure.client, failure.reason) for failure in result.failures} == {
         (4, "1", "client 1 fails."),
@@ -316,7 +370,7 @@ def test_unit_of_the_rows_does_not_matter_where_the_first_centers_have_it_too(po
 
 @pytest.mark.parametrize("scale", [1e-60, 1.0, 1e60])
 def test_first_centers_of_zeros_take_their_unit_from_the_rows_in_one_round_more(scale):
-    strategy = DPFedC(3, init=np.zeros((3, 4)), n_rounds=3, rho=0.0, random_state=0)
+    strategy = DPFedC(3, init=np.zeros((3, 4)), n_rounds=3, rho=0.0, rays_from="zero", random_state=0)
     result = simulate(strategy, [rows * scale for rows in CLIENTS])
     assert [row.task for row in result.traffic if row.client == "0"][:2] == ["enrol", "entry_exponent"]
     assert strategy.num_rounds == 5
