@@ -10,6 +10,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from flwr.app import Context, RecordDict
+from flwr.app.user_config import UserConfig
 from typer.testing import CliRunner
 
 import flower_fedclust as fc
@@ -87,18 +89,46 @@ def test_every_command_of_the_readme_runs(folder):
     assert (folder / "draft.toml").exists()
 
 
-def test_the_app_of_the_readme_runs(tmp_path, monkeypatch, capsys):
+def test_both_apps_of_the_readme_run(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("flower_fedclust.harness.run.RESULTS", tmp_path)
     rows = np.random.default_rng(0).normal(size=(200, 2))
-    names = {"rows_of_this_site": rows, "names_of_the_columns": ["age", "dose"]}
+    names = {"rows_of_this_site": rows, "names_of_the_columns": ["age", "dose"], "public_rows": rows[:60]}
+    exec(snippet("ServerAppComponents"), names)
+    grid = LocalGrid(names["client"], 3)
+    names["server"](grid, Context(1, 1, UserConfig(), RecordDict(), UserConfig()))
+    assert "Privacy report of feddp-kmeans" in capsys.readouterr().out
+    assert list(tmp_path.iterdir()) == []
     exec(snippet("fc.run_app"), names)
-    names["main"](LocalGrid(names["client"], 3), None)
-    assert "Privacy report of private-kmeans" in capsys.readouterr().out
-    assert list(tmp_path.glob("*/private-kmeans/privacy.txt"))
+    names["main"](grid, None)
+    assert "Privacy report of feddp-kmeans" in capsys.readouterr().out
+    assert list(tmp_path.glob("*/feddp-kmeans/privacy.txt"))
 
 
 def test_the_readme_is_short():
-    assert len(README.splitlines()) <= 180
+    assert len(README.splitlines()) <= 220
+
+
+def test_the_five_papers_name_the_strategy_the_client_and_the_run_config_that_belong_together():
+    table = README.split("## The five papers")[1].split("\n## ")[0]
+    rows = [[cell.strip() for cell in row.split("|")[1:-1]] for row in table.splitlines() if row.startswith("| [")]
+    assert len(rows) == 5
+    for paper, _, classes, clients, configs, departs in rows:
+        assert re.search(r"\(docs/papers/[\w-]+\.md\)", paper)
+        assert departs
+        parts = zip(classes.split("<br>"), clients.split("<br>"), configs.split("<br>"), strict=True)
+        for strategy, client, several in parts:
+            files = re.findall(r"\(strategies/([\w-]+)\.toml\)", several)
+            names = [tomllib.loads((ROOT / "strategies" / f"{file}.toml").read_text())["strategy"] for file in files]
+            if strategy.endswith(" \\*"):  # it counts as not installed
+                points = tomllib.loads((ROOT / "strategies" / "pyproject.toml").read_text())["project"]["entry-points"]
+                where = points["flower_fedclust.strategies"][names[0]]
+                assert where.endswith(f":{strategy.split()[0].strip('`')}")
+                path = ROOT / "strategies" / f"{where.partition(':')[0].replace('.', '/')}.py"
+                assert f"class {client.strip('`')}(" in path.read_text()
+                continue
+            found = getattr(fc, strategy.strip("`"))
+            assert found.client_type.__name__ == client.strip("`")
+            assert {strategies()[name].strategy for each in names for name in each.split(",")} == {found}
 
 
 def test_every_strategy_that_the_readme_names_exists():
