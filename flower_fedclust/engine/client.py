@@ -16,9 +16,10 @@ from flwr.clientapp import ClientApp
 from flwr.common import Parameters
 from numpy.typing import NDArray
 
+from flower_fedclust.data.frames import check_same_names, check_unique
 from flower_fedclust.engine import table_answers
 from flower_fedclust.engine.by_row import read_question
-from flower_fedclust.engine.client_data import ClientData
+from flower_fedclust.engine.client_data import ClientData, Outline
 from flower_fedclust.engine.masked import SECURE, answer_step, question_of
 from flower_fedclust.engine.parts import releases_of_parts
 from flower_fedclust.engine.rounds import KINDS, Answer, Array, Askable, Known, MissedRoundError, Question
@@ -159,7 +160,7 @@ class ProtocolClient(NumPyClient):
     Parameters
     ----------
     data : ClientData, or callable without arguments that returns it
-        A callable is called when the first message is answered, so that the server hears what is wrong with the data.
+        A callable is called when rows are needed first, so that the server hears what is wrong with the data.
     name : str
         What the server calls this client; no two clients may have the same name.
     context : flwr.app.Context, optional
@@ -170,6 +171,10 @@ class ProtocolClient(NumPyClient):
         For experiments only: repeatable noise protects nobody. The seed never comes from a message.
     trust : Trust, optional
         For secure sums: the client's own key, and the keys of others.
+    outline : Outline, optional
+        What is known of the table without its rows. With it, nothing is loaded before ``consent`` has allowed an
+        answer: a client enrols by its columns, and what is wrong with its rows is found only afterwards. By default it
+        follows from the data, and a client that enrols checks its rows.
 
     Attributes
     ----------
@@ -194,8 +199,10 @@ class ProtocolClient(NumPyClient):
         consent: Approval | None = None,
         noise_seed: int | None = None,
         trust: Trust | None = None,
+        outline: Outline | None = None,
     ) -> None:
         self._given_data = data
+        self._given_outline = outline
         self.name = name
         self.context = context
         self.trust = trust
@@ -205,6 +212,7 @@ class ProtocolClient(NumPyClient):
         self.noise_source: NoiseSource = OperatingSystemNoise()
         self._derives_from = ""  # the noisy rows that the current method may read; it may read no others
         self._has_looked = False  # whether the current answer has read rows
+        self._order: list[str] | None = None  # the order of the columns in the run, if the message states one
         self._message: tuple[Mapping[str, Any], Sequence[Array]] | None = None
         self._read: set[str] = set()  # what the current answer has recalled
         #: Why the last message was not answered, for whoever made the client; the server hears less.
@@ -224,10 +232,23 @@ class ProtocolClient(NumPyClient):
 
     @cached_property
     def _own(self) -> ClientData:
+        """The client's data, loaded now; a DataError if it is no longer what the run has begun with."""
         given = self._given_data() if callable(self._given_data) else self._given_data
         if not isinstance(given, ClientData):
             raise DataError(f"client {self.name}: its rows are not wrapped; give ClientData(rows).")
-        return given
+        said = self._given_outline
+        if said is not None:
+            if (given.n_columns, given.outline.columns) != (said.n_columns, said.columns):
+                raise DataError(f"client {self.name}: the columns of its table have changed; enrol again.")
+            if given.n_rows < said.n_rows:
+                raise DataError(f"client {self.name}: its table has lost rows, and its noise was announced for more.")
+        self._check_unchanged(given)
+        return given if self._order is None else given.in_order(self._order, "the run")
+
+    @property
+    def outline(self) -> Outline:
+        """What is known of the table without looking at a row, if the client was given that."""
+        return self._own.outline if self._given_outline is None else self._given_outline
 
     @property
     def data(self) -> ClientData:
@@ -279,7 +300,7 @@ class ProtocolClient(NumPyClient):
             return None
         kept_preparation = self.recall(PREPARATION)
         prepared = None if kept_preparation is None else preparation_from(kept_preparation[0].tobytes())
-        n_columns = self.source.n_columns if prepared is None else prepared.n_columns
+        n_columns = self.outline.n_columns if prepared is None else prepared.n_columns
         return question.moved(Known(n_rows, n_columns if self._stand_in is None else self._stand_in.shape[1]))
 
     # What a client remembers from one message to the next, in the Context that Flower gives it.
@@ -381,7 +402,6 @@ class ProtocolClient(NumPyClient):
                     if not config.get("goes_on"):  # an interrupted run needs what it left here
                         self._forget()
                     facts["columns"] = self._columns(config)
-                    self._check_unchanged()
                     return [], 1, facts
                 answer = answer_step(self, parameters, config) if SECURE in config else self._answer(parameters, config)
                 arrays, units = sent_arrays(answer)
@@ -440,7 +460,6 @@ class ProtocolClient(NumPyClient):
         releases = self._releases(question, kept, config)
         if releases and len(releases) != len(answer.sends):
             raise DataError(f"'{answer.task}' sends {len(answer.sends)} arrays; {len(releases)} releases were given.")
-        self._check_unchanged()
         self._put_in_order(config)
         n_shares = int(config.get("n_shares", 1))
         self._stand_in = self._kept_rows(kept)
@@ -451,7 +470,7 @@ class ProtocolClient(NumPyClient):
             releases or (None,) * len(answer.sends),
             n_shares,
             is_derived=is_derived,
-            n_rows=self.source.n_rows,
+            n_rows=self.outline.n_rows,
             n_clients=int(config.get("n_clients", 0)),
             plan=str(config.get("plan", "")),
             is_masked=SECURE in config,
@@ -485,7 +504,7 @@ class ProtocolClient(NumPyClient):
                 raise
             # Success or failure would be an answer that costs nothing, so something is kept in either case.
             self._reason(error)
-            reply = [GridArray(np.zeros((self._own.n_rows, 1))) for _ in answer.sends]
+            reply = [GridArray(np.zeros((self.outline.n_rows, 1))) for _ in answer.sends]
         given = list(reply) if isinstance(reply, (list, tuple)) else [] if reply is None else [reply]
         if len(given) != len(answer.sends):
             raise RuntimeError(
@@ -504,23 +523,29 @@ class ProtocolClient(NumPyClient):
 
     def _put_in_order(self, config: Mapping[str, Any]) -> None:
         """Put the columns into the order of the run, if the message states one."""
-        if "columns" in config and self.source.columns is not None:
-            columns = parse_json(str(config["columns"]))
-            if not isinstance(columns, list) or not all(isinstance(name, str) for name in columns):
-                raise DataError(f"client {self.name}: the columns of the run are not a list of names.")
+        own = self.outline.columns
+        if "columns" not in config or own is None:
+            return
+        columns = parse_json(str(config["columns"]))
+        if not isinstance(columns, list) or not all(isinstance(name, str) for name in columns):
+            raise DataError(f"client {self.name}: the columns of the run are not a list of names.")
+        check_unique(columns, "the run")
+        check_same_names(own, columns, f"client {self.name}", "the run")
+        self._order = columns
+        if "_own" in vars(self):
             self._own = self._own.in_order(columns, "the run")
 
-    def _check_unchanged(self) -> None:
-        """Raise a DataError if data that is loaded for every message has changed since the run began."""
+    def _check_unchanged(self, given: ClientData) -> None:
+        """Raise a DataError if data that is loaded for every message has changed since the run first looked at it."""
         if not callable(self._given_data) or self.context is None:
             return
-        found, before = self.source.fingerprint(), self.recall("fingerprint")
+        found, before = given.fingerprint(), self._kept("fingerprint")
         if before is None:
             self.remember("fingerprint", [found], is_own=True)
         elif len(found) != len(before[0]) or (found != before[0]).any():
-            names = self.source.columns or [str(index) for index in range(len(found) - 1)]
-            changed = "its number of rows or its columns" if self.source.is_in_memory else "its files"
-            if self.source.is_in_memory and len(found) == len(before[0]) and found[0] == before[0][0]:
+            names = given.columns or [str(index) for index in range(len(found) - 1)]
+            changed = "its number of rows or its columns" if given.is_in_memory else "its files"
+            if given.is_in_memory and len(found) == len(before[0]) and found[0] == before[0][0]:
                 differ = np.flatnonzero(found[1:] != before[0][1:]).tolist()
                 changed = "column " + ", ".join(f"'{names[index]}'" for index in differ)
             raise DataError(
@@ -534,18 +559,34 @@ class ProtocolClient(NumPyClient):
         return SeededNoise([self._noise_seed, int(config["round"])])
 
     def _columns(self, config: Mapping[str, Any]) -> str:
-        schema = Schema.from_json(str(config["schema"])) if "schema" in config else None
-        if self.source.schema is not None:
-            self.source.schema.check_equal(schema, owner=f"client {self.name}")
+        """Return the columns with which the client takes part.
+
+        A client without an outline also checks its rows, before anything is spent on a run that it cannot answer.
+        """
+        own, may_look, owner = self.outline, self._given_outline is None, f"client {self.name}"
+        schema = self._schema_of(config, own.schema)
+        if own.schema is not None:
+            own.schema.check_equal(schema, owner=owner)
         if schema is not None:
-            self.source.check(schema)
+            if may_look:
+                self.source.check(schema)
+            else:
+                schema.check_names(own.columns or [str(index) for index in range(own.n_columns)], owner=owner)
             self.remember(SCHEMA, [as_bytes(str(config["schema"]))])
             return json.dumps(list(schema.used))
-        self.data.check()
-        n_columns, expected = self.data.n_columns, config.get("n_columns")
+        if may_look:
+            self.data.check()
+        n_columns, expected = own.n_columns, config.get("n_columns")
         if expected is not None and n_columns != expected:
             raise DataError(f"client {self.name} has {n_columns} columns where the server expects {expected}.")
-        return json.dumps(list(self.data.columns) if self.data.columns is not None else n_columns)
+        return json.dumps(list(own.columns) if own.columns is not None else n_columns)
+
+    def _schema_of(self, config: Mapping[str, Any], own: Schema | None) -> Schema | None:
+        """Return the schema of a message. One with the very text of the client's own is not parsed."""
+        if "schema" not in config:
+            return None
+        text = str(config["schema"])
+        return own if own is not None and own.to_json() == text else Schema.from_json(text)
 
 
 @lru_cache(maxsize=256)

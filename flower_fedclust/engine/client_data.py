@@ -7,7 +7,7 @@ import math
 import warnings
 from collections import deque
 from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -47,6 +47,16 @@ EVALUATED_ENTRIES = 2**20
 
 #: Results computed from tables with fewer entries are not cached.
 SMALL_TABLE = 4096
+
+
+@dataclass(frozen=True)
+class Outline:
+    """What is known of a client's table before anybody looks at its rows."""
+
+    n_rows: int  #: It has at least so many.
+    n_columns: int
+    columns: tuple[str, ...] | None = None  #: Their names, in the table's order; None if they have none.
+    schema: Schema | None = None  #: What the site allows to be public about its columns.
 
 
 class ClientData:
@@ -141,6 +151,11 @@ class ClientData:
     def __repr__(self) -> str:
         with_labels = "" if self.labels is None else ", with labels"
         return f"ClientData({self.owner}: {self.n_rows:,} rows of {self.n_columns:,} columns{with_labels})"
+
+    @property
+    def outline(self) -> Outline:
+        """What is known without looking at the rows again."""
+        return Outline(self.n_rows, self.n_columns, None if self.columns is None else tuple(self.columns), self.schema)
 
     @property
     def rows(self) -> NDArray[np.float64]:

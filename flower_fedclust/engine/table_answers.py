@@ -50,8 +50,6 @@ def preparation_from(content: bytes) -> Preparation:
 
 @lru_cache(maxsize=16)
 def _schema_from(content: bytes) -> Schema:
-    if len(content) > LONGEST_PREPARATION:
-        raise ValueError(f"a schema of {len(content)} characters was sent; send at most {LONGEST_PREPARATION}.")
     return Schema.from_json(content.decode())
 
 

@@ -10,6 +10,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -21,7 +22,7 @@ from flwr.clientapp import ClientApp
 from flwr.common import EvaluateIns, EvaluateRes, FitIns, FitRes, Parameters
 
 from flower_fedclust.engine.client import ENROL, ProtocolClient, Request, said_instead
-from flower_fedclust.engine.client_data import ClientData
+from flower_fedclust.engine.client_data import ClientData, Outline
 from flower_fedclust.engine.disk import make_private, open_private, replace_private
 from flower_fedclust.engine.masked import SECURE, step_of
 from flower_fedclust.engine.rounds import ProtocolError
@@ -43,7 +44,10 @@ from flower_fedclust.site.kept import (
     evaluate_res,
     fit_res,
     forget_old_runs,
+    read_outline,
+    run_lock,
     save_result,
+    write_outline,
 )
 from flower_fedclust.site.ledger import Ledger
 from flower_fedclust.site.policy import (
@@ -71,6 +75,9 @@ REFUSED, FAILED = "refused", "failed"
 
 #: The ledger's names for a model that was evaluated, and for one that was only received.
 EVALUATE, RECEIVE = "evaluate", "receive"
+
+#: The file with what is known of the table without its rows.
+TABLE = "table.json"
 
 #: How often a computation may begin if its process ends before anything was answered.
 ATTEMPTS = 2
@@ -127,15 +134,37 @@ class Site:
 
     @cached_property
     def data(self) -> ClientData:
-        """The rows of the site; Refused if there are too few: the site answers nothing then, not even its name."""
-        data, fewest, most = self._load(), self.settings.policy.fewest_rows, self.settings.policy.sample
+        """The rows of the site, loaded now; Refused if there are too few."""
+        data, most = self._load(), self.settings.policy.sample
         if most is not None and data.n_rows > most:
             # The key stays here, so that all runs get the same rows, and nobody else knows which.
             key = crypto.derive(self.identity.private_bytes_raw(), crypto.digest(b"sample"))
             data = sampled(data, most, key)
-        if data.n_rows < fewest:
-            raise Refused(f"{self.data_set} has {data.n_rows} rows; fewest_rows in the policy is {fewest}.")
+        self._check_enough(data.n_rows)
+        write_outline(self.folder / TABLE, self._table_asked, data.outline)
         return data
+
+    @property
+    def outline(self) -> Outline:
+        """What the site knows of its table before a charge, from when it started, or last looked at its rows.
+
+        Refused if there were too few rows then: the site answers nothing, not even its name.
+        """
+        found = read_outline(self.folder / TABLE, self._table_asked) or self.data.outline
+        self._check_enough(found.n_rows)
+        return replace(found, n_rows=self.settings.policy.known_rows(found.n_rows))
+
+    @property
+    def _table_asked(self) -> str:
+        """A digest of the settings that say which rows and columns the site has."""
+        given = self.settings
+        asked = (given.data, given.query, given.columns, given.label_column, given.id_column, given.policy.sample)
+        return digest(repr((*asked, given.schema_file and Path(given.schema_file).read_text(encoding="utf-8"))))
+
+    def _check_enough(self, n_rows: int) -> None:
+        fewest = self.settings.policy.fewest_rows
+        if n_rows < fewest:
+            raise Refused(f"{self.data_set} has {n_rows} rows; fewest_rows in the policy is {fewest}.")
 
     @property
     def data_set(self) -> str:
@@ -190,13 +219,14 @@ class Site:
         """
         run = str(config.get("run") or context.run_id)
         try:
+            check_message(self.settings.limits, config, model.tensors)
+            self.studies.check_running(run)
             with self.ledger.locked():
                 own = [entry for entry in self.ledger.entries if entry["run"] == run]
-                check_message(self.settings.limits, config, model.tensors)
-                self.studies.check_running(run)
-                if own:
+            if own:
+                with run_lock(self.folder, run):
                     saved = save_result(self.folder, self.settings.name, self.data, own, context, config, model)
-                    self.note("result", run=run, folder=str(saved))
+                self.note("result", run=run, folder=str(saved))
         except Exception as error:
             self.note("failed", run=run, task="result", reason=_why(error))
 
@@ -283,11 +313,12 @@ class _SiteClient(Client):
         try:
             check_names(run=run, task=task, study=study)
             check_message(site.settings.limits, config, ins.parameters.tensors)
-            with site.ledger.locked(), jobs(site.settings.limits.threads):
+            with site.ledger.locked():
                 site.check_kept()
-                answer = answer_from_bytes(self._within_lock(about, config, ins.parameters.tensors, compute))
-                answer.metrics["ledger"] = site.ledger.witness
-                return cast(Answer, answer)
+            with run_lock(site.folder, run), jobs(site.settings.limits.threads):
+                answer = answer_from_bytes(self._of_run(about, config, ins.parameters.tensors, compute))
+            answer.metrics["ledger"] = site.ledger.witness
+            return cast(Answer, answer)
         except Exception as error:
             word, kind = (REFUSED, error.kind) if isinstance(error, Refused) else (FAILED, None)
             reason = str(error) if isinstance(error, Refused | _Failed) else _why(error)
@@ -297,22 +328,16 @@ class _SiteClient(Client):
             missed = isinstance(error, _Failed) and error.missed
             return without_answer(said_instead(name, word) | ({"missed": True} if missed else {}))
 
-    def _within_lock(
+    def _of_run(
         self,
         about: dict[str, Any],
         config: Mapping[str, Any],
         tensors: list[bytes],
         compute: Callable[[ProtocolClient], FitRes | EvaluateRes],
     ) -> bytes:
-        """Decide, charge, compute, keep, in this order: only what happens after the charge may depend on rows."""
+        """Judge, charge, compute, keep, in this order, under the run's lock: only what follows a charge sees rows."""
         site, context, run, task = self.site, self.own_context, about["run"], about["task"]
         names = self._strategies_of(about, config)
-        own = [entry for entry in site.ledger.entries if entry["run"] == run]
-        check_run(site.settings.limits, site.ledger.entries, run, site.settings.keep_days)
-        schema, plan = str(config.get("schema", "")), str(config.get("plan", ""))
-        study = Study("", run, about["study"], ",".join(names), digest(schema))
-        site.studies.admit(study, task, plan, site.ledger.entries)
-        folder = RunFolder(site.folder / "runs", run)
         # A site that comes back in the middle of a run enrols in a round that also asks it for something else.
         is_other = task in (ENROL, EVALUATE, RECEIVE)
         step = "" if is_other else step_of(config)
@@ -320,38 +345,41 @@ class _SiteClient(Client):
         is_step = step not in ("", "mask")
         about["task"] = f"{SECURE} {step}" if is_step else task
         name = f"{task if is_other else f'{SECURE}-{step}' if is_step else 'round'}-{about['round']}"
-        asked = _digest(config, tensors)
+        question: dict[str, Any] = {
+            "strategy": ",".join(names),
+            "app": site.app_of_server,
+            "data_set": site.data_set,
+            "answer": name,
+        }
+        question |= {"asked": _digest(config, tensors), "n_asked": size_of_message(config, tensors)}
+        with site.ledger.locked():
+            entries = list(site.ledger.entries)
+            check_run(site.settings.limits, entries, run, site.settings.keep_days)
+        schema, plan = str(config.get("schema", "")), str(config.get("plan", ""))
+        study = Study("", run, about["study"], question["strategy"], digest(schema))
+        site.studies.admit(study, task, plan, entries)
+        folder = RunFolder(site.folder / "runs", run)
+        own = [entry for entry in entries if entry["run"] == run]
         # Enrolling again reveals nothing new, and a run that is continued asks for it again.
         enrolled = next((entry for entry in own if task == ENROL == entry["task"]), None)
         former = None if task == ENROL else next((entry for entry in own if entry["answer"] == name), None)
-        kept = None if former is None else _kept_answer(former, folder, asked)
+        kept = None if former is None else _kept_answer(former, folder, question["asked"])
         if kept is not None:
             site.note("repeated", **about)
             return kept
-
-        def charge(judged: dict[str, Any]) -> dict[str, Any]:
-            is_first = not any(entry["arrays"] for entry in own)
-            site.studies.check_open(run, uncovered(judged["arrays"]), is_first=is_first)
-            if former is None:
-                of: dict[str, Any] = {"strategy": ",".join(names), "app": site.app_of_server, "data_set": site.data_set}
-                of |= {"answer": name, "asked": asked, "n_asked": size_of_message(config, tensors)}
-                return site.ledger.append({"time": ago(0), **about, **of, **judged})
-            if judged != {key: former[key] for key in judged}:
-                raise Refused("the round was charged before, by another policy or with other rows.")
-            return site.ledger.note(former, begun=former.get("begun", 1) + 1)
-
-        before = spent((entry for entry in site.ledger.entries if entry["run"] != run), site.data_set)
-        others = [entry for entry in own if entry is not former]
-        gate = _Gate(Budget(site.settings.policy, others, before), charge)
+        gate = _Gate(site, run, former, {**about, **question})
         client = self._client(names, config, gate)
         folder.restore(context)
-        if task in (ENROL, RECEIVE) or is_step:
-            gate.entry = enrolled or charge(_NOTHING)
+        if enrolled is not None:
+            gate.entry = enrolled
+        elif task in (ENROL, RECEIVE) or is_step:
+            gate.charge(_NOTHING)
         try:
             return self._computed(about, lambda: compute(client), client, gate, folder)
         except Exception:
             if gate.entry is not None and "sent" not in gate.entry:
-                site.ledger.note(gate.entry, sent="")
+                with site.ledger.locked():
+                    site.ledger.note(gate.entry, sent="")
             raise
         finally:
             # The secrets are in the run's folder, which Flower does not read.
@@ -392,7 +420,8 @@ class _SiteClient(Client):
         else:
             with folder.keep(entry["answer"], content) as file:
                 folder.remember(context, [file])
-                site.ledger.note(entry, [file], sent=hashlib.sha256(content).hexdigest(), n_bytes=len(content))
+                with site.ledger.locked():
+                    site.ledger.note(entry, [file], sent=hashlib.sha256(content).hexdigest(), n_bytes=len(content))
             took = {"seconds": round(time.monotonic() - self.began, 2), "memory_mb": peak_memory()}
             site.note("answered", **about, epsilon=entry["epsilon"] or None, **took)
         if entry["task"] == ENROL:
@@ -407,7 +436,7 @@ class _SiteClient(Client):
         self.site.settings.policy.check_run(names, about["study"])
         if about["round"] is None:
             raise Refused("the message does not say which round it belongs to.")
-        if "schema" in config and self.site.data.schema is None:
+        if "schema" in config and self.site.outline.schema is None:
             # Whether the rows fit a schema tells something about them, and a server could try any schema.
             raise Refused("the run has a schema, but site.toml names none; name the one that the sites agreed on.")
         return names
@@ -419,38 +448,67 @@ class _SiteClient(Client):
         if asked is None:
             known = ", ".join(names) or "any strategy"
             raise Refused(f"the message asks for '{config.get('client')}', which is not part of {known}.")
-        data = self.site.data  # before anything is judged: with too few rows the reply is always the same
-        name, trust = self.site.settings.name, self.site.trust
-        return asked(lambda: data, name=name, context=self.own_context, consent=gate, trust=trust)
+        site, context = self.site, self.own_context
+        name, outline = site.settings.name, site.outline
+        return asked(lambda: site.data, name=name, context=context, consent=gate, trust=site.trust, outline=outline)
 
 
 class _Gate:
-    """Asks the budget and charges the ledger before anything is computed."""
+    """Asks the budget and charges the ledger before anything is computed.
+
+    ``former`` is the entry of a computation of the same answer that was cut off, ``about`` the rest of a new entry.
+    """
 
     says_what_failed = False
 
-    def __init__(self, budget: Budget, charge: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-        self.budget = budget
-        self.charge = charge
+    def __init__(self, site: Site, run: str, former: dict[str, Any] | None, about: Mapping[str, Any]) -> None:
+        self.site = site
+        self.run = run
+        self.former = former
+        self.about = about
         self.entry: dict[str, Any] | None = None  #: The ledger's entry, once the message is charged.
         self.refusal: Refused | None = None  #: Kept here because the client catches every error.
 
     def check(self, request: Request) -> None:
-        self._decide(lambda: self.budget.judge(request))
+        self._decide(lambda: self._budget.judge(request), lambda judged: self._budget.check_total(judged))
 
     def check_evaluation(self, name: str) -> None:  # noqa: ARG002
         def judged() -> dict[str, Any]:
-            self.budget.check_evaluation()
+            self._budget.check_evaluation()
             return EVALUATED
 
-        self._decide(judged)
+        self._decide(judged, lambda _: self._budget.check_evaluation())
 
-    def _decide(self, judge: Callable[[], dict[str, Any]]) -> None:
+    @property
+    def _budget(self) -> Budget:
+        """The budget as the ledger says that it is now."""
+        entries, data_set = self.site.ledger.entries, self.site.data_set
+        others = [entry for entry in entries if entry["run"] == self.run and entry is not self.former]
+        before = spent((entry for entry in entries if entry["run"] != self.run), data_set)
+        return Budget(self.site.settings.policy, others, before)
+
+    def _decide(self, judge: Callable[[], dict[str, Any]], again: Callable[[dict[str, Any]], None]) -> None:
         try:
-            self.entry = self.charge(judge())
+            judged = judge()
+            is_first = not any(entry["arrays"] for entry in self._budget.run)
+            self.site.studies.check_open(self.run, uncovered(judged["arrays"]), is_first=is_first)
+            self.charge(judged, lambda: again(judged))
         except Refused as error:
             self.refusal = error
             raise
+
+    def charge(self, judged: dict[str, Any], again: Callable[[], None] = lambda: None) -> None:
+        """Write the entry, if the answer is still within the budget: other runs may have spent meanwhile."""
+        ledger, former, settings = self.site.ledger, self.former, self.site.settings
+        with ledger.locked():
+            again()
+            if former is None:
+                check_run(settings.limits, ledger.entries, self.run, settings.keep_days)
+                self.entry = ledger.append({"time": ago(0), **self.about, **judged})
+            elif judged != {key: former[key] for key in judged}:
+                raise Refused("the round was charged before, by another policy or with other rows.")
+            else:
+                self.entry = ledger.note(former, begun=former.get("begun", 1) + 1)
 
 
 class _Failed(Exception):  # noqa: N818

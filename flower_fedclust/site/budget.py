@@ -107,8 +107,9 @@ class Budget:
         epsilon = self._epsilon(plan)
         claims = of_server or any(array.get("shares", 1) > 1 for array in arrays)
         delta = self.policy.delta_per_run if epsilon else 0.0
-        self._check_total(epsilon, delta)
-        return {"arrays": arrays, "epsilon": epsilon, "delta": delta, "is_claim": claims, "plan": digest(request.plan)}
+        judged = {"epsilon": epsilon, "delta": delta, "is_claim": claims, "plan": digest(request.plan)}
+        self.check_total(judged)
+        return {"arrays": arrays, **judged}
 
     def check_evaluation(self) -> None:
         """Raise Refused unless another model may be evaluated."""
@@ -231,7 +232,9 @@ class Budget:
             )
         return epsilon
 
-    def _check_total(self, epsilon: float, delta: float) -> None:
+    def check_total(self, judged: Mapping[str, Any]) -> None:
+        """Raise OverBudget if a run would make the data set spend more than the policy allows for all runs."""
+        epsilon, delta = judged["epsilon"], judged["delta"]
         for name, value, total, most in (
             ("epsilon", epsilon, self.before.epsilon + epsilon, self.policy.epsilon),
             ("delta", delta, self.before.delta + delta, self.policy.delta),

@@ -86,6 +86,7 @@ def start_site(
     data, reasons = checked_rows(settings)
     if data is None or reasons:
         raise ValueError("\n".join(["with this site.toml the site cannot answer runs:", *reasons]))
+    _ = Site(settings, lambda: data).data  # keeps what is known of the table without its rows
     policy, total = settings.policy, spent(site.ledger.read(), site.data_set)
     budget = f"epsilon {total.epsilon:.4g} of {policy.epsilon:g} is spent, at most {policy.epsilon_per_run:g} per run."
     typer.echo(f"Site {settings.name}: {data.n_rows} rows of {data.n_columns} columns; {budget}", err=True)

@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import shutil
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
+from filelock import FileLock, Timeout
 from flwr.app import Array, ArrayRecord, Context
 from flwr.common import Code, EvaluateRes, FitRes, Parameters, Status
 
 from flower_fedclust.engine.client import ENROL
-from flower_fedclust.engine.client_data import ClientData
+from flower_fedclust.engine.client_data import ClientData, Outline
 from flower_fedclust.engine.disk import joined, make_private, open_private, parted, replace_private
 from flower_fedclust.engine.wire import decode
 from flower_fedclust.format import FORMAT, check_format
 from flower_fedclust.models import Model
+from flower_fedclust.outside import parsing, read_json
 from flower_fedclust.privacy.releases import NoisePlace, Release
 from flower_fedclust.privacy.report import Message, PrivacyReport
 from flower_fedclust.results.result import Result
 from flower_fedclust.site.ledger import LedgerError
 from flower_fedclust.site.policy import printable
+from flower_fedclust.tables.schema import Schema
 
 #: Prefix of the keys under which a client remembers things in its Context; see ``ProtocolClient.remember``.
 REMEMBERED = "fedclust."
@@ -98,6 +103,20 @@ def _identities(context: Context) -> dict[str, int]:
     }
 
 
+#: How many locks the runs of a site share, so that no server can make it create more files.
+N_LOCKS = 256
+
+
+def run_lock(site_folder: Path, run: str, timeout: float = -1) -> FileLock:
+    """Return the lock under which a run is computed: equal messages at once must not get two draws of the noise."""
+    return _lock_of(site_folder, _folder_of(run), timeout)
+
+
+def _lock_of(site_folder: Path, name: str, timeout: float) -> FileLock:
+    number = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8]) % N_LOCKS
+    return FileLock(make_private(site_folder / "locks") / f"{number}.lock", timeout=timeout, mode=0o600)
+
+
 def _folder_of(run: str) -> str:
     return hashlib.sha256(run.encode()).hexdigest()[:20]
 
@@ -121,11 +140,12 @@ def check_kept(all_runs: Path, entries: Iterable[Mapping[str, Any]], *, whole: b
 
 
 def forget_old_runs(all_runs: Path, keep_days: int) -> None:
-    """Remove the folders of runs without an answer for so many days. The ledger stays."""
+    """Remove the folders of runs without an answer for so many days, but not of one that computes. The ledger stays."""
     oldest = time.time() - keep_days * 86400
     for folder in all_runs.iterdir() if all_runs.exists() else ():
         if folder.is_dir() and all(file.stat().st_mtime < oldest for file in [folder, *folder.iterdir()]):
-            shutil.rmtree(folder)
+            with suppress(Timeout), _lock_of(all_runs.parent, folder.name, 0):
+                shutil.rmtree(folder)
 
 
 def answer_to_bytes(answer: FitRes | EvaluateRes) -> bytes:
@@ -158,6 +178,41 @@ def fit_res(tensors: list[bytes], metrics: Mapping[str, Any], num_examples: int 
 def evaluate_res(loss: float, num_examples: int, metrics: Mapping[str, Any]) -> EvaluateRes:
     """Return Flower's answer to a request to evaluate a model."""
     return EvaluateRes(Status(Code.OK, ""), loss, num_examples, dict(metrics))
+
+
+# What a site knows of its table without looking at a row.
+
+#: The remedy if the file cannot be read.
+REMEDY = "remove it, and start the site again"
+
+
+def read_outline(path: Path, asked: str) -> Outline | None:
+    """Return the outline of the table that ``asked`` describes; None if the file has none of it."""
+    if not path.exists():
+        return None
+    found = read_json(path, REMEDY)
+    check_format(found.get("format"), str(path), remedy=REMEDY)
+    with parsing(str(path), "the outline of a table", REMEDY):
+        if found["asked"] != asked:
+            return None
+        columns, schema = found["columns"], found["schema"]
+        return Outline(
+            found["n_rows"],
+            found["n_columns"],
+            None if columns is None else tuple(columns),
+            None if schema is None else Schema.from_json(schema),
+        )
+
+
+def write_outline(path: Path, asked: str, outline: Outline) -> None:
+    """Keep what is known of a table, for messages that come before anybody may look at its rows."""
+    schema = None if outline.schema is None else outline.schema.to_json()
+    about = {"asked": asked, "n_rows": outline.n_rows, "n_columns": outline.n_columns, "columns": outline.columns}
+    content = json.dumps({"format": FORMAT, **about, "schema": schema}).encode()
+    make_private(path.parent)
+    with FileLock(f"{path}.lock", mode=0o600):
+        if not path.exists() or path.read_bytes() != content:
+            replace_private(path, content)
 
 
 # The site's own result of a run.

@@ -6,7 +6,8 @@ import datetime
 import math
 import tomllib
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -34,6 +35,9 @@ MEASURED, LISTED = ("number", "integer", "date"), ("category", "ordinal", "binar
 #: Texts that pandas reads from a file as a missing value.
 READ_AS_MISSING = frozenset(("NA", "N/A", "n/a", "NULL", "null", "NaN", "nan", "None", "<NA>", "#N/A"))
 
+#: The longest schema that another party may send, in characters: a thousand columns of a thousand each.
+LONGEST_SCHEMA = 2**20
+
 EPOCH = datetime.date(1970, 1, 1)
 
 #: Numbers with a mark of a limit or with commas between thousands: <0.5, >=90, 1,234.5. The comma of 0,125 is another.
@@ -54,6 +58,11 @@ _DATE_FORMATS = {
 
 class MisfitError(Exception):
     """Why a column does not fit its schema: part of a sentence that names rows, and no value."""
+
+
+def repeated_in(names: Iterable[str]) -> list[str]:
+    """Return the names that occur more than once, in their order."""
+    return [name for name, count in Counter(names).items() if count > 1]
 
 
 def days_of(bound: float | datetime.date) -> float:
@@ -125,8 +134,7 @@ class Column(BaseModel):
     def _check_listed(self) -> None:
         if self.categories is None:
             raise ValueError("categories are missing; list the values that are known without looking at rows")
-        repeated = [name for name in dict.fromkeys(self.categories) if self.categories.count(name) > 1]
-        if repeated:
+        if repeated := repeated_in(self.categories):
             raise ValueError(f"categories has '{repeated[0]}' twice")
         if self.gaps == "category" and "missing" in self.categories:
             raise ValueError("categories has 'missing', which gaps = \"category\" adds; call yours something else")
@@ -293,16 +301,15 @@ class Schema(BaseModel):
 
     @classmethod
     def from_json(cls, text: str) -> Schema:
-        """Return the schema that :meth:`to_json` wrote."""
+        """Return the schema that :meth:`to_json` wrote; raise a ValueError for any other text, or a longer one."""
+        if len(text) > LONGEST_SCHEMA:
+            raise ValueError(f"a schema of {len(text)} characters was sent; send at most {LONGEST_SCHEMA}.")
         return _from_json(text)
 
     @classmethod
     def _validated(cls, fields: Mapping[str, Any], source: str) -> Schema:
-        try:
+        with _explained(source):
             return cls.model_validate(fields)
-        except ValidationError as error:
-            reasons = dict.fromkeys(map(_in_words, error.errors()))
-            raise ValueError(f"{source}: {some(list(reasons), between='; ')}.") from None
 
     def to_json(self) -> str:
         """Return the schema as one line of JSON, for messages to sites."""
@@ -344,6 +351,11 @@ class Schema(BaseModel):
         if reasons:
             raise DataError(f"{owner}: the table does not fit the schema: {some(reasons, between='; ')}.")
 
+    def check_names(self, names: Sequence[str], *, owner: str) -> None:
+        """Raise a DataError that names every column of a table that is missing or too much; no row is looked at."""
+        if reasons := _reasons_of_names(names, self.columns):
+            raise DataError(f"{owner}: the table does not fit the schema: {some(reasons, between='; ')}.")
+
     def check_equal(self, other: Schema | None, *, owner: str) -> None:
         """Raise a DataError unless a run's schema is the one that a site has agreed to."""
         others = {} if other is None else other.columns
@@ -379,7 +391,18 @@ class Schema(BaseModel):
 
 @lru_cache(maxsize=16)
 def _from_json(text: str) -> Schema:
-    return Schema.model_validate_json(text)
+    with _explained("the schema"):
+        return Schema.model_validate_json(text)
+
+
+@contextmanager
+def _explained(source: str) -> Iterator[None]:
+    """Raise one ValueError that names the first of all that is wrong with a schema."""
+    try:
+        yield
+    except ValidationError as error:
+        reasons = dict.fromkeys(map(_in_words, error.errors(include_url=False, include_input=False)))
+        raise ValueError(f"{source}: {some(list(reasons), between='; ')}.") from None
 
 
 def _reasons_of_names(
@@ -387,8 +410,7 @@ def _reasons_of_names(
 ) -> list[str]:
     """Explain what is wrong with a table's column names; all columns must be there, or the wanted ones."""
     there = set(names)
-    if len(there) < len(names):
-        repeated = [name for name in dict.fromkeys(names) if names.count(name) > 1]
+    if repeated := repeated_in(names):
         return [f"column '{name}': two columns have this name; rename one" for name in repeated]
     lacking = [
         f"column '{name}': the table does not have it; add it, or correct its name"
