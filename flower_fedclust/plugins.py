@@ -24,6 +24,7 @@ OF_PAPERS: Mapping[str, tuple[str, ...]] = {
     "DPLloyd": ("dp-lloyd-server-kmeans++", "dp-lloyd-server-lloyds", "dp-lloyd-sphere-packing"),
     "DSC": ("dsc",),
     "FFCM": ("ffcm",),
+    "FedDPKMeansProofs": ("feddp-kmeans-proofs",),
     "FedSubspaceClustering": ("fed-ssc",),
     "KMeansParallel": ("k-means-parallel",),
     "PEMeans": ("pe-means",),

@@ -286,8 +286,8 @@ def _contents(question: Question) -> tuple[list[Array], list[Any]]:
     arrays, values = list(question.arrays), [len(question.arrays), repr(dict(question.arguments)), question.finish]
     if question.frame is not None:
         frame = question.frame
-        values += [frame.radius, frame.outer_radius, frame.norm]
-        arrays += [array for array in (frame.origin, frame.anchors, frame.shifts) if array is not None]
+        values += [frame.radius, frame.norm]
+        arrays.append(frame.origin)
     if question.view is not None:
         inner_arrays, inner_values = _contents(question.view)
         arrays, values = arrays + inner_arrays, [*values, question.view.asks, *inner_values]
@@ -321,14 +321,11 @@ def _finished(answer: Answer, finish: Finish) -> Answer:
 
 def read_frame(arrays: list[Array]) -> Frame:
     """Return the frame that arrays of a message hold."""
-    if len(arrays) not in (2, 4) or arrays[0].ndim != 1 or arrays[1].shape != (2 + (len(arrays) == 4),):
+    if len(arrays) != 2 or arrays[0].ndim != 1 or arrays[1].shape != (2,):
         raise ProtocolError("the arrays of a message are not a frame.")
     frame = Frame.of_arrays(*(np.asarray(array, dtype=np.float64) for array in arrays))
     if not (np.isfinite(frame.origin).all() and 0 < frame.radius < math.inf and frame.norm in (1, 2)):
         raise ProtocolError("a message has a frame with an impossible origin, radius or norm.")
-    shapes = {array.shape for array in arrays[2:]}  # which anchor is nearest to a row may not make a failure
-    if any(len(shape) != 2 or 0 in shape or shape[1] != len(frame.origin) for shape in shapes) or len(shapes) > 1:
-        raise ProtocolError("a message has a frame with anchors or shifts that do not fit.")
     return frame
 
 

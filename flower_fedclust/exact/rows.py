@@ -26,7 +26,6 @@ from flower_fedclust.exact.grid import (
 )
 from flower_fedclust.exact.kernel_sums import gaussian_kernel
 from flower_fedclust.exact.sums import nearest_point, project_rows
-from flower_fedclust.numerics.kmeans import nearest_center
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.intp]
@@ -148,28 +147,19 @@ def clipped_already(kind: type[R], integers: Floats, exponent: int, radius: floa
 
 @dataclass(frozen=True)
 class Frame:
-    """A public origin and a public radius; and, for Lemma 16 of FedDP-KMeans, how each region of space is moved.
+    """A public origin and a public radius.
 
     Parameters
     ----------
     origin : ndarray of shape (n_columns,)
     radius : float
         Rows farther from the origin are scaled down to it, by the client.
-    anchors : ndarray of shape (n_anchors, n_columns), optional
-        Points, in the frame's coordinates before the move, that stand for regions.
-    shifts : ndarray of shape (n_anchors, n_columns), optional
-        The shift that is added to the rows nearest to each anchor.
-    outer_radius : float, optional
-        With anchors: the radius to which rows are clipped where the nearest anchor is sought.
     norm : 1 or 2, default=2
         Whether the ball is one of the L1 norm, for Laplace noise, or of the Euclidean norm.
     """
 
     origin: Floats
     radius: float
-    anchors: Floats | None = None
-    shifts: Floats | None = None
-    outer_radius: float | None = None
     norm: int = 2
 
     @classmethod
@@ -181,18 +171,12 @@ class Frame:
     @property
     def arrays(self) -> list[NDArray[Any]]:
         """The frame as arrays of a message; :meth:`of_arrays` reads them."""
-        if self.anchors is None or self.shifts is None or self.outer_radius is None:
-            return [self.origin, np.array([self.radius, self.norm])]
-        return [self.origin, np.array([self.radius, self.norm, self.outer_radius]), self.anchors, self.shifts]
+        return [self.origin, np.array([self.radius, self.norm])]
 
     @classmethod
-    def of_arrays(cls, origin: Floats, ball: Floats, *moved: Floats) -> Self:
+    def of_arrays(cls, origin: Floats, ball: Floats) -> Self:
         """Undo :attr:`arrays`."""
-        radius, norm = float(ball[0]), int(ball[1])
-        if not moved:
-            return cls(origin, radius, norm=norm)
-        anchors, shifts = moved
-        return cls(origin, radius, anchors, shifts, float(ball[2]), norm)
+        return cls(origin, float(ball[0]), int(ball[1]))
 
     @property
     def exponent(self) -> int:
@@ -200,19 +184,9 @@ class Frame:
         return unit_exponent(self.radius)
 
     def rows(self, values: Floats) -> Rows:
-        """Return rows of the data in the frame: translated, moved by region if need be, clipped and truncated."""
-        radius, norm = self.radius, self.norm
-        if self.anchors is None or self.shifts is None or self.outer_radius is None:
-            return clipped_already(Rows, *rows_onto_grid(values, self.origin, radius, norm=norm), radius, norm)
-        coarse, outer_exponent = rows_onto_grid(values, self.origin, self.outer_radius, norm=norm)
-        nearest = nearest_point(coarse, points_onto_grid(self.anchors, outer_exponent))
-        # Regions that are moved alike have one origin, around which their rows are put onto a grid that suits the ball.
-        moves, of_anchor = np.unique(self.shifts, axis=0, return_inverse=True)
-        moved_by, integers = of_anchor.ravel()[nearest], np.empty(values.shape)
-        for index, move in enumerate(moves):
-            part = moved_by == index
-            integers[part], _ = rows_onto_grid(values[part], self.origin - move, radius, norm=norm)
-        return clipped_already(Rows, integers, self.exponent, radius, norm)
+        """Return rows of the data in the frame: translated, clipped and truncated."""
+        integers, exponent = rows_onto_grid(values, self.origin, self.radius, norm=self.norm)
+        return clipped_already(Rows, integers, exponent, self.radius, self.norm)
 
     def enter(self, rows: Floats) -> Floats:
         """Return public rows in the frame's coordinates, as a client with these rows would have them."""
@@ -220,6 +194,4 @@ class Frame:
 
     def leave(self, centers: Floats) -> Floats:
         """Return centers in the coordinates of the data."""
-        if self.anchors is not None and self.shifts is not None:
-            centers = centers - self.shifts[nearest_center(centers, self.anchors + self.shifts)]
         return centers + self.origin

@@ -166,18 +166,22 @@ def test_simulated_clients_have_every_row_once_and_the_servers_rows_are_not_amon
 
 
 def test_parameters_are_toml_and_what_has_a_key_of_its_own_stands_there():
-    given = {"n-clusters": 3, "epsilon": "none", "parameters": "margin = 0.5\nn-rounds = 2\nbudget = {weights = 0.3}"}
+    given = {
+        "n-clusters": 3,
+        "epsilon": "none",
+        "parameters": "center_rows = false\nn-rounds = 2\nbudget = {weights = 0.3}",
+    }
     assert config.parameters(given) == {
         "n_clusters": 3,
         "epsilon": None,
-        "margin": 0.5,
+        "center_rows": False,
         "n_rounds": 2,
         "budget": {"weights": 0.3},
     }
     with pytest.raises(ValueError, match="epsilon"):
         config.parameters({"n-clusters": 3, "parameters": "epsilon = 1.0"})
     with pytest.raises(ValueError, match="TOML"):
-        config.parameters({"n-clusters": 3, "parameters": "margin: 0.5"})
+        config.parameters({"n-clusters": 3, "parameters": "center_rows: false"})
 
 
 def strategy_of(name, epsilon, **more):

@@ -48,14 +48,15 @@ def depends_on(question, rows):
 
 # Of every strategy.
 
-FEDDP = {"n_clusters": 3, "server_data": PUBLIC, "n_rounds": 1, "margin": 1 / 3}
+FEDDP = {"n_clusters": 3, "server_data": PUBLIC, "n_rounds": 1}
 #: Options that ask what no example asks.
-MORE = {
-    "feddp-kmeans margin": fc.FedDPKMeans(**FEDDP, reduce_diameter=True),
-    "feddp-kmeans margin client": fc.FedDPKMeans(**FEDDP, epsilon=8.0, privacy_unit="client"),
-}
+MORE = {}
 if PAPERS:
     MORE = {
+        "feddp-kmeans margin": fc.FedDPKMeansProofs(**FEDDP),
+        "feddp-kmeans margin client": fc.FedDPKMeansProofs(
+            **FEDDP, epsilon=8.0, privacy_unit="client", simplify_server_data=False, reduce_diameter=False
+        ),
         "ffcm-private merged": fc.PrivateFFCM(3, max_norm=3.0, epsilon=8.0, merge="k-means", noise="local"),
         "pe-means projected": fc.PEMeans(3, max_norm=3.0, epsilon=8.0, n_rounds=2, n_directions=2),
     }

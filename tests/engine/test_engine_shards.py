@@ -30,7 +30,7 @@ STRATEGIES = {
     "density": lambda: fc.PrivateDensity(3, **PRIVATE),
     "density at client level": lambda: fc.PrivateDensity(3, **PRIVATE, privacy_unit="client", rows_per_client=5),
     "client level with server rows": lambda: fc.FedDPKMeans(
-        3, server_data=PUBLIC, epsilon=20.0, privacy_unit="client", rows_per_client=5, n_rounds=1, margin=0.5
+        3, server_data=PUBLIC, epsilon=20.0, privacy_unit="client", rows_per_client=5, n_rounds=1
     ),
     "gather": lambda: fc.KFED(3),
     "some clients in each round": lambda: fc.DPFedC(3, n_rounds=2, fraction_fit=0.5, epsilon=20.0, max_norm=12.0),

@@ -173,7 +173,7 @@ def test_options_and_toml_say_the_same(tmp_path, site_file):
         ("set = 3", "set"),
         ("[set]\nn_local_cluster = 3", "'n_local_clusters'"),
         ("[set]\nepsilon = 3", "epsilons"),
-        ("[set.feddp-kmeans]\nmargin = 3", "'feddp-kmeans'"),
+        ("[set.feddp-kmeans]\nrows_per_client = 0", "'feddp-kmeans'"),
         ("[set.k-fed]\nmargin = 3", "'margin'"),
     ],
 )

@@ -391,10 +391,6 @@ def reasked(rng, pair, config, tensors):
     elif how == 2:
         columns = int(rng.choice([N_COLUMNS, N_COLUMNS, 1, 2, 0]))
         frame = Frame(rng.normal(size=columns) * rng.choice([0.0, 1.0, 1e6]), float(rng.choice([0.5, 4.0, 1e3])))
-        if rng.random() < 0.3:
-            frame = replace(
-                frame, anchors=rng.normal(size=(3, columns)), shifts=rng.normal(size=(3, columns)), outer_radius=9.0
-            )
         question = replace(question, frame=frame)
     else:
         question = replace(question, view=None)

@@ -631,13 +631,6 @@ def test_fields_that_do_not_fit_together_get_one_word_and_no_charge(careful, con
     assert careful.ledger.read() == []
 
 
-def test_anchors_and_shifts_that_do_not_belong_together_fail_before_rows_are_looked_at(careful):
-    for anchors, shifts in [((3, 3), (2, 3)), ((0, 3), (0, 3)), ((2, 2), (2, 2)), ((3,), (3,)), ((), ())]:
-        frame = Frame(np.zeros(3), 4.0, np.zeros(anchors), np.zeros(shifts), 9.0)
-        refused(Server(careful).ask_sum(question=PrivateKMeansClient.row_sum.asked(frame=frame)), careful)
-    assert careful.ledger.read() == []
-
-
 HOSTILE_ARRAYS = [
     [],
     [np.zeros(3)],

@@ -62,13 +62,13 @@ def feddp(**more):
     ("strategy", "describe"),
     [
         (feddp(), False),
-        (feddp(n_rounds=1, simplify_server_data=True, reduce_diameter=True), True),
+        (feddp(n_rounds=1), True),
         (fc.DPFedC(3, epsilon=50.0, noise="local", n_rounds=4, random_state=0), False),
         (fc.FedTSNESums(3, epsilon=50.0, noise="local", n_landmarks=6, perplexity=2.0, random_state=0), True),
         (fc.PrivateKMeans((2, 4), epsilon=50.0, noise="local", n_rounds=2, random_state=0), False),
         (fc.PrivateKMeans((2, 4), epsilon=50.0, noise="local", n_rounds=2, random_state=0), True),
     ],
-    ids=["feddp", "feddp with all options", "dp-fedc", "fed-tsne-sums", "private-kmeans", "private-kmeans described"],
+    ids=["feddp", "feddp described", "dp-fedc", "fed-tsne-sums", "private-kmeans", "private-kmeans described"],
 )
 def test_no_site_refuses_what_it_was_announced_where_rows_are_prepared(tmp_path, strategy, describe):
     own = sites(tmp_path)

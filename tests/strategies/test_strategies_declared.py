@@ -33,14 +33,22 @@ WIDE = np.random.default_rng(5).uniform(-0.2, 0.2, (3, 40, 22))
 
 #: What no case of the registry asks for.
 MORE = {
-    "a margin in a smaller ball": fc.FedDPKMeans(2, epsilon=8.0, server_data=PUBLIC, margin=0.9, reduce_diameter=True),
-    "a margin, of clients": fc.FedDPKMeans(2, epsilon=8.0, server_data=PUBLIC, margin=0.9, privacy_unit="client"),
     "as many cells as clusters": fc.SPPFGCSums(3, epsilon=8.0, max_l1_norm=2.0, n_prototypes=3, n_lloyd_rounds=1),
     "more cells than clusters": fc.SPPFGCSums(2, epsilon=1000.0, max_l1_norm=2.0, n_prototypes=8, n_lloyd_rounds=1),
     "many columns": fc.FedTSNESums(2, epsilon=8.0, max_norm=1.0, n_landmarks=6, perplexity=2.0),
 }
 if PAPERS:
     MORE = {
+        "a margin in a smaller ball": fc.FedDPKMeansProofs(2, epsilon=8.0, server_data=PUBLIC, margin=0.9),
+        "a margin, of clients": fc.FedDPKMeansProofs(
+            2,
+            epsilon=8.0,
+            server_data=PUBLIC,
+            margin=0.9,
+            privacy_unit="client",
+            simplify_server_data=False,
+            reduce_diameter=False,
+        ),
         "votes in directions": fc.PEMeans(3, epsilon=8.0, max_norm=1.0, n_rounds=1, n_directions=2),
         "centers that the server merges": fc.PrivateFFCM(2, epsilon=8.0, max_norm=1.0, n_rounds=1, merge="k-means"),
     }

@@ -44,7 +44,7 @@ class ClusterStatistic:
         if self.means_bound is None:
             question = ClusterClient.cluster_sums.asked(centers, frame=frame, view=view)
         else:
-            question = ClusterClient.cluster_means.asked(centers, frame=frame, means_bound=self.means_bound)
+            question = ClusterClient.cluster_means.asked(centers, frame=frame, view=view, means_bound=self.means_bound)
         return Sum(question, parts=self.parts, rows=rows)
 
     def next_centers(self, reply: Total, centers: Floats) -> Floats:

@@ -5,8 +5,10 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from feddp_forms import CLIENT, feddp
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tested import PAPERS
 
 from flower_fedclust.checking import watched_run
 from flower_fedclust.engine import ClientData
@@ -14,17 +16,20 @@ from flower_fedclust.exact.rows import Frame
 from flower_fedclust.exact.sums import is_off_diagonal, triangle_to_symmetric
 from flower_fedclust.simulation import simulate
 from flower_fedclust.strategies.common.clusters import ClientBounds
-from flower_fedclust.strategies.feddp_kmeans import FedDPKMeans, FedDPKMeansClient
+from flower_fedclust.strategies.feddp_kmeans import FedDPKMeansClient
 
 OPTIONS = {
     "plain": {},
     "lloyd": {"n_rounds": 2},
-    "margin": {"margin": 1 / 3},
-    "simplify": {"simplify_server_data": True},
-    "far_regions": {"reduce_diameter": True},
     "origin": {"center_rows": False},
     "all_of_space": {"n_clusters": 7},
 }
+if PAPERS:
+    OPTIONS |= {
+        "margin": {"margin": 1 / 3},
+        "simplify": {"simplify_server_data": True},
+        "far_regions": {"reduce_diameter": True},
+    }
 
 
 def groups(seed, far=0.0):
@@ -39,13 +44,13 @@ def groups(seed, far=0.0):
 
 def rounds_of(seed=0, far=0.0, **options):
     server_rows, clients = groups(seed, far)
-    strategy = FedDPKMeans(options.pop("n_clusters", 3), server_data=server_rows, **options)
+    strategy = feddp(options.pop("n_clusters", 3), server_data=server_rows, **options)
     run = watched_run(strategy, {str(index): ClientData(rows) for index, rows in enumerate(clients)}, seed=seed)
     return list(run.rounds.values()), run.result, server_rows, clients
 
 
 def reply_to(round_, rows):
-    client = FedDPKMeansClient(ClientData(rows), name="0")
+    client = CLIENT(ClientData(rows), name="0")
     reply = round_.asks.reply_of(client, round_.question)
     assert len(reply) == len(round_.answer.sends) == len(round_.releases)
     return reply
@@ -150,10 +155,10 @@ def test_sensitivity_is_no_larger_than_it_has_to_be(yielded, unit):
 
 def test_shares_have_names_and_all_lloyd_steps_together_have_what_step_3_has():
     server_rows, _ = groups(0)
-    options = {"n_rounds": 5, "simplify_server_data": True, "reduce_diameter": True}
-    shares = FedDPKMeans(3, server_data=server_rows, **options).shares()
+    options = {"simplify_server_data": True, "reduce_diameter": True} if PAPERS else {}
+    shares = feddp(3, server_data=server_rows, n_rounds=5, **options).shares()
     assert {name: (share.fraction, share.count) for name, share in shares.items() if name != "simplify"} == {
-        "regions": (0.2, 1),
+        **({"regions": (0.2, 1)} if PAPERS else {}),
         "second_moment": (0.2, 1),
         "weights": (0.2, 1),
         "sums": (0.45, 1),
@@ -189,9 +194,14 @@ def test_centers_lie_within_the_radius_whatever_the_noise():
     origin = server_rows.mean(axis=0)
     radius = np.linalg.norm(server_rows - origin, axis=1).max()
     for unit in ("record", "client"):
-        for margin in (1.0, 1 / 3):
-            strategy = FedDPKMeans(
-                3, server_data=server_rows, epsilon=0.01, privacy_unit=unit, margin=margin, n_rounds=1
+        for margin in (1.0, 1 / 3) if PAPERS else (1.0,):
+            strategy = feddp(
+                3,
+                server_data=server_rows,
+                epsilon=0.01,
+                privacy_unit=unit,
+                n_rounds=1,
+                **({} if margin == 1.0 else {"margin": margin}),
             )
             centers = simulate(strategy, clients, seed=0).model.cluster_centers_
             assert np.linalg.norm(centers - origin, axis=1).max() <= radius * (1 + 1e-9)

@@ -7,14 +7,17 @@ import pytest
 
 from flower_fedclust.checking import watched_run
 from flower_fedclust.engine import ClientData
-from flower_fedclust.strategies.feddp_kmeans import FedDPKMeans
+from flower_fedclust.exact.rows import Frame
+from flower_fedclust_papers.feddp_proofs import FedDPKMeansProofs, Regions
 
 K, D = 3, 5
 
 
 def recorded(clients, server_rows, seed=None, **options):
     """The result of a run, and its rounds, each with what it brought."""
-    strategy = FedDPKMeans(K, server_data=server_rows, **({"epsilon": None, "random_state": 2} | options))
+    off = {"margin": 1.0, "simplify_server_data": False, "reduce_diameter": False}
+    given = {"epsilon": None, "random_state": 2} | off | options
+    strategy = FedDPKMeansProofs(K, server_data=server_rows, **given)
     run = watched_run(strategy, {str(index): ClientData(rows) for index, rows in enumerate(clients)}, seed=seed)
     return run.result, [(round_, run.received[number]) for number, round_ in run.rounds.items()]
 
@@ -106,7 +109,10 @@ def two_far_groups(far):
 
 def radii(yielded):
     """Of the balls to which the rounds clip."""
-    return [round_.question.frame.radius for round_, _ in yielded]
+    return [
+        round_.question.frame.radius if round_.question.view is None else round_.question.view.arguments["radius"]
+        for round_, _ in yielded
+    ]
 
 
 def test_far_groups_are_moved_together_and_the_centers_come_back():
@@ -148,3 +154,17 @@ def test_spread_and_smallest_cluster_are_used():
     # The last cluster is a third of the rows: asked for nine tenths, no region is heavy enough.
     _, yielded = recorded(clients, server_rows, reduce_diameter=True, smallest_cluster=300.0)
     assert len(set(radii(yielded))) == 1
+
+
+def test_regions_are_left_where_they_were_entered():
+    rng = np.random.default_rng(0)
+    anchors = np.array([[0.0, 0.0, 0.0], [1e4, 0.0, 0.0]])
+    regions = Regions(anchors, np.array([[0.0, 0.0, 0.0], [-1e4 + 50.0, 3.0, 0.0]]), 60.0)
+    frame = Frame(np.zeros(3), 2e4)
+    near = rng.uniform(-8, 8, size=(30, 3))
+    rows = np.concatenate([near, near + np.array([1e4, 0.0, 0.0])])
+    entered = regions.enter(frame.rows(rows)).values
+    assert np.linalg.norm(entered, axis=1).max() < regions.radius - 1
+    unit = frame.radius * 2.0**-24
+    np.testing.assert_allclose(entered[30:], entered[:30] + np.array([50.0, 3.0, 0.0]), atol=2 * unit)
+    np.testing.assert_allclose(regions.leave(entered), rows, rtol=0, atol=2 * unit)

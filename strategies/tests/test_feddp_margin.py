@@ -8,7 +8,7 @@ import pytest
 from flower_fedclust.engine import ClientData
 from flower_fedclust.exact.rows import Frame
 from flower_fedclust.exact.sums import directions_onto_grid
-from flower_fedclust.strategies.feddp_kmeans import FedDPKMeansClient
+from flower_fedclust_papers.feddp_proofs import FedDPKMeansProofsClient
 
 RNG = np.random.default_rng(2)
 D = 5
@@ -23,7 +23,7 @@ def ball(radius):
 
 
 def client():
-    return FedDPKMeansClient(ClientData(ROWS), name="0")
+    return FedDPKMeansProofsClient(ClientData(ROWS), name="0")
 
 
 def slow(margin, radius):
