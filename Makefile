@@ -5,6 +5,7 @@
 #             planted faults, audits of every strategy, growth, and every example, command and notebook of the site
 # make flower tests of sites, apps and the engine, with deployments, on another Flower: make flower FLOWER=1.41
 # make lint   ruff (lint and format) and mypy --strict
+# make resolve  whether dependencies and all extras resolve together, as Flower asks before every run
 # make docs   the site, in docs/_build
 # make bench  the benchmarks, which take some minutes
 
@@ -16,7 +17,7 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export FLWR_TELEMETRY_ENABLED := 0
 export RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO := 0
 
-.PHONY: run test papers check flower lint docs bench clean
+.PHONY: run test papers check flower lint resolve docs bench clean
 
 $(READY): pyproject.toml strategies/pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -63,6 +64,9 @@ lint: $(READY)
 	ruff check .
 	ruff format --check .
 	mypy
+
+resolve: $(READY)
+	$(VENV)/bin/python -m uv lock --quiet
 
 docs: $(READY)
 	$(VENV)/bin/sphinx-build -q -W --keep-going docs docs/_build

@@ -56,6 +56,8 @@ class Deployment:
             "superlink",
             "flower-superlink",
             "--insecure",
+            # Tests of deployments use the packages of their own environment. Installing them again from the index would
+            # take longer than the runs. test_apps_newcomer.py runs apps without this.
             "--disable-runtime-dependency-installation",
             *("--port", str(self.port)),
             *options,
