@@ -36,6 +36,7 @@ from flower_fedclust.checking.noise import (
     FEWEST,
     OF_NOISE,
     OF_SAMPLES,
+    OF_STAND_INS,
     Drawer,
     DrawnNoise,
     Loss,
@@ -45,11 +46,14 @@ from flower_fedclust.checking.noise import (
     losses,
 )
 from flower_fedclust.checking.runs import Subject, patient, small_tables
+from flower_fedclust.checking.stand_ins import findings_of_stand_ins
+from flower_fedclust.engine import ProtocolError, ProtocolStrategy
 from flower_fedclust.engine.progress import quiet
 from flower_fedclust.inputs import Clients, Strategy, prepared_rows, strategy_of
-from flower_fedclust.numerics.checks import check_integer, check_real
+from flower_fedclust.numerics.checks import DataError, check_integer, check_real
 from flower_fedclust.numerics.threads import one_thread
 from flower_fedclust.privacy.releases import Mechanism, NoisePlace, PrivacyUnit, Release
+from flower_fedclust.privacy.report import PrivacyReport
 from flower_fedclust.tables.schema import Schema
 
 Verdict = Literal["sound", "broken", "not shown", "no guarantee"]
@@ -57,6 +61,9 @@ Verdict = Literal["sound", "broken", "not shown", "no guarantee"]
 #: A verdict of "sound" needs enough draws to notice noise narrower than this part of its scale, noise cut off at so
 #: many standard deviations, and a source of so few bits.
 WIDTH_NOTICED, CUT_NOTICED, BITS_NOTICED = 0.6, 3.0, 16.0
+
+#: The attribute of an error that ended a run: what had left the clients until then.
+RAN = "privacy_report"
 
 #: Draws made however little time there is, if so many are asked for.
 LEAST_DRAWS = 100
@@ -304,9 +311,10 @@ def audit(
 
     The audit makes a run and keeps its messages. A copy of one client answers them again with pairs of tables that
     differ in one row, or in all rows of the client. The tables are chosen to be hard; they show exactly how far a
-    release moves compared with its sensitivity. The noise of every release is drawn again and again by the code that
-    draws it in a run, which shows its law and the privacy loss of all rounds together. Whatever else leaves is
-    compared between neighbors, and the numbers in the report are computed again.
+    release moves compared with its sensitivity. Answers by row are taken apart. The noise of every release is drawn
+    again and again by the code that draws it in a run, also for large arrays and large entries, which shows its law
+    and the privacy loss of all rounds together. Whatever else leaves is compared between neighbors, and the numbers in
+    the report are computed again. A strategy whose run ends with an error is broken.
 
     Parameters
     ----------
@@ -338,7 +346,7 @@ def audit(
     Raises
     ------
     ValueError
-        If a parameter, or one of the strategy's own, is out of range.
+        If a parameter, or one of the strategy's own, is out of range, or if the strategy cannot use the rows.
     """
     check_integer("runs", runs, at_least=2)
     if seconds is not None:
@@ -372,7 +380,12 @@ def audit_subject(
     with quiet(logging.CRITICAL + 1, "flwr", "flower_fedclust"), warnings.catch_warnings(), one_thread():
         warnings.simplefilter("ignore")
         says("a run", 0.0)
-        run = subject.run
+        try:
+            run = subject.run
+        except Exception as error:
+            if isinstance(error, DataError) or (isinstance(error, ValueError) and not hasattr(error, RAN)):
+                raise  # about the rows or the parameters, which the caller chooses
+            return _of_failed_run(subject.strategy, error, time.perf_counter() - start, false_alarm)
         # The time limit does not count what the run itself takes, such as calibration.
         begun = time.perf_counter()
         left = math.inf if seconds is None else max(start + seconds - begun, 0.3)
@@ -384,11 +397,18 @@ def audit_subject(
             run, search.client, search.worst, OF_SAMPLES * false_alarm, time.perf_counter() + 0.1 * left
         )
         drawer = Drawer(run, search.client, search.worst, search.noise_seed)
+        of_stand_ins, stand_ins_late = findings_of_stand_ins(
+            run, drawer, OF_STAND_INS * false_alarm, begun + 0.75 * left
+        )
         n_runs = _draw(drawer, runs, begun + 0.95 * left, says)
         drawn = list(drawer.drawn.values())
         sources = examine_sources(drawn, list(drawer.seeded.values()), false_alarm)
         loss = _loss(search, drawn, np.random.default_rng(seed), false_alarm)
-        late += samples_late + ([f"{runs - n_runs} of {runs} draws of the noise"] if drawn and n_runs < runs else [])
+        late += (
+            samples_late
+            + stand_ins_late
+            + ([f"{runs - n_runs} of {runs} draws of the noise"] if drawn and n_runs < runs else [])
+        )
         says("done", 1.0)
     report = run.strategy.report
     return AuditResult(
@@ -402,13 +422,40 @@ def audit_subject(
         epsilon_counted=counted,
         source_bits=sources.bits,
         tails=sources.reach,
-        findings=tuple(dict.fromkeys([*findings, *of_samples, *sources.findings])),
+        findings=tuple(dict.fromkeys([*findings, *of_samples, *of_stand_ins, *sources.findings])),
         facts=tuple(facts),
         unprotected=tuple(dict.fromkeys(message.content for message in report.unprotected)),
         covers_everything=report.covers_everything,
         n_runs=n_runs,
         not_examined=(*search.not_examined, *late),
         seconds=time.perf_counter() - start,
+        false_alarm=false_alarm,
+    )
+
+
+def _of_failed_run(strategy: ProtocolStrategy, error: Exception, seconds: float, false_alarm: float) -> AuditResult:
+    """Return the audit of a strategy whose run ends with an error: nothing but that could be seen."""
+    # What the server refuses is said in a sentence; any other error may quote a value.
+    said = f": {str(error).rstrip('.')}" if isinstance(error, ProtocolError | AssertionError) else ""
+    report: PrivacyReport | None = getattr(error, RAN, None)
+    return AuditResult(
+        strategy=strategy.name,
+        epsilon=strategy.epsilon,
+        delta=strategy.delta if strategy.epsilon is not None else None,
+        unit=strategy.privacy_unit,
+        noise=strategy.noise,
+        releases=(),
+        loss=None,
+        epsilon_counted=0.0,
+        source_bits=0.0,
+        tails={},
+        findings=(f"a run ends with {type(error).__name__}{said}",),
+        facts=(),
+        unprotected=() if report is None else tuple(dict.fromkeys(one.content for one in report.unprotected)),
+        covers_everything=False,
+        n_runs=0,
+        not_examined=("anything but the beginning of a run",),
+        seconds=seconds,
         false_alarm=false_alarm,
     )
 

@@ -10,12 +10,13 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 from flwr.app import Context, RecordDict
+from flwr.common import FitRes
 from numpy.typing import NDArray
 from scipy.stats import beta, chi2, gamma, kstest, laplace, norm, rankdata
 
@@ -31,9 +32,10 @@ from flower_fedclust.checking.runs import (
     sent_or_kept,
 )
 from flower_fedclust.engine import ClientData, ProtocolClient, Reply, Sum
-from flower_fedclust.engine.replies import add_up, values_of
-from flower_fedclust.engine.rounds import Question
+from flower_fedclust.engine.replies import Inspection, add_up, values_of
+from flower_fedclust.engine.rounds import Question, Round
 from flower_fedclust.engine.run import Asked, RunLog
+from flower_fedclust.engine.wire import encode, sent_arrays
 from flower_fedclust.exact.grid import GridArray
 from flower_fedclust.exact.sums import is_off_diagonal
 from flower_fedclust.privacy.noise import Sendable, noise_exponent, on_grid
@@ -43,8 +45,8 @@ from flower_fedclust.simulation import noise_seed_of
 #: The probability that a sound strategy is called broken, over all tests of an audit together.
 FALSE_ALARM = 1e-3
 
-#: How the tests divide it: law of the noise, its source, drawn rows, bound on epsilon, bound on delta.
-OF_NOISE, OF_SOURCES, OF_SAMPLES, OF_EPSILON, OF_DELTA = 0.4, 0.1, 0.1, 0.2, 0.2
+#: How the tests divide it: law of the noise, its source, large arrays, drawn rows, bound on epsilon, bound on delta.
+OF_NOISE, OF_SOURCES, OF_STAND_INS, OF_SAMPLES, OF_EPSILON, OF_DELTA = 0.3, 0.1, 0.1, 0.1, 0.2, 0.2
 
 #: Draws that include the other clients, where each client has noise of its own.
 OTHER_CLIENTS_DRAWS = 64
@@ -124,6 +126,15 @@ class DrawnNoise:
             self.noise.setdefault(who, []).append(np.ravel(own))
 
 
+#: Arrays that take the place of a client's, by their index in the answer.
+StandIns = Mapping[int, GridArray]
+
+#: Noise by index of the array and by who draws it, or "" for a sum.
+Noise = dict[int, dict[str, Floats]]
+
+#: Draws the noise of a round: number of the draw, whether it has a seed, and what stands in for the arrays.
+Draw = Callable[[int, bool, StandIns | None], Noise]
+
 #: Stands for the second table of the neighbors' client; no client has this name.
 _OTHER = "\0other"
 
@@ -139,7 +150,9 @@ class Drawer:
         self._run, self._target, self._pair, self._noise_seed = run, target, pair, noise_seed
         self.drawn: dict[tuple[int, int], DrawnNoise] = {}
         self.seeded: dict[tuple[int, int], DrawnNoise] = {}
-        self._draws: dict[int, Callable[[int, bool], None]] = {}
+        #: round, index -> the shape of an array that takes noise, and the exponent of its unit
+        self.forms: dict[tuple[int, int], tuple[tuple[int, ...], int]] = {}
+        self._draws: dict[int, Draw] = {}
         contexts = {name: new_context() for name in run.data}
         self._data = dict(run.data)
         if pair is not None:
@@ -165,8 +178,25 @@ class Drawer:
 
     def draw(self, repetition: int, *, seeded: bool = False) -> None:
         """Draw the noise of all releases: from the operating system, or with the seeds that a seeded run would use."""
-        for draw in self._draws.values():
-            draw(repetition, seeded)
+        for number, draw in self._draws.items():
+            self._add(number, draw(repetition, seeded, None), seeded=seeded)
+
+    def of_stand_ins(self, number: int, repetition: int, stand_ins: StandIns, *, seeded: bool) -> Noise:
+        """Draw the noise of a round in which arrays of one client, and zeros of the others, stand in for its arrays.
+
+        Returns the noise by index of the array and by who draws; nothing if a reply with such arrays is not taken.
+        """
+        if number not in self._draws:
+            return {}
+        try:
+            return self._draws[number](repetition, seeded, stand_ins)
+        except Exception:
+            return {}
+
+    def _add(self, number: int, found: Noise, *, seeded: bool) -> None:
+        for drawn in self._of_round(number, seeded=seeded):
+            if drawn.index in found:
+                drawn.add(found[drawn.index])
 
     def draw_numbers(self, n_numbers: int) -> None:
         """Draw with seeds until there are so many numbers of each release."""
@@ -174,36 +204,14 @@ class Drawer:
             for repetition in range(n_numbers):
                 if all(drawn.n_numbers >= n_numbers for drawn in self._of_round(number, seeded=True)):
                     break
-                draw(repetition, True)
+                self._add(number, draw(repetition, True, None), seeded=True)
 
     def _prepare_server(self, number: int, asked: Sequence[Exchange]) -> None:
-        run, round_ = self._run, self._run.rounds[number]
-        running = run.strategy._run
-        assert running is not None
-        sites = {site.name: site for site in run.sites}
-        answered = [one for one in asked if not one.has_failed]
-        results = [(sites[one.client], one.res) for one in answered if one.res is not None]
-        by_name = {one.client: one.sent for one in answered}
-        replies = [by_name[name] for name in run.strategy.client_names if name in by_name]
-        if not replies:
-            return
-        is_sum = isinstance(round_, Sum)
-        plain = {"": values_of(add_up(replies))} if is_sum else {n: values_of(r) for n, r in by_name.items()}
-        addressed = {sites[one.client].cid: Asked(one.client, round_.task) for one in asked}
-        self._add_releases(number, replies[0], is_whole=True)
-
-        def draw(repetition: int, seeded: bool) -> None:
-            probe = copy.copy(running)
-            probe.log = RunLog()
-            probe.noise_seed = 1_000_000 + repetition if seeded else None
-            probe._asked = addressed
-            received = probe.receive(number, round_, results, []) or []
-            for reply in [received] if is_sum and received else received:
-                who, arrays = (reply.client, reply.arrays) if isinstance(reply, Reply) else ("", list(reply))
-                for drawn in self._of_round(number, seeded=seeded):
-                    drawn.add({who: _minus(arrays[drawn.index], plain[who][drawn.index])})
-
-        self._draws[number] = draw
+        by_name = {one.client: one for one in asked if not one.has_failed}
+        answered = [by_name[name] for name in self._run.strategy.client_names if name in by_name]
+        if answered:
+            self._add_releases(number, answered[0].sent, is_whole=True)
+            self._draws[number] = _ServerDraws(self._run, number, asked, answered)
 
     def _prepare_clients(self, number: int, asked: Sequence[Exchange], contexts: dict[str, Context]) -> None:
         run, round_ = self._run, self._run.rounds[number]
@@ -220,36 +228,10 @@ class Drawer:
         before = {name: _copied(context) for name, context in contexts.items()}
         is_whole = n_shares == len(asked) or not is_summed
         self._add_releases(number, plain[asked[0].client], n_shares, is_whole=is_whole, is_summed=is_summed)
-        indices = {name: index for index, name in enumerate(run.data)}
-        given = {who: _replying(run, one, lambda *_, who=who: tuple(plain[who])) for who, one in exchanges.items()}
-
-        def draw(repetition: int, seeded: bool) -> None:
-            is_other = repetition % 2 == 1 and _OTHER in plain
-            whose = {one.client: _OTHER if is_other and one.client == self._target else one.client for one in asked}
-            if not is_summed and repetition >= OTHER_CLIENTS_DRAWS:
-                whose = {client: who for client, who in whose.items() if client == self._target}
-            noisy = {}
-            for client, who in whose.items():
-                seed = noise_seed_of(1_000_000 + repetition, indices[client]) if seeded else None
-                context = _copied(before[who])
-                noisy[client] = sent_or_kept(
-                    run, exchanges[client], self._data[who], context, client_type=given[who], noise_seed=seed
-                )
-                if not noisy[client]:  # it fails at random
-                    return
-            for drawn in self._of_round(number, seeded=seeded):
-                noise = {
-                    client: _minus(found[drawn.index], plain[whose[client]][drawn.index])
-                    for client, found in noisy.items()
-                    if found is not None
-                }
-                drawn.add(noise)
-                if self._target in noise and not seeded:
-                    of_target = (plain[who][drawn.index] for who in (whose[self._target], self._target))
-                    who = "" if is_summed else self._target
-                    drawn.seen[is_other][repetition] = drawn.noise[who][-1] + np.ravel(_minus(*of_target))
-
-        self._draws[number] = draw
+        drawn = [one for one in self.drawn.values() if one.round == number]
+        self._draws[number] = _ClientDraws(
+            run, drawn, self._target, exchanges, plain, {who: self._data[who] for who in exchanges}, before, is_summed
+        )
 
     def _add_releases(
         self,
@@ -261,13 +243,140 @@ class Drawer:
         is_summed: bool = False,
     ) -> None:
         for index, release in self._run.noisy(number):
-            unit = noise_exponent(release, n_shares, on_grid(arrays[index]).exponent)
+            array = on_grid(arrays[index])
+            self.forms[number, index] = array.integers.shape, array.exponent
+            unit = noise_exponent(release, n_shares, array.exponent)
             content = self._run.rounds[number].answer.sends[index].content
             for kept in (self.drawn, self.seeded):
                 kept[number, index] = DrawnNoise(number, index, content, release, unit, is_whole, n_shares, is_summed)
 
     def _of_round(self, number: int, *, seeded: bool) -> list[DrawnNoise]:
         return [drawn for drawn in (self.seeded if seeded else self.drawn).values() if drawn.round == number]
+
+
+class _ServerDraws:
+    """Draws the noise that the server adds in a round, from what it received."""
+
+    def __init__(self, run: WatchedRun, number: int, asked: Sequence[Exchange], answered: Sequence[Exchange]) -> None:
+        self._run, self._number, self._answered = run, number, answered
+        self._sites = {site.name: site for site in run.sites}
+        self._addressed = {self._sites[one.client].cid: Asked(one.client, one.task) for one in asked}
+
+    def __call__(self, repetition: int, seeded: bool, stand_ins: StandIns | None) -> Noise:
+        round_, running = self._run.rounds[self._number], self._run.strategy._run
+        assert running is not None
+        probe = copy.copy(running)
+        probe.log = RunLog()
+        probe.noise_seed = 1_000_000 + repetition if seeded else None
+        probe._asked = self._addressed
+        sent = {one.client: one.sent for one in self._answered}
+        results = [(self._sites[one.client], one.res) for one in self._answered if one.res is not None]
+        if stand_ins is not None:
+            probe.inspection = _Unchecked(self._run.strategy)
+            probe.inspection.n_columns = running.n_columns
+            first = self._answered[0].client
+            sent = {name: _standing_in(arrays, stand_ins, is_first=name == first) for name, arrays in sent.items()}
+            results = [(site, _with_arrays(res, sent[site.name])) for site, res in results]
+        is_sum = isinstance(round_, Sum)
+        plain = {"": values_of(add_up([*sent.values()]))} if is_sum else {n: values_of(r) for n, r in sent.items()}
+        received = probe.receive(self._number, round_, results, []) or []
+        found: Noise = {}
+        for reply in [received] if is_sum and received else received:
+            who, arrays = (reply.client, reply.arrays) if isinstance(reply, Reply) else ("", list(reply))
+            for index, _ in self._run.noisy(self._number):
+                found.setdefault(index, {})[who] = _minus(arrays[index], plain[who][index])
+        return found
+
+
+@dataclass
+class _ClientDraws:
+    """Draws the noise that clients add in a round, each to what it has computed."""
+
+    run: WatchedRun
+    drawn: list[DrawnNoise]  #: Of this round.
+    target: str
+    exchanges: dict[str, Exchange]  #: By table; the target has two.
+    plain: dict[str, list[Sendable]]  #: What each has computed.
+    data: dict[str, ClientData]
+    before: dict[str, Context]  #: What each remembers before the round.
+    is_summed: bool
+
+    def __post_init__(self) -> None:
+        self._now = dict(self.plain)
+        self._kinds = {
+            who: _replying(self.run, one, lambda *_, who=who: tuple(self._now[who]))
+            for who, one in self.exchanges.items()
+        }
+        self._indices = {name: index for index, name in enumerate(self.run.data)}
+
+    def __call__(self, repetition: int, seeded: bool, stand_ins: StandIns | None) -> Noise:
+        is_other = stand_ins is None and repetition % 2 == 1 and _OTHER in self.plain
+        clients = [who for who in self.exchanges if who != _OTHER]
+        if not self.is_summed and (repetition >= OTHER_CLIENTS_DRAWS or stand_ins is not None):
+            clients = [self.target] if self.target in clients else clients[:1] if stand_ins is not None else []
+        whose = {client: _OTHER if is_other and client == self.target else client for client in clients}
+        self._now = dict(self.plain)
+        if stand_ins is not None:
+            self._now |= {
+                who: _standing_in(self.plain[who], stand_ins, is_first=who == clients[0]) for who in whose.values()
+            }
+        noisy: dict[str, list[Sendable]] = {}
+        for client, who in whose.items():
+            seed = noise_seed_of(1_000_000 + repetition, self._indices[client]) if seeded else None
+            found = sent_or_kept(
+                self.run,
+                self.exchanges[who],
+                self.data[who],
+                _copied(self.before[who]),
+                client_type=self._kinds[who],
+                noise_seed=seed,
+            )
+            if not found:  # it fails at random
+                return {}
+            noisy[client] = found
+        noise = {
+            one.index: {
+                client: _minus(arrays[one.index], self._now[whose[client]][one.index])
+                for client, arrays in noisy.items()
+            }
+            for one in self.drawn
+        }
+        if stand_ins is None and not seeded and self.target in noisy:
+            self._see(noise, whose[self.target], repetition)
+        return noise
+
+    def _see(self, noise: Noise, who: str, repetition: int) -> None:
+        """Note the outputs for the table that the target has in this draw."""
+        for one in self.drawn:
+            of_target = _minus(self.plain[who][one.index], self.plain[self.target][one.index])
+            parts = noise[one.index]
+            whole = sum(parts.values(), np.zeros(())) if self.is_summed else parts[self.target]
+            one.seen[who == _OTHER][repetition] = np.ravel(whole) + np.ravel(of_target)
+
+
+class _Unchecked(Inspection):
+    """Takes any arrays: what stands in for a client's arrays need not be possible for its rows."""
+
+    def check_numbers(self, name: str, round_: Round, arrays: Sequence[Sendable]) -> None:
+        """Take any numbers."""
+
+    def odd_ones(self, *_: Any, **__: Any) -> dict[str, str]:
+        """Leave out nobody."""
+        return {}
+
+
+def _standing_in(arrays: Sequence[Sendable], stand_ins: StandIns, *, is_first: bool) -> list[Sendable]:
+    """Return a client's arrays with others in their place: the stand-ins at the first client, zeros at the others."""
+    found = list(arrays)
+    for index, stand_in in stand_ins.items():
+        found[index] = stand_in if is_first else _zeros_like(stand_in)
+    return found
+
+
+def _with_arrays(res: FitRes, arrays: Sequence[Sendable]) -> FitRes:
+    """Return a reply with other arrays in the same units."""
+    sent, facts = sent_arrays(arrays)
+    return replace(res, parameters=encode(sent), metrics=res.metrics | facts)
 
 
 def _zeros_like(array: Sendable) -> Sendable:
@@ -471,7 +580,7 @@ def _repetitions(all_drawn: Sequence[DrawnNoise], level: float) -> tuple[list[st
     found, n_pairs = [], 0
     for group in alike.values():
         parts = [part for drawn in group for draws in drawn.first.values() for part in draws]
-        likely = math.log(_chance_of_a_repeat(group[0]))
+        likely = math.log(chance_of_a_repeat(group[0]))
         likely_pairs = math.log(level / max(math.comb(len(parts), 2) * len(alike), 1))
         n_entries = math.ceil(likely_pairs / likely) if likely < 0 else N_FIRST + 1
         parts = [part[:n_entries] for part in parts if part.size >= n_entries]
@@ -481,7 +590,7 @@ def _repetitions(all_drawn: Sequence[DrawnNoise], level: float) -> tuple[list[st
     return found, math.log2(n_pairs / NOTICED_PAIRS) if n_pairs else 0.0
 
 
-def _chance_of_a_repeat(drawn: DrawnNoise) -> float:
+def chance_of_a_repeat(drawn: DrawnNoise) -> float:
     """Return an upper bound on the probability that two draws of an entry are the same integer.
 
     It is the integral of the squared characteristic function. The function of one of n shares is the n-th root of the

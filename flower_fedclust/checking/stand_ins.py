@@ -1,0 +1,179 @@
+"""The noise on arrays that small tables never make: of several blocks, with entries of any size.
+
+Arrays take the place of what a client sends, and go through the code that adds the noise in a run. The noise is drawn
+twice from the same words: for zeros, and for entries from a unit to 2^24 deviations. It has to be the same, because
+noise that depends on what it hides does not hide it. Drawn from the operating system, the noise of the large array has
+to follow its law in every part, and no part may repeat another.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import chi2, gamma, norm, rankdata
+
+from flower_fedclust.checking.noise import (
+    Drawer,
+    DrawnNoise,
+    chance_of_a_repeat,
+    compare_with_law,
+)
+from flower_fedclust.checking.runs import Floats, WatchedRun
+from flower_fedclust.engine.replies import largest_in_sum
+from flower_fedclust.exact.grid import GridArray
+from flower_fedclust.privacy.releases import Release
+
+#: Entries of an array that stands in: more than a block of each sampler.
+N_ENTRIES = 20_000
+
+#: The largest entry in deviations, and the bits that a float64 holds of an entry with its noise.
+LARGEST_BITS, FLOAT_BITS = 24, 50
+
+#: Entries of a part whose width is tested.
+PART = 256
+
+#: Most entries in a row that are compared to find a repetition.
+LONGEST_WINDOW = 64
+
+#: The number of the seeded draws.
+SEEDED = 77
+
+
+@dataclass(frozen=True)
+class _Law:
+    """One release, in the last round that makes it."""
+
+    number: int
+    index: int
+    drawn: DrawnNoise
+
+    @property
+    def of(self) -> str:
+        return f"the noise of '{self.drawn.content}', drawn for an array of {N_ENTRIES} entries or more,"
+
+
+def findings_of_stand_ins(
+    run: WatchedRun, drawer: Drawer, false_alarm: float, deadline: float = math.inf
+) -> tuple[list[str], list[str]]:
+    """Name what is wrong with the noise of large arrays and of large entries, and what could not be examined."""
+    laws = list(_laws(run, drawer))
+    rounds = dict.fromkeys(law.number for law in laws)
+    found, left = list[str](), list[str]()
+    for number in rounds:
+        own = [law for law in laws if law.number == number]
+        task = run.rounds[number].task
+        if time.perf_counter() > deadline:
+            left.append(f"the noise of '{task}' for large arrays")
+            continue
+        large = {law.index: _stand_in(drawer, law) for law in own}
+        zeros = {index: GridArray(np.zeros_like(one.integers), one.exponent) for index, one in large.items()}
+        drawn = drawer.of_stand_ins(number, 0, large, seeded=False)
+        first, second = (drawer.of_stand_ins(number, SEEDED, one, seeded=True) for one in (zeros, large))
+        if not (drawn and first and second):
+            left.append(f"the noise of '{task}' for large arrays, as no such reply is taken")
+            continue
+        for law in own:
+            one, other = first[law.index], second[law.index]
+            if any(not np.array_equal(one[who], other[who]) for who in one):
+                found.append(f"{law.of} depends on the entries that it is added to")
+            found += _findings_of_law(law, drawn[law.index], false_alarm / len(laws))
+    return list(dict.fromkeys(found)), left
+
+
+def _laws(run: WatchedRun, drawer: Drawer) -> Iterator[_Law]:
+    """Yield each release once, in the last round that makes it: one method, array and mechanism."""
+    last: dict[tuple[str, int, str], _Law] = {}
+    for (number, index), drawn in drawer.drawn.items():
+        last[run.rounds[number].task, index, drawn.release.mechanism] = _Law(number, index, drawn)
+    yield from last.values()
+
+
+def _stand_in(drawer: Drawer, law: _Law) -> GridArray:
+    """Return an array of many entries of all sizes and both signs, in the unit of the array that it stands for."""
+    (*own_shape,), exponent = drawer.forms[law.number, law.index]
+    if law.drawn.release.triangle:
+        n_columns = math.ceil((math.sqrt(8 * N_ENTRIES + 1) - 1) / 2)
+        shape = [n_columns * (n_columns + 1) // 2]
+    else:
+        shape = [-(-N_ENTRIES // max(math.prod(own_shape), 1)), *own_shape]
+    entries = _entries(math.prod(shape), law.drawn.release, exponent, law.drawn.exponent)
+    return GridArray(entries.reshape(shape), exponent)
+
+
+def _entries(size: int, release: Release, exponent: int, noise_exponent: int) -> NDArray[np.int64]:
+    """Return integers from a unit to the largest that float64 holds with its noise, in a random order."""
+    deviation = math.ldexp(release.scale, -exponent)
+    bits = min(math.log2(deviation) + LARGEST_BITS, FLOAT_BITS - (exponent - noise_exponent))
+    most = min(2.0 ** max(bits, 1.0), largest_in_sum(8, exponent, release) / 2)
+    rng = np.random.default_rng(0)
+    sizes = np.trunc(np.exp2(rng.uniform(0.0, math.log2(max(most, 2.0)), size=size))).astype(np.int64)
+    signs: NDArray[np.int64] = rng.choice([-1, 0, 1], p=[0.45, 0.1, 0.45], size=size).astype(np.int64)
+    return signs * sizes
+
+
+def _findings_of_law(law: _Law, noise: dict[str, Floats], false_alarm: float) -> Iterator[str]:
+    drawn = law.drawn
+    whole = DrawnNoise(
+        law.number,
+        law.index,
+        drawn.content,
+        drawn.release,
+        drawn.exponent,
+        drawn.is_whole,
+        drawn.n_shares,
+        drawn.is_summed,
+    )
+    whole.add(noise)
+    test = compare_with_law([whole])
+    z = np.concatenate([part for parts in whole.standardized for part in parts])
+    p_values = {**test.p_values, "narrower than declared in one of its parts": _narrowest_part(z, drawn.release)}
+    for who, own in noise.items():
+        units = np.ldexp(np.ravel(own), -drawn.exponent)
+        level = false_alarm / (4 * len(noise))
+        where = f" of client {who}" if who else ""
+        if _has_repeated_parts(units, whole, level):
+            yield f"{law.of} repeats itself{where}"
+        elif (lag := _lag(units, level)) is not None:
+            yield f"{law.of} depends on itself {lag} entries earlier{where}"
+    level = false_alarm / (2 * len(p_values))
+    yield from (f"{law.of} is {how} ({test.factor:.3g} times as wide)" for how, p in p_values.items() if p < level)
+
+
+def _narrowest_part(z: Floats, release: Release) -> float:
+    """Return an upper bound on the probability that some part is as narrow as the narrowest."""
+    parts = z[: z.size // PART * PART].reshape(-1, PART)
+    gaussian = release.mechanism == "gaussian"
+    sizes = np.sum(parts**2 if gaussian else np.abs(parts), axis=1)
+    law = chi2(PART) if gaussian else gamma(PART)
+    return min(1.0, float(law.cdf(sizes.min(initial=np.inf))) * len(parts))
+
+
+def _has_repeated_parts(units: Floats, drawn: DrawnNoise, level: float) -> bool:
+    """Whether a few entries in a row stand twice in the noise, where chance would not repeat them."""
+    likely = math.log(chance_of_a_repeat(drawn))
+    n_pairs = math.comb(units.size, 2)
+    length = math.ceil(math.log(level / n_pairs) / likely) if likely < 0 else LONGEST_WINDOW + 1
+    if length > LONGEST_WINDOW:
+        return False
+    windows = np.lib.stride_tricks.sliding_window_view(units, max(length, 2))
+    return len(np.unique(windows, axis=0)) < len(windows)
+
+
+def _lag(units: Floats, level: float) -> int | None:
+    """Return at what distance entries depend on one another, in their sizes or magnitudes; None if they do not."""
+    if np.unique(units, return_counts=True)[1].max() > units.size / 2:
+        return None  # ranks of rare events are far from normal
+    least = float(norm.isf(level / (2 * units.size))) * math.sqrt(units.size)
+    for series in (units, np.abs(units)):
+        ranks = rankdata(series)
+        ranks = (ranks - ranks.mean()) / ranks.std()
+        spectrum = np.abs(np.fft.rfft(ranks)) ** 2
+        alike = np.abs(np.fft.irfft(spectrum, units.size))[1 : units.size // 2]
+        if alike.max() > least:
+            return int(alike.argmax()) + 1
+    return None
