@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
-from functools import cached_property, lru_cache
+from dataclasses import KW_ONLY, dataclass, field, replace
+from functools import cached_property, lru_cache, partial
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -20,7 +20,16 @@ from flower_fedclust.data.frames import check_same_names, check_unique
 from flower_fedclust.engine import table_answers
 from flower_fedclust.engine.by_row import read_question
 from flower_fedclust.engine.client_data import ClientData, Outline
-from flower_fedclust.engine.masked import SECURE, answer_step, question_of
+from flower_fedclust.engine.fields import (
+    OF_MODEL,
+    OF_ROUND,
+    SECURE,
+    check_arguments,
+    check_fields,
+    hash_of_question,
+    hash_of_schema,
+)
+from flower_fedclust.engine.masked import answer_step
 from flower_fedclust.engine.parts import releases_of_parts
 from flower_fedclust.engine.rounds import KINDS, Answer, Array, Askable, Known, MissedRoundError, Question
 from flower_fedclust.engine.table_answers import PREPARATION, SCHEMA, preparation_from
@@ -213,7 +222,8 @@ class ProtocolClient(NumPyClient):
         self._derives_from = ""  # the noisy rows that the current method may read; it may read no others
         self._has_looked = False  # whether the current answer has read rows
         self._order: list[str] | None = None  # the order of the columns in the run, if the message states one
-        self._message: tuple[Mapping[str, Any], Sequence[Array]] | None = None
+        #: Takes the hashes of earlier questions, and returns the hash of what the message asks; None outside of one.
+        self._asked: Callable[[Sequence[tuple[str, bytes]]], bytes] | None = None
         self._read: set[str] = set()  # what the current answer has recalled
         #: Why the last message was not answered, for whoever made the client; the server hears less.
         self.error: Exception | None = None
@@ -310,9 +320,10 @@ class ProtocolClient(NumPyClient):
 
         Masks are bound to it: two clients of a secure sum have both been asked the same.
         """
-        config, arrays = self._message or ({}, ())
         led = [(key, found[0].tobytes()) for key in sorted(self._read) if (found := self._kept(key + ASKED))]
-        return question_of(config, arrays, led)
+        if self._asked is None:
+            raise RuntimeError("a client that answers no message has no question.")
+        return self._asked(led)
 
     def remember(self, key: str, arrays: Sequence[Array], *, is_own: bool = False) -> None:
         """Keep arrays in the Context's state until a later round.
@@ -326,7 +337,7 @@ class ProtocolClient(NumPyClient):
         self.context.state.pop(origin, None)
         if self._derives_from:
             self.context.state[origin] = ArrayRecord([as_bytes(self._derives_from)])
-        if self._message is not None and not is_own:
+        if self._asked is not None and not is_own:
             asked = np.frombuffer(self.question(), dtype=np.uint8)
             self.context.state[f"fedclust.{key}{ASKED}"] = ArrayRecord([asked])
 
@@ -396,9 +407,9 @@ class ProtocolClient(NumPyClient):
         try:
             with one_thread():
                 parameters = [] if config.get(EMPTY) else parameters
-                self._message, self._read = (config, parameters), set()
+                self._asked, self._read = None, set()
+                check_fields(config, OF_ROUND, self.name)
                 if config["task"] == ENROL:
-                    self._message = {ENROL: str(config.get("schema"))}, ()  # the rest changes nothing here
                     if not config.get("goes_on"):  # an interrupted run needs what it left here
                         self._forget()
                     facts["columns"] = self._columns(config)
@@ -419,6 +430,7 @@ class ProtocolClient(NumPyClient):
             return 0.0, 0, facts
         try:
             self.consent.check_evaluation(self.name)
+            check_fields(config, OF_MODEL, self.name)
             with one_thread():
                 model = Model.named(str(config["model"])).from_arrays(parameters)
                 self._put_in_order(config)
@@ -455,6 +467,7 @@ class ProtocolClient(NumPyClient):
         if not isinstance(asked, Askable):
             raise DataError(f"{type(self).__name__} has no answer called '{config['task']}'.")
         question = read_question(asked, list(map(as_numbers, parameters)), config, type(self))
+        check_arguments(question)
         answer = question.answer
         kept = str(config.get("rows", ""))
         releases = self._releases(question, kept, config)
@@ -462,6 +475,8 @@ class ProtocolClient(NumPyClient):
             raise DataError(f"'{answer.task}' sends {len(answer.sends)} arrays; {len(releases)} releases were given.")
         self._put_in_order(config)
         n_shares = int(config.get("n_shares", 1))
+        more = self._beside_the_question(kept, releases, n_shares)
+        self._asked = partial(hash_of_question, question, more)
         self._stand_in = self._kept_rows(kept)
         is_derived, of_one_row = self._origin(kept)
         request = Request(
@@ -492,6 +507,21 @@ class ProtocolClient(NumPyClient):
             kept_array = array.values if isinstance(array, GridArray) else array
             self.remember(sent.kept_as, [kept_array, np.array([noisy, of_one_row and sent.of_one_row])])
         return []
+
+    def _beside_the_question(self, kept: str, releases: Sequence[Release | None], n_shares: int) -> list[str]:
+        """Return what changes an answer besides its question, as it is understood: two orders of columns may be one.
+
+        With a schema, the order of the columns in the table changes nothing.
+        """
+        has_schema = self._kept(SCHEMA) is not None
+        own = self.outline.columns
+        columns = None if has_schema or own is None else self._order or list(own)
+        return [
+            kept,
+            json.dumps(columns),
+            repr([one and replace(one, share="") for one in releases]),
+            str(n_shares) if releases else "",
+        ]
 
     def _computed(self, asked: Askable[..., Any], question: Question) -> list[Sendable]:
         """Return what a declared method computes from the rows."""
@@ -565,6 +595,7 @@ class ProtocolClient(NumPyClient):
         """
         own, may_look, owner = self.outline, self._given_outline is None, f"client {self.name}"
         schema = self._schema_of(config, own.schema)
+        self._asked = lambda _: hash_of_schema(schema)
         if own.schema is not None:
             own.schema.check_equal(schema, owner=owner)
         if schema is not None:

@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from flower_fedclust.engine.fields import SECURE
 from flower_fedclust.engine.rounds import Array
 from flower_fedclust.exact.grid import GridArray
 from flower_fedclust.numerics.checks import DataError
 from flower_fedclust.outside import parse_json
 from flower_fedclust.privacy.noise import Sendable, on_grid
 from flower_fedclust.secure.client import SecureClient
-from flower_fedclust.secure.keys import Words, digest
-
-#: The field of a message that names the step, and the key under which a client remembers its secrets.
-SECURE = "secure"
-
-#: Fields of a message that may differ between clients or rounds that are asked the same.
-NO_QUESTION = {SECURE, "round", "n_clients"}
-
+from flower_fedclust.secure.keys import Words
 
 #: The steps of a run, then of each of its sums.
 STEPS = ("keys", "roster", "share", "mask", "confirm", "open")
@@ -36,16 +29,6 @@ def step_of(config: Mapping[str, Any]) -> str:
     if step not in STEPS:
         raise DataError("a message asks for a step of a secure sum that there is not.")
     return str(step)
-
-
-def question_of(config: Mapping[str, Any], arrays: Sequence[Array], led: Sequence[tuple[str, bytes]] = ()) -> bytes:
-    """Return the hash of all that a message asks, with its arrays and what earlier questions ``led`` to, by key."""
-    # Without noise of the client's own, the plan changes no answer, and it may be announced between two rounds.
-    without = NO_QUESTION if "parts" in config else {*NO_QUESTION, "plan"}
-    asked = json.dumps({key: config[key] for key in sorted(config) if key not in without})
-    parts = [f"{array.dtype.str} {array.shape} ".encode() + np.ascontiguousarray(array).tobytes() for array in arrays]
-    earlier = [part for key, asked_before in led for part in (key.encode(), asked_before)]
-    return digest(b"question", asked.encode(), len(parts), *parts, *earlier)
 
 
 def answer_step(client: Any, arrays: list[Array], config: Mapping[str, Any]) -> list[Sendable]:

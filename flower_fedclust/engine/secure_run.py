@@ -11,8 +11,9 @@ import numpy as np
 from flwr.common import FitIns, FitRes
 from flwr.server.client_manager import ClientManager
 
+from flower_fedclust.engine.fields import SECURE
 from flower_fedclust.engine.inline import rehearse
-from flower_fedclust.engine.masked import SECURE, STEPS, like, words_of
+from flower_fedclust.engine.masked import STEPS, like, words_of
 from flower_fedclust.engine.replies import (
     Inspection,
     ReplyError,

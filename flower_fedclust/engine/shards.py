@@ -23,7 +23,7 @@ from flower_fedclust.data.batches import BATCH_ENTRIES
 from flower_fedclust.engine.by_row import ByRow, read_question
 from flower_fedclust.engine.client import ENROL, ProtocolClient
 from flower_fedclust.engine.client_data import ClientData
-from flower_fedclust.engine.masked import SECURE
+from flower_fedclust.engine.fields import SECURE
 from flower_fedclust.engine.rounds import Array, Question, Sent
 from flower_fedclust.engine.wire import EMPTY, as_numbers, decode, encode, sent_arrays, size_of
 from flower_fedclust.exact.grid import MOST_ROWS, GridArray

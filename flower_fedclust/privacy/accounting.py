@@ -380,10 +380,17 @@ def _epsilon_of_plan(uses: tuple[tuple[Release, int], ...], delta: float, near: 
     return composed_epsilon(dict(uses), delta, near=near if coarse < 1.2 * near + 0.1 else coarse)
 
 
+#: The fields of a plan in JSON, and of each of its shares.
+_PLAN_FIELDS = {"epsilon", "delta", "noise", "unit", "shares"}
+_SHARE_FIELDS = {"mechanism", "fraction", "count", "relation", "sample", "multiplier"}
+
+
 def _read(found: Any) -> tuple[float, float, NoisePlace, PrivacyUnit, dict[str, Share], dict[str, float]]:
     check_choice("noise", found["noise"], NOISE_PLACES)
     check_choice("unit", found["unit"], PRIVACY_UNITS)
     given: Mapping[str, Mapping[str, Any]] = found["shares"]
+    if set(found) != _PLAN_FIELDS or any(set(fields) != _SHARE_FIELDS for fields in given.values()):
+        raise ValueError("a plan has other fields than a plan of this version.")
     if len(given) > MOST_SHARES or max(map(len, given), default=0) > LONGEST_NAME:
         raise ValueError(f"a plan has more than {MOST_SHARES} shares, or a name of more than {LONGEST_NAME} letters.")
     shares: dict[str, Share] = {}

@@ -24,7 +24,8 @@ from flwr.common import EvaluateIns, EvaluateRes, FitIns, FitRes, Parameters
 from flower_fedclust.engine.client import ENROL, ProtocolClient, Request, said_instead
 from flower_fedclust.engine.client_data import ClientData, Outline
 from flower_fedclust.engine.disk import make_private, open_private, replace_private
-from flower_fedclust.engine.masked import SECURE, step_of
+from flower_fedclust.engine.fields import OF_MODEL, OF_ROUND, SECURE, check_fields
+from flower_fedclust.engine.masked import step_of
 from flower_fedclust.engine.rounds import ProtocolError
 from flower_fedclust.engine.wire import decode, encode
 from flower_fedclust.format import FormatError, check_format
@@ -305,7 +306,13 @@ class _SiteClient(Client):
         except FormatError as error:  # says nothing about the rows
             site.note(REFUSED, run=str(context.run_id), reason=str(error), kind="format")
             return without_answer(said_instead(name, f"client {name}: {error}"))
-        if config.get("share") and isinstance(ins, EvaluateIns):
+        is_model = isinstance(ins, EvaluateIns)
+        try:
+            check_fields(config, OF_MODEL if is_model else OF_ROUND, name)
+        except ValueError as error:
+            site.note(REFUSED, run=str(context.run_id), reason=str(error), kind="fields")
+            return without_answer(said_instead(name, REFUSED))
+        if config.get("share") and is_model:
             site.keep_result(context, config, ins.parameters)
         run = str(config.get("run") or context.run_id)
         study = str(context.run_config.get("study", ""))

@@ -140,18 +140,26 @@ def answer(client, **more):
     return arrays
 
 
-@pytest.mark.parametrize("more", [{}, {"seed": 1, "noise_seed": 1, "random_state": 1, "arguments": "{}"}])
+@pytest.mark.parametrize("more", [{}, {"n_clients": 1, "run": "1", "arguments": "{}"}])
 def test_no_message_makes_the_noise_of_a_client_repeatable(clients, more):
     proxies = proxies_of(ToyClient, [clients[1]] * 6)
     replies = {np.concatenate(answer(proxy.client(), **more)).tobytes() for proxy in proxies for _ in range(5)}
     assert len(replies) == 30
 
 
+@pytest.mark.parametrize("name", ["seed", "noise_seed", "random_state"])
+def test_a_message_that_names_a_seed_is_refused(clients, name):
+    (proxy,) = proxies_of(ToyClient, clients[:1])
+    arrays, _, facts = proxy.client().fit([], {"task": "moments", "round": 2, name: 1})
+    assert arrays == []
+    assert f"a field '{name}' that this client does not know" in facts["failure"]
+
+
 def test_noise_of_a_client_comes_from_the_operating_system(clients, monkeypatch):
     asked = []
     monkeypatch.setattr(os, "urandom", lambda size: asked.append(size) or bytes(size))
     (proxy,) = proxies_of(ToyClient, clients[:1])
-    first, second = answer(proxy.client(), seed=1, noise_seed=2), answer(proxy.client(), seed=3, noise_seed=4)
+    first, second = answer(proxy.client()), answer(proxy.client(), run="2")
     assert asked
     assert all(np.array_equal(one, other) for one, other in zip(first, second, strict=True))
 

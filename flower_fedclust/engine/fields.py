@@ -1,0 +1,203 @@
+"""The fields that a message may have, and what a message asks once it is parsed.
+
+A server may send anything. A client refuses a message with a field that it does not know, because nobody would read the
+field, and two messages that ask the same would look different. For the same reason questions are compared as they are
+understood, and not as they are written.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from flower_fedclust.engine.by_row import ByRow, Finisher, View
+from flower_fedclust.engine.rounds import Array, Question
+from flower_fedclust.engine.table_answers import ByTableRow, preparation_from
+from flower_fedclust.engine.wire import EMPTY
+from flower_fedclust.numerics.checks import DataError
+from flower_fedclust.outside import parse_json
+from flower_fedclust.secure.keys import digest
+from flower_fedclust.tables.schema import Schema
+
+#: The field of a message that names the step of a secure sum.
+SECURE = "secure"
+
+#: Fields of every message, and their types.
+OF_EVERY_MESSAGE: Mapping[str, type] = {"format": int, "client": str, "run": str, "columns": str}
+
+#: Fields of a message of a round.
+OF_ROUND: Mapping[str, type] = {
+    **OF_EVERY_MESSAGE,
+    **{"round": int, "task": str, EMPTY: bool, "n_clients": int, "plan": str},
+    # Of the first round, in which clients enrol.
+    **{"schema": str, "n_columns": int, "goes_on": bool},
+    # Of a question.
+    **{"arguments": str, "frame": int, "finish": str, "view": str},
+    **{"rows": str, "parts": str, "n_shares": int, SECURE: str},
+}
+
+#: Fields of a message with the model.
+OF_MODEL: Mapping[str, type] = {
+    **OF_EVERY_MESSAGE,
+    **{"model": str, "evaluate": bool, "share": bool, "clusters": str},
+}
+
+#: Fields of the view of a question, and of a step of a secure sum.
+_OF_VIEW = {"task": str, "arguments": str, "frame": int, "finish": str, "view": str, "arrays": int}
+_OF_STEP = {"step": str, "names": list, "clients": list}
+
+#: A view of a view, and so on.
+_MOST_VIEWS = 8
+
+
+def check_fields(config: Mapping[str, Any], known: Mapping[str, type], name: str) -> None:
+    """Raise a DataError if a message to a client has a field that is not known, or one of another type."""
+    _check(config, known, f"client {name}: the message")
+    if SECURE in config:
+        _check(parse_json(str(config[SECURE])), _OF_STEP, f"client {name}: the step of a secure sum in the message")
+    view, n_views = config.get("view"), 0
+    while view is not None:
+        n_views += 1
+        about = parse_json(str(view))
+        if n_views > _MOST_VIEWS:
+            raise DataError(f"client {name}: the message has more than {_MOST_VIEWS} views of views.")
+        _check(about, _OF_VIEW, f"client {name}: the view in the message")
+        view = about.get("view")
+
+
+def _check(found: object, known: Mapping[str, type], what: str) -> None:
+    if not isinstance(found, Mapping):
+        raise DataError(f"{what} is not an object with fields.")
+    for field, value in found.items():
+        if field not in known:
+            shown = "".join(letter if letter.isprintable() else "?" for letter in str(field)[:60])
+            raise DataError(
+                f"{what} has a field '{shown}' that this client does not know; remove what adds it, and install the "
+                "same version of flower-fedclust on both sides."
+            )
+        if not isinstance(value, known[field]) or (known[field] is int and isinstance(value, bool)):
+            raise DataError(f"{what} has a field '{field}' that is not of the type {known[field].__name__}.")
+
+
+# What a message asks, once it is parsed.
+
+
+def hash_of_schema(schema: Schema | None) -> bytes:
+    """Return the hash of the question of an enrolment, of which only the schema changes anything."""
+    return digest(b"schema", b"" if schema is None else schema.to_json().encode())
+
+
+def hash_of_question(question: Question, more: Iterable[str], led: Sequence[tuple[str, bytes]]) -> bytes:
+    """Return the hash of what a message asks.
+
+    Messages that a client understands alike have one hash: spaces in a text, the type in which a number is written,
+    arguments that are given or left at their default, and the class through which a method is named change nothing.
+
+    Parameters
+    ----------
+    question : Question
+    more : iterable of str
+        What else changes the answer: kept rows, noise, the order of the columns.
+    led : sequence of (str, bytes)
+        Key and hash of earlier questions to which the answer goes back.
+    """
+    earlier = [part for key, asked_before in led for part in (key.encode(), asked_before)]
+    own, said = list(_said(question)), [text.encode() for text in more]
+    return digest(b"question", len(own), *own, len(said), *said, *earlier)
+
+
+def _said(question: Question) -> Iterable[bytes]:
+    """Yield all of a question, piece by piece."""
+    function = _function_of(question.asks)
+    yield f"{function.__module__}.{function.__qualname__}".encode()
+    if isinstance(question.asks, ByTableRow):
+        yield from map(_plain, question.arrays[:1])
+    for name, value in _bound(function, question).items():
+        yield name.encode()
+        if isinstance(value, tuple):
+            yield f"{len(value)} arrays".encode()
+            yield from map(_plain, value)
+        elif isinstance(value, np.ndarray):
+            yield _plain(value)
+        else:
+            yield json.dumps(_number(value)).encode()
+    frame = [] if question.frame is None else question.frame.arrays
+    yield f"frame of {len(frame)}".encode()
+    yield from map(_plain, frame)
+    yield repr(question.finish and (question.finish.kind, question.finish.at_most)).encode()
+    if question.view is not None:
+        yield b"view"
+        yield from _said(question.view)
+
+
+def _function_of(asks: Any) -> Callable[..., Any]:
+    found: Callable[..., Any] = asks.function if isinstance(asks, ByRow | View) else asks.method
+    return found
+
+
+def check_arguments(question: Question) -> None:
+    """Raise a DataError if a question's function does not take the arrays and arguments of the message."""
+    _bound(_function_of(question.asks), question)
+    if question.view is not None:
+        check_arguments(question.view)
+
+
+def _bound(function: Callable[..., Any], question: Question) -> dict[str, Any]:
+    """Return the arrays and arguments of a question by name, with defaults for those that are missing."""
+    # The client, its rows or its table; totals and numbers of rows for a finish.
+    n_first = 2 if isinstance(question.asks, Finisher) else 1
+    arrays = question.arrays[1:] if isinstance(question.asks, ByTableRow) else question.arrays
+    try:
+        bound = _signature(function).bind(*(None,) * n_first, *arrays, **question.arguments)
+    except TypeError as error:
+        raise DataError(f"'{question.answer.task}' does not take the arguments of the message ({error}).") from None
+    bound.apply_defaults()
+    return dict(list(bound.arguments.items())[n_first:])
+
+
+_signature = lru_cache(maxsize=256)(inspect.signature)
+
+
+def _number(value: Any) -> Any:
+    """Return a number as a float if that changes nothing, and anything else as it is."""
+    if isinstance(value, Mapping):
+        return {str(name): _number(one) for name, one in value.items()}
+    if not isinstance(value, bool | int | float):
+        return value
+    try:
+        as_float = float(value)
+    except OverflowError:
+        return value
+    return as_float + 0.0 if as_float == value else value
+
+
+def _plain(array: Array) -> bytes:
+    """Return an array as bytes: the same for numbers that are equal, and for texts that mean the same."""
+    array = np.asarray(array)
+    if array.dtype == np.uint8 and array.ndim == 1:
+        return _text(array.tobytes())
+    floats = array.astype(np.float64) + 0.0  # -0.0 is 0.0
+    same = array.dtype.kind == "f" or bool((floats < 2.0**53).all() and (floats > -(2.0**53)).all())
+    plain = floats if same else array.astype(np.uint64 if array.dtype.kind == "u" else np.int64)
+    return f"{plain.dtype.str} {plain.shape} ".encode() + np.ascontiguousarray(plain).tobytes()
+
+
+@lru_cache(maxsize=64)
+def _text(content: bytes) -> bytes:
+    """Return the text in an array of bytes, as its reader understands it."""
+    readers: list[Callable[[], str]] = [
+        lambda: json.dumps(preparation_from(content).to_dict()),
+        lambda: Schema.from_json(content.decode()).to_json(),
+        lambda: json.dumps(parse_json(content)),
+    ]
+    for read in readers:
+        try:
+            return b"text " + read().encode()
+        except Exception:  # it is not of this kind
+            continue
+    return b"bytes " + content
