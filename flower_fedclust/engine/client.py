@@ -32,7 +32,7 @@ from flower_fedclust.engine.fields import (
 from flower_fedclust.engine.masked import answer_step
 from flower_fedclust.engine.parts import releases_of_parts
 from flower_fedclust.engine.rounds import KINDS, Answer, Array, Askable, Known, MissedRoundError, Question
-from flower_fedclust.engine.table_answers import PREPARATION, SCHEMA, preparation_from
+from flower_fedclust.engine.table_answers import PREPARATION, SCHEMA, ByTableRow, preparation_from
 from flower_fedclust.engine.wire import (
     EMPTY,
     INSTEAD,
@@ -477,6 +477,7 @@ class ProtocolClient(NumPyClient):
         n_shares = int(config.get("n_shares", 1))
         more = self._beside_the_question(kept, releases, n_shares)
         self._asked = partial(hash_of_question, question, more)
+        self._check_not_missed(question)
         self._stand_in = self._kept_rows(kept)
         is_derived, of_one_row = self._origin(kept)
         request = Request(
@@ -507,6 +508,18 @@ class ProtocolClient(NumPyClient):
             kept_array = array.values if isinstance(array, GridArray) else array
             self.remember(sent.kept_as, [kept_array, np.array([noisy, of_one_row and sent.of_one_row])])
         return []
+
+    def _check_not_missed(self, question: Question) -> None:
+        """Raise a MissedRoundError if an earlier round, which the answer needs, has left nothing here.
+
+        This comes before the consent, so that a site charges nothing for it.
+        """
+        if needs := [key for key in question.asks.needs if self._kept(key) is None]:
+            raise MissedRoundError(f"client {self.name} has no {needs[0]}; it missed the round that leaves them.")
+        of_prepared_rows = question.frame is not None or not isinstance(question.asks, ByTableRow)
+        is_prepared = self._kept(SCHEMA) is None or self._kept(PREPARATION) is not None
+        if of_prepared_rows and question.answer.task != table_answers.prepare.answer.task and not is_prepared:
+            raise MissedRoundError(f"client {self.name} has no preparation of its table; it missed the round of it.")
 
     def _beside_the_question(self, kept: str, releases: Sequence[Release | None], n_shares: int) -> list[str]:
         """Return what changes an answer besides its question, as it is understood: two orders of columns may be one.

@@ -178,13 +178,18 @@ class Askable(Generic[P, R_co]):
     #: The strongest relation that its arrays support; arrays with an entry for every row support only "replace".
     relation: Relation = "add-or-remove"
 
+    #: The keys of what it recalls from earlier rounds, and cannot answer without.
+    needs: tuple[str, ...] = ()
+
     def __init__(
         self,
         method: Callable[Concatenate[Any, P], R_co],
         sends: tuple[Sent, ...],
         moved: Callable[..., tuple[Bound, ...]] | None = None,
         relation: Relation = "add-or-remove",
+        needs: tuple[str, ...] = (),
     ) -> None:
+        self.needs = needs
         self.method = method
         self.answer = Answer(method.__name__, sends)
         self.moved = moved
@@ -224,7 +229,10 @@ def as_sent(sent: str | Sent) -> Sent:
 
 
 def answers(
-    *sends: str | Sent, moved: Callable[..., tuple[Bound, ...]] | None = None, relation: Relation = "add-or-remove"
+    *sends: str | Sent,
+    moved: Callable[..., tuple[Bound, ...]] | None = None,
+    relation: Relation = "add-or-remove",
+    needs: Iterable[str] = (),
 ) -> Callable[[Callable[Concatenate[Any, P], R_co]], Askable[P, R_co]]:
     """Mark a client's method as an answer, and declare every array that it sends.
 
@@ -238,6 +246,9 @@ def answers(
         answers only if it is given.
     relation : "add-or-remove" or "replace", default="add-or-remove"
         The strongest relation for which ``moved`` holds; "replace" for arrays with an entry for every row.
+    needs : iterable of str
+        Keys under which an earlier round has left what the method recalls. A client without it says that it missed the
+        round, before it is charged.
     """
     declared = tuple(map(as_sent, sends))
     if len({bool(sent.kept_as) for sent in declared}) > 1:
@@ -245,7 +256,7 @@ def answers(
     kept = [sent.kept_as for sent in declared if sent.kept_as]
     if len(set(kept)) < len(kept):
         raise ValueError("a method keeps two arrays under one name; give each a name of its own.")
-    return lambda method: Askable(method, declared, moved, relation)
+    return lambda method: Askable(method, declared, moved, relation, tuple(needs))
 
 
 @dataclass(frozen=True)

@@ -123,7 +123,7 @@ class Member:
     n_missed: int = 0  #: Rounds missed in a row.
     next_attempt: int = 0  #: The round from which it is asked again.
     asked: set[str] = field(default_factory=set)  #: Tasks that leave something with clients and that it was asked.
-    has: set[str] = field(default_factory=set)  #: Tasks whose results the client may still hold.
+    has: set[str] = field(default_factory=set)  #: Tasks that the client has answered, and whose results it holds.
 
     def note(self, number: int, *, answered: bool) -> None:
         """Note whether the client answered a round."""
@@ -259,14 +259,14 @@ class Roster:
 
     # What rounds leave with clients, for later rounds.
 
-    def note_left(self, round_: Round, asked: Collection[str]) -> None:
-        """Remember which clients a round has left something with, if it leaves anything."""
+    def note_left(self, round_: Round, asked: Collection[str], answered: Collection[str]) -> None:
+        """Remember which clients a round has left something with, if it leaves anything: those that have answered."""
         if round_.answer.sends and not round_.answer.keeps:
             return
         self._left[round_.task] = round_
         for name, member in self.members.items():
-            for tasks in (member.asked, member.has):
-                (tasks.add if name in asked else tasks.discard)(round_.task)
+            (member.asked.add if name in asked else member.asked.discard)(round_.task)
+            (member.has.add if name in answered else member.has.discard)(round_.task)
 
     def missed(self, name: str) -> Round | None:
         """Return the first round that a client has missed and later rounds need, or None.
@@ -718,7 +718,7 @@ class Run:
                 n_clients=len(self.clients),
                 is_enough=n_shares <= max(n_answered, 1),
             )
-        self.roster.note_left(round_, main)
+        self.roster.note_left(round_, main, replies)
         if self.roster.enrolling:
             self._take_in(number, results, failures)
         return n_asked

@@ -126,6 +126,7 @@ class CoresetKMedianClient(PerturbedRowsClient):
         Sent("weight of every row that was drawn", "codes", per="row", counts="some rows"),
         Sent("medians of the client's own clusters", "centers", has_columns=True),
         Sent("weights of the client's own medians", "centers"),
+        needs=[OWN_MEDIANS],
     )
     def coreset(
         self, *, n_samples: int, cost_per_sample: float, random_state: int

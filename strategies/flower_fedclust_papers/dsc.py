@@ -37,7 +37,7 @@ OWN_CLUSTERS = "own clusters"
 class LocalClustersClient(ProtocolClient):
     """A client that clusters its own rows first, and later learns into which cluster each of its own was merged."""
 
-    @answers(Sent("cluster of every row", "codes", per="row", counts="labels"))
+    @answers(Sent("cluster of every row", "codes", per="row", counts="labels"), needs=[OWN_CLUSTERS])
     def merged_labels(self, merged: Labels) -> Labels:
         """Return each row's merged cluster, and keep these labels."""
         own = self.recall(OWN_CLUSTERS)
