@@ -36,16 +36,26 @@ BALL = Frame(np.zeros(3), 4.0)
 
 
 def site(
-    folder, *, name="north", rows=ROWS, labels=None, data_set="the table", schema=None, init=True, limits=(), **policy
+    folder,
+    *,
+    name="north",
+    rows=ROWS,
+    labels=None,
+    row_ids=None,
+    data_set="the table",
+    schema=None,
+    init=True,
+    limits=(),
+    **policy,
 ):
     """Return a site, with a ledger if ``init``: a new one where nothing of an older one is there."""
     given = {"name": name, "data": "nowhere", "folder": str(folder), "data_set": data_set, "policy": policy}
     settings = SiteSettings.model_validate(given | {"limits": dict(limits)})
     if schema is not None:
         table = pd.DataFrame(rows, columns=list(schema.used))
-        made = Site(settings, lambda: ClientData(table, raw=True, schema=schema))
+        made = Site(settings, lambda: ClientData(table, raw=True, schema=schema, row_ids=row_ids))
     else:
-        made = Site(settings, lambda: ClientData(rows, labels))
+        made = Site(settings, lambda: ClientData(rows, labels, row_ids=row_ids))
     if init and not any((folder / kept).exists() for kept in ("ledger.jsonl", "ledger.head", "runs")):
         made.create_ledger()
     return made

@@ -1,6 +1,7 @@
 """Servers that send a careful site anything at all, over two tables that differ by one row.
 
-    python tests/site/random_servers.py [--messages 10000] [--seed 0] [STRATEGY ...]
+    python tests/site/random_servers.py [--messages 10000] [--rows 400] [--seed 0] [STRATEGY ...]
+    python tests/site/random_servers.py --messages 500 --at "65,536 rows" [STRATEGY ...]
 
 Each message goes to two sites, whose noise is the same and whose tables are neighbors. What their answers differ by is
 then what one row has moved. Divided by the noise that was added it must not be more than the ledger accounts for,
@@ -30,7 +31,6 @@ from unittest.mock import patch
 import hostile
 import numpy as np
 from flwr.common import Parameters
-from tested import entries
 
 from flower_fedclust.engine import ProtocolError
 from flower_fedclust.engine.by_row import ByRow, Finish, read_question
@@ -42,13 +42,36 @@ from flower_fedclust.exact.sums import is_off_diagonal
 from flower_fedclust.privacy.accounting import Plan, Share
 from flower_fedclust.privacy.noise import SeededNoise, add_noise
 from flower_fedclust.registry import find, make_strategy
+from flower_fedclust.site.sample import sampled
 from flower_fedclust.strategies.common.tables import with_schema
 from flower_fedclust.tables.schema import Schema
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "benchmarks")]
 FAMILIES = import_module("deployed").FAMILIES
+entries = import_module("tested").entries
 
 N_ROWS, N_COLUMNS = 60, 3
+
+
+@dataclass(frozen=True)
+class Size:
+    """Tables, messages and ids on both sides of a limit in the code."""
+
+    rows: tuple[int, ...] = (N_ROWS,)  #: A table has one of these numbers of rows.
+    entries: tuple[int, ...] = ()  #: Arrays of a message, or the answers to them, have about so many entries.
+    first_id: int | None = None  #: Rows have ids from here on, and a site takes part with a sample of them.
+
+
+#: Blocks of noise, rows of a stack and of an estimate, the ratio of two replies, and the integers that a float64 holds.
+LIMITS = {
+    "65,536 rows": Size(rows=(65_535, 65_536, 65_537)),
+    "4,096 rows": Size(rows=(4095, 4096, 4097)),
+    "2,048 entries": Size(entries=(2047, 2048, 2049)),
+    "2^53": Size(rows=(300,), first_id=2**53 - 150),
+    "2^62": Size(rows=(300,), first_id=2**62),
+}
+
 SCHEMA = Schema.of(
     {
         "columns": {
@@ -89,20 +112,32 @@ class Found:
     moved: float = 0.0  #: The largest change, over what the ledger accounts for.
 
 
-def tables(rng):
-    """Return two tables that differ by a row, and how: rows in a ball, far out, alike, or half way between."""
-    rows = rng.normal(size=(N_ROWS, N_COLUMNS)) * rng.choice([0.5, 1.0, 4.0])
+def tables(rng, n_rows=N_ROWS):
+    """Return two tables that differ by a row, how, and where: rows in a ball, far out, alike, or half way between."""
+    rows = rng.normal(size=(n_rows, N_COLUMNS)) * rng.choice([0.5, 1.0, 4.0])
     if rng.random() < 0.2:
         rows = np.round(rows)
     row = rng.choice([0.0, 1.0, 3.0, 1e3, 1e12, 1e300, -1e300, 5e-324], size=N_COLUMNS)
     row = rows[0] if rng.random() < 0.2 else row * rng.choice([1.0, -1.0, rng.normal()])
-    place, kind = int(rng.choice([0, N_ROWS // 2, N_ROWS - 1])), str(rng.choice(["added", "removed", "replaced"]))
+    place, kind = int(rng.choice([0, n_rows // 2, n_rows - 1])), str(rng.choice(["added", "removed", "replaced"]))
     other = {
         "added": lambda: np.insert(rows, place, row, axis=0),
         "removed": lambda: np.delete(rows, place, axis=0),
         "replaced": lambda: np.vstack([rows[:place], row[None, :], rows[place + 1 :]]),
     }[kind]()
-    return rows, other, kind
+    return rows, other, kind, place
+
+
+def ids_of(first, n_rows, kind, place):
+    """Return the ids of the rows of both tables: a row that comes has an id of its own."""
+    ids = [first + index for index in range(n_rows)]
+    new = first + n_rows
+    others = {
+        "added": lambda: [*ids[:place], new, *ids[place:]],
+        "removed": lambda: [*ids[:place], *ids[place + 1 :]],
+        "replaced": lambda: ids,
+    }
+    return ids, others[kind]()
 
 
 #: The parts of plans that servers make up, with the sample of each.
@@ -150,18 +185,25 @@ def recorded(name, is_table):
 class Pair:
     """Two sites whose tables are neighbors, as one server knows them."""
 
-    def __init__(self, folder, rng, strategy, is_table, found):
-        self.folder, self.rng, self.found, self.strategy = folder, rng, found, strategy
-        first, second, self.kind = tables(rng)
-        self.policy = POLICIES[rng.integers(len(POLICIES))]
+    def __init__(self, folder, rng, strategy, is_table, found, size=Size()):
+        self.folder, self.rng, self.found, self.strategy, self.size = folder, rng, found, strategy, size
+        n_rows = int(rng.choice(size.rows))
+        first, second, self.kind, place = tables(rng, n_rows)
+        ids = (None, None) if size.first_id is None else ids_of(size.first_id, n_rows, self.kind, place)
+        self.policy = POLICIES[rng.integers(len(POLICIES))] | ({} if size.first_id is None else {"sample": 200})
         self.servers = [
             hostile.Server(
                 hostile.site(
-                    folder / name, rows=rows, schema=SCHEMA if is_table else None, limits=QUICK, **self.policy
+                    folder / name,
+                    rows=rows,
+                    row_ids=own_ids,
+                    schema=SCHEMA if is_table else None,
+                    limits=QUICK,
+                    **self.policy,
                 ),
                 strategy=strategy,
             )
-            for name, rows in (("one", first), ("other", second))
+            for name, rows, own_ids in (("one", first, ids[0]), ("other", second, ids[1]))
         ]
         self.has_plan = rng.random() < 0.3  # that of an honest run
         relation = "replace" if "relations" in self.policy and rng.random() < 0.5 else "add-or-remove"
@@ -193,6 +235,8 @@ class Pair:
             with (
                 patch(f"{client}.add_noise", noise),
                 patch(f"{client}.OperatingSystemNoise", lambda: SeededNoise([seed])),
+                # Both sites are one site, which has one key.
+                patch("flower_fedclust.site.app.sampled", lambda data, most, _: sampled(data, most, bytes(32))),
             ):
                 try:
                     answers.append(server.site.client(server.context).fit(hostile.FitIns(_parameters(tensors), full)))
@@ -234,7 +278,7 @@ class Pair:
                 continue
             self.found.tasks[entry["task"]] += 1
             factor = 2.0 if plan.get("unit") == "client" else 1.0
-            if self.kind == "replaced":
+            if self.kind == "replaced" or "sample" in self.policy:  # in a sample a row that comes replaces another
                 factor *= 2.0 if about["relation"] == "add-or-remove" else 1.0
             elif about["relation"] == "replace":
                 continue
@@ -447,7 +491,21 @@ def changed_field(rng, config, name):
     return config | {name: changed_text(rng, np.frombuffer(text.encode(), dtype=np.uint8)).tobytes().decode()}
 
 
-def attack(strategy, n_messages, seed=0, a_run=25):
+def widened(rng, pair, message):
+    """Return the message with the rows of one of its arrays repeated to one of the sizes of a limit."""
+    config, tensors = message
+    places = [] if config.get("empty") else list(rng.permutation(len(tensors)))
+    for place in places:
+        (array,) = decode(_parameters([tensors[place]]))
+        if array.ndim == 2 and array.dtype.kind == "f" and array.size:
+            wanted = int(rng.choice(pair.size.entries))
+            n_rows = wanted if rng.random() < 0.5 else -(-wanted // array.shape[1])
+            wide = np.resize(array, (n_rows, array.shape[1])) * (1.0 + 1e-3 * rng.normal(size=(n_rows, 1)))
+            return config, [*tensors[:place], encode([wide]).tensors[0], *tensors[place + 1 :]]
+    return message
+
+
+def attack(strategy, n_messages, seed=0, a_run=25, size=Size()):
     """Send so many messages to sites that take part in a strategy; return what was found."""
     found, rng = Found(), np.random.default_rng([seed, *strategy.encode()])
     client = find(strategy).strategy.client_type
@@ -460,10 +518,11 @@ def attack(strategy, n_messages, seed=0, a_run=25):
         folder = Path(tempfile.mkdtemp())
         try:
             with disk:
-                n_sent += _one_run(Pair(folder, rng, strategy, is_table, found), heard, min(a_run, n_messages - n_sent))
-            size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()) / 1e6
-            if size > MOST_DISK:
-                found.wrong.append(f"{size:.0f} MB are kept of {a_run} messages")
+                pair = Pair(folder, rng, strategy, is_table, found, size)
+                n_sent += _one_run(pair, heard, min(a_run, n_messages - n_sent))
+            disk_used = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()) / 1e6
+            if disk_used > MOST_DISK * max(1, max(size.rows) / 4096):
+                found.wrong.append(f"{disk_used:.0f} MB are kept of {a_run} messages")
         finally:
             shutil.rmtree(folder)
     return found
@@ -485,6 +544,8 @@ def _one_run(pair, heard, n_messages):
             own = by_task[list(by_task)[rng.integers(len(by_task))]]
             message = heard[index % len(heard)] if follows else own[rng.integers(len(own))]
             config, tensors = changed(rng, pair, message, heard)
+        if pair.size.entries and rng.random() < 0.5:
+            config, tensors = widened(rng, pair, (config, tensors))
         number = index + 1 if rng.random() < 0.95 else index
         pair.send(config | {"run": "run", "round": number}, tensors)
     return n_messages
@@ -500,11 +561,14 @@ def main():
     parser.add_argument("strategies", nargs="*", default=of_each_client())
     parser.add_argument("--messages", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--rows", type=int, default=400, help="rows of a table")
+    parser.add_argument("--at", choices=[*LIMITS], help="a limit, on whose both sides tables and messages are")
     given = parser.parse_args()
+    size = LIMITS[given.at] if given.at else Size(rows=(given.rows,))
     is_wrong = False
     for name in given.strategies:
         begin = time.monotonic()
-        found = attack(name, given.messages, given.seed)
+        found = attack(name, given.messages, given.seed, size=size)
         memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
         print(
             f"{name}: {dict(found.outcomes)}, with noise {found.tasks.total()} arrays of {len(found.tasks)} tasks, "

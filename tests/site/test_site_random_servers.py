@@ -3,8 +3,9 @@
 import os
 from dataclasses import replace
 
+import numpy as np
 import pytest
-from random_servers import attack, of_each_client
+from random_servers import LIMITS, attack, of_each_client
 
 from flower_fedclust.engine import parts
 from flower_fedclust.site.policy import Policy
@@ -27,6 +28,32 @@ def test_a_random_server_gets_no_more_than_the_ledger_accounts_for(strategy):
     check_sound(found, 150)
     assert len(found.tasks) > 2
     assert found.moved > 0.99  # some row moves some answer as far as any may
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("limit", LIMITS)
+@pytest.mark.parametrize("strategy", of_each_client())
+def test_a_random_server_gets_no_more_on_either_side_of_a_limit(strategy, limit):
+    found = attack(strategy, N_MESSAGES or 100, size=LIMITS[limit])
+    assert not found.wrong, "\n".join(found.wrong)
+
+
+@pytest.mark.parametrize("limit", ["2,048 entries", "2^53"])
+def test_a_random_server_gets_no_more_on_either_side_of_a_limit_of_the_default(limit):
+    check_sound(attack("private-kmeans", 100, size=LIMITS[limit]), 100)
+
+
+def test_the_comparison_finds_a_sample_that_one_row_changes_as_a_whole(monkeypatch):
+    """As ids beyond 2^53, of which floats hold every 512th, were once told apart by their order."""
+    import random_servers
+
+    def by_order(data, most, _):
+        order = np.random.default_rng(0).permutation(data.n_rows)
+        return data.chosen(np.sort(order[:most]))
+
+    monkeypatch.setattr(random_servers, "sampled", by_order)
+    found = attack("private-kmeans", 150, size=LIMITS["2^62"])
+    assert any("times as far" in reason for reason in found.wrong)
 
 
 @pytest.mark.long
