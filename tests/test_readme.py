@@ -110,10 +110,11 @@ def test_the_readme_is_short():
 
 def test_the_five_papers_name_the_strategy_the_client_and_the_run_config_that_belong_together():
     table = README.split("## The five papers")[1].split("\n## ")[0]
-    rows = [[cell.strip() for cell in row.split("|")[1:-1]] for row in table.splitlines() if row.startswith("| [")]
-    assert len(rows) == 5
-    for paper, _, classes, clients, configs, departs in rows:
-        assert re.search(r"\(docs/papers/[\w-]+\.md\)", paper)
+    rows = [[cell.strip() for cell in row.split("|")[1:-1]] for row in table.splitlines() if row.startswith("| ")]
+    assert len(rows) == 1 + 5
+    for paper, _, classes, clients, configs, page, departs in rows[1:]:
+        assert paper
+        assert re.fullmatch(r"\[page\]\(docs/papers/[\w-]+\.md\)", page)
         assert departs
         parts = zip(classes.split("<br>"), clients.split("<br>"), configs.split("<br>"), strict=True)
         for strategy, client, several in parts:
