@@ -6,9 +6,10 @@ import copy
 import logging
 import pickle
 import tempfile
+import threading
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from importlib.util import find_spec
@@ -16,9 +17,9 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
-from flwr.app import Context
+from flwr.app import Context, Message
 from flwr.client import ClientApp
-from flwr.server import ServerApp, ServerAppComponents, ServerConfig
+from flwr.server import Grid, ServerApp, ServerAppComponents, ServerConfig
 from numpy.typing import ArrayLike
 
 from flower_fedclust.engine import (
@@ -270,6 +271,29 @@ def noise_seed_of(seed: int | None, index: int) -> int | None:
     return int(np.random.SeedSequence([seed, 1 + index]).generate_state(1, np.uint64)[0])
 
 
+class _EndingServer(ServerApp):
+    """A server that stops waiting for replies once nobody is left to send any, as after Ctrl-C.
+
+    Flower runs it in a thread of its own, which would otherwise wait for ever, and the process with it.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.is_over = threading.Event()
+
+    def __call__(self, grid: Grid, context: Context) -> None:
+        """Run the server, with a grid that answers as long as the simulation lasts."""
+        pull = grid.pull_messages
+
+        def pulled(message_ids: Iterable[str]) -> Iterable[Message]:
+            if self.is_over.is_set():
+                raise RuntimeError("the simulation has ended.")
+            return pull(message_ids)
+
+        grid.pull_messages = pulled  # type: ignore[method-assign]
+        super().__call__(grid, context)
+
+
 def _run_on_ray(strategy: ProtocolStrategy, data: Sequence[ClientData], names: Sequence[str], seed: int | None) -> None:
     from flwr.simulation import run_simulation
 
@@ -278,15 +302,18 @@ def _run_on_ray(strategy: ProtocolStrategy, data: Sequence[ClientData], names: S
         for index, client in enumerate(data):
             Path(folder, f"{index}.pkl").write_bytes(pickle.dumps(client))
         components = ServerAppComponents(strategy=strategy, config=ServerConfig(num_rounds=strategy.num_rounds))
-        server = ServerApp(server_fn=lambda context: components)
+        server = _EndingServer(server_fn=lambda context: components)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
-            run_simulation(
-                server,
-                _client_app(strategy.client_type, folder, list(names), seed),
-                num_supernodes=len(data),
-                backend_config={"client_resources": {"num_cpus": 1, "num_gpus": 0.0}},
-            )
+            try:
+                run_simulation(
+                    server,
+                    _client_app(strategy.client_type, folder, list(names), seed),
+                    num_supernodes=len(data),
+                    backend_config={"client_resources": {"num_cpus": 1, "num_gpus": 0.0}},
+                )
+            finally:
+                server.is_over.set()
     if not strategy.is_finished:
         raise RuntimeError("the simulation on Ray ended before the protocol did; its log says why.")
 

@@ -1,7 +1,12 @@
 import logging
+import os
 import pickle
+import signal
+import subprocess
 import sys
 import tempfile
+import time
+from contextlib import suppress
 
 import numpy as np
 import pandas as pd
@@ -331,3 +336,38 @@ def test_runs_that_overlap_are_quiet_until_the_last_has_ended():
         levels.append(logger.level)
     critical, error = logging.CRITICAL, logging.ERROR
     assert levels == [error, critical, critical, error, error, logging.INFO]
+
+
+LONG_RUN = """
+import signal, sys, time
+import numpy as np
+import flower_fedclust as fc
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have its children ignore it
+    strategy = fc.PrivateKMeans(8, epsilon=5.0, max_norm=5.0, n_rounds=40)
+    strategy.on_round = lambda number, task: (print("round", number, flush=True), time.sleep(1))
+    rows = {name: np.random.default_rng(0).normal(size=(500, 3)) for name in ("north", "south", "west")}
+    fc.simulate(strategy, rows, engine=sys.argv[1], progress=False)
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("engine", ["inline", "shards", "ray"])
+def test_a_run_that_is_interrupted_ends_within_seconds_and_leaves_no_process(tmp_path, engine):
+    """On Ray, Flower's server waited for replies for ever, in a thread of its own."""
+    (tmp_path / "run.py").write_text(LONG_RUN)
+    command = [sys.executable, str(tmp_path / "run.py"), engine]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True
+    ) as done:
+        assert any(line.startswith("round 3") for line in done.stdout)
+        done.send_signal(signal.SIGINT)
+        try:
+            assert done.wait(60) in (1, 130, -signal.SIGINT)
+            time.sleep(2)
+            with pytest.raises(ProcessLookupError):
+                os.killpg(done.pid, 0)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(done.pid, signal.SIGKILL)
