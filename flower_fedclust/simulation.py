@@ -120,8 +120,9 @@ def simulate(
         A folder in which the run records what the server receives. If it holds the journal of the same run, which
         was interrupted, the run continues from there, with the same bits if it has a seed.
     secure : bool, default=False
-        Whether clients mask what they send, so that the server sees only sums (docs/secure.md). The sums are the same
-        bits. A strategy that needs single replies is refused.
+        Whether clients mask what they send, so that the server sees only sums (docs/secure.md). The sums have the same
+        bits, except with noise="clients", where each client adds a little more. A strategy that needs single replies is
+        refused.
     n_jobs : int, optional
         How many threads compute the answers by row of a client in this process; -1 is one per core. By default two for
         rows that are read in batches, so that one reads ahead, and otherwise one. The bits are the same.

@@ -26,6 +26,7 @@ from flower_fedclust.engine.fields import (
     SECURE,
     check_arguments,
     check_fields,
+    check_is_ours,
     hash_of_question,
     hash_of_schema,
 )
@@ -683,6 +684,7 @@ class _Dispatcher(NumPyClient):
 
     def _client(self, config: Mapping[str, Any]) -> ProtocolClient:
         """Return the client half that a message names."""
+        check_is_ours(config, self._name)
         check_format(config.get("format"), "this message", f"client {self._name}")
         client_type = self._types.get(str(config.get("client")))
         if client_type is None:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from flower_fedclust.engine.by_row import ByRow, Finisher, View
-from flower_fedclust.engine.rounds import Array, Question
+from flower_fedclust.engine.rounds import Array, ProtocolError, Question
 from flower_fedclust.engine.table_answers import ByTableRow, preparation_from
 from flower_fedclust.engine.wire import EMPTY
 from flower_fedclust.numerics.checks import DataError
@@ -53,6 +53,18 @@ _OF_STEP = {"step": str, "names": list, "clients": list}
 
 #: A view of a view, and so on.
 _MOST_VIEWS = 8
+
+
+def check_is_ours(config: Mapping[str, Any], name: str) -> None:
+    """Raise a ProtocolError if a message is not from a strategy of this package, of whatever version.
+
+    A reply without an answer would count as a success there.
+    """
+    if "format" not in config:
+        raise ProtocolError(
+            f"client {name} answers strategies of flower-fedclust, and this message is not from one: give the server a "
+            "strategy of this package, or this node another client."
+        )
 
 
 def check_fields(config: Mapping[str, Any], known: Mapping[str, type], name: str) -> None:

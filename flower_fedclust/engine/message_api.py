@@ -62,9 +62,17 @@ class MessageStrategy(Strategy):
         *args: Any,
         **options: Any,
     ) -> Result:
-        """Run the strategy; Flower's own ``start`` explains the further arguments."""
+        """Run the strategy; Flower's own ``start`` explains the further arguments.
+
+        Raises
+        ------
+        ProtocolError
+            If the rounds were too few for the strategy: a run without a result must not look like a success.
+        """
         n_rounds = num_rounds or self.strategy.num_rounds
-        return super().start(grid, initial_arrays or ArrayRecord(), n_rounds, *args, **options)
+        result = super().start(grid, initial_arrays or ArrayRecord(), n_rounds, *args, **options)
+        _ = self.strategy.outcome
+        return result
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid

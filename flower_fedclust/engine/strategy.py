@@ -193,6 +193,8 @@ class ProtocolStrategy(Declared, Strategy):
     _n_kept: int = dataclasses.field(default=0, init=False)  # rounds taken from the journal
     _n_skipped: int = dataclasses.field(default=0, init=False)  # rounds that no client was there for
     _is_enrolled: bool = dataclasses.field(default=False, init=False)
+    _error: str = dataclasses.field(default="", init=False)  # why the run has ended early
+    _n_flower_rounds: int = dataclasses.field(default=0, init=False)
     _outcome: Outcome | None = dataclasses.field(default=None, init=False)
     _sizes: ReleasedSizes | None = dataclasses.field(default=None, init=False)
 
@@ -317,12 +319,20 @@ class ProtocolStrategy(Declared, Strategy):
     def outcome(self) -> Outcome:
         """What the protocol returned."""
         if self._outcome is None:
-            raise ProtocolError(
-                "this strategy has not run yet."
-                if self._run is None
-                else f"the protocol stopped before '{self._task}'; give ServerConfig(num_rounds={self.num_rounds})."
-            )
+            raise ProtocolError(self._why_not)
         return self._outcome
+
+    @property
+    def _why_not(self) -> str:
+        """Explain why there is no outcome."""
+        if self._error:
+            return f"the run ended early: {self._error}"
+        if self._run is None:
+            return "this strategy has not run yet."
+        return (
+            f"the run had {self._n_flower_rounds} rounds and stopped before '{self._task}'; it needs up to "
+            f"{self.num_rounds}: give ServerConfig(num_rounds={self.num_rounds})."
+        )
 
     @property
     def report(self) -> PrivacyReport:
@@ -381,6 +391,8 @@ class ProtocolStrategy(Declared, Strategy):
 
     def end_early(self, error: BaseException) -> None:
         """Note an early end of the run, and attach the report of what has left the clients to the error."""
+        if not self.is_finished:
+            self._error = str(error) or type(error).__name__
         if self._run is not None and not hasattr(error, "privacy_report") and not self.is_finished:
             self._run.log.ended = f"round {self._run.last_asked} ('{self._task}')"
             error.privacy_report = self.report  # type: ignore[attr-defined]
@@ -408,6 +420,7 @@ class ProtocolStrategy(Declared, Strategy):
         self.freeze_plan()
         self._pending, self._outcome, self._sizes = None, None, None
         self._n_kept, self._n_skipped, self._is_enrolled = 0, 0, False
+        self._error, self._n_flower_rounds = "", 0
         if self.journal is not None:
             self._go_on_from(self.journal)
             self._finish()
@@ -418,6 +431,7 @@ class ProtocolStrategy(Declared, Strategy):
     ) -> list[tuple[ClientProxy, FitIns]]:
         """Send the pending round; nothing once the protocol has returned."""
         instructions: list[tuple[ClientProxy, FitIns]] = []
+        self._n_flower_rounds = server_round
         if self.is_finished and (self._is_enrolled or not self.sends_model):
             return instructions
         with self._run_that_may_end():

@@ -46,6 +46,9 @@ MASKS, SHARES, CODES = KINDS_OF_KEYS = range(3)
 
 PLACES = Struct(">HHH")
 
+#: Most runs that one client remembers: it sends one key for each.
+MOST_RUNS = 4096
+
 #: What the secret behind the keys of a client's pairs is for.
 LOCK = crypto.digest(b"lock")
 
@@ -92,6 +95,7 @@ class _Facts:
     least: int = 0
     #: question -> the list of clients over which its sum was confirmed
     confirmed: dict[str, str] = field(default_factory=dict)
+    former: list[str] = field(default_factory=list)  #: Hashes of earlier runs for which it has sent a key.
 
 
 class Checks:
@@ -144,12 +148,15 @@ class SecureClient:
 
     def keys(self, run: str) -> Bytes:
         """Return a new key for a run, signed; only once."""
-        if self._facts is not None and self._facts.run == run:
+        former = [] if self._facts is None else [*self._facts.former, _short(self._facts.run)]
+        if _short(run) in former:
             raise Refusal(f"client {self.name} has sent its key for this run before.")
+        if len(former) >= MOST_RUNS:
+            raise Refusal(f"client {self.name} has sent keys for {MOST_RUNS} runs; start its node anew.")
         private, given = X25519PrivateKey.generate(), self.trust.identity
         identity = Ed25519PrivateKey.generate() if given is None else Ed25519PrivateKey.from_private_bytes(given)
         public = private.public_key().public_bytes_raw()
-        self._facts = _Facts(run, private.private_bytes_raw().hex(), public.hex())
+        self._facts = _Facts(run, private.private_bytes_raw().hex(), public.hex(), former=former)
         self._pairs = self._round = b""
         return crypto.as_rows([crypto.sign(identity, run, self.name, public)], SIGNED)
 
@@ -327,6 +334,11 @@ class SecureClient:
                 "is opened."
             )
         return found
+
+
+def _short(run: str) -> str:
+    """Return a hash of the name of a run, which a server chooses."""
+    return crypto.digest(b"run", run.encode()).hex()[:32]
 
 
 def _as_sender(place: int) -> bytes:

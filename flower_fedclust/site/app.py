@@ -24,7 +24,7 @@ from flwr.common import EvaluateIns, EvaluateRes, FitIns, FitRes, Parameters
 from flower_fedclust.engine.client import ENROL, ProtocolClient, Request, said_instead
 from flower_fedclust.engine.client_data import ClientData, Outline
 from flower_fedclust.engine.disk import make_private, open_private, replace_private
-from flower_fedclust.engine.fields import OF_MODEL, OF_ROUND, SECURE, check_fields
+from flower_fedclust.engine.fields import OF_MODEL, OF_ROUND, SECURE, check_fields, check_is_ours
 from flower_fedclust.engine.masked import step_of
 from flower_fedclust.engine.rounds import ProtocolError
 from flower_fedclust.engine.wire import decode, encode
@@ -301,6 +301,7 @@ class _SiteClient(Client):
         """Return the answer, or all that the server may know about why there is none."""
         site, context, config = self.site, self.own_context, ins.config
         name = site.settings.name
+        check_is_ours(config, name)
         try:
             check_format(config.get("format"), "this message", "this site")
         except FormatError as error:  # says nothing about the rows
@@ -309,6 +310,8 @@ class _SiteClient(Client):
         is_model = isinstance(ins, EvaluateIns)
         try:
             check_fields(config, OF_MODEL if is_model else OF_ROUND, name)
+            if not is_model and task in (EVALUATE, RECEIVE):
+                raise DataError(f"client {name}: a message of a round has the task '{task}', as one with a model has.")
         except ValueError as error:
             site.note(REFUSED, run=str(context.run_id), reason=str(error), kind="fields")
             return without_answer(said_instead(name, REFUSED))

@@ -7,7 +7,7 @@ import pytest
 from sklearn.datasets import load_iris
 
 from flower_fedclust.checking import LocalGrid
-from flower_fedclust.engine import ClientData, MessageStrategy, client_app
+from flower_fedclust.engine import ClientData, MessageStrategy, ProtocolError, client_app
 from flower_fedclust.simulation import simulate
 from flower_fedclust.strategies.feddp_kmeans import FedDPKMeans
 
@@ -38,6 +38,13 @@ def test_the_message_api_finds_the_inline_result(parts):
     assert strategy.evaluation["nmi"] == pytest.approx(inline.metrics["nmi"])
     assert strategy.evaluation["cost"] == pytest.approx(inline.metrics["cost"])
     assert len(result.evaluate_metrics_clientapp) == 1
+
+
+def test_a_run_with_too_few_rounds_is_an_error_and_no_success(parts):
+    public, clients, labels = parts
+    strategy = FedDPKMeans(3, server_data=public, epsilon=None, n_rounds=2, random_state=0)
+    with pytest.raises(ProtocolError, match=f"had 2 rounds and stopped .*num_rounds={strategy.num_rounds}"):
+        MessageStrategy(strategy).start(LocalGrid(app_for(clients, labels), 4), num_rounds=2)
 
 
 def test_a_node_that_answers_with_an_error_is_reported_and_survived(parts):

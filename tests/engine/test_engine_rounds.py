@@ -130,8 +130,22 @@ def test_too_few_rounds_give_an_error_that_names_num_rounds(clients):
     toy = Toy([Sum(ToyClient.moments.asked()), Sum(ToyClient.visits.asked())])
     serve(toy, proxies_of(ToyClient, clients), num_rounds=2)
     assert not toy.is_finished
-    with pytest.raises(ProtocolError, match=r"stopped before 'visits'; give ServerConfig\(num_rounds=3\)"):
+    with pytest.raises(
+        ProtocolError, match=r"had 2 rounds and stopped before 'visits'; .*give ServerConfig\(num_rounds=3\)"
+    ):
         _ = toy.outcome
+
+
+def test_after_an_error_the_outcome_says_what_it_was(clients):
+    toy = Toy([Sum(ToyClient.moments.asked()), Sum(ToyClient.clipped.asked())])
+    with pytest.raises(ProtocolError, match="0 clients answered") as caught:
+        serve(toy, proxies_of(ToyClient, clients))
+    with pytest.raises(ProtocolError) as said:
+        _ = toy.outcome
+    assert str(said.value) == f"the run ended early: {caught.value}"
+    toy.rounds = toy.rounds[:1]
+    serve(toy, proxies_of(ToyClient, clients))
+    assert toy.outcome.model is not None
 
 
 def test_strategy_runs_twice_in_a_row_and_begins_anew(clients):

@@ -102,12 +102,15 @@ def test_every_message_states_its_format_and_a_client_refuses_another():
     serve(Toy([Sum(ToyClient.moments.asked())]), proxies)
     assert {ins.config["format"] for proxy in proxies for ins in proxy.received} == {FORMAT}
     client = client_fn(ToyClient, lambda context: pytest.fail("rows were loaded"))(proxies[0].context)
-    for message in [proxies[0].received[1].config | {"format": FORMAT - 1}, {"client": ToyClient.key()}]:
-        asked = FitIns(encode([]), dict(message))
-        answered = client.fit(asked)
-        assert "reads format" in answered.metrics["failure"]
-        assert answered.metrics["format"] == FORMAT
-        assert "reads format" in client.evaluate(EvaluateIns(encode([]), dict(message))).metrics["failure"]
+    message = proxies[0].received[1].config | {"format": FORMAT - 1}
+    answered = client.fit(FitIns(encode([]), dict(message)))
+    assert "reads format" in answered.metrics["failure"]
+    assert answered.metrics["format"] == FORMAT
+    assert "reads format" in client.evaluate(EvaluateIns(encode([]), dict(message))).metrics["failure"]
+    for foreign in ({}, {"client": ToyClient.key()}, {"lr": 0.1}):
+        for ask, ins in ((client.fit, FitIns), (client.evaluate, EvaluateIns)):
+            with pytest.raises(ProtocolError, match="answers strategies of flower-fedclust, and this message is not"):
+                ask(ins(encode([]), foreign))
 
 
 def test_a_reply_of_another_format_is_a_failure_and_not_used():

@@ -8,7 +8,9 @@ from flwr.app.user_config import UserConfig
 from flwr.client import mod as older
 from flwr.client.mod import secagg_mod, secaggplus_mod
 from flwr.clientapp import ClientApp, mod
+from flwr.common import ndarrays_to_parameters
 from flwr.compat.common.recorddict_compat import fitins_to_recorddict, recorddict_to_fitres
+from flwr.server import Server
 from flwr.server import strategy as wrappers
 from flwr.server.client_proxy import ClientProxy
 from flwr.serverapp import strategy as wrappers_of_messages
@@ -81,6 +83,19 @@ def test_mods_that_measure_work(run, one):
 def test_mods_that_change_what_is_sent_are_refused_in_a_sentence(run, one, reason):
     with pytest.raises(ProtocolError, match=reason):
         run(one)
+
+
+def test_a_client_under_another_strategy_is_a_failure_and_no_success():
+    def load(context):
+        return fc.ClientData(ROWS[int(context.node_config["partition-id"])])
+
+    app = ClientApp(client_fn=fc.client_fn(fc.FederatedKMeans.client_type, load))
+    proxies = [Deployed(index, app) for index in range(3)]
+    server = Server(client_manager=manager_of(proxies), strategy=wrappers.FedAvg())
+    server.parameters = ndarrays_to_parameters([np.zeros(3)])
+    _, _, (results, failures) = server.fit_round(1, None)
+    assert (len(results), len(failures)) == (0, 3)
+    assert all("not from one" in str(failure) for failure in failures)
 
 
 @pytest.mark.parametrize("name", [name for name in dir(wrappers) if name.startswith(("Differential", "DPFedAvg"))])

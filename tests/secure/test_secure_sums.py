@@ -535,6 +535,15 @@ def test_keys_are_made_once_for_a_run(server, clients):
         clients["site 1"].share("another run", 1)
 
 
+def test_a_second_key_for_a_run_is_refused_after_the_keys_of_other_runs(server, clients):
+    client = clients["site 1"]
+    for run in ("another run", "a third run"):
+        client.keys(run)
+    for run in (RUN, "another run", "a third run"):
+        with pytest.raises(Refusal, match="has sent its key for this run before"):
+            again(client).keys(run)
+
+
 def test_secrets_of_a_sum_are_forgotten_once_it_is_opened(server, clients):
     client = clients["site 1"]
     share(server, clients)

@@ -299,6 +299,13 @@ def test_a_masked_answer_needs_a_sum_that_has_begun(careful):
     assert all(not entry["arrays"] for entry in careful.ledger.read())
 
 
+@pytest.mark.parametrize("task", ["receive", "evaluate"])
+def test_a_step_is_not_taken_under_the_task_of_a_message_with_a_model(careful, task):
+    assert keys(Server(careful), task=task).metrics["failure"] == "refused"
+    assert f"has the task '{task}'" in audit(careful)[-1]["reason"]
+    assert careful.ledger.read() == []
+
+
 def test_a_site_makes_keys_once_for_a_run_whoever_asks_and_however_often(careful):
     server = Server(careful)
     first = arrays_of(keys(server))[0]
