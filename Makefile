@@ -1,8 +1,7 @@
 # make run    sets up an environment and runs the main job: clusters of a health survey at ten schools, at epsilon 1
 # make test   sets up an environment and runs the tests of the package, two at a time
 # make papers runs the tests of the second distribution, in strategies/
-# make check  what the tests cannot hold in four minutes: deployments, the quick tests with other CPUs' kernels,
-#             planted faults, audits of every strategy, growth, and every example, command and notebook of the site
+# make check  all checks, in parts that can be run alone (make check-faults, ...) and go on where they stopped
 # make flower tests of sites, apps and the engine, with deployments, on another Flower: make flower FLOWER=1.41
 # make lint   ruff (lint and format) and mypy --strict
 # make resolve  whether dependencies and all extras resolve together, as Flower asks before every run
@@ -38,20 +37,53 @@ papers: $(READY)
 	  strategies/tests tests/strategies tests/models tests/engine/test_engine_by_row.py \
 	  tests/engine/test_engine_random_clients.py tests/engine/test_engine_secure.py tests/apps/test_apps_run_configs.py
 
-check: test papers
-	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -m long
-	for kernel in Haswell Prescott; do \
-	  OPENBLAS_CORETYPE=$$kernel OMP_NUM_THREADS=1 \
-	  $(VENV)/bin/python -m pytest -m "not slow and not long" --numprocesses 2 --dist worksteal || exit 1; \
-	done
-	NPY_DISABLE_CPU_FEATURES="X86_V3 X86_V4 AVX512_ICL AVX512_SPR" OMP_NUM_THREADS=1 \
-	  $(VENV)/bin/python -m pytest -m "not slow and not long" --numprocesses 2 --dist worksteal
+# Each part of `make check` is a target of its own, and leaves a stamp for the state of the code that it has checked: after
+# a failure, `make check` goes on where it stopped. `make --keep-going check` runs all parts, whatever fails.
+CHECKS := tests papers long kernels faults audits audit-faults hostile site-examples growth docs run
+CHECKED := .checked/$(shell git describe --always --dirty --abbrev=12 2>/dev/null)
+HOSTILE := tests/site/test_site_random_servers.py tests/engine/test_engine_random_clients.py
+PYTEST := OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest
+
+.PHONY: $(CHECKS:%=check-%)
+check: $(CHECKS:%=$(CHECKED)/%)
+	@echo "make check: all parts have passed: $(CHECKS)"
+
+$(CHECKED)/%: $(READY)
+	@mkdir -p $(@D)
+	@date "+%H:%M:%S  make check-$*"
+	@$(MAKE) --no-print-directory check-$*
+	@touch $@
+
+check-tests: test
+check-papers: papers
+check-docs: docs
+check-run: run
+
+check-long:
+	$(PYTEST) -m long $(HOSTILE:%=--ignore=%) --numprocesses 2 --dist worksteal
+
+# Other kernels round differently: what is exact, and what is computed from floats alone, must not notice.
+check-kernels:
+	for kernel in Haswell Prescott; do OPENBLAS_CORETYPE=$$kernel $(PYTEST) -m "not long" tests/exact tests/numerics || exit 1; done
+	NPY_DISABLE_CPU_FEATURES="X86_V3 X86_V4 AVX512_ICL AVX512_SPR" $(PYTEST) -m "not long" tests/exact tests/numerics
+
+check-faults:
 	$(VENV)/bin/python tests/faults.py --jobs 2
+
+check-audits:
 	OMP_NUM_THREADS=1 $(VENV)/bin/python benchmarks/audits.py
+
+check-audit-faults:
 	OMP_NUM_THREADS=1 $(VENV)/bin/python tests/checking/audit_faults.py
+
+check-hostile:
+	$(PYTEST) -m long $(HOSTILE) --numprocesses 2 --dist worksteal
+
+check-site-examples:
 	OMP_NUM_THREADS=1 $(VENV)/bin/python tests/site_examples.py
+
+check-growth:
 	OMP_NUM_THREADS=1 $(VENV)/bin/python benchmarks/growth.py check
-	$(MAKE) docs run
 
 FLOWER ?= 1.41
 FLOWER_VENV := .venv-flower-$(FLOWER)

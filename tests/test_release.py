@@ -29,3 +29,12 @@ def test_the_paper_has_the_form_of_its_journal():
     assert 250 <= len(text.split()) <= 1000
     known = re.findall(r"^@\w+\{(\w+),", (ROOT / "paper" / "paper.bib").read_text(encoding="utf-8"), re.MULTILINE)
     assert sorted(set(re.findall(r"@(\w+)", text))) == sorted(known)
+
+
+def test_every_night_each_part_of_make_check_runs():
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    (parts,) = re.findall(r"^CHECKS := (.*)$", makefile, re.MULTILINE)
+    nightly = (ROOT / ".github" / "workflows" / "nightly.yml").read_text(encoding="utf-8")
+    (matrix,) = re.findall(r"part: \[(.*)\]", nightly)
+    assert matrix.split(", ") == parts.split()
+    assert {part for part in parts.split() if f"\ncheck-{part}:" not in makefile} == set()
