@@ -85,6 +85,7 @@ def test_mods_that_change_what_is_sent_are_refused_in_a_sentence(run, one, reaso
         run(one)
 
 
+@pytest.mark.usefixtures("run")
 def test_a_client_under_another_strategy_is_a_failure_and_no_success():
     def load(context):
         return fc.ClientData(ROWS[int(context.node_config["partition-id"])])
