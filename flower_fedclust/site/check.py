@@ -17,6 +17,7 @@ from pydantic import BaseModel, ValidationError
 
 from flower_fedclust.names import look_up
 from flower_fedclust.outside import read_toml
+from flower_fedclust.site.connection import refusals
 from flower_fedclust.site.metrics import MISSING
 from flower_fedclust.site.policy import Limits, MetricsSettings, Policy, SiteSettings
 from flower_fedclust.site.supernode import check_flower, check_options
@@ -137,6 +138,8 @@ def _of_options(options: Sequence[str]) -> Iterator[str]:
                 for date in dates
                 if date < datetime.now(UTC)
             ]
+    if named.get("--superlink") is not None and not found:
+        found += refusals(named, insecure="--insecure" in options)
     yield from found
 
 

@@ -48,6 +48,14 @@ def folder(tmp_path, keys):
     return tmp_path
 
 
+@pytest.fixture(autouse=True)
+def connected(monkeypatch):
+    """A SuperLink that lets the site in; test_site_connection.py asks a real one."""
+    asked = []
+    monkeypatch.setattr(check, "refusals", lambda named, insecure: asked.append(named["--superlink"]) or ())
+    return asked
+
+
 def charge(ledger, data_set, epsilon, **more):
     ledger.append(ENTRY | {"data_set": data_set, "epsilon": epsilon, "delta": 1e-6, "is_claim": False} | more)
 
@@ -190,9 +198,10 @@ def test_each_of_many_wrong_setups_is_named_alone_and_nothing_is_written(folder,
     assert snapshot(folder) == before
 
 
-def test_a_good_setup_has_no_finding(folder):
+def test_a_good_setup_has_no_finding(folder, connected):
     before = snapshot(folder)
     assert said(folder) == (0, "Nothing is wrong.\n")
+    assert connected == ["superlink.example.org:8000"]
     assert snapshot(folder) == before
 
 

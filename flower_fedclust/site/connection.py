@@ -1,0 +1,97 @@
+"""Whether a SuperLink lets a site in: connect as the site's SuperNode would, and leave again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+#: Seconds that a SuperLink has for each answer.
+PATIENCE = 10.0
+
+#: For how long, in seconds, a SuperLink would take the site for connected if this process ended in between.
+HEARTBEAT = 30.0
+
+
+def refusals(named: Mapping[str, str], *, insecure: bool) -> Iterator[str]:
+    """Yield why the SuperLink of ``flower-supernode``'s options does not let the site in, with the remedy.
+
+    ``named`` holds the options with their values. A site that is connected already stays so, and is told so.
+    """
+    address, authority = named["--superlink"], named.get("--root-certificates")
+    try:
+        _come_and_go(address, authority, named.get("--auth-supernode-private-key"), insecure=insecure)
+    except ImportError:
+        yield "this Flower has no Fleet API that this check knows; start the site to see whether it connects."
+    except Exception as error:
+        yield _reason(error, address, authority, insecure=insecure)
+
+
+def _come_and_go(address: str, authority: str | None, key: str | None, *, insecure: bool) -> None:
+    """Activate the site's node, and deactivate it at once."""
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+    from cryptography.hazmat.primitives.serialization import load_ssh_private_key
+    from flwr.proto import fleet_pb2 as fleet
+    from flwr.supercore.interceptors.http.runtime_version import RuntimeVersionHttpInterceptor
+    from flwr.supercore.primitives.asymmetric import generate_key_pairs, public_key_to_bytes
+    from flwr.supernode.fleet_http_client import FleetHttpClient
+    from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
+
+    own: Any = generate_key_pairs()[0]
+    if key is not None:
+        own = load_ssh_private_key(Path(key).expanduser().read_bytes(), None)
+        if not isinstance(own, EllipticCurvePrivateKey):
+            return  # another finding says so
+    public = public_key_to_bytes(own.public_key())
+    signs = [
+        RuntimeVersionHttpInterceptor(component_name="SuperNode"),
+        NodeAuthHttpInterceptor(own, own.public_key()),
+    ]
+    path = None if authority is None or insecure else str(Path(authority).expanduser())
+    with FleetHttpClient.from_server_address(address, insecure, path, interceptors=signs) as client:
+        client._client.timeout = PATIENCE
+        if key is None:  # as Flower does: a node without a key of its own registers a new one
+            client.RegisterNode(fleet.RegisterNodeFleetRequest(public_key=public))
+        found = client.ActivateNode(fleet.ActivateNodeRequest(public_key=public, heartbeat_interval=HEARTBEAT))
+        with suppress(Exception):
+            client.DeactivateNode(fleet.DeactivateNodeRequest(node_id=found.node_id))
+            if key is None:
+                client.UnregisterNode(fleet.UnregisterNodeFleetRequest(node_id=found.node_id))
+
+
+def _reason(error: Exception, address: str, authority: str | None, *, insecure: bool) -> str:
+    """Return what an error of the connection means, and what to do."""
+    import httpx
+
+    said = str(error)
+    if isinstance(error, httpx.HTTPStatusError):
+        said = f"{error.response.status_code} {' '.join(error.response.text.split())[:200]}"
+        if error.response.status_code in (401, 403):
+            return f"the SuperLink at {address} refused the site ({said}); compare the clocks of both machines."
+        if "activate" in said:  # Flower gives the same answer in both cases
+            return (
+                f"the SuperLink at {address} did not let this site's key in ({said}): it is not registered, or this "
+                "site is connected already. Unless it runs, send node.pub to the SuperLink's operator, who registers "
+                "it with 'flwr supernode register'."
+            )
+        return f"the SuperLink at {address} refused the site ({said}); ask its operator."
+    if "CERTIFICATE_VERIFY_FAILED" in said:
+        of = (
+            f"{authority} is not of its authority"
+            if authority
+            else "it is not of an authority that this machine trusts"
+        )
+        if "Hostname mismatch" in said or "IP address mismatch" in said:
+            of = "it is for another name"
+        return (
+            f"the certificate of the SuperLink at {address} is refused ({said.partition('] ')[2] or said}): {of}; get "
+            "address and ca.pem from the operator of the SuperLink."
+        )
+    if "SSL" in said or isinstance(error, httpx.RemoteProtocolError | httpx.ReadError):
+        speaks = "speaks TLS; leave --insecure out" if insecure else "does not speak TLS there; check the port"
+        return f"{address} answers, but {speaks} ({type(error).__name__}: {said})."
+    return (
+        f"no SuperLink can be reached at {address} ({said or type(error).__name__}); check the address, the SuperLink, "
+        "and the firewall between."
+    )
