@@ -44,7 +44,7 @@ def _come_and_go(address: str, authority: str | None, key: str | None, *, insecu
         if not isinstance(own, EllipticCurvePrivateKey):
             return  # another finding says so
     public = public_key_to_bytes(own.public_key())
-    signs = [
+    signs: list[Any] = [
         RuntimeVersionHttpInterceptor(component_name="SuperNode"),
         NodeAuthHttpInterceptor(own, own.public_key()),
     ]
