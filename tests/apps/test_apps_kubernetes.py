@@ -93,6 +93,12 @@ def test_labels_ports_and_the_first_study_fit():
         assert (of["replicas"], of["strategy"]) == (1, {"type": "Recreate"})  # two would write to one ledger
     labels = MANIFESTS["Deployment of site"]["spec"]["selector"]["matchLabels"]
     assert MANIFESTS["NetworkPolicy of site"]["spec"]["podSelector"]["matchLabels"] == labels
+    policy, limited = MANIFESTS["NetworkPolicy of superlink"]["spec"], PODS["Deployment of superlink"]["containers"][0]
+    of = MANIFESTS["Deployment of superlink"]["spec"]["selector"]
+    assert (policy["podSelector"], policy["egress"]) == (of, [])
+    assert {"podSelector": {"matchLabels": labels}} in policy["ingress"][0]["from"]
+    assert policy["ingress"][0]["ports"] == [{"port": limited["ports"][0]["name"], "protocol": "TCP"}]
+    assert "memory" in limited["resources"]["limits"]
     service = MANIFESTS["Service of superlink"]["spec"]
     assert service["selector"] == MANIFESTS["Deployment of superlink"]["spec"]["selector"]["matchLabels"]
     _, own = options_of(PODS["Deployment of superlink"]["containers"][0]["args"])
