@@ -61,6 +61,22 @@ WHERE: dict[str, tuple[str, ...]] = {
     "words-used-again": ONE,
     "diagonal-narrow": FEDDP,
     "triangle-noise-too-narrow": FEDDP,
+    # Noise that small arrays do not show.
+    "noise-not-on-large-entries": ONE,
+    "noise-not-on-zeros": FEDDP,
+    "noise-away-from-zero": LOCAL,
+    "noise-repeats-after-a-block": ONE,
+    "noise-negated-after-a-block": FEDDP,
+    "noise-missing-in-a-block": SHARES,
+    "noise-narrower-in-large-arrays": ONE,
+    "words-repeat-after-16-kilobytes": ONE,
+    # Tables that small ones do not show.
+    "every-37th-row-twice": ONE,
+    "rows-beyond-2048-left-out": ONE,
+    "every-37th-row-counted-twice": ONE,
+    "the-first-row-of-a-large-batch-twice": FEDDP,
+    "large-sums-in-float32": ONE,
+    "late-rows-not-clipped": FEDDP,
     # Counting.
     "release-uncounted": ONE,
     "repeated-release-uncounted": ONE,

@@ -77,7 +77,8 @@ def strategy_of(function):
         def protocol(self):
             frame = fc.Frame(np.zeros(self.n_columns), self.max_norm)
             (total,) = yield Sum(answer.asked(frame=frame), parts=["sum"])
-            return fc.KMeansModel(np.clip(total, -9, 9) + np.eye(self.n_clusters, self.n_columns))
+            shift = float(np.clip(np.sum(total), -9, 9))
+            return fc.KMeansModel(shift + np.eye(self.n_clusters, self.n_columns))
 
     return OfRows(2, epsilon=8.0, max_norm=1.0)
 
@@ -101,6 +102,26 @@ def test_tables_of_many_rows_are_compared_with_their_parts(function):
     assert found == [f"the answer to '{function.__name__}' of 4096 rows is not the sum of the answers to their parts"]
     assert left == []
     assert findings_of_sizes(subject.run, subject.names[0], deadline=0.0)[1]
+
+
+KINDS = {
+    "at": lambda rows: fc.at((rows.integers[:, 0] > 0).astype(np.intp), 2, rows),
+    "counts": lambda rows: fc.at((rows.integers[:, 0] > 0).astype(np.intp), 2),
+    "total": fc.total,
+    "products": fc.products,
+    "squares": fc.squares,
+    "weighted": lambda rows: fc.weighted(np.abs(rows.values), rows),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_sum_is_the_sum_of_its_parts(kind):
+    def summed(rows):
+        return KINDS[kind](rows)
+
+    subject = Subject(strategy_of(summed))
+    CHECK(subject)
+    assert findings_of_sizes(subject.run, subject.names[0]) == ([], [])
 
 
 @pytest.mark.parametrize("function", [by_place, every_37th])
