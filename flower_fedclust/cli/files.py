@@ -161,7 +161,9 @@ def _clusters_of(batch: Any, model: Any, columns: list[str]) -> tuple[Any, Any]:
 def _why_left_out(frame: Any, model: Any, columns: list[str]) -> Any:
     """Return for each row why it cannot have a cluster (the first unusable column), or ""."""
     import numpy as np
+    import pandas as pd
 
+    from flower_fedclust.data.cells import are_cells, are_missing, numbers_in
     from flower_fedclust.models import TableModel
     from flower_fedclust.tables.schema import is_unlisted
 
@@ -173,7 +175,10 @@ def _why_left_out(frame: Any, model: Any, columns: list[str]) -> Any:
             reasons[is_unlisted(values, column)] = f"column '{name}' has a category that the schema does not list"
         if column is not None and column.gaps != "refuse":
             continue
-        reasons[values.isna().to_numpy()] = f"column '{name}' is missing"
+        listed = () if column is None else column.categories or ()
+        reasons[are_missing(values, listed)] = f"column '{name}' is missing"
+        if are_cells(values) and not listed:
+            values = pd.Series(numbers_in(values)[0])
         if values.dtype.kind == "f":
             reasons[np.isinf(values.to_numpy(dtype=np.float64, na_value=np.nan))] = f"column '{name}' is infinite"
     return reasons

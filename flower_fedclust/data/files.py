@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import math
-import re
 import unicodedata
-import warnings
 import zipfile
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from importlib import import_module
 from os import PathLike
 from pathlib import Path
@@ -19,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flower_fedclust.data.batches import ArrowPart, Batches, ParquetPart, Part
+from flower_fedclust.data.csv_files import CsvPart, agree_on_decimals, check_first_line, read_csv_file
 from flower_fedclust.data.federation import ROW, FederatedRows, Table
 from flower_fedclust.data.frames import as_frame, as_list, check_same_names, check_unique, is_unnamed, number_rows
 from flower_fedclust.data.identities import identities
@@ -31,20 +29,10 @@ T = TypeVar("T")
 #: Larger files are read in batches: bytes of their rows as floats, or of a .csv or .arrow file itself.
 MOST_IN_MEMORY = 2**30
 
-#: Rows of a .csv file that are looked at together to find the types of its columns.
-SCANNED_ROWS = 2**14
-
-#: The longest first line of a .csv file that is read in batches, in bytes.
-LONGEST_LINE = 2**24
-
 _ENDINGS_IN_WORDS = ".csv, .parquet, .arrow, .feather, .npy, .xlsx, .dta (Stata) or .sav (SPSS)"
 
 #: The packages with which pandas reads files; the package does not require them.
 _NEEDED = {".xlsx": "openpyxl", ".sav": "pyreadstat"}
-
-#: A number with a decimal comma, alone between two semicolons; and one in a column that also has text.
-_DECIMAL_COMMA = re.compile(r'(?:^|;)\s*"?[+-]?\d+,\d+"?\s*(?:;|$)', re.MULTILINE)
-_WITH_COMMA = r"\s*[<>≤≥]?=?\s*[+-]?(?:\d+|\d{1,3}(?:\.\d{3})+)(?:,\d+)?\s*"
 
 
 def read_table(
@@ -101,7 +89,7 @@ def read_table(
             f"{path.name}: its rows take {size / 1e6:,.0f} MB, more than half of this machine's memory, and are read "
             "as a whole; write a file for each client into a folder, where large files are read in batches."
         )
-    return table_of(_read_frame(path), path.name, roles, columns, raw=raw)
+    return table_of(_read_frame(path, roles, raw=raw), path.name, roles, columns, raw=raw)
 
 
 def read_query(
@@ -134,11 +122,11 @@ def read_query(
         As in :func:`read_table`, or if the database refuses the query. Its own message may quote rows and passwords, so
         it is the cause of the error, and not part of the message.
     """
-    with _database(database) as ask, _asking(database):
+    roles = {"label": label_column, "client": client_column, "id": id_column}
+    with _database(database, _named(roles)) as ask, _asking(database):
         frame = ask(query)
         if frame is None:
             raise DataError("the query gives no rows; begin it with SELECT.")
-    roles = {"label": label_column, "client": client_column, "id": id_column}
     return table_of(frame, "the query", roles, columns, raw=raw)
 
 
@@ -187,7 +175,7 @@ def _asking(database: str) -> Iterator[None]:
 
 
 @contextmanager
-def _database(database: str) -> Iterator[Callable[[str], Any]]:
+def _database(database: str, names: Collection[str]) -> Iterator[Callable[[str], Any]]:
     """Open a database, and yield a function that takes a query and returns a DataFrame."""
     database = database.removeprefix("duckdb://")
     if "://" in database:
@@ -204,12 +192,12 @@ def _database(database: str) -> Iterator[Callable[[str], Any]]:
             ) from error
         try:
             with connection:
-                yield lambda query: as_frame(pd.read_sql(sqlalchemy.text(query), connection), "the query")
+                yield lambda query: as_frame(pd.read_sql(sqlalchemy.text(query), connection), "the query", names=names)
         finally:
             engine.dispose()
         return
     with _duckdb(database) as connection:
-        yield lambda query: as_frame(connection.sql(query), "the query")
+        yield lambda query: as_frame(connection.sql(query), "the query", names=names)
 
 
 def _called(database: str) -> str:
@@ -334,7 +322,7 @@ def read_batches(
     parts = [part for part in parts if part.n_rows]
     if not parts:
         raise DataError(f"{name} has no rows; give at least one.")
-    _agree_on_types([part for part in parts if isinstance(part, _CsvPart)])
+    agree_on_decimals([part for part in parts if isinstance(part, CsvPart)])
     roles = {"label": label_column, "id": id_column}
     rows = Batches(parts, name, _features_of(parts[0].columns, name, roles, columns))
     read = {
@@ -431,7 +419,7 @@ def read_folder(
     for path in paths:
         if path.is_file() and _size_of(path) > MOST_IN_MEMORY:
             tables.append(read_batches(path, label_column=label_column, id_column=id_column, columns=columns))
-        elif (path.is_file() and path.stat().st_size == 0) or len(frame := _read_frame(path)) == 0:
+        elif (path.is_file() and path.stat().st_size == 0) or len(frame := _read_frame(path, roles, raw=raw)) == 0:
             empty.append(path.name)
         else:
             tables.append(table_of(frame, path.name, roles, columns, raw=raw))
@@ -462,7 +450,7 @@ def rows_in_order(table: Table, wanted: Sequence[str], whose: str) -> Any:
     return table.rows.iloc[:, order] if hasattr(table.rows, "iloc") else table.rows[:, order]
 
 
-def _read_frame(path: Path) -> Any:
+def _read_frame(path: Path, roles: Mapping[str, str | None], *, raw: bool) -> Any:
     """Return the file as a pandas DataFrame with text as column names."""
     if path.is_dir():
         raise DataError(f"{path} is a folder; use read_folder for a folder with a file for each client.")
@@ -471,73 +459,16 @@ def _read_frame(path: Path) -> Any:
         raise DataError(f"{path.name} is not a file that can be read; give a {_ENDINGS_IN_WORDS} file.")
     if (needed := _NEEDED.get(ending)) is not None and path.exists():
         _imported(needed, f"reading {path.name}", needed)
+    names = _named(roles)
     with reading(path, ending[1:], f"save the table as {ending[1:]} again", name=path.name) as file:
-        return as_frame(_READERS[ending](file, path), path.name)
+        if ending == ".csv":
+            return as_frame(read_csv_file(file, path, names, thousands=raw), path.name)
+        return as_frame(_READERS[ending](file, path), path.name, names=names)
 
 
-def _read_csv(file: IO[bytes], path: Path) -> Any:
-    import pandas as pd
-
-    options = _csv_options(file, path)
-    frame = _checked_lines(partial(pd.read_csv, file, **options), path)
-    return frame if options["decimal"] == "." else frame.apply(_with_points)
-
-
-def _csv_options(file: IO[bytes], path: Path) -> dict[str, Any]:
-    """Return how pandas reads a file, after a look at its first lines."""
-    import pandas as pd
-
-    separator, decimal = _dialect_of(file.read(2**16).decode("utf-8-sig", errors="replace"))
-    file.seek(0)
-    # pandas would rename a second column with the same name.
-    try:
-        first = pd.read_csv(file, sep=separator, header=None, nrows=1, dtype=str, keep_default_na=False)
-    except pd.errors.EmptyDataError:
-        raise DataError(f"{path.name} is empty: it has no line of column names.") from None
-    _check_first_line(first.iloc[0].tolist(), path)
-    file.seek(0)
-    # index_col=False: a line with one field too many must not turn the first column into row names.
-    # low_memory=False: a long column gets one type, not one for each piece of the file.
-    return {"sep": separator, "decimal": decimal, "index_col": False, "low_memory": False}
-
-
-def _checked_lines(read: Callable[[], T], path: Path) -> T:
-    """Return what pandas reads; raise a DataError if a line is too long."""
-    import pandas as pd
-
-    try:
-        # pandas warns with a ParserWarning if it drops fields of lines that are too long.
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", pd.errors.ParserWarning)
-            return read()
-    except pd.errors.ParserWarning:
-        raise DataError(
-            f"{path.name} cannot be read: its lines have more fields than there are column names; quote fields that "
-            "hold a separator."
-        ) from None
-
-
-def _with_points(column: Any) -> Any:
-    """Return a column with decimal points if its numbers have decimal commas, which pandas leaves beside text."""
-    import pandas as pd
-
-    if column.dtype.kind != "O":
-        return column
-    texts = column.astype(str)
-    is_number = texts.str.fullmatch(_WITH_COMMA)
-    has_points = pd.to_numeric(texts[~is_number], errors="coerce").notna().any()
-    if has_points or not texts[is_number].str.contains(",").any():
-        return column
-    return column.where(~is_number, texts.str.replace(".", "", regex=False).str.replace(",", "."))
-
-
-def _check_first_line(names: Sequence[str], path: Path) -> None:
-    """Raise a DataError if two columns have one name, or if the first line of a file is a row."""
-    check_unique([name for name in names if name], path.name)
-    if _looks_like_a_row(names):
-        raise DataError(
-            f"{path.name}: the first line is all numbers; put a line with the names of the columns before it."
-        )
+def _named(roles: Mapping[str, str | None]) -> list[str]:
+    """Return the columns that name rows, clients or classes."""
+    return [name for name in roles.values() if name is not None]
 
 
 def _read_excel(file: IO[bytes], path: Path) -> Any:
@@ -545,13 +476,15 @@ def _read_excel(file: IO[bytes], path: Path) -> Any:
 
     with zipfile.ZipFile(file) as archive:
         check_size(sum(member.file_size for member in archive.infolist()), path.name)
-    sheets = pd.read_excel(file, sheet_name=None, header=None)
+    # All cells as they are: text stays text, also if it looks like a missing value or a number.
+    options = {"dtype": object, "keep_default_na": False, "na_values": [""]}
+    sheets = pd.read_excel(file, sheet_name=None, header=None, **options)
     filled = [sheet for sheet in sheets.values() if len(sheet)]
     if len(filled) != 1:
         found = f"{len(filled)} sheets with cells" if filled else "no cell with a value"
         raise DataError(f"{path.name} has {found}; save the one with the rows as a file of its own.")
     names = ["" if name != name else str(name) for name in filled[0].iloc[0]]
-    _check_first_line(names, path)
+    check_first_line(names, path)
     frame = filled[0].iloc[1:].infer_objects().reset_index(drop=True)
     return frame.set_axis([name or f"Unnamed: {index}" for index, name in enumerate(names)], axis=1)
 
@@ -591,20 +524,6 @@ def _read_arrow(file: IO[bytes], _path: Path) -> Any:
     return ipc.open_file(file).read_all()
 
 
-def _dialect_of(beginning: str) -> tuple[str, str]:
-    """Return the separator of the fields of a .csv file, and its decimal mark.
-
-    In countries that write 1,5 for one and a half, spreadsheets separate fields by semicolons. In a file with such
-    numbers 1.5 stays text, and in other files 1,5 does: text is refused, and never read as another number.
-    """
-    lines = re.sub(r'"[^"]*"', "", re.sub("\r\n?", "\n", beginning)).lstrip("\n").split("\n", 2)
-    header, first = lines[0], lines[1] if len(lines) > 1 else ""
-    separator = max(";\t,", key=lambda mark: (header.count(mark), header.count(mark) == first.count(mark)))
-    if header.count(separator) == 0:
-        return ",", "."
-    return separator, "," if separator == ";" and _DECIMAL_COMMA.search(beginning) else "."
-
-
 def _read_npy(file: IO[bytes], path: Path) -> Any:
     import pandas as pd
 
@@ -614,72 +533,6 @@ def _read_npy(file: IO[bytes], path: Path) -> Any:
     if array.dtype.kind not in "fiub":
         raise DataError(f"{path.name} holds entries of type {array.dtype}; give numbers.")
     return pd.DataFrame(array)
-
-
-class _CsvPart(Part):
-    """A .csv file, whose columns have the types that pandas finds for the whole file, or for all parts."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
-        self.n_rows = 0
-        self.kinds: dict[str, set[str]] = {}
-        self.types: dict[str, str] = {}
-        for chunk in self._chunks(SCANNED_ROWS):
-            for name, values in chunk.items():
-                kind, place = _kind_of(values)
-                self.kinds.setdefault(str(name), set()).update(kind)
-                if place is not None:
-                    self.first_text = {str(name): self.n_rows + place, **self.first_text}
-            self.n_rows += len(chunk)
-        self.columns = list(self.kinds)
-        if self.options["decimal"] == "," and self.first_text:
-            raise DataError(f"{self.name} has decimal commas beside text; save it as parquet, to read it in batches.")
-
-    def _chunks(self, n_rows: int, **options: Any) -> Iterator[Any]:
-        import pandas as pd
-
-        with reading(self.path, "csv", "save the table as csv again", name=self.name, most=2**63) as file:
-            if not file.readline(LONGEST_LINE).endswith(b"\n"):
-                raise DataError(f"{self.name}: no line ends in {LONGEST_LINE:,} bytes; write one for each row.")
-            file.seek(0)
-            self.options = _csv_options(file, self.path)
-            chunks = pd.read_csv(file, chunksize=n_rows, **self.options, **options)
-            while (chunk := _checked_lines(lambda: next(chunks, None), self.path)) is not None:
-                yield chunk
-
-    def read(self, columns: list[str], n_rows: int) -> Generator[Any, None, None]:
-        types = {name: self.types[name] for name in columns}
-        for chunk in self._chunks(n_rows, usecols=columns, dtype=types):
-            yield chunk[columns]
-
-
-def _kind_of(values: Any) -> tuple[set[str], int | None]:
-    """Return the kinds of a column's entries, and the first row of one that is neither a number nor a truth value."""
-    import pandas as pd
-
-    gaps = values.isna()
-    kinds = {"gaps"} if gaps.any() else set()
-    if gaps.all() or values.dtype.kind in "iufb":
-        return kinds | ({values.dtype.kind} if not gaps.all() else set()), None
-    if values.dropna().map(type).eq(bool).all():
-        return kinds | {"b"}, None
-    bad = pd.to_numeric(values, errors="coerce").isna() & ~gaps
-    return kinds | {"text"}, int(bad.to_numpy().argmax())
-
-
-def _agree_on_types(parts: Sequence[_CsvPart]) -> None:
-    """Give each column the type that it has in all parts together."""
-    for name in parts[0].columns if parts else ():
-        kinds = set().union(*(part.kinds.get(name, set()) for part in parts))
-        there = kinds - {"gaps"}
-        if "text" in there or {"b"} < there:
-            found = "str"
-        elif there == {"b"}:
-            found = "boolean" if "gaps" in kinds else "bool"
-        else:
-            found = {"i": "int64", "u": "uint64"}.get("".join(kinds), "float64")
-        for part in parts:
-            part.types[name] = found
 
 
 class _QueryPart(Part):
@@ -718,7 +571,7 @@ def _quoted(name: str) -> str:
 
 
 _READERS: Mapping[str, Callable[[IO[bytes], Path], Any]] = {
-    ".csv": _read_csv,
+    ".csv": read_csv_file,
     ".parquet": _read_parquet,
     ".arrow": _read_arrow,
     ".feather": _read_arrow,
@@ -732,19 +585,10 @@ _READERS: Mapping[str, Callable[[IO[bytes], Path], Any]] = {
 #: Files that can be read in batches.
 _PARTS: Mapping[str, Callable[[Path], Part]] = {
     ".parquet": ParquetPart,
-    ".csv": _CsvPart,
+    ".csv": CsvPart,
     ".arrow": ArrowPart,
     ".feather": ArrowPart,
 }
-
-
-def _looks_like_a_row(names: Sequence[str]) -> bool:
-    """Tell whether the names are numbers other than 0, 1, 2, ...: names leave a site, and a row must not."""
-    try:
-        numbers = [float(name) for name in names]
-    except ValueError:
-        return False
-    return numbers != list(range(len(names)))
 
 
 def _names_of_rows(frame: Any, column: str, file: str, kind: str) -> NDArray[Any]:

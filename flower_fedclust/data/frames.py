@@ -6,31 +6,33 @@ import re
 import sys
 import unicodedata
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from flower_fedclust.data.cells import are_cells, numbers_in
 from flower_fedclust.names import look_up, some
+from flower_fedclust.numerics.blocks import cached_blocks
 from flower_fedclust.numerics.checks import DataError, checked_rows, first_not_finite, refuse_columns
 
 #: Advice for columns that are not numbers.
 SCHEMA_ADVICE = ", or give a schema, which takes text, dates and gaps"
 
 
-def as_frame(table: Any, owner: str) -> Any:
+def as_frame(table: Any, owner: str, *, names: Collection[str] = ()) -> Any:
     """Return a table with named columns as a pandas DataFrame with text as names, or None for anything else.
 
     It takes a pandas or Polars DataFrame, a Polars LazyFrame, a PyArrow Table, a DuckDB relation, or anything else with
-    columns and an Arrow stream, without importing their libraries. Raise a DataError for two columns with one name, or
-    unusual types.
+    columns and an Arrow stream, without importing their libraries. Decimals become numbers, but text in the columns
+    ``names``, which name rows, clients or classes. Raise a DataError for two columns with one name, or unusual types.
     """
     pandas = sys.modules.get("pandas")
     if pandas is not None and isinstance(table, pandas.DataFrame):
-        names = [str(name) for name in table.columns]
-        check_unique(names, owner)
-        return table if names == list(table.columns) else table.set_axis(names, axis=1)
+        called = [str(name) for name in table.columns]
+        check_unique(called, owner)
+        return table if called == list(table.columns) else table.set_axis(called, axis=1)
     if hasattr(table, "collect_schema") and hasattr(table, "collect"):
         table = table.collect()
     if not is_table(table):
@@ -42,7 +44,8 @@ def as_frame(table: Any, owner: str) -> Any:
         arrow = pa.table(table)
         check_unique(arrow.column_names, owner)
         # Without the mapper, booleans with gaps would become Python objects.
-        schema = pa.schema([_plain_field(field) for field in arrow.schema], metadata=arrow.schema.metadata)
+        fields = [_plain_field(field, is_name=field.name in names) for field in arrow.schema]
+        schema = pa.schema(fields, metadata=arrow.schema.metadata)
         return arrow.cast(schema).to_pandas(
             date_as_object=False, split_blocks=True, types_mapper={pa.bool_(): pd.BooleanDtype()}.get
         )
@@ -59,12 +62,13 @@ def is_table(given: object) -> bool:
     return speaks_arrow or hasattr(given, "collect_schema")
 
 
-def _plain_field(field: Any) -> Any:
-    """Return a decimal field as floats, and a newer kind of text as text."""
+def _plain_field(field: Any, *, is_name: bool) -> Any:
+    """Return a decimal field as integers, floats or text, and a newer kind of text as text."""
     import pyarrow as pa
 
     if pa.types.is_decimal(field.type):
-        return field.with_type(pa.float64())
+        is_long = field.type.scale > 0 or field.type.precision > 18
+        return field.with_type(pa.string() if is_name else pa.float64() if is_long else pa.int64())
     return field.with_type(pa.large_string()) if str(field.type) == "string_view" else field
 
 
@@ -81,15 +85,34 @@ def number_rows(frame: Any, owner: str, advice: str = SCHEMA_ADVICE, *, first_ro
     Raise a DataError that names every column with text, dates, mixed types, gaps or infinite entries, with the first
     such row (counted from ``first_row``), and never a value.
     """
-    reasons = {name: _why_not_numeric(values, first_row) for name, values in frame.items()}
+    reasons, read = {}, {}
+    for name, values in frame.items():
+        if are_cells(values):
+            read[name], is_bad = numbers_in(values)
+            reasons[name] = f"row {first_row + int(is_bad.argmax())}, {{}} is not numeric" if is_bad.any() else None
+        else:
+            reasons[name] = _why_not_numeric(values, first_row)
     numeric = [name for name, reason in reasons.items() if reason is None]
-    # At once: column by column takes ten times as long, because rows are stored one after the other.
-    rows = frame[numeric].to_numpy(dtype=np.float64, na_value=np.nan)
+    if read:
+        others = {name: frame[name].to_numpy(np.float64, na_value=np.nan) for name in numeric if name not in read}
+        rows = _side_by_side([(read | others)[name] for name in numeric], len(frame))
+    else:
+        # At once: column by column takes ten times as long, because rows are stored one after the other.
+        rows = frame[numeric].to_numpy(dtype=np.float64, na_value=np.nan)
     not_numeric = [reason.format(f"column '{name}'") for name, reason in reasons.items() if reason is not None]
     not_finite = first_not_finite(rows, lambda index: f"column '{numeric[index]}'", first_row)
     if not_numeric or not_finite:
         refuse_columns(owner, not_numeric, not_finite, advice)
     return checked_rows(rows, owner=owner, columns=numeric)
+
+
+def _side_by_side(columns: Sequence[NDArray[np.float64]], n_rows: int) -> NDArray[np.float64]:
+    """Return columns as rows, a block at a time, so that they are read and written in the cache."""
+    rows = np.empty((n_rows, len(columns)))
+    for block in cached_blocks(n_rows, max(1, len(columns))):
+        for index, column in enumerate(columns):
+            rows[block, index] = column[block]
+    return rows
 
 
 def _why_not_numeric(values: Any, first_row: int) -> str | None:

@@ -16,6 +16,7 @@ from sklearn.isotonic import isotonic_regression
 from sklearn.preprocessing import scale
 
 from flower_fedclust.data import read_table
+from flower_fedclust.data.cells import typed
 from flower_fedclust.data.frames import as_frame, select
 from flower_fedclust.engine import PrivateStrategy
 from flower_fedclust.engine.rounds import DEVIATIONS, Round, Total
@@ -370,6 +371,7 @@ def rows_like(
         frame = frame[[name for name in frame.columns if name in schema.columns]]
         halves = {"like, even rows": frame.iloc[::2], "like, odd rows": frame.iloc[1::2]}
         return np.concatenate(prepared_rows("federated-kmeans", halves, {"n_clusters": 2}, schema=schema)[1]), []
+    frame = typed(frame)
     used = [name for name in frame.columns if frame[name].dtype.kind in "biuf"]
     rows = frame[used].to_numpy(dtype=np.float64, na_value=np.nan)
     rows = rows[np.isfinite(rows).all(axis=1)]

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import tomli_w
 
+from flower_fedclust.data.cells import typed
 from flower_fedclust.tables.schema import EPOCH, ISO, Column, MisfitError, Schema, date_formats, read_column, text_of
 
 #: A text column with more different values is not drafted as a category: it may hold names, or free text.
@@ -73,6 +74,7 @@ class _Drafted:
 
 def draft(table: Any, *, source: str) -> str:
     """Return a draft of a schema for a pandas DataFrame, as TOML that marks what was read from rows."""
+    table = typed(table)
     columns = [_drafted(str(name), table[name]).to_toml(str(name)) for name in table.columns]
     return "\n".join([HEADER.format(source=source), *columns])
 
@@ -98,7 +100,7 @@ def _drafted(name: str, series: Any) -> _Drafted:
         return _ignored("FROM YOUR ROWS: a value is infinite.")
     if (numbers % 1 == 0).all():
         if are_codes:
-            drafted = _listed([text_of(value) for value in np.unique(numbers)], has_gaps)
+            drafted = _listed([text_of(value) for value in sorted(present.unique())], has_gaps)
             drafted.instead = None if n_values == 2 else (IF_AMOUNTS, _measured("integer", has_gaps).fields)
             return drafted
         if people := _why_people(name, present):

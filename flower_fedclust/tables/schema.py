@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import math
+import re
 import tomllib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -18,6 +19,8 @@ import tomli_w
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator, with_config
 
+from flower_fedclust.data.cells import READ_AS_MISSING, are_cells, are_missing, numbers_in
+from flower_fedclust.data.identities import MOST_EXACT
 from flower_fedclust.data.identities import text_of as text_of
 from flower_fedclust.names import some
 from flower_fedclust.numerics.checks import DataError, MissingFileError
@@ -31,9 +34,6 @@ Bound: TypeAlias = float | datetime.date | datetime.datetime
 
 #: Kinds that are measured on a scale, and kinds with a list of values.
 MEASURED, LISTED = ("number", "integer", "date"), ("category", "ordinal", "binary")
-
-#: Texts that pandas reads from a file as a missing value.
-READ_AS_MISSING = frozenset(("NA", "N/A", "n/a", "NULL", "null", "NaN", "nan", "None", "<NA>", "#N/A"))
 
 #: The longest schema that another party may send, in characters: a thousand columns of a thousand each.
 LONGEST_SCHEMA = 2**20
@@ -487,12 +487,16 @@ def _numbers(series: Any, first_row: int) -> Floats:
     if kind == "c":
         raise MisfitError("it holds complex numbers; give real ones")
     if not pd.api.types.is_numeric_dtype(series.dtype):
-        there = series.notna().to_numpy()
-        numbers: Floats = pd.to_numeric(series, errors="coerce").to_numpy(np.float64, copy=True, na_value=np.nan)
-        if (marked := np.isnan(numbers) & there).any():
+        numbers: Floats
+        if are_cells(series):
+            numbers, marked = numbers_in(series)
+        else:
+            numbers = pd.to_numeric(series, errors="coerce").to_numpy(np.float64, copy=True, na_value=np.nan)
+            marked = np.isnan(numbers) & ~are_missing(series)
+        if marked.any():
             texts = series[marked].astype(str).str.strip().str.extract(f"^{_MARKED}$", expand=False)
             numbers[marked] = texts.str.replace(",", "").astype(np.float64)
-        _refuse(np.isnan(numbers), there, first_row, "is not a number; correct it")
+        _refuse(np.isnan(numbers), marked, first_row, "is not a number; correct it")
         return numbers
     found: Floats = series.to_numpy(dtype=np.float64, na_value=np.nan)
     return found
@@ -503,6 +507,11 @@ def _days(series: Any, first_row: int) -> Floats:
 
     if pd.api.types.is_numeric_dtype(series.dtype):
         raise MisfitError("it holds numbers, but the schema says dates; change the kind")
+    if series.dtype.kind != "M":
+        series, were_cells = series.where(~are_missing(series)), are_cells(series)
+        if were_cells:
+            series = series.astype("str")
+            _refuse(series.str.fullmatch(r"[\d.]+").to_numpy(bool), True, first_row, f"is a number; write it as {ISO}")
     dates = series if series.dtype.kind == "M" else pd.to_datetime(series, errors="coerce", format="ISO8601", utc=True)
     is_bad = dates.isna() & series.notna()
     if is_bad.any() and len(formats := date_formats(series.dropna())) > 1:
@@ -537,22 +546,50 @@ def _places(series: Any, categories: tuple[str, ...], first_row: int) -> Floats:
     """Return the place of each category in the list, -1 if it is not listed, and NaN for gaps."""
     import pandas as pd
 
-    try:
-        codes, found = pd.factorize(series)
+    is_mixed = series.dtype == object and pd.api.types.infer_dtype(series).startswith("mixed")
+    try:  # in a column of objects, True and 1 are one value for pandas
+        codes, found = pd.factorize(series.map(text_of, na_action="ignore") if is_mixed else series)
     except TypeError:
         raise MisfitError("it holds values that cannot be categories, such as lists; leave it out") from None
-    # 01067 is read from a file as 1067, which then means 01067 unless there is another such category.
-    read = [str(int(name)) if name.isdecimal() else name for name in categories]
-    how_many = Counter(read)
-    places = {name: float(place) for place, name in enumerate(read) if how_many[name] == 1}
-    places |= {name: float(place) for place, name in enumerate(categories)}
+    if found.dtype.kind == "f":
+        are_long = np.append(np.abs(np.asarray(found, dtype=np.float64)) >= MOST_EXACT, False)[codes]
+        _refuse(
+            are_long, True, first_row, "is a code too long for a column of floats; make the column text or integers"
+        )
+    places = _places_of_names(categories)
     texts = [text_of(value) for value in found]
-    for name in READ_AS_MISSING.intersection(categories).difference(texts):
-        why = f"is missing, because '{name}' in a file is read as missing; rename that category in both files"
-        _refuse(codes == -1, True, first_row, why)
-    place_of = np.array([*(places.get(text, -1.0) for text in texts), np.nan])
+    if not are_cells(series):  # what pandas or another program has read may have lost a category that looks missing
+        for name in READ_AS_MISSING.intersection(categories).difference(texts):
+            why = f"is missing, because '{name}' in a file is read as missing; rename that category in both files"
+            _refuse(codes == -1, True, first_row, why)
+    place_of = np.array([*(_place_of(text, places) for text in texts), np.nan])
     values: Floats = place_of[codes]  # a gap has the code -1
     return values
+
+
+@lru_cache(maxsize=256)
+def _places_of_names(categories: tuple[str, ...]) -> Mapping[str, float]:
+    """Return the place of each category by its name, and by its other spelling unless several have it."""
+    others = [_other_spelling(name) for name in categories]
+    how_many = Counter(others)
+    places = {name: float(place) for place, name in enumerate(others) if how_many[name] == 1}
+    return places | {name: float(place) for place, name in enumerate(categories)}
+
+
+def _place_of(text: str, places: Mapping[str, float]) -> float:
+    """Return the place of a value in the list of categories; NaN if it is missing, and -1 if it is not listed."""
+    if text not in places and text in READ_AS_MISSING:
+        return math.nan
+    return places.get(text, places.get(_other_spelling(text), -1.0))
+
+
+def _other_spelling(name: str) -> str:
+    """Return how a code is spelled once a program has read it as a number or a truth value: 01 as 1, 1.0 as 1."""
+    if re.fullmatch(r"[+-]?\d{1,40}(\.0*)?", name) and name.isascii():
+        return str(int(name.partition(".")[0]))
+    if re.fullmatch(r"[+-]?\d+,\d+", name):
+        return name.replace(",", ".")  # in a file with decimal commas
+    return name.lower() if name.lower() in ("true", "false") else name
 
 
 def _refuse(is_bad: NDArray[np.bool_], counts: NDArray[np.bool_] | bool, first_row: int, why: str) -> None:

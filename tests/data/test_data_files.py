@@ -290,7 +290,7 @@ def test_rows_keep_their_numbers_when_they_are_spread_and_held_out(tmp_path):
     for rows, ids in zip([*parts.clients, parts.server_rows], [*parts.row_ids, parts.server_row_ids], strict=True):
         assert rows[:, 0].tolist() == ids.tolist()
     raw = partition(hold_out_server_rows(read_table(path, client_column="site", raw=True), 2), "column")
-    assert [frame["a"].tolist() for frame in raw.clients] == [ids.tolist() for ids in parts.row_ids]
+    assert [frame["a"].astype(int).tolist() for frame in raw.clients] == [ids.tolist() for ids in parts.row_ids]
 
 
 # Databases.

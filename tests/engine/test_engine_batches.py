@@ -8,7 +8,7 @@ import pytest
 
 import flower_fedclust as fc
 from flower_fedclust.cli.files import predict_file
-from flower_fedclust.data import read_batches, read_folder
+from flower_fedclust.data import read_batches, read_folder, read_table
 from flower_fedclust.engine import ClientData, by_row
 from flower_fedclust.numerics.threads import jobs, mapped
 from flower_fedclust.tables import Schema
@@ -224,8 +224,7 @@ def test_parts_with_other_columns_and_folders_without_rows_are_refused(tmp_path)
         read_batches(tmp_path / "rows.xlsx")
 
 
-def test_types_of_a_csv_file_are_those_of_the_whole_file(tmp_path, monkeypatch):
-    monkeypatch.setattr("flower_fedclust.data.files.SCANNED_ROWS", 2)
+def test_cells_of_a_csv_file_are_what_is_written_and_the_same_numbers_as_in_memory(tmp_path):
     table = {
         "whole": ["1", "2", "3", "4", "5"],
         "gap": ["1", "2", "", "4", "5"],
@@ -235,12 +234,13 @@ def test_types_of_a_csv_file_are_those_of_the_whole_file(tmp_path, monkeypatch):
         "empty": ["", "", "", "", ""],
     }
     path = csv(pd.DataFrame(table), tmp_path)
-    expected, found = pd.read_csv(path), read_batches(path).rows
-    for name in table:
-        here = found.column(name)
-        assert [None if pd.isna(one) else str(one) for one in here] == [
-            None if pd.isna(one) else str(one) for one in expected[name]
-        ], name
+    found = read_batches(path).rows
+    for name, cells in table.items():
+        assert [None if pd.isna(one) else one for one in found.column(name)] == [one or None for one in cells], name
+    numbers = read_table(path, columns=["whole", "mixed"]).rows
+    batches = read_batches(path, columns=["whole", "mixed"]).rows.read(2)
+    np.testing.assert_array_equal(np.concatenate([batch.rows for batch in batches]), numbers)
+    np.testing.assert_array_equal(numbers, [[1, 1], [2, 0], [3, 1], [4, 0], [5, 1]])
 
 
 def test_a_row_group_larger_than_memory_allows_is_read_a_few_pages_at_a_time(tmp_path):

@@ -1,0 +1,278 @@
+"""CSV files: every cell is read as text, and stays text until the role of its column is known."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import IO, Any, TypeVar
+
+from flower_fedclust.data.batches import Part
+from flower_fedclust.data.cells import are_missing, cells_of, numbers_in
+from flower_fedclust.data.frames import check_unique
+from flower_fedclust.numerics.checks import DataError
+from flower_fedclust.outside import reading
+
+T = TypeVar("T")
+
+#: Rows of a file that are looked at together to find its decimal mark.
+SCANNED_ROWS = 2**14
+
+#: The longest first line of a file that is read in batches, in bytes.
+LONGEST_LINE = 2**24
+
+#: Bytes that PyArrow parses together: at least so many, and for batches at most so many.
+_BLOCK, _LARGEST_BLOCK = 2**20, 2**26
+
+#: A number with a decimal comma, alone between two semicolons; and one in a column that also has text.
+_DECIMAL_COMMA = re.compile(r'(?:^|;)\s*"?[+-]?\d+,\d+"?\s*(?:;|$)', re.MULTILINE)
+_WITH_COMMA = r"\s*[<>≤≥]?=?\s*[+-]?(?:\d+|\d{1,3}(?:\.\d{3})+)(?:,\d+)?(?:[eE][+-]?\d+)?\s*"
+
+#: A quoted number with a decimal comma; the comma in 1,234 may stand between thousands instead.
+_QUOTED_COMMA = re.compile(r'"\s*[+-]?(?:0,\d+|[1-9]\d*,(?:\d{1,2}|\d{4,}))\s*"')
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """How a file is written, as its first lines show."""
+
+    separator: str
+    decimal: str
+    columns: list[str]  #: Names of the columns; those without a name are called as pandas calls them.
+    has_quotes: bool  #: Whether cells may hold ends of lines.
+
+    def of_pandas(self) -> dict[str, Any]:
+        """Return how pandas reads all cells as text."""
+        # index_col=False: a line with one field too many must not turn the first column into row names.
+        as_text = {"dtype": str, "keep_default_na": False, "na_values": [""]}
+        return {"sep": self.separator, "index_col": False, "low_memory": False, **as_text}
+
+    def of_arrow(self, columns: Sequence[str] | None = None, *, block: int = _BLOCK) -> dict[str, Any]:
+        """Return how PyArrow reads all cells, or some columns, as text; empty cells are missing."""
+        import pyarrow as pa
+        from pyarrow import csv
+
+        written = [self.written(name) for name in self.columns]
+        wanted = None if columns is None else [self.written(name) for name in columns]
+        return {
+            "read_options": csv.ReadOptions(block_size=block),
+            "parse_options": csv.ParseOptions(delimiter=self.separator, newlines_in_values=self.has_quotes),
+            "convert_options": csv.ConvertOptions(
+                column_types=dict.fromkeys(written, pa.string()),
+                include_columns=wanted,
+                null_values=[""],
+                strings_can_be_null=True,
+            ),
+        }
+
+    def written(self, name: str) -> str:
+        """Return a name as it stands in the file."""
+        return "" if re.fullmatch(r"Unnamed: \d+", name) else name
+
+
+def read_csv_file(file: IO[bytes], path: Path, names: Collection[str] = (), *, thousands: bool = True) -> Any:
+    """Return the cells of a file as text, in a pandas DataFrame.
+
+    Numbers with decimal commas get points, except in the columns ``names``, which name rows, clients or classes. A
+    point in such a column is a mark between thousands only if ``thousands``: 1.234 may be either number.
+    """
+    import pandas as pd
+    import pyarrow as pa
+    from pyarrow import csv
+
+    dialect = dialect_of(file, path)
+    try:
+        table = csv.read_csv(file, **dialect.of_arrow())
+    except pa.ArrowException:  # such as lines of several lengths: pandas fills them up, or says what is wrong
+        file.seek(0)
+        table = None
+    if table is None or not _are_all_text(table):
+        file.seek(0)
+        frame = _as_cells(checked_lines(partial(pd.read_csv, file, **dialect.of_pandas()), path))
+    else:
+        frame = cells_of(table)
+    frame = frame.set_axis(dialect.columns, axis=1)
+    if dialect.decimal == ".":
+        return frame
+    with_points = {
+        name: _with_points(values)
+        for name, values in frame.items()
+        if name not in names and _has_commas(values, thousands)
+    }
+    return frame.assign(**with_points)
+
+
+def _are_all_text(table: Any) -> bool:
+    import pyarrow as pa
+
+    return all(field.type == pa.string() for field in table.schema)
+
+
+def _as_cells(frame: Any) -> Any:
+    import pandas as pd
+    import pyarrow as pa
+
+    return frame.astype(pd.ArrowDtype(pa.string()))
+
+
+def dialect_of(file: IO[bytes], path: Path) -> Dialect:
+    """Return how a file is written, after a look at its first lines; raise a DataError if columns have no names."""
+    import pandas as pd
+
+    separator, decimal = _marks_of(file.read(2**16).decode("utf-8-sig", errors="replace"))
+    file.seek(0)
+    # pandas would rename a second column with the same name.
+    try:
+        first = pd.read_csv(file, sep=separator, header=None, nrows=1, dtype=str, keep_default_na=False)
+    except pd.errors.EmptyDataError:
+        raise DataError(f"{path.name} is empty: it has no line of column names.") from None
+    names = first.iloc[0].tolist()
+    check_first_line(names, path)
+    file.seek(0)
+    has_quotes = any(b'"' in part for part in iter(partial(file.read, 2**20), b""))
+    file.seek(0)
+    return Dialect(separator, decimal, [name or f"Unnamed: {index}" for index, name in enumerate(names)], has_quotes)
+
+
+def _marks_of(beginning: str) -> tuple[str, str]:
+    """Return the separator of the fields of a .csv file, and its decimal mark.
+
+    In countries that write 1,5 for one and a half, spreadsheets separate fields by semicolons, and other programs quote
+    such numbers. In a file with such numbers 1.5 stays text, and in other files 1,5 does: text is refused, and never
+    read as another number.
+    """
+    lines = re.sub(r'"[^"]*"', "", re.sub("\r\n?", "\n", beginning)).lstrip("\n").split("\n", 2)
+    header, first = lines[0], lines[1] if len(lines) > 1 else ""
+    separator = max(";\t,", key=lambda mark: (header.count(mark), header.count(mark) == first.count(mark)))
+    if header.count(separator) == 0:
+        separator = ","
+    has_commas = (_DECIMAL_COMMA if separator == ";" else _QUOTED_COMMA).search(beginning)
+    return separator, "," if has_commas else "."
+
+
+def checked_lines(read: Callable[[], T], path: Path) -> T:
+    """Return what pandas reads; raise a DataError if a line is too long."""
+    import pandas as pd
+
+    try:
+        # pandas warns with a ParserWarning if it drops fields of lines that are too long.
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", pd.errors.ParserWarning)
+            return read()
+    except pd.errors.ParserWarning:
+        raise DataError(
+            f"{path.name} cannot be read: its lines have more fields than there are column names; quote fields that "
+            "hold a separator."
+        ) from None
+
+
+def _has_commas(cells: Any, thousands: bool) -> bool:
+    """Tell whether the numbers in a column have decimal commas: some have, and none has a decimal point."""
+    is_number = cells.str.fullmatch(_WITH_COMMA).fillna(False)
+    numbers, others = cells[is_number], cells[~is_number]
+    if not numbers.str.contains(",", regex=False).any():
+        return False
+    if not thousands and numbers.str.contains(".", regex=False).any():
+        return False
+    _, is_text = numbers_in(others)
+    return bool((is_text | are_missing(others)).all())
+
+
+def _with_points(cells: Any) -> Any:
+    """Return a column with decimal points in place of commas in its numbers."""
+    is_number = cells.str.fullmatch(_WITH_COMMA).fillna(False)
+    with_points = cells.str.replace(".", "", regex=False).str.replace(",", ".", regex=False)
+    return cells.where(~is_number, with_points)
+
+
+def check_first_line(names: Sequence[str], path: Path) -> None:
+    """Raise a DataError if two columns have one name, or if the first line of a file is a row."""
+    check_unique([name for name in names if name], path.name)
+    if _looks_like_a_row(names):
+        raise DataError(
+            f"{path.name}: the first line is all numbers; put a line with the names of the columns before it."
+        )
+
+
+def _looks_like_a_row(names: Sequence[str]) -> bool:
+    """Tell whether the names are numbers other than 0, 1, 2, ...: names leave a site, and a row must not."""
+    try:
+        numbers = [float(name) for name in names]
+    except ValueError:
+        return False
+    return numbers != list(range(len(names)))
+
+
+class CsvPart(Part):
+    """A .csv file that is read in batches."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.n_rows = 0
+        self.with_commas: set[str] = set()  # the columns whose numbers have decimal commas, in this or another part
+        self._is_even = True  # whether PyArrow reads it, as all lines have one length
+        with self._opened() as file:
+            self.dialect = dialect_of(file, path)
+            self.columns = self.dialect.columns
+        has_points = set[str]()
+        for chunk in self._scanned():
+            self.n_rows += len(chunk)
+            for name, cells in chunk.items() if self.dialect.decimal == "," else ():
+                self.with_commas |= {name} if _has_commas(cells, thousands=True) else set()
+                has_points |= {name} if _has_points(cells) else set()
+        self.with_commas -= has_points
+
+    def _opened(self) -> Any:
+        return reading(self.path, "csv", "save the table as csv again", name=self.name, most=2**63)
+
+    def _scanned(self) -> Iterator[Any]:
+        """Yield all rows once, and find out who can read the file."""
+        import pyarrow as pa
+
+        wanted = self.columns if self.dialect.decimal == "," else self.columns[:1]
+        with self._opened() as file:
+            if not file.readline(LONGEST_LINE).endswith(b"\n"):
+                raise DataError(f"{self.name}: no line ends in {LONGEST_LINE:,} bytes; write one for each row.")
+        try:
+            yield from self._chunks(wanted, SCANNED_ROWS)
+        except DataError as error:
+            if not isinstance(error.__cause__, pa.ArrowException):
+                raise
+            self.n_rows, self._is_even = 0, False
+            yield from self._chunks(wanted, SCANNED_ROWS)
+
+    def _chunks(self, columns: Sequence[str], n_rows: int) -> Iterator[Any]:
+        import pandas as pd
+        from pyarrow import csv
+
+        with self._opened() as file:
+            if self._is_even:
+                n_bytes = n_rows * (self.path.stat().st_size // max(1, self.n_rows) + 1)
+                block = min(max(n_bytes, _BLOCK), _LARGEST_BLOCK)
+                for batch in csv.open_csv(file, **self.dialect.of_arrow(columns, block=block)):
+                    yield cells_of(batch).set_axis(list(columns), axis=1)
+                return
+            chunks = pd.read_csv(file, chunksize=n_rows, **self.dialect.of_pandas())
+            while (chunk := checked_lines(lambda: next(chunks, None), self.path)) is not None:
+                yield _as_cells(chunk.set_axis(self.columns, axis=1)[list(columns)])
+
+    def read(self, columns: list[str], n_rows: int) -> Generator[Any, None, None]:
+        """Yield columns of all rows, as text."""
+        for chunk in self._chunks(columns, n_rows):
+            yield chunk.assign(**{name: _with_points(chunk[name]) for name in columns if name in self.with_commas})
+
+
+def _has_points(cells: Any) -> bool:
+    """Tell whether some numbers in a column have decimal points."""
+    floats, is_text = numbers_in(cells[~cells.str.fullmatch(_WITH_COMMA).fillna(False)])
+    return bool((~is_text & (floats == floats)).any())
+
+
+def agree_on_decimals(parts: Sequence[CsvPart]) -> None:
+    """Give each column the decimal mark that it has in all parts together."""
+    everywhere = set[str]().union(*(part.with_commas for part in parts))
+    for part in parts:
+        part.with_commas = everywhere if part.dialect.decimal == "," else set()
