@@ -124,13 +124,21 @@ def without_far_edges(blocks: csr_array, prototype: Labels, divergences: Floats)
 
 
 def without_far_links(
-    affinity: Floats, blocks: csr_array, prototype: Labels, divergences: Floats, client: Labels, n_clusters: int
+    affinity: Floats,
+    blocks: csr_array,
+    prototype: Labels,
+    divergences: Floats,
+    client: Labels,
+    n_clusters: int,
+    *,
+    sizes: Floats | None = None,
 ) -> Floats:
     """Return A with less weight on links between clients that are longer than the edges within clients.
 
     If no other client has rows of a cluster, its nearest prototype there belongs to another cluster. A_ab is multiplied
     by ``min(1, s / J_ab)^8``, where s is the median of J, by weight, over the edges that join two prototypes of one
     client. A client with few rows cannot be a cluster, so the shortest link of each of its prototypes stays.
+    ``sizes`` are those of :class:`GlobalGraph`.
     """
     edges = blocks.tocoo()
     first, second = prototype[edges.coords[0]], prototype[edges.coords[1]]
@@ -142,8 +150,8 @@ def without_far_links(
     usual = float(lengths[order][np.searchsorted(total, 0.5 * total[-1])])
     if usual == 0:  # equal rows say nothing about how long an edge may be
         return affinity
-    n_rows = np.bincount(client[prototype], minlength=client.max() + 1)
-    is_small = (n_rows < FEW_ROWS * len(prototype) / n_clusters)[client]
+    n_rows = np.bincount(client[prototype], weights=sizes, minlength=client.max() + 1)
+    is_small = (n_rows < FEW_ROWS * n_rows.sum() / n_clusters)[client]
     shortest = np.where(client[:, None] != client, divergences, np.inf).min(axis=1)
     kept = np.where(is_small, np.maximum(shortest, usual), usual)
     kept = np.maximum(kept[:, None], kept)
@@ -186,17 +194,23 @@ class GlobalGraph:
     blocks: csr_array
     prototype: Labels  #: U, of shape (n_rows,): which prototype each row belongs to.
     affinity: Floats  #: A, of shape (n_prototypes, n_prototypes): symmetric, not negative.
+    #: How many equal rows each row of this graph stands for, of shape (n_rows,); 1 by default. ``blocks`` has as many
+    #: times the weights already.
+    sizes: Floats | None = None
 
     @property
     def n_rows(self) -> int:
-        """Of all clients."""
+        """Of all clients; equal rows of a client count once."""
         return len(self.prototype)
 
     def product(self, vectors: Floats) -> Floats:
         """Return E* times vectors of shape (n_rows, n_vectors)."""
-        sums, _ = cluster_sums(vectors, self.prototype, len(self.affinity))
-        product: Floats = self.blocks @ vectors + (self.affinity @ sums)[self.prototype]
+        sums, _ = cluster_sums(self._by_size(vectors), self.prototype, len(self.affinity))
+        product: Floats = self.blocks @ vectors + self._by_size((self.affinity @ sums)[self.prototype])
         return product
+
+    def _by_size(self, vectors: Floats) -> Floats:
+        return vectors if self.sizes is None else vectors * self.sizes[:, None]
 
     @property
     def degrees(self) -> Floats:
@@ -233,12 +247,13 @@ class GlobalGraph:
             return unit_rows(top_normalized_eigenvectors(self.product, self.degrees, n_vectors, component))
         # Each component is embedded as one point.
         table = np.zeros((n_components, len(fallback)))
-        np.add.at(table, (component, self.prototype), 1.0)
+        np.add.at(table, (component, self.prototype), 1.0 if self.sizes is None else self.sizes)
         return unit_rows(_top_eigenvectors_of(table @ fallback @ table.T, n_vectors))[component]
 
     def toarray(self) -> Floats:
         """Return E* written out, of shape (n_rows, n_rows): for pictures and tests, not for many rows."""
-        dense: Floats = self.blocks.toarray() + self.affinity[np.ix_(self.prototype, self.prototype)]
+        between = self._by_size(self._by_size(self.affinity[np.ix_(self.prototype, self.prototype)]).T)
+        dense: Floats = self.blocks.toarray() + between
         return dense
 
 

@@ -73,11 +73,13 @@ def largest_products(
     return found, products
 
 
-def similarity_graph(F: Floats, n_neighbors: int, *, block_entries: int | None = None) -> csr_array:
+def similarity_graph(
+    F: Floats, n_neighbors: int, *, block_entries: int | None = None, sizes: Floats | None = None
+) -> csr_array:
     """Return the sparse graph that keeps the largest similarities of every row (FedSC, equation 25).
 
     The mean of A and A', where A has the similarities of each row to its k most similar other rows; negative ones are
-    0.
+    0. ``sizes`` says how many equal rows each row stands for: so many times its row of A.
     """
     from scipy.sparse import csr_array
 
@@ -89,6 +91,8 @@ def similarity_graph(F: Floats, n_neighbors: int, *, block_entries: int | None =
     weights = np.empty(found.shape)
     for block in blocks(n_rows, n_neighbors * F.shape[1], block_entries=block_entries):
         weights[block] = np.einsum("ij,ikj->ik", F[block], F[found[block]])
+    if sizes is not None:
+        weights *= sizes[:, None]
     return symmetric_graph(found, np.maximum(weights, 0.0))
 
 
@@ -113,15 +117,16 @@ def components_of(graph: csr_array) -> tuple[int, Integers]:
     return int(n_components), component.astype(np.intp)
 
 
-def graph_embedding(graph: csr_array, n_vectors: int, F: Floats) -> Floats:
+def graph_embedding(graph: csr_array, n_vectors: int, F: Floats, sizes: Floats | None = None) -> Floats:
     """Return the embedding of spectral clustering: rows of the top eigenvectors, scaled to norm 1 (Ng et al. 2001).
 
     The factors F are used only if the graph has more components than clusters (``n_vectors``). Then the eigenvectors
     are not unique, and each component is embedded as one point, by the similarities between its rows and all others.
+    ``sizes`` says how many equal rows each row stands for.
     """
     n_components, component = components_of(graph)
     if n_components > n_vectors:
-        sums, _ = cluster_sums(F, component, n_components)
+        sums, _ = cluster_sums(F if sizes is None else F * sizes[:, None], component, n_components)
         embedding: Floats = low_rank_embedding(sums, n_vectors)[component]
         return embedding
     return unit_rows(top_graph_eigenvectors(graph, n_vectors, component))

@@ -32,6 +32,7 @@ from flower_fedclust.engine.rounds import Array, MissedRoundError, Round
 from flower_fedclust.exact.grid import GridArray
 from flower_fedclust.exact.sums import second_moment, triangle_to_symmetric, upper_triangle
 from flower_fedclust.numerics.checks import warn_of_empty_clusters
+from flower_fedclust.numerics.copies import copies_of
 from flower_fedclust.numerics.global_graph import full_affinity
 from flower_fedclust.numerics.kmeans import centers_of
 from flower_fedclust.numerics.prototypes import FULL_COLUMNS, jeffreys, prototypes_of, shrunk
@@ -222,10 +223,12 @@ class SPPFGCPlus(ProtocolStrategy):
         E = joined(uploads, prototypes, divergences, self.n_clusters)
         embedding = E.embedding(self.n_clusters, full_affinity(divergences))
         # Line 18.
-        _, labels = cluster_embedding(embedding, self.n_clusters, self.rng)
+        _, labels = cluster_embedding(embedding, self.n_clusters, self.rng, uploads.sizes)
         table = uploads.rows_of_prototypes(labels, self.n_clusters)
         sums = table.T @ uploads.prototypes.means
-        return labels, centers_of(sums, table.sum(axis=0), np.zeros_like(sums) if former is None else former)
+        return labels[uploads.node], centers_of(
+            sums, table.sum(axis=0), np.zeros_like(sums) if former is None else former
+        )
 
     # Bounds and budget.
 
@@ -345,18 +348,21 @@ class SPPFGCPlusClient(MomentsClient, LabelsClient):
         max_l1_norm: float = math.inf,
     ) -> tuple[Array, ...]:
         Z = clip_rows(Z, max_l1_norm, norm=1)
+        copies = copies_of(self.rows)
+        Z = Z[copies.first[copies.index]]  # codes of equal rows can differ by rounding
         # Line 8.
-        E = client_graph(Z, n_clusters, n_neighbors)
+        E = client_graph(Z[copies.first], n_clusters, n_neighbors)
         if Z.shape[1] > MOST_FOR_DISTANCES:  # not in the paper
             E = E.by_shared_neighbors()
         # Line 9.
-        labels = atoms(Z, E, n_atoms_of(len(Z), n_clusters, n_prototypes), self.generator(random_state))
+        n_atoms = n_atoms_of(len(Z), n_clusters, n_prototypes)
+        labels = atoms(Z[copies.first], E, n_atoms, self.generator(random_state))[copies.index]
         P = prototypes_of(Z, labels, diagonal=Z.shape[1] > FULL_COLUMNS)
         # Line 10.
         if math.isfinite(epsilon):
             P = noisy_as_in_the_paper(P, epsilon, max_l1_norm, self.noise_source)
         # Line 11.
-        return (*sent_graph(labels, E, n_neighbors), P.means, P.covariances, P.counts)
+        return (*sent_graph(labels, copies, E, n_neighbors), P.means, P.covariances, P.counts)
 
     def _scaled(self, origin: Floats, scale: Floats) -> Floats:
         return (self.rows - origin) / float(scale)

@@ -243,6 +243,19 @@ def test_toarray_is_equation_9():
     np.testing.assert_allclose(E, E.T, rtol=1e-14)
 
 
+def test_a_node_of_several_equal_rows_has_the_weights_of_all():
+    plain, rng = random_graph(), np.random.default_rng(1)
+    sizes = rng.integers(1, 4, size=36).astype(np.float64)
+    each = np.repeat(np.eye(36), sizes.astype(int), axis=0)  # which node a row is
+    blocks = csr_array(each.T @ (each @ plain.blocks.toarray() @ each.T) @ each)
+    between = each @ (plain.toarray() - plain.blocks.toarray()) @ each.T
+    graph = GlobalGraph(blocks, plain.prototype, plain.affinity, sizes)
+    expected = blocks.toarray() + each.T @ between @ each
+    np.testing.assert_allclose(graph.toarray(), expected, atol=1e-12)
+    vectors = rng.normal(size=(36, 3))
+    np.testing.assert_allclose(graph.product(vectors), expected @ vectors, atol=1e-12)
+
+
 @pytest.mark.parametrize("density", [0.0, 0.05, 0.15, 1.0])
 @pytest.mark.parametrize("seed", range(6))
 def test_components_are_those_of_the_matrix(seed, density):

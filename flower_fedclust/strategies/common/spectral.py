@@ -19,6 +19,7 @@ from flower_fedclust.exact.rows import Frame
 from flower_fedclust.exact.spectral_sums import kernel_values
 from flower_fedclust.models import SpectralModel
 from flower_fedclust.numerics.checks import DataError, warn_of_empty_clusters
+from flower_fedclust.numerics.copies import copies_but_for_rounding, copies_of
 from flower_fedclust.numerics.dictionary import factor_map
 from flower_fedclust.numerics.initialisation import N_RESTARTS
 from flower_fedclust.numerics.kernel import gaussian_kernel, mean_distance
@@ -93,11 +94,11 @@ def leave_within_range(frame: Frame, points: Floats) -> Floats:
         return np.clip(frame.leave(points), -largest, largest)
 
 
-def kernel_graph(rows: Floats, bandwidth: float, n_neighbors: int) -> csr_array:
+def kernel_graph(rows: Floats, bandwidth: float, n_neighbors: int, sizes: Floats | None = None) -> csr_array:
     """Return the sparse graph that keeps the k largest kernel values of every row (FedSC, equation 25).
 
     The graph is the mean of A and A', where A has the kernel values of each row with its k nearest other rows. So there
-    is no array of n_rows x n_rows entries.
+    is no array of n_rows x n_rows entries. ``sizes`` says how many equal rows each row stands for.
     """
     from scipy.sparse import csr_array
     from sklearn.neighbors import NearestNeighbors
@@ -108,7 +109,10 @@ def kernel_graph(rows: Floats, bandwidth: float, n_neighbors: int) -> csr_array:
     # Far from the origin, distances from a matrix product would lose their digits.
     index = NearestNeighbors(n_neighbors=n_neighbors).fit(rows - rows.mean(axis=0))
     distances, neighbors = index.kneighbors()
-    return symmetric_graph(neighbors.astype(np.intp), np.exp(-0.5 * (distances / bandwidth) ** 2))
+    weights = np.exp(-0.5 * (distances / bandwidth) ** 2)
+    if sizes is not None:
+        weights *= sizes[:, None]
+    return symmetric_graph(neighbors.astype(np.intp), weights)
 
 
 def cluster_rows(
@@ -134,9 +138,12 @@ def cluster_rows(
     Z = rows[np.sort(rng.choice(len(rows), n_atoms, replace=False))]
     to_factors = factor_map(Z, bandwidth, REGULARIZATION)
     F = gaussian_kernel(rows, Z, bandwidth) @ to_factors
-    graph = kernel_graph(rows, bandwidth, n_neighbors_of(len(rows)) if n_neighbors is None else n_neighbors)
-    embedding = graph_embedding(graph, n_clusters, F)
-    centers, labels = cluster_embedding(embedding, n_clusters, rng)
+    copies = copies_of(rows)
+    different, sizes = rows[copies.first], copies.counts
+    graph = kernel_graph(different, bandwidth, n_neighbors or n_neighbors_of(len(different)), sizes)
+    embedding = graph_embedding(graph, n_clusters, F[copies.first], sizes)
+    centers, labels = cluster_embedding(embedding, n_clusters, rng, sizes)
+    embedding, labels = embedding[copies.index], labels[copies.index]
     return SpectralModel(Z, bandwidth, to_factors @ fitted_projection(F, embedding), centers), labels
 
 
@@ -162,34 +169,51 @@ class CodesStrategy(ProtocolStrategy):
     ) -> Generator[Round, list[Reply], tuple[SpectralModel, dict[str, Labels]]]:
         """Cluster rows by their factors F (equations 12 and 25), and send each client the labels of its rows."""
         if self.sparsify:
-            k = n_neighbors_of(len(F)) if self.n_neighbors is None else self.n_neighbors
-            graph = similarity_graph(F, k, block_entries=max(1, int(self.working_memory * 2**20 / F.itemsize)))
-            embedding = graph_embedding(graph, self.n_clusters, F)
+            copies = copies_but_for_rounding(F)  # equal rows are one node, or they would have no other neighbors
+            n_block = max(1, int(self.working_memory * 2**20 / F.itemsize))
+            embedding, centers, labels = self._by_graph(F[copies.first], copies.counts, n_block)
+            embedding, labels = embedding[copies.index], labels[copies.index]
         else:
             embedding = low_rank_embedding(F, self.n_clusters)
-        centers, labels = cluster_embedding(embedding, self.n_clusters, self.rng)
+            centers, labels = cluster_embedding(embedding, self.n_clusters, self.rng)
         projection = dictionary.factor_map(dictionary.atoms) @ fitted_projection(F, embedding)
         warn_of_empty_clusters(self.name, np.bincount(labels, minlength=self.n_clusters))
         return SpectralModel(dictionary.atoms, dictionary.bandwidth, projection, centers), (
             yield from send_labels(labels, replies)
         )
 
+    def _by_graph(self, F: Floats, sizes: Floats, block_entries: int) -> tuple[Floats, Floats, Labels]:
+        """Return embedding, centers and labels of different rows, of which each stands for some equal ones."""
+        k = n_neighbors_of(len(F)) if self.n_neighbors is None else self.n_neighbors
+        graph = similarity_graph(F, k, block_entries=block_entries, sizes=sizes)
+        embedding = graph_embedding(graph, self.n_clusters, F, sizes)
+        return embedding, *cluster_embedding(embedding, self.n_clusters, self.rng, sizes)
 
-def cluster_embedding(embedding: Floats, n_clusters: int, rng: np.random.Generator) -> tuple[Floats, Labels]:
+
+def cluster_embedding(
+    embedding: Floats, n_clusters: int, rng: np.random.Generator, sizes: Floats | None = None
+) -> tuple[Floats, Labels]:
     """Return centers and labels of embedded rows, by scikit-learn's k-means: the last step of spectral clustering.
 
-    If rows are too alike, the labels have fewer clusters than n_clusters.
+    ``sizes`` says how many equal rows each row stands for; 1 by default. If rows are too alike, the labels have fewer
+    clusters than n_clusters.
     """
     from sklearn.cluster import KMeans
 
-    if len(embedding) < n_clusters:
+    n_rows = len(embedding) if sizes is None else int(sizes.sum())
+    if n_rows < n_clusters:
         raise DataError(
-            f"the clients have {len(embedding)} rows together, but n_clusters={n_clusters}; ask for fewer clusters."
+            f"the clients have {n_rows} rows together, but n_clusters={n_clusters}; ask for fewer clusters."
         )
+    if len(embedding) < n_clusters:  # each different row is a cluster, and the other clusters are empty
+        labels = np.arange(len(embedding))
+        return embedding[np.minimum(np.arange(n_clusters), len(embedding) - 1)], labels
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # scikit-learn's own warning about too few clusters
         estimator = KMeans(n_clusters, n_init=N_RESTARTS, random_state=int(rng.integers(2**31)))
-        labels = estimator.fit_predict(embedding).astype(np.intp)
+        # Weights that are all 1 could change the last bits.
+        weights = None if sizes is None or (sizes == 1).all() else sizes
+        labels = estimator.fit_predict(embedding, sample_weight=weights).astype(np.intp)
     return np.asarray(estimator.cluster_centers_), labels
 
 

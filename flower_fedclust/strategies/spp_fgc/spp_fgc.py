@@ -34,6 +34,7 @@ from flower_fedclust.exact.sums import triangle_to_symmetric
 from flower_fedclust.exact.terms import Bound, count, products, squares, total
 from flower_fedclust.models import PrototypeModel
 from flower_fedclust.numerics.checks import DataError, check_choice, check_max_l1_norm, warn_of_empty_clusters
+from flower_fedclust.numerics.copies import Copies, copies_of
 from flower_fedclust.numerics.global_graph import (
     GlobalGraph,
     full_affinity,
@@ -133,7 +134,7 @@ class StructuralGraphStrategy(ProtocolStrategy):
         A = self._server_side(uploads, prototypes)
         warn_of_empty_clusters(self.name, np.bincount(A, minlength=self.n_clusters))
         # Line 17. The paper does not say how the assignments reach the clients.
-        by_client = yield from send_labels(A, uploads.replies)
+        by_client = yield from send_labels(A[uploads.node], uploads.replies)
         return Outcome(self._model(uploads, prototypes, A), by_client)
 
     @abstractmethod
@@ -141,7 +142,7 @@ class StructuralGraphStrategy(ProtocolStrategy):
         """Return what the clients upload: their E^p and their P_k with noise (lines 3 to 9)."""
 
     def _server_side(self, uploads: Uploads, prototypes: Prototypes) -> Labels:
-        """Return A, the cluster of every row (lines 11 to 15)."""
+        """Return A, the cluster of every node: of every row, but equal rows of a client are one (lines 11 to 15)."""
         C = self.n_clusters
         # Line 12: E^g is the same for all rows of two prototypes, and follows from the divergence of these.
         divergences = (jeffreys if self.affinity == "jeffreys" else kullback_leibler)(prototypes)
@@ -149,19 +150,19 @@ class StructuralGraphStrategy(ProtocolStrategy):
         E = joined(uploads, prototypes, divergences, C, affinity=self.affinity)
         # Lines 14 and 15 if a cluster need not be a component: the eigenvectors of E* itself.
         if self.solver == "spectral":
-            return cluster_embedding(E.embedding(C, full_affinity(divergences)), C, self.rng)[1]
+            return cluster_embedding(E.embedding(C, full_affinity(divergences)), C, self.rng, uploads.sizes)[1]
         # Line 14.
-        if uploads.n_rows > MOST_ROWS_OF_S:
+        if uploads.n_nodes > MOST_ROWS_OF_S:
             raise DataError(
-                f"the clients have {uploads.n_rows} rows together, and S would have an entry for every two of them; "
-                f"solver='clr' is for {MOST_ROWS_OF_S} rows at most. Take solver='spectral'."
+                f"the clients have {uploads.n_nodes} different rows together, and S would have an entry for every two "
+                f"of them; solver='clr' is for {MOST_ROWS_OF_S} rows at most. Take solver='spectral'."
             )
-        S, F = rank_constrained_solution(E.toarray(), C)
+        S, F = rank_constrained_solution(E.toarray() / uploads.sizes[:, None], C)
         # Line 15 as printed; or the purpose of S.
         if self.assignment == "rows-of-s":
-            return cluster_embedding(S.toarray(), C, self.rng)[1]
+            return cluster_embedding(S.toarray(), C, self.rng, uploads.sizes)[1]
         n_components, component = components_of(S)
-        return component if n_components == C else cluster_embedding(F, C, self.rng)[1]
+        return component if n_components == C else cluster_embedding(F, C, self.rng, uploads.sizes)[1]
 
     def _model(self, uploads: Uploads, prototypes: Prototypes, labels: Labels) -> PrototypeModel:
         """Return the model in which each prototype is in the cluster of the majority of its rows."""
@@ -412,11 +413,13 @@ def joined(
             part=parts_of(blocks, uploads.prototype, len(prototypes)),
             n_parts=n_clusters,
         )
-        between = without_far_links(between, uploads.diagonal, uploads.prototype, divergences, owner, n_clusters)
+        between = without_far_links(
+            between, uploads.diagonal, uploads.prototype, divergences, owner, n_clusters, sizes=uploads.sizes
+        )
     else:
         between = printed_affinity(divergences, owner)
         between = 0.5 * (between + between.T)
-    return GlobalGraph(blocks, uploads.prototype, between)
+    return GlobalGraph(blocks, uploads.prototype, between, uploads.sizes)
 
 
 def prototypes_of_cells(reply: Reply, cells: Cells, deviation: float, scale: float) -> tuple[Reply, Floats]:
@@ -456,8 +459,10 @@ class Uploads:
     """What the clients sent, one client after the other."""
 
     replies: Sequence[Reply]
-    blocks: list[csr_array]  #: The clients' graphs E^p, symmetric.
-    prototype: Labels  #: The prototype of each row, numbered over all clients, of shape (n_rows,).
+    #: The clients' graphs E^p, symmetric. Equal rows of a client are one node, with the weights of all.
+    blocks: list[csr_array]
+    prototype: Labels  #: The prototype of each node, numbered over all clients, of shape (n_nodes,).
+    node: Labels  #: The node of each row, numbered over all clients, of shape (n_rows,).
     prototypes: Prototypes  #: Of all clients.
     client: Labels  #: The client of each prototype, of shape (n_prototypes,).
     #: The standard deviation of the noise in an entry of each covariance, of shape (n_prototypes,), if it is known.
@@ -466,7 +471,17 @@ class Uploads:
     @property
     def n_rows(self) -> int:
         """The number of rows of all clients."""
+        return len(self.node)
+
+    @property
+    def n_nodes(self) -> int:
+        """The number of rows that differ from the others of their client."""
         return len(self.prototype)
+
+    @property
+    def sizes(self) -> Floats:
+        """How many rows each node stands for."""
+        return np.bincount(self.node, minlength=self.n_nodes).astype(np.float64)
 
     @property
     def diagonal(self) -> csr_array:
@@ -474,36 +489,48 @@ class Uploads:
         return csr_array(block_diag(self.blocks))
 
     def rows_of_prototypes(self, labels: Labels, n_clusters: int) -> Floats:
-        """Count the rows of each prototype in each cluster; of shape (n_prototypes, n_clusters)."""
+        """Count the rows of each prototype in each cluster, from the cluster of each node.
+
+        Of shape (n_prototypes, n_clusters).
+        """
         table = np.zeros((len(self.prototypes), n_clusters))
-        np.add.at(table, (self.prototype, labels), 1.0)
+        np.add.at(table, (self.prototype, labels), self.sizes)
         return table
 
 
 def read_uploads(replies: Sequence[Reply], n_clusters: int, noise_deviation: Floats | None = None) -> Uploads:
     """Check and return what the clients sent: the arrays of :func:`sent_graph`, then means, covariances and sizes."""
-    blocks, labels, client, n_prototypes = [], [], [], 0
+    blocks, labels, nodes, client, n_prototypes, n_nodes = [], [], [], [], 0, 0
     _, others = unlike_most({reply.client: reply.arrays[4].ndim for reply in replies})
     for index, reply in enumerate(replies):
         check_fits(reply.client, reply.client not in others and _fits_together(reply.arrays[:6]))
         own, neighbors, weights, means = reply.arrays[:4]
         shape = (len(own), -1)
-        blocks.append(
-            symmetric_graph(neighbors.reshape(shape).astype(np.intp), weights.reshape(shape).astype(np.float64))
-        )
-        labels.append(own.astype(np.intp) + n_prototypes)
+        neighbors, weights = neighbors.reshape(shape).astype(np.intp), weights.reshape(shape).astype(np.float64)
+        first = first_equal(neighbors, weights)
+        kept, own_node = np.unique(first, return_inverse=True)
+        sizes = np.bincount(own_node).astype(np.float64)
+        blocks.append(symmetric_graph(own_node[neighbors[kept]], weights[kept] * sizes[:, None]))
+        labels.append(own[kept].astype(np.intp) + n_prototypes)
+        nodes.append(own_node + n_nodes)
         client.append(np.full(len(means), index))
         n_prototypes += len(means)
+        n_nodes += len(kept)
     prototype = np.concatenate(labels)
-    if len(prototype) < n_clusters:
-        raise DataError(
-            f"the clients have {len(prototype)} rows together and n_clusters is {n_clusters}; ask for fewer."
-        )
+    node = np.concatenate(nodes)
+    if len(node) < n_clusters:
+        raise DataError(f"the clients have {len(node)} rows together and n_clusters is {n_clusters}; ask for fewer.")
     means, covariances, counts = (
         np.concatenate([reply.arrays[position] for reply in replies]).astype(np.float64) for position in (3, 4, 5)
     )
     prototypes = Prototypes(means, covariances, counts)
-    return Uploads(replies, blocks, prototype, prototypes, np.concatenate(client), noise_deviation)
+    return Uploads(replies, blocks, prototype, node, prototypes, np.concatenate(client), noise_deviation)
+
+
+def first_equal(neighbors: Labels, weights: Floats) -> Labels:
+    """Return the first of the rows that equal each row, as :func:`sent_graph` sends it; mostly the row itself."""
+    itself = np.arange(len(neighbors))
+    return np.where((weights == 0).all(axis=1), neighbors[:, 0], itself)
 
 
 def _fits_together(arrays: Sequence[Array]) -> bool:
@@ -511,10 +538,11 @@ def _fits_together(arrays: Sequence[Array]) -> bool:
     if means.ndim != 2 or not are_indices(own, len(means)):
         return False
     n_prototypes, n_columns = means.shape
+    if not (are_indices(neighbors, len(own)) and neighbors.shape == weights.shape and neighbors.size % len(own) == 0):
+        return False
+    first = first_equal(*(array.reshape((len(own), -1)) for array in (neighbors.astype(np.intp), weights)))
     return bool(
-        are_indices(neighbors, len(own))
-        and neighbors.shape == weights.shape
-        and neighbors.size % len(own) == 0
+        (first[first] == first).all()
         and (weights >= 0).all()
         and covariances.shape in ((n_prototypes, n_columns), (n_prototypes, n_columns, n_columns))
         and counts.shape == (n_prototypes,)
@@ -560,32 +588,35 @@ class SPPFGCClient(LabelsClient):
     ) -> tuple[Array, ...]:
         """Return E^p and P_k; with an epsilon, P_k with the paper's noise."""
         v, rng = clip_rows(self.rows, max_l1_norm, norm=1), self.generator(random_state)
+        copies = copies_of(v)
         # Line 5.
-        E = client_graph(v, n_clusters, n_neighbors, rank_constraint=rank_constraint)
+        E = client_graph(v[copies.first], n_clusters, n_neighbors, rank_constraint=rank_constraint)
         # Line 6.
         if mixture:
             labels = mixture_labels(v, n_clusters, rng)
         else:
-            labels = atoms(v, E, n_atoms_of(len(v), n_clusters, n_prototypes), rng)
+            n_atoms = n_atoms_of(len(v), n_clusters, n_prototypes)
+            labels = atoms(v[copies.first], E, n_atoms, rng)[copies.index]
         P = prototypes_of(v, labels, diagonal=diagonal)
         # Line 7.
         if math.isfinite(epsilon):
             P = noisy_as_in_the_paper(P, epsilon, max_l1_norm, self.noise_source)
         # Line 8.
-        return (*sent_graph(labels, E, n_neighbors), P.means, P.covariances, P.counts)
+        return (*sent_graph(labels, copies, E, n_neighbors), P.means, P.covariances, P.counts)
 
 
-def sent_graph(labels: Labels, graph: StructuralGraph, n_neighbors: int) -> tuple[Array, Array, Array]:
-    """Return the arrays in which a client sends its graph and the prototype of each row.
+def sent_graph(labels: Labels, copies: Copies, graph: StructuralGraph, n_neighbors: int) -> tuple[Array, Array, Array]:
+    """Return the arrays in which a client sends the graph of its different rows, and the prototype of each row.
 
-    All clients send at least n_neighbors for each row, with a weight of 0 for missing ones. The arrays are flat,
-    because a client under the rank constraint may need more.
+    All clients send at least n_neighbors for each row, with a weight of 0 for missing ones; of several equal rows, only
+    the first has weights, and the neighbor of the others is that row. The arrays are flat, because a client under the
+    rank constraint may need more.
     """
-    n_rows, own = graph.neighbors.shape
+    own = graph.neighbors.shape[1]
     width = max(n_neighbors, own)
-    neighbors = np.repeat(np.arange(n_rows, dtype=np.int32)[:, None], width, axis=1)
-    weights = np.zeros((n_rows, width), dtype=np.float32)
-    neighbors[:, :own], weights[:, :own] = graph.neighbors, graph.weights
+    neighbors = np.repeat(copies.first[copies.index].astype(np.int32)[:, None], width, axis=1)
+    weights = np.zeros(neighbors.shape, dtype=np.float32)
+    neighbors[copies.first, :own], weights[copies.first, :own] = copies.first[graph.neighbors], graph.weights
     return labels.astype(np.int32), neighbors.ravel(), weights.ravel()
 
 
@@ -596,12 +627,15 @@ def n_atoms_of(n_rows: int, n_clusters: int, wanted: int) -> int:
 
 
 def atoms(rows: Floats, graph: StructuralGraph, n_atoms: int, rng: np.random.Generator) -> Labels:
-    """Return small clusters of rows by normalized spectral clustering of their graph, numbered without a gap.
+    """Return small clusters of different rows by normalized spectral clustering of their graph, numbered without a gap.
 
-    If the graph has more components than there are atoms, they come from a k-means of the rows.
+    If the graph has more components than there are atoms, they come from a k-means of the rows. If there are no more
+    rows than atoms, each is one.
     """
     if n_atoms == 1:
         return np.zeros(len(rows), dtype=np.intp)
+    if n_atoms >= len(rows):
+        return np.arange(len(rows))
     n_components, component = connected_components(graph.symmetric, directed=False)
     points = rows
     if n_components <= n_atoms:
@@ -677,7 +711,8 @@ class SPPFGCPrivatePrototypesClient(CellsClient, LabelsClient):
         diagonal: bool,
     ) -> tuple[Array | GridArray, ...]:
         """Return E^p, the cell of each row, and the sums, products and counts of each cell."""
-        E = client_graph(self.rows, n_clusters, n_neighbors, rank_constraint=rank_constraint)
+        copies = copies_of(self.rows)
+        E = client_graph(self.rows[copies.first], n_clusters, n_neighbors, rank_constraint=rank_constraint)
         rows = self.enter(*frame)
         labels = rows.nearest(centers)
         sums, counts = rows.sums(labels, len(centers))
@@ -686,7 +721,7 @@ class SPPFGCPrivatePrototypesClient(CellsClient, LabelsClient):
         add = squares if diagonal else products
         own = [add(dataclasses.replace(rows, integers=by_cell[start:end])).array for start, end in pairwise([0, *ends])]
         by_cell_products = GridArray(np.array([one.integers for one in own]), own[0].exponent)
-        return (*sent_graph(labels, E, n_neighbors), sums, by_cell_products, counts)
+        return (*sent_graph(labels, copies, E, n_neighbors), sums, by_cell_products, counts)
 
 
 SPPFGC.client_type = SPPFGCClient

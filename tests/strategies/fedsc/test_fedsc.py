@@ -15,6 +15,7 @@ from flower_fedclust.numerics.spectral import similarity_graph
 from flower_fedclust.simulation import simulate
 from flower_fedclust.strategies.common import spectral
 from flower_fedclust.strategies.fedsc import FedSC
+from flower_fedclust.strategies.maps.speclust import FedSpeClust
 
 RNG = np.random.default_rng(0)
 MEANS = np.array([[0.0, 0, 0, 0], [9, 0, 0, 0], [0, 9, 0, 0]])
@@ -62,6 +63,30 @@ def figures():
         return made[name]
 
     return get
+
+
+# Equal rows
+
+
+def answers_of(seed):
+    """A questionnaire: 600 rows with four answers from 1 to 5, about a hundred of which differ."""
+    rng = np.random.default_rng(seed)
+    classes, typical = rng.integers(3, size=600), rng.integers(1, 6, size=(3, 4))
+    rows = np.clip(typical[classes] + rng.choice([-1, 0, 0, 0, 1], size=(600, 4)), 1, 5).astype(float)
+    return np.array_split(rows, 4), classes
+
+
+@pytest.mark.parametrize("strategy", [FedSC(3), FedSpeClust(3, n_rounds=10)], ids=["fedsc", "fed-speclust"])
+def test_copies_do_not_take_the_places_of_neighbors(strategy):
+    found = []
+    for seed in range(2):
+        clients, classes = answers_of(seed)
+        result = simulate(strategy, clients, seed=seed)
+        found.append(adjusted_rand_score(classes, np.concatenate(result.labels)))
+        clusters = {}
+        for row, label in zip(np.concatenate(clients).tolist(), np.concatenate(result.labels), strict=True):
+            assert clusters.setdefault(tuple(row), label) == label
+    assert min(found) > 0.5
 
 
 # Figures

@@ -7,6 +7,7 @@ import warnings
 import numpy as np
 import pytest
 from sklearn.base import clone
+from sklearn.metrics import adjusted_rand_score
 
 from flower_fedclust.data.datasets import load_dataset
 from flower_fedclust.data.partition import partition
@@ -247,6 +248,17 @@ def test_clusters_that_are_plain_are_found_in_odd_rows(name, mode):
     assert result.metrics["accuracy"] >= 0.99
 
 
+@pytest.mark.parametrize("n_points", [2, 3, 4])
+@pytest.mark.parametrize("seed", range(3))
+def test_equal_rows_are_in_one_cluster(n_points, seed):
+    points = np.random.default_rng(seed).normal(size=(n_points, 2))
+    rows, classes = np.repeat(points, 25, axis=0), np.repeat(np.arange(n_points), 25)
+    result = simulate(SPPFGC(n_points, min_clients=2), [rows, rows[::-1]], seed=seed)
+    assert adjusted_rand_score(np.concatenate([classes, classes[::-1]]), np.concatenate(result.labels)) == 1
+    assert np.array_equal(result.model.predict(rows), result.labels[0])
+    assert result.doubts == ()
+
+
 def test_covariances_are_diagonal_beyond_64_columns():
     clients, _ = ODD["100_columns"]
     assert quiet(SPPFGC(3), clients).model.covariances_.ndim == 2
@@ -256,6 +268,6 @@ def test_covariances_are_diagonal_beyond_64_columns():
 
 def test_rank_constraint_is_refused_for_more_rows_than_fit(monkeypatch):
     monkeypatch.setattr(spp_fgc, "MOST_ROWS_OF_S", 119)
-    with pytest.raises(DataError, match="120 rows"):
+    with pytest.raises(DataError, match="120 different rows"):
         simulate(SPPFGC(3, solver="clr"), CLIENTS, seed=0)
     assert_complete(simulate(SPPFGC(3), CLIENTS, seed=0), CLIENTS)

@@ -123,6 +123,32 @@ def test_mixture_is_the_same_in_any_unit_of_the_rows(scale, columns):
         assert all(len(set(CLASSES[found == cluster])) == 1 for cluster in range(3))
 
 
+# Equal rows
+
+
+def test_of_equal_rows_the_first_has_the_edges_and_the_server_joins_them_to_one_node():
+    rows = ROWS[[0, 1, 0, 2, 3, 1, 0, 4, 5, 6]]
+    found = gathered([graph_reply(ROWS[:5], n_prototypes=2), graph_reply(rows, "1", n_prototypes=2)])
+    assert found.node.tolist() == [0, 1, 2, 3, 4, 5, 6, 5, 7, 8, 6, 5, 9, 10, 11]
+    assert found.sizes.tolist() == [1] * 5 + [3, 2, 1, 1, 1, 1, 1]
+    assert (found.n_rows, found.n_nodes) == (15, 12)
+    # Each copy has the edges of its row.
+    graph = client_graph(ROWS[:7], 3, 5)
+    directed = np.zeros((7, 7))
+    np.put_along_axis(directed, graph.neighbors, graph.weights, axis=1)
+    directed *= np.array([3.0, 2, 1, 1, 1, 1, 1])[:, None]
+    np.testing.assert_allclose(found.blocks[1].toarray(), (directed + directed.T) / 2, atol=1e-6)
+    assert found.rows_of_prototypes(np.zeros(12, dtype=np.intp), 1).sum() == 15
+
+
+def test_a_copy_of_a_copy_is_refused():
+    reply = graph_reply(ROWS[[0, 0, 1, 2, 3, 4]], n_prototypes=2)
+    neighbors = reply.arrays[1].reshape(6, -1)
+    neighbors[2], reply.arrays[2].reshape(6, -1)[2] = 1, 0
+    with pytest.raises(DataError, match="do not fit together"):
+        gathered([reply])
+
+
 def test_randomness_of_a_client_is_its_own():
     one, same, other = (graph_reply(ROWS, name, n_prototypes=20).arrays[0] for name in ("0", "0", "1"))
     assert np.array_equal(one, same)
