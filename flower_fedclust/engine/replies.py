@@ -262,6 +262,9 @@ def values_of(arrays: Sequence[Sendable]) -> list[Array]:
 #: How many times the median of the other replies a reply may be: anything larger would dominate the result.
 LARGEST_RATIO = 2.0**16
 
+#: Floats that are smaller than this part of a client's others, of the same kind, are compared as zeros.
+DUST = 2.0**-40
+
 #: A client with a larger part of all rows nearly decides the result alone.
 LARGEST_PART = 0.8
 
@@ -465,7 +468,8 @@ class Inspection:
             if hidden[index]:
                 continue
             of_sums = [_magnitudes(sent, one.arrays[index], one.largest[index]) for one in sums]
-            sizes = {name: _magnitude(sent, arrays[index]) for name, arrays in replies.items() if name not in found}
+            sends = round_.answer.sends
+            sizes = {name: _noticeable(sends, arrays, index) for name, arrays in replies.items() if name not in found}
             everything = np.concatenate([list(sizes.values()), *of_sums])
             if len(everything) < 2 or (len(everything) == 2 and everything.min() == 0):
                 continue
@@ -575,6 +579,22 @@ def _magnitude(sent: Sent, array: Sendable) -> float:
     if isinstance(array, GridArray):
         return float(np.ldexp(float(array.largest), array.exponent))
     return float(np.abs(array.astype(np.float64)).max(initial=0.0))
+
+
+def _noticeable(sends: Sequence[Sent], arrays: Sequence[Sendable], index: int) -> float:
+    """Return the same for one of a client's arrays; 0 for floats that may be what rounding leaves of its others.
+
+    Copies of a row have a variance of nearly 0. Beside them, any other row's variance would be unlike most.
+    """
+    size, kind = _magnitude(sends[index], arrays[index]), sends[index].reveals
+    if isinstance(arrays[index], GridArray):
+        return size
+    alike = [
+        _magnitude(sent, array)
+        for sent, array in zip(sends, arrays, strict=True)
+        if sent.reveals == kind and not sent.counts and not isinstance(array, GridArray)
+    ]
+    return size if size > DUST * max(alike, default=0.0) else 0.0
 
 
 def _magnitudes(sent: Sent, array: GridArray, largest: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -540,7 +540,8 @@ def _fits_together(arrays: Sequence[Array]) -> bool:
     n_prototypes, n_columns = means.shape
     if not (are_indices(neighbors, len(own)) and neighbors.shape == weights.shape and neighbors.size % len(own) == 0):
         return False
-    first = first_equal(*(array.reshape((len(own), -1)) for array in (neighbors.astype(np.intp), weights)))
+    shape = (len(own), -1)
+    first = first_equal(neighbors.reshape(shape).astype(np.intp), weights.reshape(shape).astype(np.float64))
     return bool(
         (first[first] == first).all()
         and (weights >= 0).all()

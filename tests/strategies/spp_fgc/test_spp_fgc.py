@@ -14,7 +14,7 @@ from flower_fedclust.data.partition import partition
 from flower_fedclust.engine import DataError
 from flower_fedclust.models import PrototypeModel
 from flower_fedclust.numerics.global_graph import without_far_edges
-from flower_fedclust.numerics.prototypes import jeffreys, kullback_leibler, shrunk
+from flower_fedclust.numerics.prototypes import jeffreys, kullback_leibler, prototypes_of, shrunk
 from flower_fedclust.simulation import simulate
 from flower_fedclust.strategies.spp_fgc import spp_fgc
 from flower_fedclust.strategies.spp_fgc.spp_fgc import SPPFGC, SPPFGCPrivatePrototypes
@@ -257,6 +257,16 @@ def test_equal_rows_are_in_one_cluster(n_points, seed):
     assert adjusted_rand_score(np.concatenate([classes, classes[::-1]]), np.concatenate(result.labels)) == 1
     assert np.array_equal(result.model.predict(rows), result.labels[0])
     assert result.doubts == ()
+
+
+def test_a_client_with_spread_is_not_left_out_where_others_have_copies_alone():
+    # The variance of three copies of 0.1 is what rounding leaves.
+    copies = [np.repeat([[0.1, 0.7], [2.9, 0.3]], 3, axis=0) for _ in range(3)]
+    spread = np.random.default_rng(0).normal(size=(30, 2))
+    variances = [prototypes_of(rows, np.arange(6) // 3).variances.max() for rows in copies]
+    assert 0 < max(variances) < 1e-20
+    result = simulate(SPPFGC(2), [*copies, spread], seed=0)
+    assert result.failures == []
 
 
 def test_covariances_are_diagonal_beyond_64_columns():
