@@ -129,6 +129,8 @@ class Studies:
         ``asked`` is what the message says of itself, ``plan`` the plan that it announces, ``entries`` the ledger.
         """
         needs = self.settings.policy.approve is not None
+        if plan and needs:
+            self._priced(plan)  # takes up to seconds, and is cached: the others do not have to wait
         with self._changing() as studies:
             study = next((one for one in studies if one.run == asked.run), None)
             if study is None:
@@ -186,14 +188,18 @@ class Studies:
         if task != ENROL and study.state == "approved":
             study.turn("running")
 
-    def _show(self, study: Study, plan: str) -> None:
-        """Note who adds a plan's noise, and what the plan costs one row of this site."""
+    def _priced(self, plan: str) -> tuple[Plan, float]:
+        """Return a plan, and what it costs one row of this site."""
         try:
             found = Plan.from_dict(parse_json(plan, LONGEST_PLAN))
         except ValueError as error:
             raise Refused(f"{error}") from None
-        study.epsilon, study.noise = self.settings.policy.epsilon_of(found), found.noise
-        study.open = _joined(study.used, _named(self.settings.policy, found))
+        return found, self.settings.policy.epsilon_of(found)
+
+    def _show(self, study: Study, plan: str) -> None:
+        """Note who adds a plan's noise, what the plan costs one row of this site, and what may leave without it."""
+        found, study.epsilon = self._priced(plan)
+        study.noise, study.open = found.noise, _joined(study.used, _named(self.settings.policy, found))
 
     def check_open(self, run: str, wanted: Iterable[str], *, is_first: bool) -> None:
         """Raise Waiting or Refused unless the line of a run's study names what would leave without a release.

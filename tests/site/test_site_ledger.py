@@ -3,6 +3,8 @@
 import itertools
 import json
 import multiprocessing
+import os
+import signal
 import time
 
 import numpy as np
@@ -473,3 +475,46 @@ def test_an_export_has_a_line_for_every_array_and_no_formula(written):
     assert len(json.loads((written / "out.json").read_text())) == 2
     again = CliRunner().invoke(app, ["ledger", "export", str(written / "out.csv"), str(written / "site.toml")])
     assert "exists" in str(again.exception)
+
+
+@pytest.mark.parametrize("days", [-4000, -2, 2, 40, 4000])
+def test_a_clock_that_jumps_neither_draws_noise_again_nor_gives_back_what_was_spent(tmp_path, monkeypatch, days):
+    server = Server(site(tmp_path))
+    first = server.ask_sum(number=2)
+    arrays_of(server.ask_sum(number=3))
+    now = time.time
+    monkeypatch.setattr("time.time", lambda: now() + 86400 * days)
+    server.site = site(tmp_path)
+    assert Server(server.site, 9).send([], ENROL).metrics["columns"] == "3"  # forgets what is old
+    again = server.ask_sum(number=2)
+    if days < 30:
+        assert again.parameters == first.parameters
+    else:
+        assert "no longer kept" in refused(again, server.site)
+    arrays_of(server.ask_sum(number=4))
+    assert "asks for more" in refused(server.ask_sum(number=5), server.site)
+    assert "in other runs" in refused(Server(server.site, 10).ask_sum(), server.site)
+    assert spent(server.site.ledger.read(), server.site.data_set).epsilon == pytest.approx(1.0, rel=1e-3)
+
+
+def _killed(folder):
+    def end(*_, **__):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("flower_fedclust.engine.client.add_noise", end)
+        ask(site(folder))
+
+
+def test_a_process_that_is_killed_within_an_answer_leaves_no_lock_and_a_charge(tmp_path):
+    site(tmp_path)
+    process = multiprocessing.get_context("fork").Process(target=_killed, args=(tmp_path,))
+    process.start()
+    process.join(60)
+    assert process.exitcode == -signal.SIGKILL
+    (charged,) = Ledger(tmp_path / "ledger.jsonl").read()
+    assert charged["epsilon"] == pytest.approx(1.0, rel=1e-3)
+    assert "sent" not in charged
+    own = site(tmp_path)
+    arrays_of(ask(own))
+    assert "in other runs" in refused(Server(own, 2).ask_sum(), own)
