@@ -27,6 +27,7 @@ from flower_fedclust.data import (
 )
 from flower_fedclust.data.files import read_rows, rows_in_order, table_of
 from flower_fedclust.data.frames import as_frame, is_table
+from flower_fedclust.data.identities import check_spellings
 from flower_fedclust.engine import ClientData, ProtocolStrategy
 from flower_fedclust.engine.inline import run_inline
 from flower_fedclust.engine.progress import quiet
@@ -319,6 +320,7 @@ def clients_of(
     called = [str(name) for name in (range(len(parts)) if names is None else names)]
     if len(called) != len(parts) or len(set(called)) != len(called):
         raise ValueError(f"names must be {len(parts)} different names, one per client.")
+    check_spellings(called, "clients")
     for index, name in enumerate(called):
         if not is_name(name):
             raise ValueError(f"the name of client {index} must have 1 to {LONGEST_NAME} printable letters; rename it.")

@@ -165,7 +165,7 @@ def machine_memory() -> int:
 def _reason(error: Exception) -> str:
     """Return why a reader failed, without quoting the file (except names in TOML)."""
     if isinstance(error, UnicodeError):
-        return "it is not UTF-8 text"
+        return "it is not UTF-8 text (in Excel, save it as 'CSV UTF-8')"
     if isinstance(error, MemoryError):
         return "it takes more memory than there is"
     if isinstance(error, OSError) and error.strerror:

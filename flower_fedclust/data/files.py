@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import unicodedata
 import zipfile
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,7 +18,7 @@ from flower_fedclust.data.batches import ArrowPart, Batches, ParquetPart, Part
 from flower_fedclust.data.csv_files import CsvPart, agree_on_decimals, check_first_line, read_csv_file
 from flower_fedclust.data.federation import ROW, FederatedRows, Table
 from flower_fedclust.data.frames import as_frame, as_list, check_same_names, check_unique, is_unnamed, number_rows
-from flower_fedclust.data.identities import identities
+from flower_fedclust.data.identities import check_spellings, identities
 from flower_fedclust.names import look_up
 from flower_fedclust.numerics.checks import DataError, MissingFileError
 from flower_fedclust.outside import check_size, machine_memory, read_array, reading
@@ -213,18 +212,6 @@ def _imported(module: str, what: str = "a query", install: str = "'flower-fedclu
         raise ImportError(f"{what} needs {module}; pip install {install}.") from None
 
 
-def _check_spellings(owners: NDArray[Any], where: str) -> None:
-    """Raise a DataError if one client's name is spelled in two ways: a guarantee would cover only half of its rows."""
-    known: dict[str, str] = {}
-    for name in map(str, np.unique(owners)):
-        other = known.setdefault(" ".join(unicodedata.normalize("NFKC", name).split()), name)
-        if other != name:
-            raise DataError(
-                f"{where} has '{other}' and '{name}', which differ only in spaces or in how Unicode spells a letter; "
-                "spell each client in one way."
-            )
-
-
 def table_of(
     frame: Any, file: str, roles: Mapping[str, str | None], columns: Sequence[str] | None, *, raw: bool
 ) -> Table:
@@ -234,7 +221,7 @@ def table_of(
     features = _features_of(list(frame.columns), file, roles, columns)
     named = {role: None if name is None else _names_of_rows(frame, name, file, role) for role, name in roles.items()}
     if named["client"] is not None:
-        _check_spellings(named["client"], f"{file}: column '{roles['client']}'")
+        check_spellings(map(str, np.unique(named["client"])), f"{file}: column '{roles['client']}'")
     ids = named["id"]
     _check_ids(ids, file, roles["id"])
     return Table(
@@ -365,8 +352,13 @@ def _open_part(path: Path) -> Part:
 
 
 def _files_in(folder: Path) -> list[Path]:
-    """Return the files of a folder in the order of their names, without those that begin with "." or "_"."""
-    return sorted(path for path in folder.iterdir() if not path.is_dir() and path.name[0] not in "._")
+    """Return the files of a folder in the order of their names, without those that are hidden or made by programs."""
+    return sorted(path for path in folder.iterdir() if not path.is_dir() and not _is_of_a_program(path.name))
+
+
+def _is_of_a_program(name: str) -> bool:
+    """Tell whether a file holds no rows: hidden files, Excel's marks of open tables, and what Windows writes."""
+    return name[0] in "._" or name.startswith("~$") or name.lower() in ("thumbs.db", "desktop.ini")
 
 
 def read_folder(
@@ -383,7 +375,7 @@ def read_folder(
     ----------
     folder : path
         Its files are read in the order of their names; each client is named after its file. Folders inside it, and
-        files whose names begin with "." or "_", are not read.
+        files whose names begin with ".", "_" or "~$", Thumbs.db and desktop.ini, are not read.
     label_column : str, optional
         The column that holds the true classes, in every file.
     id_column : str, optional
@@ -414,6 +406,7 @@ def read_folder(
         other = files_by_client.setdefault(path.stem, path.name)
         if other != path.name:
             raise DataError(f"{other} and {path.name} would both be the client '{path.stem}'; rename one of them.")
+    check_spellings(files_by_client, f"the folder {folder}")
     roles = {"label": label_column, "client": None, "id": id_column}
     tables, empty = [], []
     for path in paths:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import unicodedata
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -56,6 +58,18 @@ def identities(values: Any, where: str) -> NDArray[Any]:
             return floats.astype(np.int64)
     texts = series.map(text_of) if series.dtype == object else series.astype(str)
     return _as_integers(texts)
+
+
+def check_spellings(names: Iterable[str], where: str) -> None:
+    """Raise a DataError if one client's name is spelled in two ways: a guarantee would cover only half of its rows."""
+    known: dict[str, str] = {}
+    for name in names:
+        other = known.setdefault(" ".join(unicodedata.normalize("NFKC", name).split()), name)
+        if other != name:
+            raise DataError(
+                f"{where} has '{other}' and '{name}', which differ only in spaces or in how Unicode spells a letter; "
+                "spell each client in one way."
+            )
 
 
 def _as_integers(texts: Any) -> NDArray[Any]:

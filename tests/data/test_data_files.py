@@ -1,4 +1,5 @@
 import sys
+import unicodedata
 
 import numpy as np
 import pandas as pd
@@ -7,6 +8,7 @@ import pytest
 import flower_fedclust as fc
 from flower_fedclust import DataError
 from flower_fedclust.data import hold_out_server_rows, partition, read_folder, read_query, read_table
+from flower_fedclust.inputs import clients_of
 
 
 @pytest.fixture
@@ -147,6 +149,32 @@ def test_a_client_whose_name_is_written_in_two_ways_is_not_taken_for_two(tmp_pat
     with pytest.raises(ValueError, match="column 'site'"):
         read_table(csv(tmp_path, f"a,site\n1,north\n2,{other}\n"), client_column="site")
     assert read_table(csv(tmp_path, "a,site\n1,north\n2,North\n"), client_column="site").owners is not None
+
+
+def test_files_that_programs_leave_in_a_folder_are_no_clients(tmp_path):
+    csv(tmp_path, "a\n1\n", name="north.csv")
+    for name in ("~$north.xlsx", "Thumbs.db", "desktop.ini", ".DS_Store"):
+        (tmp_path / name).write_bytes(b"x")
+    assert read_folder(tmp_path).names == ["north"]
+    (tmp_path / "README.txt").write_bytes(b"x")
+    with pytest.raises(DataError, match=r"README\.txt is not a file that can be read"):
+        read_folder(tmp_path)
+    (tmp_path / "README.txt").unlink()
+    for encoding in ("cp1252", "utf-16"):
+        (tmp_path / "north.csv").write_bytes("größe\n1\n".encode(encoding))
+        with pytest.raises(DataError, match="save it as 'CSV UTF-8'"):
+            read_folder(tmp_path)
+
+
+@pytest.mark.parametrize("other", ["Zu\u0308rich", "Z\u00fcrich  Nord"])
+def test_a_folder_or_a_dict_with_one_client_under_two_spellings_is_refused_too(tmp_path, other):
+    names = [unicodedata.normalize("NFC", " ".join(other.split())), other]
+    for name in names:
+        csv(tmp_path, "a\n1\n2\n3\n", name=f"{name}.csv")
+    with pytest.raises(DataError, match="spell each client in one way"):
+        read_folder(tmp_path)
+    with pytest.raises(DataError, match="spell each client in one way"):
+        clients_of({name: np.eye(3) for name in names})
 
 
 def test_row_numbers_without_a_name_are_no_feature(frame, tmp_path):
