@@ -437,6 +437,8 @@ class Outcome:
         The description of the clusters, if there is one.
     agreement : float, optional
         The adjusted Rand index expected between these clusters and another run's, if the strategy estimates it.
+    gain : DensityGain, optional
+        What a mixture gains over one Gaussian, if the run has asked.
     """
 
     model: Model
@@ -446,6 +448,21 @@ class Outcome:
     number: ClusterNumber | PeakNumber | None = None
     clusters: Clusters | None = None
     agreement: float | None = None
+    gain: DensityGain | None = None
+
+
+@dataclass(frozen=True)
+class DensityGain:
+    """How far a mixture raises the log-density of a row above one Gaussian's, as a run has released it; in nats."""
+
+    mean: float  #: Over the rows, each row's gain clipped.
+    deviation: float  #: Of the noise in the mean.
+    hidden: float  #: How much more a Gaussian of the exact covariance may gain, as noise hides it from the run.
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether the mixture is better than one Gaussian beyond what noise may hide."""
+        return self.mean - DEVIATIONS * self.deviation > self.hidden
 
 
 #: The server half of a strategy: it yields rounds, receives their results, and returns a Model or an Outcome.

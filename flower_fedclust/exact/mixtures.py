@@ -16,7 +16,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from flower_fedclust.exact.elementary import exponential
+from flower_fedclust.exact.elementary import exponential, logarithm
 from flower_fedclust.exact.grid import ENTRY_BITS, from_units, points_onto_grid
 from flower_fedclust.exact.sums import directions_onto_grid
 from flower_fedclust.exact.terms import Term, unbounded
@@ -88,6 +88,16 @@ def responsibilities(densities: Floats) -> Floats:
         total += found[:, column : column + 1]
     found /= total
     return found
+
+
+def log_density(densities: Floats) -> Floats:
+    """Return the logarithm of the sum over the components, of shape (n_rows,), the same bits on every machine."""
+    largest = densities.max(axis=1, keepdims=True)
+    parts = exponential(densities - largest)
+    total = np.zeros((len(parts), 1))
+    for column in range(parts.shape[1]):
+        total += parts[:, column : column + 1]
+    return np.asarray((logarithm(total) + largest)[:, 0])
 
 
 def second_moments(offsets: Floats, structure: Structure) -> Floats:

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from flower_fedclust.engine import ClientData, ProtocolStrategy
 from flower_fedclust.engine.replies import LARGEST_PART, of_largest
-from flower_fedclust.engine.rounds import DEVIATIONS
+from flower_fedclust.engine.rounds import DEVIATIONS, DensityGain
 from flower_fedclust.models import KMeansModel, Model, TableModel
 from flower_fedclust.numerics.kmeans import squared_distances
 from flower_fedclust.numerics.metrics import cluster_sizes
@@ -44,7 +44,7 @@ class Doubt:
         The kind of doubt: "one-cluster", "no-better-than-one", "empty", "dropped", "drowned", "noisy-center",
         "on-the-bound", "no-clear-number", "unstable", "not-described", "nothing-described", "column-left-out",
         "clipped-column", "skewed-column", "crowded-column", "predicts-otherwise", "seeds-differ", "out-of-scale",
-        "one-client" or "empty-file".
+        "one-client", "one-gaussian" or "empty-file".
     sentence : str
         The reason, and what may help.
     numbers : mapping of str to anything
@@ -104,6 +104,7 @@ def doubts_about(
             f"{agreement:.2f}): use fewer clusters, more rows or a larger epsilon."
         )
         found.append(Doubt("unstable", sentence, {"ari": agreement}))
+    found += _of_density(strategy.outcome.gain)
     found += _of_bounds(strategy, model)
     if isinstance(strategy.outcome.model, TableModel):
         found += _of_columns(strategy, strategy.outcome.model.preparation)
@@ -237,6 +238,18 @@ def _of_positions(counts: NDArray[np.float64], sum_deviation: float, drowned: se
         "other: use a larger epsilon, more rows or fewer clusters."
     )
     return [Doubt("noisy-center", sentence, {"clusters": reached, "moved": [float(moved[one]) for one in reached]})]
+
+
+def _of_density(gain: DensityGain | None) -> list[Doubt]:
+    """Return a doubt about a mixture that may be no better than one Gaussian."""
+    if gain is None or gain.is_clear:
+        return []
+    sentence = (
+        f"One Gaussian may describe the rows better than this mixture, which gains {gain.mean:.2g} ± "
+        f"{DEVIATIONS * gain.deviation:.2g} nats a row (noise), while noise may hide {gain.hidden:.2g} nats in the "
+        "covariance of all rows: do not rely on densities; use fewer clusters, more rows or a larger epsilon."
+    )
+    return [Doubt("one-gaussian", sentence, asdict(gain))]
 
 
 def _of_bounds(strategy: ProtocolStrategy, model: Model) -> list[Doubt]:

@@ -20,12 +20,13 @@ from numpy.typing import NDArray
 from flower_fedclust.engine import Entry, Protocol, Sum, parameter
 from flower_fedclust.engine.by_row import by_row
 from flower_fedclust.engine.parts import Part
-from flower_fedclust.engine.rounds import Outcome, Question, Round, Total
+from flower_fedclust.engine.rounds import DensityGain, Outcome, Question, Round, Total
 from flower_fedclust.exact.grid import unit_exponent
 from flower_fedclust.exact.mixtures import (
     Structure,
     in_two_parts,
     log_densities,
+    log_density,
     moments,
     responsibilities,
     structure_named,
@@ -35,18 +36,28 @@ from flower_fedclust.exact.rows import Frame, Rows
 from flower_fedclust.exact.sums import directions_onto_grid
 from flower_fedclust.exact.terms import Term, vectors
 from flower_fedclust.models import MixtureModel
-from flower_fedclust.numerics.kmeans import centers_of, nearest_center
+from flower_fedclust.numerics.kmeans import centers_of, nearest_center, squared_distances
 from flower_fedclust.numerics.prototypes import FULL_COLUMNS
 from flower_fedclust.numerics.spectrum import mean_if_positive
+from flower_fedclust.numerics.validity import weighted_rand_index
 from flower_fedclust.numerics.vectors import clip_rows
 from flower_fedclust.strategies.common.many_starts import StartsClient, spectrum_of
-from flower_fedclust.strategies.common.mixture_fit import Mixture, Seen, averaged, fitted, normals_for, tied_mixture
+from flower_fedclust.strategies.common.mixture_fit import (
+    Mixture,
+    Seen,
+    averaged,
+    fitted,
+    normals_for,
+    others_as_probable,
+    tied_mixture,
+)
 from flower_fedclust.strategies.private_kmeans import (
     CLIENT_MARGIN,
     DEVIATIONS,
     PrivateKMeans,
     PrivateKMeansClient,
     Space,
+    agreement_of_another_run,
     clustered,
     gaussian_part,
     weight_of,
@@ -55,8 +66,16 @@ from flower_fedclust.strategies.private_kmeans import (
 Floats = NDArray[np.float64]
 R = TypeVar("R")
 
-#: What the EM steps cost, beside the COSTS of private k-means.
-COST = 0.8
+#: What the EM steps cost, and the comparison with one Gaussian, beside the COSTS of private k-means.
+COST, COST_OF_GAIN = 0.4, 0.06
+#: A row's gain over one Gaussian is clipped to this many nats; and to a third of it if the mixture is better.
+MOST_GAIN = 4.5
+#: This part of the rows may lie where the mixture does not expect them, one deviation of all rows away.
+PART_ELSEWHERE = 0.01
+#: How many other runs are imitated.
+N_OTHER_RUNS = 10
+#: Components with less than this part of an average share vanish, unless noise is less than that.
+LEAST_SHARE = 0.1
 #: EM steps with noise.
 N_STEPS = 2
 #: The structures that covariance_type="auto" compares, and the order in which the sums for them are considered.
@@ -65,12 +84,16 @@ AUTO: tuple[Structure, ...] = ("full", "diag", "tied")
 LARGEST_NOISE = 0.5
 #: With noise, a mixture lies in so many directions at most; or in as many as there are components, if these are more.
 MOST_COLUMNS = 12
-#: A mixture has so many numbers at most: more components have fewer directions, and "auto" then has no "full".
-MOST_NUMBERS = 1200
+#: A mixture has so many numbers at most: more components have fewer directions. "auto" has no "full" beyond the second.
+MOST_NUMBERS, MOST_OF_AUTO = 1200, 600
 #: The fit uses the sums of EM and what was released before them, the last first, until these are so many numbers.
-MOST_VALUES = 600
+MOST_VALUES = 300
 #: Rows that the server draws from a mixture: where mixtures are compared, and for the last one.
-N_DRAWN_FIRST, N_DRAWN = 2_000, 6_000
+N_DRAWN_FIRST, N_DRAWN = 1_000, 2_000
+#: A fit computes the sums of so many mixtures at most: where mixtures are compared, and else.
+N_FITS, MOST_FITTED = 4, 10
+#: Starts are the same if their centers are nearer to each other than this, in deviations of the components.
+SAME_START = 0.2
 #: The part of the rows whose vectors are not clipped, if they are as the mixture says.
 NOT_CLIPPED = 0.45
 #: How much the covariances of components differ from each other, by the priors that are tried.
@@ -135,15 +158,17 @@ class PrivateMixture(PrivateKMeans):
         if self.epsilon is None:
             return (yield from self._em())
         notes: list[tuple[Round, Total]] = []
-        space, fine, number, centers, weights = yield from _noted(self._found(), notes)
+        space, fine, number, centers, _ = yield from _noted(self._found(), notes)
         search = Search(space, len(centers), self._structures, self.rng)
         for asked, received in reversed(notes):
             if sum(len(one.values) for one in search.seen) < MOST_VALUES:
                 search.note(asked, received, self._n_units(received, space.n_rows))
-        starts = [(centers, weights)]
+        # A cell that noise hides may have about as many rows as the noise.
+        counts = np.array([mean_if_positive(float(one), fine.of_counts) for one in fine.counts])
+        starts = [(centers, weight_of(fine.means, counts, centers))]
         for _ in range(N_OTHER_STARTS):
             others = clustered(fine.means, np.maximum(fine.counts, 1.0), len(centers), self.rng, n_init=1)
-            starts.append((others, weight_of(fine.means, np.maximum(fine.counts, 1.0), others)))
+            starts.append((others, weight_of(fine.means, counts, others)))
         mixture = search.begin(starts)
         deviation = 0.0
         for step in range(N_STEPS):
@@ -153,7 +178,20 @@ class PrivateMixture(PrivateKMeans):
             search.note(question, received, n_units)
             mixture = search.best(search.references[:1]) if step < N_STEPS - 1 else search.final()
             deviation = received.noise[0] / n_units / scale
-        return Outcome(search.model(mixture, mixture.weights > DEVIATIONS * deviation), number=number)
+        kept = mixture.without(mixture.weights <= min(DEVIATIONS * deviation, LEAST_SHARE / len(mixture.weights)))
+        gain = yield from self._gain(search, kept)
+        agreement = min(search.agreement, agreement_of_another_run(fine, space.spread, centers, self.rng))
+        return Outcome(search.model(kept), number=number, agreement=agreement, gain=gain)
+
+    def _gain(self, search: Search, mixture: Mixture) -> Generator[Round, Total, DensityGain]:
+        """Ask how much better than one Gaussian the mixture describes the rows."""
+        one = search.one_gaussian(mixture)
+        question = PrivateMixtureClient.gain.asked(
+            *mixture.arrays, *one.arrays, search.directions, frame=search.space.frame, bound=MOST_GAIN
+        )
+        (total,) = received = yield self.summed(question, "gain", at_most=(MOST_GAIN,))
+        n_units = self._n_units(received, search.space.n_rows)
+        return DensityGain(float(total[0]) / n_units, received.noise[0] / n_units, search.hidden(mixture, one))
 
     @property
     def _structures(self) -> tuple[Structure, ...]:
@@ -218,12 +256,16 @@ class PrivateMixture(PrivateKMeans):
 
     @property
     def n_protocol_rounds(self) -> int:
-        """The rounds of private k-means, and the EM steps."""
-        return super().n_protocol_rounds + (N_EM_ROUNDS if self.epsilon is None else N_STEPS)
+        """The rounds of private k-means, the EM steps, and with noise the comparison with one Gaussian."""
+        return super().n_protocol_rounds + (N_EM_ROUNDS if self.epsilon is None else N_STEPS + 1)
 
     def parts(self) -> Mapping[str, Part]:
-        """Return the parts of private k-means without Lloyd steps, and a part for the EM steps."""
-        return {**super().parts(), "moments": gaussian_part(PrivateMixtureClient.expectation, COST, N_STEPS)}
+        """Return the parts of private k-means without Lloyd steps, of the EM steps, and of the last comparison."""
+        return {
+            **super().parts(),
+            "moments": gaussian_part(PrivateMixtureClient.expectation, COST, N_STEPS),
+            "gain": gaussian_part(PrivateMixtureClient.gain, COST_OF_GAIN, 1),
+        }
 
 
 def _noted(rounds: Generator[Round, Total, R], notes: list[tuple[Round, Total]]) -> Generator[Round, Total, R]:
@@ -254,7 +296,7 @@ class Search:
         n_directions = (
             d if d <= MOST_COLUMNS else min(max(space.n_above, space.n_inside), max(MOST_COLUMNS, space.n_inside))
         )
-        if len(structures) > 1 and n_numbers(structures[0], n_components, n_directions) > MOST_NUMBERS:
+        if len(structures) > 1 and n_numbers(structures[0], n_components, n_directions) > MOST_OF_AUTO:
             structures = structures[1:]
         while n_directions > 1 and n_numbers(structures[0], n_components, n_directions) > MOST_NUMBERS:
             n_directions -= 1
@@ -265,7 +307,8 @@ class Search:
             self.directions = directions_onto_grid(space.directions[:, :n_directions])
         #: The smallest variance, and the variance of the rows in every other direction.
         self.least = NOISY_FLOOR * space.total / d
-        self.values = np.maximum(space.values[:n_directions], self.least)
+        likely = [mean_if_positive(float(one), space.noise) for one in space.values[:n_directions]]
+        self.values = np.maximum(likely, self.least)
         n_others = max(d - n_directions, 1)
         rest = (space.total - float(space.values[:n_directions].sum())) / n_others
         self.elsewhere = max(mean_if_positive(rest, space.noise / math.sqrt(n_others)), self.least)
@@ -274,7 +317,7 @@ class Search:
 
     def begin(self, starts: Sequence[tuple[Floats, Floats]]) -> Mixture:
         """Return the mixture from the most probable of some centers with weights; the first structure comes first."""
-        found = []
+        found: list[tuple[Mixture, float, Floats, Mixture]] = []
         for centers, weights in starts:
             moment, means = np.diag(self.values), np.zeros((len(centers), len(self.values)))
             n_known = min(self.space.n_inside, len(self.values))
@@ -283,14 +326,12 @@ class Search:
                 basis = self.space.directions
                 moment, means = basis @ moment @ basis.T, means @ basis.T
             first = tied_mixture(weights, means, moment, LEAST_OF_MEAN, self.least).as_structure(self.structures[0])
-            found.append((*self._fitted(first, first, DIFFERENCES[0], 1), first))
+            if not any(is_near(first, one[3]) for one in found):
+                found.append((*self._fitted(first, first, DIFFERENCES[0], N_FITS), first))
         self.mixture, _, _, first = max(found, key=lambda one: one[1])
+        self.starts = [(one[0], one[1]) for one in found]
         #: The means of the priors, and how much covariances differ by them.
-        self.references = [
-            (first.as_structure(structure), difference)
-            for structure in self.structures
-            for difference in (DIFFERENCES[:1] if structure == "tied" else DIFFERENCES)
-        ]
+        self.references = [(first.as_structure(structure), DIFFERENCES[0]) for structure in self.structures]
         return self.mixture
 
     def note(self, asked: Round, received: Total, n_units: float) -> None:
@@ -321,23 +362,70 @@ class Search:
 
     def best(self, references: Sequence[tuple[Mixture, float]]) -> Mixture:
         """Return the most probable mixture with the most probable of these priors."""
-        found = [self._fitted(self.mixture.as_structure(one.structure), one, other) for one, other in references]
-        self.mixture, *_ = found[best := int(np.argmax([one[1] for one in found]))]
+        starts = [self.mixture.as_structure(one.structure) for one, _ in references]
+        n_steps = MOST_FITTED if len(references) == 1 else N_FITS
+        found = [self._fitted(start, *prior, n_steps) for start, prior in zip(starts, references, strict=True)]
+        self.mixture, self.evidence, _ = found[best := int(np.argmax([one[1] for one in found]))]
         self.reference = references[best]
         return self.mixture
 
     def final(self) -> Mixture:
         """Return the most probable mixture with the most probable prior, from many rows, with its uncertainty."""
         self.best(self.references)
+        if self.reference[0].structure != "tied":
+            alike = self.reference[0], DIFFERENCES[1]
+            mixture, evidence, _ = self._fitted(self.mixture, *alike, N_FITS)
+            if evidence > self.evidence:
+                self.mixture, self.reference = mixture, alike
         self.normals = normals_for(self.n_components, len(self.values), N_DRAWN, self.rng)
-        mixture, _, curvature = self._fitted(self.mixture, *self.reference)
-        return averaged(mixture, curvature, self.rng)
+        found, _, curvature = self._fitted(self.mixture, *self.reference)
+        mixture = averaged(found, curvature, self.rng)
+        self.agreement = self._agreement(mixture, others_as_probable(found, curvature, N_OTHER_RUNS, self.rng))
+        return mixture
+
+    def _agreement(self, mixture: Mixture, others: Sequence[Mixture]) -> float:
+        """Estimate the adjusted Rand index between this run's clusters and another's.
+
+        Another run has other noise, which the posterior shows. It may also begin elsewhere: at a start that is less
+        probable by ``l`` nats with the probability that a Gaussian of mean l and variance 2 l, as the logarithm of a
+        ratio of likelihoods has, falls below 0.
+        """
+        from scipy.special import ndtr
+
+        drawn, weights = mixture.drawn(self.normals)
+        labels = mixture.labels(drawn)
+        indices = [weighted_rand_index(labels, one.labels(drawn), weights, self.n_components) for one in others]
+        best, elsewhere = max(evidence for _, evidence in self.starts), [1.0]
+        for start, evidence in self.starts:
+            index = weighted_rand_index(labels, start.labels(drawn), weights, self.n_components)
+            if evidence < best:
+                elsewhere.append(1.0 - float(ndtr(-math.sqrt((best - evidence) / 2))) * (1.0 - index))
+        return float(np.mean(indices)) * min(elsewhere)
+
+    def one_gaussian(self, mixture: Mixture) -> Mixture:
+        """Return one Gaussian for all rows, with the second moment that the run has found."""
+        moment = np.diag(self.values)
+        if not self.directions.size:
+            moment = self.space.directions @ moment @ self.space.directions.T
+        return tied_mixture(np.ones(1), mixture.weights[None] @ mixture.means, moment, 0.0, self.least)
+
+    def hidden(self, mixture: Mixture, one: Mixture) -> float:
+        """About how many nats a row noise may hide by which one Gaussian is better than the mixture.
+
+        A Gaussian of the exact second moment M gains ``tr((M^-1 E)^2) / 4`` nats over one of the noisy moment, for
+        small errors E; this is doubled, because errors are not small where noise hides M. And where the mixture is
+        narrower than one Gaussian, a few rows elsewhere lose more than the clipped gains show.
+        """
+        n_others = len(self.space.directions) - len(self.values)
+        precisions = 1.0 / np.append(self.values, np.full(n_others, self.elsewhere))
+        of_moment = self.space.noise**2 / 4 * float(precisions.sum() ** 2 + (precisions**2).sum())
+        return of_moment + PART_ELSEWHERE / 2 * mixture.narrowest(one)
 
     def _fitted(
-        self, start: Mixture, reference: Mixture, difference: float, n_passes: int = 2
+        self, start: Mixture, reference: Mixture, difference: float, n_steps: int = MOST_FITTED
     ) -> tuple[Mixture, float, Floats]:
         where = self.space.frame.radius, self.directions
-        return fitted(self.seen, start, reference, difference, self.space.n_rows, self.normals, *where, n_passes)
+        return fitted(self.seen, start, reference, difference, self.space.n_rows, self.normals, *where, n_steps)
 
     def norms(self, mixture: Mixture, scale: float, rows_per_client: int) -> tuple[float, float]:
         """Return the norm to which clients clip the vectors of rows, and the norm for the means of their vectors.
@@ -354,18 +442,24 @@ class Search:
         place = int(np.searchsorted(np.cumsum(weights[order]), NOT_CLIPPED))
         return float(norms[order[min(place, len(order) - 1)]]), 0.0
 
-    def model(self, mixture: Mixture, kept: NDArray[np.bool_]) -> MixtureModel:
-        """Return the model of the kept components, in the columns of the data."""
-        kept = kept | (mixture.weights == mixture.weights.max())
-        means, covariances = mixture.means[kept], mixture.covariances[kept]
+    def model(self, mixture: Mixture) -> MixtureModel:
+        """Return the model in the columns of the data."""
+        means, covariances = mixture.means, mixture.covariances
         if self.directions.size:
             basis = self.directions
             if covariances.ndim == 2:
                 covariances = covariances[:, :, None] * np.eye(covariances.shape[1])
             outside = self.elsewhere * (np.eye(len(basis)) - basis @ basis.T)
             means, covariances = means @ basis.T, basis @ covariances @ basis.T + outside
-        weights = mixture.weights[kept] / mixture.weights[kept].sum()
-        return MixtureModel(weights, self.space.frame.leave(means), covariances, mixture.structure)
+        return MixtureModel(mixture.weights, self.space.frame.leave(means), covariances, mixture.structure)
+
+
+def is_near(one: Mixture, other: Mixture) -> bool:
+    """Tell whether two mixtures of the same covariances have about the same means, in any order."""
+    (_, whitening, _), points = one.arrays, np.concatenate([one.means, other.means])
+    turned = points * whitening[0] if whitening.ndim == 2 else points @ whitening[0]
+    apart = squared_distances(turned[: len(one.means)], turned[len(one.means) :])
+    return bool(max(apart.min(axis=0).max(), apart.min(axis=1).max()) < SAME_START**2)
 
 
 def n_numbers(structure: Structure, k: int, d: int) -> int:
@@ -398,6 +492,15 @@ def _of_rows(question: Question) -> Callable[[Rows], Floats] | None:
 
 
 # The client half.
+
+
+def row_densities(rows: Rows, means: Floats, whitening: Floats, constants: Floats, directions: Floats) -> Floats:
+    """Return the logarithm of the density at each row, but for a constant, in public directions."""
+    integers, parts = rows.projected(directions).integers, []
+    for start in range(0, max(len(integers), 1), BLOCK_ROWS):
+        offsets = whitened(integers[start : start + BLOCK_ROWS], means, whitening, rows.exponent)
+        parts.append(log_density(log_densities(offsets, constants)))
+    return np.concatenate(parts)
 
 
 def row_moments(
@@ -436,6 +539,24 @@ class PrivateMixtureClient(PrivateKMeansClient):
         """Return what EM adds up, with a bound on each row's vector."""
         message = means, whitening, constants, directions
         return vectors(row_moments(rows, *message, structure=structure, scale=scale), bound)
+
+    @by_row(gain="logarithms of the rows' densities less those of one Gaussian, clipped")
+    def gain(
+        rows: Rows,
+        means: Floats,
+        whitening: Floats,
+        constants: Floats,
+        mean: Floats,
+        whitening_of_one: Floats,
+        constant: Floats,
+        directions: Floats,
+        *,
+        bound: float,
+    ) -> Term:
+        """Return the gain in log-density; a gain counts up to a third of the bound, a loss up to the bound."""
+        of_mixture = row_densities(rows, means, whitening, constants, directions)
+        of_one = row_densities(rows, mean, whitening_of_one, constant, directions)
+        return vectors(np.minimum(of_mixture - of_one, bound / 3)[:, None], bound)
 
     @by_row(moments="memberships and moments of the rows' whitened offsets", rest="what 40 bits of them cut off")
     def exact_expectation(

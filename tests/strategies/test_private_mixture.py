@@ -76,10 +76,62 @@ def test_at_epsilon_1_it_keeps_nearly_all_of_the_gain():
         assert (np.linalg.eigvalsh(model.covariances_) > 0).all()
 
 
-def test_components_that_vanish_in_noise_are_dropped_with_a_doubt():
+def codes(result):
+    return {doubt.code for doubt in result.doubts}
+
+
+def test_components_that_vanish_in_noise_are_dropped_with_a_doubt(monkeypatch):
+    monkeypatch.setattr(private_mixture, "LEAST_SHARE", 1.0)
     result = run(drawn(150)[0], n_clusters=8, max_norm=15.0)
     assert result.model.n_clusters < 8
     assert [doubt.numbers["sought"] for doubt in result.doubts if doubt.code == "dropped"] == [8]
+
+
+def test_the_heaviest_component_is_never_dropped():
+    mixture = Mixture("full", np.array([0.5, 0.3, 0.2]), MEANS, FACTORS)
+    found = mixture.without(np.array([True, False, True]))
+    np.testing.assert_allclose(found.weights, [0.625, 0.375])
+    np.testing.assert_array_equal(found.means, MEANS[:2])
+    assert mixture.without(np.ones(3, dtype=bool)).means.tolist() == MEANS[:1].tolist()
+
+
+@pytest.mark.parametrize("n_rows", [150, 3000])
+def test_a_mixture_that_may_be_no_better_than_one_gaussian_says_so(n_rows):
+    rows = np.random.default_rng(0).normal(size=(n_rows, 3))
+    result = run(rows, n_clusters=3, max_norm=8.0)
+    assert "one-gaussian" in codes(result)
+    assert n_rows == 150 or "unstable" in codes(result)
+    (doubt,) = (doubt for doubt in result.doubts if doubt.code == "one-gaussian")
+    assert doubt.numbers["mean"] - 2 * doubt.numbers["deviation"] <= doubt.numbers["hidden"]
+
+
+def test_a_clear_mixture_is_better_than_one_gaussian():
+    assert not codes(run(drawn(6000)[0], max_norm=15.0)) & {"one-gaussian", "unstable", "dropped"}
+
+
+def test_a_component_of_equal_values_does_not_hide_what_few_other_rows_lose():
+    """A column of two values: components become so narrow that the rows of the rarer value have no density."""
+    rng = np.random.default_rng(0)
+    rows = np.column_stack([rng.normal(size=4000), np.where(rng.random(4000) < 0.01, 3.0, 0.0)])
+    result = run(rows, n_clusters=2, max_norm=8.0)
+    one = GaussianMixture(1).fit(rows).score(rows)
+    assert result.model.score_samples(rows).mean() > one or "one-gaussian" in codes(result)
+
+
+@pytest.mark.parametrize("structure", ["full", "diag", "spherical", "tied"])
+def test_the_gain_is_the_clipped_difference_of_two_log_densities(structure):
+    rows, bound = drawn(200)[0], 1.5
+    rows[0] = 25.0  # far from all components
+    mixture = Mixture("full", np.array([0.5, 0.3, 0.2]), MEANS, FACTORS).as_structure(structure)
+    one = tied_mixture(np.ones(1), np.ones((1, D)), 20 * np.eye(D), 0.0, 1e-3)
+    told = (*mixture.arrays, *one.arrays, np.zeros((0, 0)))
+    term = PrivateMixture(K).client_type.gain.function(fc.Frame(np.zeros(D), 40.0).rows(rows), *told, bound=bound)
+    of_mixture, of_one = (MixtureModel(m.weights, m.means, m.covariances, m.structure) for m in (mixture, one))
+    gains = of_mixture.score_samples(rows) - of_one.score_samples(rows)
+    assert gains.max() > bound / 3
+    assert gains.min() < -bound
+    np.testing.assert_allclose(term.array.values, np.clip(gains, -bound, bound / 3).sum(), atol=1e-4)
+    assert term.bound.l2 == bound
 
 
 @pytest.mark.parametrize("structure", ["full", "diag", "spherical", "tied"])

@@ -26,8 +26,8 @@ Floats = NDArray[np.float64]
 OF_WEIGHTS, OF_MEANS, OF_ALL = 0.5, 0.6, 0.5
 #: No step moves a component by more than this, in its own deviations.
 LONGEST_STEP = 0.5
-#: The most steps after the covariance of the sums was computed.
-N_STEPS = 10
+#: The most mixtures of which a fit computes the sums. It ends if one is hardly more probable (in nats, doubled).
+N_STEPS, SMALL_GAIN = 10, 0.5
 #: With more damping a step changes next to nothing.
 MOST_DAMPING = 10.0
 #: Draws from the posterior that are averaged.
@@ -92,6 +92,24 @@ class Mixture:
         offsets = whitened(rows.integers, means, whitening, rows.exponent)
         weights = responsibilities(log_densities(offsets, constants))
         return moments(offsets, weights, self.structure, scale)
+
+    def labels(self, points: Floats) -> NDArray[np.intp]:
+        """Return the most probable component of each point."""
+        means, whitening, constants = self.arrays
+        offsets = points[None] - means[:, None]
+        turned = offsets * whitening[:, None] if whitening.ndim == 2 else offsets @ whitening
+        return np.asarray((constants[:, None] - 0.5 * (turned**2).sum(axis=2)).argmax(axis=0))
+
+    def narrowest(self, one: Mixture) -> float:
+        """Return the largest ratio of one Gaussian's variance to a component's, in any direction."""
+        roots = np.linalg.solve(_square(self.factors), _square(one.factors))
+        return float(np.linalg.norm(roots, 2, axis=(1, 2)).max() ** 2)
+
+    def without(self, dropped: NDArray[np.bool_]) -> Mixture:
+        """Return the mixture without some components; the heaviest stays."""
+        kept = ~dropped | (self.weights == self.weights.max())
+        weights = self.weights[kept] / self.weights[kept].sum()
+        return Mixture(self.structure, weights, self.means[kept], self.factors[kept])
 
     def drawn(self, normals: Floats) -> tuple[Floats, Floats]:
         """Return rows made of the same normal variables for each component, and their weights."""
@@ -221,15 +239,17 @@ def fitted(
     normals: Floats,
     radius: float,
     directions: Floats,
-    n_passes: int = 2,
+    n_steps: int = N_STEPS,
 ) -> tuple[Mixture, float, Floats]:
     """Return the most probable mixture, the logarithm of the evidence for its structure (Laplace), and the curvature.
 
     The reference is the mean of the prior, and covariances differ from each other by ``of_one``; the mixture lies in
     public directions, or in all columns. The steps are those of Gauss and Newton, damped as by Levenberg and Marquardt;
-    each pass computes the covariance of the sums anew. The derivative of an expectation is the covariance with the
-    score, so choices such as nearest centers have one too.
+    the covariance of the sums is that at the start. The derivative of an expectation is the covariance with the score,
+    so choices such as nearest centers have one too.
     """
+    from scipy.linalg import cho_factor, cho_solve
+
     observed = np.concatenate([one.values for one in seen])
     noise = np.concatenate([one.deviations for one in seen]) ** 2
     precision = prior_precision(reference, of_one)
@@ -244,49 +264,48 @@ def fitted(
         values *= roots
         return rows, roots, values, mean
 
-    mixture, evidence = start, -math.inf
-    for _ in range(n_passes):
-        damping = 1e-3
+    mixture, damping, best = start, 1e-3, math.inf
+    rows, roots, values, mean = expected(mixture)
+    spread = values.T @ values * (1.0 / n_rows + 1.0 / len(values))
+    spread[np.diag_indices_from(spread)] += noise
+    factor = cho_factor(spread, overwrite_a=True)
+    for left in reversed(range(n_steps)):
+        rest, away = observed - mean, mixture.since(reference)
+        loss = float(rest @ cho_solve(factor, rest) + away @ precision @ away)
+        if loss < best:
+            gain, best, kept, damping = best - loss, loss, mixture, damping / 10
+            slope = values.T @ (_score(mixture, rows.projected(directions)) * roots)
+            weighted = cho_solve(factor, slope)
+            curvature = slope.T @ weighted + precision
+            gradient = rest @ weighted - precision @ away
+        else:
+            gain, damping = math.inf, max(30 * damping, 0.03)
+        if gain < SMALL_GAIN or damping > MOST_DAMPING or not left:
+            break
+        step = np.linalg.solve(curvature + damping * np.diag(np.diag(curvature)), gradient)
+        mixture = kept.moved(np.asarray(step, dtype=np.float64))
         rows, roots, values, mean = expected(mixture)
-        spread = values.T @ values * (1.0 / n_rows + 1.0 / len(values))
-        certainty = np.linalg.inv(spread + np.diag(noise))
-        best = math.inf
-        for _ in range(N_STEPS):
-            rest, away = observed - mean, mixture.since(reference)
-            loss = float(rest @ certainty @ rest + away @ precision @ away)
-            if loss < best:
-                gain, best, kept, damping = best - loss, loss, mixture, damping / 10
-                slope = values.T @ (_score(mixture, rows.projected(directions)) * roots)
-                weighted = certainty @ slope
-                curvature = slope.T @ weighted + precision
-                gradient = rest @ weighted - precision @ away
-                if gain < 0.01:
-                    break
-            else:
-                damping = max(30 * damping, 0.03)
-                if damping > MOST_DAMPING:
-                    break
-            step = np.linalg.solve(curvature + damping * np.diag(np.diag(curvature)), gradient)
-            mixture = kept.moved(np.asarray(step, dtype=np.float64))
-            rows, roots, values, mean = expected(mixture)
-        mixture = kept
-        terms = (np.linalg.slogdet(one)[1] for one in (precision, certainty, curvature))
-        of_prior, of_noise, of_fit = terms
-        evidence = 0.5 * float(of_prior + of_noise - of_fit - best)
-    return mixture, evidence, curvature
+    of_prior, of_fit = (np.linalg.slogdet(one)[1] for one in (precision, curvature))
+    of_noise = 2.0 * float(np.log(np.diag(factor[0])).sum())
+    return kept, 0.5 * float(of_prior - of_noise - of_fit - best), curvature
 
 
 def averaged(mixture: Mixture, curvature: Floats, rng: np.random.Generator) -> Mixture:
     """Return the mixture of the mean moments over the posterior: uncertain components become wider."""
-    values, vectors = np.linalg.eigh(curvature)
-    normals = rng.standard_normal((len(curvature), N_AVERAGED // 2))
-    steps = vectors / np.sqrt(np.maximum(values, 1.0)) @ np.hstack([normals, -normals])
-    others = [mixture.moved(step) for step in steps.T]
+    others = others_as_probable(mixture, curvature, N_AVERAGED, rng)
     means = np.mean([one.means for one in others], axis=0)
     roots = [np.dstack([_square(one.factors), one.means - means]) for one in others]
     covariances = np.mean([one @ one.transpose(0, 2, 1) for one in roots], axis=0)
     weights = np.mean([one.weights for one in others], axis=0)
     return Mixture("full", weights, means, np.linalg.cholesky(covariances)).as_structure(mixture.structure)
+
+
+def others_as_probable(mixture: Mixture, curvature: Floats, n_drawn: int, rng: np.random.Generator) -> list[Mixture]:
+    """Draw mixtures from the posterior, in pairs on both sides of the most probable one."""
+    values, vectors = np.linalg.eigh(curvature)
+    normals = rng.standard_normal((len(curvature), n_drawn // 2))
+    steps = vectors / np.sqrt(np.maximum(values, 1.0)) @ np.hstack([normals, -normals])
+    return [mixture.moved(step) for step in steps.T]
 
 
 def _score(mixture: Mixture, rows: Rows) -> Floats:
