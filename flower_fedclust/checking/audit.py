@@ -22,7 +22,7 @@ from flower_fedclust.checking.books import (
     findings_of_losses,
     findings_of_wire,
 )
-from flower_fedclust.checking.by_row import findings_by_row, findings_of_sizes
+from flower_fedclust.checking.by_row import findings_by_row, findings_of_large_tables, findings_of_sizes
 from flower_fedclust.checking.neighbors import (
     Progress,
     Search,
@@ -478,6 +478,9 @@ def _beside(
     findings += [*findings_of_wire(run), *findings_of_books(run, epsilon_counted)]
     findings += findings_by_row(run, search.client)
     of_sizes, late = findings_of_sizes(run, search.client, deadline)
+    if subject.releases:
+        of_large, large_late = findings_of_large_tables(run, search.client, *subject.neighboring, deadline)
+        findings, late = [*findings, *of_large], [*late, *large_late]
     of_losses, losses_late = findings_of_losses(subject, deadline)
     return [*findings, *of_sizes, *of_losses], facts, [*late, *losses_late]
 

@@ -14,13 +14,14 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from flower_fedclust.checking.neighbors import extreme_rows, far_rows
-from flower_fedclust.checking.runs import Floats, WatchedRun, new_context, sent_or_kept
+from flower_fedclust.checking.neighbors import Neighbors, difference_between, extreme_rows, far_rows, ratio_of
+from flower_fedclust.checking.runs import Exchange, Floats, WatchedRun, new_context, sent_or_kept
 from flower_fedclust.engine import ClientData
 from flower_fedclust.engine.by_row import ByRow, Finisher
-from flower_fedclust.engine.rounds import Question
+from flower_fedclust.engine.rounds import Question, Round
 from flower_fedclust.engine.table_answers import ByTableRow
-from flower_fedclust.privacy.noise import on_grid
+from flower_fedclust.privacy.noise import Sendable, on_grid
+from flower_fedclust.privacy.releases import PrivacyUnit, Relation
 
 Integers = NDArray[np.int64]
 
@@ -31,6 +32,9 @@ N_ROWS = 24
 #: and ones of which no other is a multiple.
 N_LARGE = 4096
 CUTS = (1, 3, 10, 47, 112, 369, 1392, 3440)
+
+#: Rows of a table whose last row a neighbor lacks.
+SIZES = (37, 74, 2049, N_LARGE)
 
 #: Rows in a batch; in batches a row has another place and other neighbors.
 BATCHES = (2, 7)
@@ -122,3 +126,68 @@ def findings_of_sizes(run: WatchedRun, client: str, deadline: float = math.inf) 
                 task = exchange.task
                 found[f"the answer to '{task}' of {N_LARGE} rows is not the sum of the answers to their parts"] = None
     return list(found), list(dict.fromkeys(left))
+
+
+def findings_of_large_tables(
+    run: WatchedRun, client: str, unit: PrivacyUnit, relation: Relation, deadline: float = math.inf
+) -> tuple[list[str], list[str]]:
+    """Name the answers about a whole client that neighbors of many rows move too far; also what there was no time for.
+
+    For answers by row :func:`findings_of_sizes` says more.
+    """
+    pairs = list(_large_neighbors(run.data[client].rows, unit, relation))
+    found, left = dict[str, None](), dict[str, None]()
+    for exchange in run.to_client(client):
+        round_ = run.rounds.get(exchange.round)
+        if round_ is None or round_.task != exchange.task or round_.rows or _is_sum_over_rows(round_):
+            continue
+        noisy = run.noisy(exchange.round)
+        if not noisy or any(release.sample is not None for _, release in noisy):
+            continue  # in a sample other rows are drawn
+        for pair in pairs:
+            if time.perf_counter() > deadline:
+                left[f"the answer to '{exchange.task}' of {N_LARGE} rows"] = None
+                break
+            found |= dict.fromkeys(_moved_too_far(run, exchange, pair))
+    return list(found), list(left)
+
+
+def _moved_too_far(run: WatchedRun, exchange: Exchange, pair: Neighbors) -> Iterator[str]:
+    """Name the arrays of an answer that neighbors move by more than the sensitivity; none if the client fails."""
+
+    def answer(rows: Floats) -> list[Sendable] | None:
+        data = ClientData(rows, owner=f"client {exchange.client}")
+        return sent_or_kept(run, exchange, data, new_context(), noise_seed=0, without_noise=True)
+
+    one, other = answer(pair.rows), None if pair.others is None else answer(pair.others)
+    if one is None or (other is None and pair.others is not None):
+        return
+    for index, release in run.noisy(exchange.round):
+        difference, exponent = difference_between(one[index], None if other is None else other[index])
+        if difference is None:
+            continue
+        ratio, is_too_far = ratio_of(difference, exponent, release)
+        if is_too_far:
+            content = run.rounds[exchange.round].answer.sends[index].content
+            yield f"'{content}' moves by {ratio:.6g} times its sensitivity ({pair.what})"
+
+
+def _is_sum_over_rows(round_: Round) -> bool:
+    question = round_.question_for(None) if isinstance(round_.question, Question) else None
+    return question is not None and isinstance(question.asks, ByRow) and question.finish is None
+
+
+def _large_neighbors(rows: Floats, unit: PrivacyUnit, relation: Relation) -> Iterator[Neighbors]:
+    """Yield neighbors of which one has a far row at an odd place, or at the end, of a large table of its like."""
+    (_, far), (_, opposite), *_ = far_rows(rows)
+    full = np.tile(far, (N_LARGE, 1))
+    if unit == "client":
+        other = None if relation == "add-or-remove" else np.tile(opposite, (N_LARGE, 1))
+        yield Neighbors(f"a client of {N_LARGE} far rows", full, other)
+        return
+    for size in SIZES:
+        what = f"the last of {size} far rows"
+        if relation == "add-or-remove":
+            yield Neighbors(f"{what} removed", full[:size], full[: size - 1])
+        else:
+            yield Neighbors(f"{what} replaced", full[:size], np.vstack([full[: size - 1], opposite]))

@@ -130,17 +130,17 @@ def how_far(
             one, other = first.get(number), second.get(number)
             if not one or not other:  # it fails, or another client was asked
                 continue
-            difference, exponent = _difference(one[index], None if pair.others is None else other[index])
+            difference, exponent = difference_between(one[index], None if pair.others is None else other[index])
             round_ = run.rounds[number]
             content = round_.answer.sends[index].content
             if difference is None:
                 raise AssertionError(f"'{content}' is not of one shape and of finite numbers for {pair.what}.")
-            ratio, is_too_far = _ratio(difference, exponent, release)
+            ratio, is_too_far = ratio_of(difference, exponent, release)
             values = np.ldexp(difference.astype(np.float64), exponent)
             yield Change(number, index, round_.task, content, release, ratio, is_too_far, pair, values)
 
 
-def _difference(first: Sendable, second: Sendable | None) -> tuple[NDArray[Any] | None, int]:
+def difference_between(first: Sendable, second: Sendable | None) -> tuple[NDArray[Any] | None, int]:
     """Return the change as one axis, and the exponent of its unit; None if the arrays do not fit each other."""
     exponent = first.exponent if isinstance(first, GridArray) else 0
     if isinstance(second, GridArray) and second.exponent != exponent:
@@ -153,7 +153,7 @@ def _difference(first: Sendable, second: Sendable | None) -> tuple[NDArray[Any] 
     return np.ravel(arrays[0] if second is None else arrays[0] - arrays[1]), exponent
 
 
-def _ratio(difference: NDArray[Any], exponent: int, release: Release) -> tuple[float, bool]:
+def ratio_of(difference: NDArray[Any], exponent: int, release: Release) -> tuple[float, bool]:
     """Return the norm of the change over the sensitivity, and whether it exceeds 1."""
     norm = 1 if release.norm == "L1" else 2
     if difference.dtype != np.int64:

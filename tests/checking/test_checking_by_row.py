@@ -2,11 +2,12 @@
 
 import numpy as np
 import pytest
+from checking_toys import with_method
 
 import flower_fedclust as fc
 from flower_fedclust.checking import Subject, audit, strategy_checks
-from flower_fedclust.checking.by_row import findings_by_row, findings_of_sizes
-from flower_fedclust.engine import Sum
+from flower_fedclust.checking.by_row import findings_by_row, findings_of_large_tables, findings_of_sizes
+from flower_fedclust.engine import GridArray, Sum
 from flower_fedclust.exact import terms
 from flower_fedclust.exact.rows import Rows
 
@@ -150,3 +151,39 @@ def test_terms_that_are_no_sums_over_rows_are_found():
 
     with pytest.raises(AssertionError, match="the batches in which rows are read"):
         CHECK(Subject(strategy_of(rounded_together)))
+
+
+# Answers about a whole client, which are not taken apart: neighbors of many rows.
+
+
+def whole_client(change):
+    """Return a toy whose clients' sums are computed after this change of the clipped rows."""
+
+    def sums(self, *, max_norm):
+        rows = self._rows(max_norm)
+        changed_rows = change(rows.integers)
+        return GridArray(changed_rows.sum(axis=0), rows.exponent), np.array(len(changed_rows))
+
+    return Subject(with_method("sums", sums)(2))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda x: np.vstack([x, x[36::37]]),
+        lambda x: np.vstack([x, x[2048:]]),
+        lambda x: x * (1 + (len(x) > 4095)),
+    ],
+    ids=["every 37th row twice", "rows beyond 2,048 twice", "all of 4,096 rows twice"],
+)
+def test_neighbors_of_many_rows_are_compared_for_answers_of_a_whole_client(change):
+    subject = whole_client(change)
+    found, left = findings_of_large_tables(subject.run, subject.names[0], *subject.neighboring)
+    assert any("'sum of the rows' moves by " in one for one in found)
+    assert left == []
+    assert findings_of_large_tables(subject.run, subject.names[0], *subject.neighboring, deadline=0.0)[1]
+
+
+def test_neighbors_of_many_rows_do_not_move_what_is_sound():
+    subject = whole_client(lambda x: x)
+    assert findings_of_large_tables(subject.run, subject.names[0], *subject.neighboring) == ([], [])
