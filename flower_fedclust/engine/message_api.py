@@ -26,7 +26,7 @@ from flwr.serverapp.strategy import Result, Strategy
 from flower_fedclust.engine.replies import R
 from flower_fedclust.engine.run import Address
 from flower_fedclust.engine.strategy import ProtocolStrategy
-from flower_fedclust.engine.wire import encode, refuse_wrapper
+from flower_fedclust.engine.wire import encode
 
 log = logging.getLogger(__name__)
 
@@ -78,7 +78,6 @@ class MessageStrategy(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Send the pending round."""
-        refuse_wrapper(self)
         self._nodes.grid = grid
         if server_round == 1:
             self.strategy.initialize_parameters(self._nodes)

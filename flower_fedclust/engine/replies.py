@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from flower_fedclust.engine.client_data import ClientData
 from flower_fedclust.engine.rounds import Array, Known, ProtocolError, Question, Reply, Round, Sent, Sum
 from flower_fedclust.engine.shards import Summed
-from flower_fedclust.engine.wire import EMPTY, decode, received_arrays, size_of
+from flower_fedclust.engine.wire import EMPTY, ChangedError, decode, received_arrays, size_of
 from flower_fedclust.exact.grid import BITS, MOST_ROWS, GridArray
 from flower_fedclust.exact.terms import Bound
 from flower_fedclust.format import FormatError, check_format
@@ -75,13 +75,18 @@ def read_reply(name: str, res: R, check: Callable[[R], T]) -> T:
         raise
     except FormatError as error:
         raise ReplyError(str(error)) from None
+    except ChangedError as error:
+        raise ReplyError(f"client {name} sent {error}.") from None
     except Exception as error:
         log.info("the reply of client %s cannot be read", name, exc_info=error)
         raise ReplyError(f"client {name} sent a reply that cannot be read ({type(error).__name__}).") from None
 
 
 def bytes_of(res: FitRes | EvaluateRes | None) -> int:
-    """Return the bytes of a reply's arrays; 0 if it has none or they cannot be read."""
+    """Return the bytes of a reply's arrays; 0 if it has none or they cannot be read.
+
+    What clients send when they enrol only shows that nothing changes arrays, and is not counted.
+    """
     try:
         return 0 if not isinstance(res, FitRes) or res.metrics.get(EMPTY) else size_of(res.parameters)
     except Exception:

@@ -42,7 +42,7 @@ from flower_fedclust.engine.replies import (
 )
 from flower_fedclust.engine.rounds import Failure, Outcome, ProtocolError, Question, Reply, Round, Sum, Total, Traffic
 from flower_fedclust.engine.shards import Summed
-from flower_fedclust.engine.wire import EMPTY, TO_CLIENT, by_mod, encode, size_of
+from flower_fedclust.engine.wire import EMPTY, PROBE, TO_CLIENT, ChangedError, decode, encode, size_of
 from flower_fedclust.exact.grid import GridArray
 from flower_fedclust.format import FORMAT
 from flower_fedclust.outside import parse_json
@@ -302,6 +302,9 @@ def _checked_enrolment(node: str, res: FitRes) -> Stated:
     name = res.metrics.get("client")
     if not is_name(name):
         raise ReplyError(f"client {node} gave no name, or none of at most {LONGEST_NAME} printable letters.")
+    probe = [] if res.metrics.get(EMPTY) else decode(res.parameters)
+    if [(array.dtype, array.tolist()) for array in probe] != [(array.dtype, array.tolist()) for array in PROBE]:
+        raise ChangedError
     try:
         columns = parse_json(str(res.metrics.get("columns")), LONGEST_COLUMNS)
     except ValueError:
@@ -887,15 +890,18 @@ class Run:
         """
         answers = {proxy.cid: res for proxy, res in results}
         said = {f"{type(failure).__name__}: {failure}" for failure in failures if isinstance(failure, BaseException)}
-        reasons = sorted(one_line(by_mod(one)) for one in said)
+        reasons = sorted(one_line(one) for one in said)
         silent = f"did not answer{f' ({reasons[0]})' if reasons else ''}."
+        if reasons and all(one.task == ENROL for one in asked.values()):
+            silent += " If its ClientApp has mods that change what it sends, remove them."
         found = {}
         for node, one in sorted(asked.items(), key=lambda pair: client_order(pair[1].name)):
             if (n_bytes := summed.get(node)) is not None:
                 self.log.traffic.append(Traffic(number, one.task, one.name, one.n_bytes, n_bytes))
                 continue
             res = answers.get(node)
-            traffic = Traffic(number, one.task, one.name, one.n_bytes, bytes_of(res), ledger_of(res and res.metrics))
+            n_bytes = 0 if one.task == ENROL else bytes_of(res)
+            traffic = Traffic(number, one.task, one.name, one.n_bytes, n_bytes, ledger_of(res and res.metrics))
             self.log.traffic.append(traffic)
             if res is None:
                 self.log.note_failures(number, one.task, {one.name: f"client {one.name} {silent}"})

@@ -25,7 +25,7 @@ from flower_fedclust.engine.client import ENROL, ProtocolClient
 from flower_fedclust.engine.client_data import ClientData
 from flower_fedclust.engine.fields import SECURE
 from flower_fedclust.engine.rounds import Array, Question, Sent
-from flower_fedclust.engine.wire import EMPTY, as_numbers, decode, encode, sent_arrays, size_of
+from flower_fedclust.engine.wire import EMPTY, PROBE, as_numbers, decode, encode, sent_arrays, size_of
 from flower_fedclust.exact.grid import MOST_ROWS, GridArray
 from flower_fedclust.exact.stacks import MOST_ROWS_OF_ONE
 from flower_fedclust.format import FORMAT
@@ -216,7 +216,7 @@ class Shard:
     def _enrolled(self, ins: FitIns, members: Sequence[int]) -> Replies:
         """Return names and columns of clients whose rows are plain numbers."""
         replies, rest = list[tuple[int, Any]](), list[int]()
-        texts, nothing = dict[Any, str](), encode([])
+        texts, probe = dict[Any, str](), encode(PROBE)
         expected = ins.config.get("n_columns")
         for index in members:
             data = self._data[index]
@@ -228,8 +228,12 @@ class Shard:
             columns = data.n_columns if data.columns is None else tuple(data.columns)
             if columns not in texts:
                 texts[columns] = json.dumps(columns)
-            facts: dict[str, Any] = {"format": FORMAT, "client": self._names[index], "columns": texts[columns]}
-            replies.append((index, FitRes(OK, nothing, 1, facts)))
+            facts: dict[str, Any] = {
+                "format": FORMAT,
+                "client": self._names[index],
+                "columns": texts[columns],
+            }
+            replies.append((index, FitRes(OK, probe, 1, facts)))
         return replies, rest
 
     def _question(self, ins: FitIns) -> Question | None:

@@ -1,22 +1,18 @@
-"""Messages as bytes: arrays in NumPy's format, integers in their unit, and Flower's mods and wrappers around them."""
+"""Messages as bytes: arrays in NumPy's format, integers in their unit, and a probe of what changes them."""
 
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from io import BytesIO
-from types import FrameType
 from typing import Any
 
 import numpy as np
 from flwr.common import Parameters
-from flwr.server.strategy import Strategy
-from flwr.serverapp.strategy import Strategy as StrategyOfMessages
 from numpy.typing import NDArray
 
-from flower_fedclust.engine.rounds import Array, ProtocolError
+from flower_fedclust.engine.rounds import Array
 from flower_fedclust.exact.grid import GridArray
 from flower_fedclust.outside import parse_json
 from flower_fedclust.privacy.noise import Sendable
@@ -108,43 +104,19 @@ EMPTY = "empty"
 TO_CLIENT: list[Array] = [np.zeros(1)]
 TO_SERVER: list[Array] = [np.ones(1)]
 
-#: Modules of Flower whose mods change what a client sends.
-CHANGING = ("centraldp_mods", "localdp_mod", "secure_aggregation")
+#: What a client sends when it enrols. Whatever changes arrays on their way (a mod that clips or adds noise, a wrapper
+#: around the strategy) changes these, and is found before anything is asked that depends on rows.
+PROBE: list[Array] = [np.array([2.0**80 / 3, 2.0**53 - 1, 1.0, -1e-9 / 7])]
 
-INSTEAD = "give epsilon to the strategy instead, and noise='local' or 'clients' for noise of the clients' own."
 
+class ChangedError(ValueError):
+    """Something between a client half and the server has changed what the client sent."""
 
-def refuse_wrapper(strategy: object) -> None:
-    """Raise a ProtocolError if one of Flower's strategies wraps this one: the caller's caller.
-
-    Such a wrapper clips model updates and adds noise to them. It would change the counts and sums of a protocol.
-    """
-    wrapper = sys._getframe(2).f_locals.get("self")
-    is_strategy = isinstance(wrapper, Strategy if isinstance(strategy, Strategy) else StrategyOfMessages)
-    if is_strategy and wrapper is not strategy and getattr(wrapper, "strategy", None) is strategy:
-        raise ProtocolError(
-            f"{type(wrapper).__name__} clips updates of a model, and a clustering strategy sends none; remove it, "
-            f"and {INSTEAD}"
+    def __init__(self) -> None:
+        super().__init__(
+            "arrays that something has changed on the way to the server, as a mod of its ClientApp does that clips or "
+            "adds noise, or a wrapper around the strategy; remove it, and give epsilon to the strategy instead"
         )
-
-
-def changing_mod() -> str | None:
-    """Return the name of a Flower mod on the call stack that would change what a client sends, or None."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        module = str(frame.f_globals.get("__name__", ""))
-        if module.startswith("flwr.") and ".mod." in module and any(part in module for part in CHANGING):
-            owner = frame.f_locals.get("self")
-            return frame.f_code.co_name if owner is None else type(owner).__name__
-        frame = frame.f_back
-    return None
-
-
-def by_mod(reason: str) -> str:
-    """Explain why a client sent no reply if one of Flower's mods is the cause."""
-    if "clipping_norm" in reason or "secaggplus" in reason:
-        return f"one of Flower's mods would change what it sends; remove the mod, and {INSTEAD[:-1]}"
-    return reason
 
 
 #: The metric of a reply that holds the exponents of its arrays' units, as JSON; null for an array without a unit.
