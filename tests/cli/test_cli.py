@@ -157,7 +157,7 @@ IRIS = "--dataset iris --n-clusters 3"
         (f"run feddp-kmeans {IRIS} --epsilon 0", "epsilon"),
         (f"run feddp-kmeans {IRIS} --delta 1", "delta"),
         ("run feddp-kmeans --dataset iris --n-clusters 1", "--n-clusters"),
-        (f"run feddp-kmeans {IRIS} --set marginn=0.3", "'margin'"),
+        (f"run feddp-kmeans {IRIS} --set center_row=false", "'center_rows'"),
         ("run feddp-kmeans --dataset iris --set margin", "--set margin"),
         (f"run feddp-kmeans {IRIS} --n-clients 1", "min_clients"),
         ("run k-fed --dataset iris --engine spark", "engine"),
