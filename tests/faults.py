@@ -4,7 +4,8 @@
 ``python tests/faults.py --only ID``  some of the faults
 
 The faults are in ``faults.toml``: a file, a text that occurs in it exactly once, what replaces it, and the tests that
-must fail then. Only a copy of the tree is changed.
+must fail then. Only a copy of the tree is changed. Tests of a fault in the second distribution take its strategies, as
+``make papers`` does.
 """
 
 from __future__ import annotations
@@ -47,6 +48,11 @@ class Fault:
         if (n_found := text.count(self.old)) != 1:
             raise ValueError(f"{self.id}: the old text occurs {n_found} times in {self.file}, not once.")
         return text.replace(self.old, self.new)
+
+    @property
+    def tested(self) -> str:
+        """Whose strategies the tests take: see ``tested.py``."""
+        return "papers" if self.file.startswith("strategies/") else "core"
 
 
 def read_faults(path: Path) -> list[Fault]:
@@ -95,7 +101,13 @@ def _forget_compiled(path: Path) -> None:
 def catch(fault: Fault, copy: Path) -> tuple[bool, str]:
     """Run the tests that must catch a fault, up to the first that does; say whether one did, and a line about it."""
     start = time.perf_counter()
-    environment = {**os.environ, "PYTHONPATH": str(copy), "OMP_NUM_THREADS": "1", "FLWR_TELEMETRY_ENABLED": "0"}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(copy), str(copy / "strategies")]),
+        "FEDCLUST_TESTED": fault.tested,
+        "OMP_NUM_THREADS": "1",
+        "FLWR_TELEMETRY_ENABLED": "0",
+    }
     options = ["-x", "-q", "-p", "no:cacheprovider", "--tb=no", "-rfE", f"--timeout={TIMEOUT}"]
     command = [sys.executable, "-m", "pytest", *options, *fault.caught_by]
     with planted(fault, copy):
