@@ -157,6 +157,12 @@ class Budget:
                 f"the run's guarantee is for rows that differ by {', '.join(sorted(relations))}; relations in the "
                 f"policy lists {', '.join(self.policy.relations)}."
             )
+        if self.policy.sample is not None and plan.unit == "record" and "replace" in relations:
+            # A row that comes stands elsewhere than the row that goes, so that rows between them change places.
+            raise Refused(
+                "the run's guarantee is for a row that is replaced where it stands, and in a sample other rows change "
+                "places with it; a site with sample in its policy takes part in runs for add-or-remove only."
+            )
         if plan.noise == "server" and not self.policy.trusts_server_noise:
             raise Refused("the server says that it adds the noise; trusts_server_noise in the policy is false.")
         return plan

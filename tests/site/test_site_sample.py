@@ -5,9 +5,10 @@ from collections import Counter
 import numpy as np
 import pandas as pd
 import pytest
-from hostile import site
+from hostile import NO_LIMIT, Server, audit, gaussian, plan, site
 
 from flower_fedclust.engine import ClientData
+from flower_fedclust.privacy.accounting import Share
 from flower_fedclust.site.app import Site
 from flower_fedclust.site.sample import sampled
 
@@ -81,3 +82,14 @@ def test_a_sample_is_random_and_as_large_as_the_policy_says(tmp_path):
     assert len(ids) == MOST
     halves = np.histogram(ids, bins=4, range=(0, N_ROWS))[0]
     assert (abs(halves - MOST / 4) < 5 * np.sqrt(MOST * 3 / 16)).all()
+
+
+@pytest.mark.parametrize(("relation", "is_refused"), [("replace", True), ("add-or-remove", False)])
+def test_a_site_with_a_sample_takes_no_part_where_places_of_rows_count(tmp_path, relation, is_refused):
+    """A row more gives another row of the sample, elsewhere: answers of this relation may depend on rows' places."""
+    announced = plan({"row_sum": Share("gaussian", 1.0, 3, relation)})
+    rows = np.random.default_rng(0).normal(size=(N_ROWS, 3))
+    server = Server(site(tmp_path, rows=rows, sample=MOST, **NO_LIMIT))
+    answer = server.ask_sum(releases=[gaussian(9.0, share="row_sum", relation=relation)], plan=announced.to_json())
+    assert ("failure" in answer.metrics) == is_refused
+    assert ("a sample other rows change places" in audit(server.site)[-1].get("reason", "")) == is_refused
