@@ -111,7 +111,8 @@ def run(
     columns: Columns = None,
     schema: SchemaFile = None,
     partition: Annotated[
-        str, typer.Option(help="How rows are spread over clients: iid, dirichlet:ALPHA, classes:N, k-means.")
+        str,
+        typer.Option(help="How rows are spread: iid, dirichlet:ALPHA, classes:N, k-means, sorted:COLUMN."),
     ] = "iid",
     n_clients: NClients = 10,
     server_data: ServerData = None,
@@ -196,7 +197,7 @@ def compare(
     schema: SchemaFile = None,
     partitions: Annotated[
         str | None,
-        typer.Option(help="How rows are spread over clients: iid, dirichlet:ALPHA, classes:N, k-means; one or more."),
+        typer.Option(help="How rows are spread: iid, dirichlet:ALPHA, classes:N, k-means, sorted:COLUMN; one or more."),
     ] = None,
     n_clients: Annotated[int | None, typer.Option(help="How many clients, if no column says; or 10.")] = None,
     server_data: ServerData = None,

@@ -18,7 +18,8 @@ from flower_fedclust.names import look_up
 from flower_fedclust.numerics.checks import check_integer
 
 # The spelling of each scheme.
-_SPELLING = {one.partition(":")[0]: one for one in ("iid", "dirichlet:ALPHA", "classes:N", "k-means", "column")}
+_SCHEMES = ("iid", "dirichlet:ALPHA", "classes:N", "k-means", "sorted:COLUMN", "column")
+_SPELLING = {one.partition(":")[0]: one for one in _SCHEMES}
 _NEED_LABELS = ("dirichlet", "classes")
 
 # The number of draws after which DirichletPartitioner gives up.
@@ -36,7 +37,8 @@ def partition(table: Table, scheme: str, *, n_clients: int | None = None, random
         "iid": at random, in equal parts. "dirichlet:ALPHA": the shares of the clients in each class are drawn
         from a Dirichlet distribution; the smaller ALPHA, the more the clients differ. "classes:N": each
         client has rows of N classes only. "k-means": each client has one of as many clusters as there are
-        clients. "column": as the owners of the table say.
+        clients. "sorted:COLUMN": the rows are dealt by a column, named or numbered from 0: each client has an equal
+        part of the rows, sorted by its values. "column": as the owners of the table say.
     n_clients : int, optional
         The number of clients; must be given, except with "column".
     random_state : int, default 0
@@ -74,6 +76,8 @@ def partition(table: Table, scheme: str, *, n_clients: int | None = None, random
             if hasattr(table.rows, "iloc"):
                 raise ValueError("The partition 'k-means' is for rows that are numbers; take another for raw tables.")
             groups = _clusters(table, len(names), random_state)
+        elif kind == "sorted":
+            groups = _values_of(table, scheme.partition(":")[2])
     assert groups is not None
     parts = partition_indices(groups, scheme, n_clients, random_state)
     ids = table.row_ids_or_numbers
@@ -101,7 +105,8 @@ def partition_indices(
     Parameters
     ----------
     labels : array-like of shape (n_rows,)
-        The classes; for "column" the owners, for "k-means" the clusters; for "iid" only the length matters.
+        The classes; for "column" the owners, for "k-means" the clusters, for "sorted:COLUMN" the values of the column;
+        for "iid" only the length matters.
     scheme, n_clients, random_state
         See :func:`partition`; "column" and "k-means" do not use ``n_clients``.
     """
@@ -115,7 +120,9 @@ def partition_indices(
         parts = _load_parts("NaturalIdPartitioner", codes[order], partition_by="code")
     else:
         count = _checked_n_clients(n_clients, n_rows)
-        if kind == "iid":
+        if kind == "sorted":  # rows with equal values are dealt at random
+            parts = np.array_split(np.argsort(codes[order], kind="stable"), count)
+        elif kind == "iid":
             parts = _load_parts("IidPartitioner", codes[order], num_partitions=count)
         elif kind == "dirichlet":
             options = {"num_partitions": count, "partition_by": "code", "alpha": parameter, "min_partition_size": 1}
@@ -181,6 +188,18 @@ def hold_out_server_rows(table: Table, n_rows: int, *, random_state: int = 0) ->
     )
 
 
+def _values_of(table: Table, column: str) -> NDArray[Any]:
+    """Return the values of a column by which rows are dealt."""
+    names = list(table.rows.columns) if hasattr(table.rows, "iloc") else list(table.columns or ())
+    n_columns = table.rows.shape[1]
+    place = names.index(column) if column in names else int(column) if column.isdecimal() else n_columns
+    if place >= n_columns:
+        known = f"a number from 0 to {n_columns - 1}" + (", or one of its names" if names else "")
+        raise ValueError(f"The partition 'sorted:{column}' names no column of {table.name}; give {known}.")
+    values = table.rows.iloc[:, place] if hasattr(table.rows, "iloc") else table.rows[:, place]
+    return np.asarray(values)
+
+
 def _clusters(table: Table, n_clients: int, random_state: int) -> NDArray[np.intp]:
     """Return the cluster of each row, by scikit-learn's k-means with one start."""
     from sklearn.cluster import KMeans
@@ -206,6 +225,10 @@ def parsed_scheme(scheme: str) -> tuple[str, float]:
     if ":" not in _SPELLING[kind]:
         if colon:
             raise ValueError(f"The partition '{kind}' takes no number; write {kind}, not {scheme}.")
+        return kind, 0.0
+    if kind == "sorted":
+        if not text:
+            raise ValueError("The partition 'sorted:COLUMN' needs a column; write its name or its number, from 0.")
         return kind, 0.0
     try:
         number = float(text)

@@ -1,6 +1,7 @@
 import warnings
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from flower_fedclust.data import (
@@ -12,7 +13,7 @@ from flower_fedclust.data import (
     partition_indices,
 )
 
-SCHEMES = ["iid", "dirichlet:0.5", "classes:2", "column"]
+SCHEMES = ["iid", "dirichlet:0.5", "classes:2", "sorted:0", "column"]
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +72,24 @@ def test_k_means_gives_each_client_a_cluster_of_the_rows(table):
     alike = Table(rows=np.repeat([[0.0, 1.0], [5.0, 5.0]], 10, axis=0))
     with pytest.raises(ValueError, match="finds 2 clusters"):
         partition(alike, "k-means", n_clients=3)
+
+
+def test_rows_dealt_by_a_column_lie_in_ranges_of_it_and_equal_values_are_dealt_at_random(table):
+    rows = np.column_stack([np.repeat([0.0, 1.0, 1.0, 2.0], 25), np.random.default_rng(0).normal(size=100)])
+    own = Table(rows=rows, columns=["level", "7"])
+    first, second = (partition(own, f"sorted:{column}", n_clients=4) for column in ("level", "0"))
+    assert all(map(np.array_equal, first.clients, second.clients))
+    assert [sorted(set(each[:, 0])) for each in first.clients] == [[0.0], [1.0], [1.0], [2.0]]
+    assert set(first.row_ids[1]) & set(range(50, 75))
+    named = partition(own, "sorted:7", n_clients=3).clients
+    assert [len(each) for each in named] == [34, 33, 33]
+    assert named[0][:, 1].max() < named[1][:, 1].min()
+    frame = pd.DataFrame(rows, columns=["level", "7"])
+    assert partition(Table(frame), "sorted:7", n_clients=3).clients[0].equals(frame.iloc[first_rows(named[0], rows)])
+
+
+def first_rows(part, rows):
+    return np.flatnonzero(np.isin(rows[:, 1], part[:, 1]))
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -143,8 +162,10 @@ def test_partition_prints_and_warns_nothing(table, scheme, capfd):
     [
         ("idd", 3, "'idd': did you mean 'iid'"),
         ("dirichelt:0.5", 3, "did you mean 'dirichlet:ALPHA'"),
-        ("xyz", 3, "there are: classes:N, column, dirichlet:ALPHA, iid, k-means"),
+        ("xyz", 3, "there are: classes:N, column, dirichlet:ALPHA, iid, k-means, sorted:COLUMN"),
         ("iid:3", 3, "takes no number"),
+        ("sorted", 3, "needs a column"),
+        *((f"sorted:{column}", 3, "names no column of digits") for column in ("64", "-1", "age")),
         *((f"dirichlet{alpha}", 3, "ALPHA") for alpha in ("", ":0", ":-1", ":much", ":nan", ":inf")),
         *((f"classes:{n}", 3, "classes:N") for n in (0, 1.5)),
         ("classes:11", 3, "of 11 classes"),
@@ -161,7 +182,7 @@ def test_bad_scheme_says_what_is_wrong(table, scheme, n_clients, named):
         partition(table, scheme, n_clients=n_clients)
 
 
-@pytest.mark.parametrize("scheme", SCHEMES[1:])
+@pytest.mark.parametrize("scheme", ["dirichlet:0.5", "classes:2", "column"])
 def test_a_scheme_names_the_labels_or_owners_that_it_lacks(table, scheme):
     with pytest.raises(ValueError, match=rf"'{scheme}' needs .* rows\.csv has none"):
         partition(Table(rows=table.rows, name="rows.csv"), scheme, n_clients=3)

@@ -7,10 +7,11 @@ import pytest
 from unequal import unequal_classes
 
 import flower_fedclust as fc
+from flower_fedclust.data import Table, partition
 from flower_fedclust.engine import ClientData
 from flower_fedclust.engine.inline import run_inline
 from flower_fedclust.harness.run import doubt_lines
-from flower_fedclust.results.doubts import collapse_of, doubts_about_labels, doubts_over_runs
+from flower_fedclust.results.doubts import collapse_of, doubts_about_labels, doubts_over_runs, told_by_sites
 from flower_fedclust.results.result import result_of
 
 TABLE = [part for _, part in unequal_classes().groupby("site")]
@@ -106,3 +107,39 @@ def test_a_model_that_puts_the_rows_of_its_run_elsewhere_is_a_doubt():
     noise = fc.FedSC(3, perturb="data", epsilon=1.0, max_norm=9.0, n_rounds=2)
     rows = [np.random.default_rng(seed).normal(size=(40, 3)) for seed in range(2)]
     assert codes(fc.simulate(noise, rows, seed=0)) == ["predicts-otherwise"]
+
+
+# Clusters and sites
+
+
+def dealt(n_clients):
+    """Two wide clusters in 20 columns, dealt by a column that says little of them; and the same rows at random."""
+    rng = np.random.default_rng(0)
+    classes = rng.integers(2, size=1200)
+    rows = rng.normal(size=(1200, 20)) + np.where(classes, 0.5, -0.5)[:, None]
+    by_column = partition(Table(rows, classes), "sorted:0", n_clients=n_clients)
+    return by_column, partition(Table(rows, classes), "iid", n_clients=n_clients)
+
+
+def test_clusters_that_follow_the_sites_are_a_doubt_where_each_site_clusters_its_own_rows():
+    by_column, at_random = dealt(8)
+    found = fc.simulate("spp-fgc", by_column, n_clusters=2, seed=0)
+    (doubt,) = [one for one in found.doubts if one.code == "clusters-are-sites"]
+    assert doubt.basis == "rows"
+    assert 0.1 < doubt.numbers["part"] <= 1.0
+    assert f"says {100 * doubt.numbers['part']:.0f}% of what there is to know" in doubt.sentence
+    assert "clusters-are-sites" not in codes(fc.simulate("spp-fgc", at_random, n_clusters=2, seed=0))
+    # Sums cannot follow the sites.
+    assert "clusters-are-sites" not in codes(fc.simulate("federated-kmeans", by_column, n_clusters=2, seed=0))
+
+
+def test_what_sites_tell_of_clusters_is_a_part_of_the_entropy_beyond_chance():
+    rng = np.random.default_rng(0)
+    assert told_by_sites([np.zeros(50, dtype=int), np.ones(50, dtype=int)]) == pytest.approx(1.0, abs=0.02)
+    # Half of the rows at sites of their own cluster, the others at random: entropy 1 bit, of which 1 - h(1/4) is told.
+    mixed = [np.repeat([0, 1], [7500, 2500]), np.repeat([0, 1], [2500, 7500])]
+    assert told_by_sites(mixed) == pytest.approx(1 + 0.25 * np.log2(0.25) + 0.75 * np.log2(0.75), abs=1e-3)
+    for n_sites, n_rows in [(2, 20), (10, 100), (100, 100), (50, 5000)]:
+        assert told_by_sites(np.array_split(rng.integers(4, size=n_rows), n_sites)) == 0
+    assert told_by_sites([np.zeros(30, dtype=int), np.zeros(20, dtype=int)]) == 0
+    assert told_by_sites([np.array([], dtype=int), np.arange(4)]) == 0
