@@ -22,7 +22,7 @@ from flower_fedclust.numerics.kmeans import squared_distances
 from flower_fedclust.numerics.metrics import cluster_sizes
 from flower_fedclust.strategies.common.tables import left_out, why_not
 from flower_fedclust.tables.description import ABOVE, BELOW, MOST_BEYOND, Clusters
-from flower_fedclust.tables.histograms import why_it_hardly_counts
+from flower_fedclust.tables.histograms import LEAST_HELD, why_it_hardly_counts
 from flower_fedclust.tables.preparation import Preparation
 from flower_fedclust.tables.schema import quoted
 
@@ -46,8 +46,8 @@ class Doubt:
     code : str
         The kind of doubt: "one-cluster", "no-better-than-one", "empty", "dropped", "drowned", "noisy-center",
         "on-the-bound", "no-clear-number", "unstable", "not-described", "nothing-described", "column-left-out",
-        "clipped-column", "skewed-column", "crowded-column", "predicts-otherwise", "seeds-differ", "out-of-scale",
-        "one-client", "one-gaussian", "clusters-are-sites" or "empty-file".
+        "noisy-bounds", "clipped-column", "skewed-column", "crowded-column", "predicts-otherwise", "seeds-differ",
+        "out-of-scale", "one-client", "one-gaussian", "clusters-are-sites" or "empty-file".
     sentence : str
         The reason, and what may help.
     numbers : mapping of str to anything
@@ -349,14 +349,32 @@ def _of_description(clusters: Clusters) -> list[Doubt]:
     beyond = frame[frame["what"].isin((BELOW, ABOVE)) & is_clear]
     if beyond.empty:
         return []
-    names, most = list(dict.fromkeys(beyond["column"])), beyond.loc[beyond["value"].idxmax()]
+    names = list(dict.fromkeys(beyond["column"]))
+    noise = [name for name in names if used[name].interval is None and _is_mostly_beyond(clusters, name)]
+    found = []
+    if noise:
+        sentence = (
+            f"The bounds that the run found for {quoted(noise)} are noise: most values lie beyond them. Give public "
+            "bounds in the schema, or ignore the column."
+        )
+        found.append(Doubt("noisy-bounds", sentence, {"columns": noise}))
+        names, beyond = [name for name in names if name not in noise], beyond[~beyond["column"].isin(noise)]
+    if not names:
+        return found
+    most = beyond.loc[beyond["value"].idxmax()]
     may_be_amounts = any(used[name].kind != "date" and not used[name].logarithm for name in names)
     sentence = (
         f"Values of {quoted(names)} lie beyond the bounds and count as the bound (about {100 * most['value']:.0f}% of "
         f"'{most['column']}' in cluster {most['cluster']}): trust the quantiles, not the means. Wider public bounds in "
         f"the schema help{', and logarithm = true if these are amounts' if may_be_amounts else ''}."
     )
-    return [Doubt("clipped-column", sentence, {"columns": names})]
+    return [*found, Doubt("clipped-column", sentence, {"columns": names})]
+
+
+def _is_mostly_beyond(clusters: Clusters, name: str) -> bool:
+    """Tell whether most of a column's values lie beyond its bounds, so clearly that noise cannot be the reason."""
+    part, deviation = clusters.part_beyond(name)
+    return part - DEVIATIONS * deviation > 1 - LEAST_HELD
 
 
 def _empty(clusters: Sequence[int], n_clusters: int, basis: Basis) -> Doubt:

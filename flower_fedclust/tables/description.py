@@ -362,6 +362,20 @@ class Clusters:
             said.append(words.difference(column, row, medians[0] if medians else {}, DEVIATIONS))
         return said
 
+    def part_beyond(self, name: str) -> tuple[float, float]:
+        """Return the part of a measured column's values in all rows beyond its bounds, and the deviation of its noise.
+
+        Parameters
+        ----------
+        name : str
+            Of a measured column.
+        """
+        whole = Group(
+            self.preparation, self.sums.sum(axis=0, keepdims=True), self.deviation * math.sqrt(self.n_clusters)
+        )
+        below, errors = shares_below(whole, name, self.preparation.schema.columns[name])
+        return float(1.0 + below[0, 0] - below[0, -1]), float(np.hypot(errors[0, 0], errors[0, -1]))
+
     @cached_property
     def bounds(self) -> list[str]:
         """For each measured column its bounds, and the largest shares of each cluster's rows that may lie beyond."""

@@ -6,7 +6,10 @@ The bin of an entry is computed from that entry alone, by operations that IEEE 7
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
+from statistics import NormalDist
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,9 +36,14 @@ LEAST_AMOUNTS = 20
 #: Fewest and most bins with noise; bins without noise; the most bins that halve towards a bound of 0.
 FEWEST_BINS, N_BINS, N_BINS_WITHOUT_NOISE, N_HALVED = 24, 128, 1024, 10
 
-#: Bins stand out of the noise from this many standard deviations on. Entries in fewer bins than N_DIFFUSE are near to
-#: each other.
-STANDS_OUT, N_DIFFUSE = 3.75, 4
+#: In at most this part of the runs, noise alone reaches what counts as a find in any bin of any column.
+FALSE_FINDS = 0.05
+
+#: Bounds are found only if they hold at least this part of the entries: others show noise, or where few entries lie.
+LEAST_HELD = 0.5
+
+#: Entries in fewer bins than this are near to each other.
+N_DIFFUSE = 4
 
 #: Most quantiles that are kept of a histogram, unless the column's scale needs all.
 N_QUANTILES = 129
@@ -68,14 +76,23 @@ def _edge(index: int) -> float:
     return -math.ldexp(1.0, LEAST_EXPONENT - magnitude)
 
 
-def range_of(counts: Floats, deviation: float) -> tuple[float, float] | None:
-    """Return an interval that holds the bins of exponents that stand out of the noise; None if none does.
+def reach_of_noise(n_tests: int) -> float:
+    """Return how far Gaussian noise reaches, in standard deviations, where any of many tests finds it.
 
-    A bin stands out if noise alone would reach its count in at most one of 20 histograms. Neighboring bins are
-    included while they are above two standard deviations.
+    The largest of ``n_tests`` counts of nothing exceeds it in at most the part ``FALSE_FINDS`` of the runs, whether or
+    not their noise is independent.
     """
-    high = deviation * math.sqrt(2 * math.log(20 * len(counts)))
-    above = np.flatnonzero(counts > high)
+    return -NormalDist().inv_cdf(FALSE_FINDS / n_tests)
+
+
+def range_of(counts: Floats, deviation: float, n_columns: int = 1) -> FoundRange | None:
+    """Return the interval of the bins of exponents that stand out of the noise; None if none does.
+
+    A bin stands out if noise alone would reach its count, in any bin of any of ``n_columns`` histograms, in at most one
+    of 20 runs. Neighboring bins are included while they are above two standard deviations: noise seldom adds one, and
+    the next histogram shows whether it is empty.
+    """
+    above = np.flatnonzero(counts > deviation * reach_of_noise(n_columns * len(counts)))
     if len(above) == 0:
         return None
     first, last = int(above[0]), int(above[-1])
@@ -83,9 +100,19 @@ def range_of(counts: Floats, deviation: float) -> tuple[float, float] | None:
         first -= 1
     while last + 1 < len(counts) and counts[last + 1] > 2 * deviation:
         last += 1
+    n_held = float(counts[first : last + 1].sum())
     if first == last == N_MAGNITUDES:
-        return (-1.0, 1.0)  # nothing but zeros
-    return (0.0 if first == N_MAGNITUDES else _edge(first), 0.0 if last == N_MAGNITUDES else _edge(last + 1))
+        return FoundRange(-1.0, 1.0, n_held)  # nothing but zeros
+    low, high = 0.0 if first == N_MAGNITUDES else _edge(first), 0.0 if last == N_MAGNITUDES else _edge(last + 1)
+    return FoundRange(low, high, n_held)
+
+
+class FoundRange(NamedTuple):
+    """An interval that noisy counts show, and the number of entries in it."""
+
+    low: float
+    high: float
+    n_held: float
 
 
 def n_bins_for(n_rows: float, deviation: float, fewest: int, most: int) -> int:
@@ -150,12 +177,15 @@ def quantile(parts: Floats, edges: Floats, part: float) -> float:
     return float(np.interp(part, parts, edges))
 
 
-def occupied(counts: Floats, deviation: float) -> tuple[int, int] | None:
+def occupied(counts: Floats, deviation: float, n_columns: int = 1) -> tuple[int, int] | None:
     """Return the first and last bin, plus 1, of the entries that stand out of the noise; None if none does.
 
     Sums of up to 16 neighboring bins are compared with their noise, so that empty bins do not hide the first entries.
+    In at most one of 20 runs noise alone stands out, in any of ``n_columns`` histograms.
     """
-    first, empty = (_first_end(one, deviation) for one in (counts, counts[::-1]))
+    groups = [2**power for power in range(5) if 2**power <= len(counts)]
+    least = deviation * reach_of_noise(n_columns * len(counts) * len(groups))
+    first, empty = (_first_end(one, least, groups) for one in (counts, counts[::-1]))
     if first is None or empty is None:
         return None
     last = len(counts) - empty
@@ -164,24 +194,33 @@ def occupied(counts: Floats, deviation: float) -> tuple[int, int] | None:
     return max(first - margin, 0), min(last + margin, len(counts))
 
 
-def _first_end(counts: Floats, deviation: float) -> int | None:
-    """Return the first bin of the first group of bins that stands out."""
+def _first_end(counts: Floats, least: float, groups: Sequence[int]) -> int | None:
+    """Return the first bin of the first group of bins with at least so many entries, times the root of its size."""
     sums = np.concatenate([[0.0], np.cumsum(counts)])
-    groups = [2**power for power in range(5) if 2**power <= len(counts)]
     for end in range(1, len(sums)):
         for size in groups:
-            if size <= end and float(sums[end] - sums[end - size]) > STANDS_OUT * deviation * math.sqrt(size):
+            if size <= end and float(sums[end] - sums[end - size]) > least * math.sqrt(size):
                 return int(end - size)
     return None
 
 
 def figures_of(
-    column: Column, known: Figures, counts: Floats, powers: Floats | None, deviation: float
+    column: Column,
+    known: Figures,
+    counts: Floats,
+    powers: Floats | None,
+    deviation: float,
+    *,
+    n_columns: int = 1,
+    n_entries: float = 0.0,
+    n_beyond: float = 0.0,
 ) -> Figures | None:
     """Return a column's figures; None if it has no entry.
 
     ``known`` has the range of the histogram. ``powers`` are the sums of the entries and of their squares on the scale
-    on which the range is -1 to 1; ``deviation`` is the noise of each count and sum.
+    on which the range is -1 to 1; ``deviation`` is the noise of each count and sum. Bounds within the range are found
+    only if they hold most of the ``n_entries`` that the column has. The first and the last bin also count entries
+    beyond the range, ``n_beyond`` in all.
     """
     if column.categories is not None:
         kept = np.maximum(counts, 0.0)
@@ -192,19 +231,23 @@ def figures_of(
         return replace(known, fill=fill, counts=tuple(kept.tolist()))
     edges = histogram_edges(known.low, known.high, len(counts))
     found = replace(known, fill=(known.low + known.high) / 2)
-    where = occupied(counts, deviation)
+    where = occupied(counts, deviation, n_columns)
+    is_narrowed = column.bounds is None
+    if is_narrowed and where is not None:
+        n_held = counts[slice(*where)].sum() - (n_beyond if 0 in where or len(counts) in where else 0.0)
+        is_narrowed = n_held >= LEAST_HELD * n_entries  # otherwise noise hides where in the range most entries are
     if where is None:
         if deviation == 0:
             return None
         # Because of the noise there may be no value at all: only the range is known.
         where, counts, powers = (0, len(counts)), np.diff(edges), None
         found = replace(found, center=found.fill, spread=(known.high - known.low) / 4)
-    first, last = where if column.bounds is None else (0, len(counts))
+    first, last = where if is_narrowed else (0, len(counts))
     if 0 < edges[first] < edges[last] / 3 and known.low == 0:
         first = 0  # amounts begin at 0
     edges = edges[first : last + 1]
     parts, n_present = distribution(counts[first:last])
-    if column.bounds is None:
+    if is_narrowed:
         least = float(edges[-1] - edges[0]) / 64
         low = min(quantile(parts, edges, PART_BEYOND), float(edges[-1]) - least)
         found = replace(found, low=low, high=max(quantile(parts, edges, 1.0 - PART_BEYOND), low + least))

@@ -168,10 +168,18 @@ def test_histograms_count_every_entry_once():
 def test_the_range_holds_all_values_without_noise_and_what_stands_out_with_it():
     values = np.array([-3.0] * 500 + [0.0] * 500 + [17.0] * 500 + [90.0] * 500)
     counts = np.bincount(exponent_bins(values), minlength=N_EXPONENT_BINS).astype(float)
-    assert range_of(counts, 0.0) == (-4.0, 128.0)
+    assert range_of(counts, 0.0) == (-4.0, 128.0, 2000.0)
     noisy = counts + np.random.default_rng(0).normal(0, 40, len(counts))
-    assert range_of(noisy, 40.0) == (-4.0, 128.0)
+    assert range_of(noisy, 40.0)[:2] == (-4.0, 128.0)
     assert range_of(noisy - counts, 40.0) is None
+
+
+def test_noise_makes_a_range_in_one_of_twenty_runs_at_most_whatever_the_number_of_columns():
+    numbers = np.random.default_rng(0)
+    for n_columns, n_runs in (1, 400), (20, 40), (400, 10):
+        noise = numbers.normal(0, 7.0, (n_runs, n_columns, N_EXPONENT_BINS))
+        found = [any(range_of(one, 7.0, n_columns) for one in run) for run in noise]
+        assert sum(found) <= 0.05 * n_runs + 3 * (0.05 * n_runs) ** 0.5
 
 
 def test_bins_halve_towards_a_bound_of_0_so_that_skewed_columns_have_quantiles():

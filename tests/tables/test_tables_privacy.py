@@ -65,7 +65,7 @@ def test_a_budget_has_a_part_of_that_name():
 
 
 def test_columns_whose_bounds_cannot_be_found_are_left_out_together():
-    sentence = "columns '0', '1', '2': no part of their range stands out of the noise"
+    sentence = "columns '0', '1', '2': no range that holds most of their values stands out"
     strategy = fc.with_schema(fc.PrivateKMeans(2, epsilon=0.5), {"columns": COLUMNS})
     result = fc.simulate(strategy, MANY[:2], seed=0)
     assert list(result.model.preparation.schema.used) == ["3"]

@@ -9,6 +9,7 @@ import flower_fedclust as fc
 from flower_fedclust.engine.wire import as_bytes
 from flower_fedclust.models import Model
 from flower_fedclust.strategies.baselines.federated_kmeans import FederatedKMeans
+from flower_fedclust.tables.histograms import FoundRange
 
 SCHEMA = """
 [columns.age]
@@ -154,6 +155,30 @@ def test_a_column_whose_values_are_hidden_in_far_wider_bounds_is_named():
     assert (doubt.code, doubt.numbers, doubt.basis) == ("crowded-column", {"columns": ["seen"]}, "released")
     columns["seen"]["bounds"] = [1.599e9, 1.601e9]
     assert fc.simulate(fc.PrivateKMeans(2, epsilon=3.0), tables, schema={"columns": columns}, seed=0).doubts == ()
+
+
+@pytest.mark.parametrize(("n_rows", "fewest_found"), [(1000, 60), (2000, 100)])
+def test_bounds_that_are_found_hold_most_values(n_rows, fewest_found):
+    table = pd.DataFrame(np.random.default_rng(0).uniform(0, 10, (n_rows, 100)), columns=[f"c{i}" for i in range(100)])
+    schema = {"columns": {name: {"kind": "number"} for name in table}}
+    found = fc.simulate(fc.PrivateKMeans(2, epsilon=3.0), [table[::2], table[1::2]], schema=schema, seed=0)
+    figures = found.model.preparation.figures
+    held = [table[name].between(one.low, one.high).mean() for name, one in figures.items()]
+    assert len(held) >= fewest_found
+    assert np.mean(np.array(held) < 0.5) < 0.06  # of 1,000 rows in 100 columns noise leaves little
+
+
+def test_bounds_that_are_noise_are_called_noise(monkeypatch, tables):
+    schema = {
+        "columns": {"age": {"kind": "number", "gaps": "mean"}, "sex": {"kind": "binary", "categories": ["f", "m"]}}
+    }
+    noise = FoundRange(2.0**20, 2.0**21, 1e9)
+    monkeypatch.setattr("flower_fedclust.strategies.common.tables.range_of", lambda *_: noise)
+    given = [table[["age", "sex"]] for table in tables]
+    found = fc.simulate(fc.PrivateKMeans(2, epsilon=10.0), given, schema=schema, describe=True, seed=0).doubts
+    (doubt,) = [one for one in found if one.code in ("noisy-bounds", "clipped-column")]
+    assert doubt.code == "noisy-bounds"
+    assert "for 'age' are noise" in doubt.sentence
 
 
 def test_skewed_and_clipped_columns_are_named_and_logarithms_suggested():

@@ -40,8 +40,10 @@ from flower_fedclust.numerics.checks import DataError, check_real
 from flower_fedclust.tables.description import FEWEST_PARTS, Clusters, with_parts
 from flower_fedclust.tables.histograms import (
     FEWEST_BINS,
+    LEAST_HELD,
     N_BINS,
     N_BINS_WITHOUT_NOISE,
+    FoundRange,
     figures_of,
     histogram_edges,
     n_bins_for,
@@ -184,18 +186,21 @@ class TablePreparation:
 
     def prepare(self, strategy: ProtocolStrategy) -> Generator[Round, Total, Preparation]:
         """Find what is not public about the columns, and send the preparation to every client."""
-        intervals = {name: public_interval(column) for name, column in self.schema.used.items()}
+        intervals: dict[str, tuple[float, float] | FoundRange | None] = {
+            name: public_interval(column) for name, column in self.schema.used.items()
+        }
         n_bins = N_BINS_WITHOUT_NOISE if strategy.epsilon is None else N_BINS
         if unbounded := self._unbounded:
             received = yield _summed(strategy, ProtocolClient.exponents.asked(unbounded), PREPARATION)
             deviation = received.noise[0]
             for name, counts in zip(unbounded.used, received[0], strict=True):
-                intervals[name] = range_of(counts, deviation)
+                intervals[name] = range_of(counts, deviation, len(unbounded.used))
             n_rows = float(np.where(received[0] > 3 * deviation, received[0], 0.0).sum(axis=1).max())
             n_bins = n_bins_for(n_rows, deviation, fewest=FEWEST_BINS, most=n_bins)
-        figures = {name: Figures(*interval) for name, interval in intervals.items() if interval is not None}
+        figures = {name: Figures(*interval[:2]) for name, interval in intervals.items() if interval is not None}
         if counted := self.schema.of_columns(lambda column: column.needs_histogram, among=figures):
-            found = yield from _count(strategy, counted, figures, n_bins)
+            held = {name: one.n_held for name, one in intervals.items() if isinstance(one, FoundRange)}
+            found = yield from _count(strategy, counted, figures, held, n_bins)
             figures = {name: one for name, one in figures.items() if name not in counted.used} | found
         lost = [name for name in self.schema.used if name not in figures]
         if not figures:
@@ -207,19 +212,43 @@ class TablePreparation:
 
 
 def _count(
-    strategy: ProtocolStrategy, schema: Schema, known: Mapping[str, Figures], n_bins: int
+    strategy: ProtocolStrategy,
+    schema: Schema,
+    known: Mapping[str, Figures],
+    held: Mapping[str, float],
+    n_bins: int,
 ) -> Generator[Round, Total, dict[str, Figures]]:
-    """Return what the histograms of columns say of them, without columns that have no value at any site."""
+    """Return what the histograms of columns say of them.
+
+    Left out are columns that have no value at any site, and columns most of whose values lie outside of the range that
+    was found (``held`` has the numbers of values in it): such a range shows noise, or a few values that noise spared.
+    """
     columns = schema.used
     edges = np.array([histogram_edges(known[name].low, known[name].high, n_bins) for name in columns])
     received = yield _summed(strategy, ProtocolClient.histograms.asked(schema, edges), PREPARATION)
+    noise = received.noise[0]
     widths = [len(column.categories or ()) or n_bins for column in columns.values()]
     *histograms, sums = np.split(received[0], np.cumsum([width + 1 for width in widths]))
     pairs = iter(sums.reshape(-1, 2))
+    # Each histogram counts every row once, the last bin those with a gap.
+    n_rows = float(np.average([counts.sum() for counts in histograms], weights=[1 / len(one) for one in histograms]))
     found = {}
     for (name, column), counts in zip(columns.items(), histograms, strict=True):
         powers = next(pairs) if column.needs_mean else None
-        figures = figures_of(column, known[name], counts[:-1], powers, received.noise[0])
+        n_entries = n_rows - float(counts[-1])
+        n_beyond = max(n_entries - held.get(name, math.inf), 0.0)
+        if n_beyond > max((1 - LEAST_HELD) * n_entries, 0.0):
+            continue
+        figures = figures_of(
+            column,
+            known[name],
+            counts[:-1],
+            powers,
+            noise,
+            n_columns=len(columns),
+            n_entries=n_entries,
+            n_beyond=n_beyond,
+        )
         if figures is not None:
             found[name] = figures
     return found
@@ -228,9 +257,13 @@ def _count(
 def left_out(names: Sequence[str], epsilon: float | None) -> str:
     """Say why columns could not be used, and what helps."""
     columns, their = ("columns", "their") if len(names) > 1 else ("column", "its")
-    noise = "stands out of the noise" if epsilon is not None else "has a value"
     remedy = f"give public bounds in the schema, or ignore the {columns}"
-    return f"{columns} {quoted(names)}: no part of {their} range {noise}; {remedy}."
+    if epsilon is None:
+        return f"{columns} {quoted(names)}: no part of {their} range has a value; {remedy}."
+    return (
+        f"{columns} {quoted(names)}: no range that holds most of {their} values stands out of the noise, so any bounds "
+        f"are noise; {remedy}."
+    )
 
 
 def describe(
