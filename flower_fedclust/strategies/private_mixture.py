@@ -90,8 +90,10 @@ MOST_NUMBERS, MOST_OF_AUTO = 1200, 600
 MOST_VALUES = 300
 #: Rows that the server draws from a mixture: where mixtures are compared, and for the last one.
 N_DRAWN_FIRST, N_DRAWN = 1_000, 2_000
+#: Where mixtures are compared, at least so many rows for each component.
+DRAWN_FOR_EACH = 130
 #: A fit computes the sums of so many mixtures at most: where mixtures are compared, and else.
-N_FITS, MOST_FITTED = 4, 10
+N_FITS, MOST_FITTED = 5, 10
 #: Starts are the same if their centers are nearer to each other than this, in deviations of the components.
 SAME_START = 0.2
 #: The part of the rows whose vectors are not clipped, if they are as the mixture says.
@@ -313,7 +315,8 @@ class Search:
         rest = (space.total - float(space.values[:n_directions].sum())) / n_others
         self.elsewhere = max(mean_if_positive(rest, space.noise / math.sqrt(n_others)), self.least)
         self.n_components = n_components
-        self.normals = normals_for(n_components, n_directions, N_DRAWN_FIRST, rng)
+        n_drawn = max(N_DRAWN_FIRST, DRAWN_FOR_EACH * n_components)
+        self.normals = normals_for(n_components, n_directions, n_drawn, rng)
 
     def begin(self, starts: Sequence[tuple[Floats, Floats]]) -> Mixture:
         """Return the mixture from the most probable of some centers with weights; the first structure comes first."""
@@ -377,7 +380,8 @@ class Search:
             mixture, evidence, _ = self._fitted(self.mixture, *alike, N_FITS)
             if evidence > self.evidence:
                 self.mixture, self.reference = mixture, alike
-        self.normals = normals_for(self.n_components, len(self.values), N_DRAWN, self.rng)
+        n_drawn = max(N_DRAWN, DRAWN_FOR_EACH * self.n_components)
+        self.normals = normals_for(self.n_components, len(self.values), n_drawn, self.rng)
         found, _, curvature = self._fitted(self.mixture, *self.reference)
         mixture = averaged(found, curvature, self.rng)
         self.agreement = self._agreement(mixture, others_as_probable(found, curvature, N_OTHER_RUNS, self.rng))
