@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 Labels = NDArray[np.intp]
 
-#: Total weight that a row gives to rows of other clients; it gives 1 to rows of its own client.
+#: Total weight that a row gives to rows of one other client; it gives 1 to rows of its own client. To the rows of m
+#: other clients it gives sqrt(m) times as much, because more of its nearest rows are there.
 BETWEEN_CLIENTS = 0.5
 
 #: An edge between rows of prototypes that are so many times farther apart than usual counts less, because a client with
@@ -46,7 +47,7 @@ def prototype_affinity(
     client: Labels,
     *,
     n_nearest: int | None = None,
-    weight: float = BETWEEN_CLIENTS,
+    weight: float | None = None,
     part: Labels | None = None,
     n_parts: int = 1,
 ) -> Floats:
@@ -54,7 +55,8 @@ def prototype_affinity(
 
     ``exp(-J / tau)``, where tau is the median over prototypes of the nearest J in another client. Each prototype keeps
     its nearest prototypes of other clients, as many as there are other clients. What a row gives them adds up to
-    ``weight`` (``sum_b A_ab n_b``); it gives 1 to rows of its own client. Equation (10) is :func:`printed_affinity`.
+    ``weight`` (``sum_b A_ab n_b``), by default ``BETWEEN_CLIENTS sqrt(m)`` for m other clients; it gives 1 to rows of
+    its own client. Equation (10) is :func:`printed_affinity`.
 
     If each prototype keeps only one link, links that are not mutual are dropped, and the shortest other links join the
     parts again.
@@ -64,8 +66,10 @@ def prototype_affinity(
     foreign = client[:, None] != client
     if not foreign.any():
         return np.zeros_like(divergences)
+    n_others = len(np.unique(client)) - 1
+    weight = BETWEEN_CLIENTS * float(np.sqrt(n_others)) if weight is None else weight
     distances = np.where(foreign, divergences, np.inf)
-    n_kept = min(n_nearest or len(np.unique(client)) - 1, int(foreign.sum(axis=1).min()))
+    n_kept = min(n_nearest or n_others, int(foreign.sum(axis=1).min()))
     reach = np.sort(distances, axis=1)[:, n_kept - 1]
     # All equally near prototypes are kept, so that their order does not matter.
     kept = foreign & (distances <= reach[:, None])

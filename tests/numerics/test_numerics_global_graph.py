@@ -65,7 +65,7 @@ def test_affinity_is_that_of_one_prototype_after_the_other(n_nearest, weight):
 
 def test_by_default_a_row_gives_half_to_other_clients():
     J = random_divergences()
-    expected = slow_affinity(J, COUNTS, CLIENT, 2, 0.5)[1]
+    expected = slow_affinity(J, COUNTS, CLIENT, 2, 0.5 * np.sqrt(2))[1]
     np.testing.assert_allclose(prototype_affinity(J, COUNTS, CLIENT), expected, rtol=1e-10)
 
 
@@ -174,7 +174,7 @@ def test_where_most_of_the_nearest_divergences_are_0_their_mean_is_the_scale():
     J[:3, :3], J[3:, 3:] = 0.0, 4.0
     client = np.array([0, 1, 2, 0, 1])  # the nearest: 0, 0, 0, 4, 4
     with np.errstate(divide="raise", invalid="raise"):
-        found = prototype_affinity(J, np.ones(5), client)
+        found = prototype_affinity(J, np.ones(5), client, weight=0.5)
     near, far = 1.0, np.exp(-(8.0 - 4.0) / (8.0 / 5.0))
     assert found[3, 4] == pytest.approx(0.5 * near / (near + 2 * far))  # 3 keeps 4 and, equally near, 1 and 2
     # 1 and 2 keep only what coincides with them.

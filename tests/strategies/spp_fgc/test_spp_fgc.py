@@ -9,6 +9,7 @@ import pytest
 from sklearn.base import clone
 from sklearn.metrics import adjusted_rand_score
 
+from flower_fedclust.data import Table
 from flower_fedclust.data.datasets import load_dataset
 from flower_fedclust.data.partition import partition
 from flower_fedclust.engine import DataError
@@ -267,6 +268,16 @@ def test_a_client_with_spread_is_not_left_out_where_others_have_copies_alone():
     assert 0 < max(variances) < 1e-20
     result = simulate(SPPFGC(2), [*copies, spread], seed=0)
     assert result.failures == []
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_sites_that_were_dealt_by_a_column_do_not_become_clusters(seed):
+    rng = np.random.default_rng(seed)
+    classes = rng.integers(2, size=1200)
+    rows = rng.normal(size=(1200, 20)) + np.where(classes, 0.5, -0.5)[:, None]
+    dealt = partition(Table(rows, classes), "sorted:0", n_clients=8)
+    result = simulate(SPPFGC(2), dealt, seed=seed)
+    assert adjusted_rand_score(np.concatenate(dealt.labels), np.concatenate(result.labels)) > 0.4
 
 
 def test_covariances_are_diagonal_beyond_64_columns():
