@@ -55,7 +55,9 @@ def numbers_in(series: Any) -> tuple[Floats, Mask]:
     cells = pa.array(series)
     no = np.zeros(len(series), dtype=bool)
     try:
-        return _as_floats(compute.cast(cells, pa.float64())), no
+        floats = _as_floats(compute.cast(cells, pa.float64()))
+        if not (np.isnan(floats) & ~are_missing(series)).any():  # PyArrow also reads +nan, and nan(1)
+            return floats, no
     except pa.ArrowInvalid:
         pass
     trimmed = compute.utf8_trim_whitespace(cells)

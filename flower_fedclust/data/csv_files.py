@@ -271,8 +271,8 @@ def _has_points(cells: Any) -> bool:
     return bool((~is_text & (floats == floats)).any())
 
 
-def agree_on_decimals(parts: Sequence[CsvPart]) -> None:
-    """Give each column the decimal mark that it has in all parts together."""
-    everywhere = set[str]().union(*(part.with_commas for part in parts))
+def agree_on_decimals(parts: Sequence[CsvPart], names: Collection[str]) -> None:
+    """Give each column the decimal mark that it has in all parts together; what ``names`` rows or classes has none."""
+    everywhere = set[str]().union(*(part.with_commas for part in parts)).difference(names)
     for part in parts:
         part.with_commas = everywhere if part.dialect.decimal == "," else set()

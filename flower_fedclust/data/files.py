@@ -309,8 +309,8 @@ def read_batches(
     parts = [part for part in parts if part.n_rows]
     if not parts:
         raise DataError(f"{name} has no rows; give at least one.")
-    agree_on_decimals([part for part in parts if isinstance(part, CsvPart)])
     roles = {"label": label_column, "id": id_column}
+    agree_on_decimals([part for part in parts if isinstance(part, CsvPart)], _named(roles))
     rows = Batches(parts, name, _features_of(parts[0].columns, name, roles, columns))
     read = {
         role: None if one is None else _names_of_rows(rows.column(one).to_frame(), one, name, role)

@@ -52,10 +52,13 @@ def identities(values: Any, where: str) -> NDArray[Any]:
         return np.asarray(series, dtype=np.int64)
     if kind == "f":
         floats: NDArray[np.float64] = series.to_numpy(np.float64)
-        if not (np.abs(floats) < MOST_EXACT).all():
+        of_kind = MOST_EXACT if series.dtype == object else 2 ** (np.finfo(f"f{series.dtype.itemsize}").nmant + 1)
+        if not (np.abs(floats) < min(MOST_EXACT, of_kind)).all():
             raise DataError(f"{where}: a number is too large to be told from its neighbors as a float; give text.")
         if np.array_equal(floats, np.trunc(floats)):
             return floats.astype(np.int64)
+    if kind in "mM":  # as a whole, days would be written with midnight as soon as one of them has a time of day
+        return np.asarray(series.map(str).astype(str).str.removesuffix(" 00:00:00"), dtype=str)
     texts = series.map(text_of) if series.dtype == object else series.astype(str)
     return _as_integers(texts)
 

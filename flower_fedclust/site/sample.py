@@ -6,8 +6,8 @@ import hashlib
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from flower_fedclust.data.cells import numbers_in
 from flower_fedclust.engine.client_data import ClientData
 from flower_fedclust.secure.keys import Words, drawn
 
@@ -57,34 +57,37 @@ class _Hashed:
 
     def alike(self, column: Any) -> Words:
         """Return the same words for the number 1.5 and the text "1.5", so that a file's format changes no sample."""
-        import pandas as pd
-
         if _is_number(column):
             return _words_of_floats(column)
-        words = self._words_of_texts(column)
-        numbers = pd.to_numeric(pd.Series(column).astype(str), errors="coerce")
-        is_number = numbers.notna().to_numpy()
+        words = self.exactly(column)
+        numbers, _ = numbers_in(_texts_of(column))
+        is_number = ~np.isnan(numbers)
         words[is_number] = _words_of_floats(numbers[is_number])
         return words
 
     def exactly(self, column: Any) -> Words:
-        """Return words that only equal entries share, also if they are whole numbers beyond 2^53."""
-        if _is_number(column):
-            words = _words_of_floats(column)
-            if column.dtype.kind in "iu":
-                words[:, 1] = _filled(column, np.uint64 if column.dtype.kind == "u" else np.int64).view(np.uint64)
-            return words
-        return self._words_of_texts(column)
-
-    def _words_of_texts(self, column: Any) -> Words:
+        """Return words that only equal entries share: of their texts, which no other entry's type changes."""
         import pandas as pd
         from pandas.util import hash_array
 
-        series = pd.Series(column)
-        texts = series.astype(str).to_numpy(dtype=object)
+        texts = _texts_of(column).to_numpy(dtype=object)
         words = np.column_stack([hash_array(texts, hash_key=one) for one in self._keys])
-        words[series.isna().to_numpy()] = _MISSING
+        words[pd.Series(column).isna().to_numpy()] = _MISSING
         return np.asarray(words, dtype=np.uint64)
+
+
+def _texts_of(column: Any) -> Any:
+    """Return the text of each entry, by itself.
+
+    One entry decides the type of a whole column: beside "x", 7 is text; beside a gap, 7.0; and beside a time of day,
+    dates are written with midnight. So 7, 7.0 and "7" have one text, and times are written one by one.
+    """
+    import pandas as pd
+
+    series = pd.Series(column)
+    texts = series.map(str) if series.dtype.kind in "mM" else series
+    texts = texts.astype(str).str.removesuffix(".0").str.removesuffix(" 00:00:00")
+    return texts.replace({"True": "true", "False": "false"})
 
 
 def _is_number(column: Any) -> bool:
@@ -94,14 +97,9 @@ def _is_number(column: Any) -> bool:
 
 
 def _words_of_floats(column: Any) -> Words:
-    floats = _filled(column, np.float64) + 0.0  # -0.0 is 0.0
+    import pandas as pd
+
+    floats = pd.Series(column).to_numpy(dtype=np.float64, na_value=np.nan) + 0.0  # -0.0 is 0.0
     words = np.column_stack([floats.view(np.uint64), np.zeros(len(floats), dtype=np.uint64)])
     words[np.isnan(floats)] = _MISSING
     return words
-
-
-def _filled(column: Any, kind: type[np.number[Any]]) -> NDArray[Any]:
-    import pandas as pd
-
-    gap = np.nan if kind is np.float64 else 0
-    return np.ascontiguousarray(pd.Series(column).to_numpy(dtype=kind, na_value=gap))

@@ -9,6 +9,8 @@ import pytest
 from pyarrow import feather
 
 from flower_fedclust.data import partition, read_batches, read_folder, read_query, read_table
+from flower_fedclust.data.cells import numbers_in
+from flower_fedclust.data.identities import identities
 from flower_fedclust.engine import ClientData
 from flower_fedclust.inputs import read_clients
 from flower_fedclust.numerics.checks import DataError
@@ -197,7 +199,32 @@ def test_decimal_commas_are_read_where_they_can_be_nothing_else(tmp_path, quoted
 def test_names_keep_their_commas(tmp_path):
     (tmp_path / "rows.csv").write_text("site;a\n1,5;1,5\n2,50;2,5\n", encoding="utf-8")
     assert read_table(tmp_path / "rows.csv", client_column="site").owners.tolist() == ["1,5", "2,50"]
-    assert read_table(tmp_path / "rows.csv", id_column="site").row_ids.tolist() == ["1,5", "2,50"]
+    for read in (read_table, read_batches):
+        assert read(tmp_path / "rows.csv", id_column="site").row_ids.tolist() == ["1,5", "2,50"]
+        assert read(tmp_path / "rows.csv", label_column="site").labels.tolist() == ["1,5", "2,50"]
+
+
+@pytest.mark.parametrize("word", ["+nan", "nan(1)", "NaN()"])
+@pytest.mark.parametrize("beside", ["1", "x"])
+def test_a_cell_is_a_gap_or_text_whatever_stands_beside_it(word, beside):
+    _, is_text = numbers_in(pd.Series([word, None, beside], dtype="str"))
+    assert is_text.tolist() == [True, False, beside == "x"]
+
+
+def test_days_are_named_alike_whatever_stands_beside_them():
+    days = [pd.Timestamp("2020-01-01"), pd.Timestamp("2020-01-02")]
+    assert identities(pd.Series(days), "x").tolist() == ["2020-01-01", "2020-01-02"]
+    with_a_time = identities(pd.Series([*days, pd.Timestamp("2020-01-03 04:05")]), "x")
+    assert with_a_time.tolist() == ["2020-01-01", "2020-01-02", "2020-01-03 04:05:00"]
+    assert len(identities(pd.Series([], dtype="datetime64[ns]"), "x")) == 0
+
+
+@pytest.mark.parametrize(("kind", "n_bits"), [("float16", 11), ("float32", 24), ("Float32", 24), ("float64", 53)])
+def test_each_type_of_floats_names_rows_as_far_as_it_tells_them_apart(kind, n_bits):
+    most = float(2**n_bits - 1)
+    assert identities(pd.Series([most, -most], dtype=kind), "x").tolist() == [most, -most]
+    with pytest.raises(DataError, match="too large to be told from its neighbors"):
+        identities(pd.Series([most + 1], dtype=kind), "x")
 
 
 def test_codes_that_floats_merge_are_refused_and_others_stay_apart(tmp_path):

@@ -61,6 +61,43 @@ def test_a_row_more_or_another_changes_one_row_of_the_sample_however_alike_ids_a
     assert len(sample_of(ids, more)) > MOST / 2
 
 
+DAYS = pd.Series(pd.date_range("2000-01-01", periods=N_ROWS))
+YES, TIME = np.arange(N_ROWS) % 2 == 0, pd.Timestamp("2001-01-01 03:04:05.6")
+
+
+@pytest.mark.parametrize(
+    ("column", "last"),
+    [
+        (np.arange(N_ROWS), "x"),
+        (np.arange(N_ROWS), 2**70),
+        (np.arange(N_ROWS), None),
+        (np.arange(N_ROWS) * 1.0, 2.5),
+        ([f"{index}.0" for index in range(N_ROWS)], "x"),
+        (DAYS, TIME),
+        (DAYS, "no day"),
+        (DAYS, pd.NaT),
+        (DAYS - DAYS[0], pd.Timedelta("3h")),
+        (YES, "maybe"),
+        (YES, None),
+        (ENTRIES[:, 0], "n/a"),
+    ],
+)
+@pytest.mark.parametrize("are_ids", [True, False])
+def test_one_row_that_changes_the_type_of_a_column_changes_one_row_of_the_sample(column, last, are_ids):
+    """One id "x" beside whole numbers had made texts of all ids, and drawn half of the sample anew."""
+    if are_ids and (pd.isna(last) or column is YES):
+        return
+    before = pd.DataFrame({"row": np.arange(N_ROWS), "column": column})
+    after = pd.DataFrame({"row": np.arange(N_ROWS + 1), "column": pd.Series([*before["column"], last])})
+
+    def rows(table):
+        given = {"row_ids": table["column"]} if are_ids else {}
+        data = ClientData(table[["row"]] if are_ids else table, raw=True, **given)
+        return set(sampled(data, MOST, KEY).table["row"])
+
+    assert len(rows(before) - rows(after)) <= 1
+
+
 def test_entries_and_classes_that_are_one_float_are_told_apart():
     """Without ids, rows are told apart by entries: also by integers and texts of which floats know nothing."""
     table = pd.DataFrame({"code": np.arange(2**60, 2**60 + N_ROWS), "text": ["1", "1.0", "01", "1e0"] * (N_ROWS // 4)})
