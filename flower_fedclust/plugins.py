@@ -58,7 +58,7 @@ def load(point: EntryPoint) -> Any:
     """Return what an entry point names; a PluginError says why another package's object cannot be had."""
     try:
         return point.load()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise PluginError(f"'{point.name}' is {point.value}, which fails: {type(error).__name__}: {error}.") from error
 
 
@@ -66,7 +66,9 @@ def class_points(group: str) -> dict[str, EntryPoint]:
     """Return the entry points of a group by the name of their class; the first of several names stands for it."""
     found: dict[str, EntryPoint] = {}
     for point in points(group).values():
-        found.setdefault(point.attr.rpartition(".")[2], point)
+        name = point.value.partition(":")[2].split("[")[0].strip().rpartition(".")[2]
+        if name:  # an entry point may also name a whole module, and is refused when it is loaded
+            found.setdefault(name, point)
     return found
 
 

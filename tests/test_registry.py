@@ -75,7 +75,7 @@ def install(tmp_path, monkeypatch):
         info = tmp_path / f"{package}-1.0.dist-info"
         info.mkdir()
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
-        (info / "entry_points.txt").write_text(f"[{plugins.STRATEGIES}]\n{name} = {package}:{target}\n")
+        (info / "entry_points.txt").write_text(f"[{plugins.STRATEGIES}]\n{name} = {package}{target and ':'}{target}\n")
         importlib.invalidate_caches()
 
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -150,6 +150,18 @@ def test_an_entry_point_that_names_something_else_is_left_out_with_a_warning(ins
     install("somebody_e", target="NoStrategy")
     with pytest.warns(UserWarning, match="somebody_e:NoStrategy, which is not a strategy with an entry of that name"):
         assert "feddp-kmeans" in strategies()
+
+
+def test_an_entry_point_without_a_class_or_that_exits_takes_no_class_away(install):
+    install("somebody_h", name="whole", target="")
+    install("somebody_i", name="leaves", target="Leaves", text="raise SystemExit(0)")
+    assert fc.FedSC.__name__ in dir(fc)
+    with pytest.raises(AttributeError, match="has no attribute 'NoSuchClass'"):
+        fc.NoSuchClass  # noqa: B018
+    with pytest.warns(UserWarning, match="is left out") as left_out:
+        assert "feddp-kmeans" in strategies()
+    for sentence in ("'leaves' is somebody_i:Leaves, which fails: SystemExit", "'whole' is somebody_h, which is not"):
+        assert any(sentence in str(one.message) for one in left_out)
 
 
 def test_any_class_can_be_named_by_its_module(install):
