@@ -16,7 +16,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from flower_fedclust.exact.grid import BITS, ENTRY_BITS, GridArray, rows_onto_grid
+from flower_fedclust.exact.exponents import reach_exponent
+from flower_fedclust.exact.grid import BITS, ENTRY_BITS, GridArray, from_units, points_onto_grid, rows_onto_grid
 from flower_fedclust.exact.kernel_sums import WEIGHT_BITS, weighted_sums
 from flower_fedclust.exact.rows import Labels, Rows
 from flower_fedclust.exact.stacks import NotStackedError, current
@@ -27,9 +28,11 @@ from flower_fedclust.exact.sums import (
     random_directions,
     second_moment,
     square_sums,
+    squared_distances,
     truncated_squares,
     upper_triangle,
 )
+from flower_fedclust.numerics.blocks import cached_blocks
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -300,6 +303,41 @@ def vectors(values: Floats, bound: float, *, norm: int = 2) -> Term:
     added = added.reshape((*added.shape[:-1], *shape))
     made = Bound(bound, bound if norm == 1 else math.inf, CLIPPED_TERM)
     return enforced(added, exponent, made, 2**BITS, len(values))
+
+
+#: Squared distances are cut to so many bits, so that the sum of as many as there are solutions is exact.
+COST_BITS = 40
+
+
+def costs_beside_mean(rows: Rows, solutions: Floats, bound: float) -> Term:
+    """Add a vector of each row: its squared distances from the nearest point of each solution, less their mean.
+
+    Parameters
+    ----------
+    solutions : ndarray of shape (n_solutions, n_points, n_columns)
+        At most 4096 of them.
+    bound : float
+        The norm to which the vector is clipped, in squared units of the data.
+
+    Returns
+    -------
+    Term
+        Of shape (n_solutions,).
+    """
+    exponent = max(rows.exponent, *(reach_exponent(one, np.zeros(one.shape[1])) - BITS for one in solutions))
+    integers = rows.integers
+    if exponent > rows.exponent:
+        integers = np.trunc(np.ldexp(integers, rows.exponent - exponent))
+    costs = np.empty((len(integers), len(solutions)))
+    for place, points in enumerate(solutions):
+        on_grid = points_onto_grid(points, exponent)
+        for block in cached_blocks(len(integers), len(points)):
+            squared_distances(integers[block], on_grid).min(axis=1, out=costs[block, place])
+    # Integers below 2^40, of which a sum and a multiple are exact; one rounding follows, alike everywhere.
+    costs = np.trunc(costs * 2.0 ** (COST_BITS - 2 * BITS - 2))
+    costs = costs * len(solutions) - costs.sum(axis=1, keepdims=True)
+    power = 2 * exponent + 2 * BITS + 2 - COST_BITS
+    return vectors(from_units(costs / len(solutions), power), bound)
 
 
 def unbounded(

@@ -1,8 +1,8 @@
 """PrivateKMeans: private k-means where the server has no public rows.
 
-It finds small clusters in the subspace of FedDP-KMeans (ICML 2025), by sums or, if noise is strong, by the votes on
-candidates of PE-means (arXiv 2606.00342, 2026). It ends with Lloyd steps on clipped offsets: first of more clusters
-than are sought, then of the clusters themselves.
+It finds small cells in the subspace of FedDP-KMeans (ICML 2025), searches them for many solutions, and lets the best of
+these take Lloyd steps on clipped offsets side by side (:mod:`.common.private_search`). At client level it finds small
+clusters by the votes on candidates of PE-means (arXiv 2606.00342, 2026).
 
 docs/shape.md shows how a ``yield`` here becomes a round of Flower.
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,13 +26,14 @@ from flower_fedclust.engine.rounds import Outcome, ReleasedSizes, Round, Sent, T
 from flower_fedclust.exact.grid import ball_in_units, integer_norms
 from flower_fedclust.exact.rows import Frame, Rows
 from flower_fedclust.exact.sums import directions_onto_grid, triangle_to_symmetric
-from flower_fedclust.exact.terms import Term, at, count, one_class, total
+from flower_fedclust.exact.terms import Term, at, costs_beside_mean, count, one_class, side_by_side, total
 from flower_fedclust.models import KMeansModel
 from flower_fedclust.numerics.checks import check_scale, checked_point, checked_rows
 from flower_fedclust.numerics.kmeans import centers_of, cluster_sums, nearest_center, squared_distances
 from flower_fedclust.numerics.validity import ClusterNumber, ClusterSums, numbers_of, stability_of
 from flower_fedclust.numerics.vectors import clip_rows
 from flower_fedclust.privacy.releases import PRIVACY_UNITS, PrivacyUnit
+from flower_fedclust.strategies.common import private_search as search
 from flower_fedclust.strategies.common.clusters import ClusterClient, lloyd_steps
 from flower_fedclust.strategies.common.frame import FRAME_ROUNDS, FrameClient, frame_of_rows
 from flower_fedclust.strategies.common.many_starts import (
@@ -43,6 +44,7 @@ from flower_fedclust.strategies.common.many_starts import (
     sketch_of,
     spectrum_of,
 )
+from flower_fedclust.strategies.common.private_search import NoisyCells, directions_and_cells, dropped_light
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -60,6 +62,39 @@ COSTS: Mapping[str, float] = {
     "sums": 0.20,
     "counts": 0.02,
 }
+#: The same for the search, whose solutions take steps side by side.
+SEARCH_COSTS: Mapping[str, float] = {
+    "row_sum": 0.02,
+    "row_count": 0.005,
+    "distances": 0.01,
+    "second_moment": 0.22,
+    "cells": 0.25,
+    "tries_1": 0.24,
+    "tries_2": 0.03,
+    "tries_3": 0.03,
+    "costs": 0.06,
+    "steps": 0.05,
+    "sums": 0.29,
+    "counts": 0.02,
+}
+#: The most rounds for cells, and steps of the best solution before the last ones.
+CELL_ROUNDS, N_STEPS = 3, 5
+#: How wide the first points of cells are, beside the rows; how far from a mean it is split, beside the rows of a cell;
+#: cells of fewer rows, in deviations of their noise, are dropped; the least variance within cells, beside that of rows.
+FIRST_CELLS, SPLIT, LIGHT_CELL, LEAST_WITHIN = 0.8, 0.35, 3.0, 0.03
+#: Of the signal that was expected of a step, at least this part is.
+LEAST_KEPT = 0.1
+#: What is expected of the first step in the directions of the search, beside the rows' variance there, and elsewhere,
+#: beside their mean variance; and which part of a step the next one goes.
+FIRST_INSIDE, FIRST_OUTSIDE, GOES_ON = 0.1, 0.2, 0.3
+#: The time of a run bounds the entries of rows by the number of solutions, of directions of the search, and of cells.
+MOST_WORK, MOST_PROJECTED, MOST_CELL_PRODUCTS = 2.5e7, 5e8, 2e9
+#: There are at most so many cells for each cluster, if these are more than MOST_CELLS.
+CELLS_FOR_EACH = 6
+#: The same for the steps of one solution, of which there are at least two.
+MOST_STEPPED = 1e8
+#: A step that lowers the cost by less than this part is the last but the last ones.
+STILL = 3e-5
 
 #: The expected votes for one candidate, in standard deviations of their noise.
 DEVIATIONS_A_CANDIDATE = 0.8
@@ -125,16 +160,23 @@ class Space:
     noise: float = 0.0  #: The standard deviation of the noise in a variance along a given direction.
 
     @property
+    def variances(self) -> Floats:
+        """The variances of the rows along all directions, without what the noise adds to the largest."""
+        n_columns = len(self.frame.origin)
+        return variances_of(self.values, self.total, self.noise * math.sqrt(2 * n_columns), n_columns)
+
+    @property
     def inside(self) -> Floats:
         """The directions that are used, on the grid."""
         return directions_onto_grid(self.directions[:, : self.n_inside])
 
 
 class PrivateKMeans(ClippedStrategy):
-    """Private k-means without public rows: small clusters by sums or votes, then Lloyd steps on clipped offsets.
+    """Private k-means without public rows: small cells, many solutions, and Lloyd steps on clipped offsets.
 
-    In each generation the server sends points. It receives the noisy number of the rows nearest to each point and, if
-    noise is weak enough, the noisy sums of their offsets. The next points lie where the rows are. A client's rows,
+    In each generation the server sends points, and receives noisy sums of the offsets of the rows nearest to each. The
+    next points lie where the rows are. From these cells the server finds solutions of k-means, as many as noise can
+    tell apart. They take Lloyd steps in the same rounds, and the ones that cost more drop out. A client's rows,
     distances and centers never leave it.
 
     Parameters
@@ -166,7 +208,7 @@ class PrivateKMeans(ClippedStrategy):
         Public rows, which become candidates. Nothing protects them. Their mean is the origin and their radius is
         max_norm, unless these are given.
     n_rounds : int, default=4
-        The most generations of points.
+        The most generations of points; of cells there are no more than three.
     n_lloyd_rounds : int, default=1
         Lloyd steps at the end, in all columns.
     shrink_centers : bool, default=True
@@ -240,6 +282,8 @@ class PrivateKMeans(ClippedStrategy):
         """Find where the rows lie, let them vote, and move the centers."""
         if self.epsilon is None:
             return (yield from self._without_noise())
+        if self._searches:
+            return (yield from self._searched())
         space, fine, number, inside, weights = yield from self._found()
         centers = inside @ space.inside.T
         for _ in range(self.n_lloyd_rounds):
@@ -261,6 +305,182 @@ class PrivateKMeans(ClippedStrategy):
         n_clusters = self.most_clusters if number is None else number.chosen
         inside = clustered(fine.means, weights, n_clusters, self.rng, n_init=N_INIT_LAST)
         return Found(space, fine, number, inside, weight_of(fine.means, weights, inside))
+
+    # The search.
+
+    @property
+    def _searches(self) -> bool:
+        """Whether solutions take steps side by side: not at client level, and not where another strategy goes on."""
+        return self.privacy_unit == "record" and self.n_lloyd_rounds > 0
+
+    def _searched(self) -> Protocol:
+        """Find cells, many solutions of k-means on them, and the best of these by steps that they take together."""
+        frame, n_rows = yield from self._frame()
+        space = yield from self._space(frame, n_rows)
+        known, most = len(space.variances), self.most_clusters
+        elsewhere = max(space.total - float(space.variances.sum()), 0.0)
+        noise = self.noise_of("cells") / n_rows
+        products = n_rows * len(frame.origin)
+        most_inside = int(min(max(MOST_PROJECTED / products, most), known))
+        most_cells = min(
+            max(CELLS_FOR_EACH * most, search.MOST_CELLS), max(MOST_CELL_PRODUCTS / products, FEWEST_CANDIDATES * most)
+        )
+        fewest_cells = math.ceil(search.FEWEST_CELLS * most)
+        lost = elsewhere + float(space.variances[most_inside:].sum())
+        n_inside, n_cells = directions_and_cells(
+            space.variances[:most_inside], lost, noise, fewest_cells, int(most_cells)
+        )
+        n_inside = max(n_inside, min(space.n_above, most))
+        space = replace(space, n_inside=n_inside, spread=np.sqrt(space.variances[:n_inside]))
+        cells = yield from self._noisy_cells(space, n_cells)
+        fine = self._small_clusters(space, cells)
+        number = self._chosen_number(fine, space.spread)
+        k = most if number is None else number.chosen
+        rows = cells.drawn(k, self.rng)
+        centers = yield from self._best_of_many(space, cells, rows, k)
+        agreement = agreement_of_another_run(fine, space.spread, centers @ space.inside, self.rng)
+        return Outcome(KMeansModel(space.frame.leave(centers)), number=number, agreement=agreement)
+
+    def _noisy_cells(self, space: Space, n_cells: int) -> Generator[Round, Total, NoisyCells]:
+        """Return noisy cells: each round drops cells of few rows, and splits cells of many."""
+        variances, most = space.spread**2, self.most_clusters
+        points = self.rng.standard_normal((n_cells, space.n_inside)) * space.spread * FIRST_CELLS
+        points = self._with_public(space, points)
+        within, former = variances, None
+        for generation in range(self._n_cell_rounds):
+            bound = self._norm_of_offsets(space, search.CELL_REACH, float(within.sum()))
+            (both,) = received = yield self._cell_round(space, points, bound, search.CELL_WEIGHT, "cells")
+            of_sums, of_counts = received.noise[0], received.noise[0] / (search.CELL_WEIGHT * bound)
+            counts = both[:, -1] / (search.CELL_WEIGHT * bound)
+            divisor = np.maximum(counts, max(0.3 * of_counts, space.n_rows / len(points) / 20, 1.0))
+            means = clip_rows(points + both[:, :-1] / divisor[:, None], space.frame.radius)
+            means, counts = dropped_light(means, counts, of_counts, LIGHT_CELL, most)
+            parts = counts / counts.sum()
+            between = np.maximum(parts @ means**2 - parts @ (of_sums / counts) ** 2, 0.0)
+            within = np.maximum(variances - between, LEAST_WITHIN * variances)
+            if generation == self._n_cell_rounds - 1:
+                break
+            former = means, counts
+            parents = self.rng.choice(len(means), n_cells - len(means), p=parts)
+            beside = SPLIT * np.sqrt(within) * self.rng.standard_normal((len(parents), space.n_inside))
+            points = np.concatenate([means, means[parents] + beside])
+        if former is not None:
+            means, counts = np.concatenate([former[0], means]), np.concatenate([former[1], counts])
+        return NoisyCells(means, counts, within, of_sums, of_counts)
+
+    def _cell_round(self, space: Space, points: Floats, bound: float, weight: float, part: str) -> Sum:
+        directions = space.inside
+        question = PrivateKMeansClient.cells.asked(
+            points, directions, frame=space.frame, bound=bound, weight=weight * bound
+        )
+        return Sum(question, parts=[part])
+
+    def _norm_of_offsets(self, space: Space, reach: float, within: float) -> float:
+        """Return the norm to which clients clip offsets: so many typical distances."""
+        return min(reach * math.sqrt(max(within, 1e-18 * space.frame.radius**2)), 2 * space.frame.radius)
+
+    def _small_clusters(self, space: Space, cells: NoisyCells) -> NoisyClusters:
+        """Merge the cells to small clusters, for the number of clusters and the doubts."""
+        clear = cells.counts > LIGHT_CELL * cells.of_counts
+        clear[np.argmax(cells.counts)] = True
+        means, weights = cells.means[clear], cells.counts[clear]
+        n_small = min(FINER * self.most_clusters, max(len(means) // 2, 1))
+        small = clustered(means, weights, n_small, self.rng, n_init=N_INIT_LAST)
+        # Each of the last two generations counted all rows.
+        counts = weight_of(means, weights, small) / 2
+        times = math.sqrt(len(means) / n_small) / 2
+        total = float((space.spread**2).sum())
+        return NoisyClusters(small, counts, total, cells.of_sums * times, cells.of_counts * times)
+
+    def _best_of_many(
+        self, space: Space, cells: NoisyCells, rows: Floats, n_clusters: int
+    ) -> Generator[Round, Total, Floats]:
+        """Let solutions take steps together and drop out by their costs; return the best, in the frame."""
+        excess = search.excess_of_a_step(
+            len(space.frame.origin), n_clusters, WEIGHT, self.noise_of("tries_1") / space.n_rows
+        )
+        work = MOST_WORK / (space.n_rows * len(space.frame.origin))
+        wanted = int(min(max(min(search.TOLERATED / excess if excess else math.inf, work), 1), search.MOST_SOLUTIONS))
+        found = search.best_solutions(cells, rows, n_clusters, wanted, self.rng)
+        elsewhere = FIRST_OUTSIDE * space.total / len(space.frame.origin)
+        signal = np.tile([FIRST_INSIDE * float((space.spread**2).mean()), elsewhere, elsewhere], (n_clusters, 1))
+        solutions = [Solution(one @ space.inside.T, signal) for one in found]
+        for level in range(1, search.N_LEVELS + 1):
+            parts = [f"tries_{level}"] * search.STEPS_EACH
+            if len(solutions) == 1:
+                solutions = yield from self._steps_of_one(space, rows, solutions, [*parts, "costs"])
+                continue
+            for part in parts:
+                solutions = yield from self._steps(space, rows, solutions, part)
+            n_kept = 1 if level == search.N_LEVELS else -(-len(solutions) // search.PART_KEPT)
+            costs = yield from self._costs(space, rows, solutions)
+            solutions = [solutions[index] for index in np.argsort(costs, kind="stable")[:n_kept]]
+        solutions = yield from self._steps_of_one(space, rows, solutions, ["steps"] * N_STEPS)
+        for _ in range(self.n_lloyd_rounds):
+            solutions = yield from self._steps(space, rows, solutions, "sums", "counts")
+        return solutions[0].centers
+
+    def _steps_of_one(
+        self, space: Space, rows: Floats, solutions: list[Solution], parts: Sequence[str]
+    ) -> Generator[Round, Total, list[Solution]]:
+        """Take the steps of one solution, until they hardly lower its cost."""
+        most = max(2, int(MOST_STEPPED / (space.n_rows * len(space.frame.origin))))
+        for part in parts:
+            if solutions[0].gain > STILL and solutions[0].n_steps < most:
+                solutions = yield from self._steps(space, rows, solutions, part)
+        return solutions
+
+    def _steps(
+        self, space: Space, rows: Floats, solutions: list[Solution], *parts: str
+    ) -> Generator[Round, Total, list[Solution]]:
+        """Take one Lloyd step of each solution."""
+        n_columns, n_clusters = len(space.frame.origin), len(solutions[0].centers)
+        noise = self.noise_of(parts[0], math.sqrt(len(solutions))) / space.n_rows
+        weight = 0.0 if len(parts) > 1 else WEIGHT
+        excess = search.excess_of_a_step(n_columns, n_clusters, weight, noise)
+        total = max(space.total, float((space.spread**2).sum()))
+        places = [one.centers @ space.inside for one in solutions]
+        of_rows = float((rows**2).sum(axis=1).mean())
+        cost = min(float(squared_distances(rows, one).min(axis=1).mean()) for one in places)
+        within = max(total - (of_rows - cost), 0.05 * total)
+        bound = self._norm_of_offsets(space, search.reach_of_offsets(excess), within)
+        if weight:
+            question = PrivateKMeansClient.steps.asked(
+                np.stack([one.centers for one in solutions]), frame=space.frame, bound=bound, weight=weight * bound
+            )
+            (both,) = received = yield Sum(question, parts=parts)
+            sums, counts = both[..., :-1], both[..., -1] / (weight * bound)
+            of_sums, of_counts = received.noise[0], received.noise[0] / (weight * bound)
+        else:
+            question = PrivateKMeansClient.offset_sums.asked(
+                solutions[0].centers, np.zeros((0, 0)), frame=space.frame, bound=bound
+            )
+            received = yield Sum(question, parts=parts)
+            sums, counts = (array[None] for array in received)
+            of_sums, of_counts = received.noise
+        moved = []
+        for solution, of_one, sizes in zip(solutions, sums, counts, strict=True):
+            divisor = np.maximum(sizes, max(0.3 * of_counts, space.n_rows / n_clusters / 20, 1.0))
+            offsets, variance = of_one / divisor[:, None], (of_sums / divisor) ** 2
+            signal = solution.signal
+            if self.shrink_centers:
+                n_signal = min(max(space.n_inside, space.n_above), n_clusters)  # centers differ in no more
+                offsets, signal = filtered(offsets, variance, space.directions, n_signal, signal)
+            gain = float(divisor @ (offsets**2).sum(axis=1)) / (space.n_rows * within)
+            moved.append(
+                Solution(clip_rows(solution.centers + offsets, space.frame.radius), signal, gain, solution.n_steps + 1)
+            )
+        return moved
+
+    def _costs(self, space: Space, rows: Floats, solutions: list[Solution]) -> Generator[Round, Total, Floats]:
+        """Return noisy costs of solutions, up to a number that all have in common."""
+        places = [one.centers @ space.inside for one in solutions]
+        bound, lost = search.bound_of_costs(rows, places, space.n_rows, self.noise_of("costs"))
+        question = PrivateKMeansClient.costs.asked(
+            np.stack([one.centers for one in solutions]), frame=space.frame, bound=bound
+        )
+        (costs,) = yield Sum(question, parts=["costs"])
+        return costs + lost
 
     def _without_noise(self) -> Protocol:
         """Find the centers by k-means of all rows, unclipped, from the best of many starts."""
@@ -453,7 +673,16 @@ class PrivateKMeans(ClippedStrategy):
         """The rounds for the frame, two for the space, the generations, and the Lloyd steps; others without noise."""
         if self.epsilon is None:
             return FRAME_ROUNDS + START_ROUNDS + N_LAST_ROUNDS
-        return int(self.center_rows) + self._pays_for_count + 2 + self.n_rounds + 1 + self.n_lloyd_rounds
+        first = int(self.center_rows) + self._pays_for_count + 2
+        if self._searches:
+            return (
+                first + self._n_cell_rounds + search.N_LEVELS * (search.STEPS_EACH + 1) + N_STEPS + self.n_lloyd_rounds
+            )
+        return first + self.n_rounds + 1 + self.n_lloyd_rounds
+
+    @property
+    def _n_cell_rounds(self) -> int:
+        return min(self.n_rounds, CELL_ROUNDS)
 
     @property
     def expected_columns(self) -> int | None:
@@ -484,6 +713,8 @@ class PrivateKMeans(ClippedStrategy):
     def parts(self) -> Mapping[str, Part]:
         """Return a part for each round; in rounds for sums, the counts have a small part of their own."""
         client, steps = PrivateKMeansClient, self.n_lloyd_rounds
+        if self._searches:
+            return self._parts_of_search()
         answers: dict[str, tuple[Any, int]] = {
             "row_sum": (client.row_sum, int(self.center_rows)),
             "row_count": (client.row_count, int(self._pays_for_count)),
@@ -496,6 +727,22 @@ class PrivateKMeans(ClippedStrategy):
             "counts": (client.offset_sums, steps),
         }
         return {name: gaussian_part(answer, COSTS[name], at_most) for name, (answer, at_most) in answers.items()}
+
+    def _parts_of_search(self) -> Mapping[str, Part]:
+        client, each = PrivateKMeansClient, search.STEPS_EACH
+        answers: dict[str, tuple[Any, int]] = {
+            "row_sum": (client.row_sum, int(self.center_rows)),
+            "row_count": (client.row_count, int(self._pays_for_count)),
+            "distances": (client.distances, 1),
+            "second_moment": (client.second_moment, 1),
+            "cells": (client.cells, self._n_cell_rounds),
+            **{f"tries_{level}": (client.steps, each) for level in range(1, search.N_LEVELS + 1)},
+            "costs": ((client.costs, client.steps), search.N_LEVELS),
+            "steps": (client.steps, N_STEPS),
+            "sums": (client.offset_sums, self.n_lloyd_rounds),
+            "counts": (client.offset_sums, self.n_lloyd_rounds),
+        }
+        return {name: gaussian_part(answer, SEARCH_COSTS[name], at_most) for name, (answer, at_most) in answers.items()}
 
     def privacy_notes(self) -> list[str]:
         """Add what is assumed to be public."""
@@ -526,6 +773,18 @@ def _norm_of_parts(n_rows: int, n_parts: int) -> float:
 
 
 # What the server makes of noisy sums. Nothing here sees a row.
+
+
+def variances_of(values: Floats, total: float, edge: float, n_columns: int) -> Floats:
+    """Return what eigenvalues of a noisy second moment are expected to hold of the rows' variance.
+
+    A spike of size s above the mean variance has, with noise, the expected eigenvalue ``s + edge^2 / (4 s)`` (a spiked
+    Wigner matrix), so that its direction holds ``sqrt(v^2 - edge^2)`` of what the eigenvalue v shows.
+    """
+    mean = total / n_columns
+    above = np.sqrt(np.maximum(np.maximum(values - mean, 0.0) ** 2 - edge**2, 0.0))
+    variances = above + max(total - float(above.sum()), 0.05 * total) / n_columns
+    return np.asarray(variances * (total / (float(variances.sum()) + (n_columns - len(values)) * variances.min())))
 
 
 def class_of_most(classes: Floats, n_units: float, deviation: float) -> int:
@@ -608,6 +867,48 @@ def shrunk_offsets(offsets: Floats, variance: Floats, directions: Floats, n_insi
         turned[:, part] = _shrunk(turned[:, part], variance)
     found: Floats = turned @ directions.T
     return found if rest is None else found + _shrunk(rest, variance * (1 - n_known / n_columns))
+
+
+class Solution(NamedTuple):
+    """Centers, and how far they are expected to be from where a step without noise would move them."""
+
+    centers: Floats
+    signal: Floats  #: The variance of an entry, by cluster and by part of the directions.
+    gain: float = math.inf  #: The part of the cost by which the last step lowered it.
+    n_steps: int = 0
+
+
+def filtered(
+    offsets: Floats, variance: Floats, directions: Floats, n_inside: int, signal: Floats
+) -> tuple[Floats, Floats]:
+    """Shrink noisy offsets of centers by what is expected of them, and return what is expected of the next ones.
+
+    As a Kalman filter does it: an offset z with noise of variance v becomes ``z s / (s + v)``, and what is then unknown
+    of the center has the variance ``s v / (s + v)``. The next step would move it on, by a part of this step's move.
+    The signal's variance s is a mean of what was expected and of what the offsets show above their noise, by precision.
+    """
+    n_columns, n_known = directions.shape
+    turned, expected = offsets @ directions, signal.copy()
+    rest = offsets - turned @ directions.T if n_known < n_columns else np.zeros((len(offsets), 0))
+    parts = (turned[:, :n_inside], turned[:, n_inside:n_known], rest)
+    sizes = (n_inside, n_known - n_inside, n_columns - n_known)
+    for index, (part, size) in enumerate(zip(parts, sizes, strict=True)):
+        if not part.size:
+            continue
+        noise = variance[:, None] * (size / part.shape[1])
+        known = signal[:, index, None]
+        above, weight = part**2 - noise, (known + noise) ** -2
+        of_direction = ((weight * above).sum(axis=0) / weight.sum())[None, :]
+        seen = (of_direction + above.mean(axis=1, keepdims=True)) / 2
+        # The mean of m squares has the variance 2 (s + v)^2 / m; what was expected is as uncertain as it is large.
+        n_squares = 2.0 / (float((weight**2).sum()) / float(weight.sum()) ** 2 + 1.0 / max(size, 1))
+        precision = n_squares / 2.0 * weight
+        found = np.maximum((precision * seen + known**-1) / (precision + known**-2), LEAST_KEPT * known)
+        gain = found / (found + noise)
+        expected[:, index] = (gain * (noise + GOES_ON * found)).mean(axis=1)
+        part *= gain
+    moved = turned @ directions.T
+    return (moved + rest if rest.size else moved), np.maximum(expected, np.finfo(float).tiny ** 0.25)
 
 
 def _shrunk(entries: Floats, variance: Floats) -> Floats:
@@ -828,6 +1129,23 @@ class PrivateKMeansClient(VotesClient, StartsClient, ClusterClient):
         rows = rows.projected(directions)
         nearest = rows.nearest(points)
         return at(nearest, len(points), rows.offsets(points, nearest, bound).with_constant(weight))
+
+    @by_row(steps="sums of the rows' offsets from the nearest center of each solution, clipped, and numbers, weighted")
+    def steps(rows: Rows, solutions: Floats, *, bound: float, weight: float) -> Term:
+        """Return for each solution the clipped offsets, and in the last column the counts times the weight."""
+        n_solutions, n_points, n_columns = solutions.shape
+        sums = []
+        for points in solutions:
+            nearest = rows.nearest(points)
+            offsets = rows.offsets(points, nearest, bound).with_constant(weight)
+            sums.append(at(nearest, n_points, offsets).reshaped(n_points * (n_columns + 1)))
+        words = "a row adds an offset of at most this norm to each solution"
+        return side_by_side(sums, words=words).reshaped(n_solutions, n_points, n_columns + 1)
+
+    @by_row(costs="costs of the rows under each solution, less their mean, clipped")
+    def costs(rows: Rows, solutions: Floats, *, bound: float) -> Term:
+        """Return for each solution the squared distances of the rows from the nearest centers."""
+        return costs_beside_mean(rows, solutions, bound)
 
 
 PrivateKMeans.client_type = PrivateKMeansClient

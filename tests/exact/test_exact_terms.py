@@ -17,6 +17,8 @@ N_COLUMNS, RADIUS, FAR = 3, 5.0, np.finfo(float).max
 ALLOWANCE = 1 + Fraction(1, 2**50)  # of a bound that is a float, as in every release
 POINTS = RNG.normal(size=(6, N_COLUMNS)) * 2.0
 FRAMES = {norm: Frame(np.full(N_COLUMNS, 0.3), RADIUS, norm=norm) for norm in (1, 2)}
+#: Sets of points that are compared.
+SOLUTIONS = np.stack([POINTS[:2], POINTS[2:4], POINTS[4:]])
 #: What a server may send in place of factors: any matrix.
 MATRICES = {
     "factors": factor_map(POINTS, 2.0, 0.01),
@@ -77,6 +79,9 @@ TERMS = {
     "vectors": lambda rows: terms.vectors(vectors_of(rows), 0.7),
     "vectors of one number": lambda rows: terms.vectors(rows.values[:, 0], 0.7),
     "vectors in L1": lambda rows: terms.vectors(vectors_of(rows), 0.7, norm=1),
+    "costs": lambda rows: terms.costs_beside_mean(rows, SOLUTIONS, 7.0),
+    "costs, points far away": lambda rows: terms.costs_beside_mean(rows, 1e6 * SOLUTIONS, 7.0),
+    "costs, one solution": lambda rows: terms.costs_beside_mean(rows, SOLUTIONS[:1], 7.0),
     "joined": lambda rows: terms.joined(
         terms.at(labels_of(rows), 4, rows), terms.at(labels_of(rows), 4), times=-0.3 * RADIUS
     ),
@@ -188,6 +193,7 @@ REACHED = {
     "count": POINTS[:1],
     "products": np.eye(N_COLUMNS)[:1] * 1e9,
     "squares": np.eye(N_COLUMNS)[:1] * 1e9,
+    "costs": np.eye(N_COLUMNS)[:1] * 1e9,
     "joined": np.eye(N_COLUMNS)[:1] * 1e9,
     "with a constant": np.eye(N_COLUMNS)[:1] * 1e9,
 }
@@ -199,6 +205,18 @@ def test_bounds_are_no_larger_than_they_have_to_be(name):
     # Of a row and a count in one array the norms are added up, which is more than the norm of both.
     least = 0.7 if name == "joined" else 1 - 1e-4
     assert math.sqrt(norms(term.integers, term)[1]) >= least * term.bound.l2
+
+
+def test_costs_are_those_of_a_slow_loop():
+    rows = Frame(np.zeros(N_COLUMNS), RADIUS).rows(POINTS * 0.7)
+    found = terms.costs_beside_mean(rows, SOLUTIONS, 9.0)
+    expected = np.zeros(3)
+    for row in rows.values:
+        costs = np.array([min(float((row - point) @ (row - point)) for point in points) for points in SOLUTIONS])
+        costs -= costs.mean()
+        expected += costs * min(1.0, 9.0 / math.sqrt(float(costs @ costs)))
+    np.testing.assert_allclose(found.array.values, expected, atol=1e-5)
+    assert found.bound.l2 == 9.0
 
 
 def test_bounds_of_kernels_are_nearly_reached():

@@ -18,6 +18,7 @@ from flower_fedclust.strategies import private_kmeans
 from flower_fedclust.strategies.private_kmeans import (
     COSTS,
     N_CLASSES,
+    SEARCH_COSTS,
     NoisyClusters,
     PrivateKMeans,
     PrivateKMeansClient,
@@ -27,6 +28,7 @@ from flower_fedclust.strategies.private_kmeans import (
     class_reach,
     clustered,
     code_of_gaussian,
+    filtered,
     kept_votes,
     shrunk_offsets,
     spread_of,
@@ -134,7 +136,7 @@ PUBLIC = {"server_data": mixture(100)[0], "max_norm": None}
         {"noise": "clients"},
         {"noise": "local"},
         {"delta": 1e-9},
-        {"budget": {"votes": 0.5}},
+        {"budget": {"cells": 0.5}},
     ],
     ids=str,
 )
@@ -196,26 +198,31 @@ def test_nothing_leaves_but_sums_that_noise_covers():
     assert {message.detail for message in result.privacy.releases} == {"sum over the clients"}
 
 
-def test_a_part_costs_what_the_table_says():
+@pytest.mark.parametrize(
+    ("costs", "one", "options"),
+    [(SEARCH_COSTS, "cells", {"n_lloyd_rounds": 2}), (COSTS, "votes", {"privacy_unit": "client", "n_lloyd_rounds": 2})],
+)
+def test_a_part_costs_what_the_table_says(costs, one, options):
     """c releases of noise multiplier s cost c / s^2, in about the proportions of the table."""
-    plan = PrivateKMeans(3, max_norm=1.0, n_lloyd_rounds=2).frozen_plan
+    plan = PrivateKMeans(3, max_norm=1.0, **options).frozen_plan
     cost = {name: share.count / plan.multipliers[name] ** 2 for name, share in plan.shares.items()}
-    assert cost.keys() == COSTS.keys()
+    assert costs.keys() - cost.keys() <= {"row_count"}
+    assert cost.keys() <= costs.keys()
     for name in cost:
-        assert cost[name] / cost["votes"] == pytest.approx(COSTS[name] / COSTS["votes"], rel=0.2)
+        assert cost[name] / cost[one] == pytest.approx(costs[name] / costs[one], rel=0.2)
 
 
 @pytest.mark.parametrize(
-    ("options", "without"),
+    ("costs", "options", "without"),
     [
-        ({"n_rows": 10}, {"row_count"}),
-        ({"center_rows": False}, {"row_sum"}),
-        ({"privacy_unit": "client"}, {"row_count"}),
-        ({"n_lloyd_rounds": 0}, {"sums", "counts"}),
+        (SEARCH_COSTS, {"n_rows": 10}, {"row_count"}),
+        (SEARCH_COSTS, {"center_rows": False}, {"row_sum"}),
+        (COSTS, {"privacy_unit": "client"}, {"row_count"}),
+        (COSTS, {"n_lloyd_rounds": 0}, {"sums", "counts"}),
     ],
 )
-def test_what_is_not_asked_is_not_paid(options, without):
-    assert COSTS.keys() - PrivateKMeans(3, max_norm=1.0, **options).frozen_plan.shares.keys() == without
+def test_what_is_not_asked_is_not_paid(costs, options, without):
+    assert costs.keys() - PrivateKMeans(3, max_norm=1.0, **options).frozen_plan.shares.keys() == without
 
 
 def test_notes_name_what_is_assumed_to_be_public():
@@ -356,6 +363,45 @@ def test_shrinking_reduces_the_error_and_keeps_what_has_no_noise(n_known):
     np.testing.assert_allclose(shrunk_offsets(truth, np.zeros(8), directions[:, :n_known], 5), truth, atol=1e-12)
 
 
+def test_many_noisy_steps_are_as_good_as_one_with_all_of_their_budget():
+    """A cluster's mean, measured 16 times: the filter ends where the mean of the measurements is, not far from it."""
+    rng = np.random.default_rng(0)
+    truth, noise = rng.normal(size=(6, 20)), np.array([1.0, 1.0, 1.0, 1.0, 1.0, 30.0])
+    errors = np.zeros(2)
+    for _ in range(20):
+        centers, signal = np.zeros((6, 20)), np.full((6, 3), 1.0)
+        for _ in range(16):
+            measured = truth - centers + noise[:, None] * rng.normal(size=truth.shape)
+            moved, signal = filtered(measured, noise**2, np.eye(20), 5, signal)
+            centers += moved
+        best = np.array([1.0, 1.0, 1.0, 1.0, 1.0, 0.0])  # nothing can be seen of the last
+        of_mean = truth * (1 - best[:, None]) + rng.normal(size=truth.shape) / 4 * best[:, None]
+        errors += ((centers - truth) ** 2).sum(), (of_mean**2).sum()
+    assert errors[0] < 2 * errors[1]
+    moved, _ = filtered(truth, np.zeros(6), np.eye(20), 5, np.full((6, 3), 1.0))
+    np.testing.assert_allclose(moved, truth, atol=1e-9)
+
+
+def test_a_larger_epsilon_tends_to_pooled_search():
+    """Rows whose k-means has many minima: at epsilon 100 the cost is that of the best of many pooled starts."""
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(6000, 6)) * np.array([3.0, 2.0, 1.5, 1.0, 1.0, 0.5])
+    costs = [times_the_optimum(run(rows, 2, seed, 7, epsilon=100.0, max_norm=30.0), rows) for seed in range(2)]
+    assert max(costs) < 1.005
+
+
+def test_solutions_take_the_steps_of_each_by_itself():
+    rows, frame = ROWS[:200], Frame(np.zeros(D), 100.0)
+    solutions, bound, weight = np.stack([ROWS[:4], ROWS[4:8]]), 2.0, 0.7
+    (steps,) = client(rows).steps(solutions, frame=frame, bound=bound, weight=weight)
+    for one, points in zip(steps.values, solutions, strict=True):
+        (cells,) = client(rows).cells(points, EVERYTHING, frame=frame, bound=bound, weight=weight)
+        np.testing.assert_array_equal(one, cells.values)
+    question = PrivateKMeansClient.steps.asked(solutions, frame=frame, bound=bound, weight=weight)
+    (moved,) = question.moved()
+    assert moved.l2 == pytest.approx(math.sqrt(2) * math.hypot(bound, weight))
+
+
 def asked_for(attribute, **parameters):
     """Return how many numbers of votes, or of rows, were asked of a run in each generation."""
     asked = []
@@ -372,9 +418,10 @@ def asked_for(attribute, **parameters):
 
 
 def test_more_noise_means_fewer_candidates_and_less_noise_sums_instead_of_votes():
-    assert set(asked_for("kept_votes", epsilon=0.01)) == {4 * K}
-    assert 4 * K < asked_for("kept_votes", epsilon=0.8)[0] < 40 * K
-    assert asked_for("kept_votes", epsilon=1000.0) == []
+    """Where no step in all columns follows, as in strategies that go on by themselves."""
+    assert set(asked_for("kept_votes", epsilon=0.01, n_lloyd_rounds=0)) == {4 * K}
+    assert 4 * K < asked_for("kept_votes", epsilon=0.8, n_lloyd_rounds=0)[0] < 40 * K
+    assert asked_for("kept_votes", epsilon=1000.0, n_lloyd_rounds=0) == []
 
 
 def test_the_points_of_a_code_are_as_near_to_rows_as_theory_says():

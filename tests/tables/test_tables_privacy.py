@@ -61,7 +61,7 @@ def test_a_budget_has_a_part_of_that_name():
     given = fc.with_schema(fc.PrivateKMeans(2, budget={"preparation": 0.3}), schema).noise_multipliers()
     default = fc.with_schema(fc.PrivateKMeans(2), schema).noise_multipliers()
     assert given["preparation"] < 0.5 * default["preparation"]
-    assert given["votes"] > default["votes"]
+    assert given["cells"] > default["cells"]
 
 
 def test_columns_whose_bounds_cannot_be_found_are_left_out_together():

@@ -68,7 +68,7 @@ def test_one_epsilon_covers_preparation_and_clustering(result):
     report = result.privacy
     assert not report.unprotected
     assert report.composed_epsilon == pytest.approx(2.0, rel=1e-3)
-    assert {"preparation", "votes"} <= {message.release.share for message in report.messages if message.release}
+    assert {"preparation", "cells"} <= {message.release.share for message in report.messages if message.release}
 
 
 def test_the_model_takes_raw_tables_with_columns_in_any_order(tables, result):
@@ -192,7 +192,7 @@ def test_skewed_and_clipped_columns_are_named_and_logarithms_suggested():
         found = fc.simulate(strategy, [table[::2], table[1::2]], schema={"columns": columns}, describe=True, seed=0)
         return {doubt.code: doubt for doubt in found.doubts}
 
-    found = doubts(2.0)
+    found = doubts(1.0)
     assert found["skewed-column"].numbers == found["clipped-column"].numbers == {"columns": ["paid"]}
     assert all("logarithm = true" in found[code].sentence for code in ("skewed-column", "clipped-column"))
     spread = doubts(2.0, logarithm=True)

@@ -1,0 +1,175 @@
+"""Search for k-means clusters under noise: small cells, many solutions from them, and steps that the solutions share.
+
+What was released is searched as hard as rows would be: any number of starts on the noisy cells costs no privacy. The
+solutions that cost little there take noisy Lloyd steps side by side, and their costs are compared by one short vector a
+row. How many cells, directions and solutions there are follows from the noise, by rules without a threshold: with much
+noise one solution is left, and all steps are its own; with none, the result is that of many starts on pooled rows.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flower_fedclust.numerics.kmeans import squared_distances
+
+Floats = NDArray[np.float64]
+
+#: The fewest cells for each cluster, and the most cells; how many numbers of cells are compared.
+FEWEST_CELLS, MOST_CELLS, N_NUMBERS = 1.5, 200, 25
+#: A row in a cell counts as much as an offset of this part of the bound, which is this many typical distances.
+CELL_WEIGHT, CELL_REACH = 0.7, 1.3
+#: Rows that the server draws about the noisy cells, at least and for each cluster.
+N_DRAWN, DRAWN_FOR_EACH = 6000, 30
+#: The k-means of the cells that the server starts; fewer, but not below the second number, beyond so many products.
+N_TRIES, FEWEST_TRIES, MOST_TRIED = 60, 6, 2e9
+#: The most solutions that take steps together, and the relative excess cost at which they are told apart.
+MOST_SOLUTIONS, TOLERATED = 30, 0.01
+#: Steps of all solutions before their costs are compared, and how many are left of them each time.
+STEPS_EACH, N_LEVELS, PART_KEPT = 2, 3, 3
+#: Solutions differ if one has a center farther from those of the other than this part of the rows' variance.
+APART = 0.01
+#: Offsets are clipped to so many typical distances, which grows as noise falls: a wide bound has no bias.
+REACH, REACH_GROWS, REACH_AT, LEAST_REACH, MOST_REACH = 1.3, 0.35, 0.003, 1.2, 4.0
+
+
+def left_by_a_code(variances: Floats, n_points: int) -> float:
+    """Return the mean squared distance of rows of a Gaussian from the best n_points points.
+
+    In each direction the distance is ``min(level, variance)`` ("reverse water-filling"; Cover and Thomas, "Elements of
+    information theory", theorem 10.3.3). The variances are sorted, the largest first.
+    """
+    logarithms = np.log(np.maximum(variances, np.finfo(float).tiny))
+    # The level, if the first directions are divided and the others are not.
+    levels = np.exp((np.cumsum(logarithms) - 2.0 * math.log(n_points)) / np.arange(1, len(variances) + 1))
+    level = levels[max(int(np.count_nonzero(levels <= variances)) - 1, 0)]
+    return float(np.minimum(level, variances).sum())
+
+
+def directions_and_cells(variances: Floats, elsewhere: float, noise: float, fewest: int, most: int) -> tuple[int, int]:
+    """Choose the number of directions and of cells that bring noisy means of cells nearest to the rows.
+
+    Parameters
+    ----------
+    variances : ndarray
+        Of the rows along their directions, the largest first.
+    elsewhere : float
+        The variance in all other directions.
+    noise : float
+        The standard deviation of the noise of a sum whose bound is 1, by the number of rows.
+    fewest, most : int
+        Numbers of cells.
+    """
+    best = (math.inf, 1, fewest)
+    numbers = np.unique(np.geomspace(fewest, max(most, fewest), N_NUMBERS).astype(int))
+    for q in np.unique(np.geomspace(1, len(variances), N_NUMBERS).round().astype(int)).tolist():
+        seen, lost = variances[:q], float(variances[q:].sum()) + elsewhere
+        for n_cells in numbers:
+            within = left_by_a_code(seen, n_cells)
+            of_mean = q * (CELL_REACH * math.hypot(1.0, CELL_WEIGHT) * noise * n_cells) ** 2
+            best = min(best, (lost + within * (1.0 + of_mean), q, int(n_cells)))
+    return best[1:]
+
+
+@dataclass(frozen=True)
+class NoisyCells:
+    """Noisy cells of the rows, in the directions of the search."""
+
+    means: Floats
+    counts: Floats  #: Positive.
+    within: Floats  #: The variance of the rows of a cell in each direction.
+    of_sums: float  #: The standard deviation of the noise in an entry of a cell's sum.
+    of_counts: float  #: The standard deviation of the noise in a count.
+
+    def drawn(self, n_clusters: int, rng: np.random.Generator) -> Floats:
+        """Draw rows from Gaussians about the means, enough for so many clusters."""
+        n_rows = max(N_DRAWN, DRAWN_FOR_EACH * n_clusters)
+        rows = self.means[rng.choice(len(self.means), n_rows, p=self.counts / self.counts.sum())]
+        return np.asarray(rows + rng.standard_normal(rows.shape) * np.sqrt(self.within))
+
+
+def best_solutions(
+    cells: NoisyCells, rows: Floats, n_clusters: int, n_wanted: int, rng: np.random.Generator
+) -> list[Floats]:
+    """Return different solutions of k-means, the best first: of the cells, and of rows drawn about them, in turn.
+
+    Half of the k-means weight the cells by a bootstrap, so that they end in other minima.
+    """
+    from sklearn.cluster import KMeans
+    from sklearn.exceptions import ConvergenceWarning
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # if cells coincide, so do centers
+        found: list[tuple[float, Floats]] = []
+        n_tries = int(np.clip(MOST_TRIED / (20 * cells.means.size * n_clusters), FEWEST_TRIES, N_TRIES))
+        for index in range(n_tries):
+            weights = cells.counts * rng.exponential(size=len(cells.counts)) if index % 2 else cells.counts
+            one = KMeans(min(n_clusters, len(cells.means)), n_init=1, random_state=int(rng.integers(2**31)))
+            centers = np.asarray(one.fit(cells.means, sample_weight=weights).cluster_centers_)
+            cost = float(cells.counts @ squared_distances(cells.means, centers).min(axis=1))
+            if all(abs(cost - other) > 1e-6 * cost for other, _ in found):
+                found.append((cost, centers))
+        found.sort(key=lambda one: one[0])
+        refined = [
+            KMeans(n_clusters, init=centers, n_init=1, max_iter=30).fit(rows) for _, centers in found[: 2 * n_wanted]
+        ]
+    refined.sort(key=lambda one: float(one.inertia_))
+    pairs = zip((np.asarray(one.cluster_centers_) for one in refined), (one for _, one in found), strict=False)
+    return different([one for pair in pairs for one in pair], n_wanted, APART * float(rows.var(axis=0).sum()))
+
+
+def different(solutions: Sequence[Floats], n_wanted: int, apart: float) -> list[Floats]:
+    """Return the first solutions that differ from those before them by more than a squared distance of a center."""
+    kept: list[Floats] = []
+    for one in solutions:
+        if len(kept) < n_wanted and all(squared_distances(one, other).min(axis=1).max() > apart for other in kept):
+            kept.append(one)
+    return kept
+
+
+def reach_of_offsets(excess: float) -> float:
+    """Return the bound of offsets in typical distances, from the relative excess cost of a noisy step."""
+    wanted = REACH - REACH_GROWS * math.log(max(excess, 1e-300) / REACH_AT)
+    return min(max(wanted, LEAST_REACH), MOST_REACH)
+
+
+def excess_of_a_step(n_columns: int, n_clusters: int, weight: float, noise: float) -> float:
+    """Return the relative excess cost of one noisy step.
+
+    The means of k clusters of n / k rows have noise of variance ``d (bound k s / n)^2`` each, where the bound is
+    ``reach`` typical distances, and a typical distance squared is the cost of a row.
+
+    Parameters
+    ----------
+    noise : float
+        The standard deviation of the noise of a sum whose bound is 1, by the number of rows.
+    """
+    return n_columns * (n_clusters * REACH * math.hypot(1.0, weight) * noise) ** 2
+
+
+def bound_of_costs(rows: Floats, solutions: Sequence[Floats], n_rows: float, noise: float) -> tuple[float, Floats]:
+    """Return a bound for the costs of a row beside their mean, and what clipping is expected to take from their sums.
+
+    The bound balances the noise with the largest part that clipping takes, by rows that were drawn from the cells.
+    """
+    costs = np.stack([squared_distances(rows, one).min(axis=1) for one in solutions], axis=1)
+    costs -= costs.mean(axis=1, keepdims=True)
+    norms = np.linalg.norm(costs, axis=1)
+    best = (math.inf, 0.0, np.zeros(len(solutions)))
+    for part in (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 1.0):
+        bound = max(float(np.quantile(norms, part)), 1e-9 * float(norms.max()), np.finfo(float).tiny * 2**60)
+        clipped = costs * np.minimum(1.0, bound / np.maximum(norms, bound))[:, None]
+        lost = (costs - clipped).mean(axis=0) * n_rows
+        best = min(best, (float((lost**2).max()) / 2 + (noise * bound) ** 2, bound, lost), key=lambda one: one[0])
+    return best[1:]
+
+
+def dropped_light(means: Floats, counts: Floats, deviation: float, light: float, fewest: int) -> tuple[Floats, Floats]:
+    """Return the cells with more rows than so many deviations of the noise, or the heaviest."""
+    order = np.argsort(-counts, kind="stable")[: max(int(np.count_nonzero(counts > light * deviation)), fewest)]
+    return means[order], np.maximum(counts[order], 1.0)
