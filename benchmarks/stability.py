@@ -24,7 +24,7 @@ from trust import Loaded, blobs, of_r, of_scikit_learn, skewed, unequal
 import flower_fedclust as fc
 from flower_fedclust.engine import ClientData
 from flower_fedclust.engine.inline import run_inline
-from flower_fedclust.results.doubts import ALIKE
+from flower_fedclust.numerics.validity import ALIKE
 
 N_CLIENTS = 3
 

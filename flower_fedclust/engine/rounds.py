@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from flower_fedclust.exact.rows import Frame
 from flower_fedclust.exact.terms import Bound
 from flower_fedclust.models import Model
-from flower_fedclust.numerics.validity import ClusterNumber, PeakNumber
+from flower_fedclust.numerics.validity import ClusterNumber, PeakNumber, Repeated
 from flower_fedclust.privacy.releases import Relation, Release
 from flower_fedclust.tables.description import Clusters
 
@@ -437,6 +437,8 @@ class Outcome:
         The description of the clusters, if there is one.
     agreement : float, optional
         The adjusted Rand index expected between these clusters and another run's, if the strategy estimates it.
+    again : Repeated, optional
+        How far other runs would find each cluster, if the strategy estimates it.
     gain : DensityGain, optional
         What a mixture gains over one Gaussian, if the run has asked.
     """
@@ -449,6 +451,7 @@ class Outcome:
     clusters: Clusters | None = None
     agreement: float | None = None
     gain: DensityGain | None = None
+    again: Repeated | None = None
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,10 @@ TOLERANCE = 0.005
 CLEAR = 0.1
 #: Clusters that another run would find again have at least this :func:`stability_of`.
 STABLE = 0.8
+#: Clusterings, and clusters, with at least this adjusted Rand or Jaccard index are alike.
+ALIKE = 0.7
+#: Clusters with at least this imitated index would be found again: imitated rows are rounder than real ones.
+FOUND_AGAIN = 0.85
 #: Numbers of clusters tried for n_clusters="auto".
 AUTO = (2, 16)
 #: How often :func:`stability_of` draws the noise again.
@@ -134,6 +138,15 @@ def weighted_rand_index(one: Labels, other: Labels, weights: Floats, n_clusters:
     first, second = (float((table.sum(axis=axis) ** 2).sum()) for axis in (0, 1))
     by_chance, mean = first * second / max(float(weights.sum()) ** 2, np.finfo(float).tiny), (first + second) / 2
     return float(((table**2).sum() - by_chance) / (mean - by_chance)) if mean > by_chance else 1.0
+
+
+class Repeated(NamedTuple):
+    """How far other runs would find the same clusters."""
+
+    agreement: float  #: The expected adjusted Rand index.
+    each: Floats  #: For each cluster, the expected Jaccard index with the cluster of another run that is most like it.
+    without_noise: Floats  #: The same if other runs had no noise.
+    n_equal: int  #: How many different solutions cost nearly the same as these clusters.
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from flower_fedclust.engine.rounds import DEVIATIONS, DensityGain
 from flower_fedclust.models import KMeansModel, Model, TableModel
 from flower_fedclust.numerics.kmeans import squared_distances
 from flower_fedclust.numerics.metrics import cluster_sizes
+from flower_fedclust.numerics.validity import ALIKE, FOUND_AGAIN, Repeated
 from flower_fedclust.strategies.common.tables import left_out, why_not
 from flower_fedclust.tables.description import ABOVE, BELOW, MOST_BEYOND, Clusters
 from flower_fedclust.tables.histograms import LEAST_HELD, why_it_hardly_counts
@@ -33,8 +34,6 @@ ABOUT_NOTHING = 0.01
 #: Sites that explain more than this part of the clusters' entropy are a doubt, if that is this improbable by chance.
 #: Of 20 runs of spp-fgc on ten tables dealt by a column, the least for one that lost more than .05 of its ARI was .12.
 MOST_BY_SITE, BY_CHANCE = 0.1, 1e-4
-#: Two clusterings with a smaller adjusted Rand index are different.
-ALIKE = 0.7
 
 
 @dataclass(frozen=True)
@@ -100,13 +99,7 @@ def doubts_about(
             "fewer clusters, more rows or a larger epsilon."
         )
         found.append(Doubt("dropped", sentence, {"kept": model.n_clusters, "sought": sought}))
-    agreement = strategy.outcome.agreement
-    if agreement is not None and agreement < ALIKE:
-        sentence = (
-            "Another run would probably find other clusters (expected adjusted Rand index with these: "
-            f"{agreement:.2f}): use fewer clusters, more rows or a larger epsilon."
-        )
-        found.append(Doubt("unstable", sentence, {"ari": agreement}))
+    found += _of_other_runs(strategy.outcome.agreement, strategy.outcome.again)
     found += _of_density(strategy.outcome.gain)
     found += _of_bounds(strategy, model)
     if isinstance(strategy.outcome.model, TableModel):
@@ -388,3 +381,36 @@ def _listed(clusters: Sequence[int], n_clusters: int, singular: str = "", plural
         return f"Cluster {clusters[0]} {singular}".rstrip()
     named = ", ".join(map(str, clusters[:8])) + (", ..." if len(clusters) > 8 else "")
     return f"{len(clusters)} of {n_clusters} clusters ({named}) {plural}".rstrip()
+
+
+def _of_other_runs(agreement: float | None, again: Repeated | None) -> list[Doubt]:
+    """Doubt the clusters if another run would not find them; name those that it would find, and say why."""
+    if agreement is None or agreement >= ALIKE:
+        return []
+    numbers: dict[str, Any] = {"ari": agreement}
+    found, advice = "", "use fewer clusters, more rows or a larger epsilon"
+    if again is not None:
+        kept = np.flatnonzero(again.each >= FOUND_AGAIN).tolist()
+        lost = np.flatnonzero(again.each < FOUND_AGAIN).tolist()
+        # A doubt that goes away without noise comes from the noise.
+        reason = "noise" if (again.without_noise[lost] >= FOUND_AGAIN).all() else "table" if again.n_equal else "search"
+        numbers |= {"clusters": lost, "jaccard": again.each.round(3).tolist(), "reason": reason}
+        if kept and lost:
+            found = f" It would find {_named(kept)} again, but not {_named(lost)}."
+        if reason == "table":
+            advice = "at least two ways to divide this table are equally good, so try another number of clusters"
+        elif reason == "search":
+            advice = (
+                "even without noise the rows are not clearly divided in this way, so try another number of clusters"
+            )
+    sentence = (
+        "Another run would probably find other clusters (expected adjusted Rand index with these: "
+        f"{agreement:.2f}): {advice}.{found}"
+    )
+    return [Doubt("unstable", sentence, numbers)]
+
+
+def _named(clusters: list[int]) -> str:
+    if len(clusters) == 1:
+        return f"cluster {clusters[0]}"
+    return f"clusters {', '.join(map(str, clusters[:-1]))} and {clusters[-1]}"

@@ -337,9 +337,19 @@ class PrivateKMeans(ClippedStrategy):
         number = self._chosen_number(fine, space.spread)
         k = most if number is None else number.chosen
         rows = cells.drawn(k, self.rng)
-        centers = yield from self._best_of_many(space, cells, rows, k)
-        agreement = agreement_of_another_run(fine, space.spread, centers @ space.inside, self.rng)
-        return Outcome(KMeansModel(space.frame.leave(centers)), number=number, agreement=agreement)
+        best = yield from self._best_of_many(space, cells, rows, k)
+        again = search.repeated(
+            cells,
+            best.centers,
+            best.signal[:, :2],
+            space.inside,
+            space.spread**2,
+            elsewhere + float(space.variances[n_inside:].sum()),
+            self.rng,
+        )
+        agreement = agreement_of_another_run(fine, space.spread, best.centers @ space.inside, self.rng)
+        model = KMeansModel(space.frame.leave(best.centers))
+        return Outcome(model, number=number, agreement=agreement, again=again)
 
     def _noisy_cells(self, space: Space, n_cells: int) -> Generator[Round, Total, NoisyCells]:
         """Return noisy cells: each round drops cells of few rows, and splits cells of many."""
@@ -394,7 +404,7 @@ class PrivateKMeans(ClippedStrategy):
 
     def _best_of_many(
         self, space: Space, cells: NoisyCells, rows: Floats, n_clusters: int
-    ) -> Generator[Round, Total, Floats]:
+    ) -> Generator[Round, Total, Solution]:
         """Let solutions take steps together and drop out by their costs; return the best, in the frame."""
         excess = search.excess_of_a_step(
             len(space.frame.origin), n_clusters, WEIGHT, self.noise_of("tries_1") / space.n_rows
@@ -418,7 +428,7 @@ class PrivateKMeans(ClippedStrategy):
         solutions = yield from self._steps_of_one(space, rows, solutions, ["steps"] * N_STEPS)
         for _ in range(self.n_lloyd_rounds):
             solutions = yield from self._steps(space, rows, solutions, "sums", "counts")
-        return solutions[0].centers
+        return solutions[0]
 
     def _steps_of_one(
         self, space: Space, rows: Floats, solutions: list[Solution], parts: Sequence[str]

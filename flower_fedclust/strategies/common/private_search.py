@@ -11,14 +11,17 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flower_fedclust.numerics.kmeans import squared_distances
+from flower_fedclust.numerics.initialisation import weighted_kmeans
+from flower_fedclust.numerics.kmeans import centers_of, cluster_sums, nearest_center, squared_distances
+from flower_fedclust.numerics.validity import ALIKE, Repeated, weighted_rand_index
 
 Floats = NDArray[np.float64]
+Labels = NDArray[np.intp]
 
 #: The fewest cells for each cluster, and the most cells; how many numbers of cells are compared.
 FEWEST_CELLS, MOST_CELLS, N_NUMBERS = 1.5, 200, 25
@@ -34,6 +37,12 @@ MOST_SOLUTIONS, TOLERATED = 30, 0.01
 STEPS_EACH, N_LEVELS, PART_KEPT = 2, 3, 3
 #: Solutions differ if one has a center farther from those of the other than this part of the rows' variance.
 APART = 0.01
+#: Other runs that are imitated, the rows that they share, the starts of each, and their steps.
+N_OTHER_RUNS, N_SHARED, N_STARTS, N_OTHER_STEPS = 8, 2000, 10, 12
+#: Rows about clusters have at least this part of the variance of all rows in each direction.
+LEAST_LEFT = 0.003
+#: Solutions whose costs differ by less than this part are equally good.
+EQUALLY_GOOD = 0.01
 #: Offsets are clipped to so many typical distances, which grows as noise falls: a wide bound has no bias.
 REACH, REACH_GROWS, REACH_AT, LEAST_REACH, MOST_REACH = 1.3, 0.35, 0.003, 1.2, 4.0
 
@@ -88,9 +97,12 @@ class NoisyCells:
 
     def drawn(self, n_clusters: int, rng: np.random.Generator) -> Floats:
         """Draw rows from Gaussians about the means, enough for so many clusters."""
-        n_rows = max(N_DRAWN, DRAWN_FOR_EACH * n_clusters)
+        return self.drawn_rows(max(N_DRAWN, DRAWN_FOR_EACH * n_clusters), self.within, rng)
+
+    def drawn_rows(self, n_rows: int, within: Floats, rng: np.random.Generator) -> Floats:
+        """Draw rows from Gaussians about the means, of this variance in each direction."""
         rows = self.means[rng.choice(len(self.means), n_rows, p=self.counts / self.counts.sum())]
-        return np.asarray(rows + rng.standard_normal(rows.shape) * np.sqrt(self.within))
+        return np.asarray(rows + rng.standard_normal(rows.shape) * np.sqrt(within))
 
 
 def best_solutions(
@@ -173,3 +185,92 @@ def dropped_light(means: Floats, counts: Floats, deviation: float, light: float,
     """Return the cells with more rows than so many deviations of the noise, or the heaviest."""
     order = np.argsort(-counts, kind="stable")[: max(int(np.count_nonzero(counts > light * deviation)), fewest)]
     return means[order], np.maximum(counts[order], 1.0)
+
+
+def repeated(
+    cells: NoisyCells,
+    centers: Floats,
+    errors: Floats,
+    directions: Floats,
+    variances: Floats,
+    elsewhere: float,
+    rng: np.random.Generator,
+) -> Repeated:
+    """Imitate other runs with what this run has released, and compare their clusters with its own.
+
+    The server draws rows from Gaussians about the clusters. Another run sees the cells with other noise, starts from
+    other points, takes steps on these rows, and ends with the noise of its last steps. The imitation is repeated
+    without any noise, to tell what the noise does from what search and table do. It is too hopeful, because rows of
+    tables are less round: see FOUND_AGAIN.
+
+    Parameters
+    ----------
+    centers : ndarray of shape (n_clusters, n_columns)
+        Of this run.
+    errors : ndarray of shape (n_clusters, 2)
+        The variance of what is unknown of an entry of a center, in the directions of the search and elsewhere.
+    directions : ndarray of shape (n_columns, n_directions)
+        Of the search.
+    variances : ndarray of shape (n_directions,)
+        Of the rows in these directions.
+    elsewhere : float
+        The variance of the rows in all other directions together.
+    """
+    inside = centers @ directions
+    outside, n_others = centers - inside @ directions.T, max(np.subtract(*directions.shape), 1)
+    n_rows, k = max(N_SHARED, DRAWN_FOR_EACH * len(centers)), len(centers)
+    sizes = np.bincount(nearest_center(cells.means, inside), cells.counts, k)
+    between = sizes / sizes.sum() @ inside**2
+    clusters = replace(cells, means=inside, counts=np.maximum(sizes, 1.0))
+    left = np.maximum(variances - between, LEAST_LEFT * variances)
+    agreements, noisy, exact, n_equal = [], [], [], 0
+    drawn = clusters.drawn_rows(n_rows, left, rng)
+    rest = rng.standard_normal((n_rows, len(centers[0]))) * math.sqrt(max(elsewhere, 0.0) / n_others)
+    rest -= rest @ directions @ directions.T
+    rows = drawn @ directions.T + outside[nearest_center(drawn, inside)] + rest
+    own, cost = nearest_center(rows, centers), _cost(rows, centers)
+    for _ in range(N_OTHER_RUNS):
+        one = _another_run(cells, rows, directions, k, rng, noise=1.0)
+        of_inside = rng.standard_normal(inside.shape) * np.sqrt(2 * errors[:, :1])
+        of_rest = rng.standard_normal(centers.shape) * np.sqrt(2 * errors[:, 1:])
+        one += of_inside @ directions.T + of_rest - of_rest @ directions @ directions.T
+        labels = nearest_center(rows, one)
+        agreements.append(adjusted_rand(own, labels, k))
+        noisy.append(best_jaccard(own, labels, k))
+        other = _another_run(cells, rows, directions, k, rng, noise=0.0)
+        labels = nearest_center(rows, other)
+        exact.append(best_jaccard(own, labels, k))
+        is_equal = abs(_cost(rows, other) - cost) < EQUALLY_GOOD * cost
+        n_equal += is_equal and adjusted_rand(own, labels, k) < ALIKE
+    return Repeated(float(np.mean(agreements)), np.mean(noisy, axis=0), np.mean(exact, axis=0), int(n_equal))
+
+
+def _cost(rows: Floats, centers: Floats) -> float:
+    return float(squared_distances(rows, centers).min(axis=1).sum())
+
+
+def _another_run(
+    cells: NoisyCells, rows: Floats, directions: Floats, n_clusters: int, rng: np.random.Generator, noise: float
+) -> Floats:
+    """Return the centers of another run on these rows: the best of few starts on cells with other noise."""
+    means = cells.means + noise * (cells.of_sums / cells.counts)[:, None] * rng.standard_normal(cells.means.shape)
+    counts = np.maximum(cells.counts + noise * cells.of_counts * rng.standard_normal(len(means)), 1.0)
+    found = [weighted_kmeans(means, counts, n_clusters, rng, n_init=1) @ directions.T for _ in range(N_STARTS)]
+    best = min(found, key=lambda one: _cost(rows, one))
+    for _ in range(N_OTHER_STEPS):
+        sums, sizes = cluster_sums(rows, nearest_center(rows, best), n_clusters)
+        best = centers_of(sums, sizes, fallback=best)
+    return best
+
+
+def adjusted_rand(one: Labels, other: Labels, n_clusters: int) -> float:
+    """Return the adjusted Rand index of two clusterings of the same rows."""
+    return weighted_rand_index(one, other, np.ones(len(one)), n_clusters)
+
+
+def best_jaccard(own: Labels, other: Labels, n_clusters: int) -> Floats:
+    """Return for each own cluster the largest Jaccard index with a cluster of another run."""
+    table = np.zeros((n_clusters, n_clusters))
+    np.add.at(table, (own, other), 1.0)
+    either = table.sum(axis=1)[:, None] + table.sum(axis=0)[None, :] - table
+    return np.asarray(np.divide(table, either, out=np.zeros_like(table), where=either > 0).max(axis=1))
