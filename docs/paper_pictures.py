@@ -44,8 +44,9 @@ def watched(split: str, parameters: dict[str, Any]) -> pd.DataFrame:
         tables = count_table(classes, model.predict(together), N_CLUSTERS)
         found.append((model.cost(together) / N_CLIENTS, agreement(np.stack(list(tables.values())))["accuracy"]))
 
-    settings = {"n_rounds": 100, "fraction_fit": 0.3, "batch_size": 50, **parameters}
-    strategy: Any = make_strategy("dp-fedc", n_clusters=N_CLUSTERS, **settings)
+    form = {"rho": "growing", "rays_from": "auto", "step_scale": 2.0}
+    settings = {"n_rounds": 100, "fraction_fit": 0.3, "batch_size": 50, **form, **parameters}
+    strategy: Any = make_strategy("dp-fedc-printed", n_clusters=N_CLUSTERS, **settings)
     strategy.on_centers = watch
     simulate(strategy, rows.clients, seed=0, progress=False)
     rounds = pd.RangeIndex(1, len(found) + 1, name="round")

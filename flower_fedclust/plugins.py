@@ -21,6 +21,8 @@ OF_PAPERS: Mapping[str, tuple[str, ...]] = {
     "CentralFastLloyd": ("central-fastlloyd",),
     "CentralLSH": ("central-lsh",),
     "CoresetKMedian": ("coreset-k-median",),
+    "DPFedCPrinted": ("dp-fedc-printed",),
+    "DPFedCTheorem2": ("dp-fedc-theorem-2",),
     "DPLloyd": ("dp-lloyd-server-kmeans++", "dp-lloyd-server-lloyds", "dp-lloyd-sphere-packing"),
     "DSC": ("dsc",),
     "FFCM": ("ffcm",),

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 #: The strategies of this package: class -> (module, names in its ``entries``).
 CLASSES = {
     "DPFedC": ("strategies.dp_fedc", "dp-fedc"),
-    "DPFedCTheorem2": ("strategies.dp_fedc", "dp-fedc-theorem-2"),
     "FedDPKMeans": ("strategies.feddp_kmeans", "feddp-kmeans"),
     "FedSC": ("strategies.fedsc", "fedsc", "fedsc-perturbed-data", "fedsc-perturbed-factors"),
     "FedSCSums": ("strategies.fedsc", "fedsc-sums"),

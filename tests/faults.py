@@ -4,8 +4,8 @@
 ``python tests/faults.py --only ID``  some of the faults
 
 The faults are in ``faults.toml``: a file, a text that occurs in it exactly once, what replaces it, and the tests that
-must fail then. Only a copy of the tree is changed. Tests of a fault in the second distribution take its strategies, as
-``make papers`` does.
+must fail then. Only a copy of the tree is changed. Where the file or a test is in the second
+distribution, the tests take its strategies, as ``make papers`` does.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ class Fault:
     @property
     def tested(self) -> str:
         """Whose strategies the tests take: see ``tested.py``."""
-        return "papers" if self.file.startswith("strategies/") else "core"
+        names = (self.file, *self.caught_by)
+        return "papers" if any(name.startswith("strategies/") for name in names) else "core"
 
 
 def read_faults(path: Path) -> list[Fault]:

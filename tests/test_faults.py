@@ -32,9 +32,16 @@ def test_every_test_named_for_a_fault_exists():
     assert {fault.id: missing for fault in PLANTED if (missing := missing_tests(fault))} == {}
 
 
-def test_faults_in_the_second_distribution_are_tested_with_its_strategies():
-    assert {fault.tested for fault in PLANTED if "flower_fedclust_papers" in fault.file} == {"papers"}
-    assert {fault.tested for fault in PLANTED if fault.file.startswith("flower_fedclust/")} == {"core"}
+@pytest.mark.parametrize(
+    ("file", "test", "tested"),
+    [
+        ("flower_fedclust/x.py", "tests/test_x.py", "core"),
+        ("flower_fedclust/x.py", "strategies/tests/test_x.py", "papers"),
+        ("strategies/flower_fedclust_papers/x.py", "tests/test_x.py", "papers"),
+    ],
+)
+def test_faults_in_the_second_distribution_are_tested_with_its_strategies(file, test, tested):
+    assert Fault("x", "What is wrong.", file, "old", "new", (test,)).tested == tested
 
 
 def test_a_fault_whose_text_has_changed_is_not_planted_in_silence():

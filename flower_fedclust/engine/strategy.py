@@ -660,23 +660,17 @@ class PrivateStrategy(ProtocolStrategy):
             run.spending = spending
         return spending.plan
 
-    @property
-    def plan_waits(self) -> bool:
-        """Whether the first release freezes the plan, because earlier rounds without noise find what it needs."""
-        return False
-
     def freeze_plan(self) -> None:
-        """Freeze the plan, unless it waits."""
+        """Freeze the plan, once the names in a budget can be known; a subclass may wait for what rounds find."""
         # Names in a budget may refer to shares that depend on the clients' columns, unknown before they enrol.
         is_early = self.budget is not None and not self.client_names
-        if self.epsilon is not None and not self.plan_waits and not is_early:
+        if self.epsilon is not None and not is_early:
             _ = self.frozen_plan
 
     @property
     def plan(self) -> str:
-        """The frozen plan as JSON; "" without an epsilon, or while the plan waits."""
-        is_frozen = self._run is not None and self._run.spending is not None
-        return "" if self.epsilon is None or (self.plan_waits and not is_frozen) else self.frozen_plan.to_json()
+        """The frozen plan as JSON; "" without an epsilon."""
+        return "" if self.epsilon is None else self.frozen_plan.to_json()
 
     @property
     def first_plan(self) -> str:  # noqa: D102

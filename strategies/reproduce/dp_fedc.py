@@ -6,7 +6,7 @@ import numpy as np
 
 from flower_fedclust.privacy.accounting import composed_epsilon
 from flower_fedclust.privacy.releases import Release
-from flower_fedclust.strategies.dp_fedc import noise_multiplier, total_epsilon
+from flower_fedclust_papers.dp_fedc_printed import noise_multiplier, total_epsilon
 from reproduce.measures import agreement_scores, load, measure, run
 from reproduce.tables import Experiment
 

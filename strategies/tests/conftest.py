@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).parents[2] / "tests"
-sys.path += [str(TESTS / folder) for folder in ("results", ".", "engine", "exact", "site", "strategies")]
+sys.path += [
+    str(TESTS / folder) for folder in ("results", ".", "engine", "exact", "site", "strategies", "strategies/dp_fedc")
+]
 os.environ.setdefault("FEDCLUST_TESTED", "papers")
 
 from tested import PAPERS  # noqa: E402

@@ -26,6 +26,7 @@ PUBLIC = {
     "numerics",
     "privacy.accounting",
     "privacy.releases",
+    "privacy.report",
     "strategies",
 }
 

@@ -122,7 +122,6 @@ class Toy(PrivateStrategy):
     n_clusters: int = parameter(2, at_least=2)
     rounds: Sequence[Any] = parameter((), kw_only=False)
     name = "toy"
-    plan_waits = True
 
     def with_noise(self, round_):
         """Have parts of :attr:`frozen_plan` pay for the releases that a round has."""

@@ -77,7 +77,10 @@ def run_in_a_process(journal, place, number=0):
             return fit(self, ins, timeout, group_id)
 
         _InlineClient.fit = dying
-        np.savez(place, *fc.simulate(fc.DPFedC(2, n_rounds=4, rays_from="zero"), ROWS, seed=1, journal=journal).labels)
+        np.savez(
+            place,
+            *fc.simulate(fc.DPFedC(2, n_rounds=4, epsilon=8.0, max_norm=9.0), ROWS, seed=1, journal=journal).labels,
+        )
         code = 0
     finally:
         os._exit(code)

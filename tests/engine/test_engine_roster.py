@@ -216,7 +216,6 @@ class Keeping(ToyClient):
 
 class KeepingToy(Toy):
     client_type = Keeping
-    plan_waits = False
     n_protocol_rounds = 5
 
     def parts(self):

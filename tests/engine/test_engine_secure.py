@@ -33,6 +33,7 @@ NEEDS_REPLIES = {
     "central-lsh": "all_rows",
     "coreset-k-median": "own_cost",
     "dp-fedc": "factorise",
+    "dp-fedc-printed": "factorise",
     "dp-fedc-theorem-2": "factorise_clipped",
     "dsc": "spectral_clusters",
     "fed-ssc": "subspace_points",

@@ -18,7 +18,6 @@ VISITS = ToyClient.visits.asked()
 class Planned(Toy):
     """Yields rounds that are made when they are needed."""
 
-    plan_waits = False
     with_noise = PrivateStrategy.with_noise
     makers = ()  #: Each is called with the strategy.
     found = ()  #: What the run finds out, and the parts follow from.

@@ -33,10 +33,10 @@ def careful(tmp_path):
 
 GRADIENT = DPFedCClient.clipped_gradient.asked(
     np.eye(3)[:2],
-    batch_size=0,
     max_gradient_norm=1.0,
     rho=0.0,
     mu_h=0.0,
+    mu_w=0.0,
     n_membership_steps=0,
     random_state=7,
     max_norm=4.0,

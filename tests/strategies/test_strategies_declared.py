@@ -58,7 +58,7 @@ MANY = [np.random.default_rng(seed).uniform(-1, 1, (20 + seed, 4)) for seed in r
 @lru_cache
 def all_cases():
     """Return one case for each class and unit, as the place of the noise changes no bound, and those above."""
-    found = dict(MORE) if PAPERS else {"dp-fedc-theorem-2": cases()["dp-fedc-theorem-2"]} | TABLES | MORE
+    found = {"dp-fedc-theorem-2": cases()["dp-fedc-theorem-2"]} | MORE if PAPERS else TABLES | MORE
     seen = set()
     for name, made in cases().items():
         kind = (type(made), made.privacy_unit, getattr(made, "perturb", None))

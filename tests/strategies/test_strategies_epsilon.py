@@ -95,9 +95,8 @@ WIDE = {"columns": SCHEMA["columns"] | {"job": {"kind": "category", "categories"
 
 
 @pytest.mark.parametrize("epsilon", [1.0, 3.0])
-@pytest.mark.parametrize("batch_size", [None, 20])
-def test_dp_fedc_pays_for_the_preparation_from_the_same_budget(epsilon, batch_size):
-    strategy = fc.DPFedC(3, epsilon=epsilon, n_rounds=20, batch_size=batch_size)
+def test_dp_fedc_pays_for_the_preparation_from_the_same_budget(epsilon):
+    strategy = fc.DPFedC(3, epsilon=epsilon, n_rounds=20)
     tables = [people(1000, seed) for seed in range(6)]
     check_report(strategy, fc.simulate(strategy, tables, schema=FOUND, seed=0).privacy)
 
@@ -115,7 +114,7 @@ def test_rows_of_many_prepared_columns_are_reduced_within_the_same_budget():
 
 def test_a_run_that_goes_on_has_the_plan_that_it_had(tmp_path):
     def runs(n_rounds_at_first):
-        strategy = fc.DPFedC(3, epsilon=8.0, max_norm=1.0, n_rounds=6, fraction_fit=0.5, batch_size=10, random_state=0)
+        strategy = fc.DPFedC(3, epsilon=8.0, max_norm=1.0, n_rounds=6, fraction_fit=0.5, random_state=0)
         strategy.journal = journal = Journal(tmp_path)
         keep = journal.keep
 
@@ -132,7 +131,7 @@ def test_a_run_that_goes_on_has_the_plan_that_it_had(tmp_path):
         runs(5)
     report = runs(99)
     whole = fc.simulate(
-        fc.DPFedC(3, epsilon=8.0, max_norm=1.0, n_rounds=6, fraction_fit=0.5, batch_size=10, random_state=0),
+        fc.DPFedC(3, epsilon=8.0, max_norm=1.0, n_rounds=6, fraction_fit=0.5, random_state=0),
         ROWS,
         seed=0,
     ).privacy
