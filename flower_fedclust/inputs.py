@@ -25,7 +25,7 @@ from flower_fedclust.data import (
     read_folder,
     read_table,
 )
-from flower_fedclust.data.files import read_rows, rows_in_order, table_of
+from flower_fedclust.data.files import ENDINGS, read_rows, rows_in_order, table_of
 from flower_fedclust.data.frames import as_frame, is_table
 from flower_fedclust.data.identities import check_spellings
 from flower_fedclust.engine import ClientData, ProtocolStrategy
@@ -46,8 +46,6 @@ Clients = Sequence[Any] | Mapping[str, Any] | FederatedRows | Table | Callable[.
 
 #: Default number of server rows per cluster that are taken out of a data set, as in appendix G.1 of FedDP-KMeans.
 SERVER_ROWS_PER_CLUSTER = 20
-
-_FILES = (".csv", ".parquet", ".arrow", ".feather", ".npy", ".xlsx", ".dta", ".sav")
 
 
 # Strategies.
@@ -273,7 +271,7 @@ def read_clients(
 
 def is_file(name: str) -> bool:
     """Tell whether a text names a file or a folder, not a data set."""
-    return Path(name).suffix in _FILES or Path(name).exists()
+    return Path(name).suffix in ENDINGS or Path(name).exists()
 
 
 def dataset_name(dataset: object) -> str:

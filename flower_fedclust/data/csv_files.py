@@ -27,12 +27,17 @@ LONGEST_LINE = 2**24
 #: Bytes that PyArrow parses together: at least so many, and for batches at most so many.
 _BLOCK, _LARGEST_BLOCK = 2**20, 2**26
 
+#: The first line in which Excel finds the separator of a file.
+_NAMED_SEPARATOR = re.compile(r'"?sep=([;,\t|])"?[;,\t|]*\r?(?:\n|$)', re.IGNORECASE)
+
 #: A number with a decimal comma, alone between two semicolons; and one in a column that also has text.
 _DECIMAL_COMMA = re.compile(r'(?:^|;)\s*"?[+-]?\d+,\d+"?\s*(?:;|$)', re.MULTILINE)
 _WITH_COMMA = r"\s*[<>≤≥]?=?\s*[+-]?(?:\d+|\d{1,3}(?:\.\d{3})+)(?:,\d+)?(?:[eE][+-]?\d+)?\s*"
 
-#: A quoted number with a decimal comma; the comma in 1,234 may stand between thousands instead.
-_QUOTED_COMMA = re.compile(r'"\s*[+-]?(?:0,\d+|[1-9]\d*,(?:\d{1,2}|\d{4,}))\s*"')
+#: A number with a decimal comma, in quotes or between two tabs; the comma in 1,234 may stand between thousands instead.
+_SURE_COMMA = r"\s*[+-]?(?:0,\d+|[1-9]\d*,(?:\d{1,2}|\d{4,}))\s*"
+_QUOTED_COMMA = re.compile(f'"{_SURE_COMMA}"')
+_COMMA_IN_TABS = re.compile(f'(?:^|[\\t|])"?{_SURE_COMMA}"?(?:[\\t|]|$)', re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -43,12 +48,19 @@ class Dialect:
     decimal: str
     columns: list[str]  #: Names of the columns; those without a name are called as pandas calls them.
     has_quotes: bool  #: Whether cells may hold ends of lines.
+    n_skipped: int = 0  #: Lines above the names of the columns: 1 if the first line names the separator.
 
     def of_pandas(self) -> dict[str, Any]:
         """Return how pandas reads all cells as text."""
         # index_col=False: a line with one field too many must not turn the first column into row names.
         as_text = {"dtype": str, "keep_default_na": False, "na_values": [""]}
-        return {"sep": self.separator, "index_col": False, "low_memory": False, **as_text}
+        return {
+            "sep": self.separator,
+            "index_col": False,
+            "low_memory": False,
+            "skiprows": self.n_skipped,
+            **as_text,
+        }
 
     def of_arrow(self, columns: Sequence[str] | None = None, *, block: int = _BLOCK) -> dict[str, Any]:
         """Return how PyArrow reads all cells, or some columns, as text; empty cells are missing."""
@@ -58,7 +70,7 @@ class Dialect:
         written = [self.written(name) for name in self.columns]
         wanted = None if columns is None else [self.written(name) for name in columns]
         return {
-            "read_options": csv.ReadOptions(block_size=block),
+            "read_options": csv.ReadOptions(block_size=block, skip_rows=self.n_skipped),
             "parse_options": csv.ParseOptions(delimiter=self.separator, newlines_in_values=self.has_quotes),
             "convert_options": csv.ConvertOptions(
                 column_types=dict.fromkeys(written, pa.string()),
@@ -122,35 +134,65 @@ def dialect_of(file: IO[bytes], path: Path) -> Dialect:
     """Return how a file is written, after a look at its first lines; raise a DataError if columns have no names."""
     import pandas as pd
 
-    separator, decimal = _marks_of(file.read(2**16).decode("utf-8-sig", errors="replace"))
+    beginning = file.read(2**16).decode("utf-8-sig", errors="replace")
     file.seek(0)
+    named = _NAMED_SEPARATOR.match(beginning)
+    n_skipped, beginning = (0, beginning) if named is None else (1, beginning[named.end() :])
+    separator, decimal = _marks_of(beginning, "\t" if path.suffix.lower() == ".tsv" else named and named[1])
     # pandas would rename a second column with the same name.
+    options = {"sep": separator, "header": None, "skiprows": n_skipped, "dtype": str, "keep_default_na": False}
     try:
-        first = pd.read_csv(file, sep=separator, header=None, nrows=1, dtype=str, keep_default_na=False)
+        first = pd.read_csv(file, nrows=1, **options)
     except pd.errors.EmptyDataError:
         raise DataError(f"{path.name} is empty: it has no line of column names.") from None
     names = first.iloc[0].tolist()
     check_first_line(names, path)
+    _check_no_title(beginning, separator, path)
     file.seek(0)
     has_quotes = any(b'"' in part for part in iter(partial(file.read, 2**20), b""))
     file.seek(0)
-    return Dialect(separator, decimal, [name or f"Unnamed: {index}" for index, name in enumerate(names)], has_quotes)
+    columns = [name or f"Unnamed: {index}" for index, name in enumerate(names)]
+    return Dialect(separator, decimal, columns, has_quotes, n_skipped)
 
 
-def _marks_of(beginning: str) -> tuple[str, str]:
-    """Return the separator of the fields of a .csv file, and its decimal mark.
+def _marks_of(beginning: str, separator: str | None) -> tuple[str, str]:
+    """Return the separator of the fields of a .csv file, unless it is known, and its decimal mark.
 
-    In countries that write 1,5 for one and a half, spreadsheets separate fields by semicolons, and other programs quote
-    such numbers. In a file with such numbers 1.5 stays text, and in other files 1,5 does: text is refused, and never
-    read as another number.
+    In countries that write 1,5 for one and a half, spreadsheets separate fields by semicolons or tabs, and other
+    programs quote such numbers. In a file with such numbers 1.5 stays text, and in other files 1,5 does: text is
+    refused, and never read as another number.
     """
-    lines = re.sub(r'"[^"]*"', "", re.sub("\r\n?", "\n", beginning)).lstrip("\n").split("\n", 2)
-    header, first = lines[0], lines[1] if len(lines) > 1 else ""
-    separator = max(";\t,", key=lambda mark: (header.count(mark), header.count(mark) == first.count(mark)))
-    if header.count(separator) == 0:
-        separator = ","
-    has_commas = (_DECIMAL_COMMA if separator == ";" else _QUOTED_COMMA).search(beginning)
+    if separator is None:
+        header, first, *_ = [*_without_quotes(beginning), "", ""]
+        separator = max(";\t,", key=lambda mark: (header.count(mark), header.count(mark) == first.count(mark)))
+        if header.count(separator) == 0:
+            separator = ","
+    patterns = {";": _DECIMAL_COMMA, ",": _QUOTED_COMMA}
+    has_commas = patterns.get(separator, _COMMA_IN_TABS).search(beginning)
     return separator, "," if has_commas else "."
+
+
+def _without_quotes(beginning: str) -> list[str]:
+    """Return the first lines of a file that are not empty, without what is in quotes."""
+    text = re.sub(r'"[^"]*"', "", re.sub("\r\n?", "\n", beginning))
+    return [line for line in text.split("\n", 50) if line.strip()]
+
+
+def _check_no_title(beginning: str, separator: str, path: Path) -> None:
+    """Raise a DataError if the first line has fewer fields than the next ones, as a title or a comment has."""
+    header, *others = [*_without_quotes(beginning)[:4], ""]
+    others = [line for line in others if line]
+    marks = dict.fromkeys((separator, *";\t,"))
+    if not others or any({line.count(mark) for line in others} == {header.count(mark)} - {0} for mark in marks):
+        return
+    for mark in marks:
+        counts = {line.count(mark) for line in others}
+        may_be_decimal = mark == "," != separator
+        if len(counts) == 1 and header.count(mark) < min(counts) and not may_be_decimal:
+            raise DataError(
+                f"{path.name}: the first line has fewer fields than the next ones, which have {min(counts) + 1}; "
+                "delete titles and comments above the line of column names, or quote fields that hold a separator."
+            )
 
 
 def checked_lines(read: Callable[[], T], path: Path) -> T:
@@ -189,8 +231,13 @@ def _with_points(cells: Any) -> Any:
 
 
 def check_first_line(names: Sequence[str], path: Path) -> None:
-    """Raise a DataError if two columns have one name, or if the first line of a file is a row."""
+    """Raise a DataError if two columns have one name, or if the first line of a file is a row or a title."""
     check_unique([name for name in names if name], path.name)
+    if len(names) > 2 and names[0] and not any(names[1:]):
+        raise DataError(
+            f"{path.name}: the first line names 1 of {len(names)} columns; delete titles and comments above the line "
+            "of column names."
+        )
     if _looks_like_a_row(names):
         raise DataError(
             f"{path.name}: the first line is all numbers; put a line with the names of the columns before it."

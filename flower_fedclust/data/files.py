@@ -19,7 +19,7 @@ from flower_fedclust.data.csv_files import CsvPart, agree_on_decimals, check_fir
 from flower_fedclust.data.federation import ROW, FederatedRows, Table
 from flower_fedclust.data.frames import as_frame, as_list, check_same_names, check_unique, is_unnamed, number_rows
 from flower_fedclust.data.identities import check_spellings, identities
-from flower_fedclust.names import look_up
+from flower_fedclust.names import look_up, some
 from flower_fedclust.numerics.checks import DataError, MissingFileError
 from flower_fedclust.outside import check_size, machine_memory, read_array, reading
 
@@ -28,7 +28,7 @@ T = TypeVar("T")
 #: Larger files are read in batches: bytes of their rows as floats, or of a .csv or .arrow file itself.
 MOST_IN_MEMORY = 2**30
 
-_ENDINGS_IN_WORDS = ".csv, .parquet, .arrow, .feather, .npy, .xlsx, .dta (Stata) or .sav (SPSS)"
+_ENDINGS_IN_WORDS = ".csv, .tsv, .parquet, .arrow, .feather, .npy, .xlsx, .dta (Stata) or .sav (SPSS)"
 
 #: The packages with which pandas reads files; the package does not require them.
 _NEEDED = {".xlsx": "openpyxl", ".sav": "pyreadstat"}
@@ -48,9 +48,10 @@ def read_table(
     Parameters
     ----------
     path : path
-        A .csv file with a line of column names, a .parquet file, a .npy file of two dimensions (its columns are named
-        "0", "1" and so on), an .xlsx file with rows on one sheet, or a file of Stata (.dta) or SPSS (.sav). Commas,
-        semicolons or tabs separate the fields of a .csv file; with semicolons, it may have decimal commas. Values that
+        A .csv or .tsv file with a line of column names, a .parquet file, a .npy file of two dimensions (its columns
+        are named "0", "1" and so on), an .xlsx file with rows on one sheet, or a file of Stata (.dta) or SPSS (.sav).
+        Commas, semicolons or tabs separate the fields of a .csv file (or what Excel's line "sep=;" says); with
+        semicolons, tabs or quotes, it may have decimal commas. Values that
         all have a label (in Stata and SPSS) are read as their labels. Excel needs openpyxl, and SPSS pyreadstat.
     label_column : str, optional
         The column that holds the true classes.
@@ -353,7 +354,13 @@ def _open_part(path: Path) -> Part:
 
 def _files_in(folder: Path) -> list[Path]:
     """Return the files of a folder in the order of their names, without those that are hidden or made by programs."""
-    return sorted(path for path in folder.iterdir() if not path.is_dir() and not _is_of_a_program(path.name))
+    paths = sorted(path for path in folder.iterdir() if not path.is_dir() and not _is_of_a_program(path.name))
+    if others := [path.name for path in paths if path.suffix.lower() not in _READERS]:
+        raise DataError(
+            f"The folder {folder} holds {some(others)}, and only {_ENDINGS_IN_WORDS} files are read: save tables as "
+            "one of these, and move other files out of the folder, or begin their names with '_'."
+        )
+    return paths
 
 
 def _is_of_a_program(name: str) -> bool:
@@ -454,7 +461,7 @@ def _read_frame(path: Path, roles: Mapping[str, str | None], *, raw: bool) -> An
         _imported(needed, f"reading {path.name}", needed)
     names = _named(roles)
     with reading(path, ending[1:], f"save the table as {ending[1:]} again", name=path.name) as file:
-        if ending == ".csv":
+        if _READERS[ending] is read_csv_file:
             return as_frame(read_csv_file(file, path, names, thousands=raw), path.name)
         return as_frame(_READERS[ending](file, path), path.name, names=names)
 
@@ -565,6 +572,7 @@ def _quoted(name: str) -> str:
 
 _READERS: Mapping[str, Callable[[IO[bytes], Path], Any]] = {
     ".csv": read_csv_file,
+    ".tsv": read_csv_file,
     ".parquet": _read_parquet,
     ".arrow": _read_arrow,
     ".feather": _read_arrow,
@@ -574,11 +582,14 @@ _READERS: Mapping[str, Callable[[IO[bytes], Path], Any]] = {
     ".sav": _read_labeled,
 }
 
+#: How the names of files with rows end.
+ENDINGS = tuple(_READERS)
 
 #: Files that can be read in batches.
 _PARTS: Mapping[str, Callable[[Path], Part]] = {
     ".parquet": ParquetPart,
     ".csv": CsvPart,
+    ".tsv": CsvPart,
     ".arrow": ArrowPart,
     ".feather": ArrowPart,
 }

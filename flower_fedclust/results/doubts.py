@@ -18,6 +18,7 @@ from flower_fedclust.engine import ClientData, ProtocolStrategy
 from flower_fedclust.engine.replies import LARGEST_PART, of_largest
 from flower_fedclust.engine.rounds import DEVIATIONS, DensityGain
 from flower_fedclust.models import KMeansModel, Model, TableModel
+from flower_fedclust.names import some
 from flower_fedclust.numerics.kmeans import squared_distances
 from flower_fedclust.numerics.metrics import cluster_sizes
 from flower_fedclust.numerics.validity import ALIKE, FOUND_AGAIN, Repeated
@@ -25,7 +26,7 @@ from flower_fedclust.strategies.common.tables import left_out, why_not
 from flower_fedclust.tables.description import ABOVE, BELOW, MOST_BEYOND, Clusters
 from flower_fedclust.tables.histograms import LEAST_HELD, why_it_hardly_counts
 from flower_fedclust.tables.preparation import Preparation
-from flower_fedclust.tables.schema import quoted
+from flower_fedclust.tables.schema import Schema, columns_with_unclear_commas, quoted
 
 Basis = Literal["released", "rows"]
 
@@ -46,7 +47,7 @@ class Doubt:
         The kind of doubt: "one-cluster", "no-better-than-one", "empty", "dropped", "drowned", "noisy-center",
         "on-the-bound", "no-clear-number", "unstable", "not-described", "nothing-described", "column-left-out",
         "noisy-bounds", "clipped-column", "skewed-column", "crowded-column", "predicts-otherwise", "seeds-differ",
-        "out-of-scale", "one-client", "one-gaussian", "clusters-are-sites" or "empty-file".
+        "out-of-scale", "one-client", "one-gaussian", "clusters-are-sites", "unclear-comma" or "empty-file".
     sentence : str
         The reason, and what may help.
     numbers : mapping of str to anything
@@ -119,6 +120,20 @@ def doubts_about_scale(clients: Sequence[ClientData]) -> tuple[Doubt, ...]:
         if where := client.out_of_scale:
             return (Doubt("out-of-scale", f"{client.owner}: {where}", {"client": client.owner}, "rows"),)
     return ()
+
+
+def doubts_about_numbers(clients: Sequence[ClientData], schema: Schema) -> tuple[Doubt, ...]:
+    """Return a doubt about the columns of a client's table in which 1,234 counts as 1234, and may mean 1.234."""
+    found = {one.owner: columns_with_unclear_commas(one.table, schema) for one in clients if one.is_in_memory}
+    found = {owner: columns for owner, columns in found.items() if columns}
+    if not found:
+        return ()
+    columns = list(dict.fromkeys(name for names in found.values() for name in names))
+    sentence = (
+        f"Numbers written like 1,234 count as 1234 in {quoted(columns)} ({some(list(found))}), and none shows what the "
+        "comma is: if it is a decimal comma, write 1.234."
+    )
+    return (Doubt("unclear-comma", sentence, {"columns": columns, "clients": list(found)}, "rows"),)
 
 
 def doubts_about_files(empty: Sequence[str]) -> tuple[Doubt, ...]:

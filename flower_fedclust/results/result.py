@@ -19,7 +19,7 @@ from flower_fedclust.models import KMeansModel, Model, TableModel
 from flower_fedclust.numerics.kmeans import kmeans_cost
 from flower_fedclust.numerics.metrics import add_tables, agreement, cluster_sizes, count_table
 from flower_fedclust.numerics.validity import ClusterSums
-from flower_fedclust.results.doubts import doubts_about, doubts_about_labels, doubts_about_scale
+from flower_fedclust.results.doubts import doubts_about, doubts_about_labels, doubts_about_numbers, doubts_about_scale
 from flower_fedclust.results.files import read_result, save_result
 from flower_fedclust.results.pictures import cluster_figure, saved_figure
 from flower_fedclust.results.result_data import ResultData
@@ -162,6 +162,7 @@ def result_of(strategy: ProtocolStrategy, data: Mapping[str, ClientData], second
     none = np.empty((0, 2))  # for a client that took no part
     places = [None if outcome.embedding is None else outcome.embedding.get(name, none) for name in data]
     inner = model
+    of_tables = doubts_about_numbers(clients, model.preparation.schema) if isinstance(model, TableModel) else ()
     if isinstance(model, TableModel):
         inner, clients = model.model, [client.prepared(model.preparation) for client in clients]
     if isinstance(inner, KMeansModel):
@@ -170,7 +171,7 @@ def result_of(strategy: ProtocolStrategy, data: Mapping[str, ClientData], second
         found = [client.cluster(inner, own) for client, own in zip(clients, places, strict=True)]
         labels, cost = [one.labels for one in found], sum(one.cost for one in found)
         shown = [one.places for one in found if one.places is not None]
-    of_data = doubts_about_scale(clients)
+    of_data = (*of_tables, *doubts_about_scale(clients))
     if outcome.labels is not None:
         predicted, labels = labels, [outcome.labels.get(name, np.empty(0, dtype=np.intp)) for name in data]
         of_data = (*doubts_about_labels(labels, predicted), *of_data)

@@ -12,7 +12,17 @@ import numpy as np
 import tomli_w
 
 from flower_fedclust.data.cells import typed
-from flower_fedclust.tables.schema import EPOCH, ISO, Column, MisfitError, Schema, date_formats, read_column, text_of
+from flower_fedclust.tables.schema import (
+    EPOCH,
+    ISO,
+    Column,
+    MisfitError,
+    Schema,
+    date_formats,
+    has_unclear_commas,
+    read_column,
+    text_of,
+)
 
 #: A text column with more different values is not drafted as a category: it may hold names, or free text.
 MOST_CATEGORIES = 50
@@ -49,6 +59,8 @@ REPEATED_ID = (
     "FROM YOUR ROWS: this looks like an id, and values occur in several rows. If these are rows of one person, a "
     "guarantee per record protects each row, but not the person: make one row for each person first."
 )
+MARKED = "FROM YOUR ROWS: some are written like <0.5 (counts as 0.5) or 1,234 (counts as 1234)."
+UNCLEAR = "FROM YOUR ROWS: some are written like 1,234 (counts as 1234). If the comma is a decimal comma, write 1.234."
 IF_AMOUNTS = 'If these are grades, set kind = "ordinal". If they are amounts, use the next lines instead of all above:'
 IF_SKEWED = "FROM YOUR ROWS: a few values are much larger than the others. If these are amounts, use the next line too:"
 
@@ -118,7 +130,7 @@ def _of_texts(name: str, present: Any, has_gaps: bool, are_codes: bool) -> _Draf
         return _ignored(f"FROM YOUR ROWS: dates are written as {' and as '.join(formats)}; write all as {ISO}.")
     is_plain = pd.to_numeric(texts, errors="coerce").notna().all()  # digits alone may be codes
     if not (are_codes or is_plain) and (numbers := _read_as("number", texts)) is not None:
-        return _of_numbers(numbers, has_gaps, "FROM YOUR ROWS: some are written like <0.5 (counts as 0.5) or 1,234.")
+        return _of_numbers(numbers, has_gaps, UNCLEAR if has_unclear_commas(present) else MARKED)
     if people := _why_people(name, present):
         return _ignored(people)
     if present.nunique() > MOST_CATEGORIES:

@@ -502,6 +502,29 @@ def _numbers(series: Any, first_row: int) -> Floats:
     return found
 
 
+def columns_with_unclear_commas(table: Any, schema: Schema) -> list[str]:
+    """Return the columns in which 1,234 counts as 1234, but may mean 1.234: no other number shows what commas are."""
+    used, names = schema.used, [str(name) for name in table.columns]
+    return [
+        name
+        for place, name in enumerate(names)
+        if name in used and used[name].kind in ("number", "integer") and has_unclear_commas(table.iloc[:, place])
+    ]
+
+
+def has_unclear_commas(series: Any) -> bool:
+    """Tell whether all commas in the numbers of a column may be decimal commas as well as marks between thousands."""
+    import pandas as pd
+
+    if pd.api.types.is_numeric_dtype(series.dtype) or series.dtype.kind in "mM":
+        return False
+    texts = series[~are_missing(series)].astype(str)
+    with_comma = texts.str.contains(",", regex=False)
+    if not with_comma.any() or texts.str.contains(".", regex=False).any():
+        return False
+    return bool(texts[with_comma].str.fullmatch(r"\s*(?:[<>]=?|[≤≥])?\s*[+-]?[1-9]\d{0,2},\d{3}\s*").all())
+
+
 def _days(series: Any, first_row: int) -> Floats:
     import pandas as pd
 

@@ -7,7 +7,7 @@ import pytest
 
 import flower_fedclust as fc
 from flower_fedclust import DataError
-from flower_fedclust.data import hold_out_server_rows, partition, read_folder, read_query, read_table
+from flower_fedclust.data import hold_out_server_rows, partition, read_batches, read_folder, read_query, read_table
 from flower_fedclust.inputs import clients_of
 
 
@@ -102,7 +102,7 @@ def test_misspelt_column_names_the_nearest(path, option):
         ("a,kind\n1,2\n", {"label_column": "kind", "columns": ["a", "kind"]}, "column 'kind' holds the labels"),
         ("a,name\n1,x\n2,\n", {"label_column": "name"}, "row 1, column 'name' is missing; give every row its label"),
         ("a,name\n1,x\n2,\n", {"client_column": "name"}, "row 1, column 'name' is missing; give every row its client"),
-        ("a,b\n1,2,3\n4,5,6\n", {}, "cannot be read"),
+        ("a,b\n1,2,3\n4,5,6\n", {}, "the first line has fewer fields"),
         ("a,b\n1,2\n4,5,6\n", {}, "cannot be read"),
         ("a,b,a\n1,2,3\n", {}, "more than one column is called 'a'"),
         ("a,b\n1,2\n1,3\n", {"id_column": "a"}, "column 'a' has one id for several rows"),
@@ -136,7 +136,9 @@ def test_files_of_no_bytes_and_of_no_rows_say_so(frame, tmp_path, ending):
 def test_files_that_do_not_exist_or_are_no_tables_say_what_to_give(tmp_path):
     with pytest.raises(FileNotFoundError, match=f"There is no file {tmp_path}/rows.csv"):
         read_table(tmp_path / "rows.csv")
-    with pytest.raises(ValueError, match=r"rows.ods is not .* \.csv, \.parquet, \.arrow, \.feather, \.npy, \.xlsx"):
+    with pytest.raises(
+        ValueError, match=r"rows.ods is not .* \.csv, \.tsv, \.parquet, \.arrow, \.feather, \.npy, \.xlsx"
+    ):
         read_table(tmp_path / "rows.ods")
     with pytest.raises(ValueError, match="read_folder"):
         read_table(tmp_path)
@@ -157,13 +159,44 @@ def test_files_that_programs_leave_in_a_folder_are_no_clients(tmp_path):
         (tmp_path / name).write_bytes(b"x")
     assert read_folder(tmp_path).names == ["north"]
     (tmp_path / "README.txt").write_bytes(b"x")
-    with pytest.raises(DataError, match=r"README\.txt is not a file that can be read"):
+    with pytest.raises(DataError, match=r"holds README\.txt, .* move other files out of the folder, or begin"):
         read_folder(tmp_path)
     (tmp_path / "README.txt").unlink()
     for encoding in ("cp1252", "utf-16"):
         (tmp_path / "north.csv").write_bytes("größe\n1\n".encode(encoding))
         with pytest.raises(DataError, match="save it as 'CSV UTF-8'"):
             read_folder(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("rows.tsv", "a\tb, in mg, per day\n1\t2.5\n3\t4\n"),
+        ("rows.tsv", "a\tb, in mg, per day\n1\t2,5\n3\t4\n"),
+        ("rows.csv", "sep=;\na;b, in mg, per day\n1;2,5\n3;4\n"),
+        ("rows.csv", "\ufeffsep=|\r\na|b, in mg, per day\r\n1|2.5\r\n3|4\r\n"),
+        ("rows.csv", '"sep=;";\n"a";"b, in mg, per day"\n1;2,5\n3;4\n'),
+    ],
+)
+def test_separators_are_what_the_file_says(tmp_path, name, text):
+    (tmp_path / name).write_text(text, encoding="utf-8", newline="")
+    for table in (read_table(tmp_path / name), read_batches(tmp_path / name)):
+        assert table.columns == ["a", "b, in mg, per day"]
+        rows = (
+            table.rows if isinstance(table.rows, np.ndarray) else np.vstack([one.rows for one in table.rows.read(10)])
+        )
+        np.testing.assert_array_equal(rows, [[1, 2.5], [3, 4]])
+
+
+@pytest.mark.parametrize(
+    "above", ["Patients of 2024\n", "# made by a program, on Monday\n", "Patients of 2024;;;\n", "A title\n\n"]
+)
+@pytest.mark.parametrize("lines", ["a;b;c;d\n1;2;3,5;4\n2;3;4,5;5\n"])
+def test_a_title_above_the_names_of_columns_is_named(tmp_path, above, lines):
+    for reader in (read_table, read_batches):
+        assert reader(csv(tmp_path, lines)).columns == ["a", "b", "c", "d"]
+        with pytest.raises(DataError, match="delete titles and comments above the line of column names"):
+            reader(csv(tmp_path, above + lines))
 
 
 @pytest.mark.parametrize("other", ["Zu\u0308rich", "Z\u00fcrich  Nord"])
@@ -385,7 +418,7 @@ def test_columns_in_another_order_are_put_right(tmp_path):
         ({"a.csv": "x\n1\n", "b.txt": "x\n1\n"}, "b.txt"),
         ({"a.csv": "x\n1\n", "a.CSV": "x\n1\n"}, "client 'a'"),
         ({"a.csv": "", "b.csv": "x\n"}, "no rows"),
-        ({}, "holds no .csv, .parquet, .arrow, .feather, .npy, .xlsx"),
+        ({}, "holds no .csv, .tsv, .parquet, .arrow, .feather, .npy, .xlsx"),
     ],
 )
 def test_a_folder_that_cannot_be_used_says_why(tmp_path, files, named):

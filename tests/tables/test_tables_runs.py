@@ -181,6 +181,19 @@ def test_bounds_that_are_noise_are_called_noise(monkeypatch, tables):
     assert "for 'age' are noise" in doubt.sentence
 
 
+def test_a_comma_that_may_be_a_decimal_comma_is_a_doubt():
+    schema = {"columns": {"dose": {"kind": "number"}, "day": {"kind": "integer"}}}
+
+    def doubts(other):
+        table = pd.DataFrame({"dose": ["1,234", "5,750", "7", other] * 5, "day": [1, 2, 3, 4] * 5})
+        tables = {"north": table, "south": table.assign(dose=2.5)}
+        found = fc.simulate(FederatedKMeans(2), tables, schema=schema, seed=0).doubts
+        return [(one.numbers, one.basis) for one in found if one.code == "unclear-comma"]
+
+    assert doubts("8,125") == [({"columns": ["dose"], "clients": ["client north"]}, "rows")]
+    assert doubts("8,125.5") == doubts("1,008,125") == doubts("0.5") == []
+
+
 def test_skewed_and_clipped_columns_are_named_and_logarithms_suggested():
     numbers = np.random.default_rng(0)
     kind = numbers.integers(2, size=4000)
