@@ -32,6 +32,7 @@ OF_PAPERS: Mapping[str, tuple[str, ...]] = {
     "PEMeans": ("pe-means",),
     "PPFCGAN": ("ppfc-gan",),
     "PrivateFFCM": ("ffcm-private",),
+    "SPPFGCPrivatePrototypes": ("spp-fgc-private-prototypes",),
     "SPPFGCPlus": ("spp-fgc-plus",),
     "EncodedModel": ("encoded",),
     "SubspaceModel": ("subspaces",),

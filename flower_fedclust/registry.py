@@ -37,7 +37,6 @@ CLASSES = {
     "PrivateDensity": ("strategies.private_density", "private-density"),
     "PrivateKMeans": ("strategies.private_kmeans", "private-kmeans"),
     "PrivateMixture": ("strategies.private_mixture", "private-mixture"),
-    "SPPFGCPrivatePrototypes": ("strategies.spp_fgc.spp_fgc", "spp-fgc-private-prototypes"),
     "SPPFGC": ("strategies.spp_fgc.spp_fgc", "spp-fgc", "spp-fgc-printed"),
     "SPPFGCSums": ("strategies.spp_fgc.spp_fgc_sums", "spp-fgc-sums"),
     "FederatedKMeans": ("strategies.baselines.federated_kmeans", "federated-kmeans"),

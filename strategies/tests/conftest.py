@@ -10,7 +10,8 @@ import pytest
 
 TESTS = Path(__file__).parents[2] / "tests"
 sys.path += [
-    str(TESTS / folder) for folder in ("results", ".", "engine", "exact", "site", "strategies", "strategies/dp_fedc")
+    str(TESTS / folder)
+    for folder in ("results", ".", "engine", "exact", "site", "strategies", "strategies/dp_fedc", "strategies/spp_fgc")
 ]
 os.environ.setdefault("FEDCLUST_TESTED", "papers")
 

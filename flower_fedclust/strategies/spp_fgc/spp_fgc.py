@@ -12,10 +12,9 @@ import dataclasses
 import math
 import warnings
 from abc import abstractmethod
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,13 +24,9 @@ from sklearn.cluster import KMeans
 from sklearn.mixture import GaussianMixture
 
 from flower_fedclust.engine import Entry, Gather, Outcome, Protocol, ProtocolStrategy, Sent, answers, parameter
-from flower_fedclust.engine.parts import Part
 from flower_fedclust.engine.replies import unlike_most
 from flower_fedclust.engine.rounds import Array, Reply, Round
-from flower_fedclust.exact.grid import GridArray
-from flower_fedclust.exact.rows import Frame
 from flower_fedclust.exact.sums import triangle_to_symmetric
-from flower_fedclust.exact.terms import Bound, count, products, squares, total
 from flower_fedclust.models import PrototypeModel
 from flower_fedclust.numerics.checks import DataError, check_choice, check_max_l1_norm, warn_of_empty_clusters
 from flower_fedclust.numerics.copies import Copies, copies_of
@@ -45,7 +40,6 @@ from flower_fedclust.numerics.global_graph import (
     without_far_links,
 )
 from flower_fedclust.numerics.initialisation import N_RESTARTS
-from flower_fedclust.numerics.kmeans import nearest_center
 from flower_fedclust.numerics.prototypes import (
     FULL_COLUMNS,
     Prototypes,
@@ -59,9 +53,9 @@ from flower_fedclust.numerics.spectral import components_of, symmetric_graph, to
 from flower_fedclust.numerics.structural_graph import StructuralGraph, client_graph, rank_constrained_solution
 from flower_fedclust.numerics.vectors import clip_rows
 from flower_fedclust.privacy.noise import NoiseSource, noise_in_floats
-from flower_fedclust.privacy.releases import NoisePlace, Relation
+from flower_fedclust.privacy.releases import NoisePlace
 from flower_fedclust.strategies.common.spectral import LabelsClient, cluster_embedding, send_labels
-from flower_fedclust.strategies.spp_fgc.spp_fgc_sums import PAPER, Cells, CellsClient, CellsStrategy, laplace_part
+from flower_fedclust.strategies.spp_fgc.spp_fgc_sums import PAPER
 
 Floats = NDArray[np.float64]
 
@@ -213,8 +207,8 @@ class SPPFGC(StructuralGraphStrategy):
     - the clusters come from the normalized eigenvectors of E*, not from a k-means of the rows of S.
 
     In the paper and here, the graph and the prototype of each row leave the client without noise. So the run as a whole
-    has no epsilon, whatever the noise on the prototypes. :class:`SPPFGCPrivatePrototypes` covers the prototypes, and
-    :class:`SPPFGCSums` does without the graphs.
+    has no epsilon, whatever the noise on the prototypes. ``spp-fgc-private-prototypes`` of the second
+    distribution covers the prototypes, and :class:`SPPFGCSums` does without the graphs.
 
     Parameters
     ----------
@@ -267,8 +261,8 @@ class SPPFGC(StructuralGraphStrategy):
         super().check_parameters()
         if self.epsilon is not None and self.calibration is None:
             raise ValueError(
-                "calibration is missing; the noise that SPPFGC has for an epsilon proves nothing. Take "
-                "SPPFGCPrivatePrototypes or SPPFGCSums, or say calibration='paper'."
+                "calibration is missing; the noise that SPPFGC has for an epsilon proves nothing. Take SPPFGCSums, or "
+                "say calibration='paper'."
             )
 
     def check_complete(self) -> None:
@@ -306,90 +300,6 @@ class SPPFGC(StructuralGraphStrategy):
         return notes
 
 
-class SPPFGCPrivatePrototypes(CellsStrategy, StructuralGraphStrategy):
-    """SPP-FGC in which the prototypes, and nothing else, are private against the server.
-
-    The same as :class:`SPPFGC`, but a row belongs to the nearest of centers that all clients share and noisy sums find.
-    The counts, sums and products of each client's rows in each cell carry Laplace noise and make up its prototypes.
-    With the centers they are (epsilon, delta)-private. The graph and the prototype of each row still leave the client
-    without noise, so that the run as a whole has no epsilon. :class:`SPPFGCSums` has one.
-
-    Parameters
-    ----------
-    n_prototypes : int, optional
-        The prototypes of all clients together; by default as in :class:`SPPFGCSums`.
-    epsilon : float, default=1.0
-        The privacy budget of the prototypes, and of nothing else.
-    max_l1_norm : float
-        For the prototypes, rows are clipped to this L1 norm, the sum of their absolute values. It is public, and must
-        not be computed from the data.
-
-    References
-    ----------
-    He, Wang, Tang, Wang, Wang and Nie, "Towards federated clustering: a client-wise private graph aggregation
-    framework", whose prototypes these replace.
-    """
-
-    entries = (
-        Entry(
-            "spp-fgc-private-prototypes",
-            "SPP-FGC whose prototypes are private; the graphs are sent as they are",
-            f"{PAPER}, Algorithm 1, with shared cells for prototypes",
-            example={"max_l1_norm": 1.0},
-        ),
-    )
-    #: Nothing covers the graphs.
-    promises = ()
-
-    epsilon: float = parameter(1.0, above=0, at_most=1000)
-    max_l1_norm: float = parameter(above=0)
-    #: The noise protects against the server.
-    noise: NoisePlace = dataclasses.field(default="local", init=False)
-
-    def _client_side(self) -> Generator[Round, Any, Uploads]:
-        """Find cells, then gather the graphs and the noisy prototypes of these cells."""
-        cells = yield from self.find_cells(n_lloyd_rounds=1)
-        radius = cells.frame.radius
-        replies = yield Gather(
-            SPPFGCPrivatePrototypesClient.cell_prototypes.asked(
-                cells.centers,
-                *cells.frame.arrays,
-                n_clusters=self.n_clusters,
-                n_neighbors=self.n_neighbors,
-                rank_constraint=self.solver == "clr",
-                diagonal=self._is_diagonal,
-            ),
-            parts=[None, None, None, "prototype_sums", "prototype_products", "prototype_counts"],
-        )
-        # The noise in each client's own reply.
-        multipliers = self.frozen_plan.multipliers
-        of_products = math.sqrt(2.0) * multipliers["prototype_products"] * radius**2
-        changed = [prototypes_of_cells(reply, cells, of_products, multipliers["prototype_counts"]) for reply in replies]
-        # A noisy covariance is less certain than its count says.
-        deviations = np.concatenate([deviation for _, deviation in changed])
-        return read_uploads([reply for reply, _ in changed], self.n_clusters, deviations)
-
-    @property
-    def n_protocol_rounds(self) -> int:
-        """The rounds for the frame, the directions, a Lloyd step, the graphs and the labels."""
-        return self.n_frame_rounds + 2 + super().n_protocol_rounds
-
-    def parts(self) -> Mapping[str, Part]:
-        """Return half of the budget for the cells, and half for the prototypes."""
-        answer = SPPFGCPrivatePrototypesClient.cell_prototypes
-        return {
-            **self.cell_parts(origin=0.1, distances=0.05, second_moment=0.1, lloyd=0.25, n_lloyd_rounds=1),
-            "prototype_sums": laplace_part(answer, 0.25),
-            "prototype_products": laplace_part(answer, 0.15),
-            "prototype_counts": laplace_part(answer, 0.1),
-        }
-
-    @property
-    def relation(self) -> Relation:
-        """Adding or removing a row: what is sent about each row is not covered."""
-        return "add-or-remove"
-
-
 def joined(
     uploads: Uploads,
     prototypes: Prototypes,
@@ -420,35 +330,6 @@ def joined(
         between = printed_affinity(divergences, owner)
         between = 0.5 * (between + between.T)
     return GlobalGraph(blocks, uploads.prototype, between, uploads.sizes)
-
-
-def prototypes_of_cells(reply: Reply, cells: Cells, deviation: float, scale: float) -> tuple[Reply, Floats]:
-    """Return a client's reply to ``cell_prototypes`` in the form of ``structural_graph``, and its covariances' noise.
-
-    Nearly empty cells, by their noisy count, are dropped, and their rows go to the nearest remaining cell.
-    ``deviation`` is the standard deviation of the products' noise, and ``scale`` the scale of the counts' noise.
-    """
-    own, neighbors, weights, sums, moments, noisy_counts = reply.arrays
-    centers, frame = cells.centers, cells.frame
-    n_cells, n_columns = centers.shape
-    widths = (n_columns, n_columns * (n_columns + 1) // 2)
-    shapes_fit = sums.shape == centers.shape and moments.shape in [(n_cells, width) for width in widths]
-    check_fits(reply.client, shapes_fit and noisy_counts.shape == (n_cells,) and are_indices(own, n_cells))
-    kept = noisy_counts > max(2.0 * scale, 0.5)
-    if not kept.any():
-        kept = noisy_counts >= noisy_counts.max()
-    sizes = np.maximum(noisy_counts[kept], 1.0)
-    means = clip_rows(sums[kept] / sizes[:, None], frame.radius, norm=1)
-    moments = moments[kept] / sizes[:, None]
-    if moments.shape[1] == n_columns:
-        covariances = nearest_covariances(moments - means**2)
-    else:
-        full = np.array([triangle_to_symmetric(moment) for moment in moments])
-        covariances = nearest_covariances(full - means[:, :, None] * means[:, None, :])
-    position = np.cumsum(kept) - 1
-    moved = np.where(kept, position, nearest_center(centers, centers[kept]))[np.asarray(own, dtype=np.intp)]
-    changed = Reply(reply.client, [moved, neighbors, weights, frame.leave(means), covariances, sizes])
-    return changed, deviation / sizes
 
 
 # What the clients upload (Algorithm 1, line 8).
@@ -682,48 +563,4 @@ def noisy_as_in_the_paper(found: Prototypes, epsilon: float, max_l1_norm: float,
     return Prototypes(means, nearest_covariances(noisy), found.counts)
 
 
-def moved_by_rows(frame: Frame) -> tuple[Bound, Bound, Bound]:
-    """Return how much a row changes sums, products and counts by cell, being in one cell."""
-    rows = frame.rows(np.zeros((0, len(frame.origin))))
-    sums, of_products, counts = (term.bound for term in (total(rows), products(rows), count(rows)))
-    return sums, of_products, counts
-
-
-class SPPFGCPrivatePrototypesClient(CellsClient, LabelsClient):
-    """The client half of :class:`SPPFGCPrivatePrototypes`."""
-
-    @answers(
-        *GRAPH,
-        Sent("sum of the client's rows in each cell", "centers", has_columns=True),
-        Sent("sum over the client's rows of the products of their entries, by cell", "centers"),
-        Sent("number of the client's rows in each cell", "centers", counts="every row"),
-        moved=lambda _, centers, *frame, n_clusters, n_neighbors, rank_constraint, diagonal: (
-            *(Bound(math.inf) for _ in GRAPH),
-            *moved_by_rows(Frame.of_arrays(*frame)),
-        ),
-    )
-    def cell_prototypes(
-        self,
-        centers: Floats,
-        *frame: Floats,
-        n_clusters: int,
-        n_neighbors: int,
-        rank_constraint: bool,
-        diagonal: bool,
-    ) -> tuple[Array | GridArray, ...]:
-        """Return E^p, the cell of each row, and the sums, products and counts of each cell."""
-        copies = copies_of(self.rows)
-        E = client_graph(self.rows[copies.first], n_clusters, n_neighbors, rank_constraint=rank_constraint)
-        rows = self.enter(*frame)
-        labels = rows.nearest(centers)
-        sums, counts = rows.sums(labels, len(centers))
-        ends = np.cumsum(counts.integers)
-        by_cell = rows.integers[np.argsort(labels, kind="stable")]
-        add = squares if diagonal else products
-        own = [add(dataclasses.replace(rows, integers=by_cell[start:end])).array for start, end in pairwise([0, *ends])]
-        by_cell_products = GridArray(np.array([one.integers for one in own]), own[0].exponent)
-        return (*sent_graph(labels, copies, E, n_neighbors), sums, by_cell_products, counts)
-
-
 SPPFGC.client_type = SPPFGCClient
-SPPFGCPrivatePrototypes.client_type = SPPFGCPrivatePrototypesClient
