@@ -110,6 +110,8 @@ class Rows:
 
     def offsets(self, centers: Floats, labels: Labels, bound: float) -> Rows:
         """Return each row less its center, clipped to a Euclidean norm, in a unit that suits the bound."""
+        if np.shape(labels) != (len(self),):
+            raise ValueError(f"there are labels of the shape {np.shape(labels)} for {len(self)} rows; give each one.")
         # A difference of integers is exact.
         differences = from_units(self.integers - self.points(centers)[labels], self.exponent)
         integers, exponent = rows_onto_grid(differences, np.zeros(differences.shape[1]), bound)
@@ -128,6 +130,7 @@ class Rows:
 
     def clipped(self, radius: float) -> Self:
         """Return the rows clipped to a smaller radius, in the same unit."""
+        unit_exponent(radius)  # raises if it is no radius: a sum of bounds must not become smaller by one below 0
         radius = min(radius, self.radius)
         within = ball_in_units(radius, self.norm, self.exponent)
         zeros = np.zeros(self.integers.shape[1])

@@ -1,5 +1,6 @@
 """What an author of answers by row gets wrong is refused, or clipped: it never breaks a bound."""
 
+import math
 from dataclasses import FrozenInstanceError, replace
 from types import SimpleNamespace
 
@@ -232,3 +233,21 @@ def test_terms_in_so_fine_a_unit_that_a_sum_could_overflow_are_refused_whatever_
     assert reply_to(Wrong.fine.asked(largest=2**40), rows)
     with pytest.raises(OverflowError, match="choose a coarser unit"):
         reply_to(Wrong.fine.asked(largest=2**41), rows)
+
+
+@pytest.mark.parametrize("radius", [-1.0, 0.0, math.nan, math.inf, -math.inf])
+def test_rows_are_clipped_to_a_radius_alone(radius):
+    """With a radius of -1, rows of norm 1 had a bound of -1, and joined to counts one of 0."""
+    with pytest.raises(ValueError, match="must be positive and finite"):
+        FRAME.rows(ROWS).clipped(radius)
+
+
+@pytest.mark.parametrize("n_labels", [0, 1, 2, 5])
+def test_each_row_has_one_offset(n_labels):
+    """One row that a mask leaves had been repeated for as many labels as an author gave."""
+    rows = FRAME.rows(ROWS)[np.arange(len(ROWS)) == 3]
+    if n_labels == len(rows):
+        assert len(rows.offsets(np.zeros((2, rows.integers.shape[1])), np.zeros(n_labels, dtype=int), 1.0)) == 1
+        return
+    with pytest.raises(ValueError, match=r"labels of the shape \(.*\) for 1 rows; give each one"):
+        rows.offsets(np.zeros((2, rows.integers.shape[1])), np.zeros(n_labels, dtype=int), 1.0)
