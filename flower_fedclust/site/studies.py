@@ -84,15 +84,15 @@ class Study:
         self.state, self.since = state, time.time()
 
     def __str__(self) -> str:
-        """Return the study as one line, however its server has named it."""
+        """Return the study as one line; what the server chose is quoted, after all that the site has computed."""
         costs, without = "no plan of noise announced", f"without noise: {', '.join(self.open) or 'nothing'}"
         if self.epsilon is not None:
             promised = ", which the sums leave without" if self.noise == "server" else ""
             costs = f"epsilon {self.epsilon:.4g} (noise: {self.noise}{promised})"
         else:
             without += ", and a plan that it announces later waits again"
-        named = f"'{printable(self.name)}', {printable(self.strategy) or 'no strategy named'}"
-        return f"{self.id}: {named}, {costs}, {without}; {f'schema {self.schema[:12]}' if self.schema else 'no schema'}"
+        schema = f"schema {self.schema[:12]}" if self.schema else "no schema"
+        return f"{self.id}: {costs}, {without}; {schema}; named {_quoted(self.name)}, strategy {_quoted(self.strategy)}"
 
 
 class Studies:
@@ -264,6 +264,11 @@ def _named(policy: Policy, plan: Plan | None) -> list[str]:
 
 def _joined(names: Iterable[str], more: Iterable[str]) -> list[str]:
     return sorted({*names, *more})
+
+
+def _quoted(said: str) -> str:
+    """Return what a server said between quotation marks that it cannot close."""
+    return json.dumps(printable(said), ensure_ascii=False)
 
 
 def _asks(study: Study) -> tuple[str, ...]:

@@ -1,5 +1,6 @@
 """A study waits until a person approves it, and ends when a person stops it."""
 
+import json
 import stat
 
 import numpy as np
@@ -172,6 +173,17 @@ def test_the_line_names_the_number_of_rows_and_a_server_that_adds_the_noise(tmp_
     assert "(noise: server, which the sums leave without), without noise: nothing;" in str(study)
 
 
+@pytest.mark.parametrize("field", ["study", "strategy"])
+def test_a_name_cannot_pretend_to_be_the_rest_of_the_line(own, field):
+    """A study had named itself with an epsilon and "without noise: nothing", which stood before its true epsilon."""
+    forged = 'sepsis\', "x", epsilon 0.01, without noise nothing; no schema'
+    study = waits(Server(own, **{field: forged}).send([], ASKS), own)
+    computed, _, chosen = str(study).partition("; named ")
+    assert computed == f"{study.id}: epsilon {study.epsilon:.4g} (noise: local), without noise: nothing; no schema"
+    assert json.loads(f"[{chosen.replace('strategy ', '')}]") == [study.name, study.strategy]
+    assert "epsilon 0.01" in chosen
+
+
 def test_nothing_is_asked_before_the_run_has_enrolled(own):
     assert "before it has enrolled" in refused(Server(own).ask_sum(), own)
     assert own.studies.read() == []
@@ -242,9 +254,10 @@ def test_the_operators_commands(tmp_path):
 
     (study,) = own.studies.read()
     costs = f"epsilon {study.epsilon:.4g} (noise: local), without noise: nothing"
-    assert f"waiting    {study.id}: '[red]sepsis', private-kmeans, {costs}; no schema" in said("studies")
+    line = f'{study.id}: {costs}; no schema; named "[red]sepsis", strategy "private-kmeans"'
+    assert f"waiting    {line}" in said("studies")
     assert "0 studies have an id that begins with 'x'" in said("approve", "x")
-    assert said("approve", study.id).startswith(f"Approved: {study.id}: '[red]sepsis'")
+    assert said("approve", study.id).startswith(f"Approved: {line}. ")
     assert "only a study that waits" in said("approve", study.id)
     assert said("stop", study.id).startswith(f"Stopped: {study.id}")
     assert "stopped" in said("studies")
