@@ -39,6 +39,7 @@ from flower_fedclust.registry import DEFAULT
 if TYPE_CHECKING:
     from flower_fedclust.checking import AuditResult
     from flower_fedclust.engine import ProtocolStrategy
+    from flower_fedclust.harness.run import NewFolder
     from flower_fedclust.numerics.validity import ClusterNumber, PeakNumber
     from flower_fedclust.privacy.report import PrivacyReport
 
@@ -144,18 +145,19 @@ def audit(
     n_rounds: Rounds = None,
     parameters: Parameters = None,
     seed: Annotated[int | None, typer.Option(help="Seeds the auditor's choices, never the noise.")] = None,
-    out: Annotated[Path | None, typer.Option(help="A folder for audit.txt, audit.json and audit.png.")] = None,
+    out: Annotated[Path | None, typer.Option(help="A new folder for audit.txt, audit.json and audit.png.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure from outside whether a strategy keeps its privacy promises; exits with 1 if one is broken."""
+    folder = _new_folder(out)
     given = given_parameters(strategy, n_clusters, epsilon, delta, privacy_unit, noise, n_rounds, parameters)
     result = audit_by_name(strategy, given, n_columns, runs=runs, seconds=seconds, seed=seed)
     if as_json:
         print_json(result.to_dict())
     else:
         print(result)
-    if out is not None:
-        print(f"Saved in {save_audit(result, out)}", file=sys.stderr if as_json else sys.stdout)
+    if folder is not None:
+        print(f"Saved in {save_audit(result, folder)}", file=sys.stderr if as_json else sys.stdout)
     if result.verdict == "broken":
         raise typer.Exit(1)
 
@@ -204,15 +206,15 @@ def made_up_strategy(
         return make_strategies([name], given | bounds, rows)[0]
 
 
-def save_audit(result: AuditResult, folder: Path) -> Path:
-    """Write audit.txt, audit.json and, if a privacy loss was measured, audit.png to a folder; return it."""
-    folder = folder.absolute()
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "audit.txt").write_text(f"{result}\n", encoding="utf-8")
-    _save(result.to_dict(), folder / "audit.json")
-    if result.loss is not None:
-        result.figure(folder / "audit.png")
-    return folder
+def save_audit(result: AuditResult, folder: NewFolder) -> Path:
+    """Write audit.txt, audit.json and, if a privacy loss was measured, audit.png; return their folder."""
+    with folder:
+        path = folder.claim()
+        (path / "audit.txt").write_text(f"{result}\n", encoding="utf-8")
+        _save(result.to_dict(), path / "audit.json")
+        if result.loss is not None:
+            result.figure(path / "audit.png")
+    return path
 
 
 def choose_k(
@@ -231,7 +233,7 @@ def choose_k(
     noise: Noise = None,
     parameters: Parameters = None,
     seed: Seed = None,
-    out: Annotated[Path | None, typer.Option(help="A folder for number.png and number.json.")] = None,
+    out: Annotated[Path | None, typer.Option(help="A new folder for number.png and number.json.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Suggest a number of clusters, from one private run: merging its clusters costs no further privacy."""
@@ -239,6 +241,7 @@ def choose_k(
     from flower_fedclust.simulation import simulate
     from flower_fedclust.tables import Schema
 
+    folder = _new_folder(out)
     given = given_parameters(strategy, n_clusters, epsilon, delta, privacy_unit, noise, None, parameters)
     known = None if schema is None else Schema.of(schema)
     names = columns_of(columns)
@@ -254,9 +257,12 @@ def choose_k(
     else:
         print(number)
         print(f"\n{result.privacy.guarantee()}")
-    if out is not None:
-        _save(number.to_dict(), out / "number.json")
-        typer.echo(f"Saved in {number_figure(number, out / 'number.png').parent}", err=as_json)
+    if folder is not None:
+        with folder:
+            path = folder.claim()
+            _save(number.to_dict(), path / "number.json")
+            number_figure(number, path / "number.png")
+        typer.echo(f"Saved in {path}", err=as_json)
 
 
 def number_figure(number: ClusterNumber | PeakNumber, path: str | Path) -> Path:
@@ -297,13 +303,14 @@ def plan(
     privacy_unit: Unit = None,
     noise: Noise = None,
     parameters: Parameters = None,
-    out: Annotated[Path | None, typer.Option(help="A folder for plan.png and plan.json.")] = None,
+    out: Annotated[Path | None, typer.Option(help="A new folder for plan.png and plan.json.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Suggest an epsilon before anything is sent, by rehearsals on made-up rows, or on rows of a similar table."""
     from flower_fedclust.harness.plan import forecast_figure, rows_like
     from flower_fedclust.harness.plan import plan as make_plan
 
+    folder = _new_folder(out)
     given = given_parameters(strategy, n_clusters, epsilon, delta, privacy_unit, noise, None, parameters)
     if like is None and (schema is not None or columns is not None):
         raise ValueError("--schema and --columns are for the table of --like; give it, too.")
@@ -317,9 +324,12 @@ def plan(
     found = make_plan(made, n_rows=n_rows, n_columns=n_columns, like=table, n_clients=n_clients, epsilons=budgets)
     found = replace(found, left_out=left_out)
     print(json.dumps(found.to_dict(), indent=2) if as_json else found.told("--like", "--schema"))
-    if out is not None:
-        _save(found.to_dict(), out / "plan.json")
-        typer.echo(f"Saved in {forecast_figure(found, out / 'plan.png').parent}", err=as_json)
+    if folder is not None:
+        with folder:
+            path = folder.claim()
+            _save(found.to_dict(), path / "plan.json")
+            forecast_figure(found, path / "plan.png")
+        typer.echo(f"Saved in {path}", err=as_json)
 
 
 def about(name: str, entry: Any) -> dict[str, Any]:
@@ -333,6 +343,12 @@ def print_json(value: Any) -> None:
     print(json.dumps(value, indent=2))
 
 
+def _new_folder(out: Path | None) -> NewFolder | None:
+    """Return the folder for what a command will find; FileExistsError if it would replace what another has found."""
+    from flower_fedclust.harness.run import NewFolder
+
+    return None if out is None else NewFolder(out)
+
+
 def _save(found: dict[str, Any], path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")

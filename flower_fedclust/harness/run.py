@@ -157,7 +157,7 @@ def run_and_save(
     the folder by then, the results go beside it. Returns the results, the absolute path of the folder, and the errors
     of strategies that have no result.
     """
-    out = _Out(Path(folder or _folder_of_now(Path(parent))).absolute(), journal)
+    out = NewFolder(folder or _folder_of_now(Path(parent)), journal)
     results: list[Result] = []
     failed: dict[str, Exception] = {}
     with out:
@@ -177,7 +177,7 @@ def run_and_save(
     return results, out.path, failed
 
 
-class _Out:
+class NewFolder:
     """The folder of a run's results, which nobody else writes.
 
     It is claimed when there is something to save. If another run has claimed it by then, or somebody has put
@@ -185,7 +185,8 @@ class _Out:
     that its run has claimed, by a word that stands in both, so that a run that goes on finds its own folder.
     """
 
-    def __init__(self, path: Path, journal: str | Path | None) -> None:
+    def __init__(self, folder: str | Path, journal: str | Path | None = None) -> None:
+        path = Path(folder).absolute()
         self.path, self._is_ours = path, False
         self._note = None if journal is None else Path(journal).absolute() / RESULTS_OF_JOURNAL
         known = {} if self._note is None or not self._note.exists() else read_json(self._note, "choose another journal")
@@ -250,7 +251,7 @@ def _check_writable(path: Path, what: str) -> None:
         raise PermissionError(f"{path} cannot be written; name another folder for the {what}.")
 
 
-def _save(results: Sequence[Result], out: _Out, labels: Sequence[ArrayLike] | None) -> None:
+def _save(results: Sequence[Result], out: NewFolder, labels: Sequence[ArrayLike] | None) -> None:
     """Save the last result, and the metrics of all."""
     result, path = results[-1], out.claim()
     folder = _folder_for(path / result.strategy)
@@ -293,7 +294,7 @@ def _save_small(result: Result, folder: Path, error: OSError) -> NoReturn:
     ) from error
 
 
-def _save_report(out: _Out, name: str, error: BaseException) -> None:
+def _save_report(out: NewFolder, name: str, error: BaseException) -> None:
     """Save the privacy report of a run that ended early; there is none if nothing had left a client."""
     report: PrivacyReport | None = getattr(error, "privacy_report", None)
     if report is not None:

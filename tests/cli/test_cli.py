@@ -324,6 +324,17 @@ def test_choose_k_prints_the_curve_and_one_sentence(capsys, monkeypatch, tmp_pat
     assert {path.name for path in (tmp_path / "k").iterdir()} == {"number.png", "number.json"}
 
 
+@pytest.mark.parametrize("command", ["audit", "choose-k", "plan"])
+def test_advice_goes_into_a_new_folder(capsys, monkeypatch, tmp_path, command):
+    """A second 'fedclust choose-k' with the same --out had replaced a number that an epsilon had paid for."""
+    for name in ("audit.txt", "number.json", "plan.json"):
+        (tmp_path / name).write_text("found before")
+    monkeypatch.setattr("flower_fedclust.simulation.simulate", lambda *_, **__: pytest.fail("it ran"))
+    code, _, said = fedclust(capsys, monkeypatch, command, "private-kmeans", "--out", str(tmp_path))
+    assert (code, "already holds something; choose a new folder" in said) == (2, True)
+    assert {path.read_text() for path in tmp_path.iterdir()} == {"found before"}
+
+
 def test_choose_k_and_plan_take_tables_as_they_come_with_a_schema(capsys, monkeypatch, tmp_path):
     rng = np.random.default_rng(0)
     kinds = rng.integers(3, size=900)
