@@ -47,8 +47,13 @@ class Dialect:
     separator: str
     decimal: str
     columns: list[str]  #: Names of the columns; those without a name are called as pandas calls them.
-    has_quotes: bool  #: Whether cells may hold ends of lines.
+    n_quotes: int  #: How many quotation marks it has; with some, cells may hold ends of lines.
     n_skipped: int = 0  #: Lines above the names of the columns: 1 if the first line names the separator.
+
+    @property
+    def may_be_open(self) -> bool:
+        """Whether a quotation may lack its end. PyArrow would take all that follows for one cell; pandas refuses it."""
+        return self.n_quotes % 2 == 1
 
     def of_pandas(self) -> dict[str, Any]:
         """Return how pandas reads all cells as text."""
@@ -71,7 +76,7 @@ class Dialect:
         wanted = None if columns is None else [self.written(name) for name in columns]
         return {
             "read_options": csv.ReadOptions(block_size=block, skip_rows=self.n_skipped),
-            "parse_options": csv.ParseOptions(delimiter=self.separator, newlines_in_values=self.has_quotes),
+            "parse_options": csv.ParseOptions(delimiter=self.separator, newlines_in_values=self.n_quotes > 0),
             "convert_options": csv.ConvertOptions(
                 column_types=dict.fromkeys(written, pa.string()),
                 include_columns=wanted,
@@ -97,7 +102,7 @@ def read_csv_file(file: IO[bytes], path: Path, names: Collection[str] = (), *, t
 
     dialect = dialect_of(file, path)
     try:
-        table = csv.read_csv(file, **dialect.of_arrow())
+        table = None if dialect.may_be_open else csv.read_csv(file, **dialect.of_arrow())
     except pa.ArrowException:  # such as lines of several lengths: pandas fills them up, or says what is wrong
         file.seek(0)
         table = None
@@ -149,10 +154,10 @@ def dialect_of(file: IO[bytes], path: Path) -> Dialect:
     check_first_line(names, path)
     _check_no_title(beginning, separator, path)
     file.seek(0)
-    has_quotes = any(b'"' in part for part in iter(partial(file.read, 2**20), b""))
+    n_quotes = sum(part.count(b'"') for part in iter(partial(file.read, 2**20), b""))
     file.seek(0)
     columns = [name or f"Unnamed: {index}" for index, name in enumerate(names)]
-    return Dialect(separator, decimal, columns, has_quotes, n_skipped)
+    return Dialect(separator, decimal, columns, n_quotes, n_skipped)
 
 
 def _marks_of(beginning: str, separator: str | None) -> tuple[str, str]:
@@ -260,10 +265,11 @@ class CsvPart(Part):
         super().__init__(path)
         self.n_rows = 0
         self.with_commas: set[str] = set()  # the columns whose numbers have decimal commas, in this or another part
-        self._is_even = True  # whether PyArrow reads it, as all lines have one length
         with self._opened() as file:
             self.dialect = dialect_of(file, path)
             self.columns = self.dialect.columns
+        # Whether PyArrow reads it: all lines have one length, and every quotation ends.
+        self._is_even = not self.dialect.may_be_open
         has_points = set[str]()
         for chunk in self._scanned():
             self.n_rows += len(chunk)

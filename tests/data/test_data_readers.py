@@ -251,3 +251,17 @@ def test_one_entry_is_one_category_whatever_stands_beside_it():
             next(schema.values(pd.DataFrame({"a": pd.Series([one], dtype=object)}), owner="x"))[2][0] for one in entries
         ]
         assert values.tolist() == alone
+
+
+@pytest.mark.parametrize("read", [read_table, read_batches])
+def test_a_quotation_without_an_end_is_refused(tmp_path, read):
+    path = tmp_path / "rows.csv"
+    path.write_text('pipe,length\n"half,1\nwhole,2\n')
+    with pytest.raises(DataError, match="rows"):
+        read(path)
+
+
+def test_a_mark_for_inches_is_no_quotation(tmp_path):
+    path = tmp_path / "rows.csv"
+    path.write_text('pipe,length\n5" steel,1\nwhole,2\n')
+    assert read_table(path, raw=True).rows["pipe"].tolist() == ['5" steel', "whole"]
