@@ -24,7 +24,7 @@ from flwr.common import FitRes, Parameters
 
 from flower_fedclust.checking import WatchedRun, watched_run
 from flower_fedclust.engine import ClientData, ProtocolError
-from flower_fedclust.engine.wire import EXPONENTS, decode, encode
+from flower_fedclust.engine.wire import EXPONENTS, decode, encode, with_hash
 from flower_fedclust.registry import find
 
 Arrays = list[np.ndarray]
@@ -74,7 +74,7 @@ def arrays_changed(change: Callable[[np.ndarray], np.ndarray]) -> Answer:
 
 
 def with_arrays(res: FitRes, arrays: Arrays) -> FitRes:
-    return replace(res, parameters=encode(arrays))
+    return with_hash(replace(res, parameters=encode(arrays)))
 
 
 def as_floats(value: float) -> Answer:
@@ -82,7 +82,9 @@ def as_floats(value: float) -> Answer:
 
     def answer(res: FitRes) -> FitRes:
         sent = with_arrays(res, [np.full(array.shape, value) for array in decode(res.parameters)])
-        return replace(sent, metrics={name: found for name, found in res.metrics.items() if name != EXPONENTS})
+        return with_hash(
+            replace(sent, metrics={name: found for name, found in res.metrics.items() if name != EXPONENTS})
+        )
 
     return answer
 
@@ -103,7 +105,7 @@ def other_units(change: Callable[[Any], Any]) -> Answer:
     def answer(res: FitRes) -> FitRes:
         given = json.loads(str(res.metrics.get(EXPONENTS, "null")))
         changed = None if given is None else [None if one is None else change(one) for one in given]
-        return replace(res, metrics=res.metrics | {EXPONENTS: json.dumps(changed)})
+        return with_hash(replace(res, metrics=res.metrics | {EXPONENTS: json.dumps(changed)}))
 
     return answer
 
@@ -123,7 +125,7 @@ def metrics_changed(**changes: Any) -> Answer:
 
     def answer(res: FitRes) -> FitRes:
         metrics = {name: found for name, found in (res.metrics | changes).items() if found is not None}
-        return replace(res, metrics=metrics)
+        return with_hash(replace(res, metrics=metrics))
 
     return answer
 

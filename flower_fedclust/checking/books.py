@@ -33,7 +33,7 @@ from flower_fedclust.engine import ClientData, Sum
 from flower_fedclust.engine.client import ENROL
 from flower_fedclust.engine.rounds import Askable
 from flower_fedclust.engine.run import EVALUATE
-from flower_fedclust.engine.wire import EXPONENTS, decode, encode, size_of
+from flower_fedclust.engine.wire import EXPONENTS, HASH, decode, encode, size_of
 from flower_fedclust.privacy.accounting import SAMPLING_PART
 from flower_fedclust.privacy.releases import Mechanism, Release
 from flower_fedclust.privacy.report import PrivacyReport
@@ -135,7 +135,7 @@ def findings_of_wire(run: WatchedRun) -> list[str]:
             found[f"clients answer '{task}', which is not marked with @answers"] = None
         if exchange.res is None:
             continue
-        allowed = {"format", "client", "failure", "missed", "columns" if task == ENROL else EXPONENTS}
+        allowed = {"format", "client", "failure", "missed", HASH, "columns" if task == ENROL else EXPONENTS}
         if more := set(exchange.res.metrics) - allowed:
             found[f"'{task}' sends {', '.join(sorted(more))} beside its arrays"] = None
         if exchange.res.num_examples != 1:
@@ -317,6 +317,7 @@ def _replies(run: WatchedRun, client: str, rows: Any, seed: int = 0) -> list[_Re
         arrays, n_examples, facts = answer_to(make, exchange.ins, tries=1)
         seconds = time.perf_counter() - start
         failure, round_ = facts.pop("failure", None), run.rounds.get(exchange.round)
+        facts.pop(HASH, None)  # it follows from the arrays, and the server has checked that
         about = {"number of examples": n_examples, "metrics": facts}
         if round_ is None or all(sent.per != "row" for sent in round_.answer.sends):
             about["size of the reply"] = size_of(encode(arrays))

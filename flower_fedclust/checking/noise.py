@@ -35,7 +35,7 @@ from flower_fedclust.engine import ClientData, ProtocolClient, Reply, Sum
 from flower_fedclust.engine.replies import Inspection, add_up, values_of
 from flower_fedclust.engine.rounds import Question, Round
 from flower_fedclust.engine.run import Asked, RunLog
-from flower_fedclust.engine.wire import encode, sent_arrays
+from flower_fedclust.engine.wire import encode, sent_arrays, with_hash
 from flower_fedclust.exact.grid import GridArray
 from flower_fedclust.exact.sums import is_off_diagonal
 from flower_fedclust.privacy.noise import Sendable, noise_exponent, on_grid
@@ -376,7 +376,7 @@ def _standing_in(arrays: Sequence[Sendable], stand_ins: StandIns, *, is_first: b
 def _with_arrays(res: FitRes, arrays: Sequence[Sendable]) -> FitRes:
     """Return a reply with other arrays in the same units."""
     sent, facts = sent_arrays(arrays)
-    return replace(res, parameters=encode(sent), metrics=res.metrics | facts)
+    return with_hash(replace(res, parameters=encode(sent), metrics=res.metrics | facts))
 
 
 def _zeros_like(array: Sendable) -> Sendable:

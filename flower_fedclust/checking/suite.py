@@ -55,7 +55,7 @@ from flower_fedclust.engine.progress import quiet
 from flower_fedclust.engine.replies import add_up, client_order, values_of
 from flower_fedclust.engine.rounds import Array
 from flower_fedclust.engine.run import EVALUATE
-from flower_fedclust.engine.wire import EXPONENTS, decode, encode
+from flower_fedclust.engine.wire import EXPONENTS, decode, encode, with_hash
 from flower_fedclust.models import Model
 from flower_fedclust.names import look_up
 from flower_fedclust.numerics.threads import one_thread
@@ -554,7 +554,7 @@ def _sending(change: Callable[[list[Array]], list[Array]]) -> Callable[[Callable
 
     def sent(honest: Callable[[], FitRes]) -> FitRes:
         res = honest()
-        return replace(res, parameters=encode(change(decode(res.parameters))))
+        return with_hash(replace(res, parameters=encode(change(decode(res.parameters)))))
 
     return sent
 

@@ -42,6 +42,7 @@ from flower_fedclust.engine.wire import (
     as_numbers,
     as_text,
     decode,
+    hashed,
     sent_arrays,
 )
 from flower_fedclust.exact.grid import GridArray
@@ -413,10 +414,10 @@ class ProtocolClient(NumPyClient):
                     if not config.get("goes_on"):  # an interrupted run needs what it left here
                         self._forget()
                     facts["columns"] = self._columns(config)
-                    return list(PROBE), 1, facts
+                    return list(PROBE), 1, hashed(PROBE, facts)
                 answer = answer_step(self, parameters, config) if SECURE in config else self._answer(parameters, config)
                 arrays, units = sent_arrays(answer)
-                return arrays, 1, facts | units
+                return arrays, 1, hashed(arrays, facts | units)
         except MissedRoundError as error:
             self.error = error
             return [], 1, said_instead(self.name, str(error)) | {"missed": True}
@@ -427,7 +428,7 @@ class ProtocolClient(NumPyClient):
         """Count the true classes in each cluster of the model, and compute the k-means cost of the rows."""
         facts: dict[str, Any] = {"format": FORMAT, "client": self.name}
         if not config.get("evaluate", True):
-            return 0.0, 0, facts
+            return 0.0, 0, hashed([], facts, (0.0, 0))
         try:
             self.consent.check_evaluation(self.name)
             check_fields(config, OF_MODEL, self.name)
@@ -436,14 +437,14 @@ class ProtocolClient(NumPyClient):
                 self._put_in_order(config)
                 source, cost, tables = self.source, 0.0, []
                 for part, found in source.clusters(model):
-                    cost += found.cost
+                    cost += float(found.cost)
                     if source.labels is not None:
                         tables.append(count_table(source.labels[part], found.labels, model.n_clusters))
                 if tables:
                     names = sorted({name for table in tables for name in table})
                     counts = add_tables(tables).tolist()
                     facts["table"] = json.dumps([[str(name), row] for name, row in zip(names, counts, strict=True)])
-                return cost, source.n_rows, facts
+                return cost, source.n_rows, hashed([], facts, (cost, source.n_rows))
         except Exception as error:
             return 0.0, 0, said_instead(self.name, self._reason(error))
 

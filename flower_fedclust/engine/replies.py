@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from flower_fedclust.engine.client_data import ClientData
 from flower_fedclust.engine.rounds import Array, Known, ProtocolError, Question, Reply, Round, Sent, Sum
 from flower_fedclust.engine.shards import Summed
-from flower_fedclust.engine.wire import EMPTY, ChangedError, decode, received_arrays, size_of
+from flower_fedclust.engine.wire import EMPTY, check_unchanged, decode, received_arrays, size_of
 from flower_fedclust.exact.grid import BITS, MOST_ROWS, GridArray
 from flower_fedclust.exact.terms import Bound
 from flower_fedclust.format import FormatError, check_format
@@ -70,16 +70,23 @@ def read_reply(name: str, res: R, check: Callable[[R], T]) -> T:
         if "failure" in res.metrics:
             missed, waits = (bool(res.metrics.get(key)) for key in ("missed", "waiting"))
             raise RefusalError(_excuse(name, res.metrics["failure"]), missed=missed, waits=waits)
+        _check_unchanged(name, res)
         return check(res)
     except ReplyError:
         raise
     except FormatError as error:
         raise ReplyError(str(error)) from None
-    except ChangedError as error:
-        raise ReplyError(f"client {name} sent {error}.") from None
     except Exception as error:
         log.info("the reply of client %s cannot be read", name, exc_info=error)
         raise ReplyError(f"client {name} sent a reply that cannot be read ({type(error).__name__}).") from None
+
+
+def _check_unchanged(name: str, res: FitRes | EvaluateRes) -> None:
+    """Raise a ReplyError if something has changed a reply on its way: before anything else is read in it."""
+    try:
+        check_unchanged(res)
+    except ValueError as error:
+        raise ReplyError(f"client {name} sent {one_line(error)}.") from None
 
 
 def bytes_of(res: FitRes | EvaluateRes | None) -> int:

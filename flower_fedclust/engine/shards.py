@@ -25,7 +25,7 @@ from flower_fedclust.engine.client import ENROL, ProtocolClient
 from flower_fedclust.engine.client_data import ClientData
 from flower_fedclust.engine.fields import SECURE
 from flower_fedclust.engine.rounds import Array, Question, Sent
-from flower_fedclust.engine.wire import EMPTY, PROBE, as_numbers, decode, encode, sent_arrays, size_of
+from flower_fedclust.engine.wire import EMPTY, PROBE, as_numbers, decode, encode, hashed, sent_arrays, size_of
 from flower_fedclust.exact.grid import MOST_ROWS, GridArray
 from flower_fedclust.exact.stacks import MOST_ROWS_OF_ONE
 from flower_fedclust.format import FORMAT
@@ -233,7 +233,7 @@ class Shard:
                 "client": self._names[index],
                 "columns": texts[columns],
             }
-            replies.append((index, FitRes(OK, probe, 1, facts)))
+            replies.append((index, FitRes(OK, probe, 1, hashed(PROBE, facts))))
         return replies, rest
 
     def _question(self, ins: FitIns) -> Question | None:

@@ -1,15 +1,17 @@
-"""Messages as bytes: arrays in NumPy's format, integers in their unit, and a probe of what changes them."""
+"""Messages as bytes: arrays in NumPy's format, integers in their unit, and a hash of what a client sends."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from io import BytesIO
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
-from flwr.common import Parameters
+from flwr.common import EvaluateRes, FitRes, Parameters
 from numpy.typing import NDArray
 
 from flower_fedclust.engine.rounds import Array
@@ -105,7 +107,7 @@ TO_CLIENT: list[Array] = [np.zeros(1)]
 TO_SERVER: list[Array] = [np.ones(1)]
 
 #: What a client sends when it enrols. Whatever changes arrays on their way (a mod that clips or adds noise, a wrapper
-#: around the strategy) changes these, and is found before anything is asked that depends on rows.
+#: around the strategy) changes these. So the hash of the reply finds it before anything is asked that depends on rows.
 PROBE: list[Array] = [np.array([2.0**80 / 3, 2.0**53 - 1, 1.0, -1e-9 / 7])]
 
 
@@ -114,13 +116,60 @@ class ChangedError(ValueError):
 
     def __init__(self) -> None:
         super().__init__(
-            "arrays that something has changed on the way to the server, as a mod of its ClientApp does that clips or "
+            "a reply that something has changed on the way to the server, as a mod of its ClientApp does that clips or "
             "adds noise, or a wrapper around the strategy; remove it, and give epsilon to the strategy instead"
         )
 
 
+#: The metric of a reply that holds the hash of what the client half has sent.
+HASH = "hash"
+
 #: The metric of a reply that holds the exponents of its arrays' units, as JSON; null for an array without a unit.
 EXPONENTS = "exponents"
+
+#: The other metrics that the hash covers. A site adds the last line of its ledger later.
+_COUNTED = ("format", "client", "columns", EXPONENTS, "table")
+
+R = TypeVar("R", FitRes, EvaluateRes)
+
+
+def hashed(arrays: Sequence[Array], facts: Mapping[str, Any], numbers: Sequence[float] = ()) -> dict[str, Any]:
+    """Return the facts of a reply with the hash of its arrays, of these facts, and of an evaluation's numbers.
+
+    It shows what was changed by accident. Whoever changes a reply on purpose can compute it, too.
+    """
+    return {**facts, HASH: _hash_of(arrays, facts, numbers)}
+
+
+def with_hash(res: R) -> R:
+    """Return a reply with the hash of what it holds."""
+    return replace(res, metrics={**res.metrics, HASH: _hash_of_reply(res)})
+
+
+def check_unchanged(res: FitRes | EvaluateRes) -> None:
+    """Raise a ChangedError unless a reply holds what its client half has sent, and a ValueError if it has no arrays."""
+    if res.metrics.get(HASH) != _hash_of_reply(res):
+        raise ChangedError
+
+
+def _hash_of_reply(res: FitRes | EvaluateRes) -> str:
+    if isinstance(res, EvaluateRes):
+        return _hash_of([], res.metrics, (res.loss, res.num_examples))
+    return _hash_of([] if res.metrics.get(EMPTY) else decode(res.parameters), res.metrics)
+
+
+def _hash_of(arrays: Sequence[Array], facts: Mapping[str, Any], numbers: Sequence[float] = ()) -> str:
+    found = hashlib.sha256(repr([*numbers, *map(facts.get, _COUNTED)]).encode())
+    for array in arrays:
+        found.update(_described(array.dtype.str, array.shape))
+        found.update(array.tobytes())
+    return found.hexdigest()
+
+
+@lru_cache(maxsize=1024)
+def _described(dtype: str, shape: tuple[int, ...]) -> bytes:
+    return f"{dtype}{shape}".encode()
+
 
 #: The largest exponent, in magnitude, that a unit of floats can have.
 EXTREME_EXPONENT = 4000

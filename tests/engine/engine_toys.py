@@ -25,6 +25,7 @@ from flower_fedclust.engine import (
 )
 from flower_fedclust.engine.parts import release_of
 from flower_fedclust.engine.rounds import Question
+from flower_fedclust.engine.wire import with_hash
 from flower_fedclust.exact.grid import GridArray
 from flower_fedclust.exact.terms import Bound
 from flower_fedclust.models import KMeansModel
@@ -244,7 +245,7 @@ def replaced(arrays):
     """Misbehaviour: send these arrays."""
 
     def reply(res):
-        return FitRes(res.status, ndarrays_to_parameters(arrays), res.num_examples, res.metrics)
+        return with_hash(FitRes(res.status, ndarrays_to_parameters(arrays), res.num_examples, res.metrics))
 
     return reply
 

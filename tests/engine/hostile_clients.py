@@ -12,7 +12,7 @@ from flwr.common import Code, Parameters, Status
 from flwr.server import SimpleClientManager
 
 from flower_fedclust.checking import WatchedSite
-from flower_fedclust.engine.wire import EXPONENTS, decode, encode
+from flower_fedclust.engine.wire import EXPONENTS, decode, encode, with_hash
 from flower_fedclust.numerics.threads import one_thread
 
 #: What a text, a number or a metric may be instead.
@@ -146,7 +146,15 @@ def some_metrics(rng: np.random.Generator, honest: dict[str, Any]) -> Any:
 
 def with_arrays(res: Any, change: Any) -> Any:
     """Return a reply with other arrays."""
-    return replace(res, parameters=encode([change(array) for array in decode(res.parameters)]))
+    return claimed(replace(res, parameters=encode([change(array) for array in decode(res.parameters)])))
+
+
+def claimed(res: Any) -> Any:
+    """Return a reply with the hash of what it holds, as any client can compute it; as it is, if it holds nothing."""
+    try:
+        return with_hash(res)
+    except Exception:
+        return res
 
 
 class Hostile(WatchedSite):
@@ -192,10 +200,10 @@ class Hostile(WatchedSite):
         if which < 0.25:
             res = replace(res, num_examples=ANYTHING[rng.integers(len(ANYTHING))])
         if which < 0.4:
-            return replace(res, metrics=some_metrics(rng, dict(res.metrics)))
+            return claimed(replace(res, metrics=some_metrics(rng, dict(res.metrics))))
         if hasattr(res, "parameters"):
-            return replace(res, parameters=some_parameters(rng, res.parameters))
-        return replace(res, loss=ANYTHING[rng.integers(len(ANYTHING))])
+            return claimed(replace(res, parameters=some_parameters(rng, res.parameters)))
+        return claimed(replace(res, loss=ANYTHING[rng.integers(len(ANYTHING))]))
 
 
 @dataclass

@@ -164,4 +164,4 @@ def test_an_evaluation_in_batches_equals_one_and_keeps_no_large_array(monkeypatc
     batched = proxy.evaluate(ask)
     assert max(sizes) == 64
     assert batched.loss == pytest.approx(whole.loss, rel=1e-12)
-    assert (batched.metrics, batched.num_examples) == (whole.metrics, whole.num_examples)
+    assert (batched.metrics["table"], batched.num_examples) == (whole.metrics["table"], whole.num_examples)

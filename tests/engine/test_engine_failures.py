@@ -15,7 +15,7 @@ from flower_fedclust.data import read_table
 from flower_fedclust.engine import ClientData, DataError, Gather, ProtocolError, Sent, Sum, answers
 from flower_fedclust.engine.inline import _InlineClient, run_inline
 from flower_fedclust.engine.replies import ReplyError, checked_reply
-from flower_fedclust.engine.wire import EXPONENTS, encode
+from flower_fedclust.engine.wire import EXPONENTS, encode, with_hash
 from flower_fedclust.format import FORMAT
 from flower_fedclust.simulation import simulate
 from flower_fedclust.strategies.baselines.federated_kmeans import FederatedKMeans
@@ -187,7 +187,7 @@ def test_round_that_names_a_method_of_another_client_stops_with_a_sentence(clien
 def test_rubbish_is_counted_as_a_failure_and_never_added_up(clients, arrays, exponents, sentence):
     proxies = proxies_of(ToyClient, clients)
     metrics = {"client": "1"} if exponents is None else {"client": "1", EXPONENTS: json.dumps(exponents)}
-    proxies[1].misbehave[2] = lambda res: FitRes(res.status, encode(arrays), 1, metrics | {"format": FORMAT})
+    proxies[1].misbehave[2] = lambda res: with_hash(FitRes(res.status, encode(arrays), 1, metrics | {"format": FORMAT}))
     toy = Toy([Sum(ToyClient.moments.asked())])
     drive(toy, proxies)
     (failure,) = toy.failures

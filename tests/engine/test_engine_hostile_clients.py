@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from flwr.common import Code, FitRes, Parameters, Status
-from hostile_clients import HEADERS, KINDS, TENSORS, served, with_arrays, with_header
+from hostile_clients import HEADERS, KINDS, TENSORS, claimed, served, with_arrays, with_header
 from sklearn.metrics import adjusted_rand_score
 
 import flower_fedclust as fc
@@ -148,7 +148,7 @@ def test_a_number_that_does_not_fit_is_the_replys_fault(array):
 
 
 def read(parameters):
-    res = FitRes(Status(Code.OK, ""), parameters, 1, {"format": FORMAT})
+    res = claimed(FitRes(Status(Code.OK, ""), parameters, 1, {"format": FORMAT}))
     return read_reply("north", res, lambda res: checked_reply("north", res, [Sent("numbers")], 1))
 
 

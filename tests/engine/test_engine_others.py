@@ -21,7 +21,7 @@ from flower_fedclust.engine import (
     client_app,
 )
 from flower_fedclust.engine.rounds import MissedRoundError
-from flower_fedclust.engine.wire import encode
+from flower_fedclust.engine.wire import encode, with_hash
 from flower_fedclust.privacy.releases import NOISE_PLACES
 from flower_fedclust.simulation import simulate
 
@@ -188,7 +188,7 @@ def test_arrays_that_one_of_them_sends_anyway_change_nothing(clients, kind, arra
 
 def test_one_of_them_cannot_take_the_name_of_a_client_that_was_asked(clients):
     def renamed(res):
-        return FitRes(res.status, encode([np.full(2, 1e6)]), 1, res.metrics)
+        return with_hash(FitRes(res.status, encode([np.full(2, 1e6)]), 1, res.metrics))
 
     toy, _ = run([half(Gather)], clients, {1: renamed})
     assert [(reply.client, reply.arrays[0].tolist()) for reply in toy.outcome.model.brought[0]] == [

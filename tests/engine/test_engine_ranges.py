@@ -16,7 +16,7 @@ from benchmarks import bad_client
 from flower_fedclust import GridArray
 from flower_fedclust.engine import Gather, ProtocolClient, Sent, Sum, answers
 from flower_fedclust.engine.replies import Inspection, ReplyError
-from flower_fedclust.engine.wire import encode
+from flower_fedclust.engine.wire import encode, with_hash
 from flower_fedclust.exact.terms import ONE_COUNT, Bound
 from flower_fedclust.format import FORMAT
 
@@ -58,8 +58,8 @@ def bad_reply(clients, rounds, arrays, exponents=None, **parameters):
     """Return the failures where client 1 answers the last round with other arrays."""
     metrics = {"client": "1"} if exponents is None else {"client": "1", "exponents": json.dumps(exponents)}
     proxies = proxies_of(CountingClient, clients, seed=1)
-    proxies[1].misbehave[1 + len(rounds)] = lambda res: FitRes(
-        res.status, encode(arrays), 1, metrics | {"format": FORMAT}
+    proxies[1].misbehave[1 + len(rounds)] = lambda res: with_hash(
+        FitRes(res.status, encode(arrays), 1, metrics | {"format": FORMAT})
     )
     toy = Counting(rounds, **parameters)
     drive(toy, proxies)
@@ -140,7 +140,7 @@ def test_noise_is_never_taken_for_a_lie_and_what_is_beyond_its_tail_is(clients, 
 )
 def test_a_client_that_enrols_without_name_or_columns_is_left_out(clients, metrics, named):
     proxies = proxies_of(CountingClient, clients)
-    proxies[1].misbehave[1] = lambda res: FitRes(res.status, res.parameters, 1, metrics | {"format": FORMAT})
+    proxies[1].misbehave[1] = lambda res: with_hash(FitRes(res.status, res.parameters, 1, metrics | {"format": FORMAT}))
     toy = serve(Counting([COUNT]), proxies)
     assert toy.client_names == ["0", "2", "3"]
     assert [failure.client for failure in toy.failures] == [named]
@@ -168,8 +168,8 @@ def test_a_client_that_enrols_without_name_or_columns_is_left_out(clients, metri
 )
 def test_an_evaluation_that_no_rows_can_give_is_left_out(clients, loss, n_rows, metrics):
     proxies = proxies_of(CountingClient, clients)
-    proxies[1].evaluate = lambda ins, timeout, group_id: EvaluateRes(
-        Status(Code.OK, ""), loss, n_rows, metrics | {"format": FORMAT}
+    proxies[1].evaluate = lambda ins, timeout, group_id: with_hash(
+        EvaluateRes(Status(Code.OK, ""), loss, n_rows, metrics | {"format": FORMAT})
     )
     toy = serve(Counting([COUNT], federated_evaluation=True), proxies)
     assert toy.evaluation["n_rows"] == 16

@@ -250,7 +250,16 @@ class Pair:
         said = [answer.metrics.get("failure", "answered") for answer in answers]
         self.found.outcomes[said[0]] += 1
         for answer in answers:
-            more = set(answer.metrics) - {"format", "client", "failure", "missed", "exponents", "columns", "ledger"}
+            more = set(answer.metrics) - {
+                "format",
+                "client",
+                "failure",
+                "missed",
+                "exponents",
+                "columns",
+                "ledger",
+                "hash",
+            }
             if more or answer.metrics.get("failure") not in (None, "refused", "failed"):
                 self.wrong(config, f"the answer says more than it may: {answer.metrics}")
         if (entries[0] is None) != (entries[1] is None):
