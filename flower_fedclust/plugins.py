@@ -27,6 +27,7 @@ OF_PAPERS: Mapping[str, tuple[str, ...]] = {
     "DSC": ("dsc",),
     "FFCM": ("ffcm",),
     "FedDPKMeansProofs": ("feddp-kmeans-proofs",),
+    "FedSCPerturbed": ("fedsc-perturbed-data", "fedsc-perturbed-factors"),
     "FedSubspaceClustering": ("fed-ssc",),
     "KMeansParallel": ("k-means-parallel",),
     "PEMeans": ("pe-means",),

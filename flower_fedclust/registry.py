@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 CLASSES = {
     "DPFedC": ("strategies.dp_fedc", "dp-fedc"),
     "FedDPKMeans": ("strategies.feddp_kmeans", "feddp-kmeans"),
-    "FedSC": ("strategies.fedsc", "fedsc", "fedsc-perturbed-data", "fedsc-perturbed-factors"),
+    "FedSC": ("strategies.fedsc", "fedsc"),
     "FedSCSums": ("strategies.fedsc", "fedsc-sums"),
     "FedTSNESums": ("strategies.maps.map_sums", "fed-tsne-sums"),
     "FedUMAPSums": ("strategies.maps.map_sums", "fed-umap-sums"),

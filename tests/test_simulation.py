@@ -23,7 +23,7 @@ from flower_fedclust.simulation import simulate
 from flower_fedclust.strategies.baselines.federated_kmeans import FederatedKMeans
 from flower_fedclust.strategies.baselines.pooled import PooledKMeans
 from flower_fedclust.strategies.feddp_kmeans import FedDPKMeans
-from flower_fedclust.strategies.fedsc import FedSC
+from flower_fedclust.strategies.maps.speclust import FedSpeClust
 
 RNG = np.random.default_rng(9)
 MEANS = np.array([[0.0, 0, 0, 0], [9, 0, 0, 0], [0, 9, 0, 0]])
@@ -292,7 +292,7 @@ def test_ray_that_is_not_installed_is_said_before_anything_runs(monkeypatch):
 @pytest.mark.slow
 def test_ray_equals_inline_bit_for_bit():
     """Of a strategy whose clients keep rows, whose rounds add up, gather and draw clients, and which is evaluated."""
-    strategy = FedSC(
+    strategy = FedSpeClust(
         3, perturb="data", epsilon=50.0, max_norm=12.0, n_rounds=2, fraction_fit=0.75, federated_evaluation=True
     )
     names = ["oslo", "10", "9"]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Generator, Mapping
-from typing import Any, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,11 +31,9 @@ from flower_fedclust.engine.by_row import by_row
 from flower_fedclust.engine.parts import Part
 from flower_fedclust.engine.rounds import Round
 from flower_fedclust.exact.grid import BITS, GridArray
-from flower_fedclust.exact.kernel_sums import linear_features
 from flower_fedclust.exact.kernels import dictionary_gradient
 from flower_fedclust.exact.rows import Frame, Rows
-from flower_fedclust.exact.spectral_sums import distance_of_features, kernel_values, matrix_onto_grid
-from flower_fedclust.exact.terms import Bound, Term
+from flower_fedclust.exact.terms import Term
 from flower_fedclust.numerics.dictionary import (
     code_map,
     codes,
@@ -60,19 +58,12 @@ from flower_fedclust.strategies.common.moments import (
     moment_parts,
     noisy_column_moments,
 )
-from flower_fedclust.strategies.common.perturbed_rows import (
-    NOISY_ROWS,
-    ROWS_PART,
-    PerturbedRowsClient,
-    perturb_rows,
-)
 from flower_fedclust.strategies.common.spectral import (
     ATOMS_PER_CLUSTER,
     FEWEST_ATOMS,
     CodesStrategy,
     Dictionary,
     LabelsClient,
-    kernel_within,
     leave_within_range,
     with_room,
 )
@@ -94,13 +85,6 @@ NARROWEST, WIDEST = 1e-100, 1e100
 
 #: From this many made-up rows the server learns how long a row's gradient is, and how long a step may be.
 N_MADE_UP_ROWS = 512
-
-#: Each level of noise without epsilon, and the value of perturb that it needs.
-RELATIVE_NOISE = {
-    "relative_data_noise": "data",
-    "relative_dictionary_noise": "factors",
-    "relative_code_noise": "factors",
-}
 
 
 class DictionaryStrategy(ClippedStrategy):
@@ -238,107 +222,45 @@ class FedSC(DictionaryStrategy, CodesStrategy):
     the server reconstructs the similarity of any two rows, keeps the largest similarities of each row, clusters this
     graph, and sends each client the clusters of its rows.
 
-    Anybody with the dictionary and a row's code can compute the row (strategies/reproduce/attacks.py does it): without
-    ``perturb``, nothing is hidden from the server. :class:`FedSCSums` sends no codes.
-
-    Parameters
-    ----------
-    perturb : "nothing", "data" or "factors", default="nothing"
-        "data" (section 3.1): each client adds noise to its rows once, and everything is computed from the noisy rows.
-        "factors" (section 3.2): noise on the dictionary in every round and on the codes.
-    relative_data_noise : float, default=0.0
-        beta, with "data": the noise over the standard deviation of the client's entries. For experiments: it has no
-        epsilon. The same is true of the next two.
-    relative_dictionary_noise, relative_code_noise : float, default=0.0
-        alpha_z and alpha_c of appendix D.4, with "factors": the noise over the standard deviation of the client's
-        dictionary or codes.
-    epsilon : float, optional
-        The total privacy budget, with "data" or "factors", for each record against the server.
-    max_code_norm : float, optional
-        tau_C, with "factors": codes are clipped to this norm. By default they are not clipped, because two codes are
-        never farther apart than ``1 / sqrt(2 lambda)``.
+    Anybody with the dictionary and a row's code can compute the row (strategies/reproduce/attacks.py does it): nothing
+    is hidden from the server. :class:`FedSCSums` sends no codes. The paper's noise on rows, or on dictionary and codes,
+    is in ``fedsc-perturbed-data`` and ``fedsc-perturbed-factors`` of the second distribution.
 
     References
     ----------
     Qiao, Ding and Fan, "Federated spectral clustering via secure similarity reconstruction", NeurIPS 2023.
     """
 
-    entries = (
+    entries: ClassVar[tuple[Entry, ...]] = (
         Entry(
             "fedsc",
             "spectral clustering by a shared dictionary; the server can read the rows",
             "Qiao, Ding and Fan 2023, Algorithm 1",
-            fixed={"perturb": "nothing", "epsilon": None, "max_norm": None},
             finds="any form",
-        ),
-        Entry(
-            "fedsc-perturbed-data",
-            "FedSC on rows to which each client has added noise",
-            "Qiao, Ding and Fan 2023, section 3.1",
-            fixed={"perturb": "data"},
-            example={"epsilon": 1.0, "max_norm": 1.0},
-        ),
-        Entry(
-            "fedsc-perturbed-factors",
-            "FedSC with noise on the dictionary and the codes",
-            "Qiao, Ding and Fan 2023, section 3.2",
-            fixed={"perturb": "factors"},
-            example={"epsilon": 1.0, "max_norm": 1.0},
         ),
     )
 
-    perturb: Literal["nothing", "data", "factors"] = parameter("nothing")
-    relative_data_noise: float = parameter(0.0, at_least=0)
-    relative_dictionary_noise: float = parameter(0.0, at_least=0)
-    relative_code_noise: float = parameter(0.0, at_least=0)
-    max_code_norm: float | None = parameter(None, above=0)
-
+    #: Nothing takes noise.
+    epsilon: float | None = dataclasses.field(default=None, init=False)
+    delta: float = dataclasses.field(default=1e-6, init=False)
+    budget: Mapping[str, float] | None = dataclasses.field(default=None, init=False)
+    max_norm: float | None = dataclasses.field(default=None, init=False)
     #: The noise protects against the server.
     noise: NoisePlace = dataclasses.field(default="local", init=False)
-
-    def check_parameters(self) -> None:
-        """Raise a ValueError that names the first invalid parameter."""
-        if self.epsilon is not None and self.perturb == "nothing":
-            raise ValueError(
-                "epsilon is given and perturb is 'nothing'; set perturb='data' or 'factors', or take FedSCSums."
-            )
-        super().check_parameters()
-        given = [name for name in RELATIVE_NOISE if getattr(self, name) > 0]
-        for name in given:
-            if RELATIVE_NOISE[name] != self.perturb:
-                raise ValueError(
-                    f"{name} is {getattr(self, name):g} and perturb is '{self.perturb}'; set "
-                    f"perturb='{RELATIVE_NOISE[name]}'."
-                )
-            if self.epsilon is not None:
-                raise ValueError(f"epsilon and {name} are both given; relative noise has no epsilon, so give one.")
-        if self.relative_dictionary_noise > 0 and self.n_rounds == 0:
-            raise ValueError(
-                "relative_dictionary_noise is given and n_rounds is 0, so that no client sends a dictionary; give 1 or "
-                "more."
-            )
-        if self.perturb != "nothing" and self.epsilon is None and not given:
-            levels = [name for name, perturbed in RELATIVE_NOISE.items() if perturbed == self.perturb]
-            raise ValueError(
-                f"perturb is '{self.perturb}' and there is no noise level; give epsilon and max_norm, or "
-                f"{' or '.join(levels)}."
-            )
-        if self.has_noisy_dictionary and self.regularization == 0 and self.max_code_norm is None:
-            raise ValueError("regularization is 0 and max_code_norm is not given; one of them has to bound the codes.")
 
     # The server half.
 
     def protocol(self) -> Protocol:
         """Run stage I (Algorithm 1), then stage II."""
-        rows = ""
-        if self.perturb == "data":  # section 3.1, equation 22
-            yield from perturb_rows(self.max_norm_of_rows, relative_noise=self.relative_data_noise)
-            rows = NOISY_ROWS
-        dictionary, frame, objectives = yield from self.learn_dictionary(
-            rows=rows, relative_noise=self.relative_dictionary_noise
-        )
-        replies = yield from self._codes(dictionary, frame, rows)
-        # Stage II: each row of the reconstructed kernel C K(Z, Z) C' keeps its largest entries (equation 25).
+        dictionary, _, objectives = yield from self.learn_dictionary()
+        # The paper sends C_p^S, codes by the dictionary before the last average; these are codes by the last average.
+        replies = yield Gather(FedSCClient.codes.asked(dictionary.atoms, **dictionary.kernel, relative_noise=0.0))
+        return (yield from self.stage_2(dictionary, replies, objectives))
+
+    def stage_2(
+        self, dictionary: Dictionary, replies: list[Reply], objectives: list[float]
+    ) -> Generator[Round, Any, Outcome]:
+        """Cluster the codes: each row of the reconstructed kernel C K(Z, Z) C' keeps its largest entries (25)."""
         C = np.concatenate([reply.arrays[0] for reply in replies])
         F = C @ kernel_root(dictionary.atoms, dictionary.bandwidth)
         if self.sparsify:  # k(x, x) is 1; a row that the atoms fit better would otherwise be everybody's neighbor
@@ -346,61 +268,27 @@ class FedSC(DictionaryStrategy, CodesStrategy):
         model, by_client = yield from self.cluster_factors(dictionary, F, replies)
         return Outcome(model, by_client, history={"objective": objectives})
 
-    def _codes(self, dictionary: Dictionary, frame: Frame, rows: str) -> Generator[Round, Any, list[Reply]]:
-        """Return the clients' codes.
-
-        The paper sends C_p^S, codes by the dictionary before the last average; these are codes by the last average.
-        """
-        Z, r = dictionary.atoms, dictionary.bandwidth
-        if not self.has_noisy_dictionary:
-            question = FedSCClient.codes.asked(Z, **dictionary.kernel, relative_noise=self.relative_code_noise)
-            replies: list[Reply] = yield Gather(question, rows=rows)
-            return replies
-        assert self.max_norm is not None
-        Z = dictionary.within(frame)
-        to_codes = matrix_onto_grid(code_map(Z, **dictionary.kernel))
-        bound = longest_code(to_codes, self.regularization)
-        bound = bound if self.max_code_norm is None else min(bound, self.max_code_norm)
-        question = FedSCClient.clipped_codes.asked(
-            Z, to_codes, *frame.arrays, bandwidth=r, max_norm=self.max_norm, bound=bound
-        )
-        replies = yield Gather(question, parts=["codes"], rows=rows)
-        return replies
-
     # Bounds and budget.
 
     @property
     def n_protocol_rounds(self) -> int:
-        """One round for noise on the rows, stage I, the codes, and the labels."""
-        return (self.perturb == "data") + self.n_dictionary_rounds + 2
-
-    @property
-    def has_noisy_dictionary(self) -> bool:
-        """Whether dictionary and codes take calibrated noise."""
-        return self.perturb == "factors" and self.epsilon is not None
+        """Stage I, the codes, and the labels."""
+        return self.n_dictionary_rounds + 2
 
     def parts(self) -> Mapping[str, Part]:
-        """Return one part for the rows with "data"; with "factors", the moments, the dictionary and the codes."""
-        if self.perturb == "nothing":
-            return {}
-        if self.perturb == "data":
-            return ROWS_PART
-        return self.dictionary_parts(0.1, 0.1, replaced=True) | {"codes": Part(FedSCClient.clipped_codes, 0.8)}
+        """Return no parts: nothing takes noise."""
+        return {}
 
     def privacy_notes(self) -> list[str]:
         """Add what the server can compute."""
-        notes = super().privacy_notes()
-        if self.perturb == "nothing":
-            notes.append(
-                "The server can read the rows: the dictionary and a row's code give the row's distance to every atom, "
-                "and with more atoms than columns the row itself, to the last digits. Nothing is hidden from it."
-            )
-        elif self.epsilon is None:
-            notes.append(
-                "The noise is relative to the spread of the data, for experiments: it has no epsilon, and the server "
-                "still gets a noisy copy of every row."
-            )
-        return notes
+        return [*super().privacy_notes(), *self.what_the_server_can_compute()]
+
+    def what_the_server_can_compute(self) -> list[str]:
+        """Return the notes on what the codes show."""
+        return [
+            "The server can read the rows: the dictionary and a row's code give the row's distance to every atom, "
+            "and with more atoms than columns the row itself, to the last digits. Nothing is hidden from it."
+        ]
 
 
 class FedSCSums(DictionaryStrategy, SpectralSumsStrategy):
@@ -538,39 +426,13 @@ class DictionaryClient(MomentsClient):
         return dictionary_gradient(rows.clipped(max_norm), Z, bandwidth, to_codes, code_bound, bound)
 
 
-def codes_moved(Z: Floats, to_codes: Floats, frame: Frame, bandwidth: float, bound: float) -> Bound:
-    """Return how far apart the codes of two rows can be.
-
-    c = (K(Z, Z) + lambda I)^-1 phi(Z)' phi(x) is linear in phi(x), by a map of norm 1 / (2 sqrt(lambda)) at most; and
-    ||phi(x) - phi(x')||^2 = 2 - 2 k(x, x') is at most 2. The paper's bound (Lemma J.1) is far larger.
-    """
-    apart, clipped = distance_of_features(kernel_within(frame, Z, bandwidth), to_codes, bound), 2.0 * bound
-    words = "no two codes are farther apart" if apart < clipped else "the client clips every code to half of this norm"
-    return Bound(math.inf, apart=min(apart, clipped), words=words)
-
-
-class FedSCClient(DictionaryClient, PerturbedRowsClient, LabelsClient):
+class FedSCClient(DictionaryClient, LabelsClient):
     """The client half of :class:`FedSC`."""
 
     @answers(Sent("code of every row", "codes", per="row"))
     def codes(self, Z: Floats, *, bandwidth: float, regularization: float, relative_noise: float) -> Floats:
         """Return C_p (equation 14), with relative noise."""
         return add_relative_noise(codes(self.rows, Z, bandwidth, regularization), relative_noise, self.noise_source)
-
-    @answers(
-        Sent("code of every row", "codes", per="row"),
-        moved=lambda _, Z, to_codes, *frame, bandwidth, max_norm, bound: (
-            codes_moved(Z, to_codes, Frame.of_arrays(*frame), bandwidth, bound),
-        ),
-    )
-    def clipped_codes(
-        self, Z: Floats, to_codes: Floats, *frame: Floats, bandwidth: float, max_norm: float, bound: float
-    ) -> GridArray:
-        """Return C_p of the clipped rows, with each code clipped too, as integers for the noise."""
-        rows = self.enter(*frame)
-        points = rows.points(Z)
-        kernel = kernel_values(rows.clipped(max_norm).integers, points, rows.exponent, bandwidth)
-        return GridArray(*linear_features(kernel, to_codes, bound))
 
 
 class FedSCSumsClient(DictionaryClient, SpectralSumsClient):

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).parents[2] / "tests"
-sys.path += [
-    str(TESTS / folder)
-    for folder in ("results", ".", "engine", "exact", "site", "strategies", "strategies/dp_fedc", "strategies/spp_fgc")
-]
+#: Folders of tests that these tests import from.
+FOLDERS = ("results", ".", "cli", "engine", "exact", "site", "strategies", "strategies/dp_fedc")
+FOLDERS += ("strategies/fedsc", "strategies/spp_fgc")
+sys.path += [str(TESTS / folder) for folder in FOLDERS]
 os.environ.setdefault("FEDCLUST_TESTED", "papers")
 
 from tested import PAPERS  # noqa: E402

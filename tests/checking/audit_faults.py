@@ -140,6 +140,7 @@ def cases():
 
     import flower_fedclust as fc
     from flower_fedclust_papers.dp_fedc_printed import DPFedCPrinted
+    from flower_fedclust_papers.fedsc_perturbed import FedSCPerturbed
     from flower_fedclust_papers.spp_fgc_private_prototypes import SPPFGCPrivatePrototypes
 
     found = dict(every.cases())
@@ -154,7 +155,10 @@ def cases():
     found["fedsc long rows"] = type(found["fedsc-sums server-record"])(
         **{name: value for name, value in long_rows.items() if name in accepted}
     )
-    factors = found["fedsc-perturbed-factors"]
+    perturbed = {"n_clusters": 3, "n_rounds": 2, "n_local_steps": 2, "n_atoms": 6, "n_neighbors": 5}
+    perturbed |= {"epsilon": 1.0, "max_norm": 1.0}
+    found["fedsc-perturbed-data"] = FedSCPerturbed(**perturbed, perturb="data")
+    found["fedsc-perturbed-factors"] = factors = FedSCPerturbed(**perturbed, perturb="factors")
     found["fedsc narrow"] = type(factors)(
         **{name: getattr(factors, name) for name in factors.parameter_names()} | {"bandwidth": 0.2}
     )

@@ -28,7 +28,6 @@ def test_the_server_decides_nothing_before_the_noise_on_both_sides_of_its_limits
         "private-density",
         "private-mixture",
         "feddp-kmeans",
-        "fedsc-perturbed-factors",
         "dp-fedc server-record",
     ],
 )

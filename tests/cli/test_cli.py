@@ -163,8 +163,6 @@ IRIS = "--dataset iris --n-clusters 3"
         ("run k-fed --dataset iris --engine spark", "engine"),
         ("run k-fed,k-fed --dataset iris", "k-fed"),
         ("run k-fed --dataset iris --seed -1", "seed"),
-        (f"run fedsc-perturbed-data {IRIS}", "epsilon and max_norm"),  # an example is for explaining
-        ("explain fedsc-perturbed-data --n-clusters 3 --epsilon none", "noise level"),
         ("explain k-fed --n-columns -1", "--n-columns"),
         ("compare --datasets iris --out new", "strategies"),
         ("compare --strategies kfed --datasets iris --out new", "'k-fed'"),
@@ -299,8 +297,6 @@ def test_neither_the_package_nor_the_help_of_the_command_imports_anything_heavy(
         (["feddp-kmeans", "--epsilon", "2.5"], 2.5),
         (["fedsc-sums"], None),
         (["fedsc-sums", "--epsilon", "2.5", "--set", "max_norm=3"], 2.5),
-        (["fedsc-perturbed-data"], 1.0),  # the example's
-        (["fedsc-perturbed-data", "--epsilon", "2.5"], 2.5),
         (["k-fed"], None),
     ],
     ids=str,

@@ -40,7 +40,7 @@ def test_shards_equal_inline_bit_for_bit(name):
 
 
 def test_clients_that_keep_rows_and_remember_equal_inline():
-    both(lambda: fc.FedSC(3, perturb="data", epsilon=50.0, max_norm=12.0, n_rounds=2, fraction_fit=0.75))
+    both(lambda: fc.FedSpeClust(3, perturb="data", epsilon=50.0, max_norm=12.0, n_rounds=2, fraction_fit=0.75))
 
 
 class FatalClient(ToyClient):

@@ -16,8 +16,8 @@ from flower_fedclust.registry import client_types, strategies
 from flower_fedclust.strategies.common.frame import Frame, enter
 from flower_fedclust.strategies.common.perturbed_rows import PerturbedRowsClient
 from flower_fedclust.strategies.dp_fedc import DPFedCClient
-from flower_fedclust.strategies.fedsc import FedSCClient
 from flower_fedclust.strategies.maps.map_sums import FederatedMapSumsClient
+from flower_fedclust.strategies.maps.maps import FederatedMapClient
 from flower_fedclust.strategies.private_kmeans import PrivateKMeansClient
 from flower_fedclust.tables.schema import Schema
 
@@ -207,9 +207,9 @@ def test_kept_rows_of_a_task_that_failed_are_those_of_no_row(careful, monkeypatc
         raise ZeroDivisionError(self.rows[0, 0])
 
     monkeypatch.setattr(PerturbedRowsClient.perturb_rows, "method", failing)
-    server = Server(careful, strategy="fedsc-perturbed-data")
+    server = Server(careful, strategy="fed-tsne")
     assert arrays_of(server.ask(KEEPING["perturb_rows"](3), plan=PLAN.to_json())) == []
-    asked = FedSCClient.exponents.asked(SCHEMA).mean()
+    asked = FederatedMapClient.exponents.asked(SCHEMA).mean()
     answer = server.ask(asked, rows="noisy rows", plan=PLAN.to_json())
     assert not answer.metrics.get("missed")
 

@@ -48,7 +48,6 @@ from flower_fedclust.strategies.baselines.pooled import PooledRowsClient
 from flower_fedclust.strategies.common.first_centers import LocalCentersClient
 from flower_fedclust.strategies.common.moments import MomentsClient
 from flower_fedclust.strategies.common.perturbed_rows import NOISY_ROWS, PerturbedRowsClient
-from flower_fedclust.strategies.fedsc import FedSCClient
 from flower_fedclust.strategies.maps.maps import FederatedMapClient
 from flower_fedclust.strategies.private_kmeans import PrivateKMeansClient
 from flower_fedclust.tables.preparation import Preparation
@@ -56,11 +55,7 @@ from flower_fedclust.tables.schema import Figures, Schema
 
 KEEP = PerturbedRowsClient.perturb_rows.asked(relative_noise=0.0, max_norm=4.0)
 CENTERS = np.zeros((2, 3))
-CODES = Question(
-    Answer("codes", (Sent("codes", "codes", per="row"),)),
-    (CENTERS,),
-    {"bandwidth": 1.0, "regularization": 0.1, "relative_noise": 0.0},
-)
+CODES = FederatedMapClient.landmark_distances.asked(CENTERS, relative_noise=0.0)
 OWN_CENTERS = LocalCentersClient.local_centers.asked(n_clusters=2, random_state=0)
 REPLACED = gaussian(1.0, relation="replace")
 LOUD = plan(SHARES, epsilon=5.0)
@@ -223,7 +218,7 @@ def test_rows_that_are_replaced_take_twice_the_noise_where_the_policy_lists_the_
 
 def test_a_server_cannot_choose_a_relation_that_an_answer_does_not_support(tmp_path):
     own = site(tmp_path, relations=BOTH)
-    answer = Server(own, strategy="fedsc-perturbed-data").ask(KEEP, releases=[gaussian(9.0)])
+    answer = Server(own, strategy="fed-tsne").ask(KEEP, releases=[gaussian(9.0)])
     assert "rows that are replaced" in refused(answer, own)
     assert own.ledger.read() == []
 
@@ -418,25 +413,25 @@ def test_columns_and_labels_are_the_sites_and_names_are_no_labels(tmp_path):
 
 def test_rows_that_are_kept_carry_noise_for_the_norm_to_which_they_are_clipped(tmp_path, careful, added):
     noise = [gaussian(5.0, relation="replace")]
-    said = refused(Server(careful, strategy="fedsc-perturbed-data").ask(KEEP, releases=noise), careful)
+    said = refused(Server(careful, strategy="fed-tsne").ask(KEEP, releases=noise), careful)
     assert "relations in the policy" in said
     own = site(tmp_path / "own", **NO_LIMIT)
-    assert arrays_of(Server(own, strategy="fedsc-perturbed-data").ask(KEEP, releases=noise)) == []
+    assert arrays_of(Server(own, strategy="fed-tsne").ask(KEEP, releases=noise)) == []
     assert [release.sensitivity for release in added] == pytest.approx([8.0])
     assert multipliers(own) == [5.0]
     endless = PerturbedRowsClient.perturb_rows.asked(relative_noise=0.0, max_norm=np.inf)
-    refused(Server(own, 2, "fedsc-perturbed-data").ask(endless, releases=noise), own)
+    refused(Server(own, 2, "fed-tsne").ask(endless, releases=noise), own)
 
 
 def test_rows_that_are_kept_without_noise_stay(careful):
-    server = Server(careful, strategy="fedsc-perturbed-data")
+    server = Server(careful, strategy="fed-tsne")
     assert arrays_of(server.ask(KEEP)) == []
     assert "without noise" in refused(server.ask(CODES, rows=NOISY_ROWS), careful)
 
 
 def test_what_was_kept_in_one_run_is_not_there_in_another(tmp_path):
     loose = site(tmp_path, **NO_LIMIT)
-    first, second = (Server(loose, run, "fedsc-perturbed-data") for run in (1, 2))
+    first, second = (Server(loose, run, "fed-tsne") for run in (1, 2))
     arrays_of(first.ask(KEEP, releases=[REPLACED]))
     second.context.state = first.context.state  # as for runs of a series, whose state Flower shares
     assert second.ask(CODES, rows=NOISY_ROWS).metrics == FAILED | {"missed": True}
@@ -448,17 +443,17 @@ COLUMNS = Schema.of({"columns": {name: {"kind": "number", "bounds": [-9, 9]} for
 
 def test_what_is_said_to_follow_from_rows_with_noise_reads_no_others(tmp_path):
     loose = site(tmp_path, schema=COLUMNS, **NO_LIMIT)
-    server = Server(loose, strategy="fedsc-perturbed-data")
-    config = ENROL | {"client": FedSCClient.key(), "schema": COLUMNS.to_json()}
+    server = Server(loose, strategy="fed-tsne")
+    config = ENROL | {"client": FederatedMapClient.key(), "schema": COLUMNS.to_json()}
     assert "failure" not in server.send([], config).metrics
     preparation = Preparation(COLUMNS, {name: Figures(low=-9.0, high=9.0) for name in "abc"}).to_dict()
-    arrays_of(server.ask(FedSCClient.prepare.asked(as_bytes(json.dumps(preparation)))))
-    arrays_of(server.ask(FedSCClient.perturb_rows.asked(relative_noise=0.0, max_norm=4.0), releases=[REPLACED]))
+    arrays_of(server.ask(FederatedMapClient.prepare.asked(as_bytes(json.dumps(preparation)))))
+    arrays_of(server.ask(FederatedMapClient.perturb_rows.asked(relative_noise=0.0, max_norm=4.0), releases=[REPLACED]))
     bins = as_bytes(json.dumps([[name, 4, True] for name in "abc"]))
     for asked in (
-        FedSCClient.histograms.asked(bins, np.array(3 * [[-9.0, 9.0]])),
-        FedSCClient.exponents.asked(as_bytes(json.dumps(list("abc")))),
-        FedSCClient.description.asked(np.zeros((1, 3)), model="k-means"),
+        FederatedMapClient.histograms.asked(bins, np.array(3 * [[-9.0, 9.0]])),
+        FederatedMapClient.exponents.asked(as_bytes(json.dumps(list("abc")))),
+        FederatedMapClient.description.asked(np.zeros((1, 3)), model="k-means"),
     ):
         assert server.ask(asked, rows=NOISY_ROWS).metrics == FAILED
         assert "takes the client's own rows, and not its noisy rows" in audit(loose)[-1]["reason"]
@@ -494,7 +489,7 @@ def test_what_is_computed_from_noisy_rows_shows_their_number_and_stays_unless_th
     derived = MomentsClient.clipped_column_sums.asked(frame=BALL)
     for row_count in (False, True):
         own = site(tmp_path / str(row_count), **NO_LIMIT | {"row_count": row_count})
-        server = Server(own, strategy="fedsc-perturbed-data")
+        server = Server(own, strategy="fed-tsne")
         arrays_of(server.ask(KEEP, releases=[REPLACED]))
         answer = server.ask(derived, rows=NOISY_ROWS)
         if row_count:
