@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
+from sklearn import get_config
 from sklearn.base import BaseEstimator, ClusterMixin, clone
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from flower_fedclust.data.frames import as_frame, check_same_order, in_order, take
+from flower_fedclust.data.frames import as_frame, as_new_rows, check_same_order, in_order, known_columns, take
 from flower_fedclust.data.identities import identities
 from flower_fedclust.engine import ProtocolStrategy
 from flower_fedclust.engine.parameters import check_is_strategy
 from flower_fedclust.models import TableModel
+from flower_fedclust.numerics.checks import check_choice, plain_array
 from flower_fedclust.simulation import simulate
 from flower_fedclust.tables.schema import Schema
 
@@ -162,24 +165,50 @@ class FederatedClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         return -self.model_.cost(self._checked(X, reset=False))
 
     @available_if(_can_transform)  # type: ignore[untyped-decorator]
-    def transform(self, X: Any) -> NDArray[np.float64]:
+    def transform(self, X: Any) -> Any:
         """Return the places of rows on the map, of shape (n_rows, 2), or their distances to the centers.
 
         Distances have the shape (n_rows, n_clusters). Models without centers, such as subspaces, have no transform.
         """
         check_is_fitted(self)
         places: NDArray[np.float64] = self.model_.transform(self._checked(X, reset=False))  # type: ignore[attr-defined]
-        return places
+        kind = getattr(self, "_sklearn_output_config", {}).get("transform") or get_config()["transform_output"]
+        if kind == "default":
+            return places
+        names = [str(name) for name in self.get_feature_names_out()]
+        if kind == "polars":
+            return import_module("polars").DataFrame(places, schema=names)
+        return pd.DataFrame(places, columns=names, index=X.index if isinstance(X, pd.DataFrame) else None)
+
+    def set_output(self, *, transform: str | None = None) -> Self:
+        """Say what :meth:`transform` returns: "default" (an array), "pandas" or "polars"; None changes nothing."""
+        check_choice("transform", transform or "default", ("default", "pandas", "polars"))
+        if transform is not None:
+            self._sklearn_output_config = {"transform": transform}  # where scikit-learn's clone looks for it
+        return self
+
+    @available_if(_can_transform)  # type: ignore[untyped-decorator]
+    def get_feature_names_out(self, input_features: object = None) -> NDArray[np.object_]:  # noqa: ARG002
+        """Return the names of the columns of :meth:`transform`, as scikit-learn's ``set_output`` needs them.
+
+        They are the name of this class in small letters and a number, as in other clusterers. ``input_features`` is
+        ignored.
+        """
+        check_is_fitted(self)
+        is_map = self.result_.embedding is not None and len(self.result_.embedding) > 0
+        n_columns = 2 if is_map else self.model_.n_clusters
+        return np.array([f"{type(self).__name__.lower()}{index}" for index in range(n_columns)], dtype=object)
 
     def _checked(self, X: Any, *, reset: bool) -> Any:
         """Return rows of finite numbers or, with a schema, the table."""
-        frame = as_frame(X, "X")
+        frame = as_frame(X, "X") if reset else as_new_rows(X, "X")
         if self.schema is None:
             names = getattr(self, "feature_names_in_", None)
             if frame is not None and not reset and names is not None:
+                frame = known_columns(frame, names, names, "X", "the estimator")
                 frame = in_order(frame, list(names), "X", "the estimator")
             fewest = self.strategy.most_clusters if reset else 1
-            given = X if frame is None else frame
+            given = plain_array(X) if frame is None else frame
             return validate_data(self, given, reset=reset, dtype=np.float64, order="C", ensure_min_samples=fewest)
         if frame is None:
             raise ValueError("X has no column names, which a schema needs; give a table.")

@@ -309,7 +309,7 @@ def clients_of(
     elif isinstance(clients, np.ndarray) and clients.ndim == 2:
         raise ValueError("clients is one array of rows; give one for each client, as {name: rows}.")
     else:
-        parts = list(clients)  # type: ignore[arg-type]
+        parts = _parts_of(clients)
     if isinstance(labels, Mapping):
         labels = {str(name): part for name, part in labels.items()}
         labels = [labels[name] for name in names or () if name in labels]
@@ -340,6 +340,21 @@ def clients_of(
             raw=raw,
         )
     return found if raw else {name: data.like(next(iter(found.values()))) for name, data in found.items()}
+
+
+def _parts_of(clients: Any) -> list[Any]:
+    """Return a list with something for each client; raise an error that says how to give what it is not."""
+    is_grouped = hasattr(clients, "get_group")
+    if not is_grouped and not isinstance(clients, Iterable):
+        raise TypeError(f"clients is {clients!r}; give a table or an array for each client, as {{name: rows}}.")
+    parts = [] if is_grouped else list(clients)
+    are_pairs = all(isinstance(one, tuple) and len(one) == 2 and is_table(one[1]) for one in parts)
+    if is_grouped or (parts and are_pairs):
+        raise ValueError(
+            "clients is a table that was grouped; give dict(list(table.groupby(...))), or the table itself and its "
+            "client_column."
+        )
+    return parts
 
 
 def _read_part(part: Any, owner: str, columns: Sequence[str] | None, label_column: str | None) -> tuple[Any, Any]:

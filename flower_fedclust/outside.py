@@ -106,8 +106,8 @@ def read_toml(path: Path, remedy: str) -> dict[str, Any]:
 
 def read_csv(path: Path, remedy: str) -> list[dict[str, str]]:
     """Return the lines of a CSV file, each by column name."""
-    with reading(path, "CSV", remedy) as file:
-        return list(csv.DictReader(io.TextIOWrapper(file, encoding="utf-8", newline=""), strict=True))
+    with reading(path, "CSV", remedy) as file, io.TextIOWrapper(file, encoding="utf-8", newline="") as text:
+        return list(csv.DictReader(text, strict=True))
 
 
 def read_array(file: IO[bytes], n_bytes: int) -> NDArray[Any]:

@@ -95,3 +95,16 @@ def test_a_schema_takes_tables_with_text(few_iterations):
         fitted.predict(ROWS)
     maps = fc.as_estimator(fc.FedTSNESums(3), seed=0).fit(ROWS, groups=SITES)
     assert maps.transform(ROWS).shape == (60, 2)
+
+
+def test_set_output_gives_tables_with_names():
+    estimator = fc.as_estimator(fc.FederatedKMeans(3), seed=0).fit(TABLE, groups=SITES)
+    plain, index = estimator.transform(TABLE), np.arange(60)[::-1]
+    framed = clone(estimator.set_output(transform="pandas")).fit(TABLE, groups=SITES).transform(TABLE.set_index(index))
+    assert list(framed.columns) == list(estimator.get_feature_names_out())
+    assert list(framed.index) == list(index)
+    np.testing.assert_array_equal(framed.to_numpy(), plain)
+    assert estimator.set_output(transform="polars").transform(TABLE).columns == list(framed.columns)
+    assert isinstance(estimator.set_output(transform="default").transform(TABLE), np.ndarray)
+    with pytest.raises(ValueError, match="transform"):
+        estimator.set_output(transform="table")

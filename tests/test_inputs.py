@@ -177,3 +177,31 @@ def test_objects_are_compared_as_they_are_beside_names(tmp_path):
     pd.testing.assert_frame_equal(again.to_pandas(), frame)
     with pytest.raises(FileExistsError):
         fc.compare(strategies, {**ROWS, "north": ROWS["south"]}, n_clusters=3, seeds=2, jobs=1, out=tmp_path / "out")
+
+
+VISITS = pd.DataFrame({"a": np.arange(12.0), "b": np.tile([1.0, 5.0], 6), "site": ["n", "s"] * 6})
+
+
+@pytest.mark.parametrize(
+    ("clients", "error", "words"),
+    [
+        (None, TypeError, "clients is None; give a table or an array for each client"),
+        (3, TypeError, "clients is 3; give a table or an array for each client"),
+        (VISITS.groupby("site"), ValueError, r"dict\(list\(table.groupby\(...\)\)\)"),
+        (list(VISITS.groupby("site")), ValueError, "or the table itself and its client_column"),
+    ],
+    ids=["None", "a number", "groups", "pairs"],
+)
+def test_what_is_no_clients_is_told_how_to_become_them(clients, error, words):
+    with pytest.raises(error, match=words):
+        fc.simulate(fc.FederatedKMeans(2), clients)
+
+
+def test_tensors_with_gradients_and_of_types_that_numpy_lacks_are_rows():
+    torch = pytest.importorskip("torch")
+    rows = np.arange(24.0).reshape(12, 2)
+    expected = fc.simulate(fc.FederatedKMeans(2), [rows[:6], rows[6:]], seed=0)
+    for tensor in (torch.tensor(rows, requires_grad=True), torch.tensor(rows).bfloat16()):
+        found = fc.simulate(fc.FederatedKMeans(2), [tensor[:6], tensor[6:]], seed=0)
+        np.testing.assert_array_equal(found.model.cluster_centers_, expected.model.cluster_centers_)
+        np.testing.assert_array_equal(found.model.predict(tensor), np.concatenate(expected.labels))

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 import sys
 import unicodedata
+import warnings
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -145,6 +146,27 @@ def as_named(given: Any, owner: str) -> Any:
     pandas = sys.modules.get("pandas")
     is_series = pandas is not None and isinstance(given, pandas.Series)
     return as_frame(given.to_frame().T if is_series else given, owner)
+
+
+def as_new_rows(given: Any, owner: str) -> Any:
+    """Return new rows for a model as a frame, or None if they have no names: a mapping or a Series is one row."""
+    is_row = isinstance(given, Mapping) and all(np.ndim(one) == 0 for one in given.values())
+    are_rows = isinstance(given, list) and bool(given) and all(isinstance(one, Mapping) for one in given)
+    if is_row or are_rows:
+        import pandas as pd
+
+        given = pd.DataFrame([given] if is_row else given)
+    return as_named(given, owner)
+
+
+def known_columns(frame: Any, needed: Collection[str], known: Collection[str], owner: str, whose: str) -> Any:
+    """Return a frame without the columns that are not known, which a warning names; as it is if it lacks a column."""
+    others = [name for name in frame.columns if name not in known]
+    if not others or not set(needed) <= set(frame.columns):
+        return frame
+    listed = some([f"'{name}'" for name in others])
+    warnings.warn(f"{owner} has columns that {whose} does not know; they are not used: {listed}.", stacklevel=4)
+    return frame.drop(columns=others)
 
 
 def names_of(table: Any) -> list[str] | None:

@@ -61,6 +61,16 @@ class Declared:
         _check_order_of_bases(cls)
         _complete_docs(cls)
 
+    def __new__(cls, *_: Any, **parameters: Any) -> Self:
+        """Raise a TypeError that names the nearest parameter for one that there is not."""
+        known = dict.fromkeys(cls.parameter_names())
+        for name in parameters.keys() - known.keys() - inspect.signature(cls.__init__).parameters.keys():
+            try:
+                look_up(name, known, f"parameter of {cls.__name__} called")
+            except ValueError as error:
+                raise TypeError(str(error)) from None
+        return super().__new__(cls)
+
     def __post_init__(self) -> None:
         self.check_parameters()
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from flower_fedclust import plugins
-from flower_fedclust.data.frames import as_frame, in_order, number_rows
+from flower_fedclust.data.frames import as_new_rows, in_order, known_columns, number_rows
 from flower_fedclust.format import read_stamped, stamp
 from flower_fedclust.names import look_up
 from flower_fedclust.numerics.blocks import blocks
@@ -238,9 +238,11 @@ class RowModel(Model):
 
     def _checked(self, rows: ArrayLike | Any) -> Floats:
         """Return rows that the model can place; a table's columns in the model's order."""
-        frame = as_frame(rows, "rows")
+        frame = as_new_rows(rows, "rows")
         if frame is not None:
-            frame = frame if self.columns_ is None else in_order(frame, self.columns_, "the table", "the model")
+            if self.columns_ is not None:
+                frame = known_columns(frame, self.columns_, self.columns_, "the table", "the model")
+                frame = in_order(frame, self.columns_, "the table", "the model")
             rows = number_rows(frame, "rows", advice="")
         checked = checked_rows(rows, owner="rows")
         if checked.shape[1] != self.n_columns:

@@ -9,6 +9,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from flower_fedclust.data.frames import as_new_rows, known_columns
 from flower_fedclust.models.base import Clustered, Model
 from flower_fedclust.outside import parse_json
 from flower_fedclust.tables.preparation import Preparation
@@ -61,7 +62,12 @@ class TableModel(Model, name="table"):
 
     def prepare(self, table: Any) -> NDArray[np.float64]:
         """Return the prepared rows of a table, of shape (n_rows, n_prepared_columns)."""
-        return self.preparation.transform(table)
+        frame = as_new_rows(table, "the table")
+        if frame is None:
+            return self.preparation.transform(table)
+        schema = self.preparation.schema
+        frame = known_columns(frame, schema.used, schema.columns, "the table", "the schema")
+        return self.preparation.transform(frame)
 
     def predict(self, table: Any) -> NDArray[np.intp]:
         """Return the cluster of each row of a table, of shape (n_rows,).

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -52,6 +52,7 @@ def checked_rows(rows: ArrayLike, *, owner: str, columns: Sequence[str] | None =
 
     if isinstance(rows, np.ma.MaskedArray) and np.ma.is_masked(rows):
         rows = np.ma.filled(rows.astype(object), np.nan)  # a masked entry may hold any number
+    rows = plain_array(rows)
     if hasattr(rows, "toarray"):
         raise DataError(f"{owner}: the rows are a sparse matrix; give a dense one, as its toarray() does.")
     try:
@@ -78,6 +79,17 @@ def checked_rows(rows: ArrayLike, *, owner: str, columns: Sequence[str] | None =
     if not_numeric or not_finite:
         refuse_columns(owner, not_numeric, not_finite)
     return floats
+
+
+def plain_array(given: Any) -> Any:
+    """Return a tensor of PyTorch as an array of NumPy, without its gradient; anything else as it is."""
+    if not (hasattr(given, "detach") and hasattr(given, "numpy")):
+        return given
+    tensor = given.detach().cpu()
+    try:
+        return tensor.numpy()
+    except TypeError:  # such as bfloat16, which NumPy does not have
+        return tensor.double().numpy()
 
 
 def checked_point(name: str, given: ArrayLike) -> NDArray[np.float64]:

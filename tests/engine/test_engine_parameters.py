@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from sklearn.base import clone
 
+import flower_fedclust as fc
 from flower_fedclust.engine import ClippedStrategy, Entry, PrivateStrategy, ProtocolStrategy, parameter
 from flower_fedclust.engine.parameters import Declared
 from flower_fedclust.engine.parts import Part
@@ -273,3 +274,11 @@ def test_a_part_of_delta_is_left_for_the_sampler():
     assert all(
         strategy.noise_multipliers()[name] > whole for name, whole in calibrate(strategy.shares(), 2.0, 1e-5).items()
     )
+
+
+@pytest.mark.parametrize(("given", "meant"), [("eps", "epsilon"), ("k", "n_clusters"), ("n_cluster", "n_clusters")])
+def test_a_parameter_that_there_is_not_is_told_the_nearest(given, meant):
+    with pytest.raises(TypeError, match=f"no parameter of PrivateKMeans called '{given}': did you mean '{meant}'"):
+        fc.PrivateKMeans(**{given: 2})
+    with pytest.raises(ValueError, match=f"did you mean '{meant}'"):
+        fc.simulate("private-kmeans", [np.eye(3)], **{given: 2})

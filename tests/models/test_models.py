@@ -3,9 +3,11 @@
 import tracemalloc
 
 import numpy as np
+import pandas as pd
 import pytest
 from tested import PAPERS
 
+import flower_fedclust as fc
 from flower_fedclust.models import (
     FactorModel,
     KMeansModel,
@@ -266,3 +268,17 @@ if PAPERS:
 def test_an_invalid_argument_is_named(made, name, value):
     with pytest.raises(ValueError, match=rf"\b({name}|{name[:-1]}|means)\b" if name != "bases" else "bas[ie]s"):
         made(**INVALID[made][0] | {name: value})
+
+
+@pytest.mark.parametrize("schema", [None, {"columns": {"a": {"kind": "number"}, "b": {"kind": "number"}}}])
+def test_one_row_may_be_a_mapping_or_a_series_and_other_columns_are_named_and_not_used(schema):
+    table = pd.DataFrame({"a": np.arange(12.0), "b": np.tile([1.0, 5.0], 6)})
+    model = fc.simulate(fc.FederatedKMeans(2), {"n": table[:6], "s": table[6:]}, schema=schema, seed=0).model
+    expected = model.predict(table)
+    for index, row in table.iterrows():
+        for one in (row, row[["b", "a"]], dict(row), [dict(row)]):
+            assert model.predict(one).tolist() == [expected[index]]
+    with pytest.warns(UserWarning, match=r"does not know; they are not used: 'site', 'day'"):
+        assert np.array_equal(model.predict(table.assign(site="n", day=1)), expected)
+    with pytest.raises(ValueError, match="'b'"):
+        model.predict(table[["a"]])

@@ -1,7 +1,9 @@
+import gc
 import json
 import stat
 import subprocess
 import sys
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -54,6 +56,15 @@ def test_what_is_loaded_is_what_was_saved(result, folder):
     assert loaded.privacy.epsilon == result.privacy.epsilon
     assert repr(loaded) == repr(result)
     assert fc.load(folder.parent).names == NAMES
+
+
+def test_no_file_stays_open(folder):
+    gc.collect()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", ResourceWarning)
+        fc.load(folder)
+        gc.collect()
+    assert [str(one.message) for one in caught] == []
 
 
 def test_maps_are_loaded_bit_for_bit(tmp_path, few_iterations):
