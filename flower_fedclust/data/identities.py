@@ -67,12 +67,24 @@ def check_spellings(names: Iterable[str], where: str) -> None:
     """Raise a DataError if one client's name is spelled in two ways: a guarantee would cover only half of its rows."""
     known: dict[str, str] = {}
     for name in names:
-        other = known.setdefault(" ".join(unicodedata.normalize("NFKC", name).split()), name)
+        other = known.setdefault(_as_seen(name), name)
         if other != name:
             raise DataError(
-                f"{where} has '{other}' and '{name}', which differ only in spaces or in how Unicode spells a letter; "
-                "spell each client in one way."
+                f"{where} has {_shown(other)} and {_shown(name)}, which differ only in spaces, in characters that do "
+                "not show, or in how Unicode spells a letter; spell each client in one way."
             )
+
+
+def _as_seen(name: str) -> str:
+    """Return a name without what nobody sees in it, such as the mark with which many a file begins."""
+    letters = unicodedata.normalize("NFKC", name)
+    shown = [one for one in letters if one.isspace() or unicodedata.category(one) not in ("Cf", "Cc")]
+    return " ".join("".join(shown).split())
+
+
+def _shown(name: str) -> str:
+    """Return a name in quotation marks, as a code where a character does not show."""
+    return "'" + "".join(one if one.isprintable() else ascii(one)[1:-1] for one in name) + "'"
 
 
 def _as_integers(texts: Any) -> NDArray[Any]:

@@ -210,6 +210,14 @@ def test_a_folder_or_a_dict_with_one_client_under_two_spellings_is_refused_too(t
         clients_of({name: np.eye(3) for name in names})
 
 
+@pytest.mark.parametrize("unseen", ["\ufeffnorth", "north\u200b", "nor\u00adth", "\u200enorth", "north\x08"])
+def test_a_character_that_does_not_show_makes_no_second_client(tmp_path, unseen):
+    """Files that are put together keep the mark of their beginning, and a guarantee covered half of a client."""
+    with pytest.raises(DataError, match=r"'north' .*characters that do not show") as refused:
+        read_table(csv(tmp_path, f"site;a\nsouth;1\nnorth;2\n{unseen};3\n"), client_column="site")
+    assert ascii(unseen) in str(refused.value)
+
+
 def test_row_numbers_without_a_name_are_no_feature(frame, tmp_path):
     frame[["age"]].to_csv(tmp_path / "rows.csv")
     with pytest.raises(ValueError, match="column 0 has no name"):
