@@ -368,10 +368,9 @@ class Inspection:
     def suspects(self, round_: Round, summed: Summed, n_summed: int) -> NDArray[np.bool_]:
         """Tell which of the replies that came added up have to be checked by themselves."""
         found = np.zeros(len(summed.nodes), dtype=bool)
-        places = zip(round_.answer.sends, summed.arrays, summed.largest, self.hidden(round_), strict=True)
-        for sent, array, largest, is_hidden in places:
+        for sent, array, largest in zip(round_.answer.sends, summed.arrays, summed.largest, strict=True):
             found |= sent.has_columns and array.integers.shape[-1:] != (self.n_columns,)
-            if sent.counts != "once" and not is_hidden:
+            if sent.counts != "once" and largest is not None:
                 found |= largest > largest_in_sum(n_summed, array.exponent, None)
         return found
 
@@ -479,7 +478,11 @@ class Inspection:
         for index, (sent, release) in enumerate(zip(round_.answer.sends, round_.releases, strict=True)):
             if hidden[index]:
                 continue
-            of_sums = [_magnitudes(sent, one.arrays[index], one.largest[index]) for one in sums]
+            of_sums = [
+                _magnitudes(sent, one.arrays[index], largest)
+                for one in sums
+                if (largest := one.largest[index]) is not None
+            ]
             sends = round_.answer.sends
             sizes = {name: _noticeable(sends, arrays, index) for name, arrays in replies.items() if name not in found}
             everything = np.concatenate([list(sizes.values()), *of_sums])

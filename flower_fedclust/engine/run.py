@@ -931,6 +931,7 @@ class Run:
         sums = [res for _, res in results if isinstance(res, Summed)]
         alone = [(proxy, res) for proxy, res in results if not isinstance(res, Summed)]
         for total in sums:
+            total.hide(self.inspection.hidden(round_))
             taken_out = total.take_out(self.inspection.suspects(round_, total, n_summed))
             alone += [(Address(node), res) for node, res in taken_out.items()]
 

@@ -54,10 +54,15 @@ class Summed(FitRes):
 
     nodes: list[str]
     arrays: list[GridArray]
-    largest: list[Integers]  #: The largest integer of each client, or the class that it is in, by array.
+    #: The largest integer of each client, or the class that it is in, by array; None where noise will cover the array.
+    largest: list[Integers | None]
     n_rows: Integers
     n_bytes: int  #: Of one client's reply.
     ask_again: Callable[[list[str]], list[FitRes]] | None  #: Gives the replies of these nodes, each by itself.
+
+    def hide(self, hidden: Sequence[bool]) -> None:
+        """Forget what single clients sent of arrays that noise will cover."""
+        self.largest = [None if is_hidden else one for one, is_hidden in zip(self.largest, hidden, strict=True)]
 
     def take_out(self, is_out: NDArray[np.bool_]) -> dict[str, FitRes]:
         """Take replies out of the sum, and return them by node."""
@@ -71,7 +76,8 @@ class Summed(FitRes):
                 total = self.arrays[index]
                 self.arrays[index] = GridArray(total.integers - array, total.exponent)
         self.nodes = [self.nodes[index] for index in np.flatnonzero(~is_out)]
-        self.largest, self.n_rows = [one[~is_out] for one in self.largest], self.n_rows[~is_out]
+        self.largest = [None if one is None else one[~is_out] for one in self.largest]
+        self.n_rows = self.n_rows[~is_out]
         return replies
 
 
@@ -329,7 +335,7 @@ class _Joined:
 
     def summed(self, nodes: list[str], ask_again: Callable[[list[str]], list[FitRes]]) -> Summed:
         """Return the reply of all of them."""
-        largest = [np.concatenate(one) for one in self._largest]
+        largest: list[Integers | None] = [np.concatenate(one) for one in self._largest]
         n_rows = np.concatenate(self._n_rows)
         return Summed(OK, Parameters([], ""), 1, {}, nodes, self._totals, largest, n_rows, self._n_bytes, ask_again)
 

@@ -9,6 +9,7 @@ from engine_toys import Toy, ToyClient
 import flower_fedclust as fc
 from flower_fedclust.checking.runs import difference
 from flower_fedclust.engine import Gather, ProtocolError, Sent, Sum
+from flower_fedclust.engine.replies import Inspection
 from flower_fedclust.engine.shards import Shard
 from flower_fedclust.exact import terms
 
@@ -153,6 +154,21 @@ def test_a_client_that_fails_fails_alone(joined):
     assert result.model.brought[1].n_clients == 40
     with pytest.raises(ProtocolError):
         fc.simulate(Sides([Sum(SidesClient.moody.asked(frame=FRAME))], min_clients=41), clients)
+
+
+@pytest.mark.parametrize("name", ["without noise", "server"])
+def test_what_single_clients_sent_is_forgotten_where_noise_will_cover_it(joined, monkeypatch, name):
+    seen, suspects = [], Inspection.suspects
+
+    def see(inspection, round_, summed, n_summed):
+        seen.append([one is None for one in summed.largest])
+        assert seen[-1] == inspection.hidden(round_)
+        return suspects(inspection, round_, summed, n_summed)
+
+    monkeypatch.setattr(Inspection, "suspects", see)
+    fc.simulate(STRATEGIES[name](), CLIENTS, seed=5)
+    assert len(seen) > 1
+    assert all(map(all, seen)) == (name == "server")
 
 
 def test_a_client_in_another_unit_is_left_out(joined, monkeypatch):
