@@ -151,8 +151,10 @@ def _of_module(name: str) -> Entry:
     module, _, class_name = name.partition(":")
     try:
         loaded = getattr(import_module(module), class_name)
-    except (ImportError, AttributeError) as error:
+    except (ImportError, AttributeError, ValueError) as error:
         raise ValueError(f"There is no strategy '{name}': {error}.") from None
+    except (Exception, SystemExit) as error:
+        raise ValueError(f"'{name}' cannot be imported: {type(error).__name__}: {error}.") from error
     if not (isinstance(loaded, type) and issubclass(loaded, ProtocolStrategy)):
         raise ValueError(f"There is no strategy '{name}': {class_name} is no subclass of ProtocolStrategy.")
     summary = (loaded.__doc__ or "").strip().partition("\n")[0]

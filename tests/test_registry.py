@@ -187,6 +187,22 @@ def test_what_is_no_strategy_is_refused_with_the_reason(name, why):
         find(name)
 
 
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("raise RuntimeError('no license')", "RuntimeError: no license"),
+        ("raise SystemExit(0)", "SystemExit: 0"),
+        ("x = = 1", "SyntaxError"),
+    ],
+)
+def test_a_module_that_cannot_be_imported_is_named_with_the_reason(install, text, why):
+    install("somebody_k", text=text)
+    with pytest.raises(ValueError, match=f"'somebody_k:Theirs' cannot be imported: {why}"):
+        find("somebody_k:Theirs")
+    with pytest.raises(ValueError, match="There is no strategy ':Theirs'"):
+        find(":Theirs")
+
+
 # The public names.
 
 

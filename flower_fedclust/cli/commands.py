@@ -337,7 +337,8 @@ def _as_typed(message: str) -> str:
 
 
 def _say_error(sentence: str) -> None:
-    Console(stderr=True).print(f"fedclust: {sentence}", style="red", markup=False, highlight=False, soft_wrap=True)
+    console = Console(stderr=True, emoji=False)  # of a name such as a:b:c, rich would make a picture
+    console.print(f"fedclust: {sentence}", style="red", markup=False, highlight=False, soft_wrap=True)
 
 
 if __name__ == "__main__":

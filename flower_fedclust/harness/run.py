@@ -395,4 +395,4 @@ def doubt_lines(result: Result) -> str:
 
 def print_lines(console: Console, *lines: str) -> None:
     """Print lines as they are, without markup or wrapping."""
-    console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
+    console.print("\n".join(lines), markup=False, emoji=False, highlight=False, soft_wrap=True)

@@ -12,9 +12,11 @@ import numpy as np
 import pandas as pd
 import pytest
 import typer.main
+from rich.console import Console
 from sklearn.datasets import load_iris
 
 from flower_fedclust import cli
+from flower_fedclust.harness.run import print_lines
 from flower_fedclust.registry import strategies
 
 
@@ -318,6 +320,13 @@ def test_choose_k_prints_the_curve_and_one_sentence(capsys, monkeypatch, tmp_pat
     assert "clusters  silhouette  of one Gaussian" in out
     assert "2 clusters: their silhouette is" in out
     assert {path.name for path in (tmp_path / "k").iterdir()} == {"number.png", "number.json"}
+
+
+def test_messages_are_printed_as_they_are(capsys, monkeypatch):
+    code, _, said = fedclust(capsys, monkeypatch, "explain", "a:b:[red]c")
+    assert (code, "There is no strategy 'a:b:[red]c'" in said) == (2, True)  # not the picture that rich has for :b:
+    print_lines(Console(), "client :bomb: [red]failed")
+    assert capsys.readouterr().out == "client :bomb: [red]failed\n"
 
 
 @pytest.mark.parametrize("command", ["audit", "choose-k", "plan"])
