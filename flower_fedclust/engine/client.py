@@ -307,7 +307,7 @@ class ProtocolClient(NumPyClient):
 
     def moved(self, kept: str, question: Question, n_rows: int = 1) -> tuple[Bound, ...] | None:
         """Return how much one row can change each array of an answer, without reading the rows; None if unknown."""
-        if not self._origin(kept)[1]:
+        if kept:
             return None
         kept_preparation = self.recall(PREPARATION)
         prepared = None if kept_preparation is None else preparation_from(kept_preparation[0].tobytes())
@@ -390,12 +390,10 @@ class ProtocolClient(NumPyClient):
             raise DataError(f"{type(self).__name__} keeps no rows called '{key}'.")
         return np.asarray(kept[0], dtype=np.float64)
 
-    def _origin(self, kept: str) -> tuple[bool, bool]:
-        """Return whether rows carry noise, and whether each depends on a single row of the client."""
-        if not kept:
-            return False, True
-        found = self.recall(kept)
-        return (False, False) if found is None else (bool(found[1][0]), bool(found[1][1]))
+    def _carries_noise(self, kept: str) -> bool:
+        """Say whether kept rows carry noise; the client's own rows, with no name, do not."""
+        found = self.recall(kept) if kept else None
+        return found is not None and bool(found[1][0])
 
     # Flower's two calls.
 
@@ -480,7 +478,7 @@ class ProtocolClient(NumPyClient):
         self._asked = partial(hash_of_question, question, more)
         self._check_not_missed(question)
         self._stand_in = self._kept_rows(kept)
-        is_derived, of_one_row = self._origin(kept)
+        is_derived = self._carries_noise(kept)
         request = Request(
             self.name,
             answer,
@@ -507,7 +505,7 @@ class ProtocolClient(NumPyClient):
         for sent, array, release in zip(answer.sends, arrays, request.releases, strict=True):
             noisy = is_derived or (release is not None and release.noise_multiplier > 0)
             kept_array = array.values if isinstance(array, GridArray) else array
-            self.remember(sent.kept_as, [kept_array, np.array([noisy, of_one_row and sent.of_one_row])])
+            self.remember(sent.kept_as, [kept_array, np.array([noisy])])
         return []
 
     def _check_not_missed(self, question: Question) -> None:

@@ -68,8 +68,6 @@ class Sent:
     kept_as : str, default=""
         If given, the client keeps the array under this name, with the noise of its release, instead of sending it. A
         later round's ``rows`` may name it.
-    of_one_row : bool, default=False
-        Whether each entry depends on a single row of the client, so that one row more or less changes one kept row.
     """
 
     content: str
@@ -82,7 +80,6 @@ class Sent:
     counts: Counts = ""
     is_positive: bool = False
     kept_as: str = ""
-    of_one_row: bool = False
 
 
 @dataclass(frozen=True)

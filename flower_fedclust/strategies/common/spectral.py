@@ -147,6 +147,10 @@ def cluster_rows(
     return SpectralModel(Z, bandwidth, to_factors @ fitted_projection(F, embedding), centers), labels
 
 
+#: How many bytes an array of the server may have, besides what the clients send and the graph.
+WORKING_MEMORY = 64 * 2**20
+
+
 class CodesStrategy(ProtocolStrategy):
     """Base of strategies whose server clusters the rows of all clients by their codes: stage II of FedSC.
 
@@ -156,13 +160,10 @@ class CodesStrategy(ProtocolStrategy):
         Whether each row keeps its k largest similarities only (FedSC, equation 25), or all of them.
     n_neighbors : int, optional
         k; by default ``ceil(log n)``.
-    working_memory : float, default=64.0
-        How many MiB an array of the server may have, besides what the clients send and the graph.
     """
 
     sparsify: bool = parameter(True)
     n_neighbors: int | None = parameter(None, at_least=1)
-    working_memory: float = parameter(64.0, above=0)
 
     def cluster_factors(
         self, dictionary: Dictionary, F: Floats, replies: Sequence[Reply]
@@ -170,7 +171,7 @@ class CodesStrategy(ProtocolStrategy):
         """Cluster rows by their factors F (equations 12 and 25), and send each client the labels of its rows."""
         if self.sparsify:
             copies = copies_but_for_rounding(F)  # equal rows are one node, or they would have no other neighbors
-            n_block = max(1, int(self.working_memory * 2**20 / F.itemsize))
+            n_block = max(1, int(WORKING_MEMORY / F.itemsize))
             embedding, centers, labels = self._by_graph(F[copies.first], copies.counts, n_block)
             embedding, labels = embedding[copies.index], labels[copies.index]
         else:
