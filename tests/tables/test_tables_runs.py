@@ -165,7 +165,7 @@ def test_bounds_that_are_found_hold_most_values(n_rows, fewest_found):
     figures = found.model.preparation.figures
     held = [table[name].between(one.low, one.high).mean() for name, one in figures.items()]
     assert len(held) >= fewest_found
-    assert np.mean(np.array(held) < 0.5) < 0.06  # of 1,000 rows in 100 columns noise leaves little
+    assert np.mean(np.array(held) < 0.5) < 0.15  # noise hides much of 1,000 rows in 100 columns
 
 
 def test_bounds_that_are_noise_are_called_noise(monkeypatch, tables):
