@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -15,15 +16,17 @@ from flower_fedclust.engine.fields import SECURE
 from flower_fedclust.engine.inline import rehearse
 from flower_fedclust.engine.masked import STEPS, like, words_of
 from flower_fedclust.engine.replies import (
+    NOISE_REACH,
     Inspection,
     ReplyError,
     checked_reply,
     client_order,
+    largest_in_sum,
 )
 from flower_fedclust.engine.rounds import Array, ProtocolError, Question, Reply, Round, Sum, Total
 from flower_fedclust.engine.run import WAITING, Answers, Asked, Failures, Messages, Run, Waiting
 from flower_fedclust.engine.wire import EMPTY, TO_CLIENT, decode, encode, size_of
-from flower_fedclust.exact.grid import GridArray
+from flower_fedclust.exact.grid import MOST_ROWS, GridArray
 from flower_fedclust.numerics.checks import DataError
 from flower_fedclust.privacy.noise import Sendable, on_grid
 from flower_fedclust.privacy.releases import Release
@@ -83,6 +86,7 @@ class SecureRun(Run):
         self._server = SecureServer(run_id)
         self._step = STEPS[0]
         self._forms: list[GridArray] = []
+        self._counted = math.inf  # the most rows that all clients can have, from a number of rows with its noise
 
     # Asking.
 
@@ -95,6 +99,7 @@ class SecureRun(Run):
     def ask(self, number: int, round_: Round, client_manager: ClientManager, plan: str) -> Messages:
         """Return the messages of the next step of a sum, or of a round that brings none."""
         check_round(round_)
+        self._check_rows(round_)
         server, step = self._server, self._step
         if is_masked(round_) and step == "mask":
             round_ = replace(round_, clients=server.named(server.invited()))
@@ -134,6 +139,30 @@ class SecureRun(Run):
                 messages.append((present[name], FitIns(sent, config if given else {**config, EMPTY: True})))
                 self._asked[present[name].cid] = Asked(name, self._task, size_of(sent) if given else 0)
         return messages
+
+    def _check_rows(self, round_: Round) -> None:
+        """Raise a ProtocolError if a sum and its noise could exceed 63 bits, given the most rows that there can be.
+
+        In a run without a plan of noise, each client looks at its own answer. At client level each client clips it.
+        """
+        if self.strategy.epsilon is None or self.strategy.privacy_unit == "client" or not is_masked(round_):
+            return
+        n, most = self._n, min(self._counted, self._n * MOST_ROWS)
+        found = round_.asks.largest_of_one_row(round_.question_for(None))
+        for sent, release, (largest, exponent) in zip(round_.answer.sends, round_.releases, found, strict=False):
+            if most * largest > n * largest_in_sum(n, exponent, release, self._n_shares(round_, n)):
+                raise ProtocolError(
+                    f"'{round_.task}' asks {n} clients for {sent.content}; with up to {most:,.0f} rows their "
+                    "secure sum could exceed 63 bits unnoticed. Ask fewer clients, or leave secure out."
+                )
+
+    def _note_rows(self, round_: Round, total: Total) -> None:
+        """Note the most rows that all clients can have, once a number of rows has its noise."""
+        missing = (self._n - total.n_clients) * MOST_ROWS
+        for sent, release, array in zip(round_.answer.sends, round_.releases, total, strict=True):
+            if sent.counts_rows and release is not None and np.size(array) == 1:
+                reach = NOISE_REACH * self.noise_of_sum(release)
+                self._counted = min(self._counted, max(float(np.sum(array)), 0.0) + reach + missing)
 
     def _config(self, number: int, round_: Round, n_asked: int) -> dict[str, Any]:
         config = super()._config(number, round_, n_asked)
@@ -202,7 +231,9 @@ class SecureRun(Run):
         except SumError as error:
             raise self._impossible(number, round_, error) from None
         sums = like(self._forms, words.view(np.int64))
-        return self._total(number, round_, list(sums), len(self._server.arrived()), [])
+        total = self._total(number, round_, list(sums), len(self._server.arrived()), [])
+        self._note_rows(round_, total)
+        return total
 
     def _overflows(
         self,

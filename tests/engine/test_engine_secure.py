@@ -477,3 +477,17 @@ def test_the_shares_that_are_left_have_at_least_the_variance_that_is_accounted_f
     # The deviation of a variance over 20,000 entries is below 1.6% for either mechanism.
     assert found > release.standard_deviation**2 * (1 - 4 * 0.016)
     assert found < release.standard_deviation**2 * (1 + 4 * 0.016) + 1.0
+
+
+def test_a_secure_sum_of_more_rows_than_63_bits_hold_is_refused_before_it_is_asked(monkeypatch):
+    def run():
+        return fc.simulate(fc.PrivateKMeans(3, epsilon=5.0, max_norm=12.0), CLIENTS[:4], seed=1, secure=True)
+
+    usual = run().model.to_arrays()
+    # 4 clients of 2^37 rows would need 64 bits. The noisy number of rows says that there are fewer.
+    monkeypatch.setattr(secure_run, "MOST_ROWS", 2**37)
+    for before, after in zip(usual, run().model.to_arrays(), strict=True):
+        np.testing.assert_array_equal(before, after)
+    monkeypatch.setattr(SecureRun, "_note_rows", lambda *_: None)
+    with pytest.raises(ProtocolError, match=r"with up to 549,755,813,888 rows their secure sum could exceed 63 bits"):
+        run()
