@@ -355,11 +355,15 @@ class Clusters:
         said = [f"{words.percent(size['value'], DEVIATIONS * size['error'])} of the rows"]
         clear = frame[frame["effect"].abs() > DEVIATIONS * frame["effect_error"]]
         clear = clear[~clear["what"].isin(SHAPES) & (clear["effect"].abs() >= LEAST_TOLD)]
+        numbers = zip(clear["what"], clear["difference"], clear["difference_error"], strict=True)
+        told = [what != "mean" or words.shows_a_difference(one, DEVIATIONS * error) for what, one, error in numbers]
+        clear = clear[np.array(told, dtype=bool)]
         order = clear["effect"].abs().sort_values(ascending=False, kind="stable").index
         for _, row in clear.loc[order].head(MOST_TOLD).iterrows():
             medians = frame[(frame["column"] == row["column"]) & (frame["what"] == "median")].to_dict("records")
             column = self.preparation.schema.columns[row["column"]]
-            said.append(words.difference(column, row, medians[0] if medians else {}, DEVIATIONS))
+            ends = edges_of(self.preparation, row["column"], column)[[0, -1]].tolist() if medians else ()
+            said.append(words.difference(column, row, medians[0] if medians else {}, DEVIATIONS, ends))
         return said
 
     def part_beyond(self, name: str) -> tuple[float, float]:

@@ -48,14 +48,30 @@ def with_error(value: float, error: float) -> str:
     """Return "value ± error" in as many digits as the error leaves; rounding never shortens the interval."""
     if not error > 0:
         return plain(value)
+    rounded, up, decimals = _as_printed(value, error)
+    if decimals > 15:
+        return f"{rounded:.3g} ± {up:.2g}"
+    return f"{plain(rounded, decimals)} ± {plain(up, decimals)}"
+
+
+def _as_printed(value: float, error: float) -> tuple[float, float, int]:
+    """Return a number and its error above 0 as they are printed, and with how many decimals."""
     decimals = -math.floor(math.log10(error))
     if error * 10**decimals < 3:  # 1 or 2 would be a coarse number
         decimals += 1
     if decimals > 15:
-        return f"{value:.3g} ± {error:.2g}"
+        return value, error, decimals
     rounded = round(value, decimals)
     up = math.ceil((error + abs(rounded - value)) * 10**decimals - 1e-6) / 10**decimals
-    return f"{plain(rounded, decimals)} ± {plain(up, decimals)}"
+    return rounded, up, decimals
+
+
+def shows_a_difference(difference: float, error: float) -> bool:
+    """Tell whether a difference exceeds its error in print, too; one that is not printed (NaN) passes."""
+    if not error > 0:
+        return True
+    rounded, up, _ = _as_printed(abs(difference), error)
+    return rounded > up
 
 
 def percent(share: float, error: float) -> str:
@@ -105,15 +121,17 @@ def _between(low: float, high: float, column: Column) -> str:
     return first if first == last else f"{first} to {last}"
 
 
-def difference(column: Column, row: Mapping[str, Any], median: Mapping[str, Any], deviations: float) -> str:
-    """Say how a cluster differs from the rest in one number."""
+def difference(
+    column: Column, row: Mapping[str, Any], median: Mapping[str, Any], deviations: float, ends: Sequence[float]
+) -> str:
+    """Say how a cluster differs from the rest in one number; ``ends`` are the bounds of a measured column."""
     name, error, rest_error = row["column"], deviations * row["error"], deviations * row["rest_error"]
     if row["what"] != "mean":
         what = "is missing" if row["what"] == "missing" else f"is {row['what']}"
         return f"{name} {what}: {percent(row['value'], error)}, in the rest {percent(row['rest'], rest_error)}"
-    own = _mean(column, row["value"], error, row["low"], row["high"])
+    own = _mean(column, row["value"], error, row["low"], row["high"], ends)
     if math.isnan(row["difference"]):
-        rest = _mean(column, row["rest"], rest_error, row["rest_low"], row["rest_high"])
+        rest = _mean(column, row["rest"], rest_error, row["rest_low"], row["rest_high"], ends)
         medians = [_between(median[f"{side}low"], median[f"{side}high"], column) for side in ("", "rest_")]
         return f"{name}: {own}, median {medians[0]}; in the rest {rest}, median {medians[1]}"
     apart = with_error(abs(row["difference"]), deviations * row["difference_error"])
@@ -121,20 +139,30 @@ def difference(column: Column, row: Mapping[str, Any], median: Mapping[str, Any]
     return f"{name}: {own}, {apart} {more if row['difference'] > 0 else less} than the rest"
 
 
-def _mean(column: Column, value: float, error: float, low: float, high: float) -> str:
-    """Say what is known about a mean: a limit if one bound clips, and the mean of clipped values if both do."""
-    unit = f" {column.unit}" if column.unit else ""
-    if error > 0 and column.interval is not None:  # an end at a public bound is no news
-        low, high = -math.inf if low <= column.interval[0] else low, math.inf if high >= column.interval[1] else high
+def _mean(column: Column, value: float, error: float, low: float, high: float, ends: Sequence[float]) -> str:
+    """Say what is known about a mean: a limit if one bound clips, and the mean of clipped values if both do.
+
+    No interval in print reaches beyond a bound.
+    """
+    unit, within = f" {column.unit}" if column.unit else "", ""
+    if math.isinf(low) and math.isinf(high):
+        within = " within the bounds"
+    is_limit = math.isinf(low) != math.isinf(high)
+    if not is_limit and error > 0:
+        _, up, _ = (value, math.ceil(error), 0) if column.kind == "date" else _as_printed(value, error)
+        # An end at a bound is no news.
+        low = -math.inf if value - up <= ends[0] else value - error
+        high = math.inf if value + up >= ends[1] else value + error
         if math.isinf(low) and math.isinf(high):
             return "anywhere within the bounds"
-    if math.isinf(low) == math.isinf(high):
+        is_limit = math.isinf(low) or math.isinf(high)
+    if not is_limit:
         around = f" ± {math.ceil(error)} days" if error > 0 else ""
         said = f"{_day(value)}{around}" if column.kind == "date" else f"{with_error(value, error)}{unit}"
-        return f"{said} within the bounds" if math.isinf(low) else said
+        return f"{said}{within}"
     limit, words = (low, "at least") if math.isinf(high) else (high, "at most")
     said = _day(limit) if column.kind == "date" else _rounded(limit, error, up=math.isinf(low)) + unit
-    return f"{words} {said}"
+    return f"{words} {said}{within}"
 
 
 def bounds(name: str, column: Column, ends: Floats, limits: Sequence[Sequence[float]]) -> str:

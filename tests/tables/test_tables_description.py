@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -181,7 +182,37 @@ def test_noise_that_reaches_a_public_bound_leaves_a_limit(value, said):
         "difference_error": 5.0,
     }
     age = fc.Schema.of({"columns": {"age": {"kind": "number", "bounds": [0, 100]}}}).columns["age"]
-    assert words.difference(age, row, {}, 2.0).startswith(said)
+    assert words.difference(age, row, {}, 2.0, [0.0, 100.0]).startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (1030.0, "pay: at least 820 within the bounds"),
+        (150.0, "pay: at most 360 within the bounds"),
+        (600.0, "pay: 600 ± 210 within the bounds"),
+    ],
+)
+def test_no_interval_in_print_reaches_beyond_bounds_that_were_found(value, said):
+    row = {"column": "pay", "what": "mean", "value": value, "error": 105.0, "low": -math.inf, "high": math.inf}
+    row |= {"rest": 600.0, "rest_error": 400.0, "rest_low": -math.inf, "rest_high": math.inf, "difference": math.nan}
+    medians = {"low": 400.0, "high": 500.0, "rest_low": 400.0, "rest_high": 500.0}
+    pay = fc.Schema.of({"columns": {"pay": {"kind": "number"}}}).columns["pay"]
+    sentence = words.difference(pay, row, medians, 2.0, [0.0, 1100.0])
+    assert sentence.startswith(f"{said}, median")
+    assert "in the rest anywhere within the bounds, median" in sentence
+
+
+def test_differences_in_print_exceed_their_errors():
+    first, second = people(3000, 0), people(2000, 1)
+    table, labels = pd.concat([first, second.assign(age=second["age"] + 2)]), np.repeat([0, 1], [3000, 2000])
+    found = []
+    for noise in np.linspace(10, 60, 11):
+        for seed in range(30):
+            told = str(described(table, labels, noise, seed))
+            found += re.findall(r", ([\d.,]+) ± ([\d.,]+) (?:more|less|days)", told)
+    assert len(found) > 100
+    assert all(float(apart.replace(",", "")) > float(error.replace(",", "")) for apart, error in found)
 
 
 def test_without_noise_a_share_of_no_rows_is_exactly_zero():
