@@ -52,8 +52,7 @@ def identities(values: Any, where: str) -> NDArray[Any]:
         return np.asarray(series, dtype=np.int64)
     if kind == "f":
         floats: NDArray[np.float64] = series.to_numpy(np.float64)
-        of_kind = MOST_EXACT if series.dtype == object else 2 ** (np.finfo(f"f{series.dtype.itemsize}").nmant + 1)
-        if not (np.abs(floats) < min(MOST_EXACT, of_kind)).all():
+        if not (np.abs(floats) < most_exact(series.dtype)).all():
             raise DataError(f"{where}: a number is too large to be told from its neighbors as a float; give text.")
         if np.array_equal(floats, np.trunc(floats)):
             return floats.astype(np.int64)
@@ -61,6 +60,12 @@ def identities(values: Any, where: str) -> NDArray[Any]:
         return np.asarray(series.map(str).astype(str).str.removesuffix(" 00:00:00"), dtype=str)
     texts = series.map(text_of) if series.dtype == object else series.astype(str)
     return _as_integers(texts)
+
+
+def most_exact(dtype: Any) -> int:
+    """Return the number below which whole numbers in a column of this type have not been merged by being floats."""
+    is_short = getattr(dtype, "kind", "O") == "f" and dtype.itemsize < 8
+    return 2 ** (np.finfo(f"f{dtype.itemsize}").nmant + 1) if is_short else MOST_EXACT
 
 
 def check_spellings(names: Iterable[str], where: str) -> None:

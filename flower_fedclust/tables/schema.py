@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator, with_config
 
 from flower_fedclust.data.cells import READ_AS_MISSING, are_cells, are_missing, numbers_in
-from flower_fedclust.data.identities import MOST_EXACT
+from flower_fedclust.data.identities import most_exact
 from flower_fedclust.data.identities import text_of as text_of
 from flower_fedclust.names import some
 from flower_fedclust.numerics.checks import DataError, MissingFileError
@@ -575,7 +575,7 @@ def _places(series: Any, categories: tuple[str, ...], first_row: int) -> Floats:
     except TypeError:
         raise MisfitError("it holds values that cannot be categories, such as lists; leave it out") from None
     if found.dtype.kind == "f":
-        are_long = np.append(np.abs(np.asarray(found, dtype=np.float64)) >= MOST_EXACT, False)[codes]
+        are_long = np.append(np.abs(np.asarray(found, dtype=np.float64)) >= most_exact(found.dtype), False)[codes]
         _refuse(
             are_long, True, first_row, "is a code too long for a column of floats; make the column text or integers"
         )

@@ -227,6 +227,17 @@ def test_each_type_of_floats_names_rows_as_far_as_it_tells_them_apart(kind, n_bi
         identities(pd.Series([most + 1], dtype=kind), "x")
 
 
+@pytest.mark.parametrize(("kind", "code"), [("float32", 2**24), ("Float32", 2**24), ("float64", 2**53)])
+def test_codes_that_a_short_float_merges_are_refused_too(kind, code):
+    """Stata's float is one of 32 bits: 16777216 and 16777217 had been counted as one category."""
+    listed = [str(code - 1), str(code), str(code + 1)]
+    schema = Schema.of({"columns": {"code": {"kind": "category", "categories": listed}}})
+    ((_, _, read),) = schema.values(pd.DataFrame({"code": [code - 1]}, dtype=kind), owner="x")
+    assert read.tolist() == [0]
+    with pytest.raises(DataError, match="row 1 is a code too long for a column of floats"):
+        list(schema.values(pd.DataFrame({"code": [code - 1, code + 1]}, dtype=kind), owner="x"))
+
+
 def test_codes_that_floats_merge_are_refused_and_others_stay_apart(tmp_path):
     codes = [2**60, 2**60 + 1, 2**60 + 2]
     schema = Schema.of({"columns": {"code": {"kind": "category", "categories": [str(code) for code in codes]}}})
