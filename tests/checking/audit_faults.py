@@ -141,12 +141,14 @@ def cases():
     import flower_fedclust as fc
     from flower_fedclust_papers.dp_fedc_printed import DPFedCPrinted
     from flower_fedclust_papers.fedsc_perturbed import FedSCPerturbed
+    from flower_fedclust_papers.ffcm import PrivateFFCM
     from flower_fedclust_papers.spp_fgc_private_prototypes import SPPFGCPrivatePrototypes
 
     found = dict(every.cases())
     fedc = {"n_clusters": 3, "max_norm": 1.0, "epsilon": 8.0, "fraction_fit": 0.5}
     found["dp-fedc turns"] = fc.DPFedC(**fedc, n_rounds=4)
     found["dp-fedc sampled"] = DPFedCPrinted(**fedc, n_rounds=12, batch_size=2, step_scale=2.0)
+    found["ffcm-private"] = PrivateFFCM(3, n_rounds=2, epsilon=8.0, max_norm=1.0)
     found["spp-fgc-private-prototypes"] = SPPFGCPrivatePrototypes(
         3, n_neighbors=5, n_prototypes=6, epsilon=8.0, max_l1_norm=1.0
     )
