@@ -144,8 +144,9 @@ class SecureRun(Run):
         """Raise a ProtocolError if a sum and its noise could exceed 63 bits, given the most rows that there can be.
 
         In a run without a plan of noise, each client looks at its own answer. At client level each client clips it.
+        Before a number of rows is released, nothing is refused: clients have far fewer rows than they may have.
         """
-        if self.strategy.epsilon is None or self.strategy.privacy_unit == "client" or not is_masked(round_):
+        if self.strategy.privacy_unit == "client" or self._counted == math.inf or not is_masked(round_):
             return
         n, most = self._n, min(self._counted, self._n * MOST_ROWS)
         found = round_.asks.largest_of_one_row(round_.question_for(None))

@@ -13,6 +13,7 @@ from tested import entries
 
 import flower_fedclust as fc
 from flower_fedclust.engine import Gather, ProtocolError, Sum, secure_run
+from flower_fedclust.engine.rounds import Total
 from flower_fedclust.engine.secure_run import SecureRun
 from flower_fedclust.exact.grid import GridArray
 from flower_fedclust.inputs import make_strategies, needs_server_rows
@@ -488,6 +489,11 @@ def test_a_secure_sum_of_more_rows_than_63_bits_hold_is_refused_before_it_is_ask
     monkeypatch.setattr(secure_run, "MOST_ROWS", 2**37)
     for before, after in zip(usual, run().model.to_arrays(), strict=True):
         np.testing.assert_array_equal(before, after)
-    monkeypatch.setattr(SecureRun, "_note_rows", lambda *_: None)
+    note = SecureRun._note_rows
+    monkeypatch.setattr(
+        SecureRun,
+        "_note_rows",
+        lambda run, round_, total: note(run, round_, Total([2.0**60 * one for one in total], 4)),
+    )
     with pytest.raises(ProtocolError, match=r"with up to 549,755,813,888 rows their secure sum could exceed 63 bits"):
         run()
