@@ -1,13 +1,16 @@
 """How a table becomes rows of numbers: as pandas and scikit-learn have it, and each row by itself."""
 
+import math
+
 import numpy as np
 import pandas as pd
 import pytest
 from sklearn.preprocessing import FunctionTransformer, QuantileTransformer, StandardScaler
 
 import flower_fedclust as fc
+from flower_fedclust.engine.parts import Part
 from flower_fedclust.exact.terms import powers
-from flower_fedclust.strategies.common.tables import TablePreparation
+from flower_fedclust.strategies.common.tables import TablePreparation, whole_of
 from flower_fedclust.tables import Column, Figures, Preparation
 from flower_fedclust.tables.histograms import (
     N_EXPONENT_BINS,
@@ -217,6 +220,32 @@ def test_no_two_numbers_and_their_squares_are_farther_apart_than_declared():
 def test_only_what_is_not_public_costs_budget():
     public = {"columns": {"a": {"kind": "number", "bounds": [0, 1]}, "b": {"kind": "binary", "categories": [0, 1]}}}
     assert TablePreparation(fc.Schema.of(public)).parts(fc.PrivateKMeans(2)) == {}
-    share = TablePreparation(SCHEMA).parts(fc.PrivateKMeans(2))["preparation"]
-    others = sum(share.fraction for share in fc.PrivateKMeans(2).shares().values())
+    of_clients = fc.PrivateKMeans(2, privacy_unit="client")
+    share = TablePreparation(SCHEMA).parts(of_clients)["preparation"]
+    others = sum(share.fraction for share in of_clients.shares().values())
     assert share.fraction / (share.fraction + others) == pytest.approx(0.12)
+
+
+@pytest.mark.parametrize("strategy", [fc.PrivateKMeans, fc.PrivateMixture, fc.PrivateDensity])
+@pytest.mark.parametrize("unit", ["record", "client"])
+def test_tables_cost_every_private_strategy_about_the_same(strategy, unit):
+    strategy = strategy(2, epsilon=1.0, privacy_unit=unit)
+    prepared = fc.with_schema(strategy, SCHEMA, describe=True)
+    multipliers = prepared.noise_multipliers()
+    costs = {part: share.count / multipliers[part] ** 2 for part, share in prepared.shares().items()}
+    assert 0.075 < costs["preparation"] / sum(costs.values()) < 0.1
+    assert 0.14 < costs["description"] / sum(costs.values()) < 0.19
+
+
+def test_gaussian_releases_beyond_ten_do_not_make_a_budget_larger():
+    answer = fc.PrivateKMeans.client_type.cells
+
+    def equal(n_parts, n_releases, mechanism="gaussian"):
+        fraction = 1.0 if mechanism == "laplace" else math.sqrt(n_releases)
+        return [Part(answer, fraction / math.sqrt(n_parts), n_releases, mechanism) for _ in range(n_parts)]
+
+    assert whole_of(equal(1, 1)) == pytest.approx(1.0)
+    assert whole_of(equal(4, 1)) == pytest.approx(2.0)
+    assert whole_of(equal(10, 1)) == pytest.approx(math.sqrt(10))
+    assert whole_of(equal(10, 4)) == whole_of(equal(20, 2)) == pytest.approx(math.sqrt(10))
+    assert whole_of([*equal(1, 100), *equal(1, 7, "laplace")]) == pytest.approx(math.sqrt(10) + 1.0)

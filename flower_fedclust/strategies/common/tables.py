@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -56,6 +56,8 @@ S = TypeVar("S", bound=ProtocolStrategy)
 
 #: The parts of the budget for the preparation and the description, and their default share of the whole.
 PREPARATION, DESCRIPTION, SHARE = "preparation", "description", 0.12
+#: This share is of a budget with at most so many Gaussian releases of a strategy; see :func:`whole_of`.
+N_RELEASES = 10
 
 
 def with_schema(strategy: S, schema: Schema | str | Any, *, describe: bool | float = False) -> S:
@@ -68,7 +70,8 @@ def with_schema(strategy: S, schema: Schema | str | Any, *, describe: bool | flo
         What is public about the columns.
     describe : bool or float, default=False
         Whether to describe the clusters after the run, from one more sum; or the part of the budget that pays for
-        it, 0.12 if True. The clusters must follow from points among the prepared rows.
+        it, 0.12 if True. The clusters must follow from points among the prepared rows. If the strategy has more than
+        ten Gaussian releases, it is a part of the budget that ten such releases would have at the same cost.
 
     Raises
     ------
@@ -92,6 +95,20 @@ def check_schema(describe: bool | float, schema: object) -> None:
             "describe is given and schema is not; clusters are described in the units, bounds and categories that a "
             "schema makes public: 'fedclust schema init rows.csv' drafts one."
         )
+
+
+def whole_of(parts: Iterable[Part]) -> float:
+    """Return the fraction of a strategy's parts together, beside which other parts have their shares.
+
+    Epsilons of Laplace releases add up. Gaussian releases cost the inverse squares of their noise multipliers, so the
+    sum of their fractions grows with their number while the cost stays. So many of them count as N_RELEASES equal ones
+    of the same cost: a strategy that divides its budget more finely leaves other parts the same noise.
+    """
+    used = [part for part in parts if part.at_most > 0]
+    gaussian = [part for part in used if part.mechanism == "gaussian"]
+    of_others = math.fsum(part.fraction for part in used if part.mechanism != "gaussian")
+    cost = math.fsum(part.fraction**2 / part.at_most for part in gaussian)
+    return of_others + min(math.fsum(part.fraction for part in gaussian), math.sqrt(N_RELEASES * cost))
 
 
 @dataclass(frozen=True)
@@ -140,7 +157,7 @@ class TablePreparation:
         """Return the parts of the budget for the preparation and the description, besides a strategy's own."""
         wanted = {PREPARATION: (SHARE, self._n_sums), DESCRIPTION: (self.description, 1)}
         wanted = {name: (share, n_sums) for name, (share, n_sums) in wanted.items() if share > 0 and n_sums > 0}
-        own = math.fsum(part.fraction for part in strategy.parts().values() if part.at_most > 0)
+        own = whole_of(strategy.parts().values())
         whole = own / (1.0 - math.fsum(share for share, _ in wanted.values()))
         answers = {
             PREPARATION: (ProtocolClient.exponents, ProtocolClient.histograms),
