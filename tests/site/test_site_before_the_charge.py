@@ -188,7 +188,7 @@ def test_another_run_does_not_wait_while_an_answer_is_computed(tmp_path, monkeyp
     site(tmp_path, **TWO)
     held, answers = Held(monkeypatch, "first"), {}
     first = asked_in_a_thread(tmp_path, "first", answers, **TWO)
-    assert held.began.wait(30)
+    assert held.began.wait(120)
     second = asked_in_a_thread(tmp_path, "second", answers, run=2, **TWO)
     second.join(20)
     is_free = not second.is_alive()
@@ -204,12 +204,12 @@ def test_equal_messages_at_once_get_one_draw_of_the_noise(tmp_path, monkeypatch)
     site(tmp_path)
     held, answers = Held(monkeypatch, "first"), {}
     threads = [asked_in_a_thread(tmp_path, "first", answers)]
-    assert held.began.wait(30)
+    assert held.began.wait(120)
     threads += [asked_in_a_thread(tmp_path, name, answers) for name in ("second", "third")]
     time.sleep(0.5)
     held.goes_on.set()
     for thread in threads:
-        thread.join(30)
+        thread.join(120)
     assert held.n_drawn == 1
     assert answers["first"].parameters == answers["second"].parameters == answers["third"].parameters
     assert len(Ledger(tmp_path / "ledger.jsonl").read()) == 1
@@ -221,14 +221,14 @@ def test_runs_that_were_judged_at_once_do_not_spend_more_than_the_policy_allows(
     meet, check_open = threading.Barrier(2), Studies.check_open
 
     def together(*given, **more):
-        meet.wait(30)
+        meet.wait(120)
         return check_open(*given, **more)
 
     monkeypatch.setattr(Studies, "check_open", together)
     answers = {}
     threads = [asked_in_a_thread(tmp_path, f"run {run}", answers, run=run) for run in (1, 2)]
     for thread in threads:
-        thread.join(30)
+        thread.join(120)
     assert sorted(str(answer.metrics.get("failure")) for answer in answers.values()) == ["None", "refused"]
     assert len(Ledger(tmp_path / "ledger.jsonl").read()) == 1
 
