@@ -14,7 +14,9 @@ import flower_fedclust as fc
 from flower_fedclust.engine import ClientData
 from flower_fedclust.exact.rows import Frame
 from flower_fedclust.models import KMeansModel
+from flower_fedclust.numerics.kmeans import squared_distances
 from flower_fedclust.strategies import private_kmeans
+from flower_fedclust.strategies.common import private_search
 from flower_fedclust.strategies.private_kmeans import (
     COSTS,
     N_CLASSES,
@@ -561,3 +563,28 @@ def test_a_wrong_parameter_is_named(parameters, name):
 def test_an_origin_of_another_width_than_the_rows_is_named():
     with pytest.raises(ValueError, match="origin"):
         run(ROWS[:100], 2, epsilon=1.0, max_norm=30.0, origin=[1.0, 2.0])
+
+
+def test_the_first_solution_of_cells_does_not_rest_on_the_width_of_drawn_rows():
+    rng = np.random.default_rng(0)
+    means = np.column_stack([rng.choice([-3.0, 0.0, 3.0], 24) + 0.3 * rng.standard_normal(24), np.zeros(24)])
+    cells = private_search.NoisyCells(means, np.full(24, 100.0), np.array([0.1, 60.0]), 0.0, 0.0)
+    first = private_search.best_solutions(cells, cells.drawn(3, rng), 3, 1, rng)[0]
+    assert np.abs(np.sort(first[:, 0]) - [-3, 0, 3]).max() < 0.3
+    assert np.abs(first[:, 1]).max() < 0.01
+
+
+def test_costs_are_clipped_where_noise_would_weigh_more_than_what_clipping_may_take():
+    rng = np.random.default_rng(0)
+    rows = rng.exponential(1.0, (4000, 2)) ** 2
+    solutions = [rows[rng.choice(4000, 3)] for _ in range(4)]
+    costs = np.stack([squared_distances(rows, one).min(axis=1) for one in solutions], axis=1)
+    widest = np.linalg.norm(costs - costs.mean(axis=1, keepdims=True), axis=1).max()
+    bounds = []
+    for noise in (1.0, 10.0, 100.0, 1000.0):
+        bound, lost = private_search.bound_of_costs(rows, solutions, 4000.0, noise)
+        assert np.hypot(2 * np.abs(lost).max(), noise * bound) <= noise * widest * (1 + 1e-9)
+        bounds.append(bound)
+    assert bounds[0] == pytest.approx(widest)
+    assert bounds == sorted(bounds, reverse=True)
+    assert bounds[-1] < 0.2 * widest

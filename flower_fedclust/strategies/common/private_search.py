@@ -41,6 +41,8 @@ APART = 0.01
 N_OTHER_RUNS, N_SHARED, N_STARTS, N_OTHER_STEPS = 8, 2000, 10, 12
 #: Rows about clusters have at least this part of the variance of all rows in each direction.
 LEAST_LEFT = 0.003
+#: What clipping takes from costs may differ from what is expected by this many times as much.
+UNSURE = 2.0
 #: Solutions whose costs differ by less than this part are equally good.
 EQUALLY_GOOD = 0.01
 #: Offsets are clipped to so many typical distances, which grows as noise falls: a wide bound has no bias.
@@ -110,7 +112,8 @@ def best_solutions(
 ) -> list[Floats]:
     """Return different solutions of k-means, the best first: of the cells, and of rows drawn about them, in turn.
 
-    Half of the k-means weight the cells by a bootstrap, so that they end in other minima.
+    The solutions of the cells come first: rows are drawn equally wide about all cells, and how wide is uncertain. Half
+    of the k-means weight the cells by a bootstrap, so that they end in other minima.
     """
     from sklearn.cluster import KMeans
     from sklearn.exceptions import ConvergenceWarning
@@ -131,7 +134,7 @@ def best_solutions(
             KMeans(n_clusters, init=centers, n_init=1, max_iter=30).fit(rows) for _, centers in found[: 2 * n_wanted]
         ]
     refined.sort(key=lambda one: float(one.inertia_))
-    pairs = zip((np.asarray(one.cluster_centers_) for one in refined), (one for _, one in found), strict=False)
+    pairs = zip((one for _, one in found), (np.asarray(one.cluster_centers_) for one in refined), strict=False)
     return different([one for pair in pairs for one in pair], n_wanted, APART * float(rows.var(axis=0).sum()))
 
 
@@ -167,7 +170,8 @@ def excess_of_a_step(n_columns: int, n_clusters: int, weight: float, noise: floa
 def bound_of_costs(rows: Floats, solutions: Sequence[Floats], n_rows: float, noise: float) -> tuple[float, Floats]:
     """Return a bound for the costs of a row beside their mean, and what clipping is expected to take from their sums.
 
-    The bound balances the noise with the largest part that clipping takes, by rows that were drawn from the cells.
+    The bound balances the noise with the largest part that clipping takes, by rows that were drawn from the cells. Real
+    rows, which are less round, may have several times as much clipped.
     """
     costs = np.stack([squared_distances(rows, one).min(axis=1) for one in solutions], axis=1)
     costs -= costs.mean(axis=1, keepdims=True)
@@ -177,7 +181,8 @@ def bound_of_costs(rows: Floats, solutions: Sequence[Floats], n_rows: float, noi
         bound = max(float(np.quantile(norms, part)), 1e-9 * float(norms.max()), np.finfo(float).tiny * 2**60)
         clipped = costs * np.minimum(1.0, bound / np.maximum(norms, bound))[:, None]
         lost = (costs - clipped).mean(axis=0) * n_rows
-        best = min(best, (float((lost**2).max()) / 2 + (noise * bound) ** 2, bound, lost), key=lambda one: one[0])
+        error = (UNSURE * float(np.abs(lost).max())) ** 2 + (noise * bound) ** 2
+        best = min(best, (error, bound, lost), key=lambda one: one[0])
     return best[1:]
 
 
