@@ -6,6 +6,7 @@ import warnings
 
 import numpy as np
 import pytest
+from flwr.common import Code, FitRes, Status
 from sklearn.base import clone
 from sklearn.metrics import adjusted_rand_score
 from tested import PAPERS
@@ -14,6 +15,7 @@ from flower_fedclust.data import Table
 from flower_fedclust.data.datasets import load_dataset
 from flower_fedclust.data.partition import partition
 from flower_fedclust.engine import DataError
+from flower_fedclust.engine.wire import encode, with_hash
 from flower_fedclust.models import PrototypeModel
 from flower_fedclust.numerics.global_graph import without_far_edges
 from flower_fedclust.numerics.prototypes import jeffreys, kullback_leibler, prototypes_of, shrunk
@@ -188,6 +190,8 @@ def test_graph_that_points_outside_ends_the_run_in_a_sentence(monkeypatch, mode,
         if config["task"] == task and self.name == "0":
             sent[position] = sent[position].copy()
             sent[position].flat[-1] = value
+            # A client that lies sends the hash of its lie.
+            facts = with_hash(FitRes(Status(Code.OK, ""), encode(sent), n_examples, facts)).metrics
         return sent, n_examples, facts
 
     monkeypatch.setattr(client_type, "fit", lying)
