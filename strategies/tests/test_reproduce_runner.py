@@ -168,7 +168,7 @@ def test_the_list_has_every_table_and_what_is_not_reproduced(capsys):
 
 
 def test_a_table_says_how_to_install_whatever_it_needs(monkeypatch):
-    extras = tomllib.loads((tables.HERE.parent / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    extras = tomllib.loads((tables.HERE.parents[1] / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     assert set(tables.EXTRAS.values()) <= set(extras)
     monkeypatch.setattr(tables.importlib.util, "find_spec", lambda name: None)
     papers = [find_paper(name) for name in tables.paper_names()]

@@ -146,4 +146,7 @@ def test_every_method_that_declares_a_bound_is_among_the_cases():
         # An array with an entry for every row shows how many there are: no noise hides a row that comes or goes.
         and any(sent.per != "row" for sent in found.answer.sends)
     }
+    if PAPERS:  # the core's own methods are among the cases of the core
+        methods = {method for method in methods if method.method.__module__.startswith("flower_fedclust_papers")}
+        assert methods
     assert not {method.method.__qualname__ for method in methods - seen}
