@@ -142,7 +142,7 @@ def without_far_links(
     If no other client has rows of a cluster, its nearest prototype there belongs to another cluster. A_ab is multiplied
     by ``min(1, s / J_ab)^8``, where s is the median of J, by weight, over the edges that join two prototypes of one
     client. A client with few rows cannot be a cluster, so the shortest link of each of its prototypes stays.
-    ``sizes`` are those of :class:`GlobalGraph`.
+    ``sizes`` has the numbers of equal rows, as in :class:`GlobalGraph`.
     """
     edges = blocks.tocoo()
     first, second = prototype[edges.coords[0]], prototype[edges.coords[1]]

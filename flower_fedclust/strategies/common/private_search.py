@@ -35,7 +35,8 @@ N_TRIES, FEWEST_TRIES, MOST_TRIED = 60, 6, 2e9
 MOST_SOLUTIONS, TOLERATED = 30, 0.01
 #: Steps of all solutions before their costs are compared, and how many are left of them each time.
 STEPS_EACH, N_LEVELS, PART_KEPT = 2, 3, 3
-#: Solutions differ if one has a center farther from those of the other than this part of the rows' variance.
+#: Two solutions differ if a center of one has a squared distance of more than this part of the rows' variance from
+#: every center of the other.
 APART = 0.01
 #: Other runs that are imitated, the rows that they share, the starts of each, and their steps.
 N_OTHER_RUNS, N_SHARED, N_STARTS, N_OTHER_STEPS = 8, 2000, 10, 12
@@ -176,13 +177,18 @@ def bound_of_costs(rows: Floats, solutions: Sequence[Floats], n_rows: float, noi
     costs = np.stack([squared_distances(rows, one).min(axis=1) for one in solutions], axis=1)
     costs -= costs.mean(axis=1, keepdims=True)
     norms = np.linalg.norm(costs, axis=1)
+    least = max(1e-9 * float(norms.max()), np.finfo(float).tiny * 2**60)
     best = (math.inf, 0.0, np.zeros(len(solutions)))
     for part in (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 1.0):
-        bound = max(float(np.quantile(norms, part)), 1e-9 * float(norms.max()), np.finfo(float).tiny * 2**60)
-        clipped = costs * np.minimum(1.0, bound / np.maximum(norms, bound))[:, None]
+        bound = max(float(np.quantile(norms, part)), least)
+        shrunk = np.minimum(1.0, bound / np.maximum(norms, bound))
+        clipped = costs * shrunk[:, None]
         lost = (costs - clipped).mean(axis=0) * n_rows
-        error = (UNSURE * float(np.abs(lost).max())) ** 2 + (noise * bound) ** 2
-        best = min(best, (error, bound, lost), key=lambda one: one[0])
+
+        by_clipping = UNSURE * float(np.abs(lost).max())
+        by_noise = noise * bound
+        error = by_clipping**2 + by_noise**2
+        best = min(best, (error, bound, lost), key=lambda candidate: candidate[0])
     return best[1:]
 
 
