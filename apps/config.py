@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -62,7 +63,7 @@ def schema(config: Mapping[str, Any]) -> Schema | None:
     return None if given_schema is None else Schema.of(given_schema)
 
 
-def settings(config: Mapping[str, Any], n_clients: int | None, columns: Sequence[str] | None) -> RunSettings:
+def settings(config: Mapping[str, Any], n_clients: int | None) -> RunSettings:
     """Return what the run config decides about every strategy of the run."""
     seed = given(config, "noise-seed")
     if seed is not None and text(config, "dataset") is None:
@@ -70,29 +71,37 @@ def settings(config: Mapping[str, Any], n_clients: int | None, columns: Sequence
     return RunSettings(
         wait_for_clients=float(config["wait-for-clients"]),
         expected_clients=n_clients,
-        server_columns=columns,
         share_model=bool(config["share-model"]),
         secure=bool(config["secure"]),
         noise_seed=None if seed is None else int(seed),
     )
 
 
+def rows_choice(config: Mapping[str, Any], n_clients: int | None) -> RowsChoice:
+    """Return the rows of a simulated data set; or, in a deployment, the server's public rows alone."""
+    if (dataset := text(config, "dataset")) is None:
+        columns, label_column = listed(text(config, "columns")), text(config, "label-column")
+        public = text(config, "server-data")
+        return RowsChoice(None, label_column, columns=columns, server_data=public, schema=schema(config))
+    return RowsChoice(
+        dataset,
+        partition=str(config["partition"]),
+        n_clients=n_clients or 1,
+        server_data=text(config, "server-data"),
+        n_server_rows=given(config, "n-server-rows"),
+        seed=int(config["data-seed"]),
+        schema=schema(config),
+    )
+
+
 def simulated_rows(config: Mapping[str, Any], n_clients: int) -> FederatedRows:
     """Return the rows of all simulated clients; they are the same in the server's and the clients' processes."""
-    return _simulated_rows(
-        RowsChoice(
-            dataset=str(config["dataset"]),
-            partition=str(config["partition"]),
-            n_clients=n_clients,
-            server_data=text(config, "server-data"),
-            n_server_rows=given(config, "n-server-rows"),
-            seed=int(config["data-seed"]),
-        ),
-        numbers_of(number_of_clusters(str(config["n-clusters"])))[1],
-        needs_server_rows(strategy_names(config), given(config, "n-server-rows")),
-    )
+    choice = replace(rows_choice(config, n_clients), schema=None)  # whose file may be at the server alone
+    n_clusters = numbers_of(number_of_clusters(str(config["n-clusters"])))[1]
+    return _simulated_rows(choice, n_clusters, needs_server_rows(strategy_names(config), choice.n_server_rows))
 
 
 @lru_cache(maxsize=1)
 def _simulated_rows(choice: RowsChoice, n_clusters: int, with_server_rows: bool) -> FederatedRows:
-    return choice.load(n_clusters, needs_server_rows=with_server_rows)
+    rows: FederatedRows = choice.load(n_clusters, needs_server_rows=with_server_rows)
+    return rows

@@ -1,6 +1,7 @@
-"""Read strategies and clients from Python objects, names, tables, files, command options and run configs.
+"""Turn what a user gives into strategies and clients.
 
-Used by ``fc.simulate``, ``fc.compare``, ``fc.plan``, ``fc.audit``, the commands and the apps.
+:func:`read_inputs` does so for ``fc.simulate``, ``fc.plan``, ``fc.audit``, ``fc.run_app``, ``fedclust run`` and the app
+of ``flwr run``. ``fc.compare`` takes the same, and a :class:`RowsChoice` for each trial, which reads its rows itself.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import json
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +36,7 @@ from flower_fedclust.engine.progress import quiet
 from flower_fedclust.engine.run import LONGEST_NAME, is_name
 from flower_fedclust.names import look_up
 from flower_fedclust.numerics.checks import check_integer
+from flower_fedclust.numerics.validity import numbers_of
 from flower_fedclust.registry import accepted_parameters, find, make_strategy
 from flower_fedclust.strategies.common.tables import check_schema, with_schema
 from flower_fedclust.tables.schema import Schema
@@ -62,40 +65,17 @@ def strategy_name(strategy: object) -> str:
     raise TypeError(f"strategy is {strategy!r}; give a strategy such as KFED(n_clusters=4), its class, or its name.")
 
 
-def strategies_of(given: Strategy | Sequence[Strategy]) -> list[ProtocolStrategy | str]:
-    """Return one or several strategies as objects and names; a text may hold several names with commas between."""
-    several = given if isinstance(given, (list, tuple)) else [given]
-    found: list[ProtocolStrategy | str] = []
-    for one in several:
-        if isinstance(one, ProtocolStrategy):
-            found.append(one)
+def strategies_of(given: Strategy | Sequence[Strategy]) -> list[Strategy]:
+    """Return one or several strategies as a list; a text may hold several names with commas between."""
+    found: list[Strategy] = []
+    for one in given if isinstance(given, (list, tuple)) else [given]:
+        if isinstance(one, str):
+            found += [part.strip() for part in one.split(",")]
         else:
-            found += [part.strip() for part in strategy_name(one).split(",")]
+            if not isinstance(one, ProtocolStrategy):
+                strategy_name(one)  # raises a TypeError for what is no strategy
+            found.append(one)  # type: ignore[arg-type]
     return found
-
-
-def strategy_of(
-    strategy: Strategy, parameters: Mapping[str, Any], rows: FederatedRows | None = None, *, is_complete: bool = True
-) -> Any:
-    """Return one strategy as an object; the parameters are for one that is given by name or as a class.
-
-    With a schema, a strategy need not be complete yet: the preparation finds its bounds.
-    """
-    found = strategies_of(strategy)
-    if len(found) != 1:
-        raise ValueError("strategy names several strategies; give one, or compare them with fc.compare.")
-    if isinstance(strategy, ProtocolStrategy):
-        if parameters:
-            raise TypeError(
-                f"There is no argument '{next(iter(parameters))}'; parameters of a strategy can only be given here "
-                "together with its name or class."
-            )
-        return strategy
-    own = dict(parameters)
-    server_rows, origin = (None, "") if rows is None else (rows.server_rows, rows.server_rows_origin)
-    server_rows = own.pop("server_data", server_rows)
-    name: Any = strategy if isinstance(strategy, type) else found[0]
-    return make_strategies([name], own, server_rows, origin, is_complete=is_complete)[0]
 
 
 @dataclass(frozen=True)
@@ -134,139 +114,196 @@ class RunSettings:
 
 
 def make_strategies(
-    names: Sequence[str | type[ProtocolStrategy]],
+    given: Sequence[Strategy],
     parameters: Mapping[str, Any],
     server_rows: Any,
     server_rows_origin: str = "",
     *,
     were_given: bool = True,
     schema: Schema | None = None,
-    describe: bool = False,
-    is_complete: bool = True,
+    describe: bool | float = False,
     settings: RunSettings | None = None,
-) -> list[ProtocolStrategy]:
-    """Return strategies by name or class; each takes the parameters that it accepts, and what the run decides.
+) -> list[Any]:
+    """Return strategies as objects, with what the run decides; with a schema, they are copies that take tables.
 
-    Server rows that the user did not give (``were_given=False``) go only to strategies that cannot do without them.
+    Each strategy that is given by name or class takes the parameters that it accepts; an object has its own. Server
+    rows that the user did not give (``were_given=False``) go only to strategies that cannot do without them.
     """
-    if twice := next((name for name in names if names.count(name) > 1), None):
-        raise ValueError(f"{twice} is named twice; name it once.")
-    accepted = {name: accepted_parameters(name) for name in names}
-    known = dict.fromkeys(sorted(set().union(*accepted.values())))
-    for parameter in parameters:
-        look_up(parameter, known, f"parameter of {', '.join(find(name).name for name in names)} called")
+    check_strategies(given, parameters)
     check_schema(describe, schema)
     strategies = []
-    for name in names:
-        own = {key: value for key, value in parameters.items() if key in accepted[name]}
-        needs_rows = needs_server_rows([name])
-        if needs_rows or ("server_data" in accepted[name] and were_given and server_rows is not None):
-            if server_rows is None:
-                raise ValueError(f"{find(name).name} needs public rows at the server; give them as server_data.")
-            own["server_data"] = server_rows
-        strategy = make_strategy(name, **own)
-        strategy.server_data_origin = server_rows_origin
-        if schema is None and is_complete:
-            strategy.check_complete()
+    for one in given:
+        strategy: Any = one
+        if not isinstance(one, ProtocolStrategy):
+            strategy = _made(one, parameters, server_rows, were_given=were_given)
+            strategy.server_data_origin = server_rows_origin
+            if schema is None:  # whose preparation finds bounds
+                strategy.check_complete()
         strategies.append(strategy if schema is None else with_schema(strategy, schema, describe=describe))
         if settings is not None:
             settings.give(strategies[-1])
     return strategies
 
 
-def needs_server_rows(names: Sequence[str | type[ProtocolStrategy]], n_server_rows: int | None = None) -> bool:
+def check_strategies(given: Sequence[Strategy], parameters: Mapping[str, Any]) -> None:
+    """Raise an error for a strategy that is named twice, or a parameter that none of them takes."""
+    names = [one for one in given if not isinstance(one, ProtocolStrategy)]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise ValueError(f"{twice} is named twice; name it once.")
+    if parameters and given and not names:
+        raise TypeError(
+            f"There is no argument '{next(iter(parameters))}'; parameters of a strategy can only be given here "
+            "together with its name or class."
+        )
+    known = dict.fromkeys(sorted(set().union(*map(accepted_parameters, names))))
+    for parameter in parameters:
+        look_up(parameter, known, f"parameter of {', '.join(find(name).name for name in names)} called")
+
+
+def _made(
+    name: str | type[ProtocolStrategy], parameters: Mapping[str, Any], server_rows: Any, *, were_given: bool
+) -> ProtocolStrategy:
+    """Return a strategy by name or class, with server rows if it needs some, or can use what the user gave."""
+    accepted = accepted_parameters(name)
+    own = {key: value for key, value in parameters.items() if key in accepted}
+    needs_rows = needs_server_rows([name])
+    if needs_rows or ("server_data" in accepted and were_given and server_rows is not None):
+        if server_rows is None:
+            raise ValueError(f"{find(name).name} needs public rows at the server; give them as server_data.")
+        own["server_data"] = server_rows
+    return make_strategy(name, **own)
+
+
+def needs_server_rows(given: Sequence[Strategy], n_server_rows: int | None = None) -> bool:
     """Tell whether public rows are needed: a strategy requires them, or can use them and the user asked for some."""
+    names = [one for one in given if not isinstance(one, ProtocolStrategy)]
     required = any("server_data" in find(name).strategy.required_parameters() for name in names)
-    return required or (n_server_rows is not None and can_use_server_rows(names))
+    return required or (n_server_rows is not None and any("server_data" in accepted_parameters(name) for name in names))
 
 
-def can_use_server_rows(names: Sequence[str | type[ProtocolStrategy]]) -> bool:
-    """Tell whether any of the strategies can use public rows."""
-    return any("server_data" in accepted_parameters(name) for name in names)
+# Strategies and clients.
 
 
-# Clients.
+@dataclass(frozen=True)
+class Inputs:
+    """What a user gave, as a run needs it."""
+
+    strategies: list[Any]  #: Objects; with a schema, copies that take tables.
+    given: Any  #: The rows: FederatedRows, or a sequence or mapping with something for each client.
+    schema: Schema | None
+    about: Mapping[str, Any]  #: Labels, names and columns for :func:`clients_of`.
+
+    @property
+    def strategy(self) -> Any:
+        """The only strategy."""
+        (strategy,) = self.strategies
+        return strategy
+
+    @property
+    def rows(self) -> FederatedRows | None:
+        """The rows if they were read from one place; None if each client has its own."""
+        return self.given if isinstance(self.given, FederatedRows) else None
+
+    @cached_property
+    def clients(self) -> dict[str, ClientData]:
+        """The clients by name."""
+        raw = self.schema is not None or any(getattr(one, "tables", None) is not None for one in self.strategies)
+        return clients_of(self.given, **self.about, raw=raw)
+
+    def prepared(self) -> tuple[Any, list[NDArray[np.float64]]]:
+        """Return the strategy for rows of numbers, and each client's rows as numbers, prepared by the schema."""
+        if self.schema is None:
+            return self.strategy, [data.rows for data in self.clients.values()]
+        made = copy.copy(self.strategy)
+        made.tables = None
+        if not self.clients:
+            return made, []
+        (pooled,) = make_strategies(["pooled-kmeans"], {"n_clusters": 2, "random_state": 0}, None, schema=self.schema)
+        with quiet(logging.ERROR, "flwr"):
+            run_inline(pooled, self.clients, [None] * len(self.clients))
+        preparation = pooled.outcome.model.preparation
+        for name, bound in (("max_norm", preparation.radius), ("max_l1_norm", preparation.l1_radius)):
+            if name in made.parameter_names() and getattr(made, name) is None:
+                setattr(made, name, bound)
+        for name in ("server_data", "init"):
+            if is_table(given := getattr(made, name, None)):
+                setattr(made, name, preparation.transform(given, owner=name))
+        return made, [preparation.transform(data.table, owner=data.owner) for data in self.clients.values()]
 
 
-def strategy_and_clients(
-    strategy: Strategy | None,
-    clients: Clients,
-    parameters: Mapping[str, Any],
+def read_inputs(
+    strategies: Strategy | Sequence[Strategy],
+    clients: Any,
+    parameters: Mapping[str, Any] | None = None,
     *,
     labels: Sequence[ArrayLike] | Mapping[str, ArrayLike] | None = None,
     names: Sequence[str] | None = None,
-    columns: Sequence[str] | None = None,
-    schema: Schema | str | Path | Mapping[str, Any] | None = None,
-    seed: int | None = None,
-    **reading: Any,
-) -> tuple[Any, dict[str, ClientData], FederatedRows | None]:
-    """Return the strategy as an object, the clients by name, and the rows if they were read here or had been before.
+    describe: bool | float = False,
+    settings: RunSettings | None = None,
+    several: bool = False,
+    **how: Any,
+) -> Inputs:
+    """Turn what a user gives into strategies and clients.
 
-    ``reading`` holds ``label_column``, ``client_column``, ``partition`` and ``n_clients``.
+    What can be known without rows is checked before any are read.
+
+    Parameters
+    ----------
+    strategies : ProtocolStrategy, class, str, or sequence of them
+        A text may hold several names with commas between.
+    clients : RowsChoice, or as for :func:`~flower_fedclust.simulate`
+        ``RowsChoice()`` if there are no rows here.
+    parameters : mapping, optional
+        For strategies that are given by name or class.
+    labels, names : optional
+        As for :func:`~flower_fedclust.simulate`.
+    describe : bool or float, default=False
+    settings : RunSettings, optional
+    several : bool, default=False
+        Whether there may be more strategies than one, or none.
+    **how
+        How rows are read: the fields of :class:`RowsChoice`, if ``clients`` is not one.
     """
-    known = None if schema is None else Schema.of(schema)
-    found = read_clients(clients, columns=columns, schema=known, seed=seed or 0, **reading)
-    rows: Any = clients if found is None else None
-    if found is not None:
-        choice, read = found
-        by_name_or_class = isinstance(strategy, (str, type)) and "server_data" not in parameters
-        must_draw = by_name_or_class and needs_server_rows([strategy])  # type: ignore[list-item]
-        n_clusters = parameters.get("n_clusters", 1)
-        rows = choice.load(n_clusters if isinstance(n_clusters, int) else 16, needs_server_rows=must_draw, read=read)
-        columns = None
-    read_before = rows if isinstance(rows, FederatedRows) else None
-    made = None if strategy is None else strategy_of(strategy, parameters, read_before, is_complete=known is None)
-    raw = known is not None or getattr(made, "tables", None) is not None
-    label_column = None if found is not None else reading.get("label_column")
-    return made, clients_of(rows, labels, names, columns, raw=raw, label_column=label_column), read_before
+    choice = clients if isinstance(clients, RowsChoice) else RowsChoice.of(clients, **how)
+    check_schema(describe, choice.schema)
+    given, own = strategies_of(strategies), dict(parameters or {})
+    if len(given) != 1 and not several:
+        raise ValueError("strategy names several strategies; give one, or compare them with fc.compare.")
+    check_strategies(given, own)
+    server_rows = own.pop("server_data", None) if any(not isinstance(one, ProtocolStrategy) for one in given) else None
+    wants = server_rows is None and needs_server_rows(given, choice.n_server_rows)
+    rows = choice.load(_most_clusters(own), needs_server_rows=wants)
+    origin, were_given = "", True
+    if server_rows is None and isinstance(rows, FederatedRows):
+        server_rows, origin = rows.server_rows, rows.server_rows_origin
+        were_given = choice.gives_server_rows
+        if settings is not None:
+            settings = replace(settings, server_columns=rows.columns)
+    made = make_strategies(
+        given,
+        own,
+        server_rows,
+        origin,
+        were_given=were_given,
+        schema=choice.schema,
+        describe=describe,
+        settings=settings,
+    )
+    about: dict[str, Any] = {"labels": labels, "names": names}
+    if not choice.is_read:  # what was read has its columns, and its classes
+        about |= {"columns": choice.columns, "label_column": choice.label_column}
+    return Inputs(made, rows, choice.schema, about)
 
 
-def prepared_rows(
-    strategy: Strategy, clients: Clients, parameters: Mapping[str, Any], **options: Any
-) -> tuple[ProtocolStrategy, list[NDArray[np.float64]]]:
-    """Return the strategy as an object and each client's rows as numbers, prepared by the schema if there is one."""
-    made, by_name, _ = strategy_and_clients(strategy, clients, parameters, **options)
-    if (schema := options.get("schema")) is None:
-        return made, [data.rows for data in by_name.values()]
-    pooled: Any = with_schema(make_strategy("pooled-kmeans", n_clusters=2, random_state=0), schema)
-    with quiet(logging.ERROR, "flwr"):
-        run_inline(pooled, by_name, [None] * len(by_name))
-    preparation = pooled.outcome.model.preparation
-    made = copy.copy(made)
-    for name, bound in (("max_norm", preparation.radius), ("max_l1_norm", preparation.l1_radius)):
-        if name in made.parameter_names() and getattr(made, name) is None:
-            setattr(made, name, bound)
-    for name in ("server_data", "init"):
-        if is_table(given := getattr(made, name, None)):
-            setattr(made, name, preparation.transform(given, owner=name))
-    return made, [preparation.transform(data.table, owner=data.owner) for data in by_name.values()]
+def _most_clusters(parameters: Mapping[str, Any]) -> int:
+    """Return the largest number of clusters that may be found; a wrong number is the strategy's to refuse."""
+    try:
+        return numbers_of(parameters.get("n_clusters", 1))[1]
+    except ValueError:
+        return 1
 
 
-def read_clients(
-    clients: object, *, partition: str | None = None, **options: Any
-) -> tuple[RowsChoice, ReadRows] | None:
-    """Read a file, a folder, a data set or a single table; None if each client already has its own rows."""
-    options["partition"] = partition or "iid"
-    if isinstance(clients, str) and not is_file(clients):
-        choice = RowsChoice(dataset=clients, **options)
-    elif isinstance(clients, (str, Path)):
-        choice = RowsChoice(data=clients, **options)
-    elif callable(clients):
-        choice = RowsChoice(dataset=dataset_name(clients), **options)
-    else:
-        choice = RowsChoice(**options)
-        frame = None if isinstance(clients, (Table, FederatedRows, Mapping)) else as_frame(clients, "clients")
-        is_apart = frame is None and not (isinstance(clients, Table) and clients.owners is not None)
-        if is_apart or (frame is not None and choice.client_column is None):
-            return None
-        table = clients
-        if frame is not None:
-            roles = {"label": choice.label_column, "client": choice.client_column, "id": None}
-            table = table_of(frame, "clients", roles, choice.columns, raw=choice.schema is not None)
-        return replace(choice, client_column=choice.client_column or "client"), ReadRows(table)  # type: ignore[arg-type]
-    if choice.data is not None and not choice.is_folder and choice.client_column is None and partition is None:
-        raise ValueError("clients is one file; name the column that says whose row it is as client_column.")
-    return choice, choice.read()
+# Clients.
 
 
 def is_file(name: str) -> bool:
@@ -304,8 +341,6 @@ def clients_of(
         if names is not None:
             raise ValueError("the keys of clients are the names of the clients; leave names out.")
         names, parts = [str(name) for name in clients], list(clients.values())
-    elif isinstance(clients, Table) or as_frame(clients, "clients") is not None:
-        raise ValueError("clients is one table; give one for each client, as {name: table}, or name its client_column.")
     elif isinstance(clients, np.ndarray) and clients.ndim == 2:
         raise ValueError("clients is one array of rows; give one for each client, as {name: rows}.")
     else:
@@ -346,7 +381,7 @@ def _parts_of(clients: Any) -> list[Any]:
     """Return a list with something for each client; raise an error that says how to give what it is not."""
     is_grouped = hasattr(clients, "get_group")
     if not is_grouped and not isinstance(clients, Iterable):
-        raise TypeError(f"clients is {clients!r}; give a table or an array for each client, as {{name: rows}}.")
+        raise _no_clients(clients)
     parts = [] if is_grouped else list(clients)
     are_pairs = all(isinstance(one, tuple) and len(one) == 2 and is_table(one[1]) for one in parts)
     if is_grouped or (parts and are_pairs):
@@ -355,6 +390,10 @@ def _parts_of(clients: Any) -> list[Any]:
             "client_column."
         )
     return parts
+
+
+def _no_clients(given: object) -> TypeError:
+    return TypeError(f"clients is {given!r}; give a table or an array for each client, as {{name: rows}}.")
 
 
 def _read_part(part: Any, owner: str, columns: Sequence[str] | None, label_column: str | None) -> tuple[Any, Any]:
@@ -382,14 +421,14 @@ def federated_rows(by_name: Mapping[str, ClientData], *, raw: bool = False) -> F
     )
 
 
-# Rows by name, as the commands and the run config have them.
+# Rows, before they are spread over clients.
 
 
 @dataclass(frozen=True)
 class ReadRows:
     """The rows of a choice, before some are drawn for the server and the others spread over clients."""
 
-    rows: Table | FederatedRows  #: A folder's files have their clients already.
+    rows: Any  #: A Table; or the rows of each client, as FederatedRows or as the user gave them.
     public: Table | None = None  #: The file of public rows.
 
 
@@ -397,8 +436,9 @@ class ReadRows:
 class RowsChoice:
     """Which rows to use, and how they are spread over clients."""
 
-    dataset: str | None = None  #: A data set by name; give either this or ``data``.
-    data: str | Path | None = None  #: A file, or a folder with one file per client.
+    #: A data set by name, the path of a file or of a folder with one file per client, or rows of a Python caller: a
+    #: Table, FederatedRows, or a sequence or mapping with something for each client. None if there are no rows here.
+    source: Any = None
     label_column: str | None = None  #: The file's column of true classes.
     client_column: str | None = None  #: The file's column that says whose row it is.
     columns: Sequence[str] | None = None  #: The columns to cluster by; all others by default.
@@ -409,73 +449,118 @@ class RowsChoice:
     seed: int = 0  #: The seed of the data set and the partition.
     schema: Schema | None = None  #: What is public about the columns; rows are then read as they are.
     id_column: str | None = None  #: The column that identifies rows in files of labels.
-    given: FederatedRows | None = None  #: Rows of a Python caller.
 
     def __post_init__(self) -> None:
         check_integer("seed", self.seed, at_least=0)
         check_integer("n_clients", self.n_clients, at_least=1)
 
+    @classmethod
+    def of(
+        cls,
+        clients: object,
+        *,
+        schema: Schema | str | Path | Mapping[str, Any] | None = None,
+        seed: int | None = None,
+        partition: str | None = None,
+        **how: Any,
+    ) -> RowsChoice:
+        """Return the choice of somebody who gives clients as :func:`~flower_fedclust.simulate` takes them."""
+        if clients is None:
+            raise _no_clients(clients)
+        known = None if schema is None else Schema.of(schema)
+        choice = cls(clients, schema=known, seed=seed or 0, partition=partition or "iid", **how)
+        if isinstance(clients, (str, Path)) or callable(clients):
+            is_path = isinstance(clients, Path) or (isinstance(clients, str) and is_file(clients))
+            choice = replace(choice, source=Path(str(clients)) if is_path else dataset_name(clients))
+            whole = "file" if is_path and not choice.is_folder else None
+            frame = None
+        else:
+            if isinstance(clients, Table) and clients.owners is not None:
+                choice = replace(choice, client_column=choice.client_column or "client")
+            are_apart = isinstance(clients, (FederatedRows, Mapping))
+            frame = None if are_apart or isinstance(clients, Table) else as_frame(clients, "clients")
+            whole = "table" if frame is not None or isinstance(clients, Table) else None
+        if whole is not None and choice.client_column is None and partition is None:
+            raise ValueError(
+                f"clients is one {whole}; name the column that says whose row it is as client_column, or give one "
+                f"{whole} for each client, as {{name: {whole}}}."
+            )
+        if frame is None:
+            return choice
+        roles = {"label": choice.label_column, "client": choice.client_column, "id": choice.id_column}
+        return replace(choice, source=table_of(frame, "clients", roles, choice.columns, raw=known is not None))
+
+    @property
+    def dataset(self) -> str | None:
+        """The name of the data set, if it is one."""
+        return self.source if isinstance(self.source, str) else None
+
+    @property
+    def data(self) -> Path | None:
+        """The file or folder, if it is one."""
+        return self.source if isinstance(self.source, Path) else None
+
+    @property
+    def is_read(self) -> bool:
+        """Whether the rows have their columns and classes from where they are read."""
+        return isinstance(self.source, (str, Path, Table)) or self.source is None
+
     @property
     def gives_server_rows(self) -> bool:
         """Whether the user gave public rows, or said how many rows to make public."""
-        return self.server_data is not None or self.n_server_rows is not None
+        own = isinstance(self.source, FederatedRows) and self.source.server_rows is not None
+        return own or self.server_data is not None or self.n_server_rows is not None
 
     @property
     def is_folder(self) -> bool:
         """Whether the rows are in a folder with one file per client."""
-        return self.data is not None and Path(self.data).is_dir()
+        return self.data is not None and self.data.is_dir()
 
     @property
     def partition_name(self) -> str:
         """How the rows are spread over clients, in one word."""
-        if self.given is not None:
+        if not self.is_read:
             return "as given"
         return "column" if self.client_column is not None else "files" if self.is_folder else self.partition
 
     def read(self) -> ReadRows:
-        """Return the rows as they are in the data set, file or folder."""
-        public = self.read_public()
-        if self.given is not None:
-            return ReadRows(self.given, public)
-        if (self.dataset is None) == (self.data is None):
-            raise ValueError("give either a data set or a file of your own: --dataset NAME or --data FILE.")
-        if self.data is None:
-            assert self.dataset is not None
+        """Return the rows as they are in the data set, file, folder or Python object."""
+        public = None if self.server_data is None else read_table(self.server_data, **self._selected)
+        if self.dataset is not None:
             return ReadRows(load_dataset(self.dataset, random_state=self.seed), public)
+        if self.data is None:
+            return ReadRows(FederatedRows([], None, []) if self.source is None else self.source, public)
         selected = {**self._selected, "id_column": self.id_column}
         if self.is_folder:
             return ReadRows(read_folder(self.data, **selected), public)
         return ReadRows(read_table(self.data, client_column=self.client_column, **selected), public)
 
-    def read_public(self) -> Table | None:
-        """Return the file of public rows, if there is one."""
-        return None if self.server_data is None else read_table(self.server_data, **self._selected)
-
     @property
     def _selected(self) -> dict[str, Any]:
         return {"label_column": self.label_column, "columns": self.columns, "raw": self.schema is not None}
 
-    def load(self, n_clusters: int, *, needs_server_rows: bool, read: ReadRows | None = None) -> FederatedRows:
+    def load(self, n_clusters: int, *, needs_server_rows: bool, read: ReadRows | None = None) -> Any:
         """Return the rows of the clients and, if they are needed, of the server; ``read`` saves reading them again."""
         found = read or self.read()
+        rows, public = found.rows, found.public
         must_draw = needs_server_rows and self.server_data is None
-        if isinstance(found.rows, FederatedRows):
-            if must_draw:
-                raise ValueError(
-                    "public rows cannot be drawn where each client has its own table; give them as server data."
-                )
-            rows = found.rows
-        else:
-            table = found.rows
+        if isinstance(rows, Table):
             if must_draw:
                 n_rows = self.n_server_rows or SERVER_ROWS_PER_CLUSTER * n_clusters
-                table = hold_out_server_rows(table, n_rows, random_state=self.seed)
-            rows = partition(table, self.partition_name, n_clients=self.n_clients, random_state=self.seed)
-        if (public := found.public) is None:
+                rows = hold_out_server_rows(rows, n_rows, random_state=self.seed)
+            rows = partition(rows, self.partition_name, n_clients=self.n_clients, random_state=self.seed)
+        elif must_draw and self.source is not None and getattr(rows, "server_rows", None) is None:
+            raise ValueError(
+                "public rows cannot be drawn where each client has its own table; give them as server_data."
+            )
+        if public is None:
             return rows
+        origin = f"They were read from {self.server_data}."
+        if not rows.clients:
+            return replace(rows, columns=public.columns, server_rows=public.rows, server_rows_origin=origin)
         same = self.schema is not None or rows.columns is None
         public_rows = public.rows if same else rows_in_order(public, rows.columns or (), "the clients")
-        return replace(rows, server_rows=public_rows, server_rows_origin=f"They were read from {self.server_data}.")
+        return replace(rows, server_rows=public_rows, server_rows_origin=origin)
 
     def numbers_of_classes(self, read: ReadRows | None = None) -> tuple[int, ...]:
         """Return how many true classes all rows have, public ones included: each number that a labeling has."""

@@ -36,13 +36,12 @@ from flower_fedclust.engine.inline import run_inline
 from flower_fedclust.engine.journal import Journal
 from flower_fedclust.engine.progress import bar, quiet
 from flower_fedclust.engine.run import put_in_order
-from flower_fedclust.inputs import Clients, Strategy, strategy_and_clients
+from flower_fedclust.inputs import Clients, Strategy, read_inputs
 from flower_fedclust.names import some
 from flower_fedclust.numerics.checks import check_choice, check_integer
 from flower_fedclust.numerics.threads import jobs
 from flower_fedclust.results.doubts import doubts_about_files
 from flower_fedclust.results.result import Result, result_of
-from flower_fedclust.strategies.common.tables import check_schema, with_schema
 from flower_fedclust.tables.schema import Schema
 
 Engine = Literal["inline", "shards", "ray"]
@@ -146,15 +145,15 @@ def simulate(
             f'engine is "{engine}" and Ray is not installed; pip install "flwr[simulation]", or leave the engine out, '
             "which runs in this process."
         )
-    check_schema(describe, schema)
     if seed is not None:
         check_integer("seed", seed, at_least=0)
-    given, by_name, read = strategy_and_clients(
+    inputs = read_inputs(
         strategy,
         clients,
         parameters,
         labels=labels,
         names=names,
+        describe=describe,
         columns=columns,
         schema=schema,
         seed=seed,
@@ -163,7 +162,7 @@ def simulate(
         partition=partition,
         n_clients=n_clients,
     )
-    made = copy.copy(given) if schema is None else with_schema(given, schema, describe=describe)
+    made, by_name = copy.copy(inputs.strategy), inputs.clients
     _make_ready(made, list(by_name.values()), seed)
     if journal is not None:
         made.journal = Journal(journal)
@@ -175,10 +174,10 @@ def simulate(
     with jobs(n_jobs):
         _run(made, by_name, engine, seed, progress)
         result = result_of(made, by_name, time.perf_counter() - start)
-    if read is None:
+    if inputs.rows is None:
         return result
-    doubts = (*result.doubts, *doubts_about_files(read.empty))
-    return replace(result, server_row_ids=read.server_row_ids, doubts=doubts)
+    doubts = (*result.doubts, *doubts_about_files(inputs.rows.empty))
+    return replace(result, server_row_ids=inputs.rows.server_row_ids, doubts=doubts)
 
 
 def _make_ready(strategy: ProtocolStrategy, data: Sequence[ClientData], seed: int | None) -> None:

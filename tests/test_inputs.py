@@ -1,10 +1,16 @@
 """The same strategies and the same clients in simulate, compare, plan and audit, in every form people have them."""
 
+import ast
+from pathlib import Path
+from types import SimpleNamespace
+
 import numpy as np
 import pandas as pd
 import pytest
 
 import flower_fedclust as fc
+from apps import server_app
+from flower_fedclust.cli import commands
 from flower_fedclust.data import FederatedRows, Table
 
 RNG = np.random.default_rng(3)
@@ -205,3 +211,85 @@ def test_tensors_with_gradients_and_of_types_that_numpy_lacks_are_rows():
         found = fc.simulate(fc.FederatedKMeans(2), [tensor[:6], tensor[6:]], seed=0)
         np.testing.assert_array_equal(found.model.cluster_centers_, expected.model.cluster_centers_)
         np.testing.assert_array_equal(found.model.predict(tensor), np.concatenate(expected.labels))
+
+
+RUN_CONFIG = {
+    **{"dataset": "iris", "partition": "iid", "data-seed": 0, "wait-for-clients": 1, "round-timeout": 1},
+    **{"share-model": False, "secure": False, "describe": False},
+}
+
+
+def refusal(call):
+    """The words with which a call is refused."""
+    try:
+        found = call()
+    except ValueError as error:
+        return str(error)
+    return found.to_pandas()["reason"][0]  # a comparison goes on
+
+
+def by_simulate(name, parameters, _path):
+    return refusal(lambda: fc.simulate(name, "iris", **parameters))
+
+
+def by_run_app(name, parameters, _path):
+    return refusal(lambda: fc.run_app(name, None, **parameters))
+
+
+def by_compare(name, parameters, path):
+    chosen = {key: value for key, value in parameters.items() if key != "n_clusters"}
+    options = {"n_clusters": parameters["n_clusters"], "set": chosen, "seeds": 1, "jobs": 1, "out": path / "out"}
+    return refusal(lambda: fc.compare(name, "iris", **options))
+
+
+def by_flwr_run(name, parameters, _path):
+    toml = "\n".join(f"{key} = {value}" for key, value in parameters.items() if key != "n_clusters")
+    config = {**RUN_CONFIG, "strategy": name, "n-clusters": str(parameters["n_clusters"]), "parameters": toml}
+    grid = SimpleNamespace(get_node_ids=lambda: range(3))
+    return refusal(lambda: server_app.main(grid, SimpleNamespace(run_config=config)))
+
+
+def by_command(name, parameters, _path):
+    sets = [word for key, value in parameters.items() for word in ("--set", f"{key}={value}") if key != "n_clusters"]
+    asked = [name, "--dataset", "iris", "--n-clusters", str(parameters["n_clusters"]), *sets]
+    return refusal(lambda: commands.app(["run", *asked], standalone_mode=False))
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "said"),
+    [
+        ("k-fedd", {"n_clusters": 3}, "'k-fed'"),
+        ("k-fed", {"n_clusters": 3, "n_round": 2}, "'n_round'"),
+        ("private-kmeans", {"n_clusters": 3}, "max_norm"),
+        ("k-fed", {"n_clusters": 1}, "n_clusters is 1"),
+    ],
+)
+@pytest.mark.parametrize("door", [by_run_app, by_flwr_run, by_command, by_compare])
+def test_every_door_refuses_the_same_with_the_same_words(door, name, parameters, said, tmp_path):
+    expected = by_simulate(name, parameters, tmp_path)
+    assert said in expected
+    assert door(name, parameters, tmp_path) == expected
+
+
+def test_a_wrong_parameter_is_refused_before_any_row_is_read(folder):
+    with pytest.raises(ValueError, match="'n_round'"):
+        fc.simulate("k-fed", folder / "nowhere.csv", client_column="site", n_clusters=2, n_round=2)
+
+
+def test_only_one_module_reads_strategies_and_clients():
+    package = Path(fc.__file__).parent
+    folders = [package / "harness", package / "cli", package / "checking", package.parent / "apps"]
+    files = [package / "simulation.py", *(file for folder in folders for file in folder.glob("*.py"))]
+    assert len(files) > 25
+    alone = {
+        "load_dataset",
+        "read_folder",
+        "partition",
+        "hold_out_server_rows",
+        "table_of",
+        "make_strategy",
+        "clients_of",
+    }
+    for file in files:
+        nodes = ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        assert not alone & {name.name for one in nodes if isinstance(one, ast.ImportFrom) for name in one.names}, file

@@ -49,7 +49,7 @@ from flower_fedclust.checking.runs import Subject, patient, small_tables
 from flower_fedclust.checking.stand_ins import findings_of_stand_ins
 from flower_fedclust.engine import ProtocolError, ProtocolStrategy
 from flower_fedclust.engine.progress import quiet
-from flower_fedclust.inputs import Clients, Strategy, prepared_rows, strategy_of
+from flower_fedclust.inputs import Clients, RowsChoice, Strategy, read_inputs
 from flower_fedclust.numerics.checks import DataError, check_integer, check_real
 from flower_fedclust.numerics.threads import one_thread
 from flower_fedclust.privacy.releases import Mechanism, NoisePlace, PrivacyUnit, Release
@@ -353,13 +353,13 @@ def audit(
         check_real("seconds", seconds, above=0)
     check_real("false_alarm", false_alarm, above=0, below=1)
     if clients is None:
-        made = strategy_of(strategy, parameters)
+        made = read_inputs(strategy, RowsChoice(), parameters).strategy
         rows = None if seed is None else small_tables(made, seed=seed)[0]
     else:
         options = {"labels": labels, "names": names, "columns": columns, "schema": schema, "seed": seed}
         options |= {"label_column": label_column, "client_column": client_column}
         options |= {"partition": partition, "n_clients": n_clients}
-        made, rows = prepared_rows(strategy, clients, parameters, **options)
+        made, rows = read_inputs(strategy, clients, parameters, **options).prepared()
     subject = Subject(made, rows, tamper=patient)
     return audit_subject(subject, runs=runs, seconds=seconds, seed=seed, false_alarm=false_alarm, progress=progress)
 

@@ -33,6 +33,7 @@ from flower_fedclust.cli.options import (
     Unit,
     columns_of,
     given_parameters,
+    rows_source,
 )
 from flower_fedclust.registry import DEFAULT
 
@@ -197,13 +198,15 @@ def made_up_strategy(
     accepted = accepted_parameters(name)
     rows = np.random.default_rng(0).normal(size=(n_public, n_columns)) if needs_server_rows([name]) else None
     given = {**find(name).example, **parameters}
+    made: ProtocolStrategy
     try:
-        return make_strategies([name], given, rows)[0]
+        (made,) = make_strategies([name], given, rows)
     except ValueError:
         bounds = {key: value for key, value in BOUNDS.items() if key in accepted and given.get(key) is None}
         if not bounds or given.get("epsilon") is None:
             raise
-        return make_strategies([name], given | bounds, rows)[0]
+        (made,) = make_strategies([name], given | bounds, rows)
+    return made
 
 
 def save_audit(result: AuditResult, folder: NewFolder) -> Path:
@@ -237,18 +240,22 @@ def choose_k(
     as_json: AsJson = False,
 ) -> None:
     """Suggest a number of clusters, from one private run: merging its clusters costs no further privacy."""
-    from flower_fedclust.inputs import RowsChoice, make_strategies
+    from flower_fedclust.inputs import RowsChoice, read_inputs
     from flower_fedclust.simulation import simulate
     from flower_fedclust.tables import Schema
 
     folder = _new_folder(out)
     given = given_parameters(strategy, n_clusters, epsilon, delta, privacy_unit, noise, None, parameters)
-    known = None if schema is None else Schema.of(schema)
-    names = columns_of(columns)
-    choice = RowsChoice(dataset, data, label_column, client_column, names, n_clients=n_clients, schema=known)
-    rows = choice.load(2, needs_server_rows=False)
-    (made,) = make_strategies([strategy], given, None, schema=known)
-    result = simulate(made, rows, seed=seed)
+    choice = RowsChoice(
+        rows_source(dataset, data),
+        label_column,
+        client_column,
+        columns_of(columns),
+        n_clients=n_clients,
+        schema=None if schema is None else Schema.of(schema),
+    )
+    inputs = read_inputs(strategy, choice, given)
+    result = simulate(inputs.strategy, inputs.given, seed=seed)
     number = result.number
     if number is None:
         raise ValueError(f"n-clusters is {n_clusters}, which leaves {strategy} no choice; give a range such as 2-12.")

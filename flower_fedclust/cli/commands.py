@@ -39,6 +39,7 @@ from flower_fedclust.cli.options import (
     Unit,
     columns_of,
     given_parameters,
+    rows_source,
 )
 from flower_fedclust.registry import DEFAULT
 from flower_fedclust.site.cli import ledger_app, site_app
@@ -139,18 +140,13 @@ def run(
 ) -> None:
     """Run strategies on a data set or on your own rows, and save labels, centers, metrics and privacy reports."""
     from flower_fedclust.harness.run import run_and_save, show_all
-    from flower_fedclust.inputs import RowsChoice, make_strategies, needs_server_rows
-    from flower_fedclust.numerics.validity import numbers_of
+    from flower_fedclust.inputs import RowsChoice, read_inputs
     from flower_fedclust.simulation import simulate
-    from flower_fedclust.strategies.common.tables import check_schema
     from flower_fedclust.tables import Schema
 
-    check_schema(describe, schema)
-    names = [name.strip() for name in strategies.split(",")]
     given = given_parameters(strategies, n_clusters, epsilon, delta, privacy_unit, noise, n_rounds, parameters)
     choice = RowsChoice(
-        dataset=dataset,
-        data=data,
+        rows_source(dataset, data),
         client_column=client_column,
         label_column=label_column,
         id_column=id_column,
@@ -162,18 +158,10 @@ def run(
         seed=0 if seed is None else seed,
         schema=None if schema is None else Schema.of(schema),
     )
-    rows = choice.load(numbers_of(given["n_clusters"])[1], needs_server_rows=needs_server_rows(names, n_server_rows))
+    inputs = read_inputs(strategies, choice, given, describe=describe, several=True)
+    rows: Any = inputs.rows
     run_one = partial(simulate, clients=rows, engine=engine, seed=seed, secure=secure)  # type: ignore[arg-type]
-    made = make_strategies(
-        names,
-        given,
-        rows.server_rows,
-        rows.server_rows_origin,
-        were_given=choice.gives_server_rows,
-        schema=choice.schema,
-        describe=describe,
-    )
-    results, path, failed = run_and_save(made, run_one, out, labels=rows.labels, journal=journal)
+    results, path, failed = run_and_save(inputs.strategies, run_one, out, labels=rows.labels, journal=journal)
     n_rows = sum(map(len, rows.clients))
     title = f"{dataset or data}: {n_rows:,} rows, {len(rows.clients)} clients, {n_clusters} clusters"
     show_all(results, title, path, Console(), failed)

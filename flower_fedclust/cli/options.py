@@ -78,6 +78,13 @@ def given_parameters(
     return given | {name.replace("-", "_"): value for name, value in parsed.items()}
 
 
+def rows_source(dataset: str | None, data: Path | None) -> str | Path:
+    """Return the data set or the file that was named; a ValueError unless it is exactly one."""
+    if (dataset is None) == (data is None):
+        raise ValueError("give either a data set or a file of your own: --dataset NAME or --data FILE.")
+    return data if dataset is None else dataset  # type: ignore[return-value]
+
+
 def columns_of(text: str | None) -> tuple[str, ...] | None:
     """Return the names of columns between commas."""
     return None if text is None else tuple(column.strip() for column in text.split(","))

@@ -24,8 +24,9 @@ from flower_fedclust.inputs import (
     dataset_name,
     federated_rows,
     is_file,
+    read_inputs,
     strategies_of,
-    strategy_and_clients,
+    strategy_name,
 )
 from flower_fedclust.outside import parsing
 
@@ -106,7 +107,8 @@ def compare(
     OSError
         If there is no room left. Finished runs are kept, and the same call continues from there.
     """
-    named: dict[str, Any] = {"strategies": strategies_of(strategies), **settings}
+    chosen = [strategy_name(one) if isinstance(one, type) else one for one in strategies_of(strategies)]
+    named: dict[str, Any] = {"strategies": chosen, **settings}
     sets = [] if datasets is None else list(datasets) if isinstance(datasets, (list, tuple)) else [datasets]
     named["datasets"] = [part for one in sets for part in dataset_name(one).split(",")]
     named |= _clients_setting(clients, named, labels, names)
@@ -129,11 +131,9 @@ def _clients_setting(clients: Any, named: dict[str, Any], labels: Any, names: An
         return {"data": Path(clients)}
     columns, schema = named.pop("columns", None), named.get("schema")
     reading = {name: named.pop(name, None) for name in ("label_column", "client_column")}
-    _, by_name, read = strategy_and_clients(
-        None, clients, {}, labels=labels, names=names, columns=columns, schema=schema, **reading
-    )
-    rows = federated_rows(by_name, raw=schema is not None)
-    return {"clients": rows if read is None else replace(rows, server_rows=read.server_rows)}
+    read = read_inputs((), clients, labels=labels, names=names, several=True, columns=columns, schema=schema, **reading)
+    rows = federated_rows(read.clients, raw=schema is not None)
+    return {"clients": rows if read.rows is None else replace(rows, server_rows=read.rows.server_rows)}
 
 
 class Results:

@@ -78,8 +78,11 @@ class Trial:
         if "n_clusters" in accepted_parameters(self.strategy):
             parameters["n_clusters"] = n_clusters
         were_given = self.choice.gives_server_rows
-        found = make_strategies([self.strategy], parameters, server_rows, origin, were_given=were_given, schema=schema)
-        return found[0]
+        (found,) = make_strategies(
+            [self.strategy], parameters, server_rows, origin, were_given=were_given, schema=schema
+        )
+        made: ProtocolStrategy = found
+        return made
 
 
 @dataclass(frozen=True)
@@ -221,7 +224,7 @@ class Comparison:
             key=self._key(name, choice, n_clusters, epsilon, variant or None),
             strategy=name,
             entry=entry,
-            data=_data_name(choice.dataset or choice.data or choice.given),
+            data=_data_name(choice.source),
             choice=choice,
             n_clusters=n_clusters,
             epsilon=epsilon,
@@ -240,7 +243,7 @@ class Comparison:
         has_several |= (choice.dataset or "").startswith(SUITE)  # which may have labelings of several numbers
         several = [f"clusters-{n_clusters}"] if has_several else []
         shown = "none" if epsilon is None else repr(float(epsilon)).removesuffix(".0")
-        data = _data_name(choice.dataset or choice.data or choice.given)
+        data = _data_name(choice.source)
         parts = (strategy, data, choice.partition_name, f"epsilon-{shown}", *several, *filter(None, [variant]))
         short = [part if len(part) <= _LONGEST_PART else f"{part[:40]}-{_hash(part.encode())}" for part in parts]
         return "__".join(re.sub(r"[^A-Za-z0-9+._-]", "-", part) for part in (*short, f"seed-{choice.seed}"))
@@ -294,9 +297,7 @@ class Comparison:
         is_file, is_dataset = isinstance(source, Path), isinstance(source, str)
         selects = is_file or self.server_data is not None
         return RowsChoice(
-            dataset=source if isinstance(source, str) else None,
-            data=source if isinstance(source, Path) else None,
-            given=source if isinstance(source, FederatedRows) else None,
+            source,
             label_column=self.label_column if selects else None,
             client_column=self.client_column if is_file else None,
             columns=self.columns if selects else None,

@@ -20,7 +20,7 @@ from flower_fedclust.data.cells import typed
 from flower_fedclust.data.frames import as_frame, select
 from flower_fedclust.engine import PrivateStrategy
 from flower_fedclust.engine.rounds import DEVIATIONS, Round, Total
-from flower_fedclust.inputs import Clients, Strategy, prepared_rows, strategy_of
+from flower_fedclust.inputs import Clients, RowsChoice, Strategy, read_inputs
 from flower_fedclust.models import KMeansModel
 from flower_fedclust.numerics.checks import check_integer, check_real, checked_rows
 from flower_fedclust.privacy.releases import NoisePlace, Release
@@ -216,7 +216,8 @@ def plan(
     rows: Any = None
     left_out: list[str] = []
     if clients is None:
-        made: Any = strategy_of(strategy, parameters, is_complete=schema is None)
+        known = None if schema is None else Schema.of(schema)
+        made: Any = read_inputs(strategy, RowsChoice(schema=known), parameters).prepared()[0]
         if like is not None:
             rows, left_out = rows_like(like, schema, columns)
     else:
@@ -225,7 +226,7 @@ def plan(
         options = {"labels": labels, "names": names, "columns": columns, "schema": schema, "seed": seed}
         options |= {"label_column": label_column, "client_column": client_column}
         options |= {"partition": partition, "n_clients": n_clients}
-        made, tables = prepared_rows(strategy, clients, parameters, **options)
+        made, tables = read_inputs(strategy, clients, parameters, **options).prepared()
         rows, n_clients = np.concatenate(tables), len(tables)
         n_rows = len(rows) if n_rows is None else n_rows
     table = None if rows is None else _standard(rows, made.most_clusters)
@@ -370,7 +371,9 @@ def rows_like(
         schema = Schema.of(schema)
         frame = frame[[name for name in frame.columns if name in schema.columns]]
         halves = {"like, even rows": frame.iloc[::2], "like, odd rows": frame.iloc[1::2]}
-        return np.concatenate(prepared_rows("federated-kmeans", halves, {"n_clusters": 2}, schema=schema)[1]), []
+        return np.concatenate(
+            read_inputs("federated-kmeans", halves, {"n_clusters": 2}, schema=schema).prepared()[1]
+        ), []
     frame = typed(frame)
     used = [name for name in frame.columns if frame[name].dtype.kind in "biuf"]
     rows = frame[used].to_numpy(dtype=np.float64, na_value=np.nan)

@@ -27,7 +27,7 @@ from rich.table import Table as RichTable
 from flower_fedclust.engine import ClientData, Journal, MessageStrategy, ProtocolStrategy
 from flower_fedclust.engine.disk import make_private, open_private, replace_private
 from flower_fedclust.harness.results import bytes_text
-from flower_fedclust.inputs import Strategy, strategy_of
+from flower_fedclust.inputs import RowsChoice, Strategy, read_inputs
 from flower_fedclust.outside import read_json
 from flower_fedclust.privacy.report import PrivacyReport
 from flower_fedclust.results.files import REPORT_FILES, empty_folder, free_beside, write_report
@@ -95,7 +95,8 @@ def run_app(
             result = fc.run_app(strategy, grid)
             print(result.model.cluster_centers_)
     """
-    protocol: Any = strategy.strategy if isinstance(strategy, MessageStrategy) else strategy_of(strategy, parameters)
+    own: Any = strategy.strategy if isinstance(strategy, MessageStrategy) else strategy
+    protocol: Any = read_inputs(own, RowsChoice(), parameters).strategy
     if protocol.expected_clients is None:
         protocol.expected_clients = settled_number_of_nodes(grid, longest=protocol.wait_for_clients) or None
 

@@ -152,12 +152,12 @@ def _stored_once(trials: Sequence[Trial]) -> Iterator[list[Trial]]:
     with tempfile.TemporaryDirectory(prefix="fedclust-") as folder:
         stored, paths = [], dict[int, Path]()
         for trial in trials:
-            rows = trial.choice.given
+            rows = trial.choice.source
             if isinstance(rows, FederatedRows):
                 if id(rows) not in paths:
                     paths[id(rows)] = Path(folder, f"rows-{len(paths)}.pkl")
                     paths[id(rows)].write_bytes(pickle.dumps(rows, protocol=5))
-                choice = replace(trial.choice, given=None, partition=trial.choice.partition_name)
+                choice = replace(trial.choice, source=None, partition=trial.choice.partition_name)
                 trial = replace(trial, choice=choice, stored=paths[id(rows)])
             stored.append(trial)
         yield stored
@@ -258,10 +258,8 @@ def _outcome(trial: Trial, row: dict[str, Any], place: Path, read: ReadRows | No
 
 def _read(trial: Trial) -> ReadRows:
     """Return the rows of a trial, before any are drawn for the server or spread over clients."""
-    if trial.stored is None:
-        return trial.choice.read()
-    public = trial.choice.read_public()
-    return ReadRows(pd.read_pickle(trial.stored), public)
+    read = trial.choice.read()
+    return read if trial.stored is None else replace(read, rows=pd.read_pickle(trial.stored))
 
 
 def _register(trial: Trial) -> None:

@@ -12,7 +12,7 @@ from flower_fedclust.data import partition, read_batches, read_folder, read_quer
 from flower_fedclust.data.cells import numbers_in
 from flower_fedclust.data.identities import identities
 from flower_fedclust.engine import ClientData
-from flower_fedclust.inputs import read_clients
+from flower_fedclust.inputs import RowsChoice
 from flower_fedclust.numerics.checks import DataError
 from flower_fedclust.tables.schema import Schema
 
@@ -134,7 +134,7 @@ def test_databases_have_the_same(tmp_path):
 
 @pytest.mark.parametrize("make", [pd.DataFrame, pl.DataFrame, pa.table, lambda texts: pl.DataFrame(texts).lazy()])
 def test_tables_of_python_have_the_same(make):
-    _, read = read_clients(make(TEXTS), client_column="site", label_column="kind", schema=SCHEMA)
+    read = RowsChoice.of(make(TEXTS), client_column="site", label_column="kind", schema=SCHEMA).read()
     assert read.rows.owners.tolist() == TEXTS["site"]
     assert read.rows.labels.tolist() == TEXTS["kind"]
     check_values(read.rows.rows[list(VALUES)])

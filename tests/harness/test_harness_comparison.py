@@ -217,7 +217,7 @@ def test_another_content_of_a_file_is_another_comparison_and_another_place_is_no
 
 
 def test_server_rows_are_drawn_only_if_they_are_needed_and_not_given(tmp_path):
-    choice = RowsChoice(dataset="iris", n_clients=3)
+    choice = RowsChoice("iris", n_clients=3)
     assert choice.load(3, needs_server_rows=False).server_rows is None
     drawn = choice.load(3, needs_server_rows=True)
     assert (len(drawn.server_rows), sum(map(len, drawn.clients))) == (60, 90)
@@ -225,9 +225,8 @@ def test_server_rows_are_drawn_only_if_they_are_needed_and_not_given(tmp_path):
     given = replace(choice, server_data=tmp_path / "public.csv").load(3, needs_server_rows=True)
     np.testing.assert_allclose(given.server_rows, PUBLIC)
     assert sum(map(len, given.clients)) == 150
-    for wrong in (RowsChoice(), RowsChoice(dataset="iris", data="rows.csv")):
-        with pytest.raises(ValueError, match="--dataset"):
-            wrong.load(3, needs_server_rows=False)
+    with pytest.raises(ValueError, match="give them as server_data"):
+        RowsChoice.of({"north": PUBLIC}).load(3, needs_server_rows=True)
 
 
 def test_server_rows_go_to_strategies_that_need_them_and_if_given_to_those_that_can_use_them():
