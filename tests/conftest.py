@@ -70,13 +70,14 @@ def repeatable_noise(request):
 def start_twice(patch):
     """Have k-means begin from two places instead of ten."""
     from flower_fedclust.numerics import initialisation
-    from flower_fedclust.strategies import private_kmeans, private_mixture
-    from flower_fedclust.strategies.common import spectral
+    from flower_fedclust.strategies import private_mixture
+    from flower_fedclust.strategies.common import many_starts, private_search, small_clusters, spectral
     from flower_fedclust.strategies.spp_fgc import spp_fgc
 
     for module in (initialisation, spectral, spp_fgc):
         patch.setattr(module, "N_RESTARTS", 2)
-    patch.setattr(private_kmeans, "N_INIT_LAST", 2)
+    for module in (many_starts, private_search, small_clusters):
+        patch.setattr(module, "N_INIT", 2)
     patch.setattr(private_mixture, "N_EM_ROUNDS", 5)
     if PAPERS:
         from flower_fedclust_papers import coreset_kmedian, pe_means

@@ -345,7 +345,7 @@ import flower_fedclust as fc
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have its children ignore it
-    strategy = fc.PrivateKMeans(8, epsilon=5.0, max_norm=5.0, n_rounds=40)
+    strategy = fc.PrivateKMeans(8, epsilon=5.0, max_norm=5.0)
     strategy.on_round = lambda number, task: (print("round", number, flush=True), time.sleep(1))
     rows = {name: np.random.default_rng(0).normal(size=(500, 3)) for name in ("north", "south", "west")}
     fc.simulate(strategy, rows, engine=sys.argv[1], progress=False)

@@ -4,22 +4,21 @@ Under privacy the label of a single row cannot be published usefully, but the re
 2508.08749). All rows count in one grid. What follows sees noisy counts only, whose noise is known, and costs no
 privacy: the width of a kernel, and a cut at the most persistent peaks or along the thinnest borders.
 
-A grid has three directions at most. In more columns private k-means comes first: it finds the directions, and its
-clusters are the result unless the histogram shows that they are not round.
+A grid has three directions at most. In more columns the search of private k-means comes first: it finds the directions,
+and the clusters of its cells are the result unless the histogram shows that they are not round.
 
 docs/shape.md shows how a ``yield`` here becomes a round of Flower.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Generator, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flower_fedclust.engine import ClippedStrategy, Entry, Protocol, parameter
+from flower_fedclust.engine import Entry, Protocol, parameter
 from flower_fedclust.engine.by_row import by_row
 from flower_fedclust.engine.parts import Part
 from flower_fedclust.engine.rounds import Outcome, Round, Sent, Total
@@ -30,16 +29,19 @@ from flower_fedclust.exact.terms import Term, at, side_by_side
 from flower_fedclust.models import CellModel, KMeansModel
 from flower_fedclust.numerics.density import Histogram, agreement_of_another_cut, cut, misfit_of_round_clusters
 from flower_fedclust.numerics.validity import PeakNumber, numbers_of
-from flower_fedclust.privacy.releases import PRIVACY_UNITS
-from flower_fedclust.strategies.common.frame import frame_of_rows
-from flower_fedclust.strategies.private_kmeans import (
+from flower_fedclust.strategies.common.frame import FRAME_ROUNDS, frame_of_rows
+from flower_fedclust.strategies.common.private_search import (
+    CELL_ROUNDS,
     Found,
-    PrivateKMeans,
-    PrivateKMeansClient,
-    Space,
-    agreement_of_another_run,
+    SearchClient,
+    SearchStrategy,
+    first_rounds,
+    frame_of_most,
     gaussian_part,
+    parts_of_cells,
+    rough_clusters,
 )
+from flower_fedclust.strategies.common.small_clusters import agreement_of_another_run
 
 Floats = NDArray[np.float64]
 
@@ -64,7 +66,7 @@ CELLS_OF_CLIENT, PARTS_OF_CLIENT = 40, 8
 ALL_COLUMNS = np.zeros((0, 0))
 
 
-class PrivateDensity(PrivateKMeans):
+class PrivateDensity(SearchStrategy):
     """Private clusters of any form: rows count in cells, and the server cuts the noisy counts.
 
     The run finds privately where the rows lie, and counts them in one grid: about 64 x 64 cells in two columns,
@@ -115,34 +117,23 @@ class PrivateDensity(PrivateKMeans):
             finds="any form",
         ),
     )
-    promises = PRIVACY_UNITS
-
     label_noise: bool = parameter(False)
-    center_rows: bool = dataclasses.field(default=True, init=False)
-    n_rows: None = dataclasses.field(default=None, init=False)
-    server_data: None = dataclasses.field(default=None, init=False)
-    n_rounds: int = dataclasses.field(default=4, init=False)
-    n_lloyd_rounds: int = dataclasses.field(default=0, init=False)
-    shrink_centers: bool = dataclasses.field(default=True, init=False)
-
-    def check_complete(self) -> None:
-        """Raise a ValueError if there is an epsilon but no max_norm."""
-        ClippedStrategy.check_complete(self)
 
     # The server half.
 
     def protocol(self) -> Protocol:
         """Find where the rows lie, count them by cell, and cut the cells; in many columns, after private k-means."""
         if self.n_columns <= MOST_DIRECTIONS:
-            whole = Frame(self._origin, self.max_norm) if self.max_norm else (yield from frame_of_rows())[0]
+            whole = self.ball if self.max_norm else (yield from frame_of_rows())[0]
             radius = np.full(self.n_columns, whole.radius)
             low, high, _ = yield from self._ranges(whole, ALL_COLUMNS, -radius, radius)
             low, high, n_rows = yield from self._ranges(whole, ALL_COLUMNS, low, high)
             noise = self.noise_of("grid", self._norm_of_client(CELLS_OF_CLIENT)) * self._scale
             grid = Grid.over(low, high, ROWS_OVER_NOISE * n_rows / noise if noise else math.inf)
             return self._cut(whole, ALL_COLUMNS, grid, (yield from self._histogram(whole, ALL_COLUMNS, grid)))
-        found = yield from self._found()
-        space, frame = found.space, found.space.frame
+        frame, n_rows = yield from (frame_of_rows() if self.max_norm is None else frame_of_most(self))
+        found = yield from rough_clusters(self, frame, n_rows)
+        space = found.space
         directions = directions_onto_grid(np.ascontiguousarray(space.directions[:, :MOST_DIRECTIONS]))
         reach = REACH * np.sqrt(np.maximum(space.values[:MOST_DIRECTIONS], LEAST_VARIANCE * space.total))
         low, high, _ = yield from self._ranges(frame, directions, -reach, reach)
@@ -176,14 +167,6 @@ class PrivateDensity(PrivateKMeans):
         agreement = agreement_of_another_cut(found, histogram.deviation, n_clusters, self.rng)
         return Outcome(model, number=number, agreement=agreement)
 
-    def _frame(self) -> Generator[Round, Total, tuple[Frame, float]]:
-        """Return the frame of private k-means; without ``max_norm``, and without noise, a ball that holds all rows."""
-        return (yield from (frame_of_rows() if self.max_norm is None else super()._frame()))
-
-    def _has_clear_sums(self, space: Space) -> bool:
-        """Tell whether small clusters come from sums; without noise, votes find them as well."""
-        return self.epsilon is not None and super()._has_clear_sums(space)
-
     def _ranges(
         self, frame: Frame, directions: Floats, low: Floats, high: Floats
     ) -> Generator[Round, Total, tuple[Floats, Floats, float]]:
@@ -209,8 +192,8 @@ class PrivateDensity(PrivateKMeans):
 
     @property
     def n_protocol_rounds(self) -> int:
-        """The rounds of private k-means, which are more than those for a frame and ranges, a range, and the cells."""
-        return super().n_protocol_rounds + 1 + 1
+        """The rounds for the cells of a search, of which few columns need fewer, a range, and the histogram."""
+        return max(first_rounds(center_rows=True, counts_rows=True), FRAME_ROUNDS + 2) + CELL_ROUNDS + 1 + 1
 
     @property
     def _scale(self) -> float:
@@ -226,7 +209,7 @@ class PrivateDensity(PrivateKMeans):
         n_columns = self.n_columns if self.client_names else math.inf  # before a run, assume many
         is_wide, client = n_columns > MOST_DIRECTIONS, PrivateDensityClient
         return {
-            **(super().parts() if is_wide else {}),
+            **(parts_of_cells(client, counts_rows=self.privacy_unit == "record") if is_wide else {}),
             "ranges": gaussian_part(client.rows_in_ranges, COST_OF_RANGES, 1 if is_wide else RANGE_ROUNDS),
             "grid": gaussian_part(client.rows_in_cells, COST_OF_GRID, 1),
         }
@@ -256,7 +239,7 @@ def _first(counts: Floats, noise: float) -> int:
 # The client half.
 
 
-class PrivateDensityClient(PrivateKMeansClient):
+class PrivateDensityClient(SearchClient):
     """The client half of :class:`PrivateDensity`."""
 
     @by_row(ranges=Sent("number of rows in each part of the range of each direction", is_positive=True))

@@ -1,14 +1,14 @@
 """PrivateMixture: Gaussian mixtures by EM on sums, private or not.
 
-With noise it starts like :class:`PrivateKMeans`, and takes at most two EM steps. The server does not believe the noisy
-sums as they are: it looks for the mixture that explains all of them (:mod:`.common.mixture_fit`).
+With noise it starts from the noisy cells of :mod:`.common.private_search`, and takes at most two EM steps. The server
+does not believe the noisy sums as they are: it looks for the mixture that explains all of them
+(:mod:`.common.mixture_fit`).
 
 docs/shape.md shows how a ``yield`` here becomes a round of Flower.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import warnings
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -39,9 +39,10 @@ from flower_fedclust.models import MixtureModel
 from flower_fedclust.numerics.kmeans import centers_of, nearest_center, squared_distances
 from flower_fedclust.numerics.prototypes import FULL_COLUMNS
 from flower_fedclust.numerics.spectrum import mean_if_positive
-from flower_fedclust.numerics.validity import weighted_rand_index
+from flower_fedclust.numerics.validity import numbers_of, weighted_rand_index
 from flower_fedclust.numerics.vectors import clip_rows
-from flower_fedclust.strategies.common.many_starts import StartsClient, spectrum_of
+from flower_fedclust.strategies.common.clusters import ClusterClient
+from flower_fedclust.strategies.common.many_starts import ALL_ROWS_ROUNDS, StartsClient, kmeans_of_all_rows, spectrum_of
 from flower_fedclust.strategies.common.mixture_fit import (
     Mixture,
     Seen,
@@ -51,22 +52,29 @@ from flower_fedclust.strategies.common.mixture_fit import (
     others_as_probable,
     tied_mixture,
 )
-from flower_fedclust.strategies.private_kmeans import (
+from flower_fedclust.strategies.common.private_search import (
+    CELL_ROUNDS,
     CLIENT_MARGIN,
-    DEVIATIONS,
-    PrivateKMeans,
-    PrivateKMeansClient,
+    SearchClient,
+    SearchStrategy,
     Space,
+    first_rounds,
+    frame_of_most,
+    gaussian_part,
+    parts_of_cells,
+    rough_clusters,
+)
+from flower_fedclust.strategies.common.small_clusters import (
+    DEVIATIONS,
     agreement_of_another_run,
     clustered,
-    gaussian_part,
     weight_of,
 )
 
 Floats = NDArray[np.float64]
 R = TypeVar("R")
 
-#: What the EM steps cost, and the comparison with one Gaussian, beside the COSTS of private k-means.
+#: What the EM steps cost, and the comparison with one Gaussian, beside the COSTS of the search.
 COST, COST_OF_GAIN = 0.4, 0.06
 #: A row's gain over one Gaussian is clipped to this many nats; and to a third of it if the mixture is better.
 MOST_GAIN = 4.5
@@ -106,7 +114,7 @@ LEAST_OF_MEAN = 0.3
 FLOOR, NOISY_FLOOR = 1e-6, 1e-3
 #: Without noise: the most EM steps, and the largest change, in a component's deviations, that ends them.
 N_EM_ROUNDS, TOLERANCE = 500, 1e-9
-#: Votes are used by groups of candidates, so many for each component.
+#: Cells are used by groups, so many for each component.
 GROUPS = 6
 #: How many other starts are compared.
 N_OTHER_STARTS = 4
@@ -114,12 +122,13 @@ N_OTHER_STARTS = 4
 BLOCK_ROWS = 2**10
 
 
-class PrivateMixture(PrivateKMeans):
+class PrivateMixture(SearchStrategy):
     """Private Gaussian mixtures without public rows, by EM on sums.
 
-    The run starts like :class:`PrivateKMeans` and spends the rest of its budget on EM steps: every client adds up what
-    its rows add to the components' sizes, means and covariances, each row's vector clipped. The server then looks for
-    the mixture that explains best all noisy sums of the run. Without an epsilon, EM goes on until it converges.
+    The run finds noisy cells as :class:`PrivateKMeans` does, and spends the rest of its budget on EM steps: every
+    client adds up what its rows add to the components' sizes, means and covariances, each row's vector clipped. The
+    server then looks for the mixture that explains best all noisy sums of the run. Without an epsilon, EM goes on until
+    it converges.
 
     Parameters
     ----------
@@ -150,21 +159,20 @@ class PrivateMixture(PrivateKMeans):
     )
 
     covariance_type: Literal["auto", "full", "diag", "spherical", "tied"] = parameter("auto")
-    n_lloyd_rounds: int = dataclasses.field(default=0, init=False)
-    shrink_centers: bool = dataclasses.field(default=True, init=False)
 
     # The server half.
 
     def protocol(self) -> Protocol:
-        """Start like private k-means, ask for the sums of EM, and fit the mixture to all that was released."""
+        """Find cells, ask for the sums of EM, and fit the mixture to all that was released."""
         if self.epsilon is None:
             return (yield from self._em())
         notes: list[tuple[Round, Total]] = []
-        space, fine, number, centers, _ = yield from _noted(self._found(), notes)
+        frame, n_rows = yield from frame_of_most(self)
+        space, fine, number, centers, _ = yield from _noted(rough_clusters(self, frame, n_rows), notes)
         search = Search(space, len(centers), self._structures, self.rng)
         for asked, received in reversed(notes):
             if sum(len(one.values) for one in search.seen) < MOST_VALUES:
-                search.note(asked, received, self._n_units(received, space.n_rows))
+                search.note(asked, received, space.units.number)
         # A cell that noise hides may have about as many rows as the noise.
         counts = np.array([mean_if_positive(float(one), fine.of_counts) for one in fine.counts])
         starts = [(centers, weight_of(fine.means, counts, centers))]
@@ -176,7 +184,7 @@ class PrivateMixture(PrivateKMeans):
         for step in range(N_STEPS):
             question, scale = self._expectation(search, mixture)
             received = yield question
-            n_units = self._n_units(received, space.n_rows)
+            n_units = space.units.number
             search.note(question, received, n_units)
             mixture = search.best(search.references[:1]) if step < N_STEPS - 1 else search.final()
             deviation = received.noise[0] / n_units / scale
@@ -192,7 +200,7 @@ class PrivateMixture(PrivateKMeans):
             *mixture.arrays, *one.arrays, search.directions, frame=search.space.frame, bound=MOST_GAIN
         )
         (total,) = received = yield self.summed(question, "gain", at_most=(MOST_GAIN,))
-        n_units = self._n_units(received, search.space.n_rows)
+        n_units = search.space.units.number
         return DensityGain(float(total[0]) / n_units, received.noise[0] / n_units, search.hidden(mixture, one))
 
     @property
@@ -220,7 +228,7 @@ class PrivateMixture(PrivateKMeans):
     def _em(self) -> Protocol:
         """Take EM steps from the clusters of k-means and their common covariance, until they converge."""
         notes: list[tuple[Round, Total]] = []
-        found = yield from _noted(self._without_noise(), notes)
+        _, _, number = yield from _noted(kmeans_of_all_rows(numbers_of(self.n_clusters), self.rng), notes)
         last = notes[-1][0].question_for(None)
         sums, counts = notes[-1][1]
         assert last.frame is not None
@@ -252,19 +260,22 @@ class PrivateMixture(PrivateKMeans):
                 stacklevel=2,
             )
         model = MixtureModel(mixture.weights, frame.leave(mixture.means), mixture.covariances, structure)
-        return Outcome(model, number=found.number if isinstance(found, Outcome) else None)
+        return Outcome(model, number=number)
 
     # Parameters and budget.
 
     @property
     def n_protocol_rounds(self) -> int:
-        """The rounds of private k-means, the EM steps, and with noise the comparison with one Gaussian."""
-        return super().n_protocol_rounds + (N_EM_ROUNDS if self.epsilon is None else N_STEPS + 1)
+        """The rounds for cells, the EM steps, and the comparison with one Gaussian; k-means and EM without noise."""
+        if self.epsilon is None:
+            return ALL_ROWS_ROUNDS + N_EM_ROUNDS
+        first = first_rounds(center_rows=True, counts_rows=self.privacy_unit == "record")
+        return first + CELL_ROUNDS + N_STEPS + 1
 
     def parts(self) -> Mapping[str, Part]:
-        """Return the parts of private k-means without Lloyd steps, of the EM steps, and of the last comparison."""
+        """Return the parts for cells, for the EM steps, and for the last comparison."""
         return {
-            **super().parts(),
+            **parts_of_cells(PrivateMixtureClient, counts_rows=self.privacy_unit == "record"),
             "moments": gaussian_part(PrivateMixtureClient.expectation, COST, N_STEPS),
             "gain": gaussian_part(PrivateMixtureClient.gain, COST_OF_GAIN, 1),
         }
@@ -340,28 +351,40 @@ class Search:
     def note(self, asked: Round, received: Total, n_units: float) -> None:
         """Keep a sum, if it says something about the mixture."""
         question = asked.question_for(None)
-        if (of_rows := _of_rows(question)) is not None:
+        if question.asks is PrivateMixtureClient.cells:
+            self.seen.append(self._grouped(question, received[0] / n_units, received.noise[0] / n_units))
+        elif (of_rows := _of_rows(question)) is not None:
             noise = [np.full(one.size, sd / n_units) for one, sd in zip(received, received.noise, strict=True)]
             values = np.concatenate([one.ravel() for one in received]) / n_units
             self.seen.append(Seen(values, np.concatenate(noise), of_rows))
-        elif question.asks is PrivateMixtureClient.votes:
-            self.seen.append(self._grouped(question, received[0] / n_units, received.noise[0] / n_units))
 
-    def _grouped(self, question: Question, votes: Floats, noise: float) -> Seen:
-        """Return votes for groups of neighboring candidates: single ones have little more votes than noise."""
-        candidates, directions = question.arrays
-        n_groups = min(GROUPS * self.n_components, len(candidates))
-        points = clustered(candidates, np.ones(len(candidates)), n_groups, self.rng, n_init=1)
-        groups = nearest_center(candidates, points)
+    def _grouped(self, question: Question, sums: Floats, noise: float) -> Seen:
+        """Return the sums of groups of neighboring cells: single ones have little more rows than noise.
+
+        A group's offsets are taken from the mean of its points, so that their noise has nothing to do with the noise of
+        its number of rows.
+        """
+        points, directions = question.arrays
+        weight, bound = float(question.arguments["weight"]), float(question.arguments["bound"])
+        n_groups = min(GROUPS * self.n_components, len(points))
+        middles = clustered(points, np.ones(len(points)), n_groups, self.rng, n_init=1)
+        groups = nearest_center(points, middles)
+        members = np.asarray(groups[:, None] == np.arange(n_groups), dtype=np.float64)
+        sizes = np.maximum(members.sum(axis=0), 1.0)
+        middles = members.T @ points / sizes[:, None]
+        moved = (points - middles[groups]) / weight
+        values = np.hstack([members.T @ (sums[:, :-1] + sums[:, -1:] * moved), members.T @ sums[:, -1:]])
+        of_offsets = np.sqrt(sizes[:, None] + members.T @ moved**2)
+        deviations = noise * np.hstack([of_offsets, np.sqrt(sizes)[:, None]])
 
         def of_rows(rows: Rows) -> Floats:
-            own = groups[rows.projected(directions).nearest(candidates)]
-            return np.asarray(own[:, None] == np.arange(n_groups), dtype=np.float64)
+            rows = rows.projected(directions)
+            nearest = rows.nearest(points)
+            offsets = rows.offsets(points, nearest, bound).values
+            both = np.hstack([offsets + weight * moved[nearest], np.full((len(nearest), 1), weight)])
+            return np.asarray((members[nearest][:, :, None] * both[:, None]).reshape(len(nearest), -1))
 
-        sizes = np.bincount(groups, minlength=n_groups)
-        return Seen(
-            np.bincount(groups, votes, n_groups).astype(np.float64), noise * np.sqrt(np.maximum(sizes, 1)), of_rows
-        )
+        return Seen(values.ravel(), deviations.ravel(), of_rows)
 
     def best(self, references: Sequence[tuple[Mixture, float]]) -> Mixture:
         """Return the most probable mixture with the most probable of these priors."""
@@ -478,21 +501,7 @@ def _of_rows(question: Question) -> Callable[[Rows], Floats] | None:
     if asked is client.expectation:
         structure, scale = str(question.arguments["structure"]), float(question.arguments["scale"])
         return lambda rows: clip_rows(row_moments(rows, *question.arrays, structure=structure, scale=scale), bound)
-    if asked not in (client.offset_sums, client.cells):
-        return None
-    points, directions = question.arrays
-
-    def of_rows(rows: Rows) -> Floats:
-        rows = rows.projected(directions)
-        nearest = rows.nearest(points)
-        places = (nearest[:, None] == np.arange(len(points))).astype(np.float64)
-        offsets = rows.offsets(points, nearest, bound)
-        if asked is client.cells:
-            offsets = offsets.with_constant(float(question.arguments["weight"]))
-        sums = (places[:, :, None] * offsets.values[:, None]).reshape(len(places), -1)
-        return sums if asked is client.cells else np.concatenate([sums, places], axis=1)
-
-    return of_rows
+    return None
 
 
 # The client half.
@@ -525,7 +534,7 @@ def row_moments(
     return np.concatenate(parts)
 
 
-class PrivateMixtureClient(PrivateKMeansClient):
+class PrivateMixtureClient(SearchClient, ClusterClient):
     """The client half of :class:`PrivateMixture`."""
 
     @by_row(moments="memberships and moments of the rows' whitened offsets, each row's vector clipped")

@@ -17,12 +17,14 @@ from flower_fedclust.engine.parts import Part
 from flower_fedclust.engine.rounds import Round, Sent, Total
 from flower_fedclust.exact.rows import Frame, Rows
 from flower_fedclust.exact.sums import directions_onto_grid
-from flower_fedclust.exact.terms import Term, at
+from flower_fedclust.exact.terms import Term, at, count
 from flower_fedclust.models import KMeansModel
 from flower_fedclust.numerics.checks import checked_point
 from flower_fedclust.numerics.kmeans import centers_of
 from flower_fedclust.numerics.vectors import clip_rows
-from flower_fedclust.strategies.private_kmeans import VotesClient, clustered, gaussian_part, kept_votes
+from flower_fedclust.strategies.common.frame import FrameClient
+from flower_fedclust.strategies.common.private_search import gaussian_part
+from flower_fedclust.strategies.common.small_clusters import clustered
 
 Floats = NDArray[np.float64]
 
@@ -221,11 +223,31 @@ def levy_steps(shape: tuple[int, ...], beta: float, rng: np.random.Generator) ->
     return np.asarray(scale * rng.standard_normal(shape) / np.abs(rng.standard_normal(shape)) ** (1 / beta))
 
 
+def kept_votes(votes: Floats, total: float) -> Floats:
+    """Keep the largest votes until they add up to a total, and set the rest, which may be noise, to 0."""
+    order = np.argsort(-votes, kind="stable")
+    added_up = np.cumsum(np.maximum(votes[order], 0.0))
+    n_kept = int(np.searchsorted(added_up, total)) + 1
+    kept = np.zeros(len(votes))
+    kept[order[:n_kept]] = np.maximum(votes[order[:n_kept]], 0.0)
+    return kept
+
+
 # The client half.
 
 
-class PEMeansClient(VotesClient):
+class PEMeansClient(FrameClient):
     """The client half of :class:`PEMeans`: votes, and the sums that leave a projection."""
+
+    @by_row(row_count=Sent("number of rows", counts_rows=True))
+    def row_count(rows: Rows) -> Term:
+        """Count the rows."""
+        return count(rows)
+
+    @by_row(votes=Sent("number of rows nearest to each candidate", counts="every row"))
+    def votes(rows: Rows, candidates: Floats, directions: Floats) -> Term:
+        """Count votes in public directions; an empty array of directions means all columns."""
+        return at(rows.projected(directions).nearest(candidates), len(candidates))
 
     @by_row(
         sums="sum of the rows in each cluster",

@@ -6,7 +6,7 @@ from sklearn.cluster import KMeans
 from sklearn.datasets import load_iris
 
 import flower_fedclust as fc
-from flower_fedclust_papers.pe_means import PEMeans, levy_steps, packed_in_ball
+from flower_fedclust_papers.pe_means import PEMeans, kept_votes, levy_steps, packed_in_ball
 
 
 def in_unit_ball(rows):
@@ -58,3 +58,10 @@ def test_steps_have_heavy_tails():
     steps = np.abs(levy_steps((200_000,), 1.75, np.random.default_rng(0)))
     # The tail of index 1.75: ten times as far is 10^1.75 = 56 times as rare.
     assert 30 < np.mean(steps > 5) / np.mean(steps > 50) < 100
+
+
+def test_the_largest_votes_are_kept_until_they_add_up():
+    votes = np.array([5.0, -2.0, 30.0, 1.0, 20.0, 4.0])
+    assert kept_votes(votes, 50.0).tolist() == [0, 0, 30, 0, 20, 0]
+    assert kept_votes(votes, 51.0).tolist() == [5, 0, 30, 0, 20, 0]
+    assert kept_votes(votes, 1000.0).tolist() == [5, 0, 30, 1, 20, 4]

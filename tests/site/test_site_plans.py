@@ -65,8 +65,8 @@ def feddp(**more):
         (feddp(n_rounds=1), True),
         (fc.DPFedC(3, epsilon=50.0, noise="local", n_rounds=4, random_state=0), False),
         (fc.FedTSNESums(3, epsilon=50.0, noise="local", n_landmarks=6, perplexity=2.0, random_state=0), True),
-        (fc.PrivateKMeans((2, 4), epsilon=50.0, noise="local", n_rounds=2, random_state=0), False),
-        (fc.PrivateKMeans((2, 4), epsilon=50.0, noise="local", n_rounds=2, random_state=0), True),
+        (fc.PrivateKMeans((2, 4), epsilon=50.0, noise="local", random_state=0), False),
+        (fc.PrivateKMeans((2, 4), epsilon=50.0, noise="local", random_state=0), True),
     ],
     ids=["feddp", "feddp described", "dp-fedc", "fed-tsne-sums", "private-kmeans", "private-kmeans described"],
 )

@@ -15,27 +15,24 @@ from flower_fedclust.engine import ClientData
 from flower_fedclust.exact.rows import Frame
 from flower_fedclust.models import KMeansModel
 from flower_fedclust.numerics.kmeans import squared_distances
-from flower_fedclust.strategies import private_kmeans
-from flower_fedclust.strategies.common import private_search
-from flower_fedclust.strategies.private_kmeans import (
+from flower_fedclust.strategies.common import noisy_cells
+from flower_fedclust.strategies.common.noisy_cells import NoisyCells
+from flower_fedclust.strategies.common.private_search import (
     COSTS,
     N_CLASSES,
-    SEARCH_COSTS,
-    NoisyClusters,
-    PrivateKMeans,
-    PrivateKMeansClient,
-    agreement_of_another_run,
-    chosen_number,
+    Units,
     class_of_most,
     class_reach,
-    clustered,
-    code_of_gaussian,
     filtered,
-    kept_votes,
-    shrunk_offsets,
-    spread_of,
+)
+from flower_fedclust.strategies.common.small_clusters import (
+    NoisyClusters,
+    agreement_of_another_run,
+    chosen_number,
+    clustered,
     weight_of,
 )
+from flower_fedclust.strategies.private_kmeans import PrivateKMeans, PrivateKMeansClient
 
 K, D = 5, 12
 EVERYTHING = np.zeros((0, 0))
@@ -79,13 +76,6 @@ def sent(one, question):
 @pytest.mark.parametrize("options", [{}, {"server_data": mixture(100)[0]}])
 def test_without_noise_the_centers_are_those_of_pooled_kmeans(options):
     assert times_the_optimum(run(ROWS, 4, epsilon=None, **options), ROWS) < 1 + 1e-6
-
-
-@pytest.mark.parametrize("n_lloyd_rounds", [0, 1])
-def test_only_a_lloyd_step_releases_the_sizes_of_the_clusters(n_lloyd_rounds):
-    # Before it there are sizes of small clusters, which may be as many, and are in another order.
-    result = run(ROWS, 4, epsilon=1.0, max_norm=20.0, n_lloyd_rounds=n_lloyd_rounds)
-    assert (result.sizes is not None) == bool(n_lloyd_rounds)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -132,9 +122,6 @@ PUBLIC = {"server_data": mixture(100)[0], "max_norm": None}
         PUBLIC,
         PUBLIC | {"center_rows": False, "n_rows": 4000},
         PUBLIC | {"max_norm": 30.0, "origin": np.full(D, 2.0)},
-        {"n_rounds": 1},
-        {"n_lloyd_rounds": 3},
-        {"shrink_centers": False},
         {"noise": "clients"},
         {"noise": "local"},
         {"delta": 1e-9},
@@ -142,16 +129,11 @@ PUBLIC = {"server_data": mixture(100)[0], "max_norm": None}
     ],
     ids=str,
 )
-@pytest.mark.parametrize(("epsilon", "most"), [(0.5, 1.15), (1.0, 1.02)], ids=["votes", "sums"])
+@pytest.mark.parametrize(("epsilon", "most"), [(0.5, 1.15), (1.0, 1.02)])
 def test_every_option_keeps_the_clusters(options, epsilon, most):
     result = run(ROWS, 4, **{"epsilon": epsilon, "max_norm": 30.0} | options)
     assert times_the_optimum(result, ROWS) < most
     assert 0.75 * epsilon < result.privacy.composed_epsilon <= epsilon
-
-
-def test_lloyd_steps_in_all_columns_improve_on_the_subspace():
-    costs = [times_the_optimum(run(ROWS, 4, max_norm=30.0, n_lloyd_rounds=n), ROWS) for n in (0, 1)]
-    assert costs[1] < costs[0] - 0.005
 
 
 @pytest.mark.parametrize("noise", ["server", "clients"])
@@ -200,31 +182,22 @@ def test_nothing_leaves_but_sums_that_noise_covers():
     assert {message.detail for message in result.privacy.releases} == {"sum over the clients"}
 
 
-@pytest.mark.parametrize(
-    ("costs", "one", "options"),
-    [(SEARCH_COSTS, "cells", {"n_lloyd_rounds": 2}), (COSTS, "votes", {"privacy_unit": "client", "n_lloyd_rounds": 2})],
-)
-def test_a_part_costs_what_the_table_says(costs, one, options):
+@pytest.mark.parametrize("unit", ["record", "client"])
+def test_a_part_costs_what_the_table_says(unit):
     """c releases of noise multiplier s cost c / s^2, in about the proportions of the table."""
-    plan = PrivateKMeans(3, max_norm=1.0, **options).frozen_plan
+    plan = PrivateKMeans(3, max_norm=1.0, privacy_unit=unit).frozen_plan
     cost = {name: share.count / plan.multipliers[name] ** 2 for name, share in plan.shares.items()}
-    assert costs.keys() - cost.keys() <= {"row_count"}
-    assert cost.keys() <= costs.keys()
+    assert cost.keys() == COSTS.keys() - ({"row_count"} if unit == "client" else set())
     for name in cost:
-        assert cost[name] / cost[one] == pytest.approx(costs[name] / costs[one], rel=0.2)
+        assert cost[name] / cost["cells"] == pytest.approx(COSTS[name] / COSTS["cells"], rel=0.2)
 
 
 @pytest.mark.parametrize(
-    ("costs", "options", "without"),
-    [
-        (SEARCH_COSTS, {"n_rows": 10}, {"row_count"}),
-        (SEARCH_COSTS, {"center_rows": False}, {"row_sum"}),
-        (COSTS, {"privacy_unit": "client"}, {"row_count"}),
-        (COSTS, {"n_lloyd_rounds": 0}, {"sums", "counts"}),
-    ],
+    ("options", "without"),
+    [({"n_rows": 10}, "row_count"), ({"center_rows": False}, "row_sum"), ({"privacy_unit": "client"}, "row_count")],
 )
-def test_what_is_not_asked_is_not_paid(costs, options, without):
-    assert costs.keys() - PrivateKMeans(3, max_norm=1.0, **options).frozen_plan.shares.keys() == without
+def test_what_is_not_asked_is_not_paid(options, without):
+    assert COSTS.keys() - PrivateKMeans(3, max_norm=1.0, **options).frozen_plan.shares.keys() == {without}
 
 
 def test_notes_name_what_is_assumed_to_be_public():
@@ -248,8 +221,12 @@ def test_one_row_moves_clipped_offsets_by_no_more_than_the_bound():
 
 def test_what_a_client_sends_at_client_level_keeps_to_its_bounds():
     one, rows, asks, frame = client(ROWS[:40]), ROWS[:9], PrivateKMeansClient, Frame(np.zeros(D), 100.0)
-    (votes,) = sent(one, asks.votes.asked(rows, EVERYTHING, frame=frame).mean(0.2))
-    assert np.linalg.norm(votes) <= 0.2
+    cells = asks.cells.asked(rows, EVERYTHING, frame=frame, bound=5.0, weight=3.0)
+    steps = asks.steps.asked(np.stack([rows[:4], rows[4:8]]), frame=frame, bound=5.0, weight=2.0)
+    costs = asks.costs.asked(np.stack([rows[:4], rows[4:8]]), frame=frame, bound=5.0)
+    for question in (cells, steps, costs):
+        (mean,) = sent(one, question.mean(0.2))
+        assert np.linalg.norm(mean) <= 0.2
     sums, counts = sent(one, asks.offset_sums.asked(rows[:3], EVERYTHING, frame=frame, bound=5.0).mean(0.1, 0.3))
     assert np.linalg.norm(sums) <= 0.1
     assert np.linalg.norm(counts) <= 0.3
@@ -277,16 +254,15 @@ def test_offsets_are_those_of_a_slow_loop():
     assert counts.integers.tolist() == n
 
 
-def test_votes_and_offsets_in_directions_are_those_of_projected_rows():
+def test_offsets_in_directions_are_those_of_projected_rows():
     rows, directions = ROWS[:200], np.eye(D)[:, :2]
     frame, points = Frame(np.zeros(D), 100.0), ROWS[:6, :2]
     nearest = np.argmin(((rows[:, None, :2] - points) ** 2).sum(axis=2), axis=1)
-    (votes,) = client(rows).votes(points, directions, frame=frame)
-    assert votes.integers.tolist() == np.bincount(nearest, minlength=6).tolist()
-    sums, _ = client(rows).offset_sums(points, directions, frame=frame, bound=100.0)
+    sums, counts = client(rows).offset_sums(points, directions, frame=frame, bound=100.0)
     expected = np.zeros((6, 2))
     np.add.at(expected, nearest, rows[:, :2] - points[nearest])
     np.testing.assert_allclose(sums.values, expected, atol=1e-2)
+    assert counts.integers.tolist() == np.bincount(nearest, minlength=6).tolist()
 
 
 def test_cells_are_offsets_and_weighted_counts():
@@ -328,13 +304,6 @@ def test_the_radius_leaves_out_a_tenth_of_the_rows_or_what_may_be_noise():
     assert class_of_most(np.zeros(4), 100.0, 10.0) == 3
 
 
-def test_the_largest_votes_are_kept_until_they_add_up():
-    votes = np.array([5.0, -2.0, 30.0, 1.0, 20.0, 4.0])
-    assert kept_votes(votes, 50.0).tolist() == [0, 0, 30, 0, 20, 0]
-    assert kept_votes(votes, 51.0).tolist() == [5, 0, 30, 0, 20, 0]
-    assert kept_votes(votes, 1000.0).tolist() == [5, 0, 30, 1, 20, 4]
-
-
 @pytest.mark.parametrize("weighted", [0, 1, 2, 6])
 def test_there_are_as_many_centers_as_asked_for(weighted):
     points, weights = np.random.default_rng(3).normal(size=(6, 2)), np.zeros(6)
@@ -345,24 +314,24 @@ def test_there_are_as_many_centers_as_asked_for(weighted):
         assert np.isfinite(centers).all()
 
 
-def test_spread_and_weight_are_those_of_the_nearest_points():
+def test_weight_is_that_of_the_nearest_points():
     points, centers = np.array([[0.0, 0.0], [2.0, 0.0], [10.0, 6.0]]), np.array([[1.0, 0.0], [10.0, 10.0]])
     weights = np.array([1.0, 1.0, 2.0])
-    np.testing.assert_allclose(spread_of(points, weights, centers), np.sqrt([0.5, 8.0]))
     assert weight_of(points, weights, centers).tolist() == [2.0, 2.0]
 
 
 @pytest.mark.parametrize("n_known", [5, 20])
 def test_shrinking_reduces_the_error_and_keeps_what_has_no_noise(n_known):
     rng = np.random.default_rng(3)
-    directions = np.linalg.qr(rng.normal(size=(20, 20)))[0]
+    directions = np.linalg.qr(rng.normal(size=(20, 20)))[0][:, :n_known]
     truth, variance, errors = rng.normal(size=(8, 20)) * 0.3, np.full(8, 0.5), np.zeros(2)
+    expected = np.full((8, 3), 0.09)
     for _ in range(20):
         noisy = truth + rng.normal(size=truth.shape) * np.sqrt(variance)[:, None]
-        shrunk = shrunk_offsets(noisy, variance, directions[:, :n_known], 5)
+        shrunk, _ = filtered(noisy, variance, directions, 5, expected)
         errors += ((noisy - truth) ** 2).sum(), ((shrunk - truth) ** 2).sum()
     assert errors[1] < 0.4 * errors[0]
-    np.testing.assert_allclose(shrunk_offsets(truth, np.zeros(8), directions[:, :n_known], 5), truth, atol=1e-12)
+    np.testing.assert_allclose(filtered(truth, np.zeros(8), directions, 5, expected)[0], truth, atol=1e-9)
 
 
 def test_many_noisy_steps_are_as_good_as_one_with_all_of_their_budget():
@@ -404,34 +373,40 @@ def test_solutions_take_the_steps_of_each_by_itself():
     assert moved.l2 == pytest.approx(math.sqrt(2) * math.hypot(bound, weight))
 
 
-def asked_for(attribute, **parameters):
-    """Return how many numbers of votes, or of rows, were asked of a run in each generation."""
-    asked = []
-    real = getattr(private_kmeans, attribute)
-
-    def watched(first, *rest, **named):
-        asked.append(len(first))
-        return real(first, *rest, **named)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(private_kmeans, attribute, watched)
-        run(ROWS[:1000], 4, max_norm=30.0, **parameters)
-    return asked
+def test_more_noise_means_fewer_cells_of_fewer_directions():
+    variances = 1.0 / np.arange(1, 21)
+    chosen = [
+        noisy_cells.directions_and_cells(variances, 0.1, lambda _: 1.6, noise, 8, 200)
+        for noise in (0.0, 1e-4, 1e-3, 3e-3, 1e-2)
+    ]
+    directions, cells = zip(*chosen, strict=True)
+    assert (cells[0], cells[-1], directions[-1]) == (200, 26, 3)
+    assert list(cells) == sorted(cells, reverse=True)
+    assert list(directions) == sorted(directions, reverse=True)
 
 
-def test_more_noise_means_fewer_candidates_and_less_noise_sums_instead_of_votes():
-    """Where no step in all columns follows, as in strategies that go on by themselves."""
-    assert set(asked_for("kept_votes", epsilon=0.01, n_lloyd_rounds=0)) == {4 * K}
-    assert 4 * K < asked_for("kept_votes", epsilon=0.8, n_lloyd_rounds=0)[0] < 40 * K
-    assert asked_for("kept_votes", epsilon=1000.0, n_lloyd_rounds=0) == []
+def test_the_points_of_a_code_leave_what_theory_says():
+    """4,096 points leave rows 4096^(-2 / 64) of their variance in 64 equal directions, and all of a narrow one."""
+    variances = np.append(np.full(64, 0.25), 1e-3)
+    assert noisy_cells.left_by_a_code(variances, 4096) == pytest.approx(16 * 4096 ** (-2 / 64) + 1e-3)
 
 
-def test_the_points_of_a_code_are_as_near_to_rows_as_theory_says():
-    """4,096 points leave rows 4096^(-2 / 64) of their variance in 64 directions, and drawn points a little more."""
-    spread = np.append(np.full(64, 0.5), 0.0)
-    points, within = code_of_gaussian(spread, 4096, np.random.default_rng(0))
-    assert points.shape == (4096, 65)
-    assert 16 * 4096 ** (-2 / 64) < within < 0.95 * 16
+def test_what_a_client_adds_is_about_as_long_as_its_bounds_say():
+    """Clients of 50 rows like all others: the mean of a row's offset and place is hardly ever longer."""
+    rng = np.random.default_rng(0)
+    units, n_places, n_columns = Units(400, 50, are_clients=True), 5, 12
+    norms = []
+    for _ in range(400):
+        labels, offsets = rng.integers(n_places, size=50), rng.normal(size=(50, n_columns)) / n_columns**0.5
+        sums = np.zeros((n_places, n_columns))
+        np.add.at(sums, labels, offsets)
+        norms.append(np.hypot(np.linalg.norm(sums / 50), 0.4 * np.linalg.norm(np.bincount(labels, minlength=5) / 50)))
+    norm = units.of_both(1.0, 0.4, n_places)
+    assert np.mean(np.array(norms) < norm) > 0.95
+    assert norm < 1.5 * np.mean(norms)
+    rows = Units(20_000)
+    assert (rows.of_offsets(2.0), rows.of_counts(7), rows.of_vectors(np.ones((3, 2)), 2.0)) == (2.0, 1.0, 2.0)
+    assert rows.of_both(2.0, 1.5, 7) == 2.5
 
 
 def test_wide_clusters_are_found_with_and_without_noise():
@@ -551,8 +526,7 @@ def test_a_range_is_a_parameter_like_any_other():
         ({"epsilon": 0.0}, "epsilon"),
         ({"privacy_unit": "row"}, "privacy_unit"),
         ({"rows_per_client": 0}, "rows_per_client"),
-        ({"n_rounds": 0}, "n_rounds"),
-        ({"n_lloyd_rounds": -1}, "n_lloyd_rounds"),
+        ({"n_rows": 0}, "n_rows"),
     ],
 )
 def test_a_wrong_parameter_is_named(parameters, name):
@@ -568,8 +542,8 @@ def test_an_origin_of_another_width_than_the_rows_is_named():
 def test_the_first_solution_of_cells_does_not_rest_on_the_width_of_drawn_rows():
     rng = np.random.default_rng(0)
     means = np.column_stack([rng.choice([-3.0, 0.0, 3.0], 24) + 0.3 * rng.standard_normal(24), np.zeros(24)])
-    cells = private_search.NoisyCells(means, np.full(24, 100.0), np.array([0.1, 60.0]), 0.0, 0.0)
-    first = private_search.best_solutions(cells, cells.drawn(3, rng), 3, 1, rng)[0]
+    cells = NoisyCells(means, np.full(24, 100.0), np.array([0.1, 60.0]), 0.0, 0.0)
+    first = noisy_cells.best_solutions(cells, cells.drawn(3, rng), 3, 1, rng)[0]
     assert np.abs(np.sort(first[:, 0]) - [-3, 0, 3]).max() < 0.3
     assert np.abs(first[:, 1]).max() < 0.01
 
@@ -582,7 +556,8 @@ def test_costs_are_clipped_where_noise_would_weigh_more_than_what_clipping_may_t
     widest = np.linalg.norm(costs - costs.mean(axis=1, keepdims=True), axis=1).max()
     bounds = []
     for noise in (1.0, 10.0, 100.0, 1000.0):
-        bound, lost = private_search.bound_of_costs(rows, solutions, 4000.0, noise)
+        bound, norm, lost = noisy_cells.bound_of_costs(rows, solutions, 4000.0, noise, Units(4000).of_vectors)
+        assert norm == bound
         assert np.hypot(2 * np.abs(lost).max(), noise * bound) <= noise * widest * (1 + 1e-9)
         bounds.append(bound)
     assert bounds[0] == pytest.approx(widest)

@@ -10,6 +10,7 @@ import flower_fedclust as fc
 from flower_fedclust.models import MixtureModel
 from flower_fedclust.strategies import private_mixture
 from flower_fedclust.strategies.common.mixture_fit import Mixture, Seen, averaged, fitted, normals_for, tied_mixture
+from flower_fedclust.strategies.common.private_search import Units
 from flower_fedclust.strategies.private_mixture import PrivateMixture
 
 K, D = 3, 2
@@ -163,7 +164,9 @@ def test_a_constant_column_and_rows_that_are_all_equal_give_positive_covariances
 
 
 def test_many_components_have_simpler_covariances_and_fewer_directions():
-    space = private_mixture.Space(fc.Frame(np.zeros(60), 1.0), 1e4, np.ones(60), np.eye(60), 60, 50, np.ones(50), 60.0)
+    space = private_mixture.Space(
+        fc.Frame(np.zeros(60), 1.0), 1e4, Units(1e4), np.ones(60), np.eye(60), 60, 50, np.ones(50), 60.0
+    )
     rng = np.random.default_rng(0)
     auto = private_mixture.Search(space, 50, private_mixture.AUTO, rng)
     full = private_mixture.Search(space, 50, ("full",), rng)

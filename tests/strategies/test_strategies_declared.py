@@ -23,10 +23,10 @@ COLUMNS |= {"2": {"kind": "number", "bounds": [-1, 1], "scale": "robust"}, "3": 
 #: Without noise, so that few rows tell something.
 TABLES = {
     "histograms and description": fc.with_schema(
-        fc.PrivateKMeans(2, n_rounds=1, epsilon=1000.0), {"columns": COLUMNS}, describe=True
+        fc.PrivateKMeans(2, epsilon=1000.0), {"columns": COLUMNS}, describe=True
     ),
     "their means": fc.with_schema(
-        fc.PrivateKMeans(2, n_rounds=1, epsilon=1000.0, privacy_unit="client"), {"columns": COLUMNS}, describe=True
+        fc.PrivateKMeans(2, epsilon=1000.0, privacy_unit="client"), {"columns": COLUMNS}, describe=True
     ),
 }
 WIDE = np.random.default_rng(5).uniform(-0.2, 0.2, (3, 40, 22))

@@ -116,7 +116,7 @@ def test_what_the_server_itself_finds_is_accepted():
     for factor in (0.0, 1e-9, 1.0, 1e12):
         table = pd.DataFrame({name: factor * rng.lognormal(sigma=3.0, size=60) for name in columns})
         for epsilon in (None, 0.5, 100.0):
-            strategy = fc.PrivateKMeans(2, n_rounds=1, epsilon=epsilon, max_norm=None)
+            strategy = fc.PrivateKMeans(2, epsilon=epsilon, max_norm=None)
             with suppress(fc.DataError):  # too few rows for bounds; figures that are refused are another error
                 fc.simulate(fc.with_schema(strategy, {"columns": columns}), [table] * 2, seed=0)
 

@@ -23,7 +23,17 @@ from flower_fedclust.exact.sums import directions_onto_grid, random_directions, 
 from flower_fedclust.exact.terms import Term, at, products, side_by_side, sketched_products
 from flower_fedclust.numerics.kmeans import centers_of, squared_distances
 from flower_fedclust.numerics.spectrum import kept_of_singular, variances_along
-from flower_fedclust.strategies.common.frame import FrameClient
+from flower_fedclust.numerics.validity import ClusterNumber
+from flower_fedclust.strategies.common.clusters import lloyd_steps
+from flower_fedclust.strategies.common.frame import FRAME_ROUNDS, FrameClient, frame_of_rows
+from flower_fedclust.strategies.common.small_clusters import (
+    FINER,
+    N_INIT,
+    NoisyClusters,
+    chosen_number,
+    clustered,
+    weight_of,
+)
 
 Floats = NDArray[np.float64]
 
@@ -45,6 +55,9 @@ N_STARTS, MOST_ENTRIES, MOST_PRODUCTS = (60, 60, 30, 30, 15, 15, 15, 15, 6, 6, 6
 
 #: How many rounds :func:`cells_of_rows` and :func:`best_start` take, one after the other.
 START_ROUNDS = 1 + N_SPLITS + len(N_STARTS)
+#: The most Lloyd steps from the best start, and the rounds of :func:`kmeans_of_all_rows`.
+N_LAST_ROUNDS = 20
+ALL_ROWS_ROUNDS = FRAME_ROUNDS + START_ROUNDS + N_LAST_ROUNDS
 
 
 @dataclass(frozen=True)
@@ -115,6 +128,28 @@ def best_start(
         saved = (sums**2 / np.maximum(counts, 1.0)[..., None]).sum(axis=(1, 2))
         starts = moved[np.argsort(-saved, kind="stable")]
     return np.asarray(starts[0])
+
+
+def kmeans_of_all_rows(
+    numbers: tuple[int, int], rng: np.random.Generator, public: Floats | None = None
+) -> Generator[Round, Total, tuple[Frame, Floats, ClusterNumber | None]]:
+    """Find centers by k-means of all rows, unclipped and without noise, from the best of many starts.
+
+    Returns the frame, the centers in it, and the number of clusters if there was a choice. ``public`` rows, in the
+    columns of the data, are among the first cells.
+    """
+    frame, n_rows = yield from frame_of_rows()
+    n_clusters = numbers[1]
+    cells = yield from cells_of_rows(frame, n_rows, n_clusters, rng, None if public is None else frame.enter(public))
+    number = None
+    if numbers[0] < n_clusters:
+        points = cells.means @ cells.directions
+        small = clustered(points, cells.counts, FINER * n_clusters, rng, n_init=N_INIT)
+        sizes, total = weight_of(points, cells.counts, small), float((cells.spread**2).sum())
+        number = chosen_number(NoisyClusters(small, sizes, total, 0.0, 0.0), cells.spread, numbers, rng)
+        n_clusters = number.chosen
+    start = yield from best_start(cells, n_clusters, frame, rng)
+    return frame, (yield from lloyd_steps(start, frame, N_LAST_ROUNDS, 0.0)), number
 
 
 def _starts(cells: Cells, n_clusters: int, rng: np.random.Generator) -> Floats:

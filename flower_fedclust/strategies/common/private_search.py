@@ -1,287 +1,706 @@
-"""Search for k-means clusters under noise: small cells, many solutions from them, and steps that the solutions share.
+"""The steps of private k-means, as generators of rounds that strategies share.
 
-What was released is searched as hard as rows would be: any number of starts on the noisy cells costs no privacy. The
-solutions that cost little there take noisy Lloyd steps side by side, and their costs are compared by one short vector a
-row. How many cells, directions and solutions there are follows from the noise, by rules without a threshold: with much
-noise one solution is left, and all steps are its own; with none, the result is that of many starts on pooled rows.
+A strategy that derives from :class:`SearchStrategy` writes in its protocol::
+
+    frame, n_rows = yield from frame_of_most(self)
+    space = yield from space_of_rows(self, frame, n_rows)
+    space, cells = yield from cells_of_rows(self, space)
+
+or for the last two, and a k-means of the cells, ``found = yield from rough_clusters(self, frame, n_rows)``. To go on
+with many solutions it writes ::
+
+    best = yield from best_of_many(self, space, cells, n_clusters)
+
+Its budget has ``parts_of_cells(self, client_type)`` for the first three, and its client derives from
+:class:`SearchClient`. They take ``first_rounds(self) + CELL_ROUNDS`` rounds, and the last SOLUTION_ROUNDS.
+
+The solutions that cost little on the cells take noisy Lloyd steps side by side, and their costs are compared by one
+short vector a row. How many cells, directions and solutions there are follows from the noise, by rules without a
+threshold: with much noise one solution is left, and all steps are its own; with none, the result is that of many starts
+on pooled rows. Where the guarantee covers clients, sums are sums of their means over their rows.
 """
 
 from __future__ import annotations
 
 import math
-import warnings
-from collections.abc import Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from flower_fedclust.numerics.initialisation import weighted_kmeans
-from flower_fedclust.numerics.kmeans import centers_of, cluster_sums, nearest_center, squared_distances
-from flower_fedclust.numerics.validity import ALIKE, Repeated, weighted_rand_index
+from flower_fedclust.engine import ClippedStrategy, Sum, parameter
+from flower_fedclust.engine.by_row import by_row, finishes
+from flower_fedclust.engine.parts import Part
+from flower_fedclust.engine.rounds import Round, Sent, Total
+from flower_fedclust.exact.grid import ball_in_units, integer_norms
+from flower_fedclust.exact.rows import Frame, Rows
+from flower_fedclust.exact.sums import directions_onto_grid, triangle_to_symmetric
+from flower_fedclust.exact.terms import Term, at, costs_beside_mean, count, one_class, side_by_side, total
+from flower_fedclust.numerics.checks import checked_point
+from flower_fedclust.numerics.kmeans import squared_distances
+from flower_fedclust.numerics.validity import ClusterNumber, numbers_of
+from flower_fedclust.numerics.vectors import clip_rows
+from flower_fedclust.privacy.releases import PRIVACY_UNITS, PrivacyUnit
+from flower_fedclust.strategies.common.many_starts import StartsClient, sketch_of, spectrum_of
+from flower_fedclust.strategies.common.noisy_cells import (
+    CELL_REACH,
+    CELL_WEIGHT,
+    FEWEST_CELLS,
+    MOST_CELLS,
+    MOST_SOLUTIONS,
+    N_LEVELS,
+    PART_KEPT,
+    REACH,
+    STEPS_EACH,
+    TOLERATED,
+    NoisyCells,
+    best_solutions,
+    bound_of_costs,
+    directions_and_cells,
+    dropped_light,
+    excess_of_a_step,
+    reach_of_offsets,
+)
+from flower_fedclust.strategies.common.small_clusters import (
+    N_INIT,
+    NoisyClusters,
+    clustered,
+    number_if_asked,
+    small_clusters,
+    weight_of,
+)
 
 Floats = NDArray[np.float64]
-Labels = NDArray[np.intp]
+Integers = NDArray[np.int64]
 
-#: The fewest cells for each cluster, and the most cells; how many numbers of cells are compared.
-FEWEST_CELLS, MOST_CELLS, N_NUMBERS = 1.5, 200, 25
-#: A row in a cell counts as much as an offset of this part of the bound, which is this many typical distances.
-CELL_WEIGHT, CELL_REACH = 0.7, 1.3
-#: Rows that the server draws about the noisy cells, at least and for each cluster.
-N_DRAWN, DRAWN_FOR_EACH = 6000, 30
-#: The k-means of the cells that the server starts; fewer, but not below the second number, beyond so many products.
-N_TRIES, FEWEST_TRIES, MOST_TRIED = 60, 6, 2e9
-#: The most solutions that take steps together, and the relative excess cost at which they are told apart.
-MOST_SOLUTIONS, TOLERATED = 30, 0.01
-#: Steps of all solutions before their costs are compared, and how many are left of them each time.
-STEPS_EACH, N_LEVELS, PART_KEPT = 2, 3, 3
-#: Two solutions differ if a center of one has a squared distance of more than this part of the rows' variance from
-#: every center of the other.
-APART = 0.01
-#: Other runs that are imitated, the rows that they share, the starts of each, and their steps.
-N_OTHER_RUNS, N_SHARED, N_STARTS, N_OTHER_STEPS = 8, 2000, 10, 12
-#: Rows about clusters have at least this part of the variance of all rows in each direction.
-LEAST_LEFT = 0.003
-#: What clipping takes from costs may differ from what is expected by this many times as much.
-UNSURE = 2.0
-#: Solutions whose costs differ by less than this part are equally good.
-EQUALLY_GOOD = 0.01
-#: Offsets are clipped to so many typical distances, which grows as noise falls: a wide bound has no bias.
-REACH, REACH_GROWS, REACH_AT, LEAST_REACH, MOST_REACH = 1.3, 0.35, 0.003, 1.2, 4.0
+#: What each part of the budget costs: the inverse squared noise multipliers of its Gaussian releases, which add up.
+COSTS: Mapping[str, float] = {
+    "row_sum": 0.02,
+    "row_count": 0.005,
+    "distances": 0.01,
+    "second_moment": 0.22,
+    "cells": 0.25,
+    "tries_1": 0.24,
+    "tries_2": 0.03,
+    "tries_3": 0.03,
+    "costs": 0.06,
+    "steps": 0.05,
+    "sums": 0.29,
+    "counts": 0.02,
+}
+#: The same for strategies that look for no solutions by steps, and go on by themselves.
+COSTS_OF_CELLS: Mapping[str, float] = {
+    "row_sum": 0.03,
+    "row_count": 0.01,
+    "distances": 0.03,
+    "second_moment": 0.20,
+    "cells": 0.52,
+}
+#: The rounds for cells, and the steps of the best solution before the last one.
+CELL_ROUNDS, N_STEPS = 3, 5
+#: The most rounds of :func:`best_of_many`.
+SOLUTION_ROUNDS = N_LEVELS * (STEPS_EACH + 1) + N_STEPS + 1
+#: Rows are counted by distance in this many classes; each reaches sqrt(1/2) times as far as the one before.
+N_CLASSES = 16
+#: The fraction of the rows that may lie outside the ball in which the second moment is taken.
+PART_OUTSIDE = 0.1
+#: How wide the first points of cells are, beside the rows; how far from a mean it is split, beside the rows of a cell;
+#: cells of fewer rows, in deviations of their noise, are dropped; the least variance within cells, beside that of rows.
+FIRST_CELLS, SPLIT, LIGHT_CELL, LEAST_WITHIN = 0.8, 0.35, 3.0, 0.03
+#: There are at most so many cells for each cluster, if these are more than MOST_CELLS, and at least so many, if the
+#: time of a run is what bounds their number.
+CELLS_FOR_EACH, FEWEST_FOR_EACH = 6, 4
+#: A row that counts in a step adds this part of the bound of its offset.
+WEIGHT = 0.4
+#: Of the signal that was expected of a step, at least this part is.
+LEAST_KEPT = 0.1
+#: What is expected of the first step in the directions of the search, beside the rows' variance there, and elsewhere,
+#: beside their mean variance; and which part of a step the next one goes.
+FIRST_INSIDE, FIRST_OUTSIDE, GOES_ON = 0.1, 0.2, 0.3
+#: The time of a run bounds the entries of rows by the number of solutions, of directions of the search, and of cells.
+MOST_WORK, MOST_PROJECTED, MOST_CELL_PRODUCTS = 2.5e7, 5e8, 2e9
+#: The same for the steps of one solution, of which there are at least two.
+MOST_STEPPED = 1e8
+#: A step that lowers the cost by less than this part is the last one before the very last.
+STILL = 3e-5
+#: Centers cost at least this part of what one center costs.
+LEAST_COST = 0.05
+#: At client level, the bound of the mean offset is this many times its typical norm.
+CLIENT_MARGIN = 1.5
 
 
-def left_by_a_code(variances: Floats, n_points: int) -> float:
-    """Return the mean squared distance of rows of a Gaussian from the best n_points points.
-
-    In each direction the distance is ``min(level, variance)`` ("reverse water-filling"; Cover and Thomas, "Elements of
-    information theory", theorem 10.3.3). The variances are sorted, the largest first.
-    """
-    logarithms = np.log(np.maximum(variances, np.finfo(float).tiny))
-    # The level, if the first directions are divided and the others are not.
-    levels = np.exp((np.cumsum(logarithms) - 2.0 * math.log(n_points)) / np.arange(1, len(variances) + 1))
-    level = levels[max(int(np.count_nonzero(levels <= variances)) - 1, 0)]
-    return float(np.minimum(level, variances).sum())
-
-
-def directions_and_cells(variances: Floats, elsewhere: float, noise: float, fewest: int, most: int) -> tuple[int, int]:
-    """Choose the number of directions and of cells that bring noisy means of cells nearest to the rows.
+class SearchStrategy(ClippedStrategy):
+    """Base of private strategies that look for clusters in noisy cells.
 
     Parameters
     ----------
-    variances : ndarray
-        Of the rows along their directions, the largest first.
-    elsewhere : float
-        The variance in all other directions.
-    noise : float
-        The standard deviation of the noise of a sum whose bound is 1, by the number of rows.
-    fewest, most : int
-        Numbers of cells.
+    n_clusters : int, "auto", or two int
+        The number of clusters; or the smallest and the largest number, between which the run chooses at no further
+        cost. "auto" is (2, 16).
+    max_norm : float, optional
+        The Euclidean distance from ``origin`` to which every client clips its rows. Needed with an epsilon, unless
+        there is a schema. It is public, and must not be computed from the data. It may be generous: the run finds
+        privately how far the rows really reach.
+    epsilon : float or None, default=1.0
+        The privacy budget of the whole run. None means no noise and no guarantee.
+    privacy_unit : "record" or "client", default="record"
+        Whether the guarantee covers a row or everything that one client contributes. For clients, an epsilon of 0.5 or
+        less, or a few hundred clients, can be too little: clusters merge.
+    rows_per_client : int, default=50
+        At client level: the publicly known, approximate number of rows of a client. It sets the bounds to which clients
+        clip; a wrong value costs accuracy, not privacy.
+    origin : array-like of shape (n_columns,), optional
+        A public point about which rows are clipped; 0 by default. A Series is matched to the columns by its index.
     """
-    best = (math.inf, 1, fewest)
-    numbers = np.unique(np.geomspace(fewest, max(most, fewest), N_NUMBERS).astype(int))
-    for q in np.unique(np.geomspace(1, len(variances), N_NUMBERS).round().astype(int)).tolist():
-        seen, lost = variances[:q], float(variances[q:].sum()) + elsewhere
-        for n_cells in numbers:
-            within = left_by_a_code(seen, n_cells)
-            of_mean = q * (CELL_REACH * math.hypot(1.0, CELL_WEIGHT) * noise * n_cells) ** 2
-            best = min(best, (lost + within * (1.0 + of_mean), q, int(n_cells)))
-    return best[1:]
+
+    promises = PRIVACY_UNITS
+
+    n_clusters: Any = parameter(kw_only=False)
+    epsilon: float | None = parameter(1.0, above=0, at_most=1000)
+    privacy_unit: PrivacyUnit = parameter("record")
+    rows_per_client: int = parameter(50, at_least=1)
+    origin: ArrayLike | None = parameter(None)
+
+    def check_parameters(self) -> None:
+        """Raise a ValueError that names the first invalid parameter."""
+        numbers_of(self.n_clusters)
+        super().check_parameters()
+        if self.origin is not None:
+            checked_point("origin", self.origin)
+
+    @property
+    def most_clusters(self) -> int:
+        """The number of clusters, or the largest that is tried."""
+        return numbers_of(self.n_clusters)[1]
+
+    @property
+    def expected_columns(self) -> int | None:
+        """The width of the origin, if it was given."""
+        return None if self.origin is None else len(np.asarray(self.origin))
+
+    @property
+    def ball(self) -> Frame:
+        """The ball to which clients clip their rows at first."""
+        assert self.max_norm is not None
+        origin = np.zeros(self.n_columns) if self.origin is None else np.asarray(self.origin, dtype=np.float64)
+        return Frame(origin, self.max_norm)
+
+    def privacy_notes(self) -> list[str]:
+        """Add what is assumed to be public."""
+        notes = super().privacy_notes()
+        if self.privacy_unit == "client":
+            notes.append("How many clients there are is taken to be public.")
+        return notes
+
+    def units(self, n_rows: float) -> Units:
+        """Return whom the noise protects, among so many rows."""
+        if self.privacy_unit == "record":
+            return Units(n_rows)
+        return Units(len(self.client_names), n_rows / len(self.client_names), are_clients=True)
+
+
+# Whom the noise protects.
 
 
 @dataclass(frozen=True)
-class NoisyCells:
-    """Noisy cells of the rows, in the directions of the search."""
+class Units:
+    """Rows; or clients, each of which adds the mean over its rows to a sum, and clips it as a whole."""
 
-    means: Floats
-    counts: Floats  #: Positive.
-    within: Floats  #: The variance of the rows of a cell in each direction.
-    of_sums: float  #: The standard deviation of the noise in an entry of a cell's sum.
-    of_counts: float  #: The standard deviation of the noise in a count.
+    number: float
+    rows_each: float = 1.0
+    are_clients: bool = False
 
-    def drawn(self, n_clusters: int, rng: np.random.Generator) -> Floats:
-        """Draw rows from Gaussians about the means, enough for so many clusters."""
-        return self.drawn_rows(max(N_DRAWN, DRAWN_FOR_EACH * n_clusters), self.within, rng)
+    def of_offsets(self, bound: float) -> float:
+        """Return the norm of what a unit adds to sums of offsets that are clipped to a bound."""
+        return CLIENT_MARGIN * bound / math.sqrt(self.rows_each) if self.are_clients else bound
 
-    def drawn_rows(self, n_rows: int, within: Floats, rng: np.random.Generator) -> Floats:
-        """Draw rows from Gaussians about the means, of this variance in each direction."""
-        rows = self.means[rng.choice(len(self.means), n_rows, p=self.counts / self.counts.sum())]
-        return np.asarray(rows + rng.standard_normal(rows.shape) * np.sqrt(within))
+    def of_counts(self, n_places: int) -> float:
+        """Return the norm of the numbers of a unit's rows at so many places, if its rows are like all others."""
+        return math.sqrt(1.0 / self.rows_each + 1.0 / n_places) if self.are_clients else 1.0
+
+    def of_vectors(self, values: Floats, bound: float) -> float:
+        """Return the norm of what a unit adds to a sum of vectors, clipped to a bound, if rows are like them."""
+        if not self.are_clients:
+            return bound
+        mean, mean_square = values.mean(axis=0), float((values**2).sum(axis=1).mean())
+        return max(math.sqrt(float(mean @ mean) + CLIENT_MARGIN**2 * mean_square / self.rows_each), 1e-9 * bound)
+
+    def of_both(self, bound: float, weight: float, n_places: int) -> float:
+        """Return the norm of the sums of offsets beside the numbers of rows, which count as much as the weight."""
+        return math.hypot(self.of_offsets(bound), weight * self.of_counts(n_places))
 
 
-def best_solutions(
-    cells: NoisyCells, rows: Floats, n_clusters: int, n_wanted: int, rng: np.random.Generator
-) -> list[Floats]:
-    """Return different solutions of k-means, the best first: of the cells, and of rows drawn about them, in turn.
+# Where the rows lie.
 
-    The solutions of the cells come first: rows are drawn equally wide about all cells, and how wide is uncertain. Half
-    of the k-means weight the cells by a bootstrap, so that they end in other minima.
+
+@dataclass(frozen=True)
+class Space:
+    """Where the rows lie, as far as the noise shows it."""
+
+    frame: Frame
+    n_rows: float
+    units: Units
+    values: Floats  #: The variances along the directions, the largest first, as far as noise shows them.
+    directions: Floats  #: Eigenvectors of the noisy second moment, of shape (n_columns, n_directions).
+    n_above: int  #: How many of them stand above the noise.
+    n_inside: int  #: How many of these are used.
+    spread: Floats  #: The standard deviations along these.
+    total: float  #: The mean squared norm of a row.
+    noise: float = 0.0  #: The standard deviation of the noise in a variance along a given direction.
+
+    @property
+    def n_columns(self) -> int:
+        """The number of all columns."""
+        return len(self.frame.origin)
+
+    @property
+    def variances(self) -> Floats:
+        """The variances of the rows along all directions, without what the noise adds to the largest."""
+        return variances_of(self.values, self.total, self.noise * math.sqrt(2 * self.n_columns), self.n_columns)
+
+    @property
+    def inside(self) -> Floats:
+        """The directions that are used, on the grid."""
+        return directions_onto_grid(self.directions[:, : self.n_inside])
+
+    @property
+    def elsewhere(self) -> float:
+        """The mean squared norm of a row in all other directions."""
+        variances = self.variances
+        return max(self.total - float(variances.sum()), 0.0) + float(variances[self.n_inside :].sum())
+
+    @property
+    def total_inside(self) -> float:
+        """The mean squared norm of a row in the directions that are used."""
+        return float((self.spread**2).sum())
+
+    def norm_of_offsets(self, reach: float, within: float) -> float:
+        """Return the norm to which clients clip offsets: so many typical distances."""
+        return min(reach * math.sqrt(max(within, 1e-18 * self.frame.radius**2)), 2 * self.frame.radius)
+
+
+def first_rounds(*, center_rows: bool, counts_rows: bool) -> int:
+    """Return how many rounds :func:`frame_of_most` and :func:`space_of_rows` take."""
+    return int(center_rows) + int(counts_rows) + 2
+
+
+def frame_of_most(
+    strategy: SearchStrategy, *, center_rows: bool = True, n_rows: int | None = None
+) -> Generator[Round, Total, tuple[Frame, float]]:
+    """Return a frame about the noisy mean of the rows, and the number of rows, which may be public."""
+    frame = strategy.ball
+    if n_rows is not None:
+        number = float(n_rows)
+    elif strategy.privacy_unit == "client":
+        number = float(strategy.rows_per_client * len(strategy.client_names))
+    else:
+        (counted,) = yield Sum(SearchClient.row_count.asked(), parts=["row_count"])
+        number = max(float(counted), float(strategy.most_clusters))
+    if not center_rows:
+        return frame, number
+    (added_up,) = received = yield strategy.summed(SearchClient.row_sum.asked(frame=frame), "row_sum")
+    mean = clip_rows((added_up / _n_units(strategy, received, number))[None, :], frame.radius)[0]
+    return Frame(frame.origin + mean, frame.radius + float(np.linalg.norm(mean))), number
+
+
+def space_of_rows(strategy: SearchStrategy, frame: Frame, n_rows: float) -> Generator[Round, Total, Space]:
+    """Find the directions in which the rows spread more than the noise does."""
+    units = strategy.units(n_rows)
+    # A client's mean outer product is clipped as a whole, and a sketch hides more of it than of a row.
+    sketch = {} if units.are_clients else sketch_of(len(frame.origin), strategy.rng)
+    asked = SearchClient.moment_size if units.are_clients else SearchClient.distances
+    (classes,) = received = yield Sum(asked.asked(frame=frame), parts=["distances"])
+    n_units = _n_units(strategy, received, n_rows)
+    reach = frame.radius * class_reach(class_of_most(classes, n_units, received.noise[0]))
+    inner = frame if units.are_clients else Frame(frame.origin, reach)
+    question = SearchClient.second_moment.asked(frame=inner, **sketch)
+    (moment,) = received = yield strategy.summed(question, "second_moment", at_most=(reach**2,))
+    values, directions, n_above, edge, mean_square = spectrum_of(moment, sketch, n_units, received.noise[0])
+    n_inside = min(n_above, strategy.most_clusters)
+    spread = np.sqrt(np.maximum(values[:n_inside], edge / 4))
+    mean_square = max(mean_square, edge / 4, 1e-12 * frame.radius**2)
+    directions, noise = np.ascontiguousarray(directions), edge / math.sqrt(2 * len(frame.origin))
+    return Space(frame, n_rows, units, values, directions, n_above, n_inside, spread, mean_square, noise)
+
+
+def _n_units(strategy: SearchStrategy, received: Total, n_rows: float) -> float:
+    """Return the number of rows in a sum; if the guarantee covers clients, the number of clients."""
+    return received.n_clients if strategy.privacy_unit == "client" else n_rows
+
+
+# Cells.
+
+
+def cells_of_rows(
+    strategy: SearchStrategy, space: Space, public: Floats | None = None
+) -> Generator[Round, Total, tuple[Space, NoisyCells]]:
+    """Choose directions, and return noisy cells: each round drops cells of few rows, and splits cells of many.
+
+    Public rows, in the frame, are among the first points.
     """
-    from sklearn.cluster import KMeans
-    from sklearn.exceptions import ConvergenceWarning
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # if cells coincide, so do centers
-        found: list[tuple[float, Floats]] = []
-        n_tries = int(np.clip(MOST_TRIED / (20 * cells.means.size * n_clusters), FEWEST_TRIES, N_TRIES))
-        for index in range(n_tries):
-            weights = cells.counts * rng.exponential(size=len(cells.counts)) if index % 2 else cells.counts
-            one = KMeans(min(n_clusters, len(cells.means)), n_init=1, random_state=int(rng.integers(2**31)))
-            centers = np.asarray(one.fit(cells.means, sample_weight=weights).cluster_centers_)
-            cost = float(cells.counts @ squared_distances(cells.means, centers).min(axis=1))
-            if all(abs(cost - other) > 1e-6 * cost for other, _ in found):
-                found.append((cost, centers))
-        found.sort(key=lambda one: one[0])
-        refined = [
-            KMeans(n_clusters, init=centers, n_init=1, max_iter=30).fit(rows) for _, centers in found[: 2 * n_wanted]
-        ]
-    refined.sort(key=lambda one: float(one.inertia_))
-    pairs = zip((one for _, one in found), (np.asarray(one.cluster_centers_) for one in refined), strict=False)
-    return different([one for pair in pairs for one in pair], n_wanted, APART * float(rows.var(axis=0).sum()))
-
-
-def different(solutions: Sequence[Floats], n_wanted: int, apart: float) -> list[Floats]:
-    """Return the first solutions that differ from those before them by more than a squared distance of a center."""
-    kept: list[Floats] = []
-    for one in solutions:
-        if len(kept) < n_wanted and all(squared_distances(one, other).min(axis=1).max() > apart for other in kept):
-            kept.append(one)
-    return kept
-
-
-def reach_of_offsets(excess: float) -> float:
-    """Return the bound of offsets in typical distances, from the relative excess cost of a noisy step."""
-    wanted = REACH - REACH_GROWS * math.log(max(excess, 1e-300) / REACH_AT)
-    return min(max(wanted, LEAST_REACH), MOST_REACH)
+    space, n_cells = _with_cells(strategy, space)
+    rng, units, variances = strategy.rng, space.units, space.spread**2
+    points = rng.standard_normal((n_cells, space.n_inside)) * space.spread * FIRST_CELLS
+    if public is not None:
+        chosen = rng.permutation(public @ space.inside)[:n_cells]
+        points[: len(chosen)] = chosen
+    within, former = variances, None
+    for generation in range(CELL_ROUNDS):
+        bound = space.norm_of_offsets(CELL_REACH, float(within.sum()))
+        weight = CELL_WEIGHT * bound
+        question = SearchClient.cells.asked(points, space.inside, frame=space.frame, bound=bound, weight=weight)
+        at_most = units.of_both(bound, weight, len(points))
+        (both,) = received = yield strategy.summed(question, "cells", at_most=(at_most,))
+        sums, counts = units.rows_each * both[:, :-1], units.rows_each * both[:, -1] / weight
+        of_sums = units.rows_each * received.noise[0]
+        of_counts = of_sums / weight
+        divisor = np.maximum(counts, max(0.3 * of_counts, space.n_rows / len(points) / 20, 1.0))
+        means = clip_rows(points + sums / divisor[:, None], space.frame.radius)
+        means, counts = dropped_light(means, counts, of_counts, LIGHT_CELL, strategy.most_clusters)
+        parts = counts / counts.sum()
+        between = np.maximum(parts @ means**2 - parts @ (of_sums / counts) ** 2, 0.0)
+        within = np.maximum(variances - between, LEAST_WITHIN * variances)
+        if generation == CELL_ROUNDS - 1:
+            break
+        former = means, counts
+        parents = rng.choice(len(means), n_cells - len(means), p=parts)
+        beside = SPLIT * np.sqrt(within) * rng.standard_normal((len(parents), space.n_inside))
+        points = np.concatenate([means, means[parents] + beside])
+    if former is not None:
+        means, counts = np.concatenate([former[0], means]), np.concatenate([former[1], counts])
+    return space, NoisyCells(means, counts, within, of_sums, of_counts)
 
 
-def excess_of_a_step(n_columns: int, n_clusters: int, weight: float, noise: float) -> float:
-    """Return the relative excess cost of one noisy step.
-
-    The means of k clusters of n / k rows have noise of variance ``d (bound k s / n)^2`` each, where the bound is
-    ``reach`` typical distances, and a typical distance squared is the cost of a row.
-
-    Parameters
-    ----------
-    noise : float
-        The standard deviation of the noise of a sum whose bound is 1, by the number of rows.
-    """
-    return n_columns * (n_clusters * REACH * math.hypot(1.0, weight) * noise) ** 2
-
-
-def bound_of_costs(rows: Floats, solutions: Sequence[Floats], n_rows: float, noise: float) -> tuple[float, Floats]:
-    """Return a bound for the costs of a row beside their mean, and what clipping is expected to take from their sums.
-
-    The bound balances the noise with the largest part that clipping takes, by rows that were drawn from the cells. Real
-    rows, which are less round, may have several times as much clipped.
-    """
-    costs = np.stack([squared_distances(rows, one).min(axis=1) for one in solutions], axis=1)
-    costs -= costs.mean(axis=1, keepdims=True)
-    norms = np.linalg.norm(costs, axis=1)
-    least = max(1e-9 * float(norms.max()), np.finfo(float).tiny * 2**60)
-    best = (math.inf, 0.0, np.zeros(len(solutions)))
-    for part in (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 1.0):
-        bound = max(float(np.quantile(norms, part)), least)
-        shrunk = np.minimum(1.0, bound / np.maximum(norms, bound))
-        clipped = costs * shrunk[:, None]
-        lost = (costs - clipped).mean(axis=0) * n_rows
-
-        by_clipping = UNSURE * float(np.abs(lost).max())
-        by_noise = noise * bound
-        error = by_clipping**2 + by_noise**2
-        best = min(best, (error, bound, lost), key=lambda candidate: candidate[0])
-    return best[1:]
+def _with_cells(strategy: SearchStrategy, space: Space) -> tuple[Space, int]:
+    """Choose how many directions and cells bring rows nearest to the noisy means of their cells."""
+    variances, most = space.variances, strategy.most_clusters
+    elsewhere = max(space.total - float(variances.sum()), 0.0)
+    products = space.n_rows * space.n_columns
+    most_inside = int(min(max(MOST_PROJECTED / products, most), len(variances)))
+    most_cells = min(max(CELLS_FOR_EACH * most, MOST_CELLS), max(MOST_CELL_PRODUCTS / products, FEWEST_FOR_EACH * most))
+    n_inside, n_cells = directions_and_cells(
+        variances[:most_inside],
+        elsewhere + float(variances[most_inside:].sum()),
+        lambda n_cells: space.units.of_both(CELL_REACH, CELL_REACH * CELL_WEIGHT, n_cells),
+        strategy.noise_of("cells") / space.units.number,
+        math.ceil(FEWEST_CELLS * most),
+        int(most_cells),
+    )
+    n_inside = max(n_inside, min(space.n_above, most))
+    return replace(space, n_inside=n_inside, spread=np.sqrt(variances[:n_inside])), n_cells
 
 
-def dropped_light(means: Floats, counts: Floats, deviation: float, light: float, fewest: int) -> tuple[Floats, Floats]:
-    """Return the cells with more rows than so many deviations of the noise, or the heaviest."""
-    order = np.argsort(-counts, kind="stable")[: max(int(np.count_nonzero(counts > light * deviation)), fewest)]
-    return means[order], np.maximum(counts[order], 1.0)
+class Found(NamedTuple):
+    """What a run knows of the clusters from noisy cells."""
+
+    space: Space
+    fine: NoisyClusters
+    number: ClusterNumber | None  #: If the run chose it.
+    centers: Floats  #: Inside the subspace.
+    weights: Floats
 
 
-def repeated(
-    cells: NoisyCells,
-    centers: Floats,
-    errors: Floats,
-    directions: Floats,
-    variances: Floats,
-    elsewhere: float,
-    rng: np.random.Generator,
-) -> Repeated:
-    """Imitate other runs with what this run has released, and compare their clusters with its own.
-
-    The server draws rows from Gaussians about the clusters. Another run sees the cells with other noise, starts from
-    other points, takes steps on these rows, and ends with the noise of its last steps. The imitation is repeated
-    without any noise, to tell what the noise does from what search and table do. It is too hopeful, because rows of
-    tables are less round: see FOUND_AGAIN.
-
-    Parameters
-    ----------
-    centers : ndarray of shape (n_clusters, n_columns)
-        Of this run.
-    errors : ndarray of shape (n_clusters, 2)
-        The variance of what is unknown of an entry of a center, in the directions of the search and elsewhere.
-    directions : ndarray of shape (n_columns, n_directions)
-        Of the search.
-    variances : ndarray of shape (n_directions,)
-        Of the rows in these directions.
-    elsewhere : float
-        The variance of the rows in all other directions together.
-    """
-    inside = centers @ directions
-    outside, n_others = centers - inside @ directions.T, max(np.subtract(*directions.shape), 1)
-    n_rows, k = max(N_SHARED, DRAWN_FOR_EACH * len(centers)), len(centers)
-    sizes = np.bincount(nearest_center(cells.means, inside), cells.counts, k)
-    between = sizes / sizes.sum() @ inside**2
-    clusters = replace(cells, means=inside, counts=np.maximum(sizes, 1.0))
-    left = np.maximum(variances - between, LEAST_LEFT * variances)
-    agreements, noisy, exact, n_equal = [], [], [], 0
-    drawn = clusters.drawn_rows(n_rows, left, rng)
-    rest = rng.standard_normal((n_rows, len(centers[0]))) * math.sqrt(max(elsewhere, 0.0) / n_others)
-    rest -= rest @ directions @ directions.T
-    rows = drawn @ directions.T + outside[nearest_center(drawn, inside)] + rest
-    own, cost = nearest_center(rows, centers), _cost(rows, centers)
-    for _ in range(N_OTHER_RUNS):
-        one = _another_run(cells, rows, directions, k, rng, noise=1.0)
-        of_inside = rng.standard_normal(inside.shape) * np.sqrt(2 * errors[:, :1])
-        of_rest = rng.standard_normal(centers.shape) * np.sqrt(2 * errors[:, 1:])
-        one += of_inside @ directions.T + of_rest - of_rest @ directions @ directions.T
-        labels = nearest_center(rows, one)
-        agreements.append(adjusted_rand(own, labels, k))
-        noisy.append(best_jaccard(own, labels, k))
-        other = _another_run(cells, rows, directions, k, rng, noise=0.0)
-        labels = nearest_center(rows, other)
-        exact.append(best_jaccard(own, labels, k))
-        is_equal = abs(_cost(rows, other) - cost) < EQUALLY_GOOD * cost
-        n_equal += is_equal and adjusted_rand(own, labels, k) < ALIKE
-    return Repeated(float(np.mean(agreements)), np.mean(noisy, axis=0), np.mean(exact, axis=0), int(n_equal))
+def rough_clusters(strategy: SearchStrategy, frame: Frame, n_rows: float) -> Generator[Round, Total, Found]:
+    """Find where the rows lie, their cells, and clusters of these: for strategies that go on by themselves."""
+    space = yield from space_of_rows(strategy, frame, n_rows)
+    space, cells = yield from cells_of_rows(strategy, space)
+    fine = small_clusters(cells, space.total_inside, strategy.most_clusters, strategy.rng)
+    number = number_if_asked(fine, space.spread, numbers_of(strategy.n_clusters), strategy.rng)
+    n_clusters = strategy.most_clusters if number is None else number.chosen
+    weights = np.maximum(fine.counts, 0.01 * n_rows / len(fine.means))
+    centers = clustered(fine.means, weights, n_clusters, strategy.rng, n_init=N_INIT)
+    return Found(space, fine, number, centers, weight_of(fine.means, weights, centers))
 
 
-def _cost(rows: Floats, centers: Floats) -> float:
-    return float(squared_distances(rows, centers).min(axis=1).sum())
+# Solutions.
 
 
-def _another_run(
-    cells: NoisyCells, rows: Floats, directions: Floats, n_clusters: int, rng: np.random.Generator, noise: float
-) -> Floats:
-    """Return the centers of another run on these rows: the best of few starts on cells with other noise."""
-    means = cells.means + noise * (cells.of_sums / cells.counts)[:, None] * rng.standard_normal(cells.means.shape)
-    counts = np.maximum(cells.counts + noise * cells.of_counts * rng.standard_normal(len(means)), 1.0)
-    found = [weighted_kmeans(means, counts, n_clusters, rng, n_init=1) @ directions.T for _ in range(N_STARTS)]
-    best = min(found, key=lambda one: _cost(rows, one))
-    for _ in range(N_OTHER_STEPS):
-        sums, sizes = cluster_sums(rows, nearest_center(rows, best), n_clusters)
-        best = centers_of(sums, sizes, fallback=best)
+class Solution(NamedTuple):
+    """Centers, and how far they are expected to be from where a step without noise would move them."""
+
+    centers: Floats  #: In the frame.
+    signal: Floats  #: The variance of an entry, by cluster and by part of the directions.
+    gain: float = math.inf  #: The part of the cost by which the last step lowered it.
+    n_steps: int = 0
+
+
+def best_of_many(
+    strategy: SearchStrategy, space: Space, cells: NoisyCells, n_clusters: int
+) -> Generator[Round, Total, Solution]:
+    """Let solutions take steps together and drop out by their costs; return the best."""
+    rows = cells.drawn(n_clusters, strategy.rng)
+    norm = space.units.of_both(REACH, WEIGHT * REACH, n_clusters)
+    excess = excess_of_a_step(space.n_columns, n_clusters, norm, strategy.noise_of("tries_1") / space.units.number)
+    work = MOST_WORK / (space.n_rows * space.n_columns)
+    wanted = int(min(max(min(TOLERATED / excess if excess else math.inf, work), 1), MOST_SOLUTIONS))
+    found = best_solutions(cells, rows, n_clusters, wanted, strategy.rng)
+    elsewhere = FIRST_OUTSIDE * space.total / space.n_columns
+    signal = np.tile([FIRST_INSIDE * float((space.spread**2).mean()), elsewhere, elsewhere], (n_clusters, 1))
+    solutions = [Solution(one @ space.inside.T, signal) for one in found]
+    for level in range(1, N_LEVELS + 1):
+        parts = [f"tries_{level}"] * STEPS_EACH
+        if len(solutions) == 1:
+            solutions = yield from _steps_of_one(strategy, space, rows, solutions, [*parts, "costs"])
+            continue
+        for part in parts:
+            solutions = yield from _steps(strategy, space, rows, solutions, part)
+        n_kept = 1 if level == N_LEVELS else -(-len(solutions) // PART_KEPT)
+        costs = yield from _costs(strategy, space, rows, solutions)
+        solutions = [solutions[index] for index in np.argsort(costs, kind="stable")[:n_kept]]
+    solutions = yield from _steps_of_one(strategy, space, rows, solutions, ["steps"] * N_STEPS)
+    (best,) = yield from _steps(strategy, space, rows, solutions, "sums", "counts")
     return best
 
 
-def adjusted_rand(one: Labels, other: Labels, n_clusters: int) -> float:
-    """Return the adjusted Rand index of two clusterings of the same rows."""
-    return weighted_rand_index(one, other, np.ones(len(one)), n_clusters)
+def _steps_of_one(
+    strategy: SearchStrategy, space: Space, rows: Floats, solutions: list[Solution], parts: Sequence[str]
+) -> Generator[Round, Total, list[Solution]]:
+    """Take the steps of one solution, until they hardly lower its cost."""
+    most = max(2, int(MOST_STEPPED / (space.n_rows * space.n_columns)))
+    for part in parts:
+        if solutions[0].gain > STILL and solutions[0].n_steps < most:
+            solutions = yield from _steps(strategy, space, rows, solutions, part)
+    return solutions
 
 
-def best_jaccard(own: Labels, other: Labels, n_clusters: int) -> Floats:
-    """Return for each own cluster the largest Jaccard index with a cluster of another run."""
-    table = np.zeros((n_clusters, n_clusters))
-    np.add.at(table, (own, other), 1.0)
-    either = table.sum(axis=1)[:, None] + table.sum(axis=0)[None, :] - table
-    return np.asarray(np.divide(table, either, out=np.zeros_like(table), where=either > 0).max(axis=1))
+def _steps(
+    strategy: SearchStrategy, space: Space, rows: Floats, solutions: list[Solution], *parts: str
+) -> Generator[Round, Total, list[Solution]]:
+    """Take one Lloyd step of each solution. The last one has parts of its own for sums and sizes."""
+    n_clusters, units = len(solutions[0].centers), space.units
+    within = _cost_of_best(space, rows, solutions)
+    noise = strategy.noise_of(parts[0], math.sqrt(len(solutions))) / units.number
+    weight = 0.0 if len(parts) > 1 else WEIGHT
+    excess = excess_of_a_step(space.n_columns, n_clusters, units.of_both(REACH, weight * REACH, n_clusters), noise)
+    bound = space.norm_of_offsets(reach_of_offsets(excess), within)
+    if weight:
+        question = SearchClient.steps.asked(
+            np.stack([one.centers for one in solutions]), frame=space.frame, bound=bound, weight=weight * bound
+        )
+        at_most = math.sqrt(len(solutions)) * units.of_both(bound, weight * bound, n_clusters)
+        (both,) = received = yield strategy.summed(question, *parts, at_most=(at_most,))
+        sums, counts = both[..., :-1], both[..., -1] / (weight * bound)
+        of_sums, of_counts = received.noise[0], received.noise[0] / (weight * bound)
+    else:
+        question = SearchClient.offset_sums.asked(
+            solutions[0].centers, np.zeros((0, 0)), frame=space.frame, bound=bound
+        )
+        of_means = units.of_offsets(bound), units.of_counts(n_clusters)
+        received = yield strategy.summed(question, *parts, at_most=of_means)
+        sums, counts = (array[None] for array in received)
+        of_sums, of_counts = received.noise
+    scale, moved = units.rows_each, []
+    for solution, of_one, sizes in zip(solutions, scale * sums, scale * counts, strict=True):
+        divisor = np.maximum(sizes, max(0.3 * scale * of_counts, space.n_rows / n_clusters / 20, 1.0))
+        n_signal = min(max(space.n_inside, space.n_above), n_clusters)  # centers differ in no more directions
+        offsets, signal = filtered(
+            of_one / divisor[:, None], (scale * of_sums / divisor) ** 2, space.directions, n_signal, solution.signal
+        )
+        gain = float(divisor @ (offsets**2).sum(axis=1)) / (space.n_rows * within)
+        centers = clip_rows(solution.centers + offsets, space.frame.radius)
+        moved.append(Solution(centers, signal, gain, solution.n_steps + 1))
+    return moved
+
+
+def _cost_of_best(space: Space, rows: Floats, solutions: list[Solution]) -> float:
+    """Return the mean squared distance of a row from its center, by what drawn rows say of the best solution."""
+    places = [one.centers @ space.inside for one in solutions]
+    mean_square = float((rows**2).sum(axis=1).mean())
+    cost = min(float(squared_distances(rows, one).min(axis=1).mean()) for one in places)
+    all_rows = max(space.total, space.total_inside)
+    return max(all_rows - (mean_square - cost), LEAST_COST * all_rows)
+
+
+def _costs(
+    strategy: SearchStrategy, space: Space, rows: Floats, solutions: list[Solution]
+) -> Generator[Round, Total, Floats]:
+    """Return noisy costs of solutions, up to a number that all have in common."""
+    places, units = [one.centers @ space.inside for one in solutions], space.units
+    noise = strategy.noise_of("costs")
+    clip = bound_of_costs(rows, places, space.n_rows, units.rows_each * noise, units.of_vectors)
+    centers = np.stack([one.centers for one in solutions])
+    question = SearchClient.costs.asked(centers, frame=space.frame, bound=clip.bound)
+    (costs,) = yield strategy.summed(question, "costs", at_most=(clip.norm,))
+    return units.rows_each * costs + clip.lost
+
+
+# What the server makes of noisy sums. Nothing here sees a row.
+
+
+def variances_of(values: Floats, total: float, edge: float, n_columns: int) -> Floats:
+    """Return what eigenvalues of a noisy second moment are expected to hold of the rows' variance.
+
+    A spike of size s above the mean variance has, with noise, the expected eigenvalue ``s + edge^2 / (4 s)`` (a spiked
+    Wigner matrix), so that its direction holds ``sqrt(v^2 - edge^2)`` of what the eigenvalue v shows.
+    """
+    mean = total / n_columns
+    above = np.sqrt(np.maximum(np.maximum(values - mean, 0.0) ** 2 - edge**2, 0.0))
+    variances = above + max(total - float(above.sum()), 0.05 * total) / n_columns
+    return np.asarray(variances * (total / (float(variances.sum()) + (n_columns - len(values)) * variances.min())))
+
+
+def class_of_most(classes: Floats, n_units: float, deviation: float) -> int:
+    """Return the nearest class beyond which only a few rows lie, or nothing but noise."""
+    outside = np.cumsum(classes)
+    for index in range(len(classes) - 1):
+        noise = 2 * deviation * math.sqrt(index + 1)
+        if outside[index] > max(PART_OUTSIDE * n_units, noise) or outside[index] >= n_units / 2:
+            return index
+    return len(classes) - 1
+
+
+def filtered(
+    offsets: Floats, variance: Floats, directions: Floats, n_inside: int, signal: Floats
+) -> tuple[Floats, Floats]:
+    """Shrink noisy offsets of centers by what is expected of them, and return what is expected of the next ones.
+
+    As a Kalman filter does it: an offset z with noise of variance v becomes ``z s / (s + v)``, and what is then unknown
+    of the center has the variance ``s v / (s + v)``. The next step would move it on, by a part of this step's move.
+    The signal's variance s is a mean of what was expected and of what the offsets show above their noise, by precision.
+    """
+    n_columns, n_known = directions.shape
+    turned, expected = offsets @ directions, signal.copy()
+    rest = offsets - turned @ directions.T if n_known < n_columns else np.zeros((len(offsets), 0))
+    parts = (turned[:, :n_inside], turned[:, n_inside:n_known], rest)
+    sizes = (n_inside, n_known - n_inside, n_columns - n_known)
+    for index, (part, size) in enumerate(zip(parts, sizes, strict=True)):
+        if not part.size:
+            continue
+        noise = variance[:, None] * (size / part.shape[1])
+        known = signal[:, index, None]
+        above, weight = part**2 - noise, (known + noise) ** -2
+        of_direction = ((weight * above).sum(axis=0) / weight.sum())[None, :]
+        seen = (of_direction + above.mean(axis=1, keepdims=True)) / 2
+        # The mean of m squares has the variance 2 (s + v)^2 / m; what was expected is as uncertain as it is large.
+        n_squares = 2.0 / (float((weight**2).sum()) / float(weight.sum()) ** 2 + 1.0 / max(size, 1))
+        precision = n_squares / 2.0 * weight
+        found = np.maximum((precision * seen + known**-1) / (precision + known**-2), LEAST_KEPT * known)
+        gain = found / (found + noise)
+        expected[:, index] = (gain * (noise + GOES_ON * found)).mean(axis=1)
+        part *= gain
+    moved = turned @ directions.T
+    return (moved + rest if rest.size else moved), np.maximum(expected, np.finfo(float).tiny ** 0.25)
+
+
+# The budget.
+
+
+def parts_of_cells(
+    client: type[SearchClient],
+    *,
+    center_rows: bool = True,
+    counts_rows: bool,
+    costs: Mapping[str, float] = COSTS_OF_CELLS,
+) -> dict[str, Part]:
+    """Return the parts of a budget up to the cells."""
+    answers: dict[str, tuple[Any, int]] = {
+        "row_sum": (client.row_sum, int(center_rows)),
+        "row_count": (client.row_count, int(counts_rows)),
+        "distances": ((client.distances, client.moment_size), 1),
+        "second_moment": (client.second_moment, 1),
+        "cells": (client.cells, CELL_ROUNDS),
+    }
+    return {name: gaussian_part(answer, costs[name], at_most) for name, (answer, at_most) in answers.items()}
+
+
+def parts_of_solutions(client: type[SearchClient]) -> dict[str, Part]:
+    """Return the parts for solutions; in the last step, the sizes of clusters have a small part of their own."""
+    answers: dict[str, tuple[Any, int]] = {
+        **{f"tries_{level}": (client.steps, STEPS_EACH) for level in range(1, N_LEVELS + 1)},
+        "costs": ((client.costs, client.steps), N_LEVELS),
+        "steps": (client.steps, N_STEPS),
+        "sums": (client.offset_sums, 1),
+        "counts": (client.offset_sums, 1),
+    }
+    return {name: gaussian_part(answer, COSTS[name], at_most) for name, (answer, at_most) in answers.items()}
+
+
+def gaussian_part(answers: Any, cost: float, at_most: int) -> Part:
+    """Return the part of a budget whose Gaussian releases have this cost together.
+
+    c releases of noise multiplier s cost ``w = c / s^2``. The epsilon of one release is about proportional to 1 / s, so
+    that all c take the part ``c / s = sqrt(w c)`` of the sum of epsilons.
+    """
+    return Part(answers, math.sqrt(cost * at_most), at_most)
+
+
+# The client half.
+
+
+def class_reach(index: int) -> float:
+    """Return how far a class of distances reaches, as a fraction of the radius."""
+    return float(2.0 ** (-index / 2))
+
+
+class SearchClient(StartsClient):
+    """The client half of the search."""
+
+    @by_row(row_count=Sent("number of rows", counts_rows=True))
+    def row_count(rows: Rows) -> Term:
+        """Count the rows."""
+        return count(rows)
+
+    @by_row(row_sum=Sent("sum of the rows, clipped", has_columns=True))
+    def row_sum(rows: Rows) -> Term:
+        """Return the sum of the rows in the frame."""
+        return total(rows)
+
+    @by_row(distances=Sent("number of rows by distance from the origin, in classes", counts="every row"))
+    def distances(rows: Rows) -> Term:
+        """Return the number of rows in each class, from the farthest to the nearest."""
+        bound, _ = ball_in_units(rows.radius, 2, rows.exponent)
+        limits = np.floor(bound**2 * np.ldexp(1.0, -np.arange(N_CLASSES - 1, 0, -1)))
+        # Integers are compared, so that a row's class is the same on every machine. The nearest class is the last.
+        inside = np.searchsorted(limits, integer_norms(rows.integers, 2), side="left")
+        return at(N_CLASSES - 1 - inside, N_CLASSES)
+
+    @finishes(
+        StartsClient.second_moment,
+        distances=Sent("size of the client's second moment, as one of many classes", counts="once"),
+    )
+    def moment_size(totals: tuple[Term, ...], n_rows: Integers) -> Term:
+        """Return the class of the root of the Frobenius norm of each client's mean outer product."""
+        (moment,) = totals
+        matrices = triangle_to_symmetric(moment.array.values) / np.maximum(n_rows, 1)[:, None, None]
+        # 20 bits keep the sum of squares exact on every machine, and so the comparison with powers of 4.
+        entries = np.trunc(matrices * (2.0**20 / moment.bound.l2))
+        squares = np.einsum("ijk,ijk->i", entries, entries)
+        # The class is the number of times that the norm can be doubled without exceeding the square of the radius.
+        index = (squares[:, None] <= 4.0 ** np.arange(20)).sum(axis=1)
+        return one_class(np.where(squares == 0, N_CLASSES - 1, np.minimum(index, N_CLASSES - 1)), N_CLASSES)
+
+    @by_row(
+        sums="sum of the rows' offsets from their nearest centers, clipped",
+        counts=Sent("number of rows nearest to each center", counts="every row", sizes=True),
+    )
+    def offset_sums(rows: Rows, centers: Floats, directions: Floats, *, bound: float) -> tuple[Term, Term]:
+        """Return the clipped offsets, in public directions, and the counts."""
+        rows = rows.projected(directions)
+        nearest = rows.nearest(centers)
+        return at(nearest, len(centers), rows.offsets(centers, nearest, bound)), at(nearest, len(centers))
+
+    @by_row(cells="sum of the rows' offsets from their nearest points, clipped, and their number, weighted")
+    def cells(rows: Rows, points: Floats, directions: Floats, *, bound: float, weight: float) -> Term:
+        """Return the clipped offsets in public directions, and in the last column the counts times the weight."""
+        rows = rows.projected(directions)
+        nearest = rows.nearest(points)
+        return at(nearest, len(points), rows.offsets(points, nearest, bound).with_constant(weight))
+
+    @by_row(steps="sums of the rows' offsets from the nearest center of each solution, clipped, and numbers, weighted")
+    def steps(rows: Rows, solutions: Floats, *, bound: float, weight: float) -> Term:
+        """Return for each solution the clipped offsets, and in the last column the counts times the weight."""
+        n_solutions, n_points, n_columns = solutions.shape
+        sums = []
+        for points in solutions:
+            nearest = rows.nearest(points)
+            offsets = rows.offsets(points, nearest, bound).with_constant(weight)
+            sums.append(at(nearest, n_points, offsets).reshaped(n_points * (n_columns + 1)))
+        words = "a row adds an offset of at most this norm to each solution"
+        return side_by_side(sums, words=words).reshaped(n_solutions, n_points, n_columns + 1)
+
+    @by_row(costs="costs of the rows under each solution, less their mean, clipped")
+    def costs(rows: Rows, solutions: Floats, *, bound: float) -> Term:
+        """Return for each solution the squared distances of the rows from the nearest centers."""
+        return costs_beside_mean(rows, solutions, bound)

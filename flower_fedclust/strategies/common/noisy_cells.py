@@ -1,0 +1,309 @@
+"""What a server makes of the noisy cells of all rows: how many there are, solutions of k-means, and other runs.
+
+What was released is searched as hard as rows would be: any number of starts on the noisy cells costs no privacy.
+:mod:`.private_search` has the rounds.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flower_fedclust.numerics.initialisation import weighted_kmeans
+from flower_fedclust.numerics.kmeans import centers_of, cluster_sums, nearest_center, squared_distances
+from flower_fedclust.numerics.validity import ALIKE, Repeated, weighted_rand_index
+
+Floats = NDArray[np.float64]
+Labels = NDArray[np.intp]
+
+#: The fewest cells for each cluster, and the most cells; how many numbers of cells are compared.
+FEWEST_CELLS, MOST_CELLS, N_NUMBERS = 1.5, 200, 25
+#: A row in a cell counts as much as an offset of this part of the bound, which is this many typical distances.
+CELL_WEIGHT, CELL_REACH = 0.7, 1.3
+#: Rows that the server draws about the noisy cells, at least and for each cluster.
+N_DRAWN, DRAWN_FOR_EACH = 6000, 30
+#: The k-means of the cells that the server starts; fewer, but not below the second number, beyond so many products.
+N_TRIES, FEWEST_TRIES, MOST_TRIED = 60, 6, 2e9
+#: The most solutions that take steps together, and the relative excess cost at which they are told apart.
+MOST_SOLUTIONS, TOLERATED = 30, 0.01
+#: Steps of all solutions before their costs are compared, and how many are left of them each time.
+STEPS_EACH, N_LEVELS, PART_KEPT = 2, 3, 3
+#: Two solutions differ if a center of one has a squared distance of more than this part of the rows' variance from
+#: every center of the other.
+APART = 0.01
+#: Other runs that are imitated, the rows that they share, the starts of each, and their steps.
+N_OTHER_RUNS, N_SHARED, N_STARTS, N_OTHER_STEPS = 8, 2000, 10, 12
+#: Rows about clusters have at least this part of the variance of all rows in each direction.
+LEAST_LEFT = 0.003
+#: What clipping takes from costs may differ from what is expected by this many times as much.
+UNSURE = 2.0
+#: Solutions whose costs differ by less than this part are equally good.
+EQUALLY_GOOD = 0.01
+#: Offsets are clipped to so many typical distances, which grows as noise falls: a wide bound has no bias.
+REACH, REACH_GROWS, REACH_AT, LEAST_REACH, MOST_REACH = 1.3, 0.35, 0.003, 1.2, 4.0
+
+
+def left_by_a_code(variances: Floats, n_points: int) -> float:
+    """Return the mean squared distance of rows of a Gaussian from the best n_points points.
+
+    In each direction the distance is ``min(level, variance)`` ("reverse water-filling"; Cover and Thomas, "Elements of
+    information theory", theorem 10.3.3). The variances are sorted, the largest first.
+    """
+    logarithms = np.log(np.maximum(variances, np.finfo(float).tiny))
+    # The level, if the first directions are divided and the others are not.
+    levels = np.exp((np.cumsum(logarithms) - 2.0 * math.log(n_points)) / np.arange(1, len(variances) + 1))
+    level = levels[max(int(np.count_nonzero(levels <= variances)) - 1, 0)]
+    return float(np.minimum(level, variances).sum())
+
+
+def directions_and_cells(
+    variances: Floats, elsewhere: float, norm: Callable[[int], float], noise: float, fewest: int, most: int
+) -> tuple[int, int]:
+    """Choose the number of directions and of cells that bring noisy means of cells nearest to the rows.
+
+    Parameters
+    ----------
+    variances : ndarray
+        Of the rows along their directions, the largest first.
+    elsewhere : float
+        The variance in all other directions.
+    norm : callable
+        How far a row moves the sums of so many cells, in typical distances of a row from the mean of its cell.
+    noise : float
+        The standard deviation of the noise of a sum whose bound is 1, by the number of rows.
+    fewest, most : int
+        Numbers of cells.
+    """
+    best = (math.inf, 1, fewest)
+    numbers = np.unique(np.geomspace(fewest, max(most, fewest), N_NUMBERS).astype(int))
+    for q in np.unique(np.geomspace(1, len(variances), N_NUMBERS).round().astype(int)).tolist():
+        seen, lost = variances[:q], float(variances[q:].sum()) + elsewhere
+        for n_cells in numbers:
+            within = left_by_a_code(seen, n_cells)
+            of_mean = q * (norm(int(n_cells)) * noise * n_cells) ** 2
+            best = min(best, (lost + within * (1.0 + of_mean), q, int(n_cells)))
+    return best[1:]
+
+
+@dataclass(frozen=True)
+class NoisyCells:
+    """Noisy cells of the rows, in the directions of the search."""
+
+    means: Floats
+    counts: Floats  #: Positive.
+    within: Floats  #: The variance of the rows of a cell in each direction.
+    of_sums: float  #: The standard deviation of the noise in an entry of a cell's sum.
+    of_counts: float  #: The standard deviation of the noise in a count.
+
+    def drawn(self, n_clusters: int, rng: np.random.Generator) -> Floats:
+        """Draw rows from Gaussians about the means, enough for so many clusters."""
+        return self.drawn_rows(max(N_DRAWN, DRAWN_FOR_EACH * n_clusters), self.within, rng)
+
+    def drawn_rows(self, n_rows: int, within: Floats, rng: np.random.Generator) -> Floats:
+        """Draw rows from Gaussians about the means, of this variance in each direction."""
+        rows = self.means[rng.choice(len(self.means), n_rows, p=self.counts / self.counts.sum())]
+        return np.asarray(rows + rng.standard_normal(rows.shape) * np.sqrt(within))
+
+
+def best_solutions(
+    cells: NoisyCells, rows: Floats, n_clusters: int, n_wanted: int, rng: np.random.Generator
+) -> list[Floats]:
+    """Return different solutions of k-means, the best first: of the cells, and of rows drawn about them, in turn.
+
+    The solutions of the cells come first: rows are drawn equally wide about all cells, and how wide is uncertain. Half
+    of the k-means weight the cells by a bootstrap, so that they end in other minima.
+    """
+    from sklearn.cluster import KMeans
+    from sklearn.exceptions import ConvergenceWarning
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # if cells coincide, so do centers
+        found: list[tuple[float, Floats]] = []
+        n_tries = int(np.clip(MOST_TRIED / (20 * cells.means.size * n_clusters), FEWEST_TRIES, N_TRIES))
+        for index in range(n_tries):
+            weights = cells.counts * rng.exponential(size=len(cells.counts)) if index % 2 else cells.counts
+            one = KMeans(min(n_clusters, len(cells.means)), n_init=1, random_state=int(rng.integers(2**31)))
+            centers = np.asarray(one.fit(cells.means, sample_weight=weights).cluster_centers_)
+            cost = float(cells.counts @ squared_distances(cells.means, centers).min(axis=1))
+            if all(abs(cost - other) > 1e-6 * cost for other, _ in found):
+                found.append((cost, centers))
+        found.sort(key=lambda one: one[0])
+        refined = [
+            KMeans(n_clusters, init=centers, n_init=1, max_iter=30).fit(rows) for _, centers in found[: 2 * n_wanted]
+        ]
+    refined.sort(key=lambda one: float(one.inertia_))
+    pairs = zip((one for _, one in found), (np.asarray(one.cluster_centers_) for one in refined), strict=False)
+    return different([one for pair in pairs for one in pair], n_wanted, APART * float(rows.var(axis=0).sum()))
+
+
+def different(solutions: Sequence[Floats], n_wanted: int, apart: float) -> list[Floats]:
+    """Return the first solutions that differ from those before them by more than a squared distance of a center."""
+    kept: list[Floats] = []
+    for one in solutions:
+        if len(kept) < n_wanted and all(squared_distances(one, other).min(axis=1).max() > apart for other in kept):
+            kept.append(one)
+    return kept
+
+
+def reach_of_offsets(excess: float) -> float:
+    """Return the bound of offsets in typical distances, from the relative excess cost of a noisy step."""
+    wanted = REACH - REACH_GROWS * math.log(max(excess, 1e-300) / REACH_AT)
+    return min(max(wanted, LEAST_REACH), MOST_REACH)
+
+
+def excess_of_a_step(n_columns: int, n_clusters: int, norm: float, noise: float) -> float:
+    """Return the relative excess cost of one noisy step.
+
+    The means of k clusters of n / k rows have noise of variance ``d (norm k s / n)^2`` each, where the norm is how far
+    a row moves the sums, in typical distances, and a typical distance squared is the cost of a row.
+
+    Parameters
+    ----------
+    noise : float
+        The standard deviation of the noise of a sum whose bound is 1, by the number of rows.
+    """
+    return n_columns * (n_clusters * norm * noise) ** 2
+
+
+class BoundOfCosts(NamedTuple):
+    """How to clip the costs of a row beside their mean."""
+
+    bound: float
+    norm: float  #: How far whom the noise protects can then move the sum.
+    lost: Floats  #: What clipping is expected to take from each sum.
+
+
+def bound_of_costs(
+    rows: Floats, solutions: Sequence[Floats], n_rows: float, noise: float, norm: Callable[[Floats, float], float]
+) -> BoundOfCosts:
+    """Choose a bound for the costs of a row beside their mean.
+
+    It balances the noise with the largest part that clipping takes, by rows that were drawn from the cells. Real rows,
+    which are less round, may have several times as much clipped.
+
+    Parameters
+    ----------
+    rows : ndarray
+        Drawn rows.
+    solutions : sequence of ndarray
+    n_rows : float
+        The number of real rows.
+    noise : float
+        The standard deviation of the noise of a sum whose norm is 1.
+    norm : callable
+        How far one unit moves the sum of these vectors, which are clipped to a bound.
+    """
+    costs = np.stack([squared_distances(rows, one).min(axis=1) for one in solutions], axis=1)
+    costs -= costs.mean(axis=1, keepdims=True)
+    norms = np.linalg.norm(costs, axis=1)
+    least = max(1e-9 * float(norms.max()), np.finfo(float).tiny * 2**60)
+    best, smallest = BoundOfCosts(least, least, np.zeros(len(solutions))), math.inf
+    for part in (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 1.0):
+        bound = max(float(np.quantile(norms, part)), least)
+        clipped = costs * np.minimum(1.0, bound / np.maximum(norms, bound))[:, None]
+        tried = BoundOfCosts(bound, norm(clipped, bound), (costs - clipped).mean(axis=0) * n_rows)
+        by_clipping, by_noise = UNSURE * float(np.abs(tried.lost).max()), noise * tried.norm
+        if by_clipping**2 + by_noise**2 < smallest:
+            best, smallest = tried, by_clipping**2 + by_noise**2
+    return best
+
+
+def dropped_light(means: Floats, counts: Floats, deviation: float, light: float, fewest: int) -> tuple[Floats, Floats]:
+    """Return the cells with more rows than so many deviations of the noise, or the heaviest."""
+    order = np.argsort(-counts, kind="stable")[: max(int(np.count_nonzero(counts > light * deviation)), fewest)]
+    return means[order], np.maximum(counts[order], 1.0)
+
+
+def repeated(
+    cells: NoisyCells,
+    centers: Floats,
+    errors: Floats,
+    directions: Floats,
+    variances: Floats,
+    elsewhere: float,
+    rng: np.random.Generator,
+) -> Repeated:
+    """Imitate other runs with what this run has released, and compare their clusters with its own.
+
+    The server draws rows from Gaussians about the clusters. Another run sees the cells with other noise, starts from
+    other points, takes steps on these rows, and ends with the noise of its last steps. The imitation is repeated
+    without any noise, to tell what the noise does from what search and table do. It is too hopeful, because rows of
+    tables are less round: see FOUND_AGAIN.
+
+    Parameters
+    ----------
+    centers : ndarray of shape (n_clusters, n_columns)
+        Of this run.
+    errors : ndarray of shape (n_clusters, 2)
+        The variance of what is unknown of an entry of a center, in the directions of the search and elsewhere.
+    directions : ndarray of shape (n_columns, n_directions)
+        Of the search.
+    variances : ndarray of shape (n_directions,)
+        Of the rows in these directions.
+    elsewhere : float
+        The variance of the rows in all other directions together.
+    """
+    inside = centers @ directions
+    outside, n_others = centers - inside @ directions.T, max(np.subtract(*directions.shape), 1)
+    n_rows, k = max(N_SHARED, DRAWN_FOR_EACH * len(centers)), len(centers)
+    sizes = np.bincount(nearest_center(cells.means, inside), cells.counts, k)
+    between = sizes / sizes.sum() @ inside**2
+    clusters = replace(cells, means=inside, counts=np.maximum(sizes, 1.0))
+    left = np.maximum(variances - between, LEAST_LEFT * variances)
+    agreements, noisy, exact, n_equal = [], [], [], 0
+    drawn = clusters.drawn_rows(n_rows, left, rng)
+    rest = rng.standard_normal((n_rows, len(centers[0]))) * math.sqrt(max(elsewhere, 0.0) / n_others)
+    rest -= rest @ directions @ directions.T
+    rows = drawn @ directions.T + outside[nearest_center(drawn, inside)] + rest
+    own, cost = nearest_center(rows, centers), _cost(rows, centers)
+    for _ in range(N_OTHER_RUNS):
+        one = _another_run(cells, rows, directions, k, rng, noise=1.0)
+        of_inside = rng.standard_normal(inside.shape) * np.sqrt(2 * errors[:, :1])
+        of_rest = rng.standard_normal(centers.shape) * np.sqrt(2 * errors[:, 1:])
+        one += of_inside @ directions.T + of_rest - of_rest @ directions @ directions.T
+        labels = nearest_center(rows, one)
+        agreements.append(adjusted_rand(own, labels, k))
+        noisy.append(best_jaccard(own, labels, k))
+        other = _another_run(cells, rows, directions, k, rng, noise=0.0)
+        labels = nearest_center(rows, other)
+        exact.append(best_jaccard(own, labels, k))
+        is_equal = abs(_cost(rows, other) - cost) < EQUALLY_GOOD * cost
+        n_equal += is_equal and adjusted_rand(own, labels, k) < ALIKE
+    return Repeated(float(np.mean(agreements)), np.mean(noisy, axis=0), np.mean(exact, axis=0), int(n_equal))
+
+
+def _cost(rows: Floats, centers: Floats) -> float:
+    return float(squared_distances(rows, centers).min(axis=1).sum())
+
+
+def _another_run(
+    cells: NoisyCells, rows: Floats, directions: Floats, n_clusters: int, rng: np.random.Generator, noise: float
+) -> Floats:
+    """Return the centers of another run on these rows: the best of few starts on cells with other noise."""
+    means = cells.means + noise * (cells.of_sums / cells.counts)[:, None] * rng.standard_normal(cells.means.shape)
+    counts = np.maximum(cells.counts + noise * cells.of_counts * rng.standard_normal(len(means)), 1.0)
+    found = [weighted_kmeans(means, counts, n_clusters, rng, n_init=1) @ directions.T for _ in range(N_STARTS)]
+    best = min(found, key=lambda one: _cost(rows, one))
+    for _ in range(N_OTHER_STEPS):
+        sums, sizes = cluster_sums(rows, nearest_center(rows, best), n_clusters)
+        best = centers_of(sums, sizes, fallback=best)
+    return best
+
+
+def adjusted_rand(one: Labels, other: Labels, n_clusters: int) -> float:
+    """Return the adjusted Rand index of two clusterings of the same rows."""
+    return weighted_rand_index(one, other, np.ones(len(one)), n_clusters)
+
+
+def best_jaccard(own: Labels, other: Labels, n_clusters: int) -> Floats:
+    """Return for each own cluster the largest Jaccard index with a cluster of another run."""
+    table = np.zeros((n_clusters, n_clusters))
+    np.add.at(table, (own, other), 1.0)
+    either = table.sum(axis=1)[:, None] + table.sum(axis=0)[None, :] - table
+    return np.asarray(np.divide(table, either, out=np.zeros_like(table), where=either > 0).max(axis=1))

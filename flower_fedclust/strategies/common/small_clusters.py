@@ -1,0 +1,202 @@
+"""How many clusters there are, and whether another run would find them, by sums that were released already.
+
+Both look at small clusters, a few for each cluster, into which the server merges the noisy cells. Nothing more is asked
+or paid.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flower_fedclust.numerics.kmeans import centers_of, cluster_sums, nearest_center, squared_distances
+from flower_fedclust.numerics.validity import ClusterNumber, ClusterSums, stability_of
+from flower_fedclust.strategies.common.noisy_cells import NoisyCells
+
+Floats = NDArray[np.float64]
+
+#: So many small clusters for each cluster.
+FINER = 2
+#: Restarts of the k-means of noisy means.
+N_INIT = 10
+#: A small cluster counts if its number of rows exceeds this many standard deviations of the noise; a cell, this many.
+DEVIATIONS, DEVIATIONS_OF_CELL = 2.0, 3.0
+#: With noise and fewer small clusters than this, even one Gaussian would seem to have separate clusters.
+FEWEST = 8
+#: How many other runs are imitated, and for how many rows: at least so many, and so many for each small cluster.
+N_OTHER_RUNS, LEAST_DRAWN, DRAWN_FOR_EACH = 10, 1000, 20
+#: With many small clusters each run says more: fewer runs if they are more than this in all, but no fewer than two.
+MOST_IMITATED, FEWEST_OTHER_RUNS = 500, 2
+#: How many reference samples of one Gaussian are drawn, and their largest size.
+N_REFERENCES, REFERENCE_ROWS = 3, 20_000
+
+
+class NoisyClusters(NamedTuple):
+    """What a noisy Lloyd step shows of clusters."""
+
+    means: Floats
+    counts: Floats
+    total: float  #: The mean squared norm of a row.
+    of_sums: float  #: The standard deviation of the noise in an entry of a cluster's sum.
+    of_counts: float  #: The standard deviation of the noise in a count.
+
+
+def small_clusters(cells: NoisyCells, total: float, n_clusters: int, rng: np.random.Generator) -> NoisyClusters:
+    """Merge cells to a few small clusters for each cluster; ``total`` is the mean squared norm of a row."""
+    clear = cells.counts > DEVIATIONS_OF_CELL * cells.of_counts
+    clear[np.argmax(cells.counts)] = True
+    means, weights = cells.means[clear], cells.counts[clear]
+    n_small = min(FINER * n_clusters, max(len(means) // 2, 1))
+    small = clustered(means, weights, n_small, rng, n_init=N_INIT)
+    # Each of the last two generations counted all rows.
+    counts = weight_of(means, weights, small) / 2
+    times = math.sqrt(len(means) / n_small) / 2
+    return NoisyClusters(small, counts, total, cells.of_sums * times, cells.of_counts * times)
+
+
+def clustered(points: Floats, weights: Floats, n_clusters: int, rng: np.random.Generator, *, n_init: int) -> Floats:
+    """Return centers by weighted k-means; points of weight 0 are used only if too few points have weight."""
+    from sklearn.cluster import KMeans
+    from sklearn.exceptions import ConvergenceWarning
+
+    heaviest = np.argsort(-weights, kind="stable")[: max(n_clusters, int(np.count_nonzero(weights)))]
+    points, weights = points[heaviest], weights[heaviest]
+    if len(points) <= n_clusters:
+        return np.resize(points, (n_clusters, points.shape[1]))
+    if np.count_nonzero(weights) < n_clusters:
+        weights = np.maximum(weights, max(float(weights.max()), 1.0) * 1e-6)
+    estimator = KMeans(n_clusters, n_init=n_init, max_iter=50, random_state=int(rng.integers(2**31)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # if points coincide, so do centers
+        return np.asarray(estimator.fit(points, sample_weight=weights).cluster_centers_)
+
+
+def weight_of(points: Floats, weights: Floats, centers: Floats) -> Floats:
+    """Return the total weight of the points nearest to each center."""
+    added_up = np.bincount(nearest_center(points, centers), weights=weights, minlength=len(centers))
+    return added_up.astype(np.float64, copy=False)
+
+
+def number_if_asked(
+    fine: NoisyClusters, spread: Floats, numbers: tuple[int, int], rng: np.random.Generator
+) -> ClusterNumber | None:
+    """Choose the number of clusters, if there is a choice."""
+    return None if numbers[0] == numbers[1] else chosen_number(fine, spread, numbers, rng)
+
+
+def chosen_number(
+    fine: NoisyClusters, spread: Floats, numbers: tuple[int, int], rng: np.random.Generator
+) -> ClusterNumber:
+    """Choose the number of clusters by the gap statistic (Tibshirani, Walther and Hastie 2001), with the silhouette.
+
+    The run has many small clusters. For each number they are merged, and the simplified silhouette is compared with the
+    silhouette of one Gaussian of the same spread, whose rows the server draws and clusters as finely. The second
+    criterion is whether they would be merged in the same way if the noise and the start were drawn again.
+    """
+    n_kept = int(np.count_nonzero(fine.counts > DEVIATIONS * fine.of_counts))
+    tried = range(numbers[0], max(min(numbers[1], n_kept - 1), numbers[0]) + 1)
+    own, of_one = _measures(fine, tried), []
+    n_rows = max(float(fine.counts.sum()), 100.0)
+    n_drawn = int(min(n_rows, REFERENCE_ROWS))
+    for _ in range(N_REFERENCES):
+        drawn = rng.standard_normal((n_drawn, len(spread))) * spread
+        centers = clustered(drawn, np.ones(n_drawn), max(n_kept, 1), rng, n_init=1)
+        sums, counts = cluster_sums(drawn, nearest_center(drawn, centers), len(centers))
+        sums *= n_rows / n_drawn
+        noisy = counts * (n_rows / n_drawn) + fine.of_counts * rng.standard_normal(len(counts))
+        means = centers_of(sums + fine.of_sums * rng.standard_normal(sums.shape), noisy, fallback=centers)
+        # The second moment of this sample, because a small sample's differs from the Gaussian's.
+        reference = fine._replace(means=means, counts=noisy, total=float((drawn**2).sum() / n_drawn))
+        of_one.append([one["silhouette"] for one in _measures(reference, tried)])
+    return ClusterNumber(
+        list(tried),
+        stability=[_stability(fine, n, rng) if one["silhouette"] else 0.0 for n, one in zip(tried, own, strict=True)],
+        silhouette=[one["silhouette"] for one in own],
+        davies_bouldin=[one.get("davies_bouldin", np.nan) for one in own],
+        calinski_harabasz=[one.get("calinski_harabasz", np.nan) for one in own],
+        of_one_gaussian=np.mean(of_one, axis=0).tolist(),
+    )
+
+
+def _stability(fine: NoisyClusters, number: int, rng: np.random.Generator) -> float:
+    """Return how far another run would merge the small clusters in the same way."""
+    kept = fine.counts > DEVIATIONS * fine.of_counts
+    means, counts = fine.means[kept], fine.counts[kept]
+    deviations = fine.of_sums / counts
+    return stability_of(means, counts, deviations, number, rng, of_counts=fine.of_counts, n_init=N_INIT)
+
+
+def agreement_of_another_run(fine: NoisyClusters, spread: Floats, centers: Floats, rng: np.random.Generator) -> float:
+    """Estimate the adjusted Rand index between the clusters of these centers and those that another run would find.
+
+    The server draws rows from Gaussians about the noisy means, and treats them as a run does: it finds small clusters
+    from another start, takes a Lloyd step with new noise, and merges them. Noise alone is not enough: runs also differ
+    because their small clusters do.
+    """
+    from sklearn.metrics import adjusted_rand_score
+
+    n_small, n_rows = len(fine.means), max(float(fine.counts.sum()), 100.0)
+    parts = np.maximum(fine.counts, 0.01 * n_rows / n_small)
+    parts /= parts.sum()
+    within = np.sqrt(np.maximum(spread**2 - parts @ fine.means**2, 0.02 * spread**2))
+    n_drawn = max(LEAST_DRAWN, DRAWN_FOR_EACH * n_small)
+    scale, found = n_rows / n_drawn, []
+    for _ in range(min(N_OTHER_RUNS, max(FEWEST_OTHER_RUNS, MOST_IMITATED // n_small))):
+        rows = fine.means[rng.choice(n_small, n_drawn, p=parts)]
+        rows += within * rng.standard_normal(rows.shape)
+        # The votes of a run show small clusters roughly, as do a few rows.
+        n_seen = DRAWN_FOR_EACH // 2 * n_small
+        small = clustered(rows[:n_seen], np.ones(n_seen), n_small, rng, n_init=1)
+        labels = nearest_center(rows, small)
+        sums, counts = cluster_sums(rows - small[labels], labels, n_small)
+        noisy = scale * counts + fine.of_counts * rng.standard_normal(n_small)
+        offsets = scale * sums + fine.of_sums * rng.standard_normal(sums.shape)
+        small += centers_of(offsets, noisy, fallback=np.zeros_like(small))
+        merged = clustered(small, np.maximum(noisy, 0.01 * n_rows / n_small), len(centers), rng, n_init=N_INIT)
+        found.append(adjusted_rand_score(nearest_center(rows, centers), nearest_center(rows, merged)))
+    return float(np.mean(found))
+
+
+def _measures(fine: NoisyClusters, numbers: Sequence[int]) -> list[dict[str, float]]:
+    from sklearn.cluster import KMeans
+
+    kept = fine.counts > DEVIATIONS * fine.of_counts
+    means, counts = fine.means[kept], fine.counts[kept]
+    if len(means) <= numbers[0] or (fine.of_counts > 0 and len(means) < FEWEST):
+        return [{"silhouette": 0.0} for _ in numbers]
+    # The mean squared distance of rows from these means: what the means leave of the second moment.
+    scatter = max(fine.total - float(counts @ (means**2).sum(axis=1)) / float(counts.sum()), 0.02 * fine.total)
+    found: list[dict[str, float]] = []
+    for number, centers in zip(reversed(numbers), _merged(means, counts, numbers), strict=True):
+        if number < len(means):
+            estimator = KMeans(number, init=centers, n_init=1, max_iter=50)
+            centers = estimator.fit(means, sample_weight=counts).cluster_centers_
+        measures = ClusterSums.of_rows(means, centers, counts, scatter=scatter).measures(centers)
+        found.append({"silhouette": 0.0} | measures)
+    return found[::-1]
+
+
+def _merged(means: Floats, counts: Floats, numbers: Sequence[int]) -> list[Floats]:
+    """Return first centers for each number of clusters, the largest number first, by Ward's criterion.
+
+    A k-means that starts here misses no cluster that k-means++ would miss by chance.
+    """
+    points, weights = means.copy(), counts.copy()
+    found: list[Floats] = []
+    while len(found) < len(numbers):
+        if len(points) <= numbers[-1 - len(found)]:
+            found.append(points.copy())
+            continue
+        apart = squared_distances(points, points) * (weights[:, None] * weights / (weights[:, None] + weights))
+        apart[np.tril_indices(len(points))] = np.inf
+        first, second = np.unravel_index(apart.argmin(), apart.shape)
+        both = weights[first] + weights[second]
+        points[first] += (points[second] - points[first]) * (weights[second] / both)
+        weights[first] = both
+        points, weights = np.delete(points, second, axis=0), np.delete(weights, second)
+    return found
