@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 
@@ -17,6 +18,8 @@ MOST_SERIES = 8
 _WIDTH, _HEIGHT = 560, 340
 _LEFT, _RIGHT, _TOP, _BOTTOM = 88, 28, 16, 62
 _LETTER, _LINE = 8.8, 17.0
+#: How many digits are as wide as the picture in a row of a table.
+_HEAD = 18
 
 #: The looks of the classes of guarantees, and of pooled references in every chart.
 KINDS = {"whole run covered": "c0", "covered in part": "c1", "no guarantee": "c2", "rows pooled": "pooled"}
@@ -31,6 +34,17 @@ class Axis:
     high: float
     ticks: Sequence[float]
     is_logarithmic: bool = False
+
+    @property
+    def short_ticks(self) -> list[tuple[float, str]]:
+        """The ticks that the head of a table has room for, with their texts: all, every second, and so on."""
+        texts = [f"{tick:g}" for tick in self.ticks]
+        for step in range(1, len(texts) + 1):
+            kept = list(zip(self.ticks, texts, strict=True))[::step]
+            places = [(self.at(tick) * _HEAD, len(text) / 2) for tick, text in kept]
+            if all(at + half + 1 <= after - other for (at, half), (after, other) in pairwise(places)):
+                break
+        return kept
 
     def at(self, value: float) -> float:
         """Return where a value lies, from 0 to 1."""

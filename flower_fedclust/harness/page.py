@@ -28,13 +28,12 @@ from flower_fedclust.harness.results import (
     read_comparison,
 )
 from flower_fedclust.harness.verdict import (
-    LEVEL,
     certainty,
     collapsed,
-    differences,
     doubts,
     ranks_over_scenarios,
     ranks_over_seeds,
+    undecided,
     verdict,
 )
 from flower_fedclust.outside import parsing, reading
@@ -87,13 +86,13 @@ def _summary(comparison: ComparisonResults) -> str:
         f"{len(comparison.strategies)} strategies" if len(comparison.strategies) != 1 else "one strategy",
         number_of("data set", {trial.text("data") for trial in trials}),
         number_of("partition", {trial.text("partition") for trial in trials}),
-        f"epsilon {', '.join(f'{epsilon:g}' for epsilon in budgets)}" if budgets else "",
-        plural(len({trial.text("seed") for trial in trials}), "seed"),
+        f"epsilon {listed([f'{epsilon:g}' for epsilon in budgets], len(budgets))}" if budgets else "",
     ]
+    n_seeds = len({trial.text("seed") for trial in trials})
     started = str(comparison.settings.get("started", ""))
     with suppress(ValueError):  # then it is shown as it is
         started = datetime.fromisoformat(started).strftime("%Y-%m-%d, %H:%M %Z").strip()
-    text = f"{comparison.progress}: {', '.join(filter(None, parts))}."
+    text = f"{comparison.progress}: {', '.join(filter(None, parts))}; {plural(n_seeds, 'seed')}."
     return f"{text} Started {started}." if started else text
 
 
@@ -128,6 +127,7 @@ def _scenario(scenario: Scenario, identifier: str) -> dict[str, Any]:
     missing = [one.name for one in scenario.contenders if not one.trials]
     traffic = bytes_chart(scenario)
     maps = _maps(scenario, identifier)
+    near, near_says = undecided(scenario)
     return {
         "id": identifier,
         "scenario": scenario,
@@ -138,7 +138,8 @@ def _scenario(scenario: Scenario, identifier: str) -> dict[str, Any]:
         "doubts": doubts(scenario),
         "missing": listed(missing),
         "axis": quality_axis(scenario, scenario.contenders) if scenario.ranked(scenario.contenders) else None,
-        "near": [one.other.name for one in differences(scenario) if one.p_value >= LEVEL and not scenario.waiting],
+        "near": near,
+        "near_says": near_says,
         "ranks": ranks_over_seeds(scenario),
         "charts": [*epsilon_charts(scenario), *([] if traffic is None else [traffic])],
         "maps": maps,
@@ -200,7 +201,7 @@ _COVERED, _IN_PART, _NONE = "The whole run is covered", "Covered in part", "No g
 class PrivacyGroup:
     """The trials of a strategy that sent the same contents with the same protection."""
 
-    strategy: str
+    strategy: str  #: Its name, and "without epsilon" if other trials of it have one.
     unprotected: Sequence[str]
     protected: Sequence[str]
     report: str  #: The whole report of the first trial.
@@ -210,6 +211,7 @@ class PrivacyGroup:
 def privacy_groups(comparison: ComparisonResults) -> dict[str, list[PrivacyGroup]]:
     """Return the strategies by how much of their runs is covered."""
     found: dict[tuple[str, str, tuple[str, ...], tuple[str, ...]], PrivacyGroup] = {}
+    with_epsilon = {trial.strategy for trial in comparison.trials if trial.epsilon is not None}
     for trial in sorted(comparison.of_status("done"), key=lambda one: one.epsilon or float("inf")):
         if trial.privacy is None:
             continue
@@ -221,7 +223,8 @@ def privacy_groups(comparison: ComparisonResults) -> dict[str, list[PrivacyGroup
         kind = _COVERED if is_covered else _IN_PART if trial.privacy.releases else _NONE
         key = (kind, trial.strategy, unprotected, protected)
         if key not in found:
-            found[key] = PrivacyGroup(trial.strategy, unprotected, protected, _report_of(trial))
+            without = " without epsilon" if trial.epsilon is None and trial.strategy in with_epsilon else ""
+            found[key] = PrivacyGroup(f"{trial.strategy}{without}", unprotected, protected, _report_of(trial))
         budget = "no epsilon" if trial.epsilon is None else f"epsilon {trial.epsilon:g}"
         found[key].guarantees.setdefault(budget, trial.text("guarantee"))
     by_kind = {

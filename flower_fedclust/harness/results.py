@@ -26,6 +26,17 @@ from flower_fedclust.results.files import read_labels
 _IN_SPACE_OF_ROWS = ("cost", "cost_per_row", "silhouette", "davies_bouldin", "calinski_harabasz")
 #: Strategies whose names begin like this pool the rows; they are references and take no part in the ranking.
 _POOLED = "pooled"
+#: The partitions of rows that came with their clients: by a column, in files, or in Python.
+GIVEN = ("column", "files", "as given")
+#: How models measure the cost of a row that is not its distance from a center among the rows, by the model's name.
+_OTHER_COSTS = {
+    "mixture": "from the mean of its component",
+    "map": "on its map",
+    "spectral": "among eigenvectors",
+    "factors": "from what its factors give",
+    "cells": "from the center of its cell",
+    "prototypes": "from its prototype",
+}
 #: Shown if there is no value.
 NOTHING = "–"
 
@@ -64,6 +75,14 @@ def count_text(value: float) -> str:
 
 def _seconds_text(value: float) -> str:
     return f"{value:.2f}" if value < 10 else f"{value:,.1f}"
+
+
+def duration_text(seconds: float) -> str:
+    """Return a duration in the unit that fits, such as "40 s" or "7 min"."""
+    for unit, size in (("h", 3600), ("min", 60)):
+        if seconds >= 1.5 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{max(seconds, 1):.0f} s"
 
 
 def plural(count: int, noun: str) -> str:
@@ -226,6 +245,12 @@ class TrialResult:
         return (self.folder / "centers.csv").exists()
 
     @cached_property
+    def cost_is(self) -> str:
+        """From where the cost of a row is measured, if not from a center among the rows; "" if that is unknown."""
+        known = json_object(self.folder / "model.json")
+        return _OTHER_COSTS.get(str(known.get("of_prepared_rows", known.get("model"))), "")
+
+    @cached_property
     def collapse(self) -> str:
         """How the clustering came to nothing, whatever its measures say; "" if it did not."""
         worst = self.number("cost_of_one_cluster") if self.has_comparable_cost else None
@@ -350,8 +375,9 @@ class Scenario:
 
     @property
     def name(self) -> str:
-        """The data set, how it is spread and, if there are several, the number of clusters."""
-        return ", ".join(filter(None, (self.data, self.partition, self.n_clusters and f"{self.n_clusters} clusters")))
+        """The data set, how it is spread unless the data say so, and the number of clusters if there are several."""
+        partition = "" if self.partition in GIVEN else self.partition
+        return ", ".join(filter(None, (self.data, partition, self.n_clusters and f"{self.n_clusters} clusters")))
 
     @property
     def trials(self) -> list[TrialResult]:
@@ -424,6 +450,16 @@ class Scenario:
         # A cost in another space cannot be ranked; it comes after those that can.
         unranked = [one for one in self.federated if one not in ranked and one not in dropped]
         return {"pooled": self.pooled, "sortable": ranked + unranked, "sortable collapsed": dropped}
+
+    @property
+    def other_costs(self) -> list[str]:
+        """The strategies whose cost cannot be compared, and from where they measure it."""
+        found = {}
+        for one in self.federated:
+            if not one.has_comparable_cost and one.spread("cost_per_row") is not None:
+                measured = next((trial.cost_is for trial in one.trials if trial.cost_is), "")
+                found[one.title] = f"{one.title} {measured}" if measured else one.title
+        return list(found.values())
 
     @cached_property
     def starred(self) -> dict[str, str]:

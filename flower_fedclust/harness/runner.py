@@ -13,6 +13,7 @@ import signal
 import sys
 import tempfile
 import threading
+import time
 import traceback
 import warnings
 import zipfile
@@ -34,7 +35,7 @@ from flower_fedclust import registry
 from flower_fedclust.data import Batches, FederatedRows
 from flower_fedclust.engine import ProtocolError
 from flower_fedclust.engine.cluster import connected, sent_by_value
-from flower_fedclust.engine.progress import bar
+from flower_fedclust.engine.progress import bar, is_shown
 from flower_fedclust.harness.comparison import Comparison, Trial, rows_fingerprint, why_impossible
 from flower_fedclust.harness.folder import (
     COLUMNS,
@@ -44,7 +45,7 @@ from flower_fedclust.harness.folder import (
     installed_versions,
     is_disk_full,
 )
-from flower_fedclust.harness.results import by_remedy
+from flower_fedclust.harness.results import by_remedy, duration_text
 from flower_fedclust.inputs import ReadRows
 from flower_fedclust.models import TableModel
 from flower_fedclust.numerics.checks import check_integer
@@ -70,6 +71,8 @@ _PRELOADED = [
 ]
 # Exit code of a process that imported the user's script and would have started the comparison again.
 _UNGUARDED = 113
+#: Tables of all runs are written again, and lines about progress are printed, after so many seconds.
+SECONDS_BETWEEN_TABLES, SECONDS_BETWEEN_LINES = 10.0, 20.0
 # How often Ray restarts a task whose machine or process was lost.
 _RETRIES = 3
 # Tasks handed to Ray beyond those that can run, so that no core waits for the next.
@@ -129,21 +132,49 @@ def run_comparison(
             return _run_in_processes(stored, folder, jobs or joblib.cpu_count())
 
         folder.write_tables(rows())  # a process that was killed may not have written its last trials
+        written = time.monotonic()
         # closing: whatever happens here, no process is left running.
         with (
             _stored_once(waiting) as stored,
-            bar("runs", len(trials), progress, len(trials) - len(waiting)) as says,
+            _progress(len(trials), len(trials) - len(waiting), progress, announce) as says,
             closing(run(stored)) as finished,
         ):
-            for number, trial in enumerate(finished, len(trials) - len(waiting) + 1):
-                row = folder.row(trial.key)
-                if row is None:
-                    place = folder.trials / trial.key
-                    raise FileNotFoundError(f"{place} was just written and is gone; do not move its folder.")
-                ended[trial.key] = row
+            try:
+                for number, trial in enumerate(finished, len(trials) - len(waiting) + 1):
+                    row = folder.row(trial.key)
+                    if row is None:
+                        place = folder.trials / trial.key
+                        raise FileNotFoundError(f"{place} was just written and is gone; do not move its folder.")
+                    ended[trial.key] = row
+                    says(number)
+                    if time.monotonic() - written > SECONDS_BETWEEN_TABLES:
+                        folder.write_tables(rows())
+                        written = time.monotonic()
+            finally:
                 folder.write_tables(rows())
-                says("", number)
         return rows()
+
+
+@contextmanager
+def _progress(
+    n_runs: int, n_done: int, progress: bool | None, announce: Callable[[list[str]], object] | None
+) -> Iterator[Callable[[int], object]]:
+    """Show how many runs are done: as a bar, or else by lines to ``announce``, unless ``progress`` is False."""
+    if is_shown(progress) or progress is False or announce is None:
+        with bar("runs", n_runs, progress, n_done) as says:
+            yield lambda number: says("", number)
+        return
+    start = said = time.monotonic()
+
+    def line(number: int) -> None:
+        nonlocal said
+        now = time.monotonic()
+        if now - said >= SECONDS_BETWEEN_LINES and number < n_runs:
+            left = (now - start) / (number - n_done) * (n_runs - number)
+            announce([f"{number} of {n_runs} runs done; about {duration_text(left)} left."])
+            said = now
+
+    yield line
 
 
 @contextmanager

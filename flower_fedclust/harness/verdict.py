@@ -19,6 +19,8 @@ from flower_fedclust.results.doubts import doubts_over_runs
 LEVEL = 0.05
 #: A paired test over fewer seeds than this shows nothing.
 LEAST_SEEDS = 3
+#: With fewer seeds, a test seldom shows a difference, however large.
+FEW_SEEDS = 5
 #: Ranks over fewer blocks than this, or of fewer contenders, show nothing.
 LEAST_BLOCKS, LEAST_CONTENDERS = 5, 3
 _MOST_NAMES = 5
@@ -84,15 +86,36 @@ def certainty(scenario: Scenario) -> str:
     unsure = [one.other.name for one in found if one not in sure]
     if len(unsure) > _MOST_NAMES:
         unsure[_MOST_NAMES - 1 :] = [f"{len(unsure) - _MOST_NAMES + 1} more"]
-    seeds = plural(len(ranked[0].by_seed(scenario.measure.name)), "seed")
+    n_seeds = number_of_seeds(scenario)
+    seeds = plural(n_seeds, "seed")
     test = f"paired t-tests over {seeds}, Holm's correction, p < {LEVEL}"
     first = ranked[0].name
+    if unsure and n_seeds < FEW_SEEDS:
+        better = f"{first} is significantly better than {len(sure)} of the {len(found)} others ({test}). "
+        unknown = f"{seeds} cannot show whether {first} is better than {listed(unsure, len(unsure))}: use more."
+        return f"{better}{unknown}" if sure else unknown
     if not sure:
         others = "the other" if len(found) == 1 else f"any of the {len(found)} others"
         return f"{first} comes first, but is not significantly better than {others} ({test})."
     others = "the other" if len(found) == 1 else f"{len(sure)} of the {len(found)} others"
+    if len(sure) == len(found) > 1:
+        others = f"all {len(found)} others"
     text = f"{first} is significantly better than {others} ({test})"
     return f"{text}, but not than {', '.join(unsure)}." if unsure else f"{text}."
+
+
+def number_of_seeds(scenario: Scenario) -> int:
+    """Return over how many seeds the best contender that does not pool rows was run."""
+    return max((len(one.by_seed(scenario.measure.name)) for one in scenario.ranked(scenario.federated)[:1]), default=0)
+
+
+def undecided(scenario: Scenario) -> tuple[list[str], str]:
+    """Return the contenders that no test tells from the best, and what a mark beside them says."""
+    names = [one.other.name for one in differences(scenario) if one.p_value >= LEVEL and not scenario.waiting]
+    n_seeds = number_of_seeds(scenario)
+    if n_seeds < FEW_SEEDS:
+        return names, f"{plural(n_seeds, 'seed')} cannot show whether it is worse than the best"
+    return names, "not significantly worse than the best"
 
 
 def _described(scenario: Scenario, one: Contender) -> str:

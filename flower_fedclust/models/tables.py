@@ -88,8 +88,8 @@ class TableModel(Model, name="table"):
         return self.model.cluster(self.prepare(table), places)
 
     def readable(self) -> dict[str, Any]:
-        """Return the preparation."""
-        return {"preparation": self.preparation.to_dict()}
+        """Return the preparation, and the name of the model of prepared rows."""
+        return {"preparation": self.preparation.to_dict(), "of_prepared_rows": self.model.name}
 
     def to_arrays(self) -> list[NDArray[Any]]:
         """Return the preparation and the name of the model as JSON, in bytes, and the arrays of the model."""

@@ -16,7 +16,7 @@ import pytest
 import flower_fedclust as fc
 from flower_fedclust.data import load_dataset, partition
 from flower_fedclust.format import FORMAT
-from flower_fedclust.harness.charts import apart, pareto_front
+from flower_fedclust.harness.charts import apart, linear_axis, logarithmic_axis, pareto_front
 from flower_fedclust.harness.comparison import comparison_from, settings_from_toml
 from flower_fedclust.harness.page import settings_as_toml, write_report
 from flower_fedclust.harness.pictures import map_of_trial
@@ -348,6 +348,48 @@ def test_what_leaves_the_clients_is_said_in_the_words_of_the_report(real, page):
     cells = [one["text"] for one in page.all("td")]
     for trial in read_comparison(real).of_status("done"):
         assert any(trial.text("guarantee") in cell for cell in cells)
+
+
+def test_a_strategy_that_is_covered_with_an_epsilon_is_not_called_without_a_guarantee(tmp_path):
+    rows = partition(load_dataset("iris"), "iid", n_clients=3, random_state=0).clients
+    for epsilon in (None, 2.0):
+        strategy = fc.PrivateKMeans(3, epsilon=epsilon, max_norm=12.0)
+        row = {"strategy": strategy.name, "data": "iris", "epsilon": epsilon, "seed": 0}
+        save_run(tmp_path, row, fc.simulate(strategy, rows, seed=0, progress=False))
+    page = Page(tmp_path)
+    found = [one["text"] for one in page.all("summary") if one["text"].startswith(("No guarantee", "The whole run"))]
+    assert found == ["The whole run is covered: private-kmeans", "No guarantee: private-kmeans without epsilon"]
+    (head,) = [one["text"] for one in page.all("p") if one["text"].startswith("2 runs done")]
+    assert head.startswith("2 runs done: one strategy, epsilon 2; 1 seed.")
+
+
+def test_what_a_cost_is_measured_from_is_said_of_the_strategies_on_the_page_and_of_no_other(page, tmp_path):
+    (note,) = [one["text"] for one in page.all("p") if one["text"].startswith("†")]
+    assert "fed-tsne-sums on its map" in note
+    assert "fedsc among eigenvectors" in note
+    rows = partition(load_dataset("iris"), "iid", n_clients=3, random_state=0).clients
+    result = fc.simulate(fc.PrivateMixture(3, epsilon=None), rows, seed=0, progress=False)
+    save_run(tmp_path, {"strategy": "private-mixture", "data": "iris", "epsilon": None, "seed": 0}, result)
+    (note,) = [one["text"] for one in Page(tmp_path).all("p") if one["text"].startswith("†")]
+    assert note.endswith("The cost of a row is measured by private-mixture from the mean of its component.")
+
+
+def test_sections_are_named_by_their_question_and_data_sets_only_where_there_are_several(tmp_path):
+    row = {"strategy": "a", "epsilon": None, "seed": 0, "partition": "column", "accuracy": 0.5}
+    save_run(tmp_path, {**row, "data": "numbers.csv"})
+    assert [one["text"] for one in Page(tmp_path).all("h2")] == ["Which strategy is best?", "How to repeat it"]
+    save_run(tmp_path, {**row, "data": "iris", "partition": "iid"})
+    names = [one["text"] for one in Page(tmp_path).all("h2")]
+    assert names[:3] == ["All data sets at a glance", "iris, iid", "numbers.csv"]
+
+
+@pytest.mark.parametrize("values", [[0.6, 1.0], [1200.0, 1300.0], [123456.0, 123999.0], [1e-5, 2e-5], [0.5, 90.0]])
+def test_the_numbers_of_an_axis_in_a_table_have_room(values):
+    for axis in (linear_axis("cost", values), logarithmic_axis("cost", values)):
+        kept = axis.short_ticks
+        assert kept
+        for (one, text), (other, after) in pairwise(kept):
+            assert 18 * (axis.at(other) - axis.at(one)) >= (len(text) + len(after)) / 2 + 1
 
 
 def test_runs_that_failed_are_listed_with_their_sentence(page, tmp_path):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -22,6 +24,7 @@ from typer.testing import CliRunner
 from flower_fedclust.cli.commands import app as cli
 from flower_fedclust.data import read_table
 from flower_fedclust.engine import Entry, GridArray, ProtocolClient, ProtocolStrategy, Sum, answers, parameter
+from flower_fedclust.harness import runner
 from flower_fedclust.harness.compare import Results
 from flower_fedclust.harness.comparison import Comparison
 from flower_fedclust.harness.folder import COLUMNS, ComparisonFolder, results_frame
@@ -267,6 +270,20 @@ def test_ctrl_c_or_a_full_disk_leaves_what_is_done_and_the_next_call_goes_on(tmp
         run_comparison(SMALL, tmp_path, jobs=1)
     assert (tmp_path / "results.parquet").read_bytes() == table
     assert not list(tmp_path.glob("*.new"))
+
+
+def test_tables_are_not_written_after_every_run_and_a_pipe_hears_how_far_it_is(tmp_path, monkeypatch):
+    tables, said = [], []
+    monkeypatch.setattr(ComparisonFolder, "write_tables", lambda self, rows: tables.append(len(rows)))
+    monkeypatch.setattr(runner, "SECONDS_BETWEEN_TABLES", math.inf)
+    monkeypatch.setattr(runner, "SECONDS_BETWEEN_LINES", 0.0)
+    run_comparison(SMALL, tmp_path, jobs=1, announce=said.append)
+    assert tables == [0, 4]
+    assert len(said) == 3
+    assert all(re.fullmatch(r"\d of 4 runs done; about \d+ (s|min) left\.", line) for (line,) in said)
+    again = []
+    run_comparison(SMALL, tmp_path, jobs=1, announce=again.append)
+    assert not again
 
 
 def test_a_disk_that_is_full_for_another_process_is_said_too(tmp_path, toy):

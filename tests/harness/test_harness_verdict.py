@@ -22,6 +22,7 @@ from flower_fedclust.harness.verdict import (
     holm,
     ranks_over_scenarios,
     ranks_over_seeds,
+    undecided,
     verdict,
 )
 from flower_fedclust.numerics.metrics import add_tables, agreement, count_table
@@ -171,6 +172,19 @@ def test_a_difference_that_may_be_due_to_chance_is_not_called_one(tmp_path):
     assert certainty(scenario).endswith(f"but not than {second}.")
     (scenario,) = save_accuracies(tmp_path / "two", {"a": [0.9, 0.92], "b": [0.1, 0.12]}).scenarios
     assert certainty(scenario).startswith("Fewer than 3 seeds")
+
+
+def test_few_seeds_are_said_to_show_nothing_and_not_that_strategies_are_as_good(tmp_path):
+    """A cost 42% higher was said to be perhaps as good, because three seeds have no power."""
+    (scenario,) = save_accuracies(tmp_path / "three", {"a": [0.9, 0.8, 0.95], "b": [0.63, 0.7, 0.4]}).scenarios
+    assert certainty(scenario) == "3 seeds cannot show whether a is better than b: use more."
+    assert undecided(scenario) == (["b"], "3 seeds cannot show whether it is worse than the best")
+    source = Page(tmp_path / "three").source
+    assert "≈: 3 seeds cannot show whether it is worse than the best." in source
+    assert "as good" not in source
+    accuracies = {"a": [0.9, 0.8, 0.95, 0.9, 0.9], "b": [0.9, 0.82, 0.9, 0.9, 0.9]}
+    (scenario,) = save_accuracies(tmp_path / "five", accuracies).scenarios
+    assert undecided(scenario) == (["b"], "not significantly worse than the best")
 
 
 def test_failures_are_grouped_by_what_would_fix_them():
