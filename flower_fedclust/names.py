@@ -1,4 +1,4 @@
-"""Look up things by the name that a user typed."""
+"""Names: what a user typed is looked up, and names and counts are written out."""
 
 from __future__ import annotations
 
@@ -32,6 +32,12 @@ def look_up(name: str, table: Mapping[str, Value], kind: str) -> Value:
     nearest = [by_spelling[spelling] for spelling in close[:1]]
     advice = f"did you mean '{nearest[0]}'?" if nearest else f"there are: {', '.join(sorted(table))}."
     raise ValueError(f"There is no {kind} '{name}': {advice}")
+
+
+def plural(count: int, noun: str) -> str:
+    """Return "1 seed", "3 seeds"."""
+    ending = "" if count == 1 else "es" if noun.endswith("s") else "s"
+    return f"{count:,} {noun}{ending}"
 
 
 def some(names: Sequence[str], most: int = 10, between: str = ", ") -> str:

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from flower_fedclust.cli.advice import about, audit, choose_k, explain, plan, print_json
-from flower_fedclust.cli.files import new_app, predict, schema_app
+from flower_fedclust.cli.files import describe_saved, new_app, predict, schema_app
 from flower_fedclust.cli.options import (
     AsJson,
     ClientColumn,
@@ -161,7 +161,10 @@ def run(
     inputs = read_inputs(strategies, choice, given, describe=describe, several=True)
     rows: Any = inputs.rows
     run_one = partial(simulate, clients=rows, engine=engine, seed=seed, secure=secure)  # type: ignore[arg-type]
-    results, path, failed = run_and_save(inputs.strategies, run_one, out, labels=rows.labels, journal=journal)
+    subject = dataset or (Path(data).name if data is not None else "")
+    results, path, failed = run_and_save(
+        inputs.strategies, run_one, out, labels=rows.labels, journal=journal, subject=subject
+    )
     n_rows = sum(map(len, rows.clients))
     title = f"{dataset or data}: {n_rows:,} rows, {len(rows.clients)} clients, {n_clusters} clusters"
     show_all(results, title, path, Console(), failed)
@@ -285,6 +288,7 @@ app.add_typer(site_app, name="site")
 app.command(name="choose-k")(choose_k)
 for command in (explain, audit, plan, predict):
     app.command()(command)
+app.command(name="describe")(describe_saved)
 app.command(name="new-app")(new_app)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -43,6 +44,10 @@ def init(
     with out.open("x", encoding="utf-8") as target:
         target.write(text)
     print(f"Written: {out}. Check it before you share it: whatever is marked comes from your rows.")
+    options = [("--data", str(file)), ("--client-column", client_column), ("--label-column", label_column)]
+    words = [part for name, value in options if value for part in (name, value)]
+    following = ["fedclust", "run", *words, "--schema", str(out), "--describe", "--n-clusters", "4", "--epsilon", "1"]
+    print(f"Next:    {shlex.join(following)}")
 
 
 @schema_app.command()
@@ -70,6 +75,25 @@ def check(
         if n_beyond > MOST_BEYOND * len(present):
             part = f"{100 * n_beyond / len(present):.0f}%"
             print(f"Column '{name}': {part} of the values are beyond its bounds and count as these; is the unit right?")
+
+
+def describe_saved(
+    folder: Annotated[Path, typer.Argument(help="The folder of a result that 'fedclust run' or result.save wrote.")],
+    page: Annotated[Path | None, typer.Option(help="A new HTML file: one page to hand to somebody.")] = None,
+) -> None:
+    """Print what a saved result found: its clusters, its doubts, and what was protected."""
+    from rich.console import Console
+
+    from flower_fedclust.harness.run import cluster_lines, doubt_lines, number_lines, print_lines
+    from flower_fedclust.results.result import load
+
+    result = load(folder)
+    if page is not None and page.exists():
+        raise FileExistsError(f"{page} exists already; name a new file, so that nothing is lost.")
+    lines = [repr(result), *(found(result) for found in (number_lines, cluster_lines, doubt_lines))]
+    print_lines(Console(), "\n\n".join(filter(None, lines)))
+    if page is not None:
+        print(f"\nWritten: {result.page(page)}")
 
 
 def predict(

@@ -15,7 +15,7 @@ from rich.table import Table as RichTable
 from flower_fedclust.harness.comparison import comparison_from
 from flower_fedclust.harness.folder import results_frame
 from flower_fedclust.harness.page import write_report
-from flower_fedclust.harness.results import Scenario, plural, read_comparison
+from flower_fedclust.harness.results import Scenario, read_comparison
 from flower_fedclust.harness.runner import run_comparison
 from flower_fedclust.harness.verdict import certainty, doubts, verdict
 from flower_fedclust.inputs import (
@@ -28,6 +28,7 @@ from flower_fedclust.inputs import (
     strategies_of,
     strategy_name,
 )
+from flower_fedclust.names import plural
 from flower_fedclust.outside import parsing
 
 #: How many doubts are printed.

@@ -13,7 +13,7 @@ import tomli_w
 
 from flower_fedclust.harness.charts import KINDS, bytes_chart, epsilon_charts, quality_axis
 from flower_fedclust.harness.folder import LEFT_OUT, ComparisonFolder
-from flower_fedclust.harness.pictures import map_of_trial, page
+from flower_fedclust.harness.pictures import map_of_trial
 from flower_fedclust.harness.results import (
     NOTHING,
     ComparisonResults,
@@ -24,7 +24,6 @@ from flower_fedclust.harness.results import (
     capital,
     count_text,
     listed,
-    plural,
     read_comparison,
 )
 from flower_fedclust.harness.verdict import (
@@ -36,7 +35,9 @@ from flower_fedclust.harness.verdict import (
     undecided,
     verdict,
 )
+from flower_fedclust.names import plural
 from flower_fedclust.outside import parsing, reading
+from flower_fedclust.results.page import page_of
 
 
 def write_report(folder: str | Path) -> Path:
@@ -57,7 +58,8 @@ def report_page(comparison: ComparisonResults) -> str:
     scenarios = [_scenario(one, f"scenario-{number}") for number, one in enumerate(comparison.scenarios)]
     names = comparison.strategies if len(comparison.strategies) <= 3 else [f"{len(comparison.strategies)} strategies"]
     data = listed(list(dict.fromkeys(one.data for one in comparison.scenarios if one.data)))
-    return page(
+    return page_of(
+        "flower_fedclust.harness",
         "report/page.html",
         title=f"{listed(names)} on {data}" if data else listed(names),
         summary=_summary(comparison),

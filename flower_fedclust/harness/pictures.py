@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from numpy.typing import NDArray
 
-from flower_fedclust.harness.results import plural
+from flower_fedclust.names import plural
 from flower_fedclust.numerics.checks import DataError
 from flower_fedclust.outside import parsing, read_csv
 from flower_fedclust.results.files import from_cell, read_result
+from flower_fedclust.results.page import page_of
 from flower_fedclust.results.pictures import (
     NO_COLOR,
     Grouping,
@@ -32,25 +31,6 @@ if TYPE_CHECKING:
 MOST_ROWS = 5000
 _LONGEST_LEGEND = 40
 _LONGEST_NAME = 24
-
-
-def page(template: str, **content: Any) -> str:
-    """Return a page, complete in itself; every text of the content is escaped."""
-    return _environment().get_template(template).render(content)
-
-
-@cache
-def _environment() -> Environment:
-    """Return the templates; a name that does not exist is an error."""
-    environment = Environment(
-        loader=PackageLoader("flower_fedclust.harness"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {"plural": plural, "short": "{:g}".format, "tenth": "{:.1f}".format}
-    return environment
 
 
 def map_figure(
@@ -96,7 +76,8 @@ def map_page(
     sizes = ", ".join(plural(count, name) for name, count in found.items())
     summary = f"A map of {plural(len(xy), 'row')}: {sizes}."
     file = made_folder_of(path)
-    file.write_text(page("map.html", title=title or "Map of rows", summary=summary, content=content), encoding="utf-8")
+    named = {"title": title or "Map of rows", "summary": summary}
+    file.write_text(page_of("flower_fedclust.harness", "map.html", **named, content=content), encoding="utf-8")
     return file
 
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from flower_fedclust.data.suite import SUITE
 from flower_fedclust.format import check_format
 from flower_fedclust.harness.folder import LEFT_OUT, json_object
+from flower_fedclust.names import plural
 from flower_fedclust.numerics.checks import DataError
 from flower_fedclust.privacy.report import PrivacyReport
 from flower_fedclust.results.doubts import ABOUT_NOTHING, collapse_of
@@ -83,12 +84,6 @@ def duration_text(seconds: float) -> str:
         if seconds >= 1.5 * size:
             return f"{seconds / size:.0f} {unit}"
     return f"{max(seconds, 1):.0f} s"
-
-
-def plural(count: int, noun: str) -> str:
-    """Return "1 seed", "3 seeds"."""
-    ending = "" if count == 1 else "es" if noun.endswith("s") else "s"
-    return f"{count:,} {noun}{ending}"
 
 
 def capital(text: str) -> str:

@@ -40,6 +40,8 @@ RESULTS = Path.home() / "fedclust-results"
 ROUND_TIMEOUT = 3600.0
 #: A file beside a run's journals, which says where its results are.
 RESULTS_OF_JOURNAL = "results-are-in"
+#: The page of a result, to hand to somebody.
+PAGE = "clusters.html"
 #: A file in a run's folder that shows whose it is, and the one that says why a run ended early.
 _MARK, _FAILURE = ".run", "failure.txt"
 
@@ -149,14 +151,15 @@ def run_and_save(
     parent: Path = Path("results"),
     labels: Sequence[ArrayLike] | None = None,
     journal: str | Path | None = None,
+    subject: str = "",
 ) -> tuple[list[Result], Path, dict[str, Exception]]:
     """Run strategies one after the other, and save each result immediately; one that fails stops no other.
 
-    Each result has a folder of its own, with pictures if it is a map, and all metrics are in one file. If a run ends
-    early, the privacy report of what had left the clients by then is saved. With a journal, the same call continues an
-    interrupted run in the folder that it had. What this run has not written is never removed: if something else is in
-    the folder by then, the results go beside it. Returns the results, the absolute path of the folder, and the errors
-    of strategies that have no result.
+    Each result has a folder of its own, with a page about ``subject`` and pictures, and all metrics are in one file.
+    If a run ends early, the privacy report of what had left the clients by then is saved. With a journal, the same
+    call continues an interrupted run in the folder that it had. What this run has not written is never removed: if
+    something else is in the folder by then, the results go beside it. Returns the results, the absolute path of the
+    folder, and the errors of strategies that have no result.
     """
     out = NewFolder(folder or _folder_of_now(Path(parent)), journal)
     results: list[Result] = []
@@ -169,7 +172,7 @@ def run_and_save(
             try:
                 with kept or nullcontext():
                     results.append(run(strategy))
-                _save(results, out, labels)
+                _save(results, out, labels, subject)
             except BaseException as error:
                 _save_report(out, strategy.name, error)
                 if not isinstance(error, Exception):
@@ -252,7 +255,7 @@ def _check_writable(path: Path, what: str) -> None:
         raise PermissionError(f"{path} cannot be written; name another folder for the {what}.")
 
 
-def _save(results: Sequence[Result], out: NewFolder, labels: Sequence[ArrayLike] | None) -> None:
+def _save(results: Sequence[Result], out: NewFolder, labels: Sequence[ArrayLike] | None, subject: str) -> None:
     """Save the last result, and the metrics of all."""
     result, path = results[-1], out.claim()
     folder = _folder_for(path / result.strategy)
@@ -262,6 +265,7 @@ def _save(results: Sequence[Result], out: NewFolder, labels: Sequence[ArrayLike]
     except OSError as error:
         _save_small(result, folder, error)
     try:
+        result.page(folder / PAGE, subject=subject)
         if find_spec("matplotlib") is not None:
             result.plot(folder / "clusters.png")
         if result.embedding:
@@ -269,7 +273,9 @@ def _save(results: Sequence[Result], out: NewFolder, labels: Sequence[ArrayLike]
         metrics = json.dumps([one.summary() for one in results], indent=2)
         (path / "metrics.json").write_text(f"{metrics}\n", encoding="utf-8")
     except OSError as error:
-        raise OSError(f"the result is saved in {folder}, but pictures or metrics.json are not: {error}.") from error
+        raise OSError(
+            f"the result is saved in {folder}, but page, pictures or metrics.json are not: {error}."
+        ) from error
 
 
 def _folder_for(folder: Path) -> Path:
@@ -345,9 +351,8 @@ def show_all(
         unprotected = "; ".join(dict.fromkeys(message.content for message in result.privacy.unprotected))
         lines.append(f"  {result.strategy}: {result.privacy.guarantee()}")
         lines[-1] += f" Unprotected: {unprotected}." if unprotected else ""
-    lines += [f"\n{result.strategy}: {result.number.sentence}" for result in results if result.number is not None]
-    lines += [f"\n{result.strategy}:\n{result.clusters}" for result in results if result.clusters is not None]
-    lines += [f"\n{doubt_lines(result)}" for result in results if result.doubts]
+    for found in (number_lines, cluster_lines, doubt_lines):
+        lines += [f"\n{said}" for said in map(found, results) if said]
     lines += [
         f"{result.strategy}: client {failure.client} failed in round {failure.round}: {failure.reason}"
         for result in results
@@ -357,10 +362,11 @@ def show_all(
         lines += [f"{name} failed: {error}" for name, error in failed.items()]
     if path.exists() and any(path.iterdir()):
         lines.append(f"\nSaved in {path}")
-        shown = (
-            Path(result.strategy, name) for result in results for name in ("clusters.png", "map.png", "privacy.txt")
-        )
-        lines += [f"  {file}" for file in shown if (path / file).exists()]
+        files = (PAGE, "clusters.png", "map.png", "privacy.txt")
+        shown = [Path(result.strategy, name) for result in results for name in files]
+        for file in shown:
+            if (path / file).exists():
+                lines.append(f"  {file}{', one page to hand to somebody' if file.name == PAGE else ''}")
     print_lines(console, *lines)
     for error in failed.values():
         raise error
@@ -389,8 +395,20 @@ def results_table(results: Sequence[Result], title: str) -> RichTable:
     return table
 
 
+def number_lines(result: Result) -> str:
+    """Return the sentence about the number of clusters; "" if the run did not choose it."""
+    return "" if result.number is None else f"{result.strategy}: {result.number.sentence}"
+
+
+def cluster_lines(result: Result) -> str:
+    """Return the description of the clusters; "" if there is none."""
+    return "" if result.clusters is None else f"{result.strategy}:\n{result.clusters}"
+
+
 def doubt_lines(result: Result) -> str:
-    """Return the doubts about a result, a line each."""
+    """Return the doubts about a result, a line each; "" if there are none."""
+    if not result.doubts:
+        return ""
     return "\n".join([f"Doubts about {result.strategy}:", *(f"  {doubt}" for doubt in result.doubts)])
 
 

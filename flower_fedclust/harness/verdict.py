@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
-from flower_fedclust.harness.results import Contender, Scenario, bytes_text, listed, plural, share_text
+from flower_fedclust.harness.results import Contender, Scenario, bytes_text, listed, share_text
+from flower_fedclust.names import plural
 from flower_fedclust.results.doubts import doubts_over_runs
 
 #: The level of all tests.

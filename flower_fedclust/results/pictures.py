@@ -21,7 +21,7 @@ from flower_fedclust.engine.rounds import DEVIATIONS
 from flower_fedclust.models import CellModel, TableModel
 from flower_fedclust.numerics.metrics import cluster_sizes
 from flower_fedclust.results.result_data import ResultData
-from flower_fedclust.tables.description import SHAPES
+from flower_fedclust.tables.description import SHAPES, Clusters
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -87,13 +87,12 @@ def cluster_figure(result: ResultData) -> Figure:
     otherwise the points are those that the map was made of: landmarks, or noisy rows.
     """
     model, centers = result.model, result.model.cluster_points
-    shares, errors, moved = _sizes(result, model.n_clusters)
+    shares, errors = shares_and_errors(result, model.n_clusters)
     is_noise = shares <= DEVIATIONS * errors
     colors = [_HOLLOW if noise else color for noise, color in zip(is_noise, group_colors(len(shares)), strict=True)]
-    among_rows = centers if model.space == "rows" else None
-    profile = _profile(result, among_rows, np.where(is_noise, 0.0, shares))
+    profile = profile_of(result, shares, errors)
     panels = [*(["plane"] if centers is not None else []), "sizes", *(["profile"] if profile is not None else [])]
-    height = max(4.2, 1.2 + 0.24 * max(len(shares), 0 if profile is None else len(profile[0])))
+    height = max(4.2, 1.2 + 0.24 * max(len(shares), 0 if profile is None else len(profile.names)))
     figure = figure_of(5.2 * len(panels), min(height, 12.0))
     for axes, name in zip(np.ravel(figure.subplots(1, len(panels))), panels, strict=True):
         if name == "plane" and centers is not None:
@@ -103,77 +102,125 @@ def cluster_figure(result: ResultData) -> Figure:
                 continue
             if model.space == "map":
                 _draw_map(axes, result)
-            _draw_plane(axes, centers, shares, moved, colors, model.space)
+            _draw_plane(axes, centers, shares, moved_by_noise(result, len(shares)), colors, model.space)
         elif name == "sizes":
             _draw_sizes(axes, shares, errors, colors)
-            if result.clusters is None and not _has_sizes(result, model.n_clusters) and result.privacy.releases:
+            if result.clusters is None and not has_sizes(result, model.n_clusters) and result.privacy.releases:
                 axes.set_xlabel("% of the rows, counted from labels, which no guarantee covers")
         elif profile is not None:
-            _draw_profile(figure, axes, *profile)
+            _draw_profile(figure, axes, profile)
     figure.suptitle(f"{result.strategy}: {len(shares)} clusters", x=0.01, ha="left", weight="bold", parse_math=False)
     return figure
 
 
-def _sizes(result: ResultData, n_clusters: int) -> tuple[Floats, Floats, Floats]:
-    """Return the share of each cluster, its error, and how far noise moves its center; 0 if unknown."""
+def shares_and_errors(result: ResultData, n_clusters: int) -> tuple[Floats, Floats]:
+    """Return the share of each cluster, and the standard deviation of its noise; equal shares if none is known."""
     nothing = np.zeros(n_clusters)
     if result.clusters is not None:
         sizes = result.clusters.frame.query("what == 'share of rows'")
-        return sizes["value"].to_numpy(), sizes["error"].to_numpy(), _moved(result, n_clusters)
-    if result.sizes is not None and _has_sizes(result, n_clusters):
+        return sizes["value"].to_numpy(), sizes["error"].to_numpy()
+    if result.sizes is not None and has_sizes(result, n_clusters):
         total = max(float(np.maximum(result.sizes.counts, 0.0).sum()), np.finfo(float).tiny)
         shares = np.maximum(result.sizes.counts, 0.0) / total
-        return shares, np.full(n_clusters, result.sizes.deviation / total), _moved(result, n_clusters)
+        return shares, np.full(n_clusters, result.sizes.deviation / total)
     if result.labels:
         counts = cluster_sizes(result.labels, n_clusters)
-        return counts / max(int(counts.sum()), 1), nothing, nothing
-    return np.full(n_clusters, 1 / n_clusters), nothing, nothing
+        return counts / max(int(counts.sum()), 1), nothing
+    return np.full(n_clusters, 1 / n_clusters), nothing
 
 
-def _has_sizes(result: ResultData, n_clusters: int) -> bool:
+def has_sizes(result: ResultData, n_clusters: int) -> bool:
     """Tell whether the run has released a size for each cluster."""
     return result.sizes is not None and len(result.sizes.counts) == n_clusters
 
 
-def _moved(result: ResultData, n_clusters: int) -> Floats:
-    if result.sizes is None or not _has_sizes(result, n_clusters):
+def moved_by_noise(result: ResultData, n_clusters: int) -> Floats:
+    """Return how far noise moves each center, as a standard deviation; 0 if unknown."""
+    if result.sizes is None or not has_sizes(result, n_clusters):
         return np.zeros(n_clusters)
     counts = result.sizes.counts
     return np.divide(result.sizes.sum_deviation, counts, out=np.zeros(n_clusters), where=counts > 0)
 
 
-def _profile(result: ResultData, centers: Floats | None, shares: Floats) -> tuple[list[str], Floats, str] | None:
-    """Return names, how each cluster differs in each (NaN if noise hides it), and the unit of the differences."""
+@dataclass(frozen=True)
+class Profile:
+    """How clusters differ: a heat map."""
+
+    names: Sequence[str]  #: Of columns, or of categories of columns.
+    values: Floats  #: A row for each cluster, a column for each name; NaN if noise hides it.
+    unit: str
+
+
+def profile_of(result: ResultData, shares: Floats, errors: Floats) -> Profile | None:
+    """Return how the clusters differ, in what they differ most; None if nothing tells, or noise hides everything."""
     if result.clusters is not None:
-        frame = result.clusters.frame
-        frame = frame[(frame["column"] != "") & ~frame["what"].isin(SHAPES)]
-        named = frame.assign(name=frame["column"] + np.where(frame["what"] == "mean", "", ": " + frame["what"]))
-        named["effect"] = named["effect"].where(named["effect"].abs() > DEVIATIONS * named["effect_error"])
-        table = named.pivot(index="name", columns="cluster", values="effect")
-        names, values = list(table.index), table.to_numpy().T
-        unit = "difference from the rest, in standard deviations"
-    elif centers is not None and np.count_nonzero(shares) > 1:
-        weights = shares / max(float(shares.sum()), np.finfo(float).tiny)
-        values = centers - weights @ centers
-        spread = np.sqrt(weights @ values**2)
-        values = np.divide(values, spread, out=np.zeros_like(values), where=spread > 0)
-        values[shares == 0] = np.nan
-        # The columns in which the centers differ most.
-        order = np.argsort(-spread, kind="stable")
-        names = [str(column) for column in getattr(result.model, "columns_", None) or range(centers.shape[1])]
-        if isinstance(result.model, TableModel):
-            names = result.model.preparation.names
-        kept = np.sort(order[:MOST_LINES])
-        return (
-            [names[index] for index in kept],
-            values[:, kept],
-            "difference from the mean, in standard deviations of the centers",
-        )
+        found = _described_profile(result.clusters)
     else:
+        model, could_be_noise = result.model, shares <= DEVIATIONS * errors
+        if model.cluster_points is None or model.space != "rows" or np.count_nonzero(~could_be_noise) <= 1:
+            return None
+        found = _profile_of_centers(result, model.cluster_points, np.where(could_be_noise, 0.0, shares))
+    largest = np.abs(np.nan_to_num(found.values)).max(axis=0)
+    is_seen = np.count_nonzero(~np.isnan(found.values), axis=0) > 0
+    order = np.argsort(-largest, kind="stable")
+    kept = np.sort(order[is_seen[order]][:MOST_LINES])
+    if not len(kept):
         return None
-    largest = np.nanmax(np.abs(np.nan_to_num(values)), axis=0)
-    kept = np.sort(np.argsort(-largest, kind="stable")[:MOST_LINES])
-    return [names[index] for index in kept], values[:, kept], unit
+    return Profile([found.names[index] for index in kept], found.values[:, kept], found.unit)
+
+
+def _described_profile(clusters: Clusters) -> Profile:
+    """Return the differences of a description."""
+    frame = clusters.frame
+    frame = frame[(frame["column"] != "") & ~frame["what"].isin(SHAPES)]
+    named = frame.assign(name=frame["column"] + np.where(frame["what"] == "mean", "", ": " + frame["what"]))
+    named["effect"] = named["effect"].where(named["effect"].abs() > DEVIATIONS * named["effect_error"])
+    table = named.pivot(index="name", columns="cluster", values="effect")
+    return Profile(list(table.index), table.to_numpy().T, "difference from the rest, in standard deviations")
+
+
+def _profile_of_centers(result: ResultData, centers: Floats, shares: Floats) -> Profile:
+    """Return how far each center lies from the mean of all; a cluster without a share is hidden."""
+    weights = shares / max(float(shares.sum()), np.finfo(float).tiny)
+    values = centers - weights @ centers
+    spread = np.sqrt(weights @ values**2)
+    order = np.argsort(-spread, kind="stable")[:MOST_LINES]  # the columns in which the centers differ most
+    kept = np.sort(order)
+    values = np.divide(values, spread, out=np.zeros_like(values), where=spread > 0)
+    values[shares == 0] = np.nan
+    names = [str(column) for column in getattr(result.model, "columns_", None) or range(centers.shape[1])]
+    if isinstance(result.model, TableModel):
+        names = result.model.preparation.names
+    unit = "difference from the mean, in standard deviations of the centers"
+    return Profile([names[index] for index in kept], values[:, kept], unit)
+
+
+#: Where words begin, so that names are cut between them.
+_BREAK = re.compile(r"[\s_:.,/-]+")
+
+
+def shortened(names: Sequence[str], longest: int = _LONGEST_NAME) -> list[str]:
+    """Return names of at most so many characters that are cut where they are alike, and not where they differ."""
+    found = []
+    for name in names:
+        if len(name) <= longest:
+            found.append(name)
+            continue
+        shared = max((_n_shared(name, other) for other in names if other != name), default=0)
+        starts = [match.end() for match in _BREAK.finditer(name) if match.end() <= shared]
+        tail = name[starts[-1] :] if starts else ""
+        n_head = longest - 1 - len(tail)
+        if tail and n_head < longest // 4:  # the tail is long, too
+            n_head = longest // 4
+            tail = f"{tail[: longest - n_head - 2]}…"
+        found.append(f"{name[:n_head]}…{tail}" if tail else f"{name[: longest - 1]}…")
+    is_alone = {short: found.count(short) == 1 for short in found}
+    return [short if is_alone[short] else name for short, name in zip(found, names, strict=True)]
+
+
+def _n_shared(one: str, other: str) -> int:
+    """Return how many first characters two names share."""
+    return next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
 
 
 def _draw_map(axes: Axes, result: ResultData) -> None:
@@ -222,15 +269,19 @@ def _draw_regions(axes: Axes, model: CellModel) -> None:
         axes.set_ylabel(columns[1] if named == "column" else f"{named} 1")
 
 
-def _draw_plane(axes: Axes, centers: Floats, shares: Floats, moved: Floats, colors: list[str], space: str) -> None:
-    from matplotlib.patches import Circle
-
+def places_in_plane(centers: Floats, shares: Floats, space: str) -> Floats:
+    """Return centers on the map, or in the plane of their first two principal components, weighted by size."""
     weights = shares / max(float(shares.sum()), np.finfo(float).tiny)
     offsets = centers - weights @ centers
     _, _, directions = np.linalg.svd(np.sqrt(np.maximum(weights, 1e-12))[:, None] * offsets, full_matrices=False)
     places = centers if space == "map" else offsets @ directions[:2].T
-    if places.shape[1] < 2:
-        places = np.column_stack([places, np.zeros((len(places), 2 - places.shape[1]))])
+    return np.asarray(np.column_stack([places, np.zeros((len(places), max(2 - places.shape[1], 0)))]))
+
+
+def _draw_plane(axes: Axes, centers: Floats, shares: Floats, moved: Floats, colors: list[str], space: str) -> None:
+    from matplotlib.patches import Circle
+
+    places = places_in_plane(centers, shares, space)
     alpha = 0.3 if space == "map" else 0.75
     axes.scatter(
         places[:, 0], places[:, 1], s=30 + 4000 * shares, c=colors, alpha=alpha, edgecolors=_edges(colors), linewidths=1
@@ -272,21 +323,23 @@ def _draw_sizes(axes: Axes, shares: Floats, errors: Floats, colors: list[str]) -
         axes.spines[side].set_visible(False)
 
 
-def _draw_profile(figure: Figure, axes: Axes, names: list[str], values: Floats, unit: str) -> None:
+def _draw_profile(figure: Figure, axes: Axes, profile: Profile) -> None:
     import matplotlib
+
+    values = profile.values
 
     scale: Any = matplotlib.colormaps["RdBu_r"].with_extremes(bad="#e4e4e4")
     limit = max(float(np.nanmax(np.abs(np.nan_to_num(values)))), 1e-12)
     picture = axes.imshow(np.ma.masked_invalid(values.T), cmap=scale, vmin=-limit, vmax=limit, aspect="auto")
     axes.set_xticks(range(len(values))[_numbered(values, _MOST_NUMBERS // 2)])
-    axes.set_yticks(range(len(names)))
-    axes.set_yticklabels([one if len(one) <= _LONGEST_NAME else f"{one[: _LONGEST_NAME - 1]}…" for one in names])
+    axes.set_yticks(range(len(profile.names)))
+    axes.set_yticklabels(shortened(profile.names))
     for text in axes.get_yticklabels():
         text.set_parse_math(False)
         text.set_fontsize(8)
     axes.set(xlabel="cluster", title="what distinguishes them")
     bar = figure.colorbar(picture, ax=axes, location="bottom", shrink=0.8, pad=0.02, aspect=40)
-    bar.set_label(unit + ("; gray: few rows, or noise" if np.isnan(values).any() else ""), fontsize=8)
+    bar.set_label(profile.unit + ("; gray: few rows, or noise" if np.isnan(values).any() else ""), fontsize=8)
 
 
 # Colors and groups of rows.

@@ -21,7 +21,8 @@ from flower_fedclust.numerics.metrics import add_tables, agreement, cluster_size
 from flower_fedclust.numerics.validity import ClusterSums
 from flower_fedclust.results.doubts import doubts_about, doubts_about_labels, doubts_about_numbers, doubts_about_scale
 from flower_fedclust.results.files import read_result, save_result
-from flower_fedclust.results.pictures import cluster_figure, saved_figure
+from flower_fedclust.results.page import result_page
+from flower_fedclust.results.pictures import cluster_figure, made_folder_of, saved_figure
 from flower_fedclust.results.result_data import ResultData
 
 if TYPE_CHECKING:
@@ -100,6 +101,28 @@ class Result(ResultData):
         if path is not None:
             saved_figure(figure, path)
         return figure
+
+    def page(self, path: str | Path, *, subject: str = "") -> Path:
+        """Write one HTML page to hand to somebody: picture, words, doubts, and what was protected and what was not.
+
+        The page needs no network and prints well. It holds what the run has released, and says so where it must hold
+        more: sizes that were counted from labels, or doubts that rest on them.
+
+        Parameters
+        ----------
+        path : str or Path
+            A new HTML file, or one to replace.
+        subject : str, optional
+            Of what the page is, such as the name of a study; it stands above the title.
+
+        Returns
+        -------
+        Path
+            The absolute path of the page.
+        """
+        file = made_folder_of(path)
+        file.write_text(result_page(self, subject), encoding="utf-8")
+        return file
 
     def save(self, folder: str | Path) -> Path:
         """Write the result into a folder of its own, which only its owner can open.

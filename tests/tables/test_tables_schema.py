@@ -2,6 +2,7 @@
 
 import datetime
 import json
+import shlex
 import time
 
 import numpy as np
@@ -220,11 +221,14 @@ def test_a_draft_of_a_coded_table_runs_as_it_is(tmp_path):
     table.to_csv(file, index=False)
     rows = ["--client-column", "site"]
     run = CliRunner().invoke
-    assert run(app, ["schema", "init", str(file), *rows, "--out", str(out)], catch_exceptions=False).exit_code == 0
-    options = ["--data", str(file), *rows, "--schema", str(out), "--n-clusters", "2", "--epsilon", "1", "--describe"]
-    found = run(app, ["run", *options, "--out", str(tmp_path / "found")], catch_exceptions=False)
+    said = run(app, ["schema", "init", str(file), *rows, "--out", str(out)], catch_exceptions=False)
+    assert said.exit_code == 0
+    following = shlex.split(said.output.splitlines()[-1].removeprefix("Next:"))
+    assert following[:4] == ["fedclust", "run", "--data", str(file)]
+    found = run(app, [*following[1:], "--out", str(tmp_path / "found")], catch_exceptions=False)
     assert found.exit_code == 0
     assert "covered by (1, " in found.output
+    assert "clusters.html, one page to hand to somebody" in found.output
 
 
 @pytest.mark.parametrize(

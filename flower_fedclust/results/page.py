@@ -1,0 +1,200 @@
+"""The page of a result: one HTML file to hand to somebody, which needs no network and prints well.
+
+It holds what the run has released. Where it must hold something exact, because the run released nothing in its place,
+it says so.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import math
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from functools import cache
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from numpy.typing import NDArray
+
+from flower_fedclust.engine.rounds import DEVIATIONS
+from flower_fedclust.names import plural
+from flower_fedclust.privacy.report import Message, PrivacyReport
+from flower_fedclust.results.pictures import (
+    Profile,
+    cluster_figure,
+    group_colors,
+    has_sizes,
+    moved_by_noise,
+    places_in_plane,
+    profile_of,
+    shares_and_errors,
+)
+from flower_fedclust.results.result_data import ResultData
+from flower_fedclust.tables import words
+
+Floats = NDArray[np.float64]
+
+#: The picture of the centers, in units of its own; it is scaled to the width of the page.
+_WIDTH, _HEIGHT, _MARGIN = 480.0, 340.0, 44.0
+#: The area of a disc is in proportion to its cluster; this is the radius of a cluster of all rows.
+_RADIUS, _LEAST_RADIUS = 62.0, 5.0
+
+
+# Templates.
+
+
+def page_of(package: str, template: str, **content: Any) -> str:
+    """Fill a template of a package, complete in itself; every text of the content is escaped."""
+    return _environment(package).get_template(template).render(content)
+
+
+@cache
+def _environment(package: str) -> Environment:
+    """Return the templates of a package; a name that does not exist is an error."""
+    environment = Environment(
+        loader=PackageLoader(package),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"plural": plural, "short": "{:g}".format, "tenth": "{:.1f}".format}
+    return environment
+
+
+# The page.
+
+
+def result_page(result: ResultData, subject: str = "") -> str:
+    """Return the page of a result; ``subject`` says of what it is, such as the name of the file of rows."""
+    n_clusters = result.model.n_clusters
+    shares, errors = shares_and_errors(result, n_clusters)
+    are_exact = result.clusters is None and not has_sizes(result, n_clusters) and any(map(len, result.labels))
+    are_known = are_exact or result.clusters is not None or has_sizes(result, n_clusters)
+    profile = profile_of(result, shares, errors)
+    has_guarantee = bool(result.privacy.releases)
+    plane = _plane(result, shares, errors)
+    return page_of(
+        "flower_fedclust.results",
+        "result.html",
+        title=f"{plural(n_clusters, 'cluster')}{_of_rows(result)} at {plural(len(result.names), 'site')}",
+        subject=subject,
+        strategy=result.strategy,
+        made=f"{datetime.now():%Y-%m-%d}",
+        plane=plane,
+        has_rings=any(one["ring"] > one["radius"] / 3 for one in plane),
+        picture=None if result.model.space == "rows" and result.model.cluster_points is not None else _picture(result),
+        cards=_cards(result, shares, errors, are_known),
+        is_described=result.clusters is not None,
+        has_noise=bool(errors.any()),
+        bounds=[] if result.clusters is None else result.clusters.bounds,
+        profile=None if profile is None else _heat(profile),
+        unit="" if profile is None else profile.unit,
+        has_hidden=profile is not None and bool(np.isnan(profile.values).any()),
+        doubts=[(str(doubt), doubt.basis == "rows" and has_guarantee) for doubt in result.doubts],
+        number="" if result.number is None else result.number.sentence,
+        has_exact_sizes=are_exact and has_guarantee,
+        has_exact_doubts=has_guarantee and any(doubt.basis == "rows" for doubt in result.doubts),
+        **_privacy(result.privacy),
+        failures=len({failure.client for failure in result.failures}),
+        rounds=result.n_rounds,
+        seconds=f"{result.seconds:.2g}",
+    )
+
+
+def _privacy(report: PrivacyReport) -> dict[str, Any]:
+    """Return what the page says about privacy."""
+    return {
+        "guarantee": report.guarantee(),
+        "is_covered": report.covers_everything,
+        "neighbors": report.neighbors,
+        "meaning": report.meaning(),
+        "protected": _contents(report.releases),
+        "unprotected": _contents(report.unprotected),
+        "notes": report.notes,
+        "assumptions": report.assumptions(),
+        "report": str(report),
+    }
+
+
+def _of_rows(result: ResultData) -> str:
+    """Return " of 150 rows"; if noise protects their number, as it was released, and "" if it was not."""
+    if not result.privacy.releases:
+        n_rows = sum(map(len, result.labels))
+        return f" of {plural(n_rows, 'row')}" if n_rows else ""
+    if result.sizes is None or not has_sizes(result, result.model.n_clusters):
+        return ""
+    total = float(np.maximum(result.sizes.counts, 0.0).sum())
+    error = DEVIATIONS * result.sizes.deviation * math.sqrt(len(result.sizes.counts))
+    if total <= error:
+        return ""
+    unit = 10.0 ** math.floor(math.log10(max(error, 1.0)))
+    return f" of about {plural(round(round(total / unit) * unit), 'row')}"
+
+
+def _contents(messages: Sequence[Message]) -> list[str]:
+    """Return what messages hold, how fine it is, and in how many rounds it was sent."""
+    rounds: dict[str, set[int]] = {}
+    for one in messages:
+        rounds.setdefault(f"{one.content} ({one.detail})", set()).add(one.round)
+    return [f"{what}, in {len(those)} rounds" if len(those) > 1 else what for what, those in rounds.items()]
+
+
+def _cards(result: ResultData, shares: Floats, errors: Floats, are_known: bool) -> list[dict[str, Any]]:
+    """Return for each cluster its color, its size as text and as a bar, and how it differs from the rest."""
+    largest = max(float((shares + DEVIATIONS * errors).max()), 1e-12)
+    cards = []
+    for index, (color, share, error) in enumerate(zip(group_colors(len(shares)), shares, errors, strict=True)):
+        size = f"{words.percent(float(share), DEVIATIONS * float(error))} of the rows" if are_known else ""
+        sentences = [] if result.clusters is None else result.clusters.sentences(index)
+        low, high = max(share - DEVIATIONS * error, 0.0), share + DEVIATIONS * error
+        card: dict[str, Any] = {"color": color, "size": sentences[0] if sentences else size, "said": sentences[1:]}
+        card |= {"is_noise": bool(share <= DEVIATIONS * error), "has_bar": are_known}
+        card |= {"width": 100 * share / largest, "low": 100 * low / largest, "error": 100 * (high - low) / largest}
+        cards.append(card)
+    return cards
+
+
+def _plane(result: ResultData, shares: Floats, errors: Floats) -> list[dict[str, Any]]:
+    """Return the discs of the centers: place, radius, color, and how far noise may have moved them; [] without one."""
+    centers = result.model.cluster_points
+    if centers is None or result.model.space != "rows" or len(centers) < 2:
+        return []
+    places = places_in_plane(centers, shares, "rows")
+    moved = DEVIATIONS * moved_by_noise(result, len(centers))
+    middle = (places.max(axis=0) + places.min(axis=0)) / 2
+    reach = np.maximum(np.ptp(places, axis=0), 1e-12)
+    scale = float(((np.array([_WIDTH, _HEIGHT]) - 2 * _MARGIN) / reach).min())
+    at = (places - middle) * [scale, -scale] + [_WIDTH / 2, _HEIGHT / 2]
+    discs = []
+    for color, (x, y), share, error, noise in zip(group_colors(len(shares)), at, shares, errors, moved, strict=True):
+        radius = max(_RADIUS * math.sqrt(max(float(share), 0.0)), _LEAST_RADIUS)
+        disc = {"x": x, "y": y, "radius": radius, "color": color, "ring": min(noise * scale, _WIDTH)}
+        discs.append({**disc, "is_noise": bool(share <= DEVIATIONS * error)})
+    return discs
+
+
+def _picture(result: ResultData) -> str | None:
+    """Return the picture of clusters on a map or in cells as a PNG in text; None without matplotlib or a place."""
+    if find_spec("matplotlib") is None or result.model.cluster_points is None:
+        return None
+    cluster_figure(result).savefig(content := io.BytesIO(), format="png")
+    return base64.b64encode(content.getvalue()).decode()
+
+
+def _heat(profile: Profile) -> list[Mapping[str, Any]]:
+    """Return a row for each name: the values as text, and how strong and of which sign their colors are."""
+    limit = max(float(np.nanmax(np.abs(np.nan_to_num(profile.values)))), 1e-12)
+    rows: list[Mapping[str, Any]] = []
+    for name, values in zip(profile.names, profile.values.T, strict=True):
+        cells = [
+            None
+            if math.isnan(value)
+            else {"text": f"{value:+.1f}".replace("-", "−"), "part": f"{abs(value) / limit:.2f}", "is_more": value > 0}
+            for value in values.tolist()
+        ]
+        rows.append({"name": name, "cells": cells})
+    return rows
