@@ -59,6 +59,7 @@ def check(
 ) -> None:
     """Check whether a table fits a schema; say what is wrong with each column that does not."""
     from flower_fedclust.data import read_table
+    from flower_fedclust.tables.missing_codes import find_codes
     from flower_fedclust.tables.schema import Schema, columns_with_unclear_commas
 
     table = read_table(file, client_column=client_column, label_column=label_column, raw=True)
@@ -68,6 +69,9 @@ def check(
     for name in columns_with_unclear_commas(table.rows, known):
         print(f"Column '{name}': 1,234 counts as 1234; if the comma is a decimal comma, write 1.234.")
     for name, column, values in known.values(table.rows, owner=file.name):
+        if column.kind in ("number", "integer") and (codes := find_codes(values, {})).sure:
+            listed = ", ".join(map(str, codes.sure))
+            print(f"Column '{name}': {listed} is {codes.why}; if it means a missing value, add missing = [{listed}].")
         if column.interval is None:
             continue
         present = values[values == values]  # a gap is NaN
@@ -191,7 +195,7 @@ def _why_left_out(frame: Any, model: Any, columns: list[str]) -> Any:
 
     from flower_fedclust.data.cells import are_cells, are_missing, numbers_in
     from flower_fedclust.models import TableModel
-    from flower_fedclust.tables.schema import is_unlisted
+    from flower_fedclust.tables.schema import are_coded_missing, is_unlisted
 
     used = model.preparation.schema.used if isinstance(model, TableModel) else {}
     reasons = np.full(len(frame), "", dtype=object)
@@ -202,7 +206,10 @@ def _why_left_out(frame: Any, model: Any, columns: list[str]) -> Any:
         if column is not None and column.gaps != "refuse":
             continue
         listed = () if column is None else column.categories or ()
-        reasons[are_missing(values, listed)] = f"column '{name}' is missing"
+        missing = are_missing(values, listed)
+        if column is not None:
+            missing |= are_coded_missing(values, column)
+        reasons[missing] = f"column '{name}' is missing"
         if are_cells(values) and not listed:
             values = pd.Series(numbers_in(values)[0])
         if values.dtype.kind == "f":

@@ -16,6 +16,9 @@ READ_AS_MISSING = frozenset(
     ("", "NA", "N/A", "n/a", "NULL", "null", "NaN", "nan", "-nan", "None", "<NA>", "#N/A", "#NA", "#N/A N/A")
 )
 
+#: Where a DataFrame's ``attrs`` keep the labels of codes, for columns of Stata and SPSS with other values too.
+LABELS = "labels of codes"
+
 _NUMBER = r"^[+-]?(?:(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|(?i:inf|infinity))$"
 
 
@@ -25,6 +28,14 @@ def cells_of(table: Any) -> Any:
     import pyarrow as pa
 
     return table.to_pandas(types_mapper={pa.string(): pd.ArrowDtype(pa.string())}.get)
+
+
+def as_cells(values: Any) -> Any:
+    """Return texts as a pandas Series of cells."""
+    import pandas as pd
+    import pyarrow as pa
+
+    return pd.Series(values, dtype=pd.ArrowDtype(pa.string()))
 
 
 def are_cells(series: Any) -> bool:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flower_fedclust.data.batches import ArrowPart, Batches, ParquetPart, Part
+from flower_fedclust.data.cells import LABELS
 from flower_fedclust.data.csv_files import CsvPart, agree_on_decimals, check_first_line, read_csv_file
 from flower_fedclust.data.federation import ROW, FederatedRows, Table
 from flower_fedclust.data.frames import as_frame, as_list, check_same_names, check_unique, is_unnamed, number_rows
@@ -503,10 +504,22 @@ def _read_labeled(_file: IO[bytes], path: Path) -> Any:
         labeled = read(path, convert_categoricals=True)
     except ValueError:  # two values have one label
         return frame
+    some_labeled = {}
     for name, values in labeled.items():
-        if isinstance(values.dtype, pd.CategoricalDtype) and pd.api.types.is_string_dtype(values.cat.categories):
-            frame[name] = values.astype(object)
+        if isinstance(values.dtype, pd.CategoricalDtype):
+            if pd.api.types.is_string_dtype(values.cat.categories):
+                frame[name] = values.astype(object)
+            else:
+                some_labeled[str(name)] = _labels_of(frame[name], values)
+    frame.attrs = {LABELS: some_labeled}
     return frame
+
+
+def _labels_of(codes: Any, labeled: Any) -> dict[float, str]:
+    """Return the label of each code that has one and occurs."""
+    labels = {category for category in labeled.cat.categories if isinstance(category, str)}
+    pairs = zip(codes[labeled.isin(labels)], labeled[labeled.isin(labels)], strict=True)
+    return {float(code): label for code, label in dict(pairs).items()}
 
 
 def _read_parquet(file: IO[bytes], path: Path) -> Any:

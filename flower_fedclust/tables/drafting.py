@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import re
 import textwrap
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 import tomli_w
 
 from flower_fedclust.data.cells import typed
+from flower_fedclust.tables.missing_codes import MISSING_WORDS, Codes, find_codes, labeled_codes
 from flower_fedclust.tables.schema import (
     EPOCH,
     ISO,
@@ -20,6 +22,7 @@ from flower_fedclust.tables.schema import (
     Schema,
     date_formats,
     has_unclear_commas,
+    numbers_of_texts,
     read_column,
     text_of,
 )
@@ -40,6 +43,17 @@ _ID_NAME = re.compile(
 )
 _ID_TEXT = r"(?=.*\d)(?=.*[^\W\d_])[\w-]+"
 
+#: Names of columns of text that name people; and texts that are written like names: words with capital letters.
+_PERSON = re.compile(
+    r"(?i)^(sur|last|first|family|given|middle|fore|full|maiden|birth|patient|client|customer|employee)?[\W_]?name$"
+    r"|^(vorname|nachname|familienname|pr[ée]nom|nom([\W_]de[\W_]famille)?|nombre|apellidos?|cognome|achternaam|efternamn)$"
+    r"|(^|[\W_])(patient|doctor|physician|surgeon|nurse|consultant|attending|examiner|interviewer|operator|contact)$"
+)
+_NAME_TEXT = r"[^\W\d_a-zß-öø-ÿ][^\W\d_]*(?:[ ,.'’-]+[^\W\d_]+)*\.?"
+
+#: The smallest part of a column that is numbers, if the others are a few words.
+MOST_WORDS, NUMBERS_PART = 5, 0.8
+
 HEADER = """\
 # A draft, made from {source}. Everything in this file goes to the server and to every site.
 # Whatever is marked FROM YOUR ROWS was read from the table. Keep it only if it is known without those rows.
@@ -55,6 +69,11 @@ LISTED = "FROM YOUR ROWS: list every value that may occur at any site, and none 
 MISSING = "FROM YOUR ROWS: values are missing."
 MANY = f"FROM YOUR ROWS: more than {MOST_CATEGORIES} different texts, which may be names or free text."
 UNIQUE = "FROM YOUR ROWS: no value occurs twice; the values may stand for people."
+PEOPLE = "FROM YOUR ROWS: by its name, the column names people."
+LIKE_NAMES = (
+    "FROM YOUR ROWS: the values are written like names. If they name no people (but countries, for example), write "
+    'kind = "category", and list all values that may occur at any site.'
+)
 REPEATED_ID = (
     "FROM YOUR ROWS: this looks like an id, and values occur in several rows. If these are rows of one person, a "
     "guarantee per record protects each row, but not the person: make one row for each person first."
@@ -62,6 +81,9 @@ REPEATED_ID = (
 MARKED = "FROM YOUR ROWS: some are written like <0.5 (counts as 0.5) or 1,234 (counts as 1234)."
 UNCLEAR = "FROM YOUR ROWS: some are written like 1,234 (counts as 1234). If the comma is a decimal comma, write 1.234."
 IF_AMOUNTS = 'If these are grades, set kind = "ordinal". If they are amounts, use the next lines instead of all above:'
+CODED = "FROM YOUR ROWS: {codes} may stand for a missing value ({why}). If not, delete this line."
+IF_CODED = "FROM YOUR ROWS: {codes} may stand for a missing value ({why}). If so, use the next lines too:"
+NOT_NUMBERS = "FROM YOUR ROWS: {count}, in row {row} for the first time. Correct this."
 IF_SKEWED = "FROM YOUR ROWS: a few values are much larger than the others. If these are amounts, use the next line too:"
 
 
@@ -71,27 +93,37 @@ class _Drafted:
 
     fields: dict[str, Any]
     remarks: dict[str, str] = field(default_factory=dict)
-    instead: tuple[str, dict[str, Any]] | None = None  #: When to use the keys, and the keys.
+    instead: list[tuple[str, dict[str, Any]]] = field(default_factory=list)  #: When to use the keys, and the keys.
 
     def to_toml(self, name: str) -> str:
         lines = []
-        for line in tomli_w.dumps({"columns": {name: self.fields}}).removeprefix("[columns]\n\n").splitlines():
+        for line in _toml_lines({"columns": {name: self.fields}}):
             remark = self.remarks.get(line.split(" = ")[0].strip(), "")
             lines += [*(f"# {part}" for part in textwrap.wrap(remark, 118)), line]
-        if self.instead is not None:
-            when, fields = self.instead
-            lines += [f"# {part}" for part in (*textwrap.wrap(when, 118), *tomli_w.dumps(fields).splitlines())]
+        for when, fields in self.instead:
+            lines += [f"# {part}" for part in (*textwrap.wrap(when, 118), *_toml_lines(fields))]
         return "\n".join(lines) + "\n"
+
+
+def _toml_lines(fields: dict[str, Any]) -> list[str]:
+    """Return the lines of a TOML text, with a list of codes for missing values on one line."""
+    text = tomli_w.dumps(fields).removeprefix("[columns]\n\n")
+    codes = re.search(r"^missing = \[\n(.*?)\n\]$", text, re.MULTILINE | re.DOTALL)
+    if codes is not None:
+        inside = " ".join(line.strip() for line in codes[1].splitlines()).rstrip(",")
+        text = text.replace(codes[0], f"missing = [{inside}]")
+    return text.splitlines()
 
 
 def draft(table: Any, *, source: str) -> str:
     """Return a draft of a schema for a pandas DataFrame, as TOML that marks what was read from rows."""
+    labels = labeled_codes(table)
     table = typed(table)
-    columns = [_drafted(str(name), table[name]).to_toml(str(name)) for name in table.columns]
+    columns = [_drafted(str(name), table[name], labels.get(name, {})).to_toml(str(name)) for name in table.columns]
     return "\n".join([HEADER.format(source=source), *columns])
 
 
-def _drafted(name: str, series: Any) -> _Drafted:
+def _drafted(name: str, series: Any, labels: Mapping[float, str]) -> _Drafted:
     import pandas as pd
 
     present = series.dropna()
@@ -110,27 +142,31 @@ def _drafted(name: str, series: Any) -> _Drafted:
     numbers = _read_as("number", present)
     if numbers is None:
         return _ignored("FROM YOUR ROWS: a value is infinite.")
+    codes = find_codes(numbers.to_numpy(), labels)
     if (numbers % 1 == 0).all():
         if are_codes:
             drafted = _listed([text_of(value) for value in sorted(present.unique())], has_gaps)
-            drafted.instead = None if n_values == 2 else (IF_AMOUNTS, _measured("integer", has_gaps).fields)
+            amounts = _measured("integer", has_gaps, [*codes.sure, *codes.unsure]).fields
+            drafted.instead = [] if n_values == 2 else [(IF_AMOUNTS, amounts)]
             return drafted
         if people := _why_people(name, present):
             return _ignored(people)
-    return _of_numbers(numbers, has_gaps)
+    return _of_numbers(numbers, has_gaps, codes)
 
 
 def _of_texts(name: str, present: Any, has_gaps: bool, are_codes: bool) -> _Drafted:
     import pandas as pd
 
-    formats, texts = date_formats(present), present.astype(str)
-    if formats == [ISO] and _read_as("date", present) is not None:
-        return _measured("date", has_gaps)
-    if formats and formats != [ISO]:
+    texts = present.astype(str)
+    words = [word for word in texts.unique() if word.strip().lower() in MISSING_WORDS]
+    others = texts[~texts.isin(words)]
+    if formats := date_formats(others) if len(others) else []:
+        if formats == [ISO] and _read_as("date", others) is not None:
+            return _measured("date", has_gaps, words)
         return _ignored(f"FROM YOUR ROWS: dates are written as {' and as '.join(formats)}; write all as {ISO}.")
     is_plain = pd.to_numeric(texts, errors="coerce").notna().all()  # digits alone may be codes
-    if not (are_codes or is_plain) and (numbers := _read_as("number", texts)) is not None:
-        return _of_numbers(numbers, has_gaps, UNCLEAR if has_unclear_commas(present) else MARKED)
+    if not (are_codes or is_plain) and (drafted := _of_numbers_and_words(name, present, has_gaps)) is not None:
+        return drafted
     if people := _why_people(name, present):
         return _ignored(people)
     if present.nunique() > MOST_CATEGORIES:
@@ -138,14 +174,51 @@ def _of_texts(name: str, present: Any, has_gaps: bool, are_codes: bool) -> _Draf
     return _listed(sorted(set(map(text_of, present.unique()))), has_gaps)
 
 
+def _of_numbers_and_words(name: str, present: Any, has_gaps: bool) -> _Drafted | None:
+    """Draft a column of numbers that are written as texts, a few of which may be words; None for any other column."""
+    import pandas as pd
+
+    texts = present.astype(str)
+    if texts.str.match(r"\s*[+-]?0\d").any():  # such as postcodes
+        return None
+    numbers, are_words = numbers_of_texts(texts)
+    words = texts[are_words].str.strip()
+    numbers = pd.Series(numbers[~are_words])
+    if len(numbers) < NUMBERS_PART * len(texts) or words.nunique() > MOST_WORDS or (numbers.abs() >= 2.0**53).any():
+        return None
+    if len(words) and numbers.nunique() <= MOST_CODES:
+        return None
+    if (numbers % 1 == 0).all() and (people := _why_people(name, numbers)):
+        return _ignored(people)
+    is_known = words.str.lower().isin(MISSING_WORDS) | (words.map(words.value_counts()) >= ROWS_PER_CODE)
+    marks = (
+        UNCLEAR if has_unclear_commas(present) else MARKED if texts[~are_words].str.contains("[<>≤≥,]").any() else ""
+    )
+    drafted = _of_numbers(numbers, has_gaps, find_codes(numbers.to_numpy(), {}), words[is_known].unique(), marks)
+    if not is_known.all():
+        unknown = words[~is_known]
+        count = "an entry is not a number" if len(unknown) == 1 else f"{len(unknown)} entries are not numbers"
+        more = NOT_NUMBERS.format(count=count, row=unknown.index[0])
+        drafted.remarks["kind"] = f"{marks} {more}".strip()
+    return drafted
+
+
 def _why_people(name: str, present: Any) -> str:
-    """Return a remark if texts or whole numbers seem to tell people apart, and otherwise ""."""
-    n_values = present.nunique()
+    """Return a remark if texts or whole numbers seem to tell people apart or to name them, and otherwise ""."""
+    import pandas as pd
+
+    n_values, are_texts = present.nunique(), not pd.api.types.is_numeric_dtype(present.dtype)
     is_id = n_values > MOST_CODES and _ID_NAME.search(name)
     if n_values == len(present):
-        return UNIQUE if is_id or n_values > MOST_CATEGORIES else ""
+        return UNIQUE if is_id or n_values > (MOST_CODES if are_texts else MOST_CATEGORIES) else ""
     is_id = is_id or (n_values > MOST_CATEGORIES and present.astype(str).str.fullmatch(_ID_TEXT).all())
-    return REPEATED_ID if is_id else ""
+    if is_id or not are_texts or n_values <= 2:
+        return REPEATED_ID if is_id else ""
+    if _PERSON.search(name):
+        return PEOPLE
+    different = pd.Series(present.unique()).astype(str).str.strip()
+    are_like_names = n_values > MOST_CODES and different.str.fullmatch(_NAME_TEXT).mean() > NUMBERS_PART
+    return LIKE_NAMES if are_like_names else ""
 
 
 def _read_as(kind: Any, present: Any) -> Any:
@@ -162,16 +235,33 @@ def _ignored(remark: str) -> _Drafted:
     return _Drafted({"kind": "ignored"}, {"kind": remark})
 
 
-def _measured(kind: Any, has_gaps: bool) -> _Drafted:
-    return _Drafted({"kind": kind} | ({"gaps": "mean"} if has_gaps else {}), {"gaps": MISSING})
+def _measured(kind: Any, has_gaps: bool, missing: Sequence[Any] = ()) -> _Drafted:
+    fields = {"kind": kind} | ({"gaps": "mean"} if has_gaps or len(missing) else {})
+    fields |= {"missing": list(missing)} if len(missing) else {}
+    remarks = {"gaps": MISSING} if has_gaps else {}
+    return _Drafted(fields, remarks | {"missing": CODED.format(codes=_in_words(missing), why="a word")})
 
 
-def _of_numbers(numbers: Any, has_gaps: bool, remark: str = "") -> _Drafted:
-    drafted = _measured("integer" if (numbers % 1 == 0).all() else "number", has_gaps)
+def _of_numbers(numbers: Any, has_gaps: bool, codes: Codes, words: Sequence[str] = (), remark: str = "") -> _Drafted:
+    rest = numbers[~numbers.isin([*codes.sure, *codes.unsure])]
+    sure = [*codes.sure, *words]
+    drafted = _measured("integer" if (rest % 1 == 0).all() else "number", has_gaps, sure)
     drafted.remarks["kind"] = remark
-    if numbers.min() >= 0 and numbers.skew() > SKEWED:
-        drafted.instead = IF_SKEWED, {"logarithm": True}
+    if codes.sure:
+        why = codes.why + (", or a word" if len(words) else "")
+        drafted.remarks["missing"] = CODED.format(codes=_in_words(sure), why=why)
+    if codes.unsure:
+        when = IF_CODED.format(codes=_in_words(codes.unsure), why=codes.why_unsure)
+        drafted.instead.append((when, {"missing": codes.unsure} | ({} if has_gaps or sure else {"gaps": "mean"})))
+        if sure:
+            drafted.instead[-1][1]["missing"] = [*sure, *codes.unsure]
+    if rest.min() >= 0 and rest.skew() > SKEWED:
+        drafted.instead.append((IF_SKEWED, {"logarithm": True}))
     return drafted
+
+
+def _in_words(codes: Sequence[Any]) -> str:
+    return " and ".join(f"'{code}'" if isinstance(code, str) else f"{code:g}" for code in codes)
 
 
 def _listed(categories: list[str], has_gaps: bool) -> _Drafted:

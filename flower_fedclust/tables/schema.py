@@ -19,7 +19,7 @@ import tomli_w
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator, with_config
 
-from flower_fedclust.data.cells import READ_AS_MISSING, are_cells, are_missing, numbers_in
+from flower_fedclust.data.cells import READ_AS_MISSING, are_cells, are_missing, as_cells, numbers_in
 from flower_fedclust.data.identities import most_exact
 from flower_fedclust.data.identities import text_of as text_of
 from flower_fedclust.names import some
@@ -97,6 +97,8 @@ class Column(BaseModel):
         median becomes 0 and its interquartile range 1; or its ranks become -1 to 1.
     logarithm : bool, default=False
         Whether to take log(1 + x) first; values below 0 count as 0.
+    missing : sequence, optional
+        Codes and words that stand for a missing value, such as 999, -99, "unknown" or ".".
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
@@ -109,8 +111,9 @@ class Column(BaseModel):
     gaps: Gaps = "refuse"
     scale: Scale = "bounds"
     logarithm: bool = False
+    missing: tuple[str, ...] = ()
 
-    @field_validator("categories", mode="before")
+    @field_validator("categories", "missing", mode="before")
     @classmethod
     def _as_texts(cls, value: Any) -> Any:
         return tuple(map(text_of, value)) if isinstance(value, (list, tuple)) else value
@@ -125,6 +128,7 @@ class Column(BaseModel):
             for name, default in (("bounds", None), ("scale", "bounds"), ("logarithm", False)):
                 if getattr(self, name) != default:
                     raise ValueError(f"{name} is given, but only the kinds {', '.join(MEASURED)} have it")
+        self._check_missing()
         if self.logarithm and self.kind == "date":
             raise ValueError("logarithm is given, but a date has none")
         if self.bounds is not None:
@@ -141,6 +145,15 @@ class Column(BaseModel):
         wanted = 2 if self.kind == "binary" else None
         if len(self.categories) < 2 or len(self.categories) != (wanted or len(self.categories)):
             raise ValueError(f"categories has {len(self.categories)}; give {'2' if wanted else '2 or more'}")
+
+    def _check_missing(self) -> None:
+        if repeated := repeated_in(self.missing):
+            raise ValueError(f"missing has '{repeated[0]}' twice")
+        if self.kind == "ignored" and self.missing:
+            raise ValueError("missing is given, but an ignored column is not used")
+        listed = set(map(_other_spelling, self.categories or ()))
+        if both := [code for code in self.missing if _other_spelling(code) in listed]:
+            raise ValueError(f"missing has '{both[0]}', which is also among the categories; leave it out of one")
 
     def _check_bounds(self, bounds: tuple[Bound, Bound]) -> None:
         are_dates = [isinstance(bound, datetime.date) for bound in bounds]
@@ -449,6 +462,8 @@ def read_column(series: Any, column: Column, *, first_row: int = 0) -> Floats:
     They are numbers; days since 1970; or places in the list of categories, where a gap that is a category of its own
     has the place after the last. Other gaps are NaN. Raise a MisfitError if a value does not fit the column.
     """
+    if column.missing:
+        series = series.mask(are_coded_missing(series, column))
     if column.categories is not None:
         values = _codes(series, column.categories, first_row)
     elif column.kind == "date":
@@ -470,10 +485,35 @@ def read_column(series: Any, column: Column, *, first_row: int = 0) -> Floats:
     return values
 
 
+def are_coded_missing(series: Any, column: Column) -> NDArray[np.bool_]:
+    """Return which entries are one of the column's codes or words for a missing value."""
+    import pandas as pd
+
+    if not column.missing:
+        return np.zeros(len(series), dtype=bool)
+    are_numbers = pd.api.types.is_numeric_dtype(series.dtype) and not pd.api.types.is_bool_dtype(series.dtype)
+    codes, are_words = numbers_in(as_cells(column.missing))
+    codes = codes[~are_words]
+    if are_numbers:
+        if series.dtype.kind == "f" and series.dtype.itemsize < 8:
+            codes = codes.astype(f"f{series.dtype.itemsize}")  # 99.9 is another number in fewer bits
+        found: NDArray[np.bool_] = series.isin(codes).to_numpy(dtype=bool, na_value=False)
+        return found
+    if series.dtype.kind == "M":
+        series = series.dt.strftime("%Y-%m-%d")
+    if not are_cells(series):
+        series = as_cells(series.astype(object).map(text_of, na_action="ignore").to_numpy())
+    texts = series.str.strip()
+    words = {*column.missing, *map(_other_spelling, column.missing)}
+    found = texts.isin(list(words)).to_numpy(dtype=bool, na_value=False)
+    return found | np.isin(numbers_in(texts)[0], codes) if column.kind in ("number", "integer") else found
+
+
 def is_unlisted(series: Any, column: Column) -> NDArray[np.bool_]:
     """Return which entries have a value that the column does not list; none if they cannot be read."""
     try:
-        return np.asarray(_places(series, column.categories or (), 0) == -1.0)
+        unlisted = np.asarray(_places(series, column.categories or (), 0) == -1.0)
+        return unlisted & ~are_coded_missing(series, column)
     except MisfitError:
         return np.zeros(len(series), dtype=bool)
 
@@ -486,20 +526,28 @@ def _numbers(series: Any, first_row: int) -> Floats:
         raise MisfitError("it holds dates or times, but the schema says numbers; change the kind")
     if kind == "c":
         raise MisfitError("it holds complex numbers; give real ones")
-    if not pd.api.types.is_numeric_dtype(series.dtype):
-        numbers: Floats
-        if are_cells(series):
-            numbers, marked = numbers_in(series)
-        else:
-            numbers = pd.to_numeric(series, errors="coerce").to_numpy(np.float64, copy=True, na_value=np.nan)
-            marked = np.isnan(numbers) & ~are_missing(series)
-        if marked.any():
-            texts = series[marked].astype(str).str.strip().str.extract(f"^{_MARKED}$", expand=False)
-            numbers[marked] = texts.str.replace(",", "").astype(np.float64)
-        _refuse(np.isnan(numbers), marked, first_row, "is not a number; correct it")
-        return numbers
-    found: Floats = series.to_numpy(dtype=np.float64, na_value=np.nan)
-    return found
+    if pd.api.types.is_numeric_dtype(series.dtype):
+        found: Floats = series.to_numpy(dtype=np.float64, na_value=np.nan)
+        return found
+    numbers, are_words = numbers_of_texts(series)
+    _refuse(are_words, True, first_row, "is not a number; correct it, or list it in the schema, under 'missing'")
+    return numbers
+
+
+def numbers_of_texts(series: Any) -> tuple[Floats, NDArray[np.bool_]]:
+    """Return texts as numbers, NaN for gaps, and which entries are neither; <0.5 is .5, and 1,234 is 1234."""
+    import pandas as pd
+
+    numbers: Floats
+    if are_cells(series):
+        numbers, marked = numbers_in(series)
+    else:
+        numbers = pd.to_numeric(series, errors="coerce").to_numpy(np.float64, copy=True, na_value=np.nan)
+        marked = np.isnan(numbers) & ~are_missing(series)
+    if marked.any():
+        texts = series[marked].astype(str).str.strip().str.extract(f"^{_MARKED}$", expand=False)
+        numbers[marked] = texts.str.replace(",", "").astype(np.float64)
+    return numbers, np.isnan(numbers) & marked
 
 
 def columns_with_unclear_commas(table: Any, schema: Schema) -> list[str]:
@@ -533,8 +581,9 @@ def _days(series: Any, first_row: int) -> Floats:
     if series.dtype.kind != "M":
         series, were_cells = series.where(~are_missing(series)), are_cells(series)
         if were_cells:
-            series = series.astype("str")
-            _refuse(series.str.fullmatch(r"[\d.]+").to_numpy(bool), True, first_row, f"is a number; write it as {ISO}")
+            series = series.astype(object).where(series.notna(), None)
+            is_number = series.str.fullmatch(r"[\d.]+", na=False).to_numpy(bool)
+            _refuse(is_number, True, first_row, f"is a number; write it as {ISO}")
     dates = series if series.dtype.kind == "M" else pd.to_datetime(series, errors="coerce", format="ISO8601", utc=True)
     is_bad = dates.isna() & series.notna()
     if is_bad.any() and len(formats := date_formats(series.dropna())) > 1:
