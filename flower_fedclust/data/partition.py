@@ -1,9 +1,7 @@
-"""Splitting a table over clients, with the partitioners of flwr-datasets."""
+"""Splitting a table over clients: at random, by their classes, by clusters, or by a column."""
 
 from __future__ import annotations
 
-import contextlib
-import io
 import math
 import warnings
 from dataclasses import replace
@@ -22,7 +20,7 @@ _SCHEMES = ("iid", "dirichlet:ALPHA", "classes:N", "k-means", "sorted:COLUMN", "
 _SPELLING = {one.partition(":")[0]: one for one in _SCHEMES}
 _NEED_LABELS = ("dirichlet", "classes")
 
-# The number of draws after which DirichletPartitioner gives up.
+# The number of draws after which a scheme that draws gives up.
 _ATTEMPTS = 11
 
 
@@ -99,8 +97,9 @@ def partition_indices(
 ) -> list[NDArray[np.intp]]:
     """Return the indices of each client's rows, ascending; each row is in exactly one array.
 
-    The rows are shuffled before flwr-datasets splits them, because its partitioners cut the rows, or each class, in
-    their order: in a file sorted by date, each client would get a period.
+    The rows are shuffled before they are split, because the schemes cut the rows, or each class, in their order: in a
+    file sorted by date, each client would get a period. The same seed gives the same parts as Flower Datasets'
+    IidPartitioner, DirichletPartitioner and PathologicalPartitioner give for rows in this order.
 
     Parameters
     ----------
@@ -116,25 +115,19 @@ def partition_indices(
     # Two streams: the shuffle must not use the random numbers of the partitioner.
     shuffle_seed, *seeds = (int(word) for word in np.random.SeedSequence(random_state).generate_state(1 + _ATTEMPTS))
     order = np.random.default_rng(shuffle_seed).permutation(n_rows)
+    codes = codes[order]
     if kind in ("column", "k-means"):
-        parts = _load_parts("NaturalIdPartitioner", codes[order], partition_by="code")
+        parts = _rows_of(codes, len(names))
     else:
         count = _checked_n_clients(n_clients, n_rows)
         if kind == "sorted":  # rows with equal values are dealt at random
-            parts = np.array_split(np.argsort(codes[order], kind="stable"), count)
+            parts = np.array_split(np.argsort(codes, kind="stable"), count)
         elif kind == "iid":
-            parts = _load_parts("IidPartitioner", codes[order], num_partitions=count)
+            parts = np.array_split(np.arange(n_rows), count)
         elif kind == "dirichlet":
-            options = {"num_partitions": count, "partition_by": "code", "alpha": parameter, "min_partition_size": 1}
-            try:
-                parts = _load_parts("DirichletPartitioner", codes[order], shuffle=False, seed=seeds[0], **options)
-            except ValueError as error:
-                raise ValueError(
-                    f"The partition '{scheme}' leaves one of {count} clients without a row in {_ATTEMPTS} draws; "
-                    "give a larger ALPHA or fewer clients."
-                ) from error
+            parts = _dirichlet_parts(codes, count, parameter, seeds[0], len(names))
         else:
-            parts = _classes_parts(codes[order], count, int(parameter), seeds, len(names))
+            parts = _classes_parts(codes, count, int(parameter), seeds, len(names))
     return [np.sort(order[part]).astype(np.intp, copy=False) for part in parts]
 
 
@@ -260,36 +253,61 @@ def _classes_and_codes(labels: ArrayLike | None) -> tuple[NDArray[Any], NDArray[
         ) from None
 
 
-def _load_parts(partitioner_class: str, codes: NDArray[np.intp], **options: Any) -> list[NDArray[np.intp]]:
-    """Run a partitioner of flwr-datasets on row numbers and classes, so that the rows are not copied into Arrow."""
-    # NaturalIdPartitioner draws a tqdm bar that cannot be turned off; the others warn at each attempt before they fail.
-    with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
-        warnings.simplefilter("ignore")
-        import datasets
-        from flwr_datasets import partitioner as module
+def _rows_of(codes: NDArray[np.intp], n_codes: int) -> list[NDArray[np.intp]]:
+    """Return the numbers of the rows with each code, ascending."""
+    return np.split(np.argsort(codes, kind="stable"), np.cumsum(np.bincount(codes, minlength=n_codes))[:-1])
 
-        partitioner = getattr(module, partitioner_class)(**options)
-        partitioner.dataset = datasets.Dataset.from_dict({"row": np.arange(len(codes)), "code": codes})
-        # [:] first: a partition's column is lazy, and reading it entry by entry takes three times as long.
-        return [
-            np.asarray(partitioner.load_partition(index)[:]["row"], dtype=np.intp)
-            for index in range(partitioner.num_partitions)
-        ]
+
+def _dirichlet_parts(
+    codes: NDArray[np.intp], n_clients: int, alpha: float, seed: int, n_classes: int
+) -> list[NDArray[np.intp]]:
+    """Cut each class into the clients' shares, which are drawn; draw again if a client gets no row."""
+    rng = np.random.default_rng(seed)
+    rows_of_classes = _rows_of(codes, n_classes)
+    for _ in range(_ATTEMPTS):
+        cut: list[list[NDArray[np.intp]]] = []
+        for rows in rows_of_classes:
+            ends = np.cumsum(rng.dirichlet(np.full(n_clients, alpha))) * len(rows)
+            cut.append(np.split(rows, ends.astype(int)[:-1]))
+        parts = [np.concatenate(of_client) for of_client in zip(*cut, strict=True)]
+        if all(map(len, parts)):
+            return parts
+    raise ValueError(
+        f"The partition 'dirichlet:{alpha:g}' leaves one of {n_clients} clients without a row in {_ATTEMPTS} draws; "
+        "give a larger ALPHA or fewer clients."
+    )
 
 
 def _classes_parts(
     codes: NDArray[np.intp], n_clients: int, n_each: int, seeds: list[int], n_classes: int
 ) -> list[NDArray[np.intp]]:
-    # "first-deterministic" is what the paper of this scheme does (Li et al., 2022, arXiv 2102.02079).
-    # With at least as many clients as classes it leaves out no class; with fewer it may: draw again.
-    options: dict[str, Any] = {"num_partitions": n_clients, "num_classes_per_partition": n_each, "shuffle": False}
-    options |= {"partition_by": "code", "class_assignment_mode": "first-deterministic"}
+    """Give each client one class in turn and others at random, as Li et al. do (2022, arXiv 2102.02079).
+
+    With at least as many clients as classes, no class is left out; with fewer it may be: draw again.
+    """
+    n_rows = np.bincount(codes, minlength=n_classes)
     for seed in seeds if n_each <= n_classes <= n_clients * n_each else ():
-        with contextlib.suppress(ValueError):  # a class has fewer rows than clients
-            parts = _load_parts("PathologicalPartitioner", codes, seed=seed, **options)
-            if sum(map(len, parts)) == len(codes):
-                return parts
+        chosen = _chosen_classes(np.random.default_rng(seed), n_clients, n_each, n_classes)
+        n_chosen = chosen.sum(axis=0)
+        if (n_chosen == 0).any() or (n_chosen > n_rows).any():
+            continue
+        parts: list[list[NDArray[np.intp]]] = [[] for _ in range(n_clients)]
+        for code, rows in enumerate(_rows_of(codes, n_classes)):
+            shares = np.array_split(rows, n_chosen[code])
+            for client, share in zip(np.flatnonzero(chosen[:, code]), shares, strict=True):
+                parts[client].append(share)
+        return [np.concatenate(of_client) for of_client in parts]
     raise ValueError(
         f"The partition 'classes:{n_each}' cannot give {n_clients} clients rows of {n_each} classes each and leave out "
         f"none of {n_classes} classes; give another N, or another number of clients."
     )
+
+
+def _chosen_classes(rng: np.random.Generator, n_clients: int, n_each: int, n_classes: int) -> NDArray[np.bool_]:
+    """Return which client has rows of which class."""
+    chosen = np.zeros((n_clients, n_classes), dtype=bool)
+    for client in range(n_clients):
+        chosen[client, client % n_classes] = True
+        while chosen[client].sum() < n_each:
+            chosen[client, rng.choice(n_classes, size=1)[0]] = True
+    return chosen

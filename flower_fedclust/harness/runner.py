@@ -60,7 +60,6 @@ _ATTEMPTS = 2
 # Imported once, in the process from which all others are forked, so that a trial's seconds include none of these.
 _PRELOADED = [
     __name__,
-    "flwr_datasets.partitioner",
     "sklearn.cluster",
     "sklearn.datasets",
     "scipy.optimize",
