@@ -133,7 +133,6 @@ def test_the_strategies_of_the_pages_find_the_mean_and_cover_the_run(page_of_str
 
 
 @pytest.mark.long
-@pytest.mark.usefixtures("few_restarts")
 def test_every_command_of_the_pages_runs(tmp_path, monkeypatch, page_of_strategies):
     n_commands = 0
     for page in PAGES:

@@ -79,7 +79,7 @@ def test_the_number_of_clusters_may_be_a_range():
     assert fc.as_estimator(strategy, seed=0).fit(ROWS, groups=SITES).model_.n_clusters in (2, 3, 4)
 
 
-def test_a_schema_takes_tables_with_text(few_iterations):
+def test_a_schema_takes_tables_with_text():
     table = TABLE.assign(kind=np.array(["x", "y"])[RNG.integers(2, size=60)])
     schema = {
         "columns": {

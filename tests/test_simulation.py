@@ -290,6 +290,7 @@ def test_ray_that_is_not_installed_is_said_before_anything_runs(monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_ray_equals_inline_bit_for_bit():
     """Of a strategy whose clients keep rows, whose rounds add up, gather and draw clients, and which is evaluated."""
     strategy = FedSpeClust(

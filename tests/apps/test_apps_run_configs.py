@@ -95,7 +95,7 @@ def test_every_algorithm_of_the_five_papers_has_a_run_config(paper, source):
     assert run - (OF_SECOND - strategies().keys()) == of_paper
 
 
-def test_a_run_config_runs_with_the_clients_that_it_is_meant_for(tmp_path, few_restarts, capsys):
+def test_a_run_config_runs_with_the_clients_that_it_is_meant_for(tmp_path, capsys):
     path = FOLDER / "feddp-kmeans.toml"
     run = run_config(path) | {"out": str(tmp_path / "out")}
     # What Flower tells the ServerApp and each simulated client.

@@ -76,7 +76,6 @@ def test_explain_prints_every_release_before_anything_runs(capsys, monkeypatch):
     assert report["description"].startswith(strategies()["feddp-kmeans"].strategy.__doc__.splitlines()[0])
 
 
-@pytest.mark.usefixtures("few_iterations")
 @pytest.mark.parametrize(
     "strategy",
     [

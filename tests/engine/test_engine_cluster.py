@@ -14,7 +14,7 @@ from flower_fedclust.checking.runs import difference
 from flower_fedclust.engine import Gather, Sum, answers
 from flower_fedclust.engine.cluster import connected
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -1,7 +1,6 @@
 """Secure sums in the engine: the bits of the plain sum, and a server that sees nothing else."""
 
 import json
-from itertools import product
 
 import numpy as np
 import pandas as pd
@@ -108,7 +107,7 @@ def of_registry(name, **parameters):
 
 
 @pytest.mark.parametrize("name", quick_sums())
-def test_every_strategy_that_takes_only_sums_has_the_plain_result(name, few_restarts):
+def test_every_strategy_that_takes_only_sums_has_the_plain_result(name):
     rng = np.random.default_rng(1)
     clients = [np.concatenate([rng.normal(size=(15, 3)), rng.normal(size=(15, 3)) + 4]) for _ in range(4)]
     strategy = of_registry(name)
@@ -122,7 +121,7 @@ def test_every_strategy_that_takes_only_sums_has_the_plain_result(name, few_rest
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["fed-tsne-sums", "fed-umap-sums", "fed-speclust-sums"])
-def test_maps_of_sums_have_the_plain_result(name, few_restarts, quick_maps):
+def test_maps_of_sums_have_the_plain_result(name):
     rng = np.random.default_rng(1)
     clients = [np.concatenate([rng.normal(size=(15, 3)), rng.normal(size=(15, 3)) + 4]) for _ in range(4)]
     strategy = of_registry(name)
@@ -140,7 +139,7 @@ def test_a_strategy_that_needs_single_replies_is_refused_and_the_round_named(nam
 
 
 def test_noise_of_the_server_and_of_the_clients_is_the_same_as_without_masks():
-    for noise, cls in product(("server", "local"), (fc.PrivateKMeans, fc.PrivateMixture, fc.PrivateDensity)):
+    for noise, cls in (("server", fc.PrivateKMeans), ("local", fc.PrivateDensity)):
         strategy = cls(2, epsilon=3.0, max_norm=3.0, noise=noise)
         plain, secure = (fc.simulate(strategy, CLIENTS, seed=4, secure=is_secure) for is_secure in (False, True))
         for before, after in zip(plain.model.to_arrays(), secure.model.to_arrays(), strict=True):
@@ -148,6 +147,7 @@ def test_noise_of_the_server_and_of_the_clients_is_the_same_as_without_masks():
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("engine", ["ray", "shards"])
 def test_clients_on_ray_and_in_shards_find_the_inline_bits(engine):
     strategy = fc.FedDPKMeans(2, server_data=RNG.normal(size=(30, 2)), epsilon=None, n_rounds=1)

@@ -23,8 +23,8 @@ PRIVATE = {"epsilon": 20.0, "max_norm": 12.0}
 STRATEGIES = {
     "without noise": lambda: fc.FederatedKMeans(3, init=CENTERS),
     "server": lambda: fc.PrivateKMeans(3, **PRIVATE),
-    "clients": lambda: fc.PrivateKMeans(3, **PRIVATE, noise="clients"),
-    "local": lambda: fc.PrivateKMeans(3, **PRIVATE, noise="local"),
+    "clients": lambda: fc.PrivateFederatedKMeans(3, **PRIVATE, n_rounds=2, noise="clients"),
+    "local": lambda: fc.PrivateFederatedKMeans(3, **PRIVATE, n_rounds=2, noise="local"),
     "client level": lambda: fc.PrivateKMeans(3, **PRIVATE, privacy_unit="client", rows_per_client=5),
     "mixture": lambda: fc.PrivateMixture(3, **PRIVATE),
     "mixture at client level": lambda: fc.PrivateMixture(3, **PRIVATE, privacy_unit="client", rows_per_client=5),

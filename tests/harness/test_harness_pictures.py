@@ -204,7 +204,6 @@ def test_controls_have_labels_and_the_map_a_text(tmp_path):
     assert set(re.findall(r'element\("([a-z]+)"\)', page)) <= ids
 
 
-@pytest.mark.usefixtures("few_iterations")
 @pytest.mark.parametrize(
     ("strategy", "n_panels"),
     [

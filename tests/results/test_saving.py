@@ -67,7 +67,7 @@ def test_no_file_stays_open(folder):
     assert [str(one.message) for one in caught] == []
 
 
-def test_maps_are_loaded_bit_for_bit(tmp_path, few_iterations):
+def test_maps_are_loaded_bit_for_bit(tmp_path):
     made = fc.simulate(fc.FedTSNESums(3), [part.to_numpy() for part in TABLES.values()], seed=0)
     loaded = fc.load(made.save(tmp_path / "run"))
     for ours, theirs in zip(loaded.embedding, made.embedding, strict=True):

@@ -106,7 +106,6 @@ def check_bound(declared, one, other, what):
     assert squares <= Fraction(declared.l2) ** 2 * (1 + Fraction(1, 2**40)), what
 
 
-@pytest.mark.usefixtures("few_iterations")
 @pytest.mark.filterwarnings("ignore::RuntimeWarning", "ignore::UserWarning")
 @pytest.mark.parametrize("case", list(all_cases()))
 def test_a_row_at_any_place_moves_an_answer_no_farther_than_declared(case):

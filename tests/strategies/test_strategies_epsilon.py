@@ -71,7 +71,6 @@ def check_report(strategy, report):
     assert report.composed_epsilon <= strategy.epsilon == report.epsilon
 
 
-@pytest.mark.usefixtures("few_iterations")
 @pytest.mark.filterwarnings("ignore::RuntimeWarning", "ignore::UserWarning")
 @pytest.mark.parametrize(("strategy", "options"), list(parametrised()))
 def test_epsilon_is_at_most_the_one_asked_for(strategy, options):
@@ -101,7 +100,6 @@ def test_dp_fedc_pays_for_the_preparation_from_the_same_budget(epsilon):
     check_report(strategy, fc.simulate(strategy, tables, schema=FOUND, seed=0).privacy)
 
 
-@pytest.mark.usefixtures("few_iterations")
 @pytest.mark.filterwarnings("ignore::RuntimeWarning", "ignore::UserWarning")
 def test_rows_of_many_prepared_columns_are_reduced_within_the_same_budget():
     rng = np.random.default_rng(0)

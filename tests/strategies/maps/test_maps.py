@@ -29,13 +29,6 @@ PRIVATE = {"epsilon": 60.0, "max_norm": 12.0}
 
 
 @pytest.fixture(autouse=True)
-def quick(request):
-    """Maps are made in a third of the time where how good they are is not the question."""
-    if "of_digits" not in request.fixturenames:
-        request.getfixturevalue("quick_maps")
-
-
-@pytest.fixture(autouse=True)
 def on_one_thread():
     """Threads that wait for each other on a busy machine take longer than one."""
     with one_thread():

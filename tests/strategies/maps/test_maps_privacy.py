@@ -34,9 +34,6 @@ CLIENTS = np.split(ROWS, [31, 62, 109])
 PLACES = ("server", "clients", "local")
 
 
-pytestmark = pytest.mark.usefixtures("few_iterations")
-
-
 def rounds_of(strategy_type=FedTSNE, clients=CLIENTS, **options):
     """Return the rounds, the result and the messages of a run."""
     strategy, rounds, messages = watched(strategy_type)

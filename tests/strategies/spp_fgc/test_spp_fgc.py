@@ -224,7 +224,6 @@ ODD = {
 }
 
 
-@pytest.mark.usefixtures("few_restarts")
 @pytest.mark.parametrize(("clients", "options"), ODD.values(), ids=ODD)
 @pytest.mark.parametrize("mode", ODD_MODES)
 def test_odd_rows_get_labels_all_the_same(clients, options, mode):

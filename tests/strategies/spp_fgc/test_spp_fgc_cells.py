@@ -274,7 +274,6 @@ def test_fewer_rows_than_clusters_are_refused_in_a_sentence_where_there_is_no_no
     assert len(cells) == 5
 
 
-@pytest.mark.usefixtures("few_restarts")
 @pytest.mark.parametrize("scale", [1.0, 100.0, 1e9])
 @pytest.mark.parametrize("n_columns", [1, 3, FULL_COLUMNS + 5])
 def test_centers_lie_in_the_frame_whatever_the_noise(scale, n_columns):
