@@ -108,7 +108,6 @@ def page_text(result):
     return unescape(re.sub(r"<[^>]*>", "", result_page(result)))
 
 
-@pytest.mark.usefixtures("few_iterations")
 @pytest.mark.parametrize(
     "strategy",
     [
