@@ -22,6 +22,7 @@ from flower_fedclust.checking.noise import FALSE_ALARM
 from flower_fedclust.cli.advice import BOUNDS, audit_by_name
 from flower_fedclust.engine import ProtocolStrategy
 from flower_fedclust.engine.parameters import _declared
+from flower_fedclust.plugins import OF_PAPERS
 from flower_fedclust.registry import accepted_parameters, strategies
 
 #: Draws of the noise and seconds of a small audit.
@@ -57,6 +58,8 @@ explains the method. `python benchmarks/audits.py --write` writes this page.
 - *moved*: the largest change between neighbors, divided by the declared sensitivity. It must not exceed 1.
 - *verdict*: "sound" means that the audit found no fault. "No guarantee" means that the strategy's report makes no
   promise.
+
+Strategies with \\* are in the package flower-fedclust-papers, in `strategies/` of the repository.
 
 The lower bound on epsilon from the noise that was drawn is {bounds}: so few runs cannot show more.
 
@@ -109,12 +112,13 @@ def table_of(audits: list[tuple[str, dict[str, Any], AuditResult]]) -> str:
         "|---|---|---|---:|---:|---:|---|",
     ]
     for name, _, result in audits:
+        beside = " \\*" if any(name in names for names in OF_PAPERS.values()) else ""
         moved = max((release.moved for release in result.releases), default=0.0)
         expected = "" if result.loss is None else f"{result.loss.expected:.3f}"
         covers = f", except {len(result.unprotected)} kinds of message" if result.loss and result.unprotected else ""
         lines.append(
-            f"| `{name}` | {result.noise} | {result.unit} | {result.epsilon_counted:.3f} | {expected} | {moved:.6f} | "
-            f"{result.verdict}{covers} |"
+            f"| `{name}`{beside} | {result.noise} | {result.unit} | {result.epsilon_counted:.3f} | {expected} | "
+            f"{moved:.6f} | {result.verdict}{covers} |"
         )
     return "\n".join(lines) + "\n"
 

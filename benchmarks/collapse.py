@@ -21,8 +21,6 @@ from flower_fedclust.registry import accepted_parameters, strategies
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "harness"))
 from unequal import N_CLUSTERS, unequal_classes
 
-#: What a strategy needs to take an epsilon at all.
-PERTURBED = {"fed-tsne": "data", "fed-umap": "data", "fed-speclust": "data"}
 WITHOUT_EPSILON = ("spp-fgc", "spp-fgc-printed", "spp-fgc-plus")
 
 
@@ -33,10 +31,9 @@ def main() -> None:
     public = np.random.default_rng(1).normal(size=(120, 3))
     print("| strategy | epsilon asked | rows in the largest cluster | doubts |\n|---|--:|--:|---|")
     for name in sys.argv[1:] or strategies():
-        given = {"epsilon": 1.0, "max_norm": 60.0, "max_l1_norm": 100.0, "perturb": PERTURBED.get(name)}
+        given = {"epsilon": 1.0, "max_norm": 60.0, "max_l1_norm": 100.0}
         given |= {"epsilon": None} if name in WITHOUT_EPSILON else {}
-        accepted = {key: value for key, value in given.items() if key in accepted_parameters(name)}
-        chosen = {key: value for key, value in accepted.items() if key != "perturb" or value}
+        chosen = {key: value for key, value in given.items() if key in accepted_parameters(name)}
         rows = public if needs_server_rows([name]) else None
         (strategy,) = make_strategies([name], {"n_clusters": N_CLUSTERS, **chosen}, rows)
         result = fc.simulate(strategy, parts, seed=0, progress=False)

@@ -37,7 +37,7 @@ CLASSES = {
     "PrivateDensity": ("strategies.private_density", "private-density"),
     "PrivateKMeans": ("strategies.private_kmeans", "private-kmeans"),
     "PrivateMixture": ("strategies.private_mixture", "private-mixture"),
-    "SPPFGC": ("strategies.spp_fgc.spp_fgc", "spp-fgc", "spp-fgc-printed"),
+    "SPPFGC": ("strategies.spp_fgc.spp_fgc", "spp-fgc"),
     "SPPFGCSums": ("strategies.spp_fgc.spp_fgc_sums", "spp-fgc-sums"),
     "FederatedKMeans": ("strategies.baselines.federated_kmeans", "federated-kmeans"),
     "PrivateFederatedKMeans": ("strategies.baselines.federated_kmeans", "federated-kmeans-private"),

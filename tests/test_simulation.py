@@ -292,10 +292,8 @@ def test_ray_that_is_not_installed_is_said_before_anything_runs(monkeypatch):
 @pytest.mark.slow
 @pytest.mark.long
 def test_ray_equals_inline_bit_for_bit():
-    """Of a strategy whose clients keep rows, whose rounds add up, gather and draw clients, and which is evaluated."""
-    strategy = FedSpeClust(
-        3, perturb="data", epsilon=50.0, max_norm=12.0, n_rounds=2, fraction_fit=0.75, federated_evaluation=True
-    )
+    """Of a strategy whose clients remember, whose rounds add up, gather and draw clients, and which is evaluated."""
+    strategy = FedSpeClust(3, n_rounds=2, fraction_fit=0.75, federated_evaluation=True)
     names = ["oslo", "10", "9"]
     inline, ray = (
         simulate(strategy, CLIENTS, labels=CLASSES, names=names, engine=engine, seed=11) for engine in ("inline", "ray")

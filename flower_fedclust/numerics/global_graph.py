@@ -56,7 +56,7 @@ def prototype_affinity(
     ``exp(-J / tau)``, where tau is the median over prototypes of the nearest J in another client. Each prototype keeps
     its nearest prototypes of other clients, as many as there are other clients. What a row gives them adds up to
     ``weight`` (``sum_b A_ab n_b``), by default ``BETWEEN_CLIENTS sqrt(m)`` for m other clients; it gives 1 to rows of
-    its own client. Equation (10) is :func:`printed_affinity`.
+    its own client.
 
     If each prototype keeps only one link, links that are not mutual are dropped, and the shortest other links join the
     parts again.
@@ -162,11 +162,6 @@ def without_far_links(
     fading = np.divide(kept, divergences, out=np.ones_like(divergences), where=divergences > kept) ** FADING
     faded: Floats = affinity * fading
     return faded
-
-
-def printed_affinity(divergences: Floats, client: Labels) -> Floats:
-    """Return the affinity of equation (10), ``exp(-KL)``, between prototypes of different clients; not symmetric."""
-    return np.where(client[:, None] != client, np.exp(-divergences), 0.0)
 
 
 def full_affinity(divergences: Floats) -> Floats:

@@ -9,7 +9,6 @@ from flower_fedclust.engine import Entry, Gather, Outcome, Protocol, Sent, answe
 from flower_fedclust.engine.rounds import MissedRoundError
 from flower_fedclust.models import KMeansModel
 from flower_fedclust.numerics.checks import DataError
-from flower_fedclust.strategies.common.perturbed_rows import PerturbedRowsClient, PerturbedRowsStrategy
 from flower_fedclust_papers.kmedian import (
     allotted,
     draw_coreset,
@@ -17,6 +16,7 @@ from flower_fedclust_papers.kmedian import (
     weighted_kmedian,
     without_negative_weights,
 )
+from flower_fedclust_papers.perturbed_rows import PerturbedRowsClient, PerturbedRowsStrategy
 
 Floats = NDArray[np.float64]
 

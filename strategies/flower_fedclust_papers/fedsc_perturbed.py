@@ -19,14 +19,14 @@ from flower_fedclust.exact.spectral_sums import distance_of_features, kernel_val
 from flower_fedclust.exact.terms import Bound
 from flower_fedclust.numerics.checks import LARGEST, SMALLEST
 from flower_fedclust.numerics.dictionary import code_map
-from flower_fedclust.strategies.common.perturbed_rows import (
+from flower_fedclust.strategies.common.spectral import Dictionary, kernel_within
+from flower_fedclust.strategies.fedsc import FedSC, FedSCClient, longest_code
+from flower_fedclust_papers.perturbed_rows import (
     NOISY_ROWS,
     ROWS_PART,
     PerturbedRowsClient,
     perturb_rows,
 )
-from flower_fedclust.strategies.common.spectral import Dictionary, kernel_within
-from flower_fedclust.strategies.fedsc import FedSC, FedSCClient, longest_code
 
 Floats = NDArray[np.float64]
 

@@ -22,7 +22,7 @@ from flower_fedclust.numerics.checks import DataError
 from flower_fedclust.numerics.initialisation import weighted_kmeans
 from flower_fedclust.strategies.common.clusters import ClusterClient, lloyd_steps
 from flower_fedclust.strategies.common.frame import FRAME_ROUNDS, frame_of_rows
-from flower_fedclust.strategies.common.perturbed_rows import PerturbedRowsClient, PerturbedRowsStrategy
+from flower_fedclust_papers.perturbed_rows import PerturbedRowsClient, PerturbedRowsStrategy
 
 Floats = NDArray[np.float64]
 

@@ -47,7 +47,6 @@ from flower_fedclust.strategies.spp_fgc.spp_fgc import (
     atoms,
     joined,
     n_atoms_of,
-    noisy_as_in_the_paper,
     read_uploads,
     sent_graph,
 )
@@ -55,6 +54,7 @@ from flower_fedclust.strategies.spp_fgc.spp_fgc_sums import PAPER
 from flower_fedclust_papers.encoded_model import EncodedModel
 from flower_fedclust_papers.networks.layers import layers_exponent, layers_onto_grid
 from flower_fedclust_papers.networks.vae import codes_of, encoder_of, new_vae, trained_vae
+from flower_fedclust_papers.spp_fgc_printed import noisy_as_in_the_paper
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.intp]

@@ -90,7 +90,6 @@ class SPPFGCPrivatePrototypes(CellsStrategy, StructuralGraphStrategy):
                 *cells.frame.arrays,
                 n_clusters=self.n_clusters,
                 n_neighbors=self.n_neighbors,
-                rank_constraint=self.solver == "clr",
                 diagonal=self._is_diagonal,
             ),
             parts=[None, None, None, "prototype_sums", "prototype_products", "prototype_counts"],
@@ -171,7 +170,7 @@ class SPPFGCPrivatePrototypesClient(CellsClient, LabelsClient):
         Sent("sum of the client's rows in each cell", "centers", has_columns=True),
         Sent("sum over the client's rows of the products of their entries, by cell", "centers"),
         Sent("number of the client's rows in each cell", "centers", counts="every row"),
-        moved=lambda _, centers, *frame, n_clusters, n_neighbors, rank_constraint, diagonal: (
+        moved=lambda _, centers, *frame, n_clusters, n_neighbors, diagonal: (
             *(Bound(math.inf) for _ in GRAPH),
             *moved_by_rows(Frame.of_arrays(*frame)),
         ),
@@ -182,12 +181,11 @@ class SPPFGCPrivatePrototypesClient(CellsClient, LabelsClient):
         *frame: Floats,
         n_clusters: int,
         n_neighbors: int,
-        rank_constraint: bool,
         diagonal: bool,
     ) -> tuple[Array | GridArray, ...]:
         """Return E^p, the cell of each row, and the sums, products and counts of each cell."""
         copies = copies_of(self.rows)
-        E = client_graph(self.rows[copies.first], n_clusters, n_neighbors, rank_constraint=rank_constraint)
+        E = client_graph(self.rows[copies.first], n_clusters, n_neighbors)
         rows = self.enter(*frame)
         labels = rows.nearest(centers)
         sums, counts = rows.sums(labels, len(centers))

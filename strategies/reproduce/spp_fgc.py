@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +17,8 @@ from flower_fedclust.numerics.kmeans import nearest_center
 from flower_fedclust.numerics.prototypes import Prototypes
 from flower_fedclust.numerics.spectral import top_graph_eigenvectors, unit_rows
 from flower_fedclust.strategies.common.spectral import cluster_embedding
-from flower_fedclust.strategies.spp_fgc.spp_fgc import SPPFGC, Uploads
+from flower_fedclust.strategies.spp_fgc.spp_fgc import Uploads
+from flower_fedclust_papers.spp_fgc_printed import SPPFGCPrinted
 from reproduce.measures import agreement_scores, data, measure, run
 from reproduce.tables import Experiment
 
@@ -52,7 +54,7 @@ def agreement_and_losses(experiment: Experiment, seed: int) -> dict[str, float]:
     return agreement_scores(result) | dict(zip(("reconstruction loss", "clustering loss"), last, strict=False))
 
 
-class SPPFGCWithoutGraphs(SPPFGC):
+class SPPFGCWithoutGraphs(SPPFGCPrinted):
     """SPP-FGC without some of its graphs (Table 3).
 
     Parameters
@@ -64,6 +66,9 @@ class SPPFGCWithoutGraphs(SPPFGC):
         of the two, the prototypes are clustered by their means.
     """
 
+    solver: Literal["clr", "spectral"] = parameter("spectral")
+    prototypes: Literal["gmm", "atoms"] = parameter("atoms")
+    affinity: Literal["kl", "jeffreys"] = parameter("jeffreys")
     private_graph: bool = parameter(True)
     global_graph: bool = parameter(True)
 

@@ -11,7 +11,7 @@ import pytest
 TESTS = Path(__file__).parents[2] / "tests"
 #: Folders of tests that these tests import from.
 FOLDERS = ("results", ".", "cli", "engine", "exact", "site", "strategies", "strategies/dp_fedc")
-FOLDERS += ("strategies/fedsc", "strategies/spp_fgc")
+FOLDERS += ("strategies/fedsc", "strategies/spp_fgc", "strategies/maps", "numerics")
 sys.path += [str(TESTS / folder) for folder in FOLDERS]
 os.environ.setdefault("FEDCLUST_TESTED", "papers")
 

@@ -11,8 +11,8 @@ from flower_fedclust.exact.exponents import exponent_indicator
 from flower_fedclust.exact.grid import unit_exponent
 from flower_fedclust.exact.rows import Frame
 from flower_fedclust.simulation import simulate
-from flower_fedclust.strategies.common.perturbed_rows import NOISY_ROWS
 from flower_fedclust_papers.kmeans_parallel import KMeansParallel, KMeansParallelClient
+from flower_fedclust_papers.perturbed_rows import NOISY_ROWS
 
 K = 6
 ROWS, _ = make_blobs(900, n_features=4, centers=K, random_state=2)

@@ -23,8 +23,8 @@ from flower_fedclust.data.datasets import load_dataset
 from flower_fedclust.engine import ClientData, Gather
 from flower_fedclust.numerics.vectors import clip_rows
 from flower_fedclust.simulation import simulate
-from flower_fedclust.strategies.common.perturbed_rows import NOISY_ROWS
 from flower_fedclust_papers.fedsc_perturbed import FedSCPerturbed, FedSCPerturbedClient
+from flower_fedclust_papers.perturbed_rows import NOISY_ROWS
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ PUBLIC = {
     "models",
     "numerics",
     "privacy.accounting",
+    "privacy.noise",
     "privacy.releases",
     "privacy.report",
     "strategies",

@@ -22,7 +22,7 @@ CELLS = Cells(FRAME, MEANS - FRAME.origin, np.ones(3), 60.0)
 
 def cells_sent(rows, name="0", *, diagonal=False):
     client = SPPFGCPrivatePrototypesClient(ClientData(rows), name=name)
-    options = {"n_clusters": 3, "n_neighbors": 5, "rank_constraint": False, "diagonal": diagonal}
+    options = {"n_clusters": 3, "n_neighbors": 5, "diagonal": diagonal}
     with one_thread():
         return client.cell_prototypes(CELLS.centers, *FRAME.arrays, **options)
 

@@ -142,6 +142,7 @@ def cases():
     from flower_fedclust_papers.dp_fedc_printed import DPFedCPrinted
     from flower_fedclust_papers.fedsc_perturbed import FedSCPerturbed
     from flower_fedclust_papers.ffcm import PrivateFFCM
+    from flower_fedclust_papers.maps_perturbed import FedSpeClustPerturbed
     from flower_fedclust_papers.spp_fgc_private_prototypes import SPPFGCPrivatePrototypes
 
     found = dict(every.cases())
@@ -164,7 +165,7 @@ def cases():
     found["fedsc narrow"] = type(factors)(
         **{name: getattr(factors, name) for name in factors.parameter_names()} | {"bandwidth": 0.2}
     )
-    found["fed-speclust kernel"] = fc.FedSpeClust(
+    found["fed-speclust kernel"] = FedSpeClustPerturbed(
         3, n_landmarks=6, n_rounds=2, perturb="kernel", epsilon=8.0, max_norm=1.0, gamma=10.0
     )
     found["fed-tsne-sums wide"] = found["fed-tsne-sums server-record"]

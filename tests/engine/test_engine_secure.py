@@ -43,7 +43,7 @@ NEEDS_REPLIES = {
     "pooled-spectral": "all_rows",
     "ppfc-gan": "synthetic_rows",
     "spp-fgc": "structural_graph",
-    "spp-fgc-printed": "structural_graph",
+    "spp-fgc-printed": "printed_graph",
     "spp-fgc-private-prototypes": "cell_prototypes",
 }
 
@@ -98,6 +98,7 @@ def quick_sums():
     """Strategies that take only sums, and do so quickly."""
     slow = {"fed-umap-sums", "fed-tsne-sums", "spp-fgc-plus", "fed-speclust-sums"}
     some_replies = {"fed-tsne", "fed-umap", "fed-speclust", "fedsc", "fedsc-perturbed-data", "ffcm", "k-means-parallel"}
+    some_replies |= {"fed-tsne-perturbed", "fed-umap-perturbed", "fed-speclust-perturbed"}
     return sorted(set(entries()) - set(NEEDS_REPLIES) - some_replies - slow)
 
 

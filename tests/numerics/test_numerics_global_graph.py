@@ -13,7 +13,6 @@ from flower_fedclust.numerics.global_graph import (
     BETWEEN_CLIENTS,
     GlobalGraph,
     full_affinity,
-    printed_affinity,
     prototype_affinity,
     without_far_edges,
     without_far_links,
@@ -190,12 +189,6 @@ def test_affinity_does_not_change_with_the_units_of_the_rows():
         return prototype_affinity(jeffreys(shrunk(prototypes_of(factor * rows, labels))), np.full(9, 10.0), CLIENT)
 
     np.testing.assert_allclose(affinity(1e-5), affinity(1.0), rtol=1e-7)
-
-
-def test_printed_affinity_is_equation_10():
-    divergences = np.random.default_rng(0).exponential(size=(9, 9))
-    expected = [[np.exp(-divergences[a, b]) * (CLIENT[a] != CLIENT[b]) for b in range(9)] for a in range(9)]
-    np.testing.assert_allclose(printed_affinity(divergences, CLIENT), expected, rtol=1e-15)
 
 
 def test_full_affinity_is_symmetric_and_positive_however_far_prototypes_are():

@@ -104,9 +104,6 @@ def test_a_model_that_puts_the_rows_of_its_run_elsewhere_is_a_doubt():
     assert doubts_about_labels([first, none], [(first + 1) % 3, second]) == ()
     (doubt,) = doubts_about_labels([first, none], [second, second])
     assert (doubt.code, doubt.basis) == ("predicts-otherwise", "rows")
-    noise = fc.FedSpeClust(3, perturb="data", epsilon=1.0, max_norm=9.0, n_rounds=2)
-    rows = [np.random.default_rng(seed).normal(size=(40, 3)) for seed in range(2)]
-    assert codes(fc.simulate(noise, rows, seed=0)) == ["predicts-otherwise"]
 
 
 # Clusters and sites

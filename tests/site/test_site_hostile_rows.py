@@ -14,10 +14,8 @@ from flower_fedclust.models import MapModel
 from flower_fedclust.privacy.accounting import Share
 from flower_fedclust.registry import client_types, strategies
 from flower_fedclust.strategies.common.frame import Frame, enter
-from flower_fedclust.strategies.common.perturbed_rows import PerturbedRowsClient
 from flower_fedclust.strategies.dp_fedc import DPFedCClient
 from flower_fedclust.strategies.maps.map_sums import FederatedMapSumsClient
-from flower_fedclust.strategies.maps.maps import FederatedMapClient
 from flower_fedclust.strategies.private_kmeans import PrivateKMeansClient
 from flower_fedclust.tables.schema import Schema
 
@@ -69,7 +67,6 @@ MODEL = MapModel("tsne", LANDMARKS, LANDMARKS[:, :2], LANDMARKS[:2, :2], n_neigh
 
 #: How rows are kept, for rows of three columns and for those of two that a map has.
 KEEPING = {
-    "perturb_rows": lambda _: PerturbedRowsClient.perturb_rows.asked(relative_noise=0.0, max_norm=4.0),
     "place_rows": lambda d: FederatedMapSumsClient.place_rows.asked(
         *MapModel("tsne", LANDMARKS[:, :d], LANDMARKS[:, :2], LANDMARKS[:2, :2], n_neighbors=2.0).to_arrays()
     ),
@@ -90,6 +87,10 @@ def chains():
 
 @pytest.mark.parametrize(("kind", "first", "second"), list(chains()))
 def test_what_is_kept_of_rows_that_come_of_several_comes_of_several(careful, kind, first, second):
+    what_is_kept_comes_of_several(careful, kind, first, second)
+
+
+def what_is_kept_comes_of_several(careful, kind, first, second):
     server = Server(careful, strategy="")
     n_columns = 3
     for answer, rows in ((first, ""), (second, first.sends[0].kept_as)):
@@ -200,18 +201,6 @@ def test_whether_rows_could_be_placed_is_not_said(tmp_path):
             assert answer.metrics.pop("ledger").split(":")[0] in "35"  # the line's number, and its salted hash
         heard.append([placed.metrics, again.metrics])
     assert heard[0] == heard[1]
-
-
-def test_kept_rows_of_a_task_that_failed_are_those_of_no_row(careful, monkeypatch):
-    def failing(self, relative_noise, max_norm):
-        raise ZeroDivisionError(self.rows[0, 0])
-
-    monkeypatch.setattr(PerturbedRowsClient.perturb_rows, "method", failing)
-    server = Server(careful, strategy="fed-tsne")
-    assert arrays_of(server.ask(KEEPING["perturb_rows"](3), plan=PLAN.to_json())) == []
-    asked = FederatedMapClient.exponents.asked(SCHEMA).mean()
-    answer = server.ask(asked, rows="noisy rows", plan=PLAN.to_json())
-    assert not answer.metrics.get("missed")
 
 
 GAPS = Schema.of({"columns": {name: {"kind": "number", "bounds": [-9, 9], "gaps": "mean"} for name in "abc"}})

@@ -13,7 +13,6 @@ from hostile import (
     ENROL,
     FAILED,
     NAMES,
-    NO_LIMIT,
     NOISE,
     PLAN,
     ROWS,
@@ -33,7 +32,7 @@ from flower_fedclust.engine import ClientData, ProtocolError
 from flower_fedclust.engine.client import Request
 from flower_fedclust.engine.parts import Part, relation_of, releases_of_parts
 from flower_fedclust.engine.rounds import Answer, Question, Sent, answers
-from flower_fedclust.engine.wire import as_bytes, encode
+from flower_fedclust.engine.wire import encode
 from flower_fedclust.exact.rows import Frame
 from flower_fedclust.exact.terms import Bound
 from flower_fedclust.format import FORMAT
@@ -46,16 +45,10 @@ from flower_fedclust.site.budget import Budget, Spent
 from flower_fedclust.site.policy import Policy, SiteSettings
 from flower_fedclust.strategies.baselines.pooled import PooledRowsClient
 from flower_fedclust.strategies.common.first_centers import LocalCentersClient
-from flower_fedclust.strategies.common.moments import MomentsClient
-from flower_fedclust.strategies.common.perturbed_rows import NOISY_ROWS, PerturbedRowsClient
-from flower_fedclust.strategies.maps.maps import FederatedMapClient
 from flower_fedclust.strategies.private_kmeans import PrivateKMeansClient
-from flower_fedclust.tables.preparation import Preparation
-from flower_fedclust.tables.schema import Figures, Schema
+from flower_fedclust.tables.schema import Schema
 
-KEEP = PerturbedRowsClient.perturb_rows.asked(relative_noise=0.0, max_norm=4.0)
 CENTERS = np.zeros((2, 3))
-CODES = FederatedMapClient.landmark_distances.asked(CENTERS, relative_noise=0.0)
 OWN_CENTERS = LocalCentersClient.local_centers.asked(n_clusters=2, random_state=0)
 REPLACED = gaussian(1.0, relation="replace")
 LOUD = plan(SHARES, epsilon=5.0)
@@ -216,13 +209,6 @@ def test_rows_that_are_replaced_take_twice_the_noise_where_the_policy_lists_the_
     assert multipliers(own) == [9.0]
 
 
-def test_a_server_cannot_choose_a_relation_that_an_answer_does_not_support(tmp_path):
-    own = site(tmp_path, relations=BOTH)
-    answer = Server(own, strategy="fed-tsne").ask(KEEP, releases=[gaussian(9.0)])
-    assert "rows that are replaced" in refused(answer, own)
-    assert own.ledger.read() == []
-
-
 class Rows:
     """Answers with an entry for every row, and with a sum beside it."""
 
@@ -259,7 +245,7 @@ def test_paying_for_an_array_with_an_entry_for_every_row_promises_only_replaceme
 
 def test_a_budget_that_pays_for_such_an_array_is_for_rows_that_are_replaced():
     assert relation_of({"a": Part(PrivateKMeansClient.row_sum, 1.0)}) == "add-or-remove"
-    for only in (Rows.both, Rows.placed, PerturbedRowsClient.perturb_rows):
+    for only in (Rows.both, Rows.placed):
         assert relation_of({"a": Part(PrivateKMeansClient.row_sum, 0.5), "b": Part(only, 0.5)}) == "replace"
 
 
@@ -408,57 +394,6 @@ def test_columns_and_labels_are_the_sites_and_names_are_no_labels(tmp_path):
     assert "more than 20 different values" in audit(named)[-1]["reason"]
 
 
-# Rows that are kept.
-
-
-def test_rows_that_are_kept_carry_noise_for_the_norm_to_which_they_are_clipped(tmp_path, careful, added):
-    noise = [gaussian(5.0, relation="replace")]
-    said = refused(Server(careful, strategy="fed-tsne").ask(KEEP, releases=noise), careful)
-    assert "relations in the policy" in said
-    own = site(tmp_path / "own", **NO_LIMIT)
-    assert arrays_of(Server(own, strategy="fed-tsne").ask(KEEP, releases=noise)) == []
-    assert [release.sensitivity for release in added] == pytest.approx([8.0])
-    assert multipliers(own) == [5.0]
-    endless = PerturbedRowsClient.perturb_rows.asked(relative_noise=0.0, max_norm=np.inf)
-    refused(Server(own, 2, "fed-tsne").ask(endless, releases=noise), own)
-
-
-def test_rows_that_are_kept_without_noise_stay(careful):
-    server = Server(careful, strategy="fed-tsne")
-    assert arrays_of(server.ask(KEEP)) == []
-    assert "without noise" in refused(server.ask(CODES, rows=NOISY_ROWS), careful)
-
-
-def test_what_was_kept_in_one_run_is_not_there_in_another(tmp_path):
-    loose = site(tmp_path, **NO_LIMIT)
-    first, second = (Server(loose, run, "fed-tsne") for run in (1, 2))
-    arrays_of(first.ask(KEEP, releases=[REPLACED]))
-    second.context.state = first.context.state  # as for runs of a series, whose state Flower shares
-    assert second.ask(CODES, rows=NOISY_ROWS).metrics == FAILED | {"missed": True}
-    assert arrays_of(first.ask(CODES, rows=NOISY_ROWS))[0].shape == (60, 2)
-
-
-COLUMNS = Schema.of({"columns": {name: {"kind": "number", "bounds": [-9, 9]} for name in "abc"}})
-
-
-def test_what_is_said_to_follow_from_rows_with_noise_reads_no_others(tmp_path):
-    loose = site(tmp_path, schema=COLUMNS, **NO_LIMIT)
-    server = Server(loose, strategy="fed-tsne")
-    config = ENROL | {"client": FederatedMapClient.key(), "schema": COLUMNS.to_json()}
-    assert "failure" not in server.send([], config).metrics
-    preparation = Preparation(COLUMNS, {name: Figures(low=-9.0, high=9.0) for name in "abc"}).to_dict()
-    arrays_of(server.ask(FederatedMapClient.prepare.asked(as_bytes(json.dumps(preparation)))))
-    arrays_of(server.ask(FederatedMapClient.perturb_rows.asked(relative_noise=0.0, max_norm=4.0), releases=[REPLACED]))
-    bins = as_bytes(json.dumps([[name, 4, True] for name in "abc"]))
-    for asked in (
-        FederatedMapClient.histograms.asked(bins, np.array(3 * [[-9.0, 9.0]])),
-        FederatedMapClient.exponents.asked(as_bytes(json.dumps(list("abc")))),
-        FederatedMapClient.description.asked(np.zeros((1, 3)), model="k-means"),
-    ):
-        assert server.ask(asked, rows=NOISY_ROWS).metrics == FAILED
-        assert "takes the client's own rows, and not its noisy rows" in audit(loose)[-1]["reason"]
-
-
 # The number of rows.
 
 
@@ -483,30 +418,6 @@ def test_with_too_few_rows_a_site_does_not_even_say_who_it_is(tmp_path):
     for answer in (Server(small).send([], ENROL), Server(small).ask_sum()):
         assert "49 rows" in refused(answer, small)
     assert small.ledger.read() == []
-
-
-def test_what_is_computed_from_noisy_rows_shows_their_number_and_stays_unless_that_may_leave(tmp_path):
-    derived = MomentsClient.clipped_column_sums.asked(frame=BALL)
-    for row_count in (False, True):
-        own = site(tmp_path / str(row_count), **NO_LIMIT | {"row_count": row_count})
-        server = Server(own, strategy="fed-tsne")
-        arrays_of(server.ask(KEEP, releases=[REPLACED]))
-        answer = server.ask(derived, rows=NOISY_ROWS)
-        if row_count:
-            assert arrays_of(answer)[2] == 60
-        else:
-            assert "row_count in the policy is false" in refused(answer, own)
-
-
-def test_arrays_with_an_entry_for_every_row_stay_unless_their_kind_or_the_count_may_leave(tmp_path):
-    Y, frame = np.zeros((2, 3)), (np.zeros(3), np.array([4.0, 2.0]))
-    asked = FederatedMapClient.clipped_distances.asked(Y, *frame, max_norm=4.0)
-    noise = [gaussian(4.0, relation="replace")]
-    careful = site(tmp_path / "careful", **NO_LIMIT | {"row_count": False})
-    assert "row_count" in refused(Server(careful, strategy="fed-tsne").ask(asked, releases=noise), careful)
-    for name, allowed in {"counted": {}, "listed": {"unprotected": ["codes"], "row_count": False}}.items():
-        own = site(tmp_path / name, **NO_LIMIT | allowed)
-        assert len(arrays_of(Server(own, strategy="fed-tsne").ask(asked, releases=noise))[0]) == 60
 
 
 def test_counts_of_rows_leave_with_noise_or_where_the_policy_says_so(tmp_path, careful):

@@ -35,6 +35,7 @@ WIDE = np.random.default_rng(5).uniform(-0.2, 0.2, (3, 40, 22))
 MORE = {
     "as many cells as clusters": fc.SPPFGCSums(3, epsilon=8.0, max_l1_norm=2.0, n_prototypes=3, n_lloyd_rounds=1),
     "more cells than clusters": fc.SPPFGCSums(2, epsilon=1000.0, max_l1_norm=2.0, n_prototypes=8, n_lloyd_rounds=1),
+    "sums of rows": fc.FedSCSums(2, n_rounds=1, n_atoms=5),
     "many columns": fc.FedTSNESums(2, epsilon=8.0, max_norm=1.0, n_landmarks=6, perplexity=2.0),
 }
 if PAPERS:

@@ -82,9 +82,9 @@ def variants_of(entry):
 
 #: Noise on something else than the examples have it on.
 ELSEWHERE = {
-    "fed-tsne data": {"perturb": "data", "n_rounds": 2, "perplexity": 5.0},
-    "fed-tsne distances": {"perturb": "distances", "n_rounds": 2, "perplexity": 5.0},
-    "fed-speclust kernel": {"perturb": "kernel", "n_rounds": 2},
+    "fed-tsne-perturbed data": {"perturb": "data", "n_rounds": 2, "perplexity": 5.0},
+    "fed-tsne-perturbed distances": {"perturb": "distances", "n_rounds": 2, "perplexity": 5.0},
+    "fed-speclust-perturbed kernel": {"perturb": "kernel", "n_rounds": 2},
 }
 #: Little enough noise that private k-means compares several solutions by their costs, even on tables this small.
 MANY_SOLUTIONS = 128.0
@@ -99,7 +99,7 @@ def cases():
             half = (entry.strategy.client_type, variant)
             if not variant.startswith(("clients", "local")) or of_clients.setdefault(half, name) == name:
                 found[f"{name} {variant}".strip()] = made
-    for case, options in ({} if PAPERS else ELSEWHERE).items():
+    for case, options in (ELSEWHERE if PAPERS else {}).items():
         kind = registry.find(case.partition(" ")[0]).strategy
         found[case] = kind(3, n_landmarks=6, epsilon=EPSILON, max_norm=1.0, **options)
     if not PAPERS:

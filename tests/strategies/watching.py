@@ -5,9 +5,8 @@ from typing import Any, NamedTuple
 from flower_fedclust.engine import DataError
 from flower_fedclust.engine.replies import values_of
 from flower_fedclust.engine.wire import received_arrays
-from flower_fedclust.strategies.common.perturbed_rows import NOISY_ROWS
 
-KEPT = ("labels", "places", "memberships", NOISY_ROWS)
+KEPT = ("labels", "places", "memberships", "noisy rows")
 
 
 class Message(NamedTuple):

@@ -6,6 +6,7 @@ they are rows.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from flower_fedclust.engine import ClippedStrategy, Sent, Sum, answers, parameter
 from flower_fedclust.engine.by_row import by_row
 from flower_fedclust.engine.parts import Part
-from flower_fedclust.engine.rounds import Askable, Round
+from flower_fedclust.engine.rounds import Round
 from flower_fedclust.exact.grid import GridArray, unit_exponent
 from flower_fedclust.exact.kernels import attraction
 from flower_fedclust.exact.rows import Frame, Rows
@@ -35,7 +36,7 @@ from flower_fedclust.numerics.landmarks import (
     step_size,
 )
 from flower_fedclust.privacy.noise import add_relative_noise
-from flower_fedclust.privacy.releases import Relation
+from flower_fedclust.privacy.releases import NoisePlace
 from flower_fedclust.strategies.common.moments import (
     MOMENT_ROUNDS,
     Moments,
@@ -44,7 +45,6 @@ from flower_fedclust.strategies.common.moments import (
     moment_parts,
     noisy_column_moments,
 )
-from flower_fedclust.strategies.common.perturbed_rows import NOISY_ROWS, ROWS_PART, perturb_rows
 
 Floats = NDArray[np.float64]
 
@@ -95,9 +95,6 @@ class LandmarkStrategy(ClippedStrategy):
         S, the largest number of rounds of Algorithm 1; by default 50, and 10 if each costs epsilon.
     n_local_steps : int, default=5
         Q, gradient steps of a client in a round; one if each costs epsilon.
-    averaging : "landmarks" or "gradients", default="landmarks"
-        Whether the clients' landmarks (15) or their gradients (16) are averaged. Gradients with calibrated noise are
-        always averaged. If clients differ and take several local steps, the MMD can rise, with gradients more so.
     tol : float, default=0.0
         Algorithm 1 stops when no landmark has moved by more than this in a round, in units of the kernel's width. Not
         used if each round costs epsilon.
@@ -109,23 +106,23 @@ class LandmarkStrategy(ClippedStrategy):
     gamma: float | None = parameter(None, above=0)
     n_rounds: int | None = parameter(None, at_least=0)
     n_local_steps: int = parameter(5, at_least=1)
-    averaging: Averaging = parameter("landmarks")
     tol: float = parameter(0.0, at_least=0)
     fraction_fit: float = parameter(1.0, above=0, at_most=1)
 
     # The server half.
 
     def learn_landmarks(
-        self, *, averaging: Averaging | None = None, relative_noise: float = 0.0, rows: str = ""
+        self, *, averaging: Averaging = "landmarks", relative_noise: float = 0.0, rows: str = ""
     ) -> Generator[Round, Any, Landmarks]:
         """Run Algorithm 1, after the rounds that find the moments of the columns.
 
-        ``relative_noise`` is beta of appendix A: the noise that every client adds to what it sends, over the standard
-        deviation of its entries. ``rows`` names the rows to use, as in :class:`~flower_fedclust.engine.rounds.Round`.
+        ``averaging`` says whether the clients' landmarks (15) or their gradients (16) are averaged. If clients differ
+        and take several local steps, the MMD can rise, with gradients more so. ``relative_noise`` is beta of appendix
+        A: the noise that every client adds to what it sends, over the standard deviation of its entries. ``rows`` names
+        the rows to use, as in :class:`~flower_fedclust.engine.rounds.Round`.
         """
         if self.landmarks_cost_epsilon:
             return (yield from self._learn_noisy_landmarks())
-        averaging = averaging or self.averaging
         moments, frame = yield from column_moments(rows=rows)
         check_spread(moments)
         # Line 1. Everything is measured from the frame's origin in units of its radius, a power of two, so that nothing
@@ -228,128 +225,50 @@ class LandmarkStrategy(ClippedStrategy):
 
 
 class CodedRowsStrategy(LandmarkStrategy):
-    """Base of the strategies whose clients send codes of each row, from which the row can be computed.
-
-    Parameters
-    ----------
-    perturb : "nothing", "data", "landmarks", "gradients", or the codes of each row, default="nothing"
-        What takes noise. Noise on "data" (section 5.1) protects everything that leaves. So does noise on the codes of
-        each row ("distances" in Fed-tSNE and Fed-UMAP, "kernel" in Fed-SpeClust), to which epsilon adds noise on the
-        landmarks' gradients. Noise on "landmarks" or "gradients" alone (the paper's Fed-tSNE+) protects neither the
-        rows nor their codes; with epsilon both are the same, as noise on the gradients moves the landmarks as much.
-    relative_noise : float, default=0.0
-        beta of appendix A: the noise over the standard deviation of what it is added to. For experiments: it has no
-        epsilon.
-    noise : "local", default="local"
-        Each client adds all of the noise, because the server sees a code of every row.
-    """
+    """Base of the strategies whose clients send codes of each row, from which the row can be computed."""
 
     #: What a client sends of each row: "distances" or "kernel".
     codes: ClassVar[str]
-    #: The answer that sends them with noise.
-    codes_answer: ClassVar[Askable[..., Any]]
 
-    perturb: str = parameter("nothing")
-    relative_noise: float = parameter(0.0, at_least=0)
-    noise: Literal["local"] = parameter("local")
-
-    def check_parameters(self) -> None:
-        """Raise a ValueError that names the first invalid parameter."""
-        super().check_parameters()
-        perturb, relative, private = self.perturb, self.relative_noise > 0, self.epsilon is not None
-        on_landmarks = perturb in ("landmarks", "gradients")
-        wrong = [
-            (
-                relative and perturb == "nothing",
-                "relative_noise is given and perturb is 'nothing'; say what it is added to.",
-            ),
-            (
-                perturb == "landmarks" and self.averaging == "gradients",
-                "perturb is 'landmarks' and averaging is 'gradients', where no client sends landmarks; set "
-                "perturb='gradients' or averaging='landmarks'.",
-            ),
-            (
-                on_landmarks and self.n_rounds == 0,
-                f"perturb is '{perturb}' and n_rounds is 0, so that no client sends {perturb}; give 1 or more.",
-            ),
-            (
-                relative and private,
-                "epsilon and relative_noise are both given; relative noise has no epsilon, so give one.",
-            ),
-            (
-                perturb != "nothing" and not (relative or private),
-                f"perturb is '{perturb}' and there is no noise level; give epsilon and max_norm, or relative_noise.",
-            ),
-            (
-                private and perturb == "nothing",
-                "epsilon is given and perturb is 'nothing'; say what takes the noise.",
-            ),
-        ]
-        for holds, sentence in wrong:
-            if holds:
-                raise ValueError(sentence)
+    #: Nothing takes noise.
+    epsilon: float | None = dataclasses.field(default=None, init=False)
+    delta: float = dataclasses.field(default=1e-6, init=False)
+    budget: Mapping[str, float] | None = dataclasses.field(default=None, init=False)
+    max_norm: float | None = dataclasses.field(default=None, init=False)
+    #: The noise would protect against the server, which sees a code of every row.
+    noise: NoisePlace = dataclasses.field(default="local", init=False)
 
     def privacy_notes(self) -> list[str]:
         """Add what the server can compute."""
-        notes = super().privacy_notes()
-        if self.perturb not in ("data", self.codes):
-            what = "distances to" if self.codes == "distances" else "kernel values with"
-            notes.append(
-                f"The server can read the rows: their {what} the landmarks, which it knows, give each row by solving "
-                "linear equations where there are more landmarks than columns. Noise on the landmarks changes nothing "
-                "of that."
-            )
-        if self.relative_noise > 0:
-            notes.append(
-                "The noise is relative to the spread of what it is added to, for experiments: it has no epsilon."
-            )
-        return notes
+        return [*super().privacy_notes(), *self.what_the_server_can_compute()]
+
+    def what_the_server_can_compute(self) -> list[str]:
+        """Return the notes on what the codes show."""
+        what = "distances to" if self.codes == "distances" else "kernel values with"
+        return [
+            f"The server can read the rows: their {what} the landmarks, which it knows, give each row by solving "
+            "linear equations where there are more landmarks than columns."
+        ]
 
     def landmarks(self) -> Generator[Round, Any, Landmarks]:
-        """Run Algorithm 1, on noisy rows if perturb is "data"."""
-        if self.perturb == "data":
-            yield from perturb_rows(self.max_norm_of_rows, relative_noise=self.relative_noise)
-        return (
-            yield from self.learn_landmarks(
-                averaging="gradients" if self.perturb == "gradients" else self.averaging,
-                relative_noise=self.relative_noise if self.perturb in ("landmarks", "gradients") else 0.0,
-                rows=self.coded_rows,
-            )
-        )
+        """Run Algorithm 1."""
+        return self.learn_landmarks()
 
     @property
     def coded_rows(self) -> str:
-        """The name of the rows from which everything is computed."""
-        return NOISY_ROWS if self.perturb == "data" else ""
-
-    @property
-    def noise_on_codes(self) -> float:
-        """The relative noise that a client adds to the codes of its rows."""
-        return self.relative_noise if self.perturb == self.codes else 0.0
+        """The name of the rows that clients send codes of, as in :class:`~flower_fedclust.engine.rounds.Round`."""
+        return ""
 
     # Rounds and budget.
 
     @property
-    def landmarks_cost_epsilon(self) -> bool:
-        """Whether every round of Algorithm 1 is a release; noisy rows have paid for everything."""
-        return self.epsilon is not None and self.perturb != "data"
-
-    @property
     def n_protocol_rounds(self) -> int:
-        """The rounds of Algorithm 1, and one each for noise on the rows, for codes, and for what clients get back."""
-        return self.n_landmark_rounds + (self.perturb == "data") + 2
-
-    @property
-    def relation(self) -> Relation:
-        """Replacing a row, because codes of each row show how many there are."""
-        return "replace"
+        """The rounds of Algorithm 1, one for codes, and one for what clients get back."""
+        return self.n_landmark_rounds + 2
 
     def parts(self) -> Mapping[str, Part]:
-        """Return the parts of the moments, the landmarks' gradients and the codes; or one part for the rows."""
-        if self.perturb == "data":
-            return ROWS_PART
-        of_codes = Part(type(self).codes_answer, 0.7, int(self.perturb == self.codes))
-        return {**self.landmark_parts(0.1, 0.2, replaced=True), self.codes: of_codes}
+        """Return no parts: nothing takes noise."""
+        return {}
 
 
 def _in_other_units(gamma: float, scale: float, direction: Literal[-1, 1]) -> float:

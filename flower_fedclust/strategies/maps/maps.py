@@ -8,8 +8,8 @@ docs/shape.md shows how a ``yield`` here becomes a round of Flower.
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
+from collections.abc import Generator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -18,12 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flower_fedclust.engine import Entry, Gather, Outcome, Protocol, Sent, answers, parameter, usable
-from flower_fedclust.engine.rounds import Reply
-from flower_fedclust.exact.grid import GridArray, ball_in_units, truncated_to_ball
-from flower_fedclust.exact.sums import squared_distances
-from flower_fedclust.exact.terms import Bound
+from flower_fedclust.engine.rounds import Reply, Round
 from flower_fedclust.models import MapModel
-from flower_fedclust.numerics.blocks import blocks
 from flower_fedclust.numerics.checks import DataError
 from flower_fedclust.numerics.embedding import (
     N_ROWS_OF_A_MAP,
@@ -36,8 +32,6 @@ from flower_fedclust.numerics.embedding import (
 from flower_fedclust.numerics.initialisation import weighted_kmeans
 from flower_fedclust.numerics.kmeans import nearest_center
 from flower_fedclust.numerics.nystrom import are_distances, distances_between, landmark_distances, nystrom_neighbors
-from flower_fedclust.privacy.noise import add_relative_noise
-from flower_fedclust.strategies.common.perturbed_rows import PerturbedRowsClient
 from flower_fedclust.strategies.common.spectral import split_by_client
 from flower_fedclust.strategies.maps.landmarks import CodedRowsStrategy, LandmarksClient
 
@@ -92,8 +86,6 @@ class FederatedMap(CodedRowsStrategy):
 
     codes = "distances"
 
-    perturb: Literal["nothing", "data", "landmarks", "gradients", "distances"] = parameter("nothing")
-
     @property
     @abstractmethod
     def drawing(self) -> Drawing:
@@ -117,22 +109,12 @@ class FederatedMap(CodedRowsStrategy):
         landmarks = yield from self.landmarks()
         Y = landmarks.points
         # Step 2: every client sends the distances of its rows to the landmarks.
-        if self.max_norm is not None and self.epsilon is not None and self.perturb == "distances":
-            frame = self._landmark_frame(self.max_norm)
-            question = FederatedMapClient.clipped_distances.asked(Y, *frame.arrays, max_norm=self.max_norm)
-            replies = yield Gather(question, parts=["distances"])
-        else:
-            question = FederatedMapClient.landmark_distances.asked(Y, relative_noise=self.noise_on_codes)
-            replies = yield Gather(question, rows=self.coded_rows)
-            if not self.noise_on_codes:
-                replies = usable(self, replies, partial(_not_distances, distances_between(Y)))
+        replies = yield from self.distances_to(Y)
         # Step 3: equations (21) and (22); only the nearest neighbors in their matrix are ever computed.
         B = np.concatenate([reply.arrays[0] for reply in replies])
         self._check_enough_rows(len(B))
-        # Squares are far closer to the distances between rows, but noise spoils them.
-        squared = self.perturb != "distances"
         n_needed = self.drawing.n_needed(len(B))
-        neighbors, distances = nystrom_neighbors(B, distances_between(Y), n_needed, squared=squared)
+        neighbors, distances = nystrom_neighbors(B, distances_between(Y), n_needed, squared=self.squares_distances)
         # Step 4: the map, and clusters on it.
         Z = self.drawing.coordinates(neighbors, distances, self.rng)
         centers = weighted_kmeans(Z, None, self.n_clusters, self.rng)
@@ -140,9 +122,18 @@ class FederatedMap(CodedRowsStrategy):
         yield Gather(
             {client: FederatedMapClient.keep_places.asked(places[client], clusters[client]) for client in places}
         )
-        return Outcome(
-            self.drawing.model(Y, Z, centers, distances=B, squared=squared), clusters, places, {"mmd": landmarks.mmds}
-        )
+        model = self.drawing.model(Y, Z, centers, distances=B, squared=self.squares_distances)
+        return Outcome(model, clusters, places, {"mmd": landmarks.mmds})
+
+    @property
+    def squares_distances(self) -> bool:
+        """Whether distances are squared first: squares are far closer to the distances between rows."""
+        return True
+
+    def distances_to(self, Y: Floats) -> Generator[Round, list[Reply], list[Reply]]:
+        """Gather the distances of all rows to the landmarks."""
+        replies = yield Gather(FederatedMapClient.landmark_distances.asked(Y), rows=self.coded_rows)
+        return usable(self, replies, partial(_not_distances, distances_between(Y)))
 
     def _check_enough_rows(self, n_rows: int) -> None:
         needed = max(self.n_clusters, N_ROWS_OF_A_MAP)
@@ -160,7 +151,8 @@ class FedTSNE(FederatedMap):
     draws the map, and sends each client the places of its own rows. The clusters come from k-means on the map.
 
     Anybody with the landmarks and a row's distances to them can compute the row
-    (strategies/reproduce/attacks.py does it). :class:`FedTSNESums` sends sums alone.
+    (strategies/reproduce/attacks.py does it). :class:`FedTSNESums` sends sums alone; the paper's noise is in
+    "fed-tsne-perturbed" of the second distribution.
 
     Parameters
     ----------
@@ -234,40 +226,13 @@ def _not_distances(W: Floats, reply: Reply) -> str:
 # The client half.
 
 
-def distances_moved(max_norm: float, n_landmarks: int) -> Bound:
-    """Return how far apart the distances of two rows of this norm can be: each as far as the rows."""
-    words = "the client clips every row, and every distance to what a row of this norm can have"
-    return Bound(math.inf, apart=2.0 * max_norm * math.sqrt(n_landmarks), words=words)
-
-
-class FederatedMapClient(LandmarksClient, PerturbedRowsClient):
+class FederatedMapClient(LandmarksClient):
     """The client half of Algorithm 2: a client sends its rows' distances to the landmarks, and keeps their places."""
 
     @answers(Sent("distances of every row to the landmarks", "codes", per="row"))
-    def landmark_distances(self, Y: Floats, *, relative_noise: float) -> Floats:
+    def landmark_distances(self, Y: Floats) -> Floats:
         """Return B_p (Algorithm 2, step 2)."""
-        return add_relative_noise(landmark_distances(self.rows, Y), relative_noise, self.noise_source)
-
-    @answers(
-        Sent("distances of every clipped row to the landmarks", "codes", per="row"),
-        moved=lambda _, Y, *frame, max_norm: (distances_moved(max_norm, len(Y)),),
-    )
-    def clipped_distances(self, Y: Floats, *frame: Floats, max_norm: float) -> GridArray:
-        """Return B_p of rows of norm at most ``max_norm``, as integers for the noise.
-
-        A distance is the truncated root of an exact integer. A row of norm R has a distance between ``||y|| - R`` and
-        ``||y|| + R`` from y. Rounding beyond is cut off, so that no two rows' distances are more than 2 R apart.
-        """
-        rows = self.enter(*frame)
-        points, zeros = rows.points(Y), np.zeros(Y.shape[1])
-        bound, limit = ball_in_units(max_norm, 2, rows.exponent)
-        of_zero = np.trunc(np.sqrt(squared_distances(zeros[None], points)))
-        nearest, farthest = of_zero - math.floor(bound), of_zero + math.floor(bound)
-        distances = np.empty((len(rows), len(Y)), dtype=np.int64)
-        for block in blocks(len(rows), len(Y)):
-            clipped = truncated_to_ball(rows.integers[block], zeros, 0, bound, limit, 2)
-            distances[block] = np.clip(np.sqrt(squared_distances(clipped, points)), nearest, farthest)
-        return GridArray(distances, rows.exponent)
+        return landmark_distances(self.rows, Y)
 
     @answers()
     def keep_places(self, places: Floats, labels: NDArray[np.intp]) -> None:
@@ -277,4 +242,3 @@ class FederatedMapClient(LandmarksClient, PerturbedRowsClient):
 
 
 FederatedMap.client_type = FederatedMapClient
-FederatedMap.codes_answer = FederatedMapClient.clipped_distances

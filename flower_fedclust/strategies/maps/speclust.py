@@ -9,28 +9,20 @@ docs/shape.md shows how a ``yield`` here becomes a round of Flower.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Literal
+from collections.abc import Generator, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flower_fedclust.engine import Entry, Gather, Outcome, Protocol, Sent, answers, parameter, usable
 from flower_fedclust.engine.parts import Part
-from flower_fedclust.engine.rounds import Reply
-from flower_fedclust.exact.grid import BITS, GridArray
-from flower_fedclust.exact.rows import Frame
-from flower_fedclust.exact.spectral_sums import kernel_values
-from flower_fedclust.exact.terms import Bound
+from flower_fedclust.engine.rounds import Reply, Round
 from flower_fedclust.numerics.kernel import gaussian_kernel
-from flower_fedclust.privacy.noise import add_relative_noise
 from flower_fedclust.strategies.common.frame import FRAME_ROUNDS, frame_of_rows
-from flower_fedclust.strategies.common.perturbed_rows import PerturbedRowsClient
 from flower_fedclust.strategies.common.spectral import (
     CodesStrategy,
     Dictionary,
     LabelsClient,
-    kernel_within,
     with_room,
 )
 from flower_fedclust.strategies.common.spectral_sums import SpectralSumsClient, SpectralSumsStrategy
@@ -72,7 +64,8 @@ class FedSpeClust(CodedRowsStrategy, LandmarkKernelStrategy, CodesStrategy):
     kernel values of its rows with the landmarks. The server reconstructs all other values (Nystrom) and clusters.
 
     Anybody with the landmarks and a row's kernel values with them can compute the row
-    (strategies/reproduce/attacks.py does it). :class:`FedSpeClustSums` sends sums alone.
+    (strategies/reproduce/attacks.py does it). :class:`FedSpeClustSums` sends sums alone; the paper's noise is in
+    "fed-speclust-perturbed" of the second distribution.
 
     Parameters
     ----------
@@ -93,8 +86,6 @@ class FedSpeClust(CodedRowsStrategy, LandmarkKernelStrategy, CodesStrategy):
     )
     codes = "kernel"
 
-    perturb: Literal["nothing", "data", "landmarks", "gradients", "kernel"] = parameter("nothing")
-
     # The server half.
 
     def protocol(self) -> Protocol:
@@ -103,24 +94,19 @@ class FedSpeClust(CodedRowsStrategy, LandmarkKernelStrategy, CodesStrategy):
         landmarks = yield from self.landmarks()
         dictionary = self.dictionary(landmarks)
         # Step 2: every client sends the kernel values of its rows with the landmarks.
-        Y, bandwidth = dictionary.atoms, dictionary.bandwidth
-        if self.epsilon is None or self.perturb != "kernel":
-            question = FedSpeClustClient.landmark_kernel.asked(
-                Y, bandwidth=bandwidth, relative_noise=self.noise_on_codes
-            )
-            replies = yield Gather(question, rows=self.coded_rows)
-            if not self.noise_on_codes:
-                replies = usable(self, replies, _not_kernel_values)
-        else:
-            assert self.max_norm is not None
-            frame = self._landmark_frame(self.max_norm)
-            question = FedSpeClustClient.landmark_kernel_on_grid.asked(Y, *frame.arrays, bandwidth=bandwidth)
-            replies = yield Gather(question, parts=["kernel"])
+        replies = yield from self.kernel_with(dictionary.atoms, dictionary.bandwidth)
         # Step 3: with F = C (W + lambda I)^(-1/2), the kernel C (W + lambda I)^-1 C' is F F'.
         C = np.concatenate([reply.arrays[0] for reply in replies])
         # Step 4: spectral clustering.
-        model, by_client = yield from self.cluster_factors(dictionary, C @ dictionary.factor_map(Y), replies)
+        model, by_client = yield from self.cluster_factors(
+            dictionary, C @ dictionary.factor_map(dictionary.atoms), replies
+        )
         return Outcome(model, by_client, history={"mmd": landmarks.mmds})
+
+    def kernel_with(self, Y: Floats, bandwidth: float) -> Generator[Round, list[Reply], list[Reply]]:
+        """Gather the kernel values of all rows with the landmarks."""
+        replies = yield Gather(FedSpeClustClient.landmark_kernel.asked(Y, bandwidth=bandwidth), rows=self.coded_rows)
+        return usable(self, replies, _not_kernel_values)
 
 
 def _not_kernel_values(reply: Reply) -> str:
@@ -188,45 +174,17 @@ class FedSpeClustSums(LandmarkKernelStrategy, SpectralSumsStrategy):
 # The client half.
 
 
-def kernel_values_apart(W: Floats) -> float:
-    """Return how far apart the truncated kernel values of two rows can be, given the kernel W of the points.
-
-    phi(Y)' phi(x) is linear in phi(x), with the root of W's largest eigenvalue as its norm, and two phi(x) are at most
-    sqrt(2) apart; and each value lies between 0 and 1. Truncation adds at most a unit to a difference.
-    """
-    in_feature_space = math.sqrt(2.0 * float(np.linalg.eigvalsh(W)[-1])) * (1.0 + 2.0**-30)
-    truncated = 2.0 * math.sqrt(len(W)) * 2.0**-BITS
-    return min(in_feature_space + truncated, math.sqrt(len(W)))
-
-
-def _kernel_moved(Y: Floats, frame: Frame, bandwidth: float) -> Bound:
-    apart = kernel_values_apart(kernel_within(frame, Y, bandwidth))
-    return Bound(math.inf, apart=apart, words="no two rows' kernel values are farther apart")
-
-
-class FedSpeClustClient(LandmarksClient, PerturbedRowsClient, LabelsClient):
+class FedSpeClustClient(LandmarksClient, LabelsClient):
     """The client half of Algorithm 3: a client sends its rows' kernel values, and keeps their labels."""
 
     @answers(Sent("kernel values of every row with the landmarks", "codes", per="row"))
-    def landmark_kernel(self, Y: Floats, *, bandwidth: float, relative_noise: float) -> Floats:
+    def landmark_kernel(self, Y: Floats, *, bandwidth: float) -> Floats:
         """Return K(X_p, Y) (Algorithm 3, step 2)."""
-        kernel = gaussian_kernel(self.rows, Y, bandwidth)
-        return add_relative_noise(kernel, relative_noise, self.noise_source)
-
-    @answers(
-        Sent("kernel values of every row with the landmarks", "codes", per="row"),
-        moved=lambda _, Y, *frame, bandwidth: (_kernel_moved(Y, Frame.of_arrays(*frame), bandwidth),),
-    )
-    def landmark_kernel_on_grid(self, Y: Floats, *frame: Floats, bandwidth: float) -> GridArray:
-        """Return K(X_p, Y) as integers for the noise."""
-        rows = self.enter(*frame)
-        kernel = kernel_values(rows.integers, rows.points(Y), rows.exponent, bandwidth)
-        return GridArray.truncated(kernel, -BITS)
+        return gaussian_kernel(self.rows, Y, bandwidth)
 
 
 class FedSpeClustSumsClient(LandmarksClient, SpectralSumsClient):
     """The client half of :class:`FedSpeClustSums`, which has answers of its two bases alone."""
 
 
-FedSpeClust.codes_answer = FedSpeClustClient.landmark_kernel_on_grid
 FedSpeClust.client_type, FedSpeClustSums.client_type = FedSpeClustClient, FedSpeClustSumsClient

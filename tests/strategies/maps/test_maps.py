@@ -65,7 +65,6 @@ OPTIONS = {
     "distances": (FedTSNE, {"n_rounds": 25}),
     # Several local steps of clients that are unlike pull few landmarks apart, and clusters merge on the map.
     "one local step": (FedTSNE, {"n_landmarks": 100, "n_rounds": 25, "n_local_steps": 1}),
-    "gradients": (FedTSNE, {"n_landmarks": 100, "n_rounds": 25, "averaging": "gradients"}),
     "sums": (FedTSNESums, {}),
     "umap": (FedUMAP, {"n_landmarks": 100, "n_rounds": 25}),
     "umap sums": (FedUMAPSums, {}),

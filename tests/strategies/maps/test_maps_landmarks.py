@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from flower_fedclust import ClientData, simulate
-from flower_fedclust.engine import Total
+from flower_fedclust.engine import Total, parameter
 from flower_fedclust.engine.wire import received_arrays
 from flower_fedclust.exact.rows import Frame
 from flower_fedclust.models import KMeansModel
@@ -36,6 +36,7 @@ class Learning(LandmarkStrategy):
 
     client_type = LandmarksClient
     relation = "replace"
+    averaging: str = parameter("landmarks")
     relative_noise = 0.0
     multipliers = None
 
@@ -52,7 +53,7 @@ class Learning(LandmarkStrategy):
         return {name: self.multipliers.get(name, 0.0) for name in self.shares()}
 
     def protocol(self):
-        found = yield from self.learn_landmarks(relative_noise=self.relative_noise)
+        found = yield from self.learn_landmarks(averaging=self.averaging, relative_noise=self.relative_noise)
         model = KMeansModel(np.zeros((2, 2)))
         model.found = found
         return model

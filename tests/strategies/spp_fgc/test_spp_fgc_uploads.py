@@ -1,7 +1,5 @@
 """What a client says of its rows in SPP-FGC, and how the server reads it."""
 
-import math
-
 import numpy as np
 import pytest
 
@@ -9,12 +7,9 @@ from flower_fedclust.engine import ClientData, DataError, Reply
 from flower_fedclust.numerics.prototypes import prototypes_of
 from flower_fedclust.numerics.structural_graph import client_graph, neighbors_of_client, structural_graph
 from flower_fedclust.numerics.threads import one_thread
-from flower_fedclust.privacy.noise import SeededNoise
 from flower_fedclust.strategies.spp_fgc.spp_fgc import (
     SPPFGCClient,
     atoms,
-    mixture_labels,
-    noisy_as_in_the_paper,
     read_uploads,
 )
 
@@ -23,7 +18,7 @@ MEANS = np.array([[0.0, 0, 0], [9, 0, 0], [0, 9, 0]])
 CLASSES = RNG.integers(3, size=60)
 ROWS = MEANS[CLASSES] + RNG.normal(size=(60, 3))
 ARGUMENTS = {
-    "n_clusters": 3, "n_neighbors": 5, "n_prototypes": 6, "rank_constraint": False, "mixture": False, "diagonal": False,
+    "n_clusters": 3, "n_neighbors": 5, "n_prototypes": 6, "diagonal": False,
     "random_state": 0,
 }  # fmt: skip
 
@@ -67,15 +62,6 @@ def test_prototypes_of_all_clients_are_numbered_one_after_the_other():
 CLUMPS = np.concatenate([RNG.normal(size=(6, 3)) * 0.01 + 50 * RNG.normal(size=3) for _ in range(5)])
 
 
-def test_graph_with_more_neighbors_than_asked_for_arrives_too():
-    # Under the rank constraint a client takes more until it has no more components than clusters.
-    graph = client_graph(CLUMPS, 2, 3, rank_constraint=True)
-    assert graph.neighbors.shape[1] > 3
-    options = {"rank_constraint": True, "n_clusters": 2, "n_neighbors": 3}
-    found = gathered([graph_reply(CLUMPS, **options), graph_reply(ROWS, "1", **options)])
-    np.testing.assert_allclose(found.blocks[0].toarray(), graph.symmetric.toarray(), atol=1e-7)
-
-
 def test_atoms_are_parts_of_the_clusters():
     graph = structural_graph(ROWS, 5)
     for n_atoms in (1, 3, 9):
@@ -87,17 +73,6 @@ def test_atoms_are_parts_of_the_clusters():
     labels = atoms(CLUMPS, structural_graph(CLUMPS, 3), 2, np.random.default_rng(0))
     assert np.array_equal(np.unique(labels), [0, 1])
     assert all(len(set(labels[i : i + 6])) == 1 for i in range(0, 30, 6))
-
-
-@pytest.mark.parametrize("scale", [1e-100, 1e-3, 1.0, 1e6, 1e100])
-@pytest.mark.parametrize("columns", [[0, 1, 2], [0, 1, 1, 0], [0]], ids=["own", "singular", "one"])
-def test_mixture_is_the_same_in_any_unit_of_the_rows(scale, columns):
-    rows = ROWS[:, columns]
-    expected = mixture_labels(rows, 3, np.random.default_rng(0))
-    found = mixture_labels(scale * (rows + 5), 3, np.random.default_rng(0))
-    assert np.array_equal(found, expected)
-    if len(columns) > 1:
-        assert all(len(set(CLASSES[found == cluster])) == 1 for cluster in range(3))
 
 
 # Equal rows
@@ -130,35 +105,6 @@ def test_randomness_of_a_client_is_its_own():
     one, same, other = (graph_reply(ROWS, name, n_prototypes=20).arrays[0] for name in ("0", "0", "1"))
     assert np.array_equal(one, same)
     assert not np.array_equal(one, other)
-
-
-# The noise of the paper
-
-
-@pytest.mark.parametrize("diagonal", [False, True])
-def test_noise_of_the_paper_has_the_scales_of_appendix_c(diagonal):
-    found = prototypes_of(ROWS, CLASSES, diagonal=diagonal)
-    bound, epsilon, smallest = 10.0, 1e6, np.bincount(CLASSES).min()
-    draws = [noisy_as_in_the_paper(found, epsilon, bound, SeededNoise([seed])) for seed in range(400)]
-    means = np.array([draw.means - found.means for draw in draws])
-    covariances = np.array([draw.covariances - found.covariances for draw in draws])
-    assert np.abs(means).mean() == pytest.approx(2 * bound / (smallest * epsilon), rel=0.1)
-    scale = (2 * math.sqrt(2) + 4) * bound**2 / (smallest * epsilon)
-    assert np.abs(covariances).mean() == pytest.approx(scale, rel=0.1)
-    assert np.array_equal(draws[0].counts, found.counts)
-    if not diagonal:
-        assert np.array_equal(draws[0].covariances, draws[0].covariances.transpose(0, 2, 1))
-
-
-def test_client_adds_the_noise_of_the_paper_where_there_is_an_epsilon():
-    exact = graph_reply(ROWS).arrays
-    noisy = graph_reply(ROWS, epsilon=1.0, max_l1_norm=100.0).arrays
-    for position in (0, 1, 2, 5):
-        assert np.array_equal(exact[position], noisy[position])
-    assert not np.allclose(exact[3], noisy[3])
-    assert not np.allclose(exact[4], noisy[4])
-    clipped = graph_reply(ROWS, max_l1_norm=0.1).arrays
-    assert np.abs(clipped[3]).sum(axis=1).max() <= 0.1 * (1 + 1e-9)
 
 
 # Replies that cannot be right

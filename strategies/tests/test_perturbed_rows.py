@@ -8,7 +8,7 @@ from flower_fedclust.models import KMeansModel
 from flower_fedclust.privacy.accounting import composed_epsilon
 from flower_fedclust.simulation import simulate
 from flower_fedclust.strategies.common.moments import MOMENT_ROUNDS, MomentsClient, column_moments
-from flower_fedclust.strategies.common.perturbed_rows import (
+from flower_fedclust_papers.perturbed_rows import (
     NOISY_ROWS,
     ROWS_PART,
     PerturbedRowsClient,
