@@ -93,8 +93,7 @@ READERS = {
         f"result/{name}": lambda path: fc.load(path.parent)
         for name in ("result.json", "model.json", "model.npz", "metrics.json", "privacy.json", "traffic.csv")
     },
-    "journal/run.json": lambda path: go_on(path.parent),
-    "journal/rounds": lambda path: go_on(path.parent),
+    "journal/journal.sqlite": lambda path: go_on(path.parent),
 }
 
 
@@ -207,7 +206,7 @@ def test_what_is_no_file_that_can_be_read_is_refused_at_once(copied, monkeypatch
             file.truncate(7 * 2**40)
     said = refusal(read, path)
     # Without it the folder holds one client less, or a journal of nothing.
-    assert said or (kind in ("nothing", "circle", "folder") and name in ("visits/north.csv", "journal/rounds"))
+    assert said or (kind in ("nothing", "circle", "folder") and name in ("visits/north.csv", "journal/journal.sqlite"))
 
 
 @pytest.mark.parametrize("claim", CLAIMS)

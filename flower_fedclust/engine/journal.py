@@ -9,33 +9,35 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import secrets
-import struct
-from binascii import unhexlify
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Self
-from zlib import crc32
+from typing import Any, Self
 
 import numpy as np
-from filelock import FileLock, Timeout
 from flwr.common import Parameters
 
-from flower_fedclust.engine.disk import joined, open_private, parted, replace_private, wait_for_disk, wait_for_names
+from flower_fedclust.engine.disk import joined, parted
 from flower_fedclust.engine.rounds import Array, ProtocolError, Question, Reply, Round, Total
+from flower_fedclust.engine.store import BusyError, Store
 from flower_fedclust.engine.wire import decode, encode
 from flower_fedclust.format import FORMAT, check_format
 from flower_fedclust.numerics.checks import DataError
-from flower_fedclust.outside import parsing, read_json, reading
+from flower_fedclust.outside import parsing
 
 #: What a client remembers: arrays by client and key.
 Memories = dict[str, dict[str, list[Array]]]
 
-#: The file to which every round is appended, and the length of the header with the checksum of each piece.
-ROUNDS, HEAD = "rounds", 24
+#: The file in the journal's folder, and a file that only journals of older versions have.
+FILE, OLDER = "journal.sqlite", "run.json"
+
+#: The places in the file: head of the run, rounds that were asked, rounds that were received, memories of clients.
+RUN, ASKED, RECEIVED, MEMORIES = "run", "asked", "received", "memories"
+
+#: The remedy if the file cannot be read.
+REMEDY = "choose an empty folder"
 
 
 @dataclass(frozen=True)
@@ -64,75 +66,82 @@ class Journal:
         self.folder = Path(folder).absolute()
         self.memories: Callable[[], Memories] = dict  #: What clients of this process remember.
         self.rows: Mapping[str, str] = {}  #: A digest of the rows of each client of this process, by name.
-        self._lock = FileLock(self.folder / "lock")
-        self._file: IO[bytes] | None = None
-        self._asked: set[int] = set()
-        self._last_memory: Path | None = None  # a file that may not be on the disk yet
+        self._store = Store(self.folder / FILE, "a journal", REMEDY, alone=True)
+        self._is_open = False
+        self._asked: set[str] = set()
 
     def begin(self, strategy: str, parameters: Mapping[str, Any], run_id: str) -> dict[str, Any]:
         """Open the journal, and return its head: the name of the run, and entropy for its seed."""
-        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        try:
-            self._lock.acquire(timeout=0)
-        except Timeout:
-            raise ProtocolError(f"another process is writing the journal {self.folder}; wait until it ends.") from None
         import joblib
 
         about = {"format": FORMAT, "strategy": strategy, "parameters": joblib.hash(dict(parameters))}
-        path = self.folder / "run.json"
-        if not path.exists():
-            if any(file.name != "lock" for file in self.folder.iterdir()):
-                raise ProtocolError(f"{self.folder} already holds other files; choose an empty folder.")
+        self._check_folder()
+        with self._as_protocol_errors():
+            self._store.__enter__()
+            self._is_open = True
+            content = self._store.get(RUN, RUN)
+        if content is None:
             head = {**about, "run": run_id, "entropy": secrets.randbits(63), "rows": dict(self.rows)}
-            replace_private(path, json.dumps(head, indent=2).encode())
-            self._open(0)
+            with self._store.changing():
+                self._store.put(RUN, RUN, json.dumps(head).encode())
             return head
-        try:
-            known = read_json(path, "choose an empty folder")
-            check_format(known.get("format"), str(path), remedy="choose an empty folder")
-        except DataError as error:
-            raise ProtocolError(str(error)) from None
+        with self._as_protocol_errors(), parsing(str(self._store.path), "a journal", REMEDY):
+            known: dict[str, Any] = json.loads(content)
+            check_format(known.get("format"), str(self._store.path), remedy=REMEDY)
         other = [name for name, value in about.items() if known.get(name) != value]
         if other:
             raise ProtocolError(
                 f"{self.folder} holds the journal of a run with another {other[0]}; choose an empty folder."
             )
         if [type(known.get(key)) for key in ("run", "entropy", "rows")] != [str, int, dict] or known["entropy"] < 0:
-            raise ProtocolError(f"{path} does not name the run of the journal; choose an empty folder.")
+            raise ProtocolError(f"{self._store.path} does not name the run of the journal; choose an empty folder.")
         for name, digest in self.rows.items():
             if known["rows"].get(name, digest) != digest:
                 raise ProtocolError(
                     f"client {name} has other rows than when the journal {self.folder} began; use the same "
                     "rows, or choose an empty folder."
                 )
-        with parsing(str(self.folder / ROUNDS), "a journal", "choose an empty folder"):
-            pieces = list(self._pieces())
-            self._asked = {about["asked"] for _, about, _ in pieces if "asked" in about}
-        self._open(pieces[-1][0] if pieces else 0)
+        self._asked = {name for name, _ in self._store.items(ASKED)}
         return known
+
+    def _check_folder(self) -> None:
+        """Raise a ProtocolError if the folder holds anything but a journal."""
+        if (self.folder / OLDER).exists():
+            raise ProtocolError(
+                f"{self.folder} holds the journal of an older version, which this one does not read; choose an empty "
+                "folder, or go on with the version that wrote it."
+            )
+        others = (file.name for file in (self.folder.iterdir() if self.folder.exists() else ()))
+        if any(not name.startswith(FILE) for name in others):
+            raise ProtocolError(f"{self.folder} already holds other files; choose an empty folder.")
+
+    @contextmanager
+    def _as_protocol_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except BusyError:
+            raise ProtocolError(f"another process is writing the journal {self.folder}; wait until it ends.") from None
+        except DataError as error:
+            raise ProtocolError(str(error)) from None
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         """Let another run open the journal."""
-        with self._named(), ExitStack() as stack:  # later steps run even if one fails, as on a full disk
-            stack.callback(self._lock.release)
-            if self._file is not None:
-                stack.callback(setattr, self, "_file", None)
-                stack.callback(self._file.close)
-                self.wait()
+        if self._is_open:
+            self._is_open = False
+            self._store.__exit__(None, None, None)  # which waits until all is on the disk
 
     def ask(self, number: int, digest: str) -> bool:
         """Write that a round is asked; return whether it was asked before the interruption.
 
         When this returns, this and all earlier rounds are on the disk.
         """
-        before = number in self._asked
-        self._asked.add(number)
-        with self._named():
-            self._write({"asked": number, "digest": digest}, [])
-            self.wait()
+        before = _name(number) in self._asked
+        self._asked.add(_name(number))
+        with self._store.changing():
+            self._store.put(ASKED, _name(number), digest.encode())
         return before
 
     def keep(self, record: Record) -> None:
@@ -142,38 +151,29 @@ class Journal:
         """
         replies = record.received
         arrays: list[Array] = []
-        about: dict[str, Any] = {"digest": record.digest, "facts": record.facts}
+        about: dict[str, Any] = {"round": record.number, "digest": record.digest, "facts": record.facts}
         if isinstance(replies, Total):
             arrays, about["n_clients"], about["noise"] = list(replies), replies.n_clients, replies.noise
         elif replies is not None:
             arrays = [array for reply in replies for array in reply.arrays]
             about["replies"] = [(reply.client, len(reply.arrays)) for reply in replies]
-        with self._named():
-            if memories := self.memories():
-                content = _memories_to_bytes(memories)
-                about["memory"] = crc32(content)
-                self._last_memory = self.folder / f"{record.number:05d}.clients"
-                with open_private(self._last_memory) as file:
-                    file.write(content)
-            self._write({"round": record.number, **about}, encode(arrays).tensors)
+        memories = self.memories()
+        with self._store.changing(at_once=False):
+            self._store.put(RECEIVED, _name(record.number), joined(about, encode(arrays).tensors))
+            if memories:
+                self._store.put(MEMORIES, MEMORIES, _memories_to_bytes(memories))
 
     def wait(self) -> None:
         """Return when all that was kept is on the disk."""
-        assert self._file is not None
-        with ExitStack() as stack:
-            memory = self._last_memory
-            wait_for_disk([self._file, *([stack.enter_context(memory.open("r+b"))] if memory is not None else [])])
-        if memory is not None:
-            wait_for_names(self.folder)
-            for path in self.folder.glob("*.clients"):
-                if path.stem < memory.stem:
-                    path.unlink()
-        self._last_memory = None
+        with self._store.changing():
+            self._store.put(ASKED, "", b"")  # any change at once waits for those before it
 
     def records(self) -> list[Record]:
         """Return the records, from the first round on."""
-        with parsing(str(self.folder / ROUNDS), "a journal", "choose an empty folder"):
-            return [_record(about, tensors) for _, about, tensors in self._pieces() if "round" in about]
+        with self._as_protocol_errors():
+            contents = list(self._store.items(RECEIVED))
+            with parsing(str(self._store.path), "a journal", REMEDY):
+                return [_record(*parted(content)) for _, content in contents]
 
     def checked_records(self, asks: Callable[[], str]) -> Iterator[Record]:
         """Yield the records, each once the protocol asks what it asked before."""
@@ -189,56 +189,14 @@ class Journal:
 
     def last_memories(self) -> Memories:
         """Return what clients of this process remembered after the last round that was kept."""
-        with parsing(str(self.folder), "a journal", "choose an empty folder"):
-            numbers = [about["round"] for _, about, _ in self._pieces() if "round" in about]
-            path = self.folder / f"{max(numbers, default=0):05d}.clients"
-            content = _content(path)
-            return _memories_from_bytes(content) if content else {}
+        with self._as_protocol_errors():
+            content = self._store.get(MEMORIES, MEMORIES)
+            with parsing(str(self._store.path), "a journal", REMEDY):
+                return _memories_from_bytes(content) if content else {}
 
-    def _open(self, size: int) -> None:
-        """Continue after so many bytes, and drop the incomplete rest."""
-        self._file = open_private(self.folder / ROUNDS, os.O_RDWR | os.O_CREAT, "r+b")
-        self._file.seek(size)
-        self._file.truncate()
 
-    def _write(self, about: Mapping[str, Any], tensors: Sequence[bytes]) -> None:
-        assert self._file is not None
-        content = joined(about, tensors)
-        self._file.write(b"%08x%016x" % (crc32(content), len(content)) + content)
-        self._file.flush()
-
-    @contextmanager
-    def _named(self) -> Iterator[None]:
-        """Add the journal's folder to errors of the disk, such as that it is full."""
-        try:
-            yield
-        except OSError as error:
-            error.filename = error.filename or str(self.folder)
-            raise
-
-    def _pieces(self) -> Iterator[tuple[int, dict[str, Any], list[bytes]]]:
-        """Yield the complete pieces: where each ends, its facts, and its arrays as bytes."""
-        content = _content(self.folder / ROUNDS)
-        end = 0
-        while head := content[end : end + HEAD]:
-            start = end + HEAD
-            try:
-                checksum, length = struct.unpack(">IQ", unhexlify(head))
-                end = start + length
-                piece = content[start:end]
-                about, tensors = parted(piece) if len(piece) == length and crc32(piece) == checksum else ({}, [])
-            except (ValueError, struct.error):
-                return
-            # Only the last file of what clients remember exists, and it may be incomplete.
-            if not about or (end == len(content) and not self._has_memory(about)):
-                return
-            yield end, about, tensors
-
-    def _has_memory(self, about: Mapping[str, Any]) -> bool:
-        if "memory" not in about:
-            return True
-        path = self.folder / f"{about['round']:05d}.clients"
-        return path.exists() and crc32(_content(path)) == about["memory"]
+def _name(number: int) -> str:
+    return f"{number:05d}"
 
 
 def digest_of(round_: Round | None) -> str:
@@ -255,15 +213,6 @@ def digest_of(round_: Round | None) -> str:
         for array in arrays:
             hashed.update(f"{array.dtype.str} {array.shape}".encode() + np.ascontiguousarray(array).tobytes())
     return hashed.hexdigest()
-
-
-def _content(path: Path) -> bytes:
-    """Return what a file of a journal holds; nothing if it does not exist."""
-    if not os.path.lexists(path) or (path.is_file() and path.stat().st_size == 0):
-        return b""
-    with reading(path, "a journal", "choose an empty folder") as file:
-        content: bytes = file.read()
-        return content
 
 
 def _record(about: Mapping[str, Any], tensors: list[bytes]) -> Record:

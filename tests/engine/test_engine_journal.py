@@ -1,9 +1,12 @@
 """A run that was interrupted goes on to the same bits."""
 
-import errno
 import os
+import shutil
 import signal
+import sqlite3
+from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +16,7 @@ import flower_fedclust as fc
 from flower_fedclust.engine import ProtocolError, Sent, Sum
 from flower_fedclust.engine.inline import _InlineClient
 from flower_fedclust.engine.journal import Journal
+from flower_fedclust.engine.store import APPLICATION, Store
 
 ROWS = [np.random.default_rng(index).normal(size=(30 + index, 3)) for index in range(4)]
 PUBLIC = np.random.default_rng(9).normal(size=(12, 3))
@@ -97,31 +101,52 @@ def test_a_process_that_is_killed_in_every_round_of_five_goes_on_to_the_same_lab
 
 
 @pytest.mark.parametrize("name", ["without a seed of its own", "remembering"])
-def test_what_was_being_written_when_the_machine_stopped_is_asked_again(name, tmp_path):
-    whole = fc.simulate(STRATEGIES[name](), ROWS, seed=4, journal=tmp_path / "j")
-    written = (tmp_path / "j" / "rounds").read_bytes()
-    n_rounds = len(Journal(tmp_path / "j").records())
-    memory = next((tmp_path / "j").glob("*.clients"), None)
-    for tail in (written[:-1], written[:-200] + bytes(200), written if memory else written[:-1000]):
-        (tmp_path / "j" / "rounds").write_bytes(tail)
-        if memory is not None:  # that of the round before is gone by then, where the last was on the disk
-            memory.write_bytes(memory.read_bytes()[:-1])
-        assert len(Journal(tmp_path / "j").records()) == n_rounds - 1
-    if memory is None:
-        again = fc.simulate(STRATEGIES[name](), ROWS, seed=4, journal=tmp_path / "j")
+def test_what_was_being_written_when_the_machine_stopped_is_asked_again(name, tmp_path, monkeypatch):
+    whole, keep = fc.simulate(STRATEGIES[name](), ROWS, seed=4), Journal.keep
+
+    def kept(self, record):
+        log = self.folder / "journal.sqlite-wal"
+        before = log.stat().st_size if log.exists() else 0
+        keep(self, record)
+        if record.number == 3:
+            shutil.copytree(self.folder, tmp_path / "complete")
+            for index, size in enumerate(np.linspace(before, log.stat().st_size - 1, 5).astype(int)):
+                torn = Path(shutil.copytree(self.folder, tmp_path / f"torn-{index}"))
+                os.truncate(torn / "journal.sqlite-wal", size)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "keep", kept)
+        fc.simulate(STRATEGIES[name](), ROWS, seed=4, journal=tmp_path / "j")
+    assert len(Journal(tmp_path / "complete").records()) == 3
+    for index in range(5):
+        assert len(Journal(tmp_path / f"torn-{index}").records()) == 2
+        again = fc.simulate(STRATEGIES[name](), ROWS, seed=4, journal=tmp_path / f"torn-{index}")
         assert bits(again) == bits(whole)
-        assert len(Journal(tmp_path / "j").records()) == n_rounds
 
 
-@pytest.mark.parametrize("length", [b"7fffffffffffffff", b"-000000000000001", b"00000000000000_1"])
-def test_a_piece_of_an_impossible_length_is_not_read(length, tmp_path):
-    whole = fc.simulate(fc.KFED(3), ROWS, seed=4, journal=tmp_path / "j")
-    path, n_records = tmp_path / "j" / "rounds", len(Journal(tmp_path / "j").records())
-    written = path.read_bytes()
-    last = max(end for end, _, _ in Journal(tmp_path / "j")._pieces() if end < len(written))
-    path.write_bytes(written[: last + 8] + length + written[last + 24 :])
-    assert len(Journal(tmp_path / "j").records()) == n_records - 1
-    assert bits(fc.simulate(fc.KFED(3), ROWS, seed=4, journal=tmp_path / "j")) == bits(whole)
+@pytest.mark.parametrize("content", [b"0", b"a letter", bytes(4096), b"SQLite format 3\0" + bytes(4080)])
+def test_a_file_that_is_no_journal_is_refused_and_stays(tmp_path, content):
+    (tmp_path / "journal.sqlite").write_bytes(content)
+    with pytest.raises(ProtocolError, match=r"journal\.sqlite.*; choose an empty folder"):
+        fc.simulate(fc.KFED(3), ROWS, journal=tmp_path)
+    assert (tmp_path / "journal.sqlite").read_bytes() == content
+
+
+def test_a_database_of_another_program_or_of_another_version_is_refused_and_stays(tmp_path):
+    for folder, change, said in (
+        (tmp_path / "other", "CREATE TABLE notes (text)", "the database of another program"),
+        (tmp_path / "later", f"PRAGMA application_id = {APPLICATION}; PRAGMA user_version = 9", "has format 9"),
+    ):
+        folder.mkdir()
+        with closing(sqlite3.connect(folder / "journal.sqlite")) as connection:
+            connection.executescript(change)
+        before = (folder / "journal.sqlite").read_bytes()
+        with pytest.raises(ProtocolError, match=said):
+            fc.simulate(fc.KFED(3), ROWS, journal=folder)
+        assert (folder / "journal.sqlite").read_bytes() == before
+    (tmp_path / "run.json").write_text("{}")
+    with pytest.raises(ProtocolError, match="an older version"):
+        fc.simulate(fc.KFED(3), ROWS, journal=tmp_path)
 
 
 class NoisyClient(ToyClient):
@@ -203,8 +228,12 @@ def test_what_a_client_sent_for_itself_is_not_in_the_journal(tmp_path):
     np.testing.assert_array_equal(record.received[0], toy.outcome.model.brought[0][0])
     assert abs(record.received[0][0] - 2.1) > 1e-6
     assert [array.shape for array in record.received] == [(2,), ()]
-    assert (tmp_path / "rounds").stat().st_size < 6000  # and there is nothing else
-    assert (tmp_path / "rounds").stat().st_mode & 0o777 == 0o600
+    for path in tmp_path.iterdir():
+        assert path.stat().st_mode & 0o777 == 0o600
+        content = path.read_bytes()
+        for one in rows:
+            assert one.sum(axis=0).tobytes() not in content
+            assert on_grid(one.sum(axis=0)).integers.tobytes() not in content
 
 
 def test_a_journal_is_of_one_run_and_is_written_by_one_process(tmp_path):
@@ -222,28 +251,33 @@ def test_a_journal_is_of_one_run_and_is_written_by_one_process(tmp_path):
     (tmp_path / "other" / "letter.txt").write_text("keep me")
     with pytest.raises(ProtocolError, match="other files"):
         run(fc.KFED(3), tmp_path / "other")
-    with Journal(tmp_path / "j") as journal:
-        journal._lock.acquire()
+    with Store(tmp_path / "j" / "journal.sqlite", "a journal", "", alone=True) as store:
         with pytest.raises(ProtocolError, match="another process"):
             run(fc.KFED(3, random_state=0))
-    (tmp_path / "j" / "run.json").write_text("{")
-    with pytest.raises(ProtocolError, match=r"run\.json"):
+        with store.changing():
+            store.put("run", "run", b"{")
+    with pytest.raises(ProtocolError, match=r"journal\.sqlite"):
         run(fc.KFED(3, random_state=0))
     with pytest.raises(ValueError, match="what clients on Ray remember is lost"):
         run(fc.KFED(3), engine="ray")
 
 
-def test_a_full_disk_is_named_and_the_run_goes_on_once_there_is_room(tmp_path):
-    def full(*_):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+def test_a_full_disk_is_named_and_the_run_goes_on_once_there_is_room(tmp_path, monkeypatch):
+    connected = Store._connected
 
-    rows = [np.random.default_rng(index).normal(size=(30, 2)) for index in range(2)]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("flower_fedclust.engine.journal.wait_for_disk", full)
-        with pytest.raises(OSError, match=rf"No space left on device: '{tmp_path}'"):
-            fc.simulate(fc.KFED(2), rows, seed=0, journal=tmp_path)
-    again = fc.simulate(fc.KFED(2), rows, seed=0, journal=tmp_path)
-    assert np.array_equal(again.labels, fc.simulate(fc.KFED(2), rows, seed=0).labels)
+    def small(self):
+        connection = connected(self)
+        connection.execute("PRAGMA max_page_count = 5")
+        return connection
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "_connected", small)
+        with pytest.raises(OSError, match=rf"No space left on device: '{tmp_path}"):
+            fc.simulate(fc.FederatedKMeans(3), ROWS, seed=0, journal=tmp_path)
+    kept = len(Journal(tmp_path).records())
+    again = fc.simulate(fc.FederatedKMeans(3), ROWS, seed=0, journal=tmp_path)
+    assert 0 < kept < len(Journal(tmp_path).records())
+    assert bits(again) == bits(fc.simulate(fc.FederatedKMeans(3), ROWS, seed=0))
 
 
 def test_a_finished_journal_gives_the_result_again_and_a_changed_round_is_refused(tmp_path, monkeypatch):

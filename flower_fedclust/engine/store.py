@@ -1,0 +1,245 @@
+"""What must survive a crash: named contents in one SQLite file.
+
+A change is atomic: after ``kill -9`` or a power cut, the file holds what the last finished change left. Processes wait
+for each other. One table holds everything; ``sqlite3 FILE "select place, name, content from kept"`` shows it.
+
+SQLite keeps a change apart until it is complete, in one of two ways, because file systems differ. Files that several
+processes share (``alone=False``) use its rollback journal, which needs only the locks of the file system; a write-ahead
+log would need memory that all processes share, which network file systems lack. A file of one process (``alone=True``)
+stays locked while it is open. So its write-ahead log needs no shared memory, and a change that need not outlive a power
+cut does not wait for the disk.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Self
+from zlib import crc32
+
+from flower_fedclust.engine.disk import make_private, open_private, wait_for_names
+from flower_fedclust.numerics.checks import DataError
+
+#: Marks files of this package ("fclu"), as SQLite's application id, and the version of their table.
+APPLICATION, VERSION = 0x66636C75, 1
+
+#: SQLite takes contents of at most a gigabyte, so larger ones are kept in pieces of so many bytes.
+PIECE = 2**26
+
+#: The smallest page of SQLite, and so its smallest file but for a new one.
+SMALLEST = 512
+
+#: How long a process waits for others, in seconds. Their changes take milliseconds.
+PATIENCE = 60.0
+
+_TABLE = """
+CREATE TABLE kept (
+    place TEXT NOT NULL, name TEXT NOT NULL, piece INTEGER NOT NULL,
+    changed REAL NOT NULL, checksum INTEGER NOT NULL, content BLOB NOT NULL,
+    UNIQUE (place, name, piece)
+)
+"""
+
+
+class BusyError(RuntimeError):
+    """Another process has the file."""
+
+
+class Store:
+    """Contents by place and name, in a file that only its owner can read.
+
+    Use it as a context manager where several reads and changes belong together; otherwise every call opens the file for
+    itself. Reading creates no file.
+
+    Parameters
+    ----------
+    path : Path
+    what : str
+        What the file holds, for messages.
+    remedy : str
+        What to do if the file cannot be read.
+    alone : bool, default=False
+        Whether one process has the file for as long as the store is open; others get a BusyError at once.
+
+    Raises
+    ------
+    DataError
+        If the file is damaged, or is something else.
+    OSError
+        If the disk is full, or the file may not be read or written. It names the file.
+    BusyError
+        If another process has the file.
+    """
+
+    def __init__(self, path: Path, what: str, remedy: str, *, alone: bool = False) -> None:
+        self.path = path
+        self._what = what
+        self._remedy = remedy
+        self._alone = alone
+        self._open: sqlite3.Connection | None = None
+
+    def __enter__(self) -> Self:
+        """Open the file, and create it if needed."""
+        make_private(self.path.parent)
+        if os.path.lexists(self.path) and not self.path.is_file():
+            raise DataError(f"{self.path} is no file; {self._remedy}.")
+        if self.path.exists() and 0 < self.path.stat().st_size < SMALLEST:  # SQLite would take it for a new file
+            raise self._damaged()
+        if not self.path.exists():
+            open_private(self.path, os.O_WRONLY | os.O_CREAT).close()
+            wait_for_names(self.path.parent)
+        with self._told():
+            self._open = self._connected()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._open is not None:
+            connection, self._open = self._open, None
+            with self._told():
+                connection.close()
+
+    def _connected(self) -> sqlite3.Connection:
+        """Return a connection to a file that this package has written, or that is new."""
+        patience = 0.0 if self._alone else PATIENCE
+        found = sqlite3.connect(self.path, timeout=patience, isolation_level=None, check_same_thread=False)
+        try:
+            if self._alone:
+                found.execute("PRAGMA locking_mode = EXCLUSIVE")
+            found.execute("PRAGMA trusted_schema = OFF")
+            is_new = self._is_new(found)
+            if is_new:
+                found.execute("PRAGMA auto_vacuum = FULL")
+            found.execute(f"PRAGMA journal_mode = {'WAL' if self._alone else 'TRUNCATE'}").fetchall()
+            found.execute("PRAGMA synchronous = FULL")
+            if is_new:
+                found.execute("BEGIN IMMEDIATE")
+                if self._is_new(found):  # another process may have been faster
+                    found.execute(_TABLE)
+                    found.execute(f"PRAGMA application_id = {APPLICATION}")
+                    found.execute(f"PRAGMA user_version = {VERSION}")
+                found.execute("COMMIT")
+        except BaseException:
+            found.close()
+            raise
+        return found
+
+    def _is_new(self, connection: sqlite3.Connection) -> bool:
+        """Tell whether the file is empty; raise a DataError if somebody else's program has written it."""
+        (application,) = connection.execute("PRAGMA application_id").fetchone()
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        (n_tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        if (application, version) == (APPLICATION, VERSION):
+            return False
+        if (application, version, n_tables) == (0, 0, 0):
+            return True
+        if application != APPLICATION:
+            raise DataError(f"{self.path} is the database of another program; {self._remedy}.")
+        raise DataError(f"{self.path} has format {version}, and this version reads {VERSION}; {self._remedy}.")
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """Turn SQLite's errors into one sentence, or into an error of the disk."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+            if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+                raise BusyError(f"another process is writing {self.path}; wait until it ends.") from None
+            of_disk = {
+                sqlite3.SQLITE_FULL: errno.ENOSPC,
+                sqlite3.SQLITE_IOERR: errno.EIO,
+                sqlite3.SQLITE_CANTOPEN: errno.EACCES,
+                sqlite3.SQLITE_READONLY: errno.EACCES,
+                sqlite3.SQLITE_PERM: errno.EACCES,
+            }.get(code)
+            if of_disk is not None:
+                raise OSError(of_disk, os.strerror(of_disk), str(self.path)) from error
+            raise self._damaged() from error
+
+    def _damaged(self) -> DataError:
+        return DataError(f"{self.path} is damaged, or does not hold {self._what}; {self._remedy}.")
+
+    @contextmanager
+    def _used(self) -> Iterator[sqlite3.Connection]:
+        """Yield the open connection, or open the file for one use."""
+        if self._open is not None:
+            with self._told():
+                yield self._open
+            return
+        with self, self._told():
+            assert self._open is not None
+            yield self._open
+
+    @contextmanager
+    def changing(self, *, at_once: bool = True) -> Iterator[None]:
+        """Make a change of several reads and writes, all or nothing.
+
+        With ``at_once``, it is on the disk when this ends. Otherwise (only in a file of one process) it survives the
+        process, and a power cut only once a later change is on the disk.
+        """
+        with self._used() as connection:
+            if self._alone:
+                connection.execute(f"PRAGMA synchronous = {'FULL' if at_once else 'NORMAL'}")
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                connection.execute("COMMIT")
+            except BaseException:
+                if connection.in_transaction:  # a full disk may have ended it
+                    connection.execute("ROLLBACK")
+                raise
+
+    def put(self, place: str, name: str, content: bytes) -> None:
+        """Keep a content in place of the former one; only while :meth:`changing`."""
+        view = memoryview(content)
+        pieces = [view[start : start + PIECE] for start in range(0, max(1, len(view)), PIECE)]
+        with self._used() as connection:
+            for number, piece in enumerate(pieces):
+                connection.execute(
+                    "INSERT INTO kept VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (place, name, piece) DO UPDATE SET"
+                    " content = excluded.content, checksum = excluded.checksum, changed = excluded.changed",
+                    (place, name, number, time.time(), crc32(piece), piece),
+                )
+            connection.execute(
+                "DELETE FROM kept WHERE place = ? AND name = ? AND piece >= ?", (place, name, len(pieces))
+            )
+
+    def forget(self, place: str, name: str | None = None) -> None:
+        """Remove a content, or all of a place; only while :meth:`changing`."""
+        with self._used() as connection:
+            connection.execute("DELETE FROM kept WHERE place = ? AND name = ifnull(?, name)", (place, name))
+
+    def get(self, place: str, name: str) -> bytes | None:
+        """Return a content, or None."""
+        return dict(self.items(place, name)).get(name)
+
+    def items(self, place: str, name: str | None = None) -> Iterator[tuple[str, bytes]]:
+        """Yield the names and contents of a place, in the order in which they were first put."""
+        if not self.path.exists():
+            return
+        with self._used() as connection:
+            names = connection.execute(
+                "SELECT name FROM kept WHERE place = ? AND name = ifnull(?, name) AND piece = 0 ORDER BY rowid",
+                (place, name),
+            ).fetchall()
+            for (found,) in names:
+                pieces = connection.execute(
+                    "SELECT piece, checksum, content FROM kept WHERE place = ? AND name = ? ORDER BY piece",
+                    (place, found),
+                ).fetchall()
+                for number, (piece, checksum, content) in enumerate(pieces):
+                    if (number, type(content)) != (piece, bytes) or crc32(content) != checksum:
+                        raise self._damaged()
+                yield found, pieces[0][2] if len(pieces) == 1 else b"".join(content for *_, content in pieces)
+
+    def names(self) -> list[tuple[str, str, float]]:
+        """Return place, name and the time of the last change of every content."""
+        if not self.path.exists():
+            return []
+        with self._used() as connection:
+            return connection.execute("SELECT place, name, changed FROM kept WHERE piece = 0 ORDER BY rowid").fetchall()
