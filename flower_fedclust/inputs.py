@@ -33,7 +33,7 @@ from flower_fedclust.data.identities import check_spellings
 from flower_fedclust.engine import ClientData, ProtocolStrategy
 from flower_fedclust.engine.inline import run_inline
 from flower_fedclust.engine.progress import quiet
-from flower_fedclust.engine.run import LONGEST_NAME, is_name
+from flower_fedclust.engine.roster import LONGEST_NAME, is_name
 from flower_fedclust.names import look_up
 from flower_fedclust.numerics.checks import check_integer
 from flower_fedclust.numerics.validity import numbers_of

@@ -35,7 +35,7 @@ from flower_fedclust.engine.cluster import run_on_actors
 from flower_fedclust.engine.inline import run_inline
 from flower_fedclust.engine.journal import Journal
 from flower_fedclust.engine.progress import bar, quiet
-from flower_fedclust.engine.run import put_in_order
+from flower_fedclust.engine.strategy import put_in_order
 from flower_fedclust.inputs import Clients, Strategy, read_inputs
 from flower_fedclust.names import some
 from flower_fedclust.numerics.checks import check_choice, check_integer
@@ -106,10 +106,10 @@ def simulate(
         With a schema: whether to describe the clusters in the units of the table, which costs one more sum; or the part
         of the budget to spend on it.
     engine : "inline", "shards" or "ray", default="inline"
-        "inline" runs Flower's Server in this process: no start-up, a hundred thousand clients. "shards" spreads the
-        clients over the cores of this machine or, if the environment names one as RAY_ADDRESS, of a Ray cluster. "ray"
-        runs Flower's own simulation, to test what a deployment will do. All give the same bits for the same seed, on
-        one kind of processor.
+        "inline" runs in this process: no start-up, a hundred thousand clients. "shards" spreads the clients over the
+        cores of this machine or, if the environment names one as RAY_ADDRESS, of a Ray cluster. "ray" runs Flower's own
+        simulation, to test what a deployment will do. All give the same bits for the same seed, on one kind of
+        processor.
     seed : int, optional
         Makes all randomness repeatable, the noise too: the result is then an experiment and protects nobody. By
         default noise comes from the operating system. The strategy's own random_state, if set, stays.

@@ -18,7 +18,7 @@ import flower_fedclust as fc
 from flower_fedclust import ClientData
 from flower_fedclust.data import FederatedRows
 from flower_fedclust.engine.progress import is_shown, quiet
-from flower_fedclust.engine.run import put_in_order
+from flower_fedclust.engine.strategy import put_in_order
 from flower_fedclust.simulation import simulate
 from flower_fedclust.strategies.baselines.federated_kmeans import FederatedKMeans
 from flower_fedclust.strategies.baselines.pooled import PooledKMeans
@@ -92,8 +92,8 @@ BAD_CLIENTS = [
 @pytest.mark.parametrize(("clients", "options", "named"), BAD_CLIENTS)
 def test_bad_input_is_refused_before_a_client_is_asked(clients, options, named):
     class Watched(FederatedKMeans):
-        def configure_fit(self, *arguments):
-            pytest.fail("A client is asked.")
+        def steps(self):
+            pytest.fail("A run begins.")
 
     with pytest.raises(ValueError, match=named):
         simulate(Watched(3, init=SERVER_ROWS[[0, 8, 16]]), clients, **options)

@@ -30,9 +30,9 @@ from flower_fedclust.checking.runs import (
     watched_run,
 )
 from flower_fedclust.engine import ClientData, Sum
-from flower_fedclust.engine.client import ENROL
+from flower_fedclust.engine.fields import ENROL
+from flower_fedclust.engine.messages import EVALUATE
 from flower_fedclust.engine.rounds import Askable
-from flower_fedclust.engine.run import EVALUATE
 from flower_fedclust.engine.wire import EXPONENTS, HASH, decode, encode, size_of
 from flower_fedclust.privacy.accounting import SAMPLING_PART
 from flower_fedclust.privacy.releases import Mechanism, Release

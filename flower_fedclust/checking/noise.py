@@ -32,9 +32,10 @@ from flower_fedclust.checking.runs import (
     sent_or_kept,
 )
 from flower_fedclust.engine import ClientData, ProtocolClient, Reply, Sum
+from flower_fedclust.engine.log import RunLog
+from flower_fedclust.engine.messages import Answers, Message
 from flower_fedclust.engine.replies import Inspection, add_up, values_of
 from flower_fedclust.engine.rounds import Question, Round
-from flower_fedclust.engine.run import Asked, RunLog
 from flower_fedclust.engine.wire import encode, sent_arrays, with_hash
 from flower_fedclust.exact.grid import GridArray
 from flower_fedclust.exact.sums import is_off_diagonal
@@ -259,8 +260,9 @@ class _ServerDraws:
 
     def __init__(self, run: WatchedRun, number: int, asked: Sequence[Exchange], answered: Sequence[Exchange]) -> None:
         self._run, self._number, self._answered = run, number, answered
-        self._sites = {site.name: site for site in run.sites}
-        self._addressed = {self._sites[one.client].cid: Asked(one.client, one.task) for one in asked}
+        nodes = {site.name: site.cid for site in run.sites}
+        self._messages = [Message(nodes[one.client], one.client, one.ins) for one in asked]
+        self._nodes = nodes
 
     def __call__(self, repetition: int, seeded: bool, stand_ins: StandIns | None) -> Noise:
         round_, running = self._run.rounds[self._number], self._run.strategy._run
@@ -268,18 +270,19 @@ class _ServerDraws:
         probe = copy.copy(running)
         probe.log = RunLog()
         probe.noise_seed = 1_000_000 + repetition if seeded else None
-        probe._asked = self._addressed
+        probe.number = self._number
         sent = {one.client: one.sent for one in self._answered}
-        results = [(self._sites[one.client], one.res) for one in self._answered if one.res is not None]
+        results = {one.client: one.res for one in self._answered if one.res is not None}
         if stand_ins is not None:
-            probe.inspection = _Unchecked(self._run.strategy)
+            probe.inspection = _Unchecked(running.settings)
             probe.inspection.n_columns = running.n_columns
             first = self._answered[0].client
             sent = {name: _standing_in(arrays, stand_ins, is_first=name == first) for name, arrays in sent.items()}
-            results = [(site, _with_arrays(res, sent[site.name])) for site, res in results]
+            results = {name: _with_arrays(res, sent[name]) for name, res in results.items()}
         is_sum = isinstance(round_, Sum)
         plain = {"": values_of(add_up([*sent.values()]))} if is_sum else {n: values_of(r) for n, r in sent.items()}
-        received = probe.receive(self._number, round_, results, []) or []
+        answers = Answers({self._nodes[name]: res for name, res in results.items()})
+        received = probe.receive(round_, self._messages, answers) or []
         found: Noise = {}
         for reply in [received] if is_sum and received else received:
             who, arrays = (reply.client, reply.arrays) if isinstance(reply, Reply) else ("", list(reply))

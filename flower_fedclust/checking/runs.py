@@ -15,22 +15,22 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, Context, Error, Message, RecordDict
+from flwr.app import ArrayRecord, Context, Error, RecordDict
+from flwr.app import Message as FlowerMessage
 from flwr.app.user_config import UserConfig
 from flwr.clientapp import ClientApp
 from flwr.common import Code, EvaluateIns, EvaluateRes, FitIns, FitRes, Status
-from flwr.server import SimpleClientManager
+from flwr.server.client_proxy import ClientProxy
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 from numpy.typing import ArrayLike, NDArray
 
 from flower_fedclust.engine import ClientData, Consent, ProtocolClient, ProtocolStrategy, Sum
-from flower_fedclust.engine.inline import ServerOfThisThread
+from flower_fedclust.engine.messages import Answers, Message, drive
 from flower_fedclust.engine.parameters import check_is_strategy
 from flower_fedclust.engine.progress import quiet
 from flower_fedclust.engine.replies import values_of
 from flower_fedclust.engine.rounds import Array, Round, Sent
-from flower_fedclust.engine.run import Address
 from flower_fedclust.engine.wire import decode, encode, received_arrays
 from flower_fedclust.numerics.threads import one_thread
 from flower_fedclust.privacy.noise import Sendable
@@ -83,7 +83,7 @@ class Exchange:
         return values_of(self.sent)
 
 
-class WatchedSite(Address):
+class WatchedSite(ClientProxy):
     """A client in this process; like Flower, it makes a new client object for each message."""
 
     def __init__(
@@ -125,6 +125,31 @@ class WatchedSite(Address):
         loss, n_examples, metrics = self.new_client().evaluate(decode(ins.parameters), dict(ins.config))
         return EvaluateRes(Status(Code.OK, ""), loss, n_examples, metrics)
 
+    def get_properties(self, *_: Any, **__: Any) -> Any:
+        raise NotImplementedError("a watched site answers rounds alone")
+
+    get_parameters = reconnect = get_properties
+
+
+class WatchedSites:
+    """Carries a run to watched sites, in their order."""
+
+    def __init__(self, sites: Sequence[WatchedSite]) -> None:
+        self._sites = {site.cid: site for site in sites}
+
+    def nodes(self) -> list[str]:
+        return list(self._sites)
+
+    def carry(self, messages: Sequence[Message]) -> Answers:
+        replies, failures = dict[str, Any](), list[Exception]()
+        for one in messages:
+            site = self._sites[one.node]
+            try:
+                replies[one.node] = site.fit(one.ins) if isinstance(one.ins, FitIns) else site.evaluate(one.ins)
+            except Exception as error:
+                failures.append(error)
+        return Answers(replies, failures)
+
 
 @dataclass
 class WatchedRun:
@@ -142,7 +167,7 @@ class WatchedRun:
 
     def take(self, round_: Round, received: Any = None) -> None:
         """Keep a round and what it brought, unless no client was asked."""
-        number = self.strategy._current.last_asked
+        number = self.strategy._current.number
         if number not in self.rounds and any(one.round == number for one in self.exchanges):
             self.rounds[number], self.received[number] = round_, copy.deepcopy(received)
 
@@ -308,7 +333,7 @@ def watched_run(
     tamper: Mapping[str, Tamper] | None = None,
     keeps_error: bool = False,
 ) -> WatchedRun:
-    """Run a copy of a strategy with Flower's Server, and keep every message.
+    """Run a copy of a strategy, and keep every message.
 
     A seed gives the bits of :func:`flower_fedclust.simulate`. Clients connect and answer in ``order``, by default the
     order of the data. ``tamper`` is by client. An error that ends the run is raised unless ``keeps_error``.
@@ -317,10 +342,8 @@ def watched_run(
     if seed is not None:
         strategy.noise_seed = seed
         strategy.random_state = seed if strategy.random_state is None else strategy.random_state
-    strategy.wait_for_clients = 0.0
     run = WatchedRun(strategy, dict(data), seed)
     strategy.on_received = run.take
-    manager = SimpleClientManager()
     names = list(data)
     for name in order or names:
         index = names.index(name)
@@ -335,18 +358,16 @@ def watched_run(
         )
         site.exchanges = run.exchanges
         run.sites.append(site)
-        manager.register(site)
-    server = ServerOfThisThread(client_manager=manager, strategy=strategy)
     start = time.perf_counter()
     try:
         with one_thread(), quiet(logging.ERROR, "flwr"):
-            server.fit(num_rounds=strategy.num_rounds, timeout=None)
+            drive(strategy.steps(), WatchedSites(run.sites))
     except Exception as error:
         if not keeps_error:
             raise
         run.error = error
-        if strategy._pending is not None:  # the round that failed
-            run.take(strategy._pending)
+        if strategy._run is not None and strategy._run.round is not None:  # the round that failed
+            run.take(strategy._run.round)
     run.seconds = time.perf_counter() - start
     return run
 
@@ -483,14 +504,16 @@ class LocalGrid(Grid):
     def get_node_ids(self) -> list[int]:
         return list(self.contexts)
 
-    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+    def send_and_receive(
+        self, messages: Iterable[FlowerMessage], *, timeout: float | None = None
+    ) -> list[FlowerMessage]:
         replies = []
         for message in messages:
             node = message.metadata.dst_node_id
             message.metadata.__dict__["_message_id"] = str(node)
             message.metadata.__dict__["_run_id"] = 1
             if self.contexts[node].node_config["partition-id"] in self.silent:
-                replies.append(Message(Error(code=0, reason="gone"), reply_to=message))
+                replies.append(FlowerMessage(Error(code=0, reason="gone"), reply_to=message))
             else:
                 replies.append(self.app(message, self.contexts[node]))
         return replies[::-1]

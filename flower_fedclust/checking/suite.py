@@ -50,11 +50,11 @@ from flower_fedclust.engine import (
     Sum,
     client_app,
 )
+from flower_fedclust.engine.messages import EVALUATE
 from flower_fedclust.engine.parameters import _declared, _documented
 from flower_fedclust.engine.progress import quiet
 from flower_fedclust.engine.replies import add_up, client_order, values_of
 from flower_fedclust.engine.rounds import Array
-from flower_fedclust.engine.run import EVALUATE
 from flower_fedclust.engine.wire import EXPONENTS, decode, encode, with_hash
 from flower_fedclust.models import Model
 from flower_fedclust.names import look_up

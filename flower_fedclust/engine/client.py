@@ -21,6 +21,7 @@ from flower_fedclust.engine import table_answers
 from flower_fedclust.engine.by_row import read_question
 from flower_fedclust.engine.client_data import ClientData, Outline
 from flower_fedclust.engine.fields import (
+    ENROL,
     OF_MODEL,
     OF_ROUND,
     SECURE,
@@ -66,9 +67,6 @@ OF = " of"
 
 #: A key with this suffix holds the hash of the question that led to the value under the key.
 ASKED = " asked"
-
-#: The first task of every run: each client gives its name and its columns.
-ENROL = "enrol"
 
 
 @dataclass(frozen=True)

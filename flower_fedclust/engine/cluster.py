@@ -21,8 +21,9 @@ from flwr.common import EvaluateIns, EvaluateRes, FitIns, FitRes
 from flower_fedclust.engine.client import ProtocolClient
 from flower_fedclust.engine.client_data import ClientData
 from flower_fedclust.engine.inline import run_shards
+from flower_fedclust.engine.messages import Summed
 from flower_fedclust.engine.rounds import Array
-from flower_fedclust.engine.shards import Replies, Shard, Summed
+from flower_fedclust.engine.shards import Replies, Shard
 from flower_fedclust.engine.strategy import ProtocolStrategy
 from flower_fedclust.numerics.threads import one_thread
 

@@ -24,6 +24,9 @@ from flower_fedclust.outside import parse_json
 from flower_fedclust.secure.keys import digest
 from flower_fedclust.tables.schema import Schema
 
+#: The first task of every run: each client gives its name and its columns.
+ENROL = "enrol"
+
 #: The field of a message that names the step of a secure sum.
 SECURE = "secure"
 

@@ -24,7 +24,6 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from flower_fedclust.engine.replies import R
-from flower_fedclust.engine.run import Address
 from flower_fedclust.engine.strategy import ProtocolStrategy
 from flower_fedclust.engine.wire import encode
 
@@ -109,8 +108,6 @@ class MessageStrategy(Strategy):
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Add the clients' tables and costs up."""
-        if not self.strategy.is_finished or not self.strategy.sends_model:
-            return None
         results, failures = _read(replies, recorddict_to_evaluateres)
         if not results and not failures:
             return None
@@ -133,10 +130,19 @@ def _read(
             failures.append(RuntimeError(reply.error.reason))
             continue
         try:
-            results.append((Address(str(reply.metadata.src_node_id)), to_res(reply.content)))
+            results.append((_Address(str(reply.metadata.src_node_id)), to_res(reply.content)))
         except Exception as error:
             failures.append(error)
     return results, failures
+
+
+class _Address(ClientProxy):
+    """The address of a node of a Grid."""
+
+    def get_properties(self, *_: Any, **__: Any) -> Any:
+        raise NotImplementedError("an address answers nothing")
+
+    get_parameters = fit = evaluate = reconnect = get_properties
 
 
 class _Nodes(SimpleClientManager):
@@ -150,5 +156,5 @@ class _Nodes(SimpleClientManager):
     def all(self) -> dict[str, ClientProxy]:
         if self.grid is not None:
             nodes = {str(node_id) for node_id in self.grid.get_node_ids()}
-            self.clients = {node: self.clients.get(node) or Address(node) for node in sorted(nodes)}
+            self.clients = {node: self.clients.get(node) or _Address(node) for node in sorted(nodes)}
         return self.clients

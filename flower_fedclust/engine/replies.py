@@ -9,7 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from flwr.app import Context, RecordDict
@@ -18,8 +18,9 @@ from flwr.common import Code, EvaluateRes, FitIns, FitRes
 from numpy.typing import NDArray
 
 from flower_fedclust.engine.client_data import ClientData
-from flower_fedclust.engine.rounds import Array, Known, ProtocolError, Question, Reply, Round, Sent, Sum
-from flower_fedclust.engine.shards import Summed
+from flower_fedclust.engine.messages import Summed
+from flower_fedclust.engine.rounds import Array, Known, ProtocolError, Question, Round, Sent, Sum
+from flower_fedclust.engine.settings import Settings
 from flower_fedclust.engine.wire import EMPTY, check_unchanged, decode, received_arrays, size_of
 from flower_fedclust.exact.grid import BITS, MOST_ROWS, GridArray
 from flower_fedclust.exact.terms import Bound
@@ -177,6 +178,11 @@ def checked_reply(
     return arrays
 
 
+def checked_masked(name: str, res: FitRes, sends: Sequence[Sent], n_columns: int) -> list[Sendable]:
+    """Return the arrays of one client's masked reply, which show nothing but their form."""
+    return [on_grid(array) for array in checked_reply(name, res, sends, n_columns)]
+
+
 def _usual(name: str, array: Array) -> Array:
     """Return finite numbers as float64, int64 or bool, in this machine's byte order."""
     kind = array.dtype.kind
@@ -300,8 +306,8 @@ class Inspection:
     negative counts, or a norm above the client's own bound. Other arrays are compared with those of other clients.
     """
 
-    def __init__(self, strategy: Any) -> None:
-        self._strategy = strategy
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
         self.n_columns = 0  #: Of the rows; known once the clients have enrolled.
         #: client -> its number of rows, where no noise covers it
         self.stated: dict[str, float] = {}
@@ -328,7 +334,7 @@ class Inspection:
 
         With noise="local" a reply is private by itself, so whatever follows from it is too.
         """
-        comes_later = self._strategy.noise != "local"
+        comes_later = self._settings.noise != "local"
         return [comes_later and release is not None and release.noise_multiplier > 0 for release in round_.releases]
 
     def check_numbers(self, name: str, round_: Round, arrays: Sequence[Sendable]) -> None:
@@ -400,7 +406,7 @@ class Inspection:
         """Return the largest norms that a client's part of a sum can have, from what one row can change."""
         found = []
         if release is not None and release.relation == "add-or-remove":
-            n_changed = n_rows if self._strategy.privacy_unit == "record" else 1.0
+            n_changed = n_rows if self._settings.privacy_unit == "record" else 1.0
             found.append((release.norm, n_changed * release.sensitivity))
         if moved is not None:
             found += [("L2", n_rows * moved.l2), ("L1", n_rows * moved.l1)]
@@ -421,6 +427,20 @@ class Inspection:
         """
         if not (replies or sums) or round_.answer.keeps:
             return {}
+        odd = self.unlike(round_, replies, sent, sums)
+        left = {name: replies[name] for name in replies if name not in odd}
+        return odd | self._outliers(round_, left, sums, names)
+
+    def unlike(
+        self,
+        round_: Round,
+        replies: Mapping[str, Sequence[Sendable]],
+        sent: FitIns | None,
+        sums: Sequence[Summed] = (),
+    ) -> dict[str, str]:
+        """Explain which clients sent arrays of other shapes than most."""
+        if not replies:
+            return {}
         # Sums must have the same shape, and arrays by row the same width.
         alike = None if isinstance(round_, Sum) else round_.answer.sends
         shapes = {name: shapes_of(arrays, alike) for name, arrays in replies.items()}
@@ -429,11 +449,9 @@ class Inspection:
             unlike = [name for name in shapes if shapes[name] != common]
         else:
             common, unlike = unlike_most(shapes, lambda: self._expected_shapes(sent, alike))
-        odd = {
+        return {
             name: f"client {name} sent arrays of the shapes {shapes[name]} where most sent {common}." for name in unlike
         }
-        left = {name: replies[name] for name in replies if name not in odd}
-        return odd | self._outliers(round_, left, sums, names)
 
     def _expected_shapes(self, sent: FitIns | None, alike: Sequence[Sent] | None) -> str | None:
         """Return the shapes that a client with one row of zeros would send; None if it cannot answer."""
@@ -441,7 +459,7 @@ class Inspection:
         data = ClientData(np.zeros((1, self.n_columns)))
         try:
             assert sent is not None
-            stand_in = self._strategy.client_type(data, name="stand-in", context=context)
+            stand_in = self._settings.client_type(data, name="stand-in", context=context)
             arrays = stand_in._answer(decode(sent.parameters), sent.config)
         except Exception:
             return None  # it may lack what an earlier round left with a client
@@ -473,7 +491,7 @@ class Inspection:
         Of two replies the larger is the outlier, because it would dominate the sum. Arrays that noise will cover are
         not compared.
         """
-        largest_ratio, found = self._strategy.largest_ratio, dict[str, str]()
+        largest_ratio, found = self._settings.largest_ratio, dict[str, str]()
         hidden = self.hidden(round_)
         for index, (sent, release) in enumerate(zip(round_.answer.sends, round_.releases, strict=True)):
             if hidden[index]:
@@ -511,13 +529,13 @@ class Inspection:
         plain = _entries(array)
         if (
             plain.dtype.kind not in "iu"
-            or not 0 <= int(plain.min(initial=0)) <= int(plain.max(initial=0)) < self._strategy.most_clusters
+            or not 0 <= int(plain.min(initial=0)) <= int(plain.max(initial=0)) < self._settings.most_clusters
         ):
             raise ReplyError(f"client {name} sent {sent.content} that are not clusters of this run.")
 
     def _rows_in(self, sent: Sent, array: Sendable, tail: float) -> tuple[float, float]:
         """Return the fewest and the most rows that a client can have, given its counts."""
-        is_clipped = self._strategy.privacy_unit == "client" and not sent.counts_rows
+        is_clipped = self._settings.privacy_unit == "client" and not sent.counts_rows
         is_count = (sent.counts or sent.counts_rows) and sent.per == "client" and sent.counts != "once"
         if is_clipped or not is_count:
             return 0.0, math.inf
@@ -528,7 +546,7 @@ class Inspection:
 
     def _tail(self, release: Release | None, array: Sendable) -> float:
         """Return how large the noise in an entry of a reply can be, in the array's units."""
-        if release is None or release.scale == 0 or self._strategy.noise == "server":
+        if release is None or release.scale == 0 or self._settings.noise == "server":
             return 0.0
         # The tails of a share of the noise are at most twice those of all the noise.
         log = math.log(4 * _size(array) / TAIL)
@@ -634,19 +652,6 @@ def _entries(array: Sendable) -> Array:
 
 def _size(array: Sendable) -> int:
     return max(1, _entries(array).size)
-
-
-def usable(strategy: Any, replies: Sequence[Reply], why_not: Callable[[Reply], str]) -> list[Reply]:
-    """Return the usable replies of the last round, and note a failure for each other reply.
-
-    ``why_not`` returns what is wrong with a reply, to follow "client x sent", or "" if nothing is.
-    """
-    run, task = strategy._current, strategy._task
-    reasons = {reply.client: f"client {reply.client} sent {reason}." for reply in replies if (reason := why_not(reply))}
-    run.log.note_failures(run.last_asked, task, reasons)
-    left = [reply for reply in replies if reply.client not in reasons]
-    run.check_enough(run.last_asked, task, len(left), run.roster.least)
-    return left
 
 
 def check_capacity(round_: Round, n_asked: int, n_shares: int) -> None:

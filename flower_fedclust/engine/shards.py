@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -21,9 +20,10 @@ from numpy.typing import NDArray
 
 from flower_fedclust.data.batches import BATCH_ENTRIES
 from flower_fedclust.engine.by_row import ByRow, read_question
-from flower_fedclust.engine.client import ENROL, ProtocolClient
+from flower_fedclust.engine.client import ProtocolClient
 from flower_fedclust.engine.client_data import ClientData
-from flower_fedclust.engine.fields import SECURE
+from flower_fedclust.engine.fields import ENROL, SECURE
+from flower_fedclust.engine.messages import Summed
 from flower_fedclust.engine.rounds import Array, Question, Sent
 from flower_fedclust.engine.wire import EMPTY, PROBE, as_numbers, decode, encode, hashed, sent_arrays, size_of
 from flower_fedclust.exact.grid import MOST_ROWS, GridArray
@@ -42,43 +42,6 @@ OK = Status(Code.OK, "")
 
 #: Replies by client, which may be exceptions, and the clients to ask by themselves.
 Replies: TypeAlias = tuple[list[tuple[int, Any]], list[int]]
-
-
-@dataclass
-class Summed(FitRes):
-    """The replies of many clients of a shard to a round of sums, added up; simulations alone make one.
-
-    Each client's counts fit its rows, and its arrays are clipped by the terms that made them. What depends on other
-    clients is left to the server, which may have a reply taken out and see it by itself.
-    """
-
-    nodes: list[str]
-    arrays: list[GridArray]
-    #: The largest integer of each client, or the class that it is in, by array; None where noise will cover the array.
-    largest: list[Integers | None]
-    n_rows: Integers
-    n_bytes: int  #: Of one client's reply.
-    ask_again: Callable[[list[str]], list[FitRes]] | None  #: Gives the replies of these nodes, each by itself.
-
-    def hide(self, hidden: Sequence[bool]) -> None:
-        """Forget what single clients sent of arrays that noise will cover."""
-        self.largest = [None if is_hidden else one for one, is_hidden in zip(self.largest, hidden, strict=True)]
-
-    def take_out(self, is_out: NDArray[np.bool_]) -> dict[str, FitRes]:
-        """Take replies out of the sum, and return them by node."""
-        nodes = [self.nodes[index] for index in np.flatnonzero(is_out)]
-        if not nodes:
-            return {}
-        assert self.ask_again is not None
-        replies = dict(zip(nodes, self.ask_again(nodes), strict=True))
-        for res in replies.values():
-            for index, array in enumerate(decode(res.parameters)):
-                total = self.arrays[index]
-                self.arrays[index] = GridArray(total.integers - array, total.exponent)
-        self.nodes = [self.nodes[index] for index in np.flatnonzero(~is_out)]
-        self.largest = [None if one is None else one[~is_out] for one in self.largest]
-        self.n_rows = self.n_rows[~is_out]
-        return replies
 
 
 class Shard:
@@ -337,7 +300,7 @@ class _Joined:
         """Return the reply of all of them."""
         largest: list[Integers | None] = [np.concatenate(one) for one in self._largest]
         n_rows = np.concatenate(self._n_rows)
-        return Summed(OK, Parameters([], ""), 1, {}, nodes, self._totals, largest, n_rows, self._n_bytes, ask_again)
+        return Summed(nodes, self._totals, largest, n_rows, self._n_bytes, ask_again)
 
 
 def _fits(sent: Sent, integers: Integers, exponent: int, n_rows: Integers) -> NDArray[np.bool_]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import logging
 import math
 import secrets
+import warnings
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
@@ -18,10 +20,16 @@ from flwr.server.client_manager import ClientManager
 from flwr.server.client_proxy import ClientProxy
 from flwr.server.strategy import Strategy
 
-from flower_fedclust.engine.client import ENROL, ProtocolClient
-from flower_fedclust.engine.journal import Journal, digest_of
+from flower_fedclust.data.frames import as_named, in_order, names_of
+from flower_fedclust.engine.client import ProtocolClient
+from flower_fedclust.engine.client_data import ClientData
+from flower_fedclust.engine.inline import run_inline
+from flower_fedclust.engine.journal import Journal
+from flower_fedclust.engine.log import in_log_order
+from flower_fedclust.engine.messages import Answers, Message, Steps, WhoIsThere, waited
 from flower_fedclust.engine.parameters import Declared, parameter
 from flower_fedclust.engine.parts import Part, Spending, relation_of, releases_of_parts, shares_of
+from flower_fedclust.engine.progress import quiet
 from flower_fedclust.engine.replies import LARGEST_RATIO
 from flower_fedclust.engine.rounds import (
     KINDS,
@@ -33,19 +41,21 @@ from flower_fedclust.engine.rounds import (
     ProtocolError,
     Question,
     ReleasedSizes,
+    Reply,
     Round,
     Scalar,
     Sum,
     Traffic,
 )
-from flower_fedclust.engine.run import WAITING, Run, in_log_order, put_in_order
-from flower_fedclust.engine.secure_run import N_EACH, N_FIRST, SecureRun, check_rehearsal
+from flower_fedclust.engine.run import Run
+from flower_fedclust.engine.secure_sums import N_EACH, N_FIRST, check_round
+from flower_fedclust.engine.settings import Settings
 from flower_fedclust.engine.wire import PROBE, encode
-from flower_fedclust.numerics.checks import LARGEST, SMALLEST, DataError, check_real
-from flower_fedclust.numerics.threads import one_thread
+from flower_fedclust.numerics.checks import LARGEST, SMALLEST, check_real
 from flower_fedclust.privacy.accounting import Plan, Share, calibrate, delta_of_composition, divided
 from flower_fedclust.privacy.releases import NoisePlace, PrivacyUnit, Relation, Release
 from flower_fedclust.privacy.report import PrivacyReport
+from flower_fedclust.tables.drafting import made_up_table
 
 #: Kinds of results for which a user would choose a strategy.
 Finds = Literal["round", "any form", "soft", "map"]
@@ -188,15 +198,12 @@ class ProtocolStrategy(Declared, Strategy):
     on_received: Callable[[Round, Any], None] | None = dataclasses.field(default=None, init=False)
 
     _run: Run | None = dataclasses.field(default=None, init=False)
-    _protocol: Protocol | None = dataclasses.field(default=None, init=False)
-    _pending: Round | None = dataclasses.field(default=None, init=False)
-    _n_kept: int = dataclasses.field(default=0, init=False)  # rounds taken from the journal
-    _n_skipped: int = dataclasses.field(default=0, init=False)  # rounds that no client was there for
-    _is_enrolled: bool = dataclasses.field(default=False, init=False)
     _error: str = dataclasses.field(default="", init=False)  # why the run has ended early
+    # Of a run that Flower carries: the run, and what it has asked for last.
+    _carried: Steps | None = dataclasses.field(default=None, init=False)
+    _asks: WhoIsThere | list[Message] | None = dataclasses.field(default=None, init=False)
+    _proxies: Mapping[str, ClientProxy] = dataclasses.field(default_factory=dict, init=False)
     _n_flower_rounds: int = dataclasses.field(default=0, init=False)
-    _outcome: Outcome | None = dataclasses.field(default=None, init=False)
-    _sizes: ReleasedSizes | None = dataclasses.field(default=None, init=False)
 
     # What a subclass writes.
 
@@ -318,9 +325,9 @@ class ProtocolStrategy(Declared, Strategy):
     @property
     def outcome(self) -> Outcome:
         """What the protocol returned."""
-        if self._outcome is None:
+        if self._run is None or self._run.outcome is None:
             raise ProtocolError(self._why_not)
-        return self._outcome
+        return self._run.outcome
 
     @property
     def _why_not(self) -> str:
@@ -330,7 +337,7 @@ class ProtocolStrategy(Declared, Strategy):
         if self._run is None:
             return "this strategy has not run yet."
         return (
-            f"the run had {self._n_flower_rounds} rounds and stopped before '{self._task}'; it needs up to "
+            f"the run had {self._n_flower_rounds} rounds and stopped before '{self._run.task}'; it needs up to "
             f"{self.num_rounds}: give ServerConfig(num_rounds={self.num_rounds})."
         )
 
@@ -367,12 +374,13 @@ class ProtocolStrategy(Declared, Strategy):
     @property
     def released_sizes(self) -> ReleasedSizes | None:
         """The last sizes of clusters that were released, or None."""
-        return self._sizes
+        return None if self._run is None else self._run.sizes
 
     @property
     def n_released_rows(self) -> float:
         """About how many rows there are, by the released sizes; 0 if there are none."""
-        return 0.0 if self._sizes is None else float(np.maximum(self._sizes.counts, 0.0).sum())
+        sizes = None if self._run is None else self._run.sizes
+        return 0.0 if sizes is None else float(np.maximum(sizes.counts, 0.0).sum())
 
     @property
     def largest_client(self) -> tuple[str, float] | None:
@@ -382,7 +390,7 @@ class ProtocolStrategy(Declared, Strategy):
     @property
     def is_finished(self) -> bool:
         """Whether the protocol has returned."""
-        return self._outcome is not None
+        return self._run is not None and self._run.outcome is not None
 
     @property
     def sends_model(self) -> bool:
@@ -394,13 +402,40 @@ class ProtocolStrategy(Declared, Strategy):
         if not self.is_finished:
             self._error = str(error) or type(error).__name__
         if self._run is not None and not hasattr(error, "privacy_report") and not self.is_finished:
-            self._run.log.ended = f"round {self._run.last_asked} ('{self._task}')"
+            self._run.log.ended = f"round {max(self._run.number, 1)} ('{self._run.task}')"
             error.privacy_report = self.report  # type: ignore[attr-defined]
 
-    # Flower's Strategy.
+    # The run, for whoever carries its messages.
 
-    def initialize_parameters(self, client_manager: ClientManager) -> Parameters:
-        """Begin a new run."""
+    def steps(self) -> Steps:
+        """Begin a new run, and return it as a generator: it yields messages and is sent the answers.
+
+        An error that ends it, of the run or of its carrier, has the privacy report of what had left the clients.
+        """
+        self._run, self._error = None, ""
+        try:
+            self._run = self._new_run()
+            outcome = yield from self._run.steps(self)
+            if self.on_finished is not None:
+                self.on_finished(self)
+        except GeneratorExit:
+            raise  # the carrier has gone away
+        except BaseException as error:
+            self.end_early(error)
+            raise
+        return outcome
+
+    def begin(self) -> Protocol:
+        """Return the protocol, and the preparation and description of tables around it."""
+        protocol: Protocol = self.protocol() if self.tables is None else self.tables.protocol(self)
+        return protocol
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The parameters with which a run is made again."""
+        return {name: getattr(self, name) for name in (*self.parameter_names(), "noise_seed")}
+
+    def _new_run(self) -> Run:
         self.check_parameters()
         self.check_secure()
         columns = None  # with a schema, clients have the schema's columns
@@ -408,45 +443,46 @@ class ProtocolStrategy(Declared, Strategy):
             columns = put_in_order(self)
             columns = columns if self.server_columns is None else self.server_columns
             self.check_complete()
-            self._protocol = self.protocol()
-        else:
-            self._protocol = self.tables.protocol(self)
-        self._run = None
         if self.secure:
             check_rehearsal(self, columns)
-        of_kind = SecureRun if self.secure else Run
-        self._run = of_kind(copy.copy(self), columns, self.run_id or secrets.token_hex(16))
-        self.freeze_plan()
-        self._pending, self._outcome, self._sizes = None, None, None
-        self._n_kept, self._n_skipped, self._is_enrolled = 0, 0, False
-        self._error, self._n_flower_rounds = "", 0
-        if self.journal is not None:
-            self._go_on_from(self.journal)
-            self._finish()
-        return encode(
-            [np.zeros_like(array) for array in PROBE]
-        )  # a wrapper that clips what differs from it changes the probe
+        run_id = self.run_id or secrets.token_hex(16)
+        return Run(self._settings, columns, run_id, secure=self.secure, journal=self.journal)
+
+    @property
+    def _settings(self) -> Settings:
+        return Settings(
+            client_type=self.client_type,
+            min_clients=self.min_clients,
+            expected_clients=self.expected_clients,
+            epsilon=self.epsilon,
+            noise=self.noise,
+            privacy_unit=self.privacy_unit,
+            noise_seed=self.noise_seed,
+            random_state=self.random_state,
+            largest_ratio=self.largest_ratio,
+            most_clusters=self.most_clusters,
+            federated_evaluation=self.federated_evaluation,
+            share_model=self.share_model,
+            has_tables=self.tables is not None,
+            n_prepared=0 if self.tables is None else self.tables.n_columns,
+            n_rounds=self.n_own_rounds,
+        )
+
+    # Flower's Strategy, which carries the run: what Flower calls, and when, is Flower's business.
+
+    def initialize_parameters(self, client_manager: ClientManager) -> Parameters:
+        """Begin a new run."""
+        self._carried, self._n_flower_rounds = self.steps(), 0
+        self._go_on(None)
+        # A wrapper that clips what differs from these parameters changes the probe of the enrolment.
+        return encode([np.zeros_like(array) for array in PROBE])
 
     def configure_fit(
         self, server_round: int, parameters: Parameters, client_manager: ClientManager
     ) -> list[tuple[ClientProxy, FitIns]]:
-        """Send the pending round; nothing once the protocol has returned."""
-        instructions: list[tuple[ClientProxy, FitIns]] = []
+        """Send what the run asks; nothing once the protocol has returned."""
         self._n_flower_rounds = server_round
-        if self.is_finished and (self._is_enrolled or not self.sends_model):
-            return instructions
-        with self._run_that_may_end():
-            if not self._is_enrolled:
-                return self._current.ask_to_enrol(1, client_manager, self.first_plan)
-            while not instructions and self._pending is not None:
-                number = self._number(server_round)
-                instructions = self._current.ask(number, self._pending, client_manager, self.plan)
-                if not instructions:  # an optional round that too few clients can answer
-                    self._take_in(number, None)
-                    self._n_skipped += 1
-                elif self.journal is not None and self.journal.ask(number, digest_of(self._pending)):
-                    self._current.note_asked_again(number, self._pending)
-            return instructions
+        return self._to_send(client_manager, of_model=False)
 
     def aggregate_fit(
         self,
@@ -454,30 +490,16 @@ class ProtocolStrategy(Declared, Strategy):
         results: list[tuple[ClientProxy, FitRes]],
         failures: list[tuple[ClientProxy, FitRes] | BaseException],
     ) -> tuple[Parameters | None, dict[str, Any]]:
-        """Give the sums or the replies to the protocol."""
-        run, number = self._current, self._number(server_round)
-        if self._protocol is None or (self.is_finished and self._is_enrolled):
-            return None, {}
-        with self._run_that_may_end():
-            if self._is_enrolled and self._pending is not None:
-                received = run.receive(number, self._pending, results, failures)
-                if received != WAITING:
-                    self._take_in(number, received)
-            elif self._n_kept:
-                run.enrol(1, results, failures, goes_on=True)
-            else:
-                run.enrol(1, results, failures)
-                self._take_in(1, None)
-            self._is_enrolled = True
-        return None if self._outcome is None else encode(self._outcome.model.to_arrays()), {}
+        """Give the run the answers."""
+        if self._has_asked(of_model=False):
+            self._go_on(_answers(results, failures))
+        return encode(self.outcome.model.to_arrays()) if self.is_finished else None, {}
 
     def configure_evaluate(
         self, server_round: int, parameters: Parameters, client_manager: ClientManager
     ) -> list[tuple[ClientProxy, EvaluateIns]]:
         """Send the model to all clients once: to evaluate, to keep, or both."""
-        if not self.sends_model or self._outcome is None or self._current.evaluation is not None:
-            return []
-        return self._current.ask_to_evaluate(self._number(server_round), self._outcome, client_manager)
+        return self._to_send(client_manager, of_model=True)
 
     def aggregate_evaluate(
         self,
@@ -486,82 +508,50 @@ class ProtocolStrategy(Declared, Strategy):
         failures: list[tuple[ClientProxy, EvaluateRes] | BaseException],
     ) -> tuple[float | None, dict[str, Any]]:
         """Return the mean cost of a row, and "cost" (if finite), "n_rows", "accuracy", "nmi" and "ari"."""
-        n_clusters = self.outcome.model.n_clusters if self.federated_evaluation else None
-        metrics = self._current.receive_evaluation(self._number(server_round), results, failures, n_clusters)
-        self._finish(is_evaluated=True)
-        return (metrics["cost"] / metrics["n_rows"] if "cost" in metrics else None), dict(metrics)
+        if not self._has_asked(of_model=True):
+            return None, {}
+        self._go_on(_answers(results, failures))
+        metrics = dict(self.evaluation or {})
+        return (metrics["cost"] / metrics["n_rows"] if "cost" in metrics else None), metrics
 
     def evaluate(self, server_round: int, parameters: Parameters) -> None:
         """Do nothing: the server has no rows to evaluate with."""
 
+    def _to_send(self, manager: ClientManager, *, of_model: bool) -> list[tuple[ClientProxy, Any]]:
+        """Tell the run who is there, and return what it asks of them, if it asks for the model or does not."""
+
+        def look() -> Mapping[str, ClientProxy]:
+            manager.num_available()  # a manager of somebody's own may look for clients only then
+            self._proxies = dict(manager.all())
+            return self._proxies
+
+        while isinstance(self._asks, WhoIsThere) and (self._asks.kind == "model") is of_model:
+            try:
+                nodes = waited(self._asks, look, self.wait_for_clients)
+            except BaseException as error:
+                assert self._carried is not None
+                self._carried.throw(error)  # the run notes how it ended, and raises the error again
+            self._go_on(nodes)
+        if not self._has_asked(of_model=of_model):
+            return []
+        assert isinstance(self._asks, list)
+        return [(self._proxies[one.node], one.ins) for one in self._asks]
+
+    def _has_asked(self, *, of_model: bool) -> bool:
+        """Return whether the run waits for the answers to messages, of the model or of a round."""
+        return isinstance(self._asks, list) and (self._asks[0].kind == "model") is of_model
+
+    def _go_on(self, answer: Any) -> None:
+        """Send the run what it has asked for, and keep what it asks for next."""
+        assert self._carried is not None
+        asks, self._asks = None, None
+        try:
+            asks = self._carried.send(answer)
+        except StopIteration:
+            self._carried = None
+        self._asks = asks
+
     # Internals.
-
-    def _number(self, server_round: int) -> int:
-        """Return the number of a Flower round within the run, which may have had rounds before an interruption."""
-        return server_round + max(self._n_kept - 1, 0) + self._n_skipped - self._current.n_extra
-
-    def _take_in(self, number: int, received: Any) -> None:
-        """Write what a round brought to the journal, and give it to the protocol."""
-        if self.journal is not None:
-            self.journal.keep(self._current.record(number, digest_of(self._pending), received))
-        if self.on_round is not None:
-            self.on_round(number, self._task)
-        self._advance(received)
-        if self.is_finished and self.journal is not None:
-            self.journal.wait()  # before anybody sees a result
-        self._finish()
-
-    def _advance(self, received: Any) -> None:
-        """Give the protocol what a round brought, and take its next round or its outcome."""
-        assert self._protocol is not None
-        if self._pending is not None:
-            if self.on_received is not None:
-                self.on_received(self._pending, received)
-            self._sizes = ReleasedSizes.of_round(self._pending, received) or self._sizes
-        self.freeze_plan()
-        try:
-            with one_thread():
-                round_ = self._protocol.send(received)
-        except DataError as error:
-            raise DataError(f"{error}{self._current.inspection.why_likely}") from error
-        except StopIteration as stop:
-            self._pending = None
-            self._outcome = stop.value if isinstance(stop.value, Outcome) else Outcome(stop.value)
-            if self._outcome.model.columns_ is None:
-                columns = self._current.roster.columns
-                self._outcome.model.columns_ = columns if isinstance(columns, list) else None
-            return
-        if not round_.question:
-            raise ProtocolError(
-                f"round {self._current.last_asked + 1}, after '{self._task}', asks no client: its mapping of questions "
-                "is empty; leave the round out."
-            )
-        self._pending = self.with_noise(round_)
-
-    def _go_on_from(self, journal: Journal) -> None:
-        """Resume the run of a journal: give the protocol again what it was given before."""
-        run = self._current
-        given = {name: getattr(self, name) for name in (*self.parameter_names(), "noise_seed")}
-        head = journal.begin(self.name, given, run.id)
-        run.id = head["run"]
-        if self.random_state is None:
-            run.rng = np.random.default_rng(head["entropy"])
-        for record in journal.checked_records(lambda: digest_of(self._pending)):
-            run.go_on(record)
-            self._n_kept = record.number
-            self._advance(record.received)
-
-    def _finish(self, *, is_evaluated: bool = False) -> None:
-        if self.on_finished is not None and self.is_finished and (is_evaluated or not self.sends_model):
-            self.on_finished(self)
-
-    @contextmanager
-    def _run_that_may_end(self) -> Iterator[None]:
-        try:
-            yield
-        except BaseException as error:
-            self.end_early(error)
-            raise
 
     @property
     def _current(self) -> Run:
@@ -569,9 +559,88 @@ class ProtocolStrategy(Declared, Strategy):
             raise ProtocolError("this strategy has not run yet.")
         return self._run
 
-    @property
-    def _task(self) -> str:
-        return ENROL if self._pending is None else self._pending.task
+
+def _answers(results: Sequence[tuple[ClientProxy, Any]], failures: Sequence[object]) -> Answers:
+    """Return what Flower brings: replies by node, and what it knows of the others."""
+    return Answers(
+        {proxy.cid: res for proxy, res in results}, [one for one in failures if isinstance(one, BaseException)]
+    )
+
+
+def usable(strategy: ProtocolStrategy, replies: Sequence[Reply], why_not: Callable[[Reply], str]) -> list[Reply]:
+    """Return the usable replies of the last round, and note a failure for each other reply.
+
+    ``why_not`` returns what is wrong with a reply, to follow "client x sent", or "" if nothing is.
+    """
+    run = strategy._current
+    reasons = {reply.client: f"client {reply.client} sent {reason}." for reply in replies if (reason := why_not(reply))}
+    run.log.note_failures(run.number, run.task, reasons)
+    left = [reply for reply in replies if reply.client not in reasons]
+    run.check_enough_usable(len(left))
+    return left
+
+
+def put_in_order(
+    strategy: ProtocolStrategy, columns: Sequence[str] | None = None, whose: str = ""
+) -> Sequence[str] | None:
+    """Put the columns of the server's rows, first centers and origin into one order, and return that order.
+
+    By default it is the order of the first parameter with named columns; None if none has names.
+    """
+    for name in ("server_data", "init", "origin"):
+        given = getattr(strategy, name, None)
+        names = names_of(given)
+        if names is None:
+            continue
+        if columns is None:
+            columns, whose = names, name
+        frame = in_order(as_named(given, name), columns, name, whose)
+        setattr(strategy, name, frame.iloc[0] if getattr(given, "ndim", 2) == 1 else frame)
+    return columns
+
+
+# Rehearsals.
+
+#: The clients of a rehearsal, the columns of their rows if nobody knows better, and the most clusters.
+N_REHEARSING, N_COLUMNS, N_REHEARSED = 4, 16, 8
+
+
+def rehearse(strategy: ProtocolStrategy, columns: Sequence[str] | None, see: Callable[[Round, Any], None]) -> None:
+    """Run a strategy's copy on made-up rows; ``see`` takes each round and what it brought. It may end early."""
+    rng, n_rows = np.random.default_rng(0), 20 * min(strategy.most_clusters, N_REHEARSED)
+    shape = n_rows, strategy.expected_columns or (N_COLUMNS if columns is None else len(columns))
+    copied, kept = copy.copy(strategy), dict[str, Any](secure=False, share_model=False, noise_seed=0, on_received=see)
+    kept |= {"on_finished": None, "on_round": None, "expected_clients": None, "tables": copy.deepcopy(strategy.tables)}
+    if strategy.most_clusters > N_REHEARSED:
+        kept["n_clusters"] = N_REHEARSED
+    for name, value in kept.items():
+        setattr(copied, name, value)
+    copied.min_clients = copied.min_clients and min(copied.min_clients, N_REHEARSING)
+    with quiet(logging.CRITICAL, "flwr", "flower_fedclust"), warnings.catch_warnings(), suppress(Exception):
+        warnings.simplefilter("ignore")
+        clients = {
+            str(index): ClientData(rng.normal(size=shape), columns=columns)
+            if strategy.tables is None
+            else ClientData(made_up_table(strategy.tables.schema, n_rows, rng), raw=True)
+            for index in range(N_REHEARSING)
+        }
+        run_inline(copied, clients, range(N_REHEARSING))
+
+
+def check_rehearsal(strategy: ProtocolStrategy, columns: Sequence[str] | None) -> None:
+    """Raise a ProtocolError if a rehearsal comes to a round that :func:`check_round` refuses: nobody is asked then."""
+    refused: list[ProtocolError] = []
+
+    def see(round_: Round, received: Any) -> None:  # noqa: ARG001
+        try:
+            check_round(round_)
+        except ProtocolError as error:
+            refused.append(error)
+            raise
+
+    rehearse(strategy, columns, see)
+    if refused:
+        raise refused[0]
 
 
 #: The report warns of a larger delta: for most tables it is not far below one over the number of rows.

@@ -12,6 +12,6 @@ neither Flower nor files: the engine carries their arrays, and keeps what a clie
 """
 
 from flower_fedclust.secure.client import Refusal, SecureClient, Trust
-from flower_fedclust.secure.server import SecureServer, SumError
+from flower_fedclust.secure.server import SecureServer, Step, SumError
 
-__all__ = ["Refusal", "SecureClient", "SecureServer", "SumError", "Trust"]
+__all__ = ["Refusal", "SecureClient", "SecureServer", "Step", "SumError", "Trust"]

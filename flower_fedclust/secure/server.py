@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -27,6 +28,17 @@ from flower_fedclust.secure.shamir import join
 
 class SumError(Exception):
     """A secure sum cannot be computed; the message is one sentence."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one step of a secure sum asks, and of whom."""
+
+    name: str
+    clients: list[str]
+    take: Callable[..., None]  #: Takes a client's name and the arrays that it sends.
+    facts: Mapping[str, Any] = field(default_factory=dict)  #: What every client is told.
+    arrays: Mapping[str, list[Bytes]] = field(default_factory=dict)  #: What each client is sent.
 
 
 @dataclass
@@ -55,6 +67,33 @@ class SecureServer:
         self.knows_others: dict[str, bool] = {}  #: Whether a client has compared the keys with pinned ones.
         self._roster = b""
         self._sum = _Sum(0)
+
+    def steps(self, number: int, clients: Sequence[str]) -> Iterator[Step]:
+        """Yield the steps of one sum, each once the one before it is over; the first sum begins with the keys.
+
+        Whoever drives them asks the clients of a step, hands what they send to ``step.take``, and stops if too few
+        have taken a step. After the last step, :meth:`total` is the sum.
+        """
+        if not self.names:
+            yield Step("keys", list(clients), self.take_key)
+            keys = self.roster([name for name in clients if name in self.signed])
+            yield Step(
+                "roster",
+                self.names,
+                self.take_roster,
+                {"names": self.names},
+                {name: [keys] for name in self.names},
+            )
+        self.begin(number)
+        yield Step("share", self.names, self.take_shares)
+        invited = self.invited()
+        yield Step("mask", self.named(invited), self.take_masked, {"clients": invited})
+        arrived = self.arrived()
+        yield Step("confirm", self.named(arrived), self.take_confirmations, {"clients": arrived})
+        self.check_questions()
+        confirmed = self.named(self.confirmed)
+        given = {name: [self.confirmations_for(name), self.shares_for(name)] for name in confirmed}
+        yield Step("open", confirmed, self.take_opened, arrays=given)
 
     def place(self, name: str) -> int:
         """Return the place of a client."""

@@ -21,10 +21,10 @@ from flwr.client import Client
 from flwr.clientapp import ClientApp
 from flwr.common import EvaluateIns, EvaluateRes, FitIns, FitRes, Parameters
 
-from flower_fedclust.engine.client import ENROL, ProtocolClient, Request, said_instead
+from flower_fedclust.engine.client import ProtocolClient, Request, said_instead
 from flower_fedclust.engine.client_data import ClientData, Outline
 from flower_fedclust.engine.disk import make_private, open_private, replace_private
-from flower_fedclust.engine.fields import OF_MODEL, OF_ROUND, SECURE, check_fields, check_is_ours
+from flower_fedclust.engine.fields import ENROL, OF_MODEL, OF_ROUND, SECURE, check_fields, check_is_ours
 from flower_fedclust.engine.masked import step_of
 from flower_fedclust.engine.rounds import ProtocolError
 from flower_fedclust.engine.wire import decode, encode

@@ -55,7 +55,7 @@ def findings(site_toml: Path, options: Sequence[str] = ()) -> list[str]:
         found.append(f"{site_toml} can be changed by every account; chmod o-w {site_toml}")
     settings, wrong = _settings(given, site_toml.absolute())
     found += wrong
-    from flower_fedclust.engine.run import LONGEST_NAME, is_name  # only now: it needs a Flower that is supported
+    from flower_fedclust.engine.roster import LONGEST_NAME, is_name  # only now: it needs a Flower that is supported
 
     if not is_name(settings.name):
         found.append(f"name in site.toml: servers refuse it; choose at most {LONGEST_NAME} characters that print.")

@@ -16,9 +16,9 @@ from filelock import FileLock, Timeout
 from flwr.app import Array, ArrayRecord, Context
 from flwr.common import Code, EvaluateRes, FitRes, Parameters, Status
 
-from flower_fedclust.engine.client import ENROL
 from flower_fedclust.engine.client_data import ClientData, Outline
 from flower_fedclust.engine.disk import joined, make_private, open_private, parted, replace_private
+from flower_fedclust.engine.fields import ENROL
 from flower_fedclust.engine.wire import decode
 from flower_fedclust.format import FORMAT, check_format
 from flower_fedclust.models import Model

@@ -17,8 +17,8 @@ from typing import Any, Literal
 
 from filelock import FileLock
 
-from flower_fedclust.engine.client import ENROL
 from flower_fedclust.engine.disk import replace_private
+from flower_fedclust.engine.fields import ENROL
 from flower_fedclust.format import FORMAT, check_format
 from flower_fedclust.outside import parse_json, parsing, read_json
 from flower_fedclust.privacy.accounting import LONGEST_PLAN, Plan

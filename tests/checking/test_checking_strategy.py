@@ -231,7 +231,7 @@ def test_noise_of_another_width_is_found_wherever_it_is_drawn(noise, monkeypatch
 def test_noise_from_random_state_is_found(monkeypatch):
     check = CHECKS["noise_that_protects_is_never_repeated"]
     check(Subject(Means(3)))
-    monkeypatch.setattr(Run, "_noise", lambda self, number: SeededNoise([self.strategy.random_state, number]))
+    monkeypatch.setattr(Run, "_noise", lambda self: SeededNoise([self.settings.random_state, self.number]))
     with pytest.raises(AssertionError, match="random_state"):
         check(Subject(Means(3)))
 

@@ -222,7 +222,7 @@ def served(strategy, data, *hostile: str, seed: int = 0, start: int = 2, attack:
     manager = SimpleClientManager()
 
     def received(round_, brought):
-        number = strategy._current.last_asked
+        number = strategy._current.number
         asked = [one for site in manager.clients.values() for one in site.exchanges if one.round == number]
         n_asked = sum(one.ins.config["task"] == round_.task for one in asked)
         if round_.answer.sends and not round_.answer.keeps and brought is not None:

@@ -3,7 +3,7 @@ from itertools import permutations
 
 import numpy as np
 import pytest
-from engine_toys import ByHand, Toy, ToyClient, manager_of, proxies_of
+from engine_toys import ByHand, Toy, ToyClient, manager_of, proxies_of, serve
 from flwr.common import EvaluateIns
 from sklearn.datasets import make_blobs
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
@@ -37,7 +37,12 @@ def run(blobs, **options):
             kept.append(found)
             return found
 
-    strategy = Kept(4, init=rows[:4], n_rounds=3, **options)
+    served = Kept(4, init=rows[:4], n_rounds=3, **options)
+    proxies = proxies_of(served.client_type, split(rows))
+    for proxy, own in zip(proxies, split(labels), strict=True):
+        proxy.labels = own
+    serve(served, proxies)
+    strategy = FederatedKMeans(4, init=rows[:4], n_rounds=3, **options)
     return simulate(strategy, split(rows), labels=split(labels)), kept
 
 

@@ -13,8 +13,9 @@ from sklearn.base import clone
 
 from flower_fedclust.data import read_table
 from flower_fedclust.engine import ClientData, DataError, Gather, ProtocolError, Sent, Sum, answers
-from flower_fedclust.engine.inline import _InlineClient, run_inline
+from flower_fedclust.engine.inline import run_inline
 from flower_fedclust.engine.replies import ReplyError, checked_reply
+from flower_fedclust.engine.shards import Shard
 from flower_fedclust.engine.wire import EXPONENTS, encode, with_hash
 from flower_fedclust.format import FORMAT
 from flower_fedclust.simulation import simulate
@@ -128,14 +129,14 @@ def test_columns_in_another_order_at_a_site_are_put_right_and_others_are_left_ou
 def test_whoever_stops_a_run_stops_it_at_once_and_what_flower_raises_for_a_client_does_not_end_it(clients, monkeypatch):
     asked = []
 
-    def fit(self, ins, timeout, group_id):
-        asked.append(self.node_id)
-        if ins.config["task"] == "visits" and self.node_id == 1:
+    def fit(self, index, ins):
+        asked.append(index)
+        if ins.config["task"] == "visits" and index == 1:
             raise raised
-        return fit_of_client(self, ins, timeout, group_id)
+        return fit_of_client(self, index, ins)
 
-    fit_of_client = _InlineClient.fit
-    monkeypatch.setattr(_InlineClient, "fit", fit)
+    fit_of_client = Shard.fit
+    monkeypatch.setattr(Shard, "fit", fit)
     raised = OSError("the line is down")
     result = simulate(Toy([Sum(ToyClient.visits.asked())], min_clients=2), clients)
     assert [(failure.client, failure.task) for failure in result.failures] == [("1", "visits")]

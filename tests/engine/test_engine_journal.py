@@ -14,8 +14,8 @@ from engine_toys import Toy, ToyClient, drive, on_grid, paid, proxies_of, raisin
 
 import flower_fedclust as fc
 from flower_fedclust.engine import ProtocolError, Sent, Sum
-from flower_fedclust.engine.inline import _InlineClient
 from flower_fedclust.engine.journal import Journal
+from flower_fedclust.engine.shards import Shard
 from flower_fedclust.engine.store import APPLICATION, Store
 
 ROWS = [np.random.default_rng(index).normal(size=(30 + index, 3)) for index in range(4)]
@@ -73,14 +73,14 @@ def run_in_a_process(journal, place, number=0):
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     code = 1
     try:
-        fit = _InlineClient.fit
+        fit = Shard.fit
 
-        def dying(self, ins, timeout, group_id):
-            if ins.config["round"] == number and self.node_id == 2 and ins.config["task"] != "enrol":
+        def dying(self, index, ins):
+            if ins.config["round"] == number and index == 2 and ins.config["task"] != "enrol":
                 os.kill(os.getpid(), signal.SIGKILL)
-            return fit(self, ins, timeout, group_id)
+            return fit(self, index, ins)
 
-        _InlineClient.fit = dying
+        Shard.fit = dying
         np.savez(
             place,
             *fc.simulate(fc.DPFedC(2, n_rounds=4, epsilon=8.0, max_norm=9.0), ROWS, seed=1, journal=journal).labels,

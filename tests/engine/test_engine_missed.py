@@ -7,7 +7,7 @@ from engine_toys import Toy, ToyClient, proxies_of, raising, serve, toy_answers
 
 import flower_fedclust as fc
 from flower_fedclust.engine import Gather, Sum, answers
-from flower_fedclust.engine.client import ENROL
+from flower_fedclust.engine.fields import ENROL
 from flower_fedclust.tables.schema import Column, Schema
 
 CLIENTS = [np.random.default_rng(index).normal(size=(6, 2)) for index in range(4)]

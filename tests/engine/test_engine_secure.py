@@ -11,9 +11,11 @@ from flwr.server import Server
 from tested import entries
 
 import flower_fedclust as fc
-from flower_fedclust.engine import Gather, ProtocolError, Sum, secure_run
+from flower_fedclust.engine import Gather, ProtocolError, Sum, secure_sums
+from flower_fedclust.engine import strategy as strategies
 from flower_fedclust.engine.rounds import Total
-from flower_fedclust.engine.secure_run import SecureRun
+from flower_fedclust.engine.run import Run
+from flower_fedclust.engine.secure_sums import SecureSums
 from flower_fedclust.exact.grid import GridArray
 from flower_fedclust.inputs import make_strategies, needs_server_rows
 from flower_fedclust.privacy.noise import SeededNoise, add_noise
@@ -131,10 +133,21 @@ def test_maps_of_sums_have_the_plain_result(name):
         np.testing.assert_array_equal(before, after)
 
 
+def ask_nobody(monkeypatch):
+    """Fail where a run with secure sums asks anybody for anything; its rehearsal has none."""
+    enrol = Run._enrol
+
+    def _enrol(run, strategy):
+        assert run.sums is None
+        return enrol(run, strategy)
+
+    monkeypatch.setattr(Run, "_enrol", _enrol)
+
+
 @pytest.mark.parametrize("name", sorted(NEEDS_REPLIES.keys() & entries()))
 def test_a_strategy_that_needs_single_replies_is_refused_and_the_round_named(name, monkeypatch):
     clients = [np.random.default_rng(index).normal(size=(15, 3)) for index in range(4)]
-    monkeypatch.setattr(SecureRun, "ask_to_enrol", None)  # nobody is asked for anything
+    ask_nobody(monkeypatch)  # nobody is asked for anything
     with pytest.raises((ProtocolError, ValueError), match=f"secure is set, and round '{NEEDS_REPLIES[name]}'"):
         fc.simulate(of_registry(name), clients, seed=1, secure=True)
 
@@ -289,7 +302,7 @@ def test_a_client_whose_answer_could_make_the_sum_overflow_is_left_out():
 @pytest.mark.parametrize("is_rehearsed", [True, False])
 def test_a_round_that_shows_single_replies_is_refused_before_it_is_asked(round_, reason, is_rehearsed, monkeypatch):
     if not is_rehearsed:  # as where the rehearsal does not come to the round
-        monkeypatch.setattr(secure_run, "rehearse", lambda *_: None)
+        monkeypatch.setattr(strategies, "rehearse", lambda *_: None)
     proxies = proxies_of(ToyClient, CLIENTS)
     with pytest.raises(ProtocolError, match=f"round 'moments' {reason}"):
         serve(made([*rounds_of(1), round_]), proxies)
@@ -322,7 +335,7 @@ def test_a_rehearsal_leaves_nothing_and_may_fail():
 
 
 def test_a_strategy_for_tables_is_rehearsed_on_made_up_tables(monkeypatch):
-    monkeypatch.setattr(SecureRun, "ask_to_enrol", None)
+    ask_nobody(monkeypatch)
     rows = RNG.uniform(0, 9, size=(4, 30, 2))
     frames = [pd.DataFrame(one, columns=["a", "b"]) for one in rows]
     schema = Schema(columns={name: Column(kind="number", bounds=(0, 9)) for name in "ab"})
@@ -487,14 +500,14 @@ def test_a_secure_sum_of_more_rows_than_63_bits_hold_is_refused_before_it_is_ask
 
     usual = run().model.to_arrays()
     # 4 clients of 2^37 rows would need 64 bits. The noisy number of rows says that there are fewer.
-    monkeypatch.setattr(secure_run, "MOST_ROWS", 2**37)
+    monkeypatch.setattr(secure_sums, "MOST_ROWS", 2**37)
     for before, after in zip(usual, run().model.to_arrays(), strict=True):
         np.testing.assert_array_equal(before, after)
-    note = SecureRun._note_rows
-    monkeypatch.setattr(
-        SecureRun,
-        "_note_rows",
-        lambda run, round_, total: note(run, round_, Total([2.0**60 * one for one in total], 4)),
-    )
+    note = SecureSums.note_rows
+
+    def note_rows(sums, round_, total, n_clients):
+        note(sums, round_, Total([2.0**60 * one for one in total], 4, total.noise), n_clients)
+
+    monkeypatch.setattr(SecureSums, "note_rows", note_rows)
     with pytest.raises(ProtocolError, match=r"with up to 549,755,813,888 rows their secure sum could exceed 63 bits"):
         run()

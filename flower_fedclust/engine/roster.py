@@ -1,0 +1,246 @@
+"""Who takes part in a run: names and columns, who is there, and who missed a round that later rounds need."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeGuard
+
+from flwr.common import FitIns, FitRes
+
+from flower_fedclust.engine.fields import ENROL
+from flower_fedclust.engine.messages import Message
+from flower_fedclust.engine.replies import ReplyError, client_order, one_line, unlike_most
+from flower_fedclust.engine.rounds import ProtocolError, Round
+from flower_fedclust.engine.wire import EMPTY, TO_CLIENT, encode
+from flower_fedclust.outside import parse_json
+
+#: Characters of a client's name, which becomes the name of a file.
+LONGEST_NAME = 100
+
+#: Most columns of a client, and most characters of their names together.
+MOST_COLUMNS, LONGEST_COLUMNS = 2**20, 2**24
+
+#: The name and the columns of an enrolling client.
+Stated = tuple[str, int | list[str]]
+
+
+@dataclass
+class Member:
+    """An enrolled client, connected or not."""
+
+    node: str  #: Its address; "" for a client of an interrupted run that has not come back.
+    n_missed: int = 0  #: Rounds missed in a row.
+    next_attempt: int = 0  #: The round from which it is asked again.
+    asked: set[str] = field(default_factory=set)  #: Tasks that leave something with clients and that it was asked.
+    has: set[str] = field(default_factory=set)  #: Tasks that the client has answered, and whose results it holds.
+
+    def note(self, number: int, *, answered: bool) -> None:
+        """Note whether the client answered a round."""
+        self.n_missed = 0 if answered else self.n_missed + 1
+        self.next_attempt = 0 if answered else number + 2 ** (self.n_missed - 1)
+
+
+@dataclass
+class Roster:
+    """The clients of one run: names and columns, who is there, and who missed a round that later rounds need."""
+
+    least: int  #: The fewest clients with which a run goes on.
+    expected: int  #: How many clients to wait for at the beginning.
+    server_columns: Sequence[str] | None  #: The column names of the server's rows, if they have names.
+    members: dict[str, Member] = field(default_factory=dict)  #: In the order in which replies are added up.
+    columns: int | list[str] = 0  #: Of the clients' rows: their number, or their names; 0 before anybody has enrolled.
+    in_other_order: bool = False  #: Whether any client has these columns in another order.
+    enrolling: set[str] = field(default_factory=set)  #: The nodes that are asked to enrol in the current round.
+    _known: set[str] = field(default_factory=set)  # nodes that were asked to enrol, as long as they are connected
+    _connected: Collection[str] = ()  # nodes, at the last look
+    _left: dict[str, Round] = field(default_factory=dict)  # task -> the last round that left something with clients
+
+    # Who is there.
+
+    def are_expected(self, nodes: Sequence[str]) -> bool:
+        """Return whether enough nodes are connected to begin."""
+        return len(nodes) >= max(self.least, self.expected)
+
+    def are_enough(self, nodes: Sequence[str]) -> bool:
+        """Return whether enough clients of the run are among the connected nodes."""
+        return len(self._among(set(nodes))) >= self.least
+
+    def see(self, nodes: Iterable[str]) -> None:
+        """Take the connected nodes."""
+        self._connected = dict.fromkeys(nodes)
+
+    def check_enough_connected(self) -> None:
+        """Raise a ProtocolError if too few nodes are connected to begin."""
+        if len(self._connected) < self.least:
+            raise ProtocolError(
+                f"{len(self._connected)} clients are connected and min_clients is {self.least}; start more clients, or "
+                "set min_clients lower."
+            )
+
+    @property
+    def here(self) -> dict[str, Member]:
+        """The clients that were connected at the last look."""
+        return self._among(self._connected)
+
+    def _among(self, nodes: Collection[str]) -> dict[str, Member]:
+        return {name: member for name, member in self.members.items() if member.node in nodes}
+
+    def awake(self, number: int) -> dict[str, str]:
+        """Return the clients that can be asked, with their nodes: connected, enrolled, and not silent of late.
+
+        A client that misses two rounds in a row is left alone for one round, then for two, four and so on, so that a
+        run does not wait for its time limit in every round. If too few clients would be left, all connected clients
+        are asked.
+        """
+        here = self.here
+        awake = {
+            name: member
+            for name, member in here.items()
+            if member.node in self._known and member.next_attempt <= number
+        }
+        return {name: one.node for name, one in (awake if len(awake) >= self.least else here).items()}
+
+    def why_absent(self, name: str) -> str:
+        """Explain in a sentence why a client was not asked."""
+        member = self.members[name]
+        if member.node not in self._connected:
+            return f"client {name} is not connected."
+        if member.node not in self._known:
+            return f"client {name} is back, and is asked from the next round on."
+        if self.missed(name) is not None:
+            return f"client {name} missed an earlier round, and is sent what that round left with the others."
+        return f"client {name} was silent {member.n_missed} times and was not asked."
+
+    # Enrolment.
+
+    def ask_new(self, config: Mapping[str, Any], asked: Collection[str] = ()) -> list[Message]:
+        """Return messages that ask newly connected nodes to enrol; other rounds ask them from the next round on.
+
+        A node that is ``asked`` for something else enrols later.
+        """
+        self._known &= set(self._connected)  # a node that comes back enrols again
+        self.enrolling = {node for node in self._connected if node not in self._known and node not in asked}
+        self._known |= self.enrolling
+        if not self.enrolling:
+            return []
+        told = {EMPTY: True, **config, "task": ENROL}
+        ours = {member.node for member in self.members.values()}  # these keep what this run has left with them
+        new, back = (FitIns(encode(TO_CLIENT), told | one) for one in ({}, {"goes_on": True}))
+        return [
+            Message(node, node, back if node in ours else new, "enrol")
+            for node in self._connected
+            if node in self.enrolling
+        ]
+
+    def names_to_log(self, stated: Mapping[str, str]) -> dict[str, str]:
+        """Return a name for each enrolling node: the one it states, if nobody else has it, or else its id.
+
+        A failure must not be blamed on another client.
+        """
+        claims = Counter[str]({**self._taken, **stated}.values())
+        return {node: name if claims[name := stated.get(node, node)] == 1 else node for node in self.enrolling}
+
+    @property
+    def _taken(self) -> dict[str, str]:
+        """Node -> name. A connected client keeps its name; one that has gone may come back from another node."""
+        return {member.node: name for name, member in self.here.items()}
+
+    def take_in(self, said: Mapping[str, Stated]) -> dict[str, str]:
+        """Enrol nodes with a unique name and the right columns: as in the server's rows, or at most clients.
+
+        Returns why others are refused, by name or node.
+        """
+        names = self._taken | {node: name for node, (name, _) in said.items()}
+        refused = {node: reason for node, reason in _with_equal_names(names).items() if node in said}
+        nodes = {name: node for node, (name, _) in said.items() if node not in refused}
+        other = self._with_other_columns({name: said[node][1] for name, node in nodes.items()})
+        for name in nodes.keys() - other.keys():
+            member = self.members.setdefault(name, Member(nodes[name]))
+            if member.node != nodes[name]:
+                member.has.clear()  # the new node has nothing of what was left with the old one
+            member.node = nodes[name]
+        self.members = {name: self.members[name] for name in sorted(self.members, key=client_order)}
+        self.enrolling = set()
+        return refused | other
+
+    def _with_other_columns(self, columns: Mapping[str, int | list[str]]) -> dict[str, str]:
+        """Explain which clients have other columns; the first round decides which columns are right."""
+        if self.columns == 0 and columns:
+            common, _ = unlike_most({name: json.dumps(own) for name, own in columns.items()})
+            self.columns = json.loads(str(common))
+            if self.server_columns is not None and isinstance(self.columns, list):
+                self.columns = list(self.server_columns)
+        by_server = self.server_columns is not None and isinstance(self.columns, list)
+        right = f"{'the server rows have' if by_server else 'most have'} {_in_words(self.columns)}"
+        reasons = {}
+        for name, own in columns.items():
+            if isinstance(own, list) and isinstance(self.columns, list) and sorted(own) == sorted(self.columns):
+                self.in_other_order |= own != self.columns
+            elif own != self.columns:
+                reasons[name] = f"client {name} has {_in_words(own)} where {right}."
+        return reasons
+
+    # What rounds leave with clients, for later rounds.
+
+    def note_left(self, round_: Round, asked: Collection[str], answered: Collection[str]) -> None:
+        """Remember which clients a round has left something with, if it leaves anything: those that have answered."""
+        if round_.answer.sends and not round_.answer.keeps:
+            return
+        self._left[round_.task] = round_
+        for name, member in self.members.items():
+            (member.asked.add if name in asked else member.asked.discard)(round_.task)
+            (member.has.add if name in answered else member.has.discard)(round_.task)
+
+    def missed(self, name: str) -> Round | None:
+        """Return the first round that a client has missed and later rounds need, or None.
+
+        A round with noise is not asked a second time: that would be a second release.
+        """
+        member = self.members[name]
+        for task, round_ in self._left.items():
+            may_ask = not (round_.is_noisy and task in member.asked) and name in (round_.named or (name,))
+            if task not in member.has and may_ask:
+                return round_
+        return None
+
+
+def is_name(name: object) -> TypeGuard[str]:
+    """Return whether a client may have this name."""
+    return isinstance(name, str) and name.isprintable() and 0 < len(name) <= LONGEST_NAME
+
+
+def checked_enrolment(node: str, res: FitRes) -> Stated:
+    """Return the name of a node, and the number or the names of its columns."""
+    name = res.metrics.get("client")
+    if not is_name(name):
+        raise ReplyError(f"client {node} gave no name, or none of at most {LONGEST_NAME} printable letters.")
+    try:
+        columns = parse_json(str(res.metrics.get("columns")), LONGEST_COLUMNS)
+    except ValueError:
+        columns = None
+    is_number = type(columns) is int and 0 < columns <= MOST_COLUMNS
+    are_names = isinstance(columns, list) and columns and all(isinstance(column, str) for column in columns)
+    if not (is_number or (are_names and len(columns) <= MOST_COLUMNS)):
+        raise ReplyError(f"client {node} did not say which columns it has.")
+    return name, columns
+
+
+def _in_words(columns: int | list[str]) -> str:
+    return f"{columns} columns" if isinstance(columns, int) else f"the columns {one_line(json.dumps(columns))}"
+
+
+def _with_equal_names(names: Mapping[str, str]) -> dict[str, str]:
+    """Explain why nodes with duplicate names are refused: they cannot be told apart."""
+    nodes = defaultdict[str, list[str]](list)
+    for node in sorted(names, key=client_order):
+        nodes[names[node]].append(node)
+    return {
+        node: f"{len(alike)} clients call themselves '{name}' (nodes {', '.join(alike)}), so that none of them takes "
+        "part; give every client a name of its own."
+        for name, alike in nodes.items()
+        if len(alike) > 1
+        for node in alike
+    }
