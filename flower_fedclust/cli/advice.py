@@ -64,9 +64,12 @@ def explain(
     n_rounds: Rounds = None,
     parameters: Parameters = None,
     secure: Secure = False,
+    list_parameters: Annotated[
+        bool, typer.Option("--parameters", help="Also print the strategy's parameters and references.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show what leaves each client and what protects it, before anything runs on your rows."""
+    """Show what leaves each site and what protects it, before anything runs on your rows."""
     from flower_fedclust.privacy.attacks import attack_on
     from flower_fedclust.registry import find
 
@@ -78,15 +81,21 @@ def explain(
     if as_json:
         print_json({**about(strategy, entry), "description": description, **report.to_dict()})
         return
+    how_it_works, headline, parameters_and_references = description.partition("\nParameters\n")
     print(f"{strategy}: {entry.summary}\nSource: {entry.source}\n")
-    print(description)
-    print(f"\n{report}")
+    print(report.what_leaves())
+    print(f"\nHow it works: {how_it_works.strip()}\n")
+    print(report)
     if report.unprotected:
         print("\nWhat somebody who sees an unprotected message can do (docs/attacks.md):")
         found = (
             f"  {message.content}: {attack_on(message.content, message.reveals)}" for message in report.unprotected
         )
         print("\n".join(dict.fromkeys(found)))
+    if list_parameters:
+        print(f"\n{headline.strip()}\n{parameters_and_references.strip()}")
+    elif headline:
+        print(f"\n'fedclust explain {strategy} --parameters' adds the strategy's parameters.")
 
 
 def rehearse(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from decimal import ROUND_CEILING, Context
 from functools import cached_property
 from typing import Any, Self
@@ -42,6 +42,13 @@ PLACE_SENTENCES: dict[NoisePlace, str] = {
         "that is, under secure aggregation; one client's reply alone carries only a share of the noise."
     ),
     "local": "Each client adds all the noise to its own reply, so that every reply is private by itself.",
+}
+
+#: How a message that noise covers leaves a site.
+LEAVING_SENTENCES: dict[NoisePlace, str] = {
+    "server": "Leaves each site without noise, and the server adds the noise before anybody else sees it:",
+    "clients": "Leaves each site with its share of the noise, and is covered once all shares are added:",
+    "local": "Leaves each site with noise that covers it:",
 }
 
 #: What colluding clients learn.
@@ -271,6 +278,16 @@ class PrivacyReport:
         places = [PLACE_SENTENCES[self.noise], COLLUSION_SENTENCES[self.noise]] if self.noise else []
         return [*places, *TRUST_SENTENCES]
 
+    def what_leaves(self) -> str:
+        """Return what leaves each site, in three short lists: covered by noise, unprotected, and harmless."""
+        covered = [message for message in self.messages if message.is_protected or message.post_processing]
+        harmless = [message for message in self.messages if self._is_harmless(message) and message not in covered]
+        lines = [LEAVING_SENTENCES[self.noise or "server"], *_contents(covered)] if covered else []
+        lines += ["Leaves each site, unprotected:", *(_contents(self.unprotected) or ["  nothing"])]
+        if harmless:
+            lines += ["Leaves each site, and says nothing about the values of its rows:", *_contents(harmless)]
+        return "\n".join(lines)
+
     def to_dict(self) -> dict[str, Any]:
         """Return the report, ready for JSON; an infinite epsilon is None."""
         finite = self.epsilon < float("inf")
@@ -340,25 +357,47 @@ def _at_most(value: float, digits: int = 4) -> str:
     return f"{float(context.create_decimal(repr(value))):g}"
 
 
+def _contents(messages: Sequence[Message]) -> list[str]:
+    """Return a line for what each message holds, each once."""
+    return list(dict.fromkeys(f"  - {message.content} ({message.detail})" for message in messages))
+
+
 def _grouped(messages: Sequence[Message]) -> list[str]:
-    """Return a few lines for each message; repeated rounds share them."""
-    groups: dict[tuple[str, str, str, Release | None], list[int]] = {}
+    """Return a few lines for each kind of message; the rounds that send it share them."""
+    kinds: dict[tuple[Any, ...], list[Message]] = {}
     for message in messages:
-        key = (message.task, message.content, message.detail, message.release)
-        groups.setdefault(key, []).append(message.round)
+        # A sensitivity may change from round to round. Noise multipliers are what a reader composes: each has its line.
+        how = message.release and replace(message.release, sensitivity=1.0)
+        kinds.setdefault((message.task, message.content, message.detail, how), []).append(message)
     lines = []
-    for (task, content, detail, release), rounds in groups.items():
-        lines.append(f"  {_rounds(rounds)} '{task}': {content} ({detail})")
-        if release is not None and release.noise_multiplier > 0:
-            lines.append(
-                f"      {release.mechanism.capitalize()} mechanism, {release.norm} sensitivity "
-                f"{release.sensitivity:.6g} ({release.bound}), noise multiplier {release.noise_multiplier:.6g}, "
-                f"noise scale {release.scale:.6g}"
-                + (f", from the budget's share '{release.share}'" if release.share else "")
-            )
-            if release.sample is not None:
-                lines[-1] += f", on {release.sample[0]} rows drawn from at least {release.sample[1]}"
+    for group in kinds.values():
+        first = group[0]
+        rounds = list(dict.fromkeys(message.round for message in group))
+        lines.append(f"  {_rounds(rounds)} '{first.task}': {first.content} ({first.detail})")
+        if first.is_protected:
+            lines.append("      " + _mechanism([message.release for message in group if message.release is not None]))
     return lines
+
+
+def _mechanism(releases: Sequence[Release]) -> str:
+    """Say by what noise releases of one kind are protected."""
+    first = releases[0]
+    said = (
+        f"{first.mechanism.capitalize()} mechanism, {first.norm} sensitivity "
+        f"{_range([release.sensitivity for release in releases])} ({first.bound}), noise multiplier "
+        f"{first.noise_multiplier:.6g}, noise scale {_range([release.scale for release in releases])}"
+    )
+    if first.share:
+        said += f", from the budget's share '{first.share}'"
+    if first.sample is not None:
+        said += f", on {first.sample[0]} rows drawn from at least {first.sample[1]}"
+    return said
+
+
+def _range(values: Sequence[float]) -> str:
+    """Write one value, or the smallest and the largest of several."""
+    least, largest = f"{min(values):.6g}", f"{max(values):.6g}"
+    return least if least == largest else f"{least} to {largest}"
 
 
 def _rounds(rounds: Sequence[int]) -> str:

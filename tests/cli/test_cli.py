@@ -89,11 +89,21 @@ def test_every_strategy_can_be_explained(capsys, monkeypatch, strategy):
     few = ("--n-rounds", "2") if "n_rounds" in entry.strategy.parameter_names() else ()
     code, out, _ = fedclust(capsys, monkeypatch, "explain", strategy, "--n-clusters", "3", *few)
     assert code == 0
-    assert f"Privacy report of {strategy}" in out
+    first, _, rest = out.partition(f"Privacy report of {strategy}")
+    assert "Leaves each site" in first
+    assert "Parameters" not in out
+    assert rest
     assert not re.search(r":\w+:`", out)  # roles of the site's generator
     epsilon = entry.example.get("epsilon", getattr(entry.strategy, "epsilon", None))
     covered = "The whole run is covered by" in out
     assert covered if entry.units and epsilon else entry.units or not covered
+
+
+def test_explain_prints_the_parameters_when_it_is_asked_to(capsys, monkeypatch):
+    assert "--parameters" in fedclust(capsys, monkeypatch, "explain", "k-fed", "--n-clusters", "3")[1]
+    out = fedclust(capsys, monkeypatch, "explain", "k-fed", "--n-clusters", "3", "--parameters")[1]
+    assert re.search(r"\nParameters\n-+\n", out)
+    assert "\nn_clusters : " in out
 
 
 def test_run_on_a_users_file_saves_labels_centers_metrics_and_the_report(capsys, monkeypatch, site_file, tmp_path):

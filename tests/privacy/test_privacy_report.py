@@ -371,6 +371,35 @@ def test_text_of_every_group_in_its_order():
     assert ", noise scale 1, on 5 rows drawn from at least 1000\n" in str(report(asked(2, None, SAMPLED)))
 
 
+def test_rounds_whose_sensitivity_changes_share_a_line_with_the_range():
+    wider = replace(SUMS, sensitivity=2 * SUMS.sensitivity)
+    heading, mechanism = section(report(SUM_2, replace(SUM_3, release=wider)), PROTECTED)
+    assert heading.startswith("  rounds 2 to 3 ")
+    assert f"sensitivity {SUMS.sensitivity:g} to {wider.sensitivity:g} (" in mechanism
+    assert f"noise scale {SUMS.scale:g} to {wider.scale:g}" in mechanism
+    other_share = replace(SUM_3, release=replace(SUMS, share="other"))
+    assert len(section(report(SUM_2, other_share), PROTECTED)) == 4
+
+
+@pytest.mark.parametrize(
+    ("place", "how"),
+    [
+        ("server", "without noise, and the server adds"),
+        ("clients", "its share"),
+        ("local", "with noise that"),
+    ],
+)
+def test_what_leaves_a_site_is_said_in_short(place, how):
+    said = report(NAME, SUM_2, SUM_3, CENTERS, noise=place).what_leaves()
+    covered, rest = said.split("Leaves each site, unprotected:\n")
+    unprotected, harmless = rest.split("Leaves each site, and says nothing about the values of its rows:\n")
+    assert how in covered
+    assert covered.count(f"  - {SUM_2.content} ({SUM_2.detail})") == 1
+    assert unprotected == f"  - {CENTERS.content} ({CENTERS.detail})\n"
+    assert harmless == f"  - {NAME.content} ({NAME.detail})"
+    assert "unprotected:\n  nothing\n" in report(NAME).what_leaves()
+
+
 def test_rounds_of_the_same_message_share_a_line():
     assert "rounds 2 to 4 'assign'" in str(report(SUM_2, COUNT_2, SUM_3, SUM_4))
     assert "rounds 2, 4 'assign'" in str(report(SUM_2, COUNT_2, SUM_4))
