@@ -153,6 +153,15 @@ def test_a_row_that_is_not_clipped_is_found_and_tells_neighbors_apart():
     assert any(clause.startswith("neighbors can be told apart: epsilon is at least") for clause in found.broken)
 
 
+def test_the_command_ends_with_1_where_a_promise_is_broken(monkeypatch):
+    for sums, code in ((far, 1), (None, 0)):
+        kind = Means if sums is None else with_method("sums", sums)
+        monkeypatch.setattr(
+            "flower_fedclust.cli.advice.audit_by_name", lambda *_, made=kind, **__: audit(made(2), runs=2)
+        )
+        assert CliRunner().invoke(app, ["audit", "feddp-kmeans"]).exit_code == code
+
+
 def test_a_count_that_depends_on_the_rows_around_is_found():
     def sums(self, *, max_norm):
         total, number = self._rows(max_norm).total()

@@ -196,6 +196,21 @@ def test_a_model_alone_predicts(result, tmp_path):
         predict_file(tmp_path / "model", tmp_path / "new.csv", tmp_path / "labels.csv")
 
 
+def test_rows_with_gaps_are_left_out_as_if_they_had_never_been_there(result, tmp_path):
+    result.model.save(tmp_path / "model")
+    gaps = NEW.copy()
+    for row, column in ((0, "age"), (7, "dose"), (7, "pulse"), (49, "pulse")):
+        gaps.loc[row, column] = np.nan
+    tables = {"gaps": gaps, "whole": gaps.dropna()}
+    found = {}
+    for name, table in tables.items():
+        table.rename_axis("patient").to_csv(tmp_path / f"{name}.csv")
+        predict_file(tmp_path / "model", tmp_path / f"{name}.csv", tmp_path / f"of-{name}.csv", id_column="patient")
+        found[name] = pd.read_csv(tmp_path / f"of-{name}.csv", index_col="patient")["cluster"].dropna()
+    assert sorted(set(range(50)) - set(found["gaps"].index)) == [0, 7, 49]
+    pd.testing.assert_series_equal(found["gaps"], found["whole"], check_dtype=False)
+
+
 def test_a_folder_of_several_results_asks_for_one(result, tmp_path):
     for name in ("a", "b"):
         result.save(tmp_path / name)
