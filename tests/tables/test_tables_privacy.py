@@ -26,7 +26,7 @@ MANY = [np.random.default_rng(seed).uniform(-1, 1, (20 + seed, 4)) for seed in r
 STRATEGIES = {
     "a row": fc.PrivateKMeans(2, epsilon=100.0),
     "a client": fc.PrivateKMeans(2, epsilon=400.0, privacy_unit="client"),
-    "another row": fc.FedSpeClust(2, n_rounds=1, epsilon=100.0, perturb="data"),
+    "another row": fc.DPFedC(2, n_rounds=1, epsilon=100.0),
 }
 
 
