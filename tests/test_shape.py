@@ -1,11 +1,14 @@
-"""docs/shape.md quotes the code, and every module with a strategy leads to it."""
+"""docs/shape.md and docs/run.md quote the code, and every module with a strategy leads to the former."""
 
+import inspect
 import re
 import sys
 from pathlib import Path
 
 import pytest
 
+from flower_fedclust.engine import messages
+from flower_fedclust.engine.run import Run
 from flower_fedclust.registry import CLASSES, strategies
 
 ROOT = Path(__file__).parents[1]
@@ -18,6 +21,19 @@ def test_every_quote_is_in_the_code():
     assert len(quotes) >= 4
     for quote in quotes:
         assert quote in code, quote
+
+
+def test_the_page_about_a_run_shows_the_whole_run():
+    page = (ROOT / "docs" / "run.md").read_text(encoding="utf-8")
+    steps, drive = re.findall(r"^~~~python\n(.*?)^~~~$", page, re.MULTILINE | re.DOTALL)
+    for function, shown in ((Run.steps, steps), (messages.drive, drive)):
+        assert shown == inspect.getsource(function)
+
+
+@pytest.mark.parametrize("name", re.findall(r"`((?:\w+/)*\w+\.py)`", (ROOT / "docs" / "run.md").read_text("utf-8")))
+def test_the_files_that_the_page_about_a_run_names_exist(name):
+    folders = (ROOT, ROOT / "flower_fedclust", ROOT / "flower_fedclust" / "engine")
+    assert any((folder / name).is_file() for folder in folders)
 
 
 def quoted_files():

@@ -1,4 +1,4 @@
-"""The same strategies under Flower's Message API: an adapter to ``flwr.serverapp.strategy.Strategy``.
+"""The same strategies under Flower's Message API: a carrier that is a ``flwr.serverapp.strategy.Strategy``.
 
 The clients need no adapter: the ClientApp that :func:`flower_fedclust.client_app` makes answers both.
 """
@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.common import EvaluateIns, EvaluateRes, FitRes
 from flwr.compat.common.recorddict_compat import (
     evaluateins_to_recorddict,
     fitins_to_recorddict,
@@ -18,12 +19,10 @@ from flwr.compat.common.recorddict_compat import (
     recorddict_to_evaluateres,
     recorddict_to_fitres,
 )
-from flwr.server import SimpleClientManager
-from flwr.server.client_proxy import ClientProxy
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
-from flower_fedclust.engine.replies import R
+from flower_fedclust.engine.messages import Answers, CalledBack
 from flower_fedclust.engine.strategy import ProtocolStrategy
 from flower_fedclust.engine.wire import encode
 
@@ -51,7 +50,7 @@ class MessageStrategy(Strategy):
 
     def __init__(self, strategy: ProtocolStrategy) -> None:
         self.strategy = strategy
-        self._nodes = _Nodes()
+        self._carried: CalledBack | None = None
 
     def start(
         self,
@@ -76,85 +75,66 @@ class MessageStrategy(Strategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Send the pending round."""
-        self._nodes.grid = grid
+        """Send what the run asks."""
         if server_round == 1:
-            self.strategy.initialize_parameters(self._nodes)
-        instructions = self.strategy.configure_fit(server_round, encode([]), self._nodes)
-        return [
-            Message(fitins_to_recorddict(ins, True), int(proxy.cid), MessageType.TRAIN, group_id=str(server_round))
-            for proxy, ins in instructions
-        ]
+            self._carried = self.strategy.called_back()
+        self.strategy._n_flower_rounds = server_round
+        return self._messages(grid, server_round, of_model=False)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Hand the replies to the protocol."""
-        results, failures = _read(replies, partial(recorddict_to_fitres, keep_input=False))
-        parameters, _ = self.strategy.aggregate_fit(server_round, results, failures)
-        return None if parameters is None else parameters_to_arrayrecord(parameters, keep_input=True), None
+        """Give the run the answers."""
+        self._answer(replies, partial(recorddict_to_fitres, keep_input=False), of_model=False)
+        arrays = self.strategy.outcome.model.to_arrays() if self.strategy.is_finished else None
+        return None if arrays is None else parameters_to_arrayrecord(encode(arrays), keep_input=True), None
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Ask for the evaluation, if the strategy was told to have one."""
-        instructions = self.strategy.configure_evaluate(server_round, encode([]), self._nodes)
-        return [
-            Message(
-                evaluateins_to_recorddict(ins, True), int(proxy.cid), MessageType.EVALUATE, group_id=str(server_round)
-            )
-            for proxy, ins in instructions
-        ]
+        """Send the model to all clients once: to evaluate, to keep, or both."""
+        return self._messages(grid, server_round, of_model=True)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Add the clients' tables and costs up."""
-        results, failures = _read(replies, recorddict_to_evaluateres)
-        if not results and not failures:
-            return None
-        _, metrics = self.strategy.aggregate_evaluate(server_round, results, failures)
-        return MetricRecord({name: float(value) for name, value in metrics.items()}) if metrics else None
+        """Return what the clients find of the model, if they were asked."""
+        was_asked = self._answer(replies, recorddict_to_evaluateres, of_model=True)
+        found = self.strategy.evaluation if was_asked else None
+        return MetricRecord({name: float(value) for name, value in found.items()}) if found else None
+
+    def _messages(self, grid: Grid, server_round: int, *, of_model: bool) -> list[Message]:
+        """Return what the run asks of the nodes of a grid, as Flower sends it."""
+        if self._carried is None:
+            return []
+        return [
+            Message(
+                evaluateins_to_recorddict(one.ins, True)
+                if isinstance(one.ins, EvaluateIns)
+                else fitins_to_recorddict(one.ins, True),
+                int(one.node),
+                MessageType.EVALUATE if of_model else MessageType.TRAIN,
+                group_id=str(server_round),
+            )
+            for one in self._carried.messages(lambda: _nodes_of(grid), of_model=of_model)
+        ]
+
+    def _answer(
+        self, replies: Iterable[Message], to_res: Callable[[RecordDict], FitRes | EvaluateRes], *, of_model: bool
+    ) -> bool:
+        """Give the run what came back; return whether it was waiting for it."""
+        found, failures = dict[str, FitRes | EvaluateRes](), list[Exception]()
+        for reply in replies:
+            try:
+                if reply.has_error():
+                    raise RuntimeError(reply.error.reason)
+                found[str(reply.metadata.src_node_id)] = to_res(reply.content)
+            except Exception as error:
+                failures.append(error)
+        return self._carried is not None and self._carried.answer(Answers(found, failures), of_model=of_model)
 
     def summary(self) -> None:
         """Log the strategy and its parameters."""
         log.info("%s", self.strategy)
 
 
-def _read(
-    replies: Iterable[Message], to_res: Callable[[RecordDict], R]
-) -> tuple[list[tuple[ClientProxy, R]], list[Any]]:
-    """Return the replies in the form of Flower's older interface, and the errors of the others."""
-    results: list[tuple[ClientProxy, R]] = []
-    failures: list[Any] = []
-    for reply in replies:
-        if reply.has_error():
-            failures.append(RuntimeError(reply.error.reason))
-            continue
-        try:
-            results.append((_Address(str(reply.metadata.src_node_id)), to_res(reply.content)))
-        except Exception as error:
-            failures.append(error)
-    return results, failures
-
-
-class _Address(ClientProxy):
-    """The address of a node of a Grid."""
-
-    def get_properties(self, *_: Any, **__: Any) -> Any:
-        raise NotImplementedError("an address answers nothing")
-
-    get_parameters = fit = evaluate = reconnect = get_properties
-
-
-class _Nodes(SimpleClientManager):
-    """The nodes of a Grid, as a ClientManager."""
-
-    grid: Grid | None = None
-
-    def num_available(self) -> int:
-        return len(self.all())
-
-    def all(self) -> dict[str, ClientProxy]:
-        if self.grid is not None:
-            nodes = {str(node_id) for node_id in self.grid.get_node_ids()}
-            self.clients = {node: self.clients.get(node) or _Address(node) for node in sorted(nodes)}
-        return self.clients
+def _nodes_of(grid: Grid) -> list[str]:
+    return sorted(str(node_id) for node_id in grid.get_node_ids())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeAlias
 
@@ -152,3 +153,49 @@ def waited(asks: WhoIsThere, look: Callable[[], Iterable[str]], seconds: float) 
     while not asks.is_enough(nodes := list(look())) and time.monotonic() < deadline:
         time.sleep(0.05)
     return nodes
+
+
+class CalledBack:
+    """A run whose carrier is called back, as Flower calls a strategy: once for messages, once with their answers.
+
+    Parameters
+    ----------
+    steps : generator
+    seconds : float
+        How long to wait for clients to appear.
+    """
+
+    def __init__(self, steps: Steps, seconds: float) -> None:
+        self._steps, self._seconds = steps, seconds
+        self._asks: WhoIsThere | list[Message] | None = None  # what the run has asked for last; None once it is over
+        self._go_on(None)
+
+    def messages(self, look: Callable[[], Iterable[str]], *, of_model: bool) -> list[Message]:
+        """Return what the run asks of the nodes that it finds; nothing if it does not want to send the model, or does.
+
+        ``look`` returns the connected nodes.
+        """
+        while isinstance(self._asks, WhoIsThere) and (self._asks.kind == "model") is of_model:
+            try:
+                nodes = waited(self._asks, look, self._seconds)
+            except BaseException as error:
+                self._steps.throw(error)  # the run notes how it ended, and raises the error again
+                raise
+            self._go_on(nodes)
+        return self._asks if self._waits(of_model=of_model) else []  # type: ignore[return-value]
+
+    def answer(self, answers: Answers, *, of_model: bool) -> bool:
+        """Give the run the answers; return whether it was waiting for them."""
+        if not self._waits(of_model=of_model):
+            return False
+        self._go_on(answers)
+        return True
+
+    def _waits(self, *, of_model: bool) -> bool:
+        return isinstance(self._asks, list) and (self._asks[0].kind == "model") is of_model
+
+    def _go_on(self, answer: Any) -> None:
+        asks, self._asks = None, None
+        with suppress(StopIteration):
+            asks = self._steps.send(answer)
+        self._asks = asks

@@ -26,7 +26,7 @@ from flower_fedclust.engine.client_data import ClientData
 from flower_fedclust.engine.inline import run_inline
 from flower_fedclust.engine.journal import Journal
 from flower_fedclust.engine.log import in_log_order
-from flower_fedclust.engine.messages import Answers, Message, Steps, WhoIsThere, waited
+from flower_fedclust.engine.messages import Answers, CalledBack, Steps
 from flower_fedclust.engine.parameters import Declared, parameter
 from flower_fedclust.engine.parts import Part, Spending, relation_of, releases_of_parts, shares_of
 from flower_fedclust.engine.progress import quiet
@@ -199,9 +199,8 @@ class ProtocolStrategy(Declared, Strategy):
 
     _run: Run | None = dataclasses.field(default=None, init=False)
     _error: str = dataclasses.field(default="", init=False)  # why the run has ended early
-    # Of a run that Flower carries: the run, and what it has asked for last.
-    _carried: Steps | None = dataclasses.field(default=None, init=False)
-    _asks: WhoIsThere | list[Message] | None = dataclasses.field(default=None, init=False)
+    # Of a run that Flower carries: the run, the nodes that Flower knows, and how often it has asked for messages.
+    _carried: CalledBack | None = dataclasses.field(default=None, init=False)
     _proxies: Mapping[str, ClientProxy] = dataclasses.field(default_factory=dict, init=False)
     _n_flower_rounds: int = dataclasses.field(default=0, init=False)
 
@@ -472,8 +471,7 @@ class ProtocolStrategy(Declared, Strategy):
 
     def initialize_parameters(self, client_manager: ClientManager) -> Parameters:
         """Begin a new run."""
-        self._carried, self._n_flower_rounds = self.steps(), 0
-        self._go_on(None)
+        self.called_back()
         # A wrapper that clips what differs from these parameters changes the probe of the enrolment.
         return encode([np.zeros_like(array) for array in PROBE])
 
@@ -481,7 +479,6 @@ class ProtocolStrategy(Declared, Strategy):
         self, server_round: int, parameters: Parameters, client_manager: ClientManager
     ) -> list[tuple[ClientProxy, FitIns]]:
         """Send what the run asks; nothing once the protocol has returned."""
-        self._n_flower_rounds = server_round
         return self._to_send(client_manager, of_model=False)
 
     def aggregate_fit(
@@ -491,8 +488,8 @@ class ProtocolStrategy(Declared, Strategy):
         failures: list[tuple[ClientProxy, FitRes] | BaseException],
     ) -> tuple[Parameters | None, dict[str, Any]]:
         """Give the run the answers."""
-        if self._has_asked(of_model=False):
-            self._go_on(_answers(results, failures))
+        if self._carried is not None:
+            self._carried.answer(_answers(results, failures), of_model=False)
         return encode(self.outcome.model.to_arrays()) if self.is_finished else None, {}
 
     def configure_evaluate(
@@ -508,48 +505,30 @@ class ProtocolStrategy(Declared, Strategy):
         failures: list[tuple[ClientProxy, EvaluateRes] | BaseException],
     ) -> tuple[float | None, dict[str, Any]]:
         """Return the mean cost of a row, and "cost" (if finite), "n_rows", "accuracy", "nmi" and "ari"."""
-        if not self._has_asked(of_model=True):
+        if self._carried is None or not self._carried.answer(_answers(results, failures), of_model=True):
             return None, {}
-        self._go_on(_answers(results, failures))
         metrics = dict(self.evaluation or {})
         return (metrics["cost"] / metrics["n_rows"] if "cost" in metrics else None), metrics
 
     def evaluate(self, server_round: int, parameters: Parameters) -> None:
         """Do nothing: the server has no rows to evaluate with."""
 
-    def _to_send(self, manager: ClientManager, *, of_model: bool) -> list[tuple[ClientProxy, Any]]:
-        """Tell the run who is there, and return what it asks of them, if it asks for the model or does not."""
+    def called_back(self) -> CalledBack:
+        """Begin a new run for a carrier that is called back."""
+        self._n_flower_rounds, self._carried = 0, None
+        self._carried = CalledBack(self.steps(), self.wait_for_clients)
+        return self._carried
 
+    def _to_send(self, manager: ClientManager, *, of_model: bool) -> list[tuple[ClientProxy, Any]]:
         def look() -> Mapping[str, ClientProxy]:
             manager.num_available()  # a manager of somebody's own may look for clients only then
             self._proxies = dict(manager.all())
             return self._proxies
 
-        while isinstance(self._asks, WhoIsThere) and (self._asks.kind == "model") is of_model:
-            try:
-                nodes = waited(self._asks, look, self.wait_for_clients)
-            except BaseException as error:
-                assert self._carried is not None
-                self._carried.throw(error)  # the run notes how it ended, and raises the error again
-            self._go_on(nodes)
-        if not self._has_asked(of_model=of_model):
+        if self._carried is None:
             return []
-        assert isinstance(self._asks, list)
-        return [(self._proxies[one.node], one.ins) for one in self._asks]
-
-    def _has_asked(self, *, of_model: bool) -> bool:
-        """Return whether the run waits for the answers to messages, of the model or of a round."""
-        return isinstance(self._asks, list) and (self._asks[0].kind == "model") is of_model
-
-    def _go_on(self, answer: Any) -> None:
-        """Send the run what it has asked for, and keep what it asks for next."""
-        assert self._carried is not None
-        asks, self._asks = None, None
-        try:
-            asks = self._carried.send(answer)
-        except StopIteration:
-            self._carried = None
-        self._asks = asks
+        self._n_flower_rounds += not of_model
+        return [(self._proxies[one.node], one.ins) for one in self._carried.messages(look, of_model=of_model)]
 
     # Internals.
 
