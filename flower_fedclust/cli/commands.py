@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from flower_fedclust.cli.advice import about, audit, choose_k, explain, plan, print_json
+from flower_fedclust.cli.catalog import CATALOG
 from flower_fedclust.cli.files import describe_saved, new_app, predict, schema_app
 from flower_fedclust.cli.options import (
     AsJson,
@@ -70,19 +71,33 @@ def options(
 
 
 @app.command(name="list")
-def list_strategies(as_json: AsJson = False) -> None:
-    """List the strategies."""
-    from flower_fedclust.registry import strategies
+def list_strategies(
+    show_all: Annotated[bool, typer.Option("--all", help="Also list the strategies of other packages.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """List the strategies by what they find, the best first."""
+    from flower_fedclust.registry import names, strategies
 
-    entries = strategies()
     if as_json:
-        print_json([about(name, entry) for name, entry in entries.items()])
+        print_json([about(name, entry) for name, entry in strategies().items()])
         return
-    table = Table(Column("strategy", no_wrap=True), "what it does", box=None, padding=(0, 2, 0, 0))
-    for name, entry in entries.items():
-        guarantee = f"private per {' or '.join(entry.units)}" if entry.units else "no guarantee"
-        table.add_row(name, f"{entry.summary} [dim]({', '.join(entry.reveals)} leave a site; {guarantee})[/dim]")
+    table = Table(Column("", no_wrap=True), "private for each", "", box=None, padding=(0, 2, 0, 0), show_edge=False)
+    for heading, lines in CATALOG.items():
+        table.add_row(f"[bold]{heading}[/bold]")
+        for name, units, text in lines:
+            table.add_row(f"  {name}", " or ".join(units) or "-", text)
+    listed = {line.name for lines in CATALOG.values() for line in lines}
+    others = [name for name in names() if name not in listed]
+    if others and show_all:
+        entries = strategies()
+        table.add_row("[bold]From other packages[/bold]")
+        for name in others:
+            if name in entries:  # what cannot be loaded is left out with a warning
+                table.add_row(f"  {name}", " or ".join(entries[name].units) or "-", entries[name].summary)
     Console().print(table)
+    if others and not show_all:
+        print(f"\n'fedclust list --all' adds {len(others)} of other packages.")
+    print("\n'fedclust explain NAME' shows what leaves each site, and what protects it.")
 
 
 @app.command()

@@ -99,7 +99,8 @@ class Entry:
     @property
     def units(self) -> tuple[str, ...]:
         """The units for which a whole run under this name can be private: "record", "client", both or none."""
-        return () if "epsilon" in self.fixed else tuple(self.strategy.promises)
+        has_an_epsilon = "epsilon" in self.strategy.parameter_names() and "epsilon" not in self.fixed
+        return tuple(self.strategy.promises) if has_an_epsilon else ()
 
     @property
     def reveals(self) -> tuple[Kind, ...]:

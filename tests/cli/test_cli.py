@@ -17,8 +17,9 @@ from rich.console import Console
 from sklearn.datasets import load_iris
 
 from flower_fedclust import cli
+from flower_fedclust.cli.catalog import CATALOG
 from flower_fedclust.harness.run import print_lines
-from flower_fedclust.registry import strategies
+from flower_fedclust.registry import CLASSES, strategies
 
 
 def fedclust(capsys, monkeypatch, *arguments: str) -> tuple[int, str, str]:
@@ -405,11 +406,39 @@ def test_the_help_of_every_command_says_what_was_written(capsys, monkeypatch, wo
         assert " ".join((written or "").split()) in shown
 
 
-def test_the_list_fits_into_80_columns(capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "80")
-    lines = fedclust(capsys, monkeypatch, "list")[1].splitlines()
-    assert max(map(len, lines)) <= 80
-    assert len(lines) < 4 * len(strategies())
+def test_each_of_our_strategies_has_one_line_in_the_list(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    shown = fedclust(capsys, monkeypatch, "list", "--all")[1].splitlines()
+    of_this_package = [name for _, *names in CLASSES.values() for name in names]
+    lines = {line.name: (heading, line) for heading, lines in CATALOG.items() for line in lines}
+    assert sorted(lines) == sorted(of_this_package)
+    for name, (heading, line) in lines.items():
+        entry = strategies()[name]
+        assert line.units == entry.units
+        assert (heading == "Maps") == (entry.finds == "map")
+        (printed,) = [one for one in shown if one.split()[:1] == [name]]
+        assert printed.rstrip().endswith(line.text)
+
+
+def test_the_best_with_a_guarantee_come_first_in_the_list():
+    for lines in CATALOG.values():
+        has_guarantee = [bool(line.units) for line in lines]
+        assert has_guarantee == sorted(has_guarantee, reverse=True)
+
+
+@pytest.mark.parametrize("columns", [80, 100])
+def test_the_list_fits_into_the_terminal(capsys, monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    assert max(map(len, fedclust(capsys, monkeypatch, "list")[1].splitlines())) <= columns
+
+
+def test_the_list_imports_no_strategy(tmp_path):
+    code = (
+        "import sys; sys.argv[1:] = ['list']; from flower_fedclust import cli\n"
+        "try:\n    cli.main()\nfinally:\n    print([name for name in sys.modules if '.strategies.' in name])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout.endswith("\n[]\n")
 
 
 @pytest.mark.parametrize(
