@@ -237,8 +237,10 @@ def test_so_much_is_kept(tmp_path):
 
 
 BIG = {
-    "20 million candidates": asked_of("votes", np.zeros((2 * 10**7, 3), dtype=np.int8), np.eye(3), frame=BALL),
-    "an array without entries": asked_of("votes", np.zeros((10**9, 0)), np.eye(3), frame=BALL),
+    "20 million candidates": asked_of(
+        "cells", np.zeros((2 * 10**7, 3), dtype=np.int8), np.eye(3), frame=BALL, bound=0.5, weight=0.5
+    ),
+    "an array without entries": asked_of("cells", np.zeros((10**9, 0)), np.eye(3), frame=BALL, bound=0.5, weight=0.5),
     "text": asked_of("row_sum", np.array(["a" * 9]), np.zeros(2)),
     "complex": asked_of("row_sum", np.zeros(3, dtype=complex), np.zeros(2)),
     "dates": asked_of("row_sum", np.zeros(3, dtype="M8[s]"), np.zeros(2)),
@@ -258,7 +260,7 @@ def test_work_is_counted_by_public_bounds_and_not_by_the_rows(tmp_path):
     said = []
     for most_rows in (100, 10**6):
         own = site(tmp_path / str(most_rows), limits={"most_rows": most_rows, "most_work": 1e9})
-        asked = asked_of("votes", np.zeros((500, 3)), np.eye(3), frame=BALL)
+        asked = asked_of("cells", np.zeros((500, 3)), np.eye(3), frame=BALL, bound=0.5, weight=0.5)
         answer = Server(own).ask(asked, releases=[gaussian(9.0, 1.0)])
         said.append(answer.metrics.get("failure"))
     assert said == [None, "refused"]
