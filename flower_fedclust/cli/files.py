@@ -66,7 +66,7 @@ def check(
     known = Schema.of(schema)
     known.check(table.rows, owner=file.name)
     print(f"{file.name} fits {schema.name}.")
-    for name in columns_with_unclear_commas(table.rows, known):
+    for name in columns_with_unclear_commas([table.rows], known):
         print(f"Column '{name}': 1,234 counts as 1234; if the comma is a decimal comma, write 1.234.")
     for name, column, values in known.values(table.rows, owner=file.name):
         if column.kind in ("number", "integer") and (codes := find_codes(values, {})).sure:

@@ -31,11 +31,11 @@ _BLOCK, _LARGEST_BLOCK = 2**20, 2**26
 _NAMED_SEPARATOR = re.compile(r'"?sep=([;,\t|])"?[;,\t|]*\r?(?:\n|$)', re.IGNORECASE)
 
 #: A number with a decimal comma, alone between two semicolons; and one in a column that also has text.
-_DECIMAL_COMMA = re.compile(r'(?:^|;)\s*"?[+-]?\d+,\d+"?\s*(?:;|$)', re.MULTILINE)
+_DECIMAL_COMMA = re.compile(r'(?:^|;)\s*"?[+-]?(?:\d+|\d{1,3}(?:\.\d{3})+),\d+"?\s*(?:;|$)', re.MULTILINE)
 _WITH_COMMA = r"\s*[<>≤≥]?=?\s*[+-]?(?:\d+|\d{1,3}(?:\.\d{3})+)(?:,\d+)?(?:[eE][+-]?\d+)?\s*"
 
 #: A number with a decimal comma, in quotes or between two tabs; the comma in 1,234 may stand between thousands instead.
-_SURE_COMMA = r"\s*[+-]?(?:0,\d+|[1-9]\d*,(?:\d{1,2}|\d{4,}))\s*"
+_SURE_COMMA = r"\s*[+-]?(?:0,\d+|[1-9]\d*,(?:\d{1,2}|\d{4,})|\d{1,3}(?:\.\d{3})+,\d+)\s*"
 _QUOTED_COMMA = re.compile(f'"{_SURE_COMMA}"')
 _COMMA_IN_TABS = re.compile(f'(?:^|[\\t|])"?{_SURE_COMMA}"?(?:[\\t|]|$)', re.MULTILINE)
 
@@ -169,7 +169,7 @@ def _marks_of(beginning: str, separator: str | None) -> tuple[str, str]:
     """
     if separator is None:
         header, first, *_ = [*_without_quotes(beginning), "", ""]
-        separator = max(";\t,", key=lambda mark: (header.count(mark), header.count(mark) == first.count(mark)))
+        separator = max(";\t,|", key=lambda mark: (header.count(mark), header.count(mark) == first.count(mark)))
         if header.count(separator) == 0:
             separator = ","
     patterns = {";": _DECIMAL_COMMA, ",": _QUOTED_COMMA}
@@ -187,7 +187,7 @@ def _check_no_title(beginning: str, separator: str, path: Path) -> None:
     """Raise a DataError if the first line has fewer fields than the next ones, as a title or a comment has."""
     header, *others = [*_without_quotes(beginning)[:4], ""]
     others = [line for line in others if line]
-    marks = dict.fromkeys((separator, *";\t,"))
+    marks = dict.fromkeys((separator, *";\t,|"))
     if not others or any({line.count(mark) for line in others} == {header.count(mark)} - {0} for mark in marks):
         return
     for mark in marks:

@@ -51,7 +51,7 @@ def read_table(
     path : path
         A .csv or .tsv file with a line of column names, a .parquet file, a .npy file of two dimensions (its columns
         are named "0", "1" and so on), an .xlsx file with rows on one sheet, or a file of Stata (.dta) or SPSS (.sav).
-        Commas, semicolons or tabs separate the fields of a .csv file (or what Excel's line "sep=;" says); with
+        Commas, semicolons, tabs or | separate the fields of a .csv file (or what Excel's line "sep=;" says); with
         semicolons, tabs or quotes, it may have decimal commas. Values that
         all have a label (in Stata and SPSS) are read as their labels. Excel needs openpyxl, and SPSS pyreadstat.
     label_column : str, optional

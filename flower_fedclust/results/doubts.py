@@ -124,7 +124,7 @@ def doubts_about_scale(clients: Sequence[ClientData]) -> tuple[Doubt, ...]:
 
 def doubts_about_numbers(clients: Sequence[ClientData], schema: Schema) -> tuple[Doubt, ...]:
     """Return a doubt about the columns of a client's table in which 1,234 counts as 1234, and may mean 1.234."""
-    found = {one.owner: columns_with_unclear_commas(one.table, schema) for one in clients if one.is_in_memory}
+    found = {one.owner: columns_with_unclear_commas((part.table for part in one.batches()), schema) for one in clients}
     found = {owner: columns for owner, columns in found.items() if columns}
     if not found:
         return ()

@@ -550,27 +550,40 @@ def numbers_of_texts(series: Any) -> tuple[Floats, NDArray[np.bool_]]:
     return numbers, np.isnan(numbers) & marked
 
 
-def columns_with_unclear_commas(table: Any, schema: Schema) -> list[str]:
-    """Return the columns in which 1,234 counts as 1234, but may mean 1.234: no other number shows what commas are."""
-    used, names = schema.used, [str(name) for name in table.columns]
-    return [
-        name
-        for place, name in enumerate(names)
-        if name in used and used[name].kind in ("number", "integer") and has_unclear_commas(table.iloc[:, place])
-    ]
+def columns_with_unclear_commas(tables: Iterable[Any], schema: Schema) -> list[str]:
+    """Return the columns in which 1,234 counts as 1234, but may mean 1.234: no other number shows what commas are.
+
+    ``tables`` are the parts of one table; they are read until every column is clear.
+    """
+    unclear = {name: False for name, column in schema.used.items() if column.kind in ("number", "integer")}
+    for table in tables:
+        for place, name in enumerate(map(str, table.columns)):
+            if name in unclear and (found := _has_unclear_commas(table.iloc[:, place])) is not None:
+                unclear[name] |= found
+                if not found:
+                    del unclear[name]
+        if not unclear:
+            break
+    return [name for name, is_unclear in unclear.items() if is_unclear]
 
 
 def has_unclear_commas(series: Any) -> bool:
     """Tell whether all commas in the numbers of a column may be decimal commas as well as marks between thousands."""
+    return _has_unclear_commas(series) is True
+
+
+def _has_unclear_commas(series: Any) -> bool | None:
+    """Tell whether the commas of a column are unclear; None if it has neither commas nor points."""
     import pandas as pd
 
     if pd.api.types.is_numeric_dtype(series.dtype) or series.dtype.kind in "mM":
         return False
     texts = series[~are_missing(series)].astype(str)
-    with_comma = texts.str.contains(",", regex=False)
-    if not with_comma.any() or texts.str.contains(".", regex=False).any():
+    if texts.str.contains(".", regex=False).any():
         return False
-    return bool(texts[with_comma].str.fullmatch(r"\s*(?:[<>]=?|[≤≥])?\s*[+-]?[1-9]\d{0,2},\d{3}\s*").all())
+    with_comma = texts[texts.str.contains(",", regex=False)]
+    may_be_decimal = with_comma.str.fullmatch(r"\s*(?:[<>]=?|[≤≥])?\s*[+-]?[1-9]\d{0,2},\d{3}\s*")
+    return bool(may_be_decimal.all()) if len(with_comma) else None
 
 
 def _days(series: Any, first_row: int) -> Floats:

@@ -176,6 +176,7 @@ def test_files_that_programs_leave_in_a_folder_are_no_clients(tmp_path):
         ("rows.csv", "sep=;\na;b, in mg, per day\n1;2,5\n3;4\n"),
         ("rows.csv", "\ufeffsep=|\r\na|b, in mg, per day\r\n1|2.5\r\n3|4\r\n"),
         ("rows.csv", '"sep=;";\n"a";"b, in mg, per day"\n1;2,5\n3;4\n'),
+        ("rows.csv", 'a|"b, in mg, per day"\n1|2.5\n3|4\n'),
     ],
 )
 def test_separators_are_what_the_file_says(tmp_path, name, text):
@@ -186,6 +187,16 @@ def test_separators_are_what_the_file_says(tmp_path, name, text):
             table.rows if isinstance(table.rows, np.ndarray) else np.vstack([one.rows for one in table.rows.read(10)])
         )
         np.testing.assert_array_equal(rows, [[1, 2.5], [3, 4]])
+
+
+@pytest.mark.parametrize(
+    "lines", ["a;b\n1.234,5;1\n12.345,25;2\n", 'a,b\n"1.234,5",1\n"12.345,25",2\n', "a\tb\n1.234,5\t1\n12.345,25\t2\n"]
+)
+def test_points_between_thousands_and_a_decimal_comma_are_one_number(tmp_path, lines):
+    schema = fc.Schema.of({"columns": {"a": {"kind": "number"}, "b": {"kind": "number"}}})
+    path = csv(tmp_path, lines)
+    for table in (read_table(path, raw=True).rows, next(read_batches(path).rows.read(10)).table):
+        assert [values.tolist() for _, _, values in schema.values(table, owner="x")] == [[1234.5, 12345.25], [1, 2]]
 
 
 @pytest.mark.parametrize(

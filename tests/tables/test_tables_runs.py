@@ -6,8 +6,11 @@ import pytest
 from flwr.app import Context, RecordDict
 
 import flower_fedclust as fc
+from flower_fedclust.data import read_batches
+from flower_fedclust.engine.client_data import ClientData
 from flower_fedclust.engine.wire import as_bytes
 from flower_fedclust.models import Model
+from flower_fedclust.results.doubts import doubts_about_numbers
 from flower_fedclust.strategies.baselines.federated_kmeans import FederatedKMeans
 from flower_fedclust.tables.histograms import FoundRange
 
@@ -192,6 +195,18 @@ def test_a_comma_that_may_be_a_decimal_comma_is_a_doubt():
 
     assert doubts("8,125") == [({"columns": ["dose"], "clients": ["client north"]}, "rows")]
     assert doubts("8,125.5") == doubts("1,008,125") == doubts("0.5") == []
+
+
+@pytest.mark.parametrize("last", ["8,125", "8,12", "0.5"])
+def test_an_unclear_comma_is_a_doubt_in_batches_too_unless_a_later_row_makes_it_clear(last, tmp_path):
+    lines = [f'"{1 + index % 9},234",{index % 4}' for index in range(40_000)]
+    for name in ("north", "south"):
+        path = tmp_path / f"{name}.csv"
+        path.write_text("\n".join(["dose,day", *lines, f'"{last}",1' if name == "north" else lines[0]]) + "\n")
+    schema = fc.Schema.of({"columns": {"dose": {"kind": "number"}, "day": {"kind": "integer"}}})
+    clients = [ClientData(read_batches(tmp_path / f"{name}.csv").rows, owner=name) for name in ("north", "south")]
+    (doubt,) = doubts_about_numbers(clients, schema)
+    assert doubt.numbers == {"columns": ["dose"], "clients": ["north", "south"] if last == "8,125" else ["south"]}
 
 
 def test_skewed_and_clipped_columns_are_named_and_logarithms_suggested():
