@@ -6,6 +6,7 @@
 # make lint   ruff (lint and format) and mypy --strict
 # make resolve   whether dependencies and all extras resolve together, as Flower asks before every run
 # make versions  whether the lower bounds in pyproject.toml can be installed together
+# make site-requirements  deploy/site-requirements.txt again: the newest versions for sites, with hashes
 # make docs   the site, in docs/_build
 # make bench  the benchmarks, which take some minutes
 
@@ -18,7 +19,7 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export FLWR_TELEMETRY_ENABLED := 0
 export RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO := 0
 
-.PHONY: run test papers check flower lint resolve versions docs bench clean
+.PHONY: run test papers check flower lint resolve versions site-requirements docs bench clean
 
 # What `make run` runs, and no more; every other target adds what tests and pages need.
 $(RUNS): pyproject.toml
@@ -109,6 +110,9 @@ resolve: $(READY)
 
 versions: $(READY)
 	$(VENV)/bin/python tests/lowest_versions.py
+
+site-requirements: $(READY)
+	$(VENV)/bin/python deploy/lock_site.py
 
 docs: $(READY)
 	$(VENV)/bin/sphinx-build -q -W --keep-going docs docs/_build

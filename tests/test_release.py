@@ -5,6 +5,8 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.version import Version
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -22,6 +24,25 @@ def test_the_conda_recipe_requires_what_the_wheel_requires():
     asked = RECIPE.split("  run:\n")[1].split("\n\n")[0]
     ours = {re.sub(r"\[.*\]", "", one) for one in PROJECT["dependencies"]} | {f"python{PROJECT['requires-python']}"}
     assert {line.strip("- ").replace(" ", "") for line in asked.splitlines()} - ours == {"ray-core"}
+
+
+def locked(text):
+    """Return the versions of each package in a file of requirements, with their hashes."""
+    found = {}
+    for name, version, rest in re.findall(r"^([\w.-]+)==(\S+)(.*(?:\n +--hash.*)*)", text, re.MULTILINE):
+        found.setdefault(name, []).append((Version(version), re.findall(r"--hash=sha256:([0-9a-f]{64})", rest)))
+    return found
+
+
+def test_a_site_installs_what_the_wheel_requires_with_hashes_and_without_ray():
+    text = (ROOT / "deploy" / "site-requirements.txt").read_text(encoding="utf-8")
+    found = locked(text)
+    assert all(hashes for versions in found.values() for _, hashes in versions)
+    assert not {"ray", "torch", "datasets", "flwr-datasets"} & set(found)
+    assert "://" not in text
+    for one in map(Requirement, PROJECT["dependencies"]):
+        assert all(version in one.specifier for version, _ in found[one.name]), one
+    assert len(found.keys() - {"colorama"}) <= 72  # on Windows alone
 
 
 def test_the_paper_has_the_form_of_its_journal():

@@ -79,7 +79,8 @@ def test_the_settings_of_a_pod_are_valid_and_in_its_volumes():
     (port,) = container["ports"]
     assert port["containerPort"] == settings.metrics.port
     assert container["readinessProbe"]["httpGet"] == {"path": "/health", "port": port["name"]}
-    assert '".[metrics]"' in (FOLDER.parent / "Containerfile").read_text()
+    assert "-r site-requirements.txt" in (FOLDER.parent / "Containerfile").read_text()
+    assert "\nprometheus-client==" in (FOLDER.parent / "site-requirements.txt").read_text()
     policy = MANIFESTS["NetworkPolicy of site"]["spec"]
     assert policy["ingress"][0]["ports"] == [{"port": port["name"], "protocol": "TCP"}]
     (host,) = re.findall(r"--superlink=\S+:(\d+)", " ".join(container["args"]))
