@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from flower_fedclust.engine.by_row import by_row as by_row
     from flower_fedclust.engine.by_row import finishes as finishes
     from flower_fedclust.engine.by_row import view as view
+    from flower_fedclust.engine.client_mod import client_mod as client_mod
     from flower_fedclust.engine.parts import Part as Part
     from flower_fedclust.estimator import as_estimator as as_estimator
     from flower_fedclust.exact.rows import Frame as Frame
@@ -71,6 +72,7 @@ _NAMES = {
         "parameter"
     ),
     "engine.by_row": "by_row finishes view",
+    "engine.client_mod": "client_mod",
     "engine.parts": "Part",
     "estimator": "as_estimator",
     "exact.rows": "Frame Rows",
