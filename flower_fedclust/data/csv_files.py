@@ -21,7 +21,7 @@ T = TypeVar("T")
 #: Rows of a file that are looked at together to find its decimal mark.
 SCANNED_ROWS = 2**14
 
-#: The longest first line of a file that is read in batches, in bytes.
+#: The longest first line of a file, in bytes.
 LONGEST_LINE = 2**24
 
 #: Bytes that PyArrow parses together: at least so many, and for batches at most so many.
@@ -139,6 +139,10 @@ def dialect_of(file: IO[bytes], path: Path) -> Dialect:
     """Return how a file is written, after a look at its first lines; raise a DataError if columns have no names."""
     import pandas as pd
 
+    for _ in range(2):  # pandas would take all that follows for the names of columns
+        if len(line := file.readline(LONGEST_LINE)) == LONGEST_LINE and not line.endswith(b"\n"):
+            raise DataError(f"{path.name}: no line ends in {LONGEST_LINE:,} bytes; write one for each row.")
+    file.seek(0)
     beginning = file.read(2**16).decode("utf-8-sig", errors="replace")
     file.seek(0)
     named = _NAMED_SEPARATOR.match(beginning)
@@ -286,9 +290,6 @@ class CsvPart(Part):
         import pyarrow as pa
 
         wanted = self.columns if self.dialect.decimal == "," else self.columns[:1]
-        with self._opened() as file:
-            if not file.readline(LONGEST_LINE).endswith(b"\n"):
-                raise DataError(f"{self.name}: no line ends in {LONGEST_LINE:,} bytes; write one for each row.")
         try:
             yield from self._chunks(wanted, SCANNED_ROWS)
         except DataError as error:

@@ -1,4 +1,5 @@
 import sys
+import time
 import unicodedata
 
 import numpy as np
@@ -470,3 +471,14 @@ def test_a_folder_that_is_none_says_so(tmp_path):
         read_folder(tmp_path / "sites")
     with pytest.raises(ValueError, match="read_table"):
         read_folder(csv(tmp_path, "x\n1\n"))
+
+
+def test_a_file_without_an_end_of_line_is_refused_before_it_is_read_as_a_whole(tmp_path):
+    path = tmp_path / "north.csv"
+    with path.open("wb") as file:
+        file.truncate(2**31)
+    start = time.process_time()
+    for read in (read_table, read_batches, lambda _: read_folder(tmp_path)):
+        with pytest.raises(DataError, match=r"north\.csv: no line ends in 16,777,216 bytes"):
+            read(path)
+    assert time.process_time() - start < 3
