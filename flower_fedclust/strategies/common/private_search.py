@@ -75,20 +75,20 @@ from flower_fedclust.strategies.common.small_clusters import (
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-#: What each part of the budget costs: the inverse squared noise multipliers of its Gaussian releases, which add up.
+#: What each part of the budget costs: the inverse squared noise multipliers of its Gaussian releases. They add up to 1.
 COSTS: Mapping[str, float] = {
-    "row_sum": 0.02,
-    "row_count": 0.005,
-    "distances": 0.01,
-    "second_moment": 0.22,
-    "cells": 0.25,
-    "tries_1": 0.24,
-    "tries_2": 0.03,
-    "tries_3": 0.03,
-    "costs": 0.06,
-    "steps": 0.05,
-    "sums": 0.29,
-    "counts": 0.02,
+    "row_sum": 0.016,
+    "row_count": 0.004,
+    "distances": 0.008,
+    "second_moment": 0.18,
+    "cells": 0.205,
+    "tries_1": 0.195,
+    "tries_2": 0.025,
+    "tries_3": 0.025,
+    "costs": 0.05,
+    "steps": 0.04,
+    "sums": 0.236,
+    "counts": 0.016,
 }
 #: The same for strategies that look for no solutions by steps, and go on by themselves.
 COSTS_OF_CELLS: Mapping[str, float] = {
@@ -106,6 +106,8 @@ SOLUTION_ROUNDS = N_LEVELS * (STEPS_EACH + 1) + N_STEPS + 1
 N_CLASSES = 16
 #: The fraction of the rows that may lie outside the ball in which the second moment is taken.
 PART_OUTSIDE = 0.1
+#: The variance along a direction is at least this part of the mean variance.
+LEAST_VARIANCE = 0.02
 #: How wide the first points of cells are, beside the rows; how far from a mean it is split, beside the rows of a cell;
 #: cells of fewer rows, in deviations of their noise, are dropped; the least variance within cells, beside that of rows.
 FIRST_CELLS, SPLIT, LIGHT_CELL, LEAST_WITHIN = 0.8, 0.35, 3.0, 0.03
@@ -115,14 +117,14 @@ CELLS_FOR_EACH, FEWEST_FOR_EACH = 6, 4
 #: A row that counts in a step adds this part of the bound of its offset.
 WEIGHT = 0.4
 #: Of the signal that was expected of a step, at least this part is.
-LEAST_KEPT = 0.1
+LEAST_KEPT = 0.5
 #: What is expected of the first step in the directions of the search, beside the rows' variance there, and elsewhere,
-#: beside their mean variance; and which part of a step the next one goes.
-FIRST_INSIDE, FIRST_OUTSIDE, GOES_ON = 0.1, 0.2, 0.3
+#: beside their mean variance; and how far the next step goes, beside this one.
+FIRST_INSIDE, FIRST_OUTSIDE, GOES_ON = 1.0, 0.2, 1.0
 #: The time of a run bounds the entries of rows by the number of solutions, of directions of the search, and of cells.
-MOST_WORK, MOST_PROJECTED, MOST_CELL_PRODUCTS = 2.5e7, 5e8, 2e9
+MOST_WORK, MOST_PROJECTED, MOST_CELL_PRODUCTS = 2.5e7, 5e8, 1e9
 #: The same for the steps of one solution, of which there are at least two.
-MOST_STEPPED = 1e8
+MOST_STEPPED = 4e7
 #: A step that lowers the cost by less than this part is the last one before the very last.
 STILL = 3e-5
 #: Centers cost at least this part of what one center costs.
@@ -257,8 +259,8 @@ class Space:
 
     @property
     def variances(self) -> Floats:
-        """The variances of the rows along all directions, without what the noise adds to the largest."""
-        return variances_of(self.values, self.total, self.noise * math.sqrt(2 * self.n_columns), self.n_columns)
+        """The variances of the rows along all directions: never 0, because noise hides small ones."""
+        return np.maximum(self.values, LEAST_VARIANCE * self.total / self.n_columns)
 
     @property
     def inside(self) -> Floats:
@@ -268,8 +270,7 @@ class Space:
     @property
     def elsewhere(self) -> float:
         """The mean squared norm of a row in all other directions."""
-        variances = self.variances
-        return max(self.total - float(variances.sum()), 0.0) + float(variances[self.n_inside :].sum())
+        return max(self.total - self.total_inside, 0.0)
 
     @property
     def total_inside(self) -> float:
@@ -375,17 +376,20 @@ def cells_of_rows(
 
 def _with_cells(strategy: SearchStrategy, space: Space) -> tuple[Space, int]:
     """Choose how many directions and cells bring rows nearest to the noisy means of their cells."""
-    variances, most = space.variances, strategy.most_clusters
-    elsewhere = max(space.total - float(variances.sum()), 0.0)
-    products = space.n_rows * space.n_columns
+    variances, units, most = space.variances, space.units, strategy.most_clusters
+    noise, products = strategy.noise_of("cells") / units.number, space.n_rows * space.n_columns
     most_inside = int(min(max(MOST_PROJECTED / products, most), len(variances)))
     most_cells = min(max(CELLS_FOR_EACH * most, MOST_CELLS), max(MOST_CELL_PRODUCTS / products, FEWEST_FOR_EACH * most))
+    # A cell must have more rows than are light: so many deviations of the noise of their number.
+    of_count = units.of_both(1.0, CELL_WEIGHT, FEWEST_FOR_EACH * most) / CELL_WEIGHT
+    fewest_cells = math.ceil(FEWEST_CELLS * most)
+    most_cells = max(min(most_cells, 1.0 / max(LIGHT_CELL * of_count * noise, 1e-12)), fewest_cells)
     n_inside, n_cells = directions_and_cells(
         variances[:most_inside],
-        elsewhere + float(variances[most_inside:].sum()),
-        lambda n_cells: space.units.of_both(CELL_REACH, CELL_REACH * CELL_WEIGHT, n_cells),
-        strategy.noise_of("cells") / space.units.number,
-        math.ceil(FEWEST_CELLS * most),
+        max(space.total - float(variances[:most_inside].sum()), 0.0),
+        lambda n_cells: units.of_both(CELL_REACH, CELL_REACH * CELL_WEIGHT, n_cells),
+        noise,
+        fewest_cells,
         int(most_cells),
     )
     n_inside = max(n_inside, min(space.n_above, most))
@@ -527,18 +531,6 @@ def _costs(
 
 
 # What the server makes of noisy sums. Nothing here sees a row.
-
-
-def variances_of(values: Floats, total: float, edge: float, n_columns: int) -> Floats:
-    """Return what eigenvalues of a noisy second moment are expected to hold of the rows' variance.
-
-    A spike of size s above the mean variance has, with noise, the expected eigenvalue ``s + edge^2 / (4 s)`` (a spiked
-    Wigner matrix), so that its direction holds ``sqrt(v^2 - edge^2)`` of what the eigenvalue v shows.
-    """
-    mean = total / n_columns
-    above = np.sqrt(np.maximum(np.maximum(values - mean, 0.0) ** 2 - edge**2, 0.0))
-    variances = above + max(total - float(above.sum()), 0.05 * total) / n_columns
-    return np.asarray(variances * (total / (float(variances.sum()) + (n_columns - len(values)) * variances.min())))
 
 
 def class_of_most(classes: Floats, n_units: float, deviation: float) -> int:
