@@ -118,7 +118,7 @@ def main() -> None:
         print(f"{kind.__name__}(3), {len(rounds)} rounds")
         print(f"  one round: {len(largest.functions)} functions, {files} files, depth {depth}")
         print(f"  whole run: {whole}")
-        calls = ((name, sum(whole.calls[one] for one in whole.calls if one.endswith(name))) for name in COUNTED)
+        calls = ((name, sum(n for one, n in whole.calls.items() if f".{one}".endswith(f".{name}"))) for name in COUNTED)
         print("  calls: " + ", ".join(f"{name} {count}" for name, count in calls))
         if "-v" in sys.argv:
             print("  deepest: " + " > ".join(max(rounds, key=lambda one: one.depth).deepest))

@@ -6,9 +6,10 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
-from flower_fedclust.engine.rounds import Askable, ProtocolError, Question, Sent
+from flower_fedclust.engine.rounds import Askable, ProtocolError, Question, Round, Sent
 from flower_fedclust.exact.terms import Bound
 from flower_fedclust.privacy.accounting import Plan, Share
 from flower_fedclust.privacy.releases import Mechanism, PrivacyUnit, Relation, Release
@@ -108,16 +109,38 @@ def releases_of_parts(
     )
 
 
+@dataclass(frozen=True)
+class Budget:
+    """The budget of a run as a value: its parts, and the noise that they pay for.
+
+    It is made twice in a run: to be announced when clients enrol, and to be frozen once they have.
+    """
+
+    parts: Mapping[str, Part]
+    plan: Plan
+
+    @cached_property
+    def text(self) -> str:
+        """The plan as JSON, for messages."""
+        return self.plan.to_json()
+
+    def check_pays_for(self, round_: Round) -> None:
+        """Raise a ProtocolError if a round names a part that pays for other answers."""
+        for name in round_.parts:
+            if name is not None and name in self.parts and round_.asks not in self.parts[name].askables:
+                raise ProtocolError(f"part '{name}' of the budget does not pay for '{round_.task}'.")
+
+
 class Spending:
-    """A frozen plan, and how often each client was asked for each of its shares.
+    """A frozen budget, and how often each client was asked for each of its shares.
 
     Nothing that a run learns changes the plan, and no round may exceed it. So the epsilon of the report is at most the
     requested one, whatever a strategy does.
     """
 
-    def __init__(self, plan: Plan) -> None:
-        plan.check()
-        self.plan = plan
+    def __init__(self, budget: Budget) -> None:
+        budget.plan.check()
+        self.budget, self.plan = budget, budget.plan
         self._asked: Counter[tuple[str, str]] = Counter()
 
     def spend(self, task: str, releases: Iterable[Release | None], clients: Sequence[str]) -> None:

@@ -311,7 +311,7 @@ class Round:
         """Whether any array gets noise."""
         return any(release is not None and release.scale > 0 for release in self.releases)
 
-    @property
+    @functools.cached_property
     def answer(self) -> Answer:
         """The method that is asked for."""
         return self.question_for(None).answer
@@ -321,7 +321,7 @@ class Round:
         """The method's name."""
         return self.answer.task
 
-    @property
+    @functools.cached_property
     def asks(self) -> Any:
         """What is asked for: an :class:`Askable`."""
         return self.question_for(None).asks

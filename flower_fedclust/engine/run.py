@@ -17,7 +17,7 @@ from flower_fedclust.engine.fields import ENROL, SECURE
 from flower_fedclust.engine.journal import Journal, Record, digest_of
 from flower_fedclust.engine.log import RunLog, variations_of
 from flower_fedclust.engine.messages import EVALUATE, Answers, Kind, Message, Steps, Summed, WhoIsThere
-from flower_fedclust.engine.parts import Spending
+from flower_fedclust.engine.parts import Budget, Spending
 from flower_fedclust.engine.replies import (
     Inspection,
     RefusalError,
@@ -99,7 +99,8 @@ class Run:
         self.noise_seed = settings.noise_seed
         self.n_columns = 0  #: Of the clients' rows, as the strategy sees them.
         self.n_exchanges = 0  #: How often clients were sent messages.
-        self.spending: Spending | None = None  #: Of the plan, once it is frozen.
+        self.announced: Budget | None = None  #: As it is known before clients enrol.
+        self.spending: Spending | None = None  #: Of the budget, once it is frozen.
         self.rng = np.random.default_rng(settings.random_state)  #: Randomness of the server that protects nobody.
         self.log = RunLog()
         self.roster = Roster(settings.least, settings.expected_clients or 0, server_columns)

@@ -28,7 +28,7 @@ from flower_fedclust.engine.journal import Journal
 from flower_fedclust.engine.log import in_log_order
 from flower_fedclust.engine.messages import Answers, CalledBack, Steps
 from flower_fedclust.engine.parameters import Declared, parameter
-from flower_fedclust.engine.parts import Part, Spending, relation_of, releases_of_parts, shares_of
+from flower_fedclust.engine.parts import Budget, Part, Spending, relation_of, releases_of_parts, shares_of
 from flower_fedclust.engine.progress import quiet
 from flower_fedclust.engine.replies import LARGEST_RATIO
 from flower_fedclust.engine.rounds import (
@@ -649,6 +649,8 @@ class PrivateStrategy(ProtocolStrategy):
     """
 
     promises: ClassVar[tuple[PrivacyUnit, ...]] = ("record",)
+    #: How neighboring data sets differ; by default the strongest relation that all parts of the budget support.
+    relation: ClassVar[Relation | None] = None
 
     # Beyond 1000 the composition is not computed reliably, and nobody is protected anyway.
     epsilon: float | None = parameter(None, above=0, at_most=1000)
@@ -679,38 +681,48 @@ class PrivateStrategy(ProtocolStrategy):
         """Return the default parts of the privacy budget by name."""
         return {}
 
+    def noise_multipliers(self, shares: Mapping[str, Share] | None = None) -> dict[str, float]:
+        """Return the noise multipliers with which the whole run is (epsilon, delta)-private.
+
+        ``shares`` are the shares of the budget as it is divided; by default :meth:`shares`.
+        """
+        given = divided(self.shares(), self.budget) if shares is None else shares
+        return calibrate(given, self.epsilon, delta_of_composition(self.delta))
+
+    def shares(self, parts: Mapping[str, Part] | None = None) -> dict[str, Share]:
+        """Return parts, by default :meth:`all_parts`, as the accounting reads them."""
+        given = self.all_parts() if parts is None else parts
+        return shares_of(given, self.relation or relation_of(given))
+
+    def make_budget(self) -> Budget:
+        """Return the budget of a run, from what is known now: its parts, and the plan of all noise."""
+        parts = self.all_parts()
+        shares = divided(self.shares(parts), self.budget)
+        multipliers = self.noise_multipliers(shares)
+        plan = Plan(self.epsilon, self.delta, self.noise, self.privacy_unit, shares, multipliers)
+        return Budget(parts, plan)
+
     @property
-    def relation(self) -> Relation:
-        """How neighboring data sets differ: the strongest relation that all parts of the budget support."""
-        return relation_of(self.parts())
-
-    def noise_multipliers(self) -> dict[str, float]:
-        """Return the noise multipliers with which the whole run is (epsilon, delta)-private."""
-        return calibrate(divided(self.shares(), self.budget), self.epsilon, delta_of_composition(self.delta))
-
-    def shares(self) -> dict[str, Share]:
-        """Return :meth:`all_parts` as the accounting reads them."""
-        inner = self if self.tables is None else self.tables.likely(self)
-        return shares_of(self.all_parts(), inner.relation)
-
-    def make_plan(self) -> Plan:
-        """Return the plan of all noise, from what is known now."""
-        shares = divided(self.shares(), self.budget)
-        return Plan(self.epsilon, self.delta, self.noise, self.privacy_unit, shares, self.noise_multipliers())
+    def run_budget(self) -> Budget:
+        """The budget of the run: frozen once its clients have enrolled, and preliminary before that."""
+        run = self._run
+        if run is None:
+            return self.make_budget()
+        if run.spending is None and run.clients:
+            run.spending = Spending(self.make_budget())
+        if run.spending is not None:
+            return run.spending.budget
+        if run.announced is None:
+            run.announced = Spending(self.make_budget()).budget
+        return run.announced
 
     @property
     def frozen_plan(self) -> Plan:
-        """The plan of the run: fixed once its clients have enrolled, preliminary before that."""
-        run = self._run
-        if run is None:
-            return self.make_plan()
-        spending = run.spending or Spending(self.make_plan())
-        if run.clients:
-            run.spending = spending
-        return spending.plan
+        """The plan of the run's noise; see :attr:`run_budget`."""
+        return self.run_budget.plan
 
     def freeze_plan(self) -> None:
-        """Freeze the plan, once the names in a budget can be known; a subclass may wait for what rounds find."""
+        """Freeze the budget, once the names in it can be known; a subclass may wait for what rounds find."""
         # Names in a budget may refer to shares that depend on the clients' columns, unknown before they enrol.
         is_early = self.budget is not None and not self.client_names
         if self.epsilon is not None and not is_early:
@@ -719,7 +731,7 @@ class PrivateStrategy(ProtocolStrategy):
     @property
     def plan(self) -> str:
         """The frozen plan as JSON; "" without an epsilon."""
-        return "" if self.epsilon is None else self.frozen_plan.to_json()
+        return "" if self.epsilon is None else self.run_budget.text
 
     @property
     def first_plan(self) -> str:  # noqa: D102
@@ -764,12 +776,10 @@ class PrivateStrategy(ProtocolStrategy):
             raise ProtocolError(f"'{round_.task}' comes with releases; a round names parts, and the run finds these.")
         if not round_.parts:
             return round_
-        declared = self.all_parts()
-        for name in round_.parts:
-            if name in declared and round_.asks not in declared[name].askables:
-                raise ProtocolError(f"part '{name}' of the budget does not pay for '{round_.task}'.")
-        questions = round_.question.values() if isinstance(round_.question, Mapping) else [round_.question]
         plan = self.frozen_plan
+        if self._run is not None and self._run.spending is not None:
+            self._run.spending.budget.check_pays_for(round_)
+        questions = round_.question.values() if isinstance(round_.question, Mapping) else [round_.question]
         found = {releases_of_parts(question, question.moved(), round_.parts, plan) for question in questions}
         if len(found) > 1:
             raise ProtocolError(

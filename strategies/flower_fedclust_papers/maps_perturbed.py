@@ -57,6 +57,8 @@ class PerturbedCodes(CodedRowsStrategy):
 
     #: The answer that sends codes with calibrated noise.
     codes_answer: ClassVar[Askable[..., Any]]
+    #: Replacing a row, because codes of each row show how many there are.
+    relation: ClassVar[Relation | None] = "replace"
 
     perturb: str = parameter("data")
     epsilon: float | None = parameter(None, above=0, at_most=1000)
@@ -134,11 +136,6 @@ class PerturbedCodes(CodedRowsStrategy):
     def n_protocol_rounds(self) -> int:
         """The rounds without noise, and one for noise on the rows."""
         return super().n_protocol_rounds + (self.perturb == "data")
-
-    @property
-    def relation(self) -> Relation:
-        """Replacing a row, because codes of each row show how many there are."""
-        return "replace"
 
     def parts(self) -> Mapping[str, Part]:
         """Return the parts of the moments, the landmarks' gradients and the codes; or one part for the rows."""

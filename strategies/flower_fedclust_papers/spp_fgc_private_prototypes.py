@@ -23,7 +23,7 @@ from flower_fedclust.numerics.kmeans import nearest_center
 from flower_fedclust.numerics.prototypes import nearest_covariances
 from flower_fedclust.numerics.structural_graph import client_graph
 from flower_fedclust.numerics.vectors import clip_rows
-from flower_fedclust.privacy.releases import NoisePlace, Relation
+from flower_fedclust.privacy.releases import NoisePlace
 from flower_fedclust.strategies.common.spectral import LabelsClient
 from flower_fedclust.strategies.spp_fgc.spp_fgc import (
     GRAPH,
@@ -74,6 +74,8 @@ class SPPFGCPrivatePrototypes(CellsStrategy, StructuralGraphStrategy):
     )
     #: Nothing covers the graphs.
     promises = ()
+    #: Adding or removing a row: what is sent about each row is not covered.
+    relation = "add-or-remove"
 
     epsilon: float = parameter(1.0, above=0, at_most=1000)
     max_l1_norm: float = parameter(above=0)
@@ -116,11 +118,6 @@ class SPPFGCPrivatePrototypes(CellsStrategy, StructuralGraphStrategy):
             "prototype_products": laplace_part(answer, 0.15),
             "prototype_counts": laplace_part(answer, 0.1),
         }
-
-    @property
-    def relation(self) -> Relation:
-        """Adding or removing a row: what is sent about each row is not covered."""
-        return "add-or-remove"
 
 
 def prototypes_of_cells(reply: Reply, cells: Cells, deviation: float, scale: float) -> tuple[Reply, Floats]:

@@ -38,8 +38,8 @@ class Perturbing(ClippedStrategy):
     def parts(self):
         return ROWS_PART
 
-    def noise_multipliers(self):
-        return super().noise_multipliers() if self.multiplier is None else {"rows": self.multiplier}
+    def noise_multipliers(self, shares=None):
+        return super().noise_multipliers(shares) if self.multiplier is None else {"rows": self.multiplier}
 
     def protocol(self):
         yield from perturb_rows(self.max_norm_of_rows, relative_noise=self.relative_noise)

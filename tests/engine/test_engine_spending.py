@@ -144,8 +144,8 @@ def test_more_noise_than_planned_is_nobodys_harm():
 @pytest.mark.parametrize("factor", [0.5, 0.999])
 def test_a_run_that_would_cost_more_than_was_asked_for_sends_no_message(factor):
     class Greedy(Planned):
-        def noise_multipliers(self):
-            return {name: factor * multiplier for name, multiplier in super().noise_multipliers().items()}
+        def noise_multipliers(self, shares=None):
+            return {name: factor * multiplier for name, multiplier in super().noise_multipliers(shares).items()}
 
     proxies = proxies_of(ToyClient, CLIENTS)
     with pytest.raises(ValueError, match="epsilon"):

@@ -84,8 +84,8 @@ def test_federated_kmeans_finds_its_first_centers_in_rounds_of_sums():
 class QuietFederatedKMeans(PrivateFederatedKMeans):
     """The private one without noise."""
 
-    def noise_multipliers(self):
-        return dict.fromkeys(self.shares(), 0.0)
+    def noise_multipliers(self, shares=None):
+        return dict.fromkeys(shares, 0.0)
 
 
 def test_without_its_noise_the_private_run_is_pooled_lloyd_on_clipped_rows():

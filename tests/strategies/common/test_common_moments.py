@@ -40,8 +40,8 @@ class Steps(PrivateStrategy):
     def parts(self):
         return moment_parts(1.0, replaced=self.relation == "replace")
 
-    def noise_multipliers(self):
-        return dict.fromkeys(self.shares(), self.multiplier)
+    def noise_multipliers(self, shares=None):
+        return dict.fromkeys(shares, self.multiplier)
 
     def noisy_moments(self):
         return noisy_column_moments(self.max_norm, 3, replaced=self.relation == "replace")

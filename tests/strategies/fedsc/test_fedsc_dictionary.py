@@ -35,8 +35,8 @@ class Learning(DictionaryStrategy):
     def parts(self):
         return self.dictionary_parts(1.0, 1.0, replaced=self.relation == "replace")
 
-    def noise_multipliers(self):
-        return {name: self.multipliers[name == "dictionary_steps"] for name in self.shares()}
+    def noise_multipliers(self, shares=None):
+        return {name: self.multipliers[name == "dictionary_steps"] for name in shares}
 
     def protocol(self):
         model = KMeansModel(np.zeros((1, 2)))

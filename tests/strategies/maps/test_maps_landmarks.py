@@ -47,10 +47,10 @@ class Learning(LandmarkStrategy):
     def parts(self):
         return self.landmark_parts(0.5, 0.5, replaced=self.relation == "replace")
 
-    def noise_multipliers(self):
+    def noise_multipliers(self, shares=None):
         if self.multipliers is None:
-            return super().noise_multipliers()
-        return {name: self.multipliers.get(name, 0.0) for name in self.shares()}
+            return super().noise_multipliers(shares)
+        return {name: self.multipliers.get(name, 0.0) for name in shares}
 
     def protocol(self):
         found = yield from self.learn_landmarks(averaging=self.averaging, relative_noise=self.relative_noise)
@@ -223,7 +223,9 @@ def test_noise_off_gives_gradient_steps_on_all_rows_pooled(gamma, max_norm, rela
 @pytest.mark.parametrize("relation", RELATIONS)
 def test_sensitivity_is_the_longest_gradient_of_a_row_and_twice_that_where_a_row_is_replaced(relation):
     strategy = noisy(relation, of_landmarks=3.0)
-    strategy._run = SimpleNamespace(rng=np.random.default_rng(3), n_columns=2, clients=(), spending=None)
+    strategy._run = SimpleNamespace(
+        rng=np.random.default_rng(3), n_columns=2, clients=(), spending=None, announced=None
+    )
     steps = strategy.learn_landmarks()
     moments = strategy.with_noise(next(steps))
     assert {release.relation for release in moments.releases if release is not None} == {relation}
@@ -262,7 +264,9 @@ def test_sensitivity_is_the_longest_gradient_of_a_row_and_twice_that_where_a_row
 @pytest.mark.parametrize("gamma", [1e-300, 1e-9, 1e-3])
 def test_sensitivity_is_no_longer_than_rows_and_landmarks_in_the_frame_are_apart(gamma):
     strategy = noisy("add-or-remove", of_landmarks=3.0, gamma=gamma)
-    strategy._run = SimpleNamespace(rng=np.random.default_rng(3), n_columns=2, clients=(), spending=None)
+    strategy._run = SimpleNamespace(
+        rng=np.random.default_rng(3), n_columns=2, clients=(), spending=None, announced=None
+    )
     steps = strategy.learn_landmarks()
     next(steps)
     round_ = strategy.with_noise(steps.send(Total([np.array([2.0, 4.0]), np.array([30.0, 20.0]), np.array(20.0)], 4)))

@@ -42,7 +42,7 @@ class Driven(SPPFGCSums):
     multipliers = MULTIPLIERS
     in_sum = 1.0  # how large the noise in a sum is, over that of one release
 
-    def noise_multipliers(self):
+    def noise_multipliers(self, shares=None):
         return self.multipliers
 
     def noise_of_sum(self, release):
