@@ -25,12 +25,12 @@ def open_private(path: Path, flags: int = os.O_WRONLY | os.O_CREAT | os.O_TRUNC,
     return os.fdopen(os.open(path, flags, 0o600), mode)
 
 
-def replace_private(path: Path, content: bytes, before: Sequence[IO[bytes]] = ()) -> None:
-    """Write a file atomically, and return when it is on the disk, after the files of ``before``."""
+def replace_private(path: Path, content: bytes) -> None:
+    """Write a file atomically, and return when it is on the disk."""
     fresh = path.with_name(f"{path.name}.new")
     with open_private(fresh) as file:
         file.write(content)
-        wait_for_disk([file, *before])
+        wait_for_disk([file])
     fresh.replace(path)
     wait_for_names(path.parent)
 

@@ -15,11 +15,13 @@ from __future__ import annotations
 import errno
 import os
 import sqlite3
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Self
+from types import SimpleNamespace
+from typing import Any, Self
 from zlib import crc32
 
 from flower_fedclust.engine.disk import make_private, open_private, wait_for_names
@@ -81,7 +83,13 @@ class Store:
         self._what = what
         self._remedy = remedy
         self._alone = alone
-        self._open: sqlite3.Connection | None = None
+        #: The open connection: of this thread, or of the process that has the file alone.
+        self._held: Any = SimpleNamespace() if alone else threading.local()
+
+    @property
+    def _open(self) -> sqlite3.Connection | None:
+        found: sqlite3.Connection | None = getattr(self._held, "connection", None)
+        return found
 
     def __enter__(self) -> Self:
         """Open the file, and create it if needed."""
@@ -94,14 +102,23 @@ class Store:
             open_private(self.path, os.O_WRONLY | os.O_CREAT).close()
             wait_for_names(self.path.parent)
         with self._told():
-            self._open = self._connected()
+            self._held.connection = self._connected()
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._open is not None:
-            connection, self._open = self._open, None
+        if (connection := self._open) is not None:
+            self._held.connection = None
             with self._told():
                 connection.close()
+
+    @contextmanager
+    def opened(self) -> Iterator[None]:
+        """Keep the file open for several uses, if it exists; nobody has to wait for that."""
+        if self._open is not None or not self.path.exists():
+            yield
+            return
+        with self:
+            yield
 
     def _connected(self) -> sqlite3.Connection:
         """Return a connection to a file that this package has written, or that is new."""
@@ -110,13 +127,10 @@ class Store:
         try:
             if self._alone:
                 found.execute("PRAGMA locking_mode = EXCLUSIVE")
-            found.execute("PRAGMA trusted_schema = OFF")
             is_new = self._is_new(found)
             if is_new:
                 found.execute("PRAGMA auto_vacuum = FULL")
-            found.execute(f"PRAGMA journal_mode = {'WAL' if self._alone else 'TRUNCATE'}").fetchall()
-            found.execute("PRAGMA synchronous = FULL")
-            if is_new:
+                _prepare_to_write(found, alone=self._alone)
                 found.execute("BEGIN IMMEDIATE")
                 if self._is_new(found):  # another process may have been faster
                     found.execute(_TABLE)
@@ -132,9 +146,9 @@ class Store:
         """Tell whether the file is empty; raise a DataError if somebody else's program has written it."""
         (application,) = connection.execute("PRAGMA application_id").fetchone()
         (version,) = connection.execute("PRAGMA user_version").fetchone()
-        (n_tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
         if (application, version) == (APPLICATION, VERSION):
             return False
+        (n_tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
         if (application, version, n_tables) == (0, 0, 0):
             return True
         if application != APPLICATION:
@@ -183,8 +197,7 @@ class Store:
         process, and a power cut only once a later change is on the disk.
         """
         with self._used() as connection:
-            if self._alone:
-                connection.execute(f"PRAGMA synchronous = {'FULL' if at_once else 'NORMAL'}")
+            _prepare_to_write(connection, alone=self._alone, at_once=at_once)
             connection.execute("BEGIN IMMEDIATE")
             try:
                 yield
@@ -243,3 +256,10 @@ class Store:
             return []
         with self._used() as connection:
             return connection.execute("SELECT place, name, changed FROM kept WHERE piece = 0 ORDER BY rowid").fetchall()
+
+
+def _prepare_to_write(connection: sqlite3.Connection, *, alone: bool, at_once: bool = True) -> None:
+    """Say how a change reaches the disk; a connection that only reads need not know."""
+    connection.execute(f"PRAGMA journal_mode = {'WAL' if alone else 'TRUNCATE'}").fetchall()
+    connection.execute(f"PRAGMA synchronous = {'FULL' if at_once else 'NORMAL'}")
+    connection.execute("PRAGMA secure_delete = ON")  # what a site forgets, such as secrets, is overwritten

@@ -38,13 +38,12 @@ from flower_fedclust.secure.keys import FEWEST
 from flower_fedclust.site.budget import Budget, spent, uncovered
 from flower_fedclust.site.kept import (
     REMEMBERED,
-    RunFolder,
+    Kept,
+    KeptRun,
     answer_from_bytes,
     answer_to_bytes,
-    check_kept,
     evaluate_res,
     fit_res,
-    forget_old_runs,
     read_outline,
     run_lock,
     save_result,
@@ -76,9 +75,6 @@ REFUSED, FAILED = "refused", "failed"
 
 #: The ledger's names for a model that was evaluated, and for one that was only received.
 EVALUATE, RECEIVE = "evaluate", "receive"
-
-#: The file with what is known of the table without its rows.
-TABLE = "table.json"
 
 #: How often a computation may begin if its process ends before anything was answered.
 ATTEMPTS = 2
@@ -128,6 +124,7 @@ class Site:
         self.folder = Path(settings.folder)
         self.ledger = Ledger(self.folder / "ledger.jsonl")
         self.studies = Studies(settings)
+        self.kept = Kept(self.folder)
         self._load = load or (lambda: load_rows(settings))
         #: The app that the server has sent, if any: its id, version and hash. The site does not run it.
         self.app_of_server = ""
@@ -142,7 +139,7 @@ class Site:
             key = crypto.derive(self.identity.private_bytes_raw(), crypto.digest(b"sample"))
             data = sampled(data, most, key)
         self._check_enough(data.n_rows)
-        write_outline(self.folder / TABLE, self._table_asked, data.outline)
+        write_outline(self.kept, self._table_asked, data.outline)
         return data
 
     @property
@@ -151,7 +148,7 @@ class Site:
 
         Refused if there were too few rows then: the site answers nothing, not even its name.
         """
-        found = read_outline(self.folder / TABLE, self._table_asked) or self.data.outline
+        found = read_outline(self.kept, self._table_asked) or self.data.outline
         self._check_enough(found.n_rows)
         return replace(found, n_rows=self.settings.policy.known_rows(found.n_rows))
 
@@ -177,7 +174,9 @@ class Site:
         """The key with which the site signs its keys of secure sums, made on first use."""
         path = make_private(self.folder) / "secure.key"
         if not path.exists():
-            replace_private(path, Ed25519PrivateKey.generate().private_bytes_raw())
+            with self.kept.store.changing():  # one process makes it, and the others wait
+                if not path.exists():
+                    replace_private(path, Ed25519PrivateKey.generate().private_bytes_raw())
         return Ed25519PrivateKey.from_private_bytes(path.read_bytes())
 
     @property
@@ -204,13 +203,13 @@ class Site:
 
     def create_ledger(self) -> None:
         """Create the ledger, once, before the first run; raise a LedgerError if the folder has a ledger or answers."""
-        check_kept(self.folder / "runs", [])
+        self.kept.check([])
         self.ledger.create()
 
     def check_kept(self, *, whole: bool = False) -> None:
         """Raise a LedgerError if answers are kept that the ledger does not know; checked once, unless ``whole``."""
         if whole or not self._has_checked:
-            check_kept(self.folder / "runs", self.ledger.entries, whole=whole)
+            self.kept.check(self.ledger.entries, whole=whole)
             self._has_checked = True
 
     def keep_result(self, context: Context, config: Mapping[str, Any], model: Parameters) -> None:
@@ -226,7 +225,7 @@ class Site:
                 own = [entry for entry in self.ledger.entries if entry["run"] == run]
             if own:
                 with run_lock(self.folder, run):
-                    saved = save_result(self.folder, self.settings.name, self.data, own, context, config, model)
+                    saved = save_result(self.kept, self.settings.name, self.data, own, context, config, model)
                 self.note("result", run=run, folder=str(saved))
         except Exception as error:
             self.note("failed", run=run, task="result", reason=_why(error))
@@ -325,7 +324,7 @@ class _SiteClient(Client):
             check_message(site.settings.limits, config, ins.parameters.tensors)
             with site.ledger.locked():
                 site.check_kept()
-            with run_lock(site.folder, run), jobs(site.settings.limits.threads):
+            with run_lock(site.folder, run), jobs(site.settings.limits.threads), site.kept.store.opened():
                 answer = answer_from_bytes(self._of_run(about, config, ins.parameters.tensors, compute))
             answer.metrics["ledger"] = site.ledger.witness
             return cast(Answer, answer)
@@ -368,31 +367,31 @@ class _SiteClient(Client):
         schema, plan = str(config.get("schema", "")), str(config.get("plan", ""))
         study = Study("", run, about["study"], question["strategy"], digest(schema))
         site.studies.admit(study, task, plan, entries)
-        folder = RunFolder(site.folder / "runs", run)
+        kept_run = KeptRun(site.kept, run)
         own = [entry for entry in entries if entry["run"] == run]
         # Enrolling again reveals nothing new, and a run that is continued asks for it again.
         enrolled = next((entry for entry in own if task == ENROL == entry["task"]), None)
         former = None if task == ENROL else next((entry for entry in own if entry["answer"] == name), None)
-        kept = None if former is None else _kept_answer(former, folder, question["asked"])
+        kept = None if former is None else _kept_answer(former, kept_run, question["asked"])
         if kept is not None:
             site.note("repeated", **about)
             return kept
         gate = _Gate(site, run, former, {**about, **question})
         client = self._client(names, config, gate)
-        folder.restore(context)
+        kept_run.restore(context)
         if enrolled is not None:
             gate.entry = enrolled
         elif task in (ENROL, RECEIVE) or is_step:
             gate.charge(_NOTHING)
         try:
-            return self._computed(about, lambda: compute(client), client, gate, folder)
+            return self._computed(about, lambda: compute(client), client, gate, kept_run)
         except Exception:
             if gate.entry is not None and "sent" not in gate.entry:
                 with site.ledger.locked():
                     site.ledger.note(gate.entry, sent="")
             raise
         finally:
-            # The secrets are in the run's folder, which Flower does not read.
+            # The secrets are in the site's own file, which Flower does not read.
             context.state.pop(f"{REMEMBERED}{SECURE}", None)
 
     def _computed(
@@ -401,7 +400,7 @@ class _SiteClient(Client):
         compute: Callable[[], FitRes | EvaluateRes],
         client: ProtocolClient,
         gate: _Gate,
-        folder: RunFolder,
+        kept_run: KeptRun,
     ) -> bytes:
         """Compute an answer, and return its bytes when they and the ledger are on the disk."""
         site, context = self.site, self.own_context
@@ -421,21 +420,20 @@ class _SiteClient(Client):
         if entry is None:
             raise _Failed("it was computed without a charge.")
         if entry["task"] == ENROL:
-            # A client that enrols forgets other runs. What the folder restored belongs to this run.
+            # A client that enrols forgets other runs. What was restored belongs to this run.
             for key, record in remembered.items():
                 context.state.setdefault(key, record)
         if entry.get("sent"):
-            folder.remember(context)
+            kept_run.keep(context, {})
             site.note("repeated", **about)
         else:
-            with folder.keep(entry["answer"], content) as file:
-                folder.remember(context, [file])
-                with site.ledger.locked():
-                    site.ledger.note(entry, [file], sent=hashlib.sha256(content).hexdigest(), n_bytes=len(content))
+            kept_run.keep(context, {entry["answer"]: content})
+            with site.ledger.locked():
+                site.ledger.note(entry, sent=hashlib.sha256(content).hexdigest(), n_bytes=len(content))
             took = {"seconds": round(time.monotonic() - self.began, 2), "memory_mb": peak_memory()}
             site.note("answered", **about, epsilon=entry["epsilon"] or None, **took)
         if entry["task"] == ENROL:
-            forget_old_runs(folder.path.parent, site.settings.keep_days)
+            site.kept.forget_old_runs(site.settings.keep_days)
         return content
 
     def _strategies_of(self, about: Mapping[str, Any], config: Mapping[str, Any]) -> list[str]:
@@ -527,9 +525,9 @@ class _Failed(Exception):  # noqa: N818
         self.missed = missed
 
 
-def _kept_answer(entry: Mapping[str, Any], folder: RunFolder, asked: str) -> bytes | None:
+def _kept_answer(entry: Mapping[str, Any], kept_run: KeptRun, asked: str) -> bytes | None:
     """Return the earlier answer to the same question; None if its process ended while it computed."""
-    kept = folder.kept(entry["answer"])
+    kept = kept_run.answer(entry["answer"])
     if entry["asked"] != asked:
         raise Refused("the round was answered before, to another question.")
     if entry.get("sent") == "":

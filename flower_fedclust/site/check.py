@@ -146,7 +146,7 @@ def _of_options(options: Sequence[str]) -> Iterator[str]:
 def _of_folder(settings: SiteSettings) -> Iterator[str]:
     """Yield what is wrong with the folder of a site, its ledger, its studies and its budget."""
     from flower_fedclust.site.budget import ROUNDING, spent
-    from flower_fedclust.site.kept import check_kept
+    from flower_fedclust.site.kept import Kept
     from flower_fedclust.site.ledger import Ledger
     from flower_fedclust.site.studies import Studies
 
@@ -156,7 +156,7 @@ def _of_folder(settings: SiteSettings) -> Iterator[str]:
             found += _of_mode(path, 0o700 if path.is_dir() else 0o600)
     ledger = Ledger(folder / "ledger.jsonl")
     with _collected(found):
-        check_kept(folder / "runs", ledger.read(), whole=True)
+        Kept(folder).check(ledger.read(), whole=True)
         ledger.check_head()
     with _collected(found):
         Studies(settings).read()

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 from filelock import FileLock, Timeout
@@ -17,12 +16,13 @@ from flwr.app import Array, ArrayRecord, Context
 from flwr.common import Code, EvaluateRes, FitRes, Parameters, Status
 
 from flower_fedclust.engine.client_data import ClientData, Outline
-from flower_fedclust.engine.disk import joined, make_private, open_private, parted, replace_private
+from flower_fedclust.engine.disk import joined, make_private, parted
 from flower_fedclust.engine.fields import ENROL
+from flower_fedclust.engine.store import Store
 from flower_fedclust.engine.wire import decode
 from flower_fedclust.format import FORMAT, check_format
 from flower_fedclust.models import Model
-from flower_fedclust.outside import parsing, read_json
+from flower_fedclust.outside import parsing
 from flower_fedclust.privacy.releases import NoisePlace, Release
 from flower_fedclust.privacy.report import Message, PrivacyReport
 from flower_fedclust.results.result import Result
@@ -33,66 +33,122 @@ from flower_fedclust.tables.schema import Schema
 #: Prefix of the keys under which a client remembers things in its Context; see ``ProtocolClient.remember``.
 REMEMBERED = "fedclust."
 
-#: Suffix of the files of answers.
-ANSWER = ".answer"
+#: The file in a site's folder, and what older versions have left there.
+FILE, OLDER = "kept.sqlite", ("runs", "table.json")
 
-#: The file of what a client remembers.
+#: The name under which the file has what a client remembers of a run; answers have names of their own.
 MEMORY = "memory"
 
+#: The place of what a site knows of its table.
+TABLE = "table"
 
-class RunFolder:
-    """The folder of one run; its name is a hash, because the run's name may come from anybody."""
+#: The remedy if the file cannot be read.
+REMEDY = "restore it from a backup, or move it away: then the site refuses the rounds that it has answered"
 
-    def __init__(self, all_runs: Path, run: str) -> None:
-        self.path = all_runs / _folder_of(run)
+
+class Kept:
+    """What a site keeps, in a file that only the site's account can read.
+
+    The place of a run is a hash of its name, because the name may come from anybody.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.path = folder / FILE
+        self.store = Store(self.path, "answers", REMEDY)
+
+    def check_version(self) -> None:
+        """Raise a LedgerError if an older version has kept answers here, which this one would not find."""
+        for name in OLDER:
+            if (self.folder / name).exists():
+                raise LedgerError(
+                    f"{self.folder / name} is of an older version, which this one does not read; use the version that "
+                    "wrote it until its runs have ended, and then move it away."
+                )
+
+    def check(self, entries: Iterable[Mapping[str, Any]], *, whole: bool = False) -> None:
+        """Raise a LedgerError if an answer is kept that the ledger does not know: the ledger's last lines are missing.
+
+        ``whole`` also compares the content of each answer with the hash in the ledger.
+        """
+        self.check_version()
+        known: dict[tuple[str, str], str] = {}
+        runs = {TABLE}
+        for entry in entries:
+            known[place_of(entry["run"]), entry["answer"]] = entry.get("sent", "")
+            runs.add(place_of(entry["run"]))
+        for place, name, _ in self.store.names():
+            if place not in runs or (place != TABLE and name != MEMORY and (place, name) not in known):
+                raise LedgerError(
+                    f"{self.path} has an answer ({place}, {name}) that the ledger does not know: lines of the ledger "
+                    "are missing."
+                )
+            sent = known.get((place, name))
+            if whole and sent and hashlib.sha256(self.store.get(place, name) or b"").hexdigest() != sent:
+                raise LedgerError(
+                    f"{self.path}: the answer ({place}, {name}) is not what the ledger says was sent; the site does "
+                    "not send it again."
+                )
+
+    def forget_old_runs(self, keep_days: int) -> None:
+        """Remove runs without an answer for so many days, but not one that computes. The ledger stays."""
+        oldest, last = time.time() - keep_days * 86400, dict[str, float]()
+        for place, _, changed in self.store.names():
+            last[place] = max(changed, last.get(place, changed))
+        for place in [place for place, changed in last.items() if changed < oldest and place != TABLE]:
+            with suppress(Timeout), _lock_of(self.folder, place, 0), self.store.changing():
+                self.store.forget(place)
+
+
+class KeptRun:
+    """What a site keeps of one run."""
+
+    def __init__(self, kept: Kept, run: str) -> None:
+        self.place = place_of(run)
+        self._kept = kept
         self._known: dict[str, int] = {}
 
-    def keep(self, name: str, answer: bytes) -> IO[bytes]:
-        """Write an answer, and return its open file: wait until it is on the disk before the answer leaves.
-
-        The hash in the ledger shows whether the file is complete.
-        """
-        make_private(self.path)
-        file = open_private(self.path / f"{name}{ANSWER}")
-        file.write(answer)
-        return file
-
-    def kept(self, name: str) -> bytes | None:
+    def answer(self, name: str) -> bytes | None:
         """Return an answer as it was sent, or None."""
-        path = self.path / f"{name}{ANSWER}"
-        return path.read_bytes() if path.exists() else None
+        return self._kept.store.get(self.place, name)
 
     def restore(self, context: Context) -> None:
         """Put what the client remembered of this run, and nothing of other runs, into a Context."""
         for key in [key for key in context.state if key.startswith(REMEMBERED)]:
             del context.state[key]
-        path = self.path / MEMORY
-        if path.exists():
-            about, tensors = _read(path.read_bytes(), str(path))
+        content = self._kept.store.get(self.place, MEMORY)
+        if content is not None:
+            about, tensors = _read(content, str(self._kept.path))
             rest = iter(tensors)
             for key, fields in about["memory"].items():
                 arrays = {name: Array(dtype, tuple(shape), stype, next(rest)) for name, dtype, shape, stype in fields}
                 context.state[key] = ArrayRecord(arrays)
         self._known = _identities(context)
 
-    def remember(self, context: Context, before: Sequence[IO[bytes]] = ()) -> None:
-        """Write what the client remembers, if it has changed.
+    def keep(self, context: Context, answers: Mapping[str, bytes]) -> None:
+        """Keep answers, and what the client remembers if it has changed; return when both are on the disk.
 
-        The files ``before`` (the answer) reach the disk first: an answer that is not on the disk may be computed again,
-        from what was remembered then.
+        They are kept together or not at all: an answer that was lost is computed again from what was remembered before.
         """
         known = _identities(context)
-        if known == self._known:
+        if known == self._known and not answers:
             return
-        records = {key: dict(context.state.array_records[key]) for key in known}
-        memory = {
-            key: [[name, array.dtype, array.shape, array.stype] for name, array in arrays.items()]
-            for key, arrays in records.items()
-        }
-        tensors = [array.data for arrays in records.values() for array in arrays.values()]
-        make_private(self.path)
-        replace_private(self.path / MEMORY, joined({"format": FORMAT, "memory": memory}, tensors), before)
+        with self._kept.store.changing():
+            for name, content in answers.items():
+                self._kept.store.put(self.place, name, content)
+            if known != self._known:
+                self._kept.store.put(self.place, MEMORY, _memory_to_bytes(context, known))
         self._known = known
+
+
+def _memory_to_bytes(context: Context, keys: Iterable[str]) -> bytes:
+    records = {key: dict(context.state.array_records[key]) for key in keys}
+    memory = {
+        key: [[name, array.dtype, array.shape, array.stype] for name, array in arrays.items()]
+        for key, arrays in records.items()
+    }
+    tensors = [array.data for arrays in records.values() for array in arrays.values()]
+    return joined({"format": FORMAT, "memory": memory}, tensors)
 
 
 def _identities(context: Context) -> dict[str, int]:
@@ -109,43 +165,17 @@ N_LOCKS = 256
 
 def run_lock(site_folder: Path, run: str, timeout: float = -1) -> FileLock:
     """Return the lock under which a run is computed: equal messages at once must not get two draws of the noise."""
-    return _lock_of(site_folder, _folder_of(run), timeout)
+    return _lock_of(site_folder, place_of(run), timeout)
 
 
-def _lock_of(site_folder: Path, name: str, timeout: float) -> FileLock:
-    number = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8]) % N_LOCKS
+def _lock_of(site_folder: Path, place: str, timeout: float) -> FileLock:
+    number = int.from_bytes(hashlib.sha256(place.encode()).digest()[:8]) % N_LOCKS
     return FileLock(make_private(site_folder / "locks") / f"{number}.lock", timeout=timeout, mode=0o600)
 
 
-def _folder_of(run: str) -> str:
+def place_of(run: str) -> str:
+    """Return the place of a run: a hash of its name."""
     return hashlib.sha256(run.encode()).hexdigest()[:20]
-
-
-def check_kept(all_runs: Path, entries: Iterable[Mapping[str, Any]], *, whole: bool = False) -> None:
-    """Raise a LedgerError if an answer is kept that the ledger does not know: the ledger's last lines are missing.
-
-    ``whole`` also compares the content of each answer with the hash in the ledger.
-    """
-    known: dict[str, dict[str, str]] = {}
-    for entry in entries:
-        known.setdefault(_folder_of(entry["run"]), {})[entry["answer"] + ANSWER] = entry.get("sent", "")
-    for folder in all_runs.iterdir() if all_runs.exists() else ():
-        own, kept = known.get(folder.name), list(folder.glob(f"*{ANSWER}"))
-        for path in [folder] if own is None else [path for path in kept if path.name not in own]:
-            raise LedgerError(f"{path} is kept, but the ledger does not know it: lines of the ledger are missing.")
-        for path in kept if whole else ():
-            sent = (own or {})[path.name]
-            if sent and hashlib.sha256(path.read_bytes()).hexdigest() != sent:
-                raise LedgerError(f"{path} is not what the ledger says was sent; the site does not send it again.")
-
-
-def forget_old_runs(all_runs: Path, keep_days: int) -> None:
-    """Remove the folders of runs without an answer for so many days, but not of one that computes. The ledger stays."""
-    oldest = time.time() - keep_days * 86400
-    for folder in all_runs.iterdir() if all_runs.exists() else ():
-        if folder.is_dir() and all(file.stat().st_mtime < oldest for file in [folder, *folder.iterdir()]):
-            with suppress(Timeout), _lock_of(all_runs.parent, folder.name, 0):
-                shutil.rmtree(folder)
 
 
 def answer_to_bytes(answer: FitRes | EvaluateRes) -> bytes:
@@ -182,18 +212,15 @@ def evaluate_res(loss: float, num_examples: int, metrics: Mapping[str, Any]) -> 
 
 # What a site knows of its table without looking at a row.
 
-#: The remedy if the file cannot be read.
-REMEDY = "remove it, and start the site again"
 
-
-def read_outline(path: Path, asked: str) -> Outline | None:
-    """Return the outline of the table that ``asked`` describes; None if the file has none of it."""
-    if not path.exists():
+def read_outline(kept: Kept, asked: str) -> Outline | None:
+    """Return the outline of the table that ``asked`` describes; None if nothing is known of it."""
+    content = kept.store.get(TABLE, TABLE)
+    if content is None:
         return None
-    found = read_json(path, REMEDY)
-    check_format(found.get("format"), str(path), remedy=REMEDY)
-    with parsing(str(path), "the outline of a table", REMEDY):
-        if found["asked"] != asked:
+    with parsing(str(kept.path), "the outline of a table", REMEDY):
+        found = json.loads(content)
+        if (found["format"], found["asked"]) != (FORMAT, asked):
             return None
         columns, schema = found["columns"], found["schema"]
         return Outline(
@@ -204,22 +231,21 @@ def read_outline(path: Path, asked: str) -> Outline | None:
         )
 
 
-def write_outline(path: Path, asked: str, outline: Outline) -> None:
+def write_outline(kept: Kept, asked: str, outline: Outline) -> None:
     """Keep what is known of a table, for messages that come before anybody may look at its rows."""
     schema = None if outline.schema is None else outline.schema.to_json()
     about = {"asked": asked, "n_rows": outline.n_rows, "n_columns": outline.n_columns, "columns": outline.columns}
     content = json.dumps({"format": FORMAT, **about, "schema": schema}).encode()
-    make_private(path.parent)
-    with FileLock(f"{path}.lock", mode=0o600):
-        if not path.exists() or path.read_bytes() != content:
-            replace_private(path, content)
+    if kept.store.get(TABLE, TABLE) != content:
+        with kept.store.changing():
+            kept.store.put(TABLE, TABLE, content)
 
 
 # The site's own result of a run.
 
 
 def save_result(
-    folder: Path,
+    kept: Kept,
     name: str,
     data: ClientData,
     entries: Sequence[Mapping[str, Any]],
@@ -233,12 +259,12 @@ def save_result(
     remembers of the run is put into ``context``.
     """
     run, strategy = entries[0]["run"], entries[0]["strategy"] or "run"
-    results, run_folder = make_private(folder / "results"), RunFolder(folder / "runs", run)
-    mark = run_folder.path.name[:8]
+    results, kept_run = make_private(kept.folder / "results"), KeptRun(kept, run)
+    mark = kept_run.place[:8]
     former = next((one for one in results.iterdir() if one.name.endswith(mark)), None)
     if former is not None:
         return former
-    run_folder.restore(context)
+    kept_run.restore(context)
     model = Model.named(str(config.get("model"))).from_arrays(decode(arrays))
     if model.columns_ is None:
         model.columns_ = data.columns

@@ -11,10 +11,10 @@ import json
 import os
 import re
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from filelock import FileLock
 
@@ -116,12 +116,12 @@ class Ledger:
         """Charge an entry, and return it when it is on the disk; only while the ledger is :meth:`locked`."""
         return self._write(entry)
 
-    def note(self, entry: dict[str, Any], beside: Sequence[IO[bytes]] = (), **facts: Any) -> dict[str, Any]:
-        """Add facts to an entry, and return it once they and the files ``beside`` are on the disk."""
-        self._write({"of": entry["number"], **facts}, beside)
+    def note(self, entry: dict[str, Any], **facts: Any) -> dict[str, Any]:
+        """Add facts to an entry, and return it once they are on the disk."""
+        self._write({"of": entry["number"], **facts})
         return entry
 
-    def _write(self, facts: Mapping[str, Any], beside: Sequence[IO[bytes]] = ()) -> dict[str, Any]:
+    def _write(self, facts: Mapping[str, Any]) -> dict[str, Any]:
         # The salt keeps witnesses from leaking anything: nobody can guess lines and compare hashes.
         full = {"number": len(self._hashes) + 1, **facts, "salt": secrets.token_hex(16)}
         body = json.dumps(full, separators=(",", ":"), allow_nan=False).encode()
@@ -133,7 +133,7 @@ class Ledger:
             file.truncate()
             file.write(line)
             head.write(f"{full['number']}:{full['hash']}\n".encode())
-            wait_for_disk([file, head, *beside])
+            wait_for_disk([file, head])
         fresh.replace(self.head)
         wait_for_names(self.path.parent)
         self._n_bytes += len(line)

@@ -20,7 +20,6 @@ from wsgiref.simple_server import WSGIRequestHandler, make_server
 
 from flower_fedclust.site.app import Site
 from flower_fedclust.site.budget import spent
-from flower_fedclust.site.kept import check_kept
 from flower_fedclust.site.ledger import LedgerError
 from flower_fedclust.site.policy import MEGABYTE, SiteSettings
 
@@ -78,11 +77,10 @@ class Metrics:
 
     def _entries(self) -> list[dict[str, Any]]:
         """Return the ledger's entries, once ledger and kept answers agree; a message may come in between."""
-        runs = self.site.folder / "runs"
         with suppress(LedgerError):
-            check_kept(runs, self.site.ledger.read())
+            self.site.kept.check(self.site.ledger.read())
             return self.site.ledger.entries
-        check_kept(runs, self.site.ledger.read())
+        self.site.kept.check(self.site.ledger.read())
         return self.site.ledger.entries
 
     def _new_lines(self) -> Iterable[bytes]:

@@ -15,12 +15,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from filelock import FileLock
-
-from flower_fedclust.engine.disk import replace_private
 from flower_fedclust.engine.fields import ENROL
-from flower_fedclust.format import FORMAT, check_format
-from flower_fedclust.outside import parse_json, parsing, read_json
+from flower_fedclust.engine.store import Store
+from flower_fedclust.numerics.checks import DataError
+from flower_fedclust.outside import parse_json, parsing
 from flower_fedclust.privacy.accounting import LONGEST_PLAN, Plan
 from flower_fedclust.site.policy import DAY, Policy, Refused, SiteSettings, TooMuch, ago, printable
 
@@ -31,6 +29,9 @@ DAYS = 7
 
 #: What may leave without a release of a plan, besides the kinds of messages that ``unprotected`` in the policy lists.
 ROW_COUNT, EVALUATIONS = "the number of rows", "evaluations"
+
+#: The file in a site's folder, where it keeps studies, and a file that older versions have written.
+FILE, STUDIES, OLDER = "studies.sqlite", "study", "studies.json"
 
 #: The remedy if the file cannot be read.
 REMEDY = "restore it from a backup, or move it away: then no study is approved or stopped"
@@ -99,29 +100,37 @@ class Studies:
     """The studies of a site, in a file that only the site's account can read."""
 
     def __init__(self, settings: SiteSettings) -> None:
-        self.path = Path(settings.folder) / "studies.json"
+        self.path = Path(settings.folder) / FILE
         self.settings = settings
+        self._store = Store(self.path, "studies", REMEDY)
 
     def read(self) -> list[Study]:
         """Return all studies; raise a DataError if the file was damaged."""
-        if not self.path.exists():
-            return []
-        found = read_json(self.path, REMEDY)
-        check_format(found.get("format"), str(self.path), remedy=REMEDY)
+        if (older := self.path.with_name(OLDER)).exists():
+            raise DataError(f"{older} is of an older version, which this one does not read; {REMEDY}.")
+        contents = list(self._store.items(STUDIES))
         with parsing(str(self.path), "studies", REMEDY):
-            return [Study(**one) for one in found["studies"]]
+            return [Study(**json.loads(content)) for _, content in contents]
 
     @contextmanager
     def _changing(self) -> Iterator[list[Study]]:
         """Read the studies, and write them if they were changed, even by a decision that ends in a refusal."""
-        with FileLock(f"{self.path}.lock", mode=0o600):
+        refusal = None
+        with self._store.changing():
             studies = self.read()
-            before = [asdict(one) for one in studies]
+            before = {one.id: asdict(one) for one in studies}
             try:
                 yield studies
-            finally:
-                if (after := [asdict(one) for one in studies]) != before:
-                    replace_private(self.path, json.dumps({"format": FORMAT, "studies": after}, indent=1).encode())
+            except (Refused, ValueError) as error:
+                refusal = error
+            after = {one.id: asdict(one) for one in studies}
+            for gone in before.keys() - after.keys():
+                self._store.forget(STUDIES, gone)
+            for name, about in after.items():
+                if about != before.get(name):
+                    self._store.put(STUDIES, name, json.dumps(about).encode())
+        if refusal is not None:
+            raise refusal
 
     def admit(self, asked: Study, task: str, plan: str, entries: Iterable[Mapping[str, Any]]) -> None:
         """Raise Waiting or Refused unless a message of a run may be answered.

@@ -56,7 +56,7 @@ def site(
         made = Site(settings, lambda: ClientData(table, raw=True, schema=schema, row_ids=row_ids))
     else:
         made = Site(settings, lambda: ClientData(rows, labels, row_ids=row_ids))
-    if init and not any((folder / kept).exists() for kept in ("ledger.jsonl", "ledger.head", "runs")):
+    if init and not any((folder / kept).exists() for kept in ("ledger.jsonl", "ledger.head", "kept.sqlite")):
         made.create_ledger()
     return made
 

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from flower_fedclust.cli.commands import app
 from flower_fedclust.site import check, supernode
 from flower_fedclust.site.app import Site
-from flower_fedclust.site.kept import RunFolder
+from flower_fedclust.site.kept import place_of
 from flower_fedclust.site.policy import SiteSettings
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="modes and owners are of POSIX")
@@ -109,7 +109,8 @@ def old_ledger(folder):
     kept = [(path, path.read_bytes()) for path in (own.ledger.path, own.ledger.head)]
     with own.ledger.locked():
         charge(own.ledger, own.data_set, 0.25, run="b")
-    RunFolder(own.folder / "runs", "b").keep("round-2", b"answer").close()
+    with own.kept.store.changing():
+        own.kept.store.put(place_of("b"), "round-2", b"answer")
     for path, before in kept:
         path.write_bytes(before)
 
@@ -130,8 +131,17 @@ def all_spent(folder):
 
 
 def damaged_studies(folder):
-    (folder / "site" / "studies.json").touch(0o600)
-    content("site/studies.json", "{")(folder)
+    (folder / "site" / "studies.sqlite").touch(0o600)
+    content("site/studies.sqlite", "{")(folder)
+
+
+def older(name):
+    """Leave what an older version has kept."""
+
+    def leave(folder):
+        (folder / "site" / name).touch(0o600)
+
+    return leave
 
 
 #: What is wrong -> what a finding says.
@@ -162,14 +172,16 @@ WRONG = {
     "no ledger": (lost_ledger, "'fedclust site --init' creates it"),
     "no head": (gone("site/ledger.head"), "ledger.head is gone; put it back"),
     "a changed ledger": (changed_line, "ledger.jsonl, line 2: the entry does not follow"),
-    "an older ledger": (old_ledger, "is kept, but the ledger does not know it"),
+    "an older ledger": (old_ledger, "that the ledger does not know: lines of the ledger are missing"),
     "an older head": (old_head, "ledger.head is older than"),
     "a spent budget": (all_spent, "has spent epsilon 1 of 1, so runs with noise are refused"),
     "a folder for all": (mode("site", 0o755), "site can be read by other accounts (mode 755); chmod 700"),
     "a ledger for all": (mode("site/ledger.jsonl", 0o644), "ledger.jsonl can be read by other accounts (mode 644)"),
     "a ledger to read only": (mode("site/ledger.jsonl", 0o400), "ledger.jsonl cannot be read and written (mode 400)"),
     "settings for all": (mode("site.toml", 0o666), "site.toml can be changed by every account"),
-    "damaged studies": (damaged_studies, "studies.json cannot be read as JSON"),
+    "damaged studies": (damaged_studies, "studies.sqlite is damaged, or does not hold studies; restore it"),
+    "studies of an older version": (older("studies.json"), "studies.json is of an older version"),
+    "answers of an older version": (older("runs"), "runs is of an older version, which this one does not read; use"),
     "no key": (gone("node"), "node: No such file or directory."),
     "a key for all": (mode("node", 0o644), "node can be read by other accounts (mode 644); chmod 600"),
     "no private key": (content("node", "ssh-rsa AAAA"), "node is no private key of a node"),

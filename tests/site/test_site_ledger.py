@@ -236,14 +236,16 @@ def test_an_answer_that_is_not_kept_any_more_or_was_changed_is_not_made_again(tm
     own = site(tmp_path)
     server = Server(own)
     server.ask_sum(number=2)
-    (kept,) = tmp_path.glob("runs/*/round-2.answer")
-    content = kept.read_bytes()
-    for at in range(len(content)):
-        kept.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
+    (place,) = {place for place, name, _ in own.kept.store.names() if name == "round-2"}
+    content = own.kept.store.get(place, "round-2")
+    for at in range(0, len(content), 7):
+        with own.kept.store.changing():
+            own.kept.store.put(place, "round-2", content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
         assert "no longer kept" in refused(server.ask_sum(number=2), own)
-    with pytest.raises(LedgerError, match=r"round-2\.answer is not what the ledger says"):
+    with pytest.raises(LedgerError, match=r"round-2\) is not what the ledger says"):
         own.check_kept(whole=True)
-    kept.unlink()
+    with own.kept.store.changing():
+        own.kept.store.forget(place, "round-2")
     assert "no longer kept" in refused(server.ask_sum(number=2), own)
 
 
@@ -252,7 +254,7 @@ def states(folder, monkeypatch):
     found = []
 
     def look():
-        paths = [path for path in folder.rglob("*") if path.is_file() and path.suffix in (".jsonl", ".head", ".answer")]
+        paths = [path for path in folder.rglob("*") if path.is_file() and path.suffix in (".jsonl", ".head", ".sqlite")]
         found.append({path.relative_to(folder): path.read_bytes() for path in paths if path.name != "audit.jsonl"})
 
     write = Ledger._write
@@ -280,7 +282,7 @@ def test_where_ledger_head_and_answers_are_of_different_times_nothing_is_answere
         if now not in times:
             continue
         folder = tmp_path / "-".join(map(str, times))
-        for suffix, at in zip((".jsonl", ".head", ".answer"), times, strict=True):
+        for suffix, at in zip((".jsonl", ".head", ".sqlite"), times, strict=True):
             for path, content in found[at].items():
                 if path.suffix == suffix:
                     (folder / path).parent.mkdir(parents=True, exist_ok=True)
@@ -415,7 +417,7 @@ def test_an_answer_that_was_written_when_the_process_was_killed_is_neither_sent_
         patch.setattr(Ledger, "note", lambda *_, **__: throw(Killed()))
         with pytest.raises(Killed):
             ask(site(tmp_path))
-    assert len(list(tmp_path.glob("runs/*/round-2.answer"))) == 1
+    assert [name for _, name, _ in site(tmp_path).kept.store.names() if name == "round-2"] == ["round-2"]
     for _ in range(3):
         assert ask(site(tmp_path)).metrics == FAILED
 

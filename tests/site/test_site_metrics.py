@@ -114,7 +114,8 @@ def test_a_site_that_cannot_answer_is_not_healthy(own):
     assert asked(metrics, "/health") == ("503 Service Unavailable", "files\n")
     own.ledger.head.write_bytes(head)
     assert asked(metrics, "/health")[0] == "200 OK"
-    (own.folder / "runs" / "unknown").mkdir()
+    with own.kept.store.changing():
+        own.kept.store.put("unknown", "round-1", b"")
     assert asked(metrics, "/health") == ("503 Service Unavailable", "files\n")
     assert values(asked(metrics, "/metrics")[1])["fedclust_healthy"] == 0
 

@@ -21,7 +21,7 @@ from flower_fedclust.engine.wire import encode
 from flower_fedclust.numerics import threads
 from flower_fedclust.site.app import Site
 from flower_fedclust.site.check import checked_rows
-from flower_fedclust.site.kept import RunFolder
+from flower_fedclust.site.kept import MEMORY, KeptRun
 from flower_fedclust.site.ledger import Ledger
 from flower_fedclust.site.policy import SiteSettings
 from flower_fedclust.strategies.common.tables import with_schema
@@ -39,7 +39,7 @@ def sites(folder, **policy):
 
 
 def private_kmeans(**more):
-    options = {"epsilon": 50.0, "max_norm": 5.0, "noise": "local", "random_state": 0, "n_rounds": 2} | more
+    options = {"epsilon": 50.0, "max_norm": 5.0, "noise": "local", "random_state": 0} | more
     return fc.PrivateKMeans(3, **options)
 
 
@@ -245,7 +245,7 @@ def test_what_a_client_remembers_outlives_the_process(tmp_path):
     def restart(number, task):
         for one in own:
             one.__init__(one.settings, one._load)
-        remembered.append(len(list(tmp_path.glob("*/runs/*/memory"))))
+        remembered.append(sum(name == MEMORY for one in own for _, name, _ in one.kept.store.names()))
 
     strategy.on_round = restart
     run(strategy, own)
@@ -281,7 +281,7 @@ class Killed(Proxy):
 
 
 MOMENTS = {
-    "before its answer is written": (RunFolder, "keep", True),
+    "before its answer is written": (KeptRun, "keep", True),
     "before the ledger has its charge": (Ledger, "append", True),
     "after the ledger has its charge": (Ledger, "append", False),
     "after the ledger says that it was sent": (Ledger, "note", False),

@@ -25,7 +25,7 @@ from flower_fedclust.registry import find
 from flower_fedclust.site.app import Site
 from flower_fedclust.site.budget import Budget, Spent
 from flower_fedclust.site.check import _reasons_of_policy
-from flower_fedclust.site.kept import MEMORY, RunFolder
+from flower_fedclust.site.kept import MEMORY, KeptRun
 from flower_fedclust.site.policy import Policy, Refused, SiteSettings
 from flower_fedclust.strategies.private_kmeans import PrivateKMeansClient
 
@@ -58,8 +58,13 @@ def sites(tmp_path):
 
 
 def memory_of(one):
-    (folder,) = (one.folder / "runs").iterdir()
-    return folder / MEMORY
+    """The place and name of what a site remembers of its only run, if there is something."""
+    return next(((place, name) for place, name, _ in one.kept.store.names() if name == MEMORY), None)
+
+
+def forget_memory(one):
+    with one.kept.store.changing():
+        one.kept.store.forget(*memory_of(one))
 
 
 def test_sites_that_require_masks_find_the_inline_result(sites):
@@ -95,7 +100,8 @@ def test_secrets_are_in_the_sites_folder_for_its_owner_alone_and_not_with_flower
             res = super().fit(ins)
             if "secure" in ins.config:
                 kept.append((json.loads(ins.config["secure"])["step"], memory_of(self.site)))
-                assert stat.S_IMODE(kept[-1][1].stat().st_mode) == 0o600
+                assert kept[-1][1] is not None
+                assert stat.S_IMODE(self.site.kept.path.stat().st_mode) == 0o600
                 of_flower.extend(self.context.state)
             return res
 
@@ -130,14 +136,14 @@ def drive(strategy, sites, proxy=Proxy, change=lambda step, site: None):
 def state_of(one):
     context = Context(1, 1, UserConfig({}), RecordDict(), UserConfig({}))
     (run_name,) = {entry["run"] for entry in one.ledger.read()}
-    RunFolder(one.folder / "runs", run_name).restore(context)
+    KeptRun(one.kept, run_name).restore(context)
     return context.state["fedclust.secure"].to_numpy_ndarrays()
 
 
 def test_a_site_that_loses_its_secrets_drops_out_of_the_run(sites):
     def lose(step, one):
-        if step == "mask" and one.settings.name == "west" and memory_of(one).exists():
-            memory_of(one).unlink()
+        if step == "mask" and one.settings.name == "west" and memory_of(one) is not None:
+            forget_memory(one)
 
     strategy = drive(lloyd(), sites, change=lose)
     left = {name: rows for name, rows in TABLES.items() if name != "west"}
@@ -315,7 +321,7 @@ def test_a_site_makes_keys_once_for_a_run_whoever_asks_and_however_often(careful
     np.testing.assert_array_equal(arrays_of(keys(again))[0], first)
     assert keys(again, round=3).metrics == FAILED
     assert "sent its key for this run before" in audit(careful)[-1]["reason"]
-    memory_of(careful).unlink()
+    forget_memory(careful)
     assert keys(again, extra="another message").metrics["failure"] == "refused"
 
 

@@ -1,7 +1,10 @@
 """What an operator may write into site.toml, and what is said of what cannot be."""
 
 import stat
+import threading
+import time
 import tomllib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -9,10 +12,10 @@ import pytest
 import yaml
 
 from flower_fedclust.site import supernode
-from flower_fedclust.site.app import load_rows
+from flower_fedclust.site.app import Site, load_rows
 from flower_fedclust.site.check import PYTHONS
 from flower_fedclust.site.cli import start_site
-from flower_fedclust.site.kept import RunFolder, forget_old_runs
+from flower_fedclust.site.kept import Kept, place_of, run_lock
 from flower_fedclust.site.policy import Policy, SiteSettings
 
 WRONG = {
@@ -139,17 +142,43 @@ def test_what_is_replaced_gets_the_apps_name_and_gives_the_sites_client(site_tom
             supernode.main(str(site_toml), task)
 
 
-def test_what_is_kept_of_a_run_goes_after_some_days_and_the_ledger_stays(tmp_path):
-    import os
+def test_what_is_kept_of_a_run_goes_after_some_days_and_the_table_stays(tmp_path, monkeypatch):
+    kept, now = Kept(tmp_path), time.time
 
-    for name in ("old", "new"):
-        RunFolder(tmp_path / "runs", name).keep("0-1", b"answer").close()
-    old = RunFolder(tmp_path / "runs", "old").path
-    for path in [old, *old.iterdir()]:
-        os.utime(path, (0, 0))
-    forget_old_runs(tmp_path / "runs", 30)
-    assert not old.exists()
-    assert RunFolder(tmp_path / "runs", "new").kept("0-1") == b"answer"
+    def put(*places):
+        with kept.store.changing():
+            for place in places:
+                kept.store.put(place, "0-1", b"answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("time.time", lambda: now() - 31 * 86400)
+        put("table", place_of("old"), place_of("goes on"), place_of("computes"))
+    put(place_of("goes on"), place_of("new"))
+    with run_lock(tmp_path, "computes"):
+        kept.forget_old_runs(30)
+    assert {place for place, _, _ in kept.store.names()} == {"table", *map(place_of, ("goes on", "new", "computes"))}
+
+
+def test_processes_that_start_at_once_have_one_key(tmp_path):
+    own = [Site(SiteSettings(name="north", data="table.csv", folder=str(tmp_path))) for _ in range(8)]
+    meet = threading.Barrier(len(own))
+
+    def key_of(one):
+        meet.wait(60)
+        return one.public_key
+
+    with ThreadPoolExecutor(len(own)) as pool:
+        assert len(set(pool.map(key_of, own))) == 1
+
+
+def test_what_is_forgotten_is_not_in_the_file_any_more(tmp_path):
+    kept = Kept(tmp_path)
+    with kept.store.changing():
+        kept.store.put(place_of("run"), "memory", b"a secret of the run")
+    assert b"a secret of the run" in kept.path.read_bytes()
+    with kept.store.changing():
+        kept.store.put(place_of("run"), "memory", b"nothing")
+    assert all(b"a secret" not in file.read_bytes() for file in tmp_path.glob("kept.sqlite*"))
 
 
 def test_a_site_with_a_schema_starts_on_a_table_with_text_and_gaps(tmp_path, monkeypatch, capsys):

@@ -147,18 +147,17 @@ def test_a_study_waits_for_approval_is_stopped_and_an_old_ledger_is_noticed(tmp_
         newest = {path: (now / path).read_bytes() for path in ("ledger.jsonl", "ledger.head")}
         for path in newest:
             shutil.copy(backup / path, now / path)
-        with pytest.raises(SystemExit, match="the ledger does not know it: lines of the ledger are missing"):
+        with pytest.raises(SystemExit, match="the ledger does not know: lines of the ledger are missing"):
             site("ledger", "check", str(tomls["north"]))
         with pytest.raises(SystemExit, match="client north says: failed"):
             run(3)
         assert "lines of the ledger are missing" in events("north")[-1]["reason"]
-        shutil.move(now / "runs", tmp_path / "runs")
-        shutil.copytree(backup / "runs", now / "runs")
+        shutil.move(now / "kept.sqlite", tmp_path / "kept.sqlite")
+        shutil.copy(backup / "kept.sqlite", now / "kept.sqlite")
         assert "1 entries" in site("ledger", "check", str(tomls["north"]))
         with pytest.raises(SystemExit, match="lines that were there are gone"):
             site("ledger", "check", str(tomls["north"]), "--head", witness.witness)
-        shutil.rmtree(now / "runs")
-        shutil.move(tmp_path / "runs", now / "runs")
+        shutil.move(tmp_path / "kept.sqlite", now / "kept.sqlite")
         for path, content in newest.items():
             (now / path).write_bytes(content)
         assert witness.witness in site("ledger", "check", str(tomls["north"]), "--head", witness.witness)
