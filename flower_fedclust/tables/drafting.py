@@ -43,13 +43,14 @@ _ID_NAME = re.compile(
 )
 _ID_TEXT = r"(?=.*\d)(?=.*[^\W\d_])[\w-]+"
 
-#: Names of columns of text that name people; and texts that are written like names: words with capital letters.
+#: Names of columns of text that name people; and texts that are written like names: words with capital letters, but not
+#: abbreviations of up to three letters, such as those of states.
 _PERSON = re.compile(
     r"(?i)^(sur|last|first|family|given|middle|fore|full|maiden|birth|patient|client|customer|employee)?[\W_]?name$"
     r"|^(vorname|nachname|familienname|pr[ée]nom|nom([\W_]de[\W_]famille)?|nombre|apellidos?|cognome|achternaam|efternamn)$"
     r"|(^|[\W_])(patient|doctor|physician|surgeon|nurse|consultant|attending|examiner|interviewer|operator|contact)$"
 )
-_NAME_TEXT = r"[^\W\d_a-zß-öø-ÿ][^\W\d_]*(?:[ ,.'’-]+[^\W\d_]+)*\.?"
+_NAME_TEXT = r"(?![A-Z]{1,3}$)[^\W\d_a-zß-öø-ÿ][^\W\d_]*(?:[ ,.'’-]+[^\W\d_]+)*\.?"
 
 #: The smallest part of a column that is numbers, if the others are a few words.
 MOST_WORDS, NUMBERS_PART = 5, 0.8

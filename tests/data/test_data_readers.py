@@ -9,7 +9,7 @@ import pytest
 from pyarrow import feather
 
 from flower_fedclust.data import partition, read_batches, read_folder, read_query, read_table
-from flower_fedclust.data.cells import numbers_in
+from flower_fedclust.data.cells import as_cells, numbers_in
 from flower_fedclust.data.identities import identities
 from flower_fedclust.engine import ClientData
 from flower_fedclust.inputs import RowsChoice
@@ -276,3 +276,9 @@ def test_a_mark_for_inches_is_no_quotation(tmp_path):
     path = tmp_path / "rows.csv"
     path.write_text('pipe,length\n5" steel,1\nwhole,2\n')
     assert read_table(path, raw=True).rows["pipe"].tolist() == ['5" steel', "whole"]
+
+
+def test_cells_of_truth_values_are_numbers():
+    numbers, is_text = numbers_in(as_cells(["true", "False", " TRUE", "2", "yes"]))
+    assert numbers[:4].tolist() == [1, 0, 1, 2]
+    assert is_text.tolist() == [False, False, False, False, True]

@@ -16,6 +16,7 @@ N_ROWS = 400
 SURNAMES = [
     start + end for start in ("Schmi", "Mül", "Wag", "Bec", "Le") for end in ("dt", "ler", "ner", "ker", "mann")
 ]
+STATES = ["AL", "AK", "AZ", "AR", "CA", "CO", "CT", "DE", "FL", "GA", "HI", "ID", "IL"]
 
 
 def mixed(values, *codes):
@@ -122,7 +123,7 @@ def test_columns_that_name_people_are_left_out_and_no_name_is_in_the_draft(name,
 
 
 def test_short_lists_of_words_stay_categories(tmp_path):
-    for values in (["north", "south"], [f"job-{index}" for index in range(12)], ["Ideal", "Good", "Fair"]):
+    for values in (["north", "south"], [f"job-{index}" for index in range(12)], ["Ideal", "Good", "Fair"], STATES):
         column = fc.Schema.of(drafted("x", np.resize(values, N_ROWS), tmp_path)[0]).columns["x"]
         assert column.categories == tuple(sorted(values))
 

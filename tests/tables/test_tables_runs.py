@@ -13,6 +13,7 @@ from flower_fedclust.models import Model
 from flower_fedclust.results.doubts import doubts_about_numbers
 from flower_fedclust.strategies.baselines.federated_kmeans import FederatedKMeans
 from flower_fedclust.tables.histograms import FoundRange
+from flower_fedclust.tables.schema import columns_with_unclear_commas
 
 SCHEMA = """
 [columns.age]
@@ -207,6 +208,13 @@ def test_an_unclear_comma_is_a_doubt_in_batches_too_unless_a_later_row_makes_it_
     clients = [ClientData(read_batches(tmp_path / f"{name}.csv").rows, owner=name) for name in ("north", "south")]
     (doubt,) = doubts_about_numbers(clients, schema)
     assert doubt.numbers == {"columns": ["dose"], "clients": ["north", "south"] if last == "8,125" else ["south"]}
+
+
+@pytest.mark.parametrize(("later", "unclear"), [("5,678", ["dose"]), ("5,67", []), ("7", ["dose"])])
+def test_a_number_of_a_later_part_makes_an_unclear_comma_clear(later, unclear):
+    schema = fc.Schema.of({"columns": {"dose": {"kind": "number"}}})
+    parts = [pd.DataFrame({"dose": ["1,234", "7"]}), pd.DataFrame({"dose": [later, "8"]})]
+    assert columns_with_unclear_commas(iter(parts), schema) == unclear
 
 
 def test_skewed_and_clipped_columns_are_named_and_logarithms_suggested():
