@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cached_property, lru_cache, partial
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
 from flwr.app import ArrayRecord, Context
@@ -98,6 +99,33 @@ class Request:
         return [
             release is not None and release.noise_multiplier > 0 and self.n_shares == 1 for release in self.releases
         ]
+
+
+@dataclass(frozen=True)
+class Asking:
+    """What a message asks, once it is parsed; all that an answer has beside the site."""
+
+    #: Takes key and hash of earlier questions that led to the answer, and returns the hash of this one.
+    hashed: Callable[[Sequence[tuple[str, bytes]]], bytes]
+    order: list[str] | None = None  #: Of the columns in the run, if the message states one.
+    question: Question | None = None
+    rows: str = ""  #: The name of the kept rows that stand for the client's own; "" for its own.
+    stand_in: NDArray[np.float64] | None = field(default=None, repr=False)  #: These rows.
+    request: Request | None = None  #: What is judged before anything is computed.
+    noise_source: NoiseSource = field(default_factory=OperatingSystemNoise)
+
+    @property
+    def derives_from(self) -> str:
+        """The noisy rows that the answer may read; it may read no others."""
+        return self.rows if self.request is not None and self.request.is_derived else ""
+
+
+@dataclass
+class Seen:
+    """What an answer has looked at so far."""
+
+    keys: set[str] = field(default_factory=set)  #: Of what it has recalled.
+    rows: bool = False  #: Whether it has read rows.
 
 
 class Approval(Protocol):
@@ -216,16 +244,17 @@ class ProtocolClient(NumPyClient):
         self.trust = trust
         self.consent: Approval = EVERYTHING if consent is None else consent
         self._noise_seed = noise_seed
-        self._stand_in: NDArray[np.float64] | None = None
-        self.noise_source: NoiseSource = OperatingSystemNoise()
-        self._derives_from = ""  # the noisy rows that the current method may read; it may read no others
-        self._has_looked = False  # whether the current answer has read rows
-        self._order: list[str] | None = None  # the order of the columns in the run, if the message states one
-        #: Takes the hashes of earlier questions, and returns the hash of what the message asks; None outside of one.
-        self._asked: Callable[[Sequence[tuple[str, bytes]]], bytes] | None = None
-        self._read: set[str] = set()  # what the current answer has recalled
+        # A client that answers is a copy that knows what it is asked, and notes what it looks at; see `_who_answers`.
+        self._asking: Asking | None = None
+        self._seen = Seen()
         #: Why the last message was not answered, for whoever made the client; the server hears less.
         self.error: Exception | None = None
+
+    def _who_answers(self, asking: Asking) -> Self:
+        """Return a client that answers this message; it has the same rows and the same memory."""
+        answering = copy.copy(self)
+        answering._asking, answering._seen = asking, Seen({asking.rows} if asking.rows else set())
+        return answering
 
     @classmethod
     def key(cls) -> str:
@@ -236,11 +265,11 @@ class ProtocolClient(NumPyClient):
     def source(self) -> ClientData:
         """The client's rows or table, as loaded."""
         self._check_may_look()
-        self._has_looked = True
+        self._seen.rows = True
         return self._own
 
     @cached_property
-    def _own(self) -> ClientData:
+    def _loaded(self) -> ClientData:
         """The client's data, loaded now; a DataError if it is no longer what the run has begun with."""
         given = self._given_data() if callable(self._given_data) else self._given_data
         if not isinstance(given, ClientData):
@@ -252,19 +281,25 @@ class ProtocolClient(NumPyClient):
             if given.n_rows < said.n_rows:
                 raise DataError(f"client {self.name}: its table has lost rows, and its noise was announced for more.")
         self._check_unchanged(given)
-        return given if self._order is None else given.in_order(self._order, "the run")
+        return given
+
+    @cached_property
+    def _own(self) -> ClientData:
+        """The same, with the columns in the order of the run."""
+        order = None if self._asking is None else self._asking.order
+        return self._loaded if order is None else self._loaded.in_order(order, "the run")
 
     @property
     def outline(self) -> Outline:
         """What is known of the table without looking at a row, if the client was given that."""
-        return self._own.outline if self._given_outline is None else self._given_outline
+        return self._loaded.outline if self._given_outline is None else self._given_outline
 
     @property
     def data(self) -> ClientData:
         """The rows, labels and column names; a table as prepared rows."""
         self._check_may_look()
-        prepared, self._has_looked = self._prepared, True
-        self._read |= {PREPARATION, SCHEMA}
+        prepared, self._seen.rows = self._prepared, True
+        self._seen.keys |= {PREPARATION, SCHEMA}
         return prepared
 
     @cached_property
@@ -277,22 +312,32 @@ class ProtocolClient(NumPyClient):
         return self.source
 
     @property
+    def stand_in(self) -> NDArray[np.float64] | None:
+        """The kept rows that stand for the client's own in this round; None if there are none."""
+        return None if self._asking is None else self._asking.stand_in
+
+    @property
     def rows(self) -> NDArray[np.float64]:
         """The rows, of shape (n_rows, n_columns): the client's own, or the kept rows that the round names."""
-        if self._stand_in is None:
+        if self.stand_in is None:
             return self.data.rows
-        self._has_looked = True
-        return self._stand_in
+        self._seen.rows = True
+        return self.stand_in
 
     @property
     def has_own_rows(self) -> bool:
         """Whether :attr:`rows` are as the client has them: nothing that it was asked has changed them."""
-        return self._stand_in is None and self.recall(PREPARATION) is None
+        return self.stand_in is None and self.recall(PREPARATION) is None
+
+    @property
+    def noise_source(self) -> NoiseSource:
+        """Randomness for a method that draws noise itself, fresh for every message."""
+        return OperatingSystemNoise() if self._asking is None else self._asking.noise_source
 
     @property
     def rows_in_batches(self) -> NDArray[np.float64] | ClientData:
         """The same rows, for answers that read them batch by batch."""
-        return self.data if self._stand_in is None else self.rows
+        return self.data if self.stand_in is None else self.rows
 
     def pieces(self) -> Iterator[NDArray[np.float64]]:
         """Yield the same rows in pieces: all at once, unless they are in files."""
@@ -303,15 +348,6 @@ class ProtocolClient(NumPyClient):
         """Return a generator that protects nobody; it depends on the seed and the client's name alone."""
         return np.random.default_rng([random_state, *self.name.encode()])
 
-    def moved(self, kept: str, question: Question, n_rows: int = 1) -> tuple[Bound, ...] | None:
-        """Return how much one row can change each array of an answer, without reading the rows; None if unknown."""
-        if kept:
-            return None
-        kept_preparation = self.recall(PREPARATION)
-        prepared = None if kept_preparation is None else preparation_from(kept_preparation[0].tobytes())
-        n_columns = self.outline.n_columns if prepared is None else prepared.n_columns
-        return question.moved(Known(n_rows, n_columns if self._stand_in is None else self._stand_in.shape[1]))
-
     # What a client remembers from one message to the next, in the Context that Flower gives it.
 
     def question(self) -> bytes:
@@ -319,24 +355,27 @@ class ProtocolClient(NumPyClient):
 
         Masks are bound to it: two clients of a secure sum have both been asked the same.
         """
-        led = [(key, found[0].tobytes()) for key in sorted(self._read) if (found := self._kept(key + ASKED))]
-        if self._asked is None:
+        led = [(key, found[0].tobytes()) for key in sorted(self._seen.keys) if (found := self._kept(key + ASKED))]
+        if self._asking is None:
             raise RuntimeError("a client that answers no message has no question.")
-        return self._asked(led)
+        return self._asking.hashed(led)
 
     def remember(self, key: str, arrays: Sequence[Array], *, is_own: bool = False) -> None:
         """Keep arrays in the Context's state until a later round.
 
         ``is_own`` states that they follow from the key and the client's own rows, whatever it was asked.
         """
+        self._remember(key, arrays, derives_from=self._derives_from, is_own=is_own)
+
+    def _remember(self, key: str, arrays: Sequence[Array], *, derives_from: str = "", is_own: bool = False) -> None:
         if self.context is None:
             raise RuntimeError("a client without a Context cannot remember; give it context=...")
         self.context.state[f"fedclust.{key}"] = ArrayRecord([np.asarray(array) for array in arrays])
         origin = f"fedclust.{key}{OF}"
         self.context.state.pop(origin, None)
-        if self._derives_from:
-            self.context.state[origin] = ArrayRecord([as_bytes(self._derives_from)])
-        if self._asked is not None and not is_own:
+        if derives_from:
+            self.context.state[origin] = ArrayRecord([as_bytes(derives_from)])
+        if self._asking is not None and not is_own:
             asked = np.frombuffer(self.question(), dtype=np.uint8)
             self.context.state[f"fedclust.{key}{ASKED}"] = ArrayRecord([asked])
 
@@ -345,7 +384,7 @@ class ProtocolClient(NumPyClient):
 
         While an answer is computed from noisy rows, only what was computed from the same rows is returned.
         """
-        self._read.add(key)
+        self._seen.keys.add(key)
         if self._derives_from:
             origin = self._kept(f"{key}{OF}")
             if origin is None or as_text(origin[0]) != self._derives_from:
@@ -361,9 +400,12 @@ class ProtocolClient(NumPyClient):
         kept = Parameters([array.data for array in record.values()], "numpy.ndarray")
         return [array.copy("K") for array in decode(kept)]  # faster than Flower's own function
 
+    @property
+    def _derives_from(self) -> str:
+        return "" if self._asking is None else self._asking.derives_from
+
     def _forget(self) -> None:
         """Drop what an earlier run has left, which this run's report does not cover."""
-        self._stand_in = None
         if self.context is not None:
             # The secrets of secure sums stay: a client that enrols again does not begin again.
             kept = f"fedclust.{SECURE}"
@@ -377,22 +419,6 @@ class ProtocolClient(NumPyClient):
                 f"client {self.name}: what was asked for takes the client's own rows, and not its {self._derives_from}."
             )
 
-    def _kept_rows(self, key: str) -> NDArray[np.float64] | None:
-        if not key:
-            return None
-        kept = self.recall(key)
-        if kept is None:
-            raise MissedRoundError(f"client {self.name} has not kept its {key}; it missed the round that makes them.")
-        # Only what is declared with kept_as may stand for rows.
-        if key not in _kept_by(type(self)):
-            raise DataError(f"{type(self).__name__} keeps no rows called '{key}'.")
-        return np.asarray(kept[0], dtype=np.float64)
-
-    def _carries_noise(self, kept: str) -> bool:
-        """Say whether kept rows carry noise; the client's own rows, with no name, do not."""
-        found = self.recall(kept) if kept else None
-        return found is not None and bool(found[1][0])
-
     # Flower's two calls.
 
     def fit(self, parameters: list[Array], config: dict[str, Any]) -> tuple[list[Array], int, dict[str, Any]]:
@@ -403,16 +429,16 @@ class ProtocolClient(NumPyClient):
         facts: dict[str, Any] = {"format": FORMAT, "client": self.name}
         try:
             with one_thread():
-                parameters = [] if config.get(EMPTY) else parameters
-                self._asked, self._read = None, set()
                 check_fields(config, OF_ROUND, self.name)
                 if config["task"] == ENROL:
                     if not config.get("goes_on"):  # an interrupted run needs what it left here
                         self._forget()
                     facts["columns"] = self._columns(config)
                     return list(PROBE), 1, hashed(PROBE, facts)
-                answer = answer_step(self, parameters, config) if SECURE in config else self._answer(parameters, config)
-                arrays, units = sent_arrays(answer)
+                given = [] if config.get(EMPTY) else parameters
+                arrays, units = sent_arrays(
+                    answer_step(self, given, config) if SECURE in config else self._answered(given, config)[1]
+                )
                 return arrays, 1, hashed(arrays, facts | units)
         except MissedRoundError as error:
             self.error = error
@@ -430,8 +456,7 @@ class ProtocolClient(NumPyClient):
             check_fields(config, OF_MODEL, self.name)
             with one_thread():
                 model = Model.named(str(config["model"])).from_arrays(parameters)
-                self._put_in_order(config)
-                source, cost, tables = self.source, 0.0, []
+                source, cost, tables = self._in_order_of(config).source, 0.0, []
                 for part, found in source.clusters(model):
                     cost += float(found.cost)
                     if source.labels is not None:
@@ -444,6 +469,64 @@ class ProtocolClient(NumPyClient):
         except Exception as error:
             return 0.0, 0, said_instead(self.name, self._reason(error))
 
+    # An answer: parse the message; judge and charge; compute, add noise; keep, or send.
+
+    def _answered(self, arrays: list[Array], config: Mapping[str, Any]) -> tuple[Self, list[Sendable]]:
+        """Return the client as it has answered a message, and what it sends.
+
+        Nothing before the consent depends on the values of rows, so that a site can charge for the answer there.
+        """
+        asking = self._parsed(arrays, config)
+        question, request = asking.question, asking.request
+        assert question is not None
+        assert request is not None
+        self.consent.check(request)
+        answering = self._who_answers(asking)
+        computed = answering._computed(question)
+        if any(request.releases):
+            computed = add_noise(computed, request.releases, asking.noise_source, n_shares=request.n_shares)
+        if not question.answer.keeps:
+            return answering, computed
+        for sent, array, release in zip(question.answer.sends, computed, request.releases, strict=True):
+            noisy = request.is_derived or (release is not None and release.noise_multiplier > 0)
+            kept = array.values if isinstance(array, GridArray) else array
+            answering._remember(sent.kept_as, [kept, np.array([noisy])])
+        return answering, []
+
+    def _parsed(self, arrays: list[Array], config: Mapping[str, Any]) -> Asking:
+        """Return what a message asks; an error if it makes no sense, or if an earlier round was missed."""
+        asks = getattr(type(self), str(config["task"]), None)
+        if not isinstance(asks, Askable):
+            raise DataError(f"{type(self).__name__} has no answer called '{config['task']}'.")
+        question = read_question(asks, list(map(as_numbers, arrays)), config, type(self))
+        check_arguments(question)
+        answer, rows = question.answer, str(config.get("rows", ""))
+        find_moved = partial(self.moved, rows, question)
+        releases = self._releases(question, find_moved, config)
+        if releases and len(releases) != len(answer.sends):
+            raise DataError(f"'{answer.task}' sends {len(answer.sends)} arrays; {len(releases)} releases were given.")
+        order, n_shares = self._order_in(config), int(config.get("n_shares", 1))
+        self._check_not_missed(question)
+        stand_in, is_derived = self._rows_of_round(rows)
+        request = Request(
+            self.name,
+            answer,
+            releases or (None,) * len(answer.sends),
+            n_shares,
+            is_derived=is_derived,
+            n_rows=self.outline.n_rows,
+            n_clients=int(config.get("n_clients", 0)),
+            plan=str(config.get("plan", "")),
+            is_masked=SECURE in config,
+            find_moved=find_moved,
+        )
+        hashed_as = partial(hash_of_question, question, self._beside_the_question(rows, order, releases, n_shares))
+        return Asking(hashed_as, order, question, rows, stand_in, request, self._noise(config))
+
+    def _in_order_of(self, config: Mapping[str, Any]) -> Self:
+        """Return a client with the columns in the order that a message states, if it states one."""
+        return self._who_answers(Asking(lambda _: b"", self._order_in(config)))
+
     # Behind them.
 
     def _reason(self, error: Exception) -> str:
@@ -455,56 +538,29 @@ class ProtocolClient(NumPyClient):
         if isinstance(error, DataError):
             return str(error)
         log.error("client %s failed", self.name, exc_info=error)
-        if where := "" if "_own" not in vars(self) else self._own.out_of_scale:
+        if where := "" if "_loaded" not in vars(self) else self._loaded.out_of_scale:
             return f"client {self.name}: {where}"
         return f"client {self.name} failed with {type(error).__name__}; its own log says more."
 
-    def _answer(self, parameters: list[Array], config: Mapping[str, Any]) -> list[Sendable]:
-        asked = getattr(type(self), str(config["task"]), None)
-        if not isinstance(asked, Askable):
-            raise DataError(f"{type(self).__name__} has no answer called '{config['task']}'.")
-        question = read_question(asked, list(map(as_numbers, parameters)), config, type(self))
-        check_arguments(question)
-        answer = question.answer
-        kept = str(config.get("rows", ""))
-        releases = self._releases(question, kept, config)
-        if releases and len(releases) != len(answer.sends):
-            raise DataError(f"'{answer.task}' sends {len(answer.sends)} arrays; {len(releases)} releases were given.")
-        self._put_in_order(config)
-        n_shares = int(config.get("n_shares", 1))
-        more = self._beside_the_question(kept, releases, n_shares)
-        self._asked = partial(hash_of_question, question, more)
-        self._check_not_missed(question)
-        self._stand_in = self._kept_rows(kept)
-        is_derived = self._carries_noise(kept)
-        request = Request(
-            self.name,
-            answer,
-            releases or (None,) * len(answer.sends),
-            n_shares,
-            is_derived=is_derived,
-            n_rows=self.outline.n_rows,
-            n_clients=int(config.get("n_clients", 0)),
-            plan=str(config.get("plan", "")),
-            is_masked=SECURE in config,
-            find_moved=lambda n_rows: self.moved(kept, question, n_rows),
-        )
-        self.consent.check(request)
-        self.noise_source = self._noise(config)
-        self._derives_from = kept if is_derived else ""
-        try:
-            arrays = self._computed(asked, question)
-        finally:
-            self._derives_from = ""
-        if releases:
-            arrays = add_noise(arrays, releases, self.noise_source, n_shares=n_shares)
-        if not answer.keeps:
-            return arrays
-        for sent, array, release in zip(answer.sends, arrays, request.releases, strict=True):
-            noisy = is_derived or (release is not None and release.noise_multiplier > 0)
-            kept_array = array.values if isinstance(array, GridArray) else array
-            self.remember(sent.kept_as, [kept_array, np.array([noisy])])
-        return []
+    def _rows_of_round(self, key: str) -> tuple[NDArray[np.float64] | None, bool]:
+        """Return the kept rows that a round names, and whether they carry noise; the client's own rows do not."""
+        if not key:
+            return None, False
+        kept = self._kept(key)
+        if kept is None:
+            raise MissedRoundError(f"client {self.name} has not kept its {key}; it missed the round that makes them.")
+        # Only what is declared with kept_as may stand for rows.
+        if key not in _kept_by(type(self)):
+            raise DataError(f"{type(self).__name__} keeps no rows called '{key}'.")
+        return np.asarray(kept[0], dtype=np.float64), bool(kept[1][0])
+
+    def moved(self, rows: str, question: Question, n_rows: int = 1) -> tuple[Bound, ...] | None:
+        """Return how much one row can change each array of an answer, without reading the rows; None if unknown."""
+        if rows:
+            return None
+        kept = self._kept(PREPARATION)
+        n_columns = self.outline.n_columns if kept is None else preparation_from(kept[0].tobytes()).n_columns
+        return question.moved(Known(n_rows, n_columns))
 
     def _check_not_missed(self, question: Question) -> None:
         """Raise a MissedRoundError if an earlier round, which the answer needs, has left nothing here.
@@ -518,29 +574,31 @@ class ProtocolClient(NumPyClient):
         if of_prepared_rows and question.answer.task != table_answers.prepare.answer.task and not is_prepared:
             raise MissedRoundError(f"client {self.name} has no preparation of its table; it missed the round of it.")
 
-    def _beside_the_question(self, kept: str, releases: Sequence[Release | None], n_shares: int) -> list[str]:
+    def _beside_the_question(
+        self, rows: str, order: list[str] | None, releases: Sequence[Release | None], n_shares: int
+    ) -> list[str]:
         """Return what changes an answer besides its question, as it is understood: two orders of columns may be one.
 
         With a schema, the order of the columns in the table changes nothing.
         """
         has_schema = self._kept(SCHEMA) is not None
         own = self.outline.columns
-        columns = None if has_schema or own is None else self._order or list(own)
+        columns = None if has_schema or own is None else order or list(own)
         return [
-            kept,
+            rows,
             json.dumps(columns),
             repr([one and replace(one, share="") for one in releases]),
             str(n_shares) if releases else "",
         ]
 
-    def _computed(self, asked: Askable[..., Any], question: Question) -> list[Sendable]:
+    def _computed(self, question: Question) -> list[Sendable]:
         """Return what a declared method computes from the rows."""
-        answer, self._has_looked = question.answer, False
+        answer = question.answer
         try:
-            reply = asked.reply_of(self, question)
+            reply = question.asks.reply_of(self, question)
         except Exception as error:
             is_paid_for = answer.sends and not answer.keeps
-            if self.consent.says_what_failed or is_paid_for or not self._has_looked:
+            if self.consent.says_what_failed or is_paid_for or not self._seen.rows:
                 raise
             # Success or failure would be an answer that costs nothing, so something is kept in either case.
             self._reason(error)
@@ -552,28 +610,28 @@ class ProtocolClient(NumPyClient):
             )
         return [array if isinstance(array, GridArray) else np.asarray(array) for array in given]
 
-    def _releases(self, question: Question, kept: str, config: Mapping[str, Any]) -> tuple[Release | None, ...]:
+    def _releases(
+        self, question: Question, find_moved: Callable[[], tuple[Bound, ...] | None], config: Mapping[str, Any]
+    ) -> tuple[Release | None, ...]:
         """Return the noise that each array needs, from the client's own bounds and the run's plan."""
         if "parts" not in config:
             return ()
         parts, plan = parse_json(config["parts"]), _read_plan(str(config.get("plan", "")))
         if not isinstance(parts, list) or not all(name is None or isinstance(name, str) for name in parts):
             raise DataError("a message names parts of a budget, and they are not texts.")
-        return releases_of_parts(question, self.moved(kept, question), parts, plan)
+        return releases_of_parts(question, find_moved(), parts, plan)
 
-    def _put_in_order(self, config: Mapping[str, Any]) -> None:
-        """Put the columns into the order of the run, if the message states one."""
+    def _order_in(self, config: Mapping[str, Any]) -> list[str] | None:
+        """Return the order of the columns in the run, if a message states one and the client's columns have names."""
         own = self.outline.columns
         if "columns" not in config or own is None:
-            return
+            return None
         columns = parse_json(str(config["columns"]))
         if not isinstance(columns, list) or not all(isinstance(name, str) for name in columns):
             raise DataError(f"client {self.name}: the columns of the run are not a list of names.")
         check_unique(columns, "the run")
         check_same_names(own, columns, f"client {self.name}", "the run")
-        self._order = columns
-        if "_own" in vars(self):
-            self._own = self._own.in_order(columns, "the run")
+        return columns
 
     def _check_unchanged(self, given: ClientData) -> None:
         """Raise a DataError if data that is loaded for every message has changed since the run first looked at it."""
@@ -605,7 +663,6 @@ class ProtocolClient(NumPyClient):
         """
         own, may_look, owner = self.outline, self._given_outline is None, f"client {self.name}"
         schema = self._schema_of(config, own.schema)
-        self._asked = lambda _: hash_of_schema(schema)
         if own.schema is not None:
             own.schema.check_equal(schema, owner=owner)
         if schema is not None:
@@ -613,7 +670,8 @@ class ProtocolClient(NumPyClient):
                 self.source.check(schema)
             else:
                 schema.check_names(own.columns or [str(index) for index in range(own.n_columns)], owner=owner)
-            self.remember(SCHEMA, [as_bytes(str(config["schema"]))])
+            enrolling = self._who_answers(Asking(lambda _: hash_of_schema(schema)))
+            enrolling.remember(SCHEMA, [as_bytes(str(config["schema"]))])
             return json.dumps(list(schema.used))
         if may_look:
             self.data.check()

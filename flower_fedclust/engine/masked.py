@@ -45,13 +45,14 @@ def answer_step(client: Any, arrays: list[Array], config: Mapping[str, Any]) -> 
         found = list(secure.share(run, number))
     elif step == "mask":
         n_invited = secure.invite(run, number, about.get("clients"), int(config.get("n_shares", 1)))
-        answers = [on_grid(array) for array in client._answer(arrays, config)]
+        answering, sent = client._answered(arrays, config)
+        answers = [on_grid(array) for array in sent]
         # In a run with a plan, noise covers the sum, so values may not decide whether a client answers.
         if not config.get("plan") and any(one.largest > (2**63 - 1) // n_invited for one in answers):
             raise DataError(
                 f"client {client.name} cannot send so large a sum: the sum over all clients could overflow."
             )
-        masked = secure.mask(client.question(), words_of(answers))
+        masked = secure.mask(answering.question(), words_of(answers))
         found = list(like(answers, masked.view(np.int64)))
     elif step == "confirm":
         found = list(secure.confirm(run, number, about.get("clients")))

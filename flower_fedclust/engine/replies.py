@@ -460,7 +460,7 @@ class Inspection:
         try:
             assert sent is not None
             stand_in = self._settings.client_type(data, name="stand-in", context=context)
-            arrays = stand_in._answer(decode(sent.parameters), sent.config)
+            _, arrays = stand_in._answered(decode(sent.parameters), sent.config)
         except Exception:
             return None  # it may lack what an earlier round left with a client
         return shapes_of([on_grid(array) for array in arrays] if alike is None else arrays, alike)

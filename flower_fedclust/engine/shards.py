@@ -36,7 +36,7 @@ Integers = NDArray[np.int64]
 REPLY_ENTRIES = 2**20
 
 #: What a client class may not override if its clients are to answer together.
-OWN = ("__init__", "fit", "source", "data", "rows_in_batches", "_answer", "_columns", "_computed")
+OWN = ("__init__", "fit", "source", "data", "rows_in_batches", "_answered", "_parsed", "_columns", "_computed")
 
 OK = Status(Code.OK, "")
 
@@ -223,8 +223,7 @@ class Shard:
         if "columns" not in config and index not in self._contexts and self._data[index].is_plain:
             return self._data[index].rows
         client = self.client(index)
-        client._put_in_order(config)
-        rows = client.rows_in_batches
+        rows = client._in_order_of(config).rows_in_batches
         return rows if isinstance(rows, np.ndarray) else rows.rows_in_memory
 
     def _batches(

@@ -61,7 +61,7 @@ class FrameClient(ProtocolClient):
 
     def enter(self, *frame: Floats) -> RowsInFrame:
         """Return the client's rows in a frame; they are kept while rounds use the same frame."""
-        if self._stand_in is not None:
+        if self.stand_in is not None:
             return enter(self.rows, *frame)
         return self.data.derived(array_key(*frame), lambda: enter(self.rows, *frame))
 
