@@ -14,7 +14,9 @@ from numpy.typing import NDArray
 
 from flower_fedclust.exact.constant import made_once
 from flower_fedclust.exact.grid import BITS, ENTRY_BITS, ball_in_units, scaled_to, truncated_to_ball, unit_exponent
-from flower_fedclust.numerics.blocks import blocks, cached_blocks
+from flower_fedclust.numerics import kmeans
+from flower_fedclust.numerics.blocks import blocks
+from flower_fedclust.numerics.kmeans import nearest_by_product, products, to_compare
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -41,10 +43,7 @@ def squared_distances(rows: Floats, points: Floats) -> Floats:
 
     Integers, at most 2^52; in squared units.
     """
-    distances: Floats = rows @ (-2.0 * points.T)
-    distances += np.einsum("ij,ij->i", points, points)
-    distances += np.einsum("ij,ij->i", rows, rows)[:, None]
-    return distances
+    return products(rows, points)
 
 
 def nearest_point(rows: Floats, points: Floats) -> Labels:
@@ -53,18 +52,10 @@ def nearest_point(rows: Floats, points: Floats) -> Labels:
     ``||c||^2 - 2 x.c`` is compared. By Cauchy and Schwarz every partial sum of ``x.c`` is at most 2^50, so nothing is
     rounded, in any order of additions.
     """
-    labels = np.empty(len(rows), dtype=np.intp)
-    twice, squares = _to_compare(points)
-    for block in cached_blocks(len(rows), len(points)):
-        distances = rows[block] @ twice
-        distances += squares
-        distances.argmin(axis=1, out=labels[block])
-    return labels
+    return nearest_by_product(rows, *_to_compare(points))
 
 
-@made_once
-def _to_compare(points: Floats) -> tuple[Floats, Floats]:
-    return -2.0 * points.T, np.einsum("ij,ij->i", points, points)
+_to_compare = made_once(to_compare)
 
 
 def within_margin(rows: Floats, points: Floats, labels: Labels, margin: float) -> NDArray[np.bool_]:
@@ -73,15 +64,9 @@ def within_margin(rows: Floats, points: Floats, labels: Labels, margin: float) -
     Labels come from :func:`nearest_point`, and the margin is in (0, 1]. The answer uses integers and one product an
     entry, so it depends on the row alone.
     """
-    kept = np.ones(len(rows), dtype=bool)
-    if len(points) < 2:
-        return kept
+    kept = np.empty(len(rows), dtype=bool)
     for block in blocks(len(rows), len(points)):
-        distances = squared_distances(rows[block], points)
-        index = np.arange(len(distances))
-        nearest = distances[index, labels[block]]
-        distances[index, labels[block]] = np.inf
-        kept[block] = nearest <= margin**2 * distances.min(axis=1)
+        kept[block] = kmeans.within_margin(products(rows[block], points), labels[block], margin)
     return kept
 
 
@@ -97,15 +82,9 @@ def cluster_sums(rows: Floats, labels: Labels, n_clusters: int) -> tuple[Integer
 
 def _float_sums(rows: Floats, labels: Labels, n_clusters: int) -> Floats:
     """Add up by a product: of a dense matrix where it is small, as a sparse one takes longer to make."""
-    from scipy.sparse import csr_array
-
-    sums: Floats
     if len(rows) * n_clusters <= 2**11:
-        sums = (np.arange(n_clusters)[:, None] == labels).astype(np.float64) @ rows
-    else:
-        membership = csr_array((np.ones(len(rows)), labels, np.arange(len(rows) + 1)), shape=(len(rows), n_clusters))
-        sums = membership.T @ rows
-    return sums
+        return (np.arange(n_clusters)[:, None] == labels).astype(np.float64) @ rows
+    return kmeans.cluster_sums(rows, labels, n_clusters)[0]
 
 
 def truncated_means(sums: Integers, counts: Integers) -> Integers:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from flower_fedclust.numerics.kmeans import cluster_sums, nearest_center, within_margin
+from flower_fedclust.numerics.kmeans import cluster_sums, nearest_center, squared_distances, within_margin
 from flower_fedclust.numerics.vectors import top_eigenvectors
 
 Floats = NDArray[np.float64]
@@ -129,7 +129,7 @@ def awasthi_sheffet(rows: Floats, n_clusters: int, rng: np.random.Generator) -> 
     projected = rows @ top_singular_vectors(rows, n_clusters, rng)
     projected_centers = weighted_kmeans(projected, None, n_clusters, rng)
     labels = nearest_center(projected, projected_centers)
-    clear = within_margin(projected, projected_centers, labels, 1 / 3)
+    clear = within_margin(squared_distances(projected, projected_centers), labels, 1 / 3)
     sums, counts = cluster_sums(rows[clear], labels[clear], n_clusters)
     all_sums, all_counts = cluster_sums(rows, labels, n_clusters)
     # A cluster without a clear row starts from the mean of all its rows.

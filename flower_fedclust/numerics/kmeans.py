@@ -1,6 +1,9 @@
 """The two halves of a Lloyd step, and the k-means cost.
 
-Rows are (n_rows, n_columns), centers (n_clusters, n_columns), labels (n_rows,).
+Rows are (n_rows, n_columns), centers (n_clusters, n_columns), labels (n_rows,). The products of :func:`products` and
+:func:`nearest_by_product` know nothing of rounding: :mod:`~flower_fedclust.exact.sums` calls them with integers that a
+float64 holds exactly, and the functions for rows of any numbers measure from a center where a product would lose the
+differences.
 """
 
 from __future__ import annotations
@@ -20,26 +23,43 @@ def squared_distances(rows: Floats, centers: Floats) -> Floats:
     Of shape (n_rows, n_clusters); not negative.
     """
     origin, offsets = _from_the_first(centers)
-    rows = rows if origin is None else rows - origin
-    distances: Floats = rows @ (-2.0 * offsets.T)
-    distances += np.einsum("ij,ij->i", offsets, offsets)
-    distances += np.einsum("ij,ij->i", rows, rows)[:, None]
+    distances = products(rows if origin is None else rows - origin, offsets)
     return np.maximum(distances, 0.0, out=distances)
 
 
-def nearest_center(rows: Floats, centers: Floats) -> Labels:
-    """Return, for each row, the index of its nearest center, of shape (n_rows,); ties go to the lower index."""
-    labels = np.zeros(len(rows), dtype=np.intp)
-    if len(centers) == 1:
-        return labels
-    origin, offsets = _from_the_first(centers)
-    # ||x - c||^2 - ||x||^2: what is left out is the same for all centers, so that the order is right.
-    twice, squares = -2.0 * offsets.T, np.einsum("ij,ij->i", offsets, offsets)
-    for block in cached_blocks(len(rows), len(centers)):
+def products(rows: Floats, centers: Floats) -> Floats:
+    """Return ``-2 x.c + ||c||^2 + ||x||^2``, added in this order, of shape (n_rows, n_clusters)."""
+    twice, squares = to_compare(centers)
+    distances: Floats = rows @ twice
+    distances += squares
+    distances += np.einsum("ij,ij->i", rows, rows)[:, None]
+    return distances
+
+
+def to_compare(centers: Floats) -> tuple[Floats, Floats]:
+    """Return ``-2 c'`` and ``||c||^2``, for :func:`nearest_by_product`."""
+    return -2.0 * centers.T, np.einsum("ij,ij->i", centers, centers)
+
+
+def nearest_by_product(rows: Floats, twice: Floats, squares: Floats, origin: Floats | None = None) -> Labels:
+    """Return, for each row, the index of the smallest ``||c||^2 - 2 x.c``; ties go to the lower index.
+
+    What is left out, ``||x||^2``, is the same for all centers. Rows are measured from the origin, a few at a time.
+    """
+    labels = np.empty(len(rows), dtype=np.intp)
+    for block in cached_blocks(len(rows), len(squares)):
         distances = (rows[block] if origin is None else rows[block] - origin) @ twice
         distances += squares
         distances.argmin(axis=1, out=labels[block])
     return labels
+
+
+def nearest_center(rows: Floats, centers: Floats) -> Labels:
+    """Return, for each row, the index of its nearest center, of shape (n_rows,); ties go to the lower index."""
+    if len(centers) == 1:
+        return np.zeros(len(rows), dtype=np.intp)
+    origin, offsets = _from_the_first(centers)
+    return nearest_by_product(rows, *to_compare(offsets), origin)
 
 
 def _from_the_first(centers: Floats) -> tuple[Floats | None, Floats]:
@@ -54,12 +74,14 @@ def _from_the_first(centers: Floats) -> tuple[Floats | None, Floats]:
     return first, offsets
 
 
-def within_margin(rows: Floats, centers: Floats, labels: Labels, margin: float) -> NDArray[np.bool_]:
-    """Tell which rows are clearly nearer to their center than to every other."""
-    if len(centers) < 2:
-        return np.ones(len(rows), dtype=bool)
-    distances = squared_distances(rows, centers)
-    index = np.arange(len(rows))
+def within_margin(distances: Floats, labels: Labels, margin: float) -> NDArray[np.bool_]:
+    """Tell which rows are clearly nearer to their center than to every other: ``d_r^2 <= margin^2 d_s^2``.
+
+    ``distances`` are squared, of shape (n_rows, n_clusters); they are changed.
+    """
+    if distances.shape[1] < 2:
+        return np.ones(len(distances), dtype=bool)
+    index = np.arange(len(distances))
     nearest = distances[index, labels]
     distances[index, labels] = np.inf
     kept: NDArray[np.bool_] = nearest <= margin**2 * distances.min(axis=1)

@@ -251,6 +251,11 @@ def test_rows_within_a_margin_are_those_of_exact_distances(margin):
     assert within_margin(rows, points[:1], labels * 0, margin).all()
 
 
+def test_a_row_on_the_margin_is_within_and_one_beyond_is_not():
+    rows, points = np.array([[4.0], [8.0], [9.0]]), np.array([[0.0], [32.0]])
+    assert within_margin(rows, points, np.zeros(3, dtype=np.intp), 1 / 3).tolist() == [True, True, False]
+
+
 @pytest.mark.parametrize("scale", [1.0, 3.0, 1e-3, 1e300])
 def test_directions_are_multiples_of_a_power_of_two_and_of_norm_at_most_1(scale):
     directions = np.linalg.qr(np.random.default_rng(0).normal(size=(600, 5)))[0] * scale

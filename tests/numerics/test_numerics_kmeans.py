@@ -60,13 +60,13 @@ def test_within_margin_agrees_with_a_loop_over_rows_and_centers(rows_and_centers
         own = np.linalg.norm(row - centers[label])
         others = [np.linalg.norm(row - center) for index, center in enumerate(centers) if index != label]
         expected.append(all(own <= margin * other for other in others))
-    np.testing.assert_array_equal(within_margin(rows, centers, labels, margin), expected)
+    np.testing.assert_array_equal(within_margin(squared_distances(rows, centers), labels, margin), expected)
 
 
 def test_within_margin_keeps_the_row_that_lies_on_the_margin_and_drops_the_one_beyond():
     centers = np.array([[0.0], [4.0]])
     labels = np.zeros(3, dtype=np.intp)
-    kept = within_margin(np.array([[0.5], [1.0], [1.5]]), centers, labels, 1 / 3)
+    kept = within_margin(squared_distances(np.array([[0.5], [1.0], [1.5]]), centers), labels, 1 / 3)
     np.testing.assert_array_equal(kept, [True, True, False])
 
 
