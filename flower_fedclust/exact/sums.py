@@ -82,9 +82,10 @@ def cluster_sums(rows: Floats, labels: Labels, n_clusters: int) -> tuple[Integer
 
 def _float_sums(rows: Floats, labels: Labels, n_clusters: int) -> Floats:
     """Add up by a product: of a dense matrix where it is small, as a sparse one takes longer to make."""
-    if len(rows) * n_clusters <= 2**11:
-        return (np.arange(n_clusters)[:, None] == labels).astype(np.float64) @ rows
-    return kmeans.cluster_sums(rows, labels, n_clusters)[0]
+    if len(rows) * n_clusters > 2**11:
+        return kmeans.cluster_sums(rows, labels, n_clusters)[0]
+    sums: Floats = (np.arange(n_clusters)[:, None] == labels).astype(np.float64) @ rows
+    return sums
 
 
 def truncated_means(sums: Integers, counts: Integers) -> Integers:
