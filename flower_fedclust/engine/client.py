@@ -105,8 +105,9 @@ class Request:
 class Asking:
     """What a message asks, once it is parsed; all that an answer has beside the site."""
 
-    #: Takes key and hash of earlier questions that led to the answer, and returns the hash of this one.
-    hashed: Callable[[Sequence[tuple[str, bytes]]], bytes]
+    #: Takes key and hash of earlier questions that led to the answer, and returns the hash of this one; None for a
+    #: client that answers no message.
+    hashed: Callable[[Sequence[tuple[str, bytes]]], bytes] | None = None
     order: list[str] | None = None  #: Of the columns in the run, if the message states one.
     question: Question | None = None
     rows: str = ""  #: The name of the kept rows that stand for the client's own; "" for its own.
@@ -114,10 +115,11 @@ class Asking:
     request: Request | None = None  #: What is judged before anything is computed.
     noise_source: NoiseSource = field(default_factory=OperatingSystemNoise)
 
-    @property
-    def derives_from(self) -> str:
-        """The noisy rows that the answer may read; it may read no others."""
-        return self.rows if self.request is not None and self.request.is_derived else ""
+    derives_from: str = ""  #: The noisy rows that the answer may read; it may read no others.
+
+
+#: What a client is asked before it is asked anything.
+NOTHING_ASKED = Asking()
 
 
 @dataclass
@@ -245,7 +247,7 @@ class ProtocolClient(NumPyClient):
         self.consent: Approval = EVERYTHING if consent is None else consent
         self._noise_seed = noise_seed
         # A client that answers is a copy that knows what it is asked, and notes what it looks at; see `_who_answers`.
-        self._asking: Asking | None = None
+        self._asking = NOTHING_ASKED
         self._seen = Seen()
         #: Why the last message was not answered, for whoever made the client; the server hears less.
         self.error: Exception | None = None
@@ -280,13 +282,14 @@ class ProtocolClient(NumPyClient):
                 raise DataError(f"client {self.name}: the columns of its table have changed; enrol again.")
             if given.n_rows < said.n_rows:
                 raise DataError(f"client {self.name}: its table has lost rows, and its noise was announced for more.")
-        self._check_unchanged(given)
+        if callable(self._given_data) and self.context is not None:  # it is loaded for every message
+            self._check_unchanged(given)
         return given
 
     @cached_property
     def _own(self) -> ClientData:
         """The same, with the columns in the order of the run."""
-        order = None if self._asking is None else self._asking.order
+        order = self._asking.order
         return self._loaded if order is None else self._loaded.in_order(order, "the run")
 
     @property
@@ -306,23 +309,24 @@ class ProtocolClient(NumPyClient):
     def _prepared(self) -> ClientData:
         prepared = self.recall(PREPARATION)
         if prepared is not None:
-            return self.source.prepared(preparation_from(prepared[0].tobytes()))
+            return self._own.prepared(preparation_from(prepared[0].tobytes()))
         if self.recall(SCHEMA) is not None:
             raise MissedRoundError(f"client {self.name} has no preparation of its table; it missed the round of it.")
-        return self.source
+        return self._own
 
     @property
     def stand_in(self) -> NDArray[np.float64] | None:
         """The kept rows that stand for the client's own in this round; None if there are none."""
-        return None if self._asking is None else self._asking.stand_in
+        return self._asking.stand_in
 
     @property
     def rows(self) -> NDArray[np.float64]:
         """The rows, of shape (n_rows, n_columns): the client's own, or the kept rows that the round names."""
-        if self.stand_in is None:
+        stand_in = self._asking.stand_in
+        if stand_in is None:
             return self.data.rows
         self._seen.rows = True
-        return self.stand_in
+        return stand_in
 
     @property
     def has_own_rows(self) -> bool:
@@ -332,7 +336,7 @@ class ProtocolClient(NumPyClient):
     @property
     def noise_source(self) -> NoiseSource:
         """Randomness for a method that draws noise itself, fresh for every message."""
-        return OperatingSystemNoise() if self._asking is None else self._asking.noise_source
+        return self._asking.noise_source
 
     @property
     def rows_in_batches(self) -> NDArray[np.float64] | ClientData:
@@ -356,7 +360,7 @@ class ProtocolClient(NumPyClient):
         Masks are bound to it: two clients of a secure sum have both been asked the same.
         """
         led = [(key, found[0].tobytes()) for key in sorted(self._seen.keys) if (found := self._kept(key + ASKED))]
-        if self._asking is None:
+        if self._asking.hashed is None:
             raise RuntimeError("a client that answers no message has no question.")
         return self._asking.hashed(led)
 
@@ -365,7 +369,7 @@ class ProtocolClient(NumPyClient):
 
         ``is_own`` states that they follow from the key and the client's own rows, whatever it was asked.
         """
-        self._remember(key, arrays, derives_from=self._derives_from, is_own=is_own)
+        self._remember(key, arrays, derives_from=self._asking.derives_from, is_own=is_own)
 
     def _remember(self, key: str, arrays: Sequence[Array], *, derives_from: str = "", is_own: bool = False) -> None:
         if self.context is None:
@@ -375,7 +379,7 @@ class ProtocolClient(NumPyClient):
         self.context.state.pop(origin, None)
         if derives_from:
             self.context.state[origin] = ArrayRecord([as_bytes(derives_from)])
-        if self._asking is not None and not is_own:
+        if self._asking.hashed is not None and not is_own:
             asked = np.frombuffer(self.question(), dtype=np.uint8)
             self.context.state[f"fedclust.{key}{ASKED}"] = ArrayRecord([asked])
 
@@ -385,9 +389,9 @@ class ProtocolClient(NumPyClient):
         While an answer is computed from noisy rows, only what was computed from the same rows is returned.
         """
         self._seen.keys.add(key)
-        if self._derives_from:
+        if self._asking.derives_from:
             origin = self._kept(f"{key}{OF}")
-            if origin is None or as_text(origin[0]) != self._derives_from:
+            if origin is None or as_text(origin[0]) != self._asking.derives_from:
                 return None
         return self._kept(key)
 
@@ -400,10 +404,6 @@ class ProtocolClient(NumPyClient):
         kept = Parameters([array.data for array in record.values()], "numpy.ndarray")
         return [array.copy("K") for array in decode(kept)]  # faster than Flower's own function
 
-    @property
-    def _derives_from(self) -> str:
-        return "" if self._asking is None else self._asking.derives_from
-
     def _forget(self) -> None:
         """Drop what an earlier run has left, which this run's report does not cover."""
         if self.context is not None:
@@ -414,10 +414,8 @@ class ProtocolClient(NumPyClient):
 
     def _check_may_look(self) -> None:
         """Raise a DataError if a method that should read noisy rows only reads the client's own."""
-        if self._derives_from:
-            raise DataError(
-                f"client {self.name}: what was asked for takes the client's own rows, and not its {self._derives_from}."
-            )
+        if noisy := self._asking.derives_from:
+            raise DataError(f"client {self.name}: what was asked for takes the client's own rows, and not its {noisy}.")
 
     # Flower's two calls.
 
@@ -502,12 +500,12 @@ class ProtocolClient(NumPyClient):
         check_arguments(question)
         answer, rows = question.answer, str(config.get("rows", ""))
         find_moved = partial(self.moved, rows, question)
-        releases = self._releases(question, find_moved, config)
+        releases = self._releases(question, find_moved, config) if "parts" in config else ()
         if releases and len(releases) != len(answer.sends):
             raise DataError(f"'{answer.task}' sends {len(answer.sends)} arrays; {len(releases)} releases were given.")
         order, n_shares = self._order_in(config), int(config.get("n_shares", 1))
         self._check_not_missed(question)
-        stand_in, is_derived = self._rows_of_round(rows)
+        stand_in, is_derived = self._rows_of_round(rows) if rows else (None, False)
         request = Request(
             self.name,
             answer,
@@ -520,12 +518,13 @@ class ProtocolClient(NumPyClient):
             is_masked=SECURE in config,
             find_moved=find_moved,
         )
-        hashed_as = partial(hash_of_question, question, self._beside_the_question(rows, order, releases, n_shares))
-        return Asking(hashed_as, order, question, rows, stand_in, request, self._noise(config))
+        hashed_as = partial(self._hash, question, rows, order, releases, n_shares)
+        derives_from = rows if is_derived else ""
+        return Asking(hashed_as, order, question, rows, stand_in, request, self._noise(config), derives_from)
 
     def _in_order_of(self, config: Mapping[str, Any]) -> Self:
         """Return a client with the columns in the order that a message states, if it states one."""
-        return self._who_answers(Asking(lambda _: b"", self._order_in(config)))
+        return self._who_answers(Asking(order=self._order_in(config)))
 
     # Behind them.
 
@@ -542,10 +541,8 @@ class ProtocolClient(NumPyClient):
             return f"client {self.name}: {where}"
         return f"client {self.name} failed with {type(error).__name__}; its own log says more."
 
-    def _rows_of_round(self, key: str) -> tuple[NDArray[np.float64] | None, bool]:
-        """Return the kept rows that a round names, and whether they carry noise; the client's own rows do not."""
-        if not key:
-            return None, False
+    def _rows_of_round(self, key: str) -> tuple[NDArray[np.float64], bool]:
+        """Return the kept rows that a round names, and whether they carry noise."""
         kept = self._kept(key)
         if kept is None:
             raise MissedRoundError(f"client {self.name} has not kept its {key}; it missed the round that makes them.")
@@ -574,22 +571,25 @@ class ProtocolClient(NumPyClient):
         if of_prepared_rows and question.answer.task != table_answers.prepare.answer.task and not is_prepared:
             raise MissedRoundError(f"client {self.name} has no preparation of its table; it missed the round of it.")
 
-    def _beside_the_question(
-        self, rows: str, order: list[str] | None, releases: Sequence[Release | None], n_shares: int
-    ) -> list[str]:
-        """Return what changes an answer besides its question, as it is understood: two orders of columns may be one.
+    def _hash(
+        self,
+        question: Question,
+        rows: str,
+        order: list[str] | None,
+        releases: Sequence[Release | None],
+        n_shares: int,
+        led: Sequence[tuple[str, bytes]],
+    ) -> bytes:
+        """Return the hash of a question and of all that changes its answer, as the client understands it.
 
-        With a schema, the order of the columns in the table changes nothing.
+        Two orders of columns may be one: with a schema, the order of the columns in the table changes nothing.
         """
         has_schema = self._kept(SCHEMA) is not None
         own = self.outline.columns
         columns = None if has_schema or own is None else order or list(own)
-        return [
-            rows,
-            json.dumps(columns),
-            repr([one and replace(one, share="") for one in releases]),
-            str(n_shares) if releases else "",
-        ]
+        noise = repr([one and replace(one, share="") for one in releases])
+        more = [rows, json.dumps(columns), noise, str(n_shares) if releases else ""]
+        return hash_of_question(question, more, led)
 
     def _computed(self, question: Question) -> list[Sendable]:
         """Return what a declared method computes from the rows."""
@@ -614,8 +614,6 @@ class ProtocolClient(NumPyClient):
         self, question: Question, find_moved: Callable[[], tuple[Bound, ...] | None], config: Mapping[str, Any]
     ) -> tuple[Release | None, ...]:
         """Return the noise that each array needs, from the client's own bounds and the run's plan."""
-        if "parts" not in config:
-            return ()
         parts, plan = parse_json(config["parts"]), _read_plan(str(config.get("plan", "")))
         if not isinstance(parts, list) or not all(name is None or isinstance(name, str) for name in parts):
             raise DataError("a message names parts of a budget, and they are not texts.")
@@ -635,8 +633,6 @@ class ProtocolClient(NumPyClient):
 
     def _check_unchanged(self, given: ClientData) -> None:
         """Raise a DataError if data that is loaded for every message has changed since the run first looked at it."""
-        if not callable(self._given_data) or self.context is None:
-            return
         found, before = given.fingerprint(), self._kept("fingerprint")
         if before is None:
             self.remember("fingerprint", [found], is_own=True)

@@ -71,7 +71,10 @@ def read_reply(name: str, res: R, check: Callable[[R], T]) -> T:
         if "failure" in res.metrics:
             missed, waits = (bool(res.metrics.get(key)) for key in ("missed", "waiting"))
             raise RefusalError(_excuse(name, res.metrics["failure"]), missed=missed, waits=waits)
-        _check_unchanged(name, res)
+        try:
+            check_unchanged(res)  # before anything else is read in it
+        except ValueError as error:
+            raise ReplyError(f"client {name} sent {one_line(error)}.") from None
         return check(res)
     except ReplyError:
         raise
@@ -80,14 +83,6 @@ def read_reply(name: str, res: R, check: Callable[[R], T]) -> T:
     except Exception as error:
         log.info("the reply of client %s cannot be read", name, exc_info=error)
         raise ReplyError(f"client {name} sent a reply that cannot be read ({type(error).__name__}).") from None
-
-
-def _check_unchanged(name: str, res: FitRes | EvaluateRes) -> None:
-    """Raise a ReplyError if something has changed a reply on its way: before anything else is read in it."""
-    try:
-        check_unchanged(res)
-    except ValueError as error:
-        raise ReplyError(f"client {name} sent {one_line(error)}.") from None
 
 
 def bytes_of(res: FitRes | EvaluateRes | None) -> int:

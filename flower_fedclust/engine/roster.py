@@ -116,24 +116,23 @@ class Roster:
 
     # Enrolment.
 
-    def ask_new(self, config: Mapping[str, Any], asked: Collection[str] = ()) -> list[Message]:
-        """Return messages that ask newly connected nodes to enrol; other rounds ask them from the next round on.
+    def new_nodes(self, asked: Collection[str] = ()) -> list[str]:
+        """Return the nodes to enrol in this round; other rounds ask them from the next one on.
 
         A node that is ``asked`` for something else enrols later.
         """
         self._known &= set(self._connected)  # a node that comes back enrols again
-        self.enrolling = {node for node in self._connected if node not in self._known and node not in asked}
+        new = [node for node in self._connected if node not in self._known and node not in asked]
+        self.enrolling = set(new)
         self._known |= self.enrolling
-        if not self.enrolling:
-            return []
+        return new
+
+    def ask(self, nodes: Sequence[str], config: Mapping[str, Any]) -> list[Message]:
+        """Return messages that ask nodes to enrol."""
         told = {EMPTY: True, **config, "task": ENROL}
         ours = {member.node for member in self.members.values()}  # these keep what this run has left with them
         new, back = (FitIns(encode(TO_CLIENT), told | one) for one in ({}, {"goes_on": True}))
-        return [
-            Message(node, node, back if node in ours else new, "enrol")
-            for node in self._connected
-            if node in self.enrolling
-        ]
+        return [Message(node, node, back if node in ours else new, "enrol") for node in nodes]
 
     def names_to_log(self, stated: Mapping[str, str]) -> dict[str, str]:
         """Return a name for each enrolling node: the one it states, if nobody else has it, or else its id.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
@@ -260,7 +260,8 @@ class Run:
         facts: dict[str, Any] = {"goes_on": True} if goes_on and self.clients else {}
         if plan := strategy.first_plan:
             facts["plan"] = plan
-        messages = self.roster.ask_new({**self._common, **facts, "round": 1, **strategy.enrolment})
+        told = {**self._common, **facts, "round": 1, **strategy.enrolment}
+        messages = self.roster.ask(self.roster.new_nodes(), told)
         if goes_on:
             self.log = RunLog()  # the journal has noted the first enrolment
         self._take_in(1, messages, (yield from self._sent(messages)))
@@ -372,8 +373,12 @@ class Run:
             facts["plan"] = plan
         for ins in {id(one.ins): one.ins for one in messages}.values():  # many clients share one
             ins.config.update(facts)
-        told = {**self._common, "round": self.number, **strategy.enrolment}
-        return messages + self.roster.ask_new(told, {one.node for one in messages})
+        return messages + self._ask_new(strategy, {one.node for one in messages})
+
+    def _ask_new(self, strategy: Algorithm, asked: Collection[str]) -> Messages:
+        """Return messages that ask newly connected nodes to enrol, but for those that are asked for something else."""
+        new = self.roster.new_nodes(asked)
+        return self.roster.ask(new, {**self._common, "round": self.number, **strategy.enrolment}) if new else []
 
     def _check_declared(self, round_: Round) -> None:
         """Raise a ProtocolError unless the strategy's clients have what a round asks for."""
@@ -554,7 +559,8 @@ class Run:
         arrays: list[Sequence[Sendable]] = [*replies.values(), *(one.arrays for one in sums)]
         n_answered = len(replies) + sum(len(one.nodes) for one in sums)
         n_asked = self._note_replies(round_, messages, replies, n_answered, arrays)
-        self._take_in_late(messages, answers)
+        if self.roster.enrolling:
+            self._take_in(self.number, messages, answers)
         required = self._required(round_, n_asked)
         if n_answered < required and not round_.needed:
             return None
@@ -563,12 +569,10 @@ class Run:
             return []
         if isinstance(round_, Sum):
             return self._total(round_, add_up(arrays), n_answered, arrays)
-        noisy = self.settings.noise == "server" and any(round_.releases)
-        releases, source = round_.releases, self._noise()
-        return [
-            Reply(name, values_of(add_noise(arrays, releases, source) if noisy else arrays))
-            for name, arrays in replies.items()
-        ]
+        if self.settings.noise == "server" and any(round_.releases):
+            releases, source = round_.releases, self._noise()
+            return [Reply(name, values_of(add_noise(arrays, releases, source))) for name, arrays in replies.items()]
+        return [Reply(name, values_of(arrays)) for name, arrays in replies.items()]
 
     def _receive_masked(self, sums: SecureSums, round_: Round, messages: Sequence[Message], answers: Answers) -> int:
         """Take masked answers, which show nothing but their form; return how many there are."""
@@ -585,7 +589,8 @@ class Run:
         self.log.note_failures(self.number, round_.task, odd)
         replies = {name: arrays for name, arrays in replies.items() if name not in odd}
         self._note_replies(round_, messages, replies, len(replies), list(replies.values()))
-        self._take_in_late(messages, answers)
+        if self.roster.enrolling:
+            self._take_in(self.number, messages, answers)
         for name, arrays in replies.items():
             sums.take_masked(name, arrays)
         return len(replies)
@@ -664,11 +669,6 @@ class Run:
             )
         self.roster.note_left(round_, main, replies)
         return len(asked)
-
-    def _take_in_late(self, messages: Sequence[Message], answers: Answers) -> None:
-        """Enrol the nodes that have come since the last round."""
-        if self.roster.enrolling:
-            self._take_in(self.number, messages, answers)
 
     def _checked_replies(
         self, round_: Round, messages: Sequence[Message], answers: Answers
