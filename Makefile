@@ -47,7 +47,7 @@ papers: $(READY)
 
 # Each part of `make check` is a target of its own, and leaves a stamp for the state of the code that it has checked: after
 # a failure, `make check` goes on where it stopped. `make --keep-going check` runs all parts, whatever fails.
-CHECKS := tests papers long kernels faults audits audit-faults hostile site-examples growth docs run
+CHECKS := tests papers long chance kernels lowest faults audits audit-faults hostile site-examples growth docs run
 CHECKED := .checked/$(shell git describe --always --dirty --abbrev=12 2>/dev/null)
 HOSTILE := tests/site/test_site_random_servers.py tests/engine/test_engine_random_clients.py
 PYTEST := OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest
@@ -69,6 +69,20 @@ check-run: run
 
 check-long:
 	$(PYTEST) -m long $(HOSTILE:%=--ignore=%) --numprocesses 2 --dist worksteal
+
+# Tests of statistics draw noise of the operating system here: which noise, no run of `make test` has seen. What fails
+# runs a second time, and the last line says how likely it is that a sound program fails twice.
+check-chance:
+	FEDCLUST_CHANCE=system $(PYTEST) -m "not long" --numprocesses 2 || FEDCLUST_CHANCE=system $(PYTEST) -m "not long" --last-failed
+
+# The lowest versions that pyproject.toml allows, on what reads files and computes. The others are the newest.
+LOWEST := .venv-lowest
+check-lowest: $(READY)
+	$(VENV)/bin/python -m uv venv --quiet --allow-existing $(LOWEST)
+	$(VENV)/bin/python -m uv pip install --quiet --python $(LOWEST)/bin/python --resolution lowest-direct \
+	  --editable ".[dev]" --editable strategies
+	OMP_NUM_THREADS=1 $(LOWEST)/bin/python -m pytest -m "not long" --numprocesses 2 \
+	  tests/data tests/tables tests/numerics tests/exact tests/models tests/results tests/cli tests/apps
 
 # Other kernels round differently: what is exact, and what is computed from floats alone, must not notice.
 check-kernels:
@@ -121,4 +135,4 @@ bench: $(READY)
 	OMP_NUM_THREADS=1 $(VENV)/bin/python benchmarks/run_all.py
 
 clean:
-	rm -rf $(VENV) .venv-flower-*
+	rm -rf $(VENV) .venv-flower-* $(LOWEST)

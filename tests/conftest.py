@@ -28,10 +28,28 @@ import numba  # noqa: E402  it reads this once
 numba.njit = partial(numba.njit, cache=True)
 
 
+#: With FEDCLUST_CHANCE=system, only the tests of statistics run, each with noise of the operating system.
+SYSTEM = os.environ.get("FEDCLUST_CHANCE", "") == "system"
+#: How often a sound program may fail a test of statistics.
+FALSE_ALARM = 1e-3
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
     """What takes longest begins first: at the end the other processes would wait for it."""
+    if SYSTEM:
+        items[:] = [item for item in items if {"repeatable_noise", "repeatable"} & set(item.fixturenames)]
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Say how likely it is that a sound program has failed: once, and twice in a row."""
+    if SYSTEM and (n_tests := sum(len(terminalreporter.stats.get(one, ())) for one in ("passed", "failed"))):
+        once, twice = (1.0 - (1.0 - likely) ** n_tests for likely in (FALSE_ALARM, FALSE_ALARM**2))
+        terminalreporter.write_line(
+            f"{n_tests} tests with noise of the operating system: a sound program fails one of them with a probability "
+            f"of at most {once:.2g}, and the same one again with at most {twice:.1g}."
+        )
 
 
 def pytest_collection_finish():
@@ -44,8 +62,12 @@ def pytest_collection_finish():
 def chance(name):
     """Replace the operating system's entropy: whatever has no seed draws what it drew last time under this name.
 
-    For tests of statistics only, which a sound program may fail once in a thousand runs.
+    For tests of statistics only, which a sound program may fail once in a thousand runs. With FEDCLUST_CHANCE=system
+    nothing is replaced.
     """
+    if SYSTEM:
+        yield
+        return
     drawn = random.Random(name)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(np.random.bit_generator, "randbits", drawn.getrandbits)
