@@ -165,6 +165,8 @@ IRIS = "--dataset iris --n-clusters 3"
         ("run k-fed --dataset irris", "'iris'"),
         ("run --dataset iris", "max_norm"),
         ("run k-fed", "--dataset"),
+        ("run k-fed --dataset iris --data rows.csv", "--dataset"),
+        (f"run k-fed {IRIS} --epsilon 1", "--epsilon is given"),
         ("run k-fed --data nowhere.csv", "nowhere.csv"),
         ("run feddp-kmeans --dataset iris --epsilon lots", "epsilon"),
         (f"run feddp-kmeans {IRIS} --epsilon 0", "epsilon"),
