@@ -59,12 +59,17 @@ def check(
 ) -> None:
     """Check whether a table fits a schema; say what is wrong with each column that does not."""
     from flower_fedclust.data import read_table
+    from flower_fedclust.data.files import with_rows_of_spreadsheet
+    from flower_fedclust.numerics.checks import DataError
     from flower_fedclust.tables.missing_codes import find_codes
     from flower_fedclust.tables.schema import Schema, columns_with_unclear_commas
 
     table = read_table(file, client_column=client_column, label_column=label_column, raw=True)
     known = Schema.of(schema)
-    known.check(table.rows, owner=file.name)
+    try:
+        known.check(table.rows, owner=file.name)
+    except DataError as error:
+        raise DataError(with_rows_of_spreadsheet(str(error), file)) from None
     print(f"{file.name} fits {schema.name}.")
     for name in columns_with_unclear_commas([table.rows], known):
         print(f"Column '{name}': 1,234 counts as 1234; if the comma is a decimal comma, write 1.234.")

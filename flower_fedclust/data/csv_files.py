@@ -239,6 +239,20 @@ def _with_points(cells: Any) -> Any:
     return cells.where(~is_number, with_points)
 
 
+def rows_above(path: Path) -> int:
+    """Return the number of rows above the first row of values in a spreadsheet of a file: names, and what is above."""
+    if path.suffix.lower() not in (".csv", ".tsv"):
+        return 1
+    n_above, is_named = 0, False
+    with path.open("rb") as file:
+        while line := file.readline(LONGEST_LINE).decode("utf-8-sig", errors="replace"):
+            n_above += 1
+            is_named = is_named or (_NAMED_SEPARATOR.fullmatch(line) is None and bool(line.strip()))
+            if is_named:
+                break
+    return n_above
+
+
 def check_first_line(names: Sequence[str], path: Path) -> None:
     """Raise a DataError if two columns have one name, or if the first line of a file is a row or a title."""
     check_unique([name for name in names if name], path.name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import zipfile
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 
 from flower_fedclust.data.batches import ArrowPart, Batches, ParquetPart, Part
 from flower_fedclust.data.cells import LABELS
-from flower_fedclust.data.csv_files import CsvPart, agree_on_decimals, check_first_line, read_csv_file
+from flower_fedclust.data.csv_files import CsvPart, agree_on_decimals, check_first_line, read_csv_file, rows_above
 from flower_fedclust.data.federation import ROW, FederatedRows, Table
 from flower_fedclust.data.frames import as_frame, as_list, check_same_names, check_unique, is_unnamed, number_rows
 from flower_fedclust.data.identities import check_spellings, identities
@@ -327,6 +328,16 @@ def read_batches(
         row_ids=read["id"],
         id_column=id_column or ROW,
     )
+
+
+def with_rows_of_spreadsheet(reason: str, path: Path) -> str:
+    """Add to a reason that names rows of a file, counted from 0, which rows these are where a person opens the file."""
+    rows = [int(row) for row in dict.fromkeys(re.findall(r"\brow (\d+)", reason))]
+    if not rows or not path.is_file() or path.suffix.lower() not in (".csv", ".tsv", ".xlsx"):
+        return reason
+    first = rows_above(path) + 1
+    counted = [str(row + first) for row in rows]
+    return f"{reason} (In a spreadsheet: row{'s' if len(rows) > 1 else ''} {some(counted)}.)"
 
 
 def _size_of(path: Path) -> float:

@@ -61,7 +61,9 @@ def findings(site_toml: Path, options: Sequence[str] = ()) -> list[str]:
         found.append(f"name in site.toml: servers refuse it; choose at most {LONGEST_NAME} characters that print.")
     found += _of_masks(settings)
     if given.get("data"):
-        found += checked_rows(settings)[1]
+        from flower_fedclust.data.files import with_rows_of_spreadsheet
+
+        found += [with_rows_of_spreadsheet(reason, Path(settings.data)) for reason in checked_rows(settings)[1]]
     found += _of_folder(settings)
     if settings.metrics is not None and find_spec("prometheus_client") is None:
         found.append(MISSING)

@@ -257,3 +257,19 @@ def test_versions_hosts_and_dates_that_do_not_fit(folder, monkeypatch):
 
     monkeypatch.setattr(check, "datetime", Later)
     assert "ca.pem: a certificate has expired on" in said(folder)[1]
+
+
+@pytest.mark.parametrize(
+    ("text", "rows"),
+    [
+        ("age,stay\n44,2\n31,x\n", "row 3"),
+        ("sep=;\nage;stay\n44;2\n31;x\n", "row 4"),
+        ("\n\nage,stay\n44,2\n31,x\n", "row 5"),
+        ("age,stay\ny,2\n31,x\n", "rows 2, 3"),
+    ],
+)
+def test_rows_are_named_as_a_person_counts_them_in_the_file_too(folder, text, rows):
+    (folder / "table.csv").write_text(text)
+    (found,) = [one for one in check.findings(folder / "site.toml") if "is not numeric" in one]
+    assert "row 1, column 'stay' is not numeric" in found
+    assert found.endswith(f"(In a spreadsheet: {rows}.)")
