@@ -302,13 +302,20 @@ def _save_small(result: Result, folder: Path, error: OSError) -> NoReturn:
 
 
 def _save_report(out: NewFolder, name: str, error: BaseException) -> None:
-    """Save the privacy report of a run that ended early; there is none if nothing had left a client."""
+    """Save the privacy report of a run that ended early; there is none if nothing had left a client.
+
+    A report that cannot be saved is printed, because the run may have ended for the same reason: a full disk.
+    """
     report: PrivacyReport | None = getattr(error, "privacy_report", None)
-    if report is not None:
+    if report is None:
+        return
+    try:
         folder = _folder_for(out.claim() / name)
         folder.mkdir(exist_ok=True)
         (folder / _FAILURE).write_text(f"{str(error) or type(error).__name__}\n", encoding="utf-8")
         write_report(report, folder)
+    except OSError as also:
+        print(f"The privacy report of what has left the clients cannot be saved ({also}). It is:\n\n{report}")
 
 
 def _folder_of_now(parent: Path) -> Path:

@@ -297,3 +297,21 @@ def test_the_command_goes_on_from_its_journal(tmp_path, monkeypatch):
     assert CliRunner().invoke(app, command).exit_code == 0
     assert min(number for number in asked if number > 1) == 5
     assert (tmp_path / "out" / "federated-kmeans" / "model.npz").exists()
+
+
+def test_a_report_that_the_disk_has_no_room_for_is_printed_and_the_error_kept(results, tmp_path, capsys, monkeypatch):
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "journal.sqlite")
+    full.privacy_report = results[0].privacy
+
+    def run(_):
+        raise full
+
+    def write(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("flower_fedclust.harness.run.write_report", write)
+    _, _, failed = run_and_save([fc.KFED(3)], run, tmp_path / "out")
+    assert failed == {"k-fed": full}
+    said = capsys.readouterr().out
+    assert "cannot be saved ([Errno 28] No space left on device). It is:" in said
+    assert str(results[0].privacy) in said
