@@ -1,8 +1,8 @@
 """PrivateMixture: Gaussian mixtures by EM on sums, private or not.
 
-With noise it starts from the noisy cells of :mod:`.common.private_search`, and takes at most two EM steps. The server
-does not believe the noisy sums as they are: it looks for the mixture that explains all of them
-(:mod:`.common.mixture_fit`).
+With noise it starts from the clusters of private k-means (:mod:`.common.private_search`), and takes two EM steps. The
+server does not believe the noisy sums as they are: it looks for the mixture that explains all of them
+(:mod:`.common.mixture_search`).
 
 docs/shape.md shows how a ``yield`` here becomes a round of Flower.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping
 from typing import Literal, TypeVar
 
 import numpy as np
@@ -32,42 +32,38 @@ from flower_fedclust.exact.mixtures import (
     structure_named,
     whitened,
 )
-from flower_fedclust.exact.rows import Frame, Rows
-from flower_fedclust.exact.sums import directions_onto_grid
+from flower_fedclust.exact.rows import Rows
 from flower_fedclust.exact.terms import Term, vectors
 from flower_fedclust.models import MixtureModel
-from flower_fedclust.numerics.kmeans import centers_of, nearest_center, squared_distances
+from flower_fedclust.numerics.kmeans import centers_of
 from flower_fedclust.numerics.prototypes import FULL_COLUMNS
-from flower_fedclust.numerics.spectrum import mean_if_positive
-from flower_fedclust.numerics.validity import numbers_of, weighted_rand_index
+from flower_fedclust.numerics.validity import numbers_of
 from flower_fedclust.numerics.vectors import clip_rows
 from flower_fedclust.strategies.common.clusters import ClusterClient
 from flower_fedclust.strategies.common.many_starts import ALL_ROWS_ROUNDS, StartsClient, kmeans_of_all_rows, spectrum_of
-from flower_fedclust.strategies.common.mixture_fit import (
-    Mixture,
-    Seen,
-    averaged,
-    fitted,
-    normals_for,
-    others_as_probable,
-    tied_mixture,
-)
+from flower_fedclust.strategies.common.mixture_fit import Mixture, Seen, tied_mixture
+from flower_fedclust.strategies.common.mixture_search import MixtureSearch
 from flower_fedclust.strategies.common.private_search import (
     CELL_ROUNDS,
-    CLIENT_MARGIN,
+    COSTS,
+    SOLUTION_ROUNDS,
     SearchClient,
     SearchStrategy,
-    Space,
+    best_of_many,
+    cells_of_rows,
     first_rounds,
     frame_of_most,
     gaussian_part,
+    more_steps,
     parts_of_cells,
-    rough_clusters,
+    parts_of_solutions,
+    space_of_rows,
 )
 from flower_fedclust.strategies.common.small_clusters import (
     DEVIATIONS,
     agreement_of_another_run,
-    clustered,
+    number_if_asked,
+    small_clusters,
     weight_of,
 )
 
@@ -78,46 +74,22 @@ R = TypeVar("R")
 COST, COST_OF_GAIN = 0.4, 0.06
 #: A row's gain over one Gaussian is clipped to this many nats; and to a third of it if the mixture is better.
 MOST_GAIN = 4.5
-#: This part of the rows may lie where the mixture does not expect them, one deviation of all rows away.
-PART_ELSEWHERE = 0.01
-#: How many other runs are imitated.
-N_OTHER_RUNS = 10
 #: Components with less than this part of an average share vanish, unless noise is less than that.
 LEAST_SHARE = 0.1
 #: EM steps with noise.
 N_STEPS = 2
 #: The structures that covariance_type="auto" compares, and the order in which the sums for them are considered.
 AUTO: tuple[Structure, ...] = ("full", "diag", "tied")
+#: "auto" takes round components if the noise in a component's variances, all together, is larger than this.
+NOISE_OF_ROUND = 0.25
 #: Products of columns are asked for if the noise in a component's covariance is smaller than this.
 LARGEST_NOISE = 0.5
-#: With noise, a mixture lies in so many directions at most; or in as many as there are components, if these are more.
-MOST_COLUMNS = 12
-#: A mixture has so many numbers at most: more components have fewer directions. "auto" has no "full" beyond the second.
-MOST_NUMBERS, MOST_OF_AUTO = 1200, 600
 #: The fit uses the sums of EM and what was released before them, the last first, until these are so many numbers.
 MOST_VALUES = 300
-#: Rows that the server draws from a mixture: where mixtures are compared, and for the last one.
-N_DRAWN_FIRST, N_DRAWN = 1_000, 2_000
-#: Where mixtures are compared, at least so many rows for each component.
-DRAWN_FOR_EACH = 130
-#: A fit computes the sums of so many mixtures at most: where mixtures are compared, and else.
-N_FITS, MOST_FITTED = 5, 10
-#: Starts are the same if their centers are nearer to each other than this, in deviations of the components.
-SAME_START = 0.2
-#: The part of the rows whose vectors are not clipped, if they are as the mixture says.
-NOT_CLIPPED = 0.45
-#: How much the covariances of components differ from each other, by the priors that are tried.
-DIFFERENCES = (0.45, 0.15)
-#: In the reference, the smallest variance as a part of the mean variance.
-LEAST_OF_MEAN = 0.3
-#: Covariances have at least this part of the mean variance of the rows in every direction, without and with noise.
-FLOOR, NOISY_FLOOR = 1e-6, 1e-3
+#: Covariances without noise have at least this part of the mean variance of the rows in every direction.
+FLOOR = 1e-6
 #: Without noise: the most EM steps, and the largest change, in a component's deviations, that ends them.
 N_EM_ROUNDS, TOLERANCE = 500, 1e-9
-#: Cells are used by groups, so many for each component.
-GROUPS = 6
-#: How many other starts are compared.
-N_OTHER_STARTS = 4
 #: Rows whose vectors are computed at a time.
 BLOCK_ROWS = 2**10
 
@@ -125,22 +97,24 @@ BLOCK_ROWS = 2**10
 class PrivateMixture(SearchStrategy):
     """Private Gaussian mixtures without public rows, by EM on sums.
 
-    The run finds noisy cells as :class:`PrivateKMeans` does, and spends the rest of its budget on EM steps: every
-    client adds up what its rows add to the components' sizes, means and covariances, each row's vector clipped. The
-    server then looks for the mixture that explains best all noisy sums of the run. Without an epsilon, EM goes on until
-    it converges.
+    The run finds clusters as :class:`PrivateKMeans` does, and spends the rest of its budget on EM steps: every client
+    adds up what its rows add to the components' sizes, means and covariances, each row's vector clipped. The server
+    then looks for the mixture that explains best all noisy sums of the run. Without an epsilon, EM goes on until it
+    converges.
 
     Parameters
     ----------
     covariance_type : "auto", "full", "diag", "spherical" or "tied", default="auto"
-        As in scikit-learn. "auto" chooses what the noisy sums make most probable: simpler covariances where the noise
-        hides their differences. Without noise it is "full", and "diag" for more than 64 columns.
+        As in scikit-learn. "auto" chooses what the noisy sums make most probable among full, diagonal and tied
+        covariances. Where noise would hide covariances, components have equal shares and one variance, so that labels
+        are those of k-means. Without noise it is "full", and "diag" for more than 64 columns.
 
     Notes
     -----
-    With noise and more than twelve columns (or components, if these are more), the components differ only in the
-    directions in which the rows spread most; elsewhere all rows have one variance. Where that would still take more
-    than 1,200 numbers, "auto" leaves "full" out, and there are fewer directions. A component that vanishes in the noise
+    With noise and more than twelve columns, the components differ in the directions in which the centers of k-means
+    differ, and in those in which the rows spread most: twelve, or as many as centers differ in. Elsewhere all rows have
+    one variance. Where that would still take more than 1,200 numbers, there are fewer directions; "auto" leaves "full"
+    out beyond 600. A component that vanishes in the noise
     is dropped, and the result says so in a doubt. Without noise, EM ends when nothing changes, or after 500 steps.
 
     References
@@ -163,37 +137,51 @@ class PrivateMixture(SearchStrategy):
     # The server half.
 
     def protocol(self) -> Protocol:
-        """Find cells, ask for the sums of EM, and fit the mixture to all that was released."""
+        """Find the clusters of k-means, and the mixture that explains all that was released."""
         if self.epsilon is None:
             return (yield from self._em())
         notes: list[tuple[Round, Total]] = []
+        # 1. Where the rows are, and in which directions they spread.
         frame, n_rows = yield from frame_of_most(self)
-        space, fine, number, centers, _ = yield from _noted(rough_clusters(self, frame, n_rows), notes)
-        search = Search(space, len(centers), self._structures, self.rng)
-        for asked, received in reversed(notes):
-            if sum(len(one.values) for one in search.seen) < MOST_VALUES:
-                search.note(asked, received, space.units.number)
-        # A cell that noise hides may have about as many rows as the noise.
-        counts = np.array([mean_if_positive(float(one), fine.of_counts) for one in fine.counts])
-        starts = [(centers, weight_of(fine.means, counts, centers))]
-        for _ in range(N_OTHER_STARTS):
-            others = clustered(fine.means, np.maximum(fine.counts, 1.0), len(centers), self.rng, n_init=1)
-            starts.append((others, weight_of(fine.means, counts, others)))
-        mixture = search.begin(starts)
-        deviation = 0.0
+        space = yield from space_of_rows(self, frame, n_rows)
+        # 2. Cells, and from these the number of components, if the user asked for it.
+        space, cells = yield from _noted(cells_of_rows(self, space), notes)
+        fine = small_clusters(cells, space.total_inside, self.most_clusters, self.rng)
+        number = number_if_asked(fine, space.spread, numbers_of(self.n_clusters), self.rng)
+        k = self.most_clusters if number is None else number.chosen
+        # 3. The clusters of k-means.
+        start = yield from _noted(best_of_many(self, space, cells, k, last=()), notes)
+        sizes = weight_of(cells.means, cells.counts, start.centers @ space.inside)
+        search = MixtureSearch(space, start.centers, sizes, self._structures, self.rng)
+        # 4. Round components, whose labels are those of k-means, where noise would hide covariances.
+        if self.covariance_type == "auto" and self._noise_of_variances(search) > NOISE_OF_ROUND:
+            start = yield from more_steps(self, space, cells, start, ["moments"] * N_STEPS)
+            mixture, agreement = search.round(start.centers), 1.0
+        # 5. Otherwise EM steps, and the mixture that explains all noisy sums.
+        else:
+            for asked, received in reversed(notes):
+                if sum(len(one.values) for one in search.seen) < MOST_VALUES:
+                    _keep(search, asked, received)
+            mixture, agreement = yield from self._em_steps(search)
+        gain = yield from self._gain(search, mixture)
+        # 6. What another run would find.
+        agreement = min(agreement, agreement_of_another_run(fine, space.spread, start.centers @ space.inside, self.rng))
+        return Outcome(search.model(mixture), number=number, agreement=agreement, gain=gain)
+
+    def _em_steps(self, search: MixtureSearch) -> Generator[Round, Total, tuple[Mixture, float]]:
+        """Take EM steps; return the mixture without components that noise hides, and the agreement with others."""
+        mixture = search.first()
         for step in range(N_STEPS):
             question, scale = self._expectation(search, mixture)
             received = yield question
-            n_units = space.units.number
-            search.note(question, received, n_units)
-            mixture = search.best(search.references[:1]) if step < N_STEPS - 1 else search.final()
-            deviation = received.noise[0] / n_units / scale
-        kept = mixture.without(mixture.weights <= min(DEVIATIONS * deviation, LEAST_SHARE / len(mixture.weights)))
-        gain = yield from self._gain(search, kept)
-        agreement = min(search.agreement, agreement_of_another_run(fine, space.spread, centers, self.rng))
-        return Outcome(search.model(kept), number=number, agreement=agreement, gain=gain)
+            _keep(search, question, received)
+            if step < N_STEPS - 1:
+                mixture = search.better(mixture)
+        mixture, agreement = search.best(mixture)
+        noise = DEVIATIONS * received.noise[0] / search.space.units.number / scale
+        return mixture.without(mixture.weights <= min(noise, LEAST_SHARE / len(mixture.weights))), agreement
 
-    def _gain(self, search: Search, mixture: Mixture) -> Generator[Round, Total, DensityGain]:
+    def _gain(self, search: MixtureSearch, mixture: Mixture) -> Generator[Round, Total, DensityGain]:
         """Ask how much better than one Gaussian the mixture describes the rows."""
         one = search.one_gaussian(mixture)
         question = PrivateMixtureClient.gain.asked(
@@ -207,16 +195,23 @@ class PrivateMixture(SearchStrategy):
     def _structures(self) -> tuple[Structure, ...]:
         return AUTO if self.covariance_type == "auto" else (self.covariance_type,)
 
-    def _expectation(self, search: Search, mixture: Mixture) -> tuple[Round, float]:
+    def _noise_of_variances(self, search: MixtureSearch) -> float:
+        """Return the norm of the noise in a component's variances, in these, by sums of the first structure."""
+        return self._bounds(search, search.references[0])[3] * math.sqrt(len(search.moment))
+
+    def _bounds(self, search: MixtureSearch, mixture: Mixture) -> tuple[float, float, float, float]:
+        """Return the scale of memberships, both norms of an EM step, and the noise in an entry of a covariance."""
+        units, scale = search.space.units, math.sqrt(max(mixture.means.shape[1] / 2, 1.0))
+        bound, of_means = search.norms(mixture, scale, self.rows_per_client if units.are_clients else 0)
+        noise = self.noise_of("moments", of_means if units.are_clients else bound)
+        return scale, bound, of_means, noise * len(mixture.means) / units.number
+
+    def _expectation(self, search: MixtureSearch, mixture: Mixture) -> tuple[Round, float]:
         """Return the round of an EM step, and the scale of memberships; products only if noise leaves something."""
-        of_clients = self.privacy_unit == "client"
-        n_units = len(self.client_names) if of_clients else search.space.n_rows
-        scale = math.sqrt(max(mixture.means.shape[1] / 2, 1.0))
         for structure in search.structures[:2]:
             asked = mixture.as_structure(structure)
-            bound, of_means = search.norms(asked, scale, self.rows_per_client if of_clients else 0)
-            noise = self.noise_of("moments", of_means if of_clients else bound)
-            if noise * len(mixture.means) / n_units < LARGEST_NOISE:
+            scale, bound, of_means, noise = self._bounds(search, asked)
+            if noise < LARGEST_NOISE:
                 break
         question = PrivateMixtureClient.expectation.asked(
             *asked.arrays, search.directions, frame=search.space.frame, structure=structure, scale=scale, bound=bound
@@ -266,18 +261,20 @@ class PrivateMixture(SearchStrategy):
 
     @property
     def n_protocol_rounds(self) -> int:
-        """The rounds for cells, the EM steps, and the comparison with one Gaussian; k-means and EM without noise."""
+        """The rounds of k-means, with EM steps as the last ones, and the comparison; without noise k-means and EM."""
         if self.epsilon is None:
             return ALL_ROWS_ROUNDS + N_EM_ROUNDS
         first = first_rounds(center_rows=True, counts_rows=self.privacy_unit == "record")
-        return first + CELL_ROUNDS + N_STEPS + 1
+        return first + CELL_ROUNDS + SOLUTION_ROUNDS - 1 + N_STEPS + 1
 
     def parts(self) -> Mapping[str, Part]:
-        """Return the parts for cells, for the EM steps, and for the last comparison."""
+        """Return the parts of k-means but its last step, of the EM steps, and of the comparison with one Gaussian."""
+        client = PrivateMixtureClient
         return {
-            **parts_of_cells(PrivateMixtureClient, counts_rows=self.privacy_unit == "record"),
-            "moments": gaussian_part(PrivateMixtureClient.expectation, COST, N_STEPS),
-            "gain": gaussian_part(PrivateMixtureClient.gain, COST_OF_GAIN, 1),
+            **parts_of_cells(client, counts_rows=self.privacy_unit == "record", costs=COSTS),
+            **parts_of_solutions(client, has_last=False),
+            "moments": gaussian_part((client.expectation, client.steps), COST, N_STEPS),
+            "gain": gaussian_part(client.gain, COST_OF_GAIN, 1),
         }
 
 
@@ -294,205 +291,13 @@ def _noted(rounds: Generator[Round, Total, R], notes: list[tuple[Round, Total]])
         return found
 
 
-class Search:
-    """What a run has released, and the mixtures that explain it.
-
-    It takes place in the columns, or in the directions in which rows spread most if there are many columns.
-    """
-
-    def __init__(
-        self, space: Space, n_components: int, structures: Sequence[Structure], rng: np.random.Generator
-    ) -> None:
-        self.space, self.rng = space, rng
-        self.seen: list[Seen] = []
-        d = len(space.directions)
-        n_directions = (
-            d if d <= MOST_COLUMNS else min(max(space.n_above, space.n_inside), max(MOST_COLUMNS, space.n_inside))
-        )
-        if len(structures) > 1 and n_numbers(structures[0], n_components, n_directions) > MOST_OF_AUTO:
-            structures = structures[1:]
-        while n_directions > 1 and n_numbers(structures[0], n_components, n_directions) > MOST_NUMBERS:
-            n_directions -= 1
-        self.structures = structures
-        #: The directions of the mixture; without an entry: all columns.
-        self.directions = np.zeros((0, 0))
-        if n_directions < d:
-            self.directions = directions_onto_grid(space.directions[:, :n_directions])
-        #: The smallest variance, and the variance of the rows in every other direction.
-        self.least = NOISY_FLOOR * space.total / d
-        likely = [mean_if_positive(float(one), space.noise) for one in space.values[:n_directions]]
-        self.values = np.maximum(likely, self.least)
-        n_others = max(d - n_directions, 1)
-        rest = (space.total - float(space.values[:n_directions].sum())) / n_others
-        self.elsewhere = max(mean_if_positive(rest, space.noise / math.sqrt(n_others)), self.least)
-        self.n_components = n_components
-        n_drawn = max(N_DRAWN_FIRST, DRAWN_FOR_EACH * n_components)
-        self.normals = normals_for(n_components, n_directions, n_drawn, rng)
-
-    def begin(self, starts: Sequence[tuple[Floats, Floats]]) -> Mixture:
-        """Return the mixture from the most probable of some centers with weights; the first structure comes first."""
-        found: list[tuple[Mixture, float, Floats, Mixture]] = []
-        for centers, weights in starts:
-            moment, means = np.diag(self.values), np.zeros((len(centers), len(self.values)))
-            n_known = min(self.space.n_inside, len(self.values))
-            means[:, :n_known] = centers[:, :n_known]
-            if not self.directions.size:
-                basis = self.space.directions
-                moment, means = basis @ moment @ basis.T, means @ basis.T
-            first = tied_mixture(weights, means, moment, LEAST_OF_MEAN, self.least).as_structure(self.structures[0])
-            if not any(is_near(first, one[3]) for one in found):
-                found.append((*self._fitted(first, first, DIFFERENCES[0], N_FITS), first))
-        self.mixture, _, _, first = max(found, key=lambda one: one[1])
-        self.starts = [(one[0], one[1]) for one in found]
-        #: The means of the priors, and how much covariances differ by them.
-        self.references = [(first.as_structure(structure), DIFFERENCES[0]) for structure in self.structures]
-        return self.mixture
-
-    def note(self, asked: Round, received: Total, n_units: float) -> None:
-        """Keep a sum, if it says something about the mixture."""
-        question = asked.question_for(None)
-        if question.asks is PrivateMixtureClient.cells:
-            self.seen.append(self._grouped(question, received[0] / n_units, received.noise[0] / n_units))
-        elif (of_rows := _of_rows(question)) is not None:
-            noise = [np.full(one.size, sd / n_units) for one, sd in zip(received, received.noise, strict=True)]
-            values = np.concatenate([one.ravel() for one in received]) / n_units
-            self.seen.append(Seen(values, np.concatenate(noise), of_rows))
-
-    def _grouped(self, question: Question, sums: Floats, noise: float) -> Seen:
-        """Return the sums of groups of neighboring cells: single ones have little more rows than noise.
-
-        A group's offsets are taken from the mean of its points, so that their noise has nothing to do with the noise of
-        its number of rows.
-        """
-        points, directions = question.arrays
-        weight, bound = float(question.arguments["weight"]), float(question.arguments["bound"])
-        n_groups = min(GROUPS * self.n_components, len(points))
-        middles = clustered(points, np.ones(len(points)), n_groups, self.rng, n_init=1)
-        groups = nearest_center(points, middles)
-        members = np.asarray(groups[:, None] == np.arange(n_groups), dtype=np.float64)
-        sizes = np.maximum(members.sum(axis=0), 1.0)
-        middles = members.T @ points / sizes[:, None]
-        moved = (points - middles[groups]) / weight
-        values = np.hstack([members.T @ (sums[:, :-1] + sums[:, -1:] * moved), members.T @ sums[:, -1:]])
-        of_offsets = np.sqrt(sizes[:, None] + members.T @ moved**2)
-        deviations = noise * np.hstack([of_offsets, np.sqrt(sizes)[:, None]])
-
-        def of_rows(rows: Rows) -> Floats:
-            rows = rows.projected(directions)
-            nearest = rows.nearest(points)
-            offsets = rows.offsets(points, nearest, bound).values
-            both = np.hstack([offsets + weight * moved[nearest], np.full((len(nearest), 1), weight)])
-            return np.asarray((members[nearest][:, :, None] * both[:, None]).reshape(len(nearest), -1))
-
-        return Seen(values.ravel(), deviations.ravel(), of_rows)
-
-    def best(self, references: Sequence[tuple[Mixture, float]]) -> Mixture:
-        """Return the most probable mixture with the most probable of these priors."""
-        starts = [self.mixture.as_structure(one.structure) for one, _ in references]
-        n_steps = MOST_FITTED if len(references) == 1 else N_FITS
-        found = [self._fitted(start, *prior, n_steps) for start, prior in zip(starts, references, strict=True)]
-        self.mixture, self.evidence, _ = found[best := int(np.argmax([one[1] for one in found]))]
-        self.reference = references[best]
-        return self.mixture
-
-    def final(self) -> Mixture:
-        """Return the most probable mixture with the most probable prior, from many rows, with its uncertainty."""
-        self.best(self.references)
-        if self.reference[0].structure != "tied":
-            alike = self.reference[0], DIFFERENCES[1]
-            mixture, evidence, _ = self._fitted(self.mixture, *alike, N_FITS)
-            if evidence > self.evidence:
-                self.mixture, self.reference = mixture, alike
-        n_drawn = max(N_DRAWN, DRAWN_FOR_EACH * self.n_components)
-        self.normals = normals_for(self.n_components, len(self.values), n_drawn, self.rng)
-        found, _, curvature = self._fitted(self.mixture, *self.reference)
-        mixture = averaged(found, curvature, self.rng)
-        self.agreement = self._agreement(mixture, others_as_probable(found, curvature, N_OTHER_RUNS, self.rng))
-        return mixture
-
-    def _agreement(self, mixture: Mixture, others: Sequence[Mixture]) -> float:
-        """Estimate the adjusted Rand index between this run's clusters and another's.
-
-        Another run has other noise, which the posterior shows. It may also begin elsewhere: at a start that is less
-        probable by ``l`` nats with the probability that a Gaussian of mean l and variance 2 l, as the logarithm of a
-        ratio of likelihoods has, falls below 0.
-        """
-        from scipy.special import ndtr
-
-        drawn, weights = mixture.drawn(self.normals)
-        labels = mixture.labels(drawn)
-        indices = [weighted_rand_index(labels, one.labels(drawn), weights, self.n_components) for one in others]
-        best, elsewhere = max(evidence for _, evidence in self.starts), [1.0]
-        for start, evidence in self.starts:
-            index = weighted_rand_index(labels, start.labels(drawn), weights, self.n_components)
-            if evidence < best:
-                elsewhere.append(1.0 - float(ndtr(-math.sqrt((best - evidence) / 2))) * (1.0 - index))
-        return float(np.mean(indices)) * min(elsewhere)
-
-    def one_gaussian(self, mixture: Mixture) -> Mixture:
-        """Return one Gaussian for all rows, with the second moment that the run has found."""
-        moment = np.diag(self.values)
-        if not self.directions.size:
-            moment = self.space.directions @ moment @ self.space.directions.T
-        return tied_mixture(np.ones(1), mixture.weights[None] @ mixture.means, moment, 0.0, self.least)
-
-    def hidden(self, mixture: Mixture, one: Mixture) -> float:
-        """About how many nats a row noise may hide by which one Gaussian is better than the mixture.
-
-        A Gaussian of the exact second moment M gains ``tr((M^-1 E)^2) / 4`` nats over one of the noisy moment, for
-        small errors E; this is doubled, because errors are not small where noise hides M. And where the mixture is
-        narrower than one Gaussian, a few rows elsewhere lose more than the clipped gains show.
-        """
-        n_others = len(self.space.directions) - len(self.values)
-        precisions = 1.0 / np.append(self.values, np.full(n_others, self.elsewhere))
-        of_moment = self.space.noise**2 / 4 * float(precisions.sum() ** 2 + (precisions**2).sum())
-        return of_moment + PART_ELSEWHERE / 2 * mixture.narrowest(one)
-
-    def _fitted(
-        self, start: Mixture, reference: Mixture, difference: float, n_steps: int = MOST_FITTED
-    ) -> tuple[Mixture, float, Floats]:
-        where = self.space.frame.radius, self.directions
-        return fitted(self.seen, start, reference, difference, self.space.n_rows, self.normals, *where, n_steps)
-
-    def norms(self, mixture: Mixture, scale: float, rows_per_client: int) -> tuple[float, float]:
-        """Return the norm to which clients clip the vectors of rows, and the norm for the means of their vectors.
-
-        If the guarantee is for rows, rows_per_client is 0: the first norm is then smaller.
-        """
-        drawn, weights = mixture.drawn(self.normals)
-        values = mixture.moments(Frame(np.zeros(drawn.shape[1]), self.space.frame.radius).rows(drawn), scale)
-        norms, mean = np.sqrt((values**2).sum(axis=1)), weights @ values
-        if rows_per_client:
-            square = float(mean @ mean) + float(weights @ norms**2) / rows_per_client
-            return float(norms.max()), CLIENT_MARGIN * math.sqrt(square)
-        order = np.argsort(norms)
-        place = int(np.searchsorted(np.cumsum(weights[order]), NOT_CLIPPED))
-        return float(norms[order[min(place, len(order) - 1)]]), 0.0
-
-    def model(self, mixture: Mixture) -> MixtureModel:
-        """Return the model in the columns of the data."""
-        means, covariances = mixture.means, mixture.covariances
-        if self.directions.size:
-            basis = self.directions
-            if covariances.ndim == 2:
-                covariances = covariances[:, :, None] * np.eye(covariances.shape[1])
-            outside = self.elsewhere * (np.eye(len(basis)) - basis @ basis.T)
-            means, covariances = means @ basis.T, basis @ covariances @ basis.T + outside
-        return MixtureModel(mixture.weights, self.space.frame.leave(means), covariances, mixture.structure)
-
-
-def is_near(one: Mixture, other: Mixture) -> bool:
-    """Tell whether two mixtures of the same covariances have about the same means, in any order."""
-    (_, whitening, _), points = one.arrays, np.concatenate([one.means, other.means])
-    turned = points * whitening[0] if whitening.ndim == 2 else points @ whitening[0]
-    apart = squared_distances(turned[: len(one.means)], turned[len(one.means) :])
-    return bool(max(apart.min(axis=0).max(), apart.min(axis=1).max()) < SAME_START**2)
-
-
-def n_numbers(structure: Structure, k: int, d: int) -> int:
-    """Return how many numbers a mixture of k components in d directions has."""
-    whole, of_all = d * (d + 1) // 2, k * (1 + d)
-    return of_all + {"full": k * whole, "diag": k * d, "spherical": k, "tied": whole}[structure]
+def _keep(search: MixtureSearch, asked: Round, received: Total) -> None:
+    """Keep a sum, if it says something about the mixture."""
+    if (of_rows := _of_rows(asked.question_for(None))) is not None:
+        n_units = search.space.units.number
+        noise = [np.full(one.size, sd / n_units) for one, sd in zip(received, received.noise, strict=True)]
+        values = np.concatenate([one.ravel() for one in received]) / n_units
+        search.seen.append(Seen(values, np.concatenate(noise), of_rows))
 
 
 def _of_rows(question: Question) -> Callable[[Rows], Floats] | None:
@@ -501,7 +306,22 @@ def _of_rows(question: Question) -> Callable[[Rows], Floats] | None:
     if asked is client.expectation:
         structure, scale = str(question.arguments["structure"]), float(question.arguments["scale"])
         return lambda rows: clip_rows(row_moments(rows, *question.arrays, structure=structure, scale=scale), bound)
-    return None
+    if asked is client.cells:
+        points, directions = question.arrays
+    elif asked is client.steps and len(question.arrays[0]) == 1:
+        points, directions = question.arrays[0][0], np.zeros((0, 0))
+    else:
+        return None
+    weight = float(question.arguments["weight"])
+
+    def of_rows(rows: Rows) -> Floats:
+        rows = rows.projected(directions)
+        nearest = rows.nearest(points)
+        places = (nearest[:, None] == np.arange(len(points))).astype(np.float64)
+        offsets = rows.offsets(points, nearest, bound).with_constant(weight)
+        return np.asarray((places[:, :, None] * offsets.values[:, None]).reshape(len(places), -1))
+
+    return of_rows
 
 
 # The client half.

@@ -9,8 +9,10 @@ from sklearn.mixture import GaussianMixture
 import flower_fedclust as fc
 from flower_fedclust.models import MixtureModel
 from flower_fedclust.strategies import private_mixture
+from flower_fedclust.strategies.common import mixture_search
 from flower_fedclust.strategies.common.mixture_fit import Mixture, Seen, averaged, fitted, normals_for, tied_mixture
-from flower_fedclust.strategies.common.private_search import Units
+from flower_fedclust.strategies.common.mixture_search import MixtureSearch
+from flower_fedclust.strategies.common.private_search import Space, Units
 from flower_fedclust.strategies.private_mixture import PrivateMixture
 
 K, D = 3, 2
@@ -83,7 +85,7 @@ def codes(result):
 
 def test_components_that_vanish_in_noise_are_dropped_with_a_doubt(monkeypatch):
     monkeypatch.setattr(private_mixture, "LEAST_SHARE", 1.0)
-    result = run(drawn(150)[0], n_clusters=8, max_norm=15.0)
+    result = run(drawn(150)[0], n_clusters=8, max_norm=15.0, covariance_type="diag")
     assert result.model.n_clusters < 8
     assert [doubt.numbers["sought"] for doubt in result.doubts if doubt.code == "dropped"] == [8]
 
@@ -164,17 +166,66 @@ def test_a_constant_column_and_rows_that_are_all_equal_give_positive_covariances
 
 
 def test_many_components_have_simpler_covariances_and_fewer_directions():
-    space = private_mixture.Space(
-        fc.Frame(np.zeros(60), 1.0), 1e4, Units(1e4), np.ones(60), np.eye(60), 60, 50, np.ones(50), 60.0
-    )
+    space = Space(fc.Frame(np.zeros(60), 1.0), 1e4, Units(1e4), np.ones(60), np.eye(60), 60, 50, np.ones(50), 60.0)
     rng = np.random.default_rng(0)
-    auto = private_mixture.Search(space, 50, private_mixture.AUTO, rng)
-    full = private_mixture.Search(space, 50, ("full",), rng)
+    centers = rng.normal(size=(50, 60))
+    auto, full = (
+        MixtureSearch(space, centers, np.ones(50), structures, rng) for structures in (private_mixture.AUTO, ("full",))
+    )
     assert auto.structures == ("diag", "tied")
-    assert len(auto.values) > len(full.values) > 1
+    assert len(auto.moment) > len(full.moment) > 1
     for search in (auto, full):
-        sizes = 50, len(search.values)
-        assert private_mixture.n_numbers(search.structures[0], *sizes) <= private_mixture.MOST_NUMBERS
+        sizes = 50, len(search.moment)
+        assert mixture_search.n_numbers(search.structures[0], *sizes) <= mixture_search.MOST_NUMBERS
+
+
+def test_directions_hold_all_differences_of_centers():
+    """Rows spread most in other directions, and noise hides those of the centers in the second moment."""
+    rng = np.random.default_rng(0)
+    values = np.concatenate([np.full(15, 9.0), np.full(15, 1.0)])
+    space = Space(
+        fc.Frame(np.zeros(30), 9.0), 1e3, Units(1e3), values, np.eye(30), 15, 15, np.full(15, 3.0), 150.0, 0.5
+    )
+    centers = np.zeros((6, 30))
+    centers[:, 15:] = rng.normal(size=(6, 15))
+    search = MixtureSearch(space, centers, np.ones(6), private_mixture.AUTO, rng)
+    assert search.directions.shape == (30, 12)
+    apart = centers - centers.mean(axis=0)
+    np.testing.assert_allclose(apart @ search.directions @ search.directions.T, apart, atol=1e-6)
+    # The second moment is right in directions that are no eigenvectors.
+    assert np.trace(search.moment) == pytest.approx(5 * 1.0 + 7 * 9.0, rel=0.05)
+    rows = centers[rng.integers(6, size=200)] + 0.3 * rng.normal(size=(200, 30))
+    labels = search.model(search.round(centers)).predict(rows)
+    np.testing.assert_array_equal(labels, fc.KMeansModel(centers).predict(rows))
+
+
+@pytest.mark.parametrize("n_columns", [3, 20])
+def test_components_are_round_where_noise_hides_covariances(n_columns):
+    rng = np.random.default_rng(1)
+    means = 4 * np.eye(4, n_columns)
+    labels = rng.integers(4, size=500)
+    rows = means[labels] + rng.normal(size=(500, n_columns))
+    for seed in range(2):
+        result = run(rows, 4, seed=seed, max_norm=16.0)
+        model = result.model
+        assert model.covariance_type_ == "spherical"
+        np.testing.assert_array_equal(model.weights_, np.full(4, 0.25))
+        np.testing.assert_array_equal(model.predict(rows), fc.KMeansModel(model.means_).predict(rows))
+        assert (result.model.score_samples(rows).mean() > GaussianMixture(1).fit(rows).score(rows)) or (
+            "one-gaussian" in codes(result)
+        )
+    assert run(rows, 4, max_norm=16.0, covariance_type="diag").model.covariance_type_ == "diag"
+    assert run(np.tile(rows, (20, 1)), 4, max_norm=16.0).model.covariance_type_ != "spherical"
+
+
+def test_many_small_clusters_are_those_of_k_means():
+    """Fifteen components of 300 rows: starts from a k-means of noisy cells alone merged two of them in most runs."""
+    rng = np.random.default_rng(2)
+    means = 6.0 * np.stack(np.unravel_index(np.arange(15), (5, 3)), axis=1) + rng.normal(size=(15, 2))
+    labels = rng.integers(15, size=4500)
+    rows = means[labels] + rng.normal(size=(4500, 2))
+    indices = [adjusted_rand_score(labels, run(rows, 15, seed=s, max_norm=40.0).model.predict(rows)) for s in range(2)]
+    assert min(indices) > 0.95
 
 
 def test_the_number_of_components_can_be_chosen():

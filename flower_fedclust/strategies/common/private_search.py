@@ -431,9 +431,17 @@ class Solution(NamedTuple):
 
 
 def best_of_many(
-    strategy: SearchStrategy, space: Space, cells: NoisyCells, n_clusters: int
+    strategy: SearchStrategy,
+    space: Space,
+    cells: NoisyCells,
+    n_clusters: int,
+    *,
+    last: Sequence[str] = ("sums", "counts"),
 ) -> Generator[Round, Total, Solution]:
-    """Let solutions take steps together and drop out by their costs; return the best."""
+    """Let solutions take steps together and drop out by their costs; return the best.
+
+    The last step has these parts of the budget; there is none without parts.
+    """
     rows = cells.drawn(n_clusters, strategy.rng)
     norm = space.units.of_both(REACH, WEIGHT * REACH, n_clusters)
     excess = excess_of_a_step(space.n_columns, n_clusters, norm, strategy.noise_of("tries_1") / space.units.number)
@@ -454,8 +462,19 @@ def best_of_many(
         costs = yield from _costs(strategy, space, rows, solutions)
         solutions = [solutions[index] for index in np.argsort(costs, kind="stable")[:n_kept]]
     solutions = yield from _steps_of_one(strategy, space, rows, solutions, ["steps"] * N_STEPS)
-    (best,) = yield from _steps(strategy, space, rows, solutions, "sums", "counts")
-    return best
+    if last:
+        solutions = yield from _steps(strategy, space, rows, solutions, *last)
+    return solutions[0]
+
+
+def more_steps(
+    strategy: SearchStrategy, space: Space, cells: NoisyCells, solution: Solution, parts: Sequence[str]
+) -> Generator[Round, Total, Solution]:
+    """Take steps of one solution, each with a part of the budget."""
+    rows, solutions = cells.drawn(len(solution.centers), strategy.rng), [solution]
+    for part in parts:
+        solutions = yield from _steps(strategy, space, rows, solutions, part)
+    return solutions[0]
 
 
 def _steps_of_one(
@@ -597,15 +616,15 @@ def parts_of_cells(
     return {name: gaussian_part(answer, costs[name], at_most) for name, (answer, at_most) in answers.items()}
 
 
-def parts_of_solutions(client: type[SearchClient]) -> dict[str, Part]:
+def parts_of_solutions(client: type[SearchClient], *, has_last: bool = True) -> dict[str, Part]:
     """Return the parts for solutions; in the last step, the sizes of clusters have a small part of their own."""
     answers: dict[str, tuple[Any, int]] = {
         **{f"tries_{level}": (client.steps, STEPS_EACH) for level in range(1, N_LEVELS + 1)},
         "costs": ((client.costs, client.steps), N_LEVELS),
         "steps": (client.steps, N_STEPS),
-        "sums": (client.offset_sums, 1),
-        "counts": (client.offset_sums, 1),
     }
+    if has_last:
+        answers |= {"sums": (client.offset_sums, 1), "counts": (client.offset_sums, 1)}
     return {name: gaussian_part(answer, COSTS[name], at_most) for name, (answer, at_most) in answers.items()}
 
 

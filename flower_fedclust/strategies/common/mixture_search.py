@@ -1,0 +1,215 @@
+"""The search for the mixture that explains what a run has released; nothing here sees a row.
+
+It takes place in the columns; or if there are many, in the directions in which the components' centers differ and in
+which the rows spread most.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flower_fedclust.exact.mixtures import Structure
+from flower_fedclust.exact.rows import Frame
+from flower_fedclust.exact.sums import directions_onto_grid
+from flower_fedclust.models import MixtureModel
+from flower_fedclust.numerics.spectrum import mean_if_positive
+from flower_fedclust.numerics.validity import weighted_rand_index
+from flower_fedclust.strategies.common.mixture_fit import (
+    Mixture,
+    Seen,
+    averaged,
+    fitted,
+    normals_for,
+    others_as_probable,
+    tied_mixture,
+)
+from flower_fedclust.strategies.common.private_search import CLIENT_MARGIN, Space
+
+Floats = NDArray[np.float64]
+
+#: A mixture lies in so many directions at most; or in as many as centers differ in, if these are more.
+MOST_COLUMNS = 12
+#: A mixture has so many numbers at most: more components have fewer directions. With a choice, the first structure is
+#: left out beyond the second.
+MOST_NUMBERS, MOST_OF_CHOICE = 1200, 600
+#: Rows that the server draws from a mixture: where mixtures are compared, and for the last one.
+N_DRAWN_FIRST, N_DRAWN = 1_000, 2_000
+#: Where mixtures are compared, at least so many rows for each component.
+DRAWN_FOR_EACH = 130
+#: A fit computes the sums of so many mixtures at most: where mixtures are compared, and else.
+N_FITS, MOST_FITTED = 5, 10
+#: The part of the rows whose vectors are not clipped, if they are as the mixture says.
+NOT_CLIPPED = 0.45
+#: How much the covariances of components differ from each other, by the priors that are tried, the first one first.
+DIFFERENCES = (0.45, 0.15, 1.0)
+#: In the reference, the smallest variance as a part of the mean variance.
+LEAST_OF_MEAN = 0.3
+#: Rows have at least this part of their mean squared norm about the centers of round components.
+LEAST_OF_ROUND = 0.2
+#: Covariances have at least this part of the mean variance of the rows in every direction.
+NOISY_FLOOR = 1e-3
+#: This part of the rows may lie where the mixture does not expect them, one deviation of all rows away.
+PART_ELSEWHERE = 0.01
+#: How many other runs are imitated.
+N_OTHER_RUNS = 10
+
+
+class MixtureSearch:
+    """What a run has released, and the mixtures that explain it.
+
+    Parameters
+    ----------
+    space : Space
+        Where the rows lie.
+    centers : ndarray of shape (n_components, n_columns)
+        Of k-means, in the frame.
+    sizes : ndarray of shape (n_components,)
+        About how many rows are nearest to each.
+    structures : sequence of str
+        The structures of covariances among which the run chooses, the one with the most numbers first.
+    rng : numpy.random.Generator
+    """
+
+    def __init__(
+        self, space: Space, centers: Floats, sizes: Floats, structures: Sequence[Structure], rng: np.random.Generator
+    ) -> None:
+        self.space, self.rng, self.sizes = space, rng, sizes
+        self.seen: list[Seen] = []
+        d, k = space.n_columns, len(centers)
+        n_directions = d if d <= MOST_COLUMNS else min(max(MOST_COLUMNS, k - 1), d)
+        if len(structures) > 1 and n_numbers(structures[0], k, n_directions) > MOST_OF_CHOICE:
+            structures = structures[1:]
+        while n_directions > 1 and n_numbers(structures[0], k, n_directions) > MOST_NUMBERS:
+            n_directions -= 1
+        self.structures = structures
+        #: The smallest variance.
+        self.least = NOISY_FLOOR * space.total / d
+        #: The directions of the mixture; without an entry: all columns.
+        self.directions = np.zeros((0, 0))
+        basis = np.eye(d) if n_directions == d else directions_onto_grid(_directions(space, centers, n_directions))
+        if n_directions < d:
+            self.directions = basis
+        #: The second moment of the rows in these, and their variance in every other direction.
+        self.moment = _moment(space, basis, self.least)
+        n_others = max(d - n_directions, 1)
+        rest = (space.total - float(np.trace(self.moment))) / n_others
+        self.elsewhere = max(mean_if_positive(rest, space.noise / math.sqrt(n_others)), self.least)
+        self.centers = centers @ basis
+        self.normals = normals_for(k, n_directions, max(N_DRAWN_FIRST, DRAWN_FOR_EACH * k), rng)
+        tied = tied_mixture(sizes, self.centers, self.moment, LEAST_OF_MEAN, self.least)
+        #: The means of the priors, one for each structure.
+        self.references = [tied.as_structure(structure) for structure in structures]
+
+    def round(self, centers: Floats) -> Mixture:
+        """Return the mixture whose labels are the nearest centers: equal shares, and one variance."""
+        means = centers @ self.directions if self.directions.size else centers
+        all_rows, between = float(np.trace(self.moment)), float(self.sizes @ (means**2).sum(axis=1) / self.sizes.sum())
+        (k, d), within = means.shape, max(all_rows - between, LEAST_OF_ROUND * max(all_rows, between))
+        return Mixture("spherical", np.full(k, 1 / k), means, np.full((k, d), math.sqrt(max(within / d, self.least))))
+
+    def first(self) -> Mixture:
+        """Return the most probable mixture of the first structure, near the centers."""
+        return self._fitted(self.references[0], self.references[0], DIFFERENCES[0], N_FITS)[0]
+
+    def better(self, mixture: Mixture) -> Mixture:
+        """Return the most probable mixture of the first structure, as more was released."""
+        return self._fitted(mixture.as_structure(self.structures[0]), self.references[0], DIFFERENCES[0])[0]
+
+    def best(self, mixture: Mixture) -> tuple[Mixture, float]:
+        """Return the mixture of the most probable structure and prior, and how far other mixtures agree with it."""
+        priors = [(one, DIFFERENCES[0]) for one in self.references]
+        found = [self._fitted(mixture.as_structure(one.structure), one, wide, N_FITS) for one, wide in priors]
+        best = int(np.argmax([evidence for _, evidence, _ in found]))
+        (mixture, evidence, _), prior = found[best], priors[best]
+        if mixture.structure != "tied":
+            for difference in DIFFERENCES[1:]:
+                other, of_other, _ = self._fitted(found[best][0], priors[best][0], difference, N_FITS)
+                if of_other > evidence:
+                    mixture, evidence, prior = other, of_other, (priors[best][0], difference)
+        k, d = mixture.means.shape
+        self.normals = normals_for(k, d, max(N_DRAWN, DRAWN_FOR_EACH * k), self.rng)
+        likely, _, curvature = self._fitted(mixture, *prior)
+        mixture = averaged(likely, curvature, self.rng)
+        others = others_as_probable(likely, curvature, N_OTHER_RUNS, self.rng)
+        drawn, weights = mixture.drawn(self.normals)
+        labels = mixture.labels(drawn)
+        return mixture, float(np.mean([weighted_rand_index(labels, one.labels(drawn), weights, k) for one in others]))
+
+    def one_gaussian(self, mixture: Mixture) -> Mixture:
+        """Return one Gaussian for all rows, with the second moment that the run has found."""
+        return tied_mixture(np.ones(1), mixture.weights[None] @ mixture.means, self.moment, 0.0, self.least)
+
+    def hidden(self, mixture: Mixture, one: Mixture) -> float:
+        """About how many nats a row noise may hide by which one Gaussian is better than the mixture.
+
+        A Gaussian of the exact second moment M gains ``tr((M^-1 E)^2) / 4`` nats over one of the noisy moment, for
+        small errors E; this is doubled, because errors are not small where noise hides M. And where the mixture is
+        narrower than one Gaussian, a few rows elsewhere lose more than the clipped gains show.
+        """
+        n_others = self.space.n_columns - len(self.moment)
+        precisions = 1.0 / np.append(np.linalg.eigvalsh(self.moment), np.full(n_others, self.elsewhere))
+        of_moment = self.space.noise**2 / 4 * float(precisions.sum() ** 2 + (precisions**2).sum())
+        return of_moment + PART_ELSEWHERE / 2 * mixture.narrowest(one)
+
+    def _fitted(
+        self, start: Mixture, reference: Mixture, difference: float, n_steps: int = MOST_FITTED
+    ) -> tuple[Mixture, float, Floats]:
+        where = self.space.frame.radius, self.directions
+        return fitted(self.seen, start, reference, difference, self.space.n_rows, self.normals, *where, n_steps)
+
+    def norms(self, mixture: Mixture, scale: float, rows_per_client: int) -> tuple[float, float]:
+        """Return the norm to which clients clip the vectors of rows, and the norm for the means of their vectors.
+
+        If the guarantee is for rows, rows_per_client is 0: the first norm is then smaller.
+        """
+        drawn, weights = mixture.drawn(self.normals)
+        values = mixture.moments(Frame(np.zeros(drawn.shape[1]), self.space.frame.radius).rows(drawn), scale)
+        norms, mean = np.sqrt((values**2).sum(axis=1)), weights @ values
+        if rows_per_client:
+            square = float(mean @ mean) + float(weights @ norms**2) / rows_per_client
+            return float(norms.max()), CLIENT_MARGIN * math.sqrt(square)
+        order = np.argsort(norms)
+        place = int(np.searchsorted(np.cumsum(weights[order]), NOT_CLIPPED))
+        return float(norms[order[min(place, len(order) - 1)]]), 0.0
+
+    def model(self, mixture: Mixture) -> MixtureModel:
+        """Return the model in the columns of the data."""
+        means, covariances = mixture.means, mixture.covariances
+        if self.directions.size:
+            basis = self.directions
+            if covariances.ndim == 2:
+                covariances = covariances[:, :, None] * np.eye(covariances.shape[1])
+            outside = self.elsewhere * (np.eye(len(basis)) - basis @ basis.T)
+            means, covariances = means @ basis.T, basis @ covariances @ basis.T + outside
+        return MixtureModel(mixture.weights, self.space.frame.leave(means), covariances, mixture.structure)
+
+
+def _moment(space: Space, basis: Floats, least: float) -> Floats:
+    """Return the second moment of the rows in a basis; what noise hides is as large as noise may hide."""
+    likely = np.array([mean_if_positive(float(one), space.noise) for one in space.values])
+    turned = basis.T @ space.directions
+    moment = (turned * np.maximum(likely, least)) @ turned.T
+    n_unknown = space.n_columns - len(space.values)
+    if n_unknown:
+        rest = max((space.total - float(likely.sum())) / n_unknown, least)
+        moment += rest * (np.eye(len(moment)) - turned @ turned.T)
+    return np.asarray(moment)
+
+
+def _directions(space: Space, centers: Floats, n_directions: int) -> Floats:
+    """Return directions in which centers differ, and then those in which the rows spread most, orthonormal."""
+    _, sizes, between = np.linalg.svd(centers - centers.mean(axis=0), full_matrices=False)
+    between = between[sizes > 1e-6 * max(float(sizes[0]), np.finfo(float).tiny)][: len(centers) - 1]
+    both = np.concatenate([between.T, space.directions], axis=1)
+    found = np.linalg.qr(both)[0]
+    return np.ascontiguousarray(found[:, :n_directions])
+
+
+def n_numbers(structure: Structure, k: int, d: int) -> int:
+    """Return how many numbers a mixture of k components in d directions has."""
+    whole, of_all = d * (d + 1) // 2, k * (1 + d)
+    return of_all + {"full": k * whole, "diag": k * d, "spherical": k, "tied": whole}[structure]
