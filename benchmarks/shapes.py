@@ -1,9 +1,9 @@
 """How well PrivateDensity finds clusters of any shape: Gagolewski's suite of data with labels.
 
-python benchmarks/shapes.py FOLDER [--draws 10] [--wide 3] [--rivals] [--columns]
+python benchmarks/shapes.py FOLDER [--draws 10] [--wide 3] [--rivals] [--columns] [--batteries fcps g2mg h2mg]
 
-FOLDER holds the suite (github.com/gagolews/clustering-data-v1). The sets are those of "wut", "sipu" and "other" with
-two or three columns and at least 2,000 rows; sets of more than 50,000 rows are timed and not in the means. The rows are
+FOLDER holds the suite (github.com/gagolews/clustering-data-v1). The sets are those of some batteries with two or three
+columns and at least 2,000 rows; sets of more than 50,000 rows are timed and not in the means. The rows are
 spread over four clients at random. The bound ``max_norm`` is public knowledge here: the power of two above the longest
 row, times ``--wide``. Rows with the label 0 are noise and are not scored; of several labelings the best counts.
 ``--rivals`` runs spp-fgc-sums and private-kmeans too. ``--columns`` instead compares with these
@@ -35,10 +35,10 @@ def read(path: Path) -> np.ndarray:
         return np.loadtxt(file, ndmin=2)
 
 
-def sets_in(folder: Path) -> dict[str, tuple[np.ndarray, list[np.ndarray]]]:
+def sets_in(folder: Path, batteries: list[str]) -> dict[str, tuple[np.ndarray, list[np.ndarray]]]:
     """Return rows and labelings by name."""
     found = {}
-    for battery in ("other", "sipu", "wut"):
+    for battery in batteries:
         for path in sorted((folder / battery).glob("*.data.gz")):
             if path.name.startswith("worms_64"):
                 continue
@@ -67,8 +67,9 @@ def score(kind: type, rows: np.ndarray, labelings: list[np.ndarray], epsilon: fl
     return max(indices), (time.perf_counter() - start) / len(runs)
 
 
-def shapes(folder: Path, draws: int, wide: float, kinds: dict[str, type]) -> None:
-    sets = sets_in(folder)
+def shapes(
+    sets: dict[str, tuple[np.ndarray, list[np.ndarray]]], draws: int, wide: float, kinds: dict[str, type]
+) -> None:
     for name, kind in kinds.items():
         print(f"\n{name}\n\n| set | rows | no noise | epsilon 3 | epsilon 1 | seconds |\n|---|---|---|---|---|---|")
         means: dict[str, list[float]] = {}
@@ -88,6 +89,8 @@ def shapes(folder: Path, draws: int, wide: float, kinds: dict[str, type]) -> Non
         groups = {"all": list(means), "sipu": [one for one in means if one.startswith("sipu")]}
         groups["wut and other"] = [one for one in means if not one.startswith("sipu")]
         for group, members in (groups | halves).items():
+            if not members:
+                continue
             average = np.mean([means[one] for one in members], axis=0)
             print(f"| mean of {len(members)} sets: {group} | | {' | '.join(f'{one:.3f}' for one in average)} | |")
 
@@ -130,18 +133,15 @@ def main() -> None:
     parser.add_argument("--wide", type=float, default=1.0)
     parser.add_argument("--rivals", action="store_true")
     parser.add_argument("--columns", action="store_true")
+    parser.add_argument("--batteries", nargs="+", default=["other", "sipu", "wut"])
     given = parser.parse_args()
     warnings.simplefilter("ignore")
     print(header())
     if given.columns:
         more_columns(given.draws)
     else:
-        shapes(
-            given.folder,
-            given.draws,
-            given.wide,
-            {"private-density": fc.PrivateDensity} | (RIVALS if given.rivals else {}),
-        )
+        kinds = {"private-density": fc.PrivateDensity} | (RIVALS if given.rivals else {})
+        shapes(sets_in(given.folder, given.batteries), given.draws, given.wide, kinds)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Clusters of any form from a histogram of cells whose noise is known: kernel, peaks, and two ways to cut."""
+"""Clusters of any form from a histogram of cells whose noise is known: kernel, peaks, and three ways to cut."""
 
 from __future__ import annotations
 
@@ -27,6 +27,10 @@ DEVIATIONS_OF_A_GROUP = 4.0
 #: Peaks decide if each rises this many standard deviations above the cell where it meets a higher one,
 #: and if clusters have this many cells on average; of fewer cells, noise makes peaks too easily.
 CLEAR_RISE, CELLS_OF_A_SHAPE = 2.0, 40
+#: Clusters are round if equal Gaussians leave at most this part of the squared density unexplained; steps of their EM.
+MISFIT_OF_ROUND, N_EM_STEPS = 0.05, 30
+#: A round cluster has at least this part of all rows.
+LEAST_SIZE = 1e-3
 #: A normalized cut has at least this kernel; more cells than this are joined first; and groups of cells with less than
 #: this part of an average cluster are left out.
 LEAST_WIDTH_OF_A_CUT, MOST_CELLS_OF_A_CUT, LEAST_PART = 0.7, 1500, 0.15
@@ -169,10 +173,15 @@ class Cut(NamedTuple):
     labels: Labels  #: -1 where the density is thin, if asked for.
     density: Floats  #: In rows; 0 in an empty cell.
     rises: Floats
+    centers: Floats | None = None  #: Of round clusters, in cells.
 
 
 def cut(histogram: Histogram, n_clusters: int, rng: np.random.Generator, *, thin: bool = False) -> Cut:
-    """Cut the cells into clusters: at the most persistent peaks, or if these are not clear by a normalized cut."""
+    """Cut the cells into clusters: round ones, or at the most persistent peaks, or by a normalized cut.
+
+    Clusters are round if equal Gaussians explain the histogram; k-means has fewer numbers to find than a cut, and so
+    less error from noise. Peaks decide if they are clear.
+    """
     width = width_of(histogram)
     density = Density.of(histogram, width)
     if not len(density.places):
@@ -185,14 +194,18 @@ def cut(histogram: Histogram, n_clusters: int, rng: np.random.Generator, *, thin
     best = np.argsort(-peaks.rises / heights * masses, kind="stable")[:n_clusters]
     are_enough = len(best) == n_clusters and len(density.places) >= CELLS_OF_A_SHAPE * n_clusters
     are_clear = are_enough and rises[best].min() >= CLEAR_RISE
-    labels = None if are_clear else _normalized(histogram, width, n_clusters, rng)
+    centers = _round_centers(histogram, density, n_clusters, rng)
+    if centers is not None:
+        labels: Labels | None = nearest_center(_cells(density.shape), centers).reshape(density.shape)
+    else:
+        labels = None if are_clear else _normalized(histogram, width, n_clusters, rng)
     if labels is None:
         cluster = np.full(len(density.places), -1, dtype=np.intp)
         cluster[peaks.tops[best]] = np.arange(len(best))
         labels = density.labeled(cluster[density.peaks(peaks.tops[best]).group])
     values = np.zeros(density.shape)
     values.flat[density.places] = density.values
-    return Cut(np.where(values > 0, labels, -1) if thin else labels, values, np.sort(rises)[::-1])
+    return Cut(np.where(values > 0, labels, -1) if thin else labels, values, np.sort(rises)[::-1], centers)
 
 
 def agreement_of_another_cut(found: Cut, deviation: float, n_clusters: int, rng: np.random.Generator) -> float | None:
@@ -207,6 +220,61 @@ def agreement_of_another_cut(found: Cut, deviation: float, n_clusters: int, rng:
     return float(np.mean(indices))
 
 
+def _round_centers(histogram: Histogram, density: Density, n_clusters: int, rng: np.random.Generator) -> Floats | None:
+    """Return the centers of k-means, in cells, if equal Gaussians explain the histogram."""
+    if len(density.places) <= n_clusters:
+        return None
+    cells = _cells(density.shape)[density.places]
+    centers = weighted_kmeans(cells, density.values, n_clusters, rng, n_init=N_INIT)
+    return centers if misfit_of_equal_gaussians(histogram, centers) <= MISFIT_OF_ROUND else None
+
+
+def misfit_of_equal_gaussians(histogram: Histogram, centers: Floats) -> float:
+    """Return the part of the squared density that Gaussians of one covariance leave unexplained.
+
+    They start at these centers, in cells. EM adapts their means, their sizes and the covariance to what they leave of
+    the density: so noise, which has a mean of 0, makes them neither wider nor larger.
+    """
+    counts, (smooth, _, squares) = histogram.counts, histogram.smoothed(1.0)
+    density, n_rows = smooth.ravel(), max(float(counts.sum()), 1.0)
+    least, cells, means = (
+        max(histogram.deviation * float(np.sqrt(squares)), LEAST_DENSITY),
+        _cells(counts.shape),
+        centers,
+    )
+    nearest, seen = nearest_center(cells, means), np.where(density > least, density, 0.0)
+    sizes = np.maximum(np.bincount(nearest, seen, len(means)), LEAST_SIZE * n_rows)
+    within = ((cells - means[nearest]).T * seen) @ (cells - means[nearest]) / sizes.sum()
+    for _ in range(N_EM_STEPS):
+        values, vectors = np.linalg.eigh(within)
+        values = np.maximum(values, 1.0 + 1 / 12)  # the kernel and the cells add their own variance
+        distances = squared_distances(cells @ vectors / np.sqrt(values), means @ vectors / np.sqrt(values))
+        rows = sizes * np.exp(-0.5 * distances) / np.sqrt((2 * np.pi) ** counts.ndim * values.prod())
+        left = density - rows.sum(axis=1)
+        own = rows / (rows.sum(axis=1, keepdims=True) + least) * left[:, None]
+        more, moved = own.sum(axis=0), own.T @ cells
+        sizes = np.maximum(sizes + more, LEAST_SIZE * n_rows)
+        both = means.T @ moved
+        spread = (cells.T * own.sum(axis=1)) @ cells - both - both.T + (means.T * more) @ means
+        within = (vectors * values) @ vectors.T
+        within = within + (spread - more.sum() * within) / sizes.sum()
+        means = np.clip(means + (moved - more[:, None] * means) / sizes[:, None], 0.0, np.array(counts.shape) - 1.0)
+    return _unexplained(histogram, density, squares, rows.sum(axis=1))
+
+
+def _unexplained(histogram: Histogram, density: Floats, squares: float, rows: Floats) -> float:
+    """Return the part of the squared density that these rows leave unexplained; 0 if there is only noise to see."""
+    counts, deviation = histogram
+    noise = squares * (counts.size * deviation**2 + max(float(counts.sum()), 1.0))
+    total, rest = float((density**2).sum()) - noise, float(((density - rows) ** 2).sum()) - noise
+    return rest / total if total > 0 else 0.0
+
+
+def _cells(shape: tuple[int, ...]) -> Floats:
+    """Return the indices of all cells of a grid, in the order of the flat grid."""
+    return np.indices(shape).reshape(len(shape), -1).T.astype(np.float64)
+
+
 def misfit_of_round_clusters(histogram: Histogram, means: Floats, within: Floats, shares: Floats) -> float:
     """Return the part of the squared density that Gaussians leave unexplained; 0 if there is only noise to see.
 
@@ -214,10 +282,10 @@ def misfit_of_round_clusters(histogram: Histogram, means: Floats, within: Floats
     """
     counts, deviation = histogram
     (smooth, _, squares), n_rows, d = histogram.smoothed(1.0), max(float(counts.sum()), 1.0), counts.ndim
-    density, noise = smooth.ravel(), squares * (counts.size * deviation**2 + n_rows)
+    density = smooth.ravel()
     least, (values, vectors) = max(deviation * float(np.sqrt(squares)), LEAST_DENSITY), np.linalg.eigh(within)
     widths = np.sqrt(np.maximum(values, 0.0) + 1.0 + 1 / 12)  # the kernel and the cells add their own variance
-    cells = np.stack(np.unravel_index(np.arange(counts.size), counts.shape), axis=1)
+    cells = _cells(counts.shape)
     distances = squared_distances(cells @ vectors / widths, means @ vectors / widths)
     spread = np.ones(len(means))
     for _ in range(N_ADAPTED):
@@ -225,8 +293,7 @@ def misfit_of_round_clusters(histogram: Histogram, means: Floats, within: Floats
         own = rows / (rows.sum(axis=1, keepdims=True) + least) * density[:, None]
         sizes = np.maximum(own.sum(axis=0), 1e-3 * n_rows)
         shares, spread = sizes / n_rows, np.clip((own * distances).sum(axis=0) / (d * sizes), 0.1, 10.0)
-    total, rest = float((density**2).sum()) - noise, float(((density - rows.sum(axis=1)) ** 2).sum()) - noise
-    return rest / total if total > 0 else 0.0
+    return _unexplained(histogram, density, squares, rows.sum(axis=1))
 
 
 def _normalized(histogram: Histogram, width: float, n_clusters: int, rng: np.random.Generator) -> Labels | None:

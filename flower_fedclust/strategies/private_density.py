@@ -2,7 +2,8 @@
 
 Under privacy the label of a single row cannot be published usefully, but the regions that clusters occupy can (arXiv
 2508.08749). All rows count in one grid. What follows sees noisy counts only, whose noise is known, and costs no
-privacy: the width of a kernel, and a cut at the most persistent peaks or along the thinnest borders.
+privacy: whether clusters are round, the width of a kernel, and a cut at the most persistent peaks or along the thinnest
+borders.
 
 A grid has three directions at most. In more columns the search of private k-means comes first: it finds the directions,
 and the clusters of its cells are the result unless the histogram shows that they are not round.
@@ -57,8 +58,9 @@ RANGE_ROUNDS, N_PARTS = 2, 32
 REACH, LEAST_VARIANCE = 6.0, 0.01
 #: How many neighboring parts are added up to find the ends of a range, and the part of all rows that they hold.
 WINDOWS, LEAST_PART = (1, 2, 4, 8), 0.001
-#: With noise, a grid has this many cells for each standard deviation of a cell's noise among all rows.
-ROWS_OVER_NOISE = 0.6
+#: With noise, a grid has this many cells for each standard deviation of a cell's noise among all rows, by its number of
+#: columns; and in three directions of more columns.
+ROWS_OVER_NOISE, OF_MANY_COLUMNS = {1: 0.6, 2: 0.6, 3: 1.5}, 4.0
 #: Clusters are round if Gaussians leave at most this part of the squared density unexplained.
 LARGEST_MISFIT = 0.18
 #: At client level, a client's rows are taken to fall into this many cells, and this many parts of a range.
@@ -70,9 +72,10 @@ class PrivateDensity(SearchStrategy):
     """Private clusters of any form: rows count in cells, and the server cuts the noisy counts.
 
     The run finds privately where the rows lie, and counts them in one grid: about 64 x 64 cells in two columns,
-    24 x 24 x 24 in three, and fewer if noise is high. The server chooses the width of a kernel from the noisy counts
-    and cuts the cells into clusters: at the most persistent peaks if these stand out, and otherwise by a normalized cut
-    of neighboring cells.
+    24 x 24 x 24 in three, and fewer if noise is high. If equal Gaussians explain the noisy counts, the result is a
+    :class:`KMeansModel` of the cells. Otherwise the server chooses the width of a kernel from the noisy counts and cuts
+    the cells into clusters: at the most persistent peaks if these stand out, and otherwise by a normalized cut of
+    neighboring cells.
 
     With more than three columns nearly half of the budget pays for private k-means, and the grid lies in the three
     directions in which rows spread most. If Gaussians at the centers explain the noisy counts, the result is a
@@ -128,8 +131,7 @@ class PrivateDensity(SearchStrategy):
             radius = np.full(self.n_columns, whole.radius)
             low, high, _ = yield from self._ranges(whole, ALL_COLUMNS, -radius, radius)
             low, high, n_rows = yield from self._ranges(whole, ALL_COLUMNS, low, high)
-            noise = self.noise_of("grid", self._norm_of_client(CELLS_OF_CLIENT)) * self._scale
-            grid = Grid.over(low, high, ROWS_OVER_NOISE * n_rows / noise if noise else math.inf)
+            grid = Grid.over(low, high, ROWS_OVER_NOISE[len(low)] * self._rows_over_noise(n_rows))
             return self._cut(whole, ALL_COLUMNS, grid, (yield from self._histogram(whole, ALL_COLUMNS, grid)))
         frame, n_rows = yield from (frame_of_rows() if self.max_norm is None else frame_of_most(self))
         found = yield from rough_clusters(self, frame, n_rows)
@@ -137,7 +139,7 @@ class PrivateDensity(SearchStrategy):
         directions = directions_onto_grid(np.ascontiguousarray(space.directions[:, :MOST_DIRECTIONS]))
         reach = REACH * np.sqrt(np.maximum(space.values[:MOST_DIRECTIONS], LEAST_VARIANCE * space.total))
         low, high, _ = yield from self._ranges(frame, directions, -reach, reach)
-        grid = Grid.over(low, high)
+        grid = Grid.over(low, high, OF_MANY_COLUMNS * self._rows_over_noise(n_rows))
         histogram = yield from self._histogram(frame, directions, grid)
         if self.label_noise or not _are_round(found, grid, histogram):
             return self._cut(frame, directions, grid, histogram)
@@ -148,13 +150,20 @@ class PrivateDensity(SearchStrategy):
         return Outcome(model, number=found.number, agreement=agreement)
 
     def _cut(self, frame: Frame, directions: Floats, grid: Grid, histogram: Histogram) -> Outcome:
-        """Cut the cells into clusters; with a choice of numbers, first as many as there can be."""
+        """Cut the cells into clusters; with a choice of numbers, first as many as there can be.
+
+        Round clusters of few columns are a k-means, which no cell makes coarser.
+        """
         number, n_clusters = None, self.most_clusters
         numbers = numbers_of(self.n_clusters)
         if numbers[0] < numbers[1]:
             number = PeakNumber.of(cut(histogram, n_clusters, self.rng).rises, numbers)
             n_clusters = number.chosen
         found = cut(histogram, n_clusters, self.rng, thin=self.label_noise)
+        agreement = agreement_of_another_cut(found, histogram.deviation, n_clusters, self.rng)
+        if found.centers is not None and not self.label_noise and not directions.size:
+            centers = grid.low + grid.width * (found.centers + 0.5)
+            return Outcome(KMeansModel(frame.leave(centers)), number=number, agreement=agreement)
         model = CellModel(
             found.labels,
             n_clusters,
@@ -164,7 +173,6 @@ class PrivateDensity(SearchStrategy):
             origin=frame.origin,
             directions=directions if directions.size else None,
         )
-        agreement = agreement_of_another_cut(found, histogram.deviation, n_clusters, self.rng)
         return Outcome(model, number=number, agreement=agreement)
 
     def _ranges(
@@ -199,6 +207,11 @@ class PrivateDensity(SearchStrategy):
     def _scale(self) -> float:
         """How many rows one unit of a sum stands for."""
         return float(self.rows_per_client) if self.privacy_unit == "client" else 1.0
+
+    def _rows_over_noise(self, n_rows: float) -> float:
+        """Return the number of rows over the noise of a cell."""
+        noise = self.noise_of("grid", self._norm_of_client(CELLS_OF_CLIENT)) * self._scale
+        return n_rows / noise if noise else math.inf
 
     def _norm_of_client(self, n_parts: int) -> float:
         """Return the typical norm of the fractions of a client's rows in so many parts; 1 for a row."""
