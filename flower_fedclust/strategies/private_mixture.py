@@ -156,7 +156,8 @@ class PrivateMixture(SearchStrategy):
         # 4. Round components, whose labels are those of k-means, where noise would hide covariances.
         if self.covariance_type == "auto" and self._noise_of_variances(search) > NOISE_OF_ROUND:
             start = yield from more_steps(self, space, cells, start, ["moments"] * N_STEPS)
-            mixture, agreement = search.round(start.centers), 1.0
+            search = MixtureSearch(space, start.centers, sizes, self._structures, self.rng)
+            mixture, agreement = search.round(), 1.0
         # 5. Otherwise EM steps, and the mixture that explains all noisy sums.
         else:
             for asked, received in reversed(notes):

@@ -195,7 +195,7 @@ def test_directions_hold_all_differences_of_centers():
     # The second moment is right in directions that are no eigenvectors.
     assert np.trace(search.moment) == pytest.approx(5 * 1.0 + 7 * 9.0, rel=0.05)
     rows = centers[rng.integers(6, size=200)] + 0.3 * rng.normal(size=(200, 30))
-    labels = search.model(search.round(centers)).predict(rows)
+    labels = search.model(search.round()).predict(rows)
     np.testing.assert_array_equal(labels, fc.KMeansModel(centers).predict(rows))
 
 

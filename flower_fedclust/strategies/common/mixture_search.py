@@ -104,9 +104,9 @@ class MixtureSearch:
         #: The means of the priors, one for each structure.
         self.references = [tied.as_structure(structure) for structure in structures]
 
-    def round(self, centers: Floats) -> Mixture:
+    def round(self) -> Mixture:
         """Return the mixture whose labels are the nearest centers: equal shares, and one variance."""
-        means = centers @ self.directions if self.directions.size else centers
+        means = self.centers
         all_rows, between = float(np.trace(self.moment)), float(self.sizes @ (means**2).sum(axis=1) / self.sizes.sum())
         (k, d), within = means.shape, max(all_rows - between, LEAST_OF_ROUND * max(all_rows, between))
         return Mixture("spherical", np.full(k, 1 / k), means, np.full((k, d), math.sqrt(max(within / d, self.least))))
