@@ -6,6 +6,7 @@ import inspect
 import json
 import re
 import sys
+import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -132,7 +133,9 @@ def rehearse(
     (strategy,) = make_strategies([name], parameters, public, schema=known)
     if strategy.min_clients is not None:
         strategy.min_clients = min(strategy.min_clients, N_CLIENTS)
-    report = simulate(strategy, rows[1:], progress=False, secure=secure).privacy
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about clusters that made-up rows do not have
+        report = simulate(strategy, rows[1:], progress=False, secure=secure).privacy
     made_up = "made-up tables" if known else f"made-up rows of {n_columns} columns and spread 1"
     note = (
         f"This is a rehearsal on {made_up} at {N_CLIENTS} clients. On your rows the noise multipliers are the same; "

@@ -213,7 +213,7 @@ def _why_left_out(frame: Any, model: Any, columns: list[str]) -> Any:
         listed = () if column is None else column.categories or ()
         missing = are_missing(values, listed)
         if column is not None:
-            missing |= are_coded_missing(values, column)
+            missing = missing | are_coded_missing(values, column)  # pandas lets nobody change what it gave
         reasons[missing] = f"column '{name}' is missing"
         if are_cells(values) and not listed:
             values = pd.Series(numbers_in(values)[0])

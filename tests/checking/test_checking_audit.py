@@ -34,6 +34,8 @@ from flower_fedclust.privacy.releases import Release
 from flower_fedclust.registry import make_strategy
 
 POINTS = np.random.default_rng(0).normal(size=(3, 4))
+#: The same functions draw the noise of a server and of a client.
+LOCAL = pytest.param("local", marks=pytest.mark.long)
 
 
 pytestmark = pytest.mark.usefixtures("repeatable_noise")
@@ -84,7 +86,9 @@ def test_the_command_audits_by_name_and_saves(tmp_path):
     assert (tmp_path / "audit" / "audit.png").stat().st_size > 10_000
 
 
-@pytest.mark.parametrize(("place", "gathers"), [("clients", True), ("local", False)])
+@pytest.mark.parametrize(
+    ("place", "gathers"), [("clients", True), pytest.param("local", False, marks=pytest.mark.long)]
+)
 def test_noise_of_clients_is_audited_from_outputs_alone(place, gathers):
     found = audit(Means(2, noise=place, gathers=gathers), runs=800)
     assert found.verdict == "sound"
@@ -95,7 +99,9 @@ def test_a_round_that_is_given_up_lacks_no_share():
     assert audit(fc.DPFedC(3, max_norm=1.0, epsilon=8.0, n_rounds=2, noise="clients"), runs=2, seconds=0.1).broken == []
 
 
-@pytest.mark.parametrize(("place", "raises"), [("server", False), ("clients", True)])
+@pytest.mark.parametrize(
+    ("place", "raises"), [pytest.param("server", False, marks=pytest.mark.long), ("clients", True)]
+)
 def test_a_client_that_fails_by_a_coin_of_its_own_is_no_alarm(place, raises, monkeypatch):
     monkeypatch.setattr(checking_toys.UnluckyClient, "raises", raises)
     found = audit(checking_toys.Unlucky(2, noise=place), runs=800)
@@ -225,7 +231,7 @@ def test_an_answer_that_rests_on_an_earlier_run_is_found():
     assert "the answer to 'sums' depends on a run that the client has answered before" in found.findings
 
 
-@pytest.mark.parametrize("place", ["server", "local"])
+@pytest.mark.parametrize("place", ["server", LOCAL])
 def test_noise_of_half_the_width_is_found_wherever_it_is_drawn(place, monkeypatch):
     honest = noise_module.sample_laplace_share
     monkeypatch.setattr(noise_module, "sample_laplace_share", lambda scale, *rest: honest(0.5 * scale, *rest))
@@ -251,7 +257,7 @@ def test_noise_with_holes_or_with_wrong_entries_is_found(wrong, says, monkeypatc
     assert says in " ".join(audit(Means(2), runs=80).broken)
 
 
-@pytest.mark.parametrize("place", ["server", "local"])
+@pytest.mark.parametrize("place", ["server", LOCAL])
 def test_noise_that_is_cut_off_at_three_deviations_is_found(place, monkeypatch):
     honest = noise_module.sample_gaussian_share
 
@@ -264,7 +270,7 @@ def test_noise_that_is_cut_off_at_three_deviations_is_found(place, monkeypatch):
     assert any("all gaussian noise together is cut off" in one for one in found.broken)
 
 
-@pytest.mark.parametrize("place", ["server", "local"])
+@pytest.mark.parametrize("place", ["server", LOCAL])
 def test_noise_from_a_source_of_16_bits_is_found(place, monkeypatch):
     def words(self, size):
         return np.random.PCG64(list(os.urandom(2))).random_raw(size)
@@ -274,7 +280,7 @@ def test_noise_from_a_source_of_16_bits_is_found(place, monkeypatch):
     assert any(one.startswith("the noise of 'sum of the rows' repeats: of ") for one in found.broken)
 
 
-@pytest.mark.parametrize("place", ["server", "clients"])
+@pytest.mark.parametrize("place", ["clients", pytest.param("server", marks=pytest.mark.long)])
 def test_noise_of_several_arrays_from_the_same_words_is_found(place, monkeypatch):
     honest = noise_module._with_noise
 

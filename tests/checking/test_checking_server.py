@@ -17,12 +17,13 @@ def found_by_search(case, sizes):
 
 
 def test_the_server_decides_nothing_before_the_noise_on_both_sides_of_its_limits():
-    assert found_by_search("private-kmeans", (12, 4096, 65_535, 65_536)) == []
+    assert found_by_search("federated-kmeans-private", (12, 4096, 65_535, 65_536)) == []
 
 
 @pytest.mark.parametrize(
     "case",
     [
+        "private-kmeans",
         "private-kmeans clients-record",
         "private-kmeans server-client",
         "private-density",
@@ -78,7 +79,7 @@ def keeps_the_last_sum(add_up):
 @pytest.mark.parametrize("plant", [logs_large_sums, warns_of_large_replies])
 def test_the_search_finds_what_is_said_of_values_before_the_noise(plant, monkeypatch):
     monkeypatch.setattr("flower_fedclust.engine.run.add_up", plant(replies.add_up))
-    assert any("the log" in one for one in found_by_search("private-kmeans", (1, 12)))
+    assert any("the log" in one for one in found_by_search("federated-kmeans-private", (1, 12)))
 
 
 def test_the_search_finds_what_is_kept_of_values_before_the_noise(monkeypatch):
@@ -90,7 +91,10 @@ def test_the_search_finds_what_is_kept_of_values_before_the_noise(monkeypatch):
 
     monkeypatch.setattr(Run, "receive", receiving)
     monkeypatch.setattr("flower_fedclust.engine.run.add_up", keeps_the_last_sum(replies.add_up))
-    assert any("what the server keeps" in one and "last_sum" in one for one in found_by_search("private-kmeans", (1,)))
+    assert any(
+        "what the server keeps" in one and "last_sum" in one
+        for one in found_by_search("federated-kmeans-private", (1,))
+    )
 
 
 def test_the_search_finds_a_client_that_is_left_out(monkeypatch):

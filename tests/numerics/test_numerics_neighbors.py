@@ -43,6 +43,7 @@ def recall(F, queries, found, sample):
     return np.mean([np.isin(exact[number], found[row]).mean() for number, row in enumerate(sample)])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("factors", [kernel_factors, distance_factors])
 def test_nearly_all_neighbors_among_20_000_rows_are_found(factors):
     F, queries = factors(overlapping_blobs(20_000)[0])

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from flower_fedclust.checking import Subject
 from flower_fedclust.engine import Failure, Outcome
 from flower_fedclust.models import SpectralModel
 from flower_fedclust.results import pictures
@@ -167,18 +168,11 @@ def test_spectral_model_is_saved_without_a_file_of_centers(tmp_path):
 
 def test_result_of_a_deployment_has_the_metrics_of_the_federated_evaluation():
     strategy = FederatedKMeans(3, init=SERVER_ROWS[:3], n_rounds=1, federated_evaluation=True)
-    kept = []
-
-    class Kept(FederatedKMeans):
-        def aggregate_evaluate(self, *arguments):
-            kept.append(self)
-            return super().aggregate_evaluate(*arguments)
-
-    strategy = Kept(**strategy.get_params())
+    run = Subject(strategy, CLIENTS, CLASSES).run
     full = simulate(strategy, CLIENTS, labels=CLASSES, names=NAMES)
-    result = result_of(kept[0], {}, 1.5)
+    result = result_of(run.strategy, {}, 1.5)
     assert result.labels == []
-    assert result.names == sorted(NAMES, key=lambda name: (not name.isdecimal(), name))
+    assert result.names == ["9", "10", "site-b"]
     assert result.metrics["nmi"] == pytest.approx(full.metrics["nmi"])
     assert result.metrics["cost"] == pytest.approx(full.metrics["cost"])
     assert result.seconds == 1.5

@@ -184,6 +184,7 @@ def test_a_preparation_that_is_right_is_taken(tmp_path):
     assert counts.shape == (16,)
 
 
+@pytest.mark.filterwarnings("ignore:(overflow|invalid value) encountered:RuntimeWarning")
 def test_whether_rows_could_be_placed_is_not_said(tmp_path):
     """What leaves nothing costs nothing: whether it worked would be an answer, and any number of them are free."""
     far = np.vstack([ROWS[:-1], [[1e300, 0.0, 0.0]]])

@@ -21,7 +21,12 @@ def check_sound(found, n_messages):
 
 
 @pytest.mark.parametrize(
-    "strategy", ["private-kmeans", "private-mixture", "private-density", "feddp-kmeans", "fedsc-sums"]
+    "strategy",
+    [
+        "feddp-kmeans",
+        "fedsc-sums",
+        *(pytest.param(f"private-{name}", marks=pytest.mark.long) for name in ("kmeans", "mixture", "density")),
+    ],
 )
 def test_a_random_server_gets_no_more_than_the_ledger_accounts_for(strategy):
     found = attack(strategy, 150)

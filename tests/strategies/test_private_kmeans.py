@@ -78,7 +78,7 @@ def test_without_noise_the_centers_are_those_of_pooled_kmeans(options):
     assert times_the_optimum(run(ROWS, 4, epsilon=None, **options), ROWS) < 1 + 1e-6
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 4))])
 def test_at_epsilon_1_every_cluster_is_found(seed):
     result = run(ROWS, 4, seed, epsilon=1.0, max_norm=20.0)
     assert times_the_optimum(result, ROWS) < 1.01
@@ -86,7 +86,7 @@ def test_at_epsilon_1_every_cluster_is_found(seed):
     assert result.privacy.epsilon <= 1.0
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.long)])
 def test_a_generous_radius_costs_little(seed):
     # The radius is 20 times as large as the rows need: the noise of the second moment would be 400 times as large.
     rows, classes = mixture(10_000)
@@ -95,6 +95,7 @@ def test_a_generous_radius_costs_little(seed):
     assert agreement(result, classes) > 0.99
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("load", "n_clusters", "most", "least"),
     [(load_digits, 10, 1.35, 0.25), (load_breast_cancer, 2, 1.1, 0.55)],
@@ -129,7 +130,7 @@ PUBLIC = {"server_data": mixture(100)[0], "max_norm": None}
     ],
     ids=str,
 )
-@pytest.mark.parametrize(("epsilon", "most"), [(0.5, 1.15), (1.0, 1.02)])
+@pytest.mark.parametrize(("epsilon", "most"), [pytest.param(0.5, 1.15, marks=pytest.mark.long), (1.0, 1.02)])
 def test_every_option_keeps_the_clusters(options, epsilon, most):
     result = run(ROWS, 4, **{"epsilon": epsilon, "max_norm": 30.0} | options)
     assert times_the_optimum(result, ROWS) < most
@@ -409,6 +410,7 @@ def test_what_a_client_adds_is_about_as_long_as_its_bounds_say():
     assert rows.of_both(2.0, 1.5, 7) == 2.5
 
 
+@pytest.mark.long
 def test_wide_clusters_are_found_with_and_without_noise():
     """40 clusters of unit rows in 384 columns: draws from a Gaussian come near to none of them."""
     rng = np.random.default_rng(0)
@@ -448,6 +450,7 @@ def test_one_gaussian_has_no_clear_number_and_the_result_says_so():
     assert [doubt.code for doubt in result.doubts] == ["no-clear-number", "unstable"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("n_rows", [300, 600, 1000, 2000])
 def test_one_gaussian_of_few_rows_has_no_clear_number_either(n_rows):
     for seed in range(3):

@@ -207,11 +207,11 @@ def test_differences_in_print_exceed_their_errors():
     first, second = people(3000, 0), people(2000, 1)
     table, labels = pd.concat([first, second.assign(age=second["age"] + 2)]), np.repeat([0, 1], [3000, 2000])
     found = []
-    for noise in np.linspace(10, 60, 11):
-        for seed in range(30):
+    for noise in np.linspace(10, 60, 6):
+        for seed in range(15):
             told = str(described(table, labels, noise, seed))
             found += re.findall(r", ([\d.,]+) ± ([\d.,]+) (?:more|less|days)", told)
-    assert len(found) > 100
+    assert len(found) > 30
     assert all(float(apart.replace(",", "")) > float(error.replace(",", "")) for apart, error in found)
 
 

@@ -24,7 +24,7 @@ COLUMNS = {
 # With so large an epsilon that few rows tell something; what a row moves does not depend on it.
 MANY = [np.random.default_rng(seed).uniform(-1, 1, (20 + seed, 4)) for seed in range(30)]
 STRATEGIES = {
-    "a row": fc.PrivateKMeans(2, epsilon=100.0),
+    "a row": fc.PrivateFederatedKMeans(2, n_rounds=1, epsilon=100.0),
     "a client": fc.PrivateKMeans(2, epsilon=400.0, privacy_unit="client"),
     "another row": fc.DPFedC(2, n_rounds=1, epsilon=100.0),
 }

@@ -106,6 +106,7 @@ def test_rows_far_from_the_origin_lose_nothing_of_their_spread():
     np.testing.assert_allclose(entered, clients[0] - frame.origin, rtol=0, atol=1e-5)
 
 
+@pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")
 @pytest.mark.parametrize("value", [0.0, 0.1, 1e308, 5e-324])
 def test_rows_that_are_all_equal_have_a_frame(value):
     if value == 1e308:

@@ -71,7 +71,7 @@ def test_separate_balls_are_found_although_each_client_has_only_one(strategy):
     [
         (lambda: load_iris(return_X_y=True), 3),
         (scaled_wine, 3),
-        (lambda: load_digits(return_X_y=True), 10),
+        pytest.param(lambda: load_digits(return_X_y=True), 10, marks=pytest.mark.long),
         (iris_with_an_outlier, 5),
         (lambda: make_blobs(3000, 40, centers=20, random_state=0), 20),
     ],
@@ -139,6 +139,7 @@ def test_few_columns_are_not_sketched():
     assert sketch_of(500, np.random.default_rng(0)) == {}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("given", [{"epsilon": None}, {"max_norm": 40.0}])
 def test_clusters_in_600_columns_are_found_by_sketches(given):
     rows, classes = make_blobs(6000, 600, centers=4, random_state=0, center_box=(-2, 2))

@@ -156,7 +156,7 @@ def far_rows(seed):
 
 
 @pytest.mark.parametrize("name", ["iris", "far"])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 4))])
 def test_rows_on_nearly_one_ray_do_not_end_in_one_cluster(name, seed):
     table = load_dataset("iris")
     rows, classes = (table.rows, table.labels) if name == "iris" else far_rows(seed)

@@ -43,11 +43,11 @@ class Spreading(ProtocolStrategy):
     frame: Frame = parameter()
     deviation: np.ndarray = parameter()
     n_centers: int = parameter(at_least=1)
-    steps: tuple = parameter((2, 10))
+    n_steps: tuple = parameter((2, 10))
 
     def protocol(self):
         centers, sizes = yield from spread_centers(
-            self.n_centers, self.frame, self.deviation, self.rng, steps=self.steps
+            self.n_centers, self.frame, self.deviation, self.rng, steps=self.n_steps
         )
         model = KMeansModel(self.frame.leave(centers))
         model.sizes = sizes
