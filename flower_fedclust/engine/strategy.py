@@ -338,7 +338,8 @@ class ProtocolStrategy(Declared, Strategy):
             return "this strategy has not run yet."
         return (
             f"the run had {self._n_flower_rounds} rounds and stopped before '{self._run.task}'; it needs up to "
-            f"{self.num_rounds}: give ServerConfig(num_rounds={self.num_rounds})."
+            f"{self.num_rounds}: give ServerConfig(num_rounds={self.num_rounds}), or leave num_rounds out of "
+            "MessageStrategy.start."
         )
 
     @property
