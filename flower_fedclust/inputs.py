@@ -27,7 +27,7 @@ from flower_fedclust.data import (
     read_folder,
     read_table,
 )
-from flower_fedclust.data.files import ENDINGS, read_rows, rows_in_order, table_of
+from flower_fedclust.data.files import ENDINGS, read_by_client, read_rows, rows_in_order, table_of
 from flower_fedclust.data.frames import as_frame, is_table
 from flower_fedclust.data.identities import check_spellings
 from flower_fedclust.engine import ClientData, ProtocolStrategy
@@ -523,8 +523,11 @@ class RowsChoice:
             return "as given"
         return "column" if self.client_column is not None else "files" if self.is_folder else self.partition
 
-    def read(self) -> ReadRows:
-        """Return the rows as they are in the data set, file, folder or Python object."""
+    def read(self, *, whole: bool = False) -> ReadRows:
+        """Return the rows as they are in the data set, file, folder or Python object.
+
+        A large file of several clients is read in batches, unless some rows are to be drawn from the ``whole``.
+        """
         public = None if self.server_data is None else read_table(self.server_data, **self._selected)
         if self.dataset is not None:
             return ReadRows(load_dataset(self.dataset, random_state=self.seed), public)
@@ -533,6 +536,10 @@ class RowsChoice:
         selected = {**self._selected, "id_column": self.id_column}
         if self.is_folder:
             return ReadRows(read_folder(self.data, **selected), public)
+        if self.client_column is not None and not whole:
+            of_clients = {name: value for name, value in selected.items() if name != "raw"}
+            if (spread := read_by_client(self.data, self.client_column, **of_clients)) is not None:
+                return ReadRows(spread, public)
         return ReadRows(read_table(self.data, client_column=self.client_column, **selected), public)
 
     @property
@@ -541,9 +548,9 @@ class RowsChoice:
 
     def load(self, n_clusters: int, *, needs_server_rows: bool, read: ReadRows | None = None) -> Any:
         """Return the rows of the clients and, if they are needed, of the server; ``read`` saves reading them again."""
-        found = read or self.read()
-        rows, public = found.rows, found.public
         must_draw = needs_server_rows and self.server_data is None
+        found = read or self.read(whole=must_draw)
+        rows, public = found.rows, found.public
         if isinstance(rows, Table):
             if must_draw:
                 n_rows = self.n_server_rows or SERVER_ROWS_PER_CLUSTER * n_clusters

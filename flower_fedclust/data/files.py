@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flower_fedclust.data.batches import ArrowPart, Batches, ParquetPart, Part
+from flower_fedclust.data.by_client import clients_in, spread
 from flower_fedclust.data.cells import LABELS
 from flower_fedclust.data.csv_files import CsvPart, agree_on_decimals, check_first_line, read_csv_file, rows_above
 from flower_fedclust.data.federation import ROW, FederatedRows, Table
@@ -29,6 +30,9 @@ T = TypeVar("T")
 
 #: Larger files are read in batches: bytes of their rows as floats, or of a .csv or .arrow file itself.
 MOST_IN_MEMORY = 2**30
+
+#: Larger files of several clients are spread over a temporary file for each: bytes of their rows as floats.
+MOST_TO_SPREAD = 2**28
 
 _ENDINGS_IN_WORDS = ".csv, .tsv, .parquet, .arrow, .feather, .npy, .xlsx, .dta (Stata) or .sav (SPSS)"
 
@@ -338,6 +342,47 @@ def with_rows_of_spreadsheet(reason: str, path: Path) -> str:
     first = rows_above(path) + 1
     counted = [str(row + first) for row in rows]
     return f"{reason} (In a spreadsheet: row{'s' if len(rows) > 1 else ''} {some(counted)}.)"
+
+
+def read_by_client(
+    path: str | PathLike[str],
+    client_column: str,
+    *,
+    label_column: str | None = None,
+    id_column: str | None = None,
+    columns: Sequence[str] | None = None,
+) -> FederatedRows | None:
+    """Spread a large .parquet, .arrow or .feather file over its clients; None if it is small, or has too many clients.
+
+    It is read in batches, into a temporary file for each client, which goes with the rows. The parameters are those of
+    :func:`read_table`.
+    """
+    path = Path(path)
+    if path.suffix.lower() not in (".parquet", ".arrow", ".feather") or _size_of(path) <= MOST_TO_SPREAD:
+        return None
+    part = _open_part(path)
+    roles = {"label": label_column, "client": client_column, "id": id_column}
+    features = _features_of(part.columns, path.name, roles, columns)
+    found = clients_in(part, client_column)
+    if found is None:
+        return None
+    names, codes = found
+    whole, read = Batches([part], path.name, features), {}
+    for role in ("label", "id"):
+        column = roles[role]
+        if column is not None:
+            read[role] = _names_of_rows(whole.column(column).to_frame(), column, path.name, role)
+    _check_ids(read.get("id"), path.name, id_column)
+    rows = [np.flatnonzero(codes == number) for number in range(len(names))]
+    ids = read.get("id")
+    return FederatedRows(
+        clients=list(spread(part, features, names, codes)),
+        labels=None if label_column is None else [read["label"][own] for own in rows],
+        names=names,
+        columns=features,
+        row_ids=rows if ids is None else [ids[own] for own in rows],
+        id_column=id_column or ROW,
+    )
 
 
 def _size_of(path: Path) -> float:

@@ -288,7 +288,7 @@ def _outcome(trial: Trial, row: dict[str, Any], place: Path, read: ReadRows | No
 
 def _read(trial: Trial) -> ReadRows:
     """Return the rows of a trial, before any are drawn for the server or spread over clients."""
-    read = trial.choice.read()
+    read = trial.choice.read(whole=trial.needs_server_rows)
     return read if trial.stored is None else replace(read, rows=pd.read_pickle(trial.stored))
 
 

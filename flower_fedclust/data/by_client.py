@@ -1,0 +1,141 @@
+"""One large file whose rows belong to several clients, read once in batches into a temporary file for each client."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flower_fedclust.data.batches import DECODED_ENTRIES, ArrowPart, Batches, Part
+from flower_fedclust.data.frames import as_frame
+from flower_fedclust.data.identities import check_spellings, identities
+from flower_fedclust.numerics.checks import DataError
+
+#: More clients than this are read into memory: each has an open file while the rows are spread.
+MOST_CLIENTS = 200
+
+#: Entries of a client that are written together; fewer make many small pieces, which take longer to read.
+WRITTEN_ENTRIES = 2**16
+
+
+class Folder:
+    """A temporary folder that is removed with the last part that reads from it."""
+
+    def __init__(self) -> None:
+        self.path = Path(tempfile.mkdtemp(prefix="fedclust-"))
+        self._remove = weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
+
+
+class ClientPart(ArrowPart):
+    """The rows of one client of a file, in a temporary file."""
+
+    def __init__(self, folder: Folder, number: int, name: str, whole: Part) -> None:
+        super().__init__(folder.path / f"{number}.arrow")
+        self.name, self.number, self._whole = name, number, whole
+        self._folder: Folder | None = folder
+
+    def stamp(self) -> tuple[int, ...]:
+        """Return numbers that change if the file of all clients does."""
+        return (*self._whole.stamp(), self.number)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the folder to this process: another one may read from it, and removes nothing."""
+        return {**self.__dict__, "_folder": None}
+
+
+def clients_in(part: Part, column: str) -> tuple[list[str], NDArray[np.intp]] | None:
+    """Return the names of the clients, in order, and the number of each row's client; None for too many clients."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    values: Any = None
+    for first, found in _columns(part, column):
+        missing = pc.is_null(found, nan_is_null=True).to_numpy(zero_copy_only=False)
+        if missing.any():
+            at = first + int(missing.argmax())
+            raise DataError(f"{part.name}: row {at}, column '{column}' is missing; give every row its client.")
+        values = pc.unique(found if values is None else pa.concat_arrays([values, pc.unique(found)]))
+        if len(values) > MOST_CLIENTS:
+            return None
+    where = f"{part.name}: column '{column}'"
+    frame = as_frame(pa.table({column: values}), part.name, names=[column])
+    known, of_value = np.unique(identities(frame[column], where), return_inverse=True)
+    names = [str(one) for one in known]
+    check_spellings(names, where)
+    codes = np.empty(part.n_rows, dtype=np.intp)
+    for first, found in _columns(part, column):
+        codes[first : first + len(found)] = of_value[pc.index_in(found, value_set=values).to_numpy()]
+    return names, codes
+
+
+def _columns(part: Part, column: str) -> Iterator[tuple[int, Any]]:
+    """Yield the number of a first row, and a column from there on."""
+    import pyarrow as pa
+
+    first = 0
+    for batch in part.read([column], DECODED_ENTRIES):
+        found = batch.column(0)
+        yield first, found.dictionary_decode() if pa.types.is_dictionary(found.type) else found
+        first += len(batch)
+
+
+class _Writer:
+    """Writes the rows of one client, many at a time."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._waiting: list[Any] = []
+        self._file: Any = None
+
+    def add(self, rows: Any) -> None:
+        """Take some rows, as a RecordBatch."""
+        self._waiting.append(rows)
+        if sum(len(one) for one in self._waiting) * rows.num_columns >= WRITTEN_ENTRIES:
+            self._write()
+
+    def _write(self) -> None:
+        import pyarrow as pa
+
+        table = pa.Table.from_batches(self._waiting).combine_chunks()
+        if self._file is None:
+            self._file = pa.ipc.new_file(self._path, table.schema)
+        self._file.write_table(table)
+        self._waiting = []
+
+    def close(self) -> None:
+        """Write the last rows."""
+        if self._waiting:
+            self._write()
+        if self._file is not None:
+            self._file.close()
+
+
+def spread(part: Part, columns: Sequence[str], names: Sequence[str], codes: NDArray[np.intp]) -> list[Batches]:
+    """Write the rows of each client into a temporary file of its own, and return what reads them in batches."""
+    folder = Folder()
+    with ExitStack() as stack:
+        writers = [stack.enter_context(closing(_Writer(folder.path / f"{n}.arrow"))) for n in range(len(names))]
+        first, n_rows = 0, max(1, DECODED_ENTRIES // max(1, len(columns)))
+        for batch in part.read(list(columns), n_rows):
+            own = codes[first : first + len(batch)]
+            first += len(batch)
+            plain = _without_dictionaries(batch)
+            for number in np.unique(own):
+                writers[number].add(plain.take(np.flatnonzero(own == number)))
+    parts = [ClientPart(folder, number, f"{part.name}, client {name}", part) for number, name in enumerate(names)]
+    return [Batches([one], one.name, columns) for one in parts]
+
+
+def _without_dictionaries(batch: Any) -> Any:
+    """Return a RecordBatch with values in place of codes, whose dictionaries may differ from batch to batch."""
+    import pyarrow as pa
+
+    plain = [one.dictionary_decode() if pa.types.is_dictionary(one.type) else one for one in batch.columns]
+    return pa.RecordBatch.from_arrays(plain, names=batch.schema.names)
