@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -254,7 +253,8 @@ class ProtocolClient(NumPyClient):
 
     def _who_answers(self, asking: Asking) -> Self:
         """Return a client that answers this message; it has the same rows and the same memory."""
-        answering = copy.copy(self)
+        answering = object.__new__(type(self))  # copy.copy takes ten times as long
+        vars(answering).update(vars(self))
         answering._asking, answering._seen = asking, Seen({asking.rows} if asking.rows else set())
         return answering
 
@@ -524,7 +524,8 @@ class ProtocolClient(NumPyClient):
 
     def _in_order_of(self, config: Mapping[str, Any]) -> Self:
         """Return a client with the columns in the order that a message states, if it states one."""
-        return self._who_answers(Asking(order=self._order_in(config)))
+        order = self._order_in(config)
+        return self if order is None else self._who_answers(Asking(order=order))
 
     # Behind them.
 

@@ -224,6 +224,16 @@ def test_a_question_holds_the_method_its_arrays_and_plain_arguments():
     assert ToyClient.scaled.asked([1, 2], 3).arrays[0].tolist() == [1, 2]
 
 
+def test_a_strategy_that_yields_more_rounds_than_it_says_is_told_so(clients):
+    class Short(Toy):
+        n_protocol_rounds = 1
+
+    with pytest.raises(
+        ProtocolError, match="'visits' is round 2 of the protocol, and n_protocol_rounds says .* most 1"
+    ):
+        simulate(Short([Sum(ToyClient.visits.asked())] * 2), clients)
+
+
 @pytest.mark.parametrize("kind", [Sum, Gather])
 def test_the_log_of_a_round_takes_linear_time_in_the_number_of_clients(clients, kind):
     def n_calls(n_clients):
