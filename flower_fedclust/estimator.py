@@ -144,7 +144,7 @@ class FederatedClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         )
         self.model_ = self.result_.model
         self.labels_ = np.full(len(rows), -1, dtype=np.intp)
-        for part, labels in zip(parts, self.result_.labels, strict=True):
+        for part, labels in zip(parts, self.result_.labels_of_clients, strict=True):
             if len(labels) == len(part):
                 self.labels_[part] = labels
         return self

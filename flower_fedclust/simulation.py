@@ -20,8 +20,10 @@ import numpy as np
 from flwr.app import Context, Message
 from flwr.client import ClientApp
 from flwr.server import Grid, ServerApp, ServerAppComponents, ServerConfig
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
+from flower_fedclust.data.files import ENDINGS
+from flower_fedclust.data.frames import is_table
 from flower_fedclust.engine import (
     MIN_CLIENTS,
     ClientData,
@@ -42,6 +44,7 @@ from flower_fedclust.numerics.checks import check_choice, check_integer
 from flower_fedclust.numerics.threads import jobs
 from flower_fedclust.results.doubts import doubts_about_files
 from flower_fedclust.results.result import Result, result_of
+from flower_fedclust.results.result_data import Form
 from flower_fedclust.tables.schema import Schema
 
 Engine = Literal["inline", "shards", "ray"]
@@ -174,10 +177,21 @@ def simulate(
     with jobs(n_jobs):
         _run(made, by_name, engine, seed, progress)
         result = result_of(made, by_name, time.perf_counter() - start)
+    result = replace(result, form=_form_of(clients, result.row_ids))
     if inputs.rows is None:
         return result
     doubts = (*result.doubts, *doubts_about_files(inputs.rows.empty))
     return replace(result, server_row_ids=inputs.rows.server_row_ids, doubts=doubts)
+
+
+def _form_of(clients: Clients, row_ids: Sequence[NDArray[Any]]) -> Form:
+    """Return in which form clients were given, for the labels of the result."""
+    if isinstance(clients, Mapping):
+        return "dict"
+    is_one_table = is_table(clients)
+    if isinstance(clients, (str, Path)):
+        is_one_table = Path(clients).suffix in ENDINGS and not Path(clients).is_dir()
+    return "table" if is_one_table and all(ids.dtype.kind in "iu" for ids in row_ids) else "list"
 
 
 def _make_ready(strategy: ProtocolStrategy, data: Sequence[ClientData], seed: int | None) -> None:

@@ -34,7 +34,7 @@ def test_it_finds_what_simulate_finds_in_the_order_of_the_rows():
     names = sorted(set(SITES))
     tables = {name: TABLE[name == SITES] for name in names}
     result = fc.simulate(fc.FederatedKMeans(3), tables, seed=0)
-    for name, labels in zip(names, result.labels, strict=True):
+    for name, labels in zip(names, result.labels_of_clients, strict=True):
         assert fitted.labels_[name == SITES].tolist() == labels.tolist()
     assert fitted.result_.names == names
     assert np.array_equal(fitted.predict(TABLE[["dose", "age"]]), fitted.labels_)

@@ -165,7 +165,7 @@ def test_a_table_of_public_rows_is_drawn_for_a_strategy_by_name_that_needs_one(f
     result = fc.simulate(
         "feddp-kmeans", folder / "all.csv", client_column="site", n_clusters=2, seed=0, columns=["a", "b"]
     )
-    assert sum(map(len, result.labels)) == 60 - 2 * 20
+    assert sum(map(len, result.labels_of_clients)) == 60 - 2 * 20
 
 
 def test_objects_are_compared_as_they_are_beside_names(tmp_path):

@@ -382,7 +382,7 @@ def bits_of(result: Result) -> dict[str, Any]:
     """Return what equal runs have in common."""
     return {
         "model": [array.tobytes() for array in result.model.to_arrays()],
-        "labels": [labels.tobytes() for labels in result.labels],
+        "labels": [labels.tobytes() for labels in result.labels_of_clients],
         "embedding": [places.tobytes() for places in result.embedding],
         "metrics": result.metrics,
         "messages": tuple(result.privacy.messages),

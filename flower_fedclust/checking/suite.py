@@ -361,7 +361,7 @@ def every_number_is_finite(subject: Subject) -> None:
     reasons = [failure.reason for failure in result.failures]
     require(not reasons, f"some of {len(subject.names)} clients with ordinary rows fail: {' '.join(reasons)}")
     _check_finite(result)
-    for name, rows, labels in zip(subject.names, subject.rows, result.labels, strict=True):
+    for name, rows, labels in zip(subject.names, subject.rows, result.labels_of_clients, strict=True):
         require(len(labels) == len(rows), f"client {name} has {len(rows)} rows and gets {len(labels)} labels.")
     for places, rows in zip(result.embedding, subject.rows, strict=False):
         require(len(places) == len(rows), f"{len(rows)} rows have {len(places)} places on the map.")
@@ -370,7 +370,7 @@ def every_number_is_finite(subject: Subject) -> None:
 def _check_finite(result: Result) -> None:
     for array in result.model.to_arrays():
         require(np.isfinite(array).all(), "the model has numbers that are not finite.")
-    for labels in result.labels:
+    for labels in result.labels_of_clients:
         in_range = ((labels >= 0) & (labels < result.model.n_clusters)).all()
         require(labels.dtype.kind in "iu" and in_range, "a label is not the number of a cluster.")
     for places in result.embedding:
@@ -483,7 +483,7 @@ def the_result_can_be_saved(subject: Subject) -> None:
         written = {path.relative_to(saved).parts[0] for path in saved.rglob("*")}
         wanted = {"model.npz", "labels", "metrics.json", "privacy.json", "privacy.txt", "traffic.csv"}
         require(wanted <= written, f"{sorted(wanted - written)} is not written.")
-        for folder_name, tables in (("labels", result.labels), ("embedding", result.embedding)):
+        for folder_name, tables in (("labels", result.labels_of_clients), ("embedding", result.embedding)):
             if tables:
                 texts = [path.read_text(encoding="utf-8") for path in (saved / folder_name).iterdir()]
                 lines = sorted(len(text.splitlines()) - 1 for text in texts)

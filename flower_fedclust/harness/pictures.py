@@ -93,7 +93,8 @@ def map_of_trial(folder: Path, most_rows: int = MOST_ROWS) -> dict[str, Any] | N
             known.setdefault(from_cell(row["client"]), []).append(from_cell(row["class"]) or None)
         with parsing(str(folder), "a map", "run again"):
             places, names = result["embedding"], result["names"]
-            columns = {"cluster": result["labels"]} if result["labels"] else {}
+            clusters = result["labels_of_clients"]
+            columns = {"cluster": clusters} if clusters else {}
             classes: list[Any] | None = [known.get(name) for name in names] if known else None
             groupings = groupings_of(places, names, classes, columns)
             xy, numbers = np.concatenate(places), np.concatenate([np.arange(len(part)) for part in places])

@@ -289,7 +289,7 @@ def _folder_for(folder: Path) -> Path:
 def _save_small(result: Result, folder: Path, error: OSError) -> NoReturn:
     """Save a result without its labels if there is no room for all of it, and raise an OSError."""
     try:
-        replace(result, labels=[], embedding=[], row_ids=[], server_row_ids=None).save(folder)
+        replace(result, labels_of_clients=[], embedding=[], row_ids=[], server_row_ids=None).save(folder)
     except OSError:
         raise OSError(
             f"the run has ended, and nothing of its result can be saved in {folder}: {error}; mend this and run "
@@ -330,7 +330,7 @@ def _draw(result: Result, folder: Path, labels: Sequence[ArrayLike] | None) -> N
     from flower_fedclust.harness.pictures import map_figure, map_page
 
     title = f"{result.strategy}, {len(result.names)} clients"
-    columns = {"cluster": result.labels} if result.labels else {}
+    columns = {"cluster": result.labels_of_clients} if result.labels_of_clients else {}
     groupings = groupings_of(result.embedding, result.names, labels, columns)
     map_figure(
         result.embedding, sorted(groupings, key=lambda one: one.name != "cluster"), folder / "map.png", title=title

@@ -301,9 +301,9 @@ def _register(trial: Trial) -> None:
 def _suite_scores(result: Result, rows: FederatedRows, read: ReadRows, n_clusters: int) -> dict[str, float]:
     """Return the scores for the best of several labelings; a row's id is its number in them."""
     labelings = getattr(read.rows, "labelings", None)
-    if labelings is None or not result.labels or rows.row_ids is None:
+    if labelings is None or not result.labels_of_clients or rows.row_ids is None:
         return {}
-    return best_agreement(labelings[np.concatenate(rows.row_ids)], np.concatenate(result.labels), n_clusters)
+    return best_agreement(labelings[np.concatenate(rows.row_ids)], np.concatenate(result.labels_of_clients), n_clusters)
 
 
 def _map_scores(result: Result, rows: FederatedRows, seed: int) -> dict[str, float]:

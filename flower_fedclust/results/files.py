@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, fields
 from itertools import count, repeat
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +30,7 @@ from flower_fedclust.numerics.validity import ClusterNumber, PeakNumber
 from flower_fedclust.outside import parsing, read_csv, read_json, reading
 from flower_fedclust.privacy.report import PrivacyReport
 from flower_fedclust.results.doubts import Doubt
-from flower_fedclust.results.result_data import ResultData
+from flower_fedclust.results.result_data import Form, ResultData
 from flower_fedclust.tables.description import Clusters
 
 T = TypeVar("T")
@@ -233,9 +233,9 @@ def _write_files(result: ResultData, path: Path) -> None:
     if centers is not None:
         np.savetxt(path / "centers.csv", centers, delimiter=",", fmt="%.17g")
     files = _file_names(result.names)
-    if result.labels:
+    if result.labels_of_clients:
         (path / "labels").mkdir()
-        for index in range(len(result.labels)):
+        for index in range(len(result.labels_of_clients)):
             _write_labels_of_client(result, index, path / "labels" / f"{files[index]}.csv")
     if result.server_row_ids is not None:
         _write_left_out(path / _LEFT_OUT, result.server_row_ids, id_column=result.id_column, why=_MADE_PUBLIC)
@@ -256,6 +256,7 @@ def _write_files(result: ResultData, path: Path) -> None:
     description = {
         **stamp(),
         "clients": result.names,
+        "form": result.form,
         "files": files,
         "sizes": None if result.sizes is None else {**asdict(result.sizes), "counts": result.sizes.counts.tolist()},
         "clusters": None if result.clusters is None else result.clusters.to_dict(),
@@ -265,7 +266,7 @@ def _write_files(result: ResultData, path: Path) -> None:
 
 def _write_labels_of_client(result: ResultData, index: int, path: Path) -> None:
     """Write a client's labels or, if it has none, the reason."""
-    name, labels = result.names[index], result.labels[index]
+    name, labels = result.names[index], result.labels_of_clients[index]
     ids = result.row_ids[index] if result.row_ids else np.arange(len(labels))
     if len(labels) == len(ids):
         write_labels(path, each(ids), each(labels), id_column=result.id_column)
@@ -292,7 +293,8 @@ def read_result(folder: str | Path) -> dict[str, Any]:
         return {
             "strategy": summary["strategy"],
             "model": model,
-            "labels": [one.labels for one in read],
+            "labels_of_clients": [one.labels for one in read],
+            "form": _checked_form(description["form"]),
             "names": names,
             "privacy": PrivacyReport.from_dict(privacy),
             "traffic": [_traffic(row) for row in read_csv(path / _TRAFFIC, again)],
@@ -340,6 +342,11 @@ def _checked_file_name(name: Any) -> str:
     if not isinstance(name, str) or name in ("", ".", "..") or any(mark in name for mark in "/\\\0"):
         raise ValueError("it names a file outside its folder")
     return name
+
+
+def _checked_form(form: Any) -> Form:
+    found: dict[str, Form] = {one: one for one in get_args(Form)}
+    return found[form]
 
 
 def _traffic(row: dict[str, str]) -> Traffic:

@@ -72,7 +72,9 @@ def result_page(result: ResultData, subject: str = "") -> str:
     """Return the page of a result; ``subject`` says of what it is, such as the name of the file of rows."""
     n_clusters = result.model.n_clusters
     shares, errors = shares_and_errors(result, n_clusters)
-    are_exact = result.clusters is None and not has_sizes(result, n_clusters) and any(map(len, result.labels))
+    are_exact = (
+        result.clusters is None and not has_sizes(result, n_clusters) and any(map(len, result.labels_of_clients))
+    )
     are_known = are_exact or result.clusters is not None or has_sizes(result, n_clusters)
     profile = profile_of(result, shares, errors)
     has_guarantee = bool(result.privacy.releases)
@@ -123,7 +125,7 @@ def _privacy(report: PrivacyReport) -> dict[str, Any]:
 def _of_rows(result: ResultData) -> str:
     """Return " of 150 rows"; if noise protects their number, as it was released, and "" if it was not."""
     if not result.privacy.releases:
-        n_rows = sum(map(len, result.labels))
+        n_rows = sum(map(len, result.labels_of_clients))
         return f" of {plural(n_rows, 'row')}" if n_rows else ""
     if result.sizes is None or not has_sizes(result, result.model.n_clusters):
         return ""

@@ -123,8 +123,8 @@ def shares_and_errors(result: ResultData, n_clusters: int) -> tuple[Floats, Floa
         total = max(float(np.maximum(result.sizes.counts, 0.0).sum()), np.finfo(float).tiny)
         shares = np.maximum(result.sizes.counts, 0.0) / total
         return shares, np.full(n_clusters, result.sizes.deviation / total)
-    if result.labels:
-        counts = cluster_sizes(result.labels, n_clusters)
+    if result.labels_of_clients:
+        counts = cluster_sizes(result.labels_of_clients, n_clusters)
         return counts / max(int(counts.sum()), 1), nothing
     return np.full(n_clusters, 1 / n_clusters), nothing
 

@@ -42,8 +42,9 @@ class Result(ResultData):
     strategy : str
     model : Model
         ``model.predict(rows)`` labels rows that were not in the run.
-    labels : list of ndarray of shape (n_i,)
+    labels_of_clients : list of ndarray of shape (n_i,)
         The cluster of each row, in the order of the clients given. Empty if the rows are not in this process.
+        :attr:`labels` has them in the form in which the clients were given.
     names : list of str
         The clients, in the same order.
     privacy : PrivacyReport
@@ -76,6 +77,8 @@ class Result(ResultData):
         The name of these ids.
     server_row_ids : ndarray of shape (n_server_rows,), optional
         Ids of the rows that were taken out of the clients' table for the server.
+    form : "list", "dict" or "table", default="list"
+        The form in which the clients were given.
     """
 
     def plot(self, path: str | Path | None = None) -> Figure:
@@ -202,7 +205,7 @@ def result_of(strategy: ProtocolStrategy, data: Mapping[str, ClientData], second
     return Result(
         strategy=strategy.name,
         model=model,
-        labels=labels,
+        labels_of_clients=labels,
         names=list(data) or strategy.client_names,
         privacy=strategy.report,
         traffic=strategy.traffic,

@@ -6,7 +6,7 @@ import math
 import textwrap
 from dataclasses import asdict, dataclass, field
 from html import escape
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,8 @@ from flower_fedclust.privacy.report import PrivacyReport
 from flower_fedclust.results.doubts import Doubt
 from flower_fedclust.tables.description import Clusters
 
+#: The form in which clients were given: several rows or tables, a dict of them, or one table of all.
+Form = Literal["list", "dict", "table"]
 #: The most cluster sizes that are listed.
 _MOST_SIZES = 12
 #: Characters in a line, and in its first column.
@@ -33,7 +35,7 @@ class ResultData:
 
     strategy: str
     model: Model
-    labels: list[NDArray[np.intp]]
+    labels_of_clients: list[NDArray[np.intp]]
     names: list[str]
     privacy: PrivacyReport
     traffic: list[Traffic]
@@ -49,6 +51,25 @@ class ResultData:
     row_ids: list[NDArray[Any]] = field(default_factory=list)
     id_column: str = ROW
     server_row_ids: NDArray[Any] | None = None
+    form: Form = "list"
+
+    @property
+    def labels(self) -> list[NDArray[np.intp]] | dict[str, NDArray[np.intp]] | NDArray[np.intp]:
+        """The cluster of each row, in the form in which the clients were given.
+
+        A dict by client if they were a dict. If they were one table, one array in the order of its rows, with -1 for
+        rows that have no cluster. Otherwise a list, in the order of the clients.
+        """
+        if self.form == "dict":
+            return dict(zip(self.names, self.labels_of_clients, strict=False))
+        if self.form == "list" or not self.labels_of_clients:
+            return self.labels_of_clients
+        everywhere = [*self.row_ids, *([] if self.server_row_ids is None else [self.server_row_ids])]
+        found = np.full(1 + max(int(ids.max(initial=-1)) for ids in everywhere), -1, dtype=np.intp)
+        for ids, labels in zip(self.row_ids, self.labels_of_clients, strict=True):
+            if len(ids) == len(labels):  # else the client took no part
+                found[ids] = labels
+        return found
 
     @property
     def bytes_down(self) -> int:
@@ -105,7 +126,7 @@ class ResultData:
         )
 
     def _headline(self) -> str:
-        n_rows, n_clients = sum(map(len, self.labels)), len(self.names)
+        n_rows, n_clients = sum(map(len, self.labels_of_clients)), len(self.names)
         rows = f" of {n_rows:,} rows" if n_rows else ""
         return (
             f"{self.strategy}: {self.model.n_clusters:,} clusters{rows} at {n_clients:,} "
@@ -115,7 +136,7 @@ class ResultData:
     def _facts(self) -> dict[str, str]:
         """Return at most nine facts, by name."""
         facts: dict[str, str] = {}
-        if any(map(len, self.labels)):
+        if any(map(len, self.labels_of_clients)):
             facts["sizes"] = _sizes_as_text(self)
         if "cost_per_row" in self.metrics:
             facts["cost"] = f"{self.metrics['cost_per_row']:.4g} per row"
@@ -154,7 +175,7 @@ def _guarantee_as_text(report: PrivacyReport) -> str:
 
 
 def _sizes_as_text(result: ResultData) -> str:
-    sizes = cluster_sizes(result.labels, result.model.n_clusters)
+    sizes = cluster_sizes(result.labels_of_clients, result.model.n_clusters)
     if len(sizes) <= _MOST_SIZES:
         return ", ".join(f"{size:,}" for size in sizes)
     return f"{sizes.min():,} to {sizes.max():,}, and {np.count_nonzero(sizes == 0):,} empty"

@@ -273,7 +273,7 @@ def save_result(
     result = Result(
         strategy=strategy,
         model=model,
-        labels=[found.labels if own is None or len(own) != data.n_rows else own.astype(np.intp)],
+        labels_of_clients=[found.labels if own is None or len(own) != data.n_rows else own.astype(np.intp)],
         names=[name],
         privacy=report_of(entries, strategy),
         traffic=[],

@@ -120,7 +120,7 @@ def test_rows_of_files_give_the_same_bits_as_in_memory(name, kind, schema, in_me
     found = run(STRATEGIES[name], read_batches(*given, columns=columns).rows, schema)
     for one, other in zip(found.model.to_arrays(), expected.model.to_arrays(), strict=True):
         assert one.tobytes() == other.tobytes()
-    for one, other in zip(found.labels, expected.labels, strict=True):
+    for one, other in zip(found.labels_of_clients, expected.labels_of_clients, strict=True):
         assert np.array_equal(one, other)
     assert found.metrics == pytest.approx(expected.metrics, rel=1e-9)
 
@@ -272,7 +272,7 @@ def test_large_files_of_clients_folders_and_sites_stay_where_they_are(tmp_path, 
         clients = {"north": given, "south": NUMBERS}
         found = fc.simulate(STRATEGIES["federated-kmeans"], clients, columns=list(NUMBERS), seed=0)
         assert np.array_equal(found.model.cluster_centers_, expected.model.cluster_centers_)
-        assert np.array_equal(found.labels[0], expected.labels[0])
+        assert np.array_equal(found.labels_of_clients[0], expected.labels_of_clients[0])
 
 
 @pytest.mark.parametrize("schema", [None, SCHEMA], ids=["numbers", "schema"])

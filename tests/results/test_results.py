@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import flower_fedclust as fc
 from flower_fedclust.checking import Subject
 from flower_fedclust.engine import Failure, Outcome
 from flower_fedclust.models import SpectralModel
@@ -199,3 +200,27 @@ def test_no_cluster_is_gray():
     for color in pictures.group_colors(40):
         channels = [int(color[at : at + 2], 16) for at in (1, 3, 5)]
         assert max(channels) - min(channels) > 20
+
+
+def test_labels_come_in_the_form_in_which_clients_were_given(tmp_path):
+    numbers = np.random.default_rng(0)
+    rows = pd.DataFrame({"x": numbers.normal(size=60), "y": numbers.normal(size=60)})
+    sites = numbers.permutation(np.repeat(["north", "south", "east"], 20))
+    by_site = {name: rows[sites == name] for name in ("north", "south", "east")}
+    options = {"n_clusters": 2, "seed": 0, "progress": False}
+    as_dict = fc.simulate("k-fed", by_site, **options)
+    assert list(as_dict.labels) == ["north", "south", "east"]
+    assert isinstance(fc.simulate("k-fed", list(by_site.values()), **options).labels, list)
+    of_table = fc.simulate("k-fed", rows.assign(site=sites), client_column="site", **options)
+    assert of_table.labels.tolist() == of_table.model.predict(rows).tolist()
+    for name, labels in zip(of_table.names, of_table.labels_of_clients, strict=True):
+        assert of_table.labels[sites == name].tolist() == labels.tolist()
+    rows.assign(site=sites).to_csv(tmp_path / "rows.csv", index=False)
+    of_file = fc.simulate("k-fed", tmp_path / "rows.csv", client_column="site", **options)
+    assert of_file.labels.tolist() == of_table.labels.tolist()
+    for result in (as_dict, of_file):
+        loaded = fc.load(result.save(tmp_path / result.form))
+        np.testing.assert_equal(loaded.labels, result.labels)
+    drawn = fc.simulate("feddp-kmeans", tmp_path / "rows.csv", client_column="site", n_clusters=2, seed=0, epsilon=None)
+    assert (drawn.labels == -1).sum() == 40  # made public for the server
+    assert (drawn.labels[drawn.server_row_ids] == -1).all()

@@ -50,7 +50,9 @@ def test_what_is_loaded_is_what_was_saved(result, folder):
     assert np.array_equal(loaded.model.predict(NEW), result.model.predict(NEW))
     for name in ("strategy", "names", "traffic", "failures", "metrics", "seconds", "history", "doubts", "id_column"):
         assert getattr(loaded, name) == getattr(result, name), name
-    for ours, theirs in zip([*loaded.labels, *loaded.row_ids], [*result.labels, *result.row_ids], strict=True):
+    for ours, theirs in zip(
+        [*loaded.labels_of_clients, *loaded.row_ids], [*result.labels_of_clients, *result.row_ids], strict=True
+    ):
         assert np.array_equal(ours, theirs)
     assert str(loaded.privacy) == str(result.privacy)
     assert loaded.privacy.epsilon == result.privacy.epsilon
@@ -115,7 +117,9 @@ def test_every_row_has_a_line_with_its_id_also_those_that_were_left_out(tmp_path
     rows = partition(table, "column")
     made = fc.simulate(fc.FederatedKMeans(3, init=np.array([[0.0, 0], [9, 0], [18, 0]])), rows)
     failed = replace(
-        made, labels=[made.labels[0], np.empty(0, int)], failures=[Failure(2, "step", "b", "client b fell asleep.")]
+        made,
+        labels_of_clients=[made.labels_of_clients[0], np.empty(0, int)],
+        failures=[Failure(2, "step", "b", "client b fell asleep.")],
     )
     folder = failed.save(tmp_path / "run")
     files = {path.stem: pd.read_csv(path) for path in [*(folder / "labels").iterdir(), folder / "left-out.csv"]}
@@ -123,11 +127,11 @@ def test_every_row_has_a_line_with_its_id_also_those_that_were_left_out(tmp_path
     assert files["left-out"]["why"].unique().tolist() == ["made public for the server"]
     every = pd.concat(files.values()).set_index("patient").sort_index()
     assert every.index.tolist() == list(range(60))
-    assert every["cluster"].notna().sum() == len(made.labels[0])
+    assert every["cluster"].notna().sum() == len(made.labels_of_clients[0])
     loaded = fc.load(folder)
     assert [part.tolist() for part in loaded.row_ids] == [part.tolist() for part in rows.row_ids]
     assert loaded.server_row_ids.tolist() == rows.server_row_ids.tolist()
-    assert [len(part) for part in loaded.labels] == [len(made.labels[0]), 0]
+    assert [len(part) for part in loaded.labels_of_clients] == [len(made.labels_of_clients[0]), 0]
 
 
 def test_names_that_a_file_system_does_not_take_are_shortened_or_numbered(result, tmp_path, monkeypatch):
@@ -145,7 +149,7 @@ def test_ids_that_are_called_cluster_are_not_read_as_labels(tmp_path):
     made = fc.simulate(fc.FederatedKMeans(3), tables, seed=0)
     loaded = fc.load(made.save(tmp_path / "run"))
     assert (loaded.id_column, loaded.row_ids[0][0]) == ("cluster (id)", 100)
-    assert np.array_equal(loaded.labels, made.labels)
+    assert np.array_equal(loaded.labels_of_clients, made.labels_of_clients)
 
 
 def test_no_name_is_a_formula_and_nobody_else_may_look(folder):

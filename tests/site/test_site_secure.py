@@ -236,7 +236,7 @@ def test_the_sites_own_labels_are_of_its_sample_with_the_numbers_of_the_rows(tmp
         result = fc.load(folder)
         np.testing.assert_array_equal(np.asarray(result.row_ids[0]).astype(int), one.data.ids)
         expected = strategy.outcome.model.predict(one.data.rows)
-        np.testing.assert_array_equal(result.labels[0], expected)
+        np.testing.assert_array_equal(result.labels_of_clients[0], expected)
 
 
 @pytest.mark.parametrize(

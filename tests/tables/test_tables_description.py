@@ -429,7 +429,7 @@ def test_clusters_of_any_form_are_described(strategy, epsilon):
     result = fc.simulate(strategy(2, epsilon=epsilon), PAIR, schema=SCHEMA, describe=True, seed=0)
     assert result.privacy.covers_everything == (epsilon is not None)
     sizes = result.clusters.frame.query("what == 'share of rows'")
-    counted = np.bincount(np.concatenate(result.labels), minlength=2) / 350
+    counted = np.bincount(np.concatenate(result.labels_of_clients), minlength=2) / 350
     assert np.all(np.abs(sizes["value"] - counted) <= 4 * sizes["error"] + 1e-9)
 
 

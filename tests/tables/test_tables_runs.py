@@ -76,10 +76,10 @@ def test_one_epsilon_covers_preparation_and_clustering(result):
 
 
 def test_the_model_takes_raw_tables_with_columns_in_any_order(tables, result):
-    np.testing.assert_array_equal(result.model.predict(tables[1]), result.labels[1])
-    np.testing.assert_array_equal(result.model.predict(tables[1][tables[0].columns]), result.labels[1])
+    np.testing.assert_array_equal(result.model.predict(tables[1]), result.labels_of_clients[1])
+    np.testing.assert_array_equal(result.model.predict(tables[1][tables[0].columns]), result.labels_of_clients[1])
     again = Model.named(result.model.name).from_arrays(result.model.to_arrays())
-    np.testing.assert_array_equal(again.predict(tables[0]), result.labels[0])
+    np.testing.assert_array_equal(again.predict(tables[0]), result.labels_of_clients[0])
     with pytest.raises(fc.DataError, match="column 'sex'"):
         result.model.predict(tables[0].drop(columns="sex"))
 
@@ -94,7 +94,7 @@ def test_sites_whose_tables_do_not_fit_for_one_reason_are_named_together(tables)
 
 def test_the_kinds_of_people_are_found(tables, result):
     kinds = np.clip(((np.concatenate([t["age"].to_numpy() for t in tables]) - 15) // 20), 0, 2)
-    labels = np.concatenate(result.labels)
+    labels = np.concatenate(result.labels_of_clients)
     known = ~np.isnan(kinds)
     table = pd.crosstab(kinds[known], labels[known]).to_numpy()
     assert table.max(axis=1).sum() / table.sum() > 0.9
@@ -131,7 +131,7 @@ def test_strategies_of_all_kinds_take_tables(tables, strategy):
     small = {"north": tables[0][:200], "south": tables[1][:200], "one": tables[0][200:201]}
     result = fc.simulate(strategy, small, seed=0)
     assert not result.failures
-    assert [len(labels) for labels in result.labels] == [200, 200, 1]
+    assert [len(labels) for labels in result.labels_of_clients] == [200, 200, 1]
     assert max(row.round for row in result.traffic) <= strategy.num_rounds
     assert isinstance(result.model, fc.TableModel)
 
