@@ -32,6 +32,8 @@ Basis = Literal["released", "rows"]
 
 #: If at most this fraction of the rows is outside of the largest cluster, the run has found one cluster.
 ABOUT_NOTHING = 0.01
+#: If so many of twenty other solutions cost nearly the same, the table is the reason of a doubt.
+LEAST_EQUAL = 3
 #: Sites that explain more than this part of the clusters' entropy are a doubt, if that is this improbable by chance.
 #: Of 20 runs of spp-fgc on ten tables dealt by a column, the least for one that lost more than .05 of its ARI was .12.
 MOST_BY_SITE, BY_CHANCE = 0.1, 1e-4
@@ -400,29 +402,44 @@ def _listed(clusters: Sequence[int], n_clusters: int, singular: str = "", plural
 
 def _of_other_runs(agreement: float | None, again: Repeated | None) -> list[Doubt]:
     """Doubt the clusters if another run would not find them; name those that it would find, and say why."""
-    if agreement is None or agreement >= ALIKE:
+    if agreement is None or agreement >= FOUND_AGAIN:
         return []
     numbers: dict[str, Any] = {"ari": agreement}
-    found, advice = "", "use fewer clusters, more rows or a larger epsilon"
+    found, advice = "", _ADVICE["noise"]
     if again is not None:
         kept = np.flatnonzero(again.each >= FOUND_AGAIN).tolist()
         lost = np.flatnonzero(again.each < FOUND_AGAIN).tolist()
-        # A doubt that goes away without noise comes from the noise.
-        reason = "noise" if (again.without_noise[lost] >= FOUND_AGAIN).all() else "table" if again.n_equal else "search"
+        reason = _reason_of(again, lost)
         numbers |= {"clusters": lost, "jaccard": again.each.round(3).tolist(), "reason": reason}
+        advice = _ADVICE[reason]
         if kept and lost:
             found = f" It would find {_named(kept)} again, but not {_named(lost)}."
-        if reason == "table":
-            advice = "at least two ways to divide this table are equally good, so try another number of clusters"
-        elif reason == "search":
-            advice = (
-                "even without noise the rows are not clearly divided in this way, so try another number of clusters"
-            )
     sentence = (
-        "Another run would probably find other clusters (expected adjusted Rand index with these: "
-        f"{agreement:.2f}): {advice}.{found}"
+        "Another run would probably find other clusters (imitated runs have an adjusted Rand index of "
+        f"{agreement:.2f} with these, below {FOUND_AGAIN:g}): {advice}.{found}"
     )
     return [Doubt("unstable", sentence, numbers)]
+
+
+#: What changes a doubt, by its reason.
+_ADVICE = {
+    "noise": "noise is the reason, so use fewer clusters, more rows or a larger epsilon",
+    "table": (
+        "the table is the reason, because at least two ways to divide it are equally good; try another number of "
+        "clusters. A larger epsilon does not help"
+    ),
+    "search": (
+        "the search is the reason, because even without noise it ends elsewhere; try another number of clusters. A "
+        "larger epsilon does not help"
+    ),
+}
+
+
+def _reason_of(again: Repeated, lost: Sequence[int]) -> str:
+    """Return whether table, noise or search is the reason that clusters would not be found again."""
+    if again.n_equal >= LEAST_EQUAL:
+        return "table"
+    return "noise" if (again.without_noise[lost] >= FOUND_AGAIN).all() else "search"
 
 
 def _named(clusters: list[int]) -> str:

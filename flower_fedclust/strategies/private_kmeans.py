@@ -40,7 +40,6 @@ from flower_fedclust.strategies.common.private_search import (
     space_of_rows,
 )
 from flower_fedclust.strategies.common.small_clusters import (
-    agreement_of_another_run,
     number_if_asked,
     small_clusters,
 )
@@ -142,8 +141,8 @@ class PrivateKMeans(SearchStrategy):
         again = repeated(
             cells, best.centers, best.signal[:, :2], space.inside, space.spread**2, space.elsewhere, self.rng
         )
-        agreement = agreement_of_another_run(fine, space.spread, best.centers @ space.inside, self.rng)
-        return Outcome(KMeansModel(frame.leave(best.centers)), number=number, agreement=agreement, again=again)
+        model = KMeansModel(frame.leave(best.centers))
+        return Outcome(model, number=number, agreement=again.agreement, again=again)
 
     # Parameters and budget.
 

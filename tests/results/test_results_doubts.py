@@ -11,8 +11,17 @@ from flower_fedclust.data import Table, partition
 from flower_fedclust.engine import ClientData
 from flower_fedclust.engine.inline import run_inline
 from flower_fedclust.harness.run import doubt_lines
-from flower_fedclust.results.doubts import collapse_of, doubts_about_labels, doubts_over_runs, told_by_sites
+from flower_fedclust.numerics.validity import Repeated
+from flower_fedclust.results.doubts import (
+    LEAST_EQUAL,
+    _of_other_runs,
+    collapse_of,
+    doubts_about_labels,
+    doubts_over_runs,
+    told_by_sites,
+)
 from flower_fedclust.results.result import result_of
+from flower_fedclust.strategies.common.noisy_cells import NoisyCells, repeated
 
 TABLE = [part for _, part in unequal_classes().groupby("site")]
 CLIENTS = [part[["first", "second", "third"]].to_numpy() for part in TABLE]
@@ -40,7 +49,7 @@ def test_the_run_that_accuracy_praises_is_called_what_it_is(collapsed, tmp_path)
 
 
 def test_a_run_that_found_the_groups_leaves_no_doubt():
-    result = fc.simulate(fc.PrivateKMeans(6, epsilon=1.0, max_norm=60.0), CLIENTS, seed=0)
+    result = fc.simulate(fc.PrivateKMeans(6, epsilon=3.0, max_norm=60.0), CLIENTS, seed=0)
     assert result.metrics["cost_per_row"] < 0.2
     assert result.doubts == ()
 
@@ -62,10 +71,40 @@ def test_clusters_that_another_run_would_not_find_are_a_doubt(seed, tmp_path):
     rows = np.array_split(np.random.default_rng(0).standard_normal((3000, 4)), 3)
     result = fc.simulate(fc.PrivateKMeans(3, epsilon=1.0, max_norm=8.0), rows, seed=seed)
     (doubt,) = (doubt for doubt in result.doubts if doubt.code == "unstable")
-    assert doubt.numbers["ari"] < 0.6
+    assert doubt.numbers["ari"] < 0.9
+    assert f"{doubt.numbers['reason']} is the reason" in doubt.sentence
     assert f"{doubt.numbers['ari']:.2f}" in doubt.sentence
     assert doubt.basis == "released"
     assert doubt in fc.load(result.save(tmp_path / "run")).doubts
+
+
+@pytest.mark.parametrize(
+    ("without_noise", "n_equal", "reason"),
+    [([0.99, 0.98, 0.97], 0, "noise"), ([0.99, 0.98, 0.97], 5, "table"), ([0.99, 0.98, 0.6], 1, "search")],
+)
+def test_an_unstable_result_names_its_clusters_and_its_reason_and_advises_what_changes_it(
+    without_noise, n_equal, reason
+):
+    again = Repeated(0.7, np.array([0.99, 0.5, 0.6]), np.array(without_noise), n_equal)
+    (doubt,) = _of_other_runs(again.agreement, again)
+    assert doubt.numbers["reason"] == reason
+    assert doubt.numbers["clusters"] == [1, 2]
+    assert doubt.sentence.endswith("It would find cluster 0 again, but not clusters 1 and 2.")
+    assert ("or a larger epsilon" in doubt.sentence) == (reason == "noise")
+    assert ("two ways to divide it are equally good" in doubt.sentence) == (reason == "table")
+    assert _of_other_runs(0.97, again) == []
+
+
+@pytest.mark.parametrize(("stretch", "is_equal"), [(1.0, True), (3.0, False)])
+def test_a_table_that_can_be_divided_in_two_ways_is_told_from_one_that_cannot(stretch, is_equal):
+    """Four corners of a square make two pairs in two ways, and those of a long rectangle in one."""
+    numbers = np.random.default_rng(0)
+    corners = np.array([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]]) * [stretch, 1.0]
+    points = np.repeat(corners, 5, axis=0) + 0.01 * numbers.standard_normal((20, 2))
+    cells = NoisyCells(points, np.full(20, 500.0), np.full(2, 0.01), 1.0, 1.0)
+    centers = np.array([[stretch, 0.0], [-stretch, 0.0]])
+    again = repeated(cells, centers, np.zeros((2, 2)), np.eye(2), (points**2).mean(axis=0), 0.0, numbers)
+    assert (again.n_equal >= LEAST_EQUAL) == is_equal
 
 
 def test_noise_that_moves_a_center_halfway_to_the_next_is_told_from_noise_that_does_not():

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
+from numpy.random import Generator
 from numpy.typing import NDArray
 
 from flower_fedclust.numerics.initialisation import weighted_kmeans
@@ -39,6 +40,10 @@ STEPS_EACH, N_LEVELS, PART_KEPT = 2, 3, 3
 APART = 0.01
 #: Other runs that are imitated, the rows that they share, the starts of each, and their steps.
 N_OTHER_RUNS, N_SHARED, N_STARTS, N_OTHER_STEPS = 8, 2000, 10, 12
+#: The k-means of the cells by which the server looks for other solutions that cost nearly the same.
+N_TRIED_AGAIN = 20
+#: How many times as much noise as a run has is imitated.
+ROUGHER = 3.0
 #: Rows about clusters have at least this part of the variance of all rows in each direction.
 LEAST_LEFT = 0.003
 #: What clipping takes from costs may differ from what is expected by this many times as much.
@@ -232,9 +237,9 @@ def repeated(
     """Imitate other runs with what this run has released, and compare their clusters with its own.
 
     The server draws rows from Gaussians about the clusters. Another run sees the cells with other noise, starts from
-    other points, takes steps on these rows, and ends with the noise of its last steps. The imitation is repeated
-    without any noise, to tell what the noise does from what search and table do. It is too hopeful, because rows of
-    tables are less round: see FOUND_AGAIN.
+    other points, takes steps on these rows, and ends with the noise of its last steps. The imitated noise is ROUGHER
+    than the real one: rows of tables are less round, and another run also finds other directions. The imitation is
+    repeated without any noise, to tell what the noise does from what search and table do.
 
     Parameters
     ----------
@@ -249,6 +254,57 @@ def repeated(
     elsewhere : float
         The variance of the rows in all other directions together.
     """
+    rows = _rows_about(cells, centers, directions, variances, elsewhere, rng)
+    own, k = nearest_center(rows, centers), len(centers)
+    agreements, noisy, exact = [], [], []
+    for _ in range(N_OTHER_RUNS):
+        labels = nearest_center(rows, _another_run(cells, rows, errors, directions, rng, ROUGHER))
+        agreements.append(adjusted_rand(own, labels, k))
+        noisy.append(best_jaccard(own, labels, k))
+        labels = nearest_center(rows, _another_run(cells, rows, errors, directions, rng, 0.0))
+        exact.append(best_jaccard(own, labels, k))
+    n_equal = _n_equally_good(cells, centers @ directions, elsewhere, rng)
+    return Repeated(float(np.mean(agreements)), np.mean(noisy, axis=0), np.mean(exact, axis=0), n_equal)
+
+
+def _n_equally_good(cells: NoisyCells, inside: Floats, elsewhere: float, rng: Generator) -> int:
+    """Return how many of N_TRIED_AGAIN k-means of the cells divide them otherwise, and cost nearly the same."""
+    points, weights, k = cells.means, cells.counts, len(inside)
+    if len(points) <= k:
+        return 0
+    constant = (float(cells.within.sum()) + elsewhere) * float(weights.sum())
+
+    def cost(centers: Floats) -> float:
+        return float(weights @ squared_distances(points, centers).min(axis=1)) + constant
+
+    best = inside
+    for _ in range(N_OTHER_STEPS):  # cells are no rows: what the clusters cost there, in the minimum beside them
+        labels = nearest_center(points, best)
+        sums = np.zeros_like(best)
+        np.add.at(sums, labels, weights[:, None] * points)
+        best = centers_of(sums, np.bincount(labels, weights, k).astype(np.float64), fallback=best)
+    own, most = nearest_center(points, best), (1.0 + EQUALLY_GOOD) * cost(best)
+    found = [weighted_kmeans(points, weights, k, rng, n_init=1) for _ in range(N_TRIED_AGAIN)]
+    good = [nearest_center(points, one) for one in found if cost(one) < most]
+    return sum(weighted_rand_index(own, labels, weights, k) < ALIKE for labels in good)
+
+
+def agreement_inside(cells: NoisyCells, centers: Floats, variances: Floats, n_runs: int, rng: Generator) -> float:
+    """Return the agreement that :func:`repeated` would expect of so many runs, within the directions of the search.
+
+    It is for clusters that have taken no steps, such as those of each number of clusters that is tried.
+    """
+    directions, errors, k = np.eye(centers.shape[1]), np.zeros((len(centers), 2)), len(centers)
+    rows = _rows_about(cells, centers, directions, variances, 0.0, rng)
+    own = nearest_center(rows, centers)
+    others = [_another_run(cells, rows, errors, directions, rng, ROUGHER) for _ in range(n_runs)]
+    return float(np.mean([adjusted_rand(own, nearest_center(rows, other), k) for other in others]))
+
+
+def _rows_about(
+    cells: NoisyCells, centers: Floats, directions: Floats, variances: Floats, elsewhere: float, rng: Generator
+) -> Floats:
+    """Draw rows from Gaussians about the clusters, as many for each as its cells have."""
     inside = centers @ directions
     outside, n_others = centers - inside @ directions.T, max(np.subtract(*directions.shape), 1)
     n_rows, k = max(N_SHARED, DRAWN_FOR_EACH * len(centers)), len(centers)
@@ -256,26 +312,10 @@ def repeated(
     between = sizes / sizes.sum() @ inside**2
     clusters = replace(cells, means=inside, counts=np.maximum(sizes, 1.0))
     left = np.maximum(variances - between, LEAST_LEFT * variances)
-    agreements, noisy, exact, n_equal = [], [], [], 0
     drawn = clusters.drawn_rows(n_rows, left, rng)
     rest = rng.standard_normal((n_rows, len(centers[0]))) * math.sqrt(max(elsewhere, 0.0) / n_others)
     rest -= rest @ directions @ directions.T
-    rows = drawn @ directions.T + outside[nearest_center(drawn, inside)] + rest
-    own, cost = nearest_center(rows, centers), _cost(rows, centers)
-    for _ in range(N_OTHER_RUNS):
-        one = _another_run(cells, rows, directions, k, rng, noise=1.0)
-        of_inside = rng.standard_normal(inside.shape) * np.sqrt(2 * errors[:, :1])
-        of_rest = rng.standard_normal(centers.shape) * np.sqrt(2 * errors[:, 1:])
-        one += of_inside @ directions.T + of_rest - of_rest @ directions @ directions.T
-        labels = nearest_center(rows, one)
-        agreements.append(adjusted_rand(own, labels, k))
-        noisy.append(best_jaccard(own, labels, k))
-        other = _another_run(cells, rows, directions, k, rng, noise=0.0)
-        labels = nearest_center(rows, other)
-        exact.append(best_jaccard(own, labels, k))
-        is_equal = abs(_cost(rows, other) - cost) < EQUALLY_GOOD * cost
-        n_equal += is_equal and adjusted_rand(own, labels, k) < ALIKE
-    return Repeated(float(np.mean(agreements)), np.mean(noisy, axis=0), np.mean(exact, axis=0), int(n_equal))
+    return np.asarray(drawn @ directions.T + outside[nearest_center(drawn, inside)] + rest)
 
 
 def _cost(rows: Floats, centers: Floats) -> float:
@@ -283,17 +323,22 @@ def _cost(rows: Floats, centers: Floats) -> float:
 
 
 def _another_run(
-    cells: NoisyCells, rows: Floats, directions: Floats, n_clusters: int, rng: np.random.Generator, noise: float
+    cells: NoisyCells, rows: Floats, errors: Floats, directions: Floats, rng: Generator, noise: float
 ) -> Floats:
     """Return the centers of another run on these rows: the best of few starts on cells with other noise."""
+    k = len(errors)
     means = cells.means + noise * (cells.of_sums / cells.counts)[:, None] * rng.standard_normal(cells.means.shape)
     counts = np.maximum(cells.counts + noise * cells.of_counts * rng.standard_normal(len(means)), 1.0)
-    found = [weighted_kmeans(means, counts, n_clusters, rng, n_init=1) @ directions.T for _ in range(N_STARTS)]
+    if len(means) < k:  # hardly anything stands out of the noise
+        means, counts = np.resize(means, (k, means.shape[1])), np.resize(counts, k)
+    found = [weighted_kmeans(means, counts, k, rng, n_init=1) @ directions.T for _ in range(N_STARTS)]
     best = min(found, key=lambda one: _cost(rows, one))
     for _ in range(N_OTHER_STEPS):
-        sums, sizes = cluster_sums(rows, nearest_center(rows, best), n_clusters)
+        sums, sizes = cluster_sums(rows, nearest_center(rows, best), k)
         best = centers_of(sums, sizes, fallback=best)
-    return best
+    of_inside = rng.standard_normal((k, directions.shape[1])) * np.sqrt(2 * errors[:, :1])
+    of_rest = rng.standard_normal(best.shape) * np.sqrt(2 * errors[:, 1:])
+    return np.asarray(best + noise * (of_inside @ directions.T + of_rest - of_rest @ directions @ directions.T))
 
 
 def adjusted_rand(one: Labels, other: Labels, n_clusters: int) -> float:

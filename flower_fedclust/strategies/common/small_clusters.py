@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flower_fedclust.numerics.kmeans import centers_of, cluster_sums, nearest_center, squared_distances
-from flower_fedclust.numerics.validity import ClusterNumber, ClusterSums, stability_of
-from flower_fedclust.strategies.common.noisy_cells import NoisyCells
+from flower_fedclust.numerics.validity import ClusterNumber, ClusterSums
+from flower_fedclust.strategies.common.noisy_cells import N_OTHER_RUNS, NoisyCells, agreement_inside
 
 Floats = NDArray[np.float64]
 
@@ -28,10 +28,8 @@ N_INIT = 10
 DEVIATIONS, DEVIATIONS_OF_CELL = 2.0, 3.0
 #: With noise and fewer small clusters than this, even one Gaussian would seem to have separate clusters.
 FEWEST = 8
-#: How many other runs are imitated, and for how many rows: at least so many, and so many for each small cluster.
-N_OTHER_RUNS, LEAST_DRAWN, DRAWN_FOR_EACH = 10, 1000, 20
-#: With many small clusters each run says more: fewer runs if they are more than this in all, but no fewer than two.
-MOST_IMITATED, FEWEST_OTHER_RUNS = 500, 2
+#: Other runs that are imitated for each number of clusters that is tried.
+N_RUNS_OF_NUMBER = 4
 #: How many reference samples of one Gaussian are drawn, and their largest size.
 N_REFERENCES, REFERENCE_ROWS = 3, 20_000
 
@@ -44,6 +42,7 @@ class NoisyClusters(NamedTuple):
     total: float  #: The mean squared norm of a row.
     of_sums: float  #: The standard deviation of the noise in an entry of a cluster's sum.
     of_counts: float  #: The standard deviation of the noise in a count.
+    cells: NoisyCells | None = None  #: What they were merged of, if that is not they themselves.
 
 
 def small_clusters(cells: NoisyCells, total: float, n_clusters: int, rng: np.random.Generator) -> NoisyClusters:
@@ -56,7 +55,7 @@ def small_clusters(cells: NoisyCells, total: float, n_clusters: int, rng: np.ran
     # Each of the last two generations counted all rows.
     counts = weight_of(means, weights, small) / 2
     times = math.sqrt(len(means) / n_small) / 2
-    return NoisyClusters(small, counts, total, cells.of_sums * times, cells.of_counts * times)
+    return NoisyClusters(small, counts, total, cells.of_sums * times, cells.of_counts * times, cells)
 
 
 def clustered(points: Floats, weights: Floats, n_clusters: int, rng: np.random.Generator, *, n_init: int) -> Floats:
@@ -115,7 +114,9 @@ def chosen_number(
         of_one.append([one["silhouette"] for one in _measures(reference, tried)])
     return ClusterNumber(
         list(tried),
-        stability=[_stability(fine, n, rng) if one["silhouette"] else 0.0 for n, one in zip(tried, own, strict=True)],
+        stability=[
+            _stability(fine, spread, n, rng) if one["silhouette"] else 0.0 for n, one in zip(tried, own, strict=True)
+        ],
         silhouette=[one["silhouette"] for one in own],
         davies_bouldin=[one.get("davies_bouldin", np.nan) for one in own],
         calinski_harabasz=[one.get("calinski_harabasz", np.nan) for one in own],
@@ -123,43 +124,21 @@ def chosen_number(
     )
 
 
-def _stability(fine: NoisyClusters, number: int, rng: np.random.Generator) -> float:
-    """Return how far another run would merge the small clusters in the same way."""
+def _stability(fine: NoisyClusters, spread: Floats, number: int, rng: np.random.Generator) -> float:
+    """Return how far another run would find the same clusters if it merged the small clusters to so many."""
     kept = fine.counts > DEVIATIONS * fine.of_counts
-    means, counts = fine.means[kept], fine.counts[kept]
-    deviations = fine.of_sums / counts
-    return stability_of(means, counts, deviations, number, rng, of_counts=fine.of_counts, n_init=N_INIT)
+    centers = clustered(fine.means[kept], fine.counts[kept], number, rng, n_init=N_INIT)
+    return agreement_of_another_run(fine, spread, centers, rng, n_runs=N_RUNS_OF_NUMBER)
 
 
-def agreement_of_another_run(fine: NoisyClusters, spread: Floats, centers: Floats, rng: np.random.Generator) -> float:
-    """Estimate the adjusted Rand index between the clusters of these centers and those that another run would find.
-
-    The server draws rows from Gaussians about the noisy means, and treats them as a run does: it finds small clusters
-    from another start, takes a Lloyd step with new noise, and merges them. Noise alone is not enough: runs also differ
-    because their small clusters do.
-    """
-    from sklearn.metrics import adjusted_rand_score
-
-    n_small, n_rows = len(fine.means), max(float(fine.counts.sum()), 100.0)
-    parts = np.maximum(fine.counts, 0.01 * n_rows / n_small)
-    parts /= parts.sum()
-    within = np.sqrt(np.maximum(spread**2 - parts @ fine.means**2, 0.02 * spread**2))
-    n_drawn = max(LEAST_DRAWN, DRAWN_FOR_EACH * n_small)
-    scale, found = n_rows / n_drawn, []
-    for _ in range(min(N_OTHER_RUNS, max(FEWEST_OTHER_RUNS, MOST_IMITATED // n_small))):
-        rows = fine.means[rng.choice(n_small, n_drawn, p=parts)]
-        rows += within * rng.standard_normal(rows.shape)
-        # The votes of a run show small clusters roughly, as do a few rows.
-        n_seen = DRAWN_FOR_EACH // 2 * n_small
-        small = clustered(rows[:n_seen], np.ones(n_seen), n_small, rng, n_init=1)
-        labels = nearest_center(rows, small)
-        sums, counts = cluster_sums(rows - small[labels], labels, n_small)
-        noisy = scale * counts + fine.of_counts * rng.standard_normal(n_small)
-        offsets = scale * sums + fine.of_sums * rng.standard_normal(sums.shape)
-        small += centers_of(offsets, noisy, fallback=np.zeros_like(small))
-        merged = clustered(small, np.maximum(noisy, 0.01 * n_rows / n_small), len(centers), rng, n_init=N_INIT)
-        found.append(adjusted_rand_score(nearest_center(rows, centers), nearest_center(rows, merged)))
-    return float(np.mean(found))
+def agreement_of_another_run(
+    fine: NoisyClusters, spread: Floats, centers: Floats, rng: np.random.Generator, n_runs: int = N_OTHER_RUNS
+) -> float:
+    """Estimate the adjusted Rand index between the clusters of these centers and those that another run would find."""
+    cells = fine.cells
+    if cells is None:
+        cells = NoisyCells(fine.means, np.maximum(fine.counts, 1.0), spread**2, fine.of_sums, fine.of_counts)
+    return agreement_inside(cells, centers, spread**2, n_runs, rng)
 
 
 def _measures(fine: NoisyClusters, numbers: Sequence[int]) -> list[dict[str, float]]:
