@@ -24,7 +24,7 @@ from trust import Loaded, blobs, of_r, of_scikit_learn, skewed, unequal
 import flower_fedclust as fc
 from flower_fedclust.engine import ClientData
 from flower_fedclust.engine.inline import run_inline
-from flower_fedclust.numerics.validity import ALIKE
+from flower_fedclust.numerics.validity import ALIKE, FOUND_AGAIN
 
 N_CLIENTS = 3
 
@@ -90,14 +90,14 @@ def main() -> None:
         real.append(float(np.mean(pairs)))
         shape = f"{rows.shape[0]:,}, {rows.shape[1]}, {k}"
         figures = ", ".join(f"{one:.2f}" for one in (min(estimates), np.mean(estimates), max(estimates)))
-        n_doubts = sum(one < ALIKE for one in estimates)
+        n_doubts = sum(one < FOUND_AGAIN for one in estimates)
         print(f"| {name} | {shape} | {figures} | {real[-1]:.2f} | {n_doubts} of {given.runs} |", flush=True)
     differ, figures = np.array(real) < ALIKE, np.array(expected)
     if 0 < differ.sum() < len(differ):
         of_runs = roc_auc_score(np.repeat(differ, given.runs), -figures.ravel())
         of_tables = roc_auc_score(differ, -figures.mean(axis=1))
         print(f"Area under the ROC curve: {of_runs:.3f} over runs, {of_tables:.3f} over tables; ", end="")
-    doubted = figures < ALIKE
+    doubted = figures < FOUND_AGAIN
     print(f"doubts: {doubted[differ].sum()} of {differ.sum() * given.runs} runs that others do not repeat, ", end="")
     print(f"{doubted[~differ].sum()} of {(~differ).sum() * given.runs} others; {time.perf_counter() - start:.0f} s")
 
