@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from flower_fedclust.data import load_dataset, partition
 from flower_fedclust.models import FactorModel
 from flower_fedclust.numerics.metrics import agreement, count_table
-from flower_fedclust.numerics.prototypes import Prototypes, jeffreys
+from flower_fedclust.numerics.prototypes import Prototypes, mean_distances
 from flower_fedclust.numerics.spectral import components_of
 from flower_fedclust.numerics.structural_graph import rank_constrained_solution
 from flower_fedclust.registry import make_strategy
@@ -105,7 +105,7 @@ def draw_graphs(folder: Path) -> list[str]:
     n_clusters = len(np.unique(classes))
     simulate(SPPFGCWatched(n_clusters), rows.clients, seed=0, progress=False)
     uploads, prototypes = SPPFGCWatched.seen[-1]
-    E = joined(uploads, prototypes, jeffreys(prototypes), n_clusters).toarray()
+    E = joined(uploads, prototypes, mean_distances(prototypes), n_clusters).toarray()
     S = rank_constrained_solution(E, n_clusters)[0]
     n_first = uploads.blocks[0].shape[0]
     graphs = {

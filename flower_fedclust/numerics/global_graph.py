@@ -30,11 +30,14 @@ Labels = NDArray[np.intp]
 #: other clients it gives sqrt(m) times as much, because more of its nearest rows are there.
 BETWEEN_CLIENTS = 0.5
 
-#: An edge between rows of prototypes that are so many times farther apart than usual counts less, because a client with
-#: few rows of a cluster joins them to its other rows, however far.
-FAR = 10.0
+#: An edge within a client is too long if both of its prototypes have this many others, of any client, that are nearer
+#: than the other end: a client with few rows of a cluster joins them to its other rows, however far.
+N_NEAR = 5
 
-#: How fast links between clients lose weight if they are longer than the edges within clients.
+#: What is left of the weight of the longest edges: none would cut off outliers, which would become clusters.
+LEAST_PART = 0.03
+
+#: How fast edges and links lose weight if they are longer than that, or longer than the edges within clients.
 FADING = 8
 
 #: A client with less than this part of the mean rows of a cluster has few rows.
@@ -109,22 +112,25 @@ def parts_of(blocks: csr_array, prototype: Labels, n_prototypes: int) -> Labels:
     return components_of(csr_array(coo_array((np.ones(edges.nnz), ends), shape=(n_prototypes, n_prototypes))))[1]
 
 
-def without_far_edges(blocks: csr_array, prototype: Labels, divergences: Floats) -> csr_array:
-    """Return the clients' graphs with less weight on edges between distant prototypes.
+def without_far_edges(blocks: csr_array, prototype: Labels, divergences: Floats, n_clusters: int) -> csr_array:
+    """Return the clients' graphs with less weight on edges that would be shorter if the rows were in one place.
 
-    An edge between rows of prototypes a and b is multiplied by ``min(1, FAR tau / J_ab)``, where tau is the median over
-    prototypes of the nearest J, in whichever client; J is symmetric, and 0 on the diagonal.
+    Among all rows, a row has nearer ones than among the rows of its client, which joins it to what it has. An edge
+    between rows of prototypes a and b is multiplied by ``min(1, s / J_ab)^8``, but by at least ``LEAST_PART``. s is the
+    larger of the distances of a and of b from their N_NEAR-th nearest prototype, in whichever client, or from a nearer
+    one if a cluster has fewer than twice as many. J is symmetric, and 0 on the diagonal.
     """
     from scipy.sparse import coo_array, csr_array
 
-    if len(divergences) < 2:
+    n_near = max(1, min(N_NEAR, len(divergences) // (2 * n_clusters)))
+    if len(divergences) <= n_near:
         return blocks
-    nearest = np.where(np.eye(len(divergences), dtype=bool), np.inf, divergences).min(axis=1)
+    reach = np.partition(divergences, n_near, axis=1)[:, n_near]  # the nearest is the prototype itself
     edges = blocks.tocoo()
-    across = divergences[prototype[edges.coords[0]], prototype[edges.coords[1]]]
-    usual = FAR * _scale(nearest)
-    factors = np.divide(usual, across, out=np.ones(edges.nnz), where=across > usual)
-    return csr_array(coo_array((edges.data * factors, edges.coords), shape=blocks.shape))
+    first, second = prototype[edges.coords[0]], prototype[edges.coords[1]]
+    across, within = divergences[first, second], np.maximum(reach[first], reach[second])
+    factors = np.divide(within, across, out=np.ones(edges.nnz), where=across > within) ** FADING
+    return csr_array(coo_array((edges.data * np.maximum(factors, LEAST_PART), edges.coords), shape=blocks.shape))
 
 
 def without_far_links(

@@ -35,7 +35,7 @@ from flower_fedclust.numerics.checks import warn_of_empty_clusters
 from flower_fedclust.numerics.copies import copies_of
 from flower_fedclust.numerics.global_graph import full_affinity
 from flower_fedclust.numerics.kmeans import centers_of
-from flower_fedclust.numerics.prototypes import FULL_COLUMNS, jeffreys, prototypes_of, shrunk
+from flower_fedclust.numerics.prototypes import FULL_COLUMNS, mean_distances, prototypes_of, shrunk
 from flower_fedclust.numerics.structural_graph import client_graph
 from flower_fedclust.numerics.vectors import clip_rows, n_axes_that_hold, top_eigenvectors
 from flower_fedclust.privacy.accounting import Share, calibrate
@@ -219,7 +219,7 @@ class SPPFGCPlus(ProtocolStrategy):
         uploads = read_uploads(replies, self.n_clusters)
         # Lines 15 to 17, as in Algorithm 1 by default.
         prototypes = shrunk(uploads.prototypes)
-        divergences = jeffreys(prototypes)
+        divergences = mean_distances(prototypes)
         E = joined(uploads, prototypes, divergences, self.n_clusters)
         embedding = E.embedding(self.n_clusters, full_affinity(divergences))
         # Line 18.
@@ -356,7 +356,7 @@ class SPPFGCPlusClient(MomentsClient, LabelsClient):
             E = E.by_shared_neighbors()
         # Line 9.
         n_atoms = n_atoms_of(len(Z), n_clusters, n_prototypes)
-        labels = atoms(Z[copies.first], E, n_atoms, self.generator(random_state))[copies.index]
+        labels = atoms(Z[copies.first], n_atoms, self.generator(random_state))[copies.index]
         P = prototypes_of(Z, labels, diagonal=Z.shape[1] > FULL_COLUMNS)
         # Line 10.
         if math.isfinite(epsilon):

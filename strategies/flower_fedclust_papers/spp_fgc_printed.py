@@ -64,7 +64,7 @@ class SPPFGCPrinted(SPPFGC):
         "spectral" takes the eigenvectors of E*.
     prototypes : "gmm" or "atoms", default="gmm"
         "gmm" is a Gaussian mixture of n_clusters components (Algorithm 1, line 6).
-    affinity : "kl" or "jeffreys", default="kl"
+    affinity : "kl" or "distances", default="kl"
         "kl" is equation (10) as printed.
     assignment : "rows-of-s" or "components", default="rows-of-s"
         With "clr": a k-means of the rows of S (Algorithm 1, line 15); or the components of S if there are n_clusters,
@@ -93,7 +93,7 @@ class SPPFGCPrinted(SPPFGC):
 
     solver: Literal["clr", "spectral"] = parameter("clr")
     prototypes: Literal["gmm", "atoms"] = parameter("gmm")
-    affinity: Literal["kl", "jeffreys"] = parameter("kl")
+    affinity: Literal["kl", "distances"] = parameter("kl")
     assignment: Literal["rows-of-s", "components"] = parameter("rows-of-s")
     epsilon: float | None = parameter(None, above=0)
     max_l1_norm: float | None = parameter(None, above=0)
@@ -124,7 +124,7 @@ class SPPFGCPrinted(SPPFGC):
 
     def _global_graph(self, uploads: Uploads, prototypes: Prototypes) -> tuple[GlobalGraph, Floats]:
         """Return E* by exp(-KL), without the corrections of edges and links."""
-        if self.affinity == "jeffreys":
+        if self.affinity == "distances":
             return super()._global_graph(uploads, prototypes)
         divergences = kullback_leibler(prototypes)
         between = printed_affinity(divergences, uploads.client)
@@ -197,7 +197,7 @@ class SPPFGCPrintedClient(SPPFGCClient):
             labels = mixture_labels(v, n_clusters, rng)
         else:
             n_atoms = n_atoms_of(len(v), n_clusters, n_prototypes)
-            labels = atoms(v[copies.first], E, n_atoms, rng)[copies.index]
+            labels = atoms(v[copies.first], n_atoms, rng)[copies.index]
         P = prototypes_of(v, labels, diagonal=diagonal)
         # Line 7.
         if math.isfinite(epsilon):

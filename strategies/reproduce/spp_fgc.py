@@ -68,7 +68,7 @@ class SPPFGCWithoutGraphs(SPPFGCPrinted):
 
     solver: Literal["clr", "spectral"] = parameter("spectral")
     prototypes: Literal["gmm", "atoms"] = parameter("atoms")
-    affinity: Literal["kl", "jeffreys"] = parameter("jeffreys")
+    affinity: Literal["kl", "distances"] = parameter("distances")
     private_graph: bool = parameter(True)
     global_graph: bool = parameter(True)
 

@@ -23,7 +23,7 @@ from flower_fedclust_papers.spp_fgc_printed import (
     printed_affinity,
 )
 
-OURS = {"solver": "spectral", "prototypes": "atoms", "affinity": "jeffreys"}
+OURS = {"solver": "spectral", "prototypes": "atoms", "affinity": "distances"}
 
 
 def graph_reply(rows, name="0", **options):

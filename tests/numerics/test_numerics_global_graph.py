@@ -17,7 +17,7 @@ from flower_fedclust.numerics.global_graph import (
     without_far_edges,
     without_far_links,
 )
-from flower_fedclust.numerics.prototypes import Prototypes, jeffreys, prototypes_of, shrunk
+from flower_fedclust.numerics.prototypes import Prototypes, mean_distances, prototypes_of
 from flower_fedclust.numerics.spectral import components_of, top_normalized_eigenvectors, unit_rows
 from flower_fedclust.numerics.structural_graph import structural_graph
 
@@ -118,15 +118,18 @@ def test_equally_short_bridges_come_together():
 
 
 def test_an_edge_between_prototypes_far_from_each_other_counts_less():
-    J = np.array([[0.0, 1, 100], [1, 0, 20], [100, 20, 0]])  # the nearest: 1, 1, 20
-    prototype = np.array([0, 0, 1, 2])
-    found = without_far_edges(csr_array(1.0 - np.eye(4)), prototype, J).toarray()
-    expected = [[0, 1, 1, 0.1], [1, 0, 1, 0.1], [1, 1, 0, 0.5], [0.1, 0.1, 0.5, 0]]
+    places = np.array([0.0, 1, 2, 3, 4, 4.2, 6.3, 9])  # the fourth from 0 is at 4, from 9 at 3
+    J = (places[:, None] - places) ** 2
+    prototype = np.array([0, 0, 5, 6, 7])
+    found = without_far_edges(csr_array(1.0 - np.eye(5)), prototype, J, 1).toarray()
+    expected = 1.0 - np.eye(5)
+    expected[:2, 2] = expected[2, :2] = (4 / 4.2) ** 16
+    expected[:2, 3:] = expected[3:, :2] = 0.03  # a part of the weight of outliers is left
     np.testing.assert_allclose(found, expected)
-    np.testing.assert_allclose(without_far_edges(csr_array(1.0 - np.eye(4)), prototype, 1e9 * J).toarray(), expected)
+    np.testing.assert_allclose(without_far_edges(csr_array(1.0 - np.eye(5)), prototype, 1e9 * J, 1).toarray(), expected)
     ones = csr_array(1.0 - np.eye(4))
     np.testing.assert_array_equal(
-        without_far_edges(ones, np.zeros(4, dtype=int), np.zeros((1, 1))).toarray(), 1 - np.eye(4)
+        without_far_edges(ones, np.zeros(4, dtype=int), np.zeros((1, 1)), 1).toarray(), 1 - np.eye(4)
     )
 
 
@@ -186,7 +189,7 @@ def test_affinity_does_not_change_with_the_units_of_the_rows():
     rows, labels = rng.normal(size=(90, 3)) * [1, 3, 9], np.repeat(np.arange(9), 10)
 
     def affinity(factor):
-        return prototype_affinity(jeffreys(shrunk(prototypes_of(factor * rows, labels))), np.full(9, 10.0), CLIENT)
+        return prototype_affinity(mean_distances(prototypes_of(factor * rows, labels)), np.full(9, 10.0), CLIENT)
 
     np.testing.assert_allclose(affinity(1e-5), affinity(1.0), rtol=1e-7)
 
@@ -300,7 +303,7 @@ def far_pieces(distance):
     positions = np.array([0.0, 1.0, 10.0, 11.0, 10.0 + distance, 11.0 + distance])
     found = Prototypes(positions[:, None], np.ones((6, 1)), np.full(6, 4.0))
     graph = GlobalGraph(csr_array(block_diag(*[np.ones((4, 4))] * 6)), np.repeat(np.arange(6), 4), np.zeros((6, 6)))
-    return graph, full_affinity(jeffreys(found))
+    return graph, full_affinity(mean_distances(found))
 
 
 @pytest.mark.parametrize("distance", [40.0, 400.0, 1e4])

@@ -5,9 +5,9 @@ from scipy.stats import multivariate_normal
 from flower_fedclust.numerics.prototypes import (
     COVARIANCE_FLOOR,
     Prototypes,
-    jeffreys,
     kullback_leibler,
     log_densities,
+    mean_distances,
     nearest_covariances,
     prototypes_of,
     shrunk,
@@ -148,22 +148,27 @@ def test_kullback_leibler_is_equation_10_for_every_pair(diagonal, offset):
     assert np.abs(divergences - divergences.T).max() > 0.1
 
 
-def test_jeffreys_is_symmetric_and_the_mean_of_both_directions():
+@pytest.mark.parametrize("offset", [0.0, 1e6])
+def test_distances_of_means_are_symmetric_and_those_of_a_loop(offset):
     found = random_prototypes()
-    divergences, both = kullback_leibler(found), jeffreys(found)
-    np.testing.assert_array_equal(both, both.T)
-    assert both[1, 3] == pytest.approx(0.5 * (divergences[1, 3] + divergences[3, 1]), rel=1e-14)
+    moved = Prototypes(found.means + offset, found.covariances, found.counts)
+    distances = mean_distances(moved)
+    np.testing.assert_array_equal(distances, distances.T)
+    slow = [[((one - other) ** 2).sum() for other in found.means] for one in found.means]
+    np.testing.assert_allclose(distances, slow, rtol=1e-6)
+    equal = Prototypes(np.full((4, 3), 0.1 + offset), np.ones((4, 3)), np.ones(4))
+    assert not mean_distances(equal).any()
 
 
 def test_divergences_do_not_change_with_the_coordinates():
     found = random_prototypes()
     map_, shift = RNG.normal(size=(3, 3)), RNG.normal(size=3)
     mapped = Prototypes(found.means @ map_.T + shift, map_ @ found.covariances @ map_.T, found.counts)
-    np.testing.assert_allclose(jeffreys(mapped), jeffreys(found), rtol=1e-8)
+    np.testing.assert_allclose(kullback_leibler(mapped), kullback_leibler(found), rtol=1e-8)
     diagonal = random_prototypes(diagonal=True)
     units = np.array([1e-3, 2.0, 50.0])
     changed = Prototypes(diagonal.means * units, diagonal.covariances * units**2, diagonal.counts)
-    np.testing.assert_allclose(jeffreys(changed), jeffreys(diagonal), rtol=1e-9)
+    np.testing.assert_allclose(kullback_leibler(changed), kullback_leibler(diagonal), rtol=1e-9)
 
 
 # Densities

@@ -17,8 +17,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import block_diag, csr_array
-from scipy.sparse.csgraph import connected_components
-from sklearn.cluster import KMeans
+from sklearn.cluster import AgglomerativeClustering, KMeans
 
 from flower_fedclust.engine import Entry, Gather, Outcome, Protocol, ProtocolStrategy, Sent, answers, parameter
 from flower_fedclust.engine.replies import unlike_most
@@ -35,8 +34,8 @@ from flower_fedclust.numerics.global_graph import (
     without_far_links,
 )
 from flower_fedclust.numerics.initialisation import N_RESTARTS
-from flower_fedclust.numerics.prototypes import FULL_COLUMNS, Prototypes, jeffreys, prototypes_of, shrunk
-from flower_fedclust.numerics.spectral import symmetric_graph, top_graph_eigenvectors, unit_rows
+from flower_fedclust.numerics.prototypes import FULL_COLUMNS, Prototypes, mean_distances, prototypes_of, shrunk
+from flower_fedclust.numerics.spectral import symmetric_graph
 from flower_fedclust.numerics.structural_graph import StructuralGraph, client_graph
 from flower_fedclust.strategies.common.spectral import LabelsClient, cluster_embedding, send_labels
 from flower_fedclust.strategies.spp_fgc.spp_fgc_sums import PAPER
@@ -47,13 +46,16 @@ Labels = NDArray[np.intp]
 
 
 #: By default a client has this many prototypes for each cluster, so that a cluster can have any form.
-PROTOTYPES_PER_CLUSTER = 5
+PROTOTYPES_PER_CLUSTER = 10
 
 #: A client with many rows has one prototype for this many of them if that is more, ...
 ROWS_PER_PROTOTYPE = 25
 
 #: ... up to this number.
 MOST_PROTOTYPES = 100
+
+#: Up to so many different rows, prototypes come from Ward's method, whose memory grows with the square of the rows.
+MOST_ROWS_OF_WARD = 2000
 
 #: The arrays of :func:`sent_graph`, which show which rows of a client are similar, and about where each lies.
 GRAPH = (
@@ -115,9 +117,9 @@ class StructuralGraphStrategy(ProtocolStrategy):
     def _global_graph(self, uploads: Uploads, prototypes: Prototypes) -> tuple[GlobalGraph, Floats]:
         """Return E* and the divergences of the prototypes (lines 12 and 13).
 
-        E^g is the same for all rows of two prototypes, and follows from the divergence of these.
+        E^g is the same for all rows of two prototypes, and follows from the distance of their means.
         """
-        divergences = jeffreys(prototypes)
+        divergences = mean_distances(prototypes)
         return joined(uploads, prototypes, divergences, self.n_clusters), divergences
 
     def _model(self, uploads: Uploads, prototypes: Prototypes, labels: Labels) -> PrototypeModel:
@@ -161,10 +163,11 @@ class SPPFGC(StructuralGraphStrategy):
     The paper's own recipe, "spp-fgc-printed" of the second distribution, does not do what it promises: on Iris with two
     clients its accuracy is 0.7. If the paper leaves a choice or is wrong, this class does what works:
 
-    - clients have no rank constraint, and more, smaller prototypes ("atoms") by spectral clustering of E^p;
-    - Jeffreys' divergence replaces KL, which is not symmetric, and is scaled by its usual value between clients; only
-      the nearest prototypes are joined; and a row gives all rows of other clients together half of the weight that it
-      gives rows of its own client;
+    - clients have no rank constraint, and more, smaller prototypes ("atoms") by Ward's method;
+    - the squared distance of means replaces KL, which is not symmetric, and is scaled by its usual value between
+      clients; only the nearest prototypes are joined; and the more clients there are, the more weight a row gives to
+      rows of other clients;
+    - an edge within a client counts less if nearer prototypes lie at other clients;
     - the clusters come from the normalized eigenvectors of E*, not from a k-means of the rows of S.
 
     In the paper and here, the graph and the prototype of each row leave the client without noise. So the run as a whole
@@ -174,8 +177,8 @@ class SPPFGC(StructuralGraphStrategy):
     Parameters
     ----------
     n_prototypes : int, optional
-        Prototypes of each client, at most half the number of its rows; by default 5 for each cluster, or one for 25
-        rows if that is more, up to 100.
+        Prototypes of each client, at most half the number of its rows; by default 10 for each cluster, or one for
+        25 rows if that is more, up to 100.
 
     References
     ----------
@@ -214,19 +217,20 @@ def joined(uploads: Uploads, prototypes: Prototypes, divergences: Floats, n_clus
 
     With two clients, links are added until there are only n_clusters parts.
     """
-    blocks, owner = without_far_edges(uploads.diagonal, uploads.prototype, divergences), uploads.client
+    owner, prototype = uploads.client, uploads.prototype
+    blocks = without_far_edges(uploads.diagonal, prototype, divergences, n_clusters)
     between = prototype_affinity(
         divergences,
         prototypes.counts,
         owner,
         n_nearest=len(uploads.blocks) - 1,
-        part=parts_of(blocks, uploads.prototype, len(prototypes)),
+        part=parts_of(blocks, prototype, len(prototypes)),
         n_parts=n_clusters,
     )
     between = without_far_links(
-        between, uploads.diagonal, uploads.prototype, divergences, owner, n_clusters, sizes=uploads.sizes
+        between, uploads.diagonal, prototype, divergences, owner, n_clusters, sizes=uploads.sizes
     )
-    return GlobalGraph(blocks, uploads.prototype, between, uploads.sizes)
+    return GlobalGraph(blocks, prototype, between, uploads.sizes)
 
 
 # What the clients upload (Algorithm 1, line 8).
@@ -363,7 +367,7 @@ class SPPFGCClient(LabelsClient):
         E = client_graph(v[copies.first], n_clusters, n_neighbors)
         # Line 6.
         n_atoms = n_atoms_of(len(v), n_clusters, n_prototypes)
-        labels = atoms(v[copies.first], E, n_atoms, rng)[copies.index]
+        labels = atoms(v[copies.first], n_atoms, rng)[copies.index]
         P = prototypes_of(v, labels, diagonal=diagonal)
         # Line 8.
         return (*sent_graph(labels, copies, E, n_neighbors), P.means, P.covariances, P.counts)
@@ -390,24 +394,25 @@ def n_atoms_of(n_rows: int, n_clusters: int, wanted: int) -> int:
     return max(1, min(wanted or by_default, n_rows // 2))
 
 
-def atoms(rows: Floats, graph: StructuralGraph, n_atoms: int, rng: np.random.Generator) -> Labels:
-    """Return small clusters of different rows by normalized spectral clustering of their graph, numbered without a gap.
+def atoms(rows: Floats, n_atoms: int, rng: np.random.Generator) -> Labels:
+    """Return small clusters of different rows, numbered without a gap, by Ward's method or, of many rows, by k-means.
 
-    If the graph has more components than there are atoms, they come from a k-means of the rows. If there are no more
-    rows than atoms, each is one.
+    Where clients have few rows of a cluster, the graph of one client joins clusters, and so would clusters of its rows
+    by this graph. If there are no more rows than atoms, each is one.
     """
     if n_atoms == 1:
         return np.zeros(len(rows), dtype=np.intp)
     if n_atoms >= len(rows):
         return np.arange(len(rows))
-    n_components, component = connected_components(graph.symmetric, directed=False)
-    points = rows
-    if n_components <= n_atoms:
-        points = unit_rows(top_graph_eigenvectors(graph.symmetric, n_atoms, component.astype(np.intp)))
-    estimator = KMeans(n_atoms, n_init=N_RESTARTS, random_state=int(rng.integers(2**31)))
+    # In the rows' own units, squares could overflow.
+    points = rows - rows.mean(axis=0)
+    points /= np.abs(points).max() or 1.0
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # fewer different rows than atoms
-        labels = estimator.fit_predict(points)
+        warnings.simplefilter("ignore")  # fewer different rows than atoms, after rounding
+        if len(rows) <= MOST_ROWS_OF_WARD:
+            labels = AgglomerativeClustering(n_atoms).fit_predict(points)
+        else:
+            labels = KMeans(n_atoms, n_init=N_RESTARTS, random_state=int(rng.integers(2**31))).fit_predict(points)
     return np.unique(labels, return_inverse=True)[1].astype(np.intp)
 
 

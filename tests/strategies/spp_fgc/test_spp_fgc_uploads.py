@@ -7,6 +7,7 @@ from flower_fedclust.engine import ClientData, DataError, Reply
 from flower_fedclust.numerics.prototypes import prototypes_of
 from flower_fedclust.numerics.structural_graph import client_graph, neighbors_of_client, structural_graph
 from flower_fedclust.numerics.threads import one_thread
+from flower_fedclust.strategies.spp_fgc import spp_fgc
 from flower_fedclust.strategies.spp_fgc.spp_fgc import (
     SPPFGCClient,
     atoms,
@@ -63,14 +64,13 @@ CLUMPS = np.concatenate([RNG.normal(size=(6, 3)) * 0.01 + 50 * RNG.normal(size=3
 
 
 def test_atoms_are_parts_of_the_clusters():
-    graph = structural_graph(ROWS, 5)
     for n_atoms in (1, 3, 9):
-        labels = atoms(ROWS, graph, n_atoms, np.random.default_rng(0))
+        labels = atoms(ROWS, n_atoms, np.random.default_rng(0))
         assert np.array_equal(np.unique(labels), np.arange(n_atoms))
         if n_atoms >= 3:
             assert all(len(set(CLASSES[labels == atom])) == 1 for atom in range(n_atoms))
     # Of more components than atoms, too.
-    labels = atoms(CLUMPS, structural_graph(CLUMPS, 3), 2, np.random.default_rng(0))
+    labels = atoms(CLUMPS, 2, np.random.default_rng(0))
     assert np.array_equal(np.unique(labels), [0, 1])
     assert all(len(set(labels[i : i + 6])) == 1 for i in range(0, 30, 6))
 
@@ -101,7 +101,8 @@ def test_a_copy_of_a_copy_is_refused():
         gathered([reply])
 
 
-def test_randomness_of_a_client_is_its_own():
+def test_randomness_of_a_client_with_many_rows_is_its_own(monkeypatch):
+    monkeypatch.setattr(spp_fgc, "MOST_ROWS_OF_WARD", 50)
     one, same, other = (graph_reply(ROWS, name, n_prototypes=20).arrays[0] for name in ("0", "0", "1"))
     assert np.array_equal(one, same)
     assert not np.array_equal(one, other)
