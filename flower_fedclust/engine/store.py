@@ -160,6 +160,8 @@ class Store:
         """Turn SQLite's errors into one sentence, or into an error of the disk."""
         try:
             yield
+        except UnicodeDecodeError as error:  # of a damaged text, or of one that SQLite's message quotes
+            raise self._damaged() from error
         except sqlite3.Error as error:
             code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
             if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):

@@ -155,6 +155,18 @@ def test_a_damaged_file_is_named(tmp_path):
         one.get("here", "a")
 
 
+@pytest.mark.parametrize("text", [b"CREATE TABLE kept", b"herea"])
+def test_a_damaged_text_is_named(tmp_path, text):
+    one = store(tmp_path)
+    with one.changing():
+        one.put("here", "a", b"1")
+    content = (tmp_path / "x.sqlite").read_bytes()
+    assert text in content
+    (tmp_path / "x.sqlite").write_bytes(content.replace(text, b"\x8a" + text[1:]))
+    with pytest.raises(DataError, match=r"x\.sqlite is damaged"):
+        one.names()
+
+
 def test_what_is_forgotten_takes_no_room(tmp_path):
     one = store(tmp_path)
     with one.changing():
