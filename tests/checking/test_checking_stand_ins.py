@@ -85,7 +85,7 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize(("fault", "noise"), zip(FAULTS, cycle(PLACES), strict=False))
+@pytest.mark.parametrize(("fault", "noise"), list(zip(FAULTS, cycle(PLACES), strict=False)))
 def test_a_fault_that_small_arrays_do_not_show_is_found(fault, noise, monkeypatch):
     change, says = FAULTS[fault]
     monkeypatch.setattr(noise_module, "_with_noise", by_entry(change))
