@@ -71,17 +71,15 @@ Floats = NDArray[np.float64]
 R = TypeVar("R")
 
 #: What the EM steps cost, and the comparison with one Gaussian, beside the COSTS of the search.
-COST, COST_OF_GAIN = 0.4, 0.06
+COSTS_OF_STEPS, COST_OF_GAIN = {"first_moments": 0.08, "moments": 0.25}, 0.05
 #: A row's gain over one Gaussian is clipped to this many nats; and to a third of it if the mixture is better.
 MOST_GAIN = 4.5
 #: Components with less than this part of an average share vanish, unless noise is less than that.
 LEAST_SHARE = 0.1
-#: EM steps with noise.
-N_STEPS = 2
 #: The structures that covariance_type="auto" compares, and the order in which the sums for them are considered.
 AUTO: tuple[Structure, ...] = ("full", "diag", "tied")
 #: "auto" takes round components if the noise in a component's variances, all together, is larger than this.
-NOISE_OF_ROUND = 0.25
+NOISE_OF_ROUND = 0.2
 #: Products of columns are asked for if the noise in a component's covariance is smaller than this.
 LARGEST_NOISE = 0.5
 #: The fit uses the sums of EM and what was released before them, the last first, until these are so many numbers.
@@ -155,7 +153,7 @@ class PrivateMixture(SearchStrategy):
         search = MixtureSearch(space, start.centers, sizes, self._structures, self.rng)
         # 4. Round components, whose labels are those of k-means, where noise would hide covariances.
         if self.covariance_type == "auto" and self._noise_of_variances(search) > NOISE_OF_ROUND:
-            start = yield from more_steps(self, space, cells, start, ["moments"] * N_STEPS)
+            start = yield from more_steps(self, space, cells, start, list(COSTS_OF_STEPS))
             search = MixtureSearch(space, start.centers, sizes, self._structures, self.rng)
             mixture, agreement = search.round(), 1.0
         # 5. Otherwise EM steps, and the mixture that explains all noisy sums.
@@ -172,12 +170,11 @@ class PrivateMixture(SearchStrategy):
     def _em_steps(self, search: MixtureSearch) -> Generator[Round, Total, tuple[Mixture, float]]:
         """Take EM steps; return the mixture without components that noise hides, and the agreement with others."""
         mixture = search.first()
-        for step in range(N_STEPS):
-            question, scale = self._expectation(search, mixture)
+        for index, part in enumerate(COSTS_OF_STEPS):
+            mixture = search.better(mixture) if index else mixture
+            question, scale = self._expectation(search, mixture, part)
             received = yield question
             _keep(search, question, received)
-            if step < N_STEPS - 1:
-                mixture = search.better(mixture)
         mixture, agreement = search.best(mixture)
         noise = DEVIATIONS * received.noise[0] / search.space.units.number / scale
         return mixture.without(mixture.weights <= min(noise, LEAST_SHARE / len(mixture.weights))), agreement
@@ -198,26 +195,26 @@ class PrivateMixture(SearchStrategy):
 
     def _noise_of_variances(self, search: MixtureSearch) -> float:
         """Return the norm of the noise in a component's variances, in these, by sums of the first structure."""
-        return self._bounds(search, search.references[0])[3] * math.sqrt(len(search.moment))
+        return self._bounds(search, search.references[0], "moments")[3] * math.sqrt(len(search.moment))
 
-    def _bounds(self, search: MixtureSearch, mixture: Mixture) -> tuple[float, float, float, float]:
+    def _bounds(self, search: MixtureSearch, mixture: Mixture, part: str) -> tuple[float, float, float, float]:
         """Return the scale of memberships, both norms of an EM step, and the noise in an entry of a covariance."""
         units, scale = search.space.units, math.sqrt(max(mixture.means.shape[1] / 2, 1.0))
         bound, of_means = search.norms(mixture, scale, self.rows_per_client if units.are_clients else 0)
-        noise = self.noise_of("moments", of_means if units.are_clients else bound)
+        noise = self.noise_of(part, of_means if units.are_clients else bound)
         return scale, bound, of_means, noise * len(mixture.means) / units.number
 
-    def _expectation(self, search: MixtureSearch, mixture: Mixture) -> tuple[Round, float]:
+    def _expectation(self, search: MixtureSearch, mixture: Mixture, part: str) -> tuple[Round, float]:
         """Return the round of an EM step, and the scale of memberships; products only if noise leaves something."""
         for structure in search.structures[:2]:
             asked = mixture.as_structure(structure)
-            scale, bound, of_means, noise = self._bounds(search, asked)
+            scale, bound, of_means, noise = self._bounds(search, asked, part)
             if noise < LARGEST_NOISE:
                 break
         question = PrivateMixtureClient.expectation.asked(
             *asked.arrays, search.directions, frame=search.space.frame, structure=structure, scale=scale, bound=bound
         )
-        return self.summed(question, "moments", at_most=(of_means,)), scale
+        return self.summed(question, part, at_most=(of_means,)), scale
 
     # Without noise.
 
@@ -266,7 +263,7 @@ class PrivateMixture(SearchStrategy):
         if self.epsilon is None:
             return ALL_ROWS_ROUNDS + N_EM_ROUNDS
         first = first_rounds(center_rows=True, counts_rows=self.privacy_unit == "record")
-        return first + CELL_ROUNDS + SOLUTION_ROUNDS - 1 + N_STEPS + 1
+        return first + CELL_ROUNDS + SOLUTION_ROUNDS - 1 + len(COSTS_OF_STEPS) + 1
 
     def parts(self) -> Mapping[str, Part]:
         """Return the parts of k-means but its last step, of the EM steps, and of the comparison with one Gaussian."""
@@ -274,7 +271,10 @@ class PrivateMixture(SearchStrategy):
         return {
             **parts_of_cells(client, counts_rows=self.privacy_unit == "record", costs=COSTS),
             **parts_of_solutions(client, has_last=False),
-            "moments": gaussian_part((client.expectation, client.steps), COST, N_STEPS),
+            **{
+                part: gaussian_part((client.expectation, client.steps), cost, 1)
+                for part, cost in COSTS_OF_STEPS.items()
+            },
             "gain": gaussian_part(client.gain, COST_OF_GAIN, 1),
         }
 

@@ -53,6 +53,13 @@ class Mixture:
         """Means, whitening and constants, from which memberships follow."""
         return self.means, *whitening_of(self.weights, self.factors)
 
+    @property
+    def moment(self) -> Floats:
+        """The second moment of all rows, about 0."""
+        roots = _square(self.factors)
+        within = np.average(roots @ roots.transpose(0, 2, 1), axis=0, weights=self.weights)
+        return np.asarray(within + (self.means.T * self.weights) @ self.means)
+
     def as_structure(self, structure: Structure) -> Mixture:
         """Return the nearest mixture of another structure, with the same means."""
         covariances = _square(self.factors) @ _square(self.factors).transpose(0, 2, 1)

@@ -147,13 +147,16 @@ class MixtureSearch:
         """About how many nats a row noise may hide by which one Gaussian is better than the mixture.
 
         A Gaussian of the exact second moment M gains ``tr((M^-1 E)^2) / 4`` nats over one of the noisy moment, for
-        small errors E; this is doubled, because errors are not small where noise hides M. And where the mixture is
-        narrower than one Gaussian, a few rows elsewhere lose more than the clipped gains show.
+        small errors E; this is doubled, because errors are not small where noise hides M. Where the mixture is narrower
+        than one Gaussian, a few rows elsewhere lose more than the clipped gains show. And where the mixture spreads
+        further than the moment says, rows were clipped in it: so one Gaussian as wide as the mixture may be better.
         """
         n_others = self.space.n_columns - len(self.moment)
         precisions = 1.0 / np.append(np.linalg.eigvalsh(self.moment), np.full(n_others, self.elsewhere))
         of_moment = self.space.noise**2 / 4 * float(precisions.sum() ** 2 + (precisions**2).sum())
-        return of_moment + PART_ELSEWHERE / 2 * mixture.narrowest(one)
+        wider = np.maximum(np.linalg.eigvals(np.linalg.solve(self.moment, mixture.moment)).real, 1.0)
+        of_clipping = 0.5 * float((wider - 1.0 - np.log(wider)).sum())
+        return of_moment + of_clipping + PART_ELSEWHERE / 2 * mixture.narrowest(one)
 
     def _fitted(
         self, start: Mixture, reference: Mixture, difference: float, n_steps: int = MOST_FITTED
