@@ -206,7 +206,7 @@ def agreement_of(run: WatchedRun) -> float:
     """Return the adjusted Rand index of the honest clients' clusters and their true classes."""
     from sklearn.metrics import adjusted_rand_score
 
-    found = dict(zip(run.result.names, run.result.labels, strict=True))
+    found = dict(zip(run.result.names, run.result.labels_of_clients, strict=True))
     honest = [name for name in run.data if name != BAD and len(found[name])]
     if not honest:
         return 0.0

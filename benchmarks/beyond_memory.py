@@ -78,7 +78,8 @@ def memory(path):
     seconds = time.perf_counter() - start
     with tempfile.TemporaryDirectory() as folder:
         result.save(f"{folder}/result")
-    print(f"{len(result.labels[0]):,} rows, {result.n_rounds} rounds: {result.seconds:.0f} s, with its metrics")
+    n_rows = len(result.labels_of_clients[0])
+    print(f"{n_rows:,} rows, {result.n_rounds} rounds: {result.seconds:.0f} s, with its metrics")
     print(f"{seconds:.0f} s; peak {peak():.0f} MB, of which {before:.0f} MB are the imports")
 
 

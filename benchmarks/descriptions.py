@@ -185,7 +185,7 @@ def main() -> None:
             strategy = fc.PrivateKMeans(N_CLUSTERS, epsilon=epsilon)
             result = fc.simulate(strategy, tables, schema=schema, describe=True, seed=seed, progress=False)
             assert result.clusters is not None
-            one = truths(result.clusters, pd.concat(tables), np.concatenate(result.labels))
+            one = truths(result.clusters, pd.concat(tables), np.concatenate(result.labels_of_clients))
             found.append(one.assign(table=f"{name}, {len(table):,} rows, epsilon {epsilon:g}", seed=seed))
     numbers = pd.concat(found)
     numbers["table"] = pd.Categorical(numbers["table"], numbers["table"].unique())

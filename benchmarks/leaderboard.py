@@ -117,7 +117,7 @@ def scores(name: str, method: str, split: str, epsilon: float | None, seed: int)
             elif "epsilon" in accepted_parameters(method):
                 own["epsilon"] = None
             result = fc.simulate(method, rows, seed=seed, progress=False, **own)
-            labels, order = np.concatenate(result.labels), np.concatenate(rows.row_ids)
+            labels, order = np.concatenate(result.labels_of_clients), np.concatenate(rows.row_ids)
         n_found = max(n_clusters, int(labels.max()) + 1)
         alike = [one for one in table.labelings.T if len(np.unique(one[one > 0])) == n_clusters]
         found.append(best_agreement(np.column_stack(alike)[order], labels, n_found))

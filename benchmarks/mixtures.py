@@ -126,7 +126,7 @@ def suite(folder: Path, n_draws: int) -> None:
                 shuffled = np.random.default_rng(seed).permutation(len(rows))
                 parts = np.array_split(rows[shuffled], N_CLIENTS)
                 result = fc.simulate(cls(k, epsilon=EPSILON, max_norm=5.0), parts, seed=seed, progress=False)
-                of_draws.append(adjusted_rand_score(labels[shuffled], np.concatenate(result.labels)))
+                of_draws.append(adjusted_rand_score(labels[shuffled], np.concatenate(result.labels_of_clients)))
             found.append(f"{np.mean(of_draws):.3f} ± {np.std(of_draws) / n_draws**0.5:.3f}")
         print(f"| {Path(name).name} | {k} | {' | '.join(found)} |", flush=True)
 

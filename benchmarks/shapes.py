@@ -62,7 +62,7 @@ def score(kind: type, rows: np.ndarray, labelings: list[np.ndarray], epsilon: fl
         if number not in runs:
             strategy = kind(number, epsilon=epsilon, **({} if epsilon is None else norm))
             result = fc.simulate(strategy, np.array_split(rows[order], 4), seed=seed, progress=False)
-            runs[number] = np.concatenate(result.labels)
+            runs[number] = np.concatenate(result.labels_of_clients)
         indices.append(adjusted_rand_score(labels[order][scored], runs[number][scored]))
     return max(indices), (time.perf_counter() - start) / len(runs)
 

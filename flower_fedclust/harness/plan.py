@@ -398,11 +398,17 @@ def made_up_rows(n_rows: int, n_columns: int, n_groups: int, rng: np.random.Gene
     The variance of directions falls as 1 / number. The share of it between the groups is what k-means finds in real
     tables with this many columns, for this many clusters.
     """
+    # 1. How much of the variance lies between the groups.
     between = min(1 - math.exp(-TIGHTNESS * n_groups / math.sqrt(n_columns)), MOST_BETWEEN)
+    # 2. Which row is in which group.
+    sizes = rng.dirichlet(np.full(n_groups, 3.0))
+    groups = rng.choice(n_groups, size=n_rows, p=sizes)
+    # 3. Where the groups lie, and the rows about them.
     deviations = np.arange(1, n_columns + 1.0) ** -0.5
-    groups = rng.choice(n_groups, size=n_rows, p=rng.dirichlet(np.full(n_groups, 3.0)))
-    means = math.sqrt(between) * rng.standard_normal((n_groups, n_columns)) * deviations
-    rows = means[groups] + math.sqrt(1 - between) * rng.standard_normal((n_rows, n_columns)) * deviations
+    means = rng.standard_normal((n_groups, n_columns)) * deviations
+    offsets = rng.standard_normal((n_rows, n_columns)) * deviations
+    rows = math.sqrt(between) * means[groups] + math.sqrt(1 - between) * offsets
+    # 4. To mean 0 and a mean squared norm of 1.
     rows -= rows.mean(axis=0)
     return np.asarray(rows / math.sqrt(float((rows**2).sum(axis=1).mean())))
 

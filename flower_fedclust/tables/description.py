@@ -242,15 +242,20 @@ def _measures(group: Group, name: str, column: Column) -> dict[str, Estimate]:
 
 def _quantile(part: float, edges: Floats, below: Floats, errors: Floats, *, whole: bool) -> Estimate:
     """Return the interval of edges at which the share of rows below, with its noise, crosses a part."""
-    is_below = np.logical_and.accumulate(below + DEVIATIONS * errors < part, axis=1)
-    is_above = np.logical_and.accumulate((below - DEVIATIONS * errors >= part)[:, ::-1], axis=1)
-    n_below, n_above = is_below.sum(axis=1), is_above.sum(axis=1)
+    # The first edges at which fewer rows lie below than the part, and the last ones at which more do, noise or not.
+    surely_fewer = below + DEVIATIONS * errors < part
+    surely_more = below - DEVIATIONS * errors >= part
+    n_below = np.logical_and.accumulate(surely_fewer, axis=1).sum(axis=1)
+    n_above = np.logical_and.accumulate(surely_more[:, ::-1], axis=1).sum(axis=1)
+    # The quantile is not below the last of the former, and not above the first of the latter.
+    lowers = np.concatenate([[-np.inf], edges])
     # Of a part with a single whole number, the upper limit is that number.
-    is_single = whole & (np.diff(edges) == 1) & (np.arange(len(edges) - 1) < len(edges) - 2)
+    is_single = whole & (np.diff(edges) == 1)
+    is_single[-1:] = False  # the last part also holds its upper end
     uppers = np.concatenate([edges[:1], np.where(is_single, edges[:-1], edges[1:]), [np.inf]])
-    low = np.concatenate([[-np.inf], edges])[n_below]
-    high = uppers[len(edges) - n_above]
+    low, high = lowers[n_below], uppers[len(edges) - n_above]
     high = np.where(np.isfinite(low), np.maximum(low, high), high)
+    # Between two edges a line is the best guess.
     ascending = np.maximum.accumulate(np.nan_to_num(below), axis=1)
     value = np.array([np.interp(part, row, edges) for row in ascending])
     return np.clip(value, low, high), (high - low) / (2 * DEVIATIONS), low, high
