@@ -402,7 +402,9 @@ def _listed(clusters: Sequence[int], n_clusters: int, singular: str = "", plural
 
 def _of_other_runs(agreement: float | None, again: Repeated | None) -> list[Doubt]:
     """Doubt the clusters if another run would not find them; name those that it would find, and say why."""
-    if agreement is None or agreement >= FOUND_AGAIN:
+    # Where steps were not imitated (mixtures, densities), the estimate is not as hopeful.
+    least = ALIKE if again is None else FOUND_AGAIN
+    if agreement is None or agreement >= least:
         return []
     numbers: dict[str, Any] = {"ari": agreement}
     found, advice = "", _ADVICE["noise"]
@@ -416,7 +418,7 @@ def _of_other_runs(agreement: float | None, again: Repeated | None) -> list[Doub
             found = f" It would find {_named(kept)} again, but not {_named(lost)}."
     sentence = (
         "Another run would probably find other clusters (imitated runs have an adjusted Rand index of "
-        f"{agreement:.2f} with these, below {FOUND_AGAIN:g}): {advice}.{found}"
+        f"{agreement:.2f} with these, below {least:g}): {advice}.{found}"
     )
     return [Doubt("unstable", sentence, numbers)]
 

@@ -93,6 +93,8 @@ def test_an_unstable_result_names_its_clusters_and_its_reason_and_advises_what_c
     assert ("or a larger epsilon" in doubt.sentence) == (reason == "noise")
     assert ("two ways to divide it are equally good" in doubt.sentence) == (reason == "table")
     assert _of_other_runs(0.97, again) == []
+    assert _of_other_runs(0.8, None) == []  # of a mixture or a density
+    assert _of_other_runs(0.6, None)
 
 
 @pytest.mark.parametrize(("stretch", "is_equal"), [(1.0, True), (3.0, False)])
