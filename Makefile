@@ -75,13 +75,13 @@ check-long:
 check-chance:
 	FEDCLUST_CHANCE=system $(PYTEST) -m "not long" --numprocesses 2 || FEDCLUST_CHANCE=system $(PYTEST) -m "not long" --last-failed
 
-# The lowest versions that pyproject.toml allows, on what reads files and computes. The others are the newest.
+# The lowest versions that pyproject.toml allows, on what reads files and computes. They warn of each other.
 LOWEST := .venv-lowest
 check-lowest: $(READY)
 	$(VENV)/bin/python -m uv venv --quiet --allow-existing $(LOWEST)
 	$(VENV)/bin/python -m uv pip install --quiet --python $(LOWEST)/bin/python --resolution lowest-direct \
 	  --editable ".[dev]" --editable strategies
-	OMP_NUM_THREADS=1 $(LOWEST)/bin/python -m pytest -m "not long" --numprocesses 2 \
+	OMP_NUM_THREADS=1 $(LOWEST)/bin/python -m pytest -W default -m "not long" --numprocesses 2 \
 	  tests/data tests/tables tests/numerics tests/exact tests/models tests/results tests/cli tests/apps
 
 # Other kernels round differently: what is exact, and what is computed from floats alone, must not notice.

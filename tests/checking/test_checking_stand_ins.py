@@ -141,7 +141,7 @@ def with_shapes_that_do_not_fit(self):
 @pytest.mark.parametrize(
     ("protocol", "says"),
     [
-        (unfinished, "AssertionError: it has not ended"),
+        (unfinished, "ProtocolError: 'sums' is round 3 of the protocol"),
         (failing, "KeyError"),
         (with_shapes_that_do_not_fit, "ValueError"),
     ],
