@@ -124,9 +124,12 @@ class Rows:
         """
         radius = self.radius + abs(value) if self.norm == 1 else math.hypot(self.radius, value) * (1.0 + 2.0**-50)
         exponent = max(self.exponent, unit_exponent(radius))
-        coarse = np.trunc(np.ldexp(self.integers, self.exponent - exponent))
-        column = np.full((len(self), 1), math.trunc(math.ldexp(value, -exponent)), dtype=np.float64)
-        return self._with(np.hstack([coarse, column]), exponent, radius)
+        integers = np.empty((len(self), self.integers.shape[1] + 1))
+        coarse = integers[:, :-1]
+        np.ldexp(self.integers, self.exponent - exponent, out=coarse)
+        np.trunc(coarse, out=coarse)
+        integers[:, -1] = math.trunc(math.ldexp(value, -exponent))
+        return self._with(integers, exponent, radius)
 
     def clipped(self, radius: float) -> Self:
         """Return the rows clipped to a smaller radius, in the same unit."""

@@ -26,6 +26,7 @@ from flower_fedclust.numerics.spectrum import kept_of_singular, variances_along
 from flower_fedclust.numerics.validity import ClusterNumber
 from flower_fedclust.strategies.common.clusters import lloyd_steps
 from flower_fedclust.strategies.common.frame import FRAME_ROUNDS, FrameClient, frame_of_rows
+from flower_fedclust.strategies.common.noisy_cells import spread_out
 from flower_fedclust.strategies.common.small_clusters import (
     FINER,
     N_INIT,
@@ -166,7 +167,7 @@ def _starts(cells: Cells, n_clusters: int, rng: np.random.Generator) -> Floats:
     for n_done in range(n_restarts):
         if n_done > 40 + 3 * len(found):
             break  # there are few different results
-        first = points[_spread_out(apart, cells.counts, n_clusters, rng)]
+        first = points[spread_out(apart, cells.counts, n_clusters, rng)]
         estimator = KMeans(n_clusters, init=first, n_init=1, max_iter=50)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # if cells coincide, so do centers
@@ -175,21 +176,6 @@ def _starts(cells: Cells, n_clusters: int, rng: np.random.Generator) -> Floats:
         fallback = estimator.cluster_centers_ @ cells.directions.T
         found[np.float32(estimator.inertia_)] = centers_of(members @ sums, members @ cells.counts, fallback)
     return np.array([found[inertia] for inertia in sorted(found)])
-
-
-def _spread_out(apart: Floats, weights: Floats, n_points: int, rng: np.random.Generator) -> list[int]:
-    """Draw points by greedy k-means++, from their squared distances: scikit-learn's takes a hundred times as long."""
-    n_trials = 2 + int(math.log(n_points))
-    chosen = [int(rng.choice(len(weights), p=weights / weights.sum()))]
-    nearest = apart[chosen[0]]
-    while len(chosen) < n_points:
-        added_up = np.cumsum(weights * nearest)
-        tried = np.searchsorted(added_up, added_up[-1] * rng.random(n_trials), side="right")
-        left = np.minimum(apart[np.minimum(tried, len(weights) - 1)], nearest)
-        best = int((left @ weights).argmin())
-        chosen.append(int(min(tried[best], len(weights) - 1)))
-        nearest = left[best]
-    return chosen
 
 
 def sketch_of(n_columns: int, rng: np.random.Generator) -> dict[str, int]:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from flower_fedclust.numerics.initialisation import weighted_kmeans
+from flower_fedclust.numerics.blocks import blocks
 from flower_fedclust.numerics.kmeans import centers_of, cluster_sums, nearest_center, squared_distances
 from flower_fedclust.numerics.validity import ALIKE, Repeated, weighted_rand_index
 
@@ -31,6 +31,8 @@ CELL_WEIGHT, CELL_REACH = 0.7, 1.3
 N_DRAWN, DRAWN_FOR_EACH = 6000, 30
 #: The k-means of the cells that the server starts; fewer, but not below the second number, beyond so many products.
 N_TRIES, FEWEST_TRIES, MOST_TRIED = 60, 6, 2e9
+#: The most steps of such a k-means.
+MOST_STEPS = 50
 #: The most solutions that take steps together, and the relative excess cost at which they are told apart.
 MOST_SOLUTIONS, TOLERATED = 30, 0.01
 #: Steps of all solutions before their costs are compared, and how many are left of them each time.
@@ -127,24 +129,61 @@ def best_solutions(
     from sklearn.cluster import KMeans
     from sklearn.exceptions import ConvergenceWarning
 
+    n_tries = int(np.clip(MOST_TRIED / (20 * cells.means.size * n_clusters), FEWEST_TRIES, N_TRIES))
+    weights = np.tile(cells.counts, (n_tries, 1))
+    weights[1::2] *= rng.exponential(size=weights[1::2].shape)
+    found: list[tuple[float, Floats]] = []
+    for centers in kmeans_of_cells(cells.means, weights, n_clusters, rng):
+        cost = float(cells.counts @ squared_distances(cells.means, centers).min(axis=1))
+        if all(abs(cost - other) > 1e-6 * cost for other, _ in found):
+            found.append((cost, centers))
+    found.sort(key=lambda one: one[0])
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # if cells coincide, so do centers
-        found: list[tuple[float, Floats]] = []
-        n_tries = int(np.clip(MOST_TRIED / (20 * cells.means.size * n_clusters), FEWEST_TRIES, N_TRIES))
-        for index in range(n_tries):
-            weights = cells.counts * rng.exponential(size=len(cells.counts)) if index % 2 else cells.counts
-            one = KMeans(min(n_clusters, len(cells.means)), n_init=1, random_state=int(rng.integers(2**31)))
-            centers = np.asarray(one.fit(cells.means, sample_weight=weights).cluster_centers_)
-            cost = float(cells.counts @ squared_distances(cells.means, centers).min(axis=1))
-            if all(abs(cost - other) > 1e-6 * cost for other, _ in found):
-                found.append((cost, centers))
-        found.sort(key=lambda one: one[0])
+        warnings.simplefilter("ignore", ConvergenceWarning)  # if rows coincide, so do centers
         refined = [
             KMeans(n_clusters, init=centers, n_init=1, max_iter=30).fit(rows) for _, centers in found[: 2 * n_wanted]
         ]
     refined.sort(key=lambda one: float(one.inertia_))
     pairs = zip((one for _, one in found), (np.asarray(one.cluster_centers_) for one in refined), strict=False)
     return different([one for pair in pairs for one in pair], n_wanted, APART * float(rows.var(axis=0).sum()))
+
+
+def kmeans_of_cells(means: Floats, weights: Floats, n_clusters: int, rng: np.random.Generator) -> Floats:
+    """Return the centers of one k-means of cells for each row of weights, of shape (len(weights), n_clusters, ...).
+
+    All of them take their Lloyd steps together: cells are so few that scikit-learn's takes ten times as long.
+    """
+    apart, number = squared_distances(means, means), min(n_clusters, len(means))
+    first = np.array([means[spread_out(apart, one, number, rng)] for one in weights])
+    first = first[:, np.resize(np.arange(number), n_clusters)]
+    found = np.empty(first.shape)
+    for block in blocks(len(weights), len(means) * n_clusters, block_entries=2**20):
+        centers, former = first[block], np.zeros(0)
+        for _ in range(MOST_STEPS):
+            distances = (centers**2).sum(axis=2)[:, None, :] - 2.0 * means @ centers.transpose(0, 2, 1)
+            labels = distances.argmin(axis=2)
+            if np.array_equal(former, labels):
+                break
+            former = labels
+            members = np.where(labels[:, None, :] == np.arange(n_clusters)[:, None], weights[block][:, None, :], 0.0)
+            centers = centers_of(members @ means, members.sum(axis=2), fallback=centers, at_least=1e-9)
+        found[block] = centers
+    return found
+
+
+def spread_out(apart: Floats, weights: Floats, n_points: int, rng: np.random.Generator) -> list[int]:
+    """Draw points by greedy k-means++, from their squared distances: scikit-learn's takes a hundred times as long."""
+    n_trials = 2 + int(math.log(n_points))
+    chosen = [int(rng.choice(len(weights), p=weights / weights.sum()))]
+    nearest = apart[chosen[0]]
+    while len(chosen) < n_points:
+        added_up = np.cumsum(weights * nearest)
+        tried = np.searchsorted(added_up, added_up[-1] * rng.random(n_trials), side="right")
+        left = np.minimum(apart[np.minimum(tried, len(weights) - 1)], nearest)
+        best = int((left @ weights).argmin())
+        chosen.append(int(min(tried[best], len(weights) - 1)))
+        nearest = left[best]
+    return chosen
 
 
 def different(solutions: Sequence[Floats], n_wanted: int, apart: float) -> list[Floats]:
@@ -329,10 +368,8 @@ def _another_run(
     k = len(errors)
     means = cells.means + noise * (cells.of_sums / cells.counts)[:, None] * rng.standard_normal(cells.means.shape)
     counts = np.maximum(cells.counts + noise * cells.of_counts * rng.standard_normal(len(means)), 1.0)
-    if len(means) < k:  # hardly anything stands out of the noise
-        means, counts = np.resize(means, (k, means.shape[1])), np.resize(counts, k)
-    found = [weighted_kmeans(means, counts, k, rng, n_init=1) @ directions.T for _ in range(N_STARTS)]
-    best = min(found, key=lambda one: _cost(rows, one))
+    found = kmeans_of_cells(means, np.tile(counts, (N_STARTS, 1)), k, rng) @ directions.T
+    best: Floats = min(found, key=lambda one: _cost(rows, one))
     for _ in range(N_OTHER_STEPS):
         sums, sizes = cluster_sums(rows, nearest_center(rows, best), k)
         best = centers_of(sums, sizes, fallback=best)

@@ -122,8 +122,8 @@ LEAST_KEPT = 0.5
 #: beside their mean variance; and how far the next step goes, beside this one.
 FIRST_INSIDE, FIRST_OUTSIDE, GOES_ON = 1.0, 0.2, 1.0
 #: The time of a run bounds the entries of rows by the number of solutions, of directions of the search, and of cells.
-MOST_WORK, MOST_PROJECTED, MOST_CELL_PRODUCTS = 2.5e7, 5e8, 1e9
-#: The same for the steps of one solution, of which there are at least two.
+MOST_WORK, MOST_PROJECTED, MOST_CELL_PRODUCTS = 2.5e7, 2e8, 1e9
+#: The same for the steps of one solution, of which there are at least two before the last.
 MOST_STEPPED = 4e7
 #: A step that lowers the cost by less than this part is the last one before the very last.
 STILL = 3e-5
