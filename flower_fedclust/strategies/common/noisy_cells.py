@@ -323,7 +323,7 @@ def _n_equally_good(cells: NoisyCells, inside: Floats, elsewhere: float, rng: Ge
         np.add.at(sums, labels, weights[:, None] * points)
         best = centers_of(sums, np.bincount(labels, weights, k).astype(np.float64), fallback=best)
     own, most = nearest_center(points, best), (1.0 + EQUALLY_GOOD) * cost(best)
-    found = [weighted_kmeans(points, weights, k, rng, n_init=1) for _ in range(N_TRIED_AGAIN)]
+    found = kmeans_of_cells(points, np.tile(weights, (N_TRIED_AGAIN, 1)), k, rng)
     good = [nearest_center(points, one) for one in found if cost(one) < most]
     return sum(weighted_rand_index(own, labels, weights, k) < ALIKE for labels in good)
 
