@@ -234,8 +234,9 @@ def test_skewed_and_clipped_columns_are_named_and_logarithms_suggested():
     spread = doubts(2.0, logarithm=True)
     assert "skewed-column" not in spread
     assert "logarithm" not in spread["clipped-column"].sentence
-    assert not doubts(4.0, bounds=[0, 5000])
-    assert list(doubts(4.0, bounds=[0, 50])) == ["clipped-column"]
+    # The imitation of other runs, which is another matter, may call clusters of such a column unstable.
+    assert set(doubts(4.0, bounds=[0, 5000])) <= {"unstable"}
+    assert set(doubts(4.0, bounds=[0, 50])) - {"unstable"} == {"clipped-column"}
     assert "nothing-described" in doubts(0.05, bounds=[0, 5000])
 
 
