@@ -131,7 +131,7 @@ def test_a_study_waits_for_approval_is_stopped_and_an_old_ledger_is_noticed(tmp_
             run(1)
         assert [entry["task"] for entry in ledger("north").read()] == ["enrol"]
         assert ledger("west").read() == []
-        (study,) = re.findall(r"waiting +(\w{12}): 'first-study', ", site("site", "studies", str(tomls["west"])))
+        (study,) = re.findall(r'waiting +(\w{12}): .*named "first-study"', site("site", "studies", str(tomls["west"])))
         backup = shutil.copytree(folder / "north" / "site", tmp_path / "backup")
 
         # The same run goes through once it has been approved.
