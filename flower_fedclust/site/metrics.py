@@ -96,6 +96,11 @@ class Metrics:
             self._log.seek(-len(line), os.SEEK_CUR)  # it is still being written
             if path.exists() and os.path.samestat(os.fstat(self._log.fileno()), path.stat()):
                 return
+            self.close()
+
+    def close(self) -> None:
+        """Close the audit log; the next update opens it again, and counts it from its first line."""
+        if self._log is not None:
             self._log.close()
             self._log = None
 

@@ -92,7 +92,7 @@ def test_what_is_wrong_is_said_of_the_row(tmp_path, monkeypatch, change, said):
 def test_public_rows_are_drawn_from_the_whole_file(path, monkeypatch):
     monkeypatch.setattr(files, "MOST_TO_SPREAD", 0)
     drawn = fc.simulate("feddp-kmeans", path, client_column="site", n_clusters=3, **CHOSEN)
-    assert sum(map(len, drawn.labels)) == 5000 - 3 * 20
+    assert sum(map(len, drawn.labels_of_clients)) == 5000 - 3 * 20
 
 
 def test_a_file_of_many_clients_is_read_as_a_whole(tmp_path, monkeypatch):

@@ -1,5 +1,4 @@
 import io
-import json
 
 import numpy as np
 import pytest
@@ -7,7 +6,7 @@ from engine_toys import Toy, ToyClient, proxies_of, serve
 from flwr.common import EvaluateIns, FitIns, FitRes, Parameters, ndarrays_to_parameters, parameters_to_ndarrays
 
 import flower_fedclust as fc
-from flower_fedclust.engine import ProtocolError, Sum, client_fn
+from flower_fedclust.engine import ProtocolError, Sum, client_fn, journal
 from flower_fedclust.engine.wire import decode, encode
 from flower_fedclust.format import FORMAT, FormatError, check_format
 from flower_fedclust.outside import parse_json
@@ -126,9 +125,9 @@ def test_a_reply_of_another_format_is_a_failure_and_not_used():
     assert "this server reads format" in failure.reason
 
 
-def test_a_journal_of_another_format_is_refused(tmp_path):
-    fc.simulate(fc.KFED(2), ROWS, seed=0, journal=tmp_path)
-    head = json.loads((tmp_path / "run.json").read_text())
-    (tmp_path / "run.json").write_text(json.dumps(head | {"format": FORMAT - 1}))
+def test_a_journal_of_another_format_is_refused(tmp_path, monkeypatch):
+    with monkeypatch.context() as older:
+        older.setattr(journal, "FORMAT", FORMAT - 1)
+        fc.simulate(fc.KFED(2), ROWS, seed=0, journal=tmp_path)
     with pytest.raises(ProtocolError, match="format"):
         fc.simulate(fc.KFED(2), ROWS, seed=0, journal=tmp_path)

@@ -9,6 +9,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -40,6 +41,12 @@ def settings(own):
     return SiteSettings.from_toml(own.folder.parent / "site.toml")
 
 
+@pytest.fixture
+def metrics(own):
+    with closing(Metrics(settings(own))) as opened:
+        yield opened
+
+
 def asked(metrics, path):
     said = []
     body = b"".join(metrics({"PATH_INFO": path, "REQUEST_METHOD": "GET"}, lambda status, headers: said.append(status)))
@@ -50,8 +57,7 @@ def values(text):
     return {name: float(value) for name, value in re.findall(r"^(fedclust\S*) (\S+)$", text, re.MULTILINE)}
 
 
-def test_a_scrape_counts_answers_and_refusals_and_says_what_is_left(own):
-    metrics = Metrics(settings(own))
+def test_a_scrape_counts_answers_and_refusals_and_says_what_is_left(own, metrics):
     assert values(asked(metrics, "/metrics")[1])["fedclust_epsilon_left"] == 3.0
     server = Server(own)
     server.send([], ENROL)
@@ -76,18 +82,19 @@ def test_a_scrape_counts_answers_and_refusals_and_says_what_is_left(own):
     assert asked(metrics, "/")[0] == "404 Not Found"
 
 
-def test_no_text_of_a_server_is_in_the_metrics(own):
+def test_no_text_of_a_server_is_in_the_metrics(own, metrics):
     own.note("refused", run="secret-run", study="secret-study", reason="secret", kind="secret-kind")
     own.note("secret-event")
-    (own.folder / "audit.jsonl").open("ab").write(b"[secret\n{}\n7\n")
-    text = asked(Metrics(settings(own)), "/metrics")[1]
+    with (own.folder / "audit.jsonl").open("ab") as log:
+        log.write(b"[secret\n{}\n7\n")
+    text = asked(metrics, "/metrics")[1]
     assert "secret" not in text
     assert values(text)['fedclust_messages_total{event="other"}'] == 4
     assert values(text)['fedclust_refusals_total{reason="other"}'] == 1
 
 
-def test_a_log_that_is_replaced_or_half_written_is_counted_once(own):
-    metrics, path = Metrics(settings(own)), own.folder / "audit.jsonl"
+def test_a_log_that_is_replaced_or_half_written_is_counted_once(own, metrics):
+    path = own.folder / "audit.jsonl"
     own.note("answered")
     assert values(asked(metrics, "/metrics")[1])['fedclust_messages_total{event="answered"}'] == 1
     with path.open("ab") as log:
@@ -101,8 +108,7 @@ def test_a_log_that_is_replaced_or_half_written_is_counted_once(own):
         assert values(asked(metrics, "/metrics")[1])['fedclust_messages_total{event="answered"}'] == 3
 
 
-def test_a_site_that_cannot_answer_is_not_healthy(own):
-    metrics = Metrics(settings(own))
+def test_a_site_that_cannot_answer_is_not_healthy(own, metrics):
     Server(own).send([], ENROL)
     assert asked(metrics, "/health")[0] == "200 OK"
     table = own.folder.parent / "table.csv"
@@ -120,9 +126,9 @@ def test_a_site_that_cannot_answer_is_not_healthy(own):
     assert values(asked(metrics, "/metrics")[1])["fedclust_healthy"] == 0
 
 
-def test_the_dashboard_shows_metrics_that_there_are(own):
+def test_the_dashboard_shows_metrics_that_there_are(own, metrics):
     Server(own).send([], ENROL)
-    exported = asked(Metrics(settings(own)), "/metrics")[1]
+    exported = asked(metrics, "/metrics")[1]
     board = json.loads(DASHBOARD.read_text())
     shown = {target["expr"] for panel in board["panels"] for target in panel["targets"]}
     named = {name for expression in shown for name in re.findall(r"fedclust_\w+", expression)}
