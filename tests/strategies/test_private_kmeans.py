@@ -19,11 +19,13 @@ from flower_fedclust.strategies.common import noisy_cells
 from flower_fedclust.strategies.common.noisy_cells import NoisyCells
 from flower_fedclust.strategies.common.private_search import (
     COSTS,
+    FIRST_CELLS,
     N_CLASSES,
     Units,
     class_of_most,
     class_reach,
     filtered,
+    nearer_in_many,
 )
 from flower_fedclust.strategies.common.small_clusters import (
     NoisyClusters,
@@ -408,6 +410,15 @@ def test_what_a_client_adds_is_about_as_long_as_its_bounds_say():
     rows = Units(20_000)
     assert (rows.of_offsets(2.0), rows.of_counts(7), rows.of_vectors(np.ones((3, 2)), 2.0)) == (2.0, 1.0, 2.0)
     assert rows.of_both(2.0, 1.5, 7) == 2.5
+
+
+@pytest.mark.parametrize("n_columns", [4, 100, 300])
+def test_every_first_point_has_rows_in_many_directions_as_in_few(n_columns):
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(5000, n_columns))
+    points = FIRST_CELLS * nearer_in_many(np.ones(n_columns)) * rng.normal(size=(200, n_columns))
+    n_rows_each = np.bincount(squared_distances(rows, points).argmin(axis=1), minlength=200)
+    assert np.mean(n_rows_each >= 5) >= 0.95
 
 
 @pytest.mark.long

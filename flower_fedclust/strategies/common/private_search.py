@@ -111,6 +111,8 @@ LEAST_VARIANCE = 0.02
 #: How wide the first points of cells are, beside the rows; how far from a mean it is split, beside the rows of a cell;
 #: cells of fewer rows, in deviations of their noise, are dropped; the least variance within cells, beside that of rows.
 FIRST_CELLS, SPLIT, LIGHT_CELL, LEAST_WITHIN = 0.8, 0.35, 3.0, 0.03
+#: In more directions than this, first points and halves of cells are no farther from the middle than in so many.
+FEW_DIRECTIONS = 16.0
 #: There are at most so many cells for each cluster, if these are more than MOST_CELLS, and at least so many, if the
 #: time of a run is what bounds their number.
 CELLS_FOR_EACH, FEWEST_FOR_EACH = 6, 4
@@ -343,7 +345,7 @@ def cells_of_rows(
     """
     space, n_cells = _with_cells(strategy, space)
     rng, units, variances = strategy.rng, space.units, space.spread**2
-    points = rng.standard_normal((n_cells, space.n_inside)) * space.spread * FIRST_CELLS
+    points = rng.standard_normal((n_cells, space.n_inside)) * space.spread * FIRST_CELLS * nearer_in_many(variances)
     if public is not None:
         chosen = rng.permutation(public @ space.inside)[:n_cells]
         points[: len(chosen)] = chosen
@@ -367,11 +369,22 @@ def cells_of_rows(
             break
         former = means, counts
         parents = rng.choice(len(means), n_cells - len(means), p=parts)
-        beside = SPLIT * np.sqrt(within) * rng.standard_normal((len(parents), space.n_inside))
+        split = SPLIT * nearer_in_many(within) * np.sqrt(within)
+        beside = split * rng.standard_normal((len(parents), space.n_inside))
         points = np.concatenate([means, means[parents] + beside])
     if former is not None:
         means, counts = np.concatenate([former[0], means]), np.concatenate([former[1], counts])
     return space, NoisyCells(means, counts, within, of_sums, of_counts)
+
+
+def nearer_in_many(variances: Floats) -> float:
+    """Return by how much first points and halves of cells are drawn nearer to the middle, with these variances.
+
+    In many directions a random point as long as the rows is farther from most rows than the middle is, so that few
+    points near the middle have nearly all rows.
+    """
+    effective = float(variances.sum()) ** 2 / float((variances**2).sum())
+    return min(1.0, math.sqrt(FEW_DIRECTIONS / effective))
 
 
 def _with_cells(strategy: SearchStrategy, space: Space) -> tuple[Space, int]:
