@@ -13,8 +13,6 @@ from dataclasses import replace
 from typing import Literal, Unpack
 
 import numpy as np
-from flwr.common import Parameters
-from flwr.server.client_manager import ClientManager
 from numpy.typing import NDArray
 
 from flower_fedclust.engine import Entry, Gather, Protocol, Question, Reply, Sent, Sum, Total, answers, parameter
@@ -109,10 +107,10 @@ class DPFedCPrinted(DPFedC):
         if self._is_private and self.rho == "paper":
             raise ValueError("rho is 'paper', which nothing protects; with epsilon give a number, or 'growing'.")
 
-    def initialize_parameters(self, client_manager: ClientManager) -> Parameters:
+    def begin(self) -> Protocol:
         """Begin a new run, in which no rows have been counted."""
         self._smallest_client = []
-        return super().initialize_parameters(client_manager)
+        return super().begin()
 
     def protocol(self) -> Protocol:
         """Find what the paper's penalty and the noise of small batches need, then run Algorithm 1."""

@@ -40,6 +40,8 @@ def without_noise(case):
 def computed_again(run):
     """Yield the task of each sum by row, what the server got, and what one site with all rows would send."""
     rows = np.vstack([client.rows for client in run.data.values()])
+    if getattr(run.strategy, "noise", "server") == "local":  # then every reply has noise of its own
+        return
     for number, round_ in run.rounds.items():
         question = round_.question
         if not (isinstance(round_, Sum) and isinstance(question, Question) and isinstance(question.asks, ByRow)):
