@@ -127,7 +127,9 @@ class Store:
         try:
             if self._alone:
                 found.execute("PRAGMA locking_mode = EXCLUSIVE")
+            found.execute("BEGIN")  # one view of the file: another process may be creating it
             is_new = self._is_new(found)
+            found.execute("COMMIT")
             if is_new:
                 found.execute("PRAGMA auto_vacuum = FULL")
                 _prepare_to_write(found, alone=self._alone)
