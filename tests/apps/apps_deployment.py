@@ -69,14 +69,14 @@ class Deployment:
         )
 
     def start(self, name: str, *command: str) -> None:
-        log = (self.folder / f"{name}.log").open("wb")
-        process = subprocess.Popen(
-            [str(BIN / command[0]), *command[1:]],
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            env=self.environment,
-            start_new_session=True,
-        )
+        with (self.folder / f"{name}.log").open("wb") as log:
+            process = subprocess.Popen(
+                [str(BIN / command[0]), *command[1:]],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=self.environment,
+                start_new_session=True,
+            )
         self.processes.append(process)
 
     def supernode(self, name: str, data: Path) -> None:
