@@ -61,7 +61,7 @@ if PAPERS:
         "pe-means projected": fc.PEMeans(3, max_norm=3.0, epsilon=8.0, n_rounds=2, n_directions=2),
     }
 #: The questions do not depend on who adds the noise.
-VARIANTS = ("", "without", "server-record", "server-client", "many")
+VARIANTS = ("", "without", "server-record", "server-client", "many", "diag")
 
 
 def answers_by_row(kind):

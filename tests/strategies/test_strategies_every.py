@@ -105,6 +105,9 @@ def cases():
     if not PAPERS:
         kind = registry.find("private-kmeans").strategy
         found["private-kmeans many"] = kind(3, epsilon=MANY_SOLUTIONS, max_norm=1.0)
+        # With few rows a mixture takes steps of k-means, unless it is told which covariances it has.
+        kind = registry.find("private-mixture").strategy
+        found["private-mixture diag"] = kind(3, epsilon=EPSILON, max_norm=1.0, covariance_type="diag")
     return found
 
 

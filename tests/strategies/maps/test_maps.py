@@ -108,7 +108,6 @@ def of_digits():
     ("option", "scheme"),
     [
         ("distances", "one class a client"),
-        ("gradients", "iid"),
         ("umap", "one class a client"),
     ],
 )
