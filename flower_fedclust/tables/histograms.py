@@ -247,6 +247,8 @@ def figures_of(
         first = 0  # amounts begin at 0
     edges = edges[first : last + 1]
     parts, n_present = distribution(counts[first:last])
+    if powers is not None and n_present <= 0:  # the noise hides how many entries there are: only the range is known
+        powers, found = None, replace(found, center=found.fill, spread=(known.high - known.low) / 4)
     if is_narrowed:
         least = float(edges[-1] - edges[0]) / 64
         low = min(quantile(parts, edges, PART_BEYOND), float(edges[-1]) - least)

@@ -249,3 +249,10 @@ def test_gaussian_releases_beyond_ten_do_not_make_a_budget_larger():
     assert whole_of(equal(10, 1)) == pytest.approx(math.sqrt(10))
     assert whole_of(equal(10, 4)) == whole_of(equal(20, 2)) == pytest.approx(math.sqrt(10))
     assert whole_of([*equal(1, 100), *equal(1, 7, "laplace")]) == pytest.approx(math.sqrt(10) + 1.0)
+
+
+def test_counts_that_noise_makes_negative_in_all_leave_the_range_alone():
+    known = Figures(0.0, 8.0)
+    counts = np.array([400.0, -300.0, -300.0, 100.0])
+    found = figures_of(Column(kind="number", bounds=(0.0, 8.0)), known, counts, np.array([30.0, 50.0]), 40.0)
+    assert (found.low, found.high, found.fill, found.center, found.spread) == (0.0, 8.0, 4.0, 4.0, 2.0)
