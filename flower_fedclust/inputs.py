@@ -73,7 +73,7 @@ def strategies_of(given: Strategy | Sequence[Strategy]) -> list[Strategy]:
             found += [part.strip() for part in one.split(",")]
         else:
             if not isinstance(one, ProtocolStrategy):
-                strategy_name(one)  # raises a TypeError for what is no strategy
+                strategy_name(one)  # raises a TypeError unless it is a strategy
             found.append(one)  # type: ignore[arg-type]
     return found
 

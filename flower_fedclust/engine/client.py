@@ -783,5 +783,5 @@ def client_app(
     load: Callable[[Context], ClientData],
     **options: Any,
 ) -> ClientApp:
-    """Return a Flower ClientApp that answers for strategies; the arguments are those of :func:`client_fn`."""
+    """Return a Flower ClientApp that answers for strategies; it takes the arguments of :func:`client_fn`."""
     return ClientApp(client_fn=client_fn(client_type, load, **options))

@@ -17,7 +17,7 @@ def client_mod(
     load: Callable[[Context], ClientData],
     **options: Any,
 ) -> Mod:
-    """Return a Flower mod that answers for strategies; the arguments are those of :func:`client_fn`.
+    """Return a Flower mod that answers for strategies; it takes the arguments of :func:`client_fn`.
 
     It answers messages of this package's strategies and hands all others to the app, so that one app can find clusters
     and then train a model. The app needs a ``train`` function (and an ``evaluate`` function, if the strategy shares or

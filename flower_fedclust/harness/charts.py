@@ -160,10 +160,16 @@ def linear_axis(title: str, values: Sequence[float], *, within: tuple[float, flo
     low, high = min(values), max(values)
     room = 0.08 * (high - low) or 0.05 * abs(high) or 0.5
     low, high = low - room, high + room
-    size = 10.0 ** math.floor(math.log10((high - low) / 5))
-    step = size * next(factor for factor in (1, 2, 2.5, 5, 10) if factor * size >= (high - low) / 5 * 0.999)
-    low, high = max(step * math.floor(low / step), within[0]), min(step * math.ceil(high / step), within[1])
-    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    # The smallest round step with which there are about five ticks.
+    wanted = (high - low) / 5
+    power_of_ten = 10.0 ** math.floor(math.log10(wanted))
+    round_steps = [factor * power_of_ten for factor in (1, 2, 2.5, 5, 10)]
+    step = next(round_step for round_step in round_steps if round_step >= 0.999 * wanted)
+    least, most = within
+    low = max(step * math.floor(low / step), least)
+    high = min(step * math.ceil(high / step), most)
+    first = math.ceil(low / step - 1e-9)
+    last = math.floor(high / step + 1e-9)
     return Axis(title, low, high, [round(step * index, 12) for index in range(first, last + 1)])
 
 
