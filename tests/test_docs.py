@@ -132,7 +132,6 @@ def test_the_strategies_of_the_pages_find_the_mean_and_cover_the_run(page_of_str
         assert result.privacy.covers_everything
 
 
-@pytest.mark.filterwarnings("ignore:.* clusters where n_clusters is 3:RuntimeWarning")
 @pytest.mark.long
 def test_every_command_of_the_pages_runs(tmp_path, monkeypatch, page_of_strategies):
     n_commands = 0

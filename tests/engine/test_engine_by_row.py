@@ -121,7 +121,6 @@ ANY_COLUMNS = [case for case, strategy in STRATEGIES.items() if strategy.expecte
 
 
 @pytest.mark.long
-@pytest.mark.filterwarnings("ignore:.* clusters where n_clusters is 3:RuntimeWarning")
 @pytest.mark.parametrize("case", ANY_COLUMNS)
 def test_the_same_holds_for_rows_of_500_columns(case):
     questions, rows = asked(case, 500)
@@ -129,7 +128,6 @@ def test_the_same_holds_for_rows_of_500_columns(case):
 
 
 @pytest.mark.long
-@pytest.mark.filterwarnings("ignore:.* clusters where n_clusters is 3:RuntimeWarning")
 def test_these_runs_ask_for_every_answer_by_row():
     runs = [(case, 3) for case in STRATEGIES] + [(case, 500) for case in ANY_COLUMNS]
     seen = {question.asks.function.__name__ for run in runs for question in asked(*run)[0]}

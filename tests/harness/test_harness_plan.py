@@ -83,7 +83,6 @@ def test_a_table_like_the_one_to_come_says_how_far_apart_its_groups_lie():
         fc.plan(strategy, n_rows=600)
 
 
-@pytest.mark.filterwarnings("ignore:fedsc-sums found:RuntimeWarning")
 def test_what_cannot_be_planned_is_said():
     with pytest.raises(ValueError, match="no epsilon"):
         fc.plan(fc.KFED(3), n_rows=100, n_columns=2)

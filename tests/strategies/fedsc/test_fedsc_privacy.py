@@ -97,7 +97,6 @@ def sum_rounds():
     return get
 
 
-@pytest.mark.filterwarnings("ignore:Strategy found:RuntimeWarning")
 def test_releases_of_sums_have_the_sensitivities_of_a_row_that_is_added(sum_rounds):
     for option in SUMS:
         rounds, _ = sum_rounds(option)
