@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 import flower_fedclust as fc
 from flower_fedclust.checking import Neighbors, Subject, audit
 from flower_fedclust.checking.books import epsilon_of
-from flower_fedclust.checking.neighbors import findings_of_samples, with_edges
+from flower_fedclust.checking.neighbors import findings_of_samples, neighbor_tables, ratio_of, with_edges
 from flower_fedclust.checking.noise import Loss, compare_with_law, lower, upper
 from flower_fedclust.cli.commands import app
 from flower_fedclust.engine import GridArray
@@ -52,6 +52,27 @@ def slow(monkeypatch):
     """A machine on which every look at the clock takes a second."""
     ticks = count()
     monkeypatch.setattr(time, "perf_counter", lambda: float(next(ticks)))
+
+
+# Neighbors.
+
+
+@pytest.mark.parametrize(("is_triangle", "norm"), [(False, math.sqrt(1 + 4 + 9)), (True, math.sqrt(1 + 2 * 4 + 9))])
+def test_entries_off_the_diagonal_of_a_triangle_count_twice_in_the_norm_of_a_change(is_triangle, norm):
+    release = Release("gaussian", 2.0, 1.0, "a bound", triangle=is_triangle)
+    ratio, is_too_far = ratio_of(np.array([1, 2, 3]), 0, release)
+    assert ratio == pytest.approx(norm / 2.0)
+    assert is_too_far
+
+
+def test_a_row_is_added_and_replaced_among_equal_rows_too():
+    rows, hard = np.zeros((3, 2)), [("a long row", np.array([9.0, 0.0])), ("its opposite", np.array([-9.0, 0.0]))]
+    added, *_ = neighbor_tables(rows, hard, "record", "add-or-remove")
+    np.testing.assert_array_equal(added.rows, [[9.0, 0.0]] * 3)
+    np.testing.assert_array_equal(added.others, [[9.0, 0.0]] * 2)
+    replaced, *_ = neighbor_tables(rows, hard, "record", "replace")
+    np.testing.assert_array_equal(replaced.rows, [[9.0, 0.0]] * 3)
+    np.testing.assert_array_equal(replaced.others, [[-9.0, 0.0], [9.0, 0.0], [9.0, 0.0]])
 
 
 # What is sound, or was not seen.

@@ -96,6 +96,12 @@ def test_the_suite_finds_what_does_not_follow_from_the_row(function):
         CHECK(Subject(strategy_of(function)))
 
 
+def test_the_order_of_rows_is_found_apart_from_batches():
+    subject = Subject(strategy_of(by_place))
+    found = findings_by_row(subject.run, subject.names[0])
+    assert f"the answer to '{by_place.__name__}' depends on the order of its rows" in found
+
+
 @pytest.mark.parametrize("function", [every_37th, beyond_2048, large_batches])
 def test_tables_of_many_rows_are_compared_with_their_parts(function):
     subject = Subject(strategy_of(function))

@@ -326,6 +326,15 @@ def test_explain_takes_the_epsilon_that_is_said_or_the_strategys_or_the_examples
     assert report["covers_everything"] == (epsilon is not None)
 
 
+@pytest.mark.parametrize(("given", "bound"), [([], 1.0), (["--set", "max_norm=7"], 7.0)])
+def test_explain_takes_the_bound_that_is_given_and_else_the_examples(capsys, monkeypatch, given, bound):
+    asked = ["explain", "federated-kmeans-private", "--epsilon", "2", "--n-clusters", "3", *given, "--json"]
+    code, out, _ = fedclust(capsys, monkeypatch, *asked)
+    assert code == 0
+    releases = [message["release"] for message in json.loads(out)["messages"] if message["release"] is not None]
+    assert max(release["sensitivity"] for release in releases) == pytest.approx(bound, rel=1e-9)
+
+
 def test_choose_k_prints_the_curve_and_one_sentence(capsys, monkeypatch, tmp_path):
     asked = ["choose-k", "--dataset", "iris", "--n-clusters", "2-4", "--set", "max_norm=12", "--epsilon", "none"]
     code, out, _ = fedclust(capsys, monkeypatch, *asked, "--out", str(tmp_path / "k"))

@@ -262,6 +262,9 @@ def test_a_client_that_comes_later_with_its_columns_in_another_order_answers_the
     strategy.on_round = lambda number, task: number == 1 and manager.register(last)
     server = Server(client_manager=manager, strategy=strategy)
     server.fit(num_rounds=strategy.num_rounds, timeout=None)
+    asked = [message.config for proxy in (*first, last) for message in proxy.received]
+    of_rows = [config for config in asked if config["task"] in {"store", "moments", "clipped"}]
+    assert {config.get("columns") for config in of_rows} == {'["a", "b"]'}  # before any client has another order, too
     total = strategy.outcome.model.brought[2]
     assert total.n_clients == 5  # it was sent the bound after the others, and took no part in the first sum
     clipped = [np.trunc(np.ldexp(np.clip(rows, None, 0.1).sum(axis=0), 40)) for rows in CLIENTS[:5]]

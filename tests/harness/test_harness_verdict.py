@@ -174,6 +174,13 @@ def test_a_difference_that_may_be_due_to_chance_is_not_called_one(tmp_path):
     assert certainty(scenario).startswith("Fewer than 3 seeds")
 
 
+@pytest.mark.parametrize(("other", "p_value"), [([0.9, 0.8, 0.7], 1.0), ([0.5, 0.4, 0.3], 0.0)])
+def test_a_difference_that_is_the_same_on_all_seeds_is_certain_unless_there_is_none(other, p_value, tmp_path):
+    (scenario,) = save_accuracies(tmp_path, {"a": [0.9, 0.8, 0.7], "b": other}).scenarios
+    assert [one.p_value for one in differences(scenario)] == [p_value]
+    assert ("significantly better" in certainty(scenario)) == (p_value == 0.0)
+
+
 def test_few_seeds_are_said_to_show_nothing_and_not_that_strategies_are_as_good(tmp_path):
     """A cost 42% higher was said to be perhaps as good, because three seeds have no power."""
     (scenario,) = save_accuracies(tmp_path / "three", {"a": [0.9, 0.8, 0.95], "b": [0.63, 0.7, 0.4]}).scenarios

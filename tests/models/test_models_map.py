@@ -83,6 +83,13 @@ def test_cluster_is_that_of_the_nearest_center_on_the_map(kind):
     )
 
 
+def test_the_cost_of_a_map_is_that_of_known_places_where_they_are_given():
+    places = CENTERS[[0, 1, 1]] + [[3.0, 0.0], [0.0, 4.0], [0.0, 0.0]]
+    clustered = made().cluster(ROWS[:3], places)
+    assert clustered.cost == pytest.approx(3.0**2 + 4.0**2)
+    np.testing.assert_array_equal(clustered.labels, [0, 1, 1])
+
+
 @pytest.mark.parametrize("method", ["tsne", "umap"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_place_of_a_row_does_not_depend_on_the_other_rows(kind, method):

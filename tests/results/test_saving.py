@@ -100,6 +100,14 @@ def test_another_process_finds_the_same_labels_in_another_table(result, folder, 
     assert stat.S_IMODE((tmp_path / "labels.csv").stat().st_mode) == 0o600
 
 
+def test_labels_are_not_written_over_a_file_that_is_there(folder, tmp_path):
+    NEW.to_parquet(tmp_path / "new.parquet")
+    (tmp_path / "labels.csv").write_text("mine")
+    with pytest.raises(FileExistsError, match="name a new file, so that nothing is lost"):
+        predict_file(folder, tmp_path / "new.parquet", tmp_path / "labels.csv")
+    assert (tmp_path / "labels.csv").read_text() == "mine"
+
+
 def test_tables_are_found_by_their_columns_names_and_others_are_refused(result):
     model = result.model
     assert np.array_equal(model.predict(NEW[["pulse", "dose", "age"]]), model.predict(NEW.to_numpy()))
