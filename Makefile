@@ -18,6 +18,8 @@ READY := $(VENV)/.ready
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export FLWR_TELEMETRY_ENABLED := 0
 export RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO := 0
+# Else every process compiles the package and its tests again.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: run test papers check flower lint resolve versions site-requirements docs bench clean
 
@@ -38,7 +40,7 @@ run: $(RUNS)
 	  --n-clusters 4 --epsilon 1
 
 test: $(READY)
-	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -m "not long" --numprocesses 2 --dist worksteal
+	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -m "not long" --numprocesses 2 --dist worksteal
 
 papers: $(READY)
 	FEDCLUST_TESTED=papers OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -m "not long" --numprocesses 2 --dist worksteal \
@@ -47,19 +49,29 @@ papers: $(READY)
 
 # Each part of `make check` is a target of its own, and leaves a stamp for the state of the code that it has checked: after
 # a failure, `make check` goes on where it stopped. `make --keep-going check` runs all parts, whatever fails.
-CHECKS := tests papers long chance kernels lowest faults audits audit-faults hostile site-examples growth docs run
+# The parts in ONE_BY_ONE run two processes each; the parts in SIDE_BY_SIDE run one each, so two of them run at a time.
+ONE_BY_ONE := tests papers long hostile chance lowest faults audit-faults
+SIDE_BY_SIDE := audits growth kernels docs site-examples run
+CHECKS := $(ONE_BY_ONE) $(SIDE_BY_SIDE)
 CHECKED := .checked/$(shell git describe --always --dirty --abbrev=12 2>/dev/null)
 HOSTILE := tests/site/test_site_random_servers.py tests/engine/test_engine_random_clients.py
 PYTEST := OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest
 
-.PHONY: $(CHECKS:%=check-%)
-check: $(CHECKS:%=$(CHECKED)/%)
+.PHONY: $(CHECKS:%=check-%) check-one-by-one check-side-by-side
+check: check-one-by-one check-side-by-side
 	@echo "make check: all parts have passed: $(CHECKS)"
+
+check-one-by-one: $(READY)
+	@$(MAKE) --no-print-directory --jobs 1 $(ONE_BY_ONE:%=$(CHECKED)/%)
+
+check-side-by-side: $(READY)
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target $(SIDE_BY_SIDE:%=$(CHECKED)/%)
 
 $(CHECKED)/%: $(READY)
 	@mkdir -p $(@D)
-	@date "+%H:%M:%S  make check-$*"
-	@$(MAKE) --no-print-directory check-$*
+	@date "+%H:%M:%S  make check-$* begins"
+	@$(MAKE) --no-print-directory --jobs 1 check-$*
+	@date "+%H:%M:%S  make check-$* has passed"
 	@touch $@
 
 check-tests: test
@@ -75,12 +87,15 @@ check-long:
 check-chance:
 	FEDCLUST_CHANCE=system $(PYTEST) -m "not long" --numprocesses 2 || FEDCLUST_CHANCE=system $(PYTEST) -m "not long" --last-failed
 
-# The lowest versions that pyproject.toml allows, on what reads files and computes. They warn of each other.
+# The lowest versions that pyproject.toml allows, on what reads files and computes. They warn of each other. None of
+# these tests needs PyTorch, which brings packages of some gigabytes.
 LOWEST := .venv-lowest
 check-lowest: $(READY)
 	$(VENV)/bin/python -m uv venv --quiet --allow-existing $(LOWEST)
-	$(VENV)/bin/python -m uv pip install --quiet --python $(LOWEST)/bin/python --resolution lowest-direct \
-	  --editable ".[dev]" --editable strategies
+	$(VENV)/bin/python -m uv pip compile --quiet --extra dev --python-version 3.11 --resolution lowest-direct \
+	  --no-annotate --no-header pyproject.toml | grep -v "^torch=\|^triton=\|^nvidia-\|^cuda-" > $(LOWEST)/versions.txt
+	$(VENV)/bin/python -m uv pip install --quiet --python $(LOWEST)/bin/python --requirements $(LOWEST)/versions.txt
+	$(VENV)/bin/python -m uv pip install --quiet --python $(LOWEST)/bin/python --no-deps --editable . --editable strategies
 	OMP_NUM_THREADS=1 $(LOWEST)/bin/python -m pytest -W default -m "not long" --numprocesses 2 \
 	  tests/data tests/tables tests/numerics tests/exact tests/models tests/results tests/cli tests/apps
 
