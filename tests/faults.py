@@ -249,7 +249,9 @@ def main() -> int:
         parser.error(f"there is no fault called {', '.join(unknown)}")
     wanted = [fault for fault in faults if args.only is None or fault.id in args.only]
     for fault in wanted:
-        fault.planted((ROOT / fault.file).read_text(encoding="utf-8"))  # every fault can be planted
+        planted_text = fault.planted((ROOT / fault.file).read_text(encoding="utf-8"))  # every fault can be planted
+        if fault.file.endswith(".py"):
+            compile(planted_text, fault.file, "exec")
     n_caught = 0
     for done in plant_each(wanted, run_tests, args.jobs):
         is_caught, line = judge(done)
