@@ -388,3 +388,10 @@ def test_a_difference_that_overflows_keeps_its_direction():
     rows = np.array([[1.7e308, 1.7e308], [-1.7e308, 0.0]])
     on_grid, exponent = rows_onto_grid(rows, np.array([-1.7e308, 1.7e308]), 1.0)
     np.testing.assert_allclose(from_units(on_grid, exponent), [[1.0, 0.0], [0.0, -1.0]], atol=1e-6)
+
+
+@pytest.mark.parametrize("norm", [1, 2])
+def test_every_row_of_a_long_table_is_clipped(norm):
+    on_grid, exponent = rows_onto_grid(np.tile([3.0, -4.0], (40_000, 1)), np.zeros(2), 1.0, norm=norm)
+    expected = np.array([3.0, -4.0]) / (7.0 if norm == 1 else 5.0)
+    np.testing.assert_allclose(np.ldexp(on_grid, exponent), np.tile(expected, (40_000, 1)), rtol=1e-6)

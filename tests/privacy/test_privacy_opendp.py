@@ -22,7 +22,8 @@ dp.enable_features("contrib")
 
 pytestmark = pytest.mark.long
 
-#: Draws of each sampler: they notice a scale that is 2% too small.
+#: Draws of each sampler. The mean size of Laplace noise, which varies as much as it is large, differs by chance by
+#: sqrt(2 / N) = 0.45%. A scale that is 6% too small is 13 of these deviations away; NEVER takes 6.2.
 N = 100_000
 
 #: A p-value that chance does not reach.
@@ -114,9 +115,9 @@ def test_shares_of_gaussian_noise_add_up_to_opendps_noise_and_what_was_rounded(s
 
 @pytest.mark.parametrize("mechanism", OURS)
 @pytest.mark.parametrize("scale", [1.0, 7.3, 1e6])
-def test_the_comparison_notices_noise_that_is_3_percent_narrower(mechanism, scale):
+def test_the_comparison_notices_noise_that_is_6_percent_narrower(mechanism, scale):
     other = on_integers(mechanism, scale) if scale > 100 else np.rint(on_floats(mechanism, scale))
-    assert p_value(ours(mechanism, 0.97 * scale), other) < NEVER
+    assert p_value(ours(mechanism, 0.94 * scale), other) < NEVER
 
 
 def test_the_comparison_notices_discrete_noise_in_place_of_rounded_noise():
