@@ -30,7 +30,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def wait_for(port: int, seconds: float = 60) -> None:
+def wait_for(port: int, seconds: float = 180) -> None:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         with socket.socket() as probe:
@@ -90,7 +90,7 @@ class Deployment:
             *("--node-config", f'name="{name}" data="{data}" label-column="kind" evaluation="true"'),
         )
 
-    def wait_for_supernodes(self, *names: str, seconds: float = 120) -> None:
+    def wait_for_supernodes(self, *names: str, seconds: float = 180) -> None:
         """Return when the SuperLink knows them all."""
         deadline = time.monotonic() + seconds
         while any(b"SuperNode ID" not in (self.folder / f"{name}.log").read_bytes() for name in names):

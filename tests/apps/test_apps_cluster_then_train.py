@@ -16,7 +16,7 @@ from flower_fedclust.checking import LocalGrid
 FOLDER = Path(__file__).parents[2] / "examples" / "cluster-then-train"
 
 
-@pytest.fixture(params=["message_api", "strategy_api"])
+@pytest.fixture(params=[pytest.param("message_api", marks=pytest.mark.long), "strategy_api"])
 def app(request, monkeypatch):
     monkeypatch.syspath_prepend(FOLDER)
     yield importlib.import_module(request.param)

@@ -97,6 +97,7 @@ def test_the_hardest_neighbors_reach_the_sensitivity_and_do_not_exceed_it(sound)
     assert not (counts.is_too_far)
 
 
+@pytest.mark.long
 def test_the_command_audits_by_name_and_saves(tmp_path):
     pytest.importorskip("matplotlib")
     given = ["audit", "feddp-kmeans", "--runs", "800"]
@@ -120,9 +121,8 @@ def test_a_round_that_is_given_up_lacks_no_share():
     assert audit(fc.DPFedC(3, max_norm=1.0, epsilon=8.0, n_rounds=2, noise="clients"), runs=2, seconds=0.1).broken == []
 
 
-@pytest.mark.parametrize(
-    ("place", "raises"), [pytest.param("server", False, marks=pytest.mark.long), ("clients", True)]
-)
+@pytest.mark.long
+@pytest.mark.parametrize(("place", "raises"), [("server", False), ("clients", True)])
 def test_a_client_that_fails_by_a_coin_of_its_own_is_no_alarm(place, raises, monkeypatch):
     monkeypatch.setattr(checking_toys.UnluckyClient, "raises", raises)
     found = audit(checking_toys.Unlucky(2, noise=place), runs=800)
@@ -180,12 +180,9 @@ def test_a_row_that_is_not_clipped_is_found_and_tells_neighbors_apart():
     assert any(clause.startswith("neighbors can be told apart: epsilon is at least") for clause in found.broken)
 
 
-def test_the_command_ends_with_1_where_a_promise_is_broken(monkeypatch):
-    for sums, code in ((far, 1), (None, 0)):
-        kind = Means if sums is None else with_method("sums", sums)
-        monkeypatch.setattr(
-            "flower_fedclust.cli.advice.audit_by_name", lambda *_, made=kind, **__: audit(made(2), runs=2)
-        )
+def test_the_command_ends_with_1_where_a_promise_is_broken(monkeypatch, sound):
+    for found, code in ((audit(with_method("sums", far)(2), runs=2), 1), (sound, 0)):
+        monkeypatch.setattr("flower_fedclust.cli.advice.audit_by_name", lambda *_, found=found, **__: found)
         assert CliRunner().invoke(app, ["audit", "feddp-kmeans"]).exit_code == code
 
 

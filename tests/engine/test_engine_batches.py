@@ -102,9 +102,12 @@ def in_memory():
     return find
 
 
-#: Which rows a batch has depends on the file, and what is asked of them on the strategy.
-CASES = [(name, "parquet") for name in STRATEGIES] + [
-    ("federated-kmeans", kind) for kind in WRITERS if kind != "parquet"
+#: Which rows a batch has depends on the file, and what is asked of them on the strategy. The
+#: two in LONG ask for what private k-means asks for, and for more sums of the same kinds, and take longest.
+LONG = ("private-mixture", "private-density")
+CASES = [
+    *(pytest.param(name, "parquet", marks=[pytest.mark.long] if name in LONG else []) for name in STRATEGIES),
+    *(("federated-kmeans", kind) for kind in WRITERS if kind != "parquet"),
 ]
 
 
