@@ -34,6 +34,7 @@ from flower_fedclust.engine import ClientData, ProtocolStrategy
 from flower_fedclust.engine.inline import run_inline
 from flower_fedclust.engine.progress import quiet
 from flower_fedclust.engine.roster import LONGEST_NAME, is_name
+from flower_fedclust.exact.grid import MOST_ROWS
 from flower_fedclust.names import look_up
 from flower_fedclust.numerics.checks import check_integer
 from flower_fedclust.numerics.validity import numbers_of
@@ -208,7 +209,8 @@ class Inputs:
     def clients(self) -> dict[str, ClientData]:
         """The clients by name."""
         raw = self.schema is not None or any(getattr(one, "tables", None) is not None for one in self.strategies)
-        return clients_of(self.given, **self.about, raw=raw)
+        most_rows = max((getattr(one, "most_rows", MOST_ROWS) for one in self.strategies), default=MOST_ROWS)
+        return clients_of(self.given, **self.about, raw=raw, most_rows=most_rows)
 
     def prepared(self) -> tuple[Any, list[NDArray[np.float64]]]:
         """Return the strategy for rows of numbers, and each client's rows as numbers, prepared by the schema."""
@@ -328,6 +330,7 @@ def clients_of(
     *,
     raw: bool = False,
     label_column: str | None = None,
+    most_rows: int = MOST_ROWS,
 ) -> dict[str, ClientData]:
     """Normalize clients to a dict of ClientData with one order of columns; raw tables are not changed."""
     row_ids, id_column = None, None
@@ -373,6 +376,7 @@ def clients_of(
             row_ids=None if row_ids is None else row_ids[index],
             id_column=id_column,
             raw=raw,
+            most_rows=most_rows,
         )
     return found if raw else {name: data.like(next(iter(found.values()))) for name, data in found.items()}
 

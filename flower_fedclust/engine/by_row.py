@@ -23,8 +23,9 @@ from numpy.typing import NDArray
 from flower_fedclust.data.batches import BATCH_ENTRIES, Batch, in_batches
 from flower_fedclust.engine.client_data import ClientData
 from flower_fedclust.engine.rounds import Answer, Array, Askable, Known, ProtocolError, Question, Scalar, Sent, as_sent
+from flower_fedclust.exact.capacity import LARGEST_BOUND, bits_with, with_rows
 from flower_fedclust.exact.constant import is_constant
-from flower_fedclust.exact.grid import ENTRY_BITS, GridArray
+from flower_fedclust.exact.grid import MOST_ROWS, GridArray
 from flower_fedclust.exact.rows import Frame, Rows
 from flower_fedclust.exact.stacks import NotStackedError, Stack, stacked
 from flower_fedclust.exact.sums import triangle_to_symmetric
@@ -77,7 +78,8 @@ class ByRow(Askable[..., Any]):
 
     def terms(self, question: Question, values: Floats) -> tuple[Term, ...]:
         """Return what a batch of rows adds: one term for each array."""
-        found = self.function(_rows_of(question, values), *question.arrays, **question.arguments)
+        with with_rows(question.most_rows):
+            found = self.function(_rows_of(question, values), *question.arrays, **question.arguments)
         return found if isinstance(found, tuple) else (found,)
 
     def nothing(self, question: Question) -> tuple[Term, ...]:
@@ -91,7 +93,7 @@ class ByRow(Askable[..., Any]):
         if last is not None and last[1] == values and all(map(is_, last[0], arrays)):
             return last[2]
         nothing = self.nothing(question)
-        self._check_capacity(nothing)
+        self._check_capacity(nothing, bits_with(question.most_rows))
         found = nothing, self._finished_alone(question, nothing, 0)
         if all(map(is_constant, arrays)):
             self._last = arrays, values, found
@@ -183,11 +185,11 @@ class ByRow(Askable[..., Any]):
         if any(term.n_rows > n_rows for term in terms):
             raise RuntimeError(f"'{self.answer.task}' adds more than one vector for each row; add one at most.")
 
-    def _check_capacity(self, terms: Iterable[Term]) -> None:
+    def _check_capacity(self, terms: Iterable[Term], bits: int) -> None:
         """Raise an OverflowError if a sum over as many rows as a client may have could overflow."""
-        if any(term.largest > 2**ENTRY_BITS for term in terms):
+        if any(term.largest > 2**bits for term in terms):
             raise OverflowError(
-                f"'{self.answer.task}' adds up integers of more than {ENTRY_BITS} bits, so that a sum could overflow; "
+                f"'{self.answer.task}' adds up integers of more than {bits} bits, so that a sum could overflow; "
                 "choose a coarser unit."
             )
 
@@ -283,7 +285,8 @@ def _rows_of(question: Question, values: Floats) -> Rows:
 def _contents(question: Question) -> tuple[list[Array], list[Any]]:
     """Return all arrays of a message, and everything else in it."""
     # As text, because True, 1 and 1.0 are equal and may mean different things to a function.
-    arrays, values = list(question.arrays), [len(question.arrays), repr(dict(question.arguments)), question.finish]
+    arrays = list(question.arrays)
+    values = [len(arrays), repr(dict(question.arguments)), question.finish, question.most_rows]
     if question.frame is not None:
         frame = question.frame
         values += [frame.radius, frame.norm]
@@ -349,11 +352,20 @@ def read_question(asked: Askable[..., Any], arrays: list[Array], fields: Mapping
         raise ProtocolError("the arrays of a message are not a frame.")
     frame = read_frame(arrays[len(arrays) - n_frame :]) if n_frame else None
     own = tuple(arrays[: len(arrays) - n_frame])
+    most_rows = read_most_rows(fields)
     if not isinstance(asked, ByRow):
-        return Question(asked.answer, own, arguments, asked)
+        return Question(asked.answer, own, arguments, asked, most_rows=most_rows)
     finish = _read_finish(fields["finish"], len(asked.answer.sends)) if "finish" in fields else None
     answer = asked.answer if finish is None else _finished(asked.answer, finish)
-    return Question(answer, own, arguments, asked, frame, inner, finish)
+    return Question(answer, own, arguments, asked, frame, inner, finish, most_rows)
+
+
+def read_most_rows(fields: Mapping[str, Any]) -> int:
+    """Return the bound on a client's rows that a message states."""
+    most_rows = int(fields.get("most_rows", MOST_ROWS))
+    if not MOST_ROWS <= most_rows <= LARGEST_BOUND:
+        raise ProtocolError(f"a message allows {most_rows} rows; it may be from {MOST_ROWS} to {LARGEST_BOUND}.")
+    return most_rows
 
 
 def _read_finish(text: Any, n_arrays: int) -> Finish:

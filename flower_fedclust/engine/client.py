@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from flower_fedclust.data.frames import check_same_names, check_unique
 from flower_fedclust.engine import table_answers
-from flower_fedclust.engine.by_row import read_question
+from flower_fedclust.engine.by_row import read_most_rows, read_question
 from flower_fedclust.engine.client_data import ClientData, Outline
 from flower_fedclust.engine.fields import (
     ENROL,
@@ -46,6 +46,7 @@ from flower_fedclust.engine.wire import (
     hashed,
     sent_arrays,
 )
+from flower_fedclust.exact.capacity import with_rows
 from flower_fedclust.exact.grid import GridArray
 from flower_fedclust.exact.terms import Bound
 from flower_fedclust.format import FORMAT, check_format
@@ -497,6 +498,7 @@ class ProtocolClient(NumPyClient):
         if not isinstance(asks, Askable):
             raise DataError(f"{type(self).__name__} has no answer called '{config['task']}'.")
         question = read_question(asks, list(map(as_numbers, arrays)), config, type(self))
+        self._check_most_rows(question.most_rows)
         check_arguments(question)
         answer, rows = question.answer, str(config.get("rows", ""))
         find_moved = partial(self.moved, rows, question)
@@ -596,7 +598,8 @@ class ProtocolClient(NumPyClient):
         """Return what a declared method computes from the rows."""
         answer = question.answer
         try:
-            reply = question.asks.reply_of(self, question)
+            with with_rows(question.most_rows):
+                reply = question.asks.reply_of(self, question)
         except Exception as error:
             is_paid_for = answer.sends and not answer.keeps
             if self.consent.says_what_failed or is_paid_for or not self._seen.rows:
@@ -619,6 +622,15 @@ class ProtocolClient(NumPyClient):
         if not isinstance(parts, list) or not all(name is None or isinstance(name, str) for name in parts):
             raise DataError("a message names parts of a budget, and they are not texts.")
         return releases_of_parts(question, find_moved(), parts, plan)
+
+    def _check_most_rows(self, allowed: int) -> None:
+        """Raise a DataError if a run allows fewer rows than the client may have, whatever their true number is."""
+        own = self.outline.most_rows
+        if own > allowed:
+            raise DataError(
+                f"client {self.name}: the run allows {allowed:,} rows, and this client may have up to {own:,}; give "
+                f"the strategy most_rows={own}."
+            )
 
     def _order_in(self, config: Mapping[str, Any]) -> list[str] | None:
         """Return the order of the columns in the run, if a message states one and the client's columns have names."""
@@ -659,6 +671,7 @@ class ProtocolClient(NumPyClient):
         A client without an outline also checks its rows, before anything is spent on a run that it cannot answer.
         """
         own, may_look, owner = self.outline, self._given_outline is None, f"client {self.name}"
+        self._check_most_rows(read_most_rows(config))
         schema = self._schema_of(config, own.schema)
         if own.schema is not None:
             own.schema.check_equal(schema, owner=owner)

@@ -57,6 +57,7 @@ class Outline:
     n_columns: int
     columns: tuple[str, ...] | None = None  #: Their names, in the table's order; None if they have none.
     schema: Schema | None = None  #: What the site allows to be public about its columns.
+    most_rows: int = MOST_ROWS  #: The public bound on its number of rows.
 
 
 class ClientData:
@@ -81,6 +82,9 @@ class ClientData:
         Whether the table is kept unprepared, with its text, dates and gaps, for a run with a schema.
     schema : Schema, optional
         What the site allows to be public about its columns. A run with another schema is refused.
+    most_rows : int, default=8388607
+        A public bound on the number of rows, at most 2^30 - 1. A run that allows fewer is refused, however many there
+        are.
 
     Attributes
     ----------
@@ -107,6 +111,7 @@ class ClientData:
         id_column: str | None = None,
         raw: bool = False,
         schema: Schema | None = None,
+        most_rows: int = MOST_ROWS,
     ) -> None:
         self._batches = rows if isinstance(rows, Batches) else None
         frame = None if self._batches is not None else as_frame(rows, owner)
@@ -128,10 +133,11 @@ class ClientData:
         self._table = frame
         self.n_rows, n_columns = next(one for one in (self._rows, self._batches, frame) if one is not None).shape
         self.n_columns = int(n_columns)
-        if self.n_rows > MOST_ROWS:
+        self.most_rows = most_rows
+        if self.n_rows > most_rows:
             raise DataError(
-                f"{owner}: {self.n_rows:,} rows; a client has at most {MOST_ROWS:,}, so that sums over them are exact. "
-                "Split the table into two or more of about the same size, each for a client of its own."
+                f"{owner}: {self.n_rows:,} rows; a client has at most {most_rows:,}, so that sums over them are exact. "
+                "Give a larger most_rows, to the strategy and to a site, or split the table into two clients."
             )
         if columns is not None and len(columns) != n_columns:
             raise DataError(f"{owner}: {len(columns)} column names for {n_columns} columns.")
@@ -155,7 +161,8 @@ class ClientData:
     @property
     def outline(self) -> Outline:
         """What is known without looking at the rows again."""
-        return Outline(self.n_rows, self.n_columns, None if self.columns is None else tuple(self.columns), self.schema)
+        columns = None if self.columns is None else tuple(self.columns)
+        return Outline(self.n_rows, self.n_columns, columns, self.schema, self.most_rows)
 
     @property
     def rows(self) -> NDArray[np.float64]:
@@ -316,7 +323,13 @@ class ClientData:
             if self._batches is None:
                 rows = preparation.transform(self.table, owner=self.owner)
                 made = ClientData(
-                    rows, self.labels, preparation.names, self.owner, row_ids=self.row_ids, id_column=self.id_column
+                    rows,
+                    self.labels,
+                    preparation.names,
+                    self.owner,
+                    row_ids=self.row_ids,
+                    id_column=self.id_column,
+                    most_rows=self.most_rows,
                 )
             else:
                 made = self.narrowed(preparation.schema.used)
@@ -362,6 +375,7 @@ class ClientData:
             id_column=self.id_column,
             raw=is_raw,
             schema=self.schema,
+            most_rows=self.most_rows,
         )
 
     def chosen(self, rows: NDArray[np.intp]) -> ClientData:
@@ -379,6 +393,7 @@ class ClientData:
             id_column=self.id_column,
             raw=self._rows is None,
             schema=self.schema,
+            most_rows=self.most_rows,
         )
 
     def derived(self, key: Hashable, compute: Callable[[], T]) -> T:

@@ -19,6 +19,7 @@ from flower_fedclust.engine.by_row import ByRow, Finisher, View
 from flower_fedclust.engine.rounds import Array, ProtocolError, Question
 from flower_fedclust.engine.table_answers import ByTableRow, preparation_from
 from flower_fedclust.engine.wire import EMPTY
+from flower_fedclust.exact.grid import MOST_ROWS
 from flower_fedclust.numerics.checks import DataError
 from flower_fedclust.outside import parse_json
 from flower_fedclust.secure.keys import digest
@@ -40,7 +41,7 @@ OF_ROUND: Mapping[str, type] = {
     # Of the first round, in which clients enrol.
     **{"schema": str, "n_columns": int, "goes_on": bool},
     # Of a question.
-    **{"arguments": str, "frame": int, "finish": str, "view": str},
+    **{"arguments": str, "frame": int, "finish": str, "view": str, "most_rows": int},
     **{"rows": str, "parts": str, "n_shares": int, SECURE: str},
 }
 
@@ -145,6 +146,8 @@ def _said(question: Question) -> Iterable[bytes]:
     yield f"frame of {len(frame)}".encode()
     yield from map(_plain, frame)
     yield repr(question.finish and (question.finish.kind, question.finish.at_most)).encode()
+    if question.most_rows != MOST_ROWS:
+        yield f"{question.most_rows} rows".encode()
     if question.view is not None:
         yield b"view"
         yield from _said(question.view)

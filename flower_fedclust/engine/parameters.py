@@ -148,8 +148,8 @@ def _check(name: str, value: object, hint: Any, bounds: dict[str, float]) -> Non
     elif float in kinds:
         check_real(name, value, **bounds)
     elif int in kinds:
-        at_least = bounds.get("at_least", -np.inf)
-        check_integer(name, value, at_least=0 if at_least == -np.inf else int(at_least))
+        at_least, at_most = bounds.get("at_least", -np.inf), bounds.get("at_most", np.inf)
+        check_integer(name, value, at_least=0 if at_least == -np.inf else int(at_least), at_most=at_most)
     elif kinds == (bool,) and not isinstance(value, (bool, np.bool_)):
         raise ValueError(f"{name} is {value!r}; it must be True or False.")
 

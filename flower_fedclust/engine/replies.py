@@ -337,7 +337,7 @@ class Inspection:
         sends = round_.answer.sends
         n_entries = _check_lengths(name, sends, arrays)
         tails = list(map(self._tail, round_.releases, arrays))
-        fewest, most = self._n_rows.get(name, (1.0, MOST_ROWS))
+        fewest, most = self._n_rows.get(name, (1.0, self._settings.most_rows))
         if not math.isnan(n_entries):
             if not fewest <= n_entries <= most:
                 raise ReplyError(f"client {name} sent entries for {n_entries:.0f} rows, but stated another number.")
@@ -680,12 +680,14 @@ class Evaluation:
     table: Table | None  #: Of classes by clusters, where the client has labels.
 
 
-def checked_evaluation(name: str, res: EvaluateRes, *, n_clusters: int | None) -> Evaluation | None:
+def checked_evaluation(
+    name: str, res: EvaluateRes, *, n_clusters: int | None, most_rows: int = MOST_ROWS
+) -> Evaluation | None:
     """Return a client's evaluation; None if nothing was asked (n_clusters is None)."""
     if n_clusters is None:
         return None
     n_rows, cost = res.num_examples, res.loss
-    if type(n_rows) is not int or not 1 <= n_rows <= MOST_ROWS or not isinstance(cost, (int, float)) or not cost >= 0:
+    if type(n_rows) is not int or not 1 <= n_rows <= most_rows or not isinstance(cost, (int, float)) or not cost >= 0:
         raise ReplyError(f"client {name} sent an impossible number of rows or cost.")
     table: Table | None = None
     if "table" in res.metrics:

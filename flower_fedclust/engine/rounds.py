@@ -5,12 +5,13 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, Concatenate, Generic, Literal, ParamSpec, Self, TypeAlias, TypeVar, get_args, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
+from flower_fedclust.exact.grid import MOST_ROWS
 from flower_fedclust.exact.rows import Frame
 from flower_fedclust.exact.terms import Bound
 from flower_fedclust.models import Model
@@ -130,6 +131,7 @@ class Question:
     frame: Frame | None = None
     view: Question | None = None
     finish: Any = None
+    most_rows: int = MOST_ROWS  #: The public bound on a client's rows, which sets the unit of some sums.
 
     def moved(self, known: Known | None = None) -> tuple[Bound, ...] | None:
         """Return how much one row, or one client, can change each array; None if nothing bounds it."""
@@ -161,6 +163,8 @@ class Question:
             fields["frame"] = len(frame)
         if self.finish is not None:
             fields["finish"] = json.dumps([self.finish.kind, self.finish.at_most])
+        if self.most_rows != MOST_ROWS:
+            fields["most_rows"] = self.most_rows
         if self.view is not None:
             of_view, about = self.view.to_wire()
             about["task"] = self.view.asks.task
@@ -338,6 +342,19 @@ class Round:
         if isinstance(self.question, Question):
             return self.question
         return next(iter(self.question.values())) if client is None else self.question[client]
+
+
+def allowing(round_: Round, most_rows: int) -> Round:
+    """Return a round whose questions state a bound on the rows of a client."""
+    if most_rows == MOST_ROWS or not round_.question:
+        return round_
+
+    def bound(question: Question) -> Question:
+        return replace(question, most_rows=most_rows)
+
+    asked, others = round_.question, round_.others
+    questions = bound(asked) if isinstance(asked, Question) else {name: bound(one) for name, one in asked.items()}
+    return replace(round_, question=questions, others=None if others is None else bound(others))
 
 
 class Sum(Round):

@@ -48,10 +48,12 @@ from flower_fedclust.engine.rounds import (
     Sum,
     Total,
     Traffic,
+    allowing,
 )
 from flower_fedclust.engine.secure_sums import SecureSums, check_round, field_of, is_masked, task_of
 from flower_fedclust.engine.settings import MIN_CLIENTS, Algorithm, Settings
 from flower_fedclust.engine.wire import EMPTY, TO_CLIENT, decode, encode, size_of
+from flower_fedclust.exact.grid import MOST_ROWS
 from flower_fedclust.format import FORMAT
 from flower_fedclust.numerics.checks import DataError
 from flower_fedclust.numerics.threads import one_thread
@@ -163,7 +165,7 @@ class Run:
                 f"round {self.number + 1}, after '{self.task}', asks no client: its mapping of questions is empty; "
                 "leave the round out."
             )
-        self.round = strategy.with_noise(round_)
+        self.round = strategy.with_noise(allowing(round_, self.settings.most_rows))
         if self.number >= self.settings.n_rounds:
             raise ProtocolError(
                 f"'{self.task}' is round {self.number} of the protocol, and n_protocol_rounds says that there are at "
@@ -246,6 +248,11 @@ class Run:
         is_stated = is_named and (self.roster.in_other_order or is_secure)
         return {"columns": json.dumps(self.roster.columns)} if is_stated else {}
 
+    def _enrolment(self, strategy: Algorithm) -> dict[str, Any]:
+        """Return what clients are told when they are asked for their names and columns."""
+        most_rows = self.settings.most_rows
+        return {**strategy.enrolment, **({} if most_rows == MOST_ROWS else {"most_rows": most_rows})}
+
     def notes(self) -> list[str]:
         """Return what the report says of how the sums were made."""
         return [] if self.sums is None else self.sums.notes(len(self.clients), self.n_exchanges, self.number)
@@ -260,7 +267,7 @@ class Run:
         facts: dict[str, Any] = {"goes_on": True} if goes_on and self.clients else {}
         if plan := strategy.first_plan:
             facts["plan"] = plan
-        told = {**self._common, **facts, "round": 1, **strategy.enrolment}
+        told = {**self._common, **facts, "round": 1, **self._enrolment(strategy)}
         messages = self.roster.ask(self.roster.new_nodes(), told)
         if goes_on:
             self.log = RunLog()  # the journal has noted the first enrolment
@@ -378,7 +385,7 @@ class Run:
     def _ask_new(self, strategy: Algorithm, asked: Collection[str]) -> Messages:
         """Return messages that ask newly connected nodes to enrol, but for those that are asked for something else."""
         new = self.roster.new_nodes(asked)
-        return self.roster.ask(new, {**self._common, "round": self.number, **strategy.enrolment}) if new else []
+        return self.roster.ask(new, {**self._common, "round": self.number, **self._enrolment(strategy)}) if new else []
 
     def _check_declared(self, round_: Round) -> None:
         """Raise a ProtocolError unless the strategy's clients have what a round asks for."""
@@ -786,7 +793,9 @@ class Run:
             self.number,
             messages,
             answers,
-            lambda one, res: checked_evaluation(one.client, res, n_clusters=n_clusters),
+            lambda one, res: checked_evaluation(
+                one.client, res, n_clusters=n_clusters, most_rows=self.settings.most_rows
+            ),
         )
         called = {one.node: one.client for one in messages}
         found = {node: one for node, one in read.items() if one is not None}

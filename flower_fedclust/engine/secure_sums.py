@@ -13,7 +13,7 @@ from flower_fedclust.engine.masked import like, words_of
 from flower_fedclust.engine.replies import NOISE_REACH, client_order, largest_in_sum
 from flower_fedclust.engine.rounds import ProtocolError, Question, Round, Sum, Total
 from flower_fedclust.engine.settings import Settings
-from flower_fedclust.exact.grid import MOST_ROWS, GridArray
+from flower_fedclust.exact.grid import GridArray
 from flower_fedclust.privacy.noise import Sendable, on_grid
 from flower_fedclust.secure import SecureServer, Step
 from flower_fedclust.secure.keys import noise_colluders, threshold, tolerated
@@ -99,7 +99,7 @@ class SecureSums:
         """
         if self._settings.privacy_unit == "client" or self._most_rows == math.inf:
             return
-        most = min(self._most_rows, n_clients * MOST_ROWS)
+        most = min(self._most_rows, n_clients * self._settings.most_rows)
         found = round_.asks.largest_of_one_row(round_.question_for(None))
         for sent, release, (largest, exponent) in zip(round_.answer.sends, round_.releases, found, strict=False):
             if most * largest > n_clients * largest_in_sum(n_clients, exponent, release, n_shares):
@@ -110,7 +110,7 @@ class SecureSums:
 
     def note_rows(self, round_: Round, total: Total, n_clients: int) -> None:
         """Note the most rows that all clients can have, once a number of rows has its noise."""
-        missing = (n_clients - total.n_clients) * MOST_ROWS
+        missing = (n_clients - total.n_clients) * self._settings.most_rows
         for sent, release, array, noise in zip(round_.answer.sends, round_.releases, total, total.noise, strict=True):
             if sent.counts_rows and release is not None and np.size(array) == 1:
                 most = max(float(np.sum(array)), 0.0) + NOISE_REACH * noise + missing

@@ -33,6 +33,7 @@ class Settings:
     share_model: bool
     has_tables: bool  #: Whether rows are prepared first, in the order of a schema.
     n_prepared: int  #: How many columns prepared rows have, if that is known before the run; or else 0.
+    most_rows: int  #: The public bound on the rows of a client.
     n_rounds: int  #: The most rounds, the enrolment included.
 
     @property

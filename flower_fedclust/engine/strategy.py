@@ -51,6 +51,8 @@ from flower_fedclust.engine.run import Run
 from flower_fedclust.engine.secure_sums import N_EACH, N_FIRST, check_round
 from flower_fedclust.engine.settings import Settings
 from flower_fedclust.engine.wire import PROBE, encode
+from flower_fedclust.exact.capacity import LARGEST_BOUND, bits_with
+from flower_fedclust.exact.grid import ENTRY_BITS, MOST_ROWS
 from flower_fedclust.numerics.checks import LARGEST, SMALLEST, check_real
 from flower_fedclust.privacy.accounting import Plan, Share, calibrate, delta_of_composition, divided
 from flower_fedclust.privacy.releases import NoisePlace, PrivacyUnit, Relation, Release
@@ -138,6 +140,9 @@ class ProtocolStrategy(Declared, Strategy):
         Seed of the server's choices: restarts, first centers, clients to ask. It never affects the noise.
     federated_evaluation : bool, default=False
         Whether the clients count their classes and their cost after the run. No mechanism covers this.
+    most_rows : int, default=8388607
+        A public bound on the rows of a client, up to 2^30 - 1. Each doubling costs a bit of what a row may add to a
+        sum. A site refuses a run that allows fewer rows than it may have.
 
     Attributes
     ----------
@@ -160,6 +165,7 @@ class ProtocolStrategy(Declared, Strategy):
     min_clients: int | None = parameter(None, at_least=1)
     random_state: int | None = parameter(None, at_least=0)
     federated_evaluation: bool = parameter(False)
+    most_rows: int = parameter(MOST_ROWS, at_least=MOST_ROWS, at_most=LARGEST_BOUND)
 
     # Without noise these are constants; PrivateStrategy makes parameters of the first three.
     epsilon: float | None = dataclasses.field(default=None, init=False)
@@ -354,8 +360,25 @@ class ProtocolStrategy(Declared, Strategy):
             delta=self.delta if private else None,
             unit=self.privacy_unit if private else None,
             noise=self.noise if private else None,
-            notes=(*self.privacy_notes(), *of_tables, *self._current.notes(), *self._current.log.notes()),
+            notes=(
+                *self.privacy_notes(),
+                *self._notes_of_rows(),
+                *of_tables,
+                *self._current.notes(),
+                *self._current.log.notes(),
+            ),
         )
+
+    def _notes_of_rows(self) -> list[str]:
+        """Return what it costs that clients may have more rows than by default."""
+        if self.most_rows == MOST_ROWS:
+            return []
+        bits = bits_with(self.most_rows)
+        return [
+            f"Each client may have up to {self.most_rows:,} rows, so a row adds at most {bits} bits to an entry of a "
+            f"sum: {ENTRY_BITS - bits} fewer than by default. Sums of squares and weighted sums are coarser by this; "
+            "sums of rows and counts are not."
+        ]
 
     @property
     def failures(self) -> list[Failure]:
@@ -465,6 +488,7 @@ class ProtocolStrategy(Declared, Strategy):
             federated_evaluation=self.federated_evaluation,
             share_model=self.share_model,
             has_tables=self.tables is not None,
+            most_rows=self.most_rows,
             n_prepared=0 if self.tables is None else self.tables.n_columns,
             n_rounds=self.n_own_rounds,
         )

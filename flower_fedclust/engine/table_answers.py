@@ -19,6 +19,7 @@ from flower_fedclust.data.batches import Batch
 from flower_fedclust.engine.by_row import ByRow
 from flower_fedclust.engine.rounds import Question, Scalar, Sent, answers
 from flower_fedclust.engine.wire import as_bytes, as_text
+from flower_fedclust.exact.capacity import with_rows
 from flower_fedclust.exact.grid import GridArray
 from flower_fedclust.exact.rows import Frame, Rows
 from flower_fedclust.exact.terms import Term, at, powers, side_by_side
@@ -93,7 +94,8 @@ class ByTableRow(ByRow):
         columns, prepared = values
         rows = Rows(prepared, 0, 1.0) if question.frame is None else question.frame.rows(prepared)
         table = TableRows(columns, rows, _described(question)[1])
-        term = self.function(table, *question.arrays[1:], **question.arguments)
+        with with_rows(question.most_rows):
+            term = self.function(table, *question.arrays[1:], **question.arguments)
         return term if isinstance(term, tuple) else (term,)
 
     def nothing(self, question: Question) -> tuple[Term, ...]:

@@ -12,13 +12,14 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from flower_fedclust.exact.capacity import entry_bits
 from flower_fedclust.exact.grid import BLOCK_ENTRIES, ENTRY_BITS, rounded_norms
 from flower_fedclust.numerics.blocks import blocks
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-#: Of entries that are only added up: a float64 holds the sum of 2^15 of them.
+#: Of entries that are only added up, by default: a float64 holds the sum of 2^15 of them.
 SUM_BITS = ENTRY_BITS - 2
 
 #: The possible exponents of a table of finite floats, from the least float to the longest row. The first one stands for
@@ -32,14 +33,20 @@ def table_exponent(rows: Floats) -> int:
     return exponent - (mantissa == 0.5) if mantissa else LEAST_EXPONENT
 
 
+def sum_bits() -> int:
+    """Return the bits of entries that are only added up: :data:`SUM_BITS`, or fewer if there may be more rows."""
+    return entry_bits() - (ENTRY_BITS - SUM_BITS)
+
+
 def entry_sums(rows: Floats, exponent: int) -> Integers:
-    """Return the sum of the rows, of entries truncated to multiples of ``2**(exponent - 38)``."""
+    """Return the sum of the rows, of entries truncated to multiples of ``2**(exponent - sum_bits())``."""
+    bits = sum_bits()
     sums = np.zeros(rows.shape[1], dtype=np.int64)
     for block in blocks(len(rows), rows.shape[1], block_entries=min(BLOCK_ENTRIES, 2**14 * rows.shape[1])):
         with np.errstate(over="ignore"):
-            whole = np.trunc(np.ldexp(rows[block], SUM_BITS - exponent))
+            whole = np.trunc(np.ldexp(rows[block], bits - exponent))
         # 2^15 entries of 2^38 are exact in any order.
-        sums += np.clip(whole, -(2.0**SUM_BITS), 2.0**SUM_BITS).sum(axis=0).astype(np.int64)
+        sums += np.clip(whole, -(2.0**bits), 2.0**bits).sum(axis=0).astype(np.int64)
     return sums
 
 

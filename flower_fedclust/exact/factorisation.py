@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from flower_fedclust.exact.capacity import entry_bits
 from flower_fedclust.exact.grid import (
     BITS,
-    ENTRY_BITS,
     ball_in_units,
     integer_norms,
     truncated_to_ball,
@@ -34,12 +34,9 @@ ALPHA_H = 1.5
 #: Steps, and the change of the memberships relative to the largest, with which they count as found for given centers.
 MOST_STEPS, SMALL_CHANGE = 300, 1e-6
 
-#: Of the directions of memberships in a sum of gradients: an entry of an outer product is at most 2^40, a sum over
-#: 2^13 rows 2^53.
-DIRECTION_BITS = ENTRY_BITS - BITS
-
-#: Rows whose outer products are added in float64, and entries that are worked on at a time.
-GRADIENT_ROWS, BLOCK_ENTRIES = 2 ** (53 - BITS - DIRECTION_BITS), 2**18
+#: Rows whose outer products are added in float64, and entries that are worked on at a time: an entry of an outer
+#: product is at most 2^40, a sum over 2^13 rows 2^53.
+GRADIENT_ROWS, BLOCK_ENTRIES = 2**13, 2**18
 
 
 @dataclass(frozen=True)
@@ -199,14 +196,15 @@ def clipped_center_gradient(rows: Floats, H: Floats, W: Floats, exponent: int, b
     """Return the sum over rows of the gradient in W of the fit, each row's clipped to a norm, exactly.
 
     A row x with memberships h has the gradient ``2 h (h W - x)'``: the outer product of the direction of h, of norm 1,
-    with ``2 ||h|| (h W - x)``, which has the norm of the gradient. The first is truncated to 15 bits, the second is
-    clipped to the bound and truncated to 25, so one row adds integers of Frobenius norm at most the bound.
+    with ``2 ||h|| (h W - x)``, which has the norm of the gradient. The first is cut to 15 bits (fewer if there can
+    be more rows), the second is clipped to the bound and truncated to 25, so one row adds integers of Frobenius norm at
+    most the bound.
     """
     n_clusters, n_columns = W.shape
     # A column of W is at most sqrt(k) times as long as a row may be: with so many bits less, products stay below 2^53.
     dropped = max(0, ((n_clusters - 1).bit_length() + 1) // 2 - 3)
     unit = unit_exponent(bound)
-    within = ball_in_units(float(bound), 2, unit)
+    within, bits = ball_in_units(float(bound), 2, unit), entry_bits() - BITS
     gradient = np.zeros(W.shape, dtype=np.int64)
     widest = max(n_clusters, n_columns)
     for block in blocks(len(rows), widest, block_entries=min(BLOCK_ENTRIES, GRADIENT_ROWS * widest)):
@@ -215,8 +213,8 @@ def clipped_center_gradient(rows: Floats, H: Floats, W: Floats, exponent: int, b
         lengths = np.sqrt(integer_norms(H[block], 2))[:, None]
         residuals *= lengths * 2.0 ** (1 - BITS)
         # This takes away more than rounding can have added.
-        directions = np.trunc(H[block] / np.maximum(lengths, 1.0) * (2.0**DIRECTION_BITS * (1.0 - 2.0**-40)))
+        directions = np.trunc(H[block] / np.maximum(lengths, 1.0) * (2.0**bits * (1.0 - 2.0**-40)))
         finer = unit - (exponent - BITS + dropped)
         pulls = truncated_to_ball(residuals, np.zeros(n_columns), finer, *within, 2)
         gradient += (directions.T @ pulls).astype(np.int64)
-    return gradient, unit - DIRECTION_BITS
+    return gradient, unit - bits

@@ -34,8 +34,8 @@ Integers = NDArray[np.int64]
 BITS = 25
 
 #: One row adds at most 2^40 units to an entry of any sum, and no client has more rows than MOST_ROWS, so no sum over
-#: rows overflows an int64. ClientData checks MOST_ROWS: the number of rows of a site is not public, so no answer may be
-#: refused because of it.
+#: rows overflows an int64. A run may allow more rows, with fewer bits for each (exact/capacity.py). ClientData checks
+#: the bound: the number of rows of a site is not public, so no answer may be refused because of it.
 ENTRY_BITS = 40
 MOST_ROWS = 2 ** (63 - ENTRY_BITS) - 1
 

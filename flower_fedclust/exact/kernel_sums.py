@@ -15,6 +15,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from flower_fedclust.exact.capacity import entry_bits
 from flower_fedclust.exact.elementary import exponential
 from flower_fedclust.exact.exponents import reach_exponent
 from flower_fedclust.exact.grid import BITS, ENTRY_BITS, ball_in_units, truncated_to_ball, unit_exponent
@@ -24,7 +25,7 @@ from flower_fedclust.numerics.blocks import blocks
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-#: Of weights between 0 and 1: a weight times an entry of a row is at most 2^40, a sum over 2^13 rows 2^53.
+#: Of weights between 0 and 1, by default: a weight times an entry of a row is at most 2^40, a sum over 2^13 rows 2^53.
 WEIGHT_BITS = ENTRY_BITS - BITS
 
 #: Rows whose weighted sums are added in float64.
@@ -35,6 +36,11 @@ KERNEL_ENTRIES = 2**16
 
 #: And those that are multiplied at a time: 4 MB.
 BLOCK_ENTRIES = 2**19
+
+
+def weight_bits() -> int:
+    """Return the bits of weights between 0 and 1: :data:`WEIGHT_BITS`, or fewer if there may be more rows."""
+    return entry_bits() - BITS
 
 
 def gaussian_kernel(rows: Floats, points: Floats, exponent: int, gamma: float) -> Floats:
@@ -87,14 +93,14 @@ def linear_features(kernel: Floats, matrix: Floats, bound: float) -> tuple[Float
 def weighted_sums(rows: Floats, weights: Floats) -> tuple[Integers, Integers]:
     """Add up rows with weights, and the weights: for each cluster ``sum_i w_ir x_i`` and ``sum_i w_ir``.
 
-    Weights are truncated to multiples of 2^-15, integers w of that unit. One row x adds w to the sums of weights, and
-    the outer product w x' of integers, whose Frobenius norm is ``||w|| ||x||``, exactly.
+    Weights are truncated to :func:`weight_bits`, 15 by default: integers w of that unit. One row x adds w to the sums
+    of weights, and the outer product w x' of integers, whose Frobenius norm is ``||w|| ||x||``, exactly.
     """
     n_clusters, n_columns = weights.shape[1], rows.shape[1]
     sums = np.zeros((n_clusters, n_columns), dtype=np.int64)
-    totals = np.zeros(n_clusters, dtype=np.int64)
+    totals, scale = np.zeros(n_clusters, dtype=np.int64), 2.0 ** weight_bits()
     for block in blocks(len(rows), 1, block_entries=WEIGHTED_ROWS):
-        whole = np.trunc(weights[block] * 2.0**WEIGHT_BITS)
+        whole = np.trunc(weights[block] * scale)
         sums += (whole.T @ rows[block]).astype(np.int64)
         totals += whole.sum(axis=0).astype(np.int64)
     return sums, totals

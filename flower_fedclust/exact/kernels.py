@@ -11,9 +11,9 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from flower_fedclust.exact.capacity import entry_bits
 from flower_fedclust.exact.grid import (
     BITS,
-    ENTRY_BITS,
     ball_in_units,
     from_units,
     integer_norms,
@@ -33,19 +33,11 @@ from flower_fedclust.numerics.landmarks import longest_attraction
 
 Floats = NDArray[np.float64]
 
-#: Of rows over the roots of their degrees: a product of two entries is at most 2^40, a sum over 2^13 rows 2^53.
-MOMENT_BITS = ENTRY_BITS // 2
-
-#: Rows whose moments are added in float64.
-MOMENT_ROWS = 2 ** (53 - 2 * MOMENT_BITS)
-
-#: In attraction sums, of kernel values and of rows, which are as far as twice their norm from a point: a product is at
-#: most 2^40, one with the row alone 2^39. Three bits more for rows, as what rows lose adds up over columns, and a
-#: kernel value has one of its own for all of them.
-KERNEL_BITS, ATTRACTED_BITS = 18, ENTRY_BITS - 19
+#: Rows whose moments are added in float64: a product of two entries is at most 2^40, a sum over 2^13 rows 2^53.
+MOMENT_ROWS = 2**13
 
 #: Rows whose attraction is added in float64, and kernel values that are multiplied at a time: 4 MB.
-ATTRACTED_ROWS, ATTRACTED_ENTRIES = 2 ** (53 - KERNEL_BITS - ATTRACTED_BITS), 2**19
+ATTRACTED_ROWS, ATTRACTED_ENTRIES = 2**14, 2**19
 
 #: Kernel values are made smaller by this part before they are truncated: more than all rounding can add.
 SHRINKAGE = 2.0**-40
@@ -56,6 +48,21 @@ GRADIENT_ROWS = 64
 
 #: Entries of the products of atoms with one another that are kept at a time.
 PULL_ENTRIES = 2**22
+
+
+def moment_bits() -> int:
+    """Return the bits of rows over the roots of their degrees: a product of two entries is at most 2^40."""
+    return entry_bits() // 2
+
+
+def attraction_bits() -> tuple[int, int]:
+    """Return the bits of kernel values and of rows in attraction sums: 18 and 21, or fewer if there may be more rows.
+
+    Rows are as far as twice their norm from a point: a product is at most 2^40, one with the row alone 2^39. Three bits
+    more for rows, as what rows lose adds up over columns, and a kernel value has one of its own for all of them.
+    """
+    of_kernel = (entry_bits() - 4) // 2
+    return of_kernel, entry_bits() - 1 - of_kernel
 
 
 def factor_sum(rows: Rows, points: Floats, bandwidth: float, to_factors: Floats) -> Term:
@@ -83,7 +90,8 @@ def normalized_moment(
     moment = np.zeros((to_factors.shape[1],) * 2, dtype=np.int64)
     stack, parts = current(), list[Floats]()
     on_total = points_onto_grid(total[None, :], exponent)[0]
-    unit = unit_exponent(bound, bits=MOMENT_BITS)
+    bits = moment_bits()
+    unit = unit_exponent(bound, bits=bits)
     radius, limit = ball_in_units(bound, 2, unit)
     step = max(1, min(MOMENT_ROWS, BLOCK_ENTRIES // len(points)))
     for block in blocks(len(rows), 1, block_entries=step):
@@ -105,7 +113,7 @@ def normalized_moment(
         moment = stack.products(rounded, rounded)
     words = "factors are no longer than 1, and no degree is below the inverse of this"
     made = Bound(bound**2, words=words, triangle=True)
-    return enforced(upper_triangle(moment), 2 * unit, made, 2 ** (2 * MOMENT_BITS), len(rows))
+    return enforced(upper_triangle(moment), 2 * unit, made, 2 ** (2 * bits), len(rows))
 
 
 def attraction(rows: Rows, points: Floats, gamma: float) -> Term:
@@ -124,7 +132,8 @@ def attraction(rows: Rows, points: Floats, gamma: float) -> Term:
     """
     if not 0 < gamma < math.inf:
         raise ValueError(f"gamma is {gamma}; it must be positive and finite.")
-    coarser = BITS - ATTRACTED_BITS
+    kernel_bits, row_bits = attraction_bits()
+    coarser = BITS - row_bits
     coarse_points = np.rint(rows.points(points) * 2.0**-coarser)
     pull = np.zeros(points.shape, dtype=np.int64)
     weight = Sums(len(rows), len(points))
@@ -135,7 +144,7 @@ def attraction(rows: Rows, points: Floats, gamma: float) -> Term:
         coarse = rows.integers[block] * 2.0**-coarser
         np.rint(coarse, out=coarse)
         kernel = gaussian_kernel(coarse, coarse_points, rows.exponent + coarser, gamma)
-        kernel *= 2.0**KERNEL_BITS * (1.0 - SHRINKAGE)
+        kernel *= 2.0**kernel_bits * (1.0 - SHRINKAGE)
         np.trunc(kernel, out=kernel)
         weight.add(block, kernel)
         if stack is None:
@@ -149,8 +158,8 @@ def attraction(rows: Rows, points: Floats, gamma: float) -> Term:
     # In a wide kernel the distance is the bound: rounding to the grid moves neither point by the radius.
     longest = min(longest_attraction(gamma, len(points)), 4.0 * rows.radius * math.sqrt(len(points)))
     bound = Bound(longest, words="no row attracts the landmarks more")
-    unit = rows.exponent + coarser - KERNEL_BITS
-    return enforced(pull, unit, bound, 2 ** (KERNEL_BITS + ATTRACTED_BITS + 1), len(rows))
+    unit = rows.exponent + coarser - kernel_bits
+    return enforced(pull, unit, bound, 2 ** (kernel_bits + row_bits + 1), len(rows))
 
 
 def dictionary_gradient(

@@ -16,8 +16,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from flower_fedclust.exact.capacity import entry_bits
 from flower_fedclust.exact.elementary import exponential, logarithm
-from flower_fedclust.exact.grid import ENTRY_BITS, from_units, points_onto_grid
+from flower_fedclust.exact.grid import from_units, points_onto_grid
 from flower_fedclust.exact.sums import directions_onto_grid
 from flower_fedclust.exact.terms import Term, unbounded
 from flower_fedclust.numerics.checks import DataError
@@ -139,9 +140,9 @@ def moments(offsets: Floats, weights: Floats, structure: Structure, scale: float
 
 
 def in_two_parts(values: Floats, bound: float) -> tuple[Term, Term]:
-    """Add up vectors without noise, to 2^-80 of a bound: what 40 bits hold, and what they cut off."""
-    exponent = math.frexp(bound)[1] - ENTRY_BITS
-    most = 2.0**ENTRY_BITS
+    """Add up vectors without noise, to 2^-80 of a bound: what the 40 bits of an entry hold, and what they cut off."""
+    bits = entry_bits()
+    exponent, most = math.frexp(bound)[1] - bits, 2.0**bits
     high = np.clip(np.trunc(np.ldexp(values, -exponent)), -most, most)
-    rest = np.clip(np.trunc(np.ldexp(values - np.ldexp(high, exponent), ENTRY_BITS - exponent)), -most, most)
-    return unbounded(high, exponent, 2**ENTRY_BITS), unbounded(rest, exponent - ENTRY_BITS, 2**ENTRY_BITS)
+    rest = np.clip(np.trunc(np.ldexp(values - np.ldexp(high, exponent), bits - exponent)), -most, most)
+    return unbounded(high, exponent, 2**bits), unbounded(rest, exponent - bits, 2**bits)

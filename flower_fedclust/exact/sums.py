@@ -12,8 +12,9 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from flower_fedclust.exact.capacity import entry_bits
 from flower_fedclust.exact.constant import made_once
-from flower_fedclust.exact.grid import BITS, ENTRY_BITS, ball_in_units, scaled_to, truncated_to_ball, unit_exponent
+from flower_fedclust.exact.grid import BITS, ball_in_units, scaled_to, truncated_to_ball, unit_exponent
 from flower_fedclust.numerics import kmeans
 from flower_fedclust.numerics.blocks import blocks
 from flower_fedclust.numerics.kmeans import nearest_by_product, products, to_compare
@@ -188,20 +189,20 @@ def coarsened(rows: Floats, exponent: int, out: Floats | None = None) -> tuple[F
 def square_sums(rows: Floats, exponent: int) -> tuple[Integers, int]:
     """Return the sum of the squares in each column; a row of norm R adds a vector of norm at most R^2, exactly.
 
-    Each square is truncated to 40 bits of the largest possible.
+    Each square is truncated to the bits that a row may add, 40 by default, of the largest possible.
     """
     squares = np.zeros(rows.shape[1], dtype=np.int64)
     for block in blocks(len(rows), rows.shape[1], block_entries=2**12 * rows.shape[1]):
         # The sum of 2^12 truncated squares is exact.
         squares += truncated_squares(rows[block], exponent)[0].sum(axis=0).astype(np.int64)
-    return squares, 2 * (exponent + BITS) - ENTRY_BITS
+    return squares, 2 * (exponent + BITS) - entry_bits()
 
 
 def truncated_squares(rows: Floats, exponent: int) -> tuple[Floats, int]:
     """Return the square of each entry, which is exact, truncated; and the exponent of the unit."""
     squares = rows * rows
-    squares *= 2.0 ** (ENTRY_BITS - 2 * BITS)
-    return np.trunc(squares, out=squares), 2 * (exponent + BITS) - ENTRY_BITS
+    squares *= 2.0 ** (entry_bits() - 2 * BITS)
+    return np.trunc(squares, out=squares), 2 * (exponent + BITS) - entry_bits()
 
 
 def mean_distance(rows: Floats, exponent: int) -> tuple[int, int]:

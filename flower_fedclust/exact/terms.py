@@ -16,9 +16,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from flower_fedclust.exact.capacity import entry_bits
 from flower_fedclust.exact.exponents import reach_exponent
-from flower_fedclust.exact.grid import BITS, ENTRY_BITS, GridArray, from_units, points_onto_grid, rows_onto_grid
-from flower_fedclust.exact.kernel_sums import WEIGHT_BITS, weighted_sums
+from flower_fedclust.exact.grid import BITS, GridArray, from_units, points_onto_grid, rows_onto_grid
+from flower_fedclust.exact.kernel_sums import weight_bits, weighted_sums
 from flower_fedclust.exact.rows import Labels, Rows
 from flower_fedclust.exact.stacks import NotStackedError, current
 from flower_fedclust.exact.sums import (
@@ -253,7 +254,7 @@ def squares(rows: Rows) -> Term:
         integers = stack.added(each)
     square = rows.radius**2
     bound = Bound(square, square, "the client clips every row to the root of this", math.sqrt(2.0) * square)
-    return enforced(integers, exponent, bound, 2**ENTRY_BITS, len(rows))
+    return enforced(integers, exponent, bound, 2 ** entry_bits(), len(rows))
 
 
 def weighted(weights: Floats, rows: Rows | None = None) -> Term:
@@ -266,23 +267,23 @@ def weighted(weights: Floats, rows: Rows | None = None) -> Term:
         have no finite sum counts nowhere.
     rows : Rows, optional
     """
+    bits = weight_bits()
     with np.errstate(over="ignore"):
-        whole = np.maximum(np.trunc(weights * 2.0**WEIGHT_BITS), 0.0)
+        whole = np.maximum(np.trunc(weights * 2.0**bits), 0.0)
         sums = whole.sum(axis=1)
-    too_much = ~(sums <= 2.0**WEIGHT_BITS)
+    too_much = ~(sums <= 2.0**bits)
     if too_much.any():
         whole[~np.isfinite(sums)], sums[~np.isfinite(sums)] = 0.0, 1.0
-        whole[too_much] = np.trunc(whole[too_much] / sums[too_much, None] * 2.0**WEIGHT_BITS)
+        whole[too_much] = np.trunc(whole[too_much] / sums[too_much, None] * 2.0**bits)
     if rows is None:
         bound = replace(ONE_COUNT, words=WEIGHTS)
-        return enforced(_added(whole), -WEIGHT_BITS, bound, 2**WEIGHT_BITS, len(weights))
+        return enforced(_added(whole), -bits, bound, 2**bits, len(weights))
     stack = current()
     if stack is None:
-        added, _ = weighted_sums(rows.integers, whole * 2.0**-WEIGHT_BITS)
+        added, _ = weighted_sums(rows.integers, whole * 2.0**-bits)
     else:
         added = stack.products(whole, rows.integers)
-    largest = 2 ** (BITS + WEIGHT_BITS)
-    return enforced(added, rows.exponent - WEIGHT_BITS, _of_rows(rows), largest, len(weights))
+    return enforced(added, rows.exponent - bits, _of_rows(rows), 2 ** (BITS + bits), len(weights))
 
 
 def vectors(values: Floats, bound: float, *, norm: int = 2) -> Term:

@@ -133,10 +133,11 @@ def check_scale(rows: NDArray[np.float64], owner: str) -> None:
         raise DataError(f"{owner}: {where}")
 
 
-def check_integer(name: str, value: object, *, at_least: int) -> int:
+def check_integer(name: str, value: object, *, at_least: int, at_most: float = np.inf) -> int:
     """Return an integer parameter; raise a ValueError that says what it must be."""
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < at_least:
-        raise ValueError(f"{name} is {value!r}; it must be an integer, {at_least} or more.")
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not at_least <= value <= at_most:
+        allowed = f"{at_least} or more" if at_most == np.inf else f"from {at_least} to {at_most:.0f}"
+        raise ValueError(f"{name} is {value!r}; it must be an integer, {allowed}.")
     return int(value)
 
 

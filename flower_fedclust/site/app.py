@@ -28,6 +28,7 @@ from flower_fedclust.engine.fields import ENROL, OF_MODEL, OF_ROUND, SECURE, che
 from flower_fedclust.engine.masked import step_of
 from flower_fedclust.engine.rounds import ProtocolError
 from flower_fedclust.engine.wire import decode, encode
+from flower_fedclust.exact.grid import MOST_ROWS
 from flower_fedclust.format import FormatError, check_format
 from flower_fedclust.numerics.checks import DataError
 from flower_fedclust.numerics.threads import jobs
@@ -110,6 +111,7 @@ def load_rows(settings: SiteSettings) -> ClientData:
         id_column=settings.id_column,
         raw=True,
         schema=None if settings.schema_file is None else Schema.of(Path(settings.schema_file)),
+        most_rows=max(settings.limits.most_rows, MOST_ROWS),
     )
 
 
@@ -150,7 +152,9 @@ class Site:
         """
         found = read_outline(self.kept, self._table_asked) or self.data.outline
         self._check_enough(found.n_rows)
-        return replace(found, n_rows=self.settings.policy.known_rows(found.n_rows))
+        policy, limits = self.settings.policy, self.settings.limits
+        most = limits.most_rows if policy.sample is None else policy.sample
+        return replace(found, n_rows=policy.known_rows(found.n_rows), most_rows=max(most, MOST_ROWS))
 
     @property
     def _table_asked(self) -> str:

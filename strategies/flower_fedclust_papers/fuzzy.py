@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from flower_fedclust.exact.elementary import power
 from flower_fedclust.exact.grid import BITS, points_onto_grid, rows_onto_grid
-from flower_fedclust.exact.kernel_sums import WEIGHT_BITS, weighted_sums
+from flower_fedclust.exact.kernel_sums import WEIGHT_BITS, weight_bits, weighted_sums
 from flower_fedclust.exact.sums import squared_distances
 from flower_fedclust.numerics.blocks import blocks
 from flower_fedclust.numerics.kmeans import centers_of
@@ -58,20 +58,20 @@ def fuzzy_sums(
     most its own norm to the sums, exactly.
     """
     sums, totals = np.zeros(centers.shape, dtype=np.int64), np.zeros(len(centers), dtype=np.int64)
-    nothing = np.zeros(len(centers))
+    nothing, own_bits = np.zeros(len(centers)), weight_bits()
     for block in blocks(len(rows), max(rows.shape[1], len(centers))):
         powers = power(fuzzy_memberships(rows[block], centers, fuzzifier), fuzzifier)
         weights = rows_onto_grid(powers, nothing, 1.0, norm=1)[0] * 2.0**-BITS
         parts = [weights]
         if more_bits:
-            high = np.trunc(weights * 2.0**WEIGHT_BITS) * 2.0**-WEIGHT_BITS
-            low = np.trunc((weights - high) * 2.0 ** (WEIGHT_BITS + more_bits)) * 2.0**-WEIGHT_BITS
+            high = np.trunc(weights * 2.0**own_bits) * 2.0**-own_bits
+            low = np.trunc((weights - high) * 2.0 ** (own_bits + more_bits)) * 2.0**-own_bits
             parts = [high, low]
         for part, bits in zip(parts, (more_bits, 0), strict=False):
             of_rows, of_weights = weighted_sums(rows[block], part)
             sums += of_rows << bits
             totals += of_weights << bits
-    return sums, totals, -WEIGHT_BITS - more_bits
+    return sums, totals, -own_bits - more_bits
 
 
 def fuzzy_steps(

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from flower_fedclust.engine import Entry, Gather, Outcome, Protocol, Sent, Sum, answers, parameter, usable
 from flower_fedclust.engine.by_row import by_row
 from flower_fedclust.engine.rounds import Round
-from flower_fedclust.exact.grid import BITS, ENTRY_BITS, unit_exponent
+from flower_fedclust.exact.capacity import entry_bits
+from flower_fedclust.exact.grid import BITS, unit_exponent
 from flower_fedclust.exact.rows import Frame, Rows
 from flower_fedclust.exact.sums import squared_distances
 from flower_fedclust.exact.terms import Term, at, unbounded
@@ -26,13 +27,18 @@ from flower_fedclust_papers.perturbed_rows import PerturbedRowsClient, Perturbed
 
 Floats = NDArray[np.float64]
 
-#: The unit of a sum of squared distances. A row and a candidate lie on a grid within 2^25 units of its origin, so a
-#: squared distance is at most 2^52 squared units of the frame.
-COST_EXPONENT = 2 * (BITS + 1) - ENTRY_BITS
-
 #: A client is expected to draw at most ``oversampling`` rows. It draws more than MOST_OF_EXPECTED times as many, plus
 #: MOST_OF_NONE, with a probability below 2^-60.
 MOST_OF_EXPECTED, MOST_OF_NONE = 6.0, 60.0
+
+
+def cost_exponent() -> int:
+    """Return the exponent of the unit of a sum of squared distances.
+
+    A row and a candidate lie on a grid within 2^25 units of its origin, so a squared distance is at most 2^52 squared
+    units of the frame.
+    """
+    return 2 * (BITS + 1) - entry_bits()
 
 
 class KMeansParallel(PerturbedRowsStrategy):
@@ -153,8 +159,9 @@ class KMeansParallelClient(PerturbedRowsClient, ClusterClient):
     @by_row(cost=Sent("sum of the squared distances of the rows from the nearest candidate", is_positive=True))
     def candidate_cost(rows: Rows, candidates: Floats) -> Term:
         """Return phi_X(C) in squared units of the frame, distances rounded up: 0 only if all rows are candidates."""
-        squares = np.ceil(np.ldexp(_least_squares(rows, candidates), -COST_EXPONENT))
-        return unbounded(squares, COST_EXPONENT, 2**ENTRY_BITS)
+        exponent = cost_exponent()
+        squares = np.ceil(np.ldexp(_least_squares(rows, candidates), -exponent))
+        return unbounded(squares, exponent, 2 ** entry_bits())
 
     @answers(Sent("the rows that were drawn", "rows", per="row", counts="some rows", has_columns=True))
     def far_rows(

@@ -9,7 +9,7 @@ from flower_fedclust.exact.grid import BITS, ENTRY_BITS, MOST_ROWS, points_onto_
 from flower_fedclust.exact.sums import squared_distances
 from flower_fedclust.numerics import blocks
 from flower_fedclust_papers.fuzzy import fuzzy_memberships, fuzzy_steps, fuzzy_sums, more_bits_for
-from flower_fedclust_papers.kmeans_parallel import COST_EXPONENT
+from flower_fedclust_papers.kmeans_parallel import cost_exponent
 
 RNG = np.random.default_rng(6)
 #: On a grid of 2^-20.
@@ -160,7 +160,7 @@ EDGE = np.array([[2.0**BITS]])
 #: Sums over rows that lie as far from a center as a row can.
 SUMS = {
     "fuzzy weights": lambda n: fuzzy_sums(many(EDGE, n), EDGE, 2.0, more_bits=more_bits_for(MOST_ROWS))[0],
-    "costs": lambda n: (squared_distances(many(EDGE, n), -EDGE) * 2.0**-COST_EXPONENT).sum(axis=0).astype(np.int64),
+    "costs": lambda n: (squared_distances(many(EDGE, n), -EDGE) * 2.0 ** -cost_exponent()).sum(axis=0).astype(np.int64),
 }
 
 

@@ -89,7 +89,8 @@ def test_parameters_are_fields_in_the_signature_by_name_and_n_clusters_by_positi
     signature = inspect.signature(Example)
     assert next(iter(signature.parameters)) == "n_clusters"
     assert {name for name, one in signature.parameters.items() if one.kind is one.KEYWORD_ONLY} == {
-        "min_clients", "random_state", "federated_evaluation", "n_steps", "n_turns", "mode", "tol", "exact",
+        "min_clients", "random_state", "federated_evaluation", "most_rows",
+        "n_steps", "n_turns", "mode", "tol", "exact",
     }  # fmt: skip
     assert set(Example(2).get_params()) == set(signature.parameters) == set(Example.parameter_names())
     with pytest.raises(TypeError, match="positional"):

@@ -1,6 +1,7 @@
 """Secure sums in the engine: the bits of the plain sum, and a server that sees nothing else."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -11,7 +12,7 @@ from flwr.server import Server
 from tested import entries
 
 import flower_fedclust as fc
-from flower_fedclust.engine import Gather, ProtocolError, Sum, secure_sums
+from flower_fedclust.engine import Gather, ProtocolError, Sum
 from flower_fedclust.engine import strategy as strategies
 from flower_fedclust.engine.rounds import Total
 from flower_fedclust.engine.run import Run
@@ -503,7 +504,12 @@ def test_a_secure_sum_of_more_rows_than_63_bits_hold_is_refused_before_it_is_ask
 
     usual = run().model.to_arrays()
     # 4 clients of 2^37 rows would need 64 bits. The noisy number of rows says that there are fewer.
-    monkeypatch.setattr(secure_sums, "MOST_ROWS", 2**37)
+    begin = SecureSums.__init__
+
+    def begin_with_many(sums, run_id, settings):
+        begin(sums, run_id, replace(settings, most_rows=2**37))
+
+    monkeypatch.setattr(SecureSums, "__init__", begin_with_many)
     for before, after in zip(usual, run().model.to_arrays(), strict=True):
         np.testing.assert_array_equal(before, after)
     note = SecureSums.note_rows

@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 
 import flower_fedclust as fc
-from flower_fedclust.engine import client_data
+from flower_fedclust.engine.by_row import read_most_rows
+from flower_fedclust.engine.rounds import ProtocolError
+from flower_fedclust.exact.capacity import LARGEST_BOUND, bits_with, entry_bits, with_rows
 from flower_fedclust.exact.exponents import entry_sums
 from flower_fedclust.exact.factorisation import clipped_center_gradient
 from flower_fedclust.exact.grid import BITS, ENTRY_BITS, MOST_ROWS
@@ -12,7 +14,7 @@ from flower_fedclust.exact.kernel_sums import weighted_sums
 from flower_fedclust.exact.kernels import attraction, dictionary_gradient, factor_sum, normalized_moment
 from flower_fedclust.exact.rows import Rows
 from flower_fedclust.exact.sums import cluster_sums, second_moment, square_sums
-from flower_fedclust.exact.terms import powers
+from flower_fedclust.exact.terms import powers, squares, total, weighted
 from flower_fedclust.strategies.common.frame import RowsInFrame
 
 EDGE, ZERO, ONE = np.array([[2.0**BITS]]), np.zeros((1, 1)), np.ones((1, 1))
@@ -54,9 +56,63 @@ def test_int64_holds_a_sum_over_as_many_rows_as_a_client_may_have(what):
     assert np.array_equal(SUMS[what](70_001), 70_001 * one)
 
 
-def test_a_client_with_more_rows_is_refused_when_its_data_is_made(monkeypatch):
+@pytest.mark.parametrize("most_rows", [MOST_ROWS + 1, 10**8, LARGEST_BOUND])
+@pytest.mark.parametrize("what", list(SUMS))
+def test_with_a_larger_bound_on_rows_int64_holds_their_sum_too(what, most_rows):
+    with with_rows(most_rows):
+        one = SUMS[what](1)
+        assert np.array_equal(SUMS[what](20_001), 20_001 * one)
+    largest = int(np.abs(one).max())
+    assert 0 < largest <= 2 ** bits_with(most_rows)
+    assert largest * most_rows < 2**63
+
+
+def test_a_larger_bound_on_rows_makes_only_the_unit_coarser():
+    rows = Rows(np.random.default_rng(0).integers(-(2**20), 2**20, (50, 3)).astype(float), -BITS, 1.0)
+    weights = np.random.default_rng(1).random((50, 4)) / 4
+    makers = [squares, lambda given: weighted(weights, given), lambda given: attraction(given, np.zeros((2, 3)), 1.0)]
+    for make in makers:
+        by_default = make(rows)
+        with with_rows(LARGEST_BOUND):
+            coarse = make(rows)
+        assert coarse.exponent > by_default.exponent
+        assert coarse.bound == by_default.bound
+        # Each of 50 rows loses less than a unit of each factor of its product.
+        unit = 2.0 ** (coarse.exponent + (0 if make is squares else 18))
+        assert np.abs(coarse.array.values - by_default.array.values).max() < 50 * 3 * unit
+    assert entry_bits() == ENTRY_BITS
+    with with_rows(LARGEST_BOUND):
+        assert np.array_equal(total(rows).integers, rows.integers.sum(axis=0))
+
+
+def test_a_client_with_more_rows_than_its_bound_is_refused_when_its_data_is_made():
     assert MOST_ROWS < 12_582_912  # of which the sum of squares had been below 0
-    monkeypatch.setattr(client_data, "MOST_ROWS", 10)
-    fc.ClientData(np.zeros((10, 2)))
+    fc.ClientData(np.zeros((10, 2)), most_rows=10)
     with pytest.raises(fc.DataError, match=r"north: 11 rows; a client has at most 10"):
-        fc.ClientData(np.zeros((11, 2)), owner="north")
+        fc.ClientData(np.zeros((11, 2)), owner="north", most_rows=10)
+
+
+def test_a_run_states_its_bound_on_rows_and_says_what_it_costs():
+    rows = [np.random.default_rng(index).normal(size=(60, 2)) for index in range(2)]
+    by_default = fc.simulate("federated-kmeans", rows, n_clusters=2, seed=0)
+    large = fc.simulate("federated-kmeans", rows, n_clusters=2, seed=0, most_rows=LARGEST_BOUND)
+    # A mean of all rows comes in a coarser unit, sums of rows do not.
+    assert np.allclose(large.model.cluster_centers_, by_default.model.cluster_centers_, atol=1e-6)
+    assert any("33 bits" in note and "7 fewer" in note for note in large.privacy.notes)
+    assert not any("bits to an entry" in note for note in by_default.privacy.notes)
+
+
+def test_a_client_refuses_a_run_that_allows_fewer_rows_than_it_may_have():
+    rows = np.random.default_rng(0).normal(size=(60, 2))
+    data = {name: fc.ClientData(rows, owner=name, most_rows=10**9) for name in "ab"}
+    with pytest.raises(fc.ProtocolError, match="the run allows 8,388,607 rows, and this client may have up to 1,000"):
+        fc.simulate("k-fed", data, n_clusters=2, seed=0)
+    fc.simulate("k-fed", data, n_clusters=2, seed=0, most_rows=10**9)
+
+
+@pytest.mark.parametrize("most_rows", [0, MOST_ROWS - 1, LARGEST_BOUND + 1])
+def test_a_bound_on_rows_outside_of_its_range_is_refused(most_rows):
+    with pytest.raises(ValueError, match="most_rows"):
+        fc.KFED(n_clusters=2, most_rows=most_rows)
+    with pytest.raises(ProtocolError, match="rows; it may be from"):
+        read_most_rows({"most_rows": most_rows})

@@ -13,11 +13,11 @@ from flower_fedclust.engine.client import ProtocolClient
 from flower_fedclust.engine.rounds import Round, Sent, Sum, Total, answers
 from flower_fedclust.exact.constant import array_key
 from flower_fedclust.exact.exponents import (
-    SUM_BITS,
     entry_sums,
     exponent_indicator,
     largest_exponent,
     reach_exponent,
+    sum_bits,
     table_exponent,
 )
 from flower_fedclust.exact.grid import GridArray
@@ -79,7 +79,7 @@ class FrameClient(ProtocolClient):
         """Return the sum of the rows, whose entries are at most 2^exponent, and their number."""
         found = [(entry_sums(rows, exponent), len(rows)) for rows in self.pieces()]
         sums, counts = zip(*found, strict=True)
-        return GridArray(sum(sums), exponent - SUM_BITS), GridArray(np.array(sum(counts)))
+        return GridArray(sum(sums), exponent - sum_bits()), GridArray(np.array(sum(counts)))
 
     @answers(
         Sent("binary exponent of the distance of the farthest row from the mean, as one of many classes", counts="once")
