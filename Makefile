@@ -50,8 +50,9 @@ papers: $(READY)
 # Each part of `make check` is a target of its own, and leaves a stamp for the state of the code that it has checked: after
 # a failure, `make check` goes on where it stopped. `make --keep-going check` runs all parts, whatever fails.
 # The parts in ONE_BY_ONE run two processes each; the parts in SIDE_BY_SIDE run one each, so two of them run at a time.
+# `docs` is first and `site-examples` last, because one writes pages that the other would read.
 ONE_BY_ONE := tests papers long hostile chance lowest faults audit-faults
-SIDE_BY_SIDE := audits growth kernels docs site-examples run
+SIDE_BY_SIDE := docs audits growth kernels run site-examples
 CHECKS := $(ONE_BY_ONE) $(SIDE_BY_SIDE)
 CHECKED := .checked/$(shell git describe --always --dirty --abbrev=12 2>/dev/null)
 HOSTILE := tests/site/test_site_random_servers.py tests/engine/test_engine_random_clients.py
@@ -70,7 +71,7 @@ check-side-by-side: $(READY)
 $(CHECKED)/%: $(READY)
 	@mkdir -p $(@D)
 	@date "+%H:%M:%S  make check-$* begins"
-	@$(MAKE) --no-print-directory --jobs 1 check-$*
+	@$(MAKE) --no-print-directory check-$*
 	@date "+%H:%M:%S  make check-$* has passed"
 	@touch $@
 

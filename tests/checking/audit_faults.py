@@ -17,6 +17,7 @@ projected rows are counted, or clipped again; after ``client-rounds-miscounted``
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -219,6 +220,7 @@ def look(names: Sequence[str], sizes: Sequence[tuple[int, float]]) -> int:
 
 def look_in_copy(fault: Fault) -> int:
     """Look for a fault with the script of the copy in which it is planted."""
+    os.environ["FEDCLUST_TESTED"] = "core"  # the cases name strategies of the package; others are imported
     sys.path.insert(0, str(Path("tests/checking").resolve()))
     import audit_faults
 
