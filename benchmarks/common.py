@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import platform
+import resource
+import signal
 import statistics
 import sys
 import time
@@ -44,27 +47,29 @@ def measured(work: Callable[[], object]) -> dict[str, float]:
 def in_own_process(
     work: Callable[..., dict[str, float]], *arguments: Any, limit: float | None = None
 ) -> dict[str, float] | str:
-    """Run a function in its own process; return its result, or why there is none within the time limit."""
+    """Run a function in its own process; return its result, or why there is none within the limit of processor time."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["__main__", "flower_fedclust", "sklearn.cluster", work.__module__])
     receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_answer, args=(sender, work, arguments))
+    process = context.Process(target=_answer, args=(sender, work, arguments, limit))
     process.start()
     sender.close()
     try:
-        if not receiver.poll(limit):
-            return f"more than {limit:g} s"
         answer: dict[str, float] | str = receiver.recv()
         return answer
     except EOFError:
         process.join()
+        if process.exitcode == -signal.SIGXCPU:
+            return f"more than {limit:g} s"
         return f"the process ended with code {process.exitcode}"
     finally:
         process.kill()
         process.join()
 
 
-def _answer(sender: Any, work: Callable[..., dict[str, float]], arguments: Sequence[Any]) -> None:
+def _answer(sender: Any, work: Callable[..., dict[str, float]], arguments: Sequence[Any], limit: float | None) -> None:
+    if limit is not None:
+        resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(limit), resource.RLIM_INFINITY))
     try:
         sender.send(work(*arguments))
     except Exception as error:  # the next point is measured anyway

@@ -92,6 +92,7 @@ def test_the_same_rows_give_the_same_bits():
     np.testing.assert_array_equal(one[1], other[1])
 
 
+@pytest.mark.long
 def test_clusters_with_approximate_neighbors_are_nearly_as_good(monkeypatch):
     rows, truth = overlapping_blobs(6_000)
     F, _ = kernel_factors(rows, 100)

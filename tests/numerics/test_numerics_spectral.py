@@ -176,7 +176,7 @@ def test_the_top_eigenvectors_are_those_of_a_dense_solver(sizes, n_more):
 
 
 @pytest.mark.parametrize("bridge", [1e-3, 1e-12, 1e-300])
-@pytest.mark.parametrize(("n_rings", "n_rows"), [(2, 60), (2, 600), (5, 600)])
+@pytest.mark.parametrize(("n_rings", "n_rows"), [(2, 60), (2, 600), pytest.param(5, 600, marks=pytest.mark.long)])
 def test_rings_with_weak_bridges_are_told_apart(n_rings, n_rows, bridge):
     # Every ring has many eigenvalues as near to 1 as the ones that separate rings, and those are equal.
     ring = np.roll(np.eye(n_rows), 1, axis=1) + np.roll(np.eye(n_rows), 2, axis=1)
