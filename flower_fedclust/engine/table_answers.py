@@ -27,7 +27,7 @@ from flower_fedclust.models.base import Model
 from flower_fedclust.models.tables import LONGEST_PREPARATION
 from flower_fedclust.numerics.checks import DataError
 from flower_fedclust.outside import parse_json
-from flower_fedclust.tables.description import cluster_sums
+from flower_fedclust.tables.cluster_sums import cluster_sums
 from flower_fedclust.tables.histograms import N_EXPONENT_BINS, bins_of, exponent_bins, on_interval, places_in
 from flower_fedclust.tables.preparation import Preparation, measured
 from flower_fedclust.tables.schema import Column, Schema
@@ -180,8 +180,11 @@ def histograms(table: TableRows, edges: Floats) -> Term:
     "sums over the rows of each cluster: their number and values, and how many have which category or are in which "
     "part of a range"
 )
-def description(table: TableRows, *arrays: Floats, model: str) -> Term:
-    """Return the sums of the rows of each cluster of a model, which is an exact choice for each row."""
+def description(table: TableRows, *arrays: Floats, model: str, floor: int = 0) -> Term:  # noqa: ARG001
+    """Return the sums of the rows of each cluster of a model, which is an exact choice for each row.
+
+    ``floor`` is the smallest number of rows that the server will print, for the policies of sites.
+    """
     found = Model.named(model).from_arrays(arrays)
     if found.exact_points is None or table.preparation is None:
         raise DataError(f"the clusters of a model called '{model}' cannot be found exactly.")
@@ -190,8 +193,17 @@ def description(table: TableRows, *arrays: Floats, model: str) -> Term:
 
 
 @answers("sums over the rows of each cluster, for a model whose clusters cannot be found exactly")
-def plain_description(client: Any, described: Bytes, *arrays: Floats, model: str) -> GridArray:
-    """Return the sums of the rows of each cluster, as the model predicts it; no mechanism covers them."""
+def plain_description(
+    client: Any,
+    described: Bytes,
+    *arrays: Floats,
+    model: str,
+    floor: int = 0,  # noqa: ARG001
+) -> GridArray:
+    """Return the sums of the rows of each cluster, as the model predicts it; no mechanism covers them.
+
+    ``floor`` is as for :func:`description`.
+    """
     source, rows, preparation = client.source, client.data.rows, preparation_from(described.tobytes())
     found = Model.named(model).from_arrays(arrays)
     columns = _agreed(client, preparation.schema).values(

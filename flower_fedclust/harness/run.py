@@ -40,6 +40,8 @@ RESULTS = Path.home() / "fedclust-results"
 ROUND_TIMEOUT = 3600.0
 #: A file beside a run's journals, which says where its results are.
 RESULTS_OF_JOURNAL = "results-are-in"
+#: With more clusters, Table One is only written to files.
+WIDEST_TABLE = 8
 #: The page of a result, to hand to somebody.
 PAGE = "clusters.html"
 #: A file in a run's folder that shows whose it is, and the one that says why a run ended early.
@@ -408,8 +410,11 @@ def number_lines(result: Result) -> str:
 
 
 def cluster_lines(result: Result) -> str:
-    """Return the description of the clusters; "" if there is none."""
-    return "" if result.clusters is None else f"{result.strategy}:\n{result.clusters}"
+    """Return the description of the clusters and, unless it would be too wide, Table One; "" if there is none."""
+    if result.clusters is None:
+        return ""
+    table = f"\n\n{result.clusters.table_one()}" if result.clusters.n_clusters <= WIDEST_TABLE else ""
+    return f"{result.strategy}:\n{result.clusters}{table}"
 
 
 def doubt_lines(result: Result) -> str:

@@ -23,7 +23,8 @@ from flower_fedclust.numerics.kmeans import squared_distances
 from flower_fedclust.numerics.metrics import cluster_sizes
 from flower_fedclust.numerics.validity import ALIKE, FOUND_AGAIN, Repeated
 from flower_fedclust.strategies.common.tables import left_out, why_not
-from flower_fedclust.tables.description import ABOVE, BELOW, MOST_BEYOND, Clusters
+from flower_fedclust.tables.description import Clusters
+from flower_fedclust.tables.estimates import ABOVE, BELOW, MOST_BEYOND
 from flower_fedclust.tables.histograms import LEAST_HELD, why_it_hardly_counts
 from flower_fedclust.tables.preparation import Preparation
 from flower_fedclust.tables.schema import Schema, columns_with_unclear_commas, quoted

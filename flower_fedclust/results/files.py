@@ -248,6 +248,7 @@ def _write_files(result: ResultData, path: Path) -> None:
     if result.clusters is not None:
         result.clusters.to_csv(path / "clusters.csv")
         (path / "clusters.txt").write_text(f"{result.clusters}\n", encoding="utf-8")
+        result.clusters.table_one().save(path)
     write_report(result.privacy, path)
     with (path / _TRAFFIC).open("w", newline="", encoding="utf-8") as opened:
         table = csv.DictWriter(opened, [column.name for column in fields(Traffic)])
@@ -257,6 +258,7 @@ def _write_files(result: ResultData, path: Path) -> None:
         **stamp(),
         "clients": result.names,
         "form": result.form,
+        "floor": result.floor,
         "files": files,
         "sizes": None if result.sizes is None else {**asdict(result.sizes), "counts": result.sizes.counts.tolist()},
         "clusters": None if result.clusters is None else result.clusters.to_dict(),
@@ -295,6 +297,7 @@ def read_result(folder: str | Path) -> dict[str, Any]:
             "model": model,
             "labels_of_clients": [one.labels for one in read],
             "form": _checked_form(description["form"]),
+            "floor": int(description["floor"]),
             "names": names,
             "privacy": PrivacyReport.from_dict(privacy),
             "traffic": [_traffic(row) for row in read_csv(path / _TRAFFIC, again)],

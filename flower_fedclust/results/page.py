@@ -31,9 +31,11 @@ from flower_fedclust.results.pictures import (
     places_in_plane,
     profile_of,
     shares_and_errors,
+    sizes_of,
 )
 from flower_fedclust.results.result_data import ResultData
 from flower_fedclust.tables import words
+from flower_fedclust.tables.estimates import Estimate
 
 Floats = NDArray[np.float64]
 
@@ -91,7 +93,7 @@ def result_page(result: ResultData, subject: str = "") -> str:
         picture=None if result.model.space == "rows" and result.model.cluster_points is not None else _picture(result),
         cards=_cards(result, shares, errors, are_known),
         is_described=result.clusters is not None,
-        has_noise=bool(errors.any()),
+        has_noise=_has_noise(result),
         bounds=[] if result.clusters is None else result.clusters.bounds,
         profile=None if profile is None else _heat(profile),
         unit="" if profile is None else profile.unit,
@@ -125,8 +127,9 @@ def _privacy(report: PrivacyReport) -> dict[str, Any]:
 def _of_rows(result: ResultData) -> str:
     """Return " of 150 rows"; if noise protects their number, as it was released, and "" if it was not."""
     if not result.privacy.releases:
-        n_rows = sum(map(len, result.labels_of_clients))
-        return f" of {plural(n_rows, 'row')}" if n_rows else ""
+        n_rows, sizes = sum(map(len, result.labels_of_clients)), sizes_of(result, result.model.n_clusters)
+        is_any_hidden = sizes is not None and bool(sizes.is_hidden.any())  # the total less the others would tell it
+        return f" of {plural(n_rows, 'row')}" if n_rows and not is_any_hidden else ""
     if result.sizes is None or not has_sizes(result, result.model.n_clusters):
         return ""
     total = float(np.maximum(result.sizes.counts, 0.0).sum())
@@ -148,9 +151,9 @@ def _contents(messages: Sequence[Message]) -> list[str]:
 def _cards(result: ResultData, shares: Floats, errors: Floats, are_known: bool) -> list[dict[str, Any]]:
     """Return for each cluster its color, its size as text and as a bar, and how it differs from the rest."""
     largest = max(float((shares + DEVIATIONS * errors).max()), 1e-12)
-    cards = []
+    cards, sizes = [], sizes_of(result, len(shares))
     for index, (color, share, error) in enumerate(zip(group_colors(len(shares)), shares, errors, strict=True)):
-        size = f"{words.percent(float(share), DEVIATIONS * float(error))} of the rows" if are_known else ""
+        size = _size(sizes, index) if are_known and sizes is not None else ""
         sentences = [] if result.clusters is None else result.clusters.sentences(index)
         low, high = max(share - DEVIATIONS * error, 0.0), share + DEVIATIONS * error
         card: dict[str, Any] = {"color": color, "size": sentences[0] if sentences else size, "said": sentences[1:]}
@@ -158,6 +161,18 @@ def _cards(result: ResultData, shares: Floats, errors: Floats, are_known: bool) 
         card |= {"width": 100 * share / largest, "low": 100 * low / largest, "error": 100 * (high - low) / largest}
         cards.append(card)
     return cards
+
+
+def _has_noise(result: ResultData) -> bool:
+    """Tell whether any size is printed with the error of its noise."""
+    sizes = sizes_of(result, result.model.n_clusters)
+    return sizes is not None and bool((sizes.error[~sizes.is_hidden] > 0).any())
+
+
+def _size(sizes: Estimate, index: int) -> str:
+    """Return the share of a cluster in words."""
+    value, error, limit, high = (float(one[index]) for one in (sizes.value, sizes.error, sizes.fewer_than, sizes.high))
+    return words.size(value, DEVIATIONS * error, limit, high)
 
 
 def _plane(result: ResultData, shares: Floats, errors: Floats) -> list[dict[str, Any]]:

@@ -22,6 +22,8 @@ from flower_fedclust.models import CellModel, TableModel
 from flower_fedclust.numerics.metrics import cluster_sizes
 from flower_fedclust.results.result_data import ResultData
 from flower_fedclust.tables.description import SHAPES, Clusters
+from flower_fedclust.tables.estimates import Estimate, shares_of_counts
+from flower_fedclust.tables.floors import Floor
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -114,19 +116,27 @@ def cluster_figure(result: ResultData) -> Figure:
 
 
 def shares_and_errors(result: ResultData, n_clusters: int) -> tuple[Floats, Floats]:
-    """Return the share of each cluster, and the standard deviation of its noise; equal shares if none is known."""
-    nothing = np.zeros(n_clusters)
+    """Return the share of each cluster, and the standard deviation of its noise; equal shares if none is known.
+
+    A share that the floor hides may be anything up to its limit: value and error say no more.
+    """
+    sizes = sizes_of(result, n_clusters)
+    if sizes is None:
+        return np.full(n_clusters, 1 / n_clusters), np.zeros(n_clusters)
+    return sizes.value, sizes.error
+
+
+def sizes_of(result: ResultData, n_clusters: int) -> Estimate | None:
+    """Return the share of each cluster as it may be printed, from the best source that there is; None if none is."""
     if result.clusters is not None:
-        sizes = result.clusters.frame.query("what == 'share of rows'")
-        return sizes["value"].to_numpy(), sizes["error"].to_numpy()
+        return result.clusters.sizes
     if result.sizes is not None and has_sizes(result, n_clusters):
-        total = max(float(np.maximum(result.sizes.counts, 0.0).sum()), np.finfo(float).tiny)
-        shares = np.maximum(result.sizes.counts, 0.0) / total
-        return shares, np.full(n_clusters, result.sizes.deviation / total)
+        of_rows = result.privacy.unit != "client"
+        floor = Floor(result.floor if of_rows else 0, of_rows=of_rows)
+        return shares_of_counts(floor, result.sizes.counts, result.sizes.deviation)
     if result.labels_of_clients:
-        counts = cluster_sizes(result.labels_of_clients, n_clusters)
-        return counts / max(int(counts.sum()), 1), nothing
-    return np.full(n_clusters, 1 / n_clusters), nothing
+        return shares_of_counts(Floor(result.floor), cluster_sizes(result.labels_of_clients, n_clusters), 0.0)
+    return None
 
 
 def has_sizes(result: ResultData, n_clusters: int) -> bool:

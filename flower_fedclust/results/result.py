@@ -24,6 +24,7 @@ from flower_fedclust.results.files import read_result, save_result
 from flower_fedclust.results.page import result_page
 from flower_fedclust.results.pictures import cluster_figure, made_folder_of, saved_figure
 from flower_fedclust.results.result_data import ResultData
+from flower_fedclust.tables.floors import FLOOR
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -79,6 +80,8 @@ class Result(ResultData):
         Ids of the rows that were taken out of the clients' table for the server.
     form : "list", "dict" or "table", default="list"
         The form in which the clients were given.
+    floor : int, default=10
+        The smallest number of rows that pages and pictures show (docs/floors.md).
     """
 
     def plot(self, path: str | Path | None = None) -> Figure:
@@ -132,9 +135,10 @@ class Result(ResultData):
 
         ``model.json`` and ``model.npz`` (a description of the model, and its arrays), ``centers.csv`` (k-means-like
         models), ``labels/CLIENT.csv``, ``embedding/CLIENT.csv`` (maps), ``metrics.json``, ``privacy.json``,
-        ``privacy.txt``, ``traffic.csv``, ``result.json``; ``clusters.csv`` and ``clusters.txt`` if the clusters were
-        described. A file of labels has a line for every row of the client, and the reason if a row has no cluster. Rows
-        that were made public for the server are in ``left-out.csv``. :func:`flower_fedclust.load` reads all of it.
+        ``privacy.txt``, ``traffic.csv``, ``result.json``; and if the clusters were described, ``clusters.csv``,
+        ``clusters.txt`` and ``table-one`` as ``.csv``, ``.md`` and ``.tex``. A file of labels has a line for every row
+        of the client, and the reason if a row has no cluster. Rows that were made public for the server are in
+        ``left-out.csv``. :func:`flower_fedclust.load` reads all of it.
 
         Parameters
         ----------
@@ -220,6 +224,7 @@ def result_of(strategy: ProtocolStrategy, data: Mapping[str, ClientData], second
         clusters=outcome.clusters,
         row_ids=[client.ids for client in clients],
         id_column=next((client.id_column for client in clients), ROW),
+        floor=getattr(strategy.tables, "floor", FLOOR),
     )
 
 

@@ -20,6 +20,7 @@ from flower_fedclust.numerics.validity import ClusterNumber, PeakNumber
 from flower_fedclust.privacy.report import PrivacyReport
 from flower_fedclust.results.doubts import Doubt
 from flower_fedclust.tables.description import Clusters
+from flower_fedclust.tables.floors import FLOOR
 
 #: The form in which clients were given: several rows or tables, a dict of them, or one table of all.
 Form = Literal["list", "dict", "table"]
@@ -52,6 +53,7 @@ class ResultData:
     id_column: str = ROW
     server_row_ids: NDArray[Any] | None = None
     form: Form = "list"
+    floor: int = FLOOR
 
     @property
     def labels(self) -> list[NDArray[np.intp]] | dict[str, NDArray[np.intp]] | NDArray[np.intp]:

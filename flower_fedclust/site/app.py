@@ -326,6 +326,7 @@ class _SiteClient(Client):
         try:
             check_names(run=run, task=task, study=study)
             check_message(site.settings.limits, config, ins.parameters.tensors)
+            site.settings.policy.check_floor(task, config)
             with site.ledger.locked():
                 site.check_kept()
             with run_lock(site.folder, run), jobs(site.settings.limits.threads), site.kept.store.opened():

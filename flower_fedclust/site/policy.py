@@ -24,6 +24,7 @@ from flower_fedclust.engine.wire import decode
 from flower_fedclust.outside import parse_json, read_toml
 from flower_fedclust.privacy.accounting import Plan
 from flower_fedclust.privacy.releases import Relation
+from flower_fedclust.tables.floors import FLOOR
 
 #: Largest lengths, in characters: of a name (run, study, task, client half, text argument); of all texts of a message
 #: together (schema, plan and so on); of anything others said in a log, a ledger or a table.
@@ -31,6 +32,9 @@ LONGEST_NAME, LONGEST_TEXT, LONGEST_SAID = 200, 2**20, 500
 
 #: The largest power of two that may be asked for: no float has a larger one.
 LARGEST_EXPONENT = 1100
+
+#: The tasks that ask for sums from which a run prints numbers of rows.
+DESCRIBES = ("description", "plain_description")
 
 #: Each entry of an array counts as 8 bytes, whatever its type: it may become a float64.
 ENTRY = 8
@@ -93,6 +97,8 @@ class Policy(_Table):
     fewest_rows: Number = 50
     #: With more rows the site takes part with a fixed random sample of so many, so that it has no more weight.
     sample: Number | None = None
+    #: The smallest number of rows that a run may print in a description of clusters, as the server says.
+    floor: Annotated[int, Field(ge=0)] = FLOOR
     #: The smallest number of clients that a round asks, as the server says.
     fewest_clients: Number = 2
     #: "required": whatever depends on the rows leaves masked, for a secure sum; of the rest only what row_count allows.
@@ -111,6 +117,18 @@ class Policy(_Table):
                 raise Refused(f"the run names {name}; strategies in the policy lists {', '.join(self.strategies)}.")
             if self.strategies is None and ":" in name:
                 raise Refused(f"the run names {name}, a class of some module; strategies in the policy must list it.")
+
+    def check_floor(self, task: str, config: Mapping[str, Any]) -> None:
+        """Raise Refused if a run asks for a description and would print smaller numbers of rows than allowed."""
+        if task not in DESCRIBES:
+            return
+        arguments = parse_json(str(config.get("arguments", "{}")))
+        stated = arguments.get("floor", 0) if isinstance(arguments, dict) else 0
+        if not isinstance(stated, int) or stated < self.floor:
+            raise Refused(
+                f"'{task}' would print numbers of rows below the site's floor; floor in the policy is {self.floor}, so "
+                f"the run needs floor = {self.floor} or more."
+            )
 
     def epsilon_of(self, plan: Plan) -> float:
         """Return what a plan costs one row of the site; in a sample, a row more or less replaces another."""

@@ -85,6 +85,25 @@ def percent(share: float, error: float) -> str:
     return f"{with_error(100 * share, 100 * error)}%"
 
 
+def fewer(fewer_than: float, high: float, what: str = "") -> str:
+    """Return what may be said of a number of rows, or of a share, that the floor hides.
+
+    ``fewer_than`` is a number of rows, or infinite where sums do not count rows; ``high`` is the limit of the share;
+    ``what`` is what is counted.
+    """
+    if math.isinf(fewer_than):
+        return f"at most {_limit(high)}%"
+    return f"fewer than {math.ceil(fewer_than):,}{f' {what}' if what else ''} ({_limit(high)}%)"
+
+
+def size(value: float, error: float, fewer_than: float, high: float) -> str:
+    """Return the share of a cluster in words."""
+    if math.isnan(fewer_than):
+        return f"{percent(value, error)} of the rows"
+    said = fewer(fewer_than, high, "rows")
+    return said if math.isfinite(fewer_than) else f"{said} of the rows"
+
+
 def _limit(share: float) -> str:
     """Return a share in percent, rounded up."""
     percent = min(100 * share, 100.0)
@@ -111,7 +130,7 @@ def _edge(value: float, column: Column) -> str:
     return text if abs(value) >= 1e4 else text.replace(",", "")
 
 
-def _between(low: float, high: float, column: Column) -> str:
+def between(low: float, high: float, column: Column) -> str:
     """Return the interval of a quantile."""
     if not math.isfinite(low) and not math.isfinite(high):
         return "unknown"
@@ -128,23 +147,42 @@ def difference(
     name, error, rest_error = row["column"], deviations * row["error"], deviations * row["rest_error"]
     if row["what"] != "mean":
         what = "is missing" if row["what"] == "missing" else f"is {row['what']}"
-        return f"{name} {what}: {percent(row['value'], error)}, in the rest {percent(row['rest'], rest_error)}"
-    own = _mean(column, row["value"], error, row["low"], row["high"], ends)
+        return (
+            f"{name} {what}: {_share(row, 'value', '', error)}, in the rest {_share(row, 'rest', 'rest_', rest_error)}"
+        )
+    own = mean(column, row["value"], error, row["low"], row["high"], ends)
     if math.isnan(row["difference"]):
-        rest = _mean(column, row["rest"], rest_error, row["rest_low"], row["rest_high"], ends)
-        medians = [_between(median[f"{side}low"], median[f"{side}high"], column) for side in ("", "rest_")]
+        rest = mean(column, row["rest"], rest_error, row["rest_low"], row["rest_high"], ends)
+        medians = [between(median[f"{side}low"], median[f"{side}high"], column) for side in ("", "rest_")]
         return f"{name}: {own}, median {medians[0]}; in the rest {rest}, median {medians[1]}"
     apart = with_error(abs(row["difference"]), deviations * row["difference_error"])
     more, less = ("days later", "days earlier") if column.kind == "date" else ("more", "less")
     return f"{name}: {own}, {apart} {more if row['difference'] > 0 else less} than the rest"
 
 
-def _mean(column: Column, value: float, error: float, low: float, high: float, ends: Sequence[float]) -> str:
+def _share(row: Mapping[str, Any], value: str, side: str, error: float) -> str:
+    """Return a share of a cluster or, by the other names, of the rest."""
+    limit = row.get(f"{side}fewer_than", math.nan)
+    if math.isnan(limit):
+        return percent(row[value], error)
+    return fewer(limit, row[f"{side}high"], "rows")
+
+
+def mean(
+    column: Column,
+    value: float,
+    error: float,
+    low: float,
+    high: float,
+    ends: Sequence[float],
+    *,
+    with_unit: bool = True,
+) -> str:
     """Say what is known about a mean: a limit if one bound clips, and the mean of clipped values if both do.
 
-    No interval in print reaches beyond a bound.
+    No interval in print reaches beyond a bound. The unit is left out where it stands in a heading.
     """
-    unit, within = f" {column.unit}" if column.unit else "", ""
+    unit, within = f" {column.unit}" if column.unit and with_unit else "", ""
     if math.isinf(low) and math.isinf(high):
         within = " within the bounds"
     is_limit = math.isinf(low) != math.isinf(high)
@@ -163,6 +201,15 @@ def _mean(column: Column, value: float, error: float, low: float, high: float, e
     limit, words = (low, "at least") if math.isinf(high) else (high, "at most")
     said = _day(limit) if column.kind == "date" else _rounded(limit, error, up=math.isinf(low)) + unit
     return f"{words} {said}{within}"
+
+
+def spread(value: float, error: float, low: float, high: float) -> str:
+    """Return a standard deviation: a lower limit where values are clipped, an upper one where noise reaches 0."""
+    if math.isinf(high):
+        return f"at least {_rounded(low, error, up=False)}" if low > 0 else "unknown"
+    if error > 0 and value - error <= 0:
+        return f"at most {_rounded(value + error, error, up=True)}"
+    return with_error(value, error)
 
 
 def bounds(name: str, column: Column, ends: Floats, limits: Sequence[Sequence[float]]) -> str:

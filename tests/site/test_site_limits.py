@@ -8,6 +8,7 @@ import sys
 from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
 from hostile import (
     ANNOUNCED,
@@ -27,6 +28,7 @@ from hostile import (
 )
 from typer.testing import CliRunner
 
+import flower_fedclust as fc
 from flower_fedclust.cli.commands import app
 from flower_fedclust.engine.by_row import ByRow, Finisher, View
 from flower_fedclust.engine.rounds import Askable
@@ -35,7 +37,7 @@ from flower_fedclust.registry import client_types, strategies
 from flower_fedclust.site import supernode
 from flower_fedclust.site.app import Site
 from flower_fedclust.site.cli import start_site
-from flower_fedclust.site.policy import SiteSettings, is_amount, is_exponent, printable
+from flower_fedclust.site.policy import DESCRIBES, Policy, Refused, SiteSettings, is_amount, is_exponent, printable
 from flower_fedclust.strategies.common.spectral import LabelsClient
 from flower_fedclust.strategies.private_kmeans import PrivateKMeansClient
 from flower_fedclust.strategies.spp_fgc.spp_fgc import SPPFGCClient
@@ -292,8 +294,29 @@ def test_every_argument_of_every_task_is_known_to_the_limits():
             if parameter.kind is not parameter.KEYWORD_ONLY:
                 assert not is_amount(name), f"{task}: '{name}' is an amount; give it by name"
             elif parameter.annotation == "int":
-                is_known = is_amount(name) or is_exponent(name) or name in ("random_state", "batch_size")
+                is_known = is_amount(name) or is_exponent(name) or name in ("random_state", "batch_size", "floor")
                 assert is_known, f"{task}: what '{name}' may cost is not known"
+
+
+@pytest.mark.parametrize("task", ["description", "plain_description"])
+def test_a_run_whose_floor_is_below_the_sites_gets_no_description(task):
+    policy = Policy(floor=11)
+    for arguments in ('{"model": "k-means", "floor": 10}', "{}", '{"floor": "11"}', "[]"):
+        with pytest.raises(Refused, match="needs floor = 11 or more"):
+            policy.check_floor(task, {"arguments": arguments})
+    policy.check_floor(task, {"arguments": '{"floor": 11}'})
+    policy.check_floor("histograms", {"arguments": "{}"})
+
+
+def test_a_run_states_its_floor_to_its_sites():
+    asked = []
+    table = pd.DataFrame({"x": np.repeat([0.0, 1.0], 40)})
+    schema = {"columns": {"x": {"kind": "number", "bounds": [0, 1]}}}
+    strategy = fc.with_schema(fc.FederatedKMeans(2), schema, describe=True, floor=12)
+    strategy.on_received = lambda round_, _: asked.append(round_)
+    fc.simulate(strategy, [table, table], seed=0)
+    (described,) = [one.question for one in asked if one.question.answer.task in DESCRIBES]
+    assert described.arguments["floor"] == 12
 
 
 # The process of a message.

@@ -18,19 +18,12 @@ from flower_fedclust.exact.grid import rows_onto_grid
 from flower_fedclust.exact.rows import Frame
 from flower_fedclust.models import KMeansModel, PrototypeModel, SpectralModel
 from flower_fedclust.tables import words
-from flower_fedclust.tables.description import (
-    ABOVE,
-    BELOW,
-    QUANTILES,
-    Clusters,
-    cluster_sums,
-    edges_of,
-    on_simplex,
-    places_of,
-    with_parts,
-)
+from flower_fedclust.tables.cluster_sums import cluster_sums, edges_of, places_of, with_parts
+from flower_fedclust.tables.description import Clusters
+from flower_fedclust.tables.estimates import ABOVE, BELOW, QUANTILES, SPREAD, on_simplex
 from flower_fedclust.tables.preparation import Preparation
 from flower_fedclust.tables.schema import Figures, Schema
+from flower_fedclust.tables.table_one import TableOne
 
 SCHEMA = Schema.of(
     {
@@ -66,9 +59,11 @@ LABELS = np.repeat([0, 1, 0], [3000, 2000, 40])
 ZERO = np.zeros(1, dtype=np.intp)
 
 
-def described(table=TABLE, labels=LABELS, noise=0.0, seed=0, preparation=PREPARATION):
-    sums = cluster_sums(SCHEMA.values(table, owner=""), preparation, labels, 2).array.values
-    return Clusters(preparation, sums + noise * np.random.default_rng(seed).standard_normal(sums.shape), noise)
+def described(table=TABLE, labels=LABELS, noise=0.0, seed=0, preparation=PREPARATION, floor=10):
+    n_clusters = max(2, labels.max() + 1)
+    sums = cluster_sums(SCHEMA.values(table, owner=""), preparation, labels, n_clusters).array.values
+    sums = sums + noise * np.random.default_rng(seed).standard_normal(sums.shape)
+    return Clusters(preparation, sums, noise, floor=floor)
 
 
 def number(frame, cluster, column, what):
@@ -117,18 +112,15 @@ def test_quantiles_lie_in_their_intervals_and_tails_below_their_limits():
 
 
 def test_a_value_at_a_bound_is_not_beyond_it():
-    frame = described(people(200, 0, age=np.repeat([0.0, 100.0], 100)), np.zeros(200, dtype=int)).frame
+    frame = described(people(200, 0, age=np.repeat([0.0, 100.0], 100)), np.zeros(200, dtype=int), floor=0).frame
     assert number(frame, 0, "age", BELOW)["high"] == number(frame, 0, "age", ABOVE)["high"] == 0.0
     assert number(frame, 0, "age", "third quartile")["high"] == 100.0
 
 
 def test_shares_of_one_column_add_up_to_one():
     for seed in range(5):
-        frame = described(noise=40.0, seed=seed).frame
-        for column in ("job", "sex"):
-            added = frame[frame["column"] == column].groupby("cluster")["value"]
-            np.testing.assert_allclose(added.sum(), 1.0)
-            assert added.min().min() >= 0.0
+        frame = described(noise=12.0, seed=seed).frame
+        np.testing.assert_allclose(frame[frame["column"] == "job"].groupby("cluster")["value"].sum(), 1.0)
     np.testing.assert_allclose(
         on_simplex(np.array([[0.5, 0.7, -0.2], [0.2, 0.3, 0.5]])), [[0.4, 0.6, 0], [0.2, 0.3, 0.5]]
     )
@@ -146,7 +138,8 @@ def clipped(low, most_beyond, noise=0.0, seed=0):
     table = pd.DataFrame({"paid": paid, "sex": "f"})
     labels = np.repeat([0, 1], [1000, 1000 + most_beyond])
     sums = cluster_sums(AMOUNTS.values(table, owner=""), preparation, labels, 2).array.values
-    return Clusters(preparation, sums + noise * np.random.default_rng(seed).standard_normal(sums.shape), noise)
+    sums = sums + noise * np.random.default_rng(seed).standard_normal(sums.shape)
+    return Clusters(preparation, sums, noise, floor=0)
 
 
 def test_a_mean_whose_column_is_clipped_is_only_a_limit():
@@ -223,7 +216,7 @@ def test_without_noise_a_share_of_no_rows_is_exactly_zero():
     sums = np.zeros((1, 1 + sum(map(len, listed.values()))))
     for n_rows in range(10, 100):  # rounding would leave something of a few of them
         sums[:, firsts] = n_rows
-        frame = Clusters(preparation, sums).frame
+        frame = Clusters(preparation, sums, floor=0).frame
         assert (frame.value[frame.what == "b"] == 0).all()
 
 
@@ -261,7 +254,7 @@ def test_shares_are_printed_as_limits_where_noise_reaches_an_end(share, error, s
 
 def test_a_description_without_any_row_says_so():
     nothing = Clusters(PREPARATION, np.full_like(described().sums, -1.0), 1.0)
-    assert "Cluster 1: 0 to 100% of the rows\n  nothing stands out of the noise" in str(nothing)
+    assert "Cluster 1: fewer than 11 rows (100%)\n  nothing stands out of the noise" in str(nothing)
 
 
 def test_rounding_never_shortens_an_interval():
@@ -273,9 +266,9 @@ def test_rounding_never_shortens_an_interval():
 
 
 def test_what_noise_drowns_is_marked():
-    loud = described(noise=250.0).frame
+    loud = described(noise=700.0).frame
     assert number(loud, 1, "age", "first quartile")["note"] == "noise"
-    assert math.isnan(number(loud, 1, "born", "mean")["effect"])
+    assert loud["effect"][loud["note"] == "noise"].isna().all()
     # Even without noise a handful of rows is not told.
     few = described(people(5, 3), np.zeros(5, dtype=int)).frame
     assert set(few["note"][few["column"] != ""]) == {"few"}
@@ -294,6 +287,47 @@ def test_sentences_tell_what_sets_a_cluster_apart_in_the_units_of_the_table():
     assert "age: 0 to 100 years; below" in told
 
 
+def test_table_one_has_the_numbers_that_papers_print():
+    clusters, first, second = described(), TABLE[LABELS == 0], TABLE[LABELS == 1]
+    table = clusters.table_one()
+    assert table.heading == ("", "all rows", "cluster 0", "cluster 1")
+    lines = {label: cells for label, *cells in table.lines}
+    assert lines["n"] == ["5040", "3040", "2000"]
+    mean, spread = (TABLE["age"].agg(one) for one in ("mean", "std"))
+    assert lines["age, years: mean (sd)"][0] == f"{mean:.1f} ({spread:.1f})"
+    assert lines["job: cook"][1] == f"{100 * (first['job'] == 'cook').mean():.1f}%"
+    for cluster, rows in enumerate((first, second)):
+        told = number(clusters.frame, cluster, "age", SPREAD)
+        assert told["value"] == pytest.approx(rows["age"].std(ddof=0), rel=1e-4)
+    apart, pooled = first["age"].mean() - second["age"].mean(), np.hypot(first["age"].std(), second["age"].std())
+    assert number(clusters.frame, 0, "age", "mean")["smd"] == pytest.approx(apart / pooled * math.sqrt(2), rel=1e-3)
+    shares = [(rows["job"] == "cook").mean() for rows in (first, second)]
+    pooled = math.sqrt(sum(share * (1 - share) for share in shares) / 2)
+    assert number(clusters.frame, 0, "job", "cook")["smd"] == pytest.approx((shares[0] - shares[1]) / pooled)
+
+
+def test_standard_deviations_and_differences_lie_within_two_deviations_of_their_noise():
+    true, within = described(floor=0).frame, {SPREAD: [], "smd": []}
+    spread, told = true["what"] == SPREAD, true["smd"].notna()
+    for seed in range(40):
+        frame = described(noise=12.0, seed=seed, floor=0).frame
+        within[SPREAD] += ((frame["low"] <= true["value"]) & (true["value"] <= frame["high"]))[spread].tolist()
+        is_told = told & frame["smd"].notna()
+        within["smd"] += ((frame["smd"] - true["smd"]).abs() <= 2 * frame["smd_error"] + 1e-9)[is_told].tolist()
+    assert len(within[SPREAD]) == 160
+    assert all(np.mean(one) > 0.9 for one in within.values())
+
+
+def test_table_one_is_written_in_three_forms_in_which_no_name_means_anything_else(tmp_path):
+    table = TableOne(("", "all rows"), (("=1|2 & a_b: mean (sd)", "1 ± 2%"), ("  SMD to the rest", "-1")), ("± is 2.",))
+    as_csv, as_markdown, as_latex = (file.read_text(encoding="utf-8") for file in table.save(tmp_path))
+    assert as_csv.splitlines()[1] == "'=1|2 & a_b: mean (sd),1 ± 2%"
+    assert as_markdown.splitlines()[2] == r"| =1\|2 & a_b: mean (sd) | 1 ± 2% |"
+    assert r"=1|2 \& a\_b: mean (sd) & 1 $\pm$ 2\% \\" in as_latex
+    assert as_latex.startswith(r"\begin{tabular}{lr}")
+    assert str(table).splitlines()[0].endswith("all rows")
+
+
 def test_a_description_survives_a_file(tmp_path):
     clusters = described(noise=5.0)
     again = Clusters.from_dict(json.loads(json.dumps(clusters.to_dict())))
@@ -309,7 +343,7 @@ def test_no_row_changes_the_sums_by_more_than_the_term_says_and_the_worst_does()
     worst = people(1, 0, age=100.0, born=np.datetime64("2020-01-01"), job="cook", sex="m")
     opposite = worst.assign(age=0.0, born=np.datetime64("1900-01-01"), job="clerk", sex="f")
     one, there, other = (added(*row) for row in ((worst, ZERO), (opposite, ZERO), (opposite, ZERO + 1)))
-    assert np.linalg.norm(one.array.values) == pytest.approx(one.bound.l2) == math.sqrt(1 + 2 * 2 + 2)
+    assert np.linalg.norm(one.array.values) == pytest.approx(one.bound.l2) == math.sqrt(1 + 2.25 * 2 + 2)
     for row in (there, other):
         assert np.linalg.norm(one.array.values - row.array.values) == pytest.approx(one.bound.apart, rel=0.15)
         assert np.linalg.norm(one.array.values - row.array.values) <= one.bound.apart

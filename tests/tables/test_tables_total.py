@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import flower_fedclust as fc
-from flower_fedclust.tables.description import cluster_sums
+from flower_fedclust.tables.cluster_sums import cluster_sums
 from flower_fedclust.tables.preparation import Preparation
 from flower_fedclust.tables.schema import Figures
 

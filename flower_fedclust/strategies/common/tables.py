@@ -37,7 +37,9 @@ from flower_fedclust.exact.rows import Frame
 from flower_fedclust.models import Model
 from flower_fedclust.models.tables import TableModel
 from flower_fedclust.numerics.checks import DataError, check_real
-from flower_fedclust.tables.description import FEWEST_PARTS, Clusters, with_parts
+from flower_fedclust.tables.cluster_sums import FEWEST_PARTS, LARGEST_POWERS, with_parts
+from flower_fedclust.tables.description import Clusters
+from flower_fedclust.tables.floors import FLOOR, Floor
 from flower_fedclust.tables.histograms import (
     FEWEST_BINS,
     LEAST_HELD,
@@ -60,7 +62,7 @@ PREPARATION, DESCRIPTION, SHARE = "preparation", "description", 0.12
 N_RELEASES = 10
 
 
-def with_schema(strategy: S, schema: Schema | str | Any, *, describe: bool | float = False) -> S:
+def with_schema(strategy: S, schema: Schema | str | Any, *, describe: bool | float = False, floor: int = FLOOR) -> S:
     """Return a copy of a strategy that takes tables with columns of any kind.
 
     Parameters
@@ -72,6 +74,8 @@ def with_schema(strategy: S, schema: Schema | str | Any, *, describe: bool | flo
         Whether to describe the clusters after the run, from one more sum; or the part of the budget that pays for
         it, 0.12 if True. The clusters must follow from points among the prepared rows. If the strategy has more than
         ten Gaussian releases, it is a part of the budget that ten such releases would have at the same cost.
+    floor : int, default=10
+        The smallest number of rows that a description prints; 0 prints all.
 
     Raises
     ------
@@ -84,7 +88,7 @@ def with_schema(strategy: S, schema: Schema | str | Any, *, describe: bool | flo
         raise ValueError("origin is given, but prepared rows lie around 0; leave origin out if there is a schema.")
     part = SHARE if describe is True else float(describe)
     check_real("describe", part, at_least=0, at_most=0.8)
-    made.tables = TablePreparation(Schema.of(schema), part)
+    made.tables = TablePreparation(Schema.of(schema), part, Floor(floor).least)
     return made
 
 
@@ -122,6 +126,8 @@ class TablePreparation:
     schema: Schema
     #: The part of the budget that pays for describing the clusters; 0 if they are not described.
     description: float = 0.0
+    #: The smallest number of rows that the description prints.
+    floor: int = FLOOR
 
     @property
     def enrolment(self) -> Mapping[str, Scalar]:
@@ -198,7 +204,7 @@ class TablePreparation:
         outcome = found if isinstance(found, Outcome) else Outcome(found)
         clusters = None
         if self.description:
-            clusters = yield from describe(strategy, preparation, outcome.model)
+            clusters = yield from describe(strategy, preparation, outcome.model, self.floor)
         return replace(outcome, model=TableModel(preparation, outcome.model), clusters=clusters)
 
     def prepare(self, strategy: ProtocolStrategy) -> Generator[Round, Total, Preparation]:
@@ -284,7 +290,7 @@ def left_out(names: Sequence[str], epsilon: float | None) -> str:
 
 
 def describe(
-    strategy: ProtocolStrategy, preparation: Preparation, model: Model
+    strategy: ProtocolStrategy, preparation: Preparation, model: Model, floor: int = FLOOR
 ) -> Generator[Round, Total, Clusters | None]:
     """Ask for the sums of the rows of each cluster, in one round; None if :func:`why_not` gives a reason."""
     if why_not(strategy, model):
@@ -293,14 +299,17 @@ def describe(
     preparation = with_parts(preparation, _n_parts(strategy, preparation, model.n_clusters))
     if points is None:
         described = preparation_as_bytes(preparation)
-        (sums,) = yield Sum(ProtocolClient.plain_description.asked(described, *arrays, model=model.name))
-        return Clusters(preparation, np.asarray(sums, dtype=np.float64))
+        (sums,) = yield Sum(ProtocolClient.plain_description.asked(described, *arrays, model=model.name, floor=floor))
+        return Clusters(preparation, np.asarray(sums, dtype=np.float64), floor=floor)
     radius = max(preparation.radius, float(np.linalg.norm(points, axis=1).max()) * (1 + 2.0**-30))
     frame = Frame(np.zeros(preparation.n_columns), radius)
-    question = ProtocolClient.description.asked(preparation, *arrays, frame=frame, model=model.name)
-    (sums,) = received = yield _summed(strategy, question, DESCRIPTION)
-    of_clients = strategy.privacy_unit == "client"
-    return Clusters(preparation, np.asarray(sums, dtype=np.float64), received.noise[0], of_clients)
+    question = ProtocolClient.description.asked(preparation, *arrays, frame=frame, model=model.name, floor=floor)
+    # Without noise there is no guarantee for clients, and rows are counted: only they can be compared with the floor.
+    of_clients = strategy.privacy_unit == "client" and strategy.epsilon is not None
+    (sums,) = received = (
+        yield _summed(strategy, question, DESCRIPTION) if strategy.epsilon is not None else Sum(question)
+    )
+    return Clusters(preparation, np.asarray(sums, dtype=np.float64), received.noise[0], of_clients, floor)
 
 
 def _n_parts(strategy: ProtocolStrategy, preparation: Preparation, n_clusters: int) -> int:
@@ -309,7 +318,7 @@ def _n_parts(strategy: ProtocolStrategy, preparation: Preparation, n_clusters: i
         return MOST_PARTS
     used = preparation.schema.used
     n_measured = sum(column.kind in MEASURED for column in used.values())
-    deviation = strategy.noise_of(DESCRIPTION, math.sqrt(1 + n_measured + len(used)))
+    deviation = strategy.noise_of(DESCRIPTION, math.sqrt(1 + LARGEST_POWERS * n_measured + len(used)))
     n_rows = strategy.n_released_rows / n_clusters
     return n_bins_for(n_rows, deviation, fewest=FEWEST_PARTS, most=MOST_PARTS)
 

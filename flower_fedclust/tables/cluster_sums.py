@@ -1,0 +1,128 @@
+"""Sums over the rows of each cluster, which describe it in the units of its table.
+
+Each row adds a vector to the sums of its cluster: 1; for a measured column x, the value on the scale on which the
+column's bounds are -1 and 1, and ``x^2 - 1/2``, and 1 at the part of the range that holds the value, or below or above
+all parts; for a listed column 1 at its value; and 1 where a value is missing. The square of the norm of
+``(x, x^2 - 1/2)`` is ``x^4 + 1/4``. With m measured columns and c listed ones, the Euclidean norm of the vector is at
+most the square root of ``1 + 2.25 m + c``: the squares cost at most 6.1% more noise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flower_fedclust.exact.rows import Frame
+from flower_fedclust.exact.terms import Term, at, side_by_side
+from flower_fedclust.tables import words
+from flower_fedclust.tables.histograms import histogram_edges, on_interval, places_in
+from flower_fedclust.tables.preparation import Preparation
+from flower_fedclust.tables.schema import MEASURED, Column, Figures
+
+Floats = NDArray[np.float64]
+
+#: Fewest parts of the range of a measured column in which rows are counted.
+FEWEST_PARTS = 16
+#: The largest logarithm of a bound; beyond it the bound would not be a float.
+LARGEST_LOGARITHM = 709.0
+#: What is subtracted from each square, so that a row of 1 and its square are shorter.
+MIDDLE_SQUARE = 0.5
+#: The square of the largest norm of what a measured column adds besides its count.
+LARGEST_POWERS = 1.0 + MIDDLE_SQUARE**2
+#: How many sums of a measured column stand before those of its bins: of the values, and of their squares.
+N_POWERS = 2
+
+
+def with_parts(preparation: Preparation, n_parts: int) -> Preparation:
+    """Return a preparation that says in which parts of its range each measured column is counted."""
+    used, figures = preparation.schema.used, dict(preparation.figures)
+    for name, column in used.items():
+        if column.kind in MEASURED:
+            figures[name] = replace(figures[name], parts=_parts(column, figures[name], n_parts))
+    return replace(preparation, figures=figures)
+
+
+def _parts(column: Column, found: Figures, n_parts: int) -> tuple[float, ...]:
+    """Return the edges of the parts, in the table's units: half of them follow the rows, half of them the range.
+
+    Where nothing was released about the rows, they are the bins of a histogram of the range.
+    """
+    known = np.array(found.quantiles or (found.low, found.high))
+    even = (known - known[0]) / (known[-1] - known[0])
+    if found.quantiles:
+        edges = np.interp(np.linspace(0, 1, n_parts + 1), (np.array(found.ranks) + even) / 2, known)
+    else:
+        edges = histogram_edges(found.low, found.high, n_parts)
+    edges = _natural(column, edges)
+    if column.interval is not None:
+        edges[0], edges[-1] = column.interval
+    return tuple(words.round_edges(edges, whole=column.kind != "number", ends=column.interval is None).tolist())
+
+
+def _natural(column: Column, values: Floats) -> Floats:
+    """Return values of a measured column in its own units, or in days since 1970."""
+    return np.expm1(np.minimum(values, LARGEST_LOGARITHM)) if column.logarithm else values
+
+
+def edges_of(preparation: Preparation, name: str, column: Column) -> Floats:
+    """Return the edges of the parts of a measured column, in its own units, or in days since 1970."""
+    found = preparation.figures[name]
+    return np.array(found.parts) if found.parts else _natural(column, np.array([found.low, found.high]))
+
+
+def bins_of_column(preparation: Preparation, name: str, column: Column) -> tuple[int, bool]:
+    """Return the number of a column's bins of rows, and whether the last one is for gaps."""
+    has_gaps = column.gaps != "refuse"
+    if column.kind not in MEASURED:
+        return len(column.categories or ()) + has_gaps, has_gaps
+    return len(edges_of(preparation, name, column)) + 1 + has_gaps, has_gaps
+
+
+def places_of(preparation: Preparation) -> dict[str, slice]:
+    """Return the places of each column's sums; the number of rows has the first place."""
+    found, start = {}, 1
+    for name, column in preparation.schema.used.items():
+        width = bins_of_column(preparation, name, column)[0] + N_POWERS * (column.kind in MEASURED)
+        found[name] = slice(start, start := start + width)
+    return found
+
+
+def places_of_bins(preparation: Preparation, name: str) -> slice:
+    """Return the places of the sums that count rows in the bins of a column."""
+    place, is_measured = places_of(preparation)[name], preparation.schema.used[name].kind in MEASURED
+    return slice(place.start + N_POWERS * is_measured, place.stop)
+
+
+def cluster_sums(
+    columns: Iterable[tuple[str, Column, Floats]],
+    preparation: Preparation,
+    labels: NDArray[np.intp],
+    n_clusters: int,
+) -> Term:
+    """Add what describes each row to the sums of its cluster; of shape (n_clusters, n_sums)."""
+    labels = np.where((labels >= 0) & (labels < n_clusters), labels, n_clusters)  # a row in no cluster counts nowhere
+    ball = Frame(np.zeros(N_POWERS), math.sqrt(LARGEST_POWERS))
+    terms = [at(labels, n_clusters).reshaped(n_clusters, 1)]
+    for name, column, values in columns:
+        n_bins, has_gaps = bins_of_column(preparation, name, column)
+        if column.kind in MEASURED:
+            edges = edges_of(preparation, name, column)
+            scaled, gaps = on_interval(values, float(edges[0]), float(edges[-1])), np.isnan(values)
+            there = np.where(gaps, n_clusters, labels)
+            scaled = np.nan_to_num(scaled)
+            powers = np.column_stack([scaled, scaled * scaled - MIDDLE_SQUARE])
+            terms.append(at(there, n_clusters, ball.rows(powers)))
+            edges[-1] = np.nextafter(edges[-1], np.inf)  # a value at the upper bound is not beyond it
+            codes = np.where(gaps, n_bins - has_gaps, np.searchsorted(edges, values, side="right"))
+        else:
+            codes = places_in(values, n_bins - has_gaps)
+        places = np.where(codes < n_bins, labels * n_bins + codes, n_clusters * n_bins)
+        terms.append(at(places, n_clusters * n_bins).reshaped(n_clusters, n_bins))
+    said = (
+        "a row is in one cluster, and in each column in one category or part, with a number of -1 to 1 and its square"
+    )
+    return side_by_side(terms, words=said)

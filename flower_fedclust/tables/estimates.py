@@ -1,0 +1,331 @@
+"""What noisy sums say about groups of rows: shares, means, standard deviations and quantiles, each with its error."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flower_fedclust.tables.cluster_sums import MIDDLE_SQUARE, edges_of, places_of, places_of_bins
+from flower_fedclust.tables.floors import DEVIATIONS, LEAST, Floor
+from flower_fedclust.tables.preparation import Preparation
+from flower_fedclust.tables.schema import MEASURED, Column
+
+Floats = NDArray[np.float64]
+
+QUANTILES = {"first quartile": 0.25, "median": 0.5, "third quartile": 0.75}
+#: Numbers of a measured column.
+MEAN, SPREAD = "mean", "standard deviation"
+#: The shares of rows whose values are missing, or lie below and above the bounds.
+MISSING, BELOW, ABOVE = "missing", "below the bounds", "above the bounds"
+#: If more rows than this may lie beyond a bound that was found, a mean is only a limit.
+MOST_BEYOND = 0.005
+
+
+class Group:
+    """Noisy sums of each cluster, or of the rows outside it; all have the same standard deviation.
+
+    In every column each row is in one bin, so the bins of a column and the number of rows are adjusted to agree: the
+    estimate of least variance. A weighted sum of a column's adjusted bins has a variance of ``|w|^2 - (sum w)^2 / B +
+    (sum w / B)^2 / I`` times that of one sum, with B bins and with I from the number of rows and all columns.
+
+    ``halves`` say within what range exact sums may be known; see :meth:`Floor.known_of`.
+    """
+
+    def __init__(
+        self,
+        preparation: Preparation,
+        sums: Floats,
+        deviation: float,
+        floor: Floor | None = None,
+        known: tuple[Floats, Floats] | None = None,
+    ) -> None:
+        self.preparation, self.deviation = preparation, deviation
+        self.floor = floor or Floor(0)
+        self.n_rows: Floats = sums[:, 0]
+        # By column: sums of scaled values, and of their squares less 1/2; and numbers of rows in each bin.
+        self.totals, self.squares, self.bins = {}, {}, {}
+        for name, place in places_of(preparation).items():
+            if preparation.schema.used[name].kind in MEASURED:
+                self.totals[name], self.squares[name] = sums[:, place.start], sums[:, place.start + 1]
+            self.bins[name] = sums[:, places_of_bins(preparation, name)]
+        self.information = 1.0 + math.fsum(1.0 / bins.shape[1] for bins in self.bins.values())
+        if deviation > 0:  # exact sums agree
+            self._adjust()
+        self.known, self.halves = self.bins, {name: np.zeros_like(bins) for name, bins in self.bins.items()}
+        if known is not None:
+            self.known, self.halves = (
+                {name: one[:, places_of_bins(preparation, name)] for name in self.bins} for one in known
+            )
+
+    def _adjust(self) -> None:
+        means = [bins.mean(axis=1) for bins in self.bins.values()]
+        self.n_rows = (self.n_rows + np.sum(means, axis=0)) / self.information
+        for name, bins in self.bins.items():
+            self.bins[name] = bins + ((self.n_rows - bins.sum(axis=1)) / bins.shape[1])[:, None]
+
+    @property
+    def noise_of_rows(self) -> float:
+        """The deviation of the noise in the numbers of rows."""
+        return self.deviation / math.sqrt(self.information)
+
+    def n_present(self, name: str, column: Column) -> Floats:
+        """Return the rows of each cluster that its numbers about a column rest on."""
+        is_smaller = column.kind in MEASURED and column.gaps != "refuse"
+        return self.n_rows - self.bins[name][:, -1] if is_smaller else self.n_rows
+
+    def noise(self, n_bins: int, squares: Floats | float, total: Floats | float) -> Floats:
+        """Return the deviation of weighted sums of bins, from the sums of the weights and of their squares."""
+        total = np.asarray(total)
+        variance = squares - total**2 / n_bins + (total / n_bins) ** 2 / self.information
+        return np.asarray(self.deviation * np.sqrt(np.maximum(variance, 0.0)))
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number of each group, each field of shape (n_groups,).
+
+    Where a share is hidden by the floor, it may be anything up to ``high``, and value and error say no more than this.
+    """
+
+    value: Floats
+    error: Floats  #: The standard deviation of its noise.
+    low: Floats
+    high: Floats
+    #: A number of rows if the floor hides the share, infinite if the sums do not count rows; otherwise NaN.
+    fewer_than: Floats
+
+    @classmethod
+    def within(cls, value: Floats, error: Floats, least: float = -math.inf, most: float = math.inf) -> Estimate:
+        """Return a number between two ends, with two deviations on either side."""
+        low, high = (np.clip(value + sign * DEVIATIONS * error, least, most) for sign in (-1, 1))
+        return cls(np.clip(value, least, most), error, low, high, np.full(len(value), np.nan))
+
+    @property
+    def is_hidden(self) -> NDArray[np.bool_]:
+        """Whether the floor hides each share."""
+        return ~np.isnan(self.fewer_than)
+
+
+# Shares.
+
+
+def shares_of(group: Group, name: str, column: Column) -> dict[str, Estimate]:
+    """Return the share of each category, which add up to 1; of a measured column that of its gaps."""
+    names = [*(column.categories or ()), *([MISSING] if column.gaps != "refuse" else [])]
+    shares, errors, halves = _shares_of_bins(group, name)
+    first = shares.shape[1] - len(names)
+    if column.kind in MEASURED:
+        shares = np.maximum(shares, 0.0)
+    elif group.deviation > 0:
+        shares = on_simplex(shares)
+    return {
+        what: floored(group.floor, group.n_rows, shares[:, place], errors[:, place], halves[:, place])
+        for place, what in enumerate(names, start=first)
+    }
+
+
+def _shares_of_bins(group: Group, name: str) -> tuple[Floats, Floats, Floats]:
+    """Return the shares of the rows in each bin, the deviations of their noise, and half the width that is open."""
+    counts, n_rows = group.known[name], _positive(group.n_rows)[:, None]
+    shares, n_bins = counts / n_rows, counts.shape[1]
+    squares = 1 - 2 * shares + n_bins * shares**2
+    errors = group.noise(n_bins, squares, 1 - n_bins * shares) / n_rows
+    return shares, errors, group.halves[name] / n_rows
+
+
+def _positive(counts: Floats) -> Floats:
+    """Return counts to divide by: NaN for what is not above 0."""
+    return np.where(counts > 0, counts, np.nan)
+
+
+def floored(floor: Floor, n_rows: Floats, shares: Floats, errors: Floats, halves: Floats) -> Estimate:
+    """Return shares of so many rows; those below the floor are hidden.
+
+    ``errors`` are deviations of noise. An exact share has none; it is known up to ``halves`` on either side.
+    """
+    n_rows, noise = _positive(n_rows), np.where(halves > 0, halves / DEVIATIONS, errors)
+    found = Estimate.within(shares, noise, 0, 1)
+    is_hidden = floor.hides(shares * n_rows, noise * n_rows)
+    limit = floor.limit(shares * n_rows, errors * n_rows, halves * n_rows)
+    limit = np.where(np.isnan(limit), floor.least, limit)
+    most = np.minimum(np.nan_to_num(limit / n_rows, nan=1.0), 1.0)
+    return Estimate(
+        value=np.where(is_hidden, most / 2, found.value),
+        error=np.where(is_hidden, most / 2 / DEVIATIONS, found.error),
+        low=np.where(is_hidden, 0.0, found.low),
+        high=np.where(is_hidden, most, found.high),
+        fewer_than=np.where(is_hidden, limit if floor.of_rows else np.inf, np.nan),
+    )
+
+
+def shares_of_counts(floor: Floor, counts: NDArray[Any], deviation: float) -> Estimate:
+    """Return what share of all rows each number of rows is; exact numbers below the floor do not count in the whole."""
+    exact, half = np.asarray(counts, dtype=np.float64), np.zeros(len(counts))
+    if deviation == 0 and floor.least > 0:
+        total = max(float(exact[~floor.hides(exact, 0.0)].sum()), LEAST)
+        known = floor.known_of(exact[:, None], add_up=False)
+        exact, half = known.middle[:, 0], known.half[:, 0]
+    else:
+        exact = np.maximum(exact, 0.0)
+        total = max(float(exact.sum()), LEAST)
+    return floored(
+        floor, np.full(len(exact), total), exact / total, np.full(len(exact), deviation / total), half / total
+    )
+
+
+def on_simplex(shares: Floats) -> Floats:
+    """Return the nearest rows of numbers that are not negative and add up to 1."""
+    ordered = -np.sort(-shares, axis=1)
+    excess = (np.cumsum(ordered, axis=1) - 1) / np.arange(1, shares.shape[1] + 1)
+    last = np.maximum((ordered > excess).sum(axis=1) - 1, 0)
+    return np.asarray(np.maximum(shares - excess[np.arange(len(shares)), last][:, None], 0.0))
+
+
+# Numbers of measured columns.
+
+
+def measures_of(group: Group, name: str, column: Column) -> dict[str, Estimate]:
+    """Return the mean, the standard deviation and the quantiles of a measured column, and the shares beyond bounds."""
+    tails = _tails(group, name, column)
+    is_below, is_above = _may_be_clipped(group, name, column)
+    quantiles = _quantiles(group, name, column)
+    return {
+        MEAN: _mean(group, name, column, is_below, is_above),
+        SPREAD: _standard_deviation(group, name, column, is_below | is_above),
+        **quantiles,
+        **tails,
+    }
+
+
+def shares_below(group: Group, name: str, column: Column) -> tuple[Floats, Floats]:
+    """Return the share of each cluster's values below each edge of a measured column, and the deviations of its noise.
+
+    At the last edge it is the share of values that are not above the bounds.
+    """
+    bins, n_present = group.bins[name], len(edges_of(group.preparation, name, column)) + 1
+    counts = group.n_present(name, column)[:, None]
+    below = np.cumsum(bins[:, : n_present - 1], axis=1) / _positive(counts)
+    places = np.arange(1, n_present)
+    squares = places * (1 - below) ** 2 + (n_present - places) * below**2
+    return below, group.noise(bins.shape[1], squares, places - below * n_present) / counts
+
+
+def _tail_shares(group: Group, name: str, column: Column) -> dict[str, tuple[Floats, Floats]]:
+    """Return the shares of values below and above the bounds, not below 0, and the deviations of their noise."""
+    below, errors = shares_below(group, name, column)
+    found = {BELOW: (below[:, 0], errors[:, 0]), ABOVE: (1 - below[:, -1], errors[:, -1])}
+    return {what: (np.maximum(share, 0.0), error) for what, (share, error) in found.items()}
+
+
+def _tails(group: Group, name: str, column: Column) -> dict[str, Estimate]:
+    """Return the shares of values beyond the bounds, as far as the floor lets them be known."""
+    n_edges = len(edges_of(group.preparation, name, column))
+    counts, found = _positive(group.n_present(name, column)), {}
+    for place, (what, (share, error)) in zip((0, n_edges), _tail_shares(group, name, column).items(), strict=True):
+        if group.deviation == 0:
+            share = group.known[name][:, place] / counts
+        found[what] = floored(group.floor, counts, share, error, group.halves[name][:, place] / counts)
+    return found
+
+
+def _may_be_clipped(group: Group, name: str, column: Column) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Tell where so many values may lie below or above bounds that were found that a mean is only a limit."""
+    if column.interval is not None:
+        nowhere = np.zeros(len(group.n_rows), dtype=bool)
+        return nowhere, nowhere
+    tails = {what: Estimate.within(*tail, 0, 1) for what, tail in _tail_shares(group, name, column).items()}
+    below, above = tails[BELOW], tails[ABOVE]
+    is_below = (below.high >= MOST_BEYOND) | (below.value > below.error)
+    is_above = (above.high >= MOST_BEYOND) | (above.value > above.error)
+    if edges_of(group.preparation, name, column)[0] == 0:
+        is_below &= below.low > 0  # no sign below 0 stood out; there are none unless the counts say so
+    return is_below, is_above
+
+
+def _scaled_mean(group: Group, name: str, column: Column) -> tuple[Floats, Floats]:
+    """Return the mean on the scale on which the bounds are -1 and 1, and the deviation of the number of its rows."""
+    n_edges, n_bins = len(edges_of(group.preparation, name, column)), group.bins[name].shape[1]
+    counts = group.n_present(name, column)
+    return group.totals[name] / _positive(counts), group.noise(n_bins, n_edges + 1, n_edges + 1)
+
+
+def _mean(
+    group: Group, name: str, column: Column, is_below: NDArray[np.bool_], is_above: NDArray[np.bool_]
+) -> Estimate:
+    edges, counts = edges_of(group.preparation, name, column), group.n_present(name, column)
+    low, half = edges[0], (edges[-1] - edges[0]) / 2
+    mean, of_rows = _scaled_mean(group, name, column)
+    error = half * np.hypot(group.deviation, mean * of_rows) / counts
+    found = Estimate.within(low + half * (1 + np.clip(mean, -1, 1)), error, edges[0], edges[-1])
+    least, most = np.where(is_below, -np.inf, found.low), np.where(is_above, np.inf, found.high)
+    return Estimate(found.value, error, least, most, found.fewer_than)
+
+
+def _standard_deviation(group: Group, name: str, column: Column, is_clipped: NDArray[np.bool_]) -> Estimate:
+    """Return the standard deviation, a lower limit where values are clipped: that never makes it larger.
+
+    With n rows, sums T of scaled values and Q of their squares less 1/2, the variance is ``Q / n + 1/2 - (T / n)^2``.
+    """
+    edges, counts = edges_of(group.preparation, name, column), _positive(group.n_present(name, column))
+    half = (edges[-1] - edges[0]) / 2
+    mean, of_rows = _scaled_mean(group, name, column)
+    square = group.squares[name] / counts
+    variance = np.clip(square + MIDDLE_SQUARE - mean**2, 0.0, 1.0)
+    of_sums = group.deviation * np.sqrt(1 + 4 * mean**2)
+    error = np.hypot(of_sums, (2 * mean**2 - square) * of_rows) / counts
+    value = np.sqrt(variance)
+    low, high = (np.sqrt(np.clip(variance + sign * DEVIATIONS * error, 0.0, 1.0)) for sign in (-1, 1))
+    error = np.maximum(high - value, value - low) / DEVIATIONS
+    high = np.where(is_clipped, np.inf, half * high)
+    return Estimate(half * value, half * error, half * low, high, np.full(len(value), np.nan))
+
+
+def _quantiles(group: Group, name: str, column: Column) -> dict[str, Estimate]:
+    edges, (below, errors) = edges_of(group.preparation, name, column), shares_below(group, name, column)
+    is_whole = column.kind == "integer"
+    found = {what: _quantile(part, edges, below, errors, whole=is_whole) for what, part in QUANTILES.items()}
+    if group.deviation > 0 or group.floor.least == 0:
+        return found
+    return {what: _middle(one) for what, one in found.items()}
+
+
+def _middle(found: Estimate) -> Estimate:
+    """Return the middle of the interval of an exact quantile: its place between two edges would tell small counts."""
+    is_between = np.isfinite(found.low) & np.isfinite(found.high)
+    low, high = (np.where(is_between, one, 0.0) for one in (found.low, found.high))
+    value = np.where(is_between, (low + high) / 2, found.value)
+    return Estimate(value, found.error, found.low, found.high, found.fewer_than)
+
+
+def _quantile(part: float, edges: Floats, below: Floats, errors: Floats, *, whole: bool) -> Estimate:
+    """Return the interval of edges at which the share of rows below, with its noise, crosses a part."""
+    # The first edges at which fewer rows lie below than the part, and the last ones at which more do, noise or not.
+    surely_fewer = below + DEVIATIONS * errors < part
+    surely_more = below - DEVIATIONS * errors >= part
+    n_below = np.logical_and.accumulate(surely_fewer, axis=1).sum(axis=1)
+    n_above = np.logical_and.accumulate(surely_more[:, ::-1], axis=1).sum(axis=1)
+    # The quantile is not below the last of the former, and not above the first of the latter.
+    lowers = np.concatenate([[-np.inf], edges])
+    # Of a part with a single whole number, the upper limit is that number.
+    is_single = whole & (np.diff(edges) == 1)
+    is_single[-1:] = False  # the last part also holds its upper end
+    uppers = np.concatenate([edges[:1], np.where(is_single, edges[:-1], edges[1:]), [np.inf]])
+    low, high = lowers[n_below], uppers[len(edges) - n_above]
+    high = np.where(np.isfinite(low), np.maximum(low, high), high)
+    # Between two edges a line is the best guess.
+    ascending = np.maximum.accumulate(np.nan_to_num(below), axis=1)
+    value = np.array([np.interp(part, row, edges) for row in ascending])
+    return Estimate(np.clip(value, low, high), (high - low) / (2 * DEVIATIONS), low, high, np.full(len(low), np.nan))
+
+
+def spread_of(whole: Group, name: str, column: Column) -> float:
+    """Return about the standard deviation of a measured column over all rows, within its bounds."""
+    edges = edges_of(whole.preparation, name, column)
+    bins = whole.bins[name][:, : len(edges) + 1]
+    (shares,) = on_simplex(bins / max(float(bins.sum()), LEAST))
+    middles = np.concatenate([edges[:1], (edges[:-1] + edges[1:]) / 2, edges[-1:]])
+    return math.sqrt(max(float(shares @ (middles - shares @ middles) ** 2), 0.0))

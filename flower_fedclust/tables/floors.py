@@ -1,0 +1,88 @@
+"""Floors: the smallest count that is printed for people, and what is printed in the place of a smaller one.
+
+A count is printed if its estimate is at least the floor, and at least three standard deviations of its noise. Else
+only a limit is printed, "fewer than 10", which follows from the floor and the noise wherever the estimate is below the
+floor.
+
+Exact counts need more, because a total less the other counts gives the one that is hidden. So exact sums are replaced
+by what may be known of them before anything is computed: :meth:`Floor.known_of`. Every printed number follows from
+that.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from flower_fedclust.numerics.checks import check_integer
+
+Floats = NDArray[np.float64]
+
+#: The smallest count that is printed by default, and the least in standard deviations of its noise.
+FLOOR, FLOOR_DEVIATIONS = 10, 3.0
+#: A count that is not 0, to divide by.
+LEAST = 1e-9
+#: How many standard deviations "±" and every interval have on either side.
+DEVIATIONS = 2.0
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Counts as they may be known: each within its middle ± half; half is 0 where a count is exact, or noisy."""
+
+    middle: Floats
+    half: Floats
+
+
+@dataclass(frozen=True)
+class Floor:
+    """The smallest count that is printed; 0 prints all that noise does not hide."""
+
+    least: int = FLOOR
+    of_rows: bool = True  #: Whether counts are of rows; else limits are only printed as shares.
+
+    def __post_init__(self) -> None:
+        check_integer("floor", self.least, at_least=0)
+
+    def hides(self, counts: ArrayLike, deviation: ArrayLike) -> NDArray[np.bool_]:
+        """Tell which counts are not printed; ``deviation`` is that of their noise."""
+        threshold = np.maximum(float(self.least), FLOOR_DEVIATIONS * np.asarray(deviation))
+        return np.asarray(~(np.asarray(counts, dtype=np.float64) >= threshold))
+
+    def limit(self, counts: ArrayLike, deviation: ArrayLike, half: ArrayLike = 0.0) -> Floats:
+        """Return what a hidden count is below: two deviations above the estimate or, if that is larger, the floor."""
+        half = np.asarray(half, dtype=np.float64)
+        most = np.asarray(counts, dtype=np.float64) + half + (half > 0)
+        return np.asarray(np.maximum(most, self.least) + DEVIATIONS * np.asarray(deviation))
+
+    def known_of(self, exact: Floats, *, add_up: bool) -> Counts:
+        """Return what may be known of exact counts: each row is one cluster, each column one kind of row.
+
+        A count below the floor may be any number below it. If the counts of a cluster add up to a number that is
+        printed (``add_up``), the others would give it away. So the largest count of the cluster is only known up to as
+        many rows as are hidden. Where it is too small to hide them, no count of the cluster is known.
+        """
+        is_small = self.hides(exact, 0.0)
+        middle, half = np.where(is_small, self._most / 2, exact), np.where(is_small, self._most / 2, 0.0)
+        if add_up:
+            for cluster in np.flatnonzero(is_small.any(axis=1)):
+                middle[cluster], half[cluster] = self._without_difference(exact[cluster], is_small[cluster])
+        return Counts(middle, half)
+
+    @property
+    def _most(self) -> float:
+        """The largest count that is hidden."""
+        return max(self.least - 1.0, 0.0)
+
+    def _without_difference(self, exact: Floats, is_small: NDArray[np.bool_]) -> tuple[Floats, Floats]:
+        """Return the middles and halves of one cluster's counts, whose sum is printed."""
+        largest, total = int(exact.argmax()), float(exact.sum())
+        most_hidden = self._most * np.count_nonzero(is_small)
+        hidden = exact[largest] + exact[is_small].sum()  # is known: the total less what is printed
+        if is_small[largest] or hidden - most_hidden < self.least:
+            return np.full(len(exact), total / 2), np.full(len(exact), total / 2)
+        middle, half = np.where(is_small, self._most / 2, exact), np.where(is_small, self._most / 2, 0.0)
+        middle[largest], half[largest] = hidden - most_hidden / 2, most_hidden / 2
+        return middle, half

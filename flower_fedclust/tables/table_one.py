@@ -1,0 +1,222 @@
+"""Table One, as papers print it: a column for all rows and one for each cluster, and each number with its error."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flower_fedclust.tables import words
+from flower_fedclust.tables.estimates import MEAN, MISSING, QUANTILES, SPREAD, Estimate
+from flower_fedclust.tables.floors import DEVIATIONS
+from flower_fedclust.tables.schema import MEASURED, Column
+
+Floats = NDArray[np.float64]
+
+#: What stands in a cell about which nothing may be said.
+NOTHING = "–"
+#: The line of standardized mean differences.
+SMD = "  SMD to the rest"
+#: A spreadsheet runs a cell that begins like this.
+_RUN = tuple("=+-@\t\r")
+_LATEX = {
+    **{letter: f"\\{letter}" for letter in "&%$#_{}"},
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "±": r"$\pm$",
+    "–": "--",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+}
+
+
+@dataclass(frozen=True)
+class TableOne:
+    """The table that papers begin with: ``print(table)``, or a file as CSV, Markdown or LaTeX.
+
+    Parameters
+    ----------
+    heading : tuple of str
+        The names of the columns; the first one is of the labels.
+    lines : tuple of tuple of str
+        A label, and a cell for each other column.
+    notes : tuple of str
+        What a reader has to know, in sentences.
+    """
+
+    heading: tuple[str, ...]
+    lines: tuple[tuple[str, ...], ...]
+    notes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        widths = [max(map(len, cells)) for cells in zip(self.heading, *self.lines, strict=True)]
+        said = []
+        for label, *cells in (self.heading, *self.lines):
+            padded = [f"{cell:>{width}}" for cell, width in zip(cells, widths[1:], strict=True)]
+            said.append("  ".join([f"{label:<{widths[0]}}", *padded]).rstrip())
+        return "\n".join([*said, *self.notes])
+
+    __repr__ = __str__
+
+    def markdown(self) -> str:
+        """Return the table in Markdown."""
+        rows = [self.heading, ("---", *["---:"] * (len(self.heading) - 1)), *self.lines]
+        said = [f"| {' | '.join(_in_markdown(cell) for cell in row)} |" for row in rows]
+        return "\n".join([*said, "", *self.notes]) + "\n"
+
+    def latex(self) -> str:
+        """Return a LaTeX tabular, which needs the package booktabs."""
+        first, *others = (" & ".join(map(_in_latex, row)) + r" \\" for row in (self.heading, *self.lines))
+        layout = f"l{'r' * (len(self.heading) - 1)}"
+        body = [rf"\begin{{tabular}}{{{layout}}}", r"\toprule", first, r"\midrule", *others, r"\bottomrule"]
+        return "\n".join([*body, r"\end{tabular}", *(f"% {note}" for note in self.notes)]) + "\n"
+
+    def save(self, folder: str | Path, name: str = "table-one") -> list[Path]:
+        """Write NAME.csv, NAME.md and NAME.tex into a folder, and return their absolute paths."""
+        stem = Path(folder).absolute() / name
+        files = [stem.with_name(f"{name}.{ending}") for ending in ("csv", "md", "tex")]
+        with files[0].open("w", newline="", encoding="utf-8") as file:
+            table = csv.writer(file)
+            table.writerows((_as_label(label), *cells) for label, *cells in (self.heading, *self.lines))
+        files[1].write_text(self.markdown(), encoding="utf-8")
+        files[2].write_text(self.latex(), encoding="utf-8")
+        return files
+
+
+def _as_label(text: str) -> str:
+    """Return a label with a quote in front if a spreadsheet would run it."""
+    return f"'{text}" if text.startswith(_RUN) else text
+
+
+def _in_markdown(text: str) -> str:
+    inside = text.replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ")
+    n_spaces = len(inside) - len(inside.lstrip(" "))
+    return "&nbsp;" * n_spaces + inside.lstrip(" ")
+
+
+def _in_latex(text: str) -> str:
+    n_spaces = len(text) - len(text.lstrip(" "))
+    return r"\quad " * (n_spaces // 2) + "".join(_LATEX.get(letter, letter) for letter in text.strip())
+
+
+# Lines. The last group is that of all rows, and it is printed first.
+
+Numbers = Mapping[str, Estimate]
+
+
+def lines_of_sizes(counts: Floats | None, noise: Floats, shares: Estimate) -> list[tuple[str, ...]]:
+    """Return the lines of the numbers of rows, unless they count clients, and of the shares; the total is last."""
+    lines = []
+    hidden = shares.is_hidden
+    if counts is not None:
+        told = [words.with_error(one, DEVIATIONS * error) for one, error in zip(counts, noise, strict=True)]
+        cells = [_fewer(shares, place).partition(" (")[0] if hidden[place] else said for place, said in enumerate(told)]
+        lines.append(_line("n", cells))
+    return [*lines, _line("share", [_share(shares, place) for place in range(len(hidden))])]
+
+
+def lines_of_column(
+    name: str,
+    column: Column,
+    ends: Sequence[float],
+    numbers: Numbers,
+    smd: Mapping[str, tuple[Floats, Floats]],
+    few: NDArray[np.bool_],
+) -> list[tuple[str, ...]]:
+    """Return the lines of a column: mean and standard deviation, median and quartiles, or the share of each category.
+
+    ``ends`` are the bounds of a measured column; ``few`` tells which groups are too small for any number.
+    """
+
+    def cells(said: Sequence[str]) -> list[str]:
+        return [NOTHING if hidden else one for one, hidden in zip(said, few, strict=True)]
+
+    def differences(what: str) -> list[tuple[str, ...]]:
+        told = [_difference(*pair) for pair in zip(*smd[what], strict=True)]
+        return [_line(SMD, [*cells([*told, ""])[:-1], ""])]
+
+    lines, places = [], range(len(few))
+    if column.kind in MEASURED:
+        unit = f", {column.unit}" if column.unit else ""
+        means = [_mean_and_spread(column, numbers, place, ends) for place in places]
+        quartiles = [_median_and_quartiles(column, numbers, place) for place in places]
+        lines += [_line(f"{name}{unit}: mean (sd)", cells(means)), *differences(MEAN)]
+        lines.append(_line("  median (quartiles)", cells(quartiles)))
+        if MISSING in numbers:
+            lines.append(_line(f"{name}: {MISSING}", cells([_share(numbers[MISSING], one) for one in places])))
+        return lines
+    for what in numbers:
+        lines.append(_line(f"{name}: {what}", cells([_share(numbers[what], one) for one in places])))
+        lines += differences(what)
+    return lines
+
+
+def standardized(
+    own: Estimate, rest: Estimate, own_spread: Estimate | None = None, rest_spread: Estimate | None = None
+) -> tuple[Floats, Floats]:
+    """Return the difference of each group from the rest in standard deviations, and the deviation of its noise.
+
+    The standard deviation is the root of the mean of the two variances; that of a share p is ``p (1 - p)``. It is NaN
+    where a mean or a standard deviation is only a limit, or where the floor hides a share.
+    """
+    if own_spread is None or rest_spread is None:
+        variances = [one.value * (1 - one.value) for one in (own, rest)]
+        errors = [np.abs(1 - 2 * one.value) * one.error for one in (own, rest)]
+    else:
+        variances = [one.value**2 for one in (own_spread, rest_spread)]
+        errors = [2 * one.value * one.error for one in (own_spread, rest_spread)]
+    scale = np.sqrt((variances[0] + variances[1]) / 2)
+    is_open = own.is_hidden | rest.is_hidden | ~(scale > 0)
+    for one in (own, rest, *(() if own_spread is None or rest_spread is None else (own_spread, rest_spread))):
+        is_open |= ~np.isfinite(one.low) | ~np.isfinite(one.high)
+    scale = np.where(is_open, np.nan, scale)
+    difference = (own.value - rest.value) / scale
+    of_scale = np.hypot(*errors) / 4 / scale**2  # relative
+    return difference, np.hypot(np.hypot(own.error, rest.error) / scale, difference * of_scale)
+
+
+def _line(label: str, cells: Sequence[str]) -> tuple[str, ...]:
+    """Return a line whose total, the last of the cells, stands first."""
+    return label, cells[-1], *cells[:-1]
+
+
+def _share(shares: Estimate, place: int) -> str:
+    if shares.is_hidden[place]:
+        return _fewer(shares, place)
+    return words.percent(float(shares.value[place]), DEVIATIONS * float(shares.error[place]))
+
+
+def _fewer(shares: Estimate, place: int) -> str:
+    return words.fewer(float(shares.fewer_than[place]), float(shares.high[place]))
+
+
+def _difference(value: float, error: float) -> str:
+    if np.isnan(value):
+        return NOTHING
+    return words.with_error(value, DEVIATIONS * error) if error > 0 else words.plain(value, 2)
+
+
+def _mean_and_spread(column: Column, numbers: Numbers, place: int, ends: Sequence[float]) -> str:
+    value, error, low, high = _at(numbers[MEAN], place)
+    mean = words.mean(column, value, DEVIATIONS * error, low, high, ends, with_unit=False)
+    value, error, low, high = _at(numbers[SPREAD], place)
+    return f"{mean} ({words.spread(value, DEVIATIONS * error, low, high)})"
+
+
+def _median_and_quartiles(column: Column, numbers: Numbers, place: int) -> str:
+    first, median, third = (words.between(*_at(numbers[what], place)[2:], column) for what in QUANTILES)
+    return f"{median} ({first}; {third})"
+
+
+def _at(found: Estimate, place: int) -> tuple[float, float, float, float]:
+    return (
+        float(found.value[place]),
+        float(found.error[place]),
+        float(found.low[place]),
+        float(found.high[place]),
+    )
