@@ -132,7 +132,7 @@ def _event(uses: Mapping[Release, int], *, sampled: bool = False) -> dp_accounti
 
     All Gaussian ones are one (Dong, Roth and Su 2022, Corollary 3.3).
     """
-    import dp_accounting
+    from flower_fedclust.privacy.library import dp_accounting
 
     counts: Counter[dp_accounting.DpEvent] = Counter()
     for release, count in uses.items():
@@ -158,7 +158,7 @@ def _resolution(epsilon: float) -> float:
 
 @lru_cache(maxsize=1024)
 def _epsilon(event: dp_accounting.DpEvent, delta: float, interval: float) -> float:
-    import dp_accounting
+    from flower_fedclust.privacy.library import dp_accounting
 
     if isinstance(event, dp_accounting.GaussianDpEvent):
         # The closed form's delta is right to 1e-7, which the thousandth that delta_of_composition keeps back covers.
@@ -171,7 +171,7 @@ def _epsilon(event: dp_accounting.DpEvent, delta: float, interval: float) -> flo
 
 @lru_cache(maxsize=1024)
 def _sampled_epsilon(event: dp_accounting.DpEvent, delta: float) -> float:
-    import dp_accounting
+    from flower_fedclust.privacy.library import dp_accounting
 
     # Only the Renyi accountant composes sampled releases.
     relation = dp_accounting.NeighboringRelation.REPLACE_ONE
@@ -212,7 +212,7 @@ def calibrate(shares: Mapping[str, Share], epsilon: float | None, delta: float) 
 
 @lru_cache(maxsize=256)
 def _calibrated(shares: tuple[Share, ...], epsilon: float | None, delta: float) -> tuple[float, ...]:
-    import dp_accounting
+    from flower_fedclust.privacy.library import dp_accounting
 
     _check_shares(shares, epsilon)
     if epsilon is None or not shares:
@@ -257,7 +257,7 @@ class _Accountant:
     """One event's epsilon as dp-accounting's calibration asks for it, from the cached functions above."""
 
     def __init__(self, epsilon: Callable[[dp_accounting.DpEvent, float], float]) -> None:
-        import dp_accounting
+        from flower_fedclust.privacy.library import dp_accounting
 
         self._epsilon = epsilon
         self.ledger = self._event = dp_accounting.NoOpDpEvent()
@@ -289,7 +289,7 @@ def _multiplier(mechanism: Mechanism, epsilon: float, delta: float) -> float:
     """Return the noise multiplier with which one release by itself is (epsilon, delta)-private."""
     if mechanism == "laplace":
         return 1.0 / epsilon
-    import dp_accounting
+    from flower_fedclust.privacy.library import dp_accounting
 
     return float(dp_accounting.get_sigma_gaussian(epsilon, delta))
 

@@ -82,7 +82,7 @@ class Release:
         Without ``sampled`` it ignores the sample, and so understates the protection: not every accountant can compose
         samples.
         """
-        import dp_accounting
+        from flower_fedclust.privacy.library import dp_accounting
 
         if self.mechanism == "laplace":
             return dp_accounting.LaplaceDpEvent(self.noise_multiplier)

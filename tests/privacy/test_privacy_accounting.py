@@ -2,6 +2,8 @@
 
 import json
 import math
+import subprocess
+import sys
 from dataclasses import replace
 from itertools import pairwise
 
@@ -500,3 +502,19 @@ def test_any_plan_is_read_or_refused_and_composes_to_something(found):
     except ValueError:
         return
     assert read.epsilon_of_row(1e-6) >= 0
+
+
+def test_only_losses_that_are_composed_as_numbers_load_signal_processing():
+    code = (
+        "import sys\n"
+        "from flower_fedclust.privacy.accounting import Share, calibrate\n"
+        "loaded = lambda: 'scipy.signal._signaltools' in sys.modules\n"
+        "gaussian = {'sums': Share('gaussian', 0.5, 3, 'add-or-remove')}\n"
+        "first = calibrate(gaussian, 1.0, 1e-6), loaded()\n"
+        "both = calibrate(gaussian | {'counts': Share('laplace', 0.5, 1, 'add-or-remove')}, 1.0, 1e-6), loaded()\n"
+        "print(first[1], both[1])\n"
+        "import scipy.signal\n"
+        "print(scipy.signal.fftconvolve([1.0], [2.0]))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "True", "[2.]"]

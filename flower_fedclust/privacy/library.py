@@ -1,0 +1,31 @@
+"""dp-accounting, without SciPy's signal processing until a composition needs it.
+
+Only losses that are composed as numbers are convolved: those of Laplace noise. Importing the convolution takes as long
+as all else of the library.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+
+import scipy
+
+
+def _defer(name: str) -> None:
+    """Let a module of SciPy be loaded when somebody first looks at it."""
+    spec = importlib.util.find_spec(f"scipy.{name}")
+    if f"scipy.{name}" in sys.modules or spec is None or spec.loader is None:
+        return
+    spec.loader = importlib.util.LazyLoader(spec.loader)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    setattr(scipy, name, module)  # "from scipy import signal" then looks no further
+
+
+_defer("signal")
+
+import dp_accounting  # noqa: E402
+
+__all__ = ["dp_accounting"]
