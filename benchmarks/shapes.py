@@ -2,10 +2,10 @@
 
 python benchmarks/shapes.py FOLDER [--draws 10] [--wide 3] [--rivals] [--columns] [--batteries fcps g2mg h2mg]
 
-FOLDER holds the suite (github.com/gagolews/clustering-data-v1). The sets are those of some batteries with two or three
-columns and at least 2,000 rows; sets of more than 50,000 rows are timed and not in the means. The rows are
-spread over four clients at random. The bound ``max_norm`` is public knowledge here: the power of two above the longest
-row, times ``--wide``. Rows with the label 0 are noise and are not scored; of several labelings the best counts.
+FOLDER holds the suite (github.com/gagolews/clustering-data-v1). It runs on sets with two or three columns and at
+least 2,000 rows, from the batteries that are named. Sets of more than 50,000 rows are timed and not in the means. The
+rows are spread over four clients at random. The bound ``max_norm`` is public knowledge here: the power of two above the
+longest row, times ``--wide``. Rows with the label 0 are noise and are not scored; of several labelings the best counts.
 ``--rivals`` runs spp-fgc-sums and private-kmeans too. ``--columns`` instead compares with these
 on more columns: blobs in 4, 6, 10 and 20, and moons and rings among six, turned at random.
 """

@@ -21,6 +21,7 @@ import numpy as np
 from common import DELTA, header
 
 import flower_fedclust as fc
+from flower_fedclust import authoring
 from flower_fedclust.engine import Gather, Outcome, answers
 from flower_fedclust.engine.rounds import Protocol
 from flower_fedclust.engine.shards import Shard
@@ -40,7 +41,7 @@ def calls() -> None:
     """Print the least time of each task over the runs, for one client, and how many clients answered together."""
     clients, public = mixture(1000, 50, 20)
     private = {"epsilon": 1.0, "delta": DELTA, "max_norm": 20.0}
-    strategies: dict[str, fc.ProtocolStrategy] = {
+    strategies: dict[str, authoring.ProtocolStrategy] = {
         "private-kmeans": fc.PrivateKMeans(10, **private),
         "feddp-kmeans": fc.FedDPKMeans(10, server_data=public, epsilon=1.0, n_rounds=2),
         "federated-kmeans": fc.FederatedKMeans(10),
@@ -73,7 +74,7 @@ def calls() -> None:
         print(f"{name}: run {result.seconds:.2f} s; ms for one client: {found}", flush=True)
 
 
-class EmptyClient(fc.ProtocolClient):
+class EmptyClient(authoring.ProtocolClient):
     """Answers nothing."""
 
     @answers()
@@ -81,7 +82,7 @@ class EmptyClient(fc.ProtocolClient):
         """Do nothing."""
 
 
-class Empty(fc.ProtocolStrategy):
+class Empty(authoring.ProtocolStrategy):
     """Asks for nothing, 20 times."""
 
     client_type = EmptyClient

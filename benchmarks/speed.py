@@ -24,6 +24,7 @@ from sklearn.cluster import KMeans
 from sklearn.datasets import make_blobs
 
 import flower_fedclust as fc
+from flower_fedclust import authoring
 from flower_fedclust.data import Table, load_dataset, partition
 from flower_fedclust.numerics.kmeans import centers_of, cluster_sums, nearest_center
 from flower_fedclust.numerics.threads import one_thread
@@ -35,7 +36,7 @@ def mixture(n_rows: int) -> Table:
     return load_dataset("gaussian-mixture", n_rows=n_rows)
 
 
-def report(label: str, strategy: fc.ProtocolStrategy, clients: list[np.ndarray], runs: int = 5) -> None:
+def report(label: str, strategy: authoring.ProtocolStrategy, clients: list[np.ndarray], runs: int = 5) -> None:
     """Print the first run, which calibrates the noise, and the runs after it."""
     results: list[fc.Result] = []
 

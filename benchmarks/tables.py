@@ -18,6 +18,7 @@ from flwr.app import Context, RecordDict
 from sklearn.cluster import KMeans
 
 import flower_fedclust as fc
+from flower_fedclust import authoring
 from flower_fedclust.engine.table_answers import preparation_as_bytes
 from flower_fedclust.harness.runner import forget_peak_memory, peak_memory_mb
 from flower_fedclust.numerics.threads import one_thread
@@ -114,7 +115,7 @@ def speed(n_rows: int = 1_000_000, n_columns: int = 50) -> None:
     with one_thread():
         for name, step in steps.items():
             start = time.process_time()
-            step(fc.ProtocolClient(data, name="site", context=context))
+            step(authoring.ProtocolClient(data, name="site", context=context))
             total += time.process_time() - start
             print(f"{name}: {time.process_time() - start:.2f} s")
     added = peak_memory_mb() - before

@@ -45,20 +45,21 @@ result = fc.simulate(fc.PrivateKMeans(3, epsilon=5.0, max_norm=12.0), sites.clie
 
 _MEAN = """\
 import flower_fedclust as fc
-from flower_fedclust.engine import Entry, Gather, Outcome, Sent, Sum, answers
+from flower_fedclust import authoring
+from flower_fedclust.authoring import Entry, Gather, Outcome, Sent, Sum, answers
 
 
-class MeanClient(fc.ProtocolClient):
+class MeanClient(authoring.ProtocolClient):
     @answers("sum of the rows", Sent("number of rows", counts_rows=True))
     def total(self):
-        return fc.GridArray.truncated(self.rows.sum(axis=0, keepdims=True), -30), [len(self.rows)]
+        return authoring.GridArray.truncated(self.rows.sum(axis=0, keepdims=True), -30), [len(self.rows)]
 
     @answers(Sent("mean of the rows", "centers"))
     def mean(self):
         return [self.rows.mean(axis=0)]
 
 
-class Mean(fc.ProtocolStrategy):
+class Mean(authoring.ProtocolStrategy):
     \"\"\"The mean of all rows.\"\"\"
 
     entries = (Entry("mean", "the mean of all rows", "an example"),)
@@ -67,7 +68,7 @@ class Mean(fc.ProtocolStrategy):
 
     def protocol(self):
         total, count = yield Sum(MeanClient.total.asked())
-        return fc.KMeansModel(total / count)
+        return authoring.KMeansModel(total / count)
 
 """
 
@@ -84,7 +85,7 @@ class MeanOfMeans(Mean):
     def protocol(self):
         replies = yield Gather(MeanClient.mean.asked())
         means = [reply.arrays[0] for reply in replies]
-        return Outcome(fc.KMeansModel([sum(means) / len(means)]))
+        return Outcome(authoring.KMeansModel([sum(means) / len(means)]))
 
 
 result = fc.simulate(MeanOfMeans(2), [[[0.0, 1.0], [2.0, 3.0]], [[4.0, 5.0]]])
@@ -96,29 +97,30 @@ _PRIVATE = """\
 import numpy as np
 
 import flower_fedclust as fc
+from flower_fedclust import authoring
 
 
-class MeanClient(fc.FrameClient):
-    @fc.by_row(sum="sum of the clipped rows", count="number of rows")
+class MeanClient(authoring.FrameClient):
+    @authoring.by_row(sum="sum of the clipped rows", count="number of rows")
     def clipped_total(rows):
-        return fc.total(rows), fc.count(rows)
+        return authoring.total(rows), authoring.count(rows)
 
 
-class PrivateMean(fc.ClippedStrategy):
+class PrivateMean(authoring.ClippedStrategy):
     \"\"\"The mean of all rows, with noise.\"\"\"
 
-    entries = (fc.Entry("private-mean", "the mean of all rows, with noise", "an example"),)
+    entries = (authoring.Entry("private-mean", "the mean of all rows, with noise", "an example"),)
     client_type = MeanClient
     n_protocol_rounds = 1
 
     def parts(self):
         answer = MeanClient.clipped_total
-        return {"sum": fc.Part(answer, 0.8), "count": fc.Part(answer, 0.2, mechanism="laplace")}
+        return {"sum": authoring.Part(answer, 0.8), "count": authoring.Part(answer, 0.2, mechanism="laplace")}
 
     def protocol(self):
-        frame = fc.Frame(np.zeros(self.n_columns), self.max_norm)
-        total, count = yield fc.Sum(MeanClient.clipped_total.asked(frame=frame), parts=["sum", "count"])
-        return fc.KMeansModel([total / max(count.item(), 1.0)])
+        frame = authoring.Frame(np.zeros(self.n_columns), self.max_norm)
+        total, count = yield authoring.Sum(MeanClient.clipped_total.asked(frame=frame), parts=["sum", "count"])
+        return authoring.KMeansModel([total / max(count.item(), 1.0)])
 
 
 strategy = PrivateMean(2, epsilon=1.0, max_norm=3.0, budget={"sum": 0.9})
@@ -260,26 +262,26 @@ EXAMPLES = {
     "GridArray": """\
 import numpy as np
 
-import flower_fedclust as fc
+from flower_fedclust import authoring
 
-sums = fc.GridArray.clipped(np.array([3.0, 4.0]), 1.0)  # to a norm of 1
+sums = authoring.GridArray.clipped(np.array([3.0, 4.0]), 1.0)  # to a norm of 1
 print(sums.integers, sums.exponent)  # integers, in units of a power of two
 """,
     "Frame": """\
 import numpy as np
 
-import flower_fedclust as fc
+from flower_fedclust import authoring
 
-frame = fc.Frame(np.array([40.0, 2.0]), radius=30.0)  # public: a point, and the largest distance from it
+frame = authoring.Frame(np.array([40.0, 2.0]), radius=30.0)  # public: a point, and the largest distance from it
 rows = frame.enter(np.array([[44.0, 1.5], [110.0, 0.5]]))
 print(frame.leave(rows))  # the second row was clipped
 """,
     "Rows": """\
 import numpy as np
 
-import flower_fedclust as fc
+from flower_fedclust import authoring
 
-rows = fc.Frame(np.zeros(2), radius=5.0).rows(np.array([[3.0, 4.0], [30.0, 40.0]]))
+rows = authoring.Frame(np.zeros(2), radius=5.0).rows(np.array([[3.0, 4.0], [30.0, 40.0]]))
 print(rows.values)  # the second row is clipped to the radius
 print(rows.nearest(np.array([[0.0, 0.0], [3.0, 4.0]])))
 """,

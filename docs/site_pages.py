@@ -9,6 +9,7 @@ from functools import cache
 from importlib import import_module
 from itertools import combinations, product
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import class_examples
@@ -150,15 +151,22 @@ def strategy_classes() -> str:
     return "\n\n".join(blocks)
 
 
+def public_names(module: ModuleType) -> list[str]:
+    """Return the names of what a module offers, without the modules among them."""
+    names = getattr(module, "__all__", None) or [name for name in vars(module) if not name.startswith("_")]
+    return [name for name in names if not isinstance(getattr(module, name), ModuleType)]
+
+
 def other_names() -> str:
     """Return the reference of the public names that no other page describes."""
     pages = "".join(page.read_text(encoding="utf-8") for page in (DOCS / "reference").glob("*.md"))
-    blocks = []
-    for name in fc.__all__:
-        if not re.search(rf"flower_fedclust\.(\w+\.)*{name}\b", pages):
-            directive = "autoclass" if isinstance(getattr(fc, name), type) else "autofunction"
-            members = "   :members:\n" if directive == "autoclass" else ""
-            blocks.append(f"```{{eval-rst}}\n.. {directive}:: flower_fedclust.{name}\n{members}```")
+    blocks = ["```{eval-rst}\n.. automodule:: flower_fedclust.authoring\n```"]
+    for module in (fc, fc.authoring):
+        for name in public_names(module):
+            if not re.search(rf"flower_fedclust\.(\w+\.)*{name}\b", pages):
+                directive = "autoclass" if isinstance(getattr(module, name), type) else "autofunction"
+                members = "   :members:\n" if directive == "autoclass" else ""
+                blocks.append(f"```{{eval-rst}}\n.. {directive}:: {module.__name__}.{name}\n{members}```")
     return "\n\n".join(blocks)
 
 

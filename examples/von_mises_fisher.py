@@ -9,21 +9,21 @@ The rows and the means have norm 1, so that ``exp(kappa x.m)`` is ``exp(-kappa/2
 
 import numpy as np
 
-import flower_fedclust as fc
+from flower_fedclust import authoring
 
 
-class SphericalMixtureClient(fc.FrameClient):
+class SphericalMixtureClient(authoring.FrameClient):
     """Responsibilities of the components, and what they add up to."""
 
-    @fc.by_row(sums="rows weighted by responsibility", weights="responsibilities")
+    @authoring.by_row(sums="rows weighted by responsibility", weights="responsibilities")
     def expectation(rows, means, shares, *, concentration):
         """Return ``sum_i r_ij x_i`` and ``sum_i r_ij`` with ``r_ij ~ pi_j exp(kappa x_i.m_j)`` (the E step)."""
         likelihood = shares * rows.kernel(means, concentration / 2)
         responsibilities = likelihood / np.maximum(likelihood.sum(axis=1, keepdims=True), 1e-300)
-        return fc.weighted(responsibilities, rows), fc.weighted(responsibilities)
+        return authoring.weighted(responsibilities, rows), authoring.weighted(responsibilities)
 
 
-class SphericalMixture(fc.ClippedStrategy):
+class SphericalMixture(authoring.ClippedStrategy):
     """EM for a mixture of von Mises-Fisher distributions that share a concentration (Banerjee et al., 2005).
 
     Parameters
@@ -38,14 +38,16 @@ class SphericalMixture(fc.ClippedStrategy):
         Whom the guarantee protects.
     """
 
-    entries = (fc.Entry("spherical-mixture", "mixture of von Mises-Fisher distributions", "Banerjee et al. 2005"),)
+    entries = (
+        authoring.Entry("spherical-mixture", "mixture of von Mises-Fisher distributions", "Banerjee et al. 2005"),
+    )
     client_type = SphericalMixtureClient
     promises = ("record", "client")
 
-    n_rounds: int = fc.parameter(10, at_least=1)
-    concentration: float = fc.parameter(10.0, above=0)
-    max_norm: float = fc.parameter(1.0, above=0)
-    privacy_unit: str = fc.parameter("record")
+    n_rounds: int = authoring.parameter(10, at_least=1)
+    concentration: float = authoring.parameter(10.0, above=0)
+    max_norm: float = authoring.parameter(1.0, above=0)
+    privacy_unit: str = authoring.parameter("record")
 
     @property
     def n_protocol_rounds(self):
@@ -55,13 +57,13 @@ class SphericalMixture(fc.ClippedStrategy):
     def parts(self):
         """Spend most on the sums, which have many entries."""
         return {
-            "sums": fc.Part(SphericalMixtureClient.expectation, 0.8, self.n_rounds),
-            "weights": fc.Part(SphericalMixtureClient.expectation, 0.2, self.n_rounds),
+            "sums": authoring.Part(SphericalMixtureClient.expectation, 0.8, self.n_rounds),
+            "weights": authoring.Part(SphericalMixtureClient.expectation, 0.2, self.n_rounds),
         }
 
     def protocol(self):
         """Alternate the E step at the clients with the M step at the server."""
-        frame = fc.Frame(np.zeros(self.n_columns), self.max_norm)
+        frame = authoring.Frame(np.zeros(self.n_columns), self.max_norm)
         means = self.rng.normal(size=(self.n_clusters, self.n_columns))
         means, shares = means / np.linalg.norm(means, axis=1)[:, None], np.full(self.n_clusters, 1 / self.n_clusters)
         for _ in range(self.n_rounds):
@@ -72,4 +74,4 @@ class SphericalMixture(fc.ClippedStrategy):
             lengths = np.linalg.norm(sums, axis=1)[:, None]
             means = np.where(lengths > 0, sums / np.maximum(lengths, 1e-12), means)
             shares = np.maximum(weights, 1.0) / np.maximum(weights, 1.0).sum()
-        return fc.KMeansModel(frame.leave(means))
+        return authoring.KMeansModel(frame.leave(means))

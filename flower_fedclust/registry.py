@@ -108,11 +108,6 @@ def _installed() -> dict[str, Entry]:
     return found
 
 
-def class_names() -> list[str]:
-    """Return the names of the classes of all strategies; nothing is imported."""
-    return [*CLASSES, *plugins.class_points(plugins.STRATEGIES)]
-
-
 def find_class(name: str) -> type[ProtocolStrategy] | None:
     """Return the class with this name, of this package or of one that registers its own; None if there is none."""
     if name in CLASSES:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import flower_fedclust as fc
+from flower_fedclust import authoring
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 
@@ -28,7 +29,7 @@ def test_an_em_step_of_the_mixture_is_that_of_the_densities(directions):
     means, shares, kappa = rng.normal(size=(3, 6)), np.array([0.2, 0.3, 0.5]), 7.0
     means /= np.linalg.norm(means, axis=1)[:, None]
     question = SphericalMixtureClient.expectation.asked(
-        means, shares, frame=fc.Frame(np.zeros(6), 1.0), concentration=kappa
+        means, shares, frame=authoring.Frame(np.zeros(6), 1.0), concentration=kappa
     )
     sums, weights = (array.values for array in question.asks.reply(question, rows))
     density = shares * np.exp(kappa * rows @ means.T)

@@ -10,6 +10,7 @@ import pytest
 
 import flower_fedclust as fc
 from apps import server_app
+from flower_fedclust import authoring
 from flower_fedclust.cli import commands
 from flower_fedclust.data import FederatedRows, Table
 
@@ -77,7 +78,7 @@ def outcome(use, strategy, clients, out, **options):
     if use == audit:
         found = fc.audit(strategy, clients, runs=2, seconds=0.5, seed=0, **options)
         return found.epsilon_counted, found.epsilon, found.unprotected, [one.content for one in found.releases]
-    if not isinstance(strategy, fc.ProtocolStrategy):
+    if not isinstance(strategy, authoring.ProtocolStrategy):
         options["epsilons"] = options.pop("epsilon")
         options["set"] = {"max_norm": options.pop("max_norm")}
     frame = fc.compare(strategy, clients, seeds=1, jobs=1, out=out, **options).to_pandas()

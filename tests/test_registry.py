@@ -17,6 +17,7 @@ from flower_fedclust import plugins, registry
 from flower_fedclust.engine import ProtocolClient, ProtocolStrategy
 from flower_fedclust.models import Model
 from flower_fedclust.registry import (
+    CLASSES,
     accepted_parameters,
     client_types,
     find,
@@ -207,11 +208,26 @@ def test_a_module_that_cannot_be_imported_is_named_with_the_reason(install, text
 
 
 def test_every_public_name_can_be_imported():
-    for name in (*fc.__all__, *dir(fc)):
+    assert set(dir(fc)) == {*fc.__all__, *CLASSES}
+    for name in dir(fc):
         assert getattr(fc, name).__doc__
-    assert {entry.strategy.__name__ for entry in strategies().values()} <= set(dir(fc))
-    with pytest.raises(AttributeError, match="has no attribute 'Nothing'"):
+    for entry in strategies().values():
+        assert getattr(fc, entry.strategy.__name__) is entry.strategy
+    with pytest.raises(AttributeError, match=r"has no attribute 'Nothing'$"):
         _ = fc.Nothing
+
+
+def test_a_newcomer_meets_few_names():
+    assert len(dir(fc)) <= 45
+
+
+@pytest.mark.parametrize(
+    ("name", "home"), [("Sum", "flower_fedclust.authoring"), ("KMeansModel", "flower_fedclust.authoring")]
+)
+def test_a_name_that_is_not_at_the_top_is_found_where_the_error_says(name, home):
+    with pytest.raises(AttributeError, match=f"has no attribute '{name}': import it from {home}"):
+        getattr(fc, name)
+    assert hasattr(importlib.import_module(home), name)
 
 
 def test_the_package_imports_nothing_heavy_before_it_is_needed():

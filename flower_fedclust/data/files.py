@@ -354,7 +354,7 @@ def read_by_client(
 ) -> FederatedRows | None:
     """Spread a large .parquet, .arrow or .feather file over its clients; None if it is small, or has too many clients.
 
-    It is read in batches, into a temporary file for each client, which goes with the rows. The parameters are those of
+    It is read in batches, into a temporary file for each client, which is deleted with the rows. Parameters are as in
     :func:`read_table`.
     """
     path = Path(path)

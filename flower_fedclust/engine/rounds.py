@@ -361,8 +361,8 @@ class Sum(Round):
     """A round that gives the server the sum over the clients, array by array, and nothing else.
 
     ``total = yield Sum(Client.method.asked(...))`` gives a :class:`Total`. Summed are integers in a public unit
-    (:class:`~flower_fedclust.GridArray`, or counts), modulo 2^64: the order does not matter, and secure aggregation
-    can compute the sum.
+    (:class:`~flower_fedclust.authoring.GridArray`, or counts), modulo 2^64: the order does not matter, and secure
+    aggregation can compute the sum.
     """
 
 

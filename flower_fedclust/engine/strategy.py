@@ -127,7 +127,8 @@ class ProtocolStrategy(Declared, Strategy):
 
     A subclass declares its parameters as fields, its names in ``entries`` and its client half in ``client_type``, and
     writes :meth:`protocol` and :attr:`n_protocol_rounds`. A strategy that can take noise derives from
-    :class:`~flower_fedclust.PrivateStrategy`. In the first round of every run, each client gives its name and columns.
+    :class:`~flower_fedclust.authoring.PrivateStrategy`. In the first round of every run, each client gives its name and
+    columns.
 
     Parameters
     ----------

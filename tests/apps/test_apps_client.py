@@ -16,7 +16,8 @@ from flwr.app.user_config import UserConfig
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from apps import client_app, config
-from flower_fedclust import DataError, ProtocolClient
+from flower_fedclust import DataError
+from flower_fedclust.authoring import ProtocolClient
 from flower_fedclust.format import FORMAT
 from flower_fedclust.inputs import make_strategies
 from flower_fedclust.registry import find

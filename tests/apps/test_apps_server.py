@@ -7,7 +7,8 @@ import dataclasses
 import pytest
 
 from apps import config
-from flower_fedclust import KFED, ProtocolStrategy
+from flower_fedclust import KFED
+from flower_fedclust.authoring import ProtocolStrategy
 from flower_fedclust.harness.run import settled_number_of_nodes
 from flower_fedclust.inputs import RunSettings, read_inputs
 

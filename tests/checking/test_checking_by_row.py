@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from checking_toys import with_method
 
-import flower_fedclust as fc
+from flower_fedclust import authoring
 from flower_fedclust.checking import Subject, audit, strategy_checks
 from flower_fedclust.checking.by_row import findings_by_row, findings_of_large_tables, findings_of_sizes
 from flower_fedclust.engine import GridArray, Sum
@@ -15,49 +15,49 @@ CHECK = {check.name: check for check in strategy_checks()}["what_a_row_adds_foll
 
 
 def sound(rows):
-    return fc.total(rows)
+    return authoring.total(rows)
 
 
 def less_the_mean(rows):
     mean = rows.values.mean(axis=0) if len(rows) else 0.0
-    return fc.vectors(rows.values - mean, rows.radius)
+    return authoring.vectors(rows.values - mean, rows.radius)
 
 
 def by_place(rows):
-    return fc.vectors(rows.values * (1 + np.arange(len(rows)) % 2)[:, None], rows.radius)
+    return authoring.vectors(rows.values * (1 + np.arange(len(rows)) % 2)[:, None], rows.radius)
 
 
 def first_of_a_batch(rows):
-    return fc.vectors(np.where(np.arange(len(rows)) == 0, 9.0, 0.0)[:, None] + 0 * rows.values, rows.radius)
+    return authoring.vectors(np.where(np.arange(len(rows)) == 0, 9.0, 0.0)[:, None] + 0 * rows.values, rows.radius)
 
 
 def beyond_the_first(rows):
     beyond = rows.integers[:, 0] > rows.integers[:1, 0]
-    return fc.vectors(rows.values * beyond[:, None], rows.radius)
+    return authoring.vectors(rows.values * beyond[:, None], rows.radius)
 
 
 def one_row_many_times(rows):
     first = np.zeros(len(rows), dtype=np.intp)
-    return fc.total(Rows(rows.integers[first], rows.exponent, rows.radius, rows.norm))
+    return authoring.total(Rows(rows.integers[first], rows.exponent, rows.radius, rows.norm))
 
 
 def sums_so_far(rows):
-    return fc.total(Rows(np.cumsum(rows.integers, axis=0), rows.exponent, rows.radius, rows.norm))
+    return authoring.total(Rows(np.cumsum(rows.integers, axis=0), rows.exponent, rows.radius, rows.norm))
 
 
 def large_batches(rows):
     """Rows of a batch of more than 20 are twice as long, as far as the bound allows."""
-    return fc.vectors(rows.values * (2.0 if len(rows) > 20 else 1.0), rows.radius)
+    return authoring.vectors(rows.values * (2.0 if len(rows) > 20 else 1.0), rows.radius)
 
 
 def every_37th(rows):
     """Every 37th row of a batch is twice as long, as far as the bound allows."""
-    return fc.vectors(rows.values * (1 + (np.arange(len(rows)) % 37 == 36))[:, None], rows.radius)
+    return authoring.vectors(rows.values * (1 + (np.arange(len(rows)) % 37 == 36))[:, None], rows.radius)
 
 
 def beyond_2048(rows):
     """Rows beyond the first 2,048 of a batch do not count."""
-    return fc.vectors(rows.values * (np.arange(len(rows)) < 2048)[:, None], rows.radius)
+    return authoring.vectors(rows.values * (np.arange(len(rows)) < 2048)[:, None], rows.radius)
 
 
 FAULTS = (less_the_mean, by_place, first_of_a_batch, beyond_the_first, one_row_many_times, sums_so_far, large_batches)
@@ -65,21 +65,21 @@ FAULTS = (less_the_mean, by_place, first_of_a_batch, beyond_the_first, one_row_m
 
 def strategy_of(function):
     """Return a strategy whose one release is this answer."""
-    answer = fc.by_row(sum="what the rows add")(function)
-    client = type("Client", (fc.FrameClient,), {function.__name__: answer})
+    answer = authoring.by_row(sum="what the rows add")(function)
+    client = type("Client", (authoring.FrameClient,), {function.__name__: answer})
 
-    class OfRows(fc.ClippedStrategy):
+    class OfRows(authoring.ClippedStrategy):
         client_type = client
         n_protocol_rounds = 1
 
         def parts(self):
-            return {"sum": fc.Part(answer, 1.0)}
+            return {"sum": authoring.Part(answer, 1.0)}
 
         def protocol(self):
-            frame = fc.Frame(np.zeros(self.n_columns), self.max_norm)
+            frame = authoring.Frame(np.zeros(self.n_columns), self.max_norm)
             (total,) = yield Sum(answer.asked(frame=frame), parts=["sum"])
             shift = float(np.clip(np.sum(total), -9, 9))
-            return fc.KMeansModel(shift + np.eye(self.n_clusters, self.n_columns))
+            return authoring.KMeansModel(shift + np.eye(self.n_clusters, self.n_columns))
 
     return OfRows(2, epsilon=8.0, max_norm=1.0)
 
@@ -112,12 +112,12 @@ def test_tables_of_many_rows_are_compared_with_their_parts(function):
 
 
 KINDS = {
-    "at": lambda rows: fc.at((rows.integers[:, 0] > 0).astype(np.intp), 2, rows),
-    "counts": lambda rows: fc.at((rows.integers[:, 0] > 0).astype(np.intp), 2),
-    "total": fc.total,
-    "products": fc.products,
-    "squares": fc.squares,
-    "weighted": lambda rows: fc.weighted(np.abs(rows.values), rows),
+    "at": lambda rows: authoring.at((rows.integers[:, 0] > 0).astype(np.intp), 2, rows),
+    "counts": lambda rows: authoring.at((rows.integers[:, 0] > 0).astype(np.intp), 2),
+    "total": authoring.total,
+    "products": authoring.products,
+    "squares": authoring.squares,
+    "weighted": lambda rows: authoring.weighted(np.abs(rows.values), rows),
 }
 
 
@@ -142,7 +142,7 @@ def test_an_answer_that_fails_for_some_rows_is_named():
     def failing(rows):
         if (np.abs(rows.values) > 0.9).any():
             raise RuntimeError("a row is long")
-        return fc.total(rows)
+        return authoring.total(rows)
 
     subject = Subject(strategy_of(failing))
     assert findings_by_row(subject.run, subject.names[0]) == [

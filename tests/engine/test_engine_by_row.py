@@ -10,6 +10,7 @@ from engine_toys import Toy, ToyClient, proxies_of, serve
 from tested import PAPERS
 
 import flower_fedclust as fc
+from flower_fedclust import authoring
 from flower_fedclust.checking import Subject, far_rows, small_tables
 from flower_fedclust.engine import ProtocolError, Sum
 from flower_fedclust.engine import by_row as engine
@@ -66,7 +67,9 @@ VARIANTS = ("", "without", "server-record", "server-client", "many", "diag")
 
 def answers_by_row(kind):
     """Return the names of a client's own answers by row, without the answers about tables that every client has."""
-    return {name for name in dir(kind) if isinstance(getattr(kind, name, None), ByRow)} - set(dir(fc.ProtocolClient))
+    return {name for name in dir(kind) if isinstance(getattr(kind, name, None), ByRow)} - set(
+        dir(authoring.ProtocolClient)
+    )
 
 
 def has_answers_by_row(strategy):
@@ -137,34 +140,34 @@ def test_these_runs_ask_for_every_answer_by_row():
 
 # Planted faults.
 
-FRAME = fc.Frame(np.array([0.3, -0.1]), 4.0)
+FRAME = authoring.Frame(np.array([0.3, -0.1]), 4.0)
 ROWS = np.random.default_rng(0).normal(size=(100, 2)) * 3.0
 
 
-class MixingClient(fc.FrameClient):
+class MixingClient(authoring.FrameClient):
     """What a row adds depends on other rows of the batch, but for the first answer."""
 
-    @fc.by_row(array="sum of the rows")
+    @authoring.by_row(array="sum of the rows")
     def sound(rows):
-        return fc.total(rows)
+        return authoring.total(rows)
 
-    @fc.by_row(array="sum of the rows less their mean")
+    @authoring.by_row(array="sum of the rows less their mean")
     def less_the_mean(rows):
         mean = rows.values.mean(axis=0) if len(rows) else 0.0
-        return fc.vectors(rows.values - mean, rows.radius)
+        return authoring.vectors(rows.values - mean, rows.radius)
 
-    @fc.by_row(array="sum of the rows, rounded as a whole")
+    @authoring.by_row(array="sum of the rows, rounded as a whole")
     def rounded_together(rows):
         whole = terms.total(rows)
         return enforced(np.trunc(whole.integers / 3.0).astype(np.int64), *whole.form[1:], whole.n_rows)
 
-    @fc.by_row(array="number of rows at the beginning of a batch")
+    @authoring.by_row(array="number of rows at the beginning of a batch")
     def first_rows(rows):
-        return fc.at(np.where(np.arange(len(rows)) == 0, 0, -1), 1)
+        return authoring.at(np.where(np.arange(len(rows)) == 0, 0, -1), 1)
 
-    @fc.by_row(array="sum of the rows that lie beyond the first")
+    @authoring.by_row(array="sum of the rows that lie beyond the first")
     def beyond_the_first(rows):
-        return fc.at(np.where(rows.integers[:, 0] > rows.integers[:1, 0], 0, -1), 1, rows)
+        return authoring.at(np.where(rows.integers[:, 0] > rows.integers[:1, 0], 0, -1), 1, rows)
 
 
 def test_a_sound_answer_depends_on_nothing_else():
@@ -180,21 +183,21 @@ def test_an_answer_in_which_rows_are_mixed_is_found(fault):
 # The parts that pay.
 
 
-class PaidClient(fc.FrameClient):
-    @fc.by_row(sums="sum of the rows", counts="number of rows")
+class PaidClient(authoring.FrameClient):
+    @authoring.by_row(sums="sum of the rows", counts="number of rows")
     def sums(rows):
-        return fc.total(rows), fc.count(rows)
+        return authoring.total(rows), authoring.count(rows)
 
-    @fc.by_row(squares="sum of the squares of the rows")
+    @authoring.by_row(squares="sum of the squares of the rows")
     def squares(rows):
-        return fc.squares(rows)
+        return authoring.squares(rows)
 
-    @fc.by_row(products="sum of the products of the rows")
+    @authoring.by_row(products="sum of the products of the rows")
     def products(rows):
-        return fc.products(rows)
+        return authoring.products(rows)
 
 
-class Paying(fc.ClippedStrategy):
+class Paying(authoring.ClippedStrategy):
     """Asks what it is told to ask, paid for by what it is told."""
 
     client_type = PaidClient
@@ -206,15 +209,15 @@ class Paying(fc.ClippedStrategy):
 
     def parts(self):
         return {
-            "sums": fc.Part(PaidClient.sums, 0.5),
-            "counts": fc.Part(PaidClient.sums, 0.25, mechanism="laplace"),
-            "products": fc.Part(PaidClient.products, 0.25, mechanism="laplace"),
+            "sums": authoring.Part(PaidClient.sums, 0.5),
+            "counts": authoring.Part(PaidClient.sums, 0.25, mechanism="laplace"),
+            "products": authoring.Part(PaidClient.products, 0.25, mechanism="laplace"),
         }
 
     def protocol(self):
         for question, parts in self.rounds:
-            yield fc.Sum(question, parts=parts)
-        return fc.KMeansModel(np.eye(2))
+            yield authoring.Sum(question, parts=parts)
+        return authoring.KMeansModel(np.eye(2))
 
 
 SUMS = (PaidClient.sums.asked(frame=FRAME), ("sums", "counts"))
@@ -238,7 +241,7 @@ def ended(rounds, match):
         (SUMS[0], ("sums",), "nothing bounds what it sends"),
         (PaidClient.products.asked(frame=FRAME), ("products",), "nothing bounds how much one record"),
         (
-            {name: PaidClient.sums.asked(frame=fc.Frame(np.zeros(2), 1.0 + int(name))) for name in "01"},
+            {name: PaidClient.sums.asked(frame=authoring.Frame(np.zeros(2), 1.0 + int(name))) for name in "01"},
             ("sums", "counts"),
             "has other bounds for some clients",
         ),
@@ -282,12 +285,12 @@ def test_noise_for_clients_needs_a_bound_for_clients():
 
 
 def test_a_sum_that_could_overflow_with_its_noise_is_refused_before_anybody_is_asked():
-    class LoudClient(fc.FrameClient):
-        @fc.by_row(sum="sum of the rows")
+    class LoudClient(authoring.FrameClient):
+        @authoring.by_row(sum="sum of the rows")
         def total(rows):
-            return fc.total(rows)
+            return authoring.total(rows)
 
-    question = LoudClient.total.asked(frame=fc.Frame(np.zeros(2), 1.0))
+    question = LoudClient.total.asked(frame=authoring.Frame(np.zeros(2), 1.0))
     check_capacity(Sum(question), 2**37, 1)
     for n_clients, multiplier in [(2**39, 0.0), (3, 2.0**33)]:
         release = Release("gaussian", 1.0, multiplier, "")

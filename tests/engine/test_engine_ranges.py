@@ -13,7 +13,7 @@ from flwr.common import Code, EvaluateRes, FitRes, Status
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from benchmarks import bad_client
-from flower_fedclust import GridArray
+from flower_fedclust.authoring import GridArray
 from flower_fedclust.engine import Gather, ProtocolClient, Sent, Sum, answers
 from flower_fedclust.engine.replies import Inspection, ReplyError
 from flower_fedclust.engine.wire import encode, with_hash

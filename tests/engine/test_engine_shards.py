@@ -7,6 +7,7 @@ import pytest
 from engine_toys import Toy, ToyClient
 
 import flower_fedclust as fc
+from flower_fedclust import authoring
 from flower_fedclust.checking.runs import difference
 from flower_fedclust.engine import Gather, ProtocolError, Sent, Sum
 from flower_fedclust.engine.replies import Inspection
@@ -75,26 +76,28 @@ def test_clients_that_answer_together_give_the_same_result(name, joined):
     assert (max(joined) >= 20) == (name not in APART)
 
 
-class SidesClient(fc.FrameClient):
-    @fc.by_row(sums=Sent("sums by side", has_columns=True), counts=Sent("rows by side", counts="every row", sizes=True))
+class SidesClient(authoring.FrameClient):
+    @authoring.by_row(
+        sums=Sent("sums by side", has_columns=True), counts=Sent("rows by side", counts="every row", sizes=True)
+    )
     def sides(rows):
         sides = (rows.integers[:, 0] > 0).astype(np.intp)
         return terms.at(sides, 2, rows), terms.at(sides, 2)
 
-    @fc.by_row(counts=Sent("half of the rows", counts="every row"))
+    @authoring.by_row(counts=Sent("half of the rows", counts="every row"))
     def halves(rows):
         return terms.at(np.where(rows.integers[:, 0] > 0, 0, -1), 1)
 
-    @fc.by_row(sums="sums of the sorted rows")
+    @authoring.by_row(sums="sums of the sorted rows")
     def in_another_order(rows):
         order = np.argsort(rows.integers[:, 0])
         return terms.at(np.zeros(len(rows), dtype=np.intp), 1, replace(rows, integers=rows.integers[order]))
 
-    @fc.by_row(sums="sums of the rows on one side")
+    @authoring.by_row(sums="sums of the rows on one side")
     def some(rows):
         return terms.total(rows[rows.integers[:, 0] > 0])
 
-    @fc.by_row(sums="sums")
+    @authoring.by_row(sums="sums")
     def moody(rows):
         if (rows.integers[:, 0] > 2.0**24).any():
             raise ValueError("this client cannot answer")
@@ -107,7 +110,7 @@ class Sides(Toy):
     client_type = SidesClient
 
 
-FRAME, ROWS = fc.Frame(np.zeros(2), 16.0), [rows[:, :2] for rows in CLIENTS]
+FRAME, ROWS = authoring.Frame(np.zeros(2), 16.0), [rows[:, :2] for rows in CLIENTS]
 
 
 def run(*tasks, clients=ROWS, kind=Sum, frame=FRAME, **options):

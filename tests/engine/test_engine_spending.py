@@ -7,6 +7,7 @@ import pytest
 from engine_toys import Toy, ToyClient, drive, proxies_of
 
 import flower_fedclust as fc
+from flower_fedclust import models
 from flower_fedclust.engine import PrivateStrategy, ProtocolError, Sum, parameter
 from flower_fedclust.engine.parts import Part
 from flower_fedclust.privacy.releases import Release
@@ -30,7 +31,7 @@ class Planned(Toy):
     def protocol(self):
         for make in self.makers:
             yield make(self)
-        return fc.KMeansModel([[0.0, 0.0], [1.0, 1.0]])
+        return models.KMeansModel([[0.0, 0.0], [1.0, 1.0]])
 
     @property
     def n_protocol_rounds(self):

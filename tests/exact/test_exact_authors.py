@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-import flower_fedclust as fc
+from flower_fedclust import authoring
 from flower_fedclust.engine import by_row as engine
 from flower_fedclust.exact import terms
 from flower_fedclust.exact.rows import Frame, Rows
@@ -20,64 +20,64 @@ def longest(rows):
     return 1.0 + float(np.abs(rows.values).max(initial=0.0))
 
 
-class Wrong(fc.FrameClient):
-    @fc.by_row(array="a bound that depends on the rows")
+class Wrong(authoring.FrameClient):
+    @authoring.by_row(array="a bound that depends on the rows")
     def bound_of_rows(rows):
         return terms.vectors(rows.values, longest(rows))
 
-    @fc.by_row(array="a shape that depends on the rows")
+    @authoring.by_row(array="a shape that depends on the rows")
     def shape_of_rows(rows):
         return terms.at(np.zeros(len(rows), dtype=np.intp), 1 + len(rows))
 
-    @fc.by_row(array="another array where there are rows")
+    @authoring.by_row(array="another array where there are rows")
     def number_of_rows(rows):
         return (terms.count(rows),) * (1 + (len(rows) > 0))
 
-    @fc.by_row(counts="each row at two places")
+    @authoring.by_row(counts="each row at two places")
     def twice(rows):
         return terms.at(np.repeat(np.zeros(len(rows), dtype=np.intp), 2), 3)
 
-    @fc.by_row(weights="each row with two sets of weights")
+    @authoring.by_row(weights="each row with two sets of weights")
     def weighted_twice(rows):
         return terms.weighted(np.ones((2 * len(rows), 3)))
 
-    @fc.by_row(array="integers of many bits")
+    @authoring.by_row(array="integers of many bits")
     def fine(rows, *, largest):
         return terms.unbounded(np.zeros((len(rows), 1)), 0, largest)
 
-    @fc.by_row(total="total")
+    @authoring.by_row(total="total")
     def total(rows):
         return terms.total(rows)
 
-    @fc.finishes(total, array="a bound that depends on the client")
+    @authoring.finishes(total, array="a bound that depends on the client")
     def finish_of_rows(totals, n_rows):
         return terms.clipped_total(totals[0].array.values, 1.0 + n_rows.max())
 
-    @fc.view
+    @authoring.view
     def longer(rows):
         return Rows(1e6 * rows.integers + 0.5, rows.exponent, rows.radius)
 
-    @fc.view
+    @authoring.view
     def more(rows):
         return Rows(np.repeat(rows.integers, 3, axis=0), rows.exponent, rows.radius)
 
-    @fc.view
+    @authoring.view
     def nothing_of_ours(rows):
         return SimpleNamespace(integers=1e6 * rows.integers, exponent=rows.exponent, radius=1e-3, norm=2)
 
-    @fc.view
+    @authoring.view
     def narrower(rows):
         return rows.clipped(rows.radius / longest(rows))
 
-    @fc.by_row(array="a total of each batch, clipped as a client's would be")
+    @authoring.by_row(array="a total of each batch, clipped as a client's would be")
     def batch_clipped(rows):
         return terms.clipped_total(rows.values.sum(axis=0)[None], 0.5)
 
-    @fc.by_row(there="whether a batch has a row")
+    @authoring.by_row(there="whether a batch has a row")
     def batch_is_there(rows):
         return terms.presence(np.full((1, 1), len(rows) > 0))
 
-    @fc.by_row(there="the class of a batch")
+    @authoring.by_row(there="the class of a batch")
     def batch_class(rows):
         return terms.one_class(np.array([min(len(rows), 1)]), 2)
 

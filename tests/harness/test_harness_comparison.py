@@ -257,17 +257,17 @@ def test_what_a_user_typed_becomes_a_value(text, value):
 
 THEIRS = '''
 import numpy as np
-import flower_fedclust as fc
-from flower_fedclust.engine import Entry, Sum, answers, parameter
+from flower_fedclust import authoring
+from flower_fedclust.authoring import Entry, Sum, answers, parameter
 
-class FirstClient(fc.ProtocolClient):
+class FirstClient(authoring.ProtocolClient):
     @answers("sum of the rows by sign of their first column", "number of rows by sign")
     def totals(self, at):
         side = (self.rows[:, 0] > at[0]).astype(int)
         sums = np.array([self.rows[side == one].sum(axis=0) for one in (0, 1)])
-        return fc.GridArray.truncated(sums, -30), np.bincount(side, minlength=2)
+        return authoring.GridArray.truncated(sums, -30), np.bincount(side, minlength=2)
 
-class TwoSides(fc.ProtocolStrategy):
+class TwoSides(authoring.ProtocolStrategy):
     """Two clusters: the rows on either side of a value of their first column."""
 
     entries = (Entry("two-sides", "the rows on either side of a value", "a test"),)
@@ -278,7 +278,7 @@ class TwoSides(fc.ProtocolStrategy):
 
     def protocol(self):
         sums, counts = yield Sum(FirstClient.totals.asked(np.array([self.at])))
-        return fc.KMeansModel(sums / np.maximum(counts, 1)[:, None])
+        return authoring.KMeansModel(sums / np.maximum(counts, 1)[:, None])
 
 def two_groups(*, random_state=0):
     numbers = np.random.default_rng(random_state)

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-import flower_fedclust as fc
+from flower_fedclust import models
 from flower_fedclust.exact.grid import rows_onto_grid
 from flower_fedclust.models import CellModel, Model
 
@@ -79,4 +79,4 @@ def test_a_hostile_message_is_refused(facts):
 
 
 def test_the_class_is_exported():
-    assert fc.CellModel is CellModel
+    assert models.CellModel is CellModel

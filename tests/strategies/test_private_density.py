@@ -6,6 +6,7 @@ from sklearn.datasets import make_blobs, make_circles, make_moons
 from sklearn.metrics import adjusted_rand_score
 
 import flower_fedclust as fc
+from flower_fedclust import models
 from flower_fedclust.exact.cells import Grid
 from flower_fedclust.numerics.density import (
     MISFIT_OF_ROUND,
@@ -62,10 +63,10 @@ def test_round_clusters_of_ten_columns_are_those_of_private_k_means(epsilon):
     """In three directions, eight blobs overlap: cells are coarser than centers in all columns."""
     data = make_blobs(8000, 10, centers=8, cluster_std=2.0, random_state=1)
     result = found(data, epsilon, 8, **({} if epsilon is None else {"max_norm": 64.0}))
-    assert isinstance(result.model, fc.KMeansModel)
+    assert isinstance(result.model, models.KMeansModel)
     assert result.metrics["ari"] > 0.99
     cells = found(data, epsilon, 8, label_noise=True, **({} if epsilon is None else {"max_norm": 64.0}))
-    assert isinstance(cells.model, fc.CellModel)
+    assert isinstance(cells.model, models.CellModel)
     assert cells.metrics["ari"] < 0.99
 
 
@@ -132,10 +133,10 @@ def test_overlapping_round_clusters_are_those_of_k_means(epsilon, least):
     """Pooled k-means has 0.74. A cut of noisy cells had 0.02 to 0.74 here."""
     for seed in range(3):
         result = found(two_gaussians(3.0), epsilon, seed=seed)
-        assert isinstance(result.model, fc.KMeansModel)
+        assert isinstance(result.model, models.KMeansModel)
         assert result.metrics["ari"] > least
     cells = found(two_gaussians(3.0), epsilon, label_noise=True).model
-    assert isinstance(cells, fc.CellModel)
+    assert isinstance(cells, models.CellModel)
 
 
 def test_equal_gaussians_explain_themselves_under_noise_and_nothing_else():

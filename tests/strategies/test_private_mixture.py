@@ -7,6 +7,7 @@ from sklearn.metrics import adjusted_rand_score
 from sklearn.mixture import GaussianMixture
 
 import flower_fedclust as fc
+from flower_fedclust import authoring
 from flower_fedclust.models import MixtureModel
 from flower_fedclust.strategies import private_mixture
 from flower_fedclust.strategies.common import mixture_search
@@ -128,7 +129,9 @@ def test_the_gain_is_the_clipped_difference_of_two_log_densities(structure):
     mixture = Mixture("full", np.array([0.5, 0.3, 0.2]), MEANS, FACTORS).as_structure(structure)
     one = tied_mixture(np.ones(1), np.ones((1, D)), 20 * np.eye(D), 0.0, 1e-3)
     told = (*mixture.arrays, *one.arrays, np.zeros((0, 0)))
-    term = PrivateMixture(K).client_type.gain.function(fc.Frame(np.zeros(D), 40.0).rows(rows), *told, bound=bound)
+    term = PrivateMixture(K).client_type.gain.function(
+        authoring.Frame(np.zeros(D), 40.0).rows(rows), *told, bound=bound
+    )
     of_mixture, of_one = (MixtureModel(m.weights, m.means, m.covariances, m.structure) for m in (mixture, one))
     gains = of_mixture.score_samples(rows) - of_one.score_samples(rows)
     assert gains.max() > bound / 3
@@ -142,7 +145,7 @@ def test_one_row_adds_at_most_the_bound_to_all_moments_together(structure):
     rng, bound = np.random.default_rng(1), 0.7
     strategy = PrivateMixture(K, max_norm=30.0)
     mixture = Mixture("full", np.full(K, 1 / K), MEANS, FACTORS).as_structure(structure)
-    frame, told = fc.Frame(np.zeros(D), 30.0), {"structure": structure, "scale": 2.0, "bound": bound}
+    frame, told = authoring.Frame(np.zeros(D), 30.0), {"structure": structure, "scale": 2.0, "bound": bound}
     expectation = strategy.client_type.expectation.function
     for scale in (1e-3, 1.0, 1e3):
         for row in rng.normal(size=(20, 1, D)) * scale:
@@ -166,7 +169,9 @@ def test_a_constant_column_and_rows_that_are_all_equal_give_positive_covariances
 
 
 def test_many_components_have_simpler_covariances_and_fewer_directions():
-    space = Space(fc.Frame(np.zeros(60), 1.0), 1e4, Units(1e4), np.ones(60), np.eye(60), 60, 50, np.ones(50), 60.0)
+    space = Space(
+        authoring.Frame(np.zeros(60), 1.0), 1e4, Units(1e4), np.ones(60), np.eye(60), 60, 50, np.ones(50), 60.0
+    )
     rng = np.random.default_rng(0)
     centers = rng.normal(size=(50, 60))
     auto, full = (
@@ -184,7 +189,7 @@ def test_directions_hold_all_differences_of_centers():
     rng = np.random.default_rng(0)
     values = np.concatenate([np.full(15, 9.0), np.full(15, 1.0)])
     space = Space(
-        fc.Frame(np.zeros(30), 9.0), 1e3, Units(1e3), values, np.eye(30), 15, 15, np.full(15, 3.0), 150.0, 0.5
+        authoring.Frame(np.zeros(30), 9.0), 1e3, Units(1e3), values, np.eye(30), 15, 15, np.full(15, 3.0), 150.0, 0.5
     )
     centers = np.zeros((6, 30))
     centers[:, 15:] = rng.normal(size=(6, 15))
@@ -196,7 +201,7 @@ def test_directions_hold_all_differences_of_centers():
     assert np.trace(search.moment) == pytest.approx(5 * 1.0 + 7 * 9.0, rel=0.05)
     rows = centers[rng.integers(6, size=200)] + 0.3 * rng.normal(size=(200, 30))
     labels = search.model(search.round()).predict(rows)
-    np.testing.assert_array_equal(labels, fc.KMeansModel(centers).predict(rows))
+    np.testing.assert_array_equal(labels, authoring.KMeansModel(centers).predict(rows))
 
 
 def test_a_second_moment_that_was_clipped_is_no_gaussian_to_be_better_than():
@@ -205,7 +210,9 @@ def test_a_second_moment_that_was_clipped_is_no_gaussian_to_be_better_than():
 
     def hidden(variance):
         values = np.full(2, variance)
-        space = Space(fc.Frame(np.zeros(2), 9.0), 1e4, Units(1e4), values, np.eye(2), 2, 2, values**0.5, 2 * variance)
+        space = Space(
+            authoring.Frame(np.zeros(2), 9.0), 1e4, Units(1e4), values, np.eye(2), 2, 2, values**0.5, 2 * variance
+        )
         search = MixtureSearch(space, centers, np.ones(2), private_mixture.AUTO, rng)
         return search.hidden(search.round(), search.one_gaussian(search.round()))
 
@@ -223,7 +230,7 @@ def test_components_are_round_where_noise_hides_covariances(n_columns):
     model = result.model
     assert model.covariance_type_ == "spherical"
     np.testing.assert_array_equal(model.weights_, np.full(4, 0.25))
-    np.testing.assert_array_equal(model.predict(rows), fc.KMeansModel(model.means_).predict(rows))
+    np.testing.assert_array_equal(model.predict(rows), authoring.KMeansModel(model.means_).predict(rows))
     is_better = model.score_samples(rows).mean() > GaussianMixture(1).fit(rows).score(rows)
     assert is_better or "one-gaussian" in codes(result)
     assert run(rows, 4, max_norm=16.0, covariance_type="diag").model.covariance_type_ == "diag"
@@ -299,7 +306,7 @@ def test_the_fit_finds_the_mixture_behind_sums_without_noise():
     normals = normals_for(K, D, 5000, rng)
     reference = start.as_structure("full")
     rows, weights = truth.drawn(normals)
-    placed = fc.Frame(np.zeros(D), 30.0).rows(rows)
+    placed = authoring.Frame(np.zeros(D), 30.0).rows(rows)
     seen = Seen(weights @ reference.moments(placed), np.full(3 * 6, 1e-4), reference.moments)
     found, _, curvature = fitted([seen], reference, reference, 0.45, 1e7, normals, 30.0, np.zeros((0, 0)))
     own, other = (MixtureModel(one.weights, one.means, one.covariances, "full") for one in (truth, found))

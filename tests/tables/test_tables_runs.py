@@ -6,6 +6,7 @@ import pytest
 from flwr.app import Context, RecordDict
 
 import flower_fedclust as fc
+from flower_fedclust import authoring, models
 from flower_fedclust.data import read_batches
 from flower_fedclust.engine.client_data import ClientData
 from flower_fedclust.engine.wire import as_bytes
@@ -133,7 +134,7 @@ def test_strategies_of_all_kinds_take_tables(tables, strategy):
     assert not result.failures
     assert [len(labels) for labels in result.labels_of_clients] == [200, 200, 1]
     assert max(row.round for row in result.traffic) <= strategy.num_rounds
-    assert isinstance(result.model, fc.TableModel)
+    assert isinstance(result.model, models.TableModel)
 
 
 def test_first_centers_in_a_table_are_prepared_as_rows_are_and_an_origin_is_refused(tables):
@@ -256,7 +257,9 @@ def test_a_file_that_changes_between_rounds_ends_what_the_site_answers(tables, t
 
     def message(task, *arrays, **config):
         data = lambda: fc.ClientData(pd.read_parquet(path), raw=True)  # noqa: E731
-        return fc.ProtocolClient(data, name="north", context=context).fit(list(arrays), {"task": task, **config})[2]
+        return authoring.ProtocolClient(data, name="north", context=context).fit(
+            list(arrays), {"task": task, **config}
+        )[2]
 
     age = as_bytes(schema.of_columns(lambda column: column.gaps == "mean").to_json())
     assert "failure" not in message("enrol", schema=schema.to_json())
@@ -283,7 +286,7 @@ def test_a_site_with_a_schema_of_its_own_refuses_another(tables):
     def enrolled(agreed, said):
         data = fc.ClientData(tables[0], raw=True, schema=fc.Schema.of(agreed))
         config = {} if said is None else {"schema": fc.Schema.of(said).to_json()}
-        client = fc.ProtocolClient(data, name="north", context=Context(0, 0, {}, RecordDict(), {}))
+        client = authoring.ProtocolClient(data, name="north", context=Context(0, 0, {}, RecordDict(), {}))
         return client.fit([], {"task": "enrol", **config})[2]
 
     assert enrolled(SCHEMA, SCHEMA)["columns"] == '["age", "gain", "job", "sex"]'

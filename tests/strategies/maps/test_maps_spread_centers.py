@@ -7,7 +7,8 @@ import pytest
 from sklearn.cluster import KMeans
 from sklearn.datasets import load_digits, make_blobs
 
-from flower_fedclust import ClientData, ProtocolStrategy, simulate
+from flower_fedclust import ClientData, simulate
+from flower_fedclust.authoring import ProtocolStrategy
 from flower_fedclust.engine import Total, parameter
 from flower_fedclust.exact.rows import Frame
 from flower_fedclust.models import KMeansModel
