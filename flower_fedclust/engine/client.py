@@ -17,7 +17,7 @@ from flwr.common import Parameters
 from numpy.typing import NDArray
 
 from flower_fedclust.data.frames import check_same_names, check_unique
-from flower_fedclust.engine import table_answers
+from flower_fedclust.engine import survival_answers, table_answers
 from flower_fedclust.engine.by_row import read_most_rows, read_question
 from flower_fedclust.engine.client_data import ClientData, Outline
 from flower_fedclust.engine.fields import (
@@ -227,6 +227,8 @@ class ProtocolClient(NumPyClient):
     prepare = table_answers.prepare
     description = table_answers.description
     plain_description = table_answers.plain_description
+    survival = survival_answers.survival
+    plain_survival = survival_answers.plain_survival
 
     def __init__(
         self,

@@ -247,7 +247,8 @@ class ClientData:
             if schema is None:
                 _ = batch.rows
             else:
-                deque(schema.values(batch.table, owner=batch.owner, first_row=batch.first_row), maxlen=0)
+                read = schema.values(batch.table, owner=batch.owner, first_row=batch.first_row, wanted=schema.read)
+                deque(read, maxlen=0)
 
         if schema != self._fits:
             if schema is None:
@@ -332,7 +333,7 @@ class ClientData:
                     most_rows=self.most_rows,
                 )
             else:
-                made = self.narrowed(preparation.schema.used)
+                made = self.narrowed(preparation.schema.read)
                 made.columns, made.n_columns = preparation.names, preparation.n_columns
             made._raw = (preparation, self)
             self._prepared = (preparation, made)

@@ -18,6 +18,7 @@ from flower_fedclust.models import Model
 from flower_fedclust.numerics.validity import ClusterNumber, PeakNumber, Repeated
 from flower_fedclust.privacy.releases import Relation, Release
 from flower_fedclust.tables.description import Clusters
+from flower_fedclust.tables.survival import Survival
 
 Array: TypeAlias = NDArray[Any]
 Scalar: TypeAlias = bool | int | float | str
@@ -449,6 +450,8 @@ class Outcome:
         The number of clusters, if the strategy chose it.
     clusters : Clusters, optional
         The description of the clusters, if there is one.
+    survival : Survival, optional
+        What became of the rows of each cluster, if the tables say.
     agreement : float, optional
         The adjusted Rand index expected between these clusters and another run's, if the strategy estimates it.
     again : Repeated, optional
@@ -463,6 +466,7 @@ class Outcome:
     history: Mapping[str, Sequence[float]] = field(default_factory=dict)
     number: ClusterNumber | PeakNumber | None = None
     clusters: Clusters | None = None
+    survival: Survival | None = None
     agreement: float | None = None
     gain: DensityGain | None = None
     again: Repeated | None = None

@@ -7,7 +7,7 @@ each histogram, and in one cluster.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeAlias
@@ -98,16 +98,22 @@ class ByTableRow(ByRow):
             term = self.function(table, *question.arrays[1:], **question.arguments)
         return term if isinstance(term, tuple) else (term,)
 
+    def columns_of(self, schema: Schema) -> Mapping[str, Column]:
+        """Return the columns of a message's schema that the function sees."""
+        return schema.used
+
     def nothing(self, question: Question) -> tuple[Term, ...]:
         """Return what no rows add."""
-        no_values = [(name, column, np.empty(0)) for name, column in _described(question)[0].used.items()]
+        wanted = self.columns_of(_described(question)[0])
+        no_values = [(name, column, np.empty(0)) for name, column in wanted.items()]
         n_columns = 0 if question.frame is None else len(question.frame.origin)
         return self.terms(question, (no_values, np.empty((0, n_columns))))
 
     def reply_of(self, client: Any, question: Question) -> list[GridArray]:
         """Return a client's arrays from its table, which is read batch by batch."""
         data = client.source if question.frame is None else client.data
-        schema, wanted = _agreed(client, _described(question)[0]), _described(question)[0].used
+        described = _described(question)[0]
+        schema, wanted = agreed_schema(client, described), self.columns_of(described)
 
         def seen(batch: Batch) -> tuple[Columns, Floats]:
             columns = schema.values(batch.table, owner=batch.owner, first_row=batch.first_row, wanted=wanted)
@@ -132,12 +138,12 @@ def _described(question: Question) -> tuple[Schema, Preparation | None]:
     return preparation.schema, preparation
 
 
-def _agreed(client: Any, asked: Schema) -> Schema:
+def agreed_schema(client: Any, asked: Schema) -> Schema:
     """Return the schema of a client's enrolment; a DataError if the message describes columns differently."""
     kept = client.recall(SCHEMA)
     agreed = None if kept is None else Schema.from_json(as_text(kept[0]))
-    wanted = asked.used
-    if agreed is None or list(wanted.items()) != [one for one in agreed.used.items() if one[0] in wanted]:
+    wanted = asked.read
+    if agreed is None or list(wanted.items()) != [one for one in agreed.read.items() if one[0] in wanted]:
         raise DataError(f"client {client.name}: the message is about other columns than the run's schema.")
     return agreed
 
@@ -206,7 +212,7 @@ def plain_description(
     """
     source, rows, preparation = client.source, client.data.rows, preparation_from(described.tobytes())
     found = Model.named(model).from_arrays(arrays)
-    columns = _agreed(client, preparation.schema).values(
+    columns = agreed_schema(client, preparation.schema).values(
         source.table, owner=source.owner, wanted=preparation.schema.used
     )
     return cluster_sums(columns, preparation, found.predict(rows), found.n_clusters).array

@@ -33,6 +33,7 @@ from flower_fedclust.privacy.report import PrivacyReport
 from flower_fedclust.results.files import REPORT_FILES, empty_folder, free_beside, write_report
 from flower_fedclust.results.pictures import groupings_of
 from flower_fedclust.results.result import Result, result_of
+from flower_fedclust.results.survival import survival_figure
 
 #: Where run_app saves results by default: a SuperLink's working directory is hard to find.
 RESULTS = Path.home() / "fedclust-results"
@@ -270,6 +271,8 @@ def _save(results: Sequence[Result], out: NewFolder, labels: Sequence[ArrayLike]
         result.page(folder / PAGE, subject=subject)
         if find_spec("matplotlib") is not None:
             result.plot(folder / "clusters.png")
+            if result.survival is not None:
+                survival_figure(result.survival, folder / "survival.png")
         if result.embedding:
             _draw(result, folder, labels)
         metrics = json.dumps([one.summary() for one in results], indent=2)
@@ -371,7 +374,7 @@ def show_all(
         lines += [f"{name} failed: {error}" for name, error in failed.items()]
     if path.exists() and any(path.iterdir()):
         lines.append(f"\nSaved in {path}")
-        files = (PAGE, "clusters.png", "map.png", "privacy.txt")
+        files = (PAGE, "clusters.png", "survival.png", "map.png", "privacy.txt")
         shown = [Path(result.strategy, name) for result in results for name in files]
         for file in shown:
             if (path / file).exists():
@@ -410,11 +413,13 @@ def number_lines(result: Result) -> str:
 
 
 def cluster_lines(result: Result) -> str:
-    """Return the description of the clusters and, unless it would be too wide, Table One; "" if there is none."""
-    if result.clusters is None:
-        return ""
-    table = f"\n\n{result.clusters.table_one()}" if result.clusters.n_clusters <= WIDEST_TABLE else ""
-    return f"{result.strategy}:\n{result.clusters}{table}"
+    """Return the description of the clusters, Table One unless it would be too wide, and what became of the rows."""
+    found = [] if result.clusters is None else [str(result.clusters)]
+    if result.clusters is not None and result.clusters.n_clusters <= WIDEST_TABLE:
+        found.append(f"\n{result.clusters.table_one()}")
+    if result.survival is not None:
+        found.append(str(result.survival) if not found else f"\n{result.survival}")
+    return "\n".join([f"{result.strategy}:", *found]) if found else ""
 
 
 def doubt_lines(result: Result) -> str:

@@ -22,7 +22,7 @@ from flower_fedclust.names import some
 from flower_fedclust.numerics.kmeans import squared_distances
 from flower_fedclust.numerics.metrics import cluster_sizes
 from flower_fedclust.numerics.validity import ALIKE, FOUND_AGAIN, Repeated
-from flower_fedclust.strategies.common.tables import left_out, why_not
+from flower_fedclust.strategies.common.tables import SURVIVAL, left_out, why_not
 from flower_fedclust.tables.description import Clusters
 from flower_fedclust.tables.estimates import ABOVE, BELOW, MOST_BEYOND
 from flower_fedclust.tables.histograms import LEAST_HELD, why_it_hardly_counts
@@ -48,9 +48,10 @@ class Doubt:
     ----------
     code : str
         The kind of doubt: "one-cluster", "no-better-than-one", "empty", "dropped", "drowned", "noisy-center",
-        "on-the-bound", "no-clear-number", "unstable", "not-described", "nothing-described", "column-left-out",
-        "noisy-bounds", "clipped-column", "skewed-column", "crowded-column", "predicts-otherwise", "seeds-differ",
-        "out-of-scale", "one-client", "one-gaussian", "clusters-are-sites", "unclear-comma" or "empty-file".
+        "on-the-bound", "no-clear-number", "unstable", "not-described", "no-survival", "nothing-described",
+        "column-left-out", "noisy-bounds", "clipped-column", "skewed-column", "crowded-column", "predicts-otherwise",
+        "seeds-differ", "out-of-scale", "one-client", "one-gaussian", "clusters-are-sites", "unclear-comma" or
+        "empty-file".
     sentence : str
         The reason, and what may help.
     numbers : mapping of str to anything
@@ -114,6 +115,10 @@ def doubts_about(
     elif getattr(strategy.tables, "description", 0):
         sentence = f"The clusters are not described, and this used no budget: {why_not(strategy, model)}."
         found.append(Doubt("not-described", sentence))
+    if strategy.tables is not None and strategy.outcome.survival is None and strategy.tables.schema.of_outcome:
+        why = why_not(strategy, model, SURVIVAL)
+        why = why or 'a sum of the clients\' means has no numbers of rows; choose the unit "record"'
+        found.append(Doubt("no-survival", f"There are no survival curves, and this used no budget: {why}."))
     return tuple(found)
 
 

@@ -32,6 +32,7 @@ from flower_fedclust.privacy.report import PrivacyReport
 from flower_fedclust.results.doubts import Doubt
 from flower_fedclust.results.result_data import Form, ResultData
 from flower_fedclust.tables.description import Clusters
+from flower_fedclust.tables.survival import Survival
 
 T = TypeVar("T")
 
@@ -249,6 +250,9 @@ def _write_files(result: ResultData, path: Path) -> None:
         result.clusters.to_csv(path / "clusters.csv")
         (path / "clusters.txt").write_text(f"{result.clusters}\n", encoding="utf-8")
         result.clusters.table_one().save(path)
+    if result.survival is not None:
+        result.survival.to_csv(path / "survival.csv")
+        (path / "survival.txt").write_text(f"{result.survival}\n", encoding="utf-8")
     write_report(result.privacy, path)
     with (path / _TRAFFIC).open("w", newline="", encoding="utf-8") as opened:
         table = csv.DictWriter(opened, [column.name for column in fields(Traffic)])
@@ -262,6 +266,7 @@ def _write_files(result: ResultData, path: Path) -> None:
         "files": files,
         "sizes": None if result.sizes is None else {**asdict(result.sizes), "counts": result.sizes.counts.tolist()},
         "clusters": None if result.clusters is None else result.clusters.to_dict(),
+        "survival": None if result.survival is None else result.survival.to_dict(),
     }
     (path / _DESCRIPTION).write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
 
@@ -316,6 +321,7 @@ def read_result(folder: str | Path) -> dict[str, Any]:
             "number": _unless_none(summary["number"], _number),
             "sizes": _unless_none(description["sizes"], _sizes),
             "clusters": _unless_none(description["clusters"], Clusters.from_dict),
+            "survival": _unless_none(description["survival"], Survival.from_dict),
         }
 
 

@@ -34,6 +34,7 @@ from flower_fedclust.results.pictures import (
     sizes_of,
 )
 from flower_fedclust.results.result_data import ResultData
+from flower_fedclust.results.survival import survival_on_page
 from flower_fedclust.tables import words
 from flower_fedclust.tables.estimates import Estimate
 
@@ -95,6 +96,7 @@ def result_page(result: ResultData, subject: str = "") -> str:
         is_described=result.clusters is not None,
         has_noise=_has_noise(result),
         bounds=[] if result.clusters is None else result.clusters.bounds,
+        survival=None if result.survival is None else survival_on_page(result.survival),
         profile=None if profile is None else _heat(profile),
         unit="" if profile is None else profile.unit,
         has_hidden=profile is not None and bool(np.isnan(profile.values).any()),

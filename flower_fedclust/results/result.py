@@ -72,6 +72,8 @@ class Result(ResultData):
         The number of rows in each cluster, as the run last released it.
     clusters : Clusters, optional
         A description of the clusters in the table's own units, if the run made one (``describe=True``).
+    survival : Survival, optional
+        What became of the rows of each cluster, if the schema has a time to an event.
     row_ids : list of ndarray of shape (n_i,)
         Ids of each client's rows, or their numbers in the original table; also for rows without a label.
     id_column : str
@@ -135,10 +137,11 @@ class Result(ResultData):
 
         ``model.json`` and ``model.npz`` (a description of the model, and its arrays), ``centers.csv`` (k-means-like
         models), ``labels/CLIENT.csv``, ``embedding/CLIENT.csv`` (maps), ``metrics.json``, ``privacy.json``,
-        ``privacy.txt``, ``traffic.csv``, ``result.json``; and if the clusters were described, ``clusters.csv``,
-        ``clusters.txt`` and ``table-one`` as ``.csv``, ``.md`` and ``.tex``. A file of labels has a line for every row
-        of the client, and the reason if a row has no cluster. Rows that were made public for the server are in
-        ``left-out.csv``. :func:`flower_fedclust.load` reads all of it.
+        ``privacy.txt``, ``traffic.csv``, ``result.json``; if the clusters were described, ``clusters.csv``,
+        ``clusters.txt`` and ``table-one`` as ``.csv``, ``.md`` and ``.tex``; and if the schema has a time to an event,
+        ``survival.csv`` and ``survival.txt``. A file of labels has a line for every row of the client, and the reason
+        if a row has no cluster. Rows that were made public for the server are in ``left-out.csv``.
+        :func:`flower_fedclust.load` reads all of it.
 
         Parameters
         ----------
@@ -222,6 +225,7 @@ def result_of(strategy: ProtocolStrategy, data: Mapping[str, ClientData], second
         number=outcome.number,
         sizes=strategy.released_sizes,
         clusters=outcome.clusters,
+        survival=outcome.survival,
         row_ids=[client.ids for client in clients],
         id_column=next((client.id_column for client in clients), ROW),
         floor=getattr(strategy.tables, "floor", FLOOR),

@@ -21,6 +21,7 @@ from flower_fedclust.privacy.report import PrivacyReport
 from flower_fedclust.results.doubts import Doubt
 from flower_fedclust.tables.description import Clusters
 from flower_fedclust.tables.floors import FLOOR
+from flower_fedclust.tables.survival import Survival
 
 #: The form in which clients were given: several rows or tables, a dict of them, or one table of all.
 Form = Literal["list", "dict", "table"]
@@ -49,6 +50,7 @@ class ResultData:
     number: ClusterNumber | PeakNumber | None = None
     sizes: ReleasedSizes | None = None
     clusters: Clusters | None = None
+    survival: Survival | None = None
     row_ids: list[NDArray[Any]] = field(default_factory=list)
     id_column: str = ROW
     server_row_ids: NDArray[Any] | None = None
@@ -157,6 +159,7 @@ class ResultData:
             facts["doubts"] = f"{len(self.doubts)}: {self.doubts[0]}"
         facts["model"] = repr(self.model)
         described = "print(.clusters), " if self.clusters is not None else ""
+        described += "print(.survival), " if self.survival is not None else ""
         facts["look at"] = (
             f"{described}.model.predict(table), .labels, .metrics, .doubts, print(.privacy), .save(folder)"
         )

@@ -275,13 +275,13 @@ def made_up_table(schema: Schema, n_rows: int, rng: np.random.Generator) -> Any:
     """Return a DataFrame that fits a schema, for rehearsals before anything runs on real rows."""
     import pandas as pd
 
-    return pd.DataFrame({name: _made_up(column, n_rows, rng) for name, column in schema.used.items()})
+    return pd.DataFrame({name: _made_up(column, n_rows, rng) for name, column in schema.read.items()})
 
 
 def _made_up(column: Column, n_rows: int, rng: np.random.Generator) -> Any:
     if column.categories is not None:
         return np.array(column.categories, dtype=object)[rng.integers(len(column.categories), size=n_rows)]
-    low, high = column.interval or (0.0, 100.0)
+    low, high = column.interval or (0.0, column.bins[-1] if column.bins else 100.0)
     values = low + (high - low) * rng.random(n_rows)
     if column.kind == "date":
         return [EPOCH + datetime.timedelta(days=float(day)) for day in np.trunc(values)]

@@ -27,13 +27,16 @@ from flower_fedclust.numerics.checks import DataError, MissingFileError
 from flower_fedclust.outside import parsing, read_toml
 
 Floats = NDArray[np.float64]
-Kind: TypeAlias = Literal["number", "integer", "category", "ordinal", "binary", "date", "ignored"]
+Kind: TypeAlias = Literal["number", "integer", "category", "ordinal", "binary", "date", "time-to-event", "ignored"]
 Gaps: TypeAlias = Literal["refuse", "mean", "category"]
 Scale: TypeAlias = Literal["bounds", "standard", "robust", "rank"]
 Bound: TypeAlias = float | datetime.date | datetime.datetime
 
 #: Kinds that are measured on a scale, and kinds with a list of values.
 MEASURED, LISTED = ("number", "integer", "date"), ("category", "ordinal", "binary")
+#: The kind of a time until something happens, the keys that only it has, and the most bins of it.
+TIME, MOST_TIMES = "time-to-event", 120
+OF_TIME = ("event", "bins", "time_zero", "row_time", "happened")
 
 #: The longest schema that another party may send, in characters: a thousand columns of a thousand each.
 LONGEST_SCHEMA = 2**20
@@ -78,9 +81,10 @@ class Column(BaseModel):
 
     Parameters
     ----------
-    kind : "number", "integer", "category", "ordinal", "binary", "date" or "ignored"
+    kind : "number", "integer", "category", "ordinal", "binary", "date", "time-to-event" or "ignored"
         Numbers, integers and dates are measured. Categories, ordinal columns (in order) and binary columns (two values)
-        have a list of values. An ignored column may exist and is not used.
+        have a list of values. A time to an event is what became of the rows: it is never clustered by, and gives a
+        survival curve for each cluster. An ignored column may exist and is not used.
     unit : str, default=""
         The unit of measurement, for descriptions.
     bounds : tuple of two numbers or dates, optional
@@ -99,6 +103,20 @@ class Column(BaseModel):
         Whether to take log(1 + x) first; values below 0 count as 0.
     missing : sequence, optional
         Codes and words that stand for a missing value, such as 999, -99, "unknown" or ".".
+    event : str, optional
+        For a time to an event: the binary column that says whether the event ended the time (its second category) or
+        the row was last seen without it (its first).
+    bins : sequence of float, optional
+        For a time to an event: ascending upper ends of the bins of time in which rows are counted; the first bin begins
+        at 0.
+    time_zero : "row" or "subject", optional
+        For a time to an event: whether it is counted from the row's own date, or from one date of the subject, the same
+        for all its rows.
+    row_time : str, optional
+        With ``time_zero = "subject"``: the column that says at which time, from the subject's date, the row was made.
+        Only rows up to 0 count, because somebody who lives longer has more later rows.
+    happened : str, default="had the event"
+        For a time to an event: words for those who had the event, such as "had died".
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
@@ -112,6 +130,20 @@ class Column(BaseModel):
     scale: Scale = "bounds"
     logarithm: bool = False
     missing: tuple[str, ...] = ()
+    event: str = ""
+    bins: tuple[float, ...] = ()
+    time_zero: Literal["", "row", "subject"] = ""
+    row_time: str = ""
+    happened: str = ""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _is_one_event(cls, value: Any) -> Any:
+        if isinstance(value, Mapping) and value.get("kind") == TIME:
+            for key, why in _NOT_COUNTED.items():
+                if key in value:
+                    raise ValueError(f"{key} is given, but {why}")
+        return value
 
     @field_validator("categories", "missing", mode="before")
     @classmethod
@@ -128,6 +160,12 @@ class Column(BaseModel):
             for name, default in (("bounds", None), ("scale", "bounds"), ("logarithm", False)):
                 if getattr(self, name) != default:
                     raise ValueError(f"{name} is given, but only the kinds {', '.join(MEASURED)} have it")
+        if self.kind == TIME:
+            self._check_time()
+        else:
+            for name in OF_TIME:
+                if getattr(self, name):
+                    raise ValueError(f"{name} is given, but only the kind {TIME} has it")
         self._check_missing()
         if self.logarithm and self.kind == "date":
             raise ValueError("logarithm is given, but a date has none")
@@ -145,6 +183,30 @@ class Column(BaseModel):
         wanted = 2 if self.kind == "binary" else None
         if len(self.categories) < 2 or len(self.categories) != (wanted or len(self.categories)):
             raise ValueError(f"categories has {len(self.categories)}; give {'2' if wanted else '2 or more'}")
+
+    def _check_time(self) -> None:
+        if self.weight != 1 or self.gaps == "mean":
+            name = "weight" if self.weight != 1 else 'gaps = "mean"'
+            raise ValueError(f"{name} is given, but nothing is clustered by a {TIME}")
+        if not self.event:
+            raise ValueError("event is missing; name the binary column that says whether the event ended the time")
+        if not self.bins or len(self.bins) > MOST_TIMES:
+            raise ValueError(f"bins has {len(self.bins)} ends; give the upper ends of 1 to {MOST_TIMES} bins of time")
+        ends = np.array((0.0, *self.bins))
+        if not (np.diff(ends) > 1e-100).all() or ends[-1] > 1e100:
+            raise ValueError("bins must ascend and begin above 0")
+        if not self.time_zero:
+            raise ValueError(
+                'time_zero is missing; say whether time is counted from each row\'s own date ("row") or from one date '
+                'of a subject ("subject", with row_time)'
+            )
+        if (self.time_zero == "subject") != bool(self.row_time):
+            raise ValueError(
+                'time_zero = "subject" needs row_time, the column with the time at which a row was made: whoever lives '
+                "longer has more rows, so only rows up to time 0 count"
+                if not self.row_time
+                else 'row_time is given, but time_zero = "row" counts from the row itself'
+            )
 
     def _check_missing(self) -> None:
         if repeated := repeated_in(self.missing):
@@ -194,6 +256,15 @@ class Column(BaseModel):
         if self.kind in MEASURED:
             return self.bounds is None or self.needs_mean or self.scale in ("robust", "rank")
         return self.gaps == "mean" or (self.gaps == "category" and not self.is_one_hot)
+
+
+#: Why what some studies need is refused.
+_NOT_COUNTED = {
+    "entry": "delayed entry is not counted: rows that are seen only from a later time on are not at risk before, and "
+    "counting them from 0 would make everybody seem to live longer; let time begin at the entry",
+    "competing": "competing risks are not counted: after another event this one can no longer happen, so calling it "
+    "censored would overstate how many have this event; make one event of both",
+}
 
 
 @with_config(ConfigDict(extra="forbid", strict=True))
@@ -276,9 +347,35 @@ class Schema(BaseModel):
 
     @model_validator(mode="after")
     def _is_of_use(self) -> Self:
+        times = [name for name, column in self.columns.items() if column.kind == TIME]
+        if len(times) > 1:
+            raise ValueError(
+                f"columns '{times[0]}' and '{times[1]}' are both times to an event; a run counts one, so ignore one"
+            )
+        for name in times:
+            self._check_event(name, self.columns[name])
         if not self.used:
             raise ValueError("the schema has no column that is used; name at least one")
         return self
+
+    def _check_event(self, name: str, time: Column) -> None:
+        """Check the columns that a time to an event names."""
+        event, row_time = self.columns.get(time.event), self.columns.get(time.row_time)
+        if event is None or event.kind != "binary":
+            n_values = 0 if event is None else len(event.categories or ())
+            competing = f"; with several events, {_NOT_COUNTED['competing']}" if n_values > 2 else ""
+            raise ValueError(
+                f"column '{name}': event names '{time.event}', which must be a binary column of the schema, first "
+                f"without and then with the event{competing}"
+            )
+        if event.gaps == "mean" or event.weight != 1:
+            raise ValueError(
+                f"column '{time.event}' has gaps = \"mean\" or a weight, but nothing is clustered by an event"
+            )
+        if time.row_time and (row_time is None or row_time.kind not in ("number", "integer") or row_time.logarithm):
+            raise ValueError(
+                f"column '{name}': row_time names '{time.row_time}', which must be a number or an integer of the schema"
+            )
 
     @classmethod
     def of(cls, given: Schema | str | Path | Mapping[str, Any]) -> Schema:
@@ -334,8 +431,25 @@ class Schema(BaseModel):
 
     @property
     def used(self) -> dict[str, Column]:
+        """The columns that rows are clustered by: neither ignored nor about what became of them."""
+        others = self.of_outcome
+        return {
+            name: column for name, column in self.columns.items() if column.kind != "ignored" and name not in others
+        }
+
+    @property
+    def of_outcome(self) -> dict[str, Column]:
+        """The time to an event, its event and the time of a row, if the schema has them; never clustered by."""
+        for name, column in self.columns.items():
+            if column.kind == TIME:
+                names = (name, column.event, column.row_time)
+                return {one: self.columns[one] for one in names if one}
+        return {}
+
+    @property
+    def read(self) -> dict[str, Column]:
         """The columns that are not ignored."""
-        return {name: column for name, column in self.columns.items() if column.kind != "ignored"}
+        return self.used | self.of_outcome
 
     def of_columns(self, wanted: Callable[[Column], bool], *, among: Collection[str] | None = None) -> Schema | None:
         """Return a schema with some of the used columns; None if there are none."""
@@ -356,7 +470,7 @@ class Schema(BaseModel):
             if len(table) == 0:
                 raise DataError(f"{owner}: the table has no rows; give at least one.")
             places = {name: index for index, name in enumerate(names)}
-            for name, column in self.used.items():
+            for name, column in self.read.items():
                 try:
                     read_column(table.iloc[:, places[name]], column)
                 except MisfitError as misfit:
@@ -386,14 +500,16 @@ class Schema(BaseModel):
     ) -> Iterator[tuple[str, Column, Any]]:
         """Yield name, column and values (see :func:`read_column`) of each used column, or each wanted one.
 
+        A table needs no column about what became of its rows unless it is wanted.
+
         Raise a DataError that names the first column that does not fit; its rows are counted from ``first_row``.
         """
-        names = [str(name) for name in table.columns]
+        names, wanted = [str(name) for name in table.columns], self.used if wanted is None else wanted
         if reasons := _reasons_of_names(names, self.columns, wanted):
             raise DataError(f"{owner}: the table does not fit the schema: {some(reasons, between='; ')}.")
         places = {name: index for index, name in enumerate(names)}
-        for name, column in self.used.items():
-            if wanted is not None and name not in wanted:
+        for name, column in self.read.items():
+            if name not in wanted:
                 continue
             try:
                 values = read_column(table.iloc[:, places[name]], column, first_row=first_row)
@@ -470,6 +586,8 @@ def read_column(series: Any, column: Column, *, first_row: int = 0) -> Floats:
         values = _days(series, first_row)
     else:
         values = _numbers(series, first_row)
+        if column.kind == TIME:
+            _refuse(values < 0, True, first_row, "is a time below 0; correct it, or leave the row out")
         if column.kind == "integer":
             _refuse(values != np.trunc(values), ~np.isnan(values), first_row, "is not a whole number; correct it")
     with np.errstate(over="ignore", invalid="ignore"):

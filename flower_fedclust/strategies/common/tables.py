@@ -5,6 +5,7 @@
    a bin for gaps; and the sums of the values and of their squares if the mean is needed. All in one array.
 3. Every client gets the preparation. From there on the strategy's rounds see prepared rows.
 4. After the strategy: sums over the rows of each cluster, which describe it in the tables' units.
+5. If the schema has a time to an event: numbers of rows of each cluster by their time and event.
 
 :mod:`flower_fedclust.engine.table_answers` has the clients' half.
 """
@@ -18,6 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from flower_fedclust.data.frames import is_table
 from flower_fedclust.engine import (
@@ -37,6 +39,7 @@ from flower_fedclust.exact.rows import Frame
 from flower_fedclust.models import Model
 from flower_fedclust.models.tables import TableModel
 from flower_fedclust.numerics.checks import DataError, check_real
+from flower_fedclust.numerics.survival import merged_ends, n_time_bins
 from flower_fedclust.tables.cluster_sums import FEWEST_PARTS, LARGEST_POWERS, with_parts
 from flower_fedclust.tables.description import Clusters
 from flower_fedclust.tables.floors import FLOOR, Floor
@@ -53,11 +56,15 @@ from flower_fedclust.tables.histograms import (
 )
 from flower_fedclust.tables.preparation import MOST_PARTS, Preparation, public_interval, width_of
 from flower_fedclust.tables.schema import MEASURED, Figures, Schema, quoted
+from flower_fedclust.tables.survival import Survival, survival_of
 
 S = TypeVar("S", bound=ProtocolStrategy)
+Floats = NDArray[np.float64]
 
 #: The parts of the budget for the preparation and the description, and their default share of the whole.
 PREPARATION, DESCRIPTION, SHARE = "preparation", "description", 0.12
+#: The part of the budget for what became of the rows: about a fifth of the whole cost, as costs are squares of shares.
+SURVIVAL, SURVIVAL_SHARE = "survival", 0.14
 #: This share is of a budget with at most so many Gaussian releases of a strategy; see :func:`whole_of`.
 N_RELEASES = 10
 
@@ -69,7 +76,8 @@ def with_schema(strategy: S, schema: Schema | str | Any, *, describe: bool | flo
     ----------
     strategy : ProtocolStrategy
     schema : Schema, mapping, TOML text, or the name of a TOML file
-        What is public about the columns.
+        What is public about the columns. If one is a time to an event, one more sum after the run tells what became of
+        the rows of each cluster; 0.14 of the budget pays for it.
     describe : bool or float, default=False
         Whether to describe the clusters after the run, from one more sum; or the part of the budget that pays for
         it, 0.12 if True. The clusters must follow from points among the prepared rows. If the strategy has more than
@@ -87,8 +95,9 @@ def with_schema(strategy: S, schema: Schema | str | Any, *, describe: bool | flo
     if getattr(strategy, "origin", None) is not None:
         raise ValueError("origin is given, but prepared rows lie around 0; leave origin out if there is a schema.")
     part = SHARE if describe is True else float(describe)
-    check_real("describe", part, at_least=0, at_most=0.8)
-    made.tables = TablePreparation(Schema.of(schema), part, Floor(floor).least)
+    tables = TablePreparation(Schema.of(schema), part, Floor(floor).least)
+    check_real("describe", part, at_least=0, at_most=0.65 if tables.schema.of_outcome else 0.8)
+    made.tables = tables
     return made
 
 
@@ -162,14 +171,20 @@ class TablePreparation:
     def parts(self, strategy: PrivateStrategy) -> Mapping[str, Part]:
         """Return the parts of the budget for the preparation and the description, besides a strategy's own."""
         wanted = {PREPARATION: (SHARE, self._n_sums), DESCRIPTION: (self.description, 1)}
+        wanted[SURVIVAL] = (SURVIVAL_SHARE, self._counts_times(strategy))
         wanted = {name: (share, n_sums) for name, (share, n_sums) in wanted.items() if share > 0 and n_sums > 0}
         own = whole_of(strategy.parts().values())
         whole = own / (1.0 - math.fsum(share for share, _ in wanted.values()))
         answers = {
             PREPARATION: (ProtocolClient.exponents, ProtocolClient.histograms),
             DESCRIPTION: (ProtocolClient.description,),
+            SURVIVAL: (ProtocolClient.survival,),
         }
         return {name: Part(answers[name], whole * share, n_sums) for name, (share, n_sums) in wanted.items() if own}
+
+    def _counts_times(self, strategy: ProtocolStrategy) -> bool:
+        """Tell whether a run counts rows by their time to an event."""
+        return bool(self.schema.of_outcome) and strategy.privacy_unit != "client"
 
     @property
     def n_columns(self) -> int:
@@ -187,7 +202,13 @@ class TablePreparation:
 
     def n_rounds(self, strategy: ProtocolStrategy) -> int:
         """Return the largest number of rounds, the strategy's own included."""
-        return self._n_sums + 1 + self.likely(strategy).n_protocol_rounds + bool(self.description)
+        return (
+            self._n_sums
+            + 1
+            + self.likely(strategy).n_protocol_rounds
+            + bool(self.description)
+            + self._counts_times(strategy)
+        )
 
     # The server half.
 
@@ -205,7 +226,10 @@ class TablePreparation:
         clusters = None
         if self.description:
             clusters = yield from describe(strategy, preparation, outcome.model, self.floor)
-        return replace(outcome, model=TableModel(preparation, outcome.model), clusters=clusters)
+        survival = None
+        if self._counts_times(strategy):
+            survival = yield from ask_survival(strategy, preparation, outcome.model, clusters, self.floor)
+        return replace(outcome, model=TableModel(preparation, outcome.model), clusters=clusters, survival=survival)
 
     def prepare(self, strategy: ProtocolStrategy) -> Generator[Round, Total, Preparation]:
         """Find what is not public about the columns, and send the preparation to every client."""
@@ -301,8 +325,7 @@ def describe(
         described = preparation_as_bytes(preparation)
         (sums,) = yield Sum(ProtocolClient.plain_description.asked(described, *arrays, model=model.name, floor=floor))
         return Clusters(preparation, np.asarray(sums, dtype=np.float64), floor=floor)
-    radius = max(preparation.radius, float(np.linalg.norm(points, axis=1).max()) * (1 + 2.0**-30))
-    frame = Frame(np.zeros(preparation.n_columns), radius)
+    frame = _frame_of(preparation, points)
     question = ProtocolClient.description.asked(preparation, *arrays, frame=frame, model=model.name, floor=floor)
     # Without noise there is no guarantee for clients, and rows are counted: only they can be compared with the floor.
     of_clients = strategy.privacy_unit == "client" and strategy.epsilon is not None
@@ -310,6 +333,39 @@ def describe(
         yield _summed(strategy, question, DESCRIPTION) if strategy.epsilon is not None else Sum(question)
     )
     return Clusters(preparation, np.asarray(sums, dtype=np.float64), received.noise[0], of_clients, floor)
+
+
+def _frame_of(preparation: Preparation, points: Floats) -> Frame:
+    """Return a frame that holds all prepared rows and the points that they are compared with."""
+    radius = max(preparation.radius, float(np.linalg.norm(points, axis=1).max()) * (1 + 2.0**-30))
+    return Frame(np.zeros(preparation.n_columns), radius)
+
+
+def ask_survival(
+    strategy: ProtocolStrategy, preparation: Preparation, model: Model, clusters: Clusters | None, floor: int
+) -> Generator[Round, Total, Survival | None]:
+    """Count the rows of each cluster by time and event, in one round; None if :func:`why_not` gives a reason."""
+    if why_not(strategy, model, SURVIVAL):
+        return None
+    arrays, points, schema = model.to_arrays(), model.exact_points, preparation.schema
+    ends = _ends_for(strategy, schema, model.n_clusters, clusters)
+    if points is None:
+        described = preparation_as_bytes(preparation)
+        (sums,) = yield Sum(ProtocolClient.plain_survival.asked(described, ends, *arrays, model=model.name))
+        return survival_of(schema, ends, np.asarray(sums, dtype=np.float64), 0.0, floor)
+    frame = _frame_of(preparation, points)
+    question = ProtocolClient.survival.asked(preparation, ends, *arrays, frame=frame, model=model.name)
+    (sums,) = received = yield _summed(strategy, question, SURVIVAL)
+    return survival_of(schema, ends, np.asarray(sums, dtype=np.float64), received.noise[0], floor)
+
+
+def _ends_for(strategy: ProtocolStrategy, schema: Schema, n_clusters: int, clusters: Clusters | None) -> Floats:
+    """Return the upper ends of the bins of time to ask for: fewer than the schema's where noise would hide them."""
+    ends = np.array(next(column.bins for column in schema.of_outcome.values() if column.bins))
+    if SURVIVAL not in _paid(strategy) or not isinstance(strategy, PrivateStrategy):
+        return ends
+    n_rows = strategy.n_released_rows if clusters is None else float(clusters.sums[:, 0].sum())
+    return merged_ends(ends, n_time_bins(n_rows / n_clusters, strategy.noise_of(SURVIVAL), len(ends)))
 
 
 def _n_parts(strategy: ProtocolStrategy, preparation: Preparation, n_clusters: int) -> int:
@@ -323,12 +379,12 @@ def _n_parts(strategy: ProtocolStrategy, preparation: Preparation, n_clusters: i
     return n_bins_for(n_rows, deviation, fewest=FEWEST_PARTS, most=MOST_PARTS)
 
 
-def why_not(strategy: ProtocolStrategy, model: Model) -> str:
-    """Return why the clusters of a model cannot be described in the run of a strategy; "" if they can."""
+def why_not(strategy: ProtocolStrategy, model: Model, part: str = DESCRIPTION) -> str:
+    """Return why a part of the budget cannot describe the clusters of a model in the run of a strategy, or ""."""
     if model.stays_with_server:
         return "the model contains what single rows have sent, so it is sent to no client"
-    if model.exact_points is None and strategy.tables is not None and DESCRIPTION in _paid(strategy):
-        return "the cluster of a row is not an exact choice there, so no guarantee could cover the description"
+    if model.exact_points is None and strategy.tables is not None and part in _paid(strategy):
+        return f"the cluster of a row is not an exact choice there, so no guarantee could cover the {part}"
     return ""
 
 

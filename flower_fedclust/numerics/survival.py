@@ -1,0 +1,315 @@
+"""Life tables of groups from counts in bins of time: curves, bands, medians, restricted means and a log-rank test.
+
+A life table (actuarial estimate) takes a row whose time ends in a bin without an event, which is censored, to have been
+at risk for half of the bin. With d events, w censored rows and n rows that reach a bin, the share of those that pass it
+is ``1 - d / (n - w / 2)``, and the curve is the product of these shares. The curve is the Kaplan-Meier estimate for
+rows whose events lie in the middle of their bins, half of the censored rows leaving before the events and half after.
+
+Counts may have noise of a known standard deviation. Every error here then has two parts: sampling, by which a count
+varies as a Poisson variable does, and noise. Both are carried through the derivatives of the curve, or of the test, by
+each count.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+#: The share of true curves that lie inside of their simultaneous band, and the share at which bands are drawn: they are
+#: a little wider, because their errors are estimated. Drawn at .95, they held from 92 to 95% of the curves.
+LEVEL, DRAWN_LEVEL = 0.95, 0.965
+#: How many standard deviations intervals of single numbers have on either side.
+DEVIATIONS = 2.0
+#: How many curves are drawn to find how far the largest deviation of a curve reaches; always the same ones.
+N_CURVES = 4096
+#: A curve ends where fewer standard deviations of noise than this are at risk; and a test, where fewer of all rows are.
+LEAST_AT_RISK, LEAST_IN_TEST = 3.0, 6.0
+#: How far the noise of counts may move a curve, as a standard deviation, before neighboring bins are merged.
+MOST_MOVED = 0.025
+#: So few bins are never merged.
+FEWEST_BINS = 4
+
+
+class Interval(NamedTuple):
+    """A number and the limits between which it lies; NaN if it is unknown, and infinite if nothing limits it."""
+
+    value: float
+    low: float
+    high: float
+
+
+class LogRank(NamedTuple):
+    """A log-rank test of whether all groups have one curve."""
+
+    statistic: float
+    n_degrees: int  #: Of freedom.
+    p_value: float
+
+
+@dataclass(frozen=True)
+class LifeTables:
+    """The life tables of several groups.
+
+    Parameters
+    ----------
+    ends : ndarray of shape (n_bins,)
+        Ascending upper ends of the bins. The first bin begins at 0, and a bin holds its upper end.
+    events, censored : ndarray of shape (n_groups, n_bins)
+        Rows whose time ends in a bin, with and without an event.
+    beyond : ndarray of shape (n_groups,)
+        Rows whose time ends after the last bin.
+    deviation : float, default=0
+        The standard deviation of the noise in each count.
+    fewest : float, default=0
+        A curve ends where fewer rows than this are at risk.
+    """
+
+    ends: Floats
+    events: Floats
+    censored: Floats
+    beyond: Floats
+    deviation: float = 0.0
+    fewest: float = 0.0
+
+    @property
+    def n_groups(self) -> int:
+        """The number of groups."""
+        return len(self.events)
+
+    @property
+    def n_bins(self) -> int:
+        """The number of bins."""
+        return len(self.ends)
+
+    @cached_property
+    def starting(self) -> Floats:
+        """The rows that reach the beginning of each bin and, last, the end of all; of shape (n_groups, n_bins + 1)."""
+        leaving = np.concatenate([self.events + self.censored, self.beyond[:, None]], axis=1)
+        return np.asarray(np.cumsum(leaving[:, ::-1], axis=1)[:, ::-1])
+
+    @cached_property
+    def starting_deviation(self) -> Floats:
+        """The standard deviation of the noise in :attr:`starting`, of shape (n_bins + 1,)."""
+        return np.asarray(self.deviation * np.sqrt(2.0 * np.arange(self.n_bins, -1, -1) + 1.0))
+
+    @cached_property
+    def at_risk(self) -> Floats:
+        """The rows at risk in each bin: those that reach it, less half of the censored."""
+        return np.asarray(self.starting[:, :-1] - self.censored / 2.0)
+
+    @cached_property
+    def is_known(self) -> NDArray[np.bool_]:
+        """In which bins of each group enough rows are at risk for a curve; once too few are, the curve has ended."""
+        fewest = np.maximum(LEAST_AT_RISK * self.starting_deviation[:-1], max(self.fewest, 1e-9))
+        return np.logical_and.accumulate(self.at_risk >= fewest, axis=1)
+
+    @cached_property
+    def _dying(self) -> Floats:
+        """The share of the rows at risk that have the event in each bin, noise and all; 0 where a curve has ended."""
+        found: Floats = np.zeros(self.events.shape)
+        np.divide(self.events, self.at_risk, out=found, where=self.is_known)
+        return found
+
+    @cached_property
+    def _raw(self) -> Floats:
+        """The product of the shares that pass, which noise may make larger than 1 or let rise."""
+        return np.asarray(np.cumprod(1.0 - np.minimum(self._dying, 1.0), axis=1))
+
+    @cached_property
+    def survival(self) -> Floats:
+        """The curve at the end of each bin, between 0 and 1 and never rising; NaN where it has ended."""
+        found = self._raw
+        if self.deviation > 0:
+            found = np.array([_never_rising(one) for one in np.where(self.is_known, found, 0.0)])
+        return np.where(self.is_known, np.clip(found, 0.0, 1.0), np.nan)
+
+    @cached_property
+    def covariance(self) -> Floats:
+        """The covariances of each curve at the ends of bins, of noise and sampling; (n_groups, n_bins, n_bins)."""
+        variances = self.deviation**2 + np.maximum(np.concatenate([self.events, self.censored], axis=1), 1.0)
+        of_beyond = self.deviation**2 + np.maximum(self.beyond, 1.0)
+        at_risk = np.where(self.is_known, np.maximum(self.at_risk, 1.0), 1.0)
+        passing = np.maximum(1.0 - self._dying, 1.0 / at_risk)
+        curves = np.cumprod(passing, axis=1)
+        # By how much the logarithm of the curve at an end moves with the events, and with the rows at risk, of a bin.
+        by_event = -1.0 / (at_risk * passing)
+        by_risk = -by_event * self._dying
+        until = np.tri(self.n_bins)  # the curve at an end, by the bins until then
+        found = []
+        for group in range(self.n_groups):
+            # A row that ends in a bin is at risk in all earlier ones, and in its own for the whole or half of it.
+            moved = until * by_risk[group]
+            earlier = np.cumsum(moved, axis=1)
+            by_events = until * by_event[group] + earlier
+            by_censored = earlier - moved / 2.0
+            jacobian = np.concatenate([by_events, by_censored, earlier[:, -1:]], axis=1)
+            jacobian *= curves[group][:, None]
+            weights = np.append(variances[group], of_beyond[group])
+            found.append((jacobian * weights) @ jacobian.T)
+        return np.array(found)
+
+    @cached_property
+    def error(self) -> Floats:
+        """The standard deviation of each curve at the ends of bins, of noise and sampling; NaN where it has ended."""
+        variances = np.maximum(np.diagonal(self.covariance, axis1=1, axis2=2), 0.0)
+        return np.where(self.is_known, np.sqrt(variances), np.nan)
+
+    def band(self, deviations: Floats | float) -> tuple[Floats, Floats]:
+        """Return the limits of each curve at so many of its deviations; no limit rises, as no true curve does."""
+        reach = np.broadcast_to(np.asarray(deviations, dtype=np.float64).reshape(-1, 1), self.error.shape) * self.error
+        lower = np.where(self.is_known, np.clip(self._raw - reach, 0.0, 1.0), 0.0)
+        upper = np.where(self.is_known, np.clip(self._raw + reach, 0.0, 1.0), 1.0)
+        lower = np.maximum.accumulate(lower[:, ::-1], axis=1)[:, ::-1]
+        upper = np.minimum.accumulate(upper, axis=1)
+        lower = np.minimum(lower, upper)
+        return np.where(self.is_known, lower, np.nan), np.where(self.is_known, upper, np.nan)
+
+    @cached_property
+    def simultaneous(self) -> tuple[Floats, Floats]:
+        """The limits between which a whole true curve lies with the probability :data:`LEVEL`."""
+        return self.band(np.array([self._reach(group) for group in range(self.n_groups)]))
+
+    def _reach(self, group: int) -> float:
+        """Return how many of its deviations a curve's largest deviation reaches at most, as often as DRAWN_LEVEL."""
+        known = self.is_known[group] & (self.error[group] > 0)
+        if not known.any():
+            return DEVIATIONS
+        scale = 1.0 / self.error[group][known]
+        correlation = self.covariance[group][np.ix_(known, known)] * np.outer(scale, scale)
+        values, vectors = np.linalg.eigh(correlation)
+        root = vectors * np.sqrt(np.maximum(values, 0.0))
+        drawn = np.random.default_rng(0).standard_normal((N_CURVES, len(scale))) @ root.T
+        return float(np.quantile(np.abs(drawn).max(axis=1), DRAWN_LEVEL))
+
+    @cached_property
+    def medians(self) -> list[Interval]:
+        """The time by which half of each group has had the event.
+
+        The limits are ends of bins: with :data:`DEVIATIONS` to spare, more than half is left at the lower one, and half
+        or less at the upper one. The upper one is infinite if that does not happen; so are all if the curve clearly
+        stays above one half.
+        """
+        lower, upper = self.band(DEVIATIONS)
+        return [self._median(*limits) for limits in zip(self.survival, lower, upper, strict=True)]
+
+    def _median(self, curve: Floats, lower: Floats, upper: Floats) -> Interval:
+        n_known = int(np.count_nonzero(~np.isnan(curve)))
+        if n_known == 0:
+            return Interval(np.nan, 0.0, np.inf)
+        times = np.append(0.0, self.ends[:n_known])
+        with_start = np.append(1.0, curve[:n_known])
+        n_above = int(np.count_nonzero(lower[:n_known] > 0.5))
+        low = float(times[n_above])
+        is_half = upper[:n_known] <= 0.5
+        high = float(self.ends[is_half.argmax()]) if is_half.any() else np.inf
+        value = np.inf
+        if with_start[-1] <= 0.5:
+            after = int((with_start <= 0.5).argmax())
+            step = with_start[after - 1] - with_start[after]
+            part = (with_start[after - 1] - 0.5) / step if step > 0 else 1.0
+            value = float(times[after - 1] + part * (times[after] - times[after - 1]))
+        return Interval(min(max(value, low), high), low, high)
+
+    def restricted_means(self) -> list[Interval]:
+        """Return the mean time without an event, until the last end that the curves of all groups reach.
+
+        A curve is taken to fall evenly within a bin.
+        """
+        n_shared = int(self.is_known.all(axis=0).sum())
+        if n_shared == 0:
+            return [Interval(np.nan, 0.0, np.inf)] * self.n_groups
+        widths = np.diff(self.ends[:n_shared], prepend=0.0)
+        weights = (widths + np.append(widths[1:], 0.0)) / 2.0
+        curves = self.survival[:, :n_shared]
+        values = widths[0] / 2.0 + curves @ weights
+        variances = np.einsum("i,gij,j->g", weights, self.covariance[:, :n_shared, :n_shared], weights)
+        reach = DEVIATIONS * np.sqrt(np.maximum(variances, 0.0))
+        longest = float(self.ends[n_shared - 1])
+        return [
+            Interval(float(value), max(float(value - far), 0.0), min(float(value + far), longest))
+            for value, far in zip(values, reach, strict=True)
+        ]
+
+    @property
+    def shared_time(self) -> float:
+        """The last end that the curves of all groups reach; 0 if there is none."""
+        n_shared = int(self.is_known.all(axis=0).sum())
+        return float(self.ends[n_shared - 1]) if n_shared else 0.0
+
+    def log_rank(self) -> LogRank | None:
+        """Test whether all groups have one curve; the variance contains the noise. None if too few are at risk."""
+        from scipy.special import chdtrc
+
+        in_all = self.at_risk.sum(axis=0)
+        noise = np.sqrt(self.n_groups) * self.starting_deviation[:-1]
+        used = np.logical_and.accumulate(in_all >= np.maximum(LEAST_IN_TEST * noise, 1.0 + 1e-9))
+        if self.n_groups < 2 or not used.any():
+            return None
+        at_risk, in_all, events = self.at_risk[:, used], in_all[used], self.events[:, used]
+        of_all = events.sum(axis=0)
+        shares, rates = at_risk / in_all, of_all / in_all
+        difference = (events - shares * of_all).sum(axis=1)
+        variance = _hypergeometric(shares, of_all, in_all) + self.deviation**2 * _moved_by_noise(shares, rates)
+        # The differences add up to 0, so the last one says nothing new.
+        kept, inverse = difference[:-1], np.linalg.pinv(variance[:-1, :-1], rcond=1e-10, hermitian=True)
+        n_degrees = int(np.linalg.matrix_rank(variance[:-1, :-1], hermitian=True))
+        if n_degrees == 0:
+            return None
+        statistic = max(float(kept @ inverse @ kept), 0.0)
+        return LogRank(statistic, n_degrees, float(chdtrc(n_degrees, statistic)))
+
+
+def _hypergeometric(shares: Floats, events: Floats, at_risk: Floats) -> Floats:
+    """Return the covariances of the groups' events in all bins, given the rows at risk and all events."""
+    shares = np.clip(shares, 0.0, 1.0)
+    events = np.clip(events, 0.0, at_risk)
+    each = events * (at_risk - events) / (at_risk - 1.0)
+    return np.asarray(np.diag(shares @ each) - (shares * each) @ shares.T)
+
+
+def _moved_by_noise(shares: Floats, rates: Floats) -> Floats:
+    """Return the covariances of the log-rank differences that noise of variance 1 in every count makes."""
+    n_groups = len(shares)
+    # By how much the difference of one group moves with the events of another, and of its own, in a bin.
+    direct = np.eye(n_groups)[:, :, None] - shares[:, None, :]
+    by_risk = direct * rates
+    earlier = np.cumsum(by_risk, axis=2)
+    by_events, by_censored, by_beyond = direct - earlier, earlier - by_risk / 2.0, earlier[:, :, -1:]
+    moved = np.concatenate([by_events, by_censored, by_beyond], axis=2).reshape(n_groups, -1)
+    return np.asarray(moved @ moved.T)
+
+
+def _never_rising(values: Floats) -> Floats:
+    """Return the nearest values that never rise: of all means over stretches, the least of the greatest."""
+    n_values = len(values)
+    sums = np.append(0.0, np.cumsum(values))
+    starts, stops = np.arange(n_values)[:, None], np.arange(n_values)[None, :]
+    means = (sums[None, 1:] - sums[:-1, None]) / np.maximum(stops - starts + 1, 1)
+    means = np.where(stops >= starts, means, -np.inf)
+    greatest = np.maximum.accumulate(means[:, ::-1], axis=1)[:, ::-1]  # over all stops from a place on
+    greatest = np.where(stops >= starts, greatest, np.inf)
+    return np.asarray(np.minimum.accumulate(greatest, axis=0)[np.arange(n_values), np.arange(n_values)])
+
+
+def n_time_bins(n_rows: float, deviation: float, most: int) -> int:
+    """Return how many bins to ask for, at most so many, in a group of about so many rows.
+
+    The noise of the events of k bins moves a curve by about ``deviation * sqrt(k) / n_rows``; with as many bins as
+    that leaves below :data:`MOST_MOVED`, noise hides less than coarser bins do.
+    """
+    if deviation == 0:
+        return most
+    n_bins = (MOST_MOVED * max(n_rows, 0.0) / deviation) ** 2
+    return int(min(max(n_bins, FEWEST_BINS), most))
+
+
+def merged_ends(ends: Floats, n_bins: int) -> Floats:
+    """Return the upper ends of so many bins of about as many given bins each; the last end stays."""
+    places = np.round(np.linspace(0, len(ends), min(n_bins, len(ends)) + 1)[1:]).astype(np.intp) - 1
+    return np.asarray(ends[places])

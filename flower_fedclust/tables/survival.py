@@ -1,0 +1,294 @@
+"""What became of the rows of each cluster: survival curves from one sum over rows, with their errors.
+
+Each row is counted in one place of its cluster: at the bin of its time, with or without the event; after the last bin;
+or as missing. So a row adds 1 to one entry at most, whatever its time. Counts have noise, and everything else follows
+from them by :mod:`flower_fedclust.numerics.survival`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flower_fedclust.exact.terms import Term, at
+from flower_fedclust.numerics.survival import DEVIATIONS, LEVEL, Interval, LifeTables, LogRank
+from flower_fedclust.tables.floors import FLOOR, FLOOR_DEVIATIONS
+from flower_fedclust.tables.schema import TIME, Column, Schema
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Floats = NDArray[np.float64]
+
+#: Below this p-value the curves are said to differ.
+CLEAR = 0.05
+#: Words for those who had the event, unless the schema has its own.
+HAPPENED = "had the event"
+
+
+def n_places(n_bins: int) -> int:
+    """Return the number of places in which a row of a cluster is counted."""
+    return 2 * n_bins + 2
+
+
+def time_sums(
+    columns: Iterable[tuple[str, Column, Floats]], ends: Floats, labels: NDArray[np.intp], n_clusters: int
+) -> Term:
+    """Count each row at one place of its cluster; of shape (n_clusters, n_places).
+
+    ``columns`` are the time, the event and, if the schema has it, the time of the row: a row after 0 counts nowhere.
+    """
+    read = {name: (column, values) for name, column, values in columns}
+    (time,) = (column for column, _ in read.values() if column.kind == TIME)
+    times = next(values for column, values in read.values() if column.kind == TIME)
+    events, n_bins = read[time.event][1], len(ends)
+    bins = np.searchsorted(ends, times, side="left")
+    is_missing = np.isnan(times) | ((bins < n_bins) & ~np.isin(events, (0.0, 1.0)))
+    codes = np.select([is_missing, bins >= n_bins, events == 1.0], [2 * n_bins + 1, 2 * n_bins, bins], n_bins + bins)
+    counts = (labels >= 0) & (labels < n_clusters)
+    if time.row_time:
+        counts &= read[time.row_time][1] <= 0.0  # a missing time of the row is not known to be before
+    places = np.where(counts, labels * n_places(n_bins) + codes, -1)
+    return at(places, n_clusters * n_places(n_bins)).reshaped(n_clusters, n_places(n_bins))
+
+
+@dataclass(frozen=True)
+class Survival:
+    """What became of the rows of each cluster: curves, medians and a test, with what noise and chance leave open.
+
+    ``print(survival)`` says in a sentence for each cluster when half of its rows had the event.
+
+    Parameters
+    ----------
+    ends : ndarray of shape (n_bins,)
+        Upper ends of the bins of time in which rows were counted.
+    sums : ndarray of shape (n_clusters, 2 * n_bins + 2)
+        Rows with an event in each bin, rows without one in each bin, rows after the last bin, and rows whose time or
+        event is missing; with noise.
+    deviation : float, default=0
+        The standard deviation of the noise in each sum.
+    unit : str, default=""
+        Of time.
+    happened : str, default="had the event"
+        Words for those who had the event.
+    floor : int, default=10
+        Numbers of fewer rows are not printed, nor fewer than three standard deviations of their noise.
+    """
+
+    ends: Floats
+    sums: Floats
+    deviation: float = 0.0
+    unit: str = ""
+    happened: str = HAPPENED
+    floor: int = FLOOR
+
+    @property
+    def n_clusters(self) -> int:
+        """The number of clusters."""
+        return len(self.sums)
+
+    @cached_property
+    def tables(self) -> LifeTables:
+        """The life table of each cluster; a curve ends where too few rows are at risk to print their number."""
+        n_bins = len(self.ends)
+        events, censored, beyond, _ = np.split(self.sums, [n_bins, 2 * n_bins, 2 * n_bins + 1], axis=1)
+        return LifeTables(self.ends, events, censored, beyond[:, 0], self.deviation, fewest=self.floor)
+
+    @cached_property
+    def log_rank(self) -> LogRank | None:
+        """The test of whether all clusters have one curve; None if too few rows are at risk."""
+        return self.tables.log_rank()
+
+    @cached_property
+    def restricted_means(self) -> list[Interval]:
+        """For each cluster the mean time without the event, until the last time that all curves reach."""
+        return self.tables.restricted_means()
+
+    @cached_property
+    def frame(self) -> pd.DataFrame:
+        """A DataFrame with a row for each number.
+
+        Columns: ``cluster``; ``what`` ("survival", "at risk", "median", "restricted mean", "missing"); ``time``, from 0
+        on, for curves and for rows at risk, and for a restricted mean the time until which it is taken; ``value``;
+        ``low`` and ``high``. A curve lies within its limits at all times at once with a probability of 95%; other
+        limits are two standard deviations to either side. Limits of curves, medians and means contain noise and
+        sampling error, and those of numbers of rows contain noise. ``note`` is "few" where fewer rows than 10, or than
+        three standard deviations of their noise, are left, and no number is given. Without noise, ends of bins are
+        left out until none or at least 10 rows have had the event since the last one that is shown, and as many were
+        last seen. ``floor`` replaces the 10.
+        """
+        import pandas as pd
+
+        rows: list[dict[str, Any]] = []
+        for cluster in range(self.n_clusters):
+            rows += self._curve(cluster) + self._rows_at_risk(cluster)
+            numbers = {"median": self.tables.medians[cluster], "restricted mean": self.restricted_means[cluster]}
+            for what, found in numbers.items():
+                until = self.tables.shared_time if what == "restricted mean" else math.nan
+                note = "few" if math.isnan(found.value) else ""
+                rows.append({"what": what, "time": until, **found._asdict(), "note": note})
+            rows.append({"what": "missing", "time": math.nan, **self._printed(self.sums[cluster, -1], self.deviation)})
+            for row in rows:
+                row.setdefault("cluster", cluster)
+        return pd.DataFrame(rows, columns=["cluster", "what", "time", "value", "low", "high", "note"])
+
+    def shown(self, cluster: int) -> NDArray[np.intp]:
+        """Return the bins at whose ends the curve of a cluster is shown.
+
+        With noise these are all that the curve reaches. Without noise, bins are pooled until those who leave in them
+        are none, or not too few to be named.
+        """
+        known = np.flatnonzero(self.tables.is_known[cluster])
+        if self.deviation > 0:
+            return known
+        found, events, censored = [], 0.0, 0.0
+        for place in known:
+            events += self.tables.events[cluster, place]
+            censored += self.tables.censored[cluster, place]
+            if all(count == 0 or count >= self.floor for count in (events, censored)):
+                found.append(place)
+                events, censored = 0.0, 0.0
+        return np.array(found, dtype=np.intp)
+
+    def curve(self, cluster: int) -> tuple[Floats, Floats, Floats, Floats]:
+        """Return times from 0 on, the curve, and the limits of its simultaneous band."""
+        shown = self.shown(cluster)
+        lower, upper = self.tables.simultaneous
+        curve, low, high = (np.append(1.0, one[cluster][shown]) for one in (self.tables.survival, lower, upper))
+        return np.append(0.0, self.ends[shown]), curve, low, high
+
+    def _curve(self, cluster: int) -> list[dict[str, Any]]:
+        columns = ("time", "value", "low", "high")
+        return [
+            {"what": "survival", **dict(zip(columns, map(float, one), strict=True)), "note": ""}
+            for one in zip(*self.curve(cluster), strict=True)
+        ]
+
+    def _rows_at_risk(self, cluster: int) -> list[dict[str, Any]]:
+        shown = np.append(0, self.shown(cluster) + 1)
+        return [
+            {
+                "what": "at risk",
+                "time": float(np.append(0.0, self.ends)[place]),
+                **self._printed(self.tables.starting[cluster, place], self.tables.starting_deviation[place]),
+            }
+            for place in shown
+        ]
+
+    def at_risk_as_text(self, cluster: int, place: int) -> str:
+        """Return the rows of a cluster that reach the beginning of a bin, or of the time after all; rounded."""
+        count, deviation = self.tables.starting[cluster, place], self.tables.starting_deviation[place]
+        fewest = self._fewest(deviation)
+        if count < fewest:
+            return f"<{max(math.ceil(fewest), 1)}"
+        unit = 10.0 ** math.floor(math.log10(max(deviation, 1.0)))
+        return f"{round(round(count / unit) * unit):,}"
+
+    def _fewest(self, deviation: float) -> float:
+        return max(float(self.floor), FLOOR_DEVIATIONS * deviation)
+
+    def _printed(self, count: float, deviation: float) -> dict[str, Any]:
+        """Return a number of rows with its limits, or "few" and nothing."""
+        if count < self._fewest(deviation):
+            return {"value": math.nan, "low": math.nan, "high": math.nan, "note": "few"}
+        reach = DEVIATIONS * deviation
+        return {"value": float(count), "low": float(max(count - reach, 0.0)), "high": float(count + reach), "note": ""}
+
+    # Words.
+
+    def _time(self, *times: float) -> str:
+        """Return one time or two with their unit."""
+        unit = f" {self.unit}" if self.unit else ""
+        return " to ".join(f"{time:,.6g}" for time in dict.fromkeys(times)) + unit
+
+    def sentence(self, cluster: int) -> str:
+        """Return when half of the rows of a cluster had the event."""
+        median, until = self.tables.medians[cluster], self.curve(cluster)[0][-1]
+        if math.isnan(median.value) or until == 0:
+            return f"Cluster {cluster}: too few rows for a curve."
+        half = f"Half of cluster {cluster}"
+        if math.isfinite(median.high):
+            if median.low == 0:
+                return f"{half} {self.happened} within {self._time(median.high)}."
+            return f"{half} {self.happened} after {self._time(median.low, median.high)}."
+        _, _, low, high = (one[-1] for one in self.curve(cluster))
+        if low > 0.5:
+            left = f"{100 * (1 - high):.0f} to {100 * (1 - low):.0f}% {self.happened}"
+            return f"{half}: not reached; after {self._time(until)}, {left}."
+        return f"{half} {self.happened} after {self._time(median.low)} or later; the rest of the curve does not tell."
+
+    @property
+    def difference(self) -> str:
+        """Whether the curves of the clusters differ."""
+        test = self.log_rank
+        if test is None:
+            return "Too few rows are at risk to compare the curves."
+        p_value = f"p = {test.p_value:.2g}" if test.p_value >= 1e-4 else "p < 0.0001"
+        if test.p_value < CLEAR:
+            return f"The curves differ between the clusters (log-rank test, {p_value})."
+        return f"The curves may all be the same (log-rank test, {p_value})."
+
+    @property
+    def means(self) -> list[str]:
+        """For each cluster the mean time without the event, until the last time that all curves reach."""
+        until = self.tables.shared_time
+        if until == 0:
+            return []
+        found = enumerate(self.restricted_means)
+        return [f"cluster {cluster}: {self._rounded(one)} of {self._time(until)}" for cluster, one in found]
+
+    @staticmethod
+    def _rounded(number: Interval) -> str:
+        digits = max(0, 1 - math.floor(math.log10(max(number.high - number.low, 1e-6))))
+        return f"{number.low:,.{digits}f} to {number.high:,.{digits}f}"
+
+    @property
+    def errors(self) -> str:
+        """What the intervals contain."""
+        noise = "noise and chance" if self.deviation > 0 else "chance"
+        return f"Intervals and test contain {noise}; rows are taken to be independent."
+
+    def __str__(self) -> str:
+        lines = [self.sentence(cluster) for cluster in range(self.n_clusters)]
+        lines.append(self.difference)
+        if self.means:
+            lines.append(f"Mean time without the event: {'; '.join(self.means)}.")
+        return "\n".join([*lines, self.errors])
+
+    __repr__ = __str__
+
+    def to_csv(self, path: str | Path) -> Path:
+        """Write :attr:`frame` as CSV, and return its absolute path."""
+        target = Path(path).absolute()
+        self.frame.to_csv(target, index=False, float_format="%.9g")
+        return target
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what the run has released about time, ready for JSON."""
+        known = {"ends": self.ends.tolist(), "sums": self.sums.tolist(), "deviation": self.deviation}
+        return {**known, "unit": self.unit, "happened": self.happened, "floor": self.floor}
+
+    @classmethod
+    def from_dict(cls, written: Mapping[str, Any]) -> Self:
+        """Undo :meth:`to_dict`."""
+        ends, sums = np.array(written["ends"], dtype=np.float64), np.array(written["sums"], dtype=np.float64)
+        if ends.ndim != 1 or sums.ndim != 2 or sums.shape[1] != n_places(len(ends)):
+            raise ValueError("the counts of a survival are not as many as its bins need.")
+        words = str(written["unit"]), str(written["happened"])
+        return cls(ends, sums, float(written["deviation"]), *words, int(written["floor"]))
+
+
+def survival_of(schema: Schema, ends: Floats, sums: Floats, deviation: float, floor: int = FLOOR) -> Survival:
+    """Return what noisy counts say, in the words of the schema."""
+    (time,) = (column for column in schema.of_outcome.values() if column.kind == TIME)
+    return Survival(ends, sums, deviation, time.unit, time.happened or HAPPENED, floor)
+
+
+__all__ = ["FLOOR", "LEVEL", "Survival", "n_places", "survival_of", "time_sums"]
