@@ -40,7 +40,7 @@ run: $(RUNS)
 	  --n-clusters 4 --epsilon 1
 
 test: $(READY)
-	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -m "not long" --numprocesses 2 --dist worksteal
+	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -m "not long" --numprocesses 2 --dist worksteal --durations 25
 
 papers: $(READY)
 	FEDCLUST_TESTED=papers OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -m "not long" --numprocesses 2 --dist worksteal \
@@ -81,7 +81,7 @@ check-docs: docs
 check-run: run
 
 check-long:
-	$(PYTEST) -m long $(HOSTILE:%=--ignore=%) --numprocesses 2 --dist worksteal
+	$(PYTEST) -m long $(HOSTILE:%=--ignore=%) --numprocesses 2 --dist worksteal --durations 25
 
 # Tests of statistics draw noise of the operating system here: which noise, no run of `make test` has seen. What fails
 # runs a second time, and the last line says how likely it is that a sound program fails twice.

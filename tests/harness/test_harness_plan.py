@@ -67,6 +67,7 @@ def test_made_up_rows_have_unequal_groups_about_0_which_columns_blur():
     assert costs[0] < 0.4 < 0.6 < costs[1]
 
 
+@pytest.mark.long
 def test_a_table_like_the_one_to_come_says_how_far_apart_its_groups_lie():
     rng = np.random.default_rng(0)
     near, far = (

@@ -69,6 +69,7 @@ def test_em_that_does_not_converge_warns(monkeypatch):
         fc.simulate(fc.PrivateMixture(3, epsilon=None), [rows[:100], rows[100:]], seed=0)
 
 
+@pytest.mark.long
 def test_at_epsilon_1_it_keeps_nearly_all_of_the_gain():
     rows, _ = drawn(1200)
     test, labels = drawn(5000, seed=1)
@@ -156,7 +157,9 @@ def test_one_row_adds_at_most_the_bound_to_all_moments_together(structure):
             assert np.linalg.norm(term.array.values) > 0.99 * bound
 
 
-@pytest.mark.parametrize("covariance_type", ["auto", "full", "spherical", "tied"])
+@pytest.mark.parametrize(
+    "covariance_type", ["full", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("auto", "spherical", "tied"))]
+)
 def test_a_constant_column_and_rows_that_are_all_equal_give_positive_covariances(covariance_type):
     rows = drawn(300)[0]
     rows[:, 1] = 2.5
@@ -220,7 +223,7 @@ def test_a_second_moment_that_was_clipped_is_no_gaussian_to_be_better_than():
     assert hidden(0.5) > 1.0
 
 
-@pytest.mark.parametrize("n_columns", [3, 20])
+@pytest.mark.parametrize("n_columns", [3, pytest.param(20, marks=pytest.mark.long)])
 def test_components_are_round_where_noise_hides_covariances(n_columns):
     rng = np.random.default_rng(1)
     means = 4 * np.eye(4, n_columns)
@@ -237,6 +240,7 @@ def test_components_are_round_where_noise_hides_covariances(n_columns):
     assert run(rows, 4, max_norm=16.0, epsilon=100.0).model.covariance_type_ != "spherical"
 
 
+@pytest.mark.long
 def test_many_small_clusters_are_those_of_k_means():
     """Fifteen components of 300 rows: starts from a k-means of noisy cells alone merged two of them in most runs."""
     rng = np.random.default_rng(2)
