@@ -233,6 +233,8 @@ EXAMPLES = {
     "ClusterNumber": _NUMBER,
     "Forecast": _PLAN,
     "Clusters": _TABLES.replace("schema=schema)", "schema=schema, describe=True)") + "print(result.clusters)\n",
+    "TableOne": _TABLES.replace("schema=schema)", "schema=schema, describe=True)")
+    + 'table = result.clusters.table_one()\nprint(table)\ntable.save(".")  # table-one.csv, .md and .tex\n',
     "Journal": _JOURNAL,
     **dict.fromkeys(["Schema", "Column", "TableModel"], _TABLES),
     "Model": _model("KFED(3)", _PREDICTED),

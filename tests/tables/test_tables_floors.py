@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 import flower_fedclust as fc
+from flower_fedclust.results.pictures import shares_and_errors
 from flower_fedclust.tables.cluster_sums import cluster_sums, with_parts
 from flower_fedclust.tables.description import Clusters
 from flower_fedclust.tables.estimates import ABOVE, BELOW, MEAN, QUANTILES, SPREAD
@@ -123,6 +124,7 @@ def test_with_noise_no_estimate_is_printed_below_the_floor_or_three_deviations(n
         assert frame[["fewer_than", "rest_fewer_than"]].stack().dropna().min() >= FLOOR + 2 * 0.5 * noise
 
 
+FOR_PEOPLE = ("clusters.csv", "clusters.txt", "clusters.html", "table-one.csv", "table-one.md", "table-one.tex")
 #: Groups that every start finds, and two of them are small.
 SIZES = (61, 44, 8, 35, 52, 6)
 
@@ -142,9 +144,8 @@ def test_every_file_for_people_obeys_the_floor(tmp_path):
     assert sorted(sizes) == sorted(SIZES)
     folder = result.save(tmp_path / "run")
     result.page(folder / "clusters.html")
-    for_people = ["clusters.csv", "clusters.txt", "clusters.html", "table-one.csv", "table-one.md", "table-one.tex"]
     total = sizes[sizes >= FLOOR].sum()
-    for name in for_people:
+    for name in FOR_PEOPLE:
         text = (folder / name).read_text(encoding="utf-8")
         assert text
         assert all(int(found) >= FLOOR for found in re.findall(r"fewer than (\d+)", text))
@@ -157,6 +158,41 @@ def test_every_file_for_people_obeys_the_floor(tmp_path):
     told = [cell for cell in whole.loc["n"] if not cell.startswith("fewer")]
     assert all(int(cell) >= FLOOR for cell in told)
     assert int(whole.loc["n", "all rows"]) == total
+
+
+@pytest.mark.parametrize("is_described", [True, False])
+def test_pages_and_pictures_show_a_small_cluster_up_to_its_limit(tmp_path, is_described):
+    table, first = groups()
+    parts = [table.iloc[site::3] for site in range(3)]
+    options = {"schema": SCHEMA, "describe": is_described, "seed": 0}
+    result = fc.simulate(fc.FederatedKMeans(6, init=first), parts, **options)
+    counts = np.bincount(np.concatenate(result.labels_of_clients), minlength=6)
+    is_small, total = counts < FLOOR, counts[counts >= FLOOR].sum()
+    shares, errors = shares_and_errors(result, 6)
+    np.testing.assert_allclose((shares - 2 * errors)[is_small], 0, atol=1e-12)
+    np.testing.assert_allclose((shares + 2 * errors)[is_small], FLOOR / total)
+    np.testing.assert_allclose(shares[~is_small], counts[~is_small] / total)
+    assert not errors[~is_small].any()
+    page = result.page(tmp_path / "page.html").read_text(encoding="utf-8")
+    assert page.count("fewer than 10 rows") >= 2
+    assert f"of {counts.sum()} rows" not in page
+
+
+def test_files_of_a_run_with_noise_obey_the_floor(tmp_path):
+    table, _ = groups()
+    table = pd.concat([table] * 20, ignore_index=True)
+    parts = [table.iloc[site::3] for site in range(3)]
+    result = fc.simulate(fc.PrivateKMeans(6, epsilon=8.0), parts, schema=SCHEMA, describe=True, seed=0)
+    folder = result.save(tmp_path / "run")
+    result.page(folder / "clusters.html")
+    n_limits = 0
+    for name in FOR_PEOPLE:
+        limits = re.findall(r"fewer than ([\d,]+)", (folder / name).read_text(encoding="utf-8"))
+        assert all(int(found.replace(",", "")) > FLOOR for found in limits)
+        n_limits += len(limits)
+    assert n_limits > 10
+    cells = pd.read_csv(folder / "table-one.csv", index_col=0).loc["n"]
+    assert all(float(cell.split(" ")[0].replace(",", "")) >= FLOOR for cell in cells if not cell.startswith("fewer"))
 
 
 def test_a_floor_of_0_prints_all_and_is_kept_with_the_result(tmp_path):
