@@ -72,7 +72,8 @@ def truths(clusters: Clusters, table: pd.DataFrame, labels: np.ndarray) -> pd.Da
     alone_of = _widths_of_noise(clusters, table, labels)
     read = {name: values for name, _, values in clusters.preparation.schema.values(table, owner="the table")}
     rows = []
-    for row in frame[frame["value"].notna() & ~frame["what"].isin([ROWS, SPREAD])].to_dict("records"):
+    is_told = (frame["value"].notna() | frame["fewer_than"].notna()) & ~frame["what"].isin([ROWS, SPREAD])
+    for row in frame[is_told].to_dict("records"):
         own, column = labels == row["cluster"], used.get(row["column"])
         values = np.ones(len(labels)) if column is None else read[row["column"]]
         ends = None if column is None or column.categories else edges_of(clusters.preparation, row["column"], column)
@@ -89,7 +90,8 @@ def truths(clusters: Clusters, table: pd.DataFrame, labels: np.ndarray) -> pd.Da
                 true = np.clip(values[inside], ends[0], ends[-1])
                 true, value = np.nanmean(true), row["rest" if side else "value"]
                 low, high = value - DEVIATIONS * error, value + DEVIATIONS * error
-            if np.isfinite(high - low) and kind in ("size", "share", "mean"):
+            is_hidden = np.isfinite(row[f"{side}fewer_than"])  # by the floor, so that only a limit is printed
+            if np.isfinite(high - low) and kind in ("size", "share", "mean") and not is_hidden:
                 low, high = printed(row["rest" if side else "value"], error, 100 if kind != "mean" else 1)
             holds = low - 1e-9 * abs(low) <= true <= high + 1e-9 * abs(high)
             whole = column is not None and column.kind == "integer" and kind == "quantile"
