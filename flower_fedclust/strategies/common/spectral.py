@@ -192,7 +192,12 @@ class CodesStrategy(ProtocolStrategy):
 
 
 def cluster_embedding(
-    embedding: Floats, n_clusters: int, rng: np.random.Generator, sizes: Floats | None = None
+    embedding: Floats,
+    n_clusters: int,
+    rng: np.random.Generator,
+    sizes: Floats | None = None,
+    *,
+    n_init: int = N_RESTARTS,
 ) -> tuple[Floats, Labels]:
     """Return centers and labels of embedded rows, by scikit-learn's k-means: the last step of spectral clustering.
 
@@ -211,7 +216,7 @@ def cluster_embedding(
         return embedding[np.minimum(np.arange(n_clusters), len(embedding) - 1)], labels
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # scikit-learn's own warning about too few clusters
-        estimator = KMeans(n_clusters, n_init=N_RESTARTS, random_state=int(rng.integers(2**31)))
+        estimator = KMeans(n_clusters, n_init=n_init, random_state=int(rng.integers(2**31)))
         # Weights that are all 1 could change the last bits.
         weights = None if sizes is None or (sizes == 1).all() else sizes
         labels = estimator.fit_predict(embedding, sample_weight=weights).astype(np.intp)

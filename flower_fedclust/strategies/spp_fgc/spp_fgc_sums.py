@@ -64,8 +64,16 @@ N_DISTANCES = 16
 #: noise many Lloyd steps on the rows follow, so that one start with fewer points is enough.
 POINTS_PER_CENTER, EXACT_POINTS_PER_CENTER = 100, 20
 
+#: Cells beyond :data:`MANY_CELLS` have this many points each: Lloyd steps on the rows move them anyway.
+MORE_POINTS_PER_CENTER = 4
+
 #: At most this many cells for each cluster, ...
 CELLS_PER_CLUSTER = 8
+
+#: ... up to this number of clusters, from where on the number of cells grows by the root of the number of clusters: so
+#: the votes, one for each pair of cells, grow no faster than the clusters, ...
+MANY_CLUSTERS = 64
+MANY_CELLS = CELLS_PER_CLUSTER * MANY_CLUSTERS
 
 #: ... or without noise one for this many rows if that is more, ...
 EXACT_ROWS_PER_CELL = 20
@@ -107,9 +115,10 @@ class CellsStrategy(PrivateStrategy):
     Parameters
     ----------
     n_prototypes : int, optional
-        The prototypes of all clients together. By default 8 for each cluster, or without noise one for 20 rows if that
-        is more, up to 300; but no more than one for 10 rows, or with epsilon one for 16 and ``n epsilon / (100 d)`` for
-        n rows of d columns; and one for each cluster if that gives fewer than 2.5.
+        The prototypes of all clients together. By default 8 for each cluster (for more than 64 clusters, 64 times the
+        root of their number), or without noise one for 20 rows if that is more, up to 300; but no more than one for 10
+        rows, or with epsilon one for 16 and ``n epsilon / (100 d)`` for n rows of d columns; and one for each cluster
+        if that gives fewer than 2.5.
     max_l1_norm : float, optional
         R: rows are clipped to this L1 norm, the sum of their absolute values; needed with an epsilon. It is public, and
         must not be computed from the data. A large R costs little: it bounds only the first two releases.
@@ -150,7 +159,8 @@ class CellsStrategy(PrivateStrategy):
         root = yield from self._directions(frame, n_rows)
         n_cells = self.n_prototypes or n_cells_for(n_rows, self.n_clusters, self.n_columns, self._epsilon_of_a_sum)
         is_exact = self.epsilon is None
-        n_points = n_cells * (EXACT_POINTS_PER_CENTER if is_exact else POINTS_PER_CENTER)
+        n_points = min(n_cells, MANY_CELLS) * (EXACT_POINTS_PER_CENTER if is_exact else POINTS_PER_CENTER)
+        n_points += max(n_cells - MANY_CELLS, 0) * MORE_POINTS_PER_CENTER
         points = _inside(self.rng.standard_normal((n_points, self.n_columns)) @ root.T, frame)
         centers = weighted_kmeans(points, None, n_cells, self.rng, n_init=1 if is_exact else N_RESTARTS)
         scale = self.noise_scale("lloyd_counts")
@@ -293,7 +303,7 @@ class SPPFGCSums(CellsStrategy):
             # Instead of line 15.
             every_pair = EXACT_EVERY_PAIR if self.epsilon is None else EVERY_PAIR
             embedding = vote_embedding(graph, self.n_clusters, every_pair)
-            _, clusters = cluster_embedding(embedding, self.n_clusters, self.rng)
+            _, clusters = cluster_embedding(embedding, self.n_clusters, self.rng, n_init=n_starts(self.n_clusters))
         warn_of_empty_clusters(self.name, np.bincount(clusters, minlength=self.n_clusters))
         means = cells.frame.leave(cells.centers)
         return Outcome(PrototypeModel(means, clusters, self.n_clusters, counts=cells.counts))
@@ -344,10 +354,20 @@ def n_cells_for(n_rows: float, n_clusters: int, n_columns: int, epsilon: float |
         worth = min(worth, n_rows * epsilon / (NOISY_ROWS_PER_CELL * n_columns))
     if worth < FEWEST_CELLS_PER_CLUSTER * n_clusters:
         return n_clusters
-    most = float(CELLS_PER_CLUSTER * n_clusters)
+    most = CELLS_PER_CLUSTER * math.sqrt(n_clusters * min(n_clusters, MANY_CLUSTERS))
+    most = max(most, FEWEST_CELLS_PER_CLUSTER * n_clusters)
     if epsilon is None:
         most = max(most, min(n_rows / EXACT_ROWS_PER_CELL, MOST_EXACT_CELLS))
     return int(min(most, worth))
+
+
+def n_starts(n_clusters: int) -> int:
+    """Return from how many first centers embedded cells are clustered.
+
+    A start costs the cube of many clusters, and the more clusters there are, the less the best of some starts differs
+    from any other.
+    """
+    return max(2, round(N_RESTARTS * min(1.0, MANY_CLUSTERS / n_clusters) ** 2))
 
 
 def smallest_count(scale: float) -> float:
