@@ -139,7 +139,7 @@ def test_every_option_keeps_the_clusters(options, epsilon, most):
     assert 0.75 * epsilon < result.privacy.composed_epsilon <= epsilon
 
 
-@pytest.mark.parametrize("noise", ["server", "clients"])
+@pytest.mark.parametrize("noise", ["server", pytest.param("clients", marks=pytest.mark.long)])
 def test_clients_are_protected_and_the_clusters_are_found(noise):
     rows, classes = mixture(16_000)
     result = run(rows, 320, epsilon=4.0, max_norm=30.0, privacy_unit="client", noise=noise)
