@@ -43,7 +43,12 @@ QUESTIONS: tuple[tuple[str, str, Mapping[str, str]], ...] = (
     (
         "unit",
         "Whom should the noise protect?",
-        {"record": "each row", "client": "each site or device as a whole", "": "nobody: no noise"},
+        {
+            "record": "each row",
+            "subject": "each person, with all rows of the person at a site",
+            "client": "each site or device as a whole",
+            "": "nobody: no noise",
+        },
     ),
     (
         "public",
@@ -58,7 +63,8 @@ _GIVEN_UP = (
     ("rounds", "many", "it asks the sites more often"),
     ("sees", "rows", "more leaves a site"),
     ("public", "yes", "it needs public rows"),
-    ("unit", "record", "it protects each row, but not a site as a whole"),
+    ("unit", "subject", "it protects each person, but not a site as a whole"),
+    ("unit", "record", "it protects each row, but not a person with several rows, or a site as a whole"),
     ("unit", "", "it adds no noise, so no epsilon covers it"),
 )
 

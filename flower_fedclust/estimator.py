@@ -15,8 +15,10 @@ from sklearn.base import BaseEstimator, ClusterMixin, clone
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from flower_fedclust.data.federation import FederatedRows
 from flower_fedclust.data.frames import as_frame, as_new_rows, check_same_order, in_order, known_columns, take
 from flower_fedclust.data.identities import identities
+from flower_fedclust.data.subjects import subjects_of
 from flower_fedclust.engine import ProtocolStrategy
 from flower_fedclust.engine.parameters import check_is_strategy
 from flower_fedclust.models import TableModel
@@ -84,7 +86,7 @@ class FederatedClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     """
 
     #: scikit-learn's metadata routing: ``fit`` asks for the groups without a call of ``set_fit_request``.
-    __metadata_request__fit = {"groups": True}  # noqa: RUF012
+    __metadata_request__fit = {"groups": True, "subjects": True}  # noqa: RUF012
 
     def __init__(
         self,
@@ -97,7 +99,14 @@ class FederatedClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         self.schema = schema
         self.seed = seed
 
-    def fit(self, X: Any, y: object = None, *, groups: ArrayLike | None = None) -> Self:  # noqa: ARG002
+    def fit(
+        self,
+        X: Any,
+        y: object = None,  # noqa: ARG002
+        *,
+        groups: ArrayLike | None = None,
+        subjects: ArrayLike | None = None,
+    ) -> Self:
         """Run the strategy.
 
         Parameters
@@ -108,6 +117,8 @@ class FederatedClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         groups : array-like of shape (n_rows,)
             The client of each row; one client for each value. Searches and other meta-estimators pass the groups on
             once ``sklearn.set_config(enable_metadata_routing=True)`` has been called.
+        subjects : array-like of shape (n_rows,), optional
+            The person whom each row is about, for ``privacy_unit="subject"``: text or integers.
 
         Raises
         ------
@@ -133,11 +144,18 @@ class FederatedClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]
             strategy.min_clients = 1
         parts = [np.flatnonzero(codes == code) for code in range(len(names))]
         columns = getattr(self, "feature_names_in_", None)
+        check_same_order(subjects, as_frame(X, "X"), "X", "subjects")
+        persons = None if subjects is None else subjects_of(subjects, "subjects")
+        clients = FederatedRows(
+            [take(rows, part) for part in parts],
+            None,
+            [str(name) for name in names],
+            None if columns is None else list(columns),
+            subjects=None if persons is None else [persons[part] for part in parts],
+        )
         self.result_ = simulate(
             strategy,
-            [take(rows, part) for part in parts],
-            names=[str(name) for name in names],
-            columns=None if columns is None else list(columns),
+            clients,
             schema=self.schema,
             seed=self.seed,
             progress=False,

@@ -298,7 +298,11 @@ def read_inputs(
     )
     about: dict[str, Any] = {"labels": labels, "names": names}
     if not choice.is_read:  # what was read has its columns, and its classes
-        about |= {"columns": choice.columns, "label_column": choice.label_column}
+        about |= {
+            "columns": choice.columns,
+            "label_column": choice.label_column,
+            "subject_column": choice.subject_column,
+        }
     return Inputs(made, rows, choice.schema, about)
 
 
@@ -336,14 +340,15 @@ def clients_of(
     raw: bool = False,
     label_column: str | None = None,
     most_rows: int = MOST_ROWS,
+    subject_column: str | None = None,
 ) -> dict[str, ClientData]:
     """Normalize clients to a dict of ClientData with one order of columns; raw tables are not changed."""
-    row_ids, id_column = None, None
+    row_ids, id_column, subjects = None, None, None
     if isinstance(clients, FederatedRows):
         labels = clients.labels if labels is None else labels
         names = clients.names if names is None else names
         columns = clients.columns if columns is None else columns
-        row_ids, id_column = clients.row_ids, clients.id_column
+        row_ids, id_column, subjects = clients.row_ids, clients.id_column, clients.subjects
         parts = list(clients.clients)
     elif isinstance(clients, Mapping):
         if names is not None:
@@ -365,14 +370,15 @@ def clients_of(
     for index, name in enumerate(called):
         if not is_name(name):
             raise ValueError(f"the name of client {index} must have 1 to {LONGEST_NAME} printable letters; rename it.")
-    if (labels is not None or columns is not None) and any(isinstance(part, ClientData) for part in parts):
-        raise ValueError("labels or columns are given, and clients are ClientData, which have their own.")
+    are_given = any(one is not None for one in (labels, columns, subject_column))
+    if are_given and any(isinstance(part, ClientData) for part in parts):
+        raise ValueError("labels, columns or subject_column are given, and clients are ClientData, with their own.")
     found: dict[str, ClientData] = {}
     for index, (name, part) in enumerate(zip(called, parts, strict=True)):
         if isinstance(part, ClientData):
             found[name] = part
             continue
-        rows, classes = _read_part(part, f"client {name}", columns, label_column)
+        rows, classes, persons = _read_part(part, f"client {name}", columns, label_column, subject_column)
         found[name] = ClientData(
             rows,
             classes if labels is None else labels[index],
@@ -382,6 +388,7 @@ def clients_of(
             id_column=id_column,
             raw=raw,
             most_rows=most_rows,
+            subjects=persons if subjects is None else subjects[index],
         )
     return found if raw else {name: data.like(next(iter(found.values()))) for name, data in found.items()}
 
@@ -405,14 +412,19 @@ def _no_clients(given: object) -> TypeError:
     return TypeError(f"clients is {given!r}; give a table or an array for each client, as {{name: rows}}.")
 
 
-def _read_part(part: Any, owner: str, columns: Sequence[str] | None, label_column: str | None) -> tuple[Any, Any]:
-    """Return one client's rows, and its true classes if its file or table has them."""
+def _read_part(
+    part: Any, owner: str, columns: Sequence[str] | None, label_column: str | None, subject_column: str | None
+) -> tuple[Any, Any, Any]:
+    """Return one client's rows, and its true classes and its subjects if its file or table has them."""
+    names = [name for name in (label_column, subject_column) if name is not None]
     if isinstance(part, (str, Path)):
-        part = read_rows(part, label_column=label_column, columns=columns, raw=True)
-    elif label_column is not None and (frame := as_frame(part, owner)) is not None:
-        roles = {"label": label_column, "client": None, "id": None}
+        part = read_rows(part, label_column=label_column, subject_column=subject_column, columns=columns, raw=True)
+    elif names and (frame := as_frame(part, owner, names=names)) is not None:
+        roles = {"label": label_column, "client": None, "id": None, "subject": subject_column}
         part = table_of(frame, owner, roles, columns, raw=True)
-    return (part.rows, part.labels) if isinstance(part, Table) else (part, None)
+    elif subject_column is not None:
+        raise ValueError(f"{owner}: subject_column is given, and its rows are no table; give ClientData with subjects.")
+    return (part.rows, part.labels, part.subjects) if isinstance(part, Table) else (part, None, None)
 
 
 def federated_rows(by_name: Mapping[str, ClientData], *, raw: bool = False) -> FederatedRows:
@@ -420,6 +432,7 @@ def federated_rows(by_name: Mapping[str, ClientData], *, raw: bool = False) -> F
     data = list(by_name.values())
     labels: list[Any] = [one.labels for one in data]
     ids: list[Any] = [one.row_ids for one in data]
+    subjects: list[Any] = [one.subjects for one in data]
     return FederatedRows(
         clients=[one.table if raw and one.is_in_memory else one.source for one in data],
         labels=None if any(part is None for part in labels) else labels,
@@ -427,6 +440,7 @@ def federated_rows(by_name: Mapping[str, ClientData], *, raw: bool = False) -> F
         columns=None if raw or data[0].columns is None else list(data[0].columns),
         row_ids=None if any(part is None for part in ids) else ids,
         id_column=data[0].id_column,
+        subjects=None if any(part is None for part in subjects) else subjects,
     )
 
 
@@ -458,6 +472,7 @@ class RowsChoice:
     seed: int = 0  #: The seed of the data set and the partition.
     schema: Schema | None = None  #: What is public about the columns; rows are then read as they are.
     id_column: str | None = None  #: The column that identifies rows in files of labels.
+    subject_column: str | None = None  #: The column that says whose row it is, if a person may have several.
 
     def __post_init__(self) -> None:
         check_integer("seed", self.seed, at_least=0)
@@ -487,7 +502,8 @@ class RowsChoice:
             if isinstance(clients, Table) and clients.owners is not None:
                 choice = replace(choice, client_column=choice.client_column or "client")
             are_apart = isinstance(clients, (FederatedRows, Mapping))
-            frame = None if are_apart or isinstance(clients, Table) else as_frame(clients, "clients")
+            names = [] if choice.subject_column is None else [choice.subject_column]
+            frame = None if are_apart or isinstance(clients, Table) else as_frame(clients, "clients", names=names)
             whole = "table" if frame is not None or isinstance(clients, Table) else None
         if whole is not None and choice.client_column is None and partition is None:
             raise ValueError(
@@ -496,7 +512,12 @@ class RowsChoice:
             )
         if frame is None:
             return choice
-        roles = {"label": choice.label_column, "client": choice.client_column, "id": choice.id_column}
+        roles = {
+            "label": choice.label_column,
+            "client": choice.client_column,
+            "id": choice.id_column,
+            "subject": choice.subject_column,
+        }
         return replace(choice, source=table_of(frame, "clients", roles, choice.columns, raw=known is not None))
 
     @property
@@ -542,7 +563,7 @@ class RowsChoice:
             return ReadRows(load_dataset(self.dataset, random_state=self.seed), public)
         if self.data is None:
             return ReadRows(FederatedRows([], None, []) if self.source is None else self.source, public)
-        selected = {**self._selected, "id_column": self.id_column}
+        selected = {**self._selected, "id_column": self.id_column, "subject_column": self.subject_column}
         if self.is_folder:
             return ReadRows(read_folder(self.data, **selected), public)
         if self.client_column is not None and not whole:

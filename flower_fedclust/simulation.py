@@ -61,6 +61,7 @@ def simulate(
     columns: Sequence[str] | None = None,
     label_column: str | None = None,
     client_column: str | None = None,
+    subject_column: str | None = None,
     partition: str | None = None,
     n_clients: int = 10,
     schema: Schema | str | Path | Mapping[str, Any] | None = None,
@@ -99,7 +100,10 @@ def simulate(
     label_column : str, optional
         The column of tables and files that holds the true classes.
     client_column : str, optional
-        The column of a single table or file that says whose row it is.
+        The column of a single table or file that says which client has a row.
+    subject_column : str, optional
+        The column of tables and files that says which person a row is about, if a person may have several rows: text
+        or integers, without gaps. It is for ``privacy_unit="subject"``, is never clustered by, and leaves no client.
     partition : str, default="iid"
         How the rows of a data set, or of a file without client_column, are spread over ``n_clients`` clients; see
         :func:`flower_fedclust.data.partition`.
@@ -168,6 +172,7 @@ def simulate(
         seed=seed,
         label_column=label_column,
         client_column=client_column,
+        subject_column=subject_column,
         partition=partition,
         n_clients=n_clients,
     )
@@ -218,6 +223,7 @@ def _make_ready(strategy: ProtocolStrategy, data: Sequence[ClientData], seed: in
     else:
         _check_tables(strategy.tables, data)
     _check_fit(strategy, data)
+    _check_subjects(strategy, data)
     strategy.expected_clients = len(data)  # on Ray they appear one after the other, after the server has begun
 
 
@@ -283,6 +289,23 @@ def _check_fit(strategy: ProtocolStrategy, data: Sequence[ClientData]) -> None:
     if strategy.most_clusters > n_rows:
         raise ValueError(
             f"n_clusters is {strategy.most_clusters} and the clients have {n_rows} rows together; ask for fewer."
+        )
+
+
+def _check_subjects(strategy: ProtocolStrategy, data: Sequence[ClientData]) -> None:
+    """Raise a ValueError unless the clients say which rows are one person's where the guarantee is about persons."""
+    if strategy.epsilon is None:
+        return
+    without = [client.owner for client in data if client.subjects is None]
+    if strategy.privacy_unit == "subject" and without:
+        raise ValueError(
+            f"privacy_unit is 'subject', and nothing says which rows of {some(without, 3)} are one person's; name the "
+            "subject_column."
+        )
+    if strategy.privacy_unit == "record" and len(without) < len(data):
+        raise ValueError(
+            "subject_column is given, and privacy_unit is 'record', which protects single rows of a person; set "
+            "privacy_unit='subject'."
         )
 
 

@@ -25,11 +25,12 @@ from flower_fedclust.checking.runs import (
     Tamper,
     WatchedRun,
     answer_to,
+    data_of,
     new_context,
     patient,
     watched_run,
 )
-from flower_fedclust.engine import ClientData, Sum
+from flower_fedclust.engine import Sum
 from flower_fedclust.engine.fields import ENROL
 from flower_fedclust.engine.messages import EVALUATE
 from flower_fedclust.engine.rounds import Askable
@@ -309,7 +310,7 @@ def _failures(run: WatchedRun, client: str, pair: Neighbors) -> list[str]:
 
 
 def _replies(run: WatchedRun, client: str, rows: Any, seed: int = 0) -> list[_Reply]:
-    data = ClientData(rows, owner=f"client {client}")
+    data = data_of(run.strategy, rows, f"client {client}")
     make = partial(run.strategy.client_type, data, name=client, context=new_context(), noise_seed=seed)
     found = []
     for exchange in run.to_client(client):

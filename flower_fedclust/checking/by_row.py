@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flower_fedclust.checking.neighbors import Neighbors, difference_between, extreme_rows, far_rows, ratio_of
-from flower_fedclust.checking.runs import Exchange, Floats, WatchedRun, new_context, sent_or_kept
-from flower_fedclust.engine import ClientData
+from flower_fedclust.checking.runs import Exchange, Floats, WatchedRun, data_of, new_context, sent_or_kept
 from flower_fedclust.engine.by_row import ByRow, Finisher
 from flower_fedclust.engine.rounds import Question, Round
 from flower_fedclust.engine.table_answers import ByTableRow
@@ -108,7 +107,8 @@ def findings_of_sizes(run: WatchedRun, client: str, deadline: float = math.inf) 
     }
     rows = hard_rows(run.data[client].rows)
     large = np.resize(rows, (N_LARGE, rows.shape[1]))
-    tables = [ClientData(table, owner=f"client {client}") for table in (large, *np.split(large, CUTS))]
+    owner = f"client {client}"
+    tables = [data_of(run.strategy, table, owner) for table in (large, *np.split(large, CUTS))]
     found, left = dict[str, None](), list[str]()
     for exchange in run.to_client(client):
         if exchange.round not in asked or exchange.task != run.rounds[exchange.round].task:
@@ -156,7 +156,7 @@ def _moved_too_far(run: WatchedRun, exchange: Exchange, pair: Neighbors) -> Iter
     """Name the arrays of an answer that neighbors move by more than the sensitivity; none if the client fails."""
 
     def answer(rows: Floats) -> list[Sendable] | None:
-        data = ClientData(rows, owner=f"client {exchange.client}")
+        data = data_of(run.strategy, rows, f"client {exchange.client}")
         return sent_or_kept(run, exchange, data, new_context(), noise_seed=0, without_noise=True)
 
     one, other = answer(pair.rows), None if pair.others is None else answer(pair.others)

@@ -26,12 +26,12 @@ from flower_fedclust.checking.runs import (
     Floats,
     Subject,
     WatchedRun,
+    data_of,
     patient,
     shadow_answers,
     small_tables,
     watched_run,
 )
-from flower_fedclust.engine import ClientData
 from flower_fedclust.engine.wire import decode, encode
 from flower_fedclust.exact.grid import GridArray
 from flower_fedclust.exact.sums import is_off_diagonal
@@ -81,6 +81,9 @@ class Neighbors:
     rows: Floats
     others: Floats | None
     only: int | None = None  #: The one round in which they are hard, if it is not all.
+    #: For a guarantee per subject: whose rows they are; by default each is another person's.
+    whose: NDArray[np.intp] | None = None
+    whose_others: NDArray[np.intp] | None = None
 
 
 #: Hard neighbors by kind.
@@ -117,15 +120,16 @@ def how_far(
     """
     known = {} if known is None else known
 
-    def answered(rows: Floats, only: int | None) -> Answers:
-        key = (only, rows.tobytes())
+    def answered(rows: Floats, whose: NDArray[np.intp] | None, only: int | None) -> Answers:
+        key = (only, rows.tobytes() + (b"" if whose is None else whose.tobytes()))
         if key not in known:
-            known[key] = shadow_answers(run, client, rows, only=only, noise_seed=noise_seed)
+            data = data_of(run.strategy, rows, f"client {client}", whose=whose)
+            known[key] = shadow_answers(run, client, data, only=only, noise_seed=noise_seed)
         return known[key]
 
     for pair in pairs:
-        first = answered(pair.rows, pair.only)
-        second = first if pair.others is None else answered(pair.others, pair.only)
+        first = answered(pair.rows, pair.whose, pair.only)
+        second = first if pair.others is None else answered(pair.others, pair.whose_others, pair.only)
         for number, index, release in run.releases:
             one, other = first.get(number), second.get(number)
             if not one or not other:  # it fails, or another client was asked
@@ -192,6 +196,8 @@ def neighbor_tables(
                 Neighbors(f"a client of {what}", full, np.tile(opposite, (len(rows), 1))),
                 Neighbors(f"a client of {what}", full, rows),
             ]
+        elif unit == "subject":
+            ways = _persons(what, row, opposite, rows)
         elif relation == "add-or-remove":
             ways = [
                 Neighbors(f"{what}, many times", full, full[1:]),
@@ -210,6 +216,26 @@ def neighbor_tables(
     if unit == "client":
         pairs.append(Neighbors("a client's own rows", rows, None if relation == "add-or-remove" else rows[::-1]))
     return pairs
+
+
+#: How many rows persons have in tables of neighbors.
+ROWS_OF_PERSONS = (1, 20, 500)
+
+
+def _persons(what: str, row: Floats, opposite: Floats, rows: Floats) -> list[Neighbors]:
+    """Return tables that differ in one person, who has many rows; the others have two rows each."""
+    others = np.arange(len(rows)) // 2
+    found = []
+    for size in (ROWS_OF_PERSONS[1], ROWS_OF_PERSONS[2], ROWS_OF_PERSONS[0]):
+        own = np.tile(row, (size, 1))
+        whose = np.concatenate([np.full(size, len(rows)), others])
+        found.append(
+            Neighbors(f"a person with {size} rows of {what}", np.vstack([own, rows]), rows, None, whose, others)
+        )
+    mixed = np.vstack([row, *rows[:3], opposite, row, rows[0]])
+    among = np.concatenate([np.full(4, len(rows)), others, np.full(3, len(rows))])
+    table = np.vstack([mixed[:4], rows, mixed[4:]])
+    return [*found, Neighbors(f"a person with {what} among other rows", table, rows, None, among, others)]
 
 
 def far_rows(rows: Floats) -> list[HardRow]:
@@ -385,7 +411,7 @@ def remembered(run: WatchedRun, earlier: WatchedRun, client: str) -> list[str]:
     """Name the answers of a client that change after its table has answered another run."""
     rows = run.data[client].rows
     rows = np.tile(rows, (-(-LARGE_TABLE // rows.size), 1))
-    used = ClientData(rows, owner=f"client {client}")
+    used = data_of(run.strategy, rows, f"client {client}")
     shadow_answers(earlier, client, used)
     fresh, again, after = (shadow_answers(run, client, table) for table in (rows, rows, used))
     return [

@@ -28,6 +28,7 @@ from flower_fedclust.checking.runs import (
     Floats,
     WatchedRun,
     answer_to,
+    data_of,
     new_context,
     sent_or_kept,
 )
@@ -157,9 +158,10 @@ class Drawer:
         contexts = {name: new_context() for name in run.data}
         self._data = dict(run.data)
         if pair is not None:
-            self._data[target] = ClientData(pair.rows, owner=f"client {target}")
-            other = pair.rows if pair.others is None else pair.others
-            self._data[_OTHER] = ClientData(other, owner=f"client {target}")
+            owner, one = f"client {target}", (pair.rows, pair.whose)
+            other = one if pair.others is None else (pair.others, pair.whose_others)
+            for name, (rows, whose) in ((target, one), (_OTHER, other)):
+                self._data[name] = data_of(run.strategy, rows, owner, whose=whose)
             contexts[_OTHER] = new_context()
         for number in run.rounds:
             asked = run.asked(number)

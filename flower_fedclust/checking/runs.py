@@ -242,7 +242,7 @@ class Subject:
         tables, classes = small_tables(strategy) if clients is None else (clients, labels)
         self.names = [*NAMES, *map(str, range(20, 20 + len(tables)))][: len(tables)]
         self.data = {
-            name: ClientData(rows, None if classes is None else classes[index], owner=f"client {name}")
+            name: data_of(strategy, rows, f"client {name}", labels=None if classes is None else classes[index])
             for index, (name, rows) in enumerate(zip(self.names, tables, strict=True))
         }
 
@@ -295,7 +295,22 @@ class Subject:
 
     def changed(self, name: str, rows: ArrayLike) -> dict[str, ClientData]:
         """Return the data with other rows at one client."""
-        return self.data | {name: ClientData(rows, owner=f"client {name}")}
+        return self.data | {name: data_of(self._given, rows, f"client {name}")}
+
+
+def data_of(
+    strategy: ProtocolStrategy,
+    rows: ArrayLike,
+    owner: str,
+    *,
+    labels: ArrayLike | None = None,
+    whose: ArrayLike | None = None,
+) -> ClientData:
+    """Return a client's data; for a guarantee per subject, ``whose`` says whose rows they are (by default one each)."""
+    subjects = None
+    if strategy.privacy_unit == "subject":
+        subjects = np.arange(len(np.asarray(rows))) if whose is None else whose
+    return ClientData(rows, labels, owner=owner, subjects=subjects)
 
 
 def small_tables(
@@ -459,7 +474,7 @@ def shadow_answers(
     that round alone if clients remember nothing.
     """
     context = new_context()
-    data = rows if isinstance(rows, ClientData) else ClientData(rows, owner=f"client {client}")
+    data = rows if isinstance(rows, ClientData) else data_of(run.strategy, rows, f"client {client}")
     return {
         exchange.round: sent_or_kept(run, exchange, data, context, noise_seed=noise_seed, without_noise=True)
         for exchange in run.to_client(client)

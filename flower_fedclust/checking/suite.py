@@ -37,6 +37,7 @@ from flower_fedclust.checking.runs import (
     Subject,
     WatchedRun,
     bits_of,
+    data_of,
     difference,
     watched_run,
 )
@@ -622,7 +623,7 @@ def rows_that_are_few_or_equal_are_survived(subject: Subject) -> None:
     equal = np.tile(row, (20, 1))
     _survived(subject, "a client has one row", subject.changed(first, row))
     _survived(subject, "the rows of a client are equal", subject.changed(first, equal))
-    everywhere = {name: ClientData(equal, owner=f"client {name}") for name in subject.names}
+    everywhere = {name: data_of(subject.strategy, equal, f"client {name}") for name in subject.names}
     _survived(subject, "all rows are equal", everywhere)
 
 

@@ -13,41 +13,41 @@ class Line(NamedTuple):
     """A strategy in the list."""
 
     name: str
-    units: tuple[str, ...]  #: What a whole run can protect: records, clients, both or nothing.
+    units: tuple[str, ...]  #: What a whole run can protect: records, persons, clients, or nothing.
     text: str
 
 
-RECORD, BOTH, NONE = ("record",), ("record", "client"), ()
+RECORD, SUMS, EVERY, NONE = ("record",), ("record", "subject"), ("record", "subject", "client"), ()
 
 #: What a person wants -> the strategies for it; those with a guarantee come first.
 CATALOG: dict[str, tuple[Line, ...]] = {
     "Round clusters": (
-        Line("private-kmeans", BOTH, "k-means without public rows: the default"),
-        Line("feddp-kmeans", BOTH, "k-means in three sums, from a few public rows"),
+        Line("private-kmeans", EVERY, "k-means without public rows: the default"),
+        Line("feddp-kmeans", EVERY, "k-means in three sums, from a few public rows"),
         Line("federated-kmeans", NONE, "near the best pooled k-means; sums leave a site"),
         Line("k-fed", NONE, "one round; each site's own centers leave it"),
     ),
     "Clusters that overlap": (
-        Line("private-mixture", BOTH, "Gaussians of unequal size, spread and direction"),
+        Line("private-mixture", EVERY, "Gaussians of unequal size, spread and direction"),
         Line("dp-fedc", RECORD, "soft clusters by a factorization; sums leave a site"),
     ),
     "Clusters of any shape": (
-        Line("private-density", BOTH, "from a histogram, in up to three directions"),
-        Line("spp-fgc-sums", RECORD, "rows vote for pairs of prototypes"),
-        Line("fedsc-sums", RECORD, "spectral clustering of round, overlapping clusters"),
-        Line("fed-speclust-sums", RECORD, "the same, by learned landmarks"),
+        Line("private-density", EVERY, "from a histogram, in up to three directions"),
+        Line("spp-fgc-sums", SUMS, "rows vote for pairs of prototypes"),
+        Line("fedsc-sums", SUMS, "spectral clustering of round, overlapping clusters"),
+        Line("fed-speclust-sums", SUMS, "the same, by learned landmarks"),
         Line("fedsc", NONE, "spectral clustering; the server can read the rows"),
         Line("spp-fgc", NONE, "graphs of rows; the server sees prototypes and codes"),
         Line("fed-speclust", NONE, "by landmarks; the server can read the rows"),
     ),
     "Maps": (
-        Line("fed-tsne-sums", RECORD, "t-SNE of centers; each site places its own rows"),
-        Line("fed-umap-sums", RECORD, "UMAP of centers; each site places its own rows"),
+        Line("fed-tsne-sums", SUMS, "t-SNE of centers; each site places its own rows"),
+        Line("fed-umap-sums", SUMS, "UMAP of centers; each site places its own rows"),
         Line("fed-tsne", NONE, "t-SNE by landmarks; the server can read the rows"),
         Line("fed-umap", NONE, "UMAP by landmarks; the server can read the rows"),
     ),
     "For comparison": (
-        Line("federated-kmeans-private", RECORD, "Lloyd's algorithm with noise, from random points"),
+        Line("federated-kmeans-private", SUMS, "Lloyd's algorithm with noise, from random points"),
         Line("pooled-kmeans", NONE, "k-means of all rows, which leave the sites"),
         Line("pooled-spectral", NONE, "spectral clusters of all rows, which leave the sites"),
     ),

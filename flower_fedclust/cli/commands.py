@@ -37,6 +37,7 @@ from flower_fedclust.cli.options import (
     Secure,
     Seed,
     ServerData,
+    SubjectColumn,
     Unit,
     columns_of,
     given_parameters,
@@ -124,6 +125,7 @@ def run(
     client_column: ClientColumn = None,
     label_column: LabelColumn = None,
     id_column: IdColumn = None,
+    subject_column: SubjectColumn = None,
     columns: Columns = None,
     schema: SchemaFile = None,
     partition: Annotated[
@@ -168,6 +170,7 @@ def run(
         client_column=client_column,
         label_column=label_column,
         id_column=id_column,
+        subject_column=subject_column,
         columns=columns_of(columns),
         partition=partition,
         n_clients=n_clients,

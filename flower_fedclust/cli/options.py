@@ -20,7 +20,7 @@ Epsilon = Annotated[
     typer.Option(help="The privacy budget of the whole run, or 'none' for no noise; by default the strategy's own."),
 ]
 Delta = Annotated[float | None, typer.Option(help="The delta of the privacy budget; by default 1e-6.")]
-Unit = Annotated[str | None, typer.Option(help="Whom the guarantee protects: record (the default) or client.")]
+Unit = Annotated[str | None, typer.Option(help="Whom the guarantee protects: record (the default), subject or client.")]
 Noise = Annotated[
     str | None, typer.Option(help="Who adds the noise: server, clients or local; by default the strategy decides.")
 ]
@@ -39,6 +39,9 @@ Parameters = Annotated[
 DatasetName = Annotated[str | None, typer.Option("--dataset", help="A data set; see 'fedclust datasets'.")]
 RowsFile = Annotated[Path | None, typer.Option("--data", help="Your rows: a file (.csv, .xlsx or others) or folder.")]
 ClientColumn = Annotated[str | None, typer.Option(help="The column that says whose row it is.")]
+SubjectColumn = Annotated[
+    str | None, typer.Option(help="The column that says which person a row is about, for --privacy-unit subject.")
+]
 LabelColumn = Annotated[str | None, typer.Option(help="A column of known classes, for the metrics.")]
 Columns = Annotated[str | None, typer.Option(help="The columns to cluster by, separated by commas.")]
 NClients = Annotated[int, typer.Option(help="How many clients, if no column says.")]

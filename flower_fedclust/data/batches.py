@@ -39,6 +39,7 @@ class Batch:
     n_rows: int
     make_table: Callable[[], Any]
     make_rows: Callable[[], Floats]
+    rows_each: NDArray[np.integer[Any]] | None = None  #: How many rows the subject of each row has at the client.
 
     def __len__(self) -> int:
         return self.n_rows

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from flower_fedclust.data.subjects import Subjects
+
 #: The name of row numbers in files of labels, if rows have no ids.
 ROW = "row"
 
@@ -45,6 +47,8 @@ class FederatedRows:
         The ids of the server rows, if they were taken from the clients' table.
     empty : sequence of str, default=()
         The files that had no rows, and whose clients are therefore left out.
+    subjects : list of Subjects, optional
+        Which rows are one person's, at each client.
 
     Raises
     ------
@@ -62,6 +66,7 @@ class FederatedRows:
     id_column: str = ROW
     server_row_ids: NDArray[Any] | None = None
     empty: Sequence[str] = ()
+    subjects: list[Subjects] | None = None
 
     def __repr__(self) -> str:
         n_rows = sum(map(len, self.clients))
@@ -105,6 +110,8 @@ class Table:
     labelings : ndarray of shape (n_rows, n_labelings), optional
         Several columns of true classes, in place of labels: integers from 1, and 0 for rows that are not scored. Only
         a comparison scores with them. The first one spreads the rows over clients.
+    subjects : Subjects, optional
+        Which rows are one person's.
 
     Raises
     ------
@@ -123,6 +130,7 @@ class Table:
     id_column: str = ROW
     server_row_ids: NDArray[Any] | None = None
     labelings: NDArray[np.intp] | None = None
+    subjects: Subjects | None = None
 
     @property
     def row_ids_or_numbers(self) -> NDArray[Any]:
@@ -138,6 +146,7 @@ class Table:
             ("owners", self.owners),
             ("ids", self.row_ids),
             ("labelings", self.labelings),
+            ("subjects", self.subjects),
         ):
             if values is not None:
                 _check_length(what, len(values), len(self.rows), f"rows of {self.name}")

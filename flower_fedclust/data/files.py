@@ -15,13 +15,14 @@ from typing import IO, Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from flower_fedclust.data.batches import ArrowPart, Batches, ParquetPart, Part
+from flower_fedclust.data.batches import BATCH_ENTRIES, ArrowPart, Batches, ParquetPart, Part
 from flower_fedclust.data.by_client import clients_in, spread
 from flower_fedclust.data.cells import LABELS
 from flower_fedclust.data.csv_files import CsvPart, agree_on_decimals, check_first_line, read_csv_file, rows_above
 from flower_fedclust.data.federation import ROW, FederatedRows, Table
 from flower_fedclust.data.frames import as_frame, as_list, check_same_names, check_unique, is_unnamed, number_rows
 from flower_fedclust.data.identities import check_spellings, identities
+from flower_fedclust.data.subjects import Subjects, subjects_in_batches, subjects_of
 from flower_fedclust.names import look_up, some
 from flower_fedclust.numerics.checks import DataError, MissingFileError
 from flower_fedclust.outside import check_size, machine_memory, read_array, reading
@@ -46,6 +47,7 @@ def read_table(
     label_column: str | None = None,
     client_column: str | None = None,
     id_column: str | None = None,
+    subject_column: str | None = None,
     columns: Sequence[str] | None = None,
     raw: bool = False,
 ) -> Table:
@@ -65,8 +67,10 @@ def read_table(
         The column that says which client a row belongs to.
     id_column : str, optional
         The column with the ids of the rows, for files of labels; by default their numbers, from 0.
+    subject_column : str, optional
+        The column that says whose row it is, if a person may have several: text or integers, without gaps.
     columns : sequence of str, optional
-        The columns to use as features, in this order; by default all except labels, clients and ids.
+        The columns to use as features, in this order; by default all except labels, clients, ids and subjects.
     raw : bool, default=False
         Whether the features stay a pandas DataFrame, with text and gaps, for a schema.
 
@@ -88,7 +92,7 @@ def read_table(
         0) and every such column, and never a value.
     """
     path = Path(path)
-    roles = {"label": label_column, "client": client_column, "id": id_column}
+    roles = {"label": label_column, "client": client_column, "id": id_column, "subject": subject_column}
     size, memory = _size_of(path), machine_memory()
     if memory / 2 < size < math.inf:
         raise DataError(
@@ -105,6 +109,7 @@ def read_query(
     label_column: str | None = None,
     client_column: str | None = None,
     id_column: str | None = None,
+    subject_column: str | None = None,
     columns: Sequence[str] | None = None,
     raw: bool = False,
 ) -> Table:
@@ -117,7 +122,7 @@ def read_query(
     database : str, default=""
         A URL for SQLAlchemy (``postgresql://...``, ``sqlite:////data/visits.db``), or the path of a DuckDB file. By
         default (or with "duckdb://") DuckDB reads the files that the query names. Needs ``flower-fedclust[sql]``.
-    label_column, client_column, id_column, columns, raw
+    label_column, client_column, id_column, subject_column, columns, raw
         As in :func:`read_table`.
 
     Raises
@@ -128,7 +133,7 @@ def read_query(
         As in :func:`read_table`, or if the database refuses the query. Its own message may quote rows and passwords, so
         it is the cause of the error, and not part of the message.
     """
-    roles = {"label": label_column, "client": client_column, "id": id_column}
+    roles = {"label": label_column, "client": client_column, "id": id_column, "subject": subject_column}
     with _database(database, _named(roles)) as ask, _asking(database):
         frame = ask(query)
         if frame is None:
@@ -226,7 +231,13 @@ def table_of(
     if len(frame) == 0:
         raise DataError(f"{file} has no rows; give at least one.")
     features = _features_of(list(frame.columns), file, roles, columns)
-    named = {role: None if name is None else _names_of_rows(frame, name, file, role) for role, name in roles.items()}
+    whose = roles.get("subject")
+    subjects = None if whose is None else subjects_of(frame[whose], f"{file}: column '{whose}'")
+    named = {
+        role: None if name is None else _names_of_rows(frame, name, file, role)
+        for role, name in roles.items()
+        if role != "subject"
+    }
     if named["client"] is not None:
         check_spellings(map(str, np.unique(named["client"])), f"{file}: column '{roles['client']}'")
     ids = named["id"]
@@ -239,6 +250,7 @@ def table_of(
         name=file,
         row_ids=ids,
         id_column=roles["id"] or ROW,
+        subjects=subjects,
     )
 
 
@@ -279,6 +291,7 @@ def read_batches(
     *,
     label_column: str | None = None,
     id_column: str | None = None,
+    subject_column: str | None = None,
     columns: Sequence[str] | None = None,
 ) -> Table:
     """Open rows that are read batch by batch, in every round of a run, and are never in memory all at once.
@@ -290,8 +303,8 @@ def read_batches(
         their names. Files whose names begin with "." or "_" are not read. With a query, what DuckDB opens.
     query : str, optional
         SQL for DuckDB, as in :func:`read_query`. Without ORDER BY, DuckDB may give the rows in another order each time.
-    label_column, id_column, columns
-        As in :func:`read_table`. Classes and ids are read into memory.
+    label_column, id_column, subject_column, columns
+        As in :func:`read_table`. Classes and ids are read into memory, and a number for each row's subject.
 
     Returns
     -------
@@ -316,12 +329,13 @@ def read_batches(
     parts = [part for part in parts if part.n_rows]
     if not parts:
         raise DataError(f"{name} has no rows; give at least one.")
-    roles = {"label": label_column, "id": id_column}
+    roles = {"label": label_column, "id": id_column, "subject": subject_column}
     agree_on_decimals([part for part in parts if isinstance(part, CsvPart)], _named(roles))
     rows = Batches(parts, name, _features_of(parts[0].columns, name, roles, columns))
     read = {
         role: None if one is None else _names_of_rows(rows.column(one).to_frame(), one, name, role)
         for role, one in roles.items()
+        if role != "subject"
     }
     _check_ids(read["id"], name, id_column)
     return Table(
@@ -331,7 +345,16 @@ def read_batches(
         name=name,
         row_ids=read["id"],
         id_column=id_column or ROW,
+        subjects=_subjects_in(rows, subject_column, name),
     )
+
+
+def _subjects_in(rows: Batches, column: str | None, name: str) -> Subjects | None:
+    """Return which rows of files are one subject's."""
+    if column is None:
+        return None
+    found = (batch.table[column] for batch in rows.select([column]).read(BATCH_ENTRIES))
+    return subjects_in_batches(found, f"{name}: column '{column}'")
 
 
 def with_rows_of_spreadsheet(reason: str, path: Path) -> str:
@@ -350,6 +373,7 @@ def read_by_client(
     *,
     label_column: str | None = None,
     id_column: str | None = None,
+    subject_column: str | None = None,
     columns: Sequence[str] | None = None,
 ) -> FederatedRows | None:
     """Spread a large .parquet, .arrow or .feather file over its clients; None if it is small, or has too many clients.
@@ -361,7 +385,7 @@ def read_by_client(
     if path.suffix.lower() not in (".parquet", ".arrow", ".feather") or _size_of(path) <= MOST_TO_SPREAD:
         return None
     part = _open_part(path)
-    roles = {"label": label_column, "client": client_column, "id": id_column}
+    roles = {"label": label_column, "client": client_column, "id": id_column, "subject": subject_column}
     features = _features_of(part.columns, path.name, roles, columns)
     found = clients_in(part, client_column)
     if found is None:
@@ -374,7 +398,7 @@ def read_by_client(
             read[role] = _names_of_rows(whole.column(column).to_frame(), column, path.name, role)
     _check_ids(read.get("id"), path.name, id_column)
     rows = [np.flatnonzero(codes == number) for number in range(len(names))]
-    ids = read.get("id")
+    ids, subjects = read.get("id"), _subjects_in(whole, subject_column, path.name)
     return FederatedRows(
         clients=list(spread(part, features, names, codes)),
         labels=None if label_column is None else [read["label"][own] for own in rows],
@@ -382,6 +406,7 @@ def read_by_client(
         columns=features,
         row_ids=rows if ids is None else [ids[own] for own in rows],
         id_column=id_column or ROW,
+        subjects=None if subjects is None else [subjects[own] for own in rows],
     )
 
 
@@ -430,6 +455,7 @@ def read_folder(
     *,
     label_column: str | None = None,
     id_column: str | None = None,
+    subject_column: str | None = None,
     columns: Sequence[str] | None = None,
     raw: bool = False,
 ) -> FederatedRows:
@@ -444,6 +470,8 @@ def read_folder(
         The column that holds the true classes, in every file.
     id_column : str, optional
         The column with the ids of the rows; by default their numbers, from 0.
+    subject_column : str, optional
+        As in :func:`read_table`, in every file.
     columns : sequence of str, optional
         The columns to use as features, in this order; by default all except labels and ids, in the first file's order.
     raw : bool, default=False
@@ -471,11 +499,12 @@ def read_folder(
         if other != path.name:
             raise DataError(f"{other} and {path.name} would both be the client '{path.stem}'; rename one of them.")
     check_spellings(files_by_client, f"the folder {folder}")
-    roles = {"label": label_column, "client": None, "id": id_column}
+    roles = {"label": label_column, "client": None, "id": id_column, "subject": subject_column}
+    named = {"label_column": label_column, "id_column": id_column, "subject_column": subject_column}
     tables, empty = [], []
     for path in paths:
         if path.is_file() and _size_of(path) > MOST_IN_MEMORY:
-            tables.append(read_batches(path, label_column=label_column, id_column=id_column, columns=columns))
+            tables.append(read_batches(path, columns=columns, **named))
         elif (path.is_file() and path.stat().st_size == 0) or len(frame := _read_frame(path, roles, raw=raw)) == 0:
             empty.append(path.name)
         else:
@@ -491,6 +520,7 @@ def read_folder(
         row_ids=None if id_column is None else [table.row_ids for table in tables if table.row_ids is not None],
         id_column=tables[0].id_column,
         empty=empty,
+        subjects=None if subject_column is None else [table.subjects for table in tables if table.subjects is not None],
     )
 
 

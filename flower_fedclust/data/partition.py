@@ -77,7 +77,10 @@ def partition(table: Table, scheme: str, *, n_clients: int | None = None, random
         elif kind == "sorted":
             groups = _values_of(table, scheme.partition(":")[2])
     assert groups is not None
-    parts = partition_indices(groups, scheme, n_clients, random_state)
+    if table.subjects is None or kind == "column":
+        parts = partition_indices(groups, scheme, n_clients, random_state)
+    else:
+        parts = _parts_of_persons(table, scheme, kind, len(names), random_state)
     ids = table.row_ids_or_numbers
     return FederatedRows(
         clients=[take(table.rows, part) for part in parts],
@@ -89,7 +92,26 @@ def partition(table: Table, scheme: str, *, n_clients: int | None = None, random
         row_ids=[ids[part] for part in parts],
         id_column=table.id_column,
         server_row_ids=table.server_row_ids,
+        subjects=None if table.subjects is None else [table.subjects[part] for part in parts],
     )
+
+
+def _parts_of_persons(
+    table: Table, scheme: str, kind: str, n_clients: int, random_state: int
+) -> list[NDArray[np.intp]]:
+    """Spread persons, each with all rows: a guarantee per subject is for the rows that a person has at one client."""
+    if kind != "iid":
+        raise ValueError(
+            f"The partition '{scheme}' would spread the rows of one person over several clients; take iid, or name the "
+            "client_column."
+        )
+    assert table.subjects is not None
+    persons = partition_indices(np.zeros(len(table.subjects.words), dtype=np.intp), scheme, n_clients, random_state)
+    client_of = np.empty(len(table.subjects.words), dtype=np.intp)
+    for index, own in enumerate(persons):
+        client_of[own] = index
+    of_row = client_of[table.subjects.codes]
+    return [np.flatnonzero(of_row == index) for index in range(n_clients)]
 
 
 def partition_indices(
@@ -172,6 +194,7 @@ def hold_out_server_rows(table: Table, n_rows: int, *, random_state: int = 0) ->
         labelings=None if table.labelings is None else table.labelings[stays],
         owners=None if table.owners is None else table.owners[stays],
         row_ids=table.row_ids_or_numbers[stays],
+        subjects=None if table.subjects is None else table.subjects[stays],
         server_row_ids=table.row_ids_or_numbers[~stays],
         server_rows=take(table.rows, np.flatnonzero(~stays)),
         server_rows_origin=(

@@ -10,9 +10,9 @@ totals and number of rows, for guarantees that cover all rows of a client.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, reduce
 from operator import attrgetter, is_
 from types import MappingProxyType
 from typing import Any
@@ -28,6 +28,7 @@ from flower_fedclust.exact.constant import is_constant
 from flower_fedclust.exact.grid import MOST_ROWS, GridArray
 from flower_fedclust.exact.rows import Frame, Rows
 from flower_fedclust.exact.stacks import NotStackedError, Stack, stacked
+from flower_fedclust.exact.subjects import parts_of
 from flower_fedclust.exact.sums import triangle_to_symmetric
 from flower_fedclust.exact.terms import Bound, Term, added_up, as_stack, clipped_total, of_one_client
 from flower_fedclust.numerics.checks import DataError
@@ -50,6 +51,9 @@ class ByRow(Askable[..., Any]):
     """An answer by row."""
 
     relation = "add-or-remove"
+
+    #: Whether its function sees tables, whose errors name rows by their numbers.
+    sees_tables = False
 
     def __init__(self, function: Callable[..., Term | tuple[Term, ...]], sends: Mapping[str, Sent]) -> None:
         self.function = function
@@ -82,6 +86,10 @@ class ByRow(Askable[..., Any]):
             found = self.function(_rows_of(question, values), *question.arrays, **question.arguments)
         return found if isinstance(found, tuple) else (found,)
 
+    def taken(self, values: Any, part: NDArray[np.intp]) -> Any:
+        """Return some of a batch's rows."""
+        return values[part]
+
     def nothing(self, question: Question) -> tuple[Term, ...]:
         """Return the terms of no rows: their shapes, units and bounds follow from the message alone."""
         return self.terms(question, np.zeros((0, _n_columns(question))))
@@ -109,15 +117,26 @@ class ByRow(Askable[..., Any]):
         nothing, sent_of_nothing = self.of_no_rows(question)
 
         def added(batch: Batch) -> tuple[int, tuple[Term, ...]]:
-            terms = self.terms(question, seen(batch))
-            self._check_form(terms, nothing, len(batch))
-            return len(batch), terms
+            values, found = seen(batch), list[tuple[Term, ...]]()
+            for divisor, part in _divisors(question, batch):
+                with parts_of(divisor):
+                    terms = self.terms(question, values if part is None else self.taken(values, part))
+                self._check_form(terms, nothing, len(batch) if part is None else len(part))
+                found.append(terms)
+            return len(batch), reduce(lambda one, other: tuple(map(added_up, one, other)), found)
 
         totals, n_rows = nothing, 0
         # A batch has more entries than the totals, so that adding up large totals takes little time.
         entries = min(max(BATCH_ENTRIES, 2 * sum(term.integers.size for term in nothing)), 8 * BATCH_ENTRIES)
+        if question.rows_per_subject and (isinstance(source, np.ndarray) or source.rows_each is None):
+            raise DataError(
+                f"'{self.answer.task}' is to protect persons, and nothing says which rows are one person's: name the "
+                "subject_column of the table."
+            )
         if isinstance(source, np.ndarray):
             batches, n_jobs = in_batches(source.shape, source.__getitem__, source.__getitem__, entries=entries), 1
+        elif question.rows_per_subject and not self.sees_tables:
+            batches, n_jobs = source.batches_of_subjects(entries), source.n_jobs
         else:
             batches, n_jobs = source.batches(entries), source.n_jobs
         for n_added, terms in mapped(added, batches, n_jobs):
@@ -295,6 +314,26 @@ def _contents(question: Question) -> tuple[list[Array], list[Any]]:
         inner_arrays, inner_values = _contents(question.view)
         arrays, values = arrays + inner_arrays, [*values, question.view.asks, *inner_values]
     return arrays, values
+
+
+def _divisors(question: Question, batch: Batch) -> Iterator[tuple[int, NDArray[np.intp] | None]]:
+    """Yield each divisor of a batch's rows, and the rows that have it; None for all.
+
+    A divisor is the number of rows of a subject, and at least ``rows_per_subject``. A function is called once for each,
+    so that it cannot give one subject's divisor to another.
+    """
+    if not question.rows_per_subject:
+        yield 1, None
+        return
+    assert batch.rows_each is not None
+    divisors = np.maximum(batch.rows_each, question.rows_per_subject)
+    found, where = np.unique(divisors, return_inverse=True)
+    if len(found) == 1:
+        yield int(found[0]), None
+        return
+    order = np.argsort(where, kind="stable")
+    ends = np.cumsum(np.bincount(where))
+    yield from zip(found.tolist(), np.split(order, ends[:-1]), strict=True)
 
 
 def _n_columns(question: Question) -> int:

@@ -32,8 +32,17 @@ from flower_fedclust.engine.fields import (
     hash_of_schema,
 )
 from flower_fedclust.engine.masked import answer_step
-from flower_fedclust.engine.parts import releases_of_parts
-from flower_fedclust.engine.rounds import KINDS, Answer, Array, Askable, Known, MissedRoundError, Question
+from flower_fedclust.engine.parts import check_adds_parts, releases_of_parts
+from flower_fedclust.engine.rounds import (
+    KINDS,
+    Answer,
+    Array,
+    Askable,
+    Known,
+    MissedRoundError,
+    ProtocolError,
+    Question,
+)
 from flower_fedclust.engine.table_answers import PREPARATION, SCHEMA, ByTableRow, preparation_from
 from flower_fedclust.engine.wire import (
     EMPTY,
@@ -508,6 +517,7 @@ class ProtocolClient(NumPyClient):
         if releases and len(releases) != len(answer.sends):
             raise DataError(f"'{answer.task}' sends {len(answer.sends)} arrays; {len(releases)} releases were given.")
         order, n_shares = self._order_in(config), int(config.get("n_shares", 1))
+        question = self._for_its_unit(question, config)
         self._check_not_missed(question)
         stand_in, is_derived = self._rows_of_round(rows) if rows else (None, False)
         request = Request(
@@ -525,6 +535,36 @@ class ProtocolClient(NumPyClient):
         hashed_as = partial(self._hash, question, rows, order, releases, n_shares)
         derives_from = rows if is_derived else ""
         return Asking(hashed_as, order, question, rows, stand_in, request, self._noise(config), derives_from)
+
+    def _for_its_unit(self, question: Question, config: Mapping[str, Any]) -> Question:
+        """Return a question with whom the run's plan protects; an error unless that is whom this client has to protect.
+
+        With subjects, what is sent must be a sum over the client's own rows; what is kept stays here.
+        """
+        plan = _read_plan(str(config["plan"])) if config.get("plan") else None
+        if plan is None:
+            return question
+        has_subjects = self.outline.has_subjects
+        if plan.unit == "record" and has_subjects:
+            raise DataError(
+                f"client {self.name}: its rows have a subject_column, and the run protects single rows; set "
+                "privacy_unit to 'subject'."
+            )
+        if plan.unit != "subject":
+            return question
+        if not has_subjects:
+            raise DataError(
+                f"client {self.name}: the run protects persons, and nothing says which rows are one person's; name its "
+                "subject_column (where each row is another person: a column of ids)."
+            )
+        if config.get("rows"):
+            raise DataError(f"client {self.name}: a run that protects persons takes no rows that were kept.")
+        if question.answer.sends and not question.answer.keeps:
+            try:
+                check_adds_parts(question)
+            except ProtocolError as error:
+                raise DataError(f"client {self.name}: {error}") from None
+        return replace(question, rows_per_subject=plan.rows_per_subject)
 
     def _in_order_of(self, config: Mapping[str, Any]) -> Self:
         """Return a client with the columns in the order that a message states, if it states one."""
@@ -593,7 +633,7 @@ class ProtocolClient(NumPyClient):
         own = self.outline.columns
         columns = None if has_schema or own is None else order or list(own)
         noise = repr([one and replace(one, share="") for one in releases])
-        more = [rows, json.dumps(columns), noise, str(n_shares) if releases else ""]
+        more = [rows, json.dumps(columns), noise, str(n_shares) if releases else "", str(question.rows_per_subject)]
         return hash_of_question(question, more, led)
 
     def _computed(self, question: Question) -> list[Sendable]:
@@ -652,7 +692,7 @@ class ProtocolClient(NumPyClient):
         if before is None:
             self.remember("fingerprint", [found], is_own=True)
         elif len(found) != len(before[0]) or (found != before[0]).any():
-            names = given.columns or [str(index) for index in range(len(found) - 1)]
+            names = [*(given.columns or map(str, range(len(found) - 1))), "of the subjects"]
             changed = "its number of rows or its columns" if given.is_in_memory else "its files"
             if given.is_in_memory and len(found) == len(before[0]) and found[0] == before[0][0]:
                 differ = np.flatnonzero(found[1:] != before[0][1:]).tolist()

@@ -8,7 +8,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -19,6 +19,7 @@ from flower_fedclust.data.batches import BATCH_ENTRIES, Batch, Batches, in_batch
 from flower_fedclust.data.federation import ROW
 from flower_fedclust.data.frames import (
     as_frame,
+    as_list,
     check_same_names,
     check_same_order,
     check_unique,
@@ -27,8 +28,10 @@ from flower_fedclust.data.frames import (
     select,
 )
 from flower_fedclust.data.identities import identities
+from flower_fedclust.data.subjects import Subjects, subjects_in_batches, subjects_of
 from flower_fedclust.exact.grid import MOST_ROWS
 from flower_fedclust.models import Clustered, Model, TableModel
+from flower_fedclust.names import look_up
 from flower_fedclust.numerics.checks import DataError, checked_rows, out_of_scale
 from flower_fedclust.numerics.threads import mapped
 from flower_fedclust.outside import machine_memory
@@ -58,6 +61,7 @@ class Outline:
     columns: tuple[str, ...] | None = None  #: Their names, in the table's order; None if they have none.
     schema: Schema | None = None  #: What the site allows to be public about its columns.
     most_rows: int = MOST_ROWS  #: The public bound on its number of rows.
+    has_subjects: bool = False  #: Whether it says which rows are one person's.
 
 
 class ClientData:
@@ -85,6 +89,11 @@ class ClientData:
     most_rows : int, default=8388607
         A public bound on the number of rows, at most 2^30 - 1. A run that allows fewer is refused, however many there
         are.
+    subject_column : str, optional
+        The column of a table that says whose row it is, if a person may have several: text or integers, without gaps.
+        It is never clustered by, and never leaves the client.
+    subjects : array-like of shape (n_rows,), optional
+        The same for rows that are not a table.
 
     Attributes
     ----------
@@ -112,10 +121,24 @@ class ClientData:
         raw: bool = False,
         schema: Schema | None = None,
         most_rows: int = MOST_ROWS,
+        subject_column: str | None = None,
+        subjects: ArrayLike | Subjects | None = None,
     ) -> None:
         self._batches = rows if isinstance(rows, Batches) else None
         frame = None if self._batches is not None else as_frame(rows, owner)
         self.schema = schema
+        self.subjects: Subjects | None = None
+        if subject_column is not None:
+            if subjects is not None:
+                raise ValueError("subject_column and subjects are given; give one of them.")
+            source = frame if self._batches is None else self._batches
+            source, self.subjects = without_subjects(source, subject_column, owner)
+            frame, self._batches = (source, None) if self._batches is None else (None, source)
+            columns = None if columns is None else [name for name in as_list(columns) if name != subject_column]
+        elif subjects is not None:
+            check_same_order(subjects, frame, owner, "subjects")
+            where = f"{owner}: the subjects"
+            self.subjects = subjects if isinstance(subjects, Subjects) else subjects_of(subjects, where)
         self._rows: NDArray[np.float64] | None = None
         if self._batches is not None:
             self._batches = self._batches if columns is None else self._batches.select(columns)
@@ -144,6 +167,8 @@ class ClientData:
         check_unique(() if columns is None else columns, owner)
         check_same_order(labels, frame, owner)
         check_same_order(row_ids, frame, owner, "row_ids")
+        if self.subjects is not None and len(self.subjects) != self.n_rows:
+            raise DataError(f"{owner}: {len(self.subjects)} subjects for {self.n_rows} rows; give one for each row.")
         self.labels = None if labels is None else _checked_labels(labels, self.n_rows, owner)
         self.columns = columns
         self.owner = owner
@@ -162,7 +187,18 @@ class ClientData:
     def outline(self) -> Outline:
         """What is known without looking at the rows again."""
         columns = None if self.columns is None else tuple(self.columns)
-        return Outline(self.n_rows, self.n_columns, columns, self.schema, self.most_rows)
+        return Outline(self.n_rows, self.n_columns, columns, self.schema, self.most_rows, self.subjects is not None)
+
+    @cached_property
+    def rows_each(self) -> NDArray[np.int32] | None:
+        """How many rows the subject of each row has here; None if it is not known which rows are one subject's."""
+        return None if self.subjects is None else self.subjects.rows_each
+
+    @cached_property
+    def _by_rows_each(self) -> NDArray[np.int32]:
+        """The rows in the order of :attr:`rows_each`: as few calls of an answer as there are numbers."""
+        assert self.rows_each is not None
+        return np.argsort(self.rows_each, kind="stable").astype(np.int32)
 
     @property
     def rows(self) -> NDArray[np.float64]:
@@ -225,6 +261,24 @@ class ClientData:
 
     def batches(self, entries: int | None = None) -> Iterator[Batch]:
         """Yield the rows, and the table from which they were made, in batches of at most so many entries."""
+        found, start = self._plain_batches(entries), 0
+        for batch in found:
+            stop = start + len(batch)
+            yield batch if self.rows_each is None else replace(batch, rows_each=self.rows_each[start:stop])
+            start = stop
+
+    def batches_of_subjects(self, entries: int) -> Iterator[Batch]:
+        """Yield the rows, in an order that suits answers for subjects; only of rows in files in the files' order."""
+        if self._batches is not None or self.rows_each is None:
+            yield from self.batches(entries)
+            return
+        step, order, each = max(1, entries // max(1, self.n_columns)), self._by_rows_each, self.rows_each
+        for start in range(0, self.n_rows, step):
+            own = order[start : start + step]
+            make_rows = partial(self.rows.__getitem__, own)
+            yield Batch(self.owner, 0, len(own), partial(self.table.iloc.__getitem__, own), make_rows, each[own])
+
+    def _plain_batches(self, entries: int | None = None) -> Iterator[Batch]:
         preparation, source = self._raw or (None, self)
         entries = entries or BATCH_ENTRIES
         if self._batches is None:
@@ -315,6 +369,8 @@ class ClientData:
             found = np.stack([_hashes_of(frame.iloc[:, i]) for i in range(frame.shape[1])], axis=1)
         else:
             found = np.ascontiguousarray(self.rows[chosen]).view(np.uint64)
+        if self.subjects is not None:
+            found = np.column_stack([found, self.subjects.codes[chosen].astype(np.uint64)])
         weights = 2 * np.arange(len(found), dtype=np.uint64) + 1  # odd, so that the order of the rows matters
         return np.concatenate([[np.uint64(self.n_rows)], (found * weights[:, None]).sum(axis=0)])
 
@@ -332,6 +388,7 @@ class ClientData:
                     id_column=self.id_column,
                     most_rows=self.most_rows,
                 )
+                made.subjects = self.subjects
             else:
                 made = self.narrowed(preparation.schema.read)
                 made.columns, made.n_columns = preparation.names, preparation.n_columns
@@ -367,7 +424,7 @@ class ClientData:
         if self._batches is not None:
             return self._of(self._batches.select(columns))
         is_raw = self._rows is None  # then no value may be read: this must not fail for a value that is not a number
-        return ClientData(
+        found = ClientData(
             self._table if is_raw else self.rows[:, [names.index(name) for name in columns]],
             self.labels,
             list(columns),
@@ -378,6 +435,8 @@ class ClientData:
             schema=self.schema,
             most_rows=self.most_rows,
         )
+        found.subjects = self.subjects
+        return found
 
     def chosen(self, rows: NDArray[np.intp]) -> ClientData:
         """Return some of the rows, by their numbers in ascending order; without ids, the numbers are their ids."""
@@ -395,6 +454,7 @@ class ClientData:
             raw=self._rows is None,
             schema=self.schema,
             most_rows=self.most_rows,
+            subjects=None if self.subjects is None else self.subjects[rows],
         )
 
     def derived(self, key: Hashable, compute: Callable[[], T]) -> T:
@@ -410,6 +470,19 @@ class ClientData:
             kept[key] = compute()
         found: T = kept[key]
         return found
+
+
+def without_subjects(source: Any, column: str, owner: str) -> tuple[Any, Subjects]:
+    """Return a table, or Batches, without the column that says whose row it is; and a number for each row's subject."""
+    if source is None:
+        raise DataError(f"{owner}: subject_column is '{column}', and the rows are no table; give subjects instead.")
+    names = list(source.columns)
+    look_up(column, dict.fromkeys(names), f"column of {owner} called")
+    where, others = f"{owner}: column '{column}'", [name for name in names if name != column]
+    if isinstance(source, Batches):
+        found = (batch.table[column] for batch in source.select([column]).read(BATCH_ENTRIES))
+        return source.select(others), subjects_in_batches(found, where)
+    return source[others], subjects_of(source[column], where)
 
 
 def _prepared(preparation: Preparation, batch: Batch) -> Batch:

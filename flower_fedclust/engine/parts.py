@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from flower_fedclust.engine.by_row import ByRow, Finisher
 from flower_fedclust.engine.rounds import Askable, ProtocolError, Question, Round, Sent
 from flower_fedclust.exact.terms import Bound
 from flower_fedclust.privacy.accounting import Plan, Share
@@ -66,8 +67,10 @@ def shares_of(parts: Mapping[str, Part], relation: Relation) -> dict[str, Share]
     }
 
 
-def release_of(moved: Bound, name: str, share: Share, multiplier: float, unit: PrivacyUnit) -> Release:
-    """Return the noise of one array."""
+def release_of(
+    moved: Bound, name: str, share: Share, multiplier: float, unit: PrivacyUnit, sites_per_subject: int = 1
+) -> Release:
+    """Return the noise of one array; a person at several sites moves it by as many parts."""
     replaced, bound = share.relation == "replace", moved.of(share.mechanism, share.relation, unit)
     if not 0 < bound < math.inf:
         raise ProtocolError(
@@ -76,7 +79,7 @@ def release_of(moved: Bound, name: str, share: Share, multiplier: float, unit: P
         )
     words = f"{moved.words}, and one is replaced" if replaced else moved.words
     # A bound made of roots and products may have been rounded down; the sensitivity must not be smaller.
-    sensitivity = bound * (1.0 + 2.0**-50)
+    sensitivity = sites_per_subject * bound * (1.0 + 2.0**-50)
     triangle = moved.triangle and share.mechanism == "gaussian"
     return Release(
         share.mechanism, sensitivity, multiplier, words, share.relation, share.sample, share=name, triangle=triangle
@@ -99,14 +102,27 @@ def releases_of_parts(
         )
     if moved is None or len(moved) != len(parts):
         raise ProtocolError(f"'{question.answer.task}' names parts of the budget, and nothing bounds what it sends.")
+    if plan.unit == "subject":
+        check_adds_parts(question)
     paid = [sent for sent, name in zip(question.answer.sends, parts, strict=True) if name is not None]
     only = _only_replaced(question.asks, paid)
     if only and any(plan.shares[name].relation != "replace" for name in named):
         raise ProtocolError(f"'{question.answer.task}' can only be private for rows that are replaced.")
     return tuple(
-        None if name is None else release_of(one, name, plan.shares[name], plan.multipliers[name], plan.unit)
+        None
+        if name is None
+        else release_of(one, name, plan.shares[name], plan.multipliers[name], plan.unit, plan.sites_per_subject)
         for one, name in zip(moved, parts, strict=True)
     )
+
+
+def check_adds_parts(question: Question) -> None:
+    """Raise a ProtocolError unless an answer is a sum over rows, of which a row can add its part of a subject."""
+    if not isinstance(question.asks, ByRow) or isinstance(question.asks, Finisher) or question.finish is not None:
+        raise ProtocolError(
+            f"'{question.answer.task}' is no sum over rows, so that nothing bounds how much one person with several "
+            "rows changes it; choose a strategy of sums over rows, or make one row for each person first."
+        )
 
 
 @dataclass(frozen=True)

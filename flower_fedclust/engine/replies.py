@@ -401,7 +401,7 @@ class Inspection:
         """Return the largest norms that a client's part of a sum can have, from what one row can change."""
         found = []
         if release is not None and release.relation == "add-or-remove":
-            n_changed = n_rows if self._settings.privacy_unit == "record" else 1.0
+            n_changed = 1.0 if self._settings.privacy_unit == "client" else n_rows
             found.append((release.norm, n_changed * release.sensitivity))
         if moved is not None:
             found += [("L2", n_rows * moved.l2), ("L1", n_rows * moved.l1)]
@@ -537,7 +537,9 @@ class Inspection:
         plain = array.values if isinstance(array, GridArray) else array.astype(np.float64)
         slack = tail * plain.size + 1e-9 * float(np.abs(plain).sum())
         total = float(plain.sum())
-        return total - slack, math.inf if sent.counts == "some rows" else total + slack
+        # Rows of one subject count less than 1.
+        is_least = sent.counts == "some rows" or self._settings.privacy_unit == "subject"
+        return total - slack, math.inf if is_least else total + slack
 
     def _tail(self, release: Release | None, array: Sendable) -> float:
         """Return how large the noise in an entry of a reply can be, in the array's units."""

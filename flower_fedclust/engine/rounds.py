@@ -133,6 +133,9 @@ class Question:
     view: Question | None = None
     finish: Any = None
     most_rows: int = MOST_ROWS  #: The public bound on a client's rows, which sets the unit of some sums.
+    #: Whom a client's answer protects: 0 for rows, otherwise subjects, who add no more than one row if they have at
+    #: least so many rows. It is not in the message: it follows from the plan that every message has.
+    rows_per_subject: int = 0
 
     def moved(self, known: Known | None = None) -> tuple[Bound, ...] | None:
         """Return how much one row, or one client, can change each array; None if nothing bounds it."""

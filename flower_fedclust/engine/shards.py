@@ -28,6 +28,7 @@ from flower_fedclust.engine.rounds import Array, Question, Sent
 from flower_fedclust.engine.wire import EMPTY, PROBE, as_numbers, decode, encode, hashed, sent_arrays, size_of
 from flower_fedclust.exact.grid import MOST_ROWS, GridArray
 from flower_fedclust.exact.stacks import MOST_ROWS_OF_ONE
+from flower_fedclust.exact.subjects import COUNT_BITS
 from flower_fedclust.format import FORMAT
 
 Integers = NDArray[np.int64]
@@ -210,6 +211,8 @@ class Shard:
         config, asked = ins.config, getattr(self._type, str(ins.config["task"]), None)
         if not isinstance(asked, ByRow) or type(asked).reply_of is not ByRow.reply_of:
             return None
+        if '"unit": "subject"' in str(config.get("plan", "")):
+            return None  # a client adds parts of its subjects
         if SECURE in config or config.get("rows") or "parts" in config or asked.answer.keeps or not asked.answer.sends:
             return None
         try:
@@ -311,6 +314,9 @@ def _fits(sent: Sent, integers: Integers, exponent: int, n_rows: Integers) -> ND
         ok &= integers.min(axis=1) >= 0
     if sent.counts or sent.counts_rows:
         totals = integers.sum(axis=1)
-        right = {"some rows": totals <= n_rows, "once": totals == 1}.get(sent.counts, totals == n_rows)
-        ok &= right & (exponent == 0) & (sent.counts != "labels")
+        # A row counts so many units. Any other unit is left for the server to check.
+        expected = n_rows << -exponent if exponent in (0, -COUNT_BITS) else np.full_like(n_rows, -1)
+        is_one_class = (totals == 1) & (exponent == 0)
+        right = {"some rows": totals <= expected, "once": is_one_class}.get(sent.counts, totals == expected)
+        ok &= right & (sent.counts != "labels")
     return ok

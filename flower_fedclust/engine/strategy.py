@@ -100,7 +100,7 @@ class Entry:
 
     @property
     def units(self) -> tuple[str, ...]:
-        """The units for which a whole run under this name can be private: "record", "client", both or none."""
+        """The units for which a whole run under this name can be private: "record", "subject", "client", or none."""
         has_an_epsilon = "epsilon" in self.strategy.parameter_names() and "epsilon" not in self.fixed
         return tuple(self.strategy.promises) if has_an_epsilon else ()
 
@@ -173,6 +173,8 @@ class ProtocolStrategy(Declared, Strategy):
     delta: float = dataclasses.field(default=1e-6, init=False)
     noise: NoisePlace = dataclasses.field(default="server", init=False)
     privacy_unit: PrivacyUnit = dataclasses.field(default="record", init=False)
+    rows_per_subject: int = dataclasses.field(default=1, init=False)
+    sites_per_subject: int = dataclasses.field(default=1, init=False)
 
     # Set by the code that starts a run.
 
@@ -360,6 +362,7 @@ class ProtocolStrategy(Declared, Strategy):
             requested_epsilon=self.epsilon,
             delta=self.delta if private else None,
             unit=self.privacy_unit if private else None,
+            sites_per_subject=self.sites_per_subject,
             noise=self.noise if private else None,
             notes=(
                 *self.privacy_notes(),
@@ -672,9 +675,21 @@ class PrivateStrategy(ProtocolStrategy):
     budget : mapping of str to float, optional
         Parts of epsilon, by the names that ``fedclust explain`` shows. Parts that are not named share the rest in their
         usual proportions.
+    privacy_unit : "record", "subject" or "client", default="record"
+        Whom the guarantee covers: a row; a person with all rows that the person has at a site, as a ``subject_column``
+        says; or everything that one client contributes. Not every strategy can cover all three.
+    rows_per_subject : int, default=1
+        For subjects, from public knowledge: persons with fewer rows than this add a part of so many rows, and count for
+        less. It costs no privacy.
+    sites_per_subject : int, default=1
+        For subjects, from public knowledge: the most sites at which a person has rows. All noise grows in proportion.
     """
 
     promises: ClassVar[tuple[PrivacyUnit, ...]] = ("record",)
+    #: Why it cannot protect subjects, if it cannot.
+    why_not_subjects: ClassVar[str] = (
+        "it sends more than sums over rows, and nothing bounds how much one person with several rows changes that"
+    )
     #: How neighboring data sets differ; by default the strongest relation that all parts of the budget support.
     relation: ClassVar[Relation | None] = None
 
@@ -684,6 +699,9 @@ class PrivateStrategy(ProtocolStrategy):
     delta: float = parameter(1e-6, at_least=1e-12, below=1)
     noise: NoisePlace = parameter("server")
     budget: Mapping[str, float] | None = parameter(None)
+    privacy_unit: PrivacyUnit = parameter("record")
+    rows_per_subject: int = parameter(1, at_least=1, at_most=2**20)
+    sites_per_subject: int = parameter(1, at_least=1, at_most=2**20)
 
     def check_parameters(self) -> None:
         """Raise a ValueError that names the first parameter which cannot be right. Extended by subclasses."""
@@ -692,6 +710,18 @@ class PrivateStrategy(ProtocolStrategy):
             raise ValueError(f"budget is {self.budget!r}; it must be parts by name, such as {{'votes': 0.3}}.")
         for name, part in (self.budget or {}).items():
             check_real(f"the budget of {name}", part, above=0, at_most=1)
+        self._check_unit()
+
+    def _check_unit(self) -> None:
+        """Raise a ValueError unless the strategy can protect whom it is asked to."""
+        unit = self.privacy_unit
+        if unit != "record" and unit not in self.promises:
+            why = f": {self.why_not_subjects}. Make one row for each person first" if unit == "subject" else ""
+            raise ValueError(f"privacy_unit is '{unit}', and {self.name} cannot protect a {unit}{why}.")
+        if unit == "subject" and self.epsilon is None:
+            raise ValueError("privacy_unit is 'subject', and there is no epsilon; give one, or leave privacy_unit out.")
+        if unit != "subject" and (self.rows_per_subject, self.sites_per_subject) != (1, 1):
+            raise ValueError("rows_per_subject and sites_per_subject are for privacy_unit='subject'.")
 
     def privacy_notes(self) -> list[str]:
         """Add a warning about a large delta."""
@@ -725,7 +755,8 @@ class PrivateStrategy(ProtocolStrategy):
         parts = self.all_parts()
         shares = divided(self.shares(parts), self.budget)
         multipliers = self.noise_multipliers(shares)
-        plan = Plan(self.epsilon, self.delta, self.noise, self.privacy_unit, shares, multipliers)
+        of_subjects = self.rows_per_subject, self.sites_per_subject
+        plan = Plan(self.epsilon, self.delta, self.noise, self.privacy_unit, shares, multipliers, *of_subjects)
         return Budget(parts, plan)
 
     @property
@@ -784,7 +815,7 @@ class PrivateStrategy(ProtocolStrategy):
         if self.epsilon is None:
             return 0.0
         plan = self.frozen_plan
-        share = plan.shares[part]
+        share, bound = plan.shares[part], bound * self.sites_per_subject
         return self.noise_of_sum(Release(share.mechanism, bound, plan.multipliers[part], "", share.relation))
 
     def noise_scale(self, part: str, bound: float = 1.0) -> float:

@@ -78,6 +78,8 @@ class ByTableRow(ByRow):
     schema. The remaining arrays and arguments go to the function.
     """
 
+    sees_tables = True
+
     def asked(
         self, *arrays: Any, frame: Frame | None = None, view: Question | None = None, **arguments: Scalar
     ) -> Question:
@@ -102,6 +104,11 @@ class ByTableRow(ByRow):
         """Return the columns of a message's schema that the function sees."""
         return schema.used
 
+    def taken(self, values: Any, part: NDArray[np.intp]) -> Any:
+        """Return some rows of the columns, and of the prepared rows."""
+        columns, prepared = values
+        return [(name, column, found[part]) for name, column, found in columns], prepared[part]
+
     def nothing(self, question: Question) -> tuple[Term, ...]:
         """Return what no rows add."""
         wanted = self.columns_of(_described(question)[0])
@@ -117,7 +124,8 @@ class ByTableRow(ByRow):
 
         def seen(batch: Batch) -> tuple[Columns, Floats]:
             columns = schema.values(batch.table, owner=batch.owner, first_row=batch.first_row, wanted=wanted)
-            return columns, np.empty((len(batch), 0)) if question.frame is None else batch.rows
+            prepared = np.empty((len(batch), 0)) if question.frame is None else batch.rows
+            return list(columns) if question.rows_per_subject else columns, prepared
 
         return self.reply(question, data, seen)
 

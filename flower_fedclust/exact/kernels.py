@@ -26,6 +26,7 @@ from flower_fedclust.exact.kernel_sums import gaussian_kernel, linear_features
 from flower_fedclust.exact.rows import Rows
 from flower_fedclust.exact.spectral_sums import bandwidth_in_units, kernel_values
 from flower_fedclust.exact.stacks import Sums, current
+from flower_fedclust.exact.subjects import parted, rooted
 from flower_fedclust.exact.sums import directions_onto_grid, upper_triangle
 from flower_fedclust.exact.terms import CLIPPED_TERM, Bound, Term, enforced
 from flower_fedclust.numerics.blocks import BLOCK_ENTRIES, blocks
@@ -71,7 +72,7 @@ def factor_sum(rows: Rows, points: Floats, bandwidth: float, to_factors: Floats)
     on_grid = rows.points(points)
     for block in blocks(len(rows), len(points)):
         kernel = kernel_values(rows.integers[block], on_grid, rows.exponent, bandwidth)
-        added.add(block, linear_features(kernel, to_factors, 1.0)[0])
+        added.add(block, parted(linear_features(kernel, to_factors, 1.0)[0]))
     return enforced(
         added.integers, unit_exponent(1.0), Bound(1.0, words="factors are no longer than 1"), 2**BITS, len(rows)
     )
@@ -104,6 +105,7 @@ def normalized_moment(
         long = ~(integer_norms(rounded, 2) <= limit)
         if long.any():
             rounded[long] = truncated_to_ball(F[long], np.zeros(F.shape[1]), unit, radius, limit, 2)
+        rounded = rooted(rounded)
         if stack is None:
             moment += (rounded.T @ rounded).astype(np.int64)
         else:
@@ -145,7 +147,7 @@ def attraction(rows: Rows, points: Floats, gamma: float) -> Term:
         np.rint(coarse, out=coarse)
         kernel = gaussian_kernel(coarse, coarse_points, rows.exponent + coarser, gamma)
         kernel *= 2.0**kernel_bits * (1.0 - SHRINKAGE)
-        np.trunc(kernel, out=kernel)
+        kernel = parted(np.trunc(kernel, out=kernel))  # a smaller weight of the same difference
         weight.add(block, kernel)
         if stack is None:
             pull += (kernel.T @ coarse).astype(np.int64)
@@ -196,7 +198,7 @@ def dictionary_gradient(
             np.subtract(from_units(products, unit + scale), part, out=part)
             part *= codes[:, few, None]
         on_grid, _ = rows_onto_grid(gradients.reshape(len(coded), -1), zeros, bound)
-        total.add(block, on_grid)
+        total.add(block, parted(on_grid))
     made = Bound(bound, words=CLIPPED_TERM)
     integers = total.integers.reshape((*total.integers.shape[:-1], *atoms.shape))
     return enforced(integers, unit_exponent(bound), made, 2**BITS, len(rows))

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from flower_fedclust.exact.capacity import entry_bits
 from flower_fedclust.exact.constant import made_once
 from flower_fedclust.exact.grid import BITS, ball_in_units, scaled_to, truncated_to_ball, unit_exponent
+from flower_fedclust.exact.subjects import parted, rooted
 from flower_fedclust.numerics import kmeans
 from flower_fedclust.numerics.blocks import blocks
 from flower_fedclust.numerics.kmeans import nearest_by_product, products, to_compare
@@ -183,7 +184,7 @@ def coarse_products(rows: Floats, others: Floats, exponent: int) -> tuple[Intege
 def coarsened(rows: Floats, exponent: int, out: Floats | None = None) -> tuple[Floats, int]:
     """Return rows on the grid of second moments, and the exponent of its unit."""
     coarse = np.multiply(rows, 2.0 ** (COARSE_BITS - BITS), out=out)
-    return np.trunc(coarse, out=coarse), exponent + BITS - COARSE_BITS
+    return rooted(np.trunc(coarse, out=coarse)), exponent + BITS - COARSE_BITS
 
 
 def square_sums(rows: Floats, exponent: int) -> tuple[Integers, int]:
@@ -202,7 +203,7 @@ def truncated_squares(rows: Floats, exponent: int) -> tuple[Floats, int]:
     """Return the square of each entry, which is exact, truncated; and the exponent of the unit."""
     squares = rows * rows
     squares *= 2.0 ** (entry_bits() - 2 * BITS)
-    return np.trunc(squares, out=squares), 2 * (exponent + BITS) - entry_bits()
+    return parted(np.trunc(squares, out=squares)), 2 * (exponent + BITS) - entry_bits()
 
 
 def mean_distance(rows: Floats, exponent: int) -> tuple[int, int]:

@@ -22,6 +22,7 @@ from flower_fedclust.exact.grid import BITS, GridArray, from_units, points_onto_
 from flower_fedclust.exact.kernel_sums import weight_bits, weighted_sums
 from flower_fedclust.exact.rows import Labels, Rows
 from flower_fedclust.exact.stacks import NotStackedError, current
+from flower_fedclust.exact.subjects import COUNT_BITS, count_of_one_row, parted
 from flower_fedclust.exact.sums import (
     cluster_sums,
     coarse_products,
@@ -54,6 +55,8 @@ class Bound:
     def of(self, mechanism: str, relation: str, unit: str) -> float:
         """Return the sensitivity that a guarantee needs; infinity if nothing bounds it."""
         times = 2.0 if relation == "replace" else 1.0
+        if unit == "subject" and relation == "replace":
+            return math.inf  # the parts of two subjects may be farther apart than two rows
         if unit == "client":
             return math.inf if self.of_client is None or mechanism == "laplace" else times * self.of_client
         if mechanism == "laplace":
@@ -160,10 +163,15 @@ def at(labels: Labels, n_places: int, rows: Rows | None = None) -> Term:
         rows = rows[somewhere]
     if rows is None:
         counts = np.bincount(labels, minlength=math.prod(shape)).astype(np.int64, copy=False)
-        return enforced(counts.reshape(shape), 0, ONE_COUNT, 1, len(labels))
-    sums, _ = cluster_sums(rows.integers, labels, math.prod(shape))
+        return _counted(counts.reshape(shape), len(labels))
+    sums, _ = cluster_sums(parted(rows.integers), labels, math.prod(shape))
     sums = sums.reshape(*shape, rows.integers.shape[1])
     return enforced(sums, rows.exponent, _of_rows(rows), 2**BITS, len(labels))
+
+
+def _counted(counts: Integers, n_rows: int) -> Term:
+    """Return numbers of rows as a term."""
+    return enforced(counts * count_of_one_row(), -COUNT_BITS, ONE_COUNT, 2**COUNT_BITS, n_rows)
 
 
 def _places(labels: Labels, n_places: int) -> tuple[Labels, NDArray[np.bool_] | None, tuple[int, ...]]:
@@ -186,12 +194,12 @@ def _added(values: Floats | Integers) -> Integers:
 
 def total(rows: Rows) -> Term:
     """Add the rows, of shape (n_columns,)."""
-    return enforced(_added(rows.integers), rows.exponent, _of_rows(rows), 2**BITS, len(rows))
+    return enforced(_added(parted(rows.integers)), rows.exponent, _of_rows(rows), 2**BITS, len(rows))
 
 
 def count(rows: Rows) -> Term:
     """Count the rows, of shape ()."""
-    return enforced(_added(np.ones(len(rows))), 0, ONE_COUNT, 1, len(rows))
+    return _counted(_added(np.ones(len(rows))), len(rows))
 
 
 def products(rows: Rows) -> Term:
@@ -277,12 +285,12 @@ def weighted(weights: Floats, rows: Rows | None = None) -> Term:
         whole[too_much] = np.trunc(whole[too_much] / sums[too_much, None] * 2.0**bits)
     if rows is None:
         bound = replace(ONE_COUNT, words=WEIGHTS)
-        return enforced(_added(whole), -bits, bound, 2**bits, len(weights))
+        return enforced(_added(parted(whole)), -bits, bound, 2**bits, len(weights))
     stack = current()
     if stack is None:
-        added, _ = weighted_sums(rows.integers, whole * 2.0**-bits)
+        added, _ = weighted_sums(parted(rows.integers), whole * 2.0**-bits)
     else:
-        added = stack.products(whole, rows.integers)
+        added = stack.products(whole, parted(rows.integers))
     return enforced(added, rows.exponent - bits, _of_rows(rows), 2 ** (BITS + bits), len(weights))
 
 
@@ -300,7 +308,7 @@ def vectors(values: Floats, bound: float, *, norm: int = 2) -> Term:
     shape = values.shape[1:]
     flat = np.ascontiguousarray(values).reshape(len(values), math.prod(shape))
     integers, exponent = rows_onto_grid(flat, np.zeros(flat.shape[1]), bound, norm=norm)
-    added = _added(integers)
+    added = _added(parted(integers))
     added = added.reshape((*added.shape[:-1], *shape))
     made = Bound(bound, bound if norm == 1 else math.inf, CLIPPED_TERM)
     return enforced(added, exponent, made, 2**BITS, len(values))
@@ -363,6 +371,7 @@ def unbounded(
     Term
         Of the shape of a row's integers, or of shape (n_numbers, n_places).
     """
+    integers = parted(np.asarray(integers, dtype=np.float64))
     if labels is None:
         added = _added(integers.astype(np.int64))
     elif largest <= 2**26:  # so that float64 holds the sums of a batch
@@ -394,19 +403,23 @@ def joined(first: Term, second: Term, *, times: float) -> Term:
     second : Term
         Of shape (n_places,), such as counts.
     times : float
-        Finite; how many units of the first are a unit of the second.
+        Finite; what 1 in the second is in the first, in the units of the data.
     """
     if not math.isfinite(times):
         raise ValueError(f"times is {times}; it must be finite.")
-    factor = int(math.ldexp(times, -first.exponent))
-    integers = np.concatenate([first.integers, second.integers[..., None] * factor], axis=-1)
+    finer = max(0, -second.exponent)  # so that the factor stays an integer
+    room = max(0, entry_bits() - (first.largest - 1).bit_length())
+    lost = max(0, finer - room)  # where a client may have so many rows that entries of both take too many bits
+    factor, finer = int(math.ldexp(times, max(0, second.exponent) - first.exponent - lost)), finer - lost
+    columns = np.left_shift(first.integers, finer), second.integers[..., None] * factor
 
     def both(one: float, other: float) -> float:
-        return one + (abs(times) * math.ldexp(other, -second.exponent) if factor else 0.0)
+        return one + (abs(times) * other if factor else 0.0)
 
     bound = Bound(both(first.bound.l2, second.bound.l2), both(first.bound.l1, second.bound.l1), first.bound.words)
-    largest = max(first.largest, abs(factor) * second.largest)
-    return enforced(integers, first.exponent, bound, largest, max(first.n_rows, second.n_rows))
+    largest = max(first.largest << finer, abs(factor) * second.largest)
+    n_rows = max(first.n_rows, second.n_rows)
+    return enforced(np.concatenate(columns, axis=-1), first.exponent - finer, bound, largest, n_rows)
 
 
 #: In :func:`powers` an entry of 1 is 2^20 units.
@@ -429,7 +442,8 @@ def powers(values: Floats, labels: Labels | None = None, n_places: int = 1) -> T
     """
     one = 2.0**POWER_BITS
     whole = np.trunc(np.clip(np.nan_to_num(values), -1.0, 1.0) * one)
-    sums = _sums_at((whole, np.floor(whole * whole / one)), labels, n_places)  # below 2^53, so exact
+    both = parted(whole), parted(np.floor(whole * whole / one))
+    sums = _sums_at(both, labels, n_places)  # below 2^53, so exact
     bound = Bound(math.sqrt(2.0), 2.0, "a number of -1 to 1, and its square", 2.0)
     n_rows = len(values) if labels is None else int(((labels >= 0) & (labels < n_places)).sum())
     return enforced(sums.swapaxes(-1, -2), -POWER_BITS, bound, 2**POWER_BITS, n_rows)

@@ -326,12 +326,16 @@ class Plan:
     unit: PrivacyUnit
     shares: Mapping[str, Share]  #: The parts of the budget, by name, with the number of releases of each.
     multipliers: Mapping[str, float]  #: The noise multiplier of each release, by the same names.
+    #: Of unit "subject": a row adds its part of so many rows at least, and a person is at so many sites at most.
+    rows_per_subject: int = 1
+    sites_per_subject: int = 1
 
     def to_json(self) -> str:
         """Return the plan as one line."""
         shares = {name: asdict(share) | {"multiplier": self.multipliers[name]} for name, share in self.shares.items()}
         about = {"epsilon": self.epsilon, "delta": self.delta, "noise": self.noise, "unit": self.unit}
-        return json.dumps(about | {"shares": shares})
+        of_subjects = {"rows_per_subject": self.rows_per_subject, "sites_per_subject": self.sites_per_subject}
+        return json.dumps(about | of_subjects | {"shares": shares})
 
     @classmethod
     def from_dict(cls, found: Any) -> Self:
@@ -358,7 +362,7 @@ class Plan:
             )
 
     def epsilon_of_row(self, delta: float, *, in_sample: bool = False) -> float:
-        """Return the epsilon of all releases together for one row of a client, at a delta of the caller's choice.
+        """Return the epsilon of all releases together for one row, or one subject, at a delta of the caller's choice.
 
         If the unit is a client, a release is calibrated to the largest norm of the client's array. One row more or less
         gives another array of at most this norm, so that the two are up to twice as far apart. They are as far apart
@@ -381,11 +385,11 @@ def _epsilon_of_plan(uses: tuple[tuple[Release, int], ...], delta: float, near: 
 
 
 #: The fields of a plan in JSON, and of each of its shares.
-_PLAN_FIELDS = {"epsilon", "delta", "noise", "unit", "shares"}
+_PLAN_FIELDS = {"epsilon", "delta", "noise", "unit", "rows_per_subject", "sites_per_subject", "shares"}
 _SHARE_FIELDS = {"mechanism", "fraction", "count", "relation", "sample", "multiplier"}
 
 
-def _read(found: Any) -> tuple[float, float, NoisePlace, PrivacyUnit, dict[str, Share], dict[str, float]]:
+def _read(found: Any) -> tuple[float, float, NoisePlace, PrivacyUnit, dict[str, Share], dict[str, float], int, int]:
     check_choice("noise", found["noise"], NOISE_PLACES)
     check_choice("unit", found["unit"], PRIVACY_UNITS)
     given: Mapping[str, Mapping[str, Any]] = found["shares"]
@@ -415,7 +419,10 @@ def _read(found: Any) -> tuple[float, float, NoisePlace, PrivacyUnit, dict[str, 
     epsilon, delta = _number(found["epsilon"]), _number(found["delta"])
     if delta >= 1:
         raise ValueError("a plan has a delta of 1 or more.")
-    return epsilon, delta, found["noise"], found["unit"], shares, multipliers
+    of_subjects = _integer(found["rows_per_subject"]), _integer(found["sites_per_subject"])
+    if found["unit"] != "subject" and of_subjects != (1, 1):
+        raise ValueError("a plan that is not for subjects has numbers of their rows or sites.")
+    return epsilon, delta, found["noise"], found["unit"], shares, multipliers, *of_subjects
 
 
 def _cost(releases: Iterable[tuple[Share, float]]) -> float:

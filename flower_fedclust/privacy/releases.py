@@ -14,11 +14,13 @@ if TYPE_CHECKING:
     import dp_accounting
 
 Mechanism = Literal["gaussian", "laplace"]
-PrivacyUnit = Literal["record", "client"]
+PrivacyUnit = Literal["record", "subject", "client"]
 NoisePlace = Literal["server", "clients", "local"]
 Relation = Literal["add-or-remove", "replace"]
 
 PRIVACY_UNITS = get_args(PrivacyUnit)
+#: Whom a strategy can protect whose clients send sums over rows, and nothing about themselves as a whole.
+SUMS_OVER_ROWS: tuple[PrivacyUnit, ...] = ("record", "subject")
 NOISE_PLACES = get_args(NoisePlace)
 
 
@@ -27,7 +29,7 @@ class Release:
     """The noise that is added to one array before it leaves the trusted part of a run."""
 
     mechanism: Mechanism
-    #: The largest change of the array by one record or one client, in the array's units: in Euclidean norm for the
+    #: The largest change of the array by one record, subject or client, in the array's units: in Euclidean norm for the
     #: Gaussian mechanism, in L1 norm for the Laplace mechanism.
     sensitivity: float
     #: The scale of the noise (standard deviation, or Laplace parameter) divided by the sensitivity. 0 means no noise

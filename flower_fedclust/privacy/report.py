@@ -26,8 +26,21 @@ NEIGHBOR_SENTENCES: dict[tuple[PrivacyUnit, Relation], str] = {
     ("client", "add-or-remove"): (
         "all that one client contributes, added or removed (that the client took part is not hidden)"
     ),
+    ("subject", "add-or-remove"): (
+        "all rows of one person at one client, added or removed (that a client has rows at all is not hidden)"
+    ),
+    ("subject", "replace"): (
+        "all rows of one person at one client, replaced by those of another (how many rows a client has is not hidden)"
+    ),
     ("record", "replace"): "one row of one client, replaced by any other (how many rows a client has is not hidden)",
     ("client", "replace"): "all rows of one client, replaced by as many others (how many it has is not hidden)",
+}
+
+#: How a person is told whether the guarantee is about them, and about what.
+YOURS: dict[PrivacyUnit, tuple[str, str]] = {
+    "record": ("a row is yours", "your row"),
+    "subject": ("you have rows at a site", "any of your rows"),
+    "client": ("a client is you", "your data"),
 }
 
 #: Who adds the noise.
@@ -120,10 +133,12 @@ class PrivacyReport:
     requested_epsilon : float or None
         What the user asked for; None without noise.
     delta : float or None
-    unit : "record", "client" or None
+    unit : "record", "subject", "client" or None
     noise : "server", "clients", "local" or None
     notes : sequence of str
         Sentences that a reader must know: public rows, a seed, assumptions.
+    sites_per_subject : int, default=1
+        At how many clients a person can have rows, for a guarantee per subject.
     """
 
     strategy: str
@@ -133,6 +148,7 @@ class PrivacyReport:
     unit: PrivacyUnit | None = None
     noise: NoisePlace | None = None
     notes: Sequence[str] = field(default_factory=tuple)
+    sites_per_subject: int = 1
 
     @property
     def releases(self) -> list[Message]:
@@ -186,6 +202,25 @@ class PrivacyReport:
             return float("inf")
         delta = delta_of_composition(self.delta)
         return max(composed_epsilon(group, delta, near=self.requested_epsilon) for group in self._groups())
+
+    def epsilon_at_sites(self, n_sites: int) -> float:
+        """Return the epsilon at delta of a person who has rows at so many clients; infinity if there is no release.
+
+        The person moves a sum by so many parts, of which the noise covers ``sites_per_subject``.
+        """
+        if not self.releases or self.delta is None:
+            return float("inf")
+        if n_sites <= self.sites_per_subject:
+            return self.epsilon
+        part = self.sites_per_subject / n_sites
+        delta = delta_of_composition(self.delta)
+        found = []
+        for group in self._groups():
+            weaker = Counter[Release]()
+            for release, count in group.items():
+                weaker[replace(release, noise_multiplier=release.noise_multiplier * part)] += count
+            found.append(composed_epsilon(weaker, delta))
+        return max(self.epsilon, *found)
 
     @property
     def is_noise_exact_enough(self) -> bool:
@@ -251,8 +286,7 @@ class PrivacyReport:
         right = (factor + self.delta) / (factor + 1.0)
         odds = (factor + self.delta) / (1.0 - self.delta)
         found = min(1.0, factor * 0.01 + self.delta, 1.0 - (0.99 - self.delta) / factor)
-        whose = "a row is yours" if self.unit == "record" else "a client is you"
-        what = "your row" if self.unit == "record" else "your data"
+        whose, what = YOURS[self.unit]
         asked = (
             f"whether {what} is in the data" if self.relation == "add-or-remove" else f"which of two values {what} has"
         )
@@ -267,9 +301,18 @@ class PrivacyReport:
                 " If k rows are yours, you are protected less: epsilon is k times as large, and delta "
                 "k e^((k - 1) epsilon) times."
             )
+        if self.unit == "subject":
+            sentence += f" {self._at_more_sites()}"
         if not self.covers_everything:
             sentence += " None of this limits what is listed as unprotected."
         return sentence
+
+    def _at_more_sites(self) -> str:
+        """Say what the guarantee is for a person who has rows at more clients than it covers."""
+        most = self.sites_per_subject
+        known = "at one site" if most == 1 else f"at {most} sites at most"
+        one, two = (f"{_at_most(self.epsilon_at_sites(most + more))} at {most + more}" for more in (1, 2))
+        return f"This is for your rows {known}. If you have rows at more of them, epsilon is {one} sites, and {two}."
 
     def assumptions(self) -> list[str]:
         """Return who is trusted with what, and what is not covered, as sentences; none without a guarantee."""
@@ -301,6 +344,7 @@ class PrivacyReport:
             "requested_epsilon": self.requested_epsilon,
             "delta": self.delta,
             "unit": self.unit,
+            "sites_per_subject": self.sites_per_subject,
             "neighboring_relation": self.neighbors,
             "noise": self.noise,
             "covers_everything": self.covers_everything,
@@ -313,7 +357,8 @@ class PrivacyReport:
         """Create a report from the result of :meth:`to_dict`, also after JSON; raise an error for anything else."""
         messages = tuple(map(Message.from_dict, written["messages"]))
         taken_over = {name: written.get(name) for name in ("requested_epsilon", "delta", "unit", "noise")}
-        return cls(str(written.get("strategy")), messages, **taken_over, notes=tuple(written.get("notes") or ()))
+        notes, n_sites = tuple(written.get("notes") or ()), int(written.get("sites_per_subject") or 1)
+        return cls(str(written.get("strategy")), messages, **taken_over, notes=notes, sites_per_subject=n_sites)
 
     def __repr__(self) -> str:
         return str(self)

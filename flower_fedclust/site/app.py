@@ -94,6 +94,7 @@ def load_rows(settings: SiteSettings) -> ClientData:
         settings.query,
         label_column=settings.label_column,
         id_column=settings.id_column,
+        subject_column=settings.subject_column,
         columns=settings.columns,
         raw=True,
         most_in_memory=settings.limits.rows_mb * MEGABYTE,
@@ -110,6 +111,7 @@ def load_rows(settings: SiteSettings) -> ClientData:
         row_ids=table.row_ids,
         id_column=settings.id_column,
         raw=True,
+        subjects=table.subjects,
         schema=None if settings.schema_file is None else Schema.of(Path(settings.schema_file)),
         most_rows=max(settings.limits.most_rows, MOST_ROWS),
     )
@@ -136,7 +138,7 @@ class Site:
     def data(self) -> ClientData:
         """The rows of the site, loaded now; Refused if there are too few."""
         data, most = self._load(), self.settings.policy.sample
-        if most is not None and data.n_rows > most:
+        if most is not None and (data.n_rows if data.subjects is None else len(data.subjects.words)) > most:
             # The key stays here, so that all runs get the same rows, and nobody else knows which.
             key = crypto.derive(self.identity.private_bytes_raw(), crypto.digest(b"sample"))
             data = sampled(data, most, key)
@@ -161,7 +163,8 @@ class Site:
         """A digest of the settings that say which rows and columns the site has."""
         given = self.settings
         asked = (given.data, given.query, given.columns, given.label_column, given.id_column, given.policy.sample)
-        return digest(repr((*asked, given.schema_file and Path(given.schema_file).read_text(encoding="utf-8"))))
+        schema = given.schema_file and Path(given.schema_file).read_text(encoding="utf-8")
+        return digest(repr((*asked, given.subject_column, schema)))
 
     def _check_enough(self, n_rows: int) -> None:
         fewest = self.settings.policy.fewest_rows

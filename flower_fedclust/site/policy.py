@@ -95,7 +95,8 @@ class Policy(_Table):
     trusts_server_noise: bool = False
     #: With fewer rows the site answers nothing. A refusal tells no more about the number of rows than this.
     fewest_rows: Number = 50
-    #: With more rows the site takes part with a fixed random sample of so many, so that it has no more weight.
+    #: With more rows the site takes part with a fixed random sample of so many, so that it has no more weight. With a
+    #: subject_column it is a sample of persons, each with all rows.
     sample: Number | None = None
     #: The smallest number of rows that a run may print in a description of clusters, as the server says.
     floor: Annotated[int, Field(ge=0)] = FLOOR
@@ -204,6 +205,9 @@ class SiteSettings(_Table):
     label_column: str | None = None
     #: A column of row ids, for the site's own file of labels. It never leaves the site.
     id_column: str | None = None
+    #: A column that says which person a row is about, if a person may have several rows: text or integers. It never
+    #: leaves the site. Runs that protect single rows are then refused.
+    subject_column: str | None = None
     #: A label column with more different values is refused, because it may hold names or numbers of persons.
     most_classes: Number = 20
     #: A file that describes the columns. Runs with another schema are refused. Without it, any run with a schema is

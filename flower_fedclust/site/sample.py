@@ -22,7 +22,14 @@ def sampled(data: ClientData, most: int, key: bytes) -> ClientData:
     added, removed or replaced changes at most one other row of the sample. The place follows from the row's id; rows
     with the same id, or all rows if there are no ids, are told apart by their entries. What is left are rows that
     are equal in everything, and any of them may be taken.
+
+    Where a person may have several rows, ``most`` of the persons are drawn in the same way, each with all rows.
     """
+    if data.subjects is not None:
+        places = drawn(key, data.subjects.words)
+        taken = np.zeros(len(places), dtype=bool)
+        taken[np.argsort(places, kind="stable")[:most]] = True
+        return data.chosen(np.flatnonzero(taken[data.subjects.codes]))
     text_keys = (hashlib.blake2b(key, person=b"sample %d" % index, digest_size=8).hexdigest() for index in range(2))
     hashed = _Hashed(tuple(text_keys))
     has_ids = data.row_ids is not None

@@ -42,6 +42,7 @@ Integers = NDArray[np.int64]
 #: Appendix G.4: the fractions of epsilon for steps 1 and 2, and for the sums and the counts of step 3.
 BUDGET: dict[PrivacyUnit, tuple[float, float, float, float]] = {
     "record": (0.2, 0.2, 0.45, 0.15),
+    "subject": (0.2, 0.2, 0.45, 0.15),
     "client": (0.35, 0.1, 0.45, 0.1),
 }
 
@@ -124,7 +125,7 @@ class FedDPKMeans(ServerDataStrategy):
         """Return Pi, of shape (n_columns, min(n_clusters, n_columns))."""
         if not self._projects:
             return np.eye(self.expected_columns)
-        if self.privacy_unit == "record":
+        if self.privacy_unit != "client":
             question = FedDPKMeansClient.second_moment.asked(**ball.rows)
         else:
             bound = self._bounds(Q).second_moment

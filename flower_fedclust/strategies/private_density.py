@@ -94,7 +94,7 @@ class PrivateDensity(SearchStrategy):
         privately how far the rows really reach.
     epsilon : float or None, default=1.0
         The privacy budget of the whole run. None means no noise and no guarantee; then no row needs to be clipped.
-    privacy_unit : "record" or "client", default="record"
+    privacy_unit : "record", "subject" or "client", default="record"
         Whether the guarantee covers a row or everything that one client contributes. For clients it takes hundreds.
     rows_per_client : int, default=50
         At client level: the publicly known, approximate number of rows of a client. It sets the bounds to which clients
@@ -222,7 +222,7 @@ class PrivateDensity(SearchStrategy):
         n_columns = self.n_columns if self.client_names else math.inf  # before a run, assume many
         is_wide, client = n_columns > MOST_DIRECTIONS, PrivateDensityClient
         return {
-            **(parts_of_cells(client, counts_rows=self.privacy_unit == "record") if is_wide else {}),
+            **(parts_of_cells(client, counts_rows=self.privacy_unit != "client") if is_wide else {}),
             "ranges": gaussian_part(client.rows_in_ranges, COST_OF_RANGES, 1 if is_wide else RANGE_ROUNDS),
             "grid": gaussian_part(client.rows_in_cells, COST_OF_GRID, 1),
         }

@@ -174,7 +174,7 @@ class PrivateKMeans(SearchStrategy):
 
     @property
     def _counts_rows(self) -> bool:
-        return self.n_rows is None and self.privacy_unit == "record"
+        return self.n_rows is None and self.privacy_unit != "client"
 
     def parts(self) -> Mapping[str, Part]:
         """Return a part for each round; in the last step, the sizes have a small part of their own."""

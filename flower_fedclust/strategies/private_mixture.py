@@ -262,14 +262,14 @@ class PrivateMixture(SearchStrategy):
         """The rounds of k-means, with EM steps as the last ones, and the comparison; without noise k-means and EM."""
         if self.epsilon is None:
             return ALL_ROWS_ROUNDS + N_EM_ROUNDS
-        first = first_rounds(center_rows=True, counts_rows=self.privacy_unit == "record")
+        first = first_rounds(center_rows=True, counts_rows=self.privacy_unit != "client")
         return first + CELL_ROUNDS + SOLUTION_ROUNDS - 1 + len(COSTS_OF_STEPS) + 1
 
     def parts(self) -> Mapping[str, Part]:
         """Return the parts of k-means but its last step, of the EM steps, and of the comparison with one Gaussian."""
         client = PrivateMixtureClient
         return {
-            **parts_of_cells(client, counts_rows=self.privacy_unit == "record", costs=COSTS),
+            **parts_of_cells(client, counts_rows=self.privacy_unit != "client", costs=COSTS),
             **parts_of_solutions(client, has_last=False),
             **{
                 part: gaussian_part((client.expectation, client.steps), cost, 1)

@@ -77,7 +77,7 @@ LIKE_NAMES = (
 )
 REPEATED_ID = (
     "FROM YOUR ROWS: this looks like an id, and values occur in several rows. If these are rows of one person, a "
-    "guarantee per record protects each row, but not the person: make one row for each person first."
+    "guarantee per record protects each row, but not the person: name the column as subject_column."
 )
 MARKED = "FROM YOUR ROWS: some are written like <0.5 (counts as 0.5) or 1,234 (counts as 1234)."
 UNCLEAR = "FROM YOUR ROWS: some are written like 1,234 (counts as 1234). If the comma is a decimal comma, write 1.234."

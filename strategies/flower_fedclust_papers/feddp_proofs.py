@@ -205,7 +205,7 @@ class FedDPKMeansProofs(FedDPKMeans):
 
     def _scale(self, part: str, Q: Floats) -> float:
         """Return the scale of the noise in counts by server row."""
-        return self.noise_scale(part, 1.0 if self.privacy_unit == "record" else self._bounds(Q).weights)
+        return self.noise_scale(part, self._bounds(Q).weights if self.privacy_unit == "client" else 1.0)
 
     def parts(self) -> Mapping[str, Part]:
         """Add the parts of the options."""

@@ -21,6 +21,7 @@ from flower_fedclust.numerics.checks import DataError
 from flower_fedclust.numerics.initialisation import weighted_kmeans
 from flower_fedclust.numerics.kmeans import centers_of, squared_distances
 from flower_fedclust.numerics.vectors import clip_rows
+from flower_fedclust.privacy.releases import SUMS_OVER_ROWS
 from flower_fedclust.strategies.common.client_drawing import draw_equally_often, most_rounds_per_client
 from flower_fedclust.strategies.common.first_centers import FirstCentersStrategy, LocalCentersClient, frame_with_centers
 from flower_fedclust.strategies.common.frame import FRAME_ROUNDS, FrameClient, frame_of_rows
@@ -199,6 +200,8 @@ class PrivateFFCM(ClippedStrategy, FuzzyStrategy):
     ----------
     Stallmann and Wilbik 2022, with noise on what is sent.
     """
+
+    promises = SUMS_OVER_ROWS
 
     entries = (
         Entry(

@@ -22,6 +22,7 @@ from flower_fedclust.models import KMeansModel
 from flower_fedclust.numerics.checks import checked_point
 from flower_fedclust.numerics.kmeans import centers_of
 from flower_fedclust.numerics.vectors import clip_rows
+from flower_fedclust.privacy.releases import SUMS_OVER_ROWS
 from flower_fedclust.strategies.common.frame import FrameClient
 from flower_fedclust.strategies.common.private_search import gaussian_part
 from flower_fedclust.strategies.common.small_clusters import clustered
@@ -69,6 +70,8 @@ class PEMeans(ClippedStrategy):
     ----------
     "PE-means: Improved Differentially Private k-means Clustering through Private Evolution", arXiv 2606.00342.
     """
+
+    promises = SUMS_OVER_ROWS
 
     entries = (
         Entry(

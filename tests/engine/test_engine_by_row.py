@@ -102,12 +102,14 @@ def asked(case, n_columns):
     return [question for pair in found.values() for question in pair], rows
 
 
+@pytest.mark.filterwarnings("ignore:.* clusters where n_clusters is 3:RuntimeWarning")
 @pytest.mark.parametrize("case", STRATEGIES)
 def test_an_answer_by_row_depends_neither_on_batches_nor_on_the_order_of_rows(case):
     questions, rows = asked(case, 3)
     assert [(question.answer.task, found) for question in questions if (found := depends_on(question, rows))] == []
 
 
+@pytest.mark.filterwarnings("ignore:.* clusters where n_clusters is 3:RuntimeWarning")
 @pytest.mark.parametrize("case", STRATEGIES)
 def test_many_clients_at_once_answer_what_each_answers_alone(case):
     questions, rows = asked(case, 3)

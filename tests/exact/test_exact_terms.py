@@ -273,7 +273,7 @@ def test_a_row_whose_weights_are_no_numbers_counts_nowhere_and_too_large_ones_ar
 def test_labels_out_of_range_count_nowhere():
     rows = Frame(np.zeros(2), 4.0).rows(np.ones((5, 2)))
     labels = np.array([-1, 0, 2, 7, -100])
-    assert terms.at(labels, 2).integers.tolist() == [1, 0]
+    assert terms.at(labels, 2).array.values.tolist() == [1, 0]
     assert terms.at(labels, 2, rows).array.values.tolist() == [[1.0, 1.0], [0.0, 0.0]]
 
 

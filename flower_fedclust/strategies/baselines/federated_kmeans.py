@@ -14,6 +14,7 @@ from flower_fedclust.engine.parts import Part
 from flower_fedclust.exact.rows import Frame
 from flower_fedclust.models import KMeansModel
 from flower_fedclust.numerics.checks import checked_rows
+from flower_fedclust.privacy.releases import SUMS_OVER_ROWS
 from flower_fedclust.strategies.common.clusters import (
     ClusterClient,
     ClusterStatistic,
@@ -105,6 +106,8 @@ class PrivateFederatedKMeans(ClippedStrategy, FirstCentersStrategy):
     ----------
     Lloyd, "Least squares quantization in PCM", 1982.
     """
+
+    promises = SUMS_OVER_ROWS
 
     entries = (
         Entry(

@@ -13,6 +13,7 @@ from flower_fedclust.engine.parts import Part
 from flower_fedclust.engine.rounds import Question, Round, Sent, Sum, Total
 from flower_fedclust.exact.grid import from_units
 from flower_fedclust.exact.rows import Frame, Rows
+from flower_fedclust.exact.subjects import COUNT_BITS
 from flower_fedclust.exact.sums import truncated_means
 from flower_fedclust.exact.terms import Term, at, clipped_total, presence
 from flower_fedclust.numerics.kmeans import centers_of, shrunk_towards
@@ -120,10 +121,11 @@ class ClientBounds:
 def counting(unit: PrivacyUnit) -> Mechanism:
     """Return the mechanism for counts of rows.
 
-    At record level one row moves one count by 1. At client level all counts move, and Laplace noise for their L1 norm
-    would be larger than Gaussian noise for their Euclidean norm.
+    At record level one row moves one count by 1, and at subject level a person's rows move counts by 1 together. At
+    client level all counts move, and Laplace noise for their L1 norm would be larger than Gaussian noise for their
+    Euclidean norm.
     """
-    return "laplace" if unit == "record" else "gaussian"
+    return "gaussian" if unit == "client" else "laplace"
 
 
 def lloyd_parts(prefix: str, sums: float, counts: float, n_steps: int, unit: PrivacyUnit) -> dict[str, Part]:
@@ -149,10 +151,10 @@ def offsets_and_presence(totals: tuple[Term, ...], centers: Floats, means_bound:
     and takes less noise.
     """
     sums, counts = totals
-    is_there = counts.integers > 0
+    is_there, n_rows = counts.integers > 0, counts.integers >> COUNT_BITS
     with np.errstate(over="ignore"):
         points = np.trunc(np.ldexp(centers, -sums.exponent))
-    offsets = np.where(is_there[..., None], truncated_means(sums.integers, counts.integers) - points, 0.0)
+    offsets = np.where(is_there[..., None], truncated_means(sums.integers, n_rows) - points, 0.0)
     words = "the client clips its means together to this norm"
     return clipped_total(from_units(offsets, sums.exponent), means_bound, words=words), presence(is_there)
 

@@ -149,9 +149,10 @@ class SearchStrategy(ClippedStrategy):
         privately how far the rows really reach.
     epsilon : float or None, default=1.0
         The privacy budget of the whole run. None means no noise and no guarantee.
-    privacy_unit : "record" or "client", default="record"
-        Whether the guarantee covers a row or everything that one client contributes. For clients, an epsilon of 0.5 or
-        less, or a few hundred clients, can be too little: clusters merge.
+    privacy_unit : "record", "subject" or "client", default="record"
+        Whether the guarantee covers a row, a person with all rows that the ``subject_column`` gives the person, or
+        everything that one client contributes. For clients, an epsilon of 0.5 or less, or a few hundred clients, can be
+        too little: clusters merge.
     rows_per_client : int, default=50
         At client level: the publicly known, approximate number of rows of a client. It sets the bounds to which clients
         clip; a wrong value costs accuracy, not privacy.
@@ -200,7 +201,7 @@ class SearchStrategy(ClippedStrategy):
 
     def units(self, n_rows: float) -> Units:
         """Return whom the noise protects, among so many rows."""
-        if self.privacy_unit == "record":
+        if self.privacy_unit != "client":
             return Units(n_rows)
         return Units(len(self.client_names), n_rows / len(self.client_names), are_clients=True)
 

@@ -21,8 +21,9 @@ class ServerDataStrategy(PrivateStrategy):
         Their radius bounds the clients' rows. With a schema, a table.
     epsilon : float or None, default=1.0
         The privacy budget of the whole run. None is no noise and no guarantee.
-    privacy_unit : "record" or "client", default="record"
-        Whether the guarantee is for a row or for all that one client contributes.
+    privacy_unit : "record", "subject" or "client", default="record"
+        Whether the guarantee is for a row, for a person with all rows that the ``subject_column`` gives the person, or
+        for all that one client contributes.
     rows_per_client : int, default=50
         At client level: about how many rows a client has, from public knowledge. It sets the bounds to which clients
         clip; a wrong value costs accuracy, not privacy.

@@ -29,6 +29,7 @@ from flower_fedclust.numerics.spectral import (
     spectral_projection,
 )
 from flower_fedclust.numerics.vectors import clip_rows
+from flower_fedclust.privacy.releases import SUMS_OVER_ROWS
 from flower_fedclust.strategies.common.clusters import ClusterClient, ClusterStatistic, lloyd_parts
 from flower_fedclust.strategies.common.spectral import Dictionary, leave_within_range
 
@@ -59,6 +60,8 @@ class SpectralSumsStrategy(ClippedStrategy):
         The degree that a row is given at least, as a part of the mean degree; by default 0.001, and 0.5 with epsilon:
         it bounds what one row can do to ``F' D^-1 F``.
     """
+
+    promises = SUMS_OVER_ROWS
 
     n_lloyd_rounds: int | None = parameter(None, at_least=0)
     degree_floor: float | None = parameter(None, above=0, at_most=1)

@@ -31,6 +31,7 @@ from flower_fedclust.numerics.initialisation import weighted_kmeans
 from flower_fedclust.numerics.kmeans import centers_of
 from flower_fedclust.numerics.nystrom import nearest_others
 from flower_fedclust.numerics.vectors import clip_rows, top_eigenvectors
+from flower_fedclust.privacy.releases import SUMS_OVER_ROWS
 from flower_fedclust.strategies.common.clusters import ClusterClient, ClusterStatistic, lloyd_parts
 from flower_fedclust.strategies.common.frame import FrameClient
 from flower_fedclust.strategies.common.moments import (
@@ -70,6 +71,8 @@ class FederatedMapSums(ClippedStrategy):
     n_landmarks : int, default=300
         The number of centers on the map; at most half the number of rows.
     """
+
+    promises = SUMS_OVER_ROWS
 
     n_landmarks: int = parameter(300, at_least=2)
 

@@ -34,6 +34,7 @@ from flower_fedclust.numerics.kmeans import centers_of
 from flower_fedclust.numerics.prototypes import FULL_COLUMNS
 from flower_fedclust.numerics.spectrum import variances_along
 from flower_fedclust.numerics.vectors import clip_rows
+from flower_fedclust.privacy.releases import SUMS_OVER_ROWS
 from flower_fedclust.strategies.common.clusters import ClusterClient
 from flower_fedclust.strategies.common.frame import FRAME_ROUNDS, frame_of_rows
 from flower_fedclust.strategies.common.spectral import cluster_embedding
@@ -270,6 +271,8 @@ class SPPFGCSums(CellsStrategy):
     He, Wang, Tang, Wang, Wang and Nie, "Towards federated clustering: a client-wise private graph aggregation
     framework", whose upload this replaces.
     """
+
+    promises = SUMS_OVER_ROWS
 
     entries = (
         Entry(

@@ -1,0 +1,143 @@
+"""Persons with many rows: one person more or less moves nothing by more than declared, in every family by row."""
+
+import numpy as np
+import pytest
+from test_strategies_every import BOUNDS, EPSILON, options_of
+from tested import PAPERS, entries
+
+import flower_fedclust as fc
+from flower_fedclust.checking import Subject
+from flower_fedclust.checking.neighbors import ROWS_OF_PERSONS, extreme_rows, far_rows, how_far, neighbor_tables
+from flower_fedclust.checking.runs import data_of, watched_run
+from flower_fedclust.engine import ClientData
+
+#: One name for each class whose answers are sums over rows, and what makes its runs have all of their rounds.
+FAMILIES = {
+    "private-kmeans": {},
+    "private-mixture": {},
+    "private-density": {},
+    "feddp-kmeans": {},
+    "federated-kmeans-private": {},
+    "spp-fgc-sums": {},
+    "fedsc-sums": {},
+    "fed-tsne-sums": {},
+    "fed-umap-sums": {},
+    "fed-speclust-sums": {},
+}
+OF_PAPERS = {"pe-means": {}, "ffcm-private": {}}
+
+
+def strategy_of(name, **parameters):
+    entry = entries()[name]
+    accepted = set(entry.strategy.parameter_names())
+    bounds = {bound: value for bound, value in BOUNDS.items() if bound in accepted}
+    return entry.strategy(**entry.fixed, **bounds | options_of(entry) | {"epsilon": EPSILON} | parameters)
+
+
+@pytest.mark.parametrize("name", OF_PAPERS if PAPERS else FAMILIES)
+def test_a_person_with_many_rows_moves_nothing_by_more_than_declared(name):
+    subject = Subject(strategy_of(name, privacy_unit="subject"))
+    run, client = subject.run, subject.names[0]
+    assert run.strategy.report.covers_everything
+    rows = run.data[client].rows
+    hard = [*far_rows(rows)[:1], *extreme_rows(rows.shape[1])[1:4:2]]
+    pairs = neighbor_tables(rows, hard, "subject", "add-or-remove")
+    assert {np.bincount(pair.whose).max() for pair in pairs} >= set(ROWS_OF_PERSONS[1:])
+    found = list(how_far(run, client, pairs))
+    assert found
+    assert not [f"{one.content}: {one.ratio} ({one.neighbors.what})" for one in found if one.is_too_far]
+    # Nor do bounds lie far above what a person can change: a person with many equal rows adds nearly one row.
+    assert max(one.ratio for one in found) > 0.5
+
+
+@pytest.mark.parametrize("name", OF_PAPERS if PAPERS else FAMILIES)
+def test_one_row_for_each_person_has_the_bits_of_records(name):
+    of_records, of_subjects = (Subject(strategy_of(name, privacy_unit=unit)) for unit in ("record", "subject"))
+    one, other = of_records.run, of_subjects.run
+    assert [list(map(np.ndarray.tobytes, one.replies(number)[0])) for number in one.rounds] == [
+        list(map(np.ndarray.tobytes, other.replies(number)[0])) for number in other.rounds
+    ]
+
+
+@pytest.mark.skipif(PAPERS, reason="one strategy stands for all")
+def test_copies_of_rows_change_nothing_but_truncation():
+    """A person who is in a table twenty times with one row weighs as much as a person who is there once."""
+    strategy = strategy_of("private-kmeans", privacy_unit="subject")
+    once = Subject(strategy).data
+    often = {
+        name: data_of(strategy, np.repeat(one.rows, 16, axis=0), one.owner, whose=np.repeat(np.arange(one.n_rows), 16))
+        for name, one in once.items()
+    }
+    runs = [watched_run(strategy, data, seed=3) for data in (once, often)]
+    sums = [[array for number in list(run.rounds)[:3] for array in run.replies(number)[0]] for run in runs]
+    for one, other in zip(*sums, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-3)
+
+
+REFUSED = ["dp-fedc"]
+REFUSED_OF_PAPERS = ["fed-tsne-perturbed", "fedsc-perturbed", "coreset-k-median", "k-means-parallel"]
+
+
+@pytest.mark.parametrize("name", REFUSED_OF_PAPERS if PAPERS else REFUSED)
+def test_what_is_no_sum_over_rows_is_refused_for_persons(name):
+    with pytest.raises(ValueError, match="cannot protect a subject: it sends more than sums over rows"):
+        strategy_of(name, privacy_unit="subject")
+
+
+@pytest.mark.skipif(PAPERS, reason="one strategy stands for all")
+def test_numbers_of_rows_and_sites_are_for_subjects_and_need_an_epsilon():
+    with pytest.raises(ValueError, match="for privacy_unit='subject'"):
+        strategy_of("private-kmeans", rows_per_subject=3)
+    with pytest.raises(ValueError, match="no epsilon"):
+        strategy_of("private-kmeans", privacy_unit="subject", epsilon=None)
+
+
+@pytest.mark.skipif(PAPERS, reason="one strategy stands for all")
+def test_sites_per_subject_multiplies_all_noise_and_the_report_says_what_two_sites_cost():
+    one, two = (
+        Subject(strategy_of("private-kmeans", privacy_unit="subject", sites_per_subject=sites)).run for sites in (1, 2)
+    )
+    first, second = one.rounds[2].releases[0], two.rounds[2].releases[0]
+    assert second.sensitivity == 2 * first.sensitivity
+    assert second.noise_multiplier == first.noise_multiplier
+    report = one.strategy.report
+    assert report.epsilon_at_sites(1) == report.epsilon
+    assert report.epsilon_at_sites(2) > 2 * report.epsilon
+    assert two.strategy.report.epsilon_at_sites(2) == two.strategy.report.epsilon
+    assert "at one site" in report.meaning()
+    assert "at 2 sites at most" in two.strategy.report.meaning()
+
+
+@pytest.mark.skipif(PAPERS, reason="one strategy stands for all")
+def test_persons_who_have_few_rows_count_for_less():
+    strategy = strategy_of("private-kmeans", privacy_unit="subject", rows_per_subject=4)
+    run = watched_run(strategy, Subject(strategy).data, seed=1)
+    exchange = next(one for one in run.to_client(run.sites[0].name) if one.task == "row_count")
+    (sent,) = run.sent(exchange.round)[run.sites[0].name]
+    assert sent.values == run.data[run.sites[0].name].n_rows / 4
+
+
+@pytest.mark.skipif(PAPERS, reason="one strategy stands for all")
+class TestWhoseRows:
+    """Clients and servers that disagree about whom a run protects."""
+
+    def rows(self, subjects):
+        rng = np.random.default_rng(0)
+        return {
+            name: ClientData(rng.normal(size=(40, 4)), owner=f"client {name}", subjects=subjects) for name in ("a", "b")
+        }
+
+    def test_single_rows_of_persons_are_refused(self):
+        with pytest.raises(ValueError, match="set privacy_unit='subject'"):
+            fc.simulate(strategy_of("private-kmeans"), self.rows(np.arange(40) // 2))
+
+    def test_persons_need_a_subject_column(self):
+        with pytest.raises(ValueError, match="name the subject_column"):
+            fc.simulate(strategy_of("private-kmeans", privacy_unit="subject"), self.rows(None))
+
+    def test_a_client_decides_for_itself(self):
+        strategy = strategy_of("private-kmeans", privacy_unit="subject")
+        run = watched_run(strategy, self.rows(None), keeps_error=True)
+        assert "nothing says which rows are one person's" in str(run.strategy.failures)
+        run = watched_run(strategy_of("private-kmeans"), self.rows(np.arange(40)), keeps_error=True)
+        assert "protects single rows" in str(run.strategy.failures)
