@@ -58,6 +58,11 @@ class FedSubspaceClustering(ProtocolStrategy):
     The model assigns a new row to the nearest subspace the server knows: the span of each cluster's points, with the
     same share of the energy. Its quality grows with the number of points, and it need not agree with a client's label.
 
+    A cluster that spreads in all directions around a mean is no subspace of few dimensions: the 95% of its energy that
+    a basis keeps by default span nearly all columns, and a point drawn from them says little. For such clusters take
+    ``n_dimensions=1``, the direction of the mean. For four Gaussians in 15 columns, 1,500 rows at ten clients, the
+    adjusted Rand index is 0.08 by default and 1.00 with it; for four planes it is 1.00 by default.
+
     A point protects nobody. It lies in the subspace of a local cluster. For a cluster of one row, it is that row up to
     its scale and sign, and as many points as dimensions reveal the subspace.
 

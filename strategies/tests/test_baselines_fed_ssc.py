@@ -104,6 +104,20 @@ def test_more_points_help_against_noise():
     assert five >= 0.98
 
 
+def test_clusters_that_spread_in_all_directions_are_found_by_the_directions_of_their_means():
+    rng = np.random.default_rng(0)
+    classes, means = rng.integers(K, size=600), 3.0 * rng.normal(size=(K, D))
+    rows = np.split(means[classes] + rng.normal(size=(600, D)), 6)
+
+    def found(**parameters):
+        result = simulate(FedSubspaceClustering(K, **parameters), rows, seed=0)
+        return adjusted_rand_score(classes, np.concatenate(result.labels))
+
+    assert found(n_dimensions=1) > 0.95
+    # A basis of 95% of the energy spans nearly all columns.
+    assert found() < 0.5
+
+
 def test_iris_has_the_accuracy_of_the_spp_fgc_paper():
     rows, classes = load_iris(return_X_y=True)
     parts = np.array_split(np.random.default_rng(0).permutation(len(rows)), 4)
