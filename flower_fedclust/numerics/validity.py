@@ -22,9 +22,10 @@ TOLERANCE = 0.005
 CLEAR = 0.1
 #: Clusterings, and clusters, with at least this adjusted Rand or Jaccard index are alike.
 ALIKE = 0.7
-#: Clusterings, and clusters, with at least this imitated index would be found again: on 36 tables it found 78% of the
-#: runs whose clusters four other runs did not find (an index below ALIKE), and 14% of the others.
-FOUND_AGAIN = 0.92
+#: Clusterings, and clusters, with at least this imitated index would be found again.
+FOUND_AGAIN = 0.8
+#: A number of clusters is stable if imitated runs, with more noise, agree at this index.
+STABLE = 0.92
 #: Numbers of clusters tried for n_clusters="auto".
 AUTO = (2, 16)
 
@@ -111,7 +112,8 @@ class Repeated(NamedTuple):
 
     agreement: float  #: The mean adjusted Rand index of these clusters and those of imitated runs.
     each: Floats  #: For each cluster, the mean Jaccard index with the cluster of an imitated run that is most like it.
-    without_noise: Floats  #: The same if imitated runs have no noise.
+    without_noise: float  #: The mean adjusted Rand index between imitated runs without noise.
+    excess: float  #: By which part these clusters cost more than the best of the imitated runs without noise.
     n_equal: int  #: How many of twenty other solutions divide the rows otherwise, and cost nearly the same.
 
 
@@ -153,7 +155,7 @@ class ClusterNumber:
         if not self._is_stable.any():
             return (
                 f"No clear number: with any number from {fewest} to {most}, another run would find other clusters "
-                f"(stability {max(self.stability):.2f} at most, below {FOUND_AGAIN:g}); take a larger epsilon or more "
+                f"(stability {max(self.stability):.2f} at most, below {STABLE:g}); take a larger epsilon or more "
                 f"rows. {self.chosen} is the smallest."
             )
         if not self.is_clear:
@@ -205,7 +207,7 @@ class ClusterNumber:
 
     @property
     def _is_stable(self) -> NDArray[np.bool_]:
-        return np.asarray(self.stability) >= FOUND_AGAIN
+        return np.asarray(self.stability) >= STABLE
 
     def _best_of(self, among: NDArray[np.bool_] | None) -> int:
         """Where the silhouette is nearly the largest: among some numbers if there are any, or else among all."""

@@ -22,6 +22,7 @@ from flower_fedclust.names import some
 from flower_fedclust.numerics.kmeans import squared_distances
 from flower_fedclust.numerics.metrics import cluster_sizes
 from flower_fedclust.numerics.validity import ALIKE, FOUND_AGAIN, Repeated
+from flower_fedclust.strategies.common.noisy_cells import EQUALLY_GOOD
 from flower_fedclust.strategies.common.tables import SURVIVAL, left_out, why_not
 from flower_fedclust.tables.description import Clusters
 from flower_fedclust.tables.estimates import ABOVE, BELOW, MOST_BEYOND
@@ -417,7 +418,7 @@ def _of_other_runs(agreement: float | None, again: Repeated | None) -> list[Doub
     if again is not None:
         kept = np.flatnonzero(again.each >= FOUND_AGAIN).tolist()
         lost = np.flatnonzero(again.each < FOUND_AGAIN).tolist()
-        reason = _reason_of(again, lost)
+        reason = reason_of(again)
         numbers |= {"clusters": lost, "jaccard": again.each.round(3).tolist(), "reason": reason}
         advice = _ADVICE[reason]
         if kept and lost:
@@ -443,11 +444,17 @@ _ADVICE = {
 }
 
 
-def _reason_of(again: Repeated, lost: Sequence[int]) -> str:
-    """Return whether table, noise or search is the reason that clusters would not be found again."""
+def reason_of(again: Repeated) -> str:
+    """Return whether noise, table or search is the reason that clusters would not be found again.
+
+    Where noise moved the clusters so far that they cost more than equally good solutions may, it is the reason; and
+    where runs without noise would agree with each other.
+    """
+    if again.excess > EQUALLY_GOOD:
+        return "noise"
     if again.n_equal >= LEAST_EQUAL:
         return "table"
-    return "noise" if (again.without_noise[lost] >= FOUND_AGAIN).all() else "search"
+    return "noise" if again.without_noise >= ALIKE else "search"
 
 
 def _named(clusters: list[int]) -> str:

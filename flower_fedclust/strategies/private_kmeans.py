@@ -138,9 +138,7 @@ class PrivateKMeans(SearchStrategy):
         # 3. Solutions from the cells, of which the best takes the last steps.
         best = yield from best_of_many(self, space, cells, k)
         # 4. What another run would find, by all that was released.
-        again = repeated(
-            cells, best.centers, best.signal[:, :2], space.inside, space.spread**2, space.elsewhere, self.rng
-        )
+        again = repeated(cells, best.centers, best.signal[:, :2], space.inside, space.elsewhere, self.rng)
         model = KMeansModel(frame.leave(best.centers))
         return Outcome(model, number=number, agreement=again.agreement, again=again)
 

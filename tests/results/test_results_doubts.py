@@ -18,6 +18,7 @@ from flower_fedclust.results.doubts import (
     collapse_of,
     doubts_about_labels,
     doubts_over_runs,
+    reason_of,
     told_by_sites,
 )
 from flower_fedclust.results.result import result_of
@@ -79,13 +80,18 @@ def test_clusters_that_another_run_would_not_find_are_a_doubt(seed, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("without_noise", "n_equal", "reason"),
-    [([0.99, 0.98, 0.97], 0, "noise"), ([0.99, 0.98, 0.97], 5, "table"), ([0.99, 0.98, 0.6], 1, "search")],
+    ("without_noise", "excess", "n_equal", "reason"),
+    [
+        (0.97, 0.005, 0, "noise"),
+        (0.5, 0.04, 5, "noise"),
+        (0.97, 0.005, 5, "table"),
+        (0.6, 0.005, 1, "search"),
+    ],
 )
 def test_an_unstable_result_names_its_clusters_and_its_reason_and_advises_what_changes_it(
-    without_noise, n_equal, reason
+    without_noise, excess, n_equal, reason
 ):
-    again = Repeated(0.7, np.array([0.99, 0.5, 0.6]), np.array(without_noise), n_equal)
+    again = Repeated(0.7, np.array([0.99, 0.5, 0.6]), without_noise, excess, n_equal)
     (doubt,) = _of_other_runs(again.agreement, again)
     assert doubt.numbers["reason"] == reason
     assert doubt.numbers["clusters"] == [1, 2]
@@ -105,8 +111,31 @@ def test_a_table_that_can_be_divided_in_two_ways_is_told_from_one_that_cannot(st
     points = np.repeat(corners, 5, axis=0) + 0.01 * numbers.standard_normal((20, 2))
     cells = NoisyCells(points, np.full(20, 500.0), np.full(2, 0.01), 1.0, 1.0)
     centers = np.array([[stretch, 0.0], [-stretch, 0.0]])
-    again = repeated(cells, centers, np.zeros((2, 2)), np.eye(2), (points**2).mean(axis=0), 0.0, numbers)
+    again = repeated(cells, centers, np.zeros((2, 2)), np.eye(2), 0.0, numbers)
     assert (again.n_equal >= LEAST_EQUAL) == is_equal
+
+
+def other_runs(points, centers):
+    """Imitate other runs on 24 cells on a line."""
+    points = np.stack([points, np.zeros(24)], axis=1)
+    cells = NoisyCells(points, np.full(24, 500.0), np.full(2, 0.003), 5.0, 5.0)
+    return repeated(cells, np.array(centers), np.full((2, 2), 0.01), np.eye(2), 0.0, np.random.default_rng(0))
+
+
+def test_clusters_with_rows_between_them_are_found_less_often_than_clusters_with_none():
+    """Both tables have the same centers; only the cells between these differ."""
+    centers = [[-0.5, 0.0], [0.5, 0.0]]
+    apart = np.repeat([-0.5, 0.5], 12) + np.tile(np.linspace(-0.03, 0.03, 12), 2)
+    touching, separate = (other_runs(points, centers).each.mean() for points in (np.linspace(-1, 1, 24), apart))
+    assert touching < separate - 0.05
+
+
+def test_clusters_that_noise_has_moved_far_are_doubted_for_their_noise():
+    apart = np.repeat([-0.5, 0.5], 12) + np.tile(np.linspace(-0.03, 0.03, 12), 2)
+    moved, found = (other_runs(apart, [[-0.5, place], [0.5, -place]]) for place in (0.15, 0.0))
+    assert moved.excess > 1.0
+    assert found.excess < 0.05
+    assert reason_of(moved) == "noise"
 
 
 def test_noise_that_moves_a_center_halfway_to_the_next_is_told_from_noise_that_does_not():

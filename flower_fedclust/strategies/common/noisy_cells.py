@@ -10,6 +10,7 @@ import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
@@ -44,8 +45,8 @@ APART = 0.01
 N_OTHER_RUNS, N_SHARED, N_STARTS, N_OTHER_STEPS = 8, 2000, 10, 12
 #: The k-means of the cells by which the server looks for other solutions that cost nearly the same.
 N_TRIED_AGAIN = 20
-#: How many times as much noise as a run has is imitated.
-ROUGHER = 3.0
+#: How many times as much noise as a run has is imitated: for clusters of a run, and for numbers of clusters.
+ROUGHER, ROUGHER_OF_NUMBER = 2.0, 3.0
 #: Rows about clusters have at least this part of the variance of all rows in each direction.
 LEAST_LEFT = 0.003
 #: What clipping takes from costs may differ from what is expected by this many times as much.
@@ -269,16 +270,15 @@ def repeated(
     centers: Floats,
     errors: Floats,
     directions: Floats,
-    variances: Floats,
     elsewhere: float,
     rng: np.random.Generator,
 ) -> Repeated:
     """Imitate other runs with what this run has released, and compare their clusters with its own.
 
-    The server draws rows from Gaussians about the clusters. Another run sees the cells with other noise, starts from
-    other points, takes steps on these rows, and ends with the noise of its last steps. The imitated noise is ROUGHER
-    than the real one: rows of tables are less round, and another run also finds other directions. The imitation is
-    repeated without any noise, to tell what the noise does from what search and table do.
+    The server draws rows about the noisy cells, so that rows between clusters are drawn as well. Another run sees the
+    cells with other noise, starts from other points, takes steps on these rows, and ends with the noise of its last
+    steps. The imitated noise is ROUGHER than the real one, because another run also finds other directions. Runs
+    without any noise are imitated as well, to tell what the noise does from what search and table do.
 
     Parameters
     ----------
@@ -288,22 +288,22 @@ def repeated(
         The variance of what is unknown of an entry of a center, in the directions of the search and elsewhere.
     directions : ndarray of shape (n_columns, n_directions)
         Of the search.
-    variances : ndarray of shape (n_directions,)
-        Of the rows in these directions.
     elsewhere : float
         The variance of the rows in all other directions together.
     """
-    rows = _rows_about(cells, centers, directions, variances, elsewhere, rng)
+    drawn = cells.drawn_rows(max(N_SHARED, DRAWN_FOR_EACH * len(centers)), cells.within, rng)
+    rows = _in_all_columns(drawn, centers, directions, elsewhere, rng)
     own, k = nearest_center(rows, centers), len(centers)
-    agreements, noisy, exact = [], [], []
-    for _ in range(N_OTHER_RUNS):
-        labels = nearest_center(rows, _another_run(cells, rows, errors, directions, rng, ROUGHER))
-        agreements.append(adjusted_rand(own, labels, k))
-        noisy.append(best_jaccard(own, labels, k))
-        labels = nearest_center(rows, _another_run(cells, rows, errors, directions, rng, 0.0))
-        exact.append(best_jaccard(own, labels, k))
-    n_equal = _n_equally_good(cells, centers @ directions, elsewhere, rng)
-    return Repeated(float(np.mean(agreements)), np.mean(noisy, axis=0), np.mean(exact, axis=0), n_equal)
+    noisy = [_another_run(cells, rows, errors, directions, rng, ROUGHER) for _ in range(N_OTHER_RUNS)]
+    exact = [_another_run(cells, rows, errors, directions, rng, 0.0) for _ in range(N_OTHER_RUNS)]
+    labels, of_exact = ([nearest_center(rows, one) for one in runs] for runs in (noisy, exact))
+    return Repeated(
+        agreement=float(np.mean([adjusted_rand(own, one, k) for one in labels])),
+        each=np.mean([best_jaccard(own, one, k) for one in labels], axis=0),
+        without_noise=float(np.mean([adjusted_rand(one, other, k) for one, other in combinations(of_exact, 2)])),
+        excess=_cost(rows, centers) / max(min(_cost(rows, one) for one in exact), np.finfo(float).tiny) - 1.0,
+        n_equal=_n_equally_good(cells, centers @ directions, elsewhere, rng),
+    )
 
 
 def _n_equally_good(cells: NoisyCells, inside: Floats, elsewhere: float, rng: Generator) -> int:
@@ -334,25 +334,26 @@ def agreement_inside(cells: NoisyCells, centers: Floats, variances: Floats, n_ru
     It is for clusters that have taken no steps, such as those of each number of clusters that is tried.
     """
     directions, errors, k = np.eye(centers.shape[1]), np.zeros((len(centers), 2)), len(centers)
-    rows = _rows_about(cells, centers, directions, variances, 0.0, rng)
+    rows = _rows_about(cells, centers, variances, rng)
     own = nearest_center(rows, centers)
-    others = [_another_run(cells, rows, errors, directions, rng, ROUGHER) for _ in range(n_runs)]
+    others = [_another_run(cells, rows, errors, directions, rng, ROUGHER_OF_NUMBER) for _ in range(n_runs)]
     return float(np.mean([adjusted_rand(own, nearest_center(rows, other), k) for other in others]))
 
 
-def _rows_about(
-    cells: NoisyCells, centers: Floats, directions: Floats, variances: Floats, elsewhere: float, rng: Generator
-) -> Floats:
+def _rows_about(cells: NoisyCells, centers: Floats, variances: Floats, rng: Generator) -> Floats:
     """Draw rows from Gaussians about the clusters, as many for each as its cells have."""
+    n_rows, k = max(N_SHARED, DRAWN_FOR_EACH * len(centers)), len(centers)
+    sizes = np.bincount(nearest_center(cells.means, centers), cells.counts, k)
+    between = sizes / sizes.sum() @ centers**2
+    clusters = replace(cells, means=centers, counts=np.maximum(sizes, 1.0))
+    return clusters.drawn_rows(n_rows, np.maximum(variances - between, LEAST_LEFT * variances), rng)
+
+
+def _in_all_columns(drawn: Floats, centers: Floats, directions: Floats, elsewhere: float, rng: Generator) -> Floats:
+    """Return rows that are drawn in the directions of the search; elsewhere they lie about the nearest center."""
     inside = centers @ directions
     outside, n_others = centers - inside @ directions.T, max(np.subtract(*directions.shape), 1)
-    n_rows, k = max(N_SHARED, DRAWN_FOR_EACH * len(centers)), len(centers)
-    sizes = np.bincount(nearest_center(cells.means, inside), cells.counts, k)
-    between = sizes / sizes.sum() @ inside**2
-    clusters = replace(cells, means=inside, counts=np.maximum(sizes, 1.0))
-    left = np.maximum(variances - between, LEAST_LEFT * variances)
-    drawn = clusters.drawn_rows(n_rows, left, rng)
-    rest = rng.standard_normal((n_rows, len(centers[0]))) * math.sqrt(max(elsewhere, 0.0) / n_others)
+    rest = rng.standard_normal((len(drawn), len(centers[0]))) * math.sqrt(max(elsewhere, 0.0) / n_others)
     rest -= rest @ directions @ directions.T
     return np.asarray(drawn @ directions.T + outside[nearest_center(drawn, inside)] + rest)
 
