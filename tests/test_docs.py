@@ -103,6 +103,12 @@ def test_the_example_of_keeping_a_model_runs(folder_with_rows):
     assert len(names["pipeline"][-1].labels_) == len(names["table"])
 
 
+def test_the_example_of_outcomes_runs():
+    names = names_of_the_code_of("outcomes.md")
+    medians = [one.high for one in names["result"].survival.tables.medians]
+    assert min(medians) < 40 < max(medians)
+
+
 def test_the_example_with_own_rows_runs(folder_with_rows):
     pytest.importorskip("duckdb")
     names = names_of_the_code_of("rows.md")

@@ -183,7 +183,12 @@ class Survival:
         ]
 
     def at_risk_as_text(self, cluster: int, place: int) -> str:
-        """Return the rows of a cluster that reach the beginning of a bin, or of the time after all; rounded."""
+        """Return the rows of a cluster that reach the beginning of a bin, or the time after all; rounded.
+
+        Without noise it is "" at a time at which the curve is not shown.
+        """
+        if self.deviation == 0 and place > 0 and place - 1 not in self.shown(cluster):
+            return ""
         count, deviation = self.tables.starting[cluster, place], self.tables.starting_deviation[place]
         fewest = self._fewest(deviation)
         if count < fewest:
@@ -219,10 +224,10 @@ class Survival:
                 return f"{half} {self.happened} within {self._time(median.high)}."
             return f"{half} {self.happened} after {self._time(median.low, median.high)}."
         _, _, low, high = (one[-1] for one in self.curve(cluster))
+        part = f"after {self._time(until)}, {100 * (1 - high):.0f} to {100 * (1 - low):.0f}% {self.happened}"
         if low > 0.5:
-            left = f"{100 * (1 - high):.0f} to {100 * (1 - low):.0f}% {self.happened}"
-            return f"{half}: not reached; after {self._time(until)}, {left}."
-        return f"{half} {self.happened} after {self._time(median.low)} or later; the rest of the curve does not tell."
+            return f"{half}: not reached; {part}."
+        return f"{half} {self.happened} after {self._time(median.low)} at the earliest; {part}."
 
     @property
     def difference(self) -> str:

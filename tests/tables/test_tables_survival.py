@@ -16,6 +16,7 @@ from flower_fedclust.engine.table_answers import preparation_as_bytes
 from flower_fedclust.engine.wire import as_bytes
 from flower_fedclust.exact.rows import Frame
 from flower_fedclust.numerics.survival import LifeTables
+from flower_fedclust.results.survival import survival_figure, survival_on_page
 from flower_fedclust.tables.preparation import Preparation
 from flower_fedclust.tables.schema import Figures, Schema
 from flower_fedclust.tables.survival import Survival, survival_of, time_sums
@@ -230,6 +231,19 @@ def test_secure_sums_and_rows_in_files_give_the_same_counts(tmp_path):
     assert np.array_equal(plain.survival.sums, from_files.survival.sums)
 
 
+def test_a_person_with_many_rows_counts_once():
+    twice = {
+        name: pd.concat([table.assign(person=np.arange(len(table)))] * 2, ignore_index=True)
+        for name, table in SITES.items()
+    }
+    strategy = fc.PrivateKMeans(2, epsilon=8.0, privacy_unit="subject")
+    result = fc.simulate(strategy, twice, schema=SCHEMA, subject_column="person", seed=0)
+    assert result.privacy.covers_everything
+    error = 5 * result.survival.deviation * math.sqrt(result.survival.sums.size)
+    assert result.survival.sums.sum() == pytest.approx(len(PEOPLE), abs=error)
+    assert error < len(PEOPLE) / 4
+
+
 def test_where_nothing_can_be_counted_the_result_says_why():
     noisy, exact = (
         fc.simulate(fc.DPFedC(2, epsilon=epsilon, n_rounds=2), SITES, schema=SCHEMA, seed=0) for epsilon in (10.0, None)
@@ -240,7 +254,36 @@ def test_where_nothing_can_be_counted_the_result_says_why():
     assert "no-survival" not in [doubt.code for doubt in exact.doubts]
 
 
-# Words and numbers for people.
+# Words, numbers and pictures for people.
+
+
+def test_page_and_picture_show_each_curve_and_the_rows_at_risk(tmp_path):
+    sums = np.full((2, 2 * len(BINS) + 2), 30.0)
+    said = survival_of(SCHEMA, np.array(BINS), sums, 4.0)
+    shown = survival_on_page(said)
+    assert [len(one["line"].split()) for one in shown["curves"]] == [len(BINS) + 1] * 2
+    assert all(len(one["band"].split()) == 2 * (len(BINS) + 1) for one in shown["curves"])
+    assert shown["curves"][0]["rows"][0] == "510"
+    assert [tick["text"] for tick in shown["times"]][::6] == ["0", "60"]
+    pytest.importorskip("matplotlib")
+    figure = survival_figure(said, tmp_path / "survival.png")
+    assert (tmp_path / "survival.png").stat().st_size > 10_000
+    assert len(figure.axes[0].lines) == 3
+
+
+@pytest.mark.parametrize(
+    ("events", "words"),
+    [
+        ([400, 300, 100, 50, 20, 20, 10, 10], "had died after 5 to 10 months"),
+        ([700, 100, 50, 20, 20, 10, 10, 10], "had died within 5 months"),
+        ([20, 20, 20, 20, 20, 20, 20, 20], "not reached; after 60 months, 1"),
+        ([50, 50, 50, 50, 80, 80, 70, 60], "had died after 50 months at the earliest"),
+    ],
+)
+def test_words_say_when_half_had_the_event(events, words):
+    sums = np.zeros((1, 2 * len(BINS) + 2))
+    sums[0, :8], sums[0, -2] = events, 1000 - sum(events)
+    assert words in survival_of(SCHEMA, np.array(BINS), sums, 0.0).sentence(0)
 
 
 def test_no_number_of_few_rows_is_printed():
@@ -256,7 +299,7 @@ def test_no_number_of_few_rows_is_printed():
         assert (numbers >= fewest).all()
         assert frame[frame["note"] == "few"]["value"].isna().all()
         texts = [said.at_risk_as_text(cluster, place) for cluster in range(3) for place in range(len(BINS) + 1)]
-        assert all(text.startswith("<") or float(text.replace(",", "")) >= fewest - 1 for text in texts)
+        assert all(text.startswith("<") or float(text.replace(",", "")) >= fewest - 1 for text in texts if text)
         assert "Cluster 2: too few rows for a curve." in str(said)
     exact = survival_of(SCHEMA, np.array(BINS), sums, 0.0)
     # From one end that is shown to the next, nobody or at least ten rows have died.

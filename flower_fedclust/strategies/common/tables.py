@@ -171,7 +171,7 @@ class TablePreparation:
     def parts(self, strategy: PrivateStrategy) -> Mapping[str, Part]:
         """Return the parts of the budget for the preparation and the description, besides a strategy's own."""
         wanted = {PREPARATION: (SHARE, self._n_sums), DESCRIPTION: (self.description, 1)}
-        wanted[SURVIVAL] = (SURVIVAL_SHARE, self._counts_times(strategy))
+        wanted[SURVIVAL] = (SURVIVAL_SHARE, int(self._counts_times(strategy)))
         wanted = {name: (share, n_sums) for name, (share, n_sums) in wanted.items() if share > 0 and n_sums > 0}
         own = whole_of(strategy.parts().values())
         whole = own / (1.0 - math.fsum(share for share, _ in wanted.values()))
