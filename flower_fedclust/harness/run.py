@@ -34,6 +34,7 @@ from flower_fedclust.results.files import REPORT_FILES, empty_folder, free_besid
 from flower_fedclust.results.pictures import groupings_of
 from flower_fedclust.results.result import Result, result_of
 from flower_fedclust.results.survival import survival_figure
+from flower_fedclust.tables.table_one import WIDEST_TABLE
 
 #: Where run_app saves results by default: a SuperLink's working directory is hard to find.
 RESULTS = Path.home() / "fedclust-results"
@@ -41,8 +42,6 @@ RESULTS = Path.home() / "fedclust-results"
 ROUND_TIMEOUT = 3600.0
 #: A file beside a run's journals, which says where its results are.
 RESULTS_OF_JOURNAL = "results-are-in"
-#: With more clusters, Table One is only written to files.
-WIDEST_TABLE = 8
 #: The page of a result, to hand to somebody.
 PAGE = "clusters.html"
 #: A file in a run's folder that shows whose it is, and the one that says why a run ended early.

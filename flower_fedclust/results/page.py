@@ -37,6 +37,7 @@ from flower_fedclust.results.result_data import ResultData
 from flower_fedclust.results.survival import survival_on_page
 from flower_fedclust.tables import words
 from flower_fedclust.tables.estimates import Estimate
+from flower_fedclust.tables.table_one import WIDEST_TABLE
 
 Floats = NDArray[np.float64]
 
@@ -97,6 +98,7 @@ def result_page(result: ResultData, subject: str = "") -> str:
         has_noise=_has_noise(result),
         bounds=[] if result.clusters is None else result.clusters.bounds,
         survival=None if result.survival is None else survival_on_page(result.survival),
+        table=None if result.clusters is None or n_clusters > WIDEST_TABLE else result.clusters.table_one(),
         profile=None if profile is None else _heat(profile),
         unit="" if profile is None else profile.unit,
         has_hidden=profile is not None and bool(np.isnan(profile.values).any()),

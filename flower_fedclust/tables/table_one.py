@@ -17,6 +17,8 @@ from flower_fedclust.tables.schema import MEASURED, Column
 
 Floats = NDArray[np.float64]
 
+#: With more clusters, Table One is only in its files: elsewhere it would be too wide.
+WIDEST_TABLE = 8
 #: What stands in a cell about which nothing may be said.
 NOTHING = "–"
 #: The line of standardized mean differences.

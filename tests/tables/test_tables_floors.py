@@ -176,6 +176,7 @@ def test_pages_and_pictures_show_a_small_cluster_up_to_its_limit(tmp_path, is_de
     page = result.page(tmp_path / "page.html").read_text(encoding="utf-8")
     assert page.count("fewer than 10 rows") >= 2
     assert f"of {counts.sum()} rows" not in page
+    assert ("<td>fewer than 10</td>" in page) == is_described
 
 
 def test_files_of_a_run_with_noise_obey_the_floor(tmp_path):
