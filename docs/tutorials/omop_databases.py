@@ -40,6 +40,8 @@ HAS_CONDITION = np.array(
 MEASURED = np.array([[121.0, 24.0, 5.3], [138.0, 33.0, 7.4], [134.0, 27.0, 6.1], [131.0, 24.0, 5.7]])
 SPREAD = np.array([10.0, 3.0, 0.5])
 OVERNIGHT = np.array([0.03, 0.08, 0.30, 0.22])
+#: Months until half of those with a course have died, from the end of 2023 on; the databases end two years later.
+HALF_LIFE, END = np.array([600.0, 120.0, 22.0, 40.0]), 24.0
 
 
 def hospital(name: str, n_persons: int, courses: tuple[float, ...]) -> dict[str, pd.DataFrame]:
@@ -58,11 +60,14 @@ def hospital(name: str, n_persons: int, courses: tuple[float, ...]) -> dict[str,
     visits = _visits(numbers, course, identity)
     measurements = _measurements(numbers, course, identity, visits)
     conditions = _conditions(numbers, course, identity)
+    death, observed = _follow_up(numbers, course, identity)
     return {
         "person": person,
         "visit_occurrence": visits,
         "condition_occurrence": conditions,
         "measurement": measurements,
+        "death": death,
+        "observation_period": observed,
     }
 
 
@@ -109,6 +114,24 @@ def _conditions(numbers: np.random.Generator, course: np.ndarray, identity: np.n
             "condition_start_date": np.datetime64("2021-01-01") + numbers.integers(0, 1095, len(whose)),
         }
     )
+
+
+def _follow_up(
+    numbers: np.random.Generator, course: np.ndarray, identity: np.ndarray
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return who has died when, and until when each person was observed; some have moved away."""
+    until = numbers.exponential(HALF_LIFE[course] / np.log(2.0))
+    seen = np.minimum(numbers.exponential(80.0, len(course)), END)
+    start = np.datetime64("2023-12-31")
+    last = start + (30.4 * np.minimum(until, seen)).astype(int)
+    has_died = until <= seen
+    death = pd.DataFrame({"person_id": identity[has_died], "death_date": last[has_died]})
+    observed = {
+        "person_id": identity,
+        "observation_period_start_date": np.datetime64("2021-01-01"),
+        "observation_period_end_date": last,
+    }
+    return death, pd.DataFrame(observed)
 
 
 def write_hospitals(folder: str | Path) -> list[Path]:

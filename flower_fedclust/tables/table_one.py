@@ -164,7 +164,8 @@ def standardized(
     """Return the difference of each group from the rest in standard deviations, and the deviation of its noise.
 
     The standard deviation is the root of the mean of the two variances; that of a share p is ``p (1 - p)``. It is NaN
-    where a mean or a standard deviation is only a limit, or where the floor hides a share.
+    where a mean or a standard deviation is only a limit, where noise leaves open whether the latter is 0, or where the
+    floor hides a share.
     """
     if own_spread is None or rest_spread is None:
         variances = [one.value * (1 - one.value) for one in (own, rest)]
@@ -177,8 +178,9 @@ def standardized(
     for one in (own, rest, *(() if own_spread is None or rest_spread is None else (own_spread, rest_spread))):
         is_open |= ~np.isfinite(one.low) | ~np.isfinite(one.high)
     scale = np.where(is_open, np.nan, scale)
-    difference = (own.value - rest.value) / scale
     of_scale = np.hypot(*errors) / 4 / scale**2  # relative
+    scale = np.where(DEVIATIONS * of_scale < 1, scale, np.nan)
+    difference = (own.value - rest.value) / scale
     return difference, np.hypot(np.hypot(own.error, rest.error) / scale, difference * of_scale)
 
 
