@@ -334,7 +334,7 @@ def agreement_inside(cells: NoisyCells, centers: Floats, variances: Floats, n_ru
     It is for clusters that have taken no steps, such as those of each number of clusters that is tried.
     """
     directions, errors, k = np.eye(centers.shape[1]), np.zeros((len(centers), 2)), len(centers)
-    rows = _rows_about(cells, centers, variances, rng)
+    rows = _in_all_columns(_rows_about(cells, centers, variances, rng), centers, directions, 0.0, rng)
     own = nearest_center(rows, centers)
     others = [_another_run(cells, rows, errors, directions, rng, ROUGHER_OF_NUMBER) for _ in range(n_runs)]
     return float(np.mean([adjusted_rand(own, nearest_center(rows, other), k) for other in others]))
