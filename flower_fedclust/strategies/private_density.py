@@ -135,7 +135,7 @@ class PrivateDensity(SearchStrategy):
             return self._cut(whole, ALL_COLUMNS, grid, (yield from self._histogram(whole, ALL_COLUMNS, grid)))
         frame, n_rows = yield from (frame_of_rows() if self.max_norm is None else frame_of_most(self))
         found = yield from rough_clusters(self, frame, n_rows)
-        space = found.space
+        space, frame = found.space, found.space.frame
         directions = directions_onto_grid(np.ascontiguousarray(space.directions[:, :MOST_DIRECTIONS]))
         reach = REACH * np.sqrt(np.maximum(space.values[:MOST_DIRECTIONS], LEAST_VARIANCE * space.total))
         low, high, _ = yield from self._ranges(frame, directions, -reach, reach)
@@ -201,7 +201,7 @@ class PrivateDensity(SearchStrategy):
     @property
     def n_protocol_rounds(self) -> int:
         """The rounds for the cells of a search, of which few columns need fewer, a range, and the histogram."""
-        return max(first_rounds(center_rows=True, counts_rows=True), FRAME_ROUNDS + 2) + CELL_ROUNDS + 1 + 1
+        return max(first_rounds(center_rows=True, counts_rows=True), FRAME_ROUNDS + 3) + CELL_ROUNDS + 1 + 1
 
     @property
     def _scale(self) -> float:

@@ -129,9 +129,9 @@ class PrivateKMeans(SearchStrategy):
             return Outcome(KMeansModel(frame.leave(centers)), number=number)
         # 1. Where the rows are, and in which directions they spread.
         frame, n_rows = yield from frame_of_most(self, center_rows=self.center_rows, n_rows=self.n_rows)
-        space = yield from space_of_rows(self, frame, n_rows)
+        space = yield from space_of_rows(self, frame, n_rows, center_rows=self.center_rows)
         # 2. Cells, and from these the number of clusters, if the user asked for it.
-        space, cells = yield from cells_of_rows(self, space, self._public(frame))
+        space, cells = yield from cells_of_rows(self, space, self._public(space.frame))
         fine = small_clusters(cells, space.total_inside, self.most_clusters, self.rng)
         number = number_if_asked(fine, space.spread, numbers_of(self.n_clusters), self.rng)
         k = self.most_clusters if number is None else number.chosen
@@ -139,7 +139,7 @@ class PrivateKMeans(SearchStrategy):
         best = yield from best_of_many(self, space, cells, k)
         # 4. What another run would find, by all that was released.
         again = repeated(cells, best.centers, best.signal[:, :2], space.inside, space.elsewhere, self.rng)
-        model = KMeansModel(frame.leave(best.centers))
+        model = KMeansModel(space.frame.leave(best.centers))
         return Outcome(model, number=number, agreement=again.agreement, again=again)
 
     # Parameters and budget.

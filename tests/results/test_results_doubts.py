@@ -50,7 +50,7 @@ def test_the_run_that_accuracy_praises_is_called_what_it_is(collapsed, tmp_path)
 
 
 def test_a_run_that_found_the_groups_leaves_no_doubt():
-    result = fc.simulate(fc.PrivateKMeans(6, epsilon=3.0, max_norm=60.0), CLIENTS, seed=0)
+    result = fc.simulate(fc.PrivateKMeans(6, epsilon=1.0, max_norm=60.0), CLIENTS, seed=0)
     assert result.metrics["cost_per_row"] < 0.2
     assert result.doubts == ()
 

@@ -307,6 +307,19 @@ def test_the_radius_leaves_out_a_tenth_of_the_rows_or_what_may_be_noise():
     assert class_of_most(np.zeros(4), 100.0, 10.0) == 3
 
 
+def test_noise_in_many_far_classes_does_not_add_up_to_rows():
+    classes = np.array([15.0] * 10 + [0.0, 0.0, 0.0, 900.0, 100.0, 0.0])
+    assert class_of_most(classes, 1000.0, 30.0) == 13
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_bounds_that_are_far_too_wide_leave_the_origin_near_the_middle(seed):
+    rows = np.random.default_rng(seed).standard_normal((3000, 3))
+    result = fc.simulate(fc.PrivateKMeans(2, epsilon=1.0, max_norm=100.0), [rows[::2], rows[1::2]], seed=seed)
+    first, second = (sent.release for sent in result.privacy.messages if sent.task == "row_sum")
+    assert second.sensitivity < first.sensitivity / 8
+
+
 @pytest.mark.parametrize("weighted", [0, 1, 2, 6])
 def test_there_are_as_many_centers_as_asked_for(weighted):
     points, weights = np.random.default_rng(3).normal(size=(6, 2)), np.zeros(6)

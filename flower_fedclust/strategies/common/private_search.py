@@ -106,6 +106,8 @@ SOLUTION_ROUNDS = N_LEVELS * (STEPS_EACH + 1) + N_STEPS + 1
 N_CLASSES = 16
 #: The fraction of the rows that may lie outside the ball in which the second moment is taken.
 PART_OUTSIDE = 0.1
+#: So many neighboring classes have rows if these are more than so many deviations of the noise.
+N_NEIGHBORING, CLEAR_CLASS = 3, 2.5
 #: The variance along a direction is at least this part of the mean variance.
 LEAST_VARIANCE = 0.02
 #: How wide the first points of cells are, beside the rows; how far from a mean it is split, beside the rows of a cell;
@@ -287,7 +289,7 @@ class Space:
 
 def first_rounds(*, center_rows: bool, counts_rows: bool) -> int:
     """Return how many rounds :func:`frame_of_most` and :func:`space_of_rows` take."""
-    return int(center_rows) + int(counts_rows) + 2
+    return 2 * int(center_rows) + int(counts_rows) + 2
 
 
 def frame_of_most(
@@ -302,15 +304,21 @@ def frame_of_most(
     else:
         (counted,) = yield Sum(SearchClient.row_count.asked(), parts=["row_count"])
         number = max(float(counted), float(strategy.most_clusters))
-    if not center_rows:
-        return frame, number
-    (added_up,) = received = yield strategy.summed(SearchClient.row_sum.asked(frame=frame), "row_sum")
-    mean = clip_rows((added_up / _n_units(strategy, received, number))[None, :], frame.radius)[0]
-    return Frame(frame.origin + mean, frame.radius + float(np.linalg.norm(mean))), number
+    return (yield from _centered(strategy, frame, frame.radius, number)) if center_rows else frame, number
 
 
-def space_of_rows(strategy: SearchStrategy, frame: Frame, n_rows: float) -> Generator[Round, Total, Space]:
-    """Find the directions in which the rows spread more than the noise does."""
+def _centered(strategy: SearchStrategy, frame: Frame, reach: float, n_rows: float) -> Generator[Round, Total, Frame]:
+    """Return a frame about the noisy mean of the rows, which are clipped to a reach."""
+    question = SearchClient.row_sum.asked(frame=Frame(frame.origin, reach))
+    (added_up,) = received = yield strategy.summed(question, "row_sum", at_most=(reach,))
+    mean = clip_rows((added_up / _n_units(strategy, received, n_rows))[None, :], reach)[0]
+    return Frame(frame.origin + mean, frame.radius + float(np.linalg.norm(mean)))
+
+
+def space_of_rows(
+    strategy: SearchStrategy, frame: Frame, n_rows: float, *, center_rows: bool = True
+) -> Generator[Round, Total, Space]:
+    """Find the directions in which the rows spread more than the noise does, about a better mean."""
     units = strategy.units(n_rows)
     # A client's mean outer product is clipped as a whole, and a sketch hides more of it than of a row.
     sketch = {} if units.are_clients else sketch_of(len(frame.origin), strategy.rng)
@@ -318,6 +326,10 @@ def space_of_rows(strategy: SearchStrategy, frame: Frame, n_rows: float) -> Gene
     (classes,) = received = yield Sum(asked.asked(frame=frame), parts=["distances"])
     n_units = _n_units(strategy, received, n_rows)
     reach = frame.radius * class_reach(class_of_most(classes, n_units, received.noise[0]))
+    if center_rows:
+        centered = yield from _centered(strategy, frame, reach, n_rows)
+        moved = float(np.linalg.norm(centered.origin - frame.origin))
+        frame, reach = centered, math.sqrt(max(reach**2 - moved**2, reach**2 / 4))
     inner = frame if units.are_clients else Frame(frame.origin, reach)
     question = SearchClient.second_moment.asked(frame=inner, **sketch)
     (moment,) = received = yield strategy.summed(question, "second_moment", at_most=(reach**2,))
@@ -567,11 +579,17 @@ def _costs(
 
 
 def class_of_most(classes: Floats, n_units: float, deviation: float) -> int:
-    """Return the nearest class beyond which only a few rows lie, or nothing but noise."""
-    outside = np.cumsum(classes)
+    """Return the nearest class beyond which only a few rows lie, or nothing but noise.
+
+    The rows of a few neighboring classes are looked at together, because noise adds up over all that are farther.
+    """
+    within = np.cumsum(classes)
     for index in range(len(classes) - 1):
-        noise = 2 * deviation * math.sqrt(index + 1)
-        if outside[index] > max(PART_OUTSIDE * n_units, noise) or outside[index] >= n_units / 2:
+        n_looked_at = min(index + 1, N_NEIGHBORING)
+        outside = within[index] - (within[index - n_looked_at] if n_looked_at <= index else 0.0)
+        if outside > max(PART_OUTSIDE * n_units, CLEAR_CLASS * deviation * math.sqrt(n_looked_at)):
+            return index
+        if within[index] >= n_units / 2:
             return index
     return len(classes) - 1
 
@@ -621,7 +639,7 @@ def parts_of_cells(
 ) -> dict[str, Part]:
     """Return the parts of a budget up to the cells."""
     answers: dict[str, tuple[Any, int]] = {
-        "row_sum": (client.row_sum, int(center_rows)),
+        "row_sum": (client.row_sum, 2 * int(center_rows)),
         "row_count": (client.row_count, int(counts_rows)),
         "distances": ((client.distances, client.moment_size), 1),
         "second_moment": (client.second_moment, 1),
