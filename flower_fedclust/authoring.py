@@ -21,6 +21,7 @@ from flower_fedclust.engine import ProtocolClient as ProtocolClient
 from flower_fedclust.engine import ProtocolStrategy as ProtocolStrategy
 from flower_fedclust.engine import Sent as Sent
 from flower_fedclust.engine import Sum as Sum
+from flower_fedclust.engine import TooFewError as TooFewError
 from flower_fedclust.engine import answers as answers
 from flower_fedclust.engine import parameter as parameter
 from flower_fedclust.engine.by_row import by_row as by_row

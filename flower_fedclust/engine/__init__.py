@@ -32,6 +32,7 @@ from flower_fedclust.engine.rounds import Question as Question
 from flower_fedclust.engine.rounds import Reply as Reply
 from flower_fedclust.engine.rounds import Sent as Sent
 from flower_fedclust.engine.rounds import Sum as Sum
+from flower_fedclust.engine.rounds import TooFewError as TooFewError
 from flower_fedclust.engine.rounds import Total as Total
 from flower_fedclust.engine.rounds import Traffic as Traffic
 from flower_fedclust.engine.rounds import answers as answers

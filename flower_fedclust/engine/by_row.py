@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, reduce
-from operator import attrgetter, is_
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Any
 
@@ -24,7 +24,6 @@ from flower_fedclust.data.batches import BATCH_ENTRIES, Batch, in_batches
 from flower_fedclust.engine.client_data import ClientData
 from flower_fedclust.engine.rounds import Answer, Array, Askable, Known, ProtocolError, Question, Scalar, Sent, as_sent
 from flower_fedclust.exact.capacity import LARGEST_BOUND, bits_with, with_rows
-from flower_fedclust.exact.constant import is_constant
 from flower_fedclust.exact.grid import MOST_ROWS, GridArray
 from flower_fedclust.exact.rows import Frame, Rows
 from flower_fedclust.exact.stacks import NotStackedError, Stack, stacked
@@ -58,8 +57,6 @@ class ByRow(Askable[..., Any]):
     def __init__(self, function: Callable[..., Term | tuple[Term, ...]], sends: Mapping[str, Sent]) -> None:
         self.function = function
         self.names = tuple(sends)
-        #: The arrays and the rest of the last message, and the terms that follow from it.
-        self._last: tuple[list[Array], list[Any], tuple[tuple[Term, ...], tuple[Term, ...]]] | None = None
         self.answer = Answer(function.__name__, tuple(sends.values()))
         self.__doc__ = function.__doc__
 
@@ -95,17 +92,10 @@ class ByRow(Askable[..., Any]):
         return self.terms(question, np.zeros((0, _n_columns(question))))
 
     def of_no_rows(self, question: Question) -> tuple[tuple[Term, ...], tuple[Term, ...]]:
-        """Return the terms of no rows, and what a client without rows sends; computed once for each message."""
-        arrays, values = _contents(question)
-        last = self._last  # read once, because another thread may replace it
-        if last is not None and last[1] == values and all(map(is_, last[0], arrays)):
-            return last[2]
+        """Return the terms of no rows, and what a client without rows sends; a question remembers both."""
         nothing = self.nothing(question)
         self._check_capacity(nothing, bits_with(question.most_rows))
-        found = nothing, self._finished_alone(question, nothing, 0)
-        if all(map(is_constant, arrays)):
-            self._last = arrays, values, found
-        return found
+        return nothing, self._finished_alone(question, nothing, 0)
 
     def reply(
         self,
@@ -114,7 +104,7 @@ class ByRow(Askable[..., Any]):
         seen: Callable[[Batch], Any] = attrgetter("rows"),
     ) -> list[GridArray]:
         """Return a client's arrays, added up batch by batch; the function sees ``seen(batch)``."""
-        nothing, sent_of_nothing = self.of_no_rows(question)
+        nothing, sent_of_nothing = question.of_no_rows
 
         def added(batch: Batch) -> tuple[int, tuple[Term, ...]]:
             values, found = seen(batch), list[tuple[Term, ...]]()
@@ -152,7 +142,7 @@ class ByRow(Askable[..., Any]):
         Raises an error if any client cannot answer, or a NotStackedError if the answer does not tell whose rows it
         adds up.
         """
-        nothing, sent_of_nothing = self.of_no_rows(question)
+        nothing, sent_of_nothing = question.of_no_rows
         stack = Stack([len(part) for part in rows])
         with stacked(stack):
             totals = self.terms(question, np.concatenate(rows))
@@ -184,11 +174,11 @@ class ByRow(Askable[..., Any]):
 
     def largest_of_one_row(self, question: Question) -> list[tuple[int, int]]:
         """Return the largest integer that a client with one row can send in each array, and the unit's exponent."""
-        return [(term.largest, term.exponent) for term in self.of_no_rows(question)[1]]
+        return [(term.largest, term.exponent) for term in question.of_no_rows[1]]
 
     def moved_by(self, question: Question, known: Known) -> tuple[Bound, ...]:  # noqa: ARG002
         """Return how much one row, or one client, can change each array: it follows from the message alone."""
-        return tuple(term.bound for term in self.of_no_rows(question)[1])
+        return tuple(term.bound for term in question.of_no_rows[1])
 
     def reply_of(self, client: Any, question: Question) -> list[GridArray]:
         """Return a client's arrays."""
@@ -299,21 +289,6 @@ def _rows_of(question: Question, values: Floats) -> Rows:
     if question.frame is None:
         return Rows(np.zeros((len(values), 0)), 0, 1.0)
     return question.frame.rows(values)
-
-
-def _contents(question: Question) -> tuple[list[Array], list[Any]]:
-    """Return all arrays of a message, and everything else in it."""
-    # As text, because True, 1 and 1.0 are equal and may mean different things to a function.
-    arrays = list(question.arrays)
-    values = [len(arrays), repr(dict(question.arguments)), question.finish, question.most_rows]
-    if question.frame is not None:
-        frame = question.frame
-        values += [frame.radius, frame.norm]
-        arrays.append(frame.origin)
-    if question.view is not None:
-        inner_arrays, inner_values = _contents(question.view)
-        arrays, values = arrays + inner_arrays, [*values, question.view.asks, *inner_values]
-    return arrays, values
 
 
 def _divisors(question: Question, batch: Batch) -> Iterator[tuple[int, NDArray[np.intp] | None]]:

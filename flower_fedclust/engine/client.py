@@ -122,8 +122,7 @@ class Asking:
     rows: str = ""  #: The name of the kept rows that stand for the client's own; "" for its own.
     stand_in: NDArray[np.float64] | None = field(default=None, repr=False)  #: These rows.
     request: Request | None = None  #: What is judged before anything is computed.
-    noise_source: NoiseSource = field(default_factory=OperatingSystemNoise)
-
+    round: int = 0  #: The number of the round, from which seeded noise follows.
     derives_from: str = ""  #: The noisy rows that the answer may read; it may read no others.
 
 
@@ -313,16 +312,16 @@ class ProtocolClient(NumPyClient):
     def data(self) -> ClientData:
         """The rows, labels and column names; a table as prepared rows."""
         self._check_may_look()
-        prepared, self._seen.rows = self._prepared, True
+        self._seen.rows = True
         self._seen.keys |= {PREPARATION, SCHEMA}
-        return prepared
+        return self._prepared
 
     @cached_property
     def _prepared(self) -> ClientData:
-        prepared = self.recall(PREPARATION)
+        prepared = self._kept(PREPARATION)
         if prepared is not None:
             return self._own.prepared(preparation_from(prepared[0].tobytes()))
-        if self.recall(SCHEMA) is not None:
+        if self._kept(SCHEMA) is not None:
             raise MissedRoundError(f"client {self.name} has no preparation of its table; it missed the round of it.")
         return self._own
 
@@ -345,10 +344,12 @@ class ProtocolClient(NumPyClient):
         """Whether :attr:`rows` are as the client has them: nothing that it was asked has changed them."""
         return self.stand_in is None and self.recall(PREPARATION) is None
 
-    @property
+    @cached_property
     def noise_source(self) -> NoiseSource:
         """Randomness for a method that draws noise itself, fresh for every message."""
-        return self._asking.noise_source
+        if self._noise_seed is None:
+            return OperatingSystemNoise()
+        return SeededNoise([self._noise_seed, self._asking.round])
 
     @property
     def rows_in_batches(self) -> NDArray[np.float64] | ClientData:
@@ -494,7 +495,7 @@ class ProtocolClient(NumPyClient):
         answering = self._who_answers(asking)
         computed = answering._computed(question)
         if any(request.releases):
-            computed = add_noise(computed, request.releases, asking.noise_source, n_shares=request.n_shares)
+            computed = add_noise(computed, request.releases, answering.noise_source, n_shares=request.n_shares)
         if not question.answer.keeps:
             return answering, computed
         for sent, array, release in zip(question.answer.sends, computed, request.releases, strict=True):
@@ -534,7 +535,7 @@ class ProtocolClient(NumPyClient):
         )
         hashed_as = partial(self._hash, question, rows, order, releases, n_shares)
         derives_from = rows if is_derived else ""
-        return Asking(hashed_as, order, question, rows, stand_in, request, self._noise(config), derives_from)
+        return Asking(hashed_as, order, question, rows, stand_in, request, int(config["round"]), derives_from)
 
     def _for_its_unit(self, question: Question, config: Mapping[str, Any]) -> Question:
         """Return a question with whom the run's plan protects; an error unless that is whom this client has to protect.
@@ -701,11 +702,6 @@ class ProtocolClient(NumPyClient):
                 f"client {self.name}: the data has changed since the run began ({changed}); leave it as it is until "
                 "the run has ended."
             )
-
-    def _noise(self, config: Mapping[str, Any]) -> NoiseSource:
-        if self._noise_seed is None:
-            return OperatingSystemNoise()
-        return SeededNoise([self._noise_seed, int(config["round"])])
 
     def _columns(self, config: Mapping[str, Any]) -> str:
         """Return the columns with which the client takes part.

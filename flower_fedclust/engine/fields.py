@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from flower_fedclust.engine.by_row import ByRow, Finisher, View
+from flower_fedclust.engine.by_row import Finisher
 from flower_fedclust.engine.rounds import Array, ProtocolError, Question
 from flower_fedclust.engine.table_answers import ByTableRow, preparation_from
 from flower_fedclust.engine.wire import EMPTY
@@ -129,7 +129,7 @@ def hash_of_question(question: Question, more: Iterable[str], led: Sequence[tupl
 
 def _said(question: Question) -> Iterable[bytes]:
     """Yield all of a question, piece by piece."""
-    function = _function_of(question.asks)
+    function = question.asks.function
     yield f"{function.__module__}.{function.__qualname__}".encode()
     if isinstance(question.asks, ByTableRow):
         yield from map(_plain, question.arrays[:1])
@@ -153,14 +153,9 @@ def _said(question: Question) -> Iterable[bytes]:
         yield from _said(question.view)
 
 
-def _function_of(asks: Any) -> Callable[..., Any]:
-    found: Callable[..., Any] = asks.function if isinstance(asks, ByRow | View) else asks.method
-    return found
-
-
 def check_arguments(question: Question) -> None:
     """Raise a DataError if a question's function does not take the arrays and arguments of the message."""
-    _bound(_function_of(question.asks), question)
+    _bound(question.asks.function, question)
     if question.view is not None:
         check_arguments(question.view)
 

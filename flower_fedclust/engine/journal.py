@@ -20,7 +20,7 @@ import numpy as np
 from flwr.common import Parameters
 
 from flower_fedclust.engine.disk import joined, parted
-from flower_fedclust.engine.rounds import Array, ProtocolError, Question, Reply, Round, Total
+from flower_fedclust.engine.rounds import Array, ProtocolError, Question, Reply, Round, TooFewError, Total
 from flower_fedclust.engine.store import BusyError, Store
 from flower_fedclust.engine.wire import decode, encode
 from flower_fedclust.format import FORMAT, check_format
@@ -46,7 +46,7 @@ class Record:
 
     number: int  #: Of the round; clients enrol in the first.
     digest: str  #: Of what was asked; see :func:`digest_of`.
-    received: Total | list[Reply] | None  #: What the protocol got.
+    received: Total | list[Reply] | TooFewError | None  #: What the protocol got.
     facts: Mapping[str, Any]  #: What else a run needs to go on, and what its log says of the round, as JSON.
 
 
@@ -154,6 +154,8 @@ class Journal:
         about: dict[str, Any] = {"round": record.number, "digest": record.digest, "facts": record.facts}
         if isinstance(replies, Total):
             arrays, about["n_clients"], about["noise"] = list(replies), replies.n_clients, replies.noise
+        elif isinstance(replies, TooFewError):
+            about["too_few"] = str(replies)
         elif replies is not None:
             arrays = [array for reply in replies for array in reply.arrays]
             about["replies"] = [(reply.client, len(reply.arrays)) for reply in replies]
@@ -217,9 +219,11 @@ def digest_of(round_: Round | None) -> str:
 
 def _record(about: Mapping[str, Any], tensors: list[bytes]) -> Record:
     arrays = _writable(tensors)
-    received: Total | list[Reply] | None = None
+    received: Total | list[Reply] | TooFewError | None = None
     if "n_clients" in about:
         received = Total(arrays, about["n_clients"], about["noise"])
+    elif "too_few" in about:
+        received = TooFewError(str(about["too_few"]))
     elif "replies" in about:
         rest = iter(arrays)
         received = [Reply(name, [next(rest) for _ in range(count)]) for name, count in about["replies"]]

@@ -66,7 +66,8 @@ class Roster:
 
     def are_enough(self, nodes: Sequence[str]) -> bool:
         """Return whether enough clients of the run are among the connected nodes."""
-        return len(self._among(set(nodes))) >= self.least
+        connected = set(nodes)
+        return sum(member.node in connected for member in self.members.values()) >= self.least
 
     def see(self, nodes: Iterable[str]) -> None:
         """Take the connected nodes."""
@@ -83,10 +84,7 @@ class Roster:
     @property
     def here(self) -> dict[str, Member]:
         """The clients that were connected at the last look."""
-        return self._among(self._connected)
-
-    def _among(self, nodes: Collection[str]) -> dict[str, Member]:
-        return {name: member for name, member in self.members.items() if member.node in nodes}
+        return {name: member for name, member in self.members.items() if member.node in self._connected}
 
     def awake(self, number: int) -> dict[str, str]:
         """Return the clients that can be asked, with their nodes: connected, enrolled, and not silent of late.

@@ -39,6 +39,13 @@ class ProtocolError(RuntimeError):
     """A run cannot go on: too few clients are left, or a round breaks a rule."""
 
 
+class TooFewError(ProtocolError):
+    """Too few clients have answered a round.
+
+    It is raised in the protocol, where that yields the round. A protocol that catches it may go on without the round.
+    """
+
+
 class MissedRoundError(Exception):
     """A client lacks what an earlier round left with others. This reveals nothing about its rows."""
 
@@ -104,11 +111,10 @@ class Answer:
 
     task: str  #: The method's name.
     sends: tuple[Sent, ...]  #: One for each array that it returns.
+    keeps: bool = field(init=False)  #: Whether all arrays stay with the client.
 
-    @property
-    def keeps(self) -> bool:
-        """Whether all arrays stay with the client."""
-        return bool(self.sends and self.sends[0].kept_as)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "keeps", bool(self.sends and self.sends[0].kept_as))
 
 
 @dataclass(frozen=True)
@@ -141,6 +147,14 @@ class Question:
         """Return how much one row, or one client, can change each array; None if nothing bounds it."""
         moved: tuple[Bound, ...] | None = self.asks.moved_by(self, known or Known())
         return moved
+
+    @functools.cached_property
+    def of_no_rows(self) -> Any:
+        """Of an answer by row: the terms of no rows, and what a client without rows sends.
+
+        Shapes, units and bounds are computed from nothing else, once for each question.
+        """
+        return self.asks.of_no_rows(self)
 
     def mean(self, *at_most: float | None) -> Question:
         """Return the question for each client's mean over its rows, clipped as a whole, in place of its sum.
@@ -195,7 +209,7 @@ class Askable(Generic[P, R_co]):
         needs: tuple[str, ...] = (),
     ) -> None:
         self.needs = needs
-        self.method = method
+        self.function: Callable[..., Any] = method
         self.answer = Answer(method.__name__, sends)
         self.moved = moved
         self.relation = relation
@@ -211,21 +225,27 @@ class Askable(Generic[P, R_co]):
 
     def reply_of(self, client: Any, question: Question) -> Any:
         """Return what a client answers."""
-        method: Callable[..., Any] = self.method
-        return method(client, *question.arrays, **question.arguments)
+        return self.function(client, *question.arrays, **question.arguments)
 
     @overload
     def __get__(self, instance: None, owner: type) -> Self: ...
     @overload
     def __get__(self, instance: object, owner: type) -> Callable[P, R_co]: ...
     def __get__(self, instance: object | None, owner: type) -> Self | Callable[P, R_co]:
-        return self if instance is None else functools.partial(self.method, instance)
+        return self if instance is None else functools.partial(self.function, instance)
 
     def asked(self, *args: P.args, **kwargs: P.kwargs) -> Question:
         """Return the question for this method: positional arguments are arrays, keyword arguments are single values."""
         arguments: dict[str, Any] = dict(kwargs)
         plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in arguments.items()}
-        return Question(self.answer, tuple(np.asarray(array) for array in args), plain, self)
+        return Question(self.answer, tuple(map(_own, args)), plain, self)
+
+
+def _own(array: Any) -> Array:
+    """Return a copy that nobody can change: a question is a value, and its bounds are computed once."""
+    copied = np.array(array)
+    copied.flags.writeable = False
+    return copied
 
 
 def as_sent(sent: str | Sent) -> Sent:
@@ -299,47 +319,45 @@ class Round:
     others: Question | None = None
     needed: bool = True
 
+    answer: Answer = field(init=False, repr=False, compare=False)  #: The method that is asked for.
+    task: str = field(init=False, repr=False, compare=False)  #: The method's name.
+    asks: Any = field(init=False, repr=False, compare=False)  #: What is asked for: an :class:`Askable`.
+    #: The clients that the round names; None if it names none.
+    named: frozenset[str] | None = field(init=False, repr=False, compare=False)
+    is_noisy: bool = field(init=False, repr=False, compare=False)  #: Whether any array gets noise.
+
     def __post_init__(self) -> None:
         if not self.question:
-            return  # the run refuses it
+            raise ProtocolError("a round asks no client: its mapping of questions is empty; leave the round out.")
+        asked = self.question_for(None)
+        clients = None if self.clients is None else tuple(self.clients)
+        names = self.question if isinstance(self.question, Mapping) else clients
+        releases = tuple(self.releases) or (None,) * len(asked.answer.sends)
+        found = {
+            "answer": asked.answer,
+            "task": asked.answer.task,
+            "asks": asked.asks,
+            "clients": clients,
+            "named": None if names is None else frozenset(names),
+            "releases": releases,
+            "is_noisy": any(release is not None and release.scale > 0 for release in releases),
+        }
+        for name, value in found.items():
+            object.__setattr__(self, name, value)
+        self._check_releases()
+
+    def _check_releases(self) -> None:
+        """Raise a ProtocolError unless each array has a release, or None, that can cover it."""
         sends = self.answer.sends
-        releases = tuple(self.releases) or (None,) * len(sends)
-        object.__setattr__(self, "releases", releases)
-        if len(releases) != len(sends):
-            raise ProtocolError(f"'{self.task}' sends {len(sends)} arrays; the round has {len(releases)} releases.")
-        for sent, release in zip(sends, releases, strict=True):
+        if len(self.releases) != len(sends):
+            n_releases = len(self.releases)
+            raise ProtocolError(f"'{self.task}' sends {len(sends)} arrays; the round has {n_releases} releases.")
+        for sent, release in zip(sends, self.releases, strict=True):
             if release is not None and release.scale > 0 and sent.per == "row" and release.relation == "add-or-remove":
                 raise ProtocolError(
                     f"'{self.task}' has an entry for every row, so that the number of rows shows: its release must be "
                     "for rows that are replaced (relation='replace')."
                 )
-
-    @property
-    def is_noisy(self) -> bool:
-        """Whether any array gets noise."""
-        return any(release is not None and release.scale > 0 for release in self.releases)
-
-    @functools.cached_property
-    def answer(self) -> Answer:
-        """The method that is asked for."""
-        return self.question_for(None).answer
-
-    @property
-    def task(self) -> str:
-        """The method's name."""
-        return self.answer.task
-
-    @functools.cached_property
-    def asks(self) -> Any:
-        """What is asked for: an :class:`Askable`."""
-        return self.question_for(None).asks
-
-    @property
-    def named(self) -> set[str] | None:
-        """The clients that the round names; None if it names none."""
-        if isinstance(self.question, Mapping):
-            return set(self.question)
-        return None if self.clients is None else set(self.clients)
 
     def question_for(self, client: str | None) -> Question:
         """Return the question for one client, or any client's question if none is named."""
@@ -350,7 +368,7 @@ class Round:
 
 def allowing(round_: Round, most_rows: int) -> Round:
     """Return a round whose questions state a bound on the rows of a client."""
-    if most_rows == MOST_ROWS or not round_.question:
+    if most_rows == MOST_ROWS:
         return round_
 
     def bound(question: Question) -> Question:

@@ -46,6 +46,7 @@ from flower_fedclust.engine.rounds import (
     Reply,
     Round,
     Sum,
+    TooFewError,
     Total,
     Traffic,
     allowing,
@@ -109,6 +110,8 @@ class Run:
         self.inspection = Inspection(settings)
         self.sums = SecureSums(run_id, settings) if secure else None
         self._waits = False  # whether a client waits for the approval of the study
+        #: What every message says.
+        self._common: dict[str, Any] = {"format": FORMAT, "client": settings.client_type.key(), "run": run_id}
 
     # The run.
 
@@ -127,12 +130,19 @@ class Run:
             yield from self._enrol(strategy)
         if self.number == 0:
             self.number = 1
-            self._keep(strategy, None)
+            self._keep(strategy, None, self._record(None, None))
             self._next_round(strategy, protocol, None)
         while self.round is not None:
             self.number += 1
-            received = yield from self._exchange(strategy, self.round)
-            self._keep(strategy, received)  # after the noise, and before anything follows from it
+            asked = self.round
+            try:
+                received = yield from self._exchange(strategy, asked)
+            except TooFewError as error:
+                kept = self._record(asked, error)
+                self._next_round(strategy, protocol, error)  # which raises the error, unless the protocol goes on
+                self._keep(strategy, asked, kept)
+                continue
+            self._keep(strategy, asked, self._record(asked, received))  # after the noise, before anything follows
             self._next_round(strategy, protocol, received)
             del received
         assert self.outcome is not None
@@ -142,16 +152,16 @@ class Run:
             self.evaluation = yield from self._send_model(self.outcome)
         return self.outcome
 
-    def _next_round(self, strategy: Algorithm, protocol: Protocol, received: Brought) -> None:
+    def _next_round(self, strategy: Algorithm, protocol: Protocol, received: Brought | TooFewError) -> None:
         """Give the protocol what a round brought, and take its next round, with its noise, or its outcome."""
         if self.round is not None:
-            if strategy.on_received is not None:
+            if strategy.on_received is not None and not isinstance(received, TooFewError):
                 strategy.on_received(self.round, received)
             self.sizes = ReleasedSizes.of_round(self.round, received) or self.sizes
         strategy.freeze_plan()
         try:
             with one_thread():
-                round_ = protocol.send(received)
+                round_ = protocol.throw(received) if isinstance(received, TooFewError) else protocol.send(received)
         except DataError as error:
             raise DataError(f"{error}{self.inspection.why_likely}") from error
         except StopIteration as stop:
@@ -160,11 +170,6 @@ class Run:
             if self.outcome.model.columns_ is None and isinstance(self.roster.columns, list):
                 self.outcome.model.columns_ = self.roster.columns
             return
-        if not round_.question:
-            raise ProtocolError(
-                f"round {self.number + 1}, after '{self.task}', asks no client: its mapping of questions is empty; "
-                "leave the round out."
-            )
         self.round = strategy.with_noise(allowing(round_, self.settings.most_rows))
         if self.number >= self.settings.n_rounds:
             raise ProtocolError(
@@ -191,10 +196,10 @@ class Run:
 
     def _secure_sum(self, sums: SecureSums, strategy: Algorithm, round_: Round) -> Part[Brought]:
         """Ask for a sum in four exchanges, the first one in six: the server sees nothing but the sum."""
-        n = sums.n_clients(len(self.clients))
+        n = sums.n_clients(len(self.roster.members))
         sums.check_rows(round_, n, self._n_shares(round_, n))
         try:
-            for step in sums.steps(self.number, list(self.clients)):
+            for step in sums.steps(self.number, list(self.roster.members)):
                 if step.name == "mask":
                     messages = yield from self._ask(strategy, replace(round_, clients=step.clients), step)
                     if not messages:
@@ -211,7 +216,7 @@ class Run:
         except SumError as error:
             raise ProtocolError(f"round {self.number} ('{round_.task}') cannot be added up: {error}.") from None
         total = self._total(round_, opened, sums.n_summed)
-        sums.note_rows(round_, total, sums.n_clients(len(self.clients)))
+        sums.note_rows(round_, total, sums.n_clients(len(self.roster.members)))
         return total
 
     def _sent(self, messages: Messages) -> Part[Answers]:
@@ -233,11 +238,6 @@ class Run:
         return ENROL if self.round is None else self.round.task
 
     @property
-    def _common(self) -> dict[str, Any]:
-        """Return what every message says."""
-        return {"format": FORMAT, "client": self.settings.client_type.key(), "run": self.id}
-
-    @property
     def _order(self) -> dict[str, str]:
         """Return the order of the columns, for a message, if some client has them in another order.
 
@@ -255,7 +255,7 @@ class Run:
 
     def notes(self) -> list[str]:
         """Return what the report says of how the sums were made."""
-        return [] if self.sums is None else self.sums.notes(len(self.clients), self.n_exchanges, self.number)
+        return [] if self.sums is None else self.sums.notes(len(self.roster.members), self.n_exchanges, self.number)
 
     # Enrolment: every client gives its name and its columns.
 
@@ -264,7 +264,7 @@ class Run:
         self.roster.see((yield WhoIsThere("enrol", self.roster.are_expected)))
         self.roster.check_enough_connected()
         goes_on, log = self.number > 0, self.log
-        facts: dict[str, Any] = {"goes_on": True} if goes_on and self.clients else {}
+        facts: dict[str, Any] = {"goes_on": True} if goes_on and self.roster.members else {}
         if plan := strategy.first_plan:
             facts["plan"] = plan
         told = {**self._common, **facts, "round": 1, **self._enrolment(strategy)}
@@ -278,7 +278,7 @@ class Run:
             enrolment, columns = self.log, self.roster.columns
             n_columns = columns if isinstance(columns, int) else len(columns)
             self.n_columns = self.inspection.n_columns = self.settings.n_prepared or n_columns
-        n_enrolled = len(self.roster.here if goes_on else self.clients)
+        n_enrolled = len(self.roster.here if goes_on else self.roster.members)
         # Without a client that will only answer later, the others would spend their budget on another result.
         expected = self.roster.expected if self._waits else 0
         self._check_enough(1, ENROL, n_enrolled, max(self.roster.least, expected), enrolment)
@@ -304,7 +304,7 @@ class Run:
         if self.journal is None:
             return
         head = self.journal.begin(strategy.name, strategy.given, self.id)
-        self.id = head["run"]
+        self.id = self._common["run"] = head["run"]
         if self.settings.random_state is None:
             self.rng = np.random.default_rng(head["entropy"])
         yield from self.journal.checked_records(lambda: digest_of(self.round))
@@ -319,21 +319,27 @@ class Run:
         self.n_columns = self.inspection.n_columns = facts["n_columns"]
         self.rng.bit_generator.state = facts["rng"]
         if self.spending is not None:
-            self.spending.go_on(messages, list(self.clients))
+            self.spending.go_on(messages, list(self.roster.members))
 
-    def _keep(self, strategy: Algorithm, received: Brought) -> None:
-        """Write what a round brought to the journal."""
-        if self.journal is not None:
-            facts = {
-                "clients": list(self.clients),
-                "columns": self.roster.columns,
-                "n_columns": self.n_columns,
-                "rng": self.rng.bit_generator.state,
-                "log": self.log.of_round(self.number),
-            }
-            self.journal.keep(Record(self.number, digest_of(self.round), received, facts))
+    def _record(self, asked: Round | None, received: Brought | TooFewError) -> Record | None:
+        """Return what a round left at the server, for the journal; the enrolment asks no question."""
+        if self.journal is None:
+            return None
+        facts = {
+            "clients": list(self.roster.members),
+            "columns": self.roster.columns,
+            "n_columns": self.n_columns,
+            "rng": self.rng.bit_generator.state,
+            "log": self.log.of_round(self.number),
+        }
+        return Record(self.number, digest_of(asked), received, facts)
+
+    def _keep(self, strategy: Algorithm, asked: Round | None, record: Record | None) -> None:
+        """Write a round to the journal, and say that it is over."""
+        if self.journal is not None and record is not None:
+            self.journal.keep(record)
         if strategy.on_round is not None:
-            strategy.on_round(self.number, self.task)
+            strategy.on_round(self.number, ENROL if asked is None else asked.task)
 
     def _note_asked_again(self, round_: Round) -> None:
         """Note that a round may have been answered before the interruption, with other noise of the clients."""
@@ -363,23 +369,19 @@ class Run:
             self.spending.spend(round_.task, round_.releases, list(asked))
         if asked:
             check_capacity(round_, len(asked), self._n_shares(round_, len(asked)))
-        config = self._config(round_, len(asked))
+        others = {} if round_.others is None else {name: node for name, node in present.items() if name not in named}
+        n_clients = len(asked) + len(others) + len(late)
+        config = self._config(strategy, round_, len(asked), n_clients)
         if step is not None:
             config[SECURE] = field_of(step)
-        messages = self._messages_of(round_, asked, config)
+        messages = self._messages(asked, round_.question, config, adds_up=isinstance(round_, Sum))
         if round_.others is not None:
-            others = {name: node for name, node in present.items() if name not in named}
             without_noise = {key: value for key, value in config.items() if key not in ("parts", "n_shares")}
             messages += self._messages(others, round_.others, without_noise, "others")
         for name, left in late.items():
             self._catch_up(name, left)
-            left_config = self._config(left, 1)
-            messages += self._messages({name: present[name]}, left.question_for(name), left_config, "earlier")
-        facts: dict[str, Any] = {"n_clients": len(messages), **self._order}
-        if plan := strategy.plan:
-            facts["plan"] = plan
-        for ins in {id(one.ins): one.ins for one in messages}.values():  # many clients share one
-            ins.config.update(facts)
+            left_config = self._config(strategy, left, 1, n_clients)
+            messages += self._messages({name: present[name]}, left.question, left_config, "earlier")
         return messages + self._ask_new(strategy, {one.node for one in messages})
 
     def _ask_new(self, strategy: Algorithm, asked: Collection[str]) -> Messages:
@@ -404,9 +406,9 @@ class Run:
     def _addressees(self, round_: Round, present: Mapping[str, str]) -> list[str]:
         named = round_.named
         if named is not None:
-            return [name for name in self.clients if name in named]
+            return [name for name in self.roster.members if name in named]
         if round_.fraction == 1.0:
-            return list(self.clients)
+            return list(self.roster.members)
         names = list(present)
         n_drawn = min(self.n_to_draw(round_.fraction, len(names)), len(names))
         drawn = self.rng.choice(len(names), size=n_drawn, replace=False)
@@ -416,8 +418,11 @@ class Run:
         """Return how many of some clients a fraction is: at least as many as have to answer a round."""
         return max(self.roster.least, round(fraction * n_clients))
 
-    def _config(self, round_: Round, n_asked: int) -> dict[str, Any]:
-        config: dict[str, Any] = {**self._common, "round": self.number}
+    def _config(self, strategy: Algorithm, round_: Round, n_asked: int, n_clients: int) -> dict[str, Any]:
+        """Return what all messages of a round say: ``n_asked`` clients answer it, and ``n_clients`` get a message."""
+        config: dict[str, Any] = {**self._common, "round": self.number, "n_clients": n_clients, **self._order}
+        if plan := strategy.plan:
+            config["plan"] = plan
         if round_.rows:
             config["rows"] = round_.rows
         if any(round_.releases) and (self.settings.noise != "server" or round_.answer.keeps):
@@ -427,26 +432,19 @@ class Run:
             config["n_shares"] = self._n_shares(round_, n_asked)
         return config
 
-    def _messages_of(self, round_: Round, asked: Mapping[str, str], config: Mapping[str, Any]) -> Messages:
-        """Return the messages of a round: one for all clients, or one for each that is asked for its own."""
-        adds_up = isinstance(round_, Sum)
-        if isinstance(round_.question, Question):
-            return self._messages(asked, round_.question, config, adds_up=adds_up)
-        return [
-            message
-            for name, node in asked.items()
-            for message in self._messages({name: node}, round_.question_for(name), config, adds_up=adds_up)
-        ]
-
     def _messages(
         self,
         nodes: Mapping[str, str],
-        question: Question,
+        question: Question | Mapping[str, Question],
         config: Mapping[str, Any],
         kind: Kind = "round",
         *,
         adds_up: bool = False,
     ) -> Messages:
+        """Return the messages with a question: one that all share, or one for each client that has its own."""
+        if not isinstance(question, Question):
+            alone = [({name: node}, question[name]) for name, node in nodes.items()]
+            return [one for of_one, own in alone for one in self._messages(of_one, own, config, kind, adds_up=adds_up)]
         arrays, fields = question.to_wire()
         full = {**config, **fields} if arrays else {**config, **fields, EMPTY: True}
         ins = FitIns(encode(arrays or TO_CLIENT), full)
@@ -474,7 +472,7 @@ class Run:
 
     def _catch_up(self, name: str, left: Round) -> None:
         """Spend and note what an earlier round asks of a client that was not there then."""
-        member = self.clients[name]
+        member = self.roster.members[name]
         if left.task in member.asked:
             return
         member.asked.add(left.task)
@@ -484,7 +482,7 @@ class Run:
             return  # the report has it for every client
         variations = variations_of(left, self.settings.noise, [], 1)
         self.log.note_round(
-            self.number, left, variations, asked=[name], answered=[], n_clients=len(self.clients), is_enough=True
+            self.number, left, variations, asked=[name], answered=[], n_clients=len(self.roster.members), is_enough=True
         )
 
     # How many clients are enough, and among how many the noise is divided.
@@ -498,7 +496,7 @@ class Run:
         If the clients bring the noise, the share of a client that drops out is missing from the sum. With min_clients
         the shares are so large that any min_clients of them are enough, and sums over fewer are refused.
         """
-        fewest = 0 if self.sums is None else self.sums.fewest(len(self.clients))
+        fewest = 0 if self.sums is None else self.sums.fewest(len(self.roster.members))
         if self.settings.min_clients is None and round_.is_noisy and self._sums_shares(round_):
             return max(n_asked, MIN_CLIENTS, fewest)
         return max(self.roster.least, fewest)
@@ -509,7 +507,7 @@ class Run:
         In a Gather round the server sees every reply, and a share alone would protect none. With secure sums so many
         are left without the clients that may withhold their share.
         """
-        colluders = 0 if self.sums is None else self.sums.n_colluders(len(self.clients))
+        colluders = 0 if self.sums is None else self.sums.n_colluders(len(self.roster.members))
         return max(1, self._required(round_, n_asked) - colluders) if self._sums_shares(round_) else 1
 
     def noise_of_sum(self, release: Release) -> float:
@@ -519,7 +517,7 @@ class Run:
         """
         if self.settings.noise == "server":
             return release.standard_deviation
-        n, n_shares = len(self.clients), 1
+        n, n_shares = len(self.roster.members), 1
         if self.settings.noise == "clients":
             fewest, colluders = 0, 0
             if self.sums is not None:
@@ -530,7 +528,7 @@ class Run:
     def _is_enough(self, step: Step, round_: Round, n_left: int) -> bool:
         """Return whether enough clients take a step; if not, end the run, or leave out an optional round."""
         assert self.sums is not None
-        n_asked = len(step.clients) if step.name == "mask" else self.sums.n_clients(len(self.clients))
+        n_asked = len(step.clients) if step.name == "mask" else self.sums.n_clients(len(self.roster.members))
         of_keys = max(self.roster.least, FEWEST)
         required = of_keys if step.name == "keys" else self._required(round_, n_asked)
         if n_left >= required:
@@ -538,24 +536,24 @@ class Run:
         if not round_.needed:
             return False
         reasons = self.log.reasons(self.number, round_.task) or self.log.reasons(self.number, task_of(step))
-        raise ProtocolError(
+        raise TooFewError(
             f"round {self.number} ('{round_.task}'): {n_left} clients took the step '{step.name}' of a secure sum and "
             f"{required} have to; nothing was opened. {' '.join(reasons[:3])}"
         )
 
     def _check_enough(self, number: int, task: str, n_answered: int, required: int, log: RunLog | None = None) -> None:
-        """Raise a ProtocolError if too few clients answered."""
+        """Raise a TooFewError if too few clients answered."""
         if n_answered >= required:
             return
         all_bring_noise = self.settings.noise == "clients" and self.settings.min_clients is None and task != ENROL
         why = " (with noise='clients' a missing client's share of the noise is missing too)" if all_bring_noise else ""
         reasons = " ".join((log or self.log).reasons(number, task)[:3])
-        raise ProtocolError(
+        raise TooFewError(
             f"round {number} ('{task}'): {n_answered} clients answered and {required} have to{why}. {reasons}"
         )
 
     def check_enough_usable(self, n_usable: int) -> None:
-        """Raise a ProtocolError if a protocol can use too few of the replies of the last round."""
+        """Raise a TooFewError if a protocol can use too few of the replies of the last round."""
         self._check_enough(self.number, self.task, n_usable, self.roster.least)
 
     # Receiving.
@@ -614,7 +612,7 @@ class Run:
             return True
 
         for one in messages:
-            self.clients[one.client].note(self.number, answered=one.node in answers.replies)
+            self.roster.members[one.client].note(self.number, answered=one.node in answers.replies)
         return len(self._read(self.number, messages, answers, take))
 
     def _total(
@@ -658,7 +656,7 @@ class Run:
     ) -> int:
         """Note what has left the clients, whatever becomes of the run; return how many were asked."""
         main = {one.client for one in messages if one.kind == "round"}
-        asked = [name for name in self.clients if name in main]
+        asked = [name for name in self.roster.members if name in main]
         # Before anything can end the run: what the server holds has left the clients.
         n_shares = self._n_shares(round_, len(asked))
         variations = variations_of(round_, self.settings.noise, next(iter(arrays), []), n_shares)
@@ -671,7 +669,7 @@ class Run:
                 variations,
                 asked=asked,
                 answered=replies,
-                n_clients=len(self.clients),
+                n_clients=len(self.roster.members),
                 is_enough=n_shares <= max(n_answered, 1),
             )
         self.roster.note_left(round_, main, replies)
@@ -713,9 +711,9 @@ class Run:
         """Note who has answered, and return the replies of the round itself by client."""
         nodes, called = answers.nodes, dict[str, str]()
         for one in messages:
-            self.clients[one.client].note(self.number, answered=one.node in nodes)
+            self.roster.members[one.client].note(self.number, answered=one.node in nodes)
             if one.kind == "earlier" and one.node in read:
-                self.clients[one.client].has.add(one.task)
+                self.roster.members[one.client].has.add(one.task)
             if one.kind == "round":
                 called[one.node] = one.client
         return {called[node]: arrays for node, arrays in read.items() if node in called}
@@ -767,7 +765,7 @@ class Run:
             content = f"why client {asked.client} could not answer (a row and a column, no value)"
             self.log.messages.append(Reported(number, asked.task, content, "one sentence"))
         elif asked.kind != "enrol":
-            self.clients[asked.client].has.clear()
+            self.roster.members[asked.client].has.clear()
 
     # The model, to evaluate or to keep.
 

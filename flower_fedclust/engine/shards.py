@@ -234,7 +234,7 @@ class Shard:
     ) -> Iterator[list[tuple[int, NDArray[np.float64]]]]:
         """Yield clients with few rows, and these; the others go to the rest."""
         try:
-            sent = max(math.prod(term.form[0]) for terms in question.asks.of_no_rows(question) for term in terms)
+            sent = max(math.prod(term.form[0]) for terms in question.of_no_rows for term in terms)
         except Exception:
             rest += members
             return

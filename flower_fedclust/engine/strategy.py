@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import inspect
 import logging
 import math
 import secrets
@@ -213,6 +214,17 @@ class ProtocolStrategy(Declared, Strategy):
     _carried: CalledBack | None = dataclasses.field(default=None, init=False)
     _proxies: Mapping[str, ClientProxy] = dataclasses.field(default_factory=dict, init=False)
     _n_flower_rounds: int = dataclasses.field(default=0, init=False)
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        hidden = [
+            name for name in inspect.get_annotations(cls) if inspect.isfunction(getattr(ProtocolStrategy, name, None))
+        ]
+        if hidden:
+            raise TypeError(
+                f"{cls.__name__} has a parameter '{hidden[0]}', which would hide the method of every strategy that is "
+                "called so; give it another name."
+            )
+        super().__init_subclass__(**kwargs)
 
     # What a subclass writes.
 

@@ -16,10 +16,12 @@ from flwr.server.client_proxy import ClientProxy
 from flower_fedclust.engine import (
     ClientData,
     DataError,
+    Gather,
     Outcome,
     PrivateStrategy,
     ProtocolClient,
     Sent,
+    Sum,
     answers,
     parameter,
 )
@@ -31,8 +33,9 @@ from flower_fedclust.exact.terms import Bound
 from flower_fedclust.models import KMeansModel
 from flower_fedclust.privacy.accounting import Plan, Share
 
-# A journal hashes the parameters of a strategy, and a toy has questions among them, which cannot be pickled.
-copyreg.pickle(Question, lambda question: (str, (repr(question),)))
+# A journal hashes the parameters of a strategy, and a toy has rounds among them, which cannot be pickled.
+for kind in (Question, Sum, Gather):
+    copyreg.pickle(kind, lambda value: (str, (repr(value),)))
 
 
 def on_grid(array):

@@ -312,5 +312,5 @@ def test_the_largest_replies_and_noise_add_up_to_63_bits_at_most(n_clients, mult
 
 
 def test_a_round_that_asks_nobody_is_an_error_that_names_it():
-    with pytest.raises(ProtocolError, match=r"round 3, after 'moments', asks no client"):
+    with pytest.raises(ProtocolError, match="a round asks no client"):
         serve(Toy([Sum(ToyClient.moments.asked()), Sum({})]), proxies_of(ToyClient, [np.eye(2)] * 3))

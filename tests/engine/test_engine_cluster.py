@@ -21,6 +21,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.long]
 def machine():
     import ray
 
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # as `connected` does: else Ray warns
     ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
     yield
     ray.shutdown()

@@ -12,12 +12,14 @@ from flwr.server import Server, SimpleClientManager
 from sklearn.base import clone
 
 from flower_fedclust.data import read_table
-from flower_fedclust.engine import ClientData, DataError, Gather, ProtocolError, Sent, Sum, answers
+from flower_fedclust.engine import ClientData, DataError, Gather, ProtocolError, Sent, Sum, TooFewError, answers
 from flower_fedclust.engine.inline import run_inline
+from flower_fedclust.engine.journal import Journal
 from flower_fedclust.engine.replies import ReplyError, checked_reply
 from flower_fedclust.engine.shards import Shard
 from flower_fedclust.engine.wire import EXPONENTS, encode, with_hash
 from flower_fedclust.format import FORMAT
+from flower_fedclust.models import KMeansModel
 from flower_fedclust.simulation import simulate
 from flower_fedclust.strategies.baselines.federated_kmeans import FederatedKMeans
 
@@ -357,3 +359,55 @@ def test_a_reply_with_other_columns_than_the_rows_is_refused():
     assert len(checked_reply("3", wide, sends, 4)) == 1
     with pytest.raises(ReplyError, match=r"client 3 sent an array of the shape \(2, 5\) where the rows have 4 columns"):
         checked_reply("3", wider, sends, 4)
+
+
+class GoesOn(Toy):
+    """Asks three clients, and goes on with what all clients say if too few of the three answer."""
+
+    def protocol(self):
+        try:
+            brought = yield Sum(ToyClient.moments.asked(), clients=["0", "1", "2"])
+        except TooFewError as error:
+            self.told = str(error)
+            brought = yield Sum(ToyClient.moments.asked(power=2))
+        return KMeansModel(np.stack([brought[1], brought[1]]))
+
+    @property
+    def n_protocol_rounds(self):
+        return 2
+
+
+def silent_in_the_second_round():
+    """Return four clients, of which two do not answer when they are asked first."""
+    proxies = proxies_of(ToyClient, [np.full((3, 2), value) for value in (1.0, 2.0, 3.0, 4.0)])
+    for proxy in proxies[:2]:
+        proxy.misbehave[2] = raising(ConnectionError("gone"))
+    return proxies
+
+
+def test_a_protocol_is_told_that_too_few_have_answered_and_may_go_on():
+    toy = GoesOn([])
+    drive(toy, silent_in_the_second_round())
+    assert toy.told.startswith("round 2 ('moments'): 1 clients answered and 2 have to")
+    np.testing.assert_array_equal(toy.outcome.model.cluster_centers_[0], [90.0, 90.0])
+    assert [one.round for one in toy.failures] == [2, 2]
+
+
+def test_a_run_that_went_on_without_a_round_goes_on_from_its_journal(tmp_path):
+    results = []
+    for proxies in (silent_in_the_second_round(), []):
+        toy = GoesOn([])
+        toy.journal = Journal(tmp_path / "journal")
+        with toy.journal:
+            drive(toy, proxies)
+        results.append(toy)
+    first, again = results
+    assert again.told == first.told
+    np.testing.assert_array_equal(again.outcome.model.cluster_centers_, first.outcome.model.cluster_centers_)
+    assert again.report == first.report
+
+
+def test_a_protocol_that_does_not_go_on_ends_with_the_error_and_its_report():
+    with pytest.raises(TooFewError, match="1 clients answered and 2 have to") as caught:
+        drive(Toy([Sum(ToyClient.moments.asked(), clients=["0", "1", "2"])]), silent_in_the_second_round())
+    assert [message.task for message in caught.value.privacy_report.messages][-1] == "moments"

@@ -283,3 +283,9 @@ def test_a_parameter_that_there_is_not_is_told_the_nearest(given, meant):
         fc.PrivateKMeans(**{given: 2})
     with pytest.raises(ValueError, match=f"did you mean '{meant}'"):
         fc.simulate("private-kmeans", [np.eye(3)], **{given: 2})
+
+
+@pytest.mark.parametrize("name", ["steps", "protocol", "evaluate"])
+def test_a_parameter_that_would_hide_a_method_is_refused_when_the_class_is_made(name):
+    with pytest.raises(TypeError, match=f"Hiding has a parameter '{name}', which would hide the method"):
+        type("Hiding", (fc.KFED,), {"__annotations__": {name: "int"}, name: 3, "__module__": __name__})
