@@ -110,6 +110,7 @@ def rehearse(
     """Run a strategy on made-up rows and return its privacy report."""
     import numpy as np
 
+    from flower_fedclust.engine import ClientData
     from flower_fedclust.inputs import make_strategies, needs_server_rows
     from flower_fedclust.numerics.checks import check_integer
     from flower_fedclust.numerics.validity import numbers_of
@@ -135,7 +136,11 @@ def rehearse(
         strategy.min_clients = min(strategy.min_clients, N_CLIENTS)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about clusters that made-up rows do not have
-        report = simulate(strategy, rows[1:], progress=False, secure=secure).privacy
+        clients = rows[1:]
+        if strategy.privacy_unit == "subject":  # a row stands for a person
+            is_raw = known is not None
+            clients = [ClientData(own, raw=is_raw, subjects=np.arange(len(own))) for own in clients]
+        report = simulate(strategy, clients, progress=False, secure=secure).privacy
     made_up = "made-up tables" if known else f"made-up rows of {n_columns} columns and spread 1"
     note = (
         f"This is a rehearsal on {made_up} at {N_CLIENTS} clients. On your rows the noise multipliers are the same; "

@@ -66,7 +66,7 @@ from flower_fedclust.numerics.threads import one_thread
 from flower_fedclust.outside import parse_json
 from flower_fedclust.privacy.accounting import LONGEST_PLAN, Plan
 from flower_fedclust.privacy.noise import NoiseSource, OperatingSystemNoise, SeededNoise, Sendable, add_noise
-from flower_fedclust.privacy.releases import Release
+from flower_fedclust.privacy.releases import PRIVACY_UNITS, PrivacyUnit, Release
 from flower_fedclust.secure.client import Trust
 from flower_fedclust.tables.schema import Schema
 
@@ -542,16 +542,16 @@ class ProtocolClient(NumPyClient):
 
         With subjects, what is sent must be a sum over the client's own rows; what is kept stays here.
         """
-        plan = _read_plan(str(config["plan"])) if config.get("plan") else None
-        if plan is None:
+        if not config.get("plan"):
             return question
+        unit, rows_per_subject = _read_unit(str(config["plan"]))
         has_subjects = self.outline.has_subjects
-        if plan.unit == "record" and has_subjects:
+        if unit == "record" and has_subjects:
             raise DataError(
                 f"client {self.name}: its rows have a subject_column, and the run protects single rows; set "
                 "privacy_unit to 'subject'."
             )
-        if plan.unit != "subject":
+        if unit != "subject":
             return question
         if not has_subjects:
             raise DataError(
@@ -565,7 +565,7 @@ class ProtocolClient(NumPyClient):
                 check_adds_parts(question)
             except ProtocolError as error:
                 raise DataError(f"client {self.name}: {error}") from None
-        return replace(question, rows_per_subject=plan.rows_per_subject)
+        return replace(question, rows_per_subject=rows_per_subject)
 
     def _in_order_of(self, config: Mapping[str, Any]) -> Self:
         """Return a client with the columns in the order that a message states, if it states one."""
@@ -741,6 +741,20 @@ def _kept_by(kind: type[ProtocolClient]) -> frozenset[str]:
     """Return the names under which a class keeps rows."""
     asked = [value for name in dir(kind) if isinstance(value := getattr(kind, name), Askable)]
     return frozenset(sent.kept_as for askable in asked for sent in askable.answer.sends if sent.kept_as)
+
+
+@lru_cache(maxsize=8)
+def _read_unit(text: str) -> tuple[PrivacyUnit, int]:
+    """Return whom a plan protects, and of how many rows a row adds its part at least.
+
+    The rest of a plan is read where noise follows from it, or where a site charges for it.
+    """
+    found = parse_json(text, LONGEST_PLAN)
+    unit, rows = (found.get(key) for key in ("unit", "rows_per_subject")) if isinstance(found, dict) else (None, None)
+    known = next((one for one in PRIVACY_UNITS if one == unit), None)
+    if known is None or type(rows) is not int or not 1 <= rows < 2**53:
+        raise DataError("a message has a plan that does not say whom it protects.")
+    return known, rows
 
 
 @lru_cache(maxsize=8)

@@ -639,10 +639,11 @@ def rehearse(strategy: ProtocolStrategy, columns: Sequence[str] | None, see: Cal
     copied.min_clients = copied.min_clients and min(copied.min_clients, N_REHEARSING)
     with quiet(logging.CRITICAL, "flwr", "flower_fedclust"), warnings.catch_warnings(), suppress(Exception):
         warnings.simplefilter("ignore")
+        subjects = np.arange(n_rows) if strategy.privacy_unit == "subject" else None
         clients = {
-            str(index): ClientData(rng.normal(size=shape), columns=columns)
+            str(index): ClientData(rng.normal(size=shape), columns=columns, subjects=subjects)
             if strategy.tables is None
-            else ClientData(made_up_table(strategy.tables.schema, n_rows, rng), raw=True)
+            else ClientData(made_up_table(strategy.tables.schema, n_rows, rng), raw=True, subjects=subjects)
             for index in range(N_REHEARSING)
         }
         run_inline(copied, clients, range(N_REHEARSING))

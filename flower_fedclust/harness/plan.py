@@ -18,7 +18,7 @@ from sklearn.preprocessing import scale
 from flower_fedclust.data import read_table
 from flower_fedclust.data.cells import typed
 from flower_fedclust.data.frames import as_frame, select
-from flower_fedclust.engine import PrivateStrategy
+from flower_fedclust.engine import ClientData, PrivateStrategy
 from flower_fedclust.engine.rounds import DEVIATIONS, Round, Total
 from flower_fedclust.inputs import Clients, RowsChoice, Strategy, read_inputs
 from flower_fedclust.models import KMeansModel
@@ -326,7 +326,10 @@ class _Rehearsal:
         received_all: list[tuple[Round, Any]] = []
         if releases is not None:
             strategy.on_received = lambda round_, received: received_all.append((round_, received))
-        result = simulate(strategy, np.array_split(rows, self.n_clients), seed=seed, progress=False)
+        clients: list[Any] = np.array_split(rows, self.n_clients)
+        if strategy.privacy_unit == "subject":  # a row stands for a person
+            clients = [ClientData(own, subjects=np.arange(len(own))) for own in clients]
+        result = simulate(strategy, clients, seed=seed, progress=False)
         if not isinstance(result.model, KMeansModel):
             raise ValueError(f"{strategy.name} has no centers among the rows; a plan needs their cost.")
         if releases is not None:

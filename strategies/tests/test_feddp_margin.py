@@ -42,8 +42,8 @@ def slow(margin, radius):
 def test_clear_rows_are_those_of_a_slow_loop(margin, radius):
     clusters = slow(margin, radius)
     sums, counts = client().clear_cluster_sums(LIFTED, XI, PI, frame=ball(radius), margin=margin)
-    assert counts.integers.tolist() == [len(members) for members in clusters]
-    assert 0 < counts.integers.sum() < len(ROWS)
+    assert counts.values.tolist() == [len(members) for members in clusters]
+    assert 0 < counts.values.sum() < len(ROWS)
     expected = [np.sum(members, axis=0) if members else np.zeros(D) for members in clusters]
     np.testing.assert_allclose(sums.values, expected, atol=len(ROWS) * radius * 2.0**-24)
 

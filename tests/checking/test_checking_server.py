@@ -103,7 +103,7 @@ def test_the_search_finds_a_client_that_is_left_out(monkeypatch):
 
     def leaving_out(self, *given):
         answered, sums = checked(self, *given)
-        large = {name for name, arrays in answered.items() if any(one.integers.sum() > 65_536 for one in arrays[:1])}
+        large = {name for name, arrays in answered.items() if any(one.values.sum() > 65_536 for one in arrays[:1])}
         reasons = {name: f"client {name} sent too much." for name in large if self.number == 2}
         self.log.note_failures(self.number, "row_count", reasons)
         return {name: arrays for name, arrays in answered.items() if name not in reasons}, sums

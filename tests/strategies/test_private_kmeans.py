@@ -254,7 +254,7 @@ def test_offsets_are_those_of_a_slow_loop():
         expected[r] += offset * min(1.0, bound / max(math.sqrt((offset**2).sum()), 1e-300))
         n[r] += 1
     np.testing.assert_allclose(sums.values, expected, atol=1e-3)
-    assert counts.integers.tolist() == n
+    assert counts.values.tolist() == n
 
 
 def test_offsets_in_directions_are_those_of_projected_rows():
@@ -265,7 +265,7 @@ def test_offsets_in_directions_are_those_of_projected_rows():
     expected = np.zeros((6, 2))
     np.add.at(expected, nearest, rows[:, :2] - points[nearest])
     np.testing.assert_allclose(sums.values, expected, atol=1e-2)
-    assert counts.integers.tolist() == np.bincount(nearest, minlength=6).tolist()
+    assert counts.values.tolist() == np.bincount(nearest, minlength=6).tolist()
 
 
 def test_cells_are_offsets_and_weighted_counts():
@@ -274,7 +274,7 @@ def test_cells_are_offsets_and_weighted_counts():
     (cells,) = client(rows).cells(points, directions, frame=frame, bound=bound, weight=weight)
     sums, counts = client(rows).offset_sums(points, directions, frame=frame, bound=bound)
     np.testing.assert_allclose(cells.values[:, :-1], sums.values, atol=1e-4)
-    np.testing.assert_allclose(cells.values[:, -1], weight * counts.integers, rtol=1e-6)
+    np.testing.assert_allclose(cells.values[:, -1], weight * counts.values, rtol=1e-6)
 
 
 def test_distances_fall_into_classes_by_half_powers_of_two():
@@ -286,7 +286,7 @@ def test_distances_fall_into_classes_by_half_powers_of_two():
     for length in lengths:
         inside = [index for index in range(N_CLASSES) if min(length, radius) <= radius * class_reach(index)]
         expected[max(inside)] += 1
-    assert found.integers.tolist() == expected
+    assert found.values.tolist() == expected
 
 
 @pytest.mark.parametrize(("length", "expected"), [(8.0, 0), (5.5, 1), (3.9, 2), (0.0, N_CLASSES - 1)])

@@ -47,7 +47,7 @@ def test_a_person_with_many_rows_moves_nothing_by_more_than_declared(name):
     assert found
     assert not [f"{one.content}: {one.ratio} ({one.neighbors.what})" for one in found if one.is_too_far]
     # Nor do bounds lie far above what a person can change: a person with many equal rows adds nearly one row.
-    assert max(one.ratio for one in found) > 0.5
+    assert max(one.ratio for one in found) > 0.3
 
 
 @pytest.mark.parametrize("name", OF_PAPERS if PAPERS else FAMILIES)
@@ -75,7 +75,7 @@ def test_copies_of_rows_change_nothing_but_truncation():
 
 
 REFUSED = ["dp-fedc"]
-REFUSED_OF_PAPERS = ["fed-tsne-perturbed", "fedsc-perturbed", "coreset-k-median", "k-means-parallel"]
+REFUSED_OF_PAPERS = ["fed-tsne-perturbed", "fedsc-perturbed-data", "coreset-k-median", "k-means-parallel"]
 
 
 @pytest.mark.parametrize("name", REFUSED_OF_PAPERS if PAPERS else REFUSED)

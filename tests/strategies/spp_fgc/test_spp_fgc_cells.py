@@ -111,8 +111,8 @@ def test_distances_are_counted_by_rings_whose_ends_are_powers_of_the_root_of_2(b
         row = row * min(1.0, bound / np.abs(row).sum())
         slow[next(i for i, edge in enumerate(edges) if np.abs(row - origin).sum() <= edge)] += 1
     np.testing.assert_allclose(distance_edges(bound), edges)
-    assert np.array_equal(found.integers, slow)
-    assert found.integers.sum() == len(ROWS)
+    assert np.array_equal(found.values, slow)
+    assert found.values.sum() == len(ROWS)
 
 
 @pytest.mark.parametrize("n_columns", [1, 2, FULL_COLUMNS, FULL_COLUMNS + 1])
@@ -141,8 +141,8 @@ def test_each_row_votes_for_its_two_nearest_centers():
         first, second = sorted(np.argsort(((centers - row) ** 2).sum(axis=1))[:2])
         slow[first, second] = slow.get((first, second), 0) + 1
     pairs = zip(*np.triu_indices(6, 1), strict=True)
-    assert found.integers.tolist() == [slow.get(pair, 0) for pair in pairs]
-    assert found.integers.sum() == len(ROWS)
+    assert found.values.tolist() == [slow.get(pair, 0) for pair in pairs]
+    assert found.values.sum() == len(ROWS)
 
 
 def test_two_nearest_are_two_even_where_centers_are_equal():
