@@ -1,7 +1,7 @@
 """Audit every strategy of the registry in each of its private forms.
 
 python benchmarks/audits.py              ends with 1 if a promise is broken
-python benchmarks/audits.py --write      also writes docs/audited.md
+python benchmarks/audits.py --write      also writes the last table of docs/audit.md
 python benchmarks/audits.py --seeds 16   counts false alarms of small audits, with other tables for each seed
 
 The time of an audit is processor time, so a busy machine finds as much.
@@ -49,13 +49,14 @@ SHORT = {
 }
 
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "audited.md"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "audit.md"
+HEADING = "## What did audits of this version find?"
 
-BEGINNING = """# What did audits of this version find?
+BEGINNING = """
 
 Each strategy that can be private was audited with each place of the noise and each unit of privacy, on small made-up
-tables, at epsilon 1 and delta 1e-6 ({runs} runs or {seconds:g} seconds each). [What does an audit do?](auditing.md)
-explains the method. `python benchmarks/audits.py --write` writes this page.
+tables, at epsilon 1 and delta 1e-6 ({runs} runs or {seconds:g} seconds each). `python
+benchmarks/audits.py --write` writes this table.
 
 - *counted*: the epsilon that the audit computes from all releases of the run.
 - *worst neighbors*: the epsilon of the worst neighbors found, given the declared noise. A value near *counted* means
@@ -144,7 +145,8 @@ def main() -> int:
     if args.write:
         largest = max(result.loss.epsilon_at_least for _, _, result in found if result.loss is not None)
         beginning = BEGINNING.format(runs=args.runs, seconds=args.seconds, bounds=f"at most {largest:.3f}")
-        PAGE.write_text(beginning + table_of(found), encoding="utf-8")
+        before, _, _ = PAGE.read_text(encoding="utf-8").partition(HEADING)
+        PAGE.write_text(before + HEADING + beginning + table_of(found), encoding="utf-8")
     n_broken = sum(result.verdict == "broken" for _, _, result in found)
     print(f"{len(found)} audits; {n_broken} found a broken promise.")
     return int(n_broken > 0)

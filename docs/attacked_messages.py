@@ -1,4 +1,4 @@
-"""Attack every message that nothing protects: the table of docs/attacked.md and the picture of docs/attacks.md.
+"""Attack every message that nothing protects: the table and the picture of docs/attacks.md.
 
 ``python docs/attacked_messages.py``           prints the table
 ``python docs/attacked_messages.py --write``   writes it into the page, and draws the picture
@@ -193,7 +193,7 @@ def main() -> None:
         table.append(f"| {content} | {f'`{attack}`' if attack else ''} | {outcome} | `{name}` |")
         print(table[-1], flush=True)
     if args.write:
-        page = DOCS / "attacked.md"
+        page = DOCS / "attacks.md"
         before, rest = page.read_text(encoding="utf-8").split(BEGIN)
         page.write_text("\n".join([before + BEGIN, *table, "", END + rest.split(END)[1]]), encoding="utf-8")
         draw_prototypes(DOCS / "attacked-prototypes.png")

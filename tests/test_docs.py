@@ -123,7 +123,7 @@ def test_the_example_with_own_rows_runs(folder_with_rows):
 def page_of_strategies(tmp_path, monkeypatch):
     """The code of the pages on writing strategies, as a module of its own."""
     cells = snippets("tutorials/own-strategy.md", "{code-cell} ipython3")
-    code = "\n".join([*snippets("writing.md", "python"), *snippets("keeping.md", "python"), *cells[:2]])
+    code = "\n".join([*snippets("writing.md", "python"), *cells[:2]])
     (tmp_path / "my_module.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
     yield importlib.import_module("my_module")

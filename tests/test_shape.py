@@ -1,4 +1,4 @@
-"""docs/shape.md and docs/run.md quote the code, and every module with a strategy leads to the former."""
+"""docs/shape.md quotes the code, and every module with a strategy leads to it."""
 
 import inspect
 import re
@@ -12,7 +12,7 @@ from flower_fedclust.engine.run import Run
 from flower_fedclust.registry import CLASSES, strategies
 
 ROOT = Path(__file__).parents[1]
-SHAPE = (ROOT / "docs" / "shape.md").read_text(encoding="utf-8")
+SHAPE, _, RUN = (ROOT / "docs" / "shape.md").read_text(encoding="utf-8").partition("## How does a run work?")
 
 
 def test_every_quote_is_in_the_code():
@@ -23,15 +23,14 @@ def test_every_quote_is_in_the_code():
         assert quote in code, quote
 
 
-def test_the_page_about_a_run_shows_the_whole_run():
-    page = (ROOT / "docs" / "run.md").read_text(encoding="utf-8")
-    steps, drive = re.findall(r"^~~~python\n(.*?)^~~~$", page, re.MULTILINE | re.DOTALL)
+def test_the_page_shows_the_whole_run():
+    steps, drive = re.findall(r"^~~~python\n(.*?)^~~~$", RUN, re.MULTILINE | re.DOTALL)
     for function, shown in ((Run.steps, steps), (messages.drive, drive)):
         assert shown == inspect.getsource(function)
 
 
-@pytest.mark.parametrize("name", re.findall(r"`((?:\w+/)*\w+\.py)`", (ROOT / "docs" / "run.md").read_text("utf-8")))
-def test_the_files_that_the_page_about_a_run_names_exist(name):
+@pytest.mark.parametrize("name", re.findall(r"`((?:\w+/)*\w+\.py)`", RUN))
+def test_the_files_that_the_part_about_a_run_names_exist(name):
     folders = (ROOT, ROOT / "flower_fedclust", ROOT / "flower_fedclust" / "engine")
     assert any((folder / name).is_file() for folder in folders)
 

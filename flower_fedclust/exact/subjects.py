@@ -1,6 +1,6 @@
 """Parts of a subject: a row adds its integers over the number of the subject's rows, truncated towards zero.
 
-A subject is a person who may have many rows at a site. Lemma 2f of docs/lemmas.md: the parts of all rows of a subject
+A subject is a person who may have many rows at a site. Lemma 2f of docs/exact.md: the parts of all rows of a subject
 together are no longer than one row may be, in L1, Euclidean and Frobenius norm. So every bound of a row is a bound of a
 subject.
 

@@ -2,7 +2,7 @@
 
 Each function clips, so no place, weight or vector that an author computes for a row adds more than the bound. The bound
 is one of the row's own contribution. That other rows' contributions do not depend on it is up to the author;
-``check_strategy`` and the audit look for it. The bounds are lemmas of docs/lemmas.md, and a bound of an answer by row
+``check_strategy`` and the audit look for it. The bounds are lemmas of docs/exact.md, and a bound of an answer by row
 is written nowhere else. A term of no rows is all zeros and has the same unit and the same bound, so the bound of an
 answer follows from its message alone.
 """
@@ -475,7 +475,7 @@ def _check_is_finish() -> None:
 
 
 def clipped_total(values: Floats, bound: float, *, triangle: bool = False, words: str = "") -> Term:
-    """Return each client's array, clipped as a whole to a norm (Lemma 3 of docs/lemmas.md).
+    """Return each client's array, clipped as a whole to a norm (Lemma 3 of docs/exact.md).
 
     Parameters
     ----------

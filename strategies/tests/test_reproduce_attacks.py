@@ -135,7 +135,7 @@ def test_every_message_names_an_attack_that_exists_and_the_page_has_what_came_of
         name = attack_by_name(content, kind)
         assert attack_on(content, kind)
         assert kind == "rows" or callable(getattr(attacks, name))
-    page = (Path(__file__).parents[2] / "docs" / "attacked.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "attacks.md").read_text(encoding="utf-8")
     rows = [line.removeprefix("| ").split(" | ") for line in page.splitlines() if line.startswith("| ")][1:]
     written = {row[0]: row[1].strip("` ") for row in rows}
     assert written == {content: attack_by_name(content, kinds[content]) for content in written}
