@@ -216,12 +216,12 @@ class LifeTables:
             value = float(times[after - 1] + part * (times[after] - times[after - 1]))
         return Interval(min(max(value, low), high), low, high)
 
-    def restricted_means(self) -> list[Interval]:
-        """Return the mean time without an event, until the last end that the curves of all groups reach.
+    def restricted_means(self, until: float | None = None) -> list[Interval]:
+        """Return the mean time without an event, until an end that the curves of all groups reach; the last, if None.
 
         A curve is taken to fall evenly within a bin.
         """
-        n_shared = int(self.is_known.all(axis=0).sum())
+        n_shared = int(np.count_nonzero(self.ends <= (self.shared_time if until is None else until)))
         if n_shared == 0:
             return [Interval(np.nan, 0.0, np.inf)] * self.n_groups
         widths = np.diff(self.ends[:n_shared], prepend=0.0)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -96,7 +96,7 @@ class Survival:
 
     @cached_property
     def tables(self) -> LifeTables:
-        """The life table of each cluster; a curve ends where too few rows are at risk to print their number."""
+        """The life tables with all counts, as released; what is printed follows from :attr:`printed`."""
         n_bins = len(self.ends)
         events, censored, beyond, _ = np.split(self.sums, [n_bins, 2 * n_bins, 2 * n_bins + 1], axis=1)
         return LifeTables(self.ends, events, censored, beyond[:, 0], self.deviation, fewest=self.floor)
@@ -107,9 +107,58 @@ class Survival:
         return self.tables.log_rank()
 
     @cached_property
+    def printed(self) -> list[LifeTables]:
+        """The life table of each cluster from which its curve, its rows at risk, its median and its mean follow.
+
+        With noise it has all counts. A curve with many digits tells exact counts, and a cluster's size less the rows at
+        risk tells the missing ones. So exact counts are pooled until those who had the event between two ends, those
+        who were last seen, and those who remain are each none or not too few to be named; and missing rows that are too
+        few count as last seen in the first bin.
+        """
+        return [self._table_of(cluster) for cluster in range(self.n_clusters)]
+
+    def _table_of(self, cluster: int) -> LifeTables:
+        tables = self.tables
+        events, censored, beyond = (one[[cluster]] for one in (tables.events, tables.censored, tables.beyond))
+        if self.deviation > 0:
+            return LifeTables(self.ends, events, censored, beyond, self.deviation, fewest=self.floor)
+        missing = self.sums[cluster, -1]
+        censored = censored.copy()
+        censored[0, 0] += missing if missing < self.floor else 0.0
+        places = self._pooled(events[0], censored[0], beyond[0])
+        starts, stop = np.append(0, places[:-1] + 1), places[-1] + 1 if len(places) else 0
+        later = events[0, stop:].sum() + censored[0, stop:].sum() + beyond
+        died, lost = (
+            np.add.reduceat(one[:, :stop], starts, axis=1) if stop else one[:, :0] for one in (events, censored)
+        )
+        return LifeTables(self.ends[places], died, lost, later, fewest=self.floor)
+
+    def _pooled(self, events: Floats, censored: Floats, beyond: float) -> NDArray[np.intp]:
+        """Return the bins at whose ends exact counts may be named."""
+        found, died, lost = list[int](), 0.0, 0.0
+        remaining = float(events.sum() + censored.sum() + beyond)
+        for place, (one, other) in enumerate(zip(events, censored, strict=True)):
+            died, lost, remaining = died + one, lost + other, remaining - one - other
+            if all(count == 0 or count >= self.floor for count in (died, lost, remaining)):
+                found.append(place)
+                died, lost = 0.0, 0.0
+        return np.array(found, dtype=np.intp)
+
+    @cached_property
+    def medians(self) -> list[Interval]:
+        """For each cluster the time by which half of its rows have had the event."""
+        return [table.medians[0] for table in self.printed]
+
+    @cached_property
+    def shared_time(self) -> float:
+        """The last time at which the curves of all clusters are shown; 0 if there is none."""
+        shared = reduce(np.intersect1d, [self.ends[self.shown(cluster)] for cluster in range(self.n_clusters)])
+        return float(shared[-1]) if len(shared) else 0.0
+
+    @cached_property
     def restricted_means(self) -> list[Interval]:
-        """For each cluster the mean time without the event, until the last time that all curves reach."""
-        return self.tables.restricted_means()
+        """For each cluster the mean time without the event, until :attr:`shared_time`."""
+        return [table.restricted_means(self.shared_time)[0] for table in self.printed]
 
     @cached_property
     def frame(self) -> pd.DataFrame:
@@ -129,9 +178,9 @@ class Survival:
         rows: list[dict[str, Any]] = []
         for cluster in range(self.n_clusters):
             rows += self._curve(cluster) + self._rows_at_risk(cluster)
-            numbers = {"median": self.tables.medians[cluster], "restricted mean": self.restricted_means[cluster]}
+            numbers = {"median": self.medians[cluster], "restricted mean": self.restricted_means[cluster]}
             for what, found in numbers.items():
-                until = self.tables.shared_time if what == "restricted mean" else math.nan
+                until = self.shared_time if what == "restricted mean" else math.nan
                 note = "few" if math.isnan(found.value) else ""
                 rows.append({"what": what, "time": until, **found._asdict(), "note": note})
             rows.append({"what": "missing", "time": math.nan, **self._printed(self.sums[cluster, -1], self.deviation)})
@@ -140,29 +189,17 @@ class Survival:
         return pd.DataFrame(rows, columns=["cluster", "what", "time", "value", "low", "high", "note"])
 
     def shown(self, cluster: int) -> NDArray[np.intp]:
-        """Return the bins at whose ends the curve of a cluster is shown.
-
-        With noise these are all that the curve reaches. Without noise, bins are pooled until those who leave in them
-        are none, or not too few to be named.
-        """
-        known = np.flatnonzero(self.tables.is_known[cluster])
-        if self.deviation > 0:
-            return known
-        found, events, censored = [], 0.0, 0.0
-        for place in known:
-            events += self.tables.events[cluster, place]
-            censored += self.tables.censored[cluster, place]
-            if all(count == 0 or count >= self.floor for count in (events, censored)):
-                found.append(place)
-                events, censored = 0.0, 0.0
-        return np.array(found, dtype=np.intp)
+        """Return the bins at whose ends the curve of a cluster is shown."""
+        table = self.printed[cluster]
+        return np.asarray(np.searchsorted(self.ends, table.ends[table.is_known[0]]), dtype=np.intp)
 
     def curve(self, cluster: int) -> tuple[Floats, Floats, Floats, Floats]:
         """Return times from 0 on, the curve, and the limits of its simultaneous band."""
-        shown = self.shown(cluster)
-        lower, upper = self.tables.simultaneous
-        curve, low, high = (np.append(1.0, one[cluster][shown]) for one in (self.tables.survival, lower, upper))
-        return np.append(0.0, self.ends[shown]), curve, low, high
+        table = self.printed[cluster]
+        known = table.is_known[0]
+        lower, upper = table.simultaneous
+        curve, low, high = (np.append(1.0, one[0][known]) for one in (table.survival, lower, upper))
+        return np.append(0.0, table.ends[known]), curve, low, high
 
     def _curve(self, cluster: int) -> list[dict[str, Any]]:
         columns = ("time", "value", "low", "high")
@@ -172,14 +209,11 @@ class Survival:
         ]
 
     def _rows_at_risk(self, cluster: int) -> list[dict[str, Any]]:
-        shown = np.append(0, self.shown(cluster) + 1)
+        table = self.printed[cluster]
+        times = np.append(0.0, table.ends[table.is_known[0]])
+        counts = zip(times.tolist(), table.starting[0], table.starting_deviation, strict=False)
         return [
-            {
-                "what": "at risk",
-                "time": float(np.append(0.0, self.ends)[place]),
-                **self._printed(self.tables.starting[cluster, place], self.tables.starting_deviation[place]),
-            }
-            for place in shown
+            {"what": "at risk", "time": time, **self._printed(count, deviation)} for time, count, deviation in counts
         ]
 
     def at_risk_as_text(self, cluster: int, place: int) -> str:
@@ -189,7 +223,9 @@ class Survival:
         """
         if self.deviation == 0 and place > 0 and place - 1 not in self.shown(cluster):
             return ""
-        count, deviation = self.tables.starting[cluster, place], self.tables.starting_deviation[place]
+        table = self.printed[cluster]
+        own = np.count_nonzero(table.ends <= np.append(0.0, self.ends)[place])
+        count, deviation = table.starting[0, own], table.starting_deviation[own]
         fewest = self._fewest(deviation)
         if count < fewest:
             return f"<{max(math.ceil(fewest), 1)}"
@@ -215,7 +251,7 @@ class Survival:
 
     def sentence(self, cluster: int) -> str:
         """Return when half of the rows of a cluster had the event."""
-        median, until = self.tables.medians[cluster], self.curve(cluster)[0][-1]
+        median, until = self.medians[cluster], self.curve(cluster)[0][-1]
         if math.isnan(median.value) or until == 0:
             return f"Cluster {cluster}: too few rows for a curve."
         half = f"Half of cluster {cluster}"
@@ -242,8 +278,8 @@ class Survival:
 
     @property
     def means(self) -> list[str]:
-        """For each cluster the mean time without the event, until the last time that all curves reach."""
-        until = self.tables.shared_time
+        """For each cluster the mean time without the event, until the last time at which all curves are shown."""
+        until = self.shared_time
         if until == 0:
             return []
         found = enumerate(self.restricted_means)

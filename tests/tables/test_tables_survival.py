@@ -308,6 +308,40 @@ def test_no_number_of_few_rows_is_printed():
     assert all(one == 0 or one >= 10 for one in died[: len(exact.shown(0))])
 
 
+def test_what_is_printed_of_exact_counts_follows_from_counts_that_are_not_small():
+    bins = np.array([5.0, 10.0, 15.0, 20.0])
+    events, lost = [3.0, 9.0, 20.0, 12.0], [7.0, 4.0, 11.0, 9.0]
+    said = Survival(bins, np.array([[*events, *lost, 40.0, 3.0]]))
+    # The same numbers of rows lie between the ends that are shown.
+    others = [
+        [[5.0, 7.0, 20.0, 12.0], [3.0, 8.0, 11.0, 9.0], 40.0, 3.0],
+        [events, [4.0, 4.0, 11.0, 9.0], 40.0, 6.0],  # other missing rows
+        [[3.0, 9.0, 20.0, 15.0], [7.0, 4.0, 11.0, 8.0], 38.0, 3.0],  # after the last end
+    ]
+    assert bins[said.shown(0)].tolist() == [10.0, 15.0]
+    for died, censored, beyond, missing in others:
+        other = Survival(bins, np.array([[*died, *censored, beyond, missing]]))
+        pd.testing.assert_frame_equal(other.frame, said.frame)
+        assert str(other) == str(said)
+        assert survival_on_page(other) == survival_on_page(said)
+
+
+@pytest.mark.parametrize("what", ["missing", "after time 0"])
+def test_the_size_of_a_cluster_less_its_rows_at_risk_is_not_a_small_number(what, tmp_path):
+    columns = COLUMNS | {"at": {"kind": "number", "gaps": "category"}}
+    columns["months"] = columns["months"] | {"time_zero": "subject", "row_time": "at"}
+    schema = Schema.of({"columns": columns})
+    table = PEOPLE.dropna().assign(at=0.0).reset_index(drop=True)
+    table.loc[:9, "months" if what == "missing" else "at"] = np.nan if what == "missing" else 2.0
+    sites = {"a": table[:300], "b": table[300:]}
+    result = fc.simulate("federated-kmeans", sites, n_clusters=2, schema=schema, describe=True, seed=0)
+    result.save(tmp_path)
+    sizes, told = pd.read_csv(tmp_path / "clusters.csv"), pd.read_csv(tmp_path / "survival.csv")
+    sizes = sizes[sizes["what"] == "rows"].set_index("cluster")["value"]
+    at_risk = told[(told["what"] == "at risk") & (told["time"] == 0)].set_index("cluster")["value"]
+    assert (sizes - at_risk).tolist() == [0.0, 0.0]
+
+
 def test_a_survival_reads_back_what_it_writes_and_nothing_else():
     said = Survival(np.array([1.0, 2.0]), np.full((2, 6), 40.0), 2.0, "years", "had left")
     assert str(Survival.from_dict(json.loads(json.dumps(said.to_dict())))) == str(said)

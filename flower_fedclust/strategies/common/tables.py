@@ -352,11 +352,28 @@ def ask_survival(
     if points is None:
         described = preparation_as_bytes(preparation)
         (sums,) = yield Sum(ProtocolClient.plain_survival.asked(described, ends, *arrays, model=model.name))
-        return survival_of(schema, ends, np.asarray(sums, dtype=np.float64), 0.0, floor)
+        counts = _with_few_missing(np.asarray(sums, dtype=np.float64), clusters, floor)
+        return survival_of(schema, ends, counts, 0.0, floor)
     frame = _frame_of(preparation, points)
     question = ProtocolClient.survival.asked(preparation, ends, *arrays, frame=frame, model=model.name)
     (sums,) = received = yield _summed(strategy, question, SURVIVAL)
-    return survival_of(schema, ends, np.asarray(sums, dtype=np.float64), received.noise[0], floor)
+    counts, deviation = np.asarray(sums, dtype=np.float64), received.noise[0]
+    if deviation == 0:
+        counts = _with_few_missing(counts, clusters, floor)
+    return survival_of(schema, ends, counts, deviation, floor)
+
+
+def _with_few_missing(counts: Floats, clusters: Clusters | None, floor: int) -> Floats:
+    """Return exact counts in which rows after time 0 are missing rows if they are fewer than the floor in a cluster.
+
+    They count nowhere, so the size of the cluster less the rows that count would tell how many they are.
+    """
+    if clusters is None:
+        return counts
+    uncounted = clusters.sums[:, 0] - counts.sum(axis=1)
+    found = counts.copy()
+    found[:, -1] += np.where((uncounted > 0) & (uncounted < floor), uncounted, 0.0)
+    return found
 
 
 def _ends_for(strategy: ProtocolStrategy, schema: Schema, n_clusters: int, clusters: Clusters | None) -> Floats:
