@@ -41,6 +41,11 @@ class Subjects:
     def __len__(self) -> int:
         return len(self.codes)
 
+    @property
+    def n_subjects(self) -> int:
+        """The number of subjects."""
+        return len(self.words)
+
     def __getitem__(self, rows: Any) -> Subjects:
         """Return the subjects of some of the rows."""
         known, codes = np.unique(self.codes[rows], return_inverse=True)

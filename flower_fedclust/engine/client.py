@@ -545,7 +545,7 @@ class ProtocolClient(NumPyClient):
         if not config.get("plan"):
             return question
         unit, rows_per_subject = _read_unit(str(config["plan"]))
-        has_subjects = self.outline.has_subjects
+        has_subjects = self.outline.n_subjects > 0
         if unit == "record" and has_subjects:
             raise DataError(
                 f"client {self.name}: its rows have a subject_column, and the run protects single rows; set "

@@ -61,7 +61,7 @@ class Outline:
     columns: tuple[str, ...] | None = None  #: Their names, in the table's order; None if they have none.
     schema: Schema | None = None  #: What the site allows to be public about its columns.
     most_rows: int = MOST_ROWS  #: The public bound on its number of rows.
-    has_subjects: bool = False  #: Whether it says which rows are one person's.
+    n_subjects: int = 0  #: At least so many persons; 0 if nothing says which rows are one person's.
 
 
 class ClientData:
@@ -187,7 +187,12 @@ class ClientData:
     def outline(self) -> Outline:
         """What is known without looking at the rows again."""
         columns = None if self.columns is None else tuple(self.columns)
-        return Outline(self.n_rows, self.n_columns, columns, self.schema, self.most_rows, self.subjects is not None)
+        return Outline(self.n_rows, self.n_columns, columns, self.schema, self.most_rows, self.n_subjects)
+
+    @property
+    def n_subjects(self) -> int:
+        """The number of persons; 0 if nothing says which rows are one person's."""
+        return 0 if self.subjects is None else self.subjects.n_subjects
 
     @cached_property
     def rows_each(self) -> NDArray[np.int32] | None:

@@ -34,8 +34,11 @@ class ByRowsOutcome(ByTableRow):
         return schema.of_outcome
 
 
-def _survival(table: TableRows, ends: Floats, *arrays: Floats, model: str) -> Term:
-    """Count the rows of each cluster of a model, which is an exact choice for each row, by their time and event."""
+def _survival(table: TableRows, ends: Floats, *arrays: Floats, model: str, floor: int = 0) -> Term:  # noqa: ARG001
+    """Count the rows of each cluster of a model, which is an exact choice for each row, by their time and event.
+
+    ``floor`` is the smallest number of rows that the server will print, for the policies of sites.
+    """
     found = Model.named(model).from_arrays(arrays)
     if found.exact_points is None or table.preparation is None:
         raise DataError(f"the clusters of a model called '{model}' cannot be found exactly.")
@@ -48,8 +51,18 @@ survival = ByRowsOutcome(_survival, {"survival": Sent(CONTENT)})
 
 
 @answers(f"{CONTENT}, for a model whose clusters cannot be found exactly")
-def plain_survival(client: Any, described: Bytes, ends: Floats, *arrays: Floats, model: str) -> GridArray:
-    """Count the rows of each cluster, as the model predicts it, by their time and event; no mechanism covers them."""
+def plain_survival(
+    client: Any,
+    described: Bytes,
+    ends: Floats,
+    *arrays: Floats,
+    model: str,
+    floor: int = 0,  # noqa: ARG001
+) -> GridArray:
+    """Count the rows of each cluster, as the model predicts it, by their time and event; no mechanism covers them.
+
+    ``floor`` is as for :func:`survival`.
+    """
     source, rows, preparation = client.source, client.data.rows, preparation_from(described.tobytes())
     found = Model.named(model).from_arrays(arrays)
     schema = agreed_schema(client, preparation.schema)

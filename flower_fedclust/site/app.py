@@ -138,11 +138,11 @@ class Site:
     def data(self) -> ClientData:
         """The rows of the site, loaded now; Refused if there are too few."""
         data, most = self._load(), self.settings.policy.sample
-        if most is not None and (data.n_rows if data.subjects is None else len(data.subjects.words)) > most:
+        if most is not None and (data.n_subjects or data.n_rows) > most:
             # The key stays here, so that all runs get the same rows, and nobody else knows which.
             key = crypto.derive(self.identity.private_bytes_raw(), crypto.digest(b"sample"))
             data = sampled(data, most, key)
-        self._check_enough(data.n_rows)
+        self._check_enough(data.outline)
         write_outline(self.kept, self._table_asked, data.outline)
         return data
 
@@ -153,10 +153,16 @@ class Site:
         Refused if there were too few rows then: the site answers nothing, not even its name.
         """
         found = read_outline(self.kept, self._table_asked) or self.data.outline
-        self._check_enough(found.n_rows)
+        self._check_enough(found)
         policy, limits = self.settings.policy, self.settings.limits
-        most = limits.most_rows if policy.sample is None else policy.sample
-        return replace(found, n_rows=policy.known_rows(found.n_rows), most_rows=max(most, MOST_ROWS))
+        # A sample of persons may have any number of rows.
+        most = limits.most_rows if policy.sample is None or found.n_subjects else policy.sample
+        return replace(
+            found,
+            n_rows=policy.known_rows(found.n_rows),
+            most_rows=max(most, MOST_ROWS),
+            n_subjects=min(found.n_subjects, policy.fewest_subjects),
+        )
 
     @property
     def _table_asked(self) -> str:
@@ -166,10 +172,10 @@ class Site:
         schema = given.schema_file and Path(given.schema_file).read_text(encoding="utf-8")
         return digest(repr((*asked, given.subject_column, schema)))
 
-    def _check_enough(self, n_rows: int) -> None:
-        fewest = self.settings.policy.fewest_rows
-        if n_rows < fewest:
-            raise Refused(f"{self.data_set} has {n_rows} rows; fewest_rows in the policy is {fewest}.")
+    def _check_enough(self, outline: Outline) -> None:
+        reason = next(self.settings.policy.too_few(outline.n_rows, outline.n_subjects), None)
+        if reason is not None:
+            raise Refused(f"{self.data_set} {reason}.")
 
     @property
     def data_set(self) -> str:

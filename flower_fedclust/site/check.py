@@ -190,13 +190,12 @@ def checked_rows(settings: SiteSettings) -> tuple[ClientData | None, list[str]]:
     """Return a site's rows, if they can be read, and every reason why no run could be answered."""
     from flower_fedclust.site.app import load_rows
 
-    reasons, data = list(_reasons_of_policy(settings.policy)), None
+    reasons, data = list(_reasons_of_policy(settings.policy, has_subjects=settings.subject_column is not None)), None
     with _collected(reasons):
         data = load_rows(settings)
     if data is not None:
-        fewest, most = settings.policy.fewest_rows, settings.limits.most_rows
-        if data.n_rows < fewest:
-            reasons.append(f"{settings.data_set} has {data.n_rows} rows; fewest_rows in the policy is {fewest}.")
+        most, too_few = settings.limits.most_rows, settings.policy.too_few(data.n_rows, data.n_subjects)
+        reasons += [f"{settings.data_set} {reason}." for reason in too_few]
         if data.n_rows > most:
             reasons.append(f"{settings.data_set} has {data.n_rows} rows; most_rows in the limits is {most}.")
         with _collected(reasons):
@@ -206,7 +205,7 @@ def checked_rows(settings: SiteSettings) -> tuple[ClientData | None, list[str]]:
     return data, reasons
 
 
-def _reasons_of_policy(policy: Policy) -> Iterator[str]:
+def _reasons_of_policy(policy: Policy, *, has_subjects: bool = False) -> Iterator[str]:
     from flower_fedclust.engine.rounds import Askable
     from flower_fedclust.registry import client_types, find, strategies
 
@@ -232,8 +231,11 @@ def _reasons_of_policy(policy: Policy) -> Iterator[str]:
     for key in ("strategies", "tasks", "studies"):
         if getattr(policy, key) == ():
             yield f"{key} in the policy is empty; list some, or leave it out."
-    if policy.sample is not None and policy.sample < policy.fewest_rows:
-        yield f"sample in the policy is {policy.sample}, but fewest_rows is {policy.fewest_rows}; raise sample."
+    if not has_subjects and "fewest_subjects" in policy.model_fields_set:
+        yield "fewest_subjects in the policy counts persons; name the subject_column, which says whose rows they are."
+    fewest = "fewest_subjects" if has_subjects else "fewest_rows"
+    if policy.sample is not None and policy.sample < getattr(policy, fewest):
+        yield f"sample in the policy is {policy.sample}, but {fewest} is {getattr(policy, fewest)}; raise sample."
     for key in ("epsilon", "delta"):
         of_run, of_all = getattr(policy, f"{key}_per_run"), getattr(policy, key)
         if of_run > of_all:

@@ -228,7 +228,8 @@ def read_outline(kept: Kept, asked: str) -> Outline | None:
             found["n_columns"],
             None if columns is None else tuple(columns),
             None if schema is None else Schema.from_json(schema),
-            has_subjects=found["has_subjects"],
+            most_rows=found["most_rows"],
+            n_subjects=found["n_subjects"],
         )
 
 
@@ -236,7 +237,7 @@ def write_outline(kept: Kept, asked: str, outline: Outline) -> None:
     """Keep what is known of a table, for messages that come before anybody may look at its rows."""
     schema = None if outline.schema is None else outline.schema.to_json()
     about = {"asked": asked, "n_rows": outline.n_rows, "n_columns": outline.n_columns, "columns": outline.columns}
-    about |= {"schema": schema, "has_subjects": outline.has_subjects}
+    about |= {"schema": schema, "most_rows": outline.most_rows, "n_subjects": outline.n_subjects}
     content = json.dumps({"format": FORMAT, **about}).encode()
     if kept.store.get(TABLE, TABLE) != content:
         with kept.store.changing():

@@ -11,7 +11,7 @@ import math
 import re
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -34,7 +34,7 @@ LONGEST_NAME, LONGEST_TEXT, LONGEST_SAID = 200, 2**20, 500
 LARGEST_EXPONENT = 1100
 
 #: The tasks that ask for sums from which a run prints numbers of rows.
-DESCRIBES = ("description", "plain_description")
+DESCRIBES = ("description", "plain_description", "survival", "plain_survival")
 
 #: Each entry of an array counts as 8 bytes, whatever its type: it may become a float64.
 ENTRY = 8
@@ -95,10 +95,12 @@ class Policy(_Table):
     trusts_server_noise: bool = False
     #: With fewer rows the site answers nothing. A refusal tells no more about the number of rows than this.
     fewest_rows: Number = 50
+    #: The same for persons, at a site with a subject_column.
+    fewest_subjects: Number = 50
     #: With more rows the site takes part with a fixed random sample of so many, so that it has no more weight. With a
     #: subject_column it is a sample of persons, each with all rows.
     sample: Number | None = None
-    #: The smallest number of rows that a run may print in a description of clusters, as the server says.
+    #: The smallest number of rows that a run may print about clusters and their survival, as the server says.
     floor: Annotated[int, Field(ge=0)] = FLOOR
     #: The smallest number of clients that a round asks, as the server says.
     fewest_clients: Number = 2
@@ -120,7 +122,7 @@ class Policy(_Table):
                 raise Refused(f"the run names {name}, a class of some module; strategies in the policy must list it.")
 
     def check_floor(self, task: str, config: Mapping[str, Any]) -> None:
-        """Raise Refused if a run asks for a description and would print smaller numbers of rows than allowed."""
+        """Raise Refused if a run describes clusters and would print smaller numbers of rows than allowed."""
         if task not in DESCRIBES:
             return
         arguments = parse_json(str(config.get("arguments", "{}")))
@@ -138,6 +140,13 @@ class Policy(_Table):
     def known_rows(self, n_rows: int) -> int:
         """Return the number of rows that refusals may depend on: the true one only if it is public."""
         return n_rows if self.row_count else self.fewest_rows
+
+    def too_few(self, n_rows: int, n_subjects: int) -> Iterator[str]:
+        """Yield why a table has too few rows or, if it says whose they are, too few persons."""
+        if n_rows < self.fewest_rows:
+            yield f"has {n_rows} rows; fewest_rows in the policy is {self.fewest_rows}"
+        if 0 < n_subjects < self.fewest_subjects:
+            yield f"has rows of {n_subjects} persons; fewest_subjects in the policy is {self.fewest_subjects}"
 
     def check_task(self, request: Request) -> None:
         """Raise Refused unless the site answers this task, for so many clients and shares of noise."""

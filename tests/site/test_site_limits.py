@@ -30,7 +30,7 @@ from typer.testing import CliRunner
 
 import flower_fedclust as fc
 from flower_fedclust.cli.commands import app
-from flower_fedclust.engine.by_row import ByRow, Finisher, View
+from flower_fedclust.engine.by_row import Finisher, View
 from flower_fedclust.engine.rounds import Askable
 from flower_fedclust.privacy.accounting import Share
 from flower_fedclust.registry import client_types, strategies
@@ -287,7 +287,7 @@ def test_every_argument_of_every_task_is_known_to_the_limits():
     tasks = {task for task in found if isinstance(task, Askable | View)}
     assert len(tasks) > 50
     for task in tasks:
-        takes = inspect.signature(task.function if isinstance(task, ByRow | View) else task.method).parameters
+        takes = inspect.signature(task.function).parameters
         for name, parameter in list(takes.items())[2 if isinstance(task, Finisher) else 1 :]:
             if parameter.kind is parameter.VAR_KEYWORD:
                 continue
@@ -298,7 +298,7 @@ def test_every_argument_of_every_task_is_known_to_the_limits():
                 assert is_known, f"{task}: what '{name}' may cost is not known"
 
 
-@pytest.mark.parametrize("task", ["description", "plain_description"])
+@pytest.mark.parametrize("task", ["description", "plain_description", "survival", "plain_survival"])
 def test_a_run_whose_floor_is_below_the_sites_gets_no_description(task):
     policy = Policy(floor=11)
     for arguments in ('{"model": "k-means", "floor": 10}', "{}", '{"floor": "11"}', "[]"):
@@ -308,15 +308,17 @@ def test_a_run_whose_floor_is_below_the_sites_gets_no_description(task):
     policy.check_floor("histograms", {"arguments": "{}"})
 
 
-def test_a_run_states_its_floor_to_its_sites():
+@pytest.mark.parametrize("strategy", [fc.FederatedKMeans(2), fc.DPFedC(2, epsilon=None, n_rounds=2)])
+def test_a_run_states_its_floor_to_its_sites(strategy):
     asked = []
-    table = pd.DataFrame({"x": np.repeat([0.0, 1.0], 40)})
-    schema = {"columns": {"x": {"kind": "number", "bounds": [0, 1]}}}
-    strategy = fc.with_schema(fc.FederatedKMeans(2), schema, describe=True, floor=12)
+    table = pd.DataFrame({"x": np.repeat([0.0, 1.0], 40), "died": "no", "days": 1.0})
+    columns = {"x": {"kind": "number", "bounds": [0, 1]}, "died": {"kind": "binary", "categories": ["no", "yes"]}}
+    columns["days"] = {"kind": "time-to-event", "event": "died", "bins": [1, 2, 3], "time_zero": "row"}
+    strategy = fc.with_schema(strategy, {"columns": columns}, describe=True, floor=12)
     strategy.on_received = lambda round_, _: asked.append(round_)
     fc.simulate(strategy, [table, table], seed=0)
-    (described,) = [one.question for one in asked if one.question.answer.task in DESCRIBES]
-    assert described.arguments["floor"] == 12
+    told = [one.question for one in asked if one.question.answer.task in DESCRIBES]
+    assert [one.arguments["floor"] for one in told] == [12, 12]
 
 
 # The process of a message.

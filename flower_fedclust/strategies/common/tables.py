@@ -351,11 +351,12 @@ def ask_survival(
     ends = _ends_for(strategy, schema, model.n_clusters, clusters)
     if points is None:
         described = preparation_as_bytes(preparation)
-        (sums,) = yield Sum(ProtocolClient.plain_survival.asked(described, ends, *arrays, model=model.name))
+        question = ProtocolClient.plain_survival.asked(described, ends, *arrays, model=model.name, floor=floor)
+        (sums,) = yield Sum(question)
         counts = _with_few_missing(np.asarray(sums, dtype=np.float64), clusters, floor)
         return survival_of(schema, ends, counts, 0.0, floor)
     frame = _frame_of(preparation, points)
-    question = ProtocolClient.survival.asked(preparation, ends, *arrays, frame=frame, model=model.name)
+    question = ProtocolClient.survival.asked(preparation, ends, *arrays, frame=frame, model=model.name, floor=floor)
     (sums,) = received = yield _summed(strategy, question, SURVIVAL)
     counts, deviation = np.asarray(sums, dtype=np.float64), received.noise[0]
     if deviation == 0:
