@@ -14,6 +14,7 @@ from flower_fedclust.exact.grid import GridArray
 from flower_fedclust.exact.rows import Frame
 from flower_fedclust.exact.terms import total
 from flower_fedclust.models import KMeansModel
+from flower_fedclust.privacy.accounting import Plan
 
 CLIENTS = [np.random.default_rng(index).normal(size=(4 + index, 2)) for index in range(5)]
 FRAME = Frame(np.zeros(2), 5.0)
@@ -144,7 +145,7 @@ SAME = {
     "short floats": (TIMES, arrays_as(lambda array: array.astype(np.float32))),
     "another class": (TIMES, fields(client=AnotherClient.key())),
     "no kept rows": (TIMES, fields(rows="")),
-    "a plan": (TIMES, fields(plan="{}")),
+    "a plan": (TIMES, fields(plan=Plan(1.0, 1e-6, "server", "record", {}, {}).to_json())),
     "a run of another length": (TIMES, fields(n_clients=99)),
     "a negative zero": (ROWS, arrays_as(lambda array: np.where(array == 0, -0.0, array))),
     "spaces in a view": (ROWS, lambda ins: ins.config.update(view=" " + ins.config["view"].replace(",", " ,"))),
