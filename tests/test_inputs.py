@@ -216,7 +216,7 @@ def test_tensors_with_gradients_and_of_types_that_numpy_lacks_are_rows():
 
 RUN_CONFIG = {
     **{"dataset": "iris", "partition": "iid", "data-seed": 0, "wait-for-clients": 1, "round-timeout": 1},
-    **{"share-model": False, "secure": False, "describe": False},
+    **{"share-model": False, "secure": False, "describe": False, "floor": 10},
 }
 
 

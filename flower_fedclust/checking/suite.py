@@ -312,7 +312,7 @@ def a_seed_repeats_every_bit(subject: Subject) -> None:
     instance = subject.strategy
     before = {name: copy.copy(value) for name, value in vars(instance).items()}
     for how in ("again", "a third time"):
-        result = simulate(instance, subject.rows, names=subject.names, seed=SEED)
+        result = simulate(instance, subject.data, seed=SEED)
         found = difference(result, subject.run.result, leave_out=("metrics", "history"))  # these need labels
         require(not found, f"run {how}, it gives another {found}.")
     for name, value in vars(instance).items():
@@ -322,10 +322,11 @@ def a_seed_repeats_every_bit(subject: Subject) -> None:
 @check
 def the_rows_are_left_as_they_are(subject: Subject) -> None:
     """No client changes its site's rows."""
-    given = [rows.copy() for rows in subject.rows]
-    simulate(subject.strategy, given, names=subject.names, seed=SEED)
-    for name, rows, before in zip(subject.names, given, subject.rows, strict=True):
-        require(np.array_equal(rows, before), f"the rows of client {name} are changed.")
+    tables = {name: rows.copy() for name, rows in zip(subject.names, subject.rows, strict=True)}
+    data = {name: data_of(subject.strategy, table, f"client {name}") for name, table in tables.items()}
+    simulate(subject.strategy, data, seed=SEED)
+    for name, before in zip(subject.names, subject.rows, strict=True):
+        require(np.array_equal(tables[name], before), f"the rows of client {name} are changed.")
 
 
 @check

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from flower_fedclust.cli.advice import about, audit, choose_k, explain, plan, print_json
-from flower_fedclust.cli.catalog import CATALOG
+from flower_fedclust.cli.catalog import CATALOG, EVERY
 from flower_fedclust.cli.files import describe_saved, new_app, predict, schema_app
 from flower_fedclust.cli.options import (
     AsJson,
@@ -71,6 +71,10 @@ def options(
     """Take the options of the command itself."""
 
 
+def _units_in_words(units: tuple[str, ...]) -> str:
+    return "any unit" if units == EVERY else ", ".join(units) or "-"
+
+
 @app.command(name="list")
 def list_strategies(
     show_all: Annotated[bool, typer.Option("--all", help="Also list the strategies of other packages.")] = False,
@@ -86,7 +90,7 @@ def list_strategies(
     for heading, lines in CATALOG.items():
         table.add_row(f"[bold]{heading}[/bold]")
         for name, units, text in lines:
-            table.add_row(f"  {name}", " or ".join(units) or "-", text)
+            table.add_row(f"  {name}", _units_in_words(units), text)
     listed = {line.name for lines in CATALOG.values() for line in lines}
     others = [name for name in names() if name not in listed]
     if others and show_all:
@@ -94,10 +98,11 @@ def list_strategies(
         table.add_row("[bold]From other packages[/bold]")
         for name in others:
             if name in entries:  # what cannot be loaded is left out with a warning
-                table.add_row(f"  {name}", " or ".join(entries[name].units) or "-", entries[name].summary)
+                table.add_row(f"  {name}", _units_in_words(entries[name].units), entries[name].summary)
     Console().print(table)
     if others and not show_all:
         print(f"\n'fedclust list --all' adds {len(others)} of other packages.")
+    print("\nUnits: record (a row), subject (a person with all rows), client (a whole site).")
     print("\n'fedclust explain NAME' shows what leaves each site, and what protects it.")
 
 

@@ -229,7 +229,7 @@ def test_every_result_can_be_drawn_from_what_was_released(strategy, n_panels, tm
 def test_of_many_clusters_not_every_one_has_its_number_at_an_axis():
     rows = np.random.default_rng(0).normal(size=(101, 3))
     result = fc.simulate(fc.KFED(3), [rows, rows], seed=0)
-    result = replace(result, labels_of_clients=[np.arange(101)], model=KMeansModel(rows))
+    result = replace(result, labels_of_clients=[np.arange(101)], model=KMeansModel(rows), floor=0)
     _, sizes, profile = result.plot().axes[:3]
     assert sizes.get_yticks().tolist() == list(range(0, 101, 3))
     assert profile.get_xticks().tolist() == list(range(0, 101, 6))

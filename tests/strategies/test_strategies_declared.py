@@ -147,6 +147,6 @@ def test_every_method_that_declares_a_bound_is_among_the_cases():
         and any(sent.per != "row" for sent in found.answer.sends)
     }
     if PAPERS:  # the core's own methods are among the cases of the core
-        methods = {method for method in methods if method.method.__module__.startswith("flower_fedclust_papers")}
+        methods = {method for method in methods if method.function.__module__.startswith("flower_fedclust_papers")}
         assert methods
-    assert not {method.method.__qualname__ for method in methods - seen}
+    assert not {method.function.__qualname__ for method in methods - seen}
