@@ -3,6 +3,7 @@
 A SuperNode with rows of its own takes these keys from its node config, never from the run config:
 
 - ``data``: the file of its rows; ``label-column`` and ``columns``: columns of that file
+- ``subject-column``: the column that says which person a row is about, if a person may have several rows
 - ``query``: SQL; ``data`` is then the database to ask, or "duckdb://" for files
 - ``schema``: a file that says what is public about the columns; runs with another schema are refused
 - ``consent``: kinds of messages that may leave without noise, separated by commas: "sums" (the default), "centers",
@@ -33,7 +34,12 @@ def load(context: Context) -> ClientData:
     if "data" in site:
         query, columns = text(site, "query"), listed(text(site, "columns"))
         table = read_source(
-            str(site["data"]), query, label_column=text(site, "label-column"), columns=columns, raw=True
+            str(site["data"]),
+            query,
+            label_column=text(site, "label-column"),
+            subject_column=text(site, "subject-column"),
+            columns=columns,
+            raw=True,
         )
         agreed = text(site, "schema")
         return ClientData(
@@ -41,6 +47,7 @@ def load(context: Context) -> ClientData:
             table.labels,
             owner=f"client {client_name(context)}",
             raw=True,
+            subjects=table.subjects,
             schema=None if agreed is None else Schema.of(Path(agreed)),
         )
     index = int(site["partition-id"])

@@ -210,6 +210,7 @@ def compare(
     data: RowsFile = None,
     client_column: ClientColumn = None,
     label_column: LabelColumn = None,
+    subject_column: SubjectColumn = None,
     columns: Columns = None,
     schema: SchemaFile = None,
     partitions: Annotated[

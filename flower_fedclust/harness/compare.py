@@ -88,10 +88,10 @@ def compare(
     progress : bool, optional
         Whether to show a progress bar; by default only if the output is a terminal.
     **settings
-        The other options of the command by name: ``data``, ``client_column``, ``label_column``, ``columns``,
-        ``schema``, ``partitions``, ``n_clients``, ``server_data``, ``n_server_rows``, ``n_clusters`` (one number or
-        several), ``epsilons``, ``delta``, ``seeds``, ``engine``, ``set`` (parameters by name) and ``grid`` (several
-        values each).
+        The other options of the command by name: ``data``, ``client_column``, ``label_column``, ``subject_column``,
+        ``columns``, ``schema``, ``partitions``, ``n_clients``, ``server_data``, ``n_server_rows``, ``n_clusters`` (one
+        number or several), ``epsilons``, ``delta``, ``seeds``, ``engine``, ``set`` (parameters by name) and ``grid``
+        (several values each).
 
     Returns
     -------
@@ -131,7 +131,7 @@ def _clients_setting(clients: Any, named: dict[str, Any], labels: Any, names: An
     if isinstance(clients, (str, Path)):
         return {"data": Path(clients)}
     columns, schema = named.pop("columns", None), named.get("schema")
-    reading = {name: named.pop(name, None) for name in ("label_column", "client_column")}
+    reading = {name: named.pop(name, None) for name in ("label_column", "client_column", "subject_column")}
     read = read_inputs((), clients, labels=labels, names=names, several=True, columns=columns, schema=schema, **reading)
     rows = federated_rows(read.clients, raw=schema is not None)
     return {"clients": rows if read.rows is None else replace(rows, server_rows=read.rows.server_rows)}

@@ -96,6 +96,7 @@ class Comparison:
     clients: FederatedRows | None = None  #: Rows of a Python caller.
     client_column: str | None = None  #: A column of the file.
     label_column: str | None = None  #: A column of the file.
+    subject_column: str | None = None  #: A column of the file: whose row it is, if a person may have several.
     columns: tuple[str, ...] | None = None  #: The columns to cluster by; all others by default.
     schema: Path | Schema | None = None  #: What is public about the columns of the file, or of the clients.
     #: A file of public rows. Without it they are drawn from the rows, if a strategy needs some.
@@ -300,6 +301,7 @@ class Comparison:
             source,
             label_column=self.label_column if selects else None,
             client_column=self.client_column if is_file else None,
+            subject_column=self.subject_column if is_file else None,
             columns=self.columns if selects else None,
             partition=partition,
             n_clients=self.n_clients,
@@ -333,8 +335,9 @@ class Comparison:
         says = self._file_says_whose
         if says and not self.datasets and any(partition != "column" for partition in self.partitions):
             raise ValueError(f"{says} says whose rows they are, so there is nothing to partition; leave out one.")
-        if self.client_column is not None and self.data is None:
-            raise ValueError("client_column is a column of a file; give the file as data, or leave it out.")
+        for name in ("client_column", "subject_column"):
+            if getattr(self, name) is not None and self.data is None:
+                raise ValueError(f"{name} is a column of a file; give the file as data, or leave it out.")
 
     def _check_parameters(self) -> None:
         accepted = {name: accepted_parameters(name) for name in self.names}
@@ -555,6 +558,7 @@ SETTINGS: Mapping[str, Callable[[str, Any], Any]] = {
     "data": _path,
     "client_column": _text,
     "label_column": _text,
+    "subject_column": _text,
     "columns": _texts,
     "schema": _schema,
     "server_data": _path,

@@ -278,7 +278,17 @@ def settings_as_toml(settings: Mapping[str, Any]) -> str:
         "seeds",
         "client_column",
     )
-    kept += ("label_column", "columns", "schema", "server_data", "n_server_rows", "n_clients", "delta", "engine")
+    kept += (
+        "label_column",
+        "subject_column",
+        "columns",
+        "schema",
+        "server_data",
+        "n_server_rows",
+        "n_clients",
+        "delta",
+        "engine",
+    )
     # A file of the user's own comes last, after the data sets.
     own = data.pop() if data and ({"data", "clients"} & set(files)) else None
     # A column or a folder determines by itself how the rows are spread.

@@ -61,6 +61,12 @@ def test_a_site_reads_the_file_of_its_node_config(own_file):
     assert list(data.columns) == ["a", "b"]
 
 
+def test_a_site_says_whose_its_rows_are_and_does_not_cluster_by_it(own_file):
+    data = client_app.load(context({"data": str(own_file), "subject-column": "kind"}))
+    np.testing.assert_array_equal(data.rows_each, [2, 1, 2])
+    assert list(data.columns) == ["a", "b"]
+
+
 def test_a_site_keeps_its_table_as_it_is_and_holds_the_server_to_its_own_schema(own_file, tmp_path):
     agreed = '[columns.a]\nkind = "number"\n[columns.b]\nkind = "ignored"\n[columns.kind]\nkind = "binary"\n'
     agreed += 'categories = ["x", "y"]\n'

@@ -105,6 +105,21 @@ def test_data_sets_and_a_file_are_compared_together(site_file):
     assert f'data = "{site_file.name}"' in settings_as_toml(settings)
 
 
+def test_a_file_of_persons_is_compared_for_persons(site_file, tmp_path):
+    frame = pd.read_csv(site_file)
+    frame["patient"] = 3 * (np.arange(60) // 6) + np.arange(60) % 3  # two rows at one site
+    frame.to_csv(site_file, index=False)
+    given = {"client_column": "site", "subject_column": "patient", "label_column": "kind", "seeds": (0,)}
+    options = given | {"epsilons": (5.0,), "set": {"privacy_unit": "subject", "max_norm": 4.0}, "progress": False}
+    fc.compare("private-kmeans", site_file, out=tmp_path / "out", jobs=1, **options)
+    (row,) = pd.read_csv(tmp_path / "out" / "results.csv").to_dict("records")
+    assert (row["status"], row["privacy_unit"], row["n_columns"]) == ("done", "subject", 2)
+    settings = Comparison(strategies=("private-kmeans",), data=site_file, **given).settings()
+    assert 'subject_column = "patient"' in settings_as_toml(settings)
+    with pytest.raises(ValueError, match="subject_column is a column of a file"):
+        comparison_from({"strategies": "k-fed", "datasets": "iris", "subject_column": "patient"})
+
+
 # What a user typed.
 
 
