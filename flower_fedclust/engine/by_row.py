@@ -2,9 +2,9 @@
 
 Such a function has no access to the client. It returns terms (:mod:`flower_fedclust.exact.terms`), which clip each row
 and state the bound that they enforce. What a row adds must follow from that row and the message alone. A function sees
-a whole batch, so nothing here can enforce that, and a bound holds only if it is so. ``check_strategy`` and the audit
-compare answers to rows in another order, in other batches and one by one. A finish is a function of one client's own
-totals and number of rows, for guarantees that cover all rows of a client.
+a whole batch, so nothing here can enforce this rule, and the bounds hold only if authors keep it. ``check_strategy``
+and the audit test it: they compare answers to rows in another order, in other batches and one by one. A finish is a
+function of one client's totals and number of rows, for guarantees that cover all rows of a client.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Finish:
     """How a client finishes its own totals, and the norms to which it clips the result."""
 
     kind: str  #: "mean" or "total".
-    at_most: tuple[float | None, ...]  #: One for each array; None: the most that a single row can change the array.
+    at_most: tuple[float | None, ...]  #: A norm for each array; None stands for the most that one row can change it.
 
 
 class ByRow(Askable[..., Any]):
@@ -51,7 +51,7 @@ class ByRow(Askable[..., Any]):
 
     relation = "add-or-remove"
 
-    #: Whether its function sees tables, whose errors name rows by their numbers.
+    #: Whether the function sees a table rather than prepared rows.
     sees_tables = False
 
     def __init__(self, function: Callable[..., Term | tuple[Term, ...]], sends: Mapping[str, Sent]) -> None:
@@ -63,25 +63,25 @@ class ByRow(Askable[..., Any]):
     def asked(
         self, *arrays: Any, frame: Frame | None = None, view: Question | None = None, **arguments: Scalar
     ) -> Question:
-        """Return the question that has clients add this up over their rows."""
+        """Return the question that asks clients for the sum of this answer over their rows."""
         return replace(super().asked(*arrays, **arguments), asks=self, frame=frame, view=view)
 
     def __get__(self, instance: Any, owner: type) -> Any:
-        """Return the answer on a class, and a function that answers from the client's rows on a client."""
+        """On the class, return this declaration; on a client, return a function that answers from its rows."""
         return (
             self if instance is None else lambda *args, **kwargs: self.reply_of(instance, self.asked(*args, **kwargs))
         )
 
     def finished_as(self, question: Question, kind: str, at_most: tuple[float | None, ...]) -> Question:
-        """Return a question with a finish."""
+        """Return the question with a finish: clients send their clipped mean or total instead of the sum."""
         finish = Finish(kind, at_most or (None,) * len(self.names))
         return replace(question, answer=_finished(self.answer, finish), finish=finish)
 
     def terms(self, question: Question, values: Floats) -> tuple[Term, ...]:
         """Return what a batch of rows adds: one term for each array."""
         with with_rows(question.most_rows):
-            found = self.function(_rows_of(question, values), *question.arrays, **question.arguments)
-        return found if isinstance(found, tuple) else (found,)
+            terms = self.function(_rows_of(question, values), *question.arrays, **question.arguments)
+        return terms if isinstance(terms, tuple) else (terms,)
 
     def taken(self, values: Any, part: NDArray[np.intp]) -> Any:
         """Return some of a batch's rows."""
@@ -92,7 +92,10 @@ class ByRow(Askable[..., Any]):
         return self.terms(question, np.zeros((0, _n_columns(question))))
 
     def of_no_rows(self, question: Question) -> tuple[tuple[Term, ...], tuple[Term, ...]]:
-        """Return the terms of no rows, and what a client without rows sends; a question remembers both."""
+        """Return the terms of an empty table, and what a client with an empty table sends.
+
+        Shapes, units and bounds are read from them. A question computes both once; see :attr:`Question.of_no_rows`.
+        """
         nothing = self.nothing(question)
         self._check_capacity(nothing, bits_with(question.most_rows))
         return nothing, self._finished_alone(question, nothing, 0)
@@ -103,17 +106,17 @@ class ByRow(Askable[..., Any]):
         source: Floats | ClientData,
         seen: Callable[[Batch], Any] = attrgetter("rows"),
     ) -> list[GridArray]:
-        """Return a client's arrays, added up batch by batch; the function sees ``seen(batch)``."""
+        """Return a client's arrays, added up batch by batch; ``seen`` turns a batch into what the function takes."""
         nothing, sent_of_nothing = question.of_no_rows
 
         def added(batch: Batch) -> tuple[int, tuple[Term, ...]]:
-            values, found = seen(batch), list[tuple[Term, ...]]()
+            values, by_divisor = seen(batch), list[tuple[Term, ...]]()
             for divisor, part in _divisors(question, batch):
                 with parts_of(divisor):
                     terms = self.terms(question, values if part is None else self.taken(values, part))
                 self._check_form(terms, nothing, len(batch) if part is None else len(part))
-                found.append(terms)
-            return len(batch), reduce(lambda one, other: tuple(map(added_up, one, other)), found)
+                by_divisor.append(terms)
+            return len(batch), reduce(lambda left, right: tuple(map(added_up, left, right)), by_divisor)
 
         totals, n_rows = nothing, 0
         # A batch has more entries than the totals, so that adding up large totals takes little time.
@@ -137,10 +140,10 @@ class ByRow(Askable[..., Any]):
         return [term.array for term in finished]
 
     def replies_of_many(self, question: Question, rows: Sequence[Floats]) -> list[GridArray]:
-        """Return the arrays of many small clients, from a few rows each; the first axis stands for clients.
+        """Return the arrays of many small clients at once; the first axis of each array stands for clients.
 
-        Raises an error if any client cannot answer, or a NotStackedError if the answer does not tell whose rows it
-        adds up.
+        Raises an error if any client cannot answer, and a NotStackedError if the sums of different clients cannot be
+        kept apart.
         """
         nothing, sent_of_nothing = question.of_no_rows
         stack = Stack([len(part) for part in rows])
@@ -149,14 +152,15 @@ class ByRow(Askable[..., Any]):
             self._check_form(totals, nothing, stack.n_rows)
             finished = self.finished(question, totals, stack.sizes)
             self._check_form(finished, sent_of_nothing, stack.n_rows)
-        # An answer that puts its rows into another order would give each client another one's sums.
+        # An answer that reorders its rows would give clients the sums of other clients, so one is computed alone too.
         first = self.reply(question, rows[0])
-        if any(not np.array_equal(one.integers, many.integers[0]) for one, many in zip(first, finished, strict=True)):
+        pairs = zip(first, finished, strict=True)
+        if any(not np.array_equal(alone.integers, many.integers[0]) for alone, many in pairs):
             raise NotStackedError
         return [term.array for term in finished]
 
     def finished(self, question: Question, totals: tuple[Term, ...], n_rows: Integers) -> tuple[Term, ...]:
-        """Return what is sent of the totals of the clients of a stack."""
+        """Return what the clients of a stack send, computed from their totals and numbers of rows."""
         if question.finish is None:
             return totals
         divisor = np.maximum(n_rows, 1) if question.finish.kind == "mean" else np.ones_like(n_rows)
@@ -164,7 +168,7 @@ class ByRow(Askable[..., Any]):
         return tuple(_clipped(term, divisor, at_most) for term, at_most in pairs)
 
     def _finished_alone(self, question: Question, totals: tuple[Term, ...], n_rows: int) -> tuple[Term, ...]:
-        """Return what is sent of one client's totals."""
+        """Return what one client sends, computed from its totals."""
         if question.finish is None and not isinstance(self, Finisher):
             return totals
         stack = Stack([n_rows])
@@ -177,7 +181,7 @@ class ByRow(Askable[..., Any]):
         return [(term.largest, term.exponent) for term in question.of_no_rows[1]]
 
     def moved_by(self, question: Question, known: Known) -> tuple[Bound, ...]:  # noqa: ARG002
-        """Return how much one row, or one client, can change each array: it follows from the message alone."""
+        """Return how much one row, or one client, can change each array: the message alone decides it."""
         return tuple(term.bound for term in question.of_no_rows[1])
 
     def reply_of(self, client: Any, question: Question) -> list[GridArray]:
@@ -185,7 +189,7 @@ class ByRow(Askable[..., Any]):
         return self.reply(question, client.rows_in_batches)
 
     def _check_form(self, terms: tuple[Term, ...], nothing: tuple[Term, ...], n_rows: int) -> None:
-        """Check that terms have the shape, unit and bound from which noise and site computed theirs."""
+        """Check that terms have the shapes, units and bounds from which the noise was computed."""
         if [term.form for term in terms] != [term.form for term in nothing]:
             raise RuntimeError(
                 f"'{self.answer.task}' returns a term whose shape, unit or bound depends on the rows; let them follow "
@@ -195,7 +199,7 @@ class ByRow(Askable[..., Any]):
             raise RuntimeError(f"'{self.answer.task}' adds more than one vector for each row; add one at most.")
 
     def _check_capacity(self, terms: Iterable[Term], bits: int) -> None:
-        """Raise an OverflowError if a sum over as many rows as a client may have could overflow."""
+        """Raise an OverflowError if the sum over the most rows that a client may have could overflow."""
         if any(term.largest > 2**bits for term in terms):
             raise OverflowError(
                 f"'{self.answer.task}' adds up integers of more than {bits} bits, so that a sum could overflow; "
@@ -204,7 +208,7 @@ class ByRow(Askable[..., Any]):
 
 
 class Finisher(ByRow):
-    """A finish that an author wrote: a function of the totals of an answer by row and of its own arguments."""
+    """A finish written by a strategy's author: a function of an answer's totals and of further arguments."""
 
     def __init__(self, of: ByRow, function: Callable[..., Any], sends: Mapping[str, Sent], own: Iterable[str]) -> None:
         super().__init__(function, sends)
@@ -220,13 +224,13 @@ class Finisher(ByRow):
         return self.of.terms(self._of_rows(question), values)
 
     def finished(self, question: Question, totals: tuple[Term, ...], n_rows: Integers) -> tuple[Term, ...]:
-        """Return what is sent of the totals of the clients of a stack."""
-        found = self.function(totals, n_rows, *question.arrays, **question.arguments)
-        return found if isinstance(found, tuple) else (found,)
+        """Return what the clients of a stack send: the author's function of their totals."""
+        terms = self.function(totals, n_rows, *question.arrays, **question.arguments)
+        return terms if isinstance(terms, tuple) else (terms,)
 
 
 class View:
-    """Rows computed from rows, one from each: named as the view of another question."""
+    """A function that computes each row of a new table from one row; a question can ask for sums over the new rows."""
 
     def __init__(self, function: Callable[..., Rows]) -> None:
         self.function = function
@@ -274,7 +278,7 @@ def finishes(of: ByRow, *own: str, **arrays: str | Sent) -> Callable[[Callable[.
 
 
 def view(function: Callable[..., Rows]) -> View:
-    """Mark a function that computes rows from rows, each from its own."""
+    """Mark a function that computes new rows, each from one row alone."""
     return View(function)
 
 
@@ -282,33 +286,33 @@ def _rows_of(question: Question, values: Floats) -> Rows:
     if question.view is not None:
         inner = question.view
         assert isinstance(inner.asks, View)
-        found = inner.asks.function(_rows_of(inner, values), *inner.arrays, **inner.arguments)
-        if not isinstance(found, Rows):  # whoever makes Rows has them clipped
-            raise TypeError(f"the view '{inner.asks.task}' returns {type(found).__name__}; it must return Rows.")
-        return found
+        rows = inner.asks.function(_rows_of(inner, values), *inner.arrays, **inner.arguments)
+        if not isinstance(rows, Rows):  # Rows are always clipped; a plain array would not be
+            raise TypeError(f"the view '{inner.asks.task}' returns {type(rows).__name__}; it must return Rows.")
+        return rows
     if question.frame is None:
         return Rows(np.zeros((len(values), 0)), 0, 1.0)
     return question.frame.rows(values)
 
 
 def _divisors(question: Question, batch: Batch) -> Iterator[tuple[int, NDArray[np.intp] | None]]:
-    """Yield each divisor of a batch's rows, and the rows that have it; None for all.
+    """Yield pairs of a divisor and the numbers of the rows that are divided by it; None stands for all rows.
 
-    A divisor is the number of rows of a subject, and at least ``rows_per_subject``. A function is called once for each,
-    so that it cannot give one subject's divisor to another.
+    The divisor of a row is the number of its subject's rows, or ``rows_per_subject`` if that is larger. The answer's
+    function is called once for each divisor, so it cannot confuse the divisors of two subjects.
     """
     if not question.rows_per_subject:
         yield 1, None
         return
     assert batch.rows_each is not None
     divisors = np.maximum(batch.rows_each, question.rows_per_subject)
-    found, where = np.unique(divisors, return_inverse=True)
-    if len(found) == 1:
-        yield int(found[0]), None
+    distinct, where = np.unique(divisors, return_inverse=True)
+    if len(distinct) == 1:
+        yield int(distinct[0]), None
         return
     order = np.argsort(where, kind="stable")
     ends = np.cumsum(np.bincount(where))
-    yield from zip(found.tolist(), np.split(order, ends[:-1]), strict=True)
+    yield from zip(distinct.tolist(), np.split(order, ends[:-1]), strict=True)
 
 
 def _n_columns(question: Question) -> int:
@@ -318,7 +322,7 @@ def _n_columns(question: Question) -> int:
 
 
 def _clipped(term: Term, divisor: Integers, at_most: float | None) -> Term:
-    """Return each client's own sum or mean, clipped as a whole."""
+    """Return each client's sum or mean, clipped as a whole."""
     bound = term.bound.l2 if at_most is None else at_most
     values = term.array.values
     values /= divisor.reshape(-1, *(1,) * (values.ndim - 1))
@@ -353,25 +357,25 @@ def read_question(asked: Askable[..., Any], arrays: list[Array], fields: Mapping
     if "view" in fields:
         about = parse_json(str(fields["view"]))
         n_arrays = int(about["arrays"])
-        found = getattr(owner, str(about["task"]), None)
-        if not isinstance(found, View):
+        named_view = getattr(owner, str(about["task"]), None)
+        if not isinstance(named_view, View):
             raise DataError(f"{owner.__name__} has no view of its rows called '{about['task']}'.")
         if not 0 < n_arrays <= len(arrays):
             raise ProtocolError("a message does not describe its view correctly.")
-        stand_in = ByRow(found.function, {})  # type: ignore[arg-type]
-        inner = replace(read_question(stand_in, arrays[-n_arrays:], about, owner), asks=found)
+        stand_in = ByRow(named_view.function, {})  # type: ignore[arg-type]
+        inner = replace(read_question(stand_in, arrays[-n_arrays:], about, owner), asks=named_view)
         arrays = arrays[:-n_arrays]
     n_frame = int(fields.get("frame", 0))
     if not 0 <= n_frame <= len(arrays):
         raise ProtocolError("the arrays of a message are not a frame.")
     frame = read_frame(arrays[len(arrays) - n_frame :]) if n_frame else None
-    own = tuple(arrays[: len(arrays) - n_frame])
+    asked_arrays = tuple(arrays[: len(arrays) - n_frame])
     most_rows = read_most_rows(fields)
     if not isinstance(asked, ByRow):
-        return Question(asked.answer, own, arguments, asked, most_rows=most_rows)
+        return Question(asked.answer, asked_arrays, arguments, asked, most_rows=most_rows)
     finish = _read_finish(fields["finish"], len(asked.answer.sends)) if "finish" in fields else None
     answer = asked.answer if finish is None else _finished(asked.answer, finish)
-    return Question(answer, own, arguments, asked, frame, inner, finish, most_rows)
+    return Question(answer, asked_arrays, arguments, asked, frame, inner, finish, most_rows)
 
 
 def read_most_rows(fields: Mapping[str, Any]) -> int:
@@ -394,5 +398,5 @@ def _read_finish(text: Any, n_arrays: int) -> Finish:
 
 @lru_cache(maxsize=8)
 def _read_arguments(text: str) -> Mapping[str, Scalar]:
-    """Read once for all clients of a process: they get the same message."""
+    """Parse the arguments of a message; the result is cached, because all clients of a process get the same text."""
     return MappingProxyType(parse_json(text))

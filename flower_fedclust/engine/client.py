@@ -1,4 +1,4 @@
-"""The client's side: a ``NumPyClient`` that answers only for what its class declares, if its operator consents."""
+"""The client's side: a ``NumPyClient`` that answers only what its class declares and its operator consents to."""
 
 from __future__ import annotations
 
@@ -87,12 +87,12 @@ class Request:
     answer: Answer  #: What the client would send.
     #: The client's own noise on each array, from its bounds and the run's plan.
     releases: tuple[Release | None, ...]
-    n_shares: int = 1  #: Among how many clients the noise is divided.
+    n_shares: int = 1  #: The number of clients among whom the noise is divided.
     #: Whether the answer is computed from kept rows that carry noise, and so reveals nothing more.
     is_derived: bool = False
     #: How many rows the client has; only for a policy that lets the number leave.
     n_rows: int = 0
-    n_clients: int = 0  #: How many clients are asked, as the server says.
+    n_clients: int = 0  #: The number of clients that are asked, according to the server.
     plan: str = ""  #: The plan of the run's releases that the message announces, as JSON.
     is_masked: bool = False  #: Whether the answer leaves masked, for a secure sum.
     #: Takes the public minimum number of rows; see :meth:`moved`.
@@ -112,21 +112,23 @@ class Request:
 
 @dataclass(frozen=True)
 class Asking:
-    """What a message asks, once it is parsed; all that an answer has beside the site."""
+    """A parsed message. An answer follows from it and from the site alone."""
 
-    #: Takes key and hash of earlier questions that led to the answer, and returns the hash of this one; None for a
-    #: client that answers no message.
+    #: Takes the keys and hashes of the earlier questions on which the answer rests, and returns the hash of this
+    #: question. None for a client that answers no message.
     hashed: Callable[[Sequence[tuple[str, bytes]]], bytes] | None = None
-    order: list[str] | None = None  #: Of the columns in the run, if the message states one.
+    order: list[str] | None = None  #: The run's order of the columns, if the message states one.
     question: Question | None = None
-    rows: str = ""  #: The name of the kept rows that stand for the client's own; "" for its own.
-    stand_in: NDArray[np.float64] | None = field(default=None, repr=False)  #: These rows.
-    request: Request | None = None  #: What is judged before anything is computed.
+    rows: str = ""  #: The name of the kept rows that replace the client's rows; "" for the client's rows themselves.
+    stand_in: NDArray[np.float64] | None = field(default=None, repr=False)  #: The kept rows of that name.
+    request: Request | None = None  #: What the operator's consent is asked for, before anything is computed.
     round: int = 0  #: The number of the round, from which seeded noise follows.
-    derives_from: str = ""  #: The noisy rows that the answer may read; it may read no others.
+    derives_from: str = (
+        ""  #: The name of the noisy rows to which the answer is confined; "" if it may read the true rows.
+    )
 
 
-#: What a client is asked before it is asked anything.
+#: The state of a client that has no message to answer.
 NOTHING_ASKED = Asking()
 
 
@@ -134,7 +136,7 @@ NOTHING_ASKED = Asking()
 class Seen:
     """What an answer has looked at so far."""
 
-    keys: set[str] = field(default_factory=set)  #: Of what it has recalled.
+    keys: set[str] = field(default_factory=set)  #: The keys that it has recalled.
     rows: bool = False  #: Whether it has read rows.
 
 
@@ -146,7 +148,7 @@ class Approval(Protocol):
         """Whether the server hears about the failure of a task that sends nothing."""
 
     def check(self, request: Request) -> None:
-        """Raise an exception unless all that a method sends may leave."""
+        """Raise an exception unless everything that the request would send may leave."""
 
     def check_evaluation(self, name: str) -> None:
         """Raise an exception unless models may be evaluated."""
@@ -154,12 +156,12 @@ class Approval(Protocol):
 
 @dataclass(frozen=True)
 class Consent:
-    """What a client answers.
+    """The kinds of questions that a client answers.
 
     Parameters
     ----------
     kinds : iterable of "sums", "centers", "codes" or "rows"
-        The kinds of messages that may leave without noise of the site's own; by default all, as in a simulation. A
+        The kinds of messages that may leave without noise added by the site; by default all, as in a simulation. A
         message that carries all of its noise when it leaves (noise="local") needs no consent.
     evaluation : bool, default=True
         Whether models are evaluated on the site's rows, and labels counted.
@@ -177,7 +179,7 @@ class Consent:
         object.__setattr__(self, "kinds", kinds)
 
     def check(self, request: Request) -> None:
-        """Raise a DataError unless all that a method sends may leave."""
+        """Raise a DataError unless everything that the request would send may leave."""
         if request.is_derived:
             return
         for sent, is_noisy in zip(request.answer.sends, request.noisy, strict=True):
@@ -199,18 +201,18 @@ EVERYTHING = Consent()
 
 
 class ProtocolClient(NumPyClient):
-    """A client that answers for its methods that are marked with ``@answers``.
+    """A client that answers questions about the methods that are marked with ``@answers``.
 
     Flower makes a new client for every message; :meth:`remember` keeps what later messages need.
 
     Parameters
     ----------
     data : ClientData, or callable without arguments that returns it
-        A callable is called when rows are needed first, so that the server hears what is wrong with the data.
+        A callable is called when rows are first needed, so that the server is told what is wrong with the data.
     name : str
         What the server calls this client; no two clients may have the same name.
     context : flwr.app.Context, optional
-        Where :meth:`remember` keeps things.
+        Holds what :meth:`remember` keeps.
     consent : Consent, or the policy of a site, optional
         What the client answers; by default everything.
     noise_seed : int, optional
@@ -218,9 +220,9 @@ class ProtocolClient(NumPyClient):
     trust : Trust, optional
         For secure sums: the client's own key, and the keys of others.
     outline : Outline, optional
-        What is known of the table without its rows. With it, nothing is loaded before ``consent`` has allowed an
-        answer: a client enrols by its columns, and what is wrong with its rows is found only afterwards. By default it
-        follows from the data, and a client that enrols checks its rows.
+        What is known about the table without its rows. If it is given, nothing is loaded before ``consent`` has
+        allowed an answer: a client enrols by its columns, and errors in its rows are found only afterwards. By default
+        it is computed from the data, and a client that enrols checks its rows.
 
     Attributes
     ----------
@@ -229,7 +231,7 @@ class ProtocolClient(NumPyClient):
         Randomness for a method that draws noise itself, fresh for every message.
     """
 
-    # What every client answers about its table.
+    # Answers about tables, which every client has.
     exponents = table_answers.exponents
     histograms = table_answers.histograms
     prepare = table_answers.prepare
@@ -256,14 +258,14 @@ class ProtocolClient(NumPyClient):
         self.trust = trust
         self.consent: Approval = EVERYTHING if consent is None else consent
         self._noise_seed = noise_seed
-        # A client that answers is a copy that knows what it is asked, and notes what it looks at; see `_who_answers`.
+        # Each message is answered by a copy, which holds the question and records what it reads; see `_who_answers`.
         self._asking = NOTHING_ASKED
         self._seen = Seen()
         #: Why the last message was not answered, for whoever made the client; the server hears less.
         self.error: Exception | None = None
 
     def _who_answers(self, asking: Asking) -> Self:
-        """Return a client that answers this message; it has the same rows and the same memory."""
+        """Return a copy that answers this message, with the same rows and the same memory."""
         answering = object.__new__(type(self))  # copy.copy takes ten times as long
         vars(answering).update(vars(self))
         answering._asking, answering._seen = asking, Seen({asking.rows} if asking.rows else set())
@@ -271,7 +273,7 @@ class ProtocolClient(NumPyClient):
 
     @classmethod
     def key(cls) -> str:
-        """Return the name under which messages ask for this class."""
+        """Return the name by which messages address this class."""
         return f"{cls.__module__}.{cls.__qualname__}"
 
     @property
@@ -283,29 +285,29 @@ class ProtocolClient(NumPyClient):
 
     @cached_property
     def _loaded(self) -> ClientData:
-        """The client's data, loaded now; a DataError if it is no longer what the run has begun with."""
-        given = self._given_data() if callable(self._given_data) else self._given_data
-        if not isinstance(given, ClientData):
+        """The client's data, loaded on first use; a DataError if it has changed since the run began."""
+        data = self._given_data() if callable(self._given_data) else self._given_data
+        if not isinstance(data, ClientData):
             raise DataError(f"client {self.name}: its rows are not wrapped; give ClientData(rows).")
-        said = self._given_outline
-        if said is not None:
-            if (given.n_columns, given.outline.columns) != (said.n_columns, said.columns):
+        outline = self._given_outline
+        if outline is not None:
+            if (data.n_columns, data.outline.columns) != (outline.n_columns, outline.columns):
                 raise DataError(f"client {self.name}: the columns of its table have changed; enrol again.")
-            if given.n_rows < said.n_rows:
+            if data.n_rows < outline.n_rows:
                 raise DataError(f"client {self.name}: its table has lost rows, and its noise was announced for more.")
         if callable(self._given_data) and self.context is not None:  # it is loaded for every message
-            self._check_unchanged(given)
-        return given
+            self._check_unchanged(data)
+        return data
 
     @cached_property
     def _own(self) -> ClientData:
-        """The same, with the columns in the order of the run."""
+        """The loaded data, with the columns in the order of the run."""
         order = self._asking.order
         return self._loaded if order is None else self._loaded.in_order(order, "the run")
 
     @property
     def outline(self) -> Outline:
-        """What is known of the table without looking at a row, if the client was given that."""
+        """What is known about the table without its rows; computed from the data if the client was given no outline."""
         return self._loaded.outline if self._given_outline is None else self._given_outline
 
     @property
@@ -341,7 +343,7 @@ class ProtocolClient(NumPyClient):
 
     @property
     def has_own_rows(self) -> bool:
-        """Whether :attr:`rows` are as the client has them: nothing that it was asked has changed them."""
+        """Whether :attr:`rows` are the client's data as loaded: neither prepared nor replaced by kept rows."""
         return self.stand_in is None and self.recall(PREPARATION) is None
 
     @cached_property
@@ -353,34 +355,34 @@ class ProtocolClient(NumPyClient):
 
     @property
     def rows_in_batches(self) -> NDArray[np.float64] | ClientData:
-        """The same rows, for answers that read them batch by batch."""
+        """The rows of :attr:`rows`, for answers that read them batch by batch."""
         return self.data if self.stand_in is None else self.rows
 
     def pieces(self) -> Iterator[NDArray[np.float64]]:
-        """Yield the same rows in pieces: all at once, unless they are in files."""
+        """Yield the rows of :attr:`rows` in pieces; rows in memory are one piece."""
         source = self.rows_in_batches
         return iter([source]) if isinstance(source, np.ndarray) else source.pieces()
 
     def generator(self, random_state: int) -> np.random.Generator:
-        """Return a generator that protects nobody; it depends on the seed and the client's name alone."""
+        """Return a generator for choices that protect nobody; it depends only on the seed and the client's name."""
         return np.random.default_rng([random_state, *self.name.encode()])
 
     # What a client remembers from one message to the next, in the Context that Flower gives it.
 
     def question(self) -> bytes:
-        """Return the hash of the current question, and of the earlier ones that led to what its answer has recalled.
+        """Return the hash of the current question, and of the earlier questions whose results its answer recalled.
 
-        Masks are bound to it: two clients of a secure sum have both been asked the same.
+        Masks are bound to this hash: the masks of two clients cancel only if both were asked the same.
         """
-        led = [(key, found[0].tobytes()) for key in sorted(self._seen.keys) if (found := self._kept(key + ASKED))]
+        earlier = [(key, hashes[0].tobytes()) for key in sorted(self._seen.keys) if (hashes := self._kept(key + ASKED))]
         if self._asking.hashed is None:
             raise RuntimeError("a client that answers no message has no question.")
-        return self._asking.hashed(led)
+        return self._asking.hashed(earlier)
 
     def remember(self, key: str, arrays: Sequence[Array], *, is_own: bool = False) -> None:
         """Keep arrays in the Context's state until a later round.
 
-        ``is_own`` states that they follow from the key and the client's own rows, whatever it was asked.
+        ``is_own`` states that the arrays depend on the key and the client's rows alone, and not on any question.
         """
         self._remember(key, arrays, derives_from=self._asking.derives_from, is_own=is_own)
 
@@ -418,15 +420,15 @@ class ProtocolClient(NumPyClient):
         return [array.copy("K") for array in decode(kept)]  # faster than Flower's own function
 
     def _forget(self) -> None:
-        """Drop what an earlier run has left, which this run's report does not cover."""
+        """Drop what an earlier run left here, because this run's report does not cover it."""
         if self.context is not None:
-            # The secrets of secure sums stay: a client that enrols again does not begin again.
+            # The secrets of secure sums stay: enrolling again must not let a server restart a secure sum.
             kept = f"fedclust.{SECURE}"
             for key in [key for key in self.context.state if key.startswith("fedclust.") and key != kept]:
                 del self.context.state[key]
 
     def _check_may_look(self) -> None:
-        """Raise a DataError if a method that should read noisy rows only reads the client's own."""
+        """Raise a DataError if an answer that is confined to noisy rows reads the client's own rows."""
         if noisy := self._asking.derives_from:
             raise DataError(f"client {self.name}: what was asked for takes the client's own rows, and not its {noisy}.")
 
@@ -446,9 +448,9 @@ class ProtocolClient(NumPyClient):
                         self._forget()
                     facts["columns"] = self._columns(config)
                     return list(PROBE), 1, hashed(PROBE, facts)
-                given = [] if config.get(EMPTY) else parameters
+                asked = [] if config.get(EMPTY) else parameters
                 arrays, units = sent_arrays(
-                    answer_step(self, given, config) if SECURE in config else self._answered(given, config)[1]
+                    answer_step(self, asked, config) if SECURE in config else self._answered(asked, config)[1]
                 )
                 return arrays, 1, hashed(arrays, facts | units)
         except MissedRoundError as error:
@@ -468,10 +470,10 @@ class ProtocolClient(NumPyClient):
             with one_thread():
                 model = Model.named(str(config["model"])).from_arrays(parameters)
                 source, cost, tables = self._in_order_of(config).source, 0.0, []
-                for part, found in source.clusters(model):
-                    cost += float(found.cost)
+                for part, clustered in source.clusters(model):
+                    cost += float(clustered.cost)
                     if source.labels is not None:
-                        tables.append(count_table(source.labels[part], found.labels, model.n_clusters))
+                        tables.append(count_table(source.labels[part], clustered.labels, model.n_clusters))
                 if tables:
                     names = sorted({name for table in tables for name in table})
                     counts = add_tables(tables).tolist()
@@ -538,9 +540,10 @@ class ProtocolClient(NumPyClient):
         return Asking(hashed_as, order, question, rows, stand_in, request, int(config["round"]), derives_from)
 
     def _for_its_unit(self, question: Question, config: Mapping[str, Any]) -> Question:
-        """Return a question with whom the run's plan protects; an error unless that is whom this client has to protect.
+        """Return the question with the privacy unit of the run's plan; an error if this client needs another unit.
 
-        With subjects, what is sent must be a sum over the client's own rows; what is kept stays here.
+        If the plan protects subjects, everything that is sent must be a sum over the client's own rows. Arrays that the
+        client keeps are free, because they stay here.
         """
         if not config.get("plan"):
             return question
@@ -572,10 +575,10 @@ class ProtocolClient(NumPyClient):
         order = self._order_in(config)
         return self if order is None else self._who_answers(Asking(order=order))
 
-    # Behind them.
+    # Helpers of the calls above.
 
     def _reason(self, error: Exception) -> str:
-        """Return what the server may know about an error, in one sentence.
+        """Return one sentence about an error that the server may read.
 
         A DataError names a row and a column. Any other error may quote a value, so its text stays in the client's log.
         """
@@ -626,14 +629,14 @@ class ProtocolClient(NumPyClient):
         n_shares: int,
         led: Sequence[tuple[str, bytes]],
     ) -> bytes:
-        """Return the hash of a question and of all that changes its answer, as the client understands it.
+        """Return the hash of a question and of everything else that changes its answer, as the client understands it.
 
-        Two orders of columns may be one: with a schema, the order of the columns in the table changes nothing.
+        With a schema the order of the columns in the table changes nothing, so it is left out.
         """
         has_schema = self._kept(SCHEMA) is not None
-        own = self.outline.columns
-        columns = None if has_schema or own is None else order or list(own)
-        noise = repr([one and replace(one, share="") for one in releases])
+        own_columns = self.outline.columns
+        columns = None if has_schema or own_columns is None else order or list(own_columns)
+        noise = repr([release and replace(release, share="") for release in releases])
         more = [rows, json.dumps(columns), noise, str(n_shares) if releases else "", str(question.rows_per_subject)]
         return hash_of_question(question, more, led)
 
@@ -647,15 +650,15 @@ class ProtocolClient(NumPyClient):
             is_paid_for = answer.sends and not answer.keeps
             if self.consent.says_what_failed or is_paid_for or not self._seen.rows:
                 raise
-            # Success or failure would be an answer that costs nothing, so something is kept in either case.
+            # Whether the task failed would tell the server something for free, so zeros are kept where it failed.
             self._reason(error)
             reply = [GridArray(np.zeros((self.outline.n_rows, 1))) for _ in answer.sends]
-        given = list(reply) if isinstance(reply, (list, tuple)) else [] if reply is None else [reply]
-        if len(given) != len(answer.sends):
+        arrays = list(reply) if isinstance(reply, (list, tuple)) else [] if reply is None else [reply]
+        if len(arrays) != len(answer.sends):
             raise RuntimeError(
-                f"'{answer.task}' declares {len(answer.sends)} arrays and its method returned {len(given)}."
+                f"'{answer.task}' declares {len(answer.sends)} arrays and its method returned {len(arrays)}."
             )
-        return [array if isinstance(array, GridArray) else np.asarray(array) for array in given]
+        return [array if isinstance(array, GridArray) else np.asarray(array) for array in arrays]
 
     def _releases(
         self, question: Question, find_moved: Callable[[], tuple[Bound, ...] | None], config: Mapping[str, Any]
@@ -667,7 +670,7 @@ class ProtocolClient(NumPyClient):
         return releases_of_parts(question, find_moved(), parts, plan)
 
     def _check_most_rows(self, allowed: int) -> None:
-        """Raise a DataError if a run allows fewer rows than the client may have, whatever their true number is."""
+        """Raise a DataError if a run allows fewer rows than the client's public bound; the true number is not used."""
         own = self.outline.most_rows
         if own > allowed:
             raise DataError(
@@ -677,26 +680,26 @@ class ProtocolClient(NumPyClient):
 
     def _order_in(self, config: Mapping[str, Any]) -> list[str] | None:
         """Return the order of the columns in the run, if a message states one and the client's columns have names."""
-        own = self.outline.columns
-        if "columns" not in config or own is None:
+        own_columns = self.outline.columns
+        if "columns" not in config or own_columns is None:
             return None
         columns = parse_json(str(config["columns"]))
         if not isinstance(columns, list) or not all(isinstance(name, str) for name in columns):
             raise DataError(f"client {self.name}: the columns of the run are not a list of names.")
         check_unique(columns, "the run")
-        check_same_names(own, columns, f"client {self.name}", "the run")
+        check_same_names(own_columns, columns, f"client {self.name}", "the run")
         return columns
 
-    def _check_unchanged(self, given: ClientData) -> None:
+    def _check_unchanged(self, data: ClientData) -> None:
         """Raise a DataError if data that is loaded for every message has changed since the run first looked at it."""
-        found, before = given.fingerprint(), self._kept("fingerprint")
+        fingerprint, before = data.fingerprint(), self._kept("fingerprint")
         if before is None:
-            self.remember("fingerprint", [found], is_own=True)
-        elif len(found) != len(before[0]) or (found != before[0]).any():
-            names = [*(given.columns or map(str, range(len(found) - 1))), "of the subjects"]
-            changed = "its number of rows or its columns" if given.is_in_memory else "its files"
-            if given.is_in_memory and len(found) == len(before[0]) and found[0] == before[0][0]:
-                differ = np.flatnonzero(found[1:] != before[0][1:]).tolist()
+            self.remember("fingerprint", [fingerprint], is_own=True)
+        elif len(fingerprint) != len(before[0]) or (fingerprint != before[0]).any():
+            names = [*(data.columns or map(str, range(len(fingerprint) - 1))), "of the subjects"]
+            changed = "its number of rows or its columns" if data.is_in_memory else "its files"
+            if data.is_in_memory and len(fingerprint) == len(before[0]) and fingerprint[0] == before[0][0]:
+                differ = np.flatnonzero(fingerprint[1:] != before[0][1:]).tolist()
                 changed = "column " + ", ".join(f"'{names[index]}'" for index in differ)
             raise DataError(
                 f"client {self.name}: the data has changed since the run began ({changed}); leave it as it is until "
@@ -704,36 +707,36 @@ class ProtocolClient(NumPyClient):
             )
 
     def _columns(self, config: Mapping[str, Any]) -> str:
-        """Return the columns with which the client takes part.
+        """Return the columns with which the client takes part, as JSON.
 
         A client without an outline also checks its rows, before anything is spent on a run that it cannot answer.
         """
-        own, may_look, owner = self.outline, self._given_outline is None, f"client {self.name}"
+        outline, may_look, owner = self.outline, self._given_outline is None, f"client {self.name}"
         self._check_most_rows(read_most_rows(config))
-        schema = self._schema_of(config, own.schema)
-        if own.schema is not None:
-            own.schema.check_equal(schema, owner=owner)
+        schema = self._schema_of(config, outline.schema)
+        if outline.schema is not None:
+            outline.schema.check_equal(schema, owner=owner)
         if schema is not None:
             if may_look:
                 self.source.check(schema)
             else:
-                schema.check_names(own.columns or [str(index) for index in range(own.n_columns)], owner=owner)
+                schema.check_names(outline.columns or [str(index) for index in range(outline.n_columns)], owner=owner)
             enrolling = self._who_answers(Asking(lambda _: hash_of_schema(schema)))
             enrolling.remember(SCHEMA, [as_bytes(str(config["schema"]))])
             return json.dumps(list(schema.used))
         if may_look:
             self.data.check()
-        n_columns, expected = own.n_columns, config.get("n_columns")
+        n_columns, expected = outline.n_columns, config.get("n_columns")
         if expected is not None and n_columns != expected:
             raise DataError(f"client {self.name} has {n_columns} columns where the server expects {expected}.")
-        return json.dumps(list(own.columns) if own.columns is not None else n_columns)
+        return json.dumps(list(outline.columns) if outline.columns is not None else n_columns)
 
-    def _schema_of(self, config: Mapping[str, Any], own: Schema | None) -> Schema | None:
-        """Return the schema of a message. One with the very text of the client's own is not parsed."""
+    def _schema_of(self, config: Mapping[str, Any], own_schema: Schema | None) -> Schema | None:
+        """Return the schema of a message; if its text equals the client's own schema, it is not parsed again."""
         if "schema" not in config:
             return None
         text = str(config["schema"])
-        return own if own is not None and own.to_json() == text else Schema.from_json(text)
+        return own_schema if own_schema is not None and own_schema.to_json() == text else Schema.from_json(text)
 
 
 @lru_cache(maxsize=256)
@@ -763,7 +766,7 @@ def _read_plan(text: str) -> Plan:
 
 
 def said_instead(name: str, reason: str) -> dict[str, Any]:
-    """Return the facts of a reply that gives no answer but a reason."""
+    """Return the facts of a reply that states why there is no answer."""
     return {"format": FORMAT, "client": name, "failure": reason}
 
 
@@ -817,7 +820,7 @@ def client_fn(
     Parameters
     ----------
     client_type : type of ProtocolClient, or several
-        The client halves of the strategies to answer for: ``strategy.client_type``.
+        The client classes of the strategies to answer: ``strategy.client_type``.
     load : callable
         Takes the Context and returns the client's data. What it raises as a DataError reaches the server as the
         reason why this client failed.

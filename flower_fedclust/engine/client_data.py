@@ -54,14 +54,14 @@ SMALL_TABLE = 4096
 
 @dataclass(frozen=True)
 class Outline:
-    """What is known of a client's table before anybody looks at its rows."""
+    """What is known about a client's table before anybody looks at its rows."""
 
-    n_rows: int  #: It has at least so many.
+    n_rows: int  #: A number of rows that the table has at least.
     n_columns: int
     columns: tuple[str, ...] | None = None  #: Their names, in the table's order; None if they have none.
-    schema: Schema | None = None  #: What the site allows to be public about its columns.
+    schema: Schema | None = None  #: What the site lets others know about its columns.
     most_rows: int = MOST_ROWS  #: The public bound on its number of rows.
-    n_subjects: int = 0  #: At least so many persons; 0 if nothing says which rows are one person's.
+    n_subjects: int = 0  #: A number of persons that the table has at least; 0 if it does not name subjects.
 
 
 class ClientData:
@@ -154,7 +154,9 @@ class ClientData:
                 row_ids, name = ids_of(frame)
                 id_column = id_column or name
         self._table = frame
-        self.n_rows, n_columns = next(one for one in (self._rows, self._batches, frame) if one is not None).shape
+        self.n_rows, n_columns = next(
+            candidate for candidate in (self._rows, self._batches, frame) if candidate is not None
+        ).shape
         self.n_columns = int(n_columns)
         self.most_rows = most_rows
         if self.n_rows > most_rows:
@@ -176,7 +178,9 @@ class ClientData:
         self.id_column = id_column or ROW
         self._derived: dict[Hashable, Any] = {}
         self._prepared: tuple[Preparation, ClientData] | None = None
-        self._raw: tuple[Preparation, ClientData] | None = None  # what these rows were prepared by, and from
+        self._raw: tuple[Preparation, ClientData] | None = (
+            None  # the preparation that made these rows, and the data before it
+        )
         self._fits: Schema | bool | None = False  # the last check that the batches have passed
 
     def __repr__(self) -> str:
@@ -196,12 +200,12 @@ class ClientData:
 
     @cached_property
     def rows_each(self) -> NDArray[np.int32] | None:
-        """How many rows the subject of each row has here; None if it is not known which rows are one subject's."""
+        """For each row, the number of rows that its subject has here; None if the table does not name subjects."""
         return None if self.subjects is None else self.subjects.rows_each
 
     @cached_property
     def _by_rows_each(self) -> NDArray[np.int32]:
-        """The rows in the order of :attr:`rows_each`: as few calls of an answer as there are numbers."""
+        """The numbers of the rows, sorted by :attr:`rows_each`, so that a batch has few different divisors."""
         assert self.rows_each is not None
         return np.argsort(self.rows_each, kind="stable").astype(np.int32)
 
@@ -217,14 +221,14 @@ class ClientData:
 
     @property
     def rows_in_memory(self) -> NDArray[np.float64]:
-        """The rows; a DataError if they are in files, from which nobody needs all of them."""
+        """The rows; a DataError if they are in files and would have to be loaded."""
         if self._batches is not None:
             raise DataError(f"{self.owner}: the rows are read batch by batch.")
         return self.rows
 
     @property
     def source(self) -> NDArray[np.float64] | Batches:
-        """The rows, or what reads them from files."""
+        """The rows, or the Batches that read them from files."""
         return self.rows if self._batches is None else self._batches
 
     @property
@@ -261,27 +265,29 @@ class ClientData:
 
     @property
     def n_jobs(self) -> int:
-        """The threads for an answer by row, if nobody says: two for batches, so that one reads ahead."""
+        """The default number of threads for an answer by row: two for batches, so that one reads ahead."""
         return 1 if self._batches is None else 2
 
     def batches(self, entries: int | None = None) -> Iterator[Batch]:
         """Yield the rows, and the table from which they were made, in batches of at most so many entries."""
-        found, start = self._plain_batches(entries), 0
-        for batch in found:
+        batches, start = self._plain_batches(entries), 0
+        for batch in batches:
             stop = start + len(batch)
             yield batch if self.rows_each is None else replace(batch, rows_each=self.rows_each[start:stop])
             start = stop
 
     def batches_of_subjects(self, entries: int) -> Iterator[Batch]:
-        """Yield the rows, in an order that suits answers for subjects; only of rows in files in the files' order."""
+        """Yield the rows sorted by the number of their subject's rows; rows in files keep the order of the files."""
         if self._batches is not None or self.rows_each is None:
             yield from self.batches(entries)
             return
         step, order, each = max(1, entries // max(1, self.n_columns)), self._by_rows_each, self.rows_each
         for start in range(0, self.n_rows, step):
-            own = order[start : start + step]
-            make_rows = partial(self.rows.__getitem__, own)
-            yield Batch(self.owner, 0, len(own), partial(self.table.iloc.__getitem__, own), make_rows, each[own])
+            numbers = order[start : start + step]
+            make_rows = partial(self.rows.__getitem__, numbers)
+            yield Batch(
+                self.owner, 0, len(numbers), partial(self.table.iloc.__getitem__, numbers), make_rows, each[numbers]
+            )
 
     def _plain_batches(self, entries: int | None = None) -> Iterator[Batch]:
         preparation, source = self._raw or (None, self)
@@ -294,7 +300,7 @@ class ClientData:
         return batches if preparation is None else map(partial(_prepared, preparation), batches)
 
     def check(self, schema: Schema | None = None) -> None:
-        """Raise a DataError unless the rows are numbers or, with a schema, fit it; batches are read once for this."""
+        """Raise a DataError unless the rows fit the schema, or are numbers if there is none; batches are read once."""
         if self._batches is None:
             if schema is None:
                 _ = self.rows
@@ -316,44 +322,44 @@ class ClientData:
             self._fits = schema
 
     def narrowed(self, columns: Collection[str]) -> ClientData:
-        """Return the data without other columns of its files; in memory, they cost nothing, and stay."""
+        """Return data that reads only these columns from its files; tables in memory keep all columns."""
         if self._batches is None:
             return self
         return self._of(self._batches.select([name for name in self._batches.columns if name in columns]))
 
     def _of(self, batches: Batches) -> ClientData:
-        """Return the data with other columns of its files."""
-        found = copy.copy(self)
-        found._batches, found._rows, found._prepared, found._derived = batches, None, None, {}
-        found.columns, found.n_columns = batches.columns, len(batches.columns)
-        return found
+        """Return the data with these batches in place of its own."""
+        data = copy.copy(self)
+        data._batches, data._rows, data._prepared, data._derived = batches, None, None, {}
+        data.columns, data.n_columns = batches.columns, len(batches.columns)
+        return data
 
     def pieces(self) -> Iterator[NDArray[np.float64]]:
-        """Yield the rows, all at once if they are in memory."""
+        """Yield the rows batch by batch; rows in memory are one piece."""
         if self._batches is None:
             return iter([self.rows])
         return mapped(attrgetter("rows"), self.batches(), self.n_jobs)
 
     def cluster(self, model: Model, places: NDArray[np.float64] | None = None) -> Clustered:
-        """Return what a model says about all rows; of rows in files, only the labels are in memory."""
+        """Return the labels and the cost of all rows under a model; rows in files are read batch by batch."""
         if self._batches is None:
             return model.cluster(self.table if isinstance(model, TableModel) else self.rows, places)
         labels, cost, on_map = np.empty(self.n_rows, dtype=np.intp), 0.0, []
-        for part, found in self.clusters(model):
-            labels[part] = found.labels
-            cost += found.cost
-            on_map += [] if found.places is None else [found.places]
+        for part, clustered in self.clusters(model):
+            labels[part] = clustered.labels
+            cost += clustered.cost
+            on_map += [] if clustered.places is None else [clustered.places]
         return Clustered(labels, cost, np.concatenate(on_map) if on_map and places is None else places)
 
     def clusters(self, model: Model) -> Iterator[tuple[slice, Clustered]]:
-        """Yield which rows a batch has, and what the model says about them, for all batches."""
+        """Yield for each batch the slice of its rows, and their labels and cost under a model."""
 
-        def found(batch: Batch) -> Clustered:
+        def cluster_batch(batch: Batch) -> Clustered:
             return model.cluster(batch.table if isinstance(model, TableModel) else batch.rows)
 
         start = 0
-        for one in mapped(found, self.batches(EVALUATED_ENTRIES), self.n_jobs):
-            yield slice(start, start := start + len(one.labels)), one
+        for clustered in mapped(cluster_batch, self.batches(EVALUATED_ENTRIES), self.n_jobs):
+            yield slice(start, start := start + len(clustered.labels)), clustered
 
     @property
     def out_of_scale(self) -> str:
@@ -371,20 +377,20 @@ class ClientData:
         chosen = slice(None, None, -(-self.n_rows // SAMPLE))
         if self._table is not None:  # rows may have been computed since
             frame = self._table.iloc[chosen]
-            found = np.stack([_hashes_of(frame.iloc[:, i]) for i in range(frame.shape[1])], axis=1)
+            hashes = np.stack([_hashes_of(frame.iloc[:, i]) for i in range(frame.shape[1])], axis=1)
         else:
-            found = np.ascontiguousarray(self.rows[chosen]).view(np.uint64)
+            hashes = np.ascontiguousarray(self.rows[chosen]).view(np.uint64)
         if self.subjects is not None:
-            found = np.column_stack([found, self.subjects.codes[chosen].astype(np.uint64)])
-        weights = 2 * np.arange(len(found), dtype=np.uint64) + 1  # odd, so that the order of the rows matters
-        return np.concatenate([[np.uint64(self.n_rows)], (found * weights[:, None]).sum(axis=0)])
+            hashes = np.column_stack([hashes, self.subjects.codes[chosen].astype(np.uint64)])
+        weights = 2 * np.arange(len(hashes), dtype=np.uint64) + 1  # odd, so that the order of the rows matters
+        return np.concatenate([[np.uint64(self.n_rows)], (hashes * weights[:, None]).sum(axis=0)])
 
     def prepared(self, preparation: Preparation) -> ClientData:
         """Return the data with rows prepared from its table; the last result is cached."""
         if self._prepared is None or self._prepared[0] != preparation:
             if self._batches is None:
                 rows = preparation.transform(self.table, owner=self.owner)
-                made = ClientData(
+                data = ClientData(
                     rows,
                     self.labels,
                     preparation.names,
@@ -393,12 +399,12 @@ class ClientData:
                     id_column=self.id_column,
                     most_rows=self.most_rows,
                 )
-                made.subjects = self.subjects
+                data.subjects = self.subjects
             else:
-                made = self.narrowed(preparation.schema.read)
-                made.columns, made.n_columns = preparation.names, preparation.n_columns
-            made._raw = (preparation, self)
-            self._prepared = (preparation, made)
+                data = self.narrowed(preparation.schema.read)
+                data.columns, data.n_columns = preparation.names, preparation.n_columns
+            data._raw = (preparation, self)
+            self._prepared = (preparation, data)
         return self._prepared[1]
 
     @property
@@ -429,7 +435,7 @@ class ClientData:
         if self._batches is not None:
             return self._of(self._batches.select(columns))
         is_raw = self._rows is None  # then no value may be read: this must not fail for a value that is not a number
-        found = ClientData(
+        reordered = ClientData(
             self._table if is_raw else self.rows[:, [names.index(name) for name in columns]],
             self.labels,
             list(columns),
@@ -440,17 +446,17 @@ class ClientData:
             schema=self.schema,
             most_rows=self.most_rows,
         )
-        found.subjects = self.subjects
-        return found
+        reordered.subjects = self.subjects
+        return reordered
 
     def chosen(self, rows: NDArray[np.intp]) -> ClientData:
         """Return some of the rows, by their numbers in ascending order; without ids, the numbers are their ids."""
         if self._batches is not None:
-            own: Any = self._batches.chosen(rows)
+            source: Any = self._batches.chosen(rows)
         else:
-            own = self.table.iloc[rows] if self._rows is None else self._rows[rows]
+            source = self.table.iloc[rows] if self._rows is None else self._rows[rows]
         return ClientData(
-            own,
+            source,
             None if self.labels is None else self.labels[rows],
             self.columns,
             self.owner,
@@ -473,20 +479,20 @@ class ClientData:
             if self.rows.size < SMALL_TABLE:
                 return compute()
             kept[key] = compute()
-        found: T = kept[key]
-        return found
+        result: T = kept[key]
+        return result
 
 
 def without_subjects(source: Any, column: str, owner: str) -> tuple[Any, Subjects]:
-    """Return a table, or Batches, without the column that says whose row it is; and a number for each row's subject."""
+    """Return a table, or Batches, without its column of subjects, and the subjects of its rows."""
     if source is None:
         raise DataError(f"{owner}: subject_column is '{column}', and the rows are no table; give subjects instead.")
     names = list(source.columns)
     look_up(column, dict.fromkeys(names), f"column of {owner} called")
     where, others = f"{owner}: column '{column}'", [name for name in names if name != column]
     if isinstance(source, Batches):
-        found = (batch.table[column] for batch in source.select([column]).read(BATCH_ENTRIES))
-        return source.select(others), subjects_in_batches(found, where)
+        pieces = (batch.table[column] for batch in source.select([column]).read(BATCH_ENTRIES))
+        return source.select(others), subjects_in_batches(pieces, where)
     return source[others], subjects_of(source[column], where)
 
 
@@ -534,5 +540,5 @@ def _missing(labels: ArrayLike, array: NDArray[Any]) -> NDArray[np.bool_]:
     import pandas as pd
 
     # NumPy turns NaN in a list of text into 'nan', and a masked entry into whatever lies below the mask.
-    given = labels if isinstance(labels, (list, tuple, np.ma.MaskedArray)) else array
-    return np.asarray(pd.isna(pd.Series(given)))
+    values = labels if isinstance(labels, (list, tuple, np.ma.MaskedArray)) else array
+    return np.asarray(pd.isna(pd.Series(values)))

@@ -42,6 +42,6 @@ def client_mod(
 
 
 def _is_ours(message: Message) -> bool:
-    """Tell whether a message has what every message of this package has; the client checks the rest."""
+    """Return whether a message has the fields of this package's messages; the client checks everything else."""
     records = message.content.values() if message.has_content() else ()
     return any(isinstance(record, ConfigRecord) and {"format", "client"} <= set(record) for record in records)

@@ -1,8 +1,8 @@
 """Shards of simulated clients as actors of Ray Core, on one machine or many.
 
-Each actor holds the data of its clients, answers for all of them, and adds up what a round adds up before it answers.
-The data of each shard is put into Ray's store once. What clients remember comes back with the replies. So the shard of
-an actor or a machine that is lost is made anew elsewhere, and gives the same bits.
+Each actor holds the data of its clients and answers for all of them. In a round of sums it adds up their replies first.
+The data of each shard is put into Ray's store once, and what clients remember comes back with the replies. So if an
+actor or a machine is lost, its shard is rebuilt elsewhere and gives the same bits.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from flower_fedclust.engine.shards import Replies, Shard
 from flower_fedclust.engine.strategy import ProtocolStrategy
 from flower_fedclust.numerics.threads import one_thread
 
-#: Of Ray's own client server.
+#: The port of Ray's client server.
 _PORT = 10001
 
 #: How often a shard is made anew for one message before the run ends.
@@ -49,9 +49,9 @@ def run_on_actors(
         shards = []
         for places in np.array_split(np.arange(len(names)), max(1, min(n_cores, len(names)))):
             start, end = int(places[0]), int(places[-1]) + 1
-            own = {name: clients[name] for name in names[start:end]}
-            stored = ray.put((own, list(noise_seeds[start:end])))
-            shards.append(RemoteShard(stored, strategy.client_type, start, len(own)))
+            of_shard = {name: clients[name] for name in names[start:end]}
+            stored = ray.put((of_shard, list(noise_seeds[start:end])))
+            shards.append(RemoteShard(stored, strategy.client_type, start, len(of_shard)))
         run_shards(strategy, clients, shards)
 
 
@@ -74,7 +74,7 @@ class _Actor:
     ) -> tuple[list[tuple[int, Any]], Memories]:
         with one_thread():
             replies, memories = self._shard.answered(ins, members, adds_up=adds_up)
-        # The function of a sum that asks single clients stays here.
+        # `ask_again` cannot be sent to another process; the receiving side adds its own.
         return [(at, replace(res, ask_again=None) if isinstance(res, Summed) else res) for at, res in replies], memories
 
 
@@ -115,7 +115,7 @@ class RemoteShard:
         return self._alone(index, ins)  # type: ignore[no-any-return]
 
     def evaluate(self, index: int, ins: EvaluateIns) -> EvaluateRes:
-        """Return what one client finds of a model."""
+        """Return one client's evaluation of a model."""
         return self._alone(index, ins)  # type: ignore[no-any-return]
 
     def memory(self, index: int) -> dict[str, list[Array]]:
@@ -133,7 +133,7 @@ class RemoteShard:
         return res
 
     def _with_source(self, res: Any, ins: FitIns | EvaluateIns) -> Any:
-        """Let a sum ask for the replies of single clients."""
+        """Give a sum the function with which it can ask single clients again."""
         if not isinstance(res, Summed):
             return res
 

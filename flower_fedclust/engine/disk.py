@@ -70,7 +70,7 @@ def wait_for_names(folder: Path) -> None:
 
 
 def joined(about: Mapping[str, Any], tensors: Sequence[bytes]) -> bytes:
-    """Return facts, as JSON, and bytes as one piece."""
+    """Return facts (as JSON) and tensors as one bytes object; :func:`parted` undoes this."""
     return b"".join([json.dumps({**about, "sizes": [len(tensor) for tensor in tensors]}).encode(), b"\n", *tensors])
 
 

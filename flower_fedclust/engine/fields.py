@@ -1,8 +1,8 @@
 """The fields that a message may have, and what a message asks once it is parsed.
 
-A server may send anything. A client refuses a message with a field that it does not know, because nobody would read the
-field, and two messages that ask the same would look different. For the same reason questions are compared as they are
-understood, and not as they are written.
+A server may send anything. A client refuses a message with an unknown field. If it ignored the field, the server could
+ask one question twice in messages that look different. For the same reason two questions are compared by their meaning,
+and not by how they are written.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ OF_EVERY_MESSAGE: Mapping[str, type] = {"format": int, "client": str, "run": str
 OF_ROUND: Mapping[str, type] = {
     **OF_EVERY_MESSAGE,
     **{"round": int, "task": str, EMPTY: bool, "n_clients": int, "plan": str},
-    # Of the first round, in which clients enrol.
+    # In the first round, in which clients enrol.
     **{"schema": str, "n_columns": int, "goes_on": bool},
-    # Of a question.
+    # In a question.
     **{"arguments": str, "frame": int, "finish": str, "view": str, "most_rows": int},
     **{"rows": str, "parts": str, "n_shares": int, SECURE: str},
 }
@@ -55,14 +55,14 @@ OF_MODEL: Mapping[str, type] = {
 _OF_VIEW = {"task": str, "arguments": str, "frame": int, "finish": str, "view": str, "arrays": int}
 _OF_STEP = {"step": str, "names": list, "clients": list}
 
-#: A view of a view, and so on.
+#: The deepest nesting of views of views.
 _MOST_VIEWS = 8
 
 
 def check_is_ours(config: Mapping[str, Any], name: str) -> None:
-    """Raise a ProtocolError if a message is not from a strategy of this package, of whatever version.
+    """Raise a ProtocolError if a message is not from any version of this package.
 
-    A reply without an answer would count as a success there.
+    Another strategy would count a reply without an answer as a success.
     """
     if "format" not in config:
         raise ProtocolError(
@@ -100,19 +100,19 @@ def _check(found: object, known: Mapping[str, type], what: str) -> None:
             raise DataError(f"{what} has a field '{field}' that is not of the type {known[field].__name__}.")
 
 
-# What a message asks, once it is parsed.
+# The hash of a parsed message.
 
 
 def hash_of_schema(schema: Schema | None) -> bytes:
-    """Return the hash of the question of an enrolment, of which only the schema changes anything."""
+    """Return the hash of an enrolment; its schema is the only field that changes what a client does later."""
     return digest(b"schema", b"" if schema is None else schema.to_json().encode())
 
 
 def hash_of_question(question: Question, more: Iterable[str], led: Sequence[tuple[str, bytes]]) -> bytes:
     """Return the hash of what a message asks.
 
-    Messages that a client understands alike have one hash: spaces in a text, the type in which a number is written,
-    arguments that are given or left at their default, and the class through which a method is named change nothing.
+    Messages with the same meaning have the same hash: spaces in a text, the type in which a number is written,
+    whether an argument is given or left at its default, and the class through which a method is named change nothing.
 
     Parameters
     ----------
@@ -120,7 +120,7 @@ def hash_of_question(question: Question, more: Iterable[str], led: Sequence[tupl
     more : iterable of str
         What else changes the answer: kept rows, noise, the order of the columns.
     led : sequence of (str, bytes)
-        Key and hash of earlier questions to which the answer goes back.
+        The keys and hashes of earlier questions whose results the answer uses.
     """
     earlier = [part for key, asked_before in led for part in (key.encode(), asked_before)]
     own, said = list(_said(question)), [text.encode() for text in more]
@@ -128,7 +128,7 @@ def hash_of_question(question: Question, more: Iterable[str], led: Sequence[tupl
 
 
 def _said(question: Question) -> Iterable[bytes]:
-    """Yield all of a question, piece by piece."""
+    """Yield everything that a question says, as bytes in a fixed order."""
     function = question.asks.function
     yield f"{function.__module__}.{function.__qualname__}".encode()
     if isinstance(question.asks, ByTableRow):
@@ -162,7 +162,7 @@ def check_arguments(question: Question) -> None:
 
 def _bound(function: Callable[..., Any], question: Question) -> dict[str, Any]:
     """Return the arrays and arguments of a question by name, with defaults for those that are missing."""
-    # The client, its rows or its table; totals and numbers of rows for a finish.
+    # These first arguments come from the client: itself, its rows or its table; or totals and numbers of rows.
     n_first = 2 if isinstance(question.asks, Finisher) else 1
     arrays = question.arrays[1:] if isinstance(question.asks, ByTableRow) else question.arrays
     try:
@@ -177,9 +177,9 @@ _signature = lru_cache(maxsize=256)(inspect.signature)
 
 
 def _number(value: Any) -> Any:
-    """Return a number as a float if that changes nothing, and anything else as it is."""
+    """Return a number as a float if the float has the same value; return anything else unchanged."""
     if isinstance(value, Mapping):
-        return {str(name): _number(one) for name, one in value.items()}
+        return {str(name): _number(entry) for name, entry in value.items()}
     if not isinstance(value, bool | int | float):
         return value
     try:
@@ -190,7 +190,7 @@ def _number(value: Any) -> Any:
 
 
 def _plain(array: Array) -> bytes:
-    """Return an array as bytes: the same for numbers that are equal, and for texts that mean the same."""
+    """Return an array as bytes: equal numbers and texts with one meaning give the same bytes."""
     array = np.asarray(array)
     if array.dtype == np.uint8 and array.ndim == 1:
         return _text(array.tobytes())

@@ -1,7 +1,7 @@
-"""Carries a run to clients in this process: no network, no Ray, a hundred thousand clients.
+"""Carries a run to clients in this process, up to a hundred thousand of them, without a network and without Ray.
 
-The clients of a shard answer together where that gives the bits that they would send one after the other. Messages and
-replies pass as bytes, as in a deployment, so that limits and parsing are always tried.
+The clients of a shard answer together where this gives the same bits as answering one after the other. Messages and
+replies pass as bytes, as in a deployment, so limits and parsing are always exercised.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Asked(Protocol):
         """Return one client's reply."""
 
     def evaluate(self, index: int, ins: EvaluateIns) -> EvaluateRes:
-        """Return what one client finds of a model."""
+        """Return one client's evaluation of a model."""
 
     def memory(self, index: int) -> dict[str, list[Array]]:
         """Return what one client remembers, by key."""
@@ -64,7 +64,7 @@ def run_inline(strategy: Runnable, clients: Mapping[str, ClientData], noise_seed
 
 
 def run_shards(strategy: Runnable, clients: Mapping[str, ClientData], shards: Sequence[Asked]) -> None:
-    """Run a strategy on the clients of shards, which have them in this order, on one thread of this process."""
+    """Run a strategy on shards that hold these clients in this order, on one thread of this process."""
     carrier = ShardsCarrier(shards)
     if strategy.journal is not None:
         carrier.remember(strategy.journal, clients)
@@ -80,11 +80,11 @@ class ShardsCarrier:
         self._places = {str(node): place for node, place in enumerate(places)}
 
     def nodes(self) -> list[str]:
-        """Return all nodes: all are there, always."""
+        """Return all nodes; simulated clients are always connected."""
         return list(self._places)
 
     def remember(self, journal: Journal, clients: Mapping[str, ClientData]) -> None:
-        """Let a journal keep what clients remember, and give them what it kept before."""
+        """Let a journal keep the clients' memories, and restore those that it kept before an interruption."""
         journal.rows = {name: sha256(data.fingerprint().tobytes()).hexdigest() for name, data in clients.items()}
         places = dict(zip(clients, self._places.values(), strict=True))
         for name, memory in journal.last_memories().items():
@@ -98,11 +98,11 @@ class ShardsCarrier:
     def carry(self, messages: Sequence[Message]) -> Answers:
         """Ask shards first, all at once, and then clients that have to be asked by themselves."""
         groups = dict[tuple[int, int], list[Message]]()
-        for one in messages:
-            groups.setdefault((id(self._places[one.node][0]), id(one.ins)), []).append(one)
+        for message in messages:
+            groups.setdefault((id(self._places[message.node][0]), id(message.ins)), []).append(message)
         begun = []
         for group in groups.values():
-            nodes = {self._places[one.node][1]: one.node for one in group}
+            nodes = {self._places[message.node][1]: message.node for message in group}
             shard, ins = self._places[group[0].node][0], group[0].ins
             begun.append((shard, ins, nodes, shard.begin(ins, list(nodes), adds_up=group[0].adds_up)))
         replies, failures, sums = dict[str, Any](), list[Exception](), list[Summed]()

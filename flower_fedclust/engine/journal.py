@@ -1,8 +1,8 @@
 """What a run's server has received, on disk, so that an interrupted run can go on.
 
-A strategy is a generator: given again what it was given before, it reaches the same point. The journal holds only that:
-what the protocol got from each round, with the server's noise, and what the log says of the round. A single client's
-reply is in it only if the protocol saw it.
+A strategy is a generator: if it is sent the same results again, it reaches the same point. So the journal holds only
+the results that the protocol received from each round, with the server's noise, and the round's entries in the log. It
+holds a single client's reply only if the protocol saw that reply.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Memories = dict[str, dict[str, list[Array]]]
 #: The file in the journal's folder, and a file that only journals of older versions have.
 FILE, OLDER = "journal.sqlite", "run.json"
 
-#: The places in the file: head of the run, rounds that were asked, rounds that were received, memories of clients.
+#: The places in the file: head of the run, rounds asked, results received, memories of clients.
 RUN, ASKED, RECEIVED, MEMORIES = "run", "asked", "received", "memories"
 
 #: The remedy if the file cannot be read.
@@ -44,8 +44,8 @@ REMEDY = "choose an empty folder"
 class Record:
     """What one round left at the server."""
 
-    number: int  #: Of the round; clients enrol in the first.
-    digest: str  #: Of what was asked; see :func:`digest_of`.
+    number: int  #: The round's number; clients enrol in round 1.
+    digest: str  #: A hash of the questions; see :func:`digest_of`.
     received: Total | list[Reply] | TooFewError | None  #: What the protocol got.
     facts: Mapping[str, Any]  #: What else a run needs to go on, and what its log says of the round, as JSON.
 
@@ -134,7 +134,7 @@ class Journal:
             self._store.__exit__(None, None, None)  # which waits until all is on the disk
 
     def ask(self, number: int, digest: str) -> bool:
-        """Write that a round is asked; return whether it was asked before the interruption.
+        """Record that a round is about to be asked; return whether it was asked before the interruption.
 
         When this returns, this and all earlier rounds are on the disk.
         """
@@ -145,9 +145,9 @@ class Journal:
         return before
 
     def keep(self, record: Record) -> None:
-        """Write a record. It survives the process at once, and a machine that stops only after :meth:`wait`.
+        """Write a record. It now survives a crash of the process; after :meth:`wait`, also a crash of the machine.
 
-        A round that is lost is asked again, before anything that follows from it is asked.
+        If the record of a round is lost, the round is asked again before any later one.
         """
         replies = record.received
         arrays: list[Array] = []
@@ -178,7 +178,7 @@ class Journal:
                 return [_record(*parted(content)) for _, content in contents]
 
     def checked_records(self, asks: Callable[[], str]) -> Iterator[Record]:
-        """Yield the records, each once the protocol asks what it asked before."""
+        """Yield the records in order; before each, check that the protocol asks the recorded question."""
         before = 0
         for record in self.records():
             if record.digest != asks() or record.number <= before:
@@ -190,7 +190,7 @@ class Journal:
             yield record
 
     def last_memories(self) -> Memories:
-        """Return what clients of this process remembered after the last round that was kept."""
+        """Return the memories of this process's clients after the last recorded round."""
         with self._as_protocol_errors():
             content = self._store.get(MEMORIES, MEMORIES)
             with parsing(str(self._store.path), "a journal", REMEDY):
@@ -244,7 +244,7 @@ def _memories_to_bytes(memories: Memories) -> bytes:
 def _memories_from_bytes(content: bytes) -> Memories:
     about, tensors = parted(content)
     rest = iter(_writable(tensors))
-    found: Memories = {}
+    memories: Memories = {}
     for name, key, count in about["memories"]:
-        found.setdefault(name, {})[key] = [next(rest) for _ in range(count)]
-    return found
+        memories.setdefault(name, {})[key] = [next(rest) for _ in range(count)]
+    return memories

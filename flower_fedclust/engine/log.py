@@ -1,4 +1,4 @@
-"""What a run notes: what has left the clients, what was sent to and fro, and what went wrong."""
+"""The log of a run: what has left the clients, the traffic, and what went wrong."""
 
 from __future__ import annotations
 
@@ -15,52 +15,54 @@ from flower_fedclust.privacy.noise import Sendable, noise_exponent, total_variat
 from flower_fedclust.privacy.releases import NoisePlace
 from flower_fedclust.privacy.report import Message
 
-#: How many entries of an array that the server does not see one row may change: as many as the row has columns.
+#: The assumed number of entries that one row can change in an array that the server never sees.
 UNSEEN_ENTRIES = 2**20
 
 
 @dataclass
 class RunLog:
-    """What a run notes: what has left the clients, what was sent to and fro, and what went wrong."""
+    """What has left the clients of a run, the traffic, and what went wrong."""
 
     messages: list[Message] = field(default_factory=list)  #: What has left the clients.
     traffic: list[Traffic] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
-    ended: str = ""  #: The round in which a run ended before its protocol did; "" otherwise.
+    ended: str = ""  #: The round in which the run ended early; "" if it did not.
     asked_again: list[int] = field(default_factory=list)  #: Rounds that were asked twice because of an interruption.
-    _without_noise: dict[str, set[str]] = field(default_factory=dict)  # kept rows -> clients that may have true ones
+    _without_noise: dict[str, set[str]] = field(
+        default_factory=dict
+    )  # name of kept rows -> clients whose kept rows may lack noise
 
     def notes(self) -> list[str]:
         """Return the report's notes about replies that were not used, and about an early end."""
         lost = Counter((failure.round, failure.task) for failure in self.failures if failure.task != EVALUATE)
-        found = [
+        notes = [
             f"{count} client{'s' if count > 1 else ''} did not answer round {number} ('{task}') as asked; what they "
             "may have sent counts as sent."
             for (number, task), count in sorted(lost.items())
         ]
-        found += [
+        notes += [
             f"Round {number} was asked twice because the run was interrupted: both replies count."
             for number in self.asked_again
         ]
         if self.ended:
-            found.append(f"The run ended early, in {self.ended}. What had left the clients by then is listed here.")
-        return found
+            notes.append(f"The run ended early, in {self.ended}. What had left the clients by then is listed here.")
+        return notes
 
     def of_round(self, number: int) -> dict[str, Any]:
-        """Return what is noted of one round, ready for JSON."""
+        """Return the entries about one round, ready for JSON."""
         return {
-            "messages": [asdict(one) for one in self.messages if one.round == number],
-            "traffic": [asdict(one) for one in self.traffic if one.round == number],
-            "failures": [vars(one) for one in self.failures if one.round == number],
+            "messages": [asdict(entry) for entry in self.messages if entry.round == number],
+            "traffic": [asdict(entry) for entry in self.traffic if entry.round == number],
+            "failures": [vars(entry) for entry in self.failures if entry.round == number],
             "without_noise": {kept: sorted(names) for kept, names in self._without_noise.items()},
         }
 
     def add(self, noted: Mapping[str, Any]) -> list[Message]:
-        """Undo :meth:`of_round`, in a run that was interrupted, and return the messages."""
+        """Add entries that :meth:`of_round` returned before an interruption, and return their messages."""
         messages = list(map(Message.from_dict, noted["messages"]))
         self.messages += messages
-        self.traffic += [Traffic(**one) for one in noted["traffic"]]
-        self.failures += [Failure(**one) for one in noted["failures"]]
+        self.traffic += [Traffic(**entry) for entry in noted["traffic"]]
+        self.failures += [Failure(**entry) for entry in noted["failures"]]
         self._without_noise = {kept: set(names) for kept, names in noted["without_noise"].items()}
         return messages
 
@@ -75,10 +77,10 @@ class RunLog:
         n_clients: int,
         is_enough: bool,
     ) -> None:
-        """Note what has left the clients that were asked: the server may have seen a reply that it did not use.
+        """Note what has left the clients that were asked, including replies that the server did not use.
 
-        ``variations`` are the distances of each array's noise from its law; ``is_enough`` tells whether the shares of
-        noise that arrived are all of the noise.
+        ``variations`` has the total variation between each array's drawn noise and its law. ``is_enough`` tells whether
+        enough shares of the noise arrived to make up the whole noise.
         """
         everybody = len(asked) == n_clients
         derived = round_.rows in self._without_noise and not self._without_noise[round_.rows].intersection(asked)
@@ -130,16 +132,16 @@ def in_log_order(entries: Iterable[T]) -> list[T]:
 
 
 def variations_of(round_: Round, noise: NoisePlace, reply: Sequence[Sendable], n_shares: int) -> list[float]:
-    """Return the distance of each array's noise from its law; an array that nobody has seen counts as a long one."""
-    found = []
+    """Return the total variation between each array's noise and its law; an unseen array counts as a long one."""
+    variations = []
     for index, release in enumerate(round_.releases):
         array = reply[index] if index < len(reply) else None
         if release is None or release.scale == 0:
-            found.append(0.0)
+            variations.append(0.0)
         elif not isinstance(array, GridArray):
-            # The unit of kept rows is not seen; without shares the distance does not depend on it.
-            found.append(UNSEEN_ENTRIES * total_variation(release.mechanism, 1.0))
+            # The server does not know the unit of kept rows; without shares the variation does not depend on it.
+            variations.append(UNSEEN_ENTRIES * total_variation(release.mechanism, 1.0))
         else:
             exponent = noise_exponent(release, 1, array.exponent) if noise == "server" else array.exponent
-            found.append(variation_of_noise(release, array.integers.size, n_shares, exponent))
-    return found
+            variations.append(variation_of_noise(release, array.integers.size, n_shares, exponent))
+    return variations

@@ -32,7 +32,7 @@ def step_of(config: Mapping[str, Any]) -> str:
 
 
 def answer_step(client: Any, arrays: list[Array], config: Mapping[str, Any]) -> list[Sendable]:
-    """Return a client's answer to one step; what it has to remember is kept before anything is returned."""
+    """Return a client's answer to one step, after its secrets have been saved in its memory."""
     step, run, number = step_of(config), str(config.get("run")), int(config["round"])
     about = parse_json(str(config[SECURE]))
     secure = SecureClient(client.name, client.trust, client.recall(SECURE))
@@ -63,12 +63,12 @@ def answer_step(client: Any, arrays: list[Array], config: Mapping[str, Any]) -> 
 
 
 def words_of(arrays: Sequence[GridArray]) -> Words:
-    """Return the integers of arrays, one after the other."""
-    return np.concatenate([np.zeros(0, np.uint64), *(one.integers.ravel().view(np.uint64) for one in arrays)])
+    """Return the integers of all arrays as one vector of unsigned 64-bit words."""
+    return np.concatenate([np.zeros(0, np.uint64), *(array.integers.ravel().view(np.uint64) for array in arrays)])
 
 
 def like(arrays: Sequence[GridArray], integers: Array) -> list[GridArray]:
-    """Return integers, one after the other, as arrays of these shapes and units."""
+    """Undo :func:`words_of`: cut a vector of integers into arrays with the shapes and units of these arrays."""
     ends = np.cumsum([array.integers.size for array in arrays])
     parts = np.split(integers, ends[:-1])
     return [

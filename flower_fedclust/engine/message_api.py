@@ -1,4 +1,4 @@
-"""The same strategies under Flower's Message API: a carrier that is a ``flwr.serverapp.strategy.Strategy``.
+"""Runs strategies under Flower's Message API: a carrier that is a ``flwr.serverapp.strategy.Strategy``.
 
 The clients need no adapter: the ClientApp that :func:`flower_fedclust.client_app` makes answers both.
 """
@@ -75,7 +75,7 @@ class MessageStrategy(Strategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Send what the run asks."""
+        """Return the messages of the run's next exchange."""
         if server_round == 1:
             self._carried = self.strategy.called_back()
         self.strategy._n_flower_rounds = server_round
@@ -84,7 +84,7 @@ class MessageStrategy(Strategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Give the run the answers."""
+        """Pass the answers to the run; return the model once there is one."""
         self._answer(replies, partial(recorddict_to_fitres, keep_input=False), of_model=False)
         arrays = self.strategy.outcome.model.to_arrays() if self.strategy.is_finished else None
         return None if arrays is None else parameters_to_arrayrecord(encode(arrays), keep_input=True), None
@@ -96,40 +96,40 @@ class MessageStrategy(Strategy):
         return self._messages(grid, server_round, of_model=True)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Return what the clients find of the model, if they were asked."""
+        """Return the federated evaluation of the model, if there was one."""
         was_asked = self._answer(replies, recorddict_to_evaluateres, of_model=True)
-        found = self.strategy.evaluation if was_asked else None
-        return MetricRecord({name: float(value) for name, value in found.items()}) if found else None
+        scores = self.strategy.evaluation if was_asked else None
+        return MetricRecord({name: float(value) for name, value in scores.items()}) if scores else None
 
     def _messages(self, grid: Grid, server_round: int, *, of_model: bool) -> list[Message]:
-        """Return what the run asks of the nodes of a grid, as Flower sends it."""
+        """Return the run's messages to the nodes of a grid, in Flower's form."""
         if self._carried is None:
             return []
         return [
             Message(
-                evaluateins_to_recorddict(one.ins, True)
-                if isinstance(one.ins, EvaluateIns)
-                else fitins_to_recorddict(one.ins, True),
-                int(one.node),
+                evaluateins_to_recorddict(message.ins, True)
+                if isinstance(message.ins, EvaluateIns)
+                else fitins_to_recorddict(message.ins, True),
+                int(message.node),
                 MessageType.EVALUATE if of_model else MessageType.TRAIN,
                 group_id=str(server_round),
             )
-            for one in self._carried.messages(lambda: _nodes_of(grid), of_model=of_model)
+            for message in self._carried.messages(lambda: _nodes_of(grid), of_model=of_model)
         ]
 
     def _answer(
         self, replies: Iterable[Message], to_res: Callable[[RecordDict], FitRes | EvaluateRes], *, of_model: bool
     ) -> bool:
-        """Give the run what came back; return whether it was waiting for it."""
-        found, failures = dict[str, FitRes | EvaluateRes](), list[Exception]()
+        """Pass replies to the run; return whether it was waiting for them."""
+        by_node, failures = dict[str, FitRes | EvaluateRes](), list[Exception]()
         for reply in replies:
             try:
                 if reply.has_error():
                     raise RuntimeError(reply.error.reason)
-                found[str(reply.metadata.src_node_id)] = to_res(reply.content)
+                by_node[str(reply.metadata.src_node_id)] = to_res(reply.content)
             except Exception as error:
                 failures.append(error)
-        return self._carried is not None and self._carried.answer(Answers(found, failures), of_model=of_model)
+        return self._carried is not None and self._carried.answer(Answers(by_node, failures), of_model=of_model)
 
     def summary(self) -> None:
         """Log the strategy and its parameters."""

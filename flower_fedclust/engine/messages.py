@@ -1,4 +1,4 @@
-"""What a run yields and is sent: who is there, messages to clients, and the answers that a carrier brings.
+"""What a run yields (questions about who is connected, messages to clients) and what a carrier sends back.
 
 A run (:meth:`~flower_fedclust.engine.run.Run.steps`) is a generator. Whoever drives it is a carrier: it brings messages
 to clients and their answers back, and knows who is connected, how long to wait, and why somebody is silent.
@@ -22,8 +22,9 @@ from flower_fedclust.exact.grid import GridArray
 
 Integers = NDArray[np.int64]
 
-#: What a message asks for: a name and columns; what a round asks; what the clients do that a round does not ask; what
-#: an earlier round has left with the others; one step of a secure sum; to keep or evaluate the model.
+#: What a message asks for. "enrol": name and columns. "round": the question of the round. "others": the task of clients
+#: that the round does not ask. "earlier": an earlier round that the client missed. "step": one step of a secure sum.
+#: "model": to keep or evaluate the model.
 Kind = Literal["enrol", "round", "others", "earlier", "step", "model"]
 
 #: The task under which the log lists the evaluation of the model.
@@ -37,19 +38,19 @@ class WhoIsThere:
     A carrier answers as soon as ``is_enough`` holds for the nodes that it sees, or when it will wait no longer.
     """
 
-    kind: Kind  #: Of the messages that follow.
+    kind: Kind  #: The kind of the messages that will follow.
     is_enough: Callable[[Sequence[str]], bool]
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What one client is asked."""
+    """A message to one client."""
 
-    node: str  #: Whom to bring it to.
-    client: str  #: The name of the client that has enrolled from this node; the node, for who has not.
+    node: str  #: The node to bring it to.
+    client: str  #: The name of the client that enrolled from this node; the node's id if none has.
     ins: FitIns | EvaluateIns  #: What is asked. Many clients may share it.
     kind: Kind = "round"
-    n_bytes: int = 0  #: Of the arrays in it.
+    n_bytes: int = 0  #: The size of its arrays.
     adds_up: bool = False  #: Whether the run wants only the sum of the answers.
 
     @property
@@ -60,23 +61,23 @@ class Message:
 
 @dataclass
 class Summed:
-    """The answers of many clients to a message that adds up, as one; carriers of this machine alone make them.
+    """The sum of many clients' answers to one message. Only carriers of simulated clients make it.
 
-    Each client's counts fit its rows, and its arrays are clipped by the terms that made them. What depends on other
-    clients is left to the run, which may have an answer taken out and see it by itself.
+    The carrier has checked that each client's counts fit its rows; the terms have clipped its arrays. The run compares
+    clients with one another: it can have an answer taken out of the sum, and inspect it alone.
     """
 
     nodes: list[str]
     arrays: list[GridArray]
-    #: The largest integer of each client, or the class that it is in, by array; None where noise will cover the array.
+    #: For each array, the largest integer (or the class) of each client; None where noise will cover the array.
     largest: list[Integers | None]
     n_rows: Integers
-    n_bytes: int  #: Of one client's answer.
-    ask_again: Callable[[list[str]], list[FitRes]] | None  #: Gives the answers of these nodes, each by itself.
+    n_bytes: int  #: The size of one client's answer.
+    ask_again: Callable[[list[str]], list[FitRes]] | None  #: Returns the separate answers of some nodes.
 
     def hide(self, hidden: Sequence[bool]) -> None:
         """Forget what single clients sent of arrays that noise will cover."""
-        self.largest = [None if is_hidden else one for one, is_hidden in zip(self.largest, hidden, strict=True)]
+        self.largest = [None if is_hidden else largest for largest, is_hidden in zip(self.largest, hidden, strict=True)]
 
     def take_out(self, is_out: NDArray[np.bool_]) -> dict[str, FitRes]:
         """Take answers out of the sum, and return them by node."""
@@ -90,26 +91,26 @@ class Summed:
                 total = self.arrays[index]
                 self.arrays[index] = GridArray(total.integers - array, total.exponent)
         self.nodes = [self.nodes[index] for index in np.flatnonzero(~is_out)]
-        self.largest = [None if one is None else one[~is_out] for one in self.largest]
+        self.largest = [None if largest is None else largest[~is_out] for largest in self.largest]
         self.n_rows = self.n_rows[~is_out]
         return replies
 
 
 @dataclass(frozen=True)
 class Answers:
-    """What came back for some messages. Who is not among the nodes has not answered."""
+    """The replies to some messages. A node without a reply has not answered."""
 
     replies: Mapping[str, FitRes | EvaluateRes]  #: By node.
-    failures: Collection[object] = ()  #: What the carrier knows of why others have not answered: errors.
+    failures: Collection[object] = ()  #: The carrier's errors, which say why nodes have not answered.
     sums: Sequence[Summed] = ()
 
     @property
     def nodes(self) -> set[str]:
         """The nodes that have answered."""
-        return {*self.replies, *(node for one in self.sums for node in one.nodes)}
+        return {*self.replies, *(node for total in self.sums for node in total.nodes)}
 
 
-#: A run: it yields messages, never none at all, and is sent their answers; or it asks who is there, and is sent nodes.
+#: A run. It yields a list of messages (never empty) and is sent Answers, or yields WhoIsThere and is sent nodes.
 Steps: TypeAlias = Generator[WhoIsThere | list[Message], Any, Outcome]
 
 
@@ -156,7 +157,7 @@ def waited(asks: WhoIsThere, look: Callable[[], Iterable[str]], seconds: float) 
 
 
 class CalledBack:
-    """A run whose carrier is called back, as Flower calls a strategy: once for messages, once with their answers.
+    """A run for a framework that calls back, as Flower calls a strategy: once for messages, once with their answers.
 
     Parameters
     ----------
@@ -171,7 +172,7 @@ class CalledBack:
         self._go_on(None)
 
     def messages(self, look: Callable[[], Iterable[str]], *, of_model: bool) -> list[Message]:
-        """Return what the run asks of the nodes that it finds; nothing if it does not want to send the model, or does.
+        """Return the run's next messages of the wanted kind: with or without the model. [] if it has none of this kind.
 
         ``look`` returns the connected nodes.
         """
@@ -185,7 +186,7 @@ class CalledBack:
         return self._asks if self._waits(of_model=of_model) else []  # type: ignore[return-value]
 
     def answer(self, answers: Answers, *, of_model: bool) -> bool:
-        """Give the run the answers; return whether it was waiting for them."""
+        """Pass the answers to the run; return whether it was waiting for them."""
         if not self._waits(of_model=of_model):
             return False
         self._go_on(answers)

@@ -1,4 +1,4 @@
-"""Parameters that are written once: a field gives name, type, default and bounds, the docstring what it means."""
+"""Parameters declared in one place: a field gives name, type, default and bounds; the docstring gives the meaning."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def parameter(
 ) -> Any:
     """Declare a parameter of a strategy, and the bounds of its value.
 
-    The type is that of the annotation: a number is checked against the bounds, a ``Literal`` against its values.
+    The annotation gives the type. A number is checked against the bounds, a ``Literal`` against its values.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ class Declared:
         _complete_docs(cls)
 
     def __new__(cls, *_: Any, **parameters: Any) -> Self:
-        """Raise a TypeError that names the nearest parameter for one that there is not."""
+        """Raise a TypeError if a parameter does not exist; the message suggests the nearest name."""
         known = dict.fromkeys(cls.parameter_names())
         for name in parameters.keys() - known.keys() - inspect.signature(cls.__init__).parameters.keys():
             try:
@@ -77,7 +77,9 @@ class Declared:
     def __setattr__(self, name: str, value: Any) -> None:
         """Convert NumPy numbers to Python's: a sensitivity computed from a float32 would be rounded to one."""
         kinds = ((np.floating, float), (np.integer, int), (np.bool_, bool))
-        super().__setattr__(name, next((kind(value) for given, kind in kinds if isinstance(value, given)), value))
+        super().__setattr__(
+            name, next((kind(value) for numpy_kind, kind in kinds if isinstance(value, numpy_kind)), value)
+        )
 
     def check_parameters(self) -> None:
         """Raise a ValueError that names the first invalid parameter. Extended by subclasses."""
@@ -186,7 +188,9 @@ def _complete_docs(cls: type[Declared]) -> None:
 def _documented(docstring: str) -> dict[str, str]:
     """Return the documentation of each parameter in a docstring, by name."""
     sections = re.split(_SECTION, inspect.cleandoc(docstring))
-    section = next((one.removeprefix(_PARAMETERS) for one in sections if one.startswith(_PARAMETERS)), "")
+    section = next(
+        (candidate.removeprefix(_PARAMETERS) for candidate in sections if candidate.startswith(_PARAMETERS)), ""
+    )
     documented = {}
     for entry in re.split(r"\n(?=\S)", section.strip()):
         names = re.split(r" : |\n", entry, maxsplit=1)[0]

@@ -1,4 +1,4 @@
-"""Parts of a privacy budget: the noise that follows from a part and a bound, and what of the plan is spent."""
+"""Parts of a privacy budget: the noise that a part pays for, and how much of the plan has been spent."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class Part:
     Parameters
     ----------
     answers : Askable, or tuple of Askable
-        The answers whose noise it pays for.
+        The answers whose noise this part pays for.
     fraction : float
-        Its epsilon in proportion to the other parts; the fractions need not add up to 1.
+        The part's epsilon relative to the other parts; the fractions need not add up to 1.
     at_most : int, default=1
-        The largest number of rounds that use it; they divide the fraction equally.
+        The largest number of rounds that use this part; they share the fraction equally.
     mechanism : "gaussian" or "laplace", default="gaussian"
     sample : tuple of two int, optional
         As in :class:`~flower_fedclust.privacy.releases.Release`.
@@ -54,7 +54,7 @@ def relation_of(parts: Mapping[str, Part]) -> Relation:
 
 
 def _only_replaced(answer: Askable[..., Any], sends: Iterable[Sent]) -> bool:
-    """Return whether arrays can hide that a row is replaced, but not that one is added or removed."""
+    """Return whether arrays can hide the replacement of a row, but not its addition or removal."""
     return answer.relation == "replace" or any(sent.per == "row" for sent in sends)
 
 
@@ -70,7 +70,7 @@ def shares_of(parts: Mapping[str, Part], relation: Relation) -> dict[str, Share]
 def release_of(
     moved: Bound, name: str, share: Share, multiplier: float, unit: PrivacyUnit, sites_per_subject: int = 1
 ) -> Release:
-    """Return the noise of one array; a person at several sites moves it by as many parts."""
+    """Return the noise of one array; for a person with rows at several sites the sensitivity is multiplied."""
     replaced, bound = share.relation == "replace", moved.of(share.mechanism, share.relation, unit)
     if not 0 < bound < math.inf:
         raise ProtocolError(
@@ -111,13 +111,13 @@ def releases_of_parts(
     return tuple(
         None
         if name is None
-        else release_of(one, name, plan.shares[name], plan.multipliers[name], plan.unit, plan.sites_per_subject)
-        for one, name in zip(moved, parts, strict=True)
+        else release_of(bound, name, plan.shares[name], plan.multipliers[name], plan.unit, plan.sites_per_subject)
+        for bound, name in zip(moved, parts, strict=True)
     )
 
 
 def check_adds_parts(question: Question) -> None:
-    """Raise a ProtocolError unless an answer is a sum over rows, of which a row can add its part of a subject."""
+    """Raise a ProtocolError unless an answer is a plain sum over rows, so that a row can be weighted by its subject."""
     if not isinstance(question.asks, ByRow) or isinstance(question.asks, Finisher) or question.finish is not None:
         raise ProtocolError(
             f"'{question.answer.task}' is no sum over rows, so that nothing bounds how much one person with several "
@@ -129,7 +129,7 @@ def check_adds_parts(question: Question) -> None:
 class Budget:
     """The budget of a run as a value: its parts, and the noise that they pay for.
 
-    It is made twice in a run: to be announced when clients enrol, and to be frozen once they have.
+    A run makes it twice: an announced budget when clients enrol, and the frozen one once they have.
     """
 
     parts: Mapping[str, Part]
@@ -148,7 +148,7 @@ class Budget:
 
 
 class Spending:
-    """A frozen budget, and how often each client was asked for each of its shares.
+    """A frozen budget, with a count of how often each client was asked for each share.
 
     Nothing that a run learns changes the plan, and no round may exceed it. So the epsilon of the report is at most the
     requested one, whatever a strategy does.

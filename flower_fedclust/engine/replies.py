@@ -1,4 +1,4 @@
-"""What comes back from clients: each reply is checked by itself, beside the others, and added up."""
+"""The replies of clients: each is checked alone, then compared with the others, and then they are added up."""
 
 from __future__ import annotations
 
@@ -86,9 +86,9 @@ def read_reply(name: str, res: R, check: Callable[[R], T]) -> T:
 
 
 def bytes_of(res: FitRes | EvaluateRes | None) -> int:
-    """Return the bytes of a reply's arrays; 0 if it has none or they cannot be read.
+    """Return the size of a reply's arrays; 0 if it has none or they cannot be read.
 
-    What clients send when they enrol only shows that nothing changes arrays, and is not counted.
+    The array that clients send when they enrol only tests the connection, and is not counted.
     """
     try:
         return 0 if not isinstance(res, FitRes) or res.metrics.get(EMPTY) else size_of(res.parameters)
@@ -103,9 +103,9 @@ def ledger_of(metrics: object) -> str:
 
 
 def one_line(text: object) -> str:
-    """Return another party's text, whatever it is, as one short line of printable characters."""
-    given = str(text) if isinstance(text, (str, BaseException)) else f"something of type {type(text).__name__}"
-    said = " ".join(given[: 4 * LONGEST_EXCUSE].split())
+    """Return another party's text as one short line of printable characters; any object is accepted."""
+    raw = str(text) if isinstance(text, (str, BaseException)) else f"something of type {type(text).__name__}"
+    said = " ".join(raw[: 4 * LONGEST_EXCUSE].split())
     said = "".join(letter if letter.isprintable() else "?" for letter in said)
     return said if len(said) <= LONGEST_EXCUSE else f"{said[:LONGEST_EXCUSE]}..."
 
@@ -142,9 +142,9 @@ def checked_reply(
     n_summed: int = 0,
     hidden: Sequence[bool] = (),
 ) -> list[Sendable]:
-    """Return the arrays of one client's reply; ``n_summed`` is among how many clients they are added up.
+    """Return the arrays of one client's reply; ``n_summed`` is the number of clients in the sum, or 0.
 
-    ``hidden`` tells of which arrays only the form is looked at; see :meth:`Inspection.hidden`.
+    Arrays that are ``hidden`` are checked only in their form; see :meth:`Inspection.hidden`.
     """
     n_sent = 0 if res.metrics.get(EMPTY) else len(res.parameters.tensors)
     if n_sent != len(sends):
@@ -174,7 +174,7 @@ def checked_reply(
 
 
 def checked_masked(name: str, res: FitRes, sends: Sequence[Sent], n_columns: int) -> list[Sendable]:
-    """Return the arrays of one client's masked reply, which show nothing but their form."""
+    """Return the arrays of one client's masked reply; only their form can be checked."""
     return [on_grid(array) for array in checked_reply(name, res, sends, n_columns)]
 
 
@@ -196,7 +196,7 @@ def _usual(name: str, array: Array) -> Array:
 def unlike_most(
     values: Mapping[str, object], expected: Callable[[], object] = lambda: None
 ) -> tuple[object, list[str]]:
-    """Return the most frequent value, and the clients with another; ``expected`` breaks a tie."""
+    """Return the most frequent value, and the clients that have another one; ``expected`` breaks a tie."""
     (common, count), *others = Counter(values[name] for name in sorted(values, key=client_order)).most_common()
     if others and others[0][1] == count:
         right = expected()
@@ -239,12 +239,12 @@ def beyond_63_bits(
     before: Sequence[Sendable],
     after: Sequence[Sendable],
 ) -> list[int]:
-    """Return which hidden arrays need more than 63 bits once they have their noise; their sums have wrapped around.
+    """Return which hidden arrays exceed 63 bits with their noise, so that their sums have wrapped around.
 
     ``before`` and ``after`` are the sums of the replies without and with noise. Only the noisy sum decides: it is
-    computed without a limit, in two parts of 32 bits. So whether a run ends here follows from what it releases.
+    computed without a limit, in two parts of 32 bits. So whether a run ends here depends only on what it releases.
     """
-    found = []
+    too_large = []
     for index, is_hidden in enumerate(hidden):
         if not is_hidden:
             continue
@@ -259,8 +259,8 @@ def beyond_63_bits(
         high += low >> 32
         limit = 2 ** (31 - finer)
         if ((high >= limit) | (high < -limit)).any():
-            found.append(index)
-    return found
+            too_large.append(index)
+    return too_large
 
 
 #: The lower half of 64 bits.
@@ -275,7 +275,7 @@ def values_of(arrays: Sequence[Sendable]) -> list[Array]:
 #: How many times the median of the other replies a reply may be: anything larger would dominate the result.
 LARGEST_RATIO = 2.0**16
 
-#: Floats that are smaller than this part of a client's others, of the same kind, are compared as zeros.
+#: Floats are compared as zeros if they are smaller than this part of the client's other arrays of the same kind.
 DUST = 2.0**-40
 
 #: A client with a larger part of all rows nearly decides the result alone.
@@ -294,23 +294,23 @@ def of_largest(name: str, part: float) -> str:
 
 
 class Inspection:
-    """Checks the replies of one run, each by itself, against what its client said before, and beside the others.
+    """Checks the replies of one run: each alone, against the client's earlier replies, and against other clients.
 
-    An array that noise will cover goes into the sum and nowhere else, because a decision on it would be an answer
-    without noise. Of such an array only its form is checked, and what no honest client can fail, whatever its rows are:
-    negative counts, or a norm above the client's own bound. Other arrays are compared with those of other clients.
+    An array that noise will cover goes into the sum and nowhere else, because any decision based on it would be an
+    answer without noise. Such an array is only checked for its form, and for errors that no honest client can make:
+    negative counts, or a norm above the client's own bound. Other arrays are compared between clients.
     """
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self.n_columns = 0  #: Of the rows; known once the clients have enrolled.
+        self.n_columns = 0  #: The number of columns of the rows; known once the clients have enrolled.
         #: client -> its number of rows, where no noise covers it
         self.stated: dict[str, float] = {}
         self._n_rows: dict[str, tuple[float, float]] = {}  # client -> (fewest, most)
-        self._moved: tuple[Question | None, Sequence[Bound] | None] = None, None  # of the last question
+        self._moved: tuple[Question | None, Sequence[Bound] | None] = None, None  # the last question, and its bounds
 
     def checked(self, name: str, round_: Round, res: FitRes, n_summed: int = 0) -> list[Sendable]:
-        """Return the arrays of one client's reply; ``n_summed`` is among how many clients they are added up."""
+        """Return the checked arrays of one client's reply; ``n_summed`` is the number of clients in the sum, or 0."""
         if round_.answer.keeps or not round_.answer.sends:
             return checked_reply(name, res, (), self.n_columns)
         arrays = checked_reply(
@@ -325,9 +325,9 @@ class Inspection:
         return arrays
 
     def hidden(self, round_: Round) -> list[bool]:
-        """Tell of which arrays no value may decide anything: noise covers them, and has not been added in full.
+        """Return which arrays must not influence any decision, because they do not have all of their noise yet.
 
-        With noise="local" a reply is private by itself, so whatever follows from it is too.
+        With noise="local" a reply is private when it arrives, so none of its arrays is hidden.
         """
         comes_later = self._settings.noise != "local"
         return [comes_later and release is not None and release.noise_multiplier > 0 for release in round_.releases]
@@ -357,9 +357,14 @@ class Inspection:
                 )
         if isinstance(round_, Sum):
             moved: Sequence[Bound | None] = self._moved_by(round_.question_for(name)) or [None] * len(sends)
-            for sent, array, release, tail, one in zip(sends, arrays, round_.releases, tails, moved, strict=True):
+            for sent, array, release, tail, of_one_row in zip(
+                sends, arrays, round_.releases, tails, moved, strict=True
+            ):
                 slack = tail * _size(array) + most * math.ulp(0.0)  # bounds of denormal numbers are rounded
-                if any(_norm(array, n) > (bound + slack) * (1 + 1e-9) for n, bound in self._bounds(release, one, most)):
+                if any(
+                    _norm(array, n) > (bound + slack) * (1 + 1e-9)
+                    for n, bound in self._bounds(release, of_one_row, most)
+                ):
                     raise ReplyError(
                         f"client {name} sent {sent.content}, larger than its clipping allows for the rows that it "
                         "stated."
@@ -367,16 +372,16 @@ class Inspection:
         self._n_rows[name] = fewest, most
 
     def suspects(self, round_: Round, summed: Summed, n_summed: int) -> NDArray[np.bool_]:
-        """Tell which of the replies that came added up have to be checked by themselves."""
-        found = np.zeros(len(summed.nodes), dtype=bool)
+        """Return which clients' replies must be taken out of a sum and checked alone."""
+        is_suspect = np.zeros(len(summed.nodes), dtype=bool)
         for sent, array, largest in zip(round_.answer.sends, summed.arrays, summed.largest, strict=True):
-            found |= sent.has_columns and array.integers.shape[-1:] != (self.n_columns,)
+            is_suspect |= sent.has_columns and array.integers.shape[-1:] != (self.n_columns,)
             if sent.counts != "once" and largest is not None:
-                found |= largest > largest_in_sum(n_summed, array.exponent, None)
-        return found
+                is_suspect |= largest > largest_in_sum(n_summed, array.exponent, None)
+        return is_suspect
 
     def take(self, round_: Round, summed: Summed, names: Sequence[str]) -> None:
-        """Take the numbers of rows that clients stated whose replies came added up."""
+        """Note the numbers of rows of the clients whose replies arrived as one sum."""
         for sent, array, release in zip(round_.answer.sends, summed.arrays, round_.releases, strict=True):
             one_row = GridArray(np.ones_like(array.integers).ravel()[:1])
             low, high = self._rows_in(sent, one_row, 0.0)
@@ -391,22 +396,22 @@ class Inspection:
         """Return how much one row can change each array of an answer; None if only the client can know."""
         if self._moved[0] is not question:
             try:
-                found = question.moved(Known(n_columns=self.n_columns))
+                moved = question.moved(Known(n_columns=self.n_columns))
             except Exception:
-                found = None  # it may depend on what an earlier round left with a client
-            self._moved = question, found
+                moved = None  # the bound may need something that an earlier round left with a client
+            self._moved = question, moved
         return self._moved[1]
 
     def _bounds(self, release: Release | None, moved: Bound | None, n_rows: float) -> list[tuple[str, float]]:
         """Return the largest norms that a client's part of a sum can have, from what one row can change."""
-        found = []
+        bounds = []
         if release is not None and release.relation == "add-or-remove":
             n_changed = 1.0 if self._settings.privacy_unit == "client" else n_rows
-            found.append((release.norm, n_changed * release.sensitivity))
+            bounds.append((release.norm, n_changed * release.sensitivity))
         if moved is not None:
-            found += [("L2", n_rows * moved.l2), ("L1", n_rows * moved.l1)]
-            found += [] if moved.of_client is None else [("L2", moved.of_client)]
-        return [(norm, bound) for norm, bound in found if bound < math.inf]
+            bounds += [("L2", n_rows * moved.l2), ("L1", n_rows * moved.l1)]
+            bounds += [] if moved.of_client is None else [("L2", moved.of_client)]
+        return [(norm, bound) for norm, bound in bounds if bound < math.inf]
 
     def odd_ones(
         self,
@@ -418,7 +423,7 @@ class Inspection:
     ) -> dict[str, str]:
         """Explain which clients sent replies unlike the others; ``sent`` is the message to one of them.
 
-        ``names`` are the clients whose replies came added up, for each sum.
+        ``names`` has, for each sum, the clients whose replies are in it.
         """
         if not (replies or sums) or round_.answer.keeps:
             return {}
@@ -433,7 +438,7 @@ class Inspection:
         sent: FitIns | None,
         sums: Sequence[Summed] = (),
     ) -> dict[str, str]:
-        """Explain which clients sent arrays of other shapes than most."""
+        """Explain which clients sent arrays whose shapes differ from those of most clients."""
         if not replies:
             return {}
         # Sums must have the same shape, and arrays by row the same width.
@@ -462,7 +467,7 @@ class Inspection:
 
     @property
     def largest(self) -> tuple[str, float] | None:
-        """The client with the most stated rows, and its part of all; None with fewer than three clients."""
+        """The client with the most stated rows, and its fraction of all rows; None with fewer than three clients."""
         total = math.fsum(self.stated.values())
         if len(self.stated) < 3 or total <= 0:
             return None
@@ -472,7 +477,7 @@ class Inspection:
     @property
     def why_likely(self) -> str:
         """A sentence about the likely cause of a protocol's error, or ""."""
-        return f" {of_largest(*found)}" if (found := self.largest) and found[1] > LARGEST_PART else ""
+        return f" {of_largest(*largest)}" if (largest := self.largest) and largest[1] > LARGEST_PART else ""
 
     def _outliers(
         self,
@@ -486,7 +491,7 @@ class Inspection:
         Of two replies the larger is the outlier, because it would dominate the sum. Arrays that noise will cover are
         not compared.
         """
-        largest_ratio, found = self._settings.largest_ratio, dict[str, str]()
+        largest_ratio, outliers = self._settings.largest_ratio, dict[str, str]()
         hidden = self.hidden(round_)
         for index, (sent, release) in enumerate(zip(round_.answer.sends, round_.releases, strict=True)):
             if hidden[index]:
@@ -497,16 +502,22 @@ class Inspection:
                 if (largest := one.largest[index]) is not None
             ]
             sends = round_.answer.sends
-            sizes = {name: _noticeable(sends, arrays, index) for name, arrays in replies.items() if name not in found}
+            sizes = {
+                name: _noticeable(sends, arrays, index) for name, arrays in replies.items() if name not in outliers
+            }
             everything = np.concatenate([list(sizes.values()), *of_sums])
             if len(everything) < 2 or (len(everything) == 2 and everything.min() == 0):
                 continue
             positive = np.sort(everything[everything > 0])
             # The median of the others is at least this, whichever reply is left out: no reply is too large.
-            if not found and len(positive) > 1 and positive[-1] <= largest_ratio * positive[(len(positive) - 2) // 2]:
+            if (
+                not outliers
+                and len(positive) > 1
+                and positive[-1] <= largest_ratio * positive[(len(positive) - 2) // 2]
+            ):
                 continue
             for called, size in zip(names, of_sums, strict=True):
-                sizes |= {name: one for name, one in zip(called, size.tolist(), strict=True) if name not in found}
+                sizes |= {name: one for name, one in zip(called, size.tolist(), strict=True) if name not in outliers}
             ordered = sorted(size for size in sizes.values() if size > 0)
             for name in sorted(sizes, key=client_order):
                 others = _median_without(ordered, sizes[name])
@@ -514,11 +525,11 @@ class Inspection:
                 floor = max(_floor(sent, array), self._tail(release, array))
                 usual = max(others, floor)
                 if sizes[name] > (largest_ratio * usual if usual > 0 else LARGEST_NUMBER):
-                    found[name] = (
+                    outliers[name] = (
                         f"client {name} sent {sent.content}, more than {largest_ratio:,.0f} times as large as "
                         "most sent; look for a wrong value or another unit."
                     )
-        return found
+        return outliers
 
     def _check_labels(self, name: str, sent: Sent, array: Sendable) -> None:
         plain = _entries(array)
@@ -545,7 +556,7 @@ class Inspection:
         """Return how large the noise in an entry of a reply can be, in the array's units."""
         if release is None or release.scale == 0 or self._settings.noise == "server":
             return 0.0
-        # The tails of a share of the noise are at most twice those of all the noise.
+        # A share of the noise has tails at most twice as heavy as the whole noise.
         log = math.log(4 * _size(array) / TAIL)
         reach = math.sqrt(2 * log) if release.mechanism == "gaussian" else log
         unit = float(np.ldexp(1.0, array.exponent)) if isinstance(array, GridArray) else 0.0
@@ -553,7 +564,7 @@ class Inspection:
 
 
 def _check_lengths(name: str, sends: Sequence[Sent], arrays: Sequence[Sendable]) -> float:
-    """Check that arrays by row, and arrays by the client's own centers, have equally many entries; return the rows."""
+    """Check that arrays with an entry per row, or per center, have equal lengths; return the number of rows, or NaN."""
     lengths: dict[str, int] = {}
     for sent, array in zip(sends, arrays, strict=True):
         shape = _entries(array).shape
@@ -589,18 +600,18 @@ def _norm(array: Sendable, norm: str) -> float:
     return float(np.ldexp(length, array.exponent)) if isinstance(array, GridArray) else length
 
 
-def _median_without(ordered: Sequence[float], one: float) -> float:
+def _median_without(ordered: Sequence[float], left_out: float) -> float:
     """Return the median of sorted positive numbers without one of them; 0 if none is left."""
-    left = len(ordered) - (one > 0)
+    left = len(ordered) - (left_out > 0)
     if left == 0:
         return 0.0
-    gone = bisect.bisect_left(ordered, one) if one > 0 else len(ordered)
+    gone = bisect.bisect_left(ordered, left_out) if left_out > 0 else len(ordered)
     low, high = (place + (place >= gone) for place in ((left - 1) // 2, left // 2))
     return (ordered[low] + ordered[high]) / 2
 
 
 def _magnitude(sent: Sent, array: Sendable) -> float:
-    """Return the largest entry, or the power of two for which a class stands."""
+    """Return the largest entry in magnitude; for a class, the power of two that it stands for."""
     if sent.counts == "once":
         plain = _entries(array)
         # Classes are logarithms, whose differences are ratios. The first class stands for nothing at all.
@@ -612,9 +623,9 @@ def _magnitude(sent: Sent, array: Sendable) -> float:
 
 
 def _noticeable(sends: Sequence[Sent], arrays: Sequence[Sendable], index: int) -> float:
-    """Return the same for one of a client's arrays; 0 for floats that may be what rounding leaves of its others.
+    """Return the magnitude of one of a client's arrays; 0 for floats so small that they may be rounding errors.
 
-    Copies of a row have a variance of nearly 0. Beside them, any other row's variance would be unlike most.
+    Copies of one row have a variance of nearly 0. Compared with it, any true variance would look like an outlier.
     """
     size, kind = _magnitude(sends[index], arrays[index]), sends[index].reveals
     if isinstance(arrays[index], GridArray):
@@ -628,7 +639,7 @@ def _noticeable(sends: Sequence[Sent], arrays: Sequence[Sendable], index: int) -
 
 
 def _magnitudes(sent: Sent, array: GridArray, largest: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return the same for clients whose replies came added up, from the largest integer or the class of each."""
+    """Return the magnitudes for clients in a sum, from the largest integer or the class of each client."""
     if sent.counts == "once":
         powers = np.clip(largest - array.integers.size // 2, -1000, 1000)
         return np.where(largest > 0, np.ldexp(1.0, powers), 0.0)
@@ -636,7 +647,7 @@ def _magnitudes(sent: Sent, array: GridArray, largest: NDArray[np.int64]) -> NDA
 
 
 def _floor(sent: Sent, array: Sendable) -> float:
-    """Return what any client may send, even if the others sent less: one row, or a count of one."""
+    """Return the size up to which no array is an outlier: the size of one row, or a count of one."""
     if sent.counts or sent.counts_rows:
         return 0.0 if sent.counts == "once" else 1.0
     return float(np.ldexp(1.0, array.exponent + BITS)) if isinstance(array, GridArray) else 0.0
@@ -654,12 +665,14 @@ def _size(array: Sendable) -> int:
 def check_capacity(round_: Round, n_asked: int, n_shares: int) -> None:
     """Raise a ProtocolError if a sum over clients with one row each, and its noise, could exceed 63 bits.
 
-    The sum over the rows that clients really have is checked when it comes: no reply may be larger than its part.
+    Sums over more rows are checked when replies arrive: no reply may exceed its share of the 63 bits.
     """
     if not isinstance(round_, Sum) or round_.answer.keeps:
         return
-    found = round_.asks.largest_of_one_row(round_.question_for(None))
-    for sent, release, (largest, exponent) in zip(round_.answer.sends, round_.releases, found, strict=False):
+    largest_of_one_row = round_.asks.largest_of_one_row(round_.question_for(None))
+    for sent, release, (largest, exponent) in zip(
+        round_.answer.sends, round_.releases, largest_of_one_row, strict=False
+    ):
         if largest > largest_in_sum(n_asked, exponent, release, n_shares):
             raise ProtocolError(
                 f"'{round_.task}' asks {n_asked} clients for {sent.content}, whose sum with its noise could exceed 63 "
@@ -675,11 +688,11 @@ _LONGEST_TABLE = 2**26
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What one client found of a model on its rows."""
+    """One client's evaluation of a model on its rows."""
 
     cost: float
     n_rows: int
-    table: Table | None  #: Of classes by clusters, where the client has labels.
+    table: Table | None  #: Numbers of rows by class and cluster; None if the client has no labels.
 
 
 def checked_evaluation(
@@ -693,22 +706,22 @@ def checked_evaluation(
         raise ReplyError(f"client {name} sent an impossible number of rows or cost.")
     table: Table | None = None
     if "table" in res.metrics:
-        given = parse_json(str(res.metrics["table"]), _LONGEST_TABLE)
-        table = {str(one): np.array(counts) for one, counts in given}
+        counts_by_class = parse_json(str(res.metrics["table"]), _LONGEST_TABLE)
+        table = {str(name_of_class): np.array(counts) for name_of_class, counts in counts_by_class}
         for row in table.values():
             if row.shape != (n_clusters,) or row.dtype.kind != "i" or row.min() < 0 or row.max() > n_rows:
                 raise ReplyError(f"client {name} sent an impossible table of classes.")
-        if sum(int(row.sum()) for row in table.values()) != n_rows or len(table) != len(given):
+        if sum(int(row.sum()) for row in table.values()) != n_rows or len(table) != len(counts_by_class):
             raise ReplyError(f"client {name} sent a table of classes that does not fit its number of rows.")
     return Evaluation(float(cost), n_rows, table)
 
 
-def evaluation_of(found: Sequence[Evaluation]) -> dict[str, float]:
+def evaluation_of(evaluations: Sequence[Evaluation]) -> dict[str, float]:
     """Return cost, number of rows, and agreement of clusters and classes. Returns {} if no client replied."""
-    if not found:
+    if not evaluations:
         return {}
-    cost = sum(one.cost for one in found)
+    cost = sum(evaluation.cost for evaluation in evaluations)
     scores = {"cost": cost} if math.isfinite(cost) else {}
-    scores["n_rows"] = float(sum(one.n_rows for one in found))
-    tables = [one.table for one in found if one.table is not None]
+    scores["n_rows"] = float(sum(evaluation.n_rows for evaluation in evaluations))
+    tables = [evaluation.table for evaluation in evaluations if evaluation.table is not None]
     return scores | agreement(add_tables(tables)) if tables else scores

@@ -1,4 +1,4 @@
-"""Who takes part in a run: names and columns, who is there, and who missed a round that later rounds need."""
+"""The clients of a run: their names and columns, who is connected, and who missed a round that later rounds need."""
 
 from __future__ import annotations
 
@@ -34,8 +34,10 @@ class Member:
     node: str  #: Its address; "" for a client of an interrupted run that has not come back.
     n_missed: int = 0  #: Rounds missed in a row.
     next_attempt: int = 0  #: The round from which it is asked again.
-    asked: set[str] = field(default_factory=set)  #: Tasks that leave something with clients and that it was asked.
-    has: set[str] = field(default_factory=set)  #: Tasks that the client has answered, and whose results it holds.
+    asked: set[str] = field(
+        default_factory=set
+    )  #: Tasks that leave results with clients, and that this client was asked.
+    has: set[str] = field(default_factory=set)  #: Tasks that leave results with clients, and that this client answered.
 
     def note(self, number: int, *, answered: bool) -> None:
         """Note whether the client answered a round."""
@@ -45,20 +47,22 @@ class Member:
 
 @dataclass
 class Roster:
-    """The clients of one run: names and columns, who is there, and who missed a round that later rounds need."""
+    """The clients of one run: names and columns, who is connected, and who missed a round that later rounds need."""
 
     least: int  #: The fewest clients with which a run goes on.
     expected: int  #: How many clients to wait for at the beginning.
     server_columns: Sequence[str] | None  #: The column names of the server's rows, if they have names.
     members: dict[str, Member] = field(default_factory=dict)  #: In the order in which replies are added up.
-    columns: int | list[str] = 0  #: Of the clients' rows: their number, or their names; 0 before anybody has enrolled.
-    in_other_order: bool = False  #: Whether any client has these columns in another order.
+    columns: int | list[str] = (
+        0  #: The columns of the clients' rows: their number or names; 0 before anybody has enrolled.
+    )
+    in_other_order: bool = False  #: Whether any client has the columns in another order.
     enrolling: set[str] = field(default_factory=set)  #: The nodes that are asked to enrol in the current round.
     _known: set[str] = field(default_factory=set)  # nodes that were asked to enrol, as long as they are connected
     _connected: Collection[str] = ()  # nodes, at the last look
     _left: dict[str, Round] = field(default_factory=dict)  # task -> the last round that left something with clients
 
-    # Who is there.
+    # Who is connected.
 
     def are_expected(self, nodes: Sequence[str]) -> bool:
         """Return whether enough nodes are connected to begin."""
@@ -70,7 +74,7 @@ class Roster:
         return sum(member.node in connected for member in self.members.values()) >= self.least
 
     def see(self, nodes: Iterable[str]) -> None:
-        """Take the connected nodes."""
+        """Note which nodes are connected now."""
         self._connected = dict.fromkeys(nodes)
 
     def check_enough_connected(self) -> None:
@@ -87,7 +91,7 @@ class Roster:
         return {name: member for name, member in self.members.items() if member.node in self._connected}
 
     def awake(self, number: int) -> dict[str, str]:
-        """Return the clients that can be asked, with their nodes: connected, enrolled, and not silent of late.
+        """Return the clients to ask, with their nodes: connected, enrolled, and not silent recently.
 
         A client that misses two rounds in a row is left alone for one round, then for two, four and so on, so that a
         run does not wait for its time limit in every round. If too few clients would be left, all connected clients
@@ -99,7 +103,8 @@ class Roster:
             for name, member in here.items()
             if member.node in self._known and member.next_attempt <= number
         }
-        return {name: one.node for name, one in (awake if len(awake) >= self.least else here).items()}
+        chosen = awake if len(awake) >= self.least else here
+        return {name: member.node for name, member in chosen.items()}
 
     def why_absent(self, name: str) -> str:
         """Explain in a sentence why a client was not asked."""
@@ -115,9 +120,9 @@ class Roster:
     # Enrolment.
 
     def new_nodes(self, asked: Collection[str] = ()) -> list[str]:
-        """Return the nodes to enrol in this round; other rounds ask them from the next one on.
+        """Return the newly connected nodes, which enrol in this round and get questions from the next round on.
 
-        A node that is ``asked`` for something else enrols later.
+        Nodes in ``asked`` have a message in this round already, and enrol later.
         """
         self._known &= set(self._connected)  # a node that comes back enrols again
         new = [node for node in self._connected if node not in self._known and node not in asked]
@@ -128,8 +133,8 @@ class Roster:
     def ask(self, nodes: Sequence[str], config: Mapping[str, Any]) -> list[Message]:
         """Return messages that ask nodes to enrol."""
         told = {EMPTY: True, **config, "task": ENROL}
-        ours = {member.node for member in self.members.values()}  # these keep what this run has left with them
-        new, back = (FitIns(encode(TO_CLIENT), told | one) for one in ({}, {"goes_on": True}))
+        ours = {member.node for member in self.members.values()}  # these clients keep what this run left with them
+        new, back = (FitIns(encode(TO_CLIENT), told | more) for more in ({}, {"goes_on": True}))
         return [Message(node, node, back if node in ours else new, "enrol") for node in nodes]
 
     def names_to_log(self, stated: Mapping[str, str]) -> dict[str, str]:
@@ -142,13 +147,13 @@ class Roster:
 
     @property
     def _taken(self) -> dict[str, str]:
-        """Node -> name. A connected client keeps its name; one that has gone may come back from another node."""
+        """Node -> name of the connected clients. The name of a client that has gone is free for another node."""
         return {member.node: name for name, member in self.here.items()}
 
     def take_in(self, said: Mapping[str, Stated]) -> dict[str, str]:
-        """Enrol nodes with a unique name and the right columns: as in the server's rows, or at most clients.
+        """Enrol nodes with a unique name and the right columns: the server's, or those of most clients.
 
-        Returns why others are refused, by name or node.
+        Returns the reason for each node or client that is refused.
         """
         names = self._taken | {node: name for node, (name, _) in said.items()}
         refused = {node: reason for node, reason in _with_equal_names(names).items() if node in said}
@@ -157,7 +162,7 @@ class Roster:
         for name in nodes.keys() - other.keys():
             member = self.members.setdefault(name, Member(nodes[name]))
             if member.node != nodes[name]:
-                member.has.clear()  # the new node has nothing of what was left with the old one
+                member.has.clear()  # what rounds left with the old node is not at the new one
             member.node = nodes[name]
         self.members = {name: self.members[name] for name in sorted(self.members, key=client_order)}
         self.enrolling = set()
@@ -180,10 +185,10 @@ class Roster:
                 reasons[name] = f"client {name} has {_in_words(own)} where {right}."
         return reasons
 
-    # What rounds leave with clients, for later rounds.
+    # Results that rounds leave with clients, for later rounds.
 
     def note_left(self, round_: Round, asked: Collection[str], answered: Collection[str]) -> None:
-        """Remember which clients a round has left something with, if it leaves anything: those that have answered."""
+        """After a round that leaves results with clients, note who was asked and who answered."""
         if round_.answer.sends and not round_.answer.keeps:
             return
         self._left[round_.task] = round_

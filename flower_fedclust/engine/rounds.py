@@ -1,4 +1,4 @@
-"""What a strategy yields and gets back, and how clients declare what they send."""
+"""The rounds that a strategy yields, the results that it gets back, and how clients declare what they send."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from flower_fedclust.tables.survival import Survival
 Array: TypeAlias = NDArray[Any]
 Scalar: TypeAlias = bool | int | float | str
 
-#: What an integer array counts: every row once, some rows, or one class among many; or the cluster of each row.
+#: What an integer array counts: every row once, some rows, or one class among many. "labels": clusters of the rows.
 Counts = Literal["", "every row", "some rows", "once", "labels"]
 
 #: What a message reveals to its receiver, from least to most: a sum over the client's rows; centers of its clusters,
@@ -42,12 +42,12 @@ class ProtocolError(RuntimeError):
 class TooFewError(ProtocolError):
     """Too few clients have answered a round.
 
-    It is raised in the protocol, where that yields the round. A protocol that catches it may go on without the round.
+    It is raised in the protocol, at the yield of the round. A protocol that catches it may go on without the round.
     """
 
 
 class MissedRoundError(Exception):
-    """A client lacks what an earlier round left with others. This reveals nothing about its rows."""
+    """A client missed an earlier round and lacks its results. This reveals nothing about its rows."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class Known:
 
 
 def within(bound: float, *, triangle: bool = False) -> Bound:
-    """Return the bound of an array that is clipped as a whole: one row can move it anywhere in the ball."""
+    """Return the bound of an array that is clipped as a whole: one row can move it anywhere within this norm."""
     words = "the client clips the array to this norm"
     return Bound(2.0 * bound, apart=2.0 * bound, triangle=triangle, of_client=bound, words=words)
 
@@ -127,7 +127,7 @@ class Question:
     arrays : tuple of ndarray
         The positional arguments of the method.
     arguments : mapping of str to bool, int, float or str
-        Its keyword arguments.
+        The keyword arguments of the method.
     """
 
     answer: Answer
@@ -139,8 +139,8 @@ class Question:
     view: Question | None = None
     finish: Any = None
     most_rows: int = MOST_ROWS  #: The public bound on a client's rows, which sets the unit of some sums.
-    #: Whom a client's answer protects: 0 for rows, otherwise subjects, who add no more than one row if they have at
-    #: least so many rows. It is not in the message: it follows from the plan that every message has.
+    #: 0 if the answer protects single rows. Otherwise it protects subjects: a subject with at least this many rows adds
+    #: as much as one row. The client takes the number from the plan that comes with every message.
     rows_per_subject: int = 0
 
     def moved(self, known: Known | None = None) -> tuple[Bound, ...] | None:
@@ -150,9 +150,9 @@ class Question:
 
     @functools.cached_property
     def of_no_rows(self) -> Any:
-        """Of an answer by row: the terms of no rows, and what a client without rows sends.
+        """The terms of an empty table, and what a client with an empty table sends; only for answers by row.
 
-        Shapes, units and bounds are computed from nothing else, once for each question.
+        Shapes, units and bounds are computed from these alone, once for each question.
         """
         return self.asks.of_no_rows(self)
 
@@ -168,7 +168,7 @@ class Question:
         return finished
 
     def total(self, *at_most: float | None) -> Question:
-        """Return the question for each client's sum, clipped as a whole; the arguments are those of :meth:`mean`."""
+        """Return the question for each client's sum, clipped as a whole; the arguments are as for :meth:`mean`."""
         finished: Question = self.asks.finished_as(self, "total", at_most)
         return finished
 
@@ -194,10 +194,10 @@ class Question:
 class Askable(Generic[P, R_co]):
     """A declared method of a client. On an instance it is the method; on the class it makes questions."""
 
-    #: The strongest relation that its arrays support; arrays with an entry for every row support only "replace".
+    #: The strongest relation that the arrays support; arrays with an entry for every row support only "replace".
     relation: Relation = "add-or-remove"
 
-    #: The keys of what it recalls from earlier rounds, and cannot answer without.
+    #: The keys under which earlier rounds left what the method cannot answer without.
     needs: tuple[str, ...] = ()
 
     def __init__(
@@ -242,14 +242,14 @@ class Askable(Generic[P, R_co]):
 
 
 def _own(array: Any) -> Array:
-    """Return a copy that nobody can change: a question is a value, and its bounds are computed once."""
+    """Return a read-only copy. A question must not change, because its bounds are computed once."""
     copied = np.array(array)
     copied.flags.writeable = False
     return copied
 
 
 def as_sent(sent: str | Sent) -> Sent:
-    """Return a declaration; a text alone is its content."""
+    """Return a declaration; a text becomes a declaration with this content."""
     return Sent(sent) if isinstance(sent, str) else sent
 
 
@@ -272,8 +272,8 @@ def answers(
     relation : "add-or-remove" or "replace", default="add-or-remove"
         The strongest relation for which ``moved`` holds; "replace" for arrays with an entry for every row.
     needs : iterable of str
-        Keys under which an earlier round has left what the method recalls. A client without it says that it missed the
-        round, before it is charged.
+        Keys under which an earlier round has left what the method recalls. A client that lacks one says
+        that it missed the round, before it is charged.
     """
     declared = tuple(map(as_sent, sends))
     if len({bool(sent.kept_as) for sent in declared}) > 1:
@@ -286,12 +286,12 @@ def answers(
 
 @dataclass(frozen=True)
 class Round:
-    """One Flower round: who is asked for what. Use :class:`Sum` or :class:`Gather`.
+    """One Flower round: the clients to ask, and the question. Use :class:`Sum` or :class:`Gather`.
 
     Parameters
     ----------
     question : Question, or mapping of str to Question
-        What is asked. A mapping asks only the clients that it names, all for the same method.
+        The question. A mapping asks only the clients that it names, all for the same method.
     parts : sequence of (str or None)
         The part of the budget that pays for the noise of each array, in the order of the declaration; None for an array
         without noise.
@@ -304,7 +304,7 @@ class Round:
     rows : str, default=""
         The name of the kept rows that the method sees as its own (see :class:`Sent`); by default the true rows.
     others : Question, optional
-        What all other clients do for themselves, without sending anything; by default nothing.
+        A task for all clients that the round does not ask; they send nothing. By default they have none.
     needed : bool, default=True
         Whether the run ends if too few clients answer. If not, the protocol gets None.
     """
@@ -321,7 +321,7 @@ class Round:
 
     answer: Answer = field(init=False, repr=False, compare=False)  #: The method that is asked for.
     task: str = field(init=False, repr=False, compare=False)  #: The method's name.
-    asks: Any = field(init=False, repr=False, compare=False)  #: What is asked for: an :class:`Askable`.
+    asks: Any = field(init=False, repr=False, compare=False)  #: The :class:`Askable` of the question.
     #: The clients that the round names; None if it names none.
     named: frozenset[str] | None = field(init=False, repr=False, compare=False)
     is_noisy: bool = field(init=False, repr=False, compare=False)  #: Whether any array gets noise.
@@ -333,7 +333,7 @@ class Round:
         clients = None if self.clients is None else tuple(self.clients)
         names = self.question if isinstance(self.question, Mapping) else clients
         releases = tuple(self.releases) or (None,) * len(asked.answer.sends)
-        found = {
+        derived = {
             "answer": asked.answer,
             "task": asked.answer.task,
             "asks": asked.asks,
@@ -342,7 +342,7 @@ class Round:
             "releases": releases,
             "is_noisy": any(release is not None and release.scale > 0 for release in releases),
         }
-        for name, value in found.items():
+        for name, value in derived.items():
             object.__setattr__(self, name, value)
         self._check_releases()
 
@@ -367,7 +367,7 @@ class Round:
 
 
 def allowing(round_: Round, most_rows: int) -> Round:
-    """Return a round whose questions state a bound on the rows of a client."""
+    """Return the round with this bound on a client's rows in its questions."""
     if most_rows == MOST_ROWS:
         return round_
 
@@ -382,9 +382,9 @@ def allowing(round_: Round, most_rows: int) -> Round:
 class Sum(Round):
     """A round that gives the server the sum over the clients, array by array, and nothing else.
 
-    ``total = yield Sum(Client.method.asked(...))`` gives a :class:`Total`. Summed are integers in a public unit
-    (:class:`~flower_fedclust.authoring.GridArray`, or counts), modulo 2^64: the order does not matter, and secure
-    aggregation can compute the sum.
+    ``total = yield Sum(Client.method.asked(...))`` gives a :class:`Total`. Clients send integers in a public
+    unit (:class:`~flower_fedclust.authoring.GridArray`) or counts, which are added modulo 2^64. So the order does not
+    matter, and secure aggregation can compute the sum.
     """
 
 
@@ -456,15 +456,15 @@ class Traffic:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a protocol returns; a model alone stands for ``Outcome(model)``.
+    """The result of a protocol; returning a model alone is the same as ``Outcome(model)``.
 
     Parameters
     ----------
     model : Model
     labels : mapping of str to ndarray, optional
-        The cluster of each row, by client, if the server finds it rather than the model.
+        The cluster of each row, by client, if the server computed the labels instead of the model.
     embedding : mapping of str to ndarray of shape (n_i, n_dimensions), optional
-        The place of each row on a map, by client, if the server finds it rather than the model.
+        The place of each row on a map, by client, if the server computed the places instead of the model.
     history : mapping of str to sequence of float
         Values over the rounds, such as an objective, by name.
     number : ClusterNumber or PeakNumber, optional
@@ -472,13 +472,13 @@ class Outcome:
     clusters : Clusters, optional
         The description of the clusters, if there is one.
     survival : Survival, optional
-        What became of the rows of each cluster, if the tables say.
+        How many rows of each cluster had an event, and when, if the tables record this.
     agreement : float, optional
         The adjusted Rand index expected between these clusters and another run's, if the strategy estimates it.
     again : Repeated, optional
-        How far other runs would find each cluster, if the strategy estimates it.
+        How well another run would find each cluster again, if the strategy estimates it.
     gain : DensityGain, optional
-        What a mixture gains over one Gaussian, if the run has asked.
+        How much better a mixture fits than one Gaussian, if the run released this.
     """
 
     model: Model
@@ -495,15 +495,15 @@ class Outcome:
 
 @dataclass(frozen=True)
 class DensityGain:
-    """How far a mixture raises the log-density of a row above one Gaussian's, as a run has released it; in nats."""
+    """How much larger a row's log-density is under a mixture than under one Gaussian, as released by a run; in nats."""
 
-    mean: float  #: Over the rows, each row's gain clipped.
-    deviation: float  #: Of the noise in the mean.
-    hidden: float  #: How much more a Gaussian of the exact covariance may gain, as noise hides it from the run.
+    mean: float  #: The mean gain over the rows; each row's gain is clipped.
+    deviation: float  #: The standard deviation of the noise in the mean.
+    hidden: float  #: How much better one Gaussian may fit than the run's noisy covariance shows.
 
     @property
     def is_clear(self) -> bool:
-        """Whether the mixture is better than one Gaussian beyond what noise may hide."""
+        """Whether the mixture fits better than one Gaussian by more than noise can explain."""
         return self.mean - DEVIATIONS * self.deviation > self.hidden
 
 
@@ -519,7 +519,7 @@ DEVIATIONS = 2.0
 class ReleasedSizes:
     """Cluster sizes that a run has already released; using them costs no further privacy."""
 
-    #: With noise, if there is any, of shape (n_clusters,); in rows, or in parts of all rows.
+    #: The noisy sizes, of shape (n_clusters,): numbers of rows, or fractions of all rows.
     counts: NDArray[np.float64]
     deviation: float = 0.0  #: The standard deviation of the noise in each; 0 without noise.
     #: The standard deviation of the noise in each entry of the sums beside the counts, in the same unit.
@@ -527,7 +527,7 @@ class ReleasedSizes:
 
     @classmethod
     def of_round(cls, round_: Round, received: object) -> ReleasedSizes | None:
-        """Return the sizes that a round brought; None unless it is a sum, one of whose arrays is declared as sizes."""
+        """Return the cluster sizes in the results of a round; None if it is no sum, or declares no array as sizes."""
         index = next((index for index, sent in enumerate(round_.answer.sends) if sent.sizes), None)
         if index is None or not isinstance(received, Total):
             return None

@@ -1,4 +1,4 @@
-"""One run, from the first message to the last, as a generator: whoever carries messages drives it."""
+"""One run, from the first message to the last, as a generator that the carrier of its messages drives."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ Part: TypeAlias = Generator[WhoIsThere | Messages, Any, T]
 class Run:
     """One run, from the first message to the last.
 
-    :meth:`steps` is the run; everything else is one of its steps, or what it knows.
+    :meth:`steps` is the run; the other methods are its steps, and the attributes are its state.
     """
 
     def __init__(
@@ -94,23 +94,27 @@ class Run:
         self.settings = settings
         self.id = run_id
         self.journal = journal
-        self.number = 0  #: Of the round that was asked last; clients enrol in the first.
-        self.round: Round | None = None  #: What the protocol asks; None before it does, and in the end.
+        self.number = 0  #: The number of the last round that was asked; clients enrol in round 1.
+        self.round: Round | None = (
+            None  #: The round that the protocol asks for; None before its first round and after its last.
+        )
         self.outcome: Outcome | None = None
         self.sizes: ReleasedSizes | None = None  #: The last sizes of clusters that were released.
         self.evaluation: dict[str, float] | None = None
         self.noise_seed = settings.noise_seed
-        self.n_columns = 0  #: Of the clients' rows, as the strategy sees them.
+        self.n_columns = 0  #: The number of columns of the rows that the strategy sees.
         self.n_exchanges = 0  #: How often clients were sent messages.
-        self.announced: Budget | None = None  #: As it is known before clients enrol.
-        self.spending: Spending | None = None  #: Of the budget, once it is frozen.
-        self.rng = np.random.default_rng(settings.random_state)  #: Randomness of the server that protects nobody.
+        self.announced: Budget | None = None  #: The budget as far as it is known before clients enrol.
+        self.spending: Spending | None = None  #: The frozen budget and what is spent of it; None before it is frozen.
+        self.rng = np.random.default_rng(
+            settings.random_state
+        )  #: The server's randomness for choices that protect nobody.
         self.log = RunLog()
         self.roster = Roster(settings.least, settings.expected_clients or 0, server_columns)
         self.inspection = Inspection(settings)
         self.sums = SecureSums(run_id, settings) if secure else None
         self._waits = False  # whether a client waits for the approval of the study
-        #: What every message says.
+        #: The fields of every message.
         self._common: dict[str, Any] = {"format": FORMAT, "client": settings.client_type.key(), "run": run_id}
 
     # The run.
@@ -118,12 +122,12 @@ class Run:
     def steps(self, strategy: Algorithm) -> Steps:
         """Run a strategy: yield messages, be sent the answers, return the outcome.
 
-        A carrier is asked for two things: who is there, and to bring messages. It may throw an error, which ends the
-        run. Nothing of an exchange is held while the next one is under way.
+        The run asks its carrier for two things: which nodes are connected, and to bring messages. The carrier may throw
+        an error, which ends the run. The results of an exchange are released before the next one begins.
         """
         protocol = strategy.begin()
         strategy.freeze_plan()
-        for record in self._kept_rounds(strategy):  # of a run that was interrupted: the protocol gets again what it got
+        for record in self._kept_rounds(strategy):  # replay an interrupted run
             self._go_on(record)
             self._next_round(strategy, protocol, record.received)
         if self.outcome is None or self.settings.sends_model:
@@ -142,7 +146,7 @@ class Run:
                 self._next_round(strategy, protocol, error)  # which raises the error, unless the protocol goes on
                 self._keep(strategy, asked, kept)
                 continue
-            self._keep(strategy, asked, self._record(asked, received))  # after the noise, before anything follows
+            self._keep(strategy, asked, self._record(asked, received))  # after the noise, before anything uses it
             self._next_round(strategy, protocol, received)
             del received
         assert self.outcome is not None
@@ -153,7 +157,7 @@ class Run:
         return self.outcome
 
     def _next_round(self, strategy: Algorithm, protocol: Protocol, received: Brought | TooFewError) -> None:
-        """Give the protocol what a round brought, and take its next round, with its noise, or its outcome."""
+        """Send the protocol the results of a round; take its next round, with its noise, or its outcome."""
         if self.round is not None:
             if strategy.on_received is not None and not isinstance(received, TooFewError):
                 strategy.on_received(self.round, received)
@@ -180,7 +184,7 @@ class Run:
     def _exchange(self, strategy: Algorithm, round_: Round) -> Part[Brought]:
         """Ask the clients of a round; return its sums with their noise, or the replies.
 
-        An optional round that too few clients can answer, or that too few have answered, brings None.
+        Returns None for an optional round that too few clients can answer or did answer.
         """
         self._check_declared(round_)
         if self.sums is not None:
@@ -195,7 +199,7 @@ class Run:
         return self.receive(round_, messages, (yield from self._sent(messages)))
 
     def _secure_sum(self, sums: SecureSums, strategy: Algorithm, round_: Round) -> Part[Brought]:
-        """Ask for a sum in four exchanges, the first one in six: the server sees nothing but the sum."""
+        """Ask for a secure sum, which takes four exchanges (the first takes six); the server sees only the sum."""
         n = sums.n_clients(len(self.roster.members))
         sums.check_rows(round_, n, self._n_shares(round_, n))
         try:
@@ -225,7 +229,7 @@ class Run:
         answers: Answers = yield messages
         return answers
 
-    # What the run knows.
+    # The state of the run.
 
     @property
     def clients(self) -> dict[str, Member]:
@@ -234,14 +238,14 @@ class Run:
 
     @property
     def task(self) -> str:
-        """What is asked for at the moment."""
+        """The task that clients are asked for at the moment."""
         return ENROL if self.round is None else self.round.task
 
     @property
     def _order(self) -> dict[str, str]:
-        """Return the order of the columns, for a message, if some client has them in another order.
+        """Return the field with the order of the columns; {} unless some client has them in another order.
 
-        With secure sums every message states it, so that a client that comes later changes no question.
+        With secure sums every message states the order, so that a client that joins later changes no question.
         """
         is_named = isinstance(self.roster.columns, list)
         is_secure = self.sums is not None and not self.settings.has_tables
@@ -249,18 +253,18 @@ class Run:
         return {"columns": json.dumps(self.roster.columns)} if is_stated else {}
 
     def _enrolment(self, strategy: Algorithm) -> dict[str, Any]:
-        """Return what clients are told when they are asked for their names and columns."""
+        """Return the fields of a message that asks clients to enrol."""
         most_rows = self.settings.most_rows
         return {**strategy.enrolment, **({} if most_rows == MOST_ROWS else {"most_rows": most_rows})}
 
     def notes(self) -> list[str]:
-        """Return what the report says of how the sums were made."""
+        """Return the report's notes on how the sums were made."""
         return [] if self.sums is None else self.sums.notes(len(self.roster.members), self.n_exchanges, self.number)
 
     # Enrolment: every client gives its name and its columns.
 
     def _enrol(self, strategy: Algorithm) -> Part[None]:
-        """Enrol the clients of a new run, or clients of an interrupted run that are there again."""
+        """Enrol the clients of a new run, or the returning clients of an interrupted run."""
         self.roster.see((yield WhoIsThere("enrol", self.roster.are_expected)))
         self.roster.check_enough_connected()
         goes_on, log = self.number > 0, self.log
@@ -279,28 +283,28 @@ class Run:
             n_columns = columns if isinstance(columns, int) else len(columns)
             self.n_columns = self.inspection.n_columns = self.settings.n_prepared or n_columns
         n_enrolled = len(self.roster.here if goes_on else self.roster.members)
-        # Without a client that will only answer later, the others would spend their budget on another result.
+        # Wait for a client whose approval is pending: without it, the others would spend budget on a different result.
         expected = self.roster.expected if self._waits else 0
         self._check_enough(1, ENROL, n_enrolled, max(self.roster.least, expected), enrolment)
 
     def _take_in(self, number: int, messages: Sequence[Message], answers: Answers) -> None:
-        """Enrol the nodes that were asked to, and note those that cannot be."""
-        nodes = {one.node for one in messages if one.kind == "enrol"}
+        """Enrol the nodes that were asked to enrol, and note a failure for each that cannot take part."""
+        nodes = {message.node for message in messages if message.kind == "enrol"}
         stated = {}
         for node in nodes & answers.replies.keys():
             metrics = answers.replies[node].metrics
             name = metrics.get("client") if isinstance(metrics, Mapping) else None
             stated[node] = name if is_name(name) else node
         named = self.roster.names_to_log(stated)
-        asked = [replace(one, client=named[one.node]) for one in messages if one.node in nodes]
-        said = self._read(number, asked, answers, lambda one, res: checked_enrolment(one.client, res))
+        asked = [replace(message, client=named[message.node]) for message in messages if message.node in nodes]
+        said = self._read(number, asked, answers, lambda message, res: checked_enrolment(message.client, res))
         self.log.note_failures(number, ENROL, self.roster.take_in(said))
         self.log.messages.append(Reported(number, ENROL, "name and columns", "one per client", harmless=True))
 
     # The journal of a run that may be interrupted.
 
     def _kept_rounds(self, strategy: Algorithm) -> Iterator[Record]:
-        """Yield what the journal holds, each record once the protocol asks what it asked before."""
+        """Yield the journal's records in order; before each, check that the protocol asks the recorded question."""
         if self.journal is None:
             return
         head = self.journal.begin(strategy.name, strategy.given, self.id)
@@ -310,7 +314,7 @@ class Run:
         yield from self.journal.checked_records(lambda: digest_of(self.round))
 
     def _go_on(self, record: Record) -> None:
-        """Take over what a round left in a run that was interrupted; its clients are away until they enrol again."""
+        """Restore the state after a recorded round; its clients count as away until they enrol again."""
         facts = record.facts
         messages = self.log.add(facts["log"])
         self.number = record.number
@@ -322,7 +326,7 @@ class Run:
             self.spending.go_on(messages, list(self.roster.members))
 
     def _record(self, asked: Round | None, received: Brought | TooFewError) -> Record | None:
-        """Return what a round left at the server, for the journal; the enrolment asks no question."""
+        """Return the journal's record of a round; ``asked`` is None for the enrolment."""
         if self.journal is None:
             return None
         facts = {
@@ -335,21 +339,21 @@ class Run:
         return Record(self.number, digest_of(asked), received, facts)
 
     def _keep(self, strategy: Algorithm, asked: Round | None, record: Record | None) -> None:
-        """Write a round to the journal, and say that it is over."""
+        """Write a round to the journal, and call ``on_round``."""
         if self.journal is not None and record is not None:
             self.journal.keep(record)
         if strategy.on_round is not None:
             strategy.on_round(self.number, ENROL if asked is None else asked.task)
 
     def _note_asked_again(self, round_: Round) -> None:
-        """Note that a round may have been answered before the interruption, with other noise of the clients."""
+        """Note that clients may have answered a round before the interruption too, with different noise."""
         if self.settings.noise != "server" and self.noise_seed is None and any(round_.releases):
             self.log.asked_again.append(self.number)
 
     # Asking.
 
     def _ask(self, strategy: Algorithm, round_: Round, step: Step | None = None) -> Part[Messages]:
-        """Return the messages of a round, and messages to clients that have come since the last one.
+        """Return the messages of a round, and messages that enrol newly connected clients.
 
         An optional round that too few clients can answer asks nobody.
         """
@@ -382,15 +386,15 @@ class Run:
             self._catch_up(name, left)
             left_config = self._config(strategy, left, 1, n_clients)
             messages += self._messages({name: present[name]}, left.question, left_config, "earlier")
-        return messages + self._ask_new(strategy, {one.node for one in messages})
+        return messages + self._ask_new(strategy, {message.node for message in messages})
 
     def _ask_new(self, strategy: Algorithm, asked: Collection[str]) -> Messages:
-        """Return messages that ask newly connected nodes to enrol, but for those that are asked for something else."""
+        """Return messages that ask newly connected nodes to enrol, unless they have another message in this round."""
         new = self.roster.new_nodes(asked)
         return self.roster.ask(new, {**self._common, "round": self.number, **self._enrolment(strategy)}) if new else []
 
     def _check_declared(self, round_: Round) -> None:
-        """Raise a ProtocolError unless the strategy's clients have what a round asks for."""
+        """Raise a ProtocolError unless the strategy's clients have the methods that a round asks for."""
         client_type, others = self.settings.client_type, round_.others
         for answer in [round_.answer] if others is None else [round_.answer, others.answer]:
             if getattr(client_type, answer.task, None) is None:
@@ -415,11 +419,11 @@ class Run:
         return [names[index] for index in sorted(drawn)]
 
     def n_to_draw(self, fraction: float, n_clients: int) -> int:
-        """Return how many of some clients a fraction is: at least as many as have to answer a round."""
+        """Return how many clients to draw for a fraction: at least as many as must answer a round."""
         return max(self.roster.least, round(fraction * n_clients))
 
     def _config(self, strategy: Algorithm, round_: Round, n_asked: int, n_clients: int) -> dict[str, Any]:
-        """Return what all messages of a round say: ``n_asked`` clients answer it, and ``n_clients`` get a message."""
+        """Return the common fields of a round's messages; ``n_asked`` clients answer, ``n_clients`` get any message."""
         config: dict[str, Any] = {**self._common, "round": self.number, "n_clients": n_clients, **self._order}
         if plan := strategy.plan:
             config["plan"] = plan
@@ -441,10 +445,12 @@ class Run:
         *,
         adds_up: bool = False,
     ) -> Messages:
-        """Return the messages with a question: one that all share, or one for each client that has its own."""
+        """Return the messages with a question; clients with the same question share one set of instructions."""
         if not isinstance(question, Question):
-            alone = [({name: node}, question[name]) for name, node in nodes.items()]
-            return [one for of_one, own in alone for one in self._messages(of_one, own, config, kind, adds_up=adds_up)]
+            messages: Messages = []
+            for name, node in nodes.items():
+                messages += self._messages({name: node}, question[name], config, kind, adds_up=adds_up)
+            return messages
         arrays, fields = question.to_wire()
         full = {**config, **fields} if arrays else {**config, **fields, EMPTY: True}
         ins = FitIns(encode(arrays or TO_CLIENT), full)
@@ -452,7 +458,7 @@ class Run:
         return [Message(node, name, ins, kind, n_bytes, adds_up) for name, node in nodes.items()]
 
     def _ask_step(self, step: Step, round_: Round) -> Part[Messages]:
-        """Return the messages of a step of a secure sum that asks for no answer of the round."""
+        """Return the messages of a step of a secure sum, other than the step in which clients answer the round."""
         self.roster.see((yield WhoIsThere("step", self.roster.are_enough)))
         present = self.roster.awake(self.number)
         absent = {name: self.roster.why_absent(name) for name in step.clients if name not in present}
@@ -464,37 +470,37 @@ class Run:
         messages = []
         for name in step.clients:
             if name in present:
-                given = step.arrays.get(name, [])
-                sent = encode(given or TO_CLIENT)
-                ins = FitIns(sent, config if given else {**config, EMPTY: True})
-                messages.append(Message(present[name], name, ins, "step", size_of(sent) if given else 0))
+                arrays = step.arrays.get(name, [])
+                sent = encode(arrays or TO_CLIENT)
+                ins = FitIns(sent, config if arrays else {**config, EMPTY: True})
+                messages.append(Message(present[name], name, ins, "step", size_of(sent) if arrays else 0))
         return messages
 
     def _catch_up(self, name: str, left: Round) -> None:
-        """Spend and note what an earlier round asks of a client that was not there then."""
+        """Spend budget, and log what leaves, for an earlier round that a client missed and is now asked."""
         member = self.roster.members[name]
         if left.task in member.asked:
             return
         member.asked.add(left.task)
         if self.spending is not None:
             self.spending.spend(left.task, left.releases, [name])
-        if any(one.task == left.task and one.clients is None for one in self.log.messages):
+        if any(message.task == left.task and message.clients is None for message in self.log.messages):
             return  # the report has it for every client
         variations = variations_of(left, self.settings.noise, [], 1)
         self.log.note_round(
             self.number, left, variations, asked=[name], answered=[], n_clients=len(self.roster.members), is_enough=True
         )
 
-    # How many clients are enough, and among how many the noise is divided.
+    # How many clients must answer, and how many share the noise.
 
     def _sums_shares(self, round_: Round) -> bool:
         return self.settings.noise == "clients" and isinstance(round_, Sum) and not round_.answer.keeps
 
     def _required(self, round_: Round, n_asked: int) -> int:
-        """Return how many clients have to answer a round.
+        """Return how many clients must answer a round.
 
-        If the clients bring the noise, the share of a client that drops out is missing from the sum. With min_clients
-        the shares are so large that any min_clients of them are enough, and sums over fewer are refused.
+        With noise="clients", the sum lacks the noise of every client that drops out, so all clients must answer. If
+        min_clients is set, the shares are larger: any min_clients of them suffice, and sums over fewer are refused.
         """
         fewest = 0 if self.sums is None else self.sums.fewest(len(self.roster.members))
         if self.settings.min_clients is None and round_.is_noisy and self._sums_shares(round_):
@@ -502,10 +508,10 @@ class Run:
         return max(self.roster.least, fewest)
 
     def _n_shares(self, round_: Round, n_asked: int) -> int:
-        """Return among how many clients the noise is divided.
+        """Return the number of clients among whom the noise is divided.
 
-        In a Gather round the server sees every reply, and a share alone would protect none. With secure sums so many
-        are left without the clients that may withhold their share.
+        In a Gather round it is 1: the server sees every reply, and a share of the noise would not protect it. With
+        secure sums, clients that may withhold their share are not counted.
         """
         colluders = 0 if self.sums is None else self.sums.n_colluders(len(self.roster.members))
         return max(1, self._required(round_, n_asked) - colluders) if self._sums_shares(round_) else 1
@@ -526,7 +532,7 @@ class Run:
         return release.standard_deviation * math.sqrt(n / n_shares)
 
     def _is_enough(self, step: Step, round_: Round, n_left: int) -> bool:
-        """Return whether enough clients take a step; if not, end the run, or leave out an optional round."""
+        """Return whether enough clients took a step; raise a TooFewError if not, unless the round is optional."""
         assert self.sums is not None
         n_asked = len(step.clients) if step.name == "mask" else self.sums.n_clients(len(self.roster.members))
         of_keys = max(self.roster.least, FEWEST)
@@ -553,7 +559,7 @@ class Run:
         )
 
     def check_enough_usable(self, n_usable: int) -> None:
-        """Raise a TooFewError if a protocol can use too few of the replies of the last round."""
+        """Raise a TooFewError if the protocol can use too few replies of the last round."""
         self._check_enough(self.number, self.task, n_usable, self.roster.least)
 
     # Receiving.
@@ -561,8 +567,8 @@ class Run:
     def receive(self, round_: Round, messages: Sequence[Message], answers: Answers) -> Brought:
         """Return the sums or the replies of a round; None for an optional round that too few clients answered."""
         replies, sums = self._checked_replies(round_, messages, answers)
-        arrays: list[Sequence[Sendable]] = [*replies.values(), *(one.arrays for one in sums)]
-        n_answered = len(replies) + sum(len(one.nodes) for one in sums)
+        arrays: list[Sequence[Sendable]] = [*replies.values(), *(total.arrays for total in sums)]
+        n_answered = len(replies) + sum(len(total.nodes) for total in sums)
         n_asked = self._note_replies(round_, messages, replies, n_answered, arrays)
         if self.roster.enrolling:
             self._take_in(self.number, messages, answers)
@@ -580,14 +586,16 @@ class Run:
         return [Reply(name, values_of(arrays)) for name, arrays in replies.items()]
 
     def _receive_masked(self, sums: SecureSums, round_: Round, messages: Sequence[Message], answers: Answers) -> int:
-        """Take masked answers, which show nothing but their form; return how many there are."""
+        """Add masked answers to the sum, after a check of their form; return how many there are."""
         sends, n_columns = round_.answer.sends, self.inspection.n_columns
-        ours = [one for one in messages if one.kind != "enrol"]
+        ours = [message for message in messages if message.kind != "enrol"]
         read = self._read(
             self.number,
             ours,
             answers,
-            lambda one, res: checked_masked(one.client, res, sends, n_columns) if one.kind == "round" else [],
+            lambda message, res: (
+                checked_masked(message.client, res, sends, n_columns) if message.kind == "round" else []
+            ),
         )
         replies = self._by_client(ours, answers, read)
         odd = self.inspection.unlike(round_, replies, _first_of(messages))
@@ -601,18 +609,18 @@ class Run:
         return len(replies)
 
     def _receive_step(self, step: Step, messages: Sequence[Message], answers: Answers) -> int:
-        """Take what clients send in a step of a secure sum; return how many have taken it."""
+        """Process the replies to a step of a secure sum; return how many clients took the step."""
 
-        def take(one: Message, res: Any) -> bool:
+        def take(message: Message, res: Any) -> bool:
             try:
-                step.take(one.client, *([] if res.metrics.get(EMPTY) else decode(res.parameters)))
+                step.take(message.client, *([] if res.metrics.get(EMPTY) else decode(res.parameters)))
             except (SumError, DataError, TypeError) as error:
                 what = str(error) if isinstance(error, SumError) else "arrays of another form than the step has"
-                raise ReplyError(f"client {one.client} sent {what}.") from None
+                raise ReplyError(f"client {message.client} sent {what}.") from None
             return True
 
-        for one in messages:
-            self.roster.members[one.client].note(self.number, answered=one.node in answers.replies)
+        for message in messages:
+            self.roster.members[message.client].note(self.number, answered=message.node in answers.replies)
         return len(self._read(self.number, messages, answers, take))
 
     def _total(
@@ -622,10 +630,9 @@ class Run:
         n_clients: int,
         replies: Sequence[Sequence[Sendable]] | None = None,
     ) -> Total:
-        """Return the sums as the protocol gets them, with the server's noise if it adds any.
+        """Return the sums that the protocol gets, after the server has added its noise, if any.
 
-        Whether they overflow is looked at once they have their noise. ``replies`` are what was added up; None if that
-        was masked.
+        Overflow is checked on the noisy sums. ``replies`` are the summed replies; None if they were masked.
         """
         before = sums
         if self.settings.noise == "server" and any(round_.releases):
@@ -654,13 +661,13 @@ class Run:
         n_answered: int,
         arrays: Sequence[Sequence[Sendable]],
     ) -> int:
-        """Note what has left the clients, whatever becomes of the run; return how many were asked."""
-        main = {one.client for one in messages if one.kind == "round"}
+        """Log what has left the clients, even if the run ends here; return how many were asked."""
+        main = {message.client for message in messages if message.kind == "round"}
         asked = [name for name in self.roster.members if name in main]
-        # Before anything can end the run: what the server holds has left the clients.
+        # This comes before anything can end the run, because the server has the replies already.
         n_shares = self._n_shares(round_, len(asked))
         variations = variations_of(round_, self.settings.noise, next(iter(arrays), []), n_shares)
-        # The server has not forgotten what a round that is asked again brought before the interruption.
+        # If the round was asked twice because of an interruption, the server has seen both replies.
         times = 2 if self.number in self.log.asked_again else 1
         for _ in range(times if asked else 0):
             self.log.note_round(
@@ -678,8 +685,8 @@ class Run:
     def _checked_replies(
         self, round_: Round, messages: Sequence[Message], answers: Answers
     ) -> tuple[dict[str, list[Sendable]], list[Summed]]:
-        """Return the replies that can be used, by client, and the replies that came added up."""
-        ours = [one for one in messages if one.kind != "enrol"]
+        """Return the usable replies by client, and the sums of replies that the carrier has added up."""
+        ours = [message for message in messages if message.kind != "enrol"]
         n_summed = len(ours) if isinstance(round_, Sum) else 0
         sums, alone = answers.sums, dict(answers.replies)
         for total in sums:
@@ -688,13 +695,13 @@ class Run:
             alone |= taken_out
         summed = {node: total.n_bytes for total in sums for node in total.nodes}
 
-        def check(one: Message, res: Any) -> list[Sendable]:
-            return self.inspection.checked(one.client, round_, res, n_summed) if one.kind == "round" else []
+        def check(message: Message, res: Any) -> list[Sendable]:
+            return self.inspection.checked(message.client, round_, res, n_summed) if message.kind == "round" else []
 
         alone_answers = replace(answers, replies=alone)
         read = self._read(self.number, ours, alone_answers, check, summed)
         replies = self._by_client(ours, alone_answers, read)
-        called = {one.node: one.client for one in ours}
+        called = {message.node: message.client for message in ours}
         names = [[called[node] for node in total.nodes] for total in sums]
         odd = self.inspection.odd_ones(round_, replies, _first_of(messages), sums, names)
         self.log.note_failures(self.number, round_.task, odd)
@@ -708,14 +715,14 @@ class Run:
     def _by_client(
         self, messages: Sequence[Message], answers: Answers, read: Mapping[str, list[Sendable]]
     ) -> dict[str, list[Sendable]]:
-        """Note who has answered, and return the replies of the round itself by client."""
+        """Note who has answered; return the replies to the round's own question by client."""
         nodes, called = answers.nodes, dict[str, str]()
-        for one in messages:
-            self.roster.members[one.client].note(self.number, answered=one.node in nodes)
-            if one.kind == "earlier" and one.node in read:
-                self.roster.members[one.client].has.add(one.task)
-            if one.kind == "round":
-                called[one.node] = one.client
+        for message in messages:
+            self.roster.members[message.client].note(self.number, answered=message.node in nodes)
+            if message.kind == "earlier" and message.node in read:
+                self.roster.members[message.client].has.add(message.task)
+            if message.kind == "round":
+                called[message.node] = message.client
         return {called[node]: arrays for node, arrays in read.items() if node in called}
 
     def _read(
@@ -726,35 +733,35 @@ class Run:
         check: Callable[[Message, Any], T],
         summed: Mapping[str, int] = MappingProxyType({}),
     ) -> dict[str, T]:
-        """Return what the replies hold, by node; note traffic, and why a reply is missing or cannot be used.
+        """Return the contents of the replies by node; log traffic, and why replies are missing or unusable.
 
-        ``summed`` has the bytes of the replies that came added up.
+        ``summed`` has the sizes of the replies that are part of a sum, by node.
         """
         said = {f"{type(failure).__name__}: {failure}" for failure in answers.failures}
-        reasons = sorted(one_line(one) for one in said)
+        reasons = sorted(one_line(message) for message in said)
         silent = f"did not answer{f' ({reasons[0]})' if reasons else ''}."
-        if reasons and all(one.kind == "enrol" for one in messages):
+        if reasons and all(message.kind == "enrol" for message in messages):
             silent += " If its ClientApp has mods that change what it sends, remove them."
-        found = {}
-        for one in sorted(messages, key=lambda one: client_order(one.client)):
-            if (n_bytes := summed.get(one.node)) is not None:
-                self.log.traffic.append(Traffic(number, one.task, one.client, one.n_bytes, n_bytes))
+        contents = {}
+        for message in sorted(messages, key=lambda message: client_order(message.client)):
+            if (n_bytes := summed.get(message.node)) is not None:
+                self.log.traffic.append(Traffic(number, message.task, message.client, message.n_bytes, n_bytes))
                 continue
-            res: Any = answers.replies.get(one.node)
-            n_bytes = 0 if one.kind == "enrol" else bytes_of(res)
+            res: Any = answers.replies.get(message.node)
+            n_bytes = 0 if message.kind == "enrol" else bytes_of(res)
             ledger = ledger_of(res and res.metrics)
-            self.log.traffic.append(Traffic(number, one.task, one.client, one.n_bytes, n_bytes, ledger))
+            self.log.traffic.append(Traffic(number, message.task, message.client, message.n_bytes, n_bytes, ledger))
             if res is None:
-                self.log.note_failures(number, one.task, {one.client: f"client {one.client} {silent}"})
+                self.log.note_failures(number, message.task, {message.client: f"client {message.client} {silent}"})
                 continue
             try:
-                found[one.node] = read_reply(one.client, res, partial(check, one))
+                contents[message.node] = read_reply(message.client, res, partial(check, message))
             except ReplyError as error:
-                self._note_refusal(number, one, error)
-        return found
+                self._note_refusal(number, message, error)
+        return contents
 
     def _note_refusal(self, number: int, asked: Message, error: ReplyError) -> None:
-        """Note a reply that is not used. Why a client cannot answer may say something about its rows."""
+        """Log a reply that is not used; a client's reason counts as a message, because it may reveal something."""
         self.log.note_failures(number, asked.task, {asked.client: str(error)})
         if not isinstance(error, RefusalError):
             return
@@ -770,7 +777,7 @@ class Run:
     # The model, to evaluate or to keep.
 
     def _send_model(self, outcome: Outcome) -> Part[dict[str, float]]:
-        """Send the model to all clients once; return what they find of it, {} if nobody was asked or replied."""
+        """Send the model to all clients once; return its evaluation, {} if nobody was asked or replied."""
         self.roster.see((yield WhoIsThere("model", self.roster.are_enough)))
         settings, sent = self.settings, encode(outcome.model.to_arrays())
         facts = {
@@ -796,15 +803,17 @@ class Run:
             ),
         )
         called = {one.node: one.client for one in messages}
-        found = {node: one for node, one in read.items() if one is not None}
-        for node, one in found.items():
+        evaluations = {node: one for node, one in read.items() if one is not None}
+        for node, one in evaluations.items():
             self.inspection.stated[called[node]] = float(one.n_rows)
         contents = ("k-means cost of the rows", "number of rows", "table of classes by clusters")
         for content in contents if answers.replies and n_clusters is not None else ():
             self.log.messages.append(Reported(self.number, EVALUATE, content, "one per client"))
-        return evaluation_of(list(found.values()))
+        return evaluation_of(list(evaluations.values()))
 
 
 def _first_of(messages: Sequence[Message]) -> FitIns | None:
-    """Return the message to one of the clients that a round asks."""
-    return next((one.ins for one in messages if one.kind == "round" and isinstance(one.ins, FitIns)), None)
+    """Return the instructions that some client of the round got; None if there is none."""
+    return next(
+        (message.ins for message in messages if message.kind == "round" and isinstance(message.ins, FitIns)), None
+    )

@@ -1,4 +1,4 @@
-"""What secure sums change in a run: which rounds may be asked, how many clients it needs, what the report says."""
+"""How secure sums change a run: the rounds that it may ask, the clients that it needs, and its report."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from flower_fedclust.secure.keys import noise_colluders, threshold, tolerated
 #: A masked sum beyond this, with its noise, may have overflowed.
 LARGEST_MASKED = 2**62
 
-#: How many messages a run takes to exchange keys, and how many each sum.
+#: The number of messages to exchange keys, once in a run, and the number for each sum.
 N_FIRST, N_EACH = 2, 4
 
 
 def is_masked(round_: Round) -> bool:
-    """Return whether a round brings sums."""
+    """Return whether the replies to a round are masked: it is a sum whose arrays are sent."""
     return isinstance(round_, Sum) and bool(round_.answer.sends) and not round_.answer.keeps
 
 
 def check_round(round_: Round) -> None:
     """Raise a ProtocolError if a round would show the server single replies, or asks clients for different things."""
     if not is_masked(round_):
-        seen = [] if round_.answer.keeps else [one for one in round_.answer.sends if not one.counts_rows]
+        seen = [] if round_.answer.keeps else [sent for sent in round_.answer.sends if not sent.counts_rows]
         if seen:
             raise ProtocolError(
                 f"secure is set, and round '{round_.task}' collects {seen[0].content} from each client; leave secure "
@@ -47,13 +47,13 @@ def check_round(round_: Round) -> None:
 
 
 class SecureSums:
-    """The secure sums of one run: the server's half of them, and what is known of how large they can be."""
+    """The secure sums of one run: the server's half of the protocol, and a bound on how large the sums can be."""
 
     def __init__(self, run_id: str, settings: Settings) -> None:
         self.server = SecureServer(run_id)
         self._settings = settings
         self._forms: list[GridArray] = []
-        self._most_rows = math.inf  # that all clients can have, from a number of rows with its noise
+        self._most_rows = math.inf  # the most rows of all clients together, from a noisy number of rows
 
     # How many clients are needed.
 
@@ -92,16 +92,18 @@ class SecureSums:
     # How large a sum can be.
 
     def check_rows(self, round_: Round, n_clients: int, n_shares: int) -> None:
-        """Raise a ProtocolError if a sum and its noise could exceed 63 bits, given the most rows that there can be.
+        """Raise a ProtocolError if a sum and its noise could exceed 63 bits with the most rows that clients may have.
 
-        In a run without a plan of noise, each client looks at its own answer. At client level each client clips it.
-        Before a number of rows is released, nothing is refused: clients have far fewer rows than they may have.
+        In a run without a plan of noise, each client checks its own answer. With privacy_unit="client", each client
+        clips its answer. Until a number of rows is released, nothing is refused: the bound would be far too large.
         """
         if self._settings.privacy_unit == "client" or self._most_rows == math.inf:
             return
         most = min(self._most_rows, n_clients * self._settings.most_rows)
-        found = round_.asks.largest_of_one_row(round_.question_for(None))
-        for sent, release, (largest, exponent) in zip(round_.answer.sends, round_.releases, found, strict=False):
+        largest_of_one_row = round_.asks.largest_of_one_row(round_.question_for(None))
+        for sent, release, (largest, exponent) in zip(
+            round_.answer.sends, round_.releases, largest_of_one_row, strict=False
+        ):
             if most * largest > n_clients * largest_in_sum(n_clients, exponent, release, n_shares):
                 raise ProtocolError(
                     f"'{round_.task}' asks {n_clients} clients for {sent.content}; with up to {most:,.0f} rows their "
@@ -109,7 +111,7 @@ class SecureSums:
                 )
 
     def note_rows(self, round_: Round, total: Total, n_clients: int) -> None:
-        """Note the most rows that all clients can have, once a number of rows has its noise."""
+        """Update the bound on the rows of all clients from a noisy number of rows."""
         missing = (n_clients - total.n_clients) * self._settings.most_rows
         for sent, release, array, noise in zip(round_.answer.sends, round_.releases, total, total.noise, strict=True):
             if sent.counts_rows and release is not None and np.size(array) == 1:
@@ -117,9 +119,9 @@ class SecureSums:
                 self._most_rows = min(self._most_rows, most)
 
     def overflows(self, sums: Sequence[Sendable]) -> list[int]:
-        """Return which sums may have overflowed: masked answers are added modulo 2^64, so nobody knows for sure.
+        """Return which sums may have overflowed; masked answers are added modulo 2^64, so nobody knows for sure.
 
-        Without a plan of noise, each client has looked at its own answer.
+        Without a plan of noise, each client has checked its own answer.
         """
         if self._settings.epsilon is None:
             return []
@@ -132,7 +134,7 @@ class SecureSums:
         n = self.n_clients(n_enrolled)
         t, c = threshold(n), noise_colluders(n)
         n_knowing = sum(self.server.knows_others.values())
-        found = [
+        notes = [
             f"Secure sums of {n} clients: the server learns the sum of at least {t} clients' answers, and nothing else "
             "of them. If clients help it, it learns the sum of the others. This holds if no more than "
             f"{tolerated(n)} of the clients help it, or no more than {t - 1} if the server keeps to the protocol. "
@@ -145,21 +147,21 @@ class SecureSums:
         ]
         settings = self._settings
         if settings.epsilon is None:
-            found.append(
+            notes.append(
                 "Without noise, secure sums do not stop differencing: similar questions, or one question to different "
                 "clients, may reveal an answer. Clients refuse only to answer the very same question among others."
             )
         elif settings.noise == "clients":
             least = max(settings.min_clients or n, t)
-            found.append(
+            notes.append(
                 f"Each client adds 1/{least - c} of the noise, and no sum of fewer than {least} clients is opened. So "
                 f"the guarantee holds even if {c} of the clients add no noise, or tell it to the server, and against "
                 "a client that knows its own noise. If masks fail, only its own share of noise protects a client."
             )
         elif settings.noise == "server":
-            found.append("If masks fail, the server sees answers without noise, as it would without secure sums.")
-        found.append(f"{n_messages} messages went to each client; without secure sums it would be {n_rounds}.")
-        return found
+            notes.append("If masks fail, the server sees answers without noise, as it would without secure sums.")
+        notes.append(f"{n_messages} messages went to each client; without secure sums it would be {n_rounds}.")
+        return notes
 
 
 def task_of(step: Step) -> str:
@@ -168,5 +170,5 @@ def task_of(step: Step) -> str:
 
 
 def field_of(step: Step) -> str:
-    """Return what a message says of a step."""
+    """Return the field of a message that describes a step, as JSON."""
     return json.dumps({"step": step.name, **step.facts})

@@ -1,4 +1,4 @@
-"""What a run knows of a strategy: values that are fixed when it begins, and what it asks of the algorithm."""
+"""A run's view of its strategy: values that are fixed when the run begins, and the methods that it calls."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MIN_CLIENTS = 2
 
 @dataclass(frozen=True)
 class Settings:
-    """What a run knows of its strategy, fixed when the run begins; the names are the strategy's."""
+    """The parameters of a strategy that a run needs, fixed when it begins; the names are the strategy's."""
 
     client_type: type[ProtocolClient]
     min_clients: int | None
@@ -31,8 +31,8 @@ class Settings:
     most_clusters: int
     federated_evaluation: bool
     share_model: bool
-    has_tables: bool  #: Whether rows are prepared first, in the order of a schema.
-    n_prepared: int  #: How many columns prepared rows have, if that is known before the run; or else 0.
+    has_tables: bool  #: Whether rows are prepared from tables with a schema.
+    n_prepared: int  #: The number of columns of prepared rows, if it is known before the run; otherwise 0.
     most_rows: int  #: The public bound on the rows of a client.
     n_rounds: int  #: The most rounds, the enrolment included.
 
@@ -48,7 +48,7 @@ class Settings:
 
 
 class Algorithm(Interface):
-    """What a run asks of a strategy while it runs."""
+    """The methods of a strategy that a run calls."""
 
     @property
     def name(self) -> str:
@@ -56,10 +56,10 @@ class Algorithm(Interface):
 
     @property
     def given(self) -> Mapping[str, Any]:
-        """The parameters with which a run is made again: a journal is of one strategy with one set of them."""
+        """The parameters that a continued run must have too: a journal belongs to one strategy with one set of them."""
 
     def begin(self) -> Protocol:
-        """Return the protocol, and the preparation and description of tables around it."""
+        """Return the protocol, extended by the preparation and description of tables if there is a schema."""
 
     def with_noise(self, round_: Round) -> Round:
         """Return a round with the noise for which the budget pays."""
@@ -77,7 +77,7 @@ class Algorithm(Interface):
 
     @property
     def enrolment(self) -> Mapping[str, Scalar]:
-        """What clients are told when they are asked for their names and columns."""
+        """The strategy's fields of a message that asks clients to enrol."""
 
     @property
     def on_round(self) -> Callable[[int, str], None] | None:

@@ -1,7 +1,7 @@
 """A shard: many simulated clients in one process. It answers a round of sums for all of them at once.
 
-The sum has the bits that the clients would send one after the other. A client whose reply the server has to see by
-itself is asked by itself: large clients, answers that are not by row, noise of the clients' own, failures.
+The sum has the same bits as if the clients answered one after the other. Some clients are still asked one by one: large
+clients, clients that fail, and all clients if the answer is not by row or clients add noise.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ Integers = NDArray[np.int64]
 #: Entries of the replies that are held at a time.
 REPLY_ENTRIES = 2**20
 
-#: What a client class may not override if its clients are to answer together.
+#: Clients answer together only if their class overrides none of these methods.
 OWN = ("__init__", "fit", "source", "data", "rows_in_batches", "_answered", "_parsed", "_columns", "_computed")
 
 OK = Status(Code.OK, "")
 
-#: Replies by client, which may be exceptions, and the clients to ask by themselves.
+#: Replies by client (a reply may be an exception), and the clients to ask one by one.
 Replies: TypeAlias = tuple[list[tuple[int, Any]], list[int]]
 
 
@@ -66,8 +66,8 @@ class Shard:
     ) -> None:
         self._type, self._first = client_type, first
         self._names, self._data, self._seeds = list(clients), list(clients.values()), noise_seeds
-        self._contexts: dict[int, Context] = {}  # of clients that were asked by themselves
-        self._apart: set[int] = set()  # clients that the server has to see by themselves
+        self._contexts: dict[int, Context] = {}  # of clients that were asked one by one
+        self._apart: set[int] = set()  # clients whose replies the server must inspect one by one
         self._can_join = all(getattr(client_type, name) is getattr(ProtocolClient, name) for name in OWN)
         self._message: tuple[Parameters, list[Array]] | None = None
 
@@ -93,7 +93,7 @@ class Shard:
         return FitRes(OK, encode(arrays), n_examples, metrics)
 
     def evaluate(self, index: int, ins: EvaluateIns) -> EvaluateRes:
-        """Return what one client finds of a model."""
+        """Return one client's evaluation of a model."""
         loss, n_examples, metrics = self.client(index).evaluate(self._decoded(ins.parameters), ins.config)
         return EvaluateRes(OK, loss, n_examples, metrics)
 
@@ -108,7 +108,7 @@ class Shard:
         if index not in self._contexts:
             return {}
         state = self._contexts[index].state
-        return {key: found.to_numpy_ndarrays() for key, found in state.items() if isinstance(found, ArrayRecord)}
+        return {key: record.to_numpy_ndarrays() for key, record in state.items() if isinstance(record, ArrayRecord)}
 
     def remind(self, index: int, memory: Mapping[str, list[Array]]) -> None:
         """Give one client a memory again."""
@@ -128,7 +128,7 @@ class Shard:
     def answered(
         self, ins: FitIns | EvaluateIns, members: Sequence[int], *, adds_up: bool
     ) -> tuple[list[tuple[int, Any]], dict[int, dict[str, list[Array]]]]:
-        """Return the replies of all of these clients, and what has changed of what they remember."""
+        """Return the replies of all these clients, and the memories that have changed, by client."""
         before = {index: self._records(index) for index in members}
         replies, rest = self.begin(ins, members, adds_up=adds_up)()
         for index in rest:
@@ -141,14 +141,14 @@ class Shard:
         return replies, {index: self.memory(index) for index in changed}
 
     def _records(self, index: int) -> dict[str, int]:
-        """Return which records a client keeps; a record that is kept again is another one."""
+        """Return the identity of each record that a client keeps, which changes when the record is replaced."""
         context = self._contexts.get(index)
         return {} if context is None else {key: id(record) for key, record in context.state.items()}
 
     def together(self, ins: FitIns, members: Sequence[int], *, adds_up: bool) -> Replies:
         """Return the replies of clients that can answer together, and the clients that have to be asked one by one.
 
-        ``adds_up`` tells whether the server takes the sum over the clients. A sum stands with its first client.
+        ``adds_up`` tells whether the server wants the sum over the clients. A sum is listed under its first client.
         """
         if not self._can_join or len(members) < 2:
             return [], list(members)
@@ -178,9 +178,9 @@ class Shard:
             return [self.fit(int(node) - self._first, ins) for node in nodes]
 
         return [
-            (one.members[0], one.summed([str(self._first + index) for index in one.members], ask_again))
-            for one in joined
-            if one.members
+            (part.members[0], part.summed([str(self._first + index) for index in part.members], ask_again))
+            for part in joined
+            if part.members
         ], sorted(rest)
 
     def _enrolled(self, ins: FitIns, members: Sequence[int]) -> Replies:
@@ -207,7 +207,7 @@ class Shard:
         return replies, rest
 
     def _question(self, ins: FitIns) -> Question | None:
-        """Return what a message asks, if many clients can answer it together."""
+        """Return the question of a message if many clients can answer it together; otherwise None."""
         config, asked = ins.config, getattr(self._type, str(ins.config["task"]), None)
         if not isinstance(asked, ByRow) or type(asked).reply_of is not ByRow.reply_of:
             return None
@@ -232,7 +232,7 @@ class Shard:
     def _batches(
         self, question: Question, config: Mapping[str, Any], members: Sequence[int], rest: list[int]
     ) -> Iterator[list[tuple[int, NDArray[np.float64]]]]:
-        """Yield clients with few rows, and these; the others go to the rest."""
+        """Yield batches of small clients with their rows; add all other clients to ``rest``."""
         try:
             sent = max(math.prod(term.form[0]) for terms in question.of_no_rows for term in terms)
         except Exception:
@@ -260,7 +260,7 @@ class Shard:
 
 
 class _Joined:
-    """The sum of the replies so far."""
+    """The sum of the replies of several batches of clients."""
 
     def __init__(self, question: Question) -> None:
         self._sends = question.answer.sends
@@ -268,45 +268,48 @@ class _Joined:
         self._totals: list[GridArray] = []
         self._largest: list[list[Integers]] = [[] for _ in self._sends]
         self._n_rows: list[Integers] = []
-        self.total_rows = 0  #: Of all batches.
+        self.total_rows = 0  #: The number of rows in all batches.
         self._n_bytes = 0
 
     def add(self, members: Sequence[int], n_rows: Sequence[int], arrays: Sequence[GridArray]) -> NDArray[np.intp]:
-        """Add the replies of a batch, and return the places of those that are left for the server to check."""
+        """Add the replies of a batch; return the places of replies left out because the server must check them."""
         sizes = np.array(n_rows, dtype=np.int64)
         self.total_rows += int(sizes.sum())
         flat = [array.integers.reshape(len(sizes), -1) for array in arrays]
         pairs = zip(self._sends, arrays, flat, strict=True)
-        fits = np.logical_and.reduce([_fits(sent, one, array.exponent, sizes) for sent, array, one in pairs])
+        fits = np.logical_and.reduce([_fits(sent, integers, array.exponent, sizes) for sent, array, integers in pairs])
         sums = [
             GridArray((array.integers if fits.all() else array.integers[fits]).sum(axis=0), array.exponent)
             for array in arrays
         ]
         if self._totals:
             sums = [
-                GridArray(one.integers + other.integers, one.exponent)
-                for one, other in zip(self._totals, sums, strict=True)
+                GridArray(before.integers + added.integers, before.exponent)
+                for before, added in zip(self._totals, sums, strict=True)
             ]
         else:
             plain, _ = sent_arrays([GridArray(array.integers[0], array.exponent) for array in arrays])
             self._n_bytes = size_of(encode(plain))
         self._totals = sums
-        for found, sent, one in zip(self._largest, self._sends, flat, strict=True):
-            largest = one.argmax(axis=1) if sent.counts == "once" else np.maximum(one.max(axis=1), -one.min(axis=1))
-            found.append(largest[fits])
+        for of_batches, sent, integers in zip(self._largest, self._sends, flat, strict=True):
+            if sent.counts == "once":
+                largest = integers.argmax(axis=1)
+            else:
+                largest = np.maximum(integers.max(axis=1), -integers.min(axis=1))
+            of_batches.append(largest[fits])
         self._n_rows.append(sizes[fits])
         self.members += [members[place] for place in np.flatnonzero(fits).tolist()]
         return np.flatnonzero(~fits)
 
     def summed(self, nodes: list[str], ask_again: Callable[[list[str]], list[FitRes]]) -> Summed:
-        """Return the reply of all of them."""
-        largest: list[Integers | None] = [np.concatenate(one) for one in self._largest]
+        """Return the sum as one reply of these nodes."""
+        largest: list[Integers | None] = [np.concatenate(of_batches) for of_batches in self._largest]
         n_rows = np.concatenate(self._n_rows)
         return Summed(nodes, self._totals, largest, n_rows, self._n_bytes, ask_again)
 
 
 def _fits(sent: Sent, integers: Integers, exponent: int, n_rows: Integers) -> NDArray[np.bool_]:
-    """Tell which clients' arrays the server would accept, whatever else the clients have said."""
+    """Return which clients' arrays the server is certain to accept."""
     ok = np.ones(len(integers), dtype=bool)
     if not integers.shape[1]:
         return ~ok
@@ -314,7 +317,7 @@ def _fits(sent: Sent, integers: Integers, exponent: int, n_rows: Integers) -> ND
         ok &= integers.min(axis=1) >= 0
     if sent.counts or sent.counts_rows:
         totals = integers.sum(axis=1)
-        # A row counts so many units. Any other unit is left for the server to check.
+        # A row counts as 2^-exponent units. Arrays with any other unit are left for the server to check.
         expected = n_rows << -exponent if exponent in (0, -COUNT_BITS) else np.full_like(n_rows, -1)
         is_one_class = (totals == 1) & (exponent == 0)
         right = {"some rows": totals <= expected, "once": is_one_class}.get(sent.counts, totals == expected)

@@ -1,6 +1,6 @@
-"""What must survive a crash: named contents in one SQLite file.
+"""Stores contents that must survive a crash, by name, in one SQLite file.
 
-A change is atomic: after ``kill -9`` or a power cut, the file holds what the last finished change left. Processes wait
+A change is atomic: after ``kill -9`` or a power cut, the file is as the last finished change left it. Processes wait
 for each other. One table holds everything; ``sqlite3 FILE "select place, name, content from kept"`` shows it.
 
 SQLite keeps a change apart until it is complete, in one of two ways, because file systems differ. Files that several
@@ -33,10 +33,10 @@ APPLICATION, VERSION = 0x66636C75, 1
 #: SQLite takes contents of at most a gigabyte, so larger ones are kept in pieces of so many bytes.
 PIECE = 2**26
 
-#: The smallest page of SQLite, and so its smallest file but for a new one.
+#: The smallest page of SQLite; only a new file is smaller.
 SMALLEST = 512
 
-#: How long a process waits for others, in seconds. Their changes take milliseconds.
+#: How long a process waits for other processes, in seconds; a change takes milliseconds.
 PATIENCE = 60.0
 
 _TABLE = """
@@ -66,7 +66,7 @@ class Store:
     remedy : str
         What to do if the file cannot be read.
     alone : bool, default=False
-        Whether one process has the file for as long as the store is open; others get a BusyError at once.
+        Whether one process locks the file while the store is open; other processes get a BusyError at once.
 
     Raises
     ------
@@ -88,8 +88,8 @@ class Store:
 
     @property
     def _open(self) -> sqlite3.Connection | None:
-        found: sqlite3.Connection | None = getattr(self._held, "connection", None)
-        return found
+        connection: sqlite3.Connection | None = getattr(self._held, "connection", None)
+        return connection
 
     def __enter__(self) -> Self:
         """Open the file, and create it if needed."""
@@ -113,7 +113,7 @@ class Store:
 
     @contextmanager
     def opened(self) -> Iterator[None]:
-        """Keep the file open for several uses, if it exists; nobody has to wait for that."""
+        """Keep the file open for several uses, if it exists; this makes no other process wait."""
         if self._open is not None or not self.path.exists():
             yield
             return
@@ -123,29 +123,29 @@ class Store:
     def _connected(self) -> sqlite3.Connection:
         """Return a connection to a file that this package has written, or that is new."""
         patience = 0.0 if self._alone else PATIENCE
-        found = sqlite3.connect(self.path, timeout=patience, isolation_level=None, check_same_thread=False)
+        connection = sqlite3.connect(self.path, timeout=patience, isolation_level=None, check_same_thread=False)
         try:
             if self._alone:
-                found.execute("PRAGMA locking_mode = EXCLUSIVE")
-            found.execute("BEGIN")  # one view of the file: another process may be creating it
-            is_new = self._is_new(found)
-            found.execute("COMMIT")
+                connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+            connection.execute("BEGIN")  # one view of the file: another process may be creating it
+            is_new = self._is_new(connection)
+            connection.execute("COMMIT")
             if is_new:
-                found.execute("PRAGMA auto_vacuum = FULL")
-                _prepare_to_write(found, alone=self._alone)
-                found.execute("BEGIN IMMEDIATE")
-                if self._is_new(found):  # another process may have been faster
-                    found.execute(_TABLE)
-                    found.execute(f"PRAGMA application_id = {APPLICATION}")
-                    found.execute(f"PRAGMA user_version = {VERSION}")
-                found.execute("COMMIT")
+                connection.execute("PRAGMA auto_vacuum = FULL")
+                _prepare_to_write(connection, alone=self._alone)
+                connection.execute("BEGIN IMMEDIATE")
+                if self._is_new(connection):  # another process may have been faster
+                    connection.execute(_TABLE)
+                    connection.execute(f"PRAGMA application_id = {APPLICATION}")
+                    connection.execute(f"PRAGMA user_version = {VERSION}")
+                connection.execute("COMMIT")
         except BaseException:
-            found.close()
+            connection.close()
             raise
-        return found
+        return connection
 
     def _is_new(self, connection: sqlite3.Connection) -> bool:
-        """Tell whether the file is empty; raise a DataError if somebody else's program has written it."""
+        """Return whether the file is empty; raise a DataError if another program has written it."""
         (application,) = connection.execute("PRAGMA application_id").fetchone()
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         if (application, version) == (APPLICATION, VERSION):
@@ -159,10 +159,10 @@ class Store:
 
     @contextmanager
     def _told(self) -> Iterator[None]:
-        """Turn SQLite's errors into one sentence, or into an error of the disk."""
+        """Turn SQLite's errors into a DataError, a BusyError or an OSError that names the file."""
         try:
             yield
-        except UnicodeDecodeError as error:  # of a damaged text, or of one that SQLite's message quotes
+        except UnicodeDecodeError as error:  # a damaged text, in the file or quoted in SQLite's message
             raise self._damaged() from error
         except sqlite3.Error as error:
             code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
@@ -244,15 +244,15 @@ class Store:
                 "SELECT name FROM kept WHERE place = ? AND name = ifnull(?, name) AND piece = 0 ORDER BY rowid",
                 (place, name),
             ).fetchall()
-            for (found,) in names:
+            for (key,) in names:
                 pieces = connection.execute(
                     "SELECT piece, checksum, content FROM kept WHERE place = ? AND name = ? ORDER BY piece",
-                    (place, found),
+                    (place, key),
                 ).fetchall()
                 for number, (piece, checksum, content) in enumerate(pieces):
                     if (number, type(content)) != (piece, bytes) or crc32(content) != checksum:
                         raise self._damaged()
-                yield found, pieces[0][2] if len(pieces) == 1 else b"".join(content for *_, content in pieces)
+                yield key, pieces[0][2] if len(pieces) == 1 else b"".join(content for *_, content in pieces)
 
     def names(self) -> list[tuple[str, str, float]]:
         """Return place, name and the time of the last change of every content."""

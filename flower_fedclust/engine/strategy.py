@@ -1,4 +1,4 @@
-"""The server's side: Flower strategies that run a protocol written as a generator, and the names they are known by."""
+"""The server's side: Flower strategies that run a protocol written as a generator, and the names of strategies."""
 
 from __future__ import annotations
 
@@ -107,20 +107,20 @@ class Entry:
 
     @property
     def reveals(self) -> tuple[Kind, ...]:
-        """The kinds of messages that the strategy may ask for, from what its clients declare."""
+        """The kinds of messages that the strategy may ask for, according to its clients' declarations."""
         client_type = self.strategy.client_type
         asked = [
             value
             for name in dir(client_type)
             if isinstance(value := getattr(client_type, name), Askable) and not hasattr(ProtocolClient, name)
         ]
-        found = {sent.reveals for askable in asked for sent in askable.answer.sends if not sent.kept_as}
-        return tuple(kind for kind in KINDS if kind in found)
+        kinds = {sent.reveals for askable in asked for sent in askable.answer.sends if not sent.kept_as}
+        return tuple(kind for kind in KINDS if kind in kinds)
 
     def is_of(self, strategy: ProtocolStrategy) -> bool:
         """Return whether the name stands for the parameters of a strategy."""
-        given = ((getattr(strategy, name), value) for name, value in self.fixed.items())
-        return all(type(own) is type(value) and own == value for own, value in given)
+        pairs = ((getattr(strategy, name), fixed) for name, fixed in self.fixed.items())
+        return all(type(value) is type(fixed) and value == fixed for value, fixed in pairs)
 
 
 class ProtocolStrategy(Declared, Strategy):
@@ -155,7 +155,7 @@ class ProtocolStrategy(Declared, Strategy):
     failures : list of Failure
     traffic : list of Traffic
     evaluation : dict or None
-        What the federated evaluation found, if it was asked for.
+        The result of the federated evaluation, if it was asked for.
     """
 
     entries: ClassVar[tuple[Entry, ...]] = ()
@@ -210,7 +210,7 @@ class ProtocolStrategy(Declared, Strategy):
 
     _run: Run | None = dataclasses.field(default=None, init=False)
     _error: str = dataclasses.field(default="", init=False)  # why the run has ended early
-    # Of a run that Flower carries: the run, the nodes that Flower knows, and how often it has asked for messages.
+    # If Flower carries the run: the run, the nodes that Flower knows, and how often it has asked for messages.
     _carried: CalledBack | None = dataclasses.field(default=None, init=False)
     _proxies: Mapping[str, ClientProxy] = dataclasses.field(default_factory=dict, init=False)
     _n_flower_rounds: int = dataclasses.field(default=0, init=False)
@@ -264,7 +264,7 @@ class ProtocolStrategy(Declared, Strategy):
 
     @property
     def first_plan(self) -> str:
-        """The plan as far as it is known before clients enrol, for the people who approve studies."""
+        """The plan as far as it is known before clients enrol; people at the sites read it to approve a study."""
         return self.plan
 
     def freeze_plan(self) -> None:
@@ -280,7 +280,7 @@ class ProtocolStrategy(Declared, Strategy):
 
     @property
     def rng(self) -> np.random.Generator:
-        """Randomness of the server that protects nobody (restarts, sampling), from random_state."""
+        """The server's randomness for choices that protect nobody (restarts, sampling), from random_state."""
         return self._current.rng
 
     @property
@@ -303,11 +303,11 @@ class ProtocolStrategy(Declared, Strategy):
         return self.n_clusters
 
     def n_to_draw(self, fraction: float, n_clients: int) -> int:
-        """Return how many of ``n_clients`` a fraction is: at least as many as have to answer a round."""
+        """Return how many clients to draw for a fraction: at least as many as must answer a round."""
         return self._current.n_to_draw(fraction, n_clients)
 
     def with_noise(self, round_: Round) -> Round:
-        """Return a round with the noise for which the budget pays."""
+        """Return the round with the noise that the budget pays for."""
         return round_
 
     def noise_of_sum(self, release: Release) -> float:
@@ -334,12 +334,12 @@ class ProtocolStrategy(Declared, Strategy):
 
     @property
     def n_own_rounds(self) -> int:
-        """The number of rounds of the protocol, and the enrolment; with secure sums, Flower has more."""
+        """The number of rounds of the protocol, plus the enrolment; with secure sums, Flower counts more rounds."""
         return 1 + (self.n_protocol_rounds if self.tables is None else self.tables.n_rounds(self))
 
     @property
     def enrolment(self) -> Mapping[str, Scalar]:
-        """What clients are told when they are asked for their names and columns."""
+        """The strategy's fields of a message that asks clients to enrol."""
         known = {} if self.expected_columns is None else {"n_columns": self.expected_columns}
         return known if self.tables is None else self.tables.enrolment
 
@@ -386,7 +386,7 @@ class ProtocolStrategy(Declared, Strategy):
         )
 
     def _notes_of_rows(self) -> list[str]:
-        """Return what it costs that clients may have more rows than by default."""
+        """Return a note on the cost of a larger most_rows; [] if it is the default."""
         if self.most_rows == MOST_ROWS:
             return []
         bits = bits_with(self.most_rows)
@@ -418,13 +418,13 @@ class ProtocolStrategy(Declared, Strategy):
 
     @property
     def n_released_rows(self) -> float:
-        """About how many rows there are, by the released sizes; 0 if there are none."""
+        """The approximate number of rows, from the released sizes; 0 if no sizes were released."""
         sizes = None if self._run is None else self._run.sizes
         return 0.0 if sizes is None else float(np.maximum(sizes.counts, 0.0).sum())
 
     @property
     def largest_client(self) -> tuple[str, float] | None:
-        """The client with the most stated rows, and its part of all rows; None if the run does not see that."""
+        """The client with the most stated rows, and its fraction of all rows; None if the run does not see them."""
         return self._current.inspection.largest
 
     @property
@@ -450,7 +450,7 @@ class ProtocolStrategy(Declared, Strategy):
     def steps(self) -> Steps:
         """Begin a new run, and return it as a generator: it yields messages and is sent the answers.
 
-        An error that ends it, of the run or of its carrier, has the privacy report of what had left the clients.
+        If an error ends the run, the error carries the privacy report of what had left the clients.
         """
         self._run, self._error = None, ""
         try:
@@ -466,13 +466,13 @@ class ProtocolStrategy(Declared, Strategy):
         return outcome
 
     def begin(self) -> Protocol:
-        """Return the protocol, and the preparation and description of tables around it."""
+        """Return the protocol, extended by the preparation and description of tables if there is a schema."""
         protocol: Protocol = self.protocol() if self.tables is None else self.tables.protocol(self)
         return protocol
 
     @property
     def given(self) -> dict[str, Any]:
-        """The parameters with which a run is made again."""
+        """The parameters that a continued run must have too."""
         return {name: getattr(self, name) for name in (*self.parameter_names(), "noise_seed")}
 
     def _new_run(self) -> Run:
@@ -509,18 +509,18 @@ class ProtocolStrategy(Declared, Strategy):
             n_rounds=self.n_own_rounds,
         )
 
-    # Flower's Strategy, which carries the run: what Flower calls, and when, is Flower's business.
+    # The methods that Flower calls on a strategy; they carry the run.
 
     def initialize_parameters(self, client_manager: ClientManager) -> Parameters:
         """Begin a new run."""
         self.called_back()
-        # A wrapper that clips what differs from these parameters changes the probe of the enrolment.
+        # With these zeros, a wrapper that clips the difference from the parameters changes the probe of the enrolment.
         return encode([np.zeros_like(array) for array in PROBE])
 
     def configure_fit(
         self, server_round: int, parameters: Parameters, client_manager: ClientManager
     ) -> list[tuple[ClientProxy, FitIns]]:
-        """Send what the run asks; nothing once the protocol has returned."""
+        """Return the messages of the run's next exchange; [] once the protocol has returned."""
         return self._to_send(client_manager, of_model=False)
 
     def aggregate_fit(
@@ -529,7 +529,7 @@ class ProtocolStrategy(Declared, Strategy):
         results: list[tuple[ClientProxy, FitRes]],
         failures: list[tuple[ClientProxy, FitRes] | BaseException],
     ) -> tuple[Parameters | None, dict[str, Any]]:
-        """Give the run the answers."""
+        """Pass the answers to the run; return the model once there is one."""
         if self._carried is not None:
             self._carried.answer(_answers(results, failures), of_model=False)
         return encode(self.outcome.model.to_arrays()) if self.is_finished else None, {}
@@ -556,21 +556,23 @@ class ProtocolStrategy(Declared, Strategy):
         """Do nothing: the server has no rows to evaluate with."""
 
     def called_back(self) -> CalledBack:
-        """Begin a new run for a carrier that is called back."""
+        """Begin a new run for a framework that calls back; see :class:`CalledBack`."""
         self._n_flower_rounds, self._carried = 0, None
         self._carried = CalledBack(self.steps(), self.wait_for_clients)
         return self._carried
 
     def _to_send(self, manager: ClientManager, *, of_model: bool) -> list[tuple[ClientProxy, Any]]:
         def look() -> Mapping[str, ClientProxy]:
-            manager.num_available()  # a manager of somebody's own may look for clients only then
+            manager.num_available()  # some client managers look for clients only when this is called
             self._proxies = dict(manager.all())
             return self._proxies
 
         if self._carried is None:
             return []
         self._n_flower_rounds += not of_model
-        return [(self._proxies[one.node], one.ins) for one in self._carried.messages(look, of_model=of_model)]
+        return [
+            (self._proxies[message.node], message.ins) for message in self._carried.messages(look, of_model=of_model)
+        ]
 
     # Internals.
 
@@ -582,16 +584,17 @@ class ProtocolStrategy(Declared, Strategy):
 
 
 def _answers(results: Sequence[tuple[ClientProxy, Any]], failures: Sequence[object]) -> Answers:
-    """Return what Flower brings: replies by node, and what it knows of the others."""
+    """Return Flower's results as replies by node, and its errors as failures."""
     return Answers(
-        {proxy.cid: res for proxy, res in results}, [one for one in failures if isinstance(one, BaseException)]
+        {proxy.cid: res for proxy, res in results},
+        [failure for failure in failures if isinstance(failure, BaseException)],
     )
 
 
 def usable(strategy: ProtocolStrategy, replies: Sequence[Reply], why_not: Callable[[Reply], str]) -> list[Reply]:
     """Return the usable replies of the last round, and note a failure for each other reply.
 
-    ``why_not`` returns what is wrong with a reply, to follow "client x sent", or "" if nothing is.
+    ``why_not`` returns what is wrong with a reply, or "". The text completes "client x sent ...".
     """
     run = strategy._current
     reasons = {reply.client: f"client {reply.client} sent {reason}." for reply in replies if (reason := why_not(reply))}
@@ -604,30 +607,33 @@ def usable(strategy: ProtocolStrategy, replies: Sequence[Reply], why_not: Callab
 def put_in_order(
     strategy: ProtocolStrategy, columns: Sequence[str] | None = None, whose: str = ""
 ) -> Sequence[str] | None:
-    """Put the columns of the server's rows, first centers and origin into one order, and return that order.
+    """Put the columns of the server's rows, first centers and origin into one order, and return the order.
 
-    By default it is the order of the first parameter with named columns; None if none has names.
+    The default order is taken from the first of these parameters with named columns; None if there is none.
     """
     for name in ("server_data", "init", "origin"):
-        given = getattr(strategy, name, None)
-        names = names_of(given)
+        value = getattr(strategy, name, None)
+        names = names_of(value)
         if names is None:
             continue
         if columns is None:
             columns, whose = names, name
-        frame = in_order(as_named(given, name), columns, name, whose)
-        setattr(strategy, name, frame.iloc[0] if getattr(given, "ndim", 2) == 1 else frame)
+        frame = in_order(as_named(value, name), columns, name, whose)
+        setattr(strategy, name, frame.iloc[0] if getattr(value, "ndim", 2) == 1 else frame)
     return columns
 
 
 # Rehearsals.
 
-#: The clients of a rehearsal, the columns of their rows if nobody knows better, and the most clusters.
+#: The number of clients in a rehearsal, the default number of columns, and the most clusters.
 N_REHEARSING, N_COLUMNS, N_REHEARSED = 4, 16, 8
 
 
 def rehearse(strategy: ProtocolStrategy, columns: Sequence[str] | None, see: Callable[[Round, Any], None]) -> None:
-    """Run a strategy's copy on made-up rows; ``see`` takes each round and what it brought. It may end early."""
+    """Run a copy of the strategy on made-up rows; ``see`` is called with each round and its results.
+
+    Errors end the rehearsal silently.
+    """
     rng, n_rows = np.random.default_rng(0), 20 * min(strategy.most_clusters, N_REHEARSED)
     shape = n_rows, strategy.expected_columns or (N_COLUMNS if columns is None else len(columns))
     copied, kept = copy.copy(strategy), dict[str, Any](secure=False, share_model=False, noise_seed=0, on_received=see)
@@ -650,7 +656,7 @@ def rehearse(strategy: ProtocolStrategy, columns: Sequence[str] | None, see: Cal
 
 
 def check_rehearsal(strategy: ProtocolStrategy, columns: Sequence[str] | None) -> None:
-    """Raise a ProtocolError if a rehearsal comes to a round that :func:`check_round` refuses: nobody is asked then."""
+    """Rehearse the run; raise a ProtocolError if it has a round that :func:`check_round` refuses."""
     refused: list[ProtocolError] = []
 
     def see(round_: Round, received: Any) -> None:  # noqa: ARG001
@@ -665,7 +671,7 @@ def check_rehearsal(strategy: ProtocolStrategy, columns: Sequence[str] | None) -
         raise refused[0]
 
 
-#: The report warns of a larger delta: for most tables it is not far below one over the number of rows.
+#: The report warns if delta is larger: for most tables that is not far below one over the number of rows.
 LARGE_DELTA = 1e-4
 
 
@@ -699,7 +705,7 @@ class PrivateStrategy(ProtocolStrategy):
     """
 
     promises: ClassVar[tuple[PrivacyUnit, ...]] = ("record",)
-    #: Why it cannot protect subjects, if it cannot.
+    #: Why the strategy cannot protect subjects; completes an error message.
     why_not_subjects: ClassVar[str] = (
         "it sends more than sums over rows, and nothing bounds how much one person with several rows changes that"
     )
@@ -726,7 +732,7 @@ class PrivateStrategy(ProtocolStrategy):
         self._check_unit()
 
     def _check_unit(self) -> None:
-        """Raise a ValueError unless the strategy can protect whom it is asked to."""
+        """Raise a ValueError unless the strategy can protect the chosen privacy_unit."""
         unit = self.privacy_unit
         if unit != "record" and unit not in self.promises:
             why = f": {self.why_not_subjects}. Make one row for each person first" if unit == "subject" else ""
@@ -751,20 +757,20 @@ class PrivateStrategy(ProtocolStrategy):
         return {}
 
     def noise_multipliers(self, shares: Mapping[str, Share] | None = None) -> dict[str, float]:
-        """Return the noise multipliers with which the whole run is (epsilon, delta)-private.
+        """Return the noise multipliers that make the whole run (epsilon, delta)-private.
 
-        ``shares`` are the shares of the budget as it is divided; by default :meth:`shares`.
+        ``shares`` are the shares of the divided budget; by default :meth:`shares`, divided by ``budget``.
         """
-        given = divided(self.shares(), self.budget) if shares is None else shares
-        return calibrate(given, self.epsilon, delta_of_composition(self.delta))
+        chosen = divided(self.shares(), self.budget) if shares is None else shares
+        return calibrate(chosen, self.epsilon, delta_of_composition(self.delta))
 
     def shares(self, parts: Mapping[str, Part] | None = None) -> dict[str, Share]:
-        """Return parts, by default :meth:`all_parts`, as the accounting reads them."""
-        given = self.all_parts() if parts is None else parts
-        return shares_of(given, self.relation or relation_of(given))
+        """Return parts (by default :meth:`all_parts`) in the form that the accounting reads."""
+        chosen = self.all_parts() if parts is None else parts
+        return shares_of(chosen, self.relation or relation_of(chosen))
 
     def make_budget(self) -> Budget:
-        """Return the budget of a run, from what is known now: its parts, and the plan of all noise."""
+        """Return the budget of a run as known now: its parts, and the plan of all noise."""
         parts = self.all_parts()
         shares = divided(self.shares(parts), self.budget)
         multipliers = self.noise_multipliers(shares)
@@ -792,7 +798,7 @@ class PrivateStrategy(ProtocolStrategy):
         return self.run_budget.plan
 
     def freeze_plan(self) -> None:
-        """Freeze the budget, once the names in it can be known; a subclass may wait for what rounds find."""
+        """Freeze the budget as soon as all names in it can be known; a subclass may wait for later rounds."""
         # Names in a budget may refer to shares that depend on the clients' columns, unknown before they enrol.
         is_early = self.budget is not None and not self.client_names
         if self.epsilon is not None and not is_early:
@@ -832,14 +838,14 @@ class PrivateStrategy(ProtocolStrategy):
         return self.noise_of_sum(Release(share.mechanism, bound, plan.multipliers[part], "", share.relation))
 
     def noise_scale(self, part: str, bound: float = 1.0) -> float:
-        """Return the scale of that noise: the standard deviation of Gaussian noise, the scale of Laplace noise."""
+        """Return the scale of the noise of :meth:`noise_of`: Gaussian noise's standard deviation, Laplace noise's b."""
         if self.epsilon is None:
             return 0.0
         is_laplace = self.frozen_plan.shares[part].mechanism == "laplace"
         return self.noise_of(part, bound) / (math.sqrt(2.0) if is_laplace else 1.0)
 
     def with_noise(self, round_: Round) -> Round:
-        """Return a round with the noise for which its parts of the budget pay."""
+        """Return the round with the noise that its parts of the budget pay for."""
         if self.epsilon is None:
             return round_
         if any(round_.releases):
@@ -850,12 +856,12 @@ class PrivateStrategy(ProtocolStrategy):
         if self._run is not None and self._run.spending is not None:
             self._run.spending.budget.check_pays_for(round_)
         questions = round_.question.values() if isinstance(round_.question, Mapping) else [round_.question]
-        found = {releases_of_parts(question, question.moved(), round_.parts, plan) for question in questions}
-        if len(found) > 1:
+        releases = {releases_of_parts(question, question.moved(), round_.parts, plan) for question in questions}
+        if len(releases) > 1:
             raise ProtocolError(
                 f"'{round_.task}' has other bounds for some clients than for others; ask in several rounds."
             )
-        return replace(round_, releases=found.pop())
+        return replace(round_, releases=releases.pop())
 
     def all_parts(self) -> dict[str, Part]:
         """Return the parts of the budget of a run: the strategy's own, and the parts for preparing tables."""

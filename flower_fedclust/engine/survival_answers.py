@@ -1,4 +1,4 @@
-"""What every client answers about what became of the rows of each cluster: how many had an event, and when.
+"""Answers about the outcomes of the rows of each cluster: how many rows had an event, and when.
 
 Each row is counted in at most one place, and its place follows from that row and the message alone.
 """
@@ -27,23 +27,23 @@ CONTENT = "numbers of rows of each cluster by the bin of their time, with and wi
 
 
 class ByRowsOutcome(ByTableRow):
-    """An answer by row about what became of the rows: the function sees the time, the event and the time of the row."""
+    """An answer by row about outcomes: its function sees the columns with each row's times and event."""
 
     def columns_of(self, schema: Schema) -> Mapping[str, Column]:
-        """Return the columns about what became of a row."""
+        """Return the columns that record a row's outcome."""
         return schema.of_outcome
 
 
 def _survival(table: TableRows, ends: Floats, *arrays: Floats, model: str, floor: int = 0) -> Term:  # noqa: ARG001
-    """Count the rows of each cluster of a model, which is an exact choice for each row, by their time and event.
+    """Count the rows of each cluster by time and event, for a model whose clusters are chosen among exact integers.
 
     ``floor`` is the smallest number of rows that the server will print, for the policies of sites.
     """
-    found = Model.named(model).from_arrays(arrays)
-    if found.exact_points is None or table.preparation is None:
+    fitted = Model.named(model).from_arrays(arrays)
+    if fitted.exact_points is None or table.preparation is None:
         raise DataError(f"the clusters of a model called '{model}' cannot be found exactly.")
-    clusters = found.exact_clusters(table.rows.integers, table.rows.exponent)
-    return time_sums(table.columns, checked_ends(ends, table.preparation.schema), clusters, found.n_clusters)
+    clusters = fitted.exact_clusters(table.rows.integers, table.rows.exponent)
+    return time_sums(table.columns, checked_ends(ends, table.preparation.schema), clusters, fitted.n_clusters)
 
 
 _survival.__name__ = "survival"
@@ -59,19 +59,19 @@ def plain_survival(
     model: str,
     floor: int = 0,  # noqa: ARG001
 ) -> GridArray:
-    """Count the rows of each cluster, as the model predicts it, by their time and event; no mechanism covers them.
+    """Count the rows of each predicted cluster by time and event; no privacy mechanism covers these counts.
 
     ``floor`` is as for :func:`survival`.
     """
     source, rows, preparation = client.source, client.data.rows, preparation_from(described.tobytes())
-    found = Model.named(model).from_arrays(arrays)
+    fitted = Model.named(model).from_arrays(arrays)
     schema = agreed_schema(client, preparation.schema)
     columns = schema.values(source.table, owner=source.owner, wanted=schema.of_outcome)
-    return time_sums(columns, checked_ends(ends, schema), found.predict(rows), found.n_clusters).array
+    return time_sums(columns, checked_ends(ends, schema), fitted.predict(rows), fitted.n_clusters).array
 
 
 def checked_ends(ends: Floats, schema: Schema) -> Floats:
-    """Return the ends of bins from a message; a DataError unless they are some of the schema's, with the last one."""
+    """Return the ends of bins in a message; a DataError unless they are among the schema's, and include its last."""
     bins = next((column.bins for column in schema.of_outcome.values() if column.bins), ())
     agreed = np.array(bins)
     if not len(agreed) or ends.ndim != 1 or not len(ends) or not np.isin(ends, agreed).all():

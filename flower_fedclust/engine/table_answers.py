@@ -1,4 +1,4 @@
-"""What every client answers about its table: histograms of columns, and sums that describe clusters.
+"""Answers about tables, which every client has: histograms of columns, and sums that describe clusters.
 
 Each answer is a sum over rows, and what a row adds follows from that row and the message alone. A row is in one bin of
 each histogram, and in one cluster.
@@ -107,7 +107,7 @@ class ByTableRow(ByRow):
     def taken(self, values: Any, part: NDArray[np.intp]) -> Any:
         """Return some rows of the columns, and of the prepared rows."""
         columns, prepared = values
-        return [(name, column, found[part]) for name, column, found in columns], prepared[part]
+        return [(name, column, entries[part]) for name, column, entries in columns], prepared[part]
 
     def nothing(self, question: Question) -> tuple[Term, ...]:
         """Return what no rows add."""
@@ -136,7 +136,7 @@ def by_table_row(content: str) -> Callable[[Callable[..., Term]], ByTableRow]:
 
 
 def _described(question: Question) -> tuple[Schema, Preparation | None]:
-    """Return the schema of a message, and the preparation of a message about prepared rows, which come in a frame."""
+    """Return a question's schema, and its preparation if it is about prepared rows (questions with a frame)."""
     if not question.arrays or question.arrays[0].dtype != np.uint8:
         raise ValueError("a message about a table begins with a schema or a preparation, as bytes.")
     content = question.arrays[0].tobytes()
@@ -151,7 +151,7 @@ def agreed_schema(client: Any, asked: Schema) -> Schema:
     kept = client.recall(SCHEMA)
     agreed = None if kept is None else Schema.from_json(as_text(kept[0]))
     wanted = asked.read
-    if agreed is None or list(wanted.items()) != [one for one in agreed.read.items() if one[0] in wanted]:
+    if agreed is None or list(wanted.items()) != [item for item in agreed.read.items() if item[0] in wanted]:
         raise DataError(f"client {client.name}: the message is about other columns than the run's schema.")
     return agreed
 
@@ -169,7 +169,7 @@ def exponents(table: TableRows) -> Term:
 
 @by_table_row("histograms of columns, with a bin for gaps; sums of values and of their squares")
 def histograms(table: TableRows, edges: Floats) -> Term:
-    """Return the histograms of the columns one after the other, then the sums of those whose mean is needed.
+    """Return the histograms of the columns one after the other, then the sums of the columns whose mean is needed.
 
     ``edges`` has the ascending edges of the bins of each measured column; a bin for gaps follows them. A listed column
     has a bin for each of its values instead.
@@ -195,15 +195,15 @@ def histograms(table: TableRows, edges: Floats) -> Term:
     "part of a range"
 )
 def description(table: TableRows, *arrays: Floats, model: str, floor: int = 0) -> Term:  # noqa: ARG001
-    """Return the sums of the rows of each cluster of a model, which is an exact choice for each row.
+    """Return the sums of the rows of each cluster, for a model whose clusters are chosen among exact integers.
 
     ``floor`` is the smallest number of rows that the server will print, for the policies of sites.
     """
-    found = Model.named(model).from_arrays(arrays)
-    if found.exact_points is None or table.preparation is None:
+    fitted = Model.named(model).from_arrays(arrays)
+    if fitted.exact_points is None or table.preparation is None:
         raise DataError(f"the clusters of a model called '{model}' cannot be found exactly.")
-    clusters = found.exact_clusters(table.rows.integers, table.rows.exponent)
-    return cluster_sums(table.columns, table.preparation, clusters, found.n_clusters)
+    clusters = fitted.exact_clusters(table.rows.integers, table.rows.exponent)
+    return cluster_sums(table.columns, table.preparation, clusters, fitted.n_clusters)
 
 
 @answers("sums over the rows of each cluster, for a model whose clusters cannot be found exactly")
@@ -214,31 +214,31 @@ def plain_description(
     model: str,
     floor: int = 0,  # noqa: ARG001
 ) -> GridArray:
-    """Return the sums of the rows of each cluster, as the model predicts it; no mechanism covers them.
+    """Return the sums of the rows of each predicted cluster; no privacy mechanism covers these sums.
 
     ``floor`` is as for :func:`description`.
     """
     source, rows, preparation = client.source, client.data.rows, preparation_from(described.tobytes())
-    found = Model.named(model).from_arrays(arrays)
+    fitted = Model.named(model).from_arrays(arrays)
     columns = agreed_schema(client, preparation.schema).values(
         source.table, owner=source.owner, wanted=preparation.schema.used
     )
-    return cluster_sums(columns, preparation, found.predict(rows), found.n_clusters).array
+    return cluster_sums(columns, preparation, fitted.predict(rows), fitted.n_clusters).array
 
 
 @answers()
 def prepare(client: Any, preparation: Bytes) -> None:
-    """Take the preparation: from now on the client's rows are prepared rows.
+    """Keep the preparation: from now on the client's rows are the prepared rows.
 
-    Its schema must be the one of the enrolment, less columns that are left out. Any rows must pass: later rounds must
-    not fail for some rows alone.
+    Its schema must be the enrolment's, except for columns that the run leaves out. No rows are read, so
+    success does not depend on them.
     """
     try:
-        given = preparation_from(preparation.tobytes())
+        received = preparation_from(preparation.tobytes())
     except ValueError as error:
         raise DataError(f"client {client.name}: {error}") from None
     schema = client.recall(SCHEMA)
     agreed = None if schema is None else Schema.from_json(as_text(schema[0]))
-    if agreed is None or agreed.without(agreed.used.keys() - given.schema.used.keys()) != given.schema:
+    if agreed is None or agreed.without(agreed.used.keys() - received.schema.used.keys()) != received.schema:
         raise DataError(f"client {client.name}: the preparation has another schema than the run began with.")
     client.remember(PREPARATION, [preparation])

@@ -1,4 +1,4 @@
-"""Messages as bytes: arrays in NumPy's format, integers in their unit, and a hash of what a client sends."""
+"""Messages as bytes: arrays in NumPy's format, integers with their units, and a hash of each reply."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from flower_fedclust.exact.grid import GridArray
 from flower_fedclust.outside import parse_json
 from flower_fedclust.privacy.noise import Sendable
 
-#: The longest axis of an array without entries, whose length only the header states.
+#: The longest axis of an array without entries. Only the header states its length, so any number could be there.
 _LONGEST_EMPTY = 2**20
 
 
 def encode(arrays: Sequence[Array]) -> Parameters:
-    """Return the arrays as Flower's Parameters: the bytes that Flower's own function makes.
+    """Return the arrays as Flower's Parameters, with the same bytes as Flower's own function.
 
     Thousands of clients send arrays of the same shape and type, so headers are cached, here and in :func:`decode`.
     """
     tensors = []
-    for given in arrays:
-        array = np.asarray(given)
+    for raw in arrays:
+        array = np.asarray(raw)
         by_columns = array.flags.f_contiguous and not array.flags.c_contiguous
         header = _written_header(array.shape, by_columns, array.dtype.str)
         tensors.append(header + array.tobytes("F" if by_columns else "C"))
@@ -136,18 +136,18 @@ R = TypeVar("R", FitRes, EvaluateRes)
 def hashed(arrays: Sequence[Array], facts: Mapping[str, Any], numbers: Sequence[float] = ()) -> dict[str, Any]:
     """Return the facts of a reply with the hash of its arrays, of these facts, and of an evaluation's numbers.
 
-    It shows what was changed by accident. Whoever changes a reply on purpose can compute it, too.
+    The hash detects accidental changes. Anybody who changes a reply on purpose can compute a new hash.
     """
     return {**facts, HASH: _hash_of(arrays, facts, numbers)}
 
 
 def with_hash(res: R) -> R:
-    """Return a reply with the hash of what it holds."""
+    """Return a reply with a new hash of its contents."""
     return replace(res, metrics={**res.metrics, HASH: _hash_of_reply(res)})
 
 
 def check_unchanged(res: FitRes | EvaluateRes) -> None:
-    """Raise a ChangedError unless a reply holds what its client half has sent, and a ValueError if it has no arrays."""
+    """Raise a ChangedError unless a reply arrived as it was sent; a ValueError if its arrays cannot be read."""
     if res.metrics.get(HASH) != _hash_of_reply(res):
         raise ChangedError
 
@@ -159,11 +159,11 @@ def _hash_of_reply(res: FitRes | EvaluateRes) -> str:
 
 
 def _hash_of(arrays: Sequence[Array], facts: Mapping[str, Any], numbers: Sequence[float] = ()) -> str:
-    found = hashlib.sha256(repr([*numbers, *map(facts.get, _COUNTED)]).encode())
+    digest = hashlib.sha256(repr([*numbers, *map(facts.get, _COUNTED)]).encode())
     for array in arrays:
-        found.update(_described(array.dtype.str, array.shape))
-        found.update(array.tobytes())
-    return found.hexdigest()
+        digest.update(_described(array.dtype.str, array.shape))
+        digest.update(array.tobytes())
+    return digest.hexdigest()
 
 
 @lru_cache(maxsize=1024)
@@ -194,12 +194,12 @@ def received_arrays(arrays: Sequence[Array], metrics: Mapping[str, Any]) -> list
         return list(arrays)
     if not isinstance(exponents, list) or len(exponents) != len(arrays):
         raise ValueError("a list of units of another length than its arrays")
-    found: list[Sendable] = []
+    received: list[Sendable] = []
     for array, exponent in zip(arrays, exponents, strict=True):
         if exponent is None:
-            found.append(array)
+            received.append(array)
         elif type(exponent) is not int or abs(exponent) > EXTREME_EXPONENT or array.dtype != np.int64:
             raise ValueError("an array in a unit that is not a power of two, or not of 64-bit integers")
         else:
-            found.append(GridArray(array, exponent))
-    return found
+            received.append(GridArray(array, exponent))
+    return received
