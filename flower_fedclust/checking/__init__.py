@@ -1,8 +1,8 @@
-"""Checks of strategies: ``check_strategy`` for their authors, and ``audit``, which tries the same promises for longer.
+"""Checks of strategies: ``check_strategy`` for authors, and ``audit``, which tests the promises of privacy for longer.
 
 ``suite`` has the checks and ``audit`` the audit. Both rest on ``runs`` (a run that keeps every message), ``neighbors``
-(how far one row or one client moves a release), ``noise`` (its law, its source, the privacy loss) and ``books`` (what
-else leaves, and what the report says).
+(how far one row or one client moves a release), ``noise`` (the noise's law, its source, and the privacy loss) and
+``books`` (other data that leaves, and what the report says).
 """
 
 from flower_fedclust.checking.audit import AuditedRelease as AuditedRelease

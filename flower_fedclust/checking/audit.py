@@ -1,4 +1,4 @@
-"""The audit: it measures from outside whether a strategy keeps its promises of privacy."""
+"""The audit, which measures from outside whether a strategy keeps its promises of privacy."""
 
 from __future__ import annotations
 
@@ -58,14 +58,14 @@ from flower_fedclust.tables.schema import Schema
 
 Verdict = Literal["sound", "broken", "not shown", "no guarantee"]
 
-#: A verdict of "sound" needs enough draws to notice noise narrower than this part of its scale, noise cut off at so
-#: many standard deviations, and a source of so few bits.
+#: A verdict of "sound" needs enough draws to notice: noise narrower than this fraction of its scale, noise cut off at
+#: this many standard deviations, and a source with this few bits.
 WIDTH_NOTICED, CUT_NOTICED, BITS_NOTICED = 0.6, 3.0, 16.0
 
-#: The attribute of an error that ended a run: what had left the clients until then.
+#: The attribute of an error that ended a run; it holds the report on what had left the clients.
 RAN = "privacy_report"
 
-#: Draws made however little time there is, if so many are asked for.
+#: Draws that are made even when the time is up, if at least as many are asked for.
 LEAST_DRAWS = 100
 
 
@@ -73,61 +73,61 @@ LEAST_DRAWS = 100
 class AuditedRelease:
     """What an audit found about one release, over all rounds that make it."""
 
-    rounds: tuple[int, ...]  #: Numbers of these rounds.
-    task: str  #: What the clients are asked for.
+    rounds: tuple[int, ...]  #: The numbers of the rounds that make this release.
+    task: str  #: The name of the question to the clients.
     content: str  #: What the array holds.
-    release: Release  #: In the last of these rounds.
-    moved: float  #: The largest change between neighbors, over the declared sensitivity.
-    is_too_far: bool  #: Whether that exceeds 1 by any amount.
-    neighbors: str  #: The neighbors that moved it farthest.
+    release: Release  #: As declared in the last of these rounds.
+    moved: float  #: The largest change between neighbors, divided by the declared sensitivity.
+    is_too_far: bool  #: Whether ``moved`` exceeds 1 by any amount.
+    neighbors: str  #: The neighbors with the largest change.
     n_neighbors: int  #: Number of pairs compared.
-    noise: NoiseTest  #: Its noise, compared with the declared law.
+    noise: NoiseTest  #: The comparison of the noise with its declared law.
 
     @property
     def where(self) -> str:
-        """Name the array and its rounds."""
+        """The array and its rounds, in words."""
         return f"'{self.content}' in {self.when}"
 
     @property
     def when(self) -> str:
-        """Name its rounds."""
+        """The rounds, in words."""
         first, last = self.rounds[0], self.rounds[-1]
         return f"round {first}" if len(self.rounds) == 1 else f"rounds {first} to {last}"
 
     def wrong(self, level: float) -> list[str]:
-        """Name what is wrong, a clause each; noise is wrong if a p-value is below the level."""
-        found = []
+        """Return a clause about each fault; noise is faulty if a p-value is below the level."""
+        clauses = []
         if self.is_too_far:
             times = f"{self.moved:.6g} times" if self.moved > 1.00001 else "a little more than"
-            found.append(f"{self.where} moves by {times} its sensitivity ({self.neighbors})")
-        found += [
+            clauses.append(f"{self.where} moves by {times} its sensitivity ({self.neighbors})")
+        clauses += [
             f"the noise of {self.where} is {how} ({self.noise.factor:.3g} times as wide)"
             for how, p_value in self.noise.p_values.items()
             if p_value < level
         ]
-        return found
+        return clauses
 
 
 @dataclass(frozen=True)
 class AuditResult:
     """What an audit found; print it to read a page."""
 
-    strategy: str  #: Its name.
-    epsilon: float | None  #: What is promised, with delta.
+    strategy: str  #: The name of the strategy.
+    epsilon: float | None  #: The promised epsilon, at the promised delta.
     delta: float | None
     unit: PrivacyUnit  #: Whom the guarantee protects.
     noise: NoisePlace  #: Where the noise is drawn.
     releases: tuple[AuditedRelease, ...]
     loss: Loss | None  #: The privacy loss of the neighbors that can be told apart best.
-    epsilon_counted: float  #: What the releases compose to, as the audit counts them.
-    findings: tuple[str, ...]  #: What else is broken, a clause each.
-    facts: tuple[Fact, ...]  #: What leaves beside the releases.
-    unprotected: tuple[str, ...]  #: What nothing covers, according to the report.
+    epsilon_counted: float  #: The epsilon to which the releases compose, computed by the audit itself.
+    findings: tuple[str, ...]  #: A clause about each other broken promise.
+    facts: tuple[Fact, ...]  #: What leaves the clients apart from the releases.
+    unprotected: tuple[str, ...]  #: What no mechanism covers, according to the report.
     covers_everything: bool  #: Whether the report says that noise covers everything.
-    source_bits: float  #: Noise from a source of so few bits would have been noticed.
-    tails: Mapping[Mechanism, float]  #: Noise cut off at so many standard deviations would have been noticed.
+    source_bits: float  #: Noise from a source with at most this many bits would have been noticed.
+    tails: Mapping[Mechanism, float]  #: Noise cut off at this many standard deviations would have been noticed.
     n_runs: int  #: How often the noise was drawn.
-    not_examined: tuple[str, ...]  #: What there was no time for.
+    not_examined: tuple[str, ...]  #: What the audit left out because the time was up.
     seconds: float  #: How long the audit took.
     false_alarm: float = FALSE_ALARM  #: How often a sound strategy may be called broken.
 
@@ -139,42 +139,42 @@ class AuditResult:
 
     @property
     def broken(self) -> list[str]:
-        """All that is broken, a clause each."""
-        found = [clause for release in self.releases for clause in release.wrong(self.level)]
+        """A clause about each broken promise."""
+        clauses = [clause for release in self.releases for clause in release.wrong(self.level)]
         if (loss := self.loss) is not None:
             if loss.epsilon_at_least > loss.epsilon:
-                found.append(
+                clauses.append(
                     f"neighbors can be told apart: epsilon is at least {loss.epsilon_at_least:.4g}, and "
                     f"{loss.epsilon:g} is promised ({loss.pair})"
                 )
             if loss.delta_at_least > loss.delta:
-                found.append(
+                clauses.append(
                     f"at epsilon {loss.epsilon:g} delta is at least {loss.delta_at_least:.3g}, and {loss.delta:g} is "
                     f"promised ({loss.pair})"
                 )
-        return [*found, *self.findings]
+        return [*clauses, *self.findings]
 
     @property
     def missing(self) -> list[str]:
-        """What there was too little time or noise for, a clause each."""
-        found, unnoticed = [], []
+        """A clause about each thing that too little time or too few draws left open."""
+        clauses, unnoticed = [], []
         if self.not_examined:
             more = len(self.not_examined) - 1
-            found.append(f"the time was up before {self.not_examined[0]}" + (f", and {more} more" if more else ""))
+            clauses.append(f"the time was up before {self.not_examined[0]}" + (f", and {more} more" if more else ""))
         for release in self.releases:
             if release.n_neighbors == 0:
-                found.append(f"no neighbors were compared for {release.where}")
+                clauses.append(f"no neighbors were compared for {release.where}")
             narrow = release.noise.smallest_factor(self.level, release.release.mechanism)
             if narrow < WIDTH_NOTICED:
                 unnoticed.append(f"noise of {release.where} could be {narrow:.2g} times as wide")
         if self.releases and self.loss is None:
-            found.append("no neighbors moved anything, so no privacy loss was measured")
+            clauses.append("no neighbors moved anything, so no privacy loss was measured")
         for mechanism, reach in self.tails.items():
             if reach < CUT_NOTICED:
                 unnoticed.append(f"{mechanism} noise could be cut off at {reach:.2g} standard deviations")
         if self.releases and self.source_bits < BITS_NOTICED:
             unnoticed.append(f"noise could come from a source of {self.source_bits:.0f} bits")
-        return found + [f"too few runs: {one} unnoticed" for one in unnoticed]
+        return clauses + [f"too few runs: {fault} unnoticed" for fault in unnoticed]
 
     @property
     def verdict(self) -> Verdict:
@@ -201,10 +201,10 @@ class AuditResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything, ready for JSON."""
-        found = {one.name: getattr(self, one.name) for one in fields(self)}
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
         verdict = {name: getattr(self, name) for name in ("verdict", "sentence", "broken", "missing")}
         return (
-            found
+            values
             | verdict
             | {
                 "releases": [asdict(release) for release in self.releases],
@@ -218,7 +218,7 @@ class AuditResult:
         lines += [f"  broken: {clause}." for clause in self.broken[1:]]
         lines += [f"  not shown: {clause}." for clause in self.missing[self.verdict == "not shown" :]]
         if self.not_examined:
-            lines += ["Not examined, because the time was up:", *(f"  {one}" for one in self.not_examined), ""]
+            lines += ["Not examined, because the time was up:", *(f"  {what}" for what in self.not_examined), ""]
         if self.epsilon is not None and self.releases:
             lines.append(
                 f"Promised: epsilon {self.epsilon:g}, delta {self.delta:g} per {self.unit}, noise by {self.noise}. "
@@ -311,10 +311,10 @@ def audit(
 
     The audit makes a run and keeps its messages. A copy of one client answers them again with pairs of tables that
     differ in one row, or in all rows of the client. The tables are chosen to be hard; they show exactly how far a
-    release moves compared with its sensitivity. Answers by row are taken apart. The noise of every release is drawn
-    again and again by the code that draws it in a run, also for large arrays and large entries, which shows its law
-    and the privacy loss of all rounds together. Whatever else leaves is compared between neighbors, and the numbers in
-    the report are computed again. A strategy whose run ends with an error is broken.
+    release moves compared with its sensitivity. Answers by row are also computed row by row. The noise of every
+    release is drawn again and again by the code that draws it in a run, also for large arrays and large entries,
+    which shows its law and the privacy loss of all rounds together. Other data that leaves is compared between
+    neighbors, and the numbers in the report are computed again. A strategy whose run ends with an error is broken.
 
     Parameters
     ----------
@@ -332,7 +332,7 @@ def audit(
     false_alarm : float, default=0.001
         The probability that a sound strategy is called broken, over all tests of the audit together.
     progress : callable, optional
-        Called with the name of the current step and the part of the audit that is done.
+        Called with the name of the current step and the fraction of the audit that is done.
     labels, names, columns, label_column, client_column, partition, n_clients, schema
         With ``clients``, as for :func:`~flower_fedclust.simulate`. With a schema, the tables are prepared before the
         audit begins; the preparation is not audited.
@@ -353,14 +353,14 @@ def audit(
         check_real("seconds", seconds, above=0)
     check_real("false_alarm", false_alarm, above=0, below=1)
     if clients is None:
-        made = read_inputs(strategy, RowsChoice(), parameters).strategy
-        rows = None if seed is None else small_tables(made, seed=seed)[0]
+        audited = read_inputs(strategy, RowsChoice(), parameters).strategy
+        rows = None if seed is None else small_tables(audited, seed=seed)[0]
     else:
         options = {"labels": labels, "names": names, "columns": columns, "schema": schema, "seed": seed}
         options |= {"label_column": label_column, "client_column": client_column}
         options |= {"partition": partition, "n_clients": n_clients}
-        made, rows = read_inputs(strategy, clients, parameters, **options).prepared()
-    subject = Subject(made, rows, tamper=patient)
+        audited, rows = read_inputs(strategy, clients, parameters, **options).prepared()
+    subject = Subject(audited, rows, tamper=patient)
     return audit_subject(subject, runs=runs, seconds=seconds, seed=seed, false_alarm=false_alarm, progress=progress)
 
 
@@ -386,7 +386,7 @@ def audit_subject(
             if isinstance(error, DataError) or (isinstance(error, ValueError) and not hasattr(error, RAN)):
                 raise  # about the rows or the parameters, which the caller chooses
             return _of_failed_run(subject.strategy, error, time.perf_counter() - start, false_alarm)
-        # The time limit does not count what the run itself takes, such as calibration.
+        # The time limit does not include the run itself, for example its calibration.
         begun = time.perf_counter()
         left = math.inf if seconds is None else max(start + seconds - begun, 0.3)
         search = Search(subject)
@@ -434,8 +434,8 @@ def audit_subject(
 
 
 def _of_failed_run(strategy: ProtocolStrategy, error: Exception, seconds: float, false_alarm: float) -> AuditResult:
-    """Return the audit of a strategy whose run ends with an error: nothing but that could be seen."""
-    # What the server refuses is said in a sentence; any other error may quote a value.
+    """Return the audit of a strategy whose run ends with an error, which is all that could be examined."""
+    # Refusals by the server are sentences without values; any other error may quote a value.
     said = f": {str(error).rstrip('.')}" if isinstance(error, ProtocolError | AssertionError) else ""
     report: PrivacyReport | None = getattr(error, RAN, None)
     return AuditResult(
@@ -451,7 +451,7 @@ def _of_failed_run(strategy: ProtocolStrategy, error: Exception, seconds: float,
         tails={},
         findings=(f"a run ends with {type(error).__name__}{said}",),
         facts=(),
-        unprotected=() if report is None else tuple(dict.fromkeys(one.content for one in report.unprotected)),
+        unprotected=() if report is None else tuple(dict.fromkeys(message.content for message in report.unprotected)),
         covers_everything=False,
         n_runs=0,
         not_examined=("anything but the beginning of a run",),
@@ -463,7 +463,7 @@ def _of_failed_run(strategy: ProtocolStrategy, error: Exception, seconds: float,
 def _beside(
     subject: Subject, search: Search, epsilon_counted: float, deadline: float
 ) -> tuple[list[str], list[Fact], list[str]]:
-    """Return what is broken beside the releases, the facts, and what was not examined."""
+    """Return findings that do not concern the releases, the facts, and what was not examined."""
     run = subject.run
     rows = subject.data[search.client].rows
     findings = list(search.broken)
@@ -488,7 +488,7 @@ def _beside(
 def _draw(drawer: Drawer, runs: int, deadline: float, says: Progress) -> int:
     if not drawer.drawn:
         return 0
-    for repetition in range(FEWEST):  # whether noise repeats where a seed is given
+    for repetition in range(FEWEST):  # seeded draws show whether noise repeats where it should not
         drawer.draw(repetition, seeded=True)
     for repetition in range(runs):
         if repetition % 16 == 0:
@@ -503,14 +503,18 @@ def _loss(search: Search, drawn: Sequence[DrawnNoise], rng: np.random.Generator,
     strategy, pair = search.run.strategy, search.worst
     if pair is None or strategy.epsilon is None:
         return None
-    found = losses(drawn, {(one.round, one.index): one.difference for one in search.changes}, search.client, rng)
-    if found is None:
+    measured = losses(
+        drawn, {(change.round, change.index): change.difference for change in search.changes}, search.client, rng
+    )
+    if measured is None:
         return None
     through = [
-        (one.release.mechanism, one.release.noise_multiplier / one.ratio) for one in search.changes if one.ratio > 0
+        (change.release.mechanism, change.release.noise_multiplier / change.ratio)
+        for change in search.changes
+        if change.ratio > 0
     ]
     expected = epsilon_of(through, strategy.delta)
-    return Loss(strategy.epsilon, strategy.delta, *found, pair.what, expected, false_alarm)
+    return Loss(strategy.epsilon, strategy.delta, *measured, pair.what, expected, false_alarm)
 
 
 def _audited(search: Search, drawer: Drawer) -> Iterator[AuditedRelease]:
@@ -519,11 +523,11 @@ def _audited(search: Search, drawer: Drawer) -> Iterator[AuditedRelease]:
     groups: dict[tuple[str, int, str], list[tuple[int, Release]]] = {}
     for number, index, release in run.releases:
         groups.setdefault((run.rounds[number].task, index, release.mechanism), []).append((number, release))
-    for (task, index, _), found in groups.items():
-        worst, last = search.largest.get((task, index)), found[-1]
-        drawn = [drawer.drawn[number, index] for number, _ in found if (number, index) in drawer.drawn]
+    for (task, index, _), made in groups.items():
+        worst, last = search.largest.get((task, index)), made[-1]
+        drawn = [drawer.drawn[number, index] for number, _ in made if (number, index) in drawer.drawn]
         yield AuditedRelease(
-            tuple(number for number, _ in found),
+            tuple(number for number, _ in made),
             task,
             run.rounds[last[0]].answer.sends[index].content,
             last[1],

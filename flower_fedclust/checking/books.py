@@ -1,4 +1,4 @@
-"""Whether the privacy report lists and counts everything that leaves the clients."""
+"""Checks that the privacy report lists and counts everything that leaves the clients."""
 
 from __future__ import annotations
 
@@ -42,38 +42,38 @@ from flower_fedclust.privacy.report import PrivacyReport
 #: Relative difference allowed between two computations of one epsilon; both round up.
 TOLERANCE = 2e-3
 
-#: A larger epsilon, which protects nobody, is only estimated.
+#: An epsilon above this, which protects nobody, is only estimated.
 LARGEST_COUNTED = 1e5
 
 ORDERS = (*range(2, 33), *range(36, 65, 4), 80, 128, 256)
 
-#: How often a client that fails is asked again with each of two tables, and the p-value below which its failure rates
-#: differ.
+#: How often a failing client is asked again with each of two tables, and the p-value below which its failure rates
+#: count as different.
 REPEATED, FAILURES_DIFFER = 40, 1e-4
 
-#: What a report must say is not covered, and a word to look for.
+#: What the report must name as not covered -> a word that shows that it does.
 NOT_COVERED = {"labels and metrics": "metrics", "answer times": "how long it takes", "failures": "fails"}
 
 
 @dataclass(frozen=True)
 class Fact:
-    """Something that leaves a client beside its arrays."""
+    """Something other than arrays that leaves a client."""
 
     what: str
-    covered: str  #: Why it reveals no row, or whether the report says that it may.
+    covered: str  #: Why it reveals nothing about rows, or that the report names it as not covered.
 
 
 # Epsilon, computed again without the package's own accountant.
 
 
 def counted_epsilon(run: WatchedRun, delta: float) -> float:
-    """Return the largest epsilon, over the clients, that the releases of a run compose to."""
+    """Return the epsilon to which the releases of a run compose, for the client with the largest one."""
     largest = 0.0
     for client in run.data:
         rounds = [
             [release for _, release in run.noisy(number)]
             for number in run.rounds
-            if any(one.client == client for one in run.asked(number))
+            if any(exchange.client == client for exchange in run.asked(number))
         ]
         releases = [release for together in rounds for release in together]
         if releases:
@@ -121,101 +121,103 @@ def _epsilon_of_samples(rounds: Sequence[Sequence[Release]], delta: float) -> fl
     return float(accountant.get_epsilon(delta))
 
 
-# What the wire carries, and what the report says of it.
+# The messages, compared with the report.
 
 
 def findings_of_wire(run: WatchedRun) -> list[str]:
-    """Name what clients send without declaring it, and what the report does not list correctly."""
+    """Name data that clients send without declaring it, and data that the report does not list correctly."""
     report = run.strategy.report
     listed = {(message.round, message.task, message.content) for message in report.messages}
-    found = dict[str, None]()
+    findings = dict[str, None]()
     for exchange in run.exchanges:
         task = exchange.task
         asked = getattr(run.strategy.client_type, task, None)
         if task != ENROL and not isinstance(asked, Askable):
-            found[f"clients answer '{task}', which is not marked with @answers"] = None
+            findings[f"clients answer '{task}', which is not marked with @answers"] = None
         if exchange.res is None:
             continue
         allowed = {"format", "client", "failure", "missed", HASH, "columns" if task == ENROL else EXPONENTS}
         if more := set(exchange.res.metrics) - allowed:
-            found[f"'{task}' sends {', '.join(sorted(more))} beside its arrays"] = None
+            findings[f"'{task}' sends {', '.join(sorted(more))} beside its arrays"] = None
         if exchange.res.num_examples != 1:
-            found[f"'{task}' tells how many rows a client has"] = None
+            findings[f"'{task}' tells how many rows a client has"] = None
         if exchange.has_failed or not isinstance(asked, Askable):
             continue
         round_ = run.rounds.get(exchange.round)
         answer = asked.answer if round_ is None or round_.task != task else round_.answer
         sends = () if answer.keeps else answer.sends
         if len(exchange.arrays) != len(sends):
-            found[f"'{task}' declares {len(sends)} arrays and sends {len(exchange.arrays)}"] = None
+            findings[f"'{task}' declares {len(sends)} arrays and sends {len(exchange.arrays)}"] = None
         for sent in sends:
             if (exchange.round, task, sent.content) not in listed:
-                found[f"'{sent.content}' of round {exchange.round} is not in the report"] = None
+                findings[f"'{sent.content}' of round {exchange.round} is not in the report"] = None
     for message in report.messages:
         if message.harmless and message.task != ENROL:
-            found[f"'{message.content}' is called harmless"] = None
+            findings[f"'{message.content}' is called harmless"] = None
         if message.is_protected and message in report.unprotected:
-            found[f"'{message.content}' carries noise and is listed as unprotected"] = None
-    return list(found | dict.fromkeys(unlisted(run, report)))
+            findings[f"'{message.content}' carries noise and is listed as unprotected"] = None
+    return list(findings | dict.fromkeys(unlisted(run, report)))
 
 
 def unlisted(run: WatchedRun, report: PrivacyReport, *, lacks_replies: bool = False) -> list[str]:
-    """Name what a run's rounds release and the report does not list correctly.
+    """Name releases of a run that the report does not list correctly.
 
     If replies were lost, shares of the noise may be lost with them. A release may then be listed as unprotected.
     """
     listed = {(message.round, message.task, message.content): message for message in report.messages}
     unprotected = {(message.round, message.task, message.content) for message in report.unprotected}
-    found: list[str] = []
+    findings: list[str] = []
     for number, round_, sent, release, from_noisy in run.declared():
         key = (number, round_.task, sent.content)
         if sent.kept_as and release is None:
             continue
         if key not in listed:
-            found.append(f"'{sent.content}' of round {number} is not in the report")
+            findings.append(f"'{sent.content}' of round {number} is not in the report")
             continue
         free = release is not None or from_noisy or (sent.counts_rows and report.relation == "replace")
         if not free and key not in unprotected:
-            found.append(f"'{sent.content}' of round {number} has no noise, and is not listed as unprotected")
+            findings.append(f"'{sent.content}' of round {number} has no noise, and is not listed as unprotected")
         if release is not None and listed[key].release != release and not (lacks_replies and key in unprotected):
-            found.append(f"the report has another release of '{sent.content}' of round {number} than the run")
+            findings.append(f"the report has another release of '{sent.content}' of round {number} than the run")
         clients = listed[key].clients
-        if clients is not None and not {one.client for one in run.asked(number)} <= set(clients):
-            found.append(f"the report counts round {number} for fewer clients than were asked")
+        if clients is not None and not {exchange.client for exchange in run.asked(number)} <= set(clients):
+            findings.append(f"the report counts round {number} for fewer clients than were asked")
     if any(site.has_evaluated for site in run.sites) and all(message.task != EVALUATE for message in report.messages):
-        found.append("clients evaluate the model, and that is not in the report")
-    return found
+        findings.append("clients evaluate the model, and that is not in the report")
+    return findings
 
 
 def findings_of_books(run: WatchedRun, epsilon_counted: float) -> list[str]:
-    """Name what the privacy report of a run understates or leaves out."""
+    """Name figures that the privacy report of a run understates, and facts that it leaves out."""
     report, asked, unit = run.strategy.report, run.strategy.epsilon, run.strategy.privacy_unit
-    found = list(_too_large_samples(run))
+    findings = list(_too_large_samples(run))
     if asked is not None and unit in run.strategy.promises and not report.covers_everything:
-        lacking = ", ".join(f"'{content}'" for content in dict.fromkeys(one.content for one in report.unprotected))
-        found.append(f"a guarantee per {unit} is promised, and nothing covers {lacking or 'it'}")
+        lacking = ", ".join(
+            f"'{content}'" for content in dict.fromkeys(message.content for message in report.unprotected)
+        )
+        findings.append(f"a guarantee per {unit} is promised, and nothing covers {lacking or 'it'}")
     if not report.releases:
-        return found
+        return findings
     if asked is not None:
         stated, composed = report.epsilon, report.composed_epsilon
         if stated < asked:
-            found.append(f"the report states epsilon {stated:.4g} after the run, and {asked:g} was calibrated")
+            findings.append(f"the report states epsilon {stated:.4g} after the run, and {asked:g} was calibrated")
         for what, limit, tolerance in (
             (f"the report states epsilon {stated:.4g}", stated, TOLERANCE),
             (f"epsilon {asked:g} was asked for", asked, TOLERANCE),
             (f"the report composes the releases to epsilon {composed:.4g}", composed, 5 * TOLERANCE),
         ):
             if epsilon_counted > limit * (1 + tolerance) + (1e-6 if tolerance == TOLERANCE else 1e-4):
-                found.append(f"{what}, and the releases compose to {epsilon_counted:.4g}")
+                findings.append(f"{what}, and the releases compose to {epsilon_counted:.4g}")
     said = " ".join(report.assumptions())
     unsaid = [what for what, word in NOT_COVERED.items() if word not in said]
-    return found + [f"the report does not say that {what} are not covered" for what in unsaid] + _sampler_errors(run)
+    return findings + [f"the report does not say that {what} are not covered" for what in unsaid] + _sampler_errors(run)
 
 
 def _too_large_samples(run: WatchedRun) -> Iterator[str]:
-    """Name releases that claim a sample from more rows than some client has."""
+    """Name releases that declare a sample from more rows than some client has."""
     for number in run.rounds:
-        fewest = min((len(run.data[one.client].rows) for one in run.asked(number)), default=0)
+        fewest = min((len(run.data[exchange.client].rows) for exchange in run.asked(number)), default=0)
         for index, release in run.noisy(number):
             if release.sample is not None and release.sample[1] > fewest:
                 content = run.rounds[number].answer.sends[index].content
@@ -243,40 +245,40 @@ def _sampler_errors(run: WatchedRun) -> list[str]:
 
 @dataclass(frozen=True)
 class _Reply:
-    """What a reply tells beside its arrays."""
+    """Everything in a reply except its arrays."""
 
     task: str
     failure: str | None
-    about: dict[str, Any]  #: What neighbors must have in common.
+    about: dict[str, Any]  #: Properties that must be equal for neighbors.
     seconds: float
 
 
 def facts_under_neighbors(run: WatchedRun, client: str, pairs: Sequence[Neighbors]) -> tuple[list[str], list[Fact]]:
-    """Name what differs between replies of neighbors though no noise covers it, and say what was compared."""
-    found, failures = dict[str, None](), dict[str, None]()
+    """Name differences between the replies of neighbors that no noise covers, and list what was compared."""
+    findings, failures = dict[str, None](), dict[str, None]()
     covered = "the same for neighbors"
     seconds: list[tuple[float, float]] = []
     for pair in pairs:
         if pair.others is None or (run.strategy.privacy_unit == "client" and len(pair.rows) != len(pair.others)):
             continue
-        one, other, again = (_replies(run, client, rows) for rows in (pair.rows, pair.others, pair.rows))
-        seconds += [(first.seconds, second.seconds) for first, second in zip(one, other, strict=True)]
-        if any(reply.failure for reply in [*one, *other, *again]):
+        of_one, of_other, again = (_replies(run, client, rows) for rows in (pair.rows, pair.others, pair.rows))
+        seconds += [(first.seconds, second.seconds) for first, second in zip(of_one, of_other, strict=True)]
+        if any(reply.failure for reply in [*of_one, *of_other, *again]):
             failures |= dict.fromkeys(_failures(run, client, pair))
             covered = "there are some, no more often for one of two neighbors than for the other"
-        for first, second, third in zip(one, other, again, strict=True):
+        for first, second, third in zip(of_one, of_other, again, strict=True):
             if not (first.failure or second.failure or third.failure):
                 for what in first.about:
-                    # What differs between two answers of one table shows nothing about two tables.
+                    # If even two answers for the same table differ, a difference between two tables shows nothing.
                     if first.about[what] != second.about[what] and first.about[what] == third.about[what]:
-                        found[f"the {what} of '{first.task}' is not the same for neighbors ({pair.what})"] = None
+                        findings[f"the {what} of '{first.task}' is not the same for neighbors ({pair.what})"] = None
     n_ran, n_most = len(run.rounds), run.strategy.num_rounds - 1
     if n_ran > n_most:
-        found[f"{n_ran} rounds ran, and {n_most} were announced"] = None
+        findings[f"{n_ran} rounds ran, and {n_most} were announced"] = None
     # Every report says that failures are not covered. They are shown because a client that fails for one row gives
     # that row away.
     where = f"NOT the same for neighbors: {', '.join(failures)}; not covered, and the report says so"
-    same = f"{'NOT ' if found else ''}the same for neighbors in {len(seconds)} replies"
+    same = f"{'NOT ' if findings else ''}the same for neighbors in {len(seconds)} replies"
     facts = [
         Fact("number of examples, metrics, sizes of messages", same),
         Fact("failures", where if failures else covered),
@@ -286,7 +288,7 @@ def facts_under_neighbors(run: WatchedRun, client: str, pairs: Sequence[Neighbor
         said = f"not covered, and the report says so ({medians[0]:.1f} and {medians[1]:.1f} ms)"
         facts.append(Fact("time of an answer", said))
     facts.append(Fact("number of rounds", f"{n_ran} of at most {n_most}; the server decides it from what it received"))
-    return list(found), facts
+    return list(findings), facts
 
 
 def _failures(run: WatchedRun, client: str, pair: Neighbors) -> list[str]:
@@ -312,25 +314,25 @@ def _failures(run: WatchedRun, client: str, pair: Neighbors) -> list[str]:
 def _replies(run: WatchedRun, client: str, rows: Any, seed: int = 0) -> list[_Reply]:
     data = data_of(run.strategy, rows, f"client {client}")
     make = partial(run.strategy.client_type, data, name=client, context=new_context(), noise_seed=seed)
-    found = []
+    replies = []
     for exchange in run.to_client(client):
         start = time.perf_counter()
         arrays, n_examples, facts = answer_to(make, exchange.ins, tries=1)
         seconds = time.perf_counter() - start
         failure, round_ = facts.pop("failure", None), run.rounds.get(exchange.round)
-        facts.pop(HASH, None)  # it follows from the arrays, and the server has checked that
+        facts.pop(HASH, None)  # it follows from the arrays, and the server has checked it
         about = {"number of examples": n_examples, "metrics": facts}
         if round_ is None or all(sent.per != "row" for sent in round_.answer.sends):
             about["size of the reply"] = size_of(encode(arrays))
-        found.append(_Reply(exchange.task, failure, about, seconds))
-    return found
+        replies.append(_Reply(exchange.task, failure, about, seconds))
+    return replies
 
 
 # Runs in which replies are lost.
 
 
 def _gone(_number: int, honest: Callable[[], FitRes]) -> FitRes:
-    """Answer, but lose the reply: what left the client counts."""
+    """Answer, but lose the reply; it has left the client, so it counts."""
     honest()
     raise TimeoutError("gone")
 
@@ -342,9 +344,9 @@ def _unusable(_number: int, honest: Callable[[], FitRes]) -> FitRes:
 
 
 def findings_of_losses(subject: Subject, deadline: float = math.inf) -> tuple[list[str], list[str]]:
-    """Name what the report lacks if replies are lost or cannot be used; also name what there was no time for.
+    """Name what the report lacks if replies are lost or unusable; also return what there was no time to examine.
 
-    First one client's reply is lost, then all but one, then all, and then all in the last round of every other task.
+    First one client's reply is lost, then all but one, then all; then all replies in the last round of each other task.
     """
     if not subject.releases:
         return [], []
@@ -373,23 +375,23 @@ def _findings_of_loss(subject: Subject, silent: set[str], number: int, tamper: T
     report = run.strategy.report if run.error is None else getattr(run.error, "privacy_report", None)
     if report is None:
         return [f"a run that ends early, in round {number}, leaves no privacy report"]
-    found = unlisted(run, report, lacks_replies=True)
+    findings = unlisted(run, report, lacks_replies=True)
     epsilon, round_ = subject.strategy.epsilon, subject.run.rounds[number]
     if epsilon is not None and not any(re.search(rf"\bround {number}\b", note) for note in report.notes):
-        found.append(f"the report does not say that replies to round {number} were not used")
+        findings.append(f"the report does not say that replies to round {number} were not used")
     if run.error is not None:
         if not any("ended early" in note for note in report.notes):
-            found.append("the report of a run that ended early does not say so")
+            findings.append("the report of a run that ended early does not say so")
         if epsilon is not None and report.releases and report.epsilon < epsilon:
-            found.append(f"a run that ended early states epsilon {report.epsilon:.4g}, less than was calibrated")
-        return found
+            findings.append(f"a run that ended early states epsilon {report.epsilon:.4g}, less than was calibrated")
+        return findings
     if not silent <= {failure.client for failure in run.strategy.failures}:
-        found.append(f"a client does not answer round {number}, and is not among the failures")
+        findings.append(f"a client does not answer round {number}, and is not among the failures")
     in_shares = subject.strategy.noise == "clients" and subject.strategy.min_clients is None and any(round_.releases)
     is_used = run.received.get(number) is not None  # or the round was given up
     if in_shares and is_used and isinstance(round_, Sum) and not round_.answer.keeps:
-        found.append(f"a client is missing in round {number}, and its share of the noise is missing from the sum")
-    return found
+        findings.append(f"a client is missing in round {number}, and its share of the noise is missing from the sum")
+    return findings
 
 
 def _run_without(subject: Subject, silent: set[str], number: int, tamper: Tamper) -> WatchedRun:

@@ -1,6 +1,6 @@
-"""Whether what a row adds to an answer by row follows from that row alone.
+"""Checks that each row's contribution to an answer by row depends on that row alone.
 
-The bound of a term is the bound of one row's own contribution. It bounds what a neighbor moves only if no other row's
+The bound of a term limits the contribution of one row. It limits the effect of adding a row only if no other row's
 contribution changes. So an answer to a table must equal the sum of the answers to its rows, in any order and in any
 batches. Sums are integers and are compared exactly.
 """
@@ -27,12 +27,12 @@ Integers = NDArray[np.int64]
 #: Rows of a table whose answer is compared with the answers to its rows one by one.
 N_ROWS = 24
 
-#: Rows of a large table, and where it is cut into smaller ones: sizes just below, at and above powers of two, odd ones,
-#: and ones of which no other is a multiple.
+#: Rows of a large table, and where it is cut into smaller tables. Their sizes lie just below, at and above powers of
+#: two; some are odd, and some divide no other size.
 N_LARGE = 4096
 CUTS = (1, 3, 10, 47, 112, 369, 1392, 3440)
 
-#: Rows of a table whose last row a neighbor lacks.
+#: Sizes of tables whose last row is missing in the neighbor.
 SIZES = (37, 74, 2049, N_LARGE)
 
 #: Rows in a batch; in batches a row has another place and other neighbors.
@@ -40,33 +40,33 @@ BATCHES = (2, 7)
 
 
 def questions_by_row(run: WatchedRun) -> list[tuple[int, Question]]:
-    """Return the first and the last question of each answer by row about a client's own rows, with its round."""
-    found: dict[str, list[tuple[int, Question]]] = {}
+    """Return (round, question) for the first and last question of each answer by row about clients' own rows."""
+    by_task: dict[str, list[tuple[int, Question]]] = {}
     for number, round_ in run.rounds.items():
         for question in [round_.question] if isinstance(round_.question, Question) else round_.question.values():
             # Answers about tables are the package's own.
             if isinstance(question.asks, ByRow) and not isinstance(question.asks, ByTableRow) and not round_.rows:
-                found.setdefault(question.answer.task, []).append((number, question))
-    return [pair for pairs in found.values() for pair in (pairs[:1] + pairs[-1:] if len(pairs) > 1 else pairs)]
+                by_task.setdefault(question.answer.task, []).append((number, question))
+    return [pair for pairs in by_task.values() for pair in (pairs[:1] + pairs[-1:] if len(pairs) > 1 else pairs)]
 
 
 def findings_by_row(run: WatchedRun, client: str) -> list[str]:
-    """Name the answers by row in which what a row adds depends on its place, on other rows or on the batch."""
+    """Name the answers by row in which a row's contribution depends on its place, on other rows or on the batch."""
     rows = hard_rows(run.data[client].rows)
-    found = dict[str, None]()
+    findings = dict[str, None]()
     for _, question in questions_by_row(run):
         asks = question.asks
         assert isinstance(asks, ByRow)
         try:
             for what in _depends_on(asks, question, rows):
-                found[f"the answer to '{question.answer.task}' depends on {what}"] = None
+                findings[f"the answer to '{question.answer.task}' depends on {what}"] = None
         except Exception as error:  # the answer cannot be taken apart, or fails for some rows
-            found[f"the answer to '{question.answer.task}' ends with {type(error).__name__} for some rows"] = None
-    return list(found)
+            findings[f"the answer to '{question.answer.task}' ends with {type(error).__name__} for some rows"] = None
+    return list(findings)
 
 
 def hard_rows(rows: Floats) -> Floats:
-    """Return ordinary rows, some twice, rows far out, and rows of the largest and the smallest floats."""
+    """Return ordinary rows (some of them twice), rows far out, and rows of the largest and the smallest floats."""
     far = [row for _, row in far_rows(rows)]
     extreme = [row for _, row in extreme_rows(rows.shape[1])[1:4:2]]
     few = rows[: N_ROWS - len(far) - len(extreme) - 2]
@@ -96,9 +96,9 @@ def _sums(asks: ByRow, question: Question, batches: Sequence[Floats]) -> list[tu
 
 
 def findings_of_sizes(run: WatchedRun, client: str, deadline: float = math.inf) -> tuple[list[str], list[str]]:
-    """Name the answers by row to a large table that are not the sums of those to its parts, as a client sends them.
+    """Name the answers by row for which a large table's answer is not the sum of its parts' answers.
 
-    Also names what there was no time for.
+    A client computes all answers as in a run. Also returns what there was no time to examine.
     """
     asked = {
         number: question
@@ -109,7 +109,7 @@ def findings_of_sizes(run: WatchedRun, client: str, deadline: float = math.inf) 
     large = np.resize(rows, (N_LARGE, rows.shape[1]))
     owner = f"client {client}"
     tables = [data_of(run.strategy, table, owner) for table in (large, *np.split(large, CUTS))]
-    found, left = dict[str, None](), list[str]()
+    findings, left = dict[str, None](), list[str]()
     for exchange in run.to_client(client):
         if exchange.round not in asked or exchange.task != run.rounds[exchange.round].task:
             continue
@@ -117,26 +117,28 @@ def findings_of_sizes(run: WatchedRun, client: str, deadline: float = math.inf) 
             left.append(f"the answer to '{exchange.task}' of {N_LARGE} rows")
             continue
         # An answer by row about a client's own rows needs nothing from earlier rounds.
-        given = [sent_or_kept(run, exchange, table, new_context(), without_noise=True) for table in tables]
-        sums = [[on_grid(array).integers for array in one] for one in given if one is not None]
+        answers = [sent_or_kept(run, exchange, table, new_context(), without_noise=True) for table in tables]
+        sums = [[on_grid(array).integers for array in answer] for answer in answers if answer is not None]
         if len(sums) < len(tables):
-            continue  # a client that fails is a matter of other checks
+            continue  # other checks report a client that fails
         for whole, *parts in zip(*sums, strict=True):
             if not np.array_equal(whole, np.sum(parts, axis=0)):
                 task = exchange.task
-                found[f"the answer to '{task}' of {N_LARGE} rows is not the sum of the answers to their parts"] = None
-    return list(found), list(dict.fromkeys(left))
+                findings[f"the answer to '{task}' of {N_LARGE} rows is not the sum of the answers to their parts"] = (
+                    None
+                )
+    return list(findings), list(dict.fromkeys(left))
 
 
 def findings_of_large_tables(
     run: WatchedRun, client: str, unit: PrivacyUnit, relation: Relation, deadline: float = math.inf
 ) -> tuple[list[str], list[str]]:
-    """Name the answers about a whole client that neighbors of many rows move too far; also what there was no time for.
+    """Name the answers about a whole client that large neighboring tables move too far.
 
-    For answers by row :func:`findings_of_sizes` says more.
+    Also returns what there was no time to examine. :func:`findings_of_sizes` examines answers by row.
     """
     pairs = list(_large_neighbors(run.data[client].rows, unit, relation))
-    found, left = dict[str, None](), dict[str, None]()
+    findings, left = dict[str, None](), dict[str, None]()
     for exchange in run.to_client(client):
         round_ = run.rounds.get(exchange.round)
         if round_ is None or round_.task != exchange.task or round_.rows or _is_sum_over_rows(round_):
@@ -148,12 +150,12 @@ def findings_of_large_tables(
             if time.perf_counter() > deadline:
                 left[f"the answer to '{exchange.task}' of {N_LARGE} rows"] = None
                 break
-            found |= dict.fromkeys(_moved_too_far(run, exchange, pair))
-    return list(found), list(left)
+            findings |= dict.fromkeys(_moved_too_far(run, exchange, pair))
+    return list(findings), list(left)
 
 
 def _moved_too_far(run: WatchedRun, exchange: Exchange, pair: Neighbors) -> Iterator[str]:
-    """Name the arrays of an answer that neighbors move by more than the sensitivity; none if the client fails."""
+    """Name the arrays of an answer that differ between neighbors by more than the sensitivity; none on failure."""
 
     def answer(rows: Floats) -> list[Sendable] | None:
         data = data_of(run.strategy, rows, f"client {exchange.client}")
@@ -178,7 +180,7 @@ def _is_sum_over_rows(round_: Round) -> bool:
 
 
 def _large_neighbors(rows: Floats, unit: PrivacyUnit, relation: Relation) -> Iterator[Neighbors]:
-    """Yield neighbors of which one has a far row at an odd place, or at the end, of a large table of its like."""
+    """Yield pairs of large tables of equal far rows, of which one lacks its last row or has it replaced."""
     (_, far), (_, opposite), *_ = far_rows(rows)
     full = np.tile(far, (N_LARGE, 1))
     if unit == "client":

@@ -1,4 +1,4 @@
-"""Neighboring tables, and how far they move what a client releases.
+"""Neighboring tables, and how much a client's releases differ between them.
 
 Two copies of a client answer the messages of a run again, one with a table and one with its neighbor, both without
 noise. The noise of a release has to hide the difference between their answers.
@@ -41,10 +41,10 @@ from flower_fedclust.privacy.releases import PrivacyUnit, Relation, Release
 Progress = Callable[[str, float], None]
 Answers = dict[int, list[Sendable] | None]
 
-#: What makes a row hard, and the row.
+#: A hard row: what makes it hard, and its values.
 HardRow = tuple[str, Floats]
 
-#: Number of rows at whole distances on one axis; if code can round up, it does so for about one row in 16.
+#: Number of rows at whole distances on one axis. Code that can round up does so for about one row in 16.
 N_WHOLE = 50
 
 #: Number of rows in a table of ties.
@@ -56,32 +56,31 @@ N_DIRECTIONS = 12
 #: Binary digits of a float64 and of a float32, for bounds just below a power of two.
 DIGITS = (53, 24)
 
-#: Numbers in a table that is so large that clients keep what they compute from it.
+#: Entries of a table that is large enough for clients to cache results.
 LARGE_TABLE = 2**13
 
-#: How often each message is answered with other random choices of the client, and how often at least, even when the
-#: time is up.
+#: How often each message is answered with different random choices of the client; the minimum if the time is up.
 TIMES, FEWEST_TIMES = 40, 12
 
-#: Most rows that are changed, one at a time, to see which of them an answer depends on.
+#: Most rows that are changed, one at a time, to see which rows an answer depends on.
 MOST_CHANGED = 64
 
-#: Seeds tried to find one with which a row is drawn.
+#: Most seeds that are tried to find one with which a given row is drawn.
 SEEDS_TRIED = 40
 
-#: Pairs of each kind that are compared even when the time is up, if that takes no further run.
+#: Pairs of each kind that are compared even if the time is up, unless they need another run.
 SURE_TURNS = 3
 
 
 @dataclass(frozen=True)
 class Neighbors:
-    """Two tables of one client that a guarantee must not tell apart; without ``others``, the client is not there."""
+    """Two tables of one client that a guarantee makes indistinguishable; without ``others``, the client is absent."""
 
     what: str
     rows: Floats
     others: Floats | None
-    only: int | None = None  #: The one round in which they are hard, if it is not all.
-    #: For a guarantee per subject: whose rows they are; by default each is another person's.
+    only: int | None = None  #: The only round in which these tables are hard; None for all rounds.
+    #: The subject of each row, for a guarantee per subject; by default each row is another person's.
     whose: NDArray[np.intp] | None = None
     whose_others: NDArray[np.intp] | None = None
 
@@ -92,14 +91,14 @@ Kinds = dict[str, list[Neighbors]]
 
 @dataclass(frozen=True)
 class Change:
-    """How far two neighbors move one array."""
+    """How much one array differs between two neighbors."""
 
     round: int
-    index: int  #: Of the array in the answer.
+    index: int  #: The place of the array in the answer.
     task: str
     content: str
     release: Release
-    ratio: float  #: The change over the declared sensitivity.
+    ratio: float  #: The change divided by the declared sensitivity.
     is_too_far: bool  #: Whether the ratio exceeds 1 by any amount; integers are compared exactly.
     neighbors: Neighbors
     difference: Floats  #: The change of each entry, in the array's units.
@@ -113,7 +112,7 @@ def how_far(
     noise_seed: int = 0,
     known: dict[tuple[int | None, bytes], Answers] | None = None,
 ) -> Iterator[Change]:
-    """Yield how far neighbors move every array that a run released with noise.
+    """Yield the change between neighbors of every array that a run released with noise.
 
     ``known`` keeps the answers to tables for a next call with the same run, client and seed. Raises an AssertionError
     if neighbors give arrays of different shapes, or numbers that are not finite.
@@ -145,7 +144,7 @@ def how_far(
 
 
 def difference_between(first: Sendable, second: Sendable | None) -> tuple[NDArray[Any] | None, int]:
-    """Return the change as one axis, and the exponent of its unit; None if the arrays do not fit each other."""
+    """Return the flattened change, and the exponent of its unit; (None, exponent) if the arrays do not match."""
     exponent = first.exponent if isinstance(first, GridArray) else 0
     if isinstance(second, GridArray) and second.exponent != exponent:
         return None, exponent
@@ -158,7 +157,7 @@ def difference_between(first: Sendable, second: Sendable | None) -> tuple[NDArra
 
 
 def ratio_of(difference: NDArray[Any], exponent: int, release: Release) -> tuple[float, bool]:
-    """Return the norm of the change over the sensitivity, and whether it exceeds 1."""
+    """Return the norm of the change divided by the sensitivity, and whether the quotient exceeds 1."""
     norm = 1 if release.norm == "L1" else 2
     if difference.dtype != np.int64:
         length = float(np.linalg.norm(difference, ord=norm))
@@ -182,8 +181,8 @@ def neighbor_tables(
 ) -> list[Neighbors]:
     """Return neighboring tables in which hard rows are added, removed or replaced.
 
-    ``each`` is the number of ways for each row, hardest first: among equal rows, at the top, at the end, and in a table
-    of one or two rows.
+    Each hard row is placed in up to ``each`` ways, hardest first: among equal rows, at the top, at the end, and in a
+    table of one or two rows.
     """
     pairs: list[Neighbors] = []
     for index, (what, row) in enumerate(hard):
@@ -225,17 +224,19 @@ ROWS_OF_PERSONS = (1, 20, 500)
 def _persons(what: str, row: Floats, opposite: Floats, rows: Floats) -> list[Neighbors]:
     """Return tables that differ in one person, who has many rows; the others have two rows each."""
     others = np.arange(len(rows)) // 2
-    found = []
+    pairs = []
     for size in (ROWS_OF_PERSONS[1], ROWS_OF_PERSONS[2], ROWS_OF_PERSONS[0]):
-        own = np.tile(row, (size, 1))
+        rows_of_person = np.tile(row, (size, 1))
         whose = np.concatenate([np.full(size, len(rows)), others])
-        found.append(
-            Neighbors(f"a person with {size} rows of {what}", np.vstack([own, rows]), rows, None, whose, others)
+        pairs.append(
+            Neighbors(
+                f"a person with {size} rows of {what}", np.vstack([rows_of_person, rows]), rows, None, whose, others
+            )
         )
     mixed = np.vstack([row, *rows[:3], opposite, row, rows[0]])
     among = np.concatenate([np.full(4, len(rows)), others, np.full(3, len(rows))])
     table = np.vstack([mixed[:4], rows, mixed[4:]])
-    return [*found, Neighbors(f"a person with {what} among other rows", table, rows, None, among, others)]
+    return [*pairs, Neighbors(f"a person with {what} among other rows", table, rows, None, among, others)]
 
 
 def far_rows(rows: Floats) -> list[HardRow]:
@@ -251,15 +252,15 @@ def far_rows(rows: Floats) -> list[HardRow]:
 def extreme_rows(n_columns: int) -> list[HardRow]:
     """Return rows of the largest and the smallest floats."""
     largest = np.finfo(np.float64).max
-    found = []
+    hard = []
     for what, value in (("1e300", 1e300), ("the largest float", largest), ("1e-300", 1e-300)):
         mixed = np.where(np.arange(n_columns) % 2 == 0, value, -value)
-        found += [(f"a row of {what}", np.full(n_columns, value)), (f"a row of {what} and its negative", mixed)]
-    return [*found, ("a row of the smallest float", np.full(n_columns, 5e-324))]
+        hard += [(f"a row of {what}", np.full(n_columns, value)), (f"a row of {what} and its negative", mixed)]
+    return [*hard, ("a row of the smallest float", np.full(n_columns, 5e-324))]
 
 
 def rows_in_directions(rows: Floats) -> list[HardRow]:
-    """Return far rows in many directions: rounding may leave their clipped norms just beyond the bound."""
+    """Return far rows in many directions; after clipping, rounding may leave their norms just beyond the bound."""
     rng = np.random.default_rng(11)
     far = 1e3 * (1.0 + np.abs(rows).max())
     return [(f"a far row in direction {index}", far * rng.normal(size=rows.shape[1])) for index in range(N_DIRECTIONS)]
@@ -276,7 +277,7 @@ def rows_of_whole_numbers(rows: Floats) -> list[HardRow]:
 
 
 def _matrices_sent(run: WatchedRun, client: str) -> Iterator[tuple[int, str, bool, Floats, Floats]]:
-    """Yield number, task, whether the answer takes noise, matrix and origin for each matrix sent to a client.
+    """Yield (round, task, whether the answer takes noise, matrix, origin) for each matrix sent to a client.
 
     A vector with an entry for each column counts as an origin.
     """
@@ -299,13 +300,13 @@ def rows_by_message(run: WatchedRun, client: str) -> dict[str, list[HardRow]]:
     counts as directions. These may be about rows that the client keeps for a later round.
     """
     n_columns = run.data[client].rows.shape[1]
-    found: dict[str, list[HardRow]] = {}
+    hard: dict[str, list[HardRow]] = {}
     for _, task, is_noisy, array, origin in _matrices_sent(run, client):
         if is_noisy and array.shape[1] == n_columns and len(array) > 1:
-            found[f"about points of '{task}'"] = _about_points(array, origin, task)
+            hard[f"about points of '{task}'"] = _about_points(array, origin, task)
         elif array.shape[0] == n_columns:
-            found[f"along directions of '{task}'"] = _along(array, origin, task)
-    return dict(list(found.items())[-4:])
+            hard[f"along directions of '{task}'"] = _along(array, origin, task)
+    return dict(list(hard.items())[-4:])
 
 
 def _about_points(points: Floats, origin: Floats, task: str) -> list[HardRow]:
@@ -370,8 +371,8 @@ def _neighbors_of_ties(table: Floats, number: int, unit: PrivacyUnit, relation: 
     return [*fewer, *twice]
 
 
-# The same run with messages that an honest server does not send. The client enforces the sensitivity, so it must hold
-# whatever points or directions the server sends.
+# Runs with altered messages, such as an honest server never sends. The client enforces the sensitivity, so it must hold
+# for any points and directions that a server sends.
 
 ALTERED: Mapping[str, Callable[[Floats], Floats]] = {
     "with all columns alike": lambda array: np.repeat(array[:, :1], array.shape[1], axis=1),
@@ -385,7 +386,9 @@ def altered_run(run: WatchedRun, alter: Callable[[Floats], Floats]) -> WatchedRu
     exchanges = []
     for exchange in run.exchanges:
         sent = decode(exchange.ins.parameters)
-        arrays = [alter(one) if one.ndim == 2 and one.dtype.kind == "f" and one.size else one for one in sent]
+        arrays = [
+            alter(array) if array.ndim == 2 and array.dtype.kind == "f" and array.size else array for array in sent
+        ]
         exchanges.append(replace(exchange, ins=FitIns(encode(arrays), exchange.ins.config)))
     return replace(run, exchanges=exchanges)
 
@@ -408,7 +411,7 @@ def mirrored_run(run: WatchedRun, client: str) -> WatchedRun:
 
 
 def remembered(run: WatchedRun, earlier: WatchedRun, client: str) -> list[str]:
-    """Name the answers of a client that change after its table has answered another run."""
+    """Name the answers that change if the client's table has been used in another run before."""
     rows = run.data[client].rows
     rows = np.tile(rows, (-(-LARGE_TABLE // rows.size), 1))
     used = data_of(run.strategy, rows, f"client {client}")
@@ -422,14 +425,14 @@ def remembered(run: WatchedRun, earlier: WatchedRun, client: str) -> list[str]:
 
 
 def _bits(answer: list[Sendable] | None) -> Any:
-    """Return an answer as something that can be compared and hashed; None for no answer."""
+    """Return an answer in a form that can be compared and hashed; None if there is no answer."""
     return answer and tuple(
         (array.exponent, array.integers.tobytes()) if isinstance(array, GridArray) else array.tobytes()
         for array in answer
     )
 
 
-# The same strategy on other tables, and with other public settings.
+# Runs of the strategy on other tables, and with other public settings.
 
 
 def tables_at_ends(subject: Subject, reach: float) -> list[Floats]:
@@ -439,11 +442,11 @@ def tables_at_ends(subject: Subject, reach: float) -> list[Floats]:
     center = rows.mean(axis=0)
     radius = reach * max(float(np.linalg.norm(rows - center, axis=1).max()), np.finfo(np.float64).tiny)
     ends = _ends(rows.shape[1])
-    found = []
+    tables = []
     for rows in subject.rows:
         which = np.arange(len(rows)) % min(max(subject.strategy.n_clusters, 2), len(ends))
-        found.append(center + radius * (ends[which] + 0.01 * rng.normal(size=rows.shape)))
-    return found
+        tables.append(center + radius * (ends[which] + 0.01 * rng.normal(size=rows.shape)))
+    return tables
 
 
 def _ends(n_columns: int) -> Floats:
@@ -487,7 +490,7 @@ def with_edges(subject: Subject, digits: int) -> Subject | None:
 def findings_of_samples(
     run: WatchedRun, client: str, pair: Neighbors | None, level: float, deadline: float = math.inf
 ) -> tuple[list[str], list[str]]:
-    """Check that subsampling really happens, is secret, and runs at the declared rate.
+    """Check that rows are really drawn, secretly, and at the declared rate.
 
     A client answers every message again and again, without noise, with two tables that differ in one row and with one
     seed for both: where the answers differ, that row was drawn. Returns findings, and what was not examined.
@@ -516,15 +519,15 @@ def findings_of_samples(
             seen[number].add(whole[number])
             hits[run.rounds[number].task] += one[number] != two[number]
     left = [f"{TIMES - n_times} of {TIMES} answers in which rows are drawn"] if n_times < TIMES else []
-    found = []
+    findings = []
     for number, different in seen.items():
         task, declared = run.rounds[number].task, samples[number][0]
         if len(different) == 1 and different != {None}:
-            found.append(f"'{task}' is said to draw rows, and every answer to one message is of the same rows")
+            findings.append(f"'{task}' is said to draw rows, and every answer to one message is of the same rows")
         if n_drawn[number] > declared:
-            found.append(f"{n_drawn[number]} rows count in an answer to '{task}', and {declared} are declared")
-    found += _drawn_too_often(run, samples, hits, n_times, level)
-    return list(dict.fromkeys(found)), left
+            findings.append(f"{n_drawn[number]} rows count in an answer to '{task}', and {declared} are declared")
+    findings += _drawn_too_often(run, samples, hits, n_times, level)
+    return list(dict.fromkeys(findings)), left
 
 
 def _drawn_too_often(
@@ -541,39 +544,43 @@ def _drawn_too_often(
 def seed_that_draws(run: WatchedRun, client: str, pairs: Sequence[Neighbors]) -> int:
     """Return the seed with which the client answers most rounds, and most often draws the rows that differ.
 
-    Where a client does not answer, or does not draw a row, nothing moves, and a comparison shows nothing.
+    If the client does not answer, or does not draw the row, a comparison shows nothing.
     """
     samples = _samples(run, client)
-    found: list[tuple[int, int]] = []
+    scores: list[tuple[int, int]] = []
     for seed in range(SEEDS_TRIED):
-        given = shadow_answers(run, client, pairs[0].rows, noise_seed=seed).values()
-        n_answers = sum(answer is not None for answer in given)
+        answers = shadow_answers(run, client, pairs[0].rows, noise_seed=seed).values()
+        n_answers = sum(answer is not None for answer in answers)
         both = [
             [_answers_by_sample(run, client, table, seed, samples) for table in (pair.rows, pair.others)]
             for pair in pairs
             if samples and pair.others is not None
         ]
-        found.append((n_answers, sum(one[number] != two[number] for one, two in both for number in samples)))
-        if not samples and n_answers == len(given):
+        scores.append((n_answers, sum(one[number] != two[number] for one, two in both for number in samples)))
+        if not samples and n_answers == len(answers):
             break
-    return found.index(max(found))
+    return scores.index(max(scores))
 
 
 def _samples(run: WatchedRun, client: str) -> dict[int, tuple[int, int]]:
     """Return round -> (most rows drawn, number of rows they are drawn from), where a client draws rows."""
-    found: dict[int, tuple[int, int]] = {}
+    by_round: dict[int, tuple[int, int]] = {}
     for number, round_ in run.rounds.items():
         samples = [release.sample for release in round_.releases if release and release.sample]
-        if samples and samples[0][0] < samples[0][1] and any(one.client == client for one in run.asked(number)):
-            found[number] = samples[0]
-    return found
+        if (
+            samples
+            and samples[0][0] < samples[0][1]
+            and any(exchange.client == client for exchange in run.asked(number))
+        ):
+            by_round[number] = samples[0]
+    return by_round
 
 
 def _answers_by_sample(
     run: WatchedRun, client: str, table: Floats, seed: int, samples: Iterable[int]
 ) -> dict[int, Any]:
-    given = shadow_answers(run, client, table, noise_seed=seed)
-    return {number: _bits(given.get(number)) for number in samples}
+    answers = shadow_answers(run, client, table, noise_seed=seed)
+    return {number: _bits(answers.get(number)) for number in samples}
 
 
 # The search.
@@ -585,15 +592,15 @@ def hard_pairs(subject: Subject, run: WatchedRun, client: str, *, all_kinds: boo
     hard = {"far out": far_rows(rows), "of extreme floats": extreme_rows(rows.shape[1])}
     if all_kinds:
         hard |= {**rows_by_message(run, client), "in many directions": rows_in_directions(rows)}
-    pairs = {kind: neighbor_tables(rows, given, *subject.neighboring) for kind, given in hard.items()}
+    pairs = {kind: neighbor_tables(rows, rows_of_kind, *subject.neighboring) for kind, rows_of_kind in hard.items()}
     return tied_neighbors(run, client, *subject.neighboring) | pairs
 
 
 @dataclass
 class Place:
-    """A run through which neighbors are compared, one of each kind in every turn."""
+    """A run with which neighbors are compared; each turn takes one pair of each kind."""
 
-    where: str  #: Follows the word "neighbors"; empty for the run itself.
+    where: str  #: Completes "neighbors ..." in messages; "" for the original run.
     make: Callable[[], tuple[WatchedRun, Kinds] | None]  #: The run, and neighbors by kind; None if it fails.
     takes_a_run: bool = False
     run: WatchedRun | None = None
@@ -619,7 +626,7 @@ class Place:
 
 
 class Search:
-    """Finds out how far neighbors move each release of a run."""
+    """Measures how much each release of a run differs between neighbors, and keeps the largest changes."""
 
     def __init__(self, subject: Subject) -> None:
         self.subject, self.run = subject, subject.run
@@ -628,8 +635,8 @@ class Search:
         self.client = max(subject.names, key=lambda name: asked[name])
         self.largest: dict[tuple[str, int], Change] = {}  #: By task and array.
         self.n_pairs = Counter[tuple[str, int]]()
-        self.worst: Neighbors | None = None  #: The neighbors that can be told apart best through all noise.
-        self.changes: list[Change] = []  #: How far they move each release.
+        self.worst: Neighbors | None = None  #: The neighbors that are easiest to tell apart through all the noise.
+        self.changes: list[Change] = []  #: The change of each release between these neighbors.
         self.broken: list[str] = []
         self.n_compared = self.n_unanswered = 0
         self.noise_seed = 0
@@ -637,7 +644,7 @@ class Search:
         self._largest_cost = 0.0
 
     def compare(self, deadline: float, says: Progress) -> None:
-        """Compare neighbors through every run, one of each kind in turns, until the time is up."""
+        """Compare neighbors in every run, one pair of each kind in turn, until the time is up."""
         if not self.subject.releases:
             return
         rows = self.run.data[self.client].rows
@@ -657,7 +664,7 @@ class Search:
 
     @property
     def not_examined(self) -> list[str]:
-        """Name what there was no time for."""
+        """What was not compared because the time was up."""
         return [left for place in self._places if (left := place.not_examined)]
 
     def _made_places(self) -> Iterator[Place]:
@@ -683,7 +690,7 @@ class Search:
                 yield Place(where, partial(self._other_run, where, other, rounds_up=True), takes_a_run=True)
 
     def _other_run(self, where: str, subject: Subject, *, rounds_up: bool = False) -> tuple[WatchedRun, Kinds] | None:
-        """Run on other rows or with other public settings; the run must end, and must not change later answers."""
+        """Run on other rows or with other public settings; report a run that fails or changes later answers."""
         try:
             run = watched_run(subject.strategy, subject.data, seed=SEED, tamper=dict.fromkeys(subject.data, patient))
             self.broken += remembered(self.run, run, self.client)
@@ -703,18 +710,18 @@ class Search:
             pair = replace(pair, what=f"{pair.what}, {place.where}")
         self.n_compared += 1
         try:
-            found = list(how_far(place.run, self.client, [pair], noise_seed=self.noise_seed, known=place.known))
+            changes = list(how_far(place.run, self.client, [pair], noise_seed=self.noise_seed, known=place.known))
         except AssertionError as broken:
             self.broken.append(str(broken).rstrip("."))
             return
-        self.n_unanswered += not found
-        for change in found:
+        self.n_unanswered += not changes
+        for change in changes:
             # Other runs may have other rounds; task and array are the same.
             key = change.task, change.index
             self.n_pairs[key] += 1
             before = self.largest.get(key)
             if before is None or (change.is_too_far, change.ratio) > (before.is_too_far, before.ratio):
                 self.largest[key] = change
-        cost = math.fsum((change.ratio / change.release.noise_multiplier) ** 2 for change in found)
+        cost = math.fsum((change.ratio / change.release.noise_multiplier) ** 2 for change in changes)
         if place.run is self.run and cost > self._largest_cost:
-            self._largest_cost, self.worst, self.changes = cost, pair, found
+            self._largest_cost, self.worst, self.changes = cost, pair, changes

@@ -1,8 +1,8 @@
-"""The noise that a run really draws: its law, its source, and the privacy loss.
+"""Tests of the noise that a run really draws: its law, its source, and the privacy loss.
 
-A client's answer is computed once without noise, and then takes the place of the computation. Consent, noise, encoding,
-checks of replies and sums run as in a real run, on clients and on the server, so a thousand draws take seconds. Without
-a seed the noise comes from the operating system, as it does where it protects somebody.
+A client's answer is computed once without noise. This stored answer then replaces the computation in every draw, so a
+thousand draws take seconds. Consent, noise, encoding, checks of replies and sums run as in a real run, on clients and
+on the server. Without a seed the noise comes from the operating system, as it does where it protects somebody.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ from flower_fedclust.simulation import noise_seed_of
 #: The probability that a sound strategy is called broken, over all tests of an audit together.
 FALSE_ALARM = 1e-3
 
-#: How the tests divide it: law of the noise, its source, large arrays, drawn rows, bound on epsilon, bound on delta.
+#: The tests' shares of it: law of the noise, its source, large arrays, drawn rows, bound on epsilon, bound on delta.
 OF_NOISE, OF_SOURCES, OF_STAND_INS, OF_SAMPLES, OF_EPSILON, OF_DELTA = 0.3, 0.1, 0.1, 0.1, 0.2, 0.2
 
-#: Draws that include the other clients, where each client has noise of its own.
+#: The number of draws that include all clients, if each client adds separate noise; later draws take one client.
 OTHER_CLIENTS_DRAWS = 64
 
-#: Most numbers tested of one release; number of first entries of each draw, which are kept to find their source.
+#: Most numbers of one release that are tested; how many first entries of each draw are kept to test the source.
 MOST_NUMBERS, N_FIRST = 400_000, 12
 
 #: Most numbers whose law, and whose lowest bits, are tested.
@@ -62,43 +62,44 @@ MOST_TESTED = 20_000
 #: Ranks of the largest numbers, which show whether noise is cut off.
 RANKS_OF_TAILS = (1, 10, 100)
 
-#: Classes of lowest bits, and least numbers in each. Noise at least eight times wider has uniform lowest bits.
+#: Classes of lowest bits, and the fewest numbers needed in each. The lowest bits of noise that is at least eight times
+#: wider are uniform.
 RESIDUES, LEAST_A_CLASS = 16, 50
 
-#: Fewest and most numbers of a series whose correlation with another is tested.
+#: Fewest and most numbers in a series that is tested for correlation with another series.
 FEWEST, MOST = 64, 400
 
-#: A source is noticed with probability 0.999 if so many repetitions are expected.
+#: If this many repetitions are expected, one is seen with probability 0.999.
 NOTICED_PAIRS = math.log(1000.0)
 
-#: Number of lowest bits that are tested as fair coins, if the noise is at least eight times wider.
+#: How many lowest bits are tested as fair coins, if the noise is at least eight times wider.
 BITS = 8
 
 
 @dataclass
 class DrawnNoise:
-    """The noise of one release."""
+    """All draws of the noise of one release."""
 
     round: int
-    index: int  #: Of the array in the answer.
+    index: int  #: The place of the array in the answer.
     content: str
     release: Release
-    exponent: int  #: Of the unit in which the noise is drawn.
-    #: Whether all who add a share must answer, so that the noise is no wider than declared.
+    exponent: int  #: The exponent of the unit in which the noise is drawn.
+    #: Whether every client that adds a share must answer, so that the noise is no wider than declared.
     is_whole: bool
     n_shares: int = 1
-    is_summed: bool = False  #: Whether clients draw shares of it.
-    #: client, or "" for a sum -> one array for each draw, in the units of the data, as one axis.
+    is_summed: bool = False  #: Whether clients draw shares of the noise.
+    #: client ("" for a sum) -> one flat array for each draw, in the units of the data.
     noise: dict[str, list[Floats]] = field(default_factory=dict)
-    #: Who draws -> the first entries of the noise, or of a share of it, as whole numbers of units.
+    #: Client or "" for the server -> the first entries of each draw (or share), as whole numbers of units.
     first: dict[str, list[Floats]] = field(default_factory=dict)
-    #: Where clients draw, for the first table and for the other: number of the draw -> output less the noiseless output
-    #: for the first table.
+    #: For noise of clients, one dict for the first table and one for the other: number of the draw -> the output minus
+    #: the first table's noiseless output.
     seen: tuple[dict[int, Floats], dict[int, Floats]] = field(default_factory=lambda: ({}, {}))
 
     @property
     def standardized(self) -> list[list[Floats]]:
-        """The noise over its declared scale, for each client or sum."""
+        """The noise divided by its declared scale, for each client or sum."""
         return [
             [
                 part * (self.widths(part.size) / self.release.scale)
@@ -120,32 +121,32 @@ class DrawnNoise:
         return widths
 
     def add(self, noise: Mapping[str, Floats]) -> None:
-        """Add one draw by each of those who draw; shares add up to one draw of the whole noise."""
-        for who, own in noise.items():
-            self.first.setdefault(who, []).append(np.ldexp(np.ravel(own)[:N_FIRST], -self.exponent))
+        """Add one draw of each client, or of the server; shares are added up to one draw of the whole noise."""
+        for who, drawn in noise.items():
+            self.first.setdefault(who, []).append(np.ldexp(np.ravel(drawn)[:N_FIRST], -self.exponent))
         whole = {"": sum(noise.values(), np.zeros(()))} if self.is_summed else noise
-        for who, own in whole.items():
-            self.noise.setdefault(who, []).append(np.ravel(own))
+        for who, drawn in whole.items():
+            self.noise.setdefault(who, []).append(np.ravel(drawn))
 
 
 #: Arrays that take the place of a client's, by their index in the answer.
 StandIns = Mapping[int, GridArray]
 
-#: Noise by index of the array and by who draws it, or "" for a sum.
+#: Noise by index of the array, and by the client that draws it ("" for a sum).
 Noise = dict[int, dict[str, Floats]]
 
-#: Draws the noise of a round: number of the draw, whether it has a seed, and what stands in for the arrays.
+#: Draws the noise of a round; takes the number of the draw, whether it is seeded, and arrays to use instead.
 Draw = Callable[[int, bool, StandIns | None], Noise]
 
-#: Stands for the second table of the neighbors' client; no client has this name.
+#: The key of the neighbors' second table; no client has this name.
 _OTHER = "\0other"
 
 
 class Drawer:
-    """Draws the noise of a run's releases, as often as it is asked to.
+    """Draws the noise of a run's releases again and again.
 
-    Where clients draw the noise, the target has the other table of the pair in every second draw. ``noise_seed`` is for
-    the clients' own random choices while their noiseless answers are computed.
+    If clients draw the noise, the target client has the pair's second table in every second draw. ``noise_seed`` is for
+    the clients' random choices while their noiseless answers are computed.
     """
 
     def __init__(self, run: WatchedRun, target: str, pair: Neighbors | None = None, noise_seed: int = 0) -> None:
@@ -185,9 +186,9 @@ class Drawer:
             self._add(number, draw(repetition, seeded, None), seeded=seeded)
 
     def of_stand_ins(self, number: int, repetition: int, stand_ins: StandIns, *, seeded: bool) -> Noise:
-        """Draw the noise of a round in which arrays of one client, and zeros of the others, stand in for its arrays.
+        """Draw the noise of a round in which one client sends the stand-ins, and all other clients send zeros.
 
-        Returns the noise by index of the array and by who draws; nothing if a reply with such arrays is not taken.
+        Returns the noise by index of the array and by client; {} if replies with such arrays are refused.
         """
         if number not in self._draws:
             return {}
@@ -196,13 +197,13 @@ class Drawer:
         except Exception:
             return {}
 
-    def _add(self, number: int, found: Noise, *, seeded: bool) -> None:
+    def _add(self, number: int, noise: Noise, *, seeded: bool) -> None:
         for drawn in self._of_round(number, seeded=seeded):
-            if drawn.index in found:
-                drawn.add(found[drawn.index])
+            if drawn.index in noise:
+                drawn.add(noise[drawn.index])
 
     def draw_numbers(self, n_numbers: int) -> None:
-        """Draw with seeds until there are so many numbers of each release."""
+        """Draw with seeds until each release has at least this many numbers."""
         for number, draw in self._draws.items():
             for repetition in range(n_numbers):
                 if all(drawn.n_numbers >= n_numbers for drawn in self._of_round(number, seeded=True)):
@@ -210,7 +211,7 @@ class Drawer:
                 self._add(number, draw(repetition, True, None), seeded=True)
 
     def _prepare_server(self, number: int, asked: Sequence[Exchange]) -> None:
-        by_name = {one.client: one for one in asked if not one.has_failed}
+        by_name = {exchange.client: exchange for exchange in asked if not exchange.has_failed}
         answered = [by_name[name] for name in self._run.strategy.client_names if name in by_name]
         if answered:
             self._add_releases(number, answered[0].sent, is_whole=True)
@@ -223,11 +224,11 @@ class Drawer:
         exchanges = {who: one for one in asked for who in self._tables_of(one.client)}
         plain: dict[str, list[Sendable]] = {}
         for who, exchange in exchanges.items():
-            found = _before_noise(run, exchange, self._data[who], contexts[who], self._noise_seed)
-            if found is None:
+            before_noise = _before_noise(run, exchange, self._data[who], contexts[who], self._noise_seed)
+            if before_noise is None:
                 return
             is_absent = who == _OTHER and self._pair is not None and self._pair.others is None
-            plain[who] = [_zeros_like(array) for array in found] if is_absent else found
+            plain[who] = [_zeros_like(array) for array in before_noise] if is_absent else before_noise
         before = {name: _copied(context) for name, context in contexts.items()}
         is_whole = n_shares == len(asked) or not is_summed
         self._add_releases(number, plain[asked[0].client], n_shares, is_whole=is_whole, is_summed=is_summed)
@@ -258,12 +259,12 @@ class Drawer:
 
 
 class _ServerDraws:
-    """Draws the noise that the server adds in a round, from what it received."""
+    """Draws the noise that the server adds in a round to the replies that it received."""
 
     def __init__(self, run: WatchedRun, number: int, asked: Sequence[Exchange], answered: Sequence[Exchange]) -> None:
         self._run, self._number, self._answered = run, number, answered
         nodes = {site.name: site.cid for site in run.sites}
-        self._messages = [Message(nodes[one.client], one.client, one.ins) for one in asked]
+        self._messages = [Message(nodes[exchange.client], exchange.client, exchange.ins) for exchange in asked]
         self._nodes = nodes
 
     def __call__(self, repetition: int, seeded: bool, stand_ins: StandIns | None) -> Noise:
@@ -273,8 +274,8 @@ class _ServerDraws:
         probe.log = RunLog()
         probe.noise_seed = 1_000_000 + repetition if seeded else None
         probe.number = self._number
-        sent = {one.client: one.sent for one in self._answered}
-        results = {one.client: one.res for one in self._answered if one.res is not None}
+        sent = {exchange.client: exchange.sent for exchange in self._answered}
+        results = {exchange.client: exchange.res for exchange in self._answered if exchange.res is not None}
         if stand_ins is not None:
             probe.inspection = _Unchecked(running.settings)
             probe.inspection.n_columns = running.n_columns
@@ -285,32 +286,32 @@ class _ServerDraws:
         plain = {"": values_of(add_up([*sent.values()]))} if is_sum else {n: values_of(r) for n, r in sent.items()}
         answers = Answers({self._nodes[name]: res for name, res in results.items()})
         received = probe.receive(round_, self._messages, answers) or []
-        found: Noise = {}
+        noise: Noise = {}
         for reply in [received] if is_sum and received else received:
             who, arrays = (reply.client, reply.arrays) if isinstance(reply, Reply) else ("", list(reply))
             for index, _ in self._run.noisy(self._number):
-                found.setdefault(index, {})[who] = _minus(arrays[index], plain[who][index])
-        return found
+                noise.setdefault(index, {})[who] = _minus(arrays[index], plain[who][index])
+        return noise
 
 
 @dataclass
 class _ClientDraws:
-    """Draws the noise that clients add in a round, each to what it has computed."""
+    """Draws the noise that clients add in a round to their stored answers."""
 
     run: WatchedRun
-    drawn: list[DrawnNoise]  #: Of this round.
+    drawn: list[DrawnNoise]  #: The noise of this round's releases.
     target: str
     exchanges: dict[str, Exchange]  #: By table; the target has two.
-    plain: dict[str, list[Sendable]]  #: What each has computed.
+    plain: dict[str, list[Sendable]]  #: The noiseless answer, by table.
     data: dict[str, ClientData]
-    before: dict[str, Context]  #: What each remembers before the round.
+    before: dict[str, Context]  #: The memory before the round, by table.
     is_summed: bool
 
     def __post_init__(self) -> None:
         self._now = dict(self.plain)
         self._kinds = {
-            who: _replying(self.run, one, lambda *_, who=who: tuple(self._now[who]))
-            for who, one in self.exchanges.items()
+            who: _replying(self.run, exchange, lambda *_, who=who: tuple(self._now[who]))
+            for who, exchange in self.exchanges.items()
         }
         self._indices = {name: index for index, name in enumerate(self.run.data)}
 
@@ -319,16 +320,16 @@ class _ClientDraws:
         clients = [who for who in self.exchanges if who != _OTHER]
         if not self.is_summed and (repetition >= OTHER_CLIENTS_DRAWS or stand_ins is not None):
             clients = [self.target] if self.target in clients else clients[:1] if stand_ins is not None else []
-        whose = {client: _OTHER if is_other and client == self.target else client for client in clients}
+        tables = {client: _OTHER if is_other and client == self.target else client for client in clients}
         self._now = dict(self.plain)
         if stand_ins is not None:
             self._now |= {
-                who: _standing_in(self.plain[who], stand_ins, is_first=who == clients[0]) for who in whose.values()
+                who: _standing_in(self.plain[who], stand_ins, is_first=who == clients[0]) for who in tables.values()
             }
         noisy: dict[str, list[Sendable]] = {}
-        for client, who in whose.items():
+        for client, who in tables.items():
             seed = noise_seed_of(1_000_000 + repetition, self._indices[client]) if seeded else None
-            found = sent_or_kept(
+            arrays_of_client = sent_or_kept(
                 self.run,
                 self.exchanges[who],
                 self.data[who],
@@ -336,31 +337,31 @@ class _ClientDraws:
                 client_type=self._kinds[who],
                 noise_seed=seed,
             )
-            if not found:  # it fails at random
+            if not arrays_of_client:  # the client fails at random
                 return {}
-            noisy[client] = found
+            noisy[client] = arrays_of_client
         noise = {
-            one.index: {
-                client: _minus(arrays[one.index], self._now[whose[client]][one.index])
+            drawn.index: {
+                client: _minus(arrays[drawn.index], self._now[tables[client]][drawn.index])
                 for client, arrays in noisy.items()
             }
-            for one in self.drawn
+            for drawn in self.drawn
         }
         if stand_ins is None and not seeded and self.target in noisy:
-            self._see(noise, whose[self.target], repetition)
+            self._see(noise, tables[self.target], repetition)
         return noise
 
     def _see(self, noise: Noise, who: str, repetition: int) -> None:
-        """Note the outputs for the table that the target has in this draw."""
-        for one in self.drawn:
-            of_target = _minus(self.plain[who][one.index], self.plain[self.target][one.index])
-            parts = noise[one.index]
+        """Record the outputs for the table that the target client has in this draw."""
+        for drawn in self.drawn:
+            of_target = _minus(self.plain[who][drawn.index], self.plain[self.target][drawn.index])
+            parts = noise[drawn.index]
             whole = sum(parts.values(), np.zeros(())) if self.is_summed else parts[self.target]
-            one.seen[who == _OTHER][repetition] = np.ravel(whole) + np.ravel(of_target)
+            drawn.seen[who == _OTHER][repetition] = np.ravel(whole) + np.ravel(of_target)
 
 
 class _Unchecked(Inspection):
-    """Takes any arrays: what stands in for a client's arrays need not be possible for its rows."""
+    """Accepts any arrays, because stand-ins need not be possible for a client's rows."""
 
     def check_numbers(self, name: str, round_: Round, arrays: Sequence[Sendable]) -> None:
         """Take any numbers."""
@@ -371,11 +372,11 @@ class _Unchecked(Inspection):
 
 
 def _standing_in(arrays: Sequence[Sendable], stand_ins: StandIns, *, is_first: bool) -> list[Sendable]:
-    """Return a client's arrays with others in their place: the stand-ins at the first client, zeros at the others."""
-    found = list(arrays)
+    """Return a client's arrays with the stand-ins in their place, or with zeros unless it is the first client."""
+    replaced = list(arrays)
     for index, stand_in in stand_ins.items():
-        found[index] = stand_in if is_first else _zeros_like(stand_in)
-    return found
+        replaced[index] = stand_in if is_first else _zeros_like(stand_in)
+    return replaced
 
 
 def _with_arrays(res: FitRes, arrays: Sequence[Sendable]) -> FitRes:
@@ -415,25 +416,25 @@ def _before_noise(
 ) -> list[Sendable] | None:
     """Return a client's answer before its noise is added; None if it fails."""
     asked = getattr(run.strategy.client_type, exchange.task)
-    found: list[list[Sendable]] = []
+    replies: list[list[Sendable]] = []
 
     def watched(client: ProtocolClient, question: Question) -> Any:
         reply = asked.reply_of(client, question)
-        given = list(reply) if isinstance(reply, (list, tuple)) else [reply]
-        found.append([array if isinstance(array, GridArray) else np.asarray(array) for array in given])
+        arrays = list(reply) if isinstance(reply, (list, tuple)) else [reply]
+        replies.append([array if isinstance(array, GridArray) else np.asarray(array) for array in arrays])
         return reply
 
     kind = _replying(run, exchange, watched)
     for seed in (noise_seed, *range(TRIES)):  # a client may fail at random
         make = partial(kind, data, name=exchange.client, context=_copied(context), noise_seed=seed)
         answer_to(make, exchange.ins, tries=1)
-        if found:
-            return found[0]
+        if replies:
+            return replies[0]
     return None
 
 
 def _replying(run: WatchedRun, exchange: Exchange, reply_of: Callable[..., Any]) -> type[ProtocolClient]:
-    """Return the run's client class with this in place of its computation."""
+    """Return the run's client class with this function in place of the answer's computation."""
     kind = run.strategy.client_type
     asked = getattr(kind, exchange.task)
     other = object.__new__(type(asked))
@@ -449,11 +450,11 @@ class NoiseTest:
     """The noise of one release, over all rounds, compared with its declared law."""
 
     n_numbers: int
-    factor: float  #: The width of the noise over its declared width.
-    p_values: Mapping[str, float]  #: What would be wrong -> the probability that sound noise looks at least as wrong.
+    factor: float  #: The width of the noise divided by its declared width.
+    p_values: Mapping[str, float]  #: Kind of fault -> the probability that sound noise looks at least as faulty.
 
     def smallest_factor(self, level: float, mechanism: str) -> float:
-        """Return how narrow noise can be and still go unnoticed in half of all cases."""
+        """Return the fraction of the declared width at which narrow noise is noticed in half of all cases."""
         if self.n_numbers == 0:
             return 0.0
         law = chi2(self.n_numbers) if mechanism == "gaussian" else gamma(self.n_numbers)
@@ -501,13 +502,13 @@ def cut_off(z: Floats, mechanism: Mechanism) -> float:
 
 
 def reach_of_tails(n_numbers: int, level: float, mechanism: Mechanism) -> float:
-    """Return the most standard deviations at which cut-off noise is always found with so many numbers."""
+    """Return the largest cut-off, in standard deviations, that this many numbers are certain to reveal."""
     tail = min(1.0, math.log(len(RANKS_OF_TAILS) / level) / max(n_numbers, 1))
     return float(norm.isf(tail / 2)) if mechanism == "gaussian" else -math.log(tail) / math.sqrt(2.0) + 0.0
 
 
 def _narrowest_entry(parts: Sequence[Sequence[Floats]], *, gaussian: bool) -> float:
-    """Return an upper bound on the probability that some entry is as narrow as the narrowest."""
+    """Return an upper bound on the probability that some entry's sound noise is as narrow as the narrowest."""
     smallest, n_entries = 1.0, 0
     for draws in parts:
         z = np.array(draws)
@@ -534,34 +535,34 @@ def _residues(drawn: DrawnNoise) -> NDArray[np.intp]:
 
 @dataclass(frozen=True)
 class Sources:
-    """What the noise of all releases together shows about its source."""
+    """Results of testing the source of all releases' noise."""
 
-    findings: list[str]  #: What is broken, a clause each.
-    bits: float  #: A source of so few bits would have been noticed.
-    reach: Mapping[Mechanism, float]  #: Noise cut off at so many standard deviations would have been noticed.
+    findings: list[str]  #: A clause about each fault.
+    bits: float  #: A source with at most this many bits would have been noticed.
+    reach: Mapping[Mechanism, float]  #: Noise cut off at this many standard deviations would have been noticed.
 
 
 def examine_sources(drawn: Sequence[DrawnNoise], seeded: Sequence[DrawnNoise], false_alarm: float) -> Sources:
     """Check that noise has tails, never repeats, and does not depend on other noise, with seeds and without."""
     level = false_alarm * OF_SOURCES / 4
-    found, bits = _repetitions(drawn, level)
-    found += [
-        f"the noise of '{one.content}' in round {one.round} is the same in every run"
-        for one in drawn
-        for parts in one.noise.values()
+    findings, bits = _repetitions(drawn, level)
+    findings += [
+        f"the noise of '{release.content}' in round {release.round} is the same in every run"
+        for release in drawn
+        for parts in release.noise.values()
         if len(parts) >= 20 and (np.array(parts[:200]) == parts[0]).all(axis=0).any()
     ]
-    found += [*_dependent(drawn, level), *_dependent(seeded, level)]
+    findings += [*_dependent(drawn, level), *_dependent(seeded, level)]
     reach: dict[Mechanism, float] = {}
-    for mechanism in dict.fromkeys(one.release.mechanism for one in drawn):
-        z = np.concatenate([*map(_own_law, (one for one in drawn if one.release.mechanism == mechanism))])
+    for mechanism in dict.fromkeys(release.release.mechanism for release in drawn):
+        z = np.concatenate([*map(_own_law, (release for release in drawn if release.release.mechanism == mechanism))])
         reach[mechanism] = reach_of_tails(z.size, level / 2, mechanism)
         if cut_off(z, mechanism) < level / 2:
             largest = float(np.abs(z).max()) / (1.0 if mechanism == "gaussian" else math.sqrt(2.0))
-            found.append(
+            findings.append(
                 f"all {mechanism} noise together is cut off ({z.size} numbers within {largest:.3g} standard deviations)"
             )
-    return Sources(found, bits, reach)
+    return Sources(findings, bits, reach)
 
 
 def _own_law(drawn: DrawnNoise) -> Floats:
@@ -574,7 +575,7 @@ def _own_law(drawn: DrawnNoise) -> Floats:
 
 
 def _repetitions(all_drawn: Sequence[DrawnNoise], level: float) -> tuple[list[str], float]:
-    """Name noise that was drawn twice, and return how few bits of a source would have been noticed.
+    """Name noise that was drawn twice; also return the bits of the largest source that would have been noticed.
 
     A source of b bits repeats itself in one of 2^b pairs of draws. All noise of one law counts together. Enough entries
     are compared that chance never repeats them.
@@ -582,7 +583,7 @@ def _repetitions(all_drawn: Sequence[DrawnNoise], level: float) -> tuple[list[st
     alike: dict[tuple[object, ...], list[DrawnNoise]] = {}
     for drawn in all_drawn:
         alike.setdefault((drawn.content, drawn.exponent, drawn.release), []).append(drawn)
-    found, n_pairs = [], 0
+    findings, n_pairs = [], 0
     for group in alike.values():
         parts = [part for drawn in group for draws in drawn.first.values() for part in draws]
         likely = math.log(chance_of_a_repeat(group[0]))
@@ -591,15 +592,15 @@ def _repetitions(all_drawn: Sequence[DrawnNoise], level: float) -> tuple[list[st
         parts = [part[:n_entries] for part in parts if part.size >= n_entries]
         n_pairs += math.comb(len(parts), 2)
         if (n_different := len({part.tobytes() for part in parts})) < len(parts):
-            found.append(f"the noise of '{group[0].content}' repeats: of {len(parts)} draws {n_different} differ")
-    return found, math.log2(n_pairs / NOTICED_PAIRS) if n_pairs else 0.0
+            findings.append(f"the noise of '{group[0].content}' repeats: of {len(parts)} draws {n_different} differ")
+    return findings, math.log2(n_pairs / NOTICED_PAIRS) if n_pairs else 0.0
 
 
 def chance_of_a_repeat(drawn: DrawnNoise) -> float:
     """Return an upper bound on the probability that two draws of an entry are the same integer.
 
-    It is the integral of the squared characteristic function. The function of one of n shares is the n-th root of the
-    whole noise's.
+    The bound is the integral of the squared characteristic function. For one of n shares this function is the n-th root
+    of the whole noise's characteristic function.
     """
     scale = math.ldexp(drawn.release.scale, -drawn.exponent) * (math.sqrt(0.5) if drawn.release.triangle else 1.0)
     n_shares = drawn.n_shares if drawn.is_summed else 1
@@ -623,7 +624,7 @@ def _dependent(all_drawn: Sequence[DrawnNoise], level: float) -> list[str]:
         for who, parts in one.first.items()
     ]
     lengths = sorted({min(len(parts), MOST) for _, _, parts in drawn})
-    found = []
+    findings = []
     for n_draws in {length for length in lengths if length >= FEWEST}:
         series = [
             one
@@ -631,25 +632,25 @@ def _dependent(all_drawn: Sequence[DrawnNoise], level: float) -> list[str]:
             if len(parts) >= n_draws
             for one in _series(place, noise, np.array(parts[:n_draws]))
         ]
-        found += _correlated(series, level / len(lengths))
-    return found
+        findings += _correlated(series, level / len(lengths))
+    return findings
 
 
 def _series(place: str, drawn: DrawnNoise, units: Floats) -> list[tuple[str, Floats]]:
-    """Return series of numbers that should be independent, with the name of their entry."""
-    found = []
+    """Return (name of the entry, numbers) for series of numbers that should be independent."""
+    series = []
     for entry in range(units.shape[1]):
         # Shares of many clients are mostly zero; ranks of rare events are far from normal.
         if np.unique(units[:, entry], return_counts=True)[1].max() > len(units) / 2:
             continue
         name = place + (f", entry {entry}" if units.shape[1] > 1 else "")
-        found += [(name, units[:, entry]), (name, np.abs(units[:, entry]))]
-    if len(units) >= 2 * FEWEST and not drawn.is_summed and found:
+        series += [(name, units[:, entry]), (name, np.abs(units[:, entry]))]
+    if len(units) >= 2 * FEWEST and not drawn.is_summed and series:
         width = math.ldexp(drawn.release.scale, -drawn.exponent)
         whole = np.abs(units[:, 0]).astype(np.int64) - 1
         bits = range(min(BITS, int(math.log2(max(width, 1.0))) - 3))
-        found += [(found[0][0], (whole >> bit & 1).astype(np.float64)) for bit in bits]
-    return found
+        series += [(series[0][0], (whole >> bit & 1).astype(np.float64)) for bit in bits]
+    return series
 
 
 def _correlated(series: Sequence[tuple[str, Floats]], level: float) -> list[str]:
@@ -663,12 +664,12 @@ def _correlated(series: Sequence[tuple[str, Floats]], level: float) -> list[str]
     names = [name for name, _ in series]
     n_draws, n_pairs = ranks.shape[1], math.comb(len(series), 2)
     least = float(norm.isf(level / (2 * n_pairs))) / math.sqrt(n_draws - 1)
-    found = {
-        f"the noise of {names[one]} depends on the noise of {names[other]} (correlation {alike[one, other]:.2f})"
-        for one, other in zip(*np.nonzero(np.abs(alike) > least), strict=True)
-        if names[one] != names[other]
+    findings = {
+        f"the noise of {names[first]} depends on the noise of {names[second]} (correlation {alike[first, second]:.2f})"
+        for first, second in zip(*np.nonzero(np.abs(alike) > least), strict=True)
+        if names[first] != names[second]
     }
-    return sorted(found)[:3]
+    return sorted(findings)[:3]
 
 
 # The privacy loss.
@@ -678,13 +679,13 @@ def _correlated(series: Sequence[tuple[str, Floats]], level: float) -> list[str]
 class Loss:
     """The privacy loss of runs on two neighboring tables."""
 
-    epsilon: float  #: What is promised, and at which delta.
+    epsilon: float  #: The promised epsilon, at the promised delta.
     delta: float
-    of_one: Floats  #: Log likelihood ratio of the one table to the other, for each run on the one.
-    of_other: Floats  #: The same for each run on the other.
+    of_one: Floats  #: The log likelihood ratio of the first table to the second, for each run on the first.
+    of_other: Floats  #: The same ratio for each run on the second table.
     sees_noise: bool  #: Whether the auditor sees the noise; otherwise the loss is computed from outputs only.
-    pair: str  #: Names the neighbors.
-    expected: float = math.nan  #: Epsilon of these neighbors through the declared noise, at that delta.
+    pair: str  #: The neighbors, in words.
+    expected: float = math.nan  #: The epsilon that the declared noise gives for these neighbors, at that delta.
     false_alarm: float = FALSE_ALARM
 
     @property
@@ -734,9 +735,9 @@ class Loss:
         pooled = np.concatenate([self.of_one[::2], self.of_other[::2]])
         for threshold in np.unique(np.quantile(pooled, np.linspace(0.0, 1.0, 101))):
             for is_other in (False, True):
-                found = self._bound(float(threshold), is_other, 0, level)
-                if found > best:
-                    best, chosen = found, (float(threshold), is_other)
+                bound = self._bound(float(threshold), is_other, 0, level)
+                if bound > best:
+                    best, chosen = bound, (float(threshold), is_other)
         return max(0.0, self._bound(*chosen, 1, level))
 
     def _bound(self, threshold: float, is_other: bool, half: int, level: float) -> float:
@@ -754,7 +755,7 @@ class Loss:
 
     @property
     def most_that_can_be_shown(self) -> float:
-        """The largest lower bound on epsilon that so many runs can give."""
+        """The largest lower bound on epsilon that this number of runs can give."""
         n = self.n_runs // 2
         level = self.false_alarm * OF_EPSILON / 2
         share = lower(n, n, level) - self.delta
@@ -774,9 +775,9 @@ def upper(hits: int, n: int, level: float) -> float:
 def losses(
     all_drawn: Sequence[DrawnNoise], moves: Mapping[tuple[int, int], Floats], target: str, rng: np.random.Generator
 ) -> tuple[Floats, Floats, bool] | None:
-    """Return the losses of runs on the first table and on the other, and whether the auditor sees the noise.
+    """Return the losses of runs on the first table and on the second, and whether the auditor sees the noise.
 
-    ``moves`` has the first table's array less the other's, by round and array. Where a client draws rows, ``rng``
+    ``moves`` has the first table's array minus the second's, by round and array. If a client draws rows, ``rng``
     decides whether the row that differs is drawn.
     """
     sees_noise = not any(drawn.seen[0] for drawn in all_drawn)
@@ -813,19 +814,19 @@ def losses(
 
 
 def _mixed(losses: Floats, q: float) -> Floats:
-    """Return the loss if the tables differ only with probability q."""
+    """Return the loss if the tables' answers differ only with probability q."""
     return losses if q >= 1.0 else -np.logaddexp(math.log1p(-q), math.log(q) - losses)
 
 
 def _ratios(drawn: DrawnNoise, moved: Floats, seen: Floats) -> Floats:
-    """Return log likelihood ratios of no shift to a shift of the noise, for each draw."""
+    """Return the log likelihood ratio of no shift of the noise to this shift, for each draw."""
     present = np.flatnonzero(moved)
     shift, x = moved[present], seen[:, present]
-    found: Floats
+    ratios: Floats
     if drawn.release.mechanism == "laplace":
-        found = np.sum(np.abs(x + shift) - np.abs(x), axis=1) / drawn.release.scale
-        return found
+        ratios = np.sum(np.abs(x + shift) - np.abs(x), axis=1) / drawn.release.scale
+        return ratios
     widths = (drawn.widths(moved.size) / drawn.release.scale)[present]
     shift, x = shift * widths, x * widths
-    found = x @ shift + 0.5 * float(shift @ shift)
-    return found
+    ratios = x @ shift + 0.5 * float(shift @ shift)
+    return ratios

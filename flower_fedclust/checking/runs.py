@@ -1,4 +1,4 @@
-"""A strategy with small tables to try it on, runs that keep every message, and clients that answer them again."""
+"""Small tables for trying a strategy, runs that keep every message, and clients that answer the messages again."""
 
 # ruff: noqa: ARG002, D102 - Flower's signatures
 
@@ -51,7 +51,7 @@ NAMES = ("site-b", "10", "9")
 #: Fields of a message that make the client add noise.
 NOISE_FIELDS = frozenset({"parts", "releases"})
 
-#: How often a client that fails is asked: it may fail at random, and a comparison must not depend on that.
+#: How often a failing client is asked: it may fail at random, and comparisons must not depend on chance.
 TRIES = 20
 
 
@@ -84,7 +84,7 @@ class Exchange:
 
 
 class WatchedSite(ClientProxy):
-    """A client in this process; like Flower, it makes a new client object for each message."""
+    """A client in this process that makes a new client object for each message, as Flower does."""
 
     def __init__(
         self,
@@ -142,10 +142,12 @@ class WatchedSites:
 
     def carry(self, messages: Sequence[Message]) -> Answers:
         replies, failures = dict[str, Any](), list[Exception]()
-        for one in messages:
-            site = self._sites[one.node]
+        for message in messages:
+            site = self._sites[message.node]
             try:
-                replies[one.node] = site.fit(one.ins) if isinstance(one.ins, FitIns) else site.evaluate(one.ins)
+                replies[message.node] = (
+                    site.fit(message.ins) if isinstance(message.ins, FitIns) else site.evaluate(message.ins)
+                )
             except Exception as error:
                 failures.append(error)
         return Answers(replies, failures)
@@ -158,17 +160,19 @@ class WatchedRun:
     strategy: ProtocolStrategy
     data: dict[str, ClientData]
     seed: int | None
-    rounds: dict[int, Round] = field(default_factory=dict)  #: Each round that was asked, with its releases.
-    received: dict[int, Any] = field(default_factory=dict)  #: What it brought: a Total, a list of Reply, or None.
+    rounds: dict[int, Round] = field(default_factory=dict)  #: The rounds that were asked, with their releases.
+    received: dict[int, Any] = field(
+        default_factory=dict
+    )  #: The result of each round: a Total, a list of Reply, or None.
     exchanges: list[Exchange] = field(default_factory=list)
     sites: list[WatchedSite] = field(default_factory=list)
     seconds: float = 0.0
     error: Exception | None = None  #: The error that ended the run early.
 
     def take(self, round_: Round, received: Any = None) -> None:
-        """Keep a round and what it brought, unless no client was asked."""
+        """Keep a round and its result, unless no client was asked."""
         number = self.strategy._current.number
-        if number not in self.rounds and any(one.round == number for one in self.exchanges):
+        if number not in self.rounds and any(exchange.round == number for exchange in self.exchanges):
             self.rounds[number], self.received[number] = round_, copy.deepcopy(received)
 
     @cached_property
@@ -192,17 +196,17 @@ class WatchedRun:
         return [(index, release) for index, release in releases if release is not None and release.scale > 0]
 
     def asked(self, number: int) -> list[Exchange]:
-        """Return the messages of a round that ask for its answer; ``others=`` may have sent more."""
+        """Return the exchanges about a round's own question, without those about its ``others`` question."""
         task = self.rounds[number].task
-        return [one for one in self.exchanges if one.round == number and one.task == task]
+        return [exchange for exchange in self.exchanges if exchange.round == number and exchange.task == task]
 
     def sent(self, number: int) -> dict[str, list[Sendable]]:
-        """Return what each client that was asked sent in a round."""
+        """Return the arrays that each asked client sent in a round."""
         return {exchange.client: exchange.sent for exchange in self.asked(number)}
 
     def to_client(self, client: str) -> list[Exchange]:
         """All messages to one client."""
-        return [one for one in self.exchanges if one.client == client]
+        return [exchange for exchange in self.exchanges if exchange.client == client]
 
     def replies(self, number: int) -> list[list[Array]]:
         """Return the arrays that the protocol got in a round: one list for a sum, else one for each reply."""
@@ -212,7 +216,7 @@ class WatchedRun:
         return [list(received)] if isinstance(self.rounds[number], Sum) else [reply.arrays for reply in received]
 
     def declared(self) -> Iterator[tuple[int, Round, Sent, Release | None, bool]]:
-        """Yield number, round, declaration and noise of each array, and whether it is computed from noisy rows only."""
+        """Yield (number, round, declaration, release, whether it is computed from noisy rows only) for each array."""
         noisy_rows: set[str] = set()
         for number, round_ in self.rounds.items():
             from_noisy = bool(round_.rows) and round_.rows in noisy_rows
@@ -248,18 +252,18 @@ class Subject:
 
     @property
     def strategy(self) -> ProtocolStrategy:
-        """A copy of the strategy; random_state has a seed."""
-        made = copy.copy(self._given)
-        made.random_state = SEED if made.random_state is None else made.random_state
-        return made
+        """A copy of the strategy whose random_state is set."""
+        copied = copy.copy(self._given)
+        copied.random_state = SEED if copied.random_state is None else copied.random_state
+        return copied
 
     def with_parameters(self, **parameters: Any) -> ProtocolStrategy:
         """Return the strategy with other parameters."""
-        given = {name: getattr(self.strategy, name) for name in self._given.parameter_names()}
-        made: ProtocolStrategy = type(self._given)(**(given | parameters))
+        current = {name: getattr(self.strategy, name) for name in self._given.parameter_names()}
+        changed: ProtocolStrategy = type(self._given)(**(current | parameters))
         for name in ("server_data_origin", "server_columns"):
-            setattr(made, name, getattr(self._given, name))
-        return made
+            setattr(changed, name, getattr(self._given, name))
+        return changed
 
     @property
     def rows(self) -> list[Floats]:
@@ -280,7 +284,7 @@ class Subject:
 
     @property
     def releases(self) -> list[tuple[int, int, Release]]:
-        """The releases of that run."""
+        """The releases of :attr:`run`."""
         return self.run.releases
 
     @property
@@ -290,7 +294,7 @@ class Subject:
 
     @cached_property
     def epsilon(self) -> float:
-        """What the releases of that run compose to."""
+        """The epsilon to which the releases of :attr:`run` compose."""
         return self.run.strategy.report.composed_epsilon
 
     def changed(self, name: str, rows: ArrayLike) -> dict[str, ClientData]:
@@ -306,7 +310,10 @@ def data_of(
     labels: ArrayLike | None = None,
     whose: ArrayLike | None = None,
 ) -> ClientData:
-    """Return a client's data; for a guarantee per subject, ``whose`` says whose rows they are (by default one each)."""
+    """Return a client's data; ``whose`` has the subject of each row if the guarantee is per subject.
+
+    By default each row is another subject's.
+    """
     subjects = None
     if strategy.privacy_unit == "subject":
         subjects = np.arange(len(np.asarray(rows))) if whose is None else whose
@@ -331,7 +338,7 @@ def small_tables(
     means = center + 0.6 * radius * directions / np.linalg.norm(directions, axis=1)[:, None]
     sizes = [25 + 3 * index for index in range(n_clients)]
     labels = [np.arange(size) % strategy.n_clusters for size in sizes]
-    rows = [means[own] + 0.05 * radius * rng.normal(size=(len(own), n_columns)) for own in labels]
+    rows = [means[classes] + 0.05 * radius * rng.normal(size=(len(classes), n_columns)) for classes in labels]
     return rows, labels
 
 
@@ -394,7 +401,7 @@ def difference(one: Result, other: Result, *, leave_out: Collection[str] = ()) -
 
 
 def bits_of(result: Result) -> dict[str, Any]:
-    """Return what equal runs have in common."""
+    """Return everything in a result that must be equal for equal runs."""
     return {
         "model": [array.tobytes() for array in result.model.to_arrays()],
         "labels": [labels.tobytes() for labels in result.labels_of_clients],
@@ -433,12 +440,12 @@ def answer_to(
     for _ in range(tries):
         try:
             with one_thread():
-                found = make().fit(decode(ins.parameters), dict(config))
+                answer = make().fit(decode(ins.parameters), dict(config))
         except Exception as error:
-            found = [], 1, {"failure": type(error).__name__}
-        if "failure" not in found[2]:
+            answer = [], 1, {"failure": type(error).__name__}
+        if "failure" not in answer[2]:
             break
-    return found
+    return answer
 
 
 def sent_or_kept(
@@ -468,10 +475,10 @@ def sent_or_kept(
 def shadow_answers(
     run: WatchedRun, client: str, rows: Floats | ClientData, *, noise_seed: int = 0, only: int | None = None
 ) -> dict[int, list[Sendable] | None]:
-    """Return what a client with other rows would have sent or kept, by round, without noise; None where it fails.
+    """Return the noiseless arrays that a client with other rows would have sent or kept, by round; None if it fails.
 
-    The seed is for the client's own random choices, such as a sample of its rows. With ``only``, the client answers
-    that round alone if clients remember nothing.
+    The seed is for the client's random choices, such as a sample of its rows. With ``only``, the client answers just
+    that round, unless clients remember something from earlier rounds.
     """
     context = new_context()
     data = rows if isinstance(rows, ClientData) else data_of(run.strategy, rows, f"client {client}")

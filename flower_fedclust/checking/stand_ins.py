@@ -1,9 +1,9 @@
-"""The noise on arrays that small tables never make: of several blocks, with entries of any size.
+"""Tests of the noise on large arrays with large entries, such as small tables never produce.
 
-Arrays take the place of what a client sends, and go through the code that adds the noise in a run. The noise is drawn
-twice from the same words: for zeros, and for entries from a unit to 2^24 deviations. It has to be the same, because
-noise that depends on what it hides does not hide it. Drawn from the operating system, the noise of the large array has
-to follow its law in every part, and no part may repeat another.
+Stand-ins replace the arrays that a client sends, and pass through the code that adds the noise in a run. The noise is
+drawn twice from the same random words: for zeros, and for entries from one unit to 2^24 standard deviations. Both draws
+must be equal, because noise that depends on the entries does not hide them. The noise of the large array is also drawn
+from the operating system. It must follow its law in every part, and no part may repeat another.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from flower_fedclust.engine.replies import largest_in_sum
 from flower_fedclust.exact.grid import GridArray
 from flower_fedclust.privacy.releases import Release
 
-#: Entries of an array that stands in: more than a block of each sampler.
+#: Entries of a stand-in: more than one block of each sampler.
 N_ENTRIES = 20_000
 
-#: The largest entry in deviations, and the bits that a float64 holds of an entry with its noise.
+#: The largest entry is 2 to this power standard deviations; the bits of a noisy entry that a float64 holds.
 LARGEST_BITS, FLOAT_BITS = 24, 50
 
 #: Entries of a part whose width is tested.
 PART = 256
 
-#: Most entries in a row that are compared to find a repetition.
+#: Most successive entries that are compared to find a repetition.
 LONGEST_WINDOW = 64
 
-#: The number of the seeded draws.
+#: The number that identifies the seeded draws.
 SEEDED = 77
 
 
@@ -63,26 +63,26 @@ def findings_of_stand_ins(
     """Name what is wrong with the noise of large arrays and of large entries, and what could not be examined."""
     laws = list(_laws(run, drawer))
     rounds = dict.fromkeys(law.number for law in laws)
-    found, left = list[str](), list[str]()
+    findings, left = list[str](), list[str]()
     for number in rounds:
-        own = [law for law in laws if law.number == number]
+        laws_of_round = [law for law in laws if law.number == number]
         task = run.rounds[number].task
         if time.perf_counter() > deadline:
             left.append(f"the noise of '{task}' for large arrays")
             continue
-        large = {law.index: _stand_in(drawer, law) for law in own}
+        large = {law.index: _stand_in(drawer, law) for law in laws_of_round}
         zeros = {index: GridArray(np.zeros_like(one.integers), one.exponent) for index, one in large.items()}
         drawn = drawer.of_stand_ins(number, 0, large, seeded=False)
         first, second = (drawer.of_stand_ins(number, SEEDED, one, seeded=True) for one in (zeros, large))
         if not (drawn and first and second):
             left.append(f"the noise of '{task}' for large arrays, as no such reply is taken")
             continue
-        for law in own:
+        for law in laws_of_round:
             one, other = first[law.index], second[law.index]
             if any(not np.array_equal(one[who], other[who]) for who in one):
-                found.append(f"{law.of} depends on the entries that it is added to")
-            found += _findings_of_law(law, drawn[law.index], false_alarm / len(laws))
-    return list(dict.fromkeys(found)), left
+                findings.append(f"{law.of} depends on the entries that it is added to")
+            findings += _findings_of_law(law, drawn[law.index], false_alarm / len(laws))
+    return list(dict.fromkeys(findings)), left
 
 
 def _laws(run: WatchedRun, drawer: Drawer) -> Iterator[_Law]:
@@ -94,7 +94,7 @@ def _laws(run: WatchedRun, drawer: Drawer) -> Iterator[_Law]:
 
 
 def _stand_in(drawer: Drawer, law: _Law) -> GridArray:
-    """Return an array of many entries of all sizes and both signs, in the unit of the array that it stands for."""
+    """Return a stand-in with many entries of all sizes and both signs, in the unit of the client's array."""
     (*own_shape,), exponent = drawer.forms[law.number, law.index]
     if law.drawn.release.triangle:
         n_columns = math.ceil((math.sqrt(8 * N_ENTRIES + 1) - 1) / 2)
@@ -106,7 +106,7 @@ def _stand_in(drawer: Drawer, law: _Law) -> GridArray:
 
 
 def _entries(size: int, release: Release, exponent: int, noise_exponent: int) -> NDArray[np.int64]:
-    """Return integers from a unit to the largest that float64 holds with its noise, in a random order."""
+    """Return integers of both signs, from one unit to the largest whose noisy value a float64 holds, shuffled."""
     deviation = math.ldexp(release.scale, -exponent)
     bits = min(math.log2(deviation) + LARGEST_BITS, FLOAT_BITS - (exponent - noise_exponent))
     most = min(2.0 ** max(bits, 1.0), largest_in_sum(8, exponent, release) / 2)
@@ -145,7 +145,7 @@ def _findings_of_law(law: _Law, noise: dict[str, Floats], false_alarm: float) ->
 
 
 def _narrowest_part(z: Floats, release: Release) -> float:
-    """Return an upper bound on the probability that some part is as narrow as the narrowest."""
+    """Return an upper bound on the probability that some part's sound noise is as narrow as the narrowest."""
     parts = z[: z.size // PART * PART].reshape(-1, PART)
     gaussian = release.mechanism == "gaussian"
     sizes = np.sum(parts**2 if gaussian else np.abs(parts), axis=1)
@@ -154,7 +154,7 @@ def _narrowest_part(z: Floats, release: Release) -> float:
 
 
 def _has_repeated_parts(units: Floats, drawn: DrawnNoise, level: float) -> bool:
-    """Whether a few entries in a row stand twice in the noise, where chance would not repeat them."""
+    """Return whether a sequence of entries occurs twice in the noise that chance would not repeat."""
     likely = math.log(chance_of_a_repeat(drawn))
     n_pairs = math.comb(units.size, 2)
     length = math.ceil(math.log(level / n_pairs) / likely) if likely < 0 else LONGEST_WINDOW + 1
@@ -165,7 +165,7 @@ def _has_repeated_parts(units: Floats, drawn: DrawnNoise, level: float) -> bool:
 
 
 def _lag(units: Floats, level: float) -> int | None:
-    """Return at what distance entries depend on one another, in their sizes or magnitudes; None if they do not."""
+    """Return the distance at which entries (or their magnitudes) are correlated; None if they are not."""
     if np.unique(units, return_counts=True)[1].max() > units.size / 2:
         return None  # ranks of rare events are far from normal
     least = float(norm.isf(level / (2 * units.size))) * math.sqrt(units.size)

@@ -1,4 +1,4 @@
-"""What every strategy promises, as checks with names."""
+"""The promises of every strategy, as named checks."""
 
 # ruff: noqa: D401 - the docstrings are promises, not commands
 
@@ -64,14 +64,14 @@ from flower_fedclust.privacy.accounting import divided
 from flower_fedclust.results.result import Result
 from flower_fedclust.simulation import noise_seed_of, simulate
 
-#: The least part of epsilon that a run spends if noise covers everything and all rounds ran.
+#: The smallest fraction of epsilon that a run spends if noise covers everything and all rounds ran.
 SPENT = 0.97
 
-#: Arrays of so many numbers with noise are never equal by chance.
+#: Noisy arrays of at least this many numbers are never equal by chance.
 LONG = 8
 
-#: Numbers drawn of each release, and the p-value of wrong noise. Together they find noise that is half too wide or a
-#: third too narrow. The seeds never change, so the verdict does not change either.
+#: How many numbers are drawn for each release, and the p-value below which noise is wrong. They find noise that is half
+#: too wide or a third too narrow. The seeds never change, so the verdict does not change either.
 N_NUMBERS, WRONG_NOISE = 200, 5e-7
 
 #: Draws, seconds and false-alarm rate of the small audit. The rate is tiny because suites run every day.
@@ -85,7 +85,7 @@ class Check:
     """One promise; calling it with a :class:`Subject` raises an AssertionError if the promise is broken."""
 
     name: str
-    promise: str  #: In words.
+    promise: str  #: The promise, in words.
     function: Callable[[Subject], None]
 
     def __call__(self, subject: Subject) -> None:
@@ -97,8 +97,8 @@ class Check:
         except AssertionError as broken:
             raise AssertionError(f"{self.name}: {broken}") from None
         except Exception as error:
-            found = " ".join(f"{type(error).__name__}: {error}".split())
-            raise AssertionError(f"{self.name}: it ends with {found}.") from error
+            what = " ".join(f"{type(error).__name__}: {error}".split())
+            raise AssertionError(f"{self.name}: it ends with {what}.") from error
 
 
 #: All checks by name, in the order of this file.
@@ -157,12 +157,12 @@ def check_strategy(
     for name in skip:
         look_up(name, CHECKS, "check")
     subject = Subject(strategy, clients, labels)
-    for one in strategy_checks():
-        if one.name not in skip:
-            one(subject)
+    for check in strategy_checks():
+        if check.name not in skip:
+            check(subject)
 
 
-# What a strategy is before it runs.
+# Promises about a strategy before it runs.
 
 
 @check
@@ -188,10 +188,13 @@ def _same(one: Any, other: Any) -> bool:
 @check
 def the_signature_is_the_parameters(subject: Subject) -> None:
     """The constructor takes the parameters and nothing else, all by name; n_clusters also by position."""
-    found = inspect.signature(type(subject.strategy)).parameters
+    signature = inspect.signature(type(subject.strategy)).parameters
     names = subject.strategy.parameter_names()
-    require(set(found) == set(names), f"the signature and the parameters differ in {sorted(set(found) ^ set(names))}.")
-    positional = [name for name, one in found.items() if one.kind is not inspect.Parameter.KEYWORD_ONLY]
+    require(
+        set(signature) == set(names),
+        f"the signature and the parameters differ in {sorted(set(signature) ^ set(names))}.",
+    )
+    positional = [name for name, parameter in signature.items() if parameter.kind is not inspect.Parameter.KEYWORD_ONLY]
     require(set(positional) <= {"n_clusters"}, f"the constructor takes {positional} by position.")
 
 
@@ -282,13 +285,13 @@ def _is_sentence(text: str) -> bool:
 @check
 def it_can_be_pickled_and_copied(subject: Subject) -> None:
     """A strategy that was pickled, or copied deeply, runs as the strategy itself does."""
-    for how, made in (
+    for how, copied in (
         ("pickled", pickle.loads(pickle.dumps(subject.strategy))),
         ("copied deeply", copy.deepcopy(subject.strategy)),
     ):
-        run = watched_run(made, subject.data, seed=SEED)
-        found = difference(run.result, subject.run.result)
-        require(not found, f"a strategy that was {how} gives another {found}.")
+        run = watched_run(copied, subject.data, seed=SEED)
+        differing = difference(run.result, subject.run.result)
+        require(not differing, f"a strategy that was {how} gives another {differing}.")
 
 
 @check
@@ -303,7 +306,7 @@ def its_name_stands_for_it(subject: Subject) -> None:
         require(getattr(strategy, parameter) == value, f"{strategy.name} stands for {parameter}={value!r}.")
 
 
-# What a run gives, and what it depends on.
+# Promises about the results of a run.
 
 
 @check
@@ -342,16 +345,16 @@ def the_message_api_gives_the_same_bits(subject: Subject) -> None:
         noise_seed=lambda context: noise_seed_of(SEED, int(context.node_config["partition-id"])),
     )
     MessageStrategy(strategy).start(LocalGrid(app, len(clients)))
-    found = difference(WatchedRun(strategy, subject.data, SEED).result, subject.run.result)
-    require(not found, f"the Message API gives another {found}.")
+    differing = difference(WatchedRun(strategy, subject.data, SEED).result, subject.run.result)
+    require(not differing, f"the Message API gives another {differing}.")
 
 
 @check
 def the_order_of_the_clients_changes_nothing(subject: Subject) -> None:
     """Clients that connect and answer in another order give the same bits: their names decide the order."""
     run = watched_run(subject.strategy, subject.data, seed=SEED, order=subject.names[::-1])
-    found = difference(run.result, subject.run.result)
-    require(not found, f"clients in another order give another {found}.")
+    differing = difference(run.result, subject.run.result)
+    require(not differing, f"clients in another order give another {differing}.")
     order = run.strategy.client_names
     require(order == sorted(subject.names, key=client_order), f"the clients are taken in the order {order}.")
 
@@ -389,15 +392,15 @@ def the_number_of_rounds_is_enough(subject: Subject) -> None:
     require(ran == list(range(1, len(ran) + 1)), f"the rounds that ran are {ran}.")
     require(len(ran) <= strategy.num_rounds, f"{len(ran)} rounds ran, and num_rounds is {strategy.num_rounds}.")
     listed = {message.round for message in strategy.report.messages}
-    silent = {number for number, one in run.rounds.items() if not one.answer.sends or one.answer.keeps}
+    silent = {number for number, round_ in run.rounds.items() if not round_.answer.sends or round_.answer.keeps}
     require(set(ran) - silent <= listed <= set(ran), f"the rounds {ran} ran, and the report has {sorted(listed)}.")
 
 
 @check
 def all_that_leaves_is_declared_and_reported(subject: Subject) -> None:
     """Every array on the wire is declared by the client's method and is in the report, and nothing else is sent."""
-    found = findings_of_wire(subject.run)
-    require(not found, f"{'; '.join(found)}.")
+    findings = findings_of_wire(subject.run)
+    require(not findings, f"{'; '.join(findings)}.")
 
 
 @check
@@ -407,8 +410,8 @@ def units_are_public(subject: Subject) -> None:
     for exchange in subject.run.exchanges:
         assert exchange.res is not None
         units.setdefault((exchange.round, exchange.task), set()).add(str(exchange.res.metrics.get(EXPONENTS)))
-    for (number, task), found in units.items():
-        require(len(found) == 1, f"in round {number} the clients answer '{task}' in different units: {sorted(found)}.")
+    for (number, task), used in units.items():
+        require(len(used) == 1, f"in round {number} the clients answer '{task}' in different units: {sorted(used)}.")
 
 
 @check
@@ -425,9 +428,9 @@ def what_has_an_entry_for_every_row_is_no_sum(subject: Subject) -> None:
         rows = {row.tobytes() for row in subject.data[exchange.client].rows}
         for sent, array in zip(asked.answer.sends, exchange.arrays, strict=False):
             if array.ndim == 2 and array.shape[1] == subject.n_columns and sent.reveals == "sums":
-                own = sum(row.tobytes() in rows for row in np.ascontiguousarray(array, dtype=np.float64))
-                few = own < max(2, len(rows) // 2)  # the sum over a cluster of one row is that row
-                require(few, f"'{sent.content}' has {own} rows of the client, and is said to reveal sums.")
+                n_own_rows = sum(row.tobytes() in rows for row in np.ascontiguousarray(array, dtype=np.float64))
+                few = n_own_rows < max(2, len(rows) // 2)  # the sum over a cluster of one row is that row
+                require(few, f"'{sent.content}' has {n_own_rows} rows of the client, and is said to reveal sums.")
 
 
 @check
@@ -439,10 +442,10 @@ def the_evaluation_is_asked_for_once(subject: Subject) -> None:
         require("federated_evaluation" in str(error), f"federated_evaluation=True is refused with: {error}")
         return
     run = watched_run(strategy, subject.data, seed=SEED)
-    found = run.strategy.evaluation
-    require(found is not None and "cost" in found, "federated_evaluation=True gives no evaluation.")
-    assert found is not None
-    for name, value in found.items():
+    evaluation = run.strategy.evaluation
+    require(evaluation is not None and "cost" in evaluation, "federated_evaluation=True gives no evaluation.")
+    assert evaluation is not None
+    for name, value in evaluation.items():
         require(np.isfinite(value), f"the evaluation's {name} is {value}.")
     listed = [message for message in run.strategy.report.unprotected if message.task == EVALUATE]
     require(len(listed) == 3, "the evaluation is not listed as unprotected exactly once.")
@@ -496,7 +499,7 @@ def the_result_can_be_saved(subject: Subject) -> None:
         require(same, "the saved model gives other labels.")
 
 
-# Clients that fail, and rows that are not as they should be.
+# Promises about failing clients and unusual rows.
 
 
 def _survived(subject: Subject, what: str, data: Data, **options: Any) -> WatchedRun | str:
@@ -525,7 +528,7 @@ def _survived(subject: Subject, what: str, data: Data, **options: Any) -> Watche
 
 
 def _check_discretion(what: str, said: str, data: Data) -> None:
-    """Refuse a message that has a number with many digits that is a value of a row."""
+    """Fail if a message contains a number with many digits that is a value of a row."""
     numbers = {float(text) for text in re.findall(r"-?\d+\.\d{3,}(?:e[+-]?\d+)?", said)}
     for name, client in data.items():
         for number in numbers:
@@ -533,11 +536,11 @@ def _check_discretion(what: str, said: str, data: Data) -> None:
             require(not near, f"where {what}, a message quotes a value of client {name}: {said}")
 
 
-def _check_named(what: str, found: WatchedRun | str, client: str) -> None:
-    if isinstance(found, str):
+def _check_named(what: str, outcome: WatchedRun | str, client: str) -> None:
+    if isinstance(outcome, str):
         return
-    named = {failure.client for failure in found.strategy.failures}
-    ids = {client, str(9000 + list(found.data).index(client))}  # a client that never enrolled has no name
+    named = {failure.client for failure in outcome.strategy.failures}
+    ids = {client, str(9000 + list(outcome.data).index(client))}  # a client that never enrolled has no name
     require(named & ids, f"where {what}, no failure names it.")
     require(named <= ids, f"where {what}, the failures name {sorted(named)}.")
 
@@ -552,7 +555,7 @@ def _raising(honest: Callable[[], FitRes]) -> FitRes:
 
 
 def _sending(change: Callable[[list[Array]], list[Array]]) -> Callable[[Callable[[], FitRes]], FitRes]:
-    """Return a fault: the honest answer with other arrays."""
+    """Return a fault that changes the arrays of the honest answer."""
 
     def sent(honest: Callable[[], FitRes]) -> FitRes:
         res = honest()
@@ -579,9 +582,9 @@ def _survived_fault(
         return fault(honest) if number in numbers else honest()
 
     what = f"client {victim} {what}"
-    found = _survived(subject, what, subject.data, tamper={victim: tamper})
+    outcome = _survived(subject, what, subject.data, tamper={victim: tamper})
     if any(number == 1 or victim in subject.run.sent(number) for number in {1, *subject.run.rounds} & set(numbers)):
-        _check_named(what, found, victim)
+        _check_named(what, outcome, victim)
 
 
 @check
@@ -638,7 +641,7 @@ def extreme_values_are_survived(subject: Subject) -> None:
         _survived(subject, f"a client has {what}", subject.changed(subject.names[0], np.vstack([subject.rows[0], row])))
 
 
-# Privacy.
+# Promises about privacy.
 
 
 def _is_private(subject: Subject) -> bool:
@@ -646,15 +649,20 @@ def _is_private(subject: Subject) -> bool:
 
 
 def _noisy_arrays(run: WatchedRun) -> set[bytes]:
-    """Return the arrays with noise that the protocol received, or that clients sent; a few numbers repeat by chance."""
-    found: list[Array] = []
+    """Return the noisy arrays that the protocol received or clients sent; short arrays are joined into one.
+
+    A few noisy numbers may repeat by chance.
+    """
+    arrays_with_noise: list[Array] = []
     for number in run.rounds:
         replies = run.replies(number)
         if run.strategy.noise != "server":
             replies += [values_of(arrays) for arrays in run.sent(number).values()]
-        found += [arrays[index] for arrays in replies for index, _ in run.noisy(number) if index < len(arrays)]
-    long = {array.tobytes() for array in found if array.size >= LONG}
-    return long or {b"".join(array.tobytes() for array in found)} - {b""}
+        arrays_with_noise += [
+            arrays[index] for arrays in replies for index, _ in run.noisy(number) if index < len(arrays)
+        ]
+    long = {array.tobytes() for array in arrays_with_noise if array.size >= LONG}
+    return long or {b"".join(array.tobytes() for array in arrays_with_noise)} - {b""}
 
 
 @check
@@ -691,8 +699,8 @@ def the_class_says_for_whom_it_can_be_private(subject: Subject) -> None:
     if report.covers_everything:
         require(promised, f"everything is covered per {report.unit}, but promises is {strategy.promises}.")
     elif _is_private(subject):
-        found = sorted({message.content for message in report.unprotected})
-        require(not promised, f"promises is {strategy.promises}, but nothing covers {', '.join(found)}.")
+        uncovered = sorted({message.content for message in report.unprotected})
+        require(not promised, f"promises is {strategy.promises}, but nothing covers {', '.join(uncovered)}.")
 
 
 @check
@@ -768,10 +776,10 @@ def noise_has_its_declared_scale(subject: Subject) -> None:
     drawer = Drawer(subject.run, subject.names[0])
     drawer.draw_numbers(N_NUMBERS)
     for drawn in drawer.seeded.values():
-        found = compare_with_law([drawn])
-        wrong = ", ".join(what for what, likely in found.p_values.items() if likely <= WRONG_NOISE)
+        test = compare_with_law([drawn])
+        wrong = ", ".join(what for what, likely in test.p_values.items() if likely <= WRONG_NOISE)
         where = f"the noise of '{drawn.content}' in round {drawn.round}"
-        require(not wrong, f"{where} is {found.factor:.3g} times as wide as declared: {wrong}.")
+        require(not wrong, f"{where} is {test.factor:.3g} times as wide as declared: {wrong}.")
 
 
 @check
@@ -797,8 +805,8 @@ def no_neighbor_moves_a_release_too_far(subject: Subject) -> None:
 @check
 def what_a_row_adds_follows_from_that_row(subject: Subject) -> None:
     """In an answer by row, what a row adds depends neither on its place nor on other rows nor on the batch."""
-    found = findings_by_row(subject.run, subject.names[0])
-    require(not found, f"{'; '.join(found)}.")
+    findings = findings_by_row(subject.run, subject.names[0])
+    require(not findings, f"{'; '.join(findings)}.")
 
 
 @check
@@ -815,11 +823,11 @@ def a_site_can_tell_what_noise_is_worth(subject: Subject) -> None:
             )
         bound = moved[index].of(release.mechanism, release.relation, subject.strategy.privacy_unit)
         scale = release.scale * (math.sqrt(0.5) if release.triangle and not moved[index].triangle else 1.0)
-        found = scale / bound if 0 < bound < math.inf else 0.0
+        multiplier = scale / bound if 0 < bound < math.inf else 0.0
         require(
-            found > release.noise_multiplier * (1 - 1e-9),
+            multiplier > release.noise_multiplier * (1 - 1e-9),
             f"the noise multiplier of '{round_.task}' is {release.noise_multiplier:.6g} according to its release, and "
-            f"{found:.6g} according to its client.",
+            f"{multiplier:.6g} according to its client.",
         )
 
 
@@ -853,5 +861,5 @@ def _kinds_beyond_sums(run: WatchedRun) -> set[str]:
 def a_small_audit_finds_nothing(subject: Subject) -> None:
     """An audit of a few seconds finds no broken promise; ``fedclust audit`` makes a large one."""
     if subject.releases:
-        found = audit_subject(subject, runs=AUDIT_RUNS, seconds=AUDIT_SECONDS, false_alarm=AUDIT_FALSE_ALARM)
-        require(not found.broken, found.sentence)
+        result = audit_subject(subject, runs=AUDIT_RUNS, seconds=AUDIT_SECONDS, false_alarm=AUDIT_FALSE_ALARM)
+        require(not result.broken, result.sentence)
