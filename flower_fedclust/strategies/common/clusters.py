@@ -1,4 +1,4 @@
-"""A Lloyd step on rows that stay at the clients, with or without noise: both halves, bounds and budget."""
+"""Lloyd steps on rows that stay at the clients, with or without noise: both halves, bounds and budget."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ from flower_fedclust.strategies.common.frame import FrameClient
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-#: Room in the bound of the means. A client whose means are clipped pulls the centers back to where they were, in every
-#: run and by the same amount, while the noise of a wider bound averages out over the clients.
+#: A factor in the bound of the means. Clipping a client's means biases the new centers towards the old ones, by the
+#: same amount in every run. A wider bound costs more noise instead, which averages out over the clients.
 MEANS_MARGIN = 1.5
 
 
 @dataclass(frozen=True)
 class ClusterStatistic:
-    """What the clients send about their clusters, and how it is protected."""
+    """The statistic that clients send about their clusters, and its protection."""
 
     parts: tuple[str, ...] = ()  #: The parts of the budget for the sums (or means) and for the counts.
     shrink: bool = False  #: Whether to shrink new centers towards the previous ones, by the noise of the sums.
-    #: None: each client sends the sum and the number of its rows in each cluster. Otherwise each client sends the means
-    #: of its rows, clipped together to this norm, and which clusters it has a row in: the variant of FedDP-KMeans,
-    #: appendix G.5, for client-level privacy.
+    #: If None, each client sends the sum and the number of its rows in each cluster. Otherwise it sends the means of
+    #: its rows, clipped together to this norm, and in which clusters it has rows: FedDP-KMeans's variant for
+    #: client-level privacy (appendix G.5).
     means_bound: float | None = None
 
     def asked(self, centers: Floats, frame: Frame | None, *, rows: str = "", view: Question | None = None) -> Sum:
-        """Return the round that asks for it; centers are in the coordinates of the frame, or of the view."""
+        """Return the round that asks for the statistic; centers are in the coordinates of the frame, or of the view."""
         if self.means_bound is None:
             question = ClusterClient.cluster_sums.asked(centers, frame=frame, view=view)
         else:
@@ -49,7 +49,7 @@ class ClusterStatistic:
         return Sum(question, parts=self.parts, rows=rows)
 
     def next_centers(self, reply: Total, centers: Floats) -> Floats:
-        """Return the new centers; a cluster with hardly a row, or hardly a client, keeps its center."""
+        """Return the new centers; a cluster with almost no row, or almost no client, keeps its center."""
         sums, counts = reply
         if self.means_bound is None:
             new = centers_of(sums, counts, fallback=centers)
@@ -64,7 +64,7 @@ def lloyd_step(
 ) -> Generator[Round, Total, Floats]:
     """Move each center to the mean of its nearest rows, in one round; centers are in the frame's coordinates.
 
-    The new centers lie inside the frame's ball, like every mean of clipped rows, whatever the noise does.
+    The new centers are clipped to the frame's ball, because the mean of clipped rows lies in it.
     """
     reply = yield statistic.asked(centers, frame, rows=rows)
     return clip_rows(statistic.next_centers(reply, centers), frame.radius)
@@ -88,16 +88,16 @@ def lloyd_steps(
 class ClientBounds:
     """Euclidean norms to which one client's statistics are clipped at client level (FedDP-KMeans, appendix G.5)."""
 
-    second_moment: float  #: For the traceless part of the sum of outer products of the client's rows, as a matrix.
-    weights: float  #: For the client's counts of rows by server row.
-    means: float  #: For the client's cluster means, less the centers that the server knows, all together.
+    second_moment: float  #: Bounds the traceless part of the sum of outer products of the client's rows, as a matrix.
+    weights: float  #: Bounds the client's counts of rows by server row.
+    means: float  #: Bounds the client's cluster means, minus the centers that the server knows, all together.
 
     @classmethod
     def from_server_rows(cls, server_rows: Floats, n_clusters: int, rows_per_client: int) -> ClientBounds:
-        """Return what a client with so many rows would typically have if its rows were like the server's.
+        """Return the typical norms of a client with this number of rows, if its rows are like the server's.
 
         Each bound is the root mean square of the statistic over random clients, in closed form; the bound of the means
-        is ``MEANS_MARGIN`` times that. ``rows_per_client`` is public: a wrong value costs accuracy, not privacy.
+        is multiplied by ``MEANS_MARGIN``. ``rows_per_client`` is public: a wrong value costs accuracy, not privacy.
         """
         from sklearn.cluster import KMeans
 
@@ -113,7 +113,7 @@ class ClientBounds:
             within = KMeans(n_clusters, n_init=1, random_state=0).fit(server_rows).inertia_ / len(server_rows)
         else:
             within = np.trace(gram)  # with one server row per cluster, the spread within clusters is unknown
-        # A mean of n / k rows is off by the spread within a cluster over n / k; k such means, or n if they are fewer.
+        # The mean of n / k rows has a squared error of the spread within a cluster over n / k; min(k, n) means.
         means = np.sqrt(min(n, n_clusters) * within / max(1.0, n / n_clusters))
         return cls(float(second_moment), float(weights), float(MEANS_MARGIN * means))
 
@@ -131,8 +131,8 @@ def counting(unit: PrivacyUnit) -> Mechanism:
 def lloyd_parts(prefix: str, sums: float, counts: float, n_steps: int, unit: PrivacyUnit) -> dict[str, Part]:
     """Return the parts ``<prefix>sums`` (or means) and ``<prefix>counts`` of a budget, with these fractions.
 
-    Presence, which clients send in place of counts at client level, takes Gaussian noise. The paper adds Laplace noise;
-    but a client can have a row in every cluster, so that its L1 norm is k.
+    At client level, clients send presence instead of counts, with Gaussian noise. The paper adds Laplace noise; but a
+    client can have rows in every cluster, so the L1 norm of its presence is k.
     """
     answers = (ClusterClient.cluster_sums, ClusterClient.cluster_means)
     return {
@@ -145,10 +145,10 @@ def lloyd_parts(prefix: str, sums: float, counts: float, n_steps: int, unit: Pri
 
 
 def offsets_and_presence(totals: tuple[Term, ...], centers: Floats, means_bound: float) -> tuple[Term, Term]:
-    """Return clients' clipped offsets ``u_r - center_r``, 0 for a cluster without a row; and which clusters they have.
+    """Return clients' clipped offsets ``u_r - center_r`` (0 for a cluster without rows), and which clusters have rows.
 
-    The paper sends the means themselves. The server knows the centers, so the difference says as much; it is shorter,
-    and takes less noise.
+    The paper sends the means themselves. The server knows the centers, so the differences carry the same information;
+    they are shorter and need less noise.
     """
     sums, counts = totals
     is_there, n_rows = counts.integers > 0, counts.integers >> COUNT_BITS
@@ -160,7 +160,7 @@ def offsets_and_presence(totals: tuple[Term, ...], centers: Floats, means_bound:
 
 
 class ClusterClient(FrameClient):
-    """The answers of a client about the rows that are nearest to each center."""
+    """A client's answers about the rows nearest to each center."""
 
     @by_row(
         sums="sum of the rows in each cluster",

@@ -23,10 +23,10 @@ from flower_fedclust.numerics.vectors import clip_rows
 
 Floats = NDArray[np.float64]
 
-#: k-FED starts from the centers of any client; a poor one costs all that follows, so we take the best of this many.
+#: k-FED starts from the centers of any client. A poor start makes the result poor, so the best of this many is taken.
 N_CANDIDATES = 100
 
-#: For the report of a run with an epsilon whose first centers were given.
+#: A note in the report of a run with an epsilon and given first centers.
 GIVEN_CENTERS_NOTE = "The first centers were given and count as public: the rows they may come from are not covered."
 
 
@@ -39,19 +39,19 @@ def check_given_centers(init: ArrayLike, n_clusters: int) -> None:
 
 @dataclass(frozen=True)
 class FirstCenters:
-    """Where centers begin: at ``init``; else, with a radius, anywhere in its ball; else where k-FED finds them."""
+    """How first centers are found: ``init`` if given; else at random in a ball of this radius; else by k-FED."""
 
     init: ArrayLike | None
     radius: float | None = None  #: With noise: the radius of the ball that holds the rows.
 
     @property
     def by_k_fed(self) -> bool:
-        """Whether it takes the round of k-FED."""
+        """Whether finding the centers takes k-FED's round."""
         return self.init is None and self.radius is None
 
     @property
     def n_columns(self) -> int | None:
-        """The width of given centers."""
+        """The number of columns of given centers; None without them."""
         return None if self.init is None else int(np.asarray(self.init).shape[1])
 
     def privacy_notes(self) -> list[str]:
@@ -59,7 +59,7 @@ class FirstCenters:
         return [] if self.radius is None or self.init is None else [GIVEN_CENTERS_NOTE]
 
     def find(self, n_clusters: int, n_columns: int, rng: np.random.Generator) -> Generator[Round, list[Reply], Floats]:
-        """Return the centers, in at most one round; with a radius, in its ball."""
+        """Find the centers in at most one round; with a radius, they are clipped to its ball."""
         if self.init is not None:
             centers: Floats = checked_rows(self.init, owner="init")
         elif self.radius is None:
@@ -70,7 +70,7 @@ class FirstCenters:
 
 
 class FirstCentersStrategy(ProtocolStrategy):
-    """Base of strategies that move centers, which may be given."""
+    """Base of strategies that move centers from a start, which may be given as ``init``."""
 
     init: ArrayLike | None = parameter(None)
 
@@ -86,7 +86,7 @@ class FirstCentersStrategy(ProtocolStrategy):
 
     @property
     def expected_columns(self) -> int | None:
-        """The width of given centers."""
+        """The number of columns of given centers; None without them."""
         return self._start.n_columns
 
     def privacy_notes(self) -> list[str]:
@@ -105,9 +105,9 @@ def points_in_ball(n_points: int, n_columns: int, radius: float, rng: np.random.
 def frame_with_centers(frame: Frame, centers: Floats, *, times_the_reach: float) -> tuple[Frame, Floats]:
     """Return a frame with room for first centers as well as for rows, and the centers in its coordinates.
 
-    The wider the ball, the coarser its grid. So it grows only for centers outside it, and at most to
-    ``times_the_reach`` times the reach of the rows, or of the nearest center if that is farther. Centers beyond are
-    moved towards the origin.
+    A wider ball has a coarser grid. So the ball grows only if centers lie outside it, and at most to
+    ``times_the_reach`` times the distance of the farthest row, or of the nearest center if that is larger. Centers
+    beyond it are moved towards the origin.
     """
     # Halves, because a difference may overflow; and a power of two as the unit, which rounds nothing.
     halves = 0.5 * centers - 0.5 * frame.origin
@@ -117,7 +117,7 @@ def frame_with_centers(frame: Frame, centers: Floats, *, times_the_reach: float)
     wanted = min(float(distances.max()), times_the_reach * max(reach, float(distances.min())))
     if wanted > reach:
         frame = replace(frame, radius=math.ldexp(1.0, min(unit_exponent(wanted, bits=0) + 1 + power, 1023)))
-    # So far inside that no rounding moves one out again.
+    # Slightly inside, so that no rounding moves a center out again.
     within = clip_rows(scaled, _times_power(frame.radius, -1 - power) * (1.0 - 2.0**-40))
     return frame, np.ldexp(within, 1 + power)
 
@@ -152,7 +152,7 @@ def merge_local_centers(
 
 
 class LocalCentersClient(ProtocolClient):
-    """The answer of a client that clusters its own rows."""
+    """A client that answers with the centers of its own rows."""
 
     @answers(Sent("centers of the client's own clusters", "centers", has_columns=True))
     def local_centers(self, *, n_clusters: int, random_state: int) -> Floats:

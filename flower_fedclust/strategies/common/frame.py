@@ -1,4 +1,4 @@
-"""Find a frame for the rows of all clients, and give whole-client answers the rows in it (see exact/rows.py)."""
+"""Find a frame for the rows of all clients, and convert a client's rows to it (see exact/rows.py)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Labels = NDArray[np.intp]
 
 
 class RowsInFrame(Rows):
-    """Rows of a client in a frame, with their sums, for answers of a whole client."""
+    """A client's rows in a frame, with their sums, for answers about a whole client."""
 
     def total(self) -> tuple[GridArray, GridArray]:
         """Return the sum of the rows, of shape (n_columns,), and their number."""
@@ -51,16 +51,16 @@ def enter(rows: Floats, *frame: Floats) -> RowsInFrame:
 
 
 def _entries_moved(n_columns: int, exponent: int) -> Bound:
-    """How far one row moves a sum of rows whose entries are cut to a power of two; servers check replies by it."""
+    """Return how far one row moves a sum of rows whose entries are clipped to a power of two."""
     largest = math.ldexp(1.0, exponent) if exponent <= 1000 else math.inf
     return Bound(math.sqrt(n_columns) * largest, n_columns * largest)
 
 
 class FrameClient(ProtocolClient):
-    """The answers of a client about how far its rows reach, and its rows in a frame for other answers."""
+    """A client's answers about how far its rows reach, and its rows in a frame for other answers."""
 
     def enter(self, *frame: Floats) -> RowsInFrame:
-        """Return the client's rows in a frame; they are kept while rounds use the same frame."""
+        """Return the client's rows in a frame; the result is cached while rounds use the same frame."""
         if self.stand_in is not None:
             return enter(self.rows, *frame)
         return self.data.derived(array_key(*frame), lambda: enter(self.rows, *frame))
@@ -77,8 +77,8 @@ class FrameClient(ProtocolClient):
     )
     def column_sums(self, *, exponent: int) -> tuple[GridArray, GridArray]:
         """Return the sum of the rows, whose entries are at most 2^exponent, and their number."""
-        found = [(entry_sums(rows, exponent), len(rows)) for rows in self.pieces()]
-        sums, counts = zip(*found, strict=True)
+        pairs = [(entry_sums(rows, exponent), len(rows)) for rows in self.pieces()]
+        sums, counts = zip(*pairs, strict=True)
         return GridArray(sum(sums), exponent - sum_bits()), GridArray(np.array(sum(counts)))
 
     @answers(
@@ -96,7 +96,7 @@ FRAME_ROUNDS = 3
 
 
 def find_frame(strategy: Any) -> Generator[Round, Total, Frame]:
-    """Return the frame of a strategy's rows: the ball of its ``max_norm``; without one, a ball that holds all rows.
+    """Return the frame of a strategy's rows: the ball of radius ``max_norm``, or a ball that holds all rows.
 
     Without ``max_norm`` this takes the three unprotected rounds of :func:`frame_of_rows`.
 
@@ -111,9 +111,9 @@ def find_frame(strategy: Any) -> Generator[Round, Total, Frame]:
 
 
 def frame_of_rows(*, rows: str = "") -> Generator[Round, Total, tuple[Frame, float]]:
-    """Find a frame around the mean of all rows in which no row is clipped, and the number of rows.
+    """Return a frame around the mean of all rows, in which no row is clipped, and the number of rows.
 
-    This takes three rounds of sums, which no mechanism covers. The radius is a power of two.
+    This takes three rounds of sums, which no privacy mechanism covers. The radius is a power of two.
     """
     (indicator,) = yield Sum(FrameClient.entry_exponent.asked(), rows=rows)
     total, count = yield Sum(FrameClient.column_sums.asked(exponent=largest_exponent(indicator)), rows=rows)

@@ -1,8 +1,8 @@
-"""First centers for k-means, from sums alone: they do not depend on which client has which rows.
+"""First centers for k-means, from sums alone, so that it does not matter which client has which rows.
 
-Few rounds of sums split space into cells. A k-means of their means, each weighted by its number of rows, costs the
-server no round, so it finds many different starts. The best take Lloyd steps together, in the same rounds, and drop out
-one after the other.
+A few rounds of sums split space into cells. The server clusters the means of the cells, weighted by their numbers of
+rows; this takes no round, so it can try many starts. The best results take Lloyd steps together, in the same rounds,
+and the worse ones drop out step by step.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ from flower_fedclust.strategies.common.small_clusters import (
 
 Floats = NDArray[np.float64]
 
-#: The number of cells for each cluster, the fewest and the most cells; but no fewer than three for each cluster.
+#: Cells for each cluster; the fewest and the most cells in all; and the fewest for each cluster, which goes first.
 CELLS_FOR_A_CLUSTER, FEWEST_CELLS, MOST_CELLS, LEAST_FOR_A_CLUSTER = 20, 100, 600, 3
-#: In how many rounds space is split.
+#: The number of rounds in which space is split.
 N_SPLITS = 3
-#: How far new points are from the mean that they split, as a fraction of the rows' reach.
+#: The distance of new points from the mean that they split, as a fraction of the frame's radius.
 BESIDE = 2.0**-20
-#: Nearest cells are sought in as many directions as there are clusters, but in at least and at most so many.
+#: The least and the most directions in which nearest cells are sought; between them, the number of clusters.
 N_DIRECTIONS, MOST_DIRECTIONS = 64, 128
-#: Beyond so many columns, sums of outer products are sketched by so many random directions.
+#: With more columns than this, sums of outer products are sketched by this number of random directions.
 MOST_COLUMNS, N_SKETCHED = 500, 200
-#: Restarts of the k-means of cells; fewer, but not below the second number, if they multiply more than this in all.
+#: Restarts of the k-means of cells, their minimum, and the number of multiplications beyond which there are fewer.
 N_RESTARTS, FEWEST_RESTARTS, MOST_WORK = 200, 10, 4e9
 #: How many starts take each of the Lloyd steps together; fewer, in proportion, if the entries of their centers are more
 #: than the first number, or the products of a step more than the second. At least two take the first steps.
@@ -63,18 +63,18 @@ ALL_ROWS_ROUNDS = FRAME_ROUNDS + START_ROUNDS + N_LAST_ROUNDS
 
 @dataclass(frozen=True)
 class Cells:
-    """The rows, summed up by small regions of space; in the coordinates of the frame."""
+    """Small regions of space with the means and the numbers of their rows, in the coordinates of the frame."""
 
     means: Floats
     counts: Floats
-    directions: Floats  #: In which rows spread most, of shape (n_columns, n_directions).
-    spread: Floats  #: The standard deviations of the rows along these.
+    directions: Floats  #: The directions in which rows spread most, of shape (n_columns, n_directions).
+    spread: Floats  #: The standard deviations of the rows along these directions.
 
 
 def cells_of_rows(
     frame: Frame, n_rows: float, n_clusters: int, rng: np.random.Generator, public: Floats | None = None
 ) -> Generator[Round, Total, Cells]:
-    """Split space into cells with about equally many rows; public points, in the frame, are among the first cells."""
+    """Split space into cells with about equally many rows; ``public`` points (in the frame) join the first."""
     sketch = sketch_of(len(frame.origin), rng)
     (moment,) = yield Sum(StartsClient.second_moment.asked(frame=frame, **sketch))
     values, directions, *_ = spectrum_of(moment, sketch, n_rows, 0.0)
@@ -100,10 +100,11 @@ def cells_of_rows(
 def _beside(
     means: Floats, counts: Floats, spread: Floats, n_points: int, distance: float, rng: np.random.Generator
 ) -> Floats:
-    """Return points beside means: half of these are drawn in proportion to their rows, half from all with several rows.
+    """Return points close to some means, to split their cells.
 
-    Points beside a mean share out its rows by direction, however far these are from it: this splits cells of any size,
-    as there are beside an outlier. Every second point lies where the rows' spread makes it likely, the others anywhere.
+    Half of the means are drawn in proportion to their numbers of rows, half from all means with several rows. A point
+    close to a mean takes the rows in its direction, at any distance, so this splits cells of any size; an outlier makes
+    cells large. Every second direction follows the spread of the rows; the others are uniform.
     """
     several = np.maximum(counts > 1, 0.0) + np.finfo(float).tiny
     parents = rng.choice(len(means), n_points, p=(counts / counts.sum() + several / several.sum()) / 2)
@@ -115,17 +116,17 @@ def _beside(
 def best_start(
     cells: Cells, n_clusters: int, frame: Frame, rng: np.random.Generator
 ) -> Generator[Round, Total, Floats]:
-    """Take Lloyd steps from many starts at once, and return the centers that cost least, in the frame."""
+    """Take Lloyd steps from many starts at once; return the centers with the least cost, in the frame."""
     starts = _starts(cells, n_clusters, rng)
-    of_one = starts[0].size * max(float(cells.counts.sum()) / MOST_PRODUCTS, 1 / MOST_ENTRIES)
-    most = min(max(1 / of_one, 2.0), N_STARTS[0])
+    work_of_a_start = starts[0].size * max(float(cells.counts.sum()) / MOST_PRODUCTS, 1 / MOST_ENTRIES)
+    most = min(max(1 / work_of_a_start, 2.0), N_STARTS[0])
     for n_kept in N_STARTS:
         starts = starts[: math.ceil(n_kept * most / N_STARTS[0])]
         sums, counts = yield Sum(StartsClient.start_sums.asked(starts, np.zeros((0, 0)), frame=frame))
         moved = centers_of(sums, counts, fallback=starts)
         if np.array_equal(moved, starts):
             break
-        # A start costs the sum of the rows' squared norms, less this.
+        # The cost of a start is the sum of the rows' squared norms minus this.
         saved = (sums**2 / np.maximum(counts, 1.0)[..., None]).sum(axis=(1, 2))
         starts = moved[np.argsort(-saved, kind="stable")]
     return np.asarray(starts[0])
@@ -154,7 +155,7 @@ def kmeans_of_all_rows(
 
 
 def _starts(cells: Cells, n_clusters: int, rng: np.random.Generator) -> Floats:
-    """Return different results of a weighted k-means of the cells, the best first."""
+    """Return the distinct results of a weighted k-means of the cells, the best first."""
     from sklearn.cluster import KMeans
     from sklearn.exceptions import ConvergenceWarning
 
@@ -163,10 +164,10 @@ def _starts(cells: Cells, n_clusters: int, rng: np.random.Generator) -> Floats:
     points, sums = cells.means @ cells.directions, cells.means * cells.counts[:, None]
     apart = squared_distances(points, points)
     n_restarts = int(np.clip(MOST_WORK / (20 * points.size * n_clusters), FEWEST_RESTARTS, N_RESTARTS))
-    found: dict[np.float32, Floats] = {}
+    by_cost: dict[np.float32, Floats] = {}
     for n_done in range(n_restarts):
-        if n_done > 40 + 3 * len(found):
-            break  # there are few different results
+        if n_done > 40 + 3 * len(by_cost):
+            break  # there are only few distinct results
         first = points[spread_out(apart, cells.counts, n_clusters, rng)]
         estimator = KMeans(n_clusters, init=first, n_init=1, max_iter=50)
         with warnings.catch_warnings():
@@ -174,33 +175,33 @@ def _starts(cells: Cells, n_clusters: int, rng: np.random.Generator) -> Floats:
             labels = estimator.fit(points, sample_weight=cells.counts).labels_
         members = (labels == np.arange(n_clusters)[:, None]).astype(np.float64)
         fallback = estimator.cluster_centers_ @ cells.directions.T
-        found[np.float32(estimator.inertia_)] = centers_of(members @ sums, members @ cells.counts, fallback)
-    return np.array([found[inertia] for inertia in sorted(found)])
+        by_cost[np.float32(estimator.inertia_)] = centers_of(members @ sums, members @ cells.counts, fallback)
+    return np.array([by_cost[inertia] for inertia in sorted(by_cost)])
 
 
 def sketch_of(n_columns: int, rng: np.random.Generator) -> dict[str, int]:
-    """Return the arguments of the question for a second moment: for many columns, a sketch of it."""
+    """Return the arguments of the question for a second moment; with many columns they ask for a sketch."""
     if n_columns <= MOST_COLUMNS:
         return {}
     return {"n_directions": N_SKETCHED, "random_state": int(rng.integers(2**31))}
 
 
 class Spectrum(NamedTuple):
-    """What a noisy second moment shows."""
+    """The eigenvalues and eigenvectors that a noisy second moment shows."""
 
     values: Floats  #: The variances of the rows along the directions, the largest first; estimates if there is noise.
     directions: Floats  #: Of shape (n_columns, n_directions).
-    n_above: int  #: How many eigenvalues exceed what noise alone can produce: at least 1.
-    edge: float  #: No eigenvalue of the noise exceeds it.
+    n_above: int  #: The number of eigenvalues that exceed what noise alone can produce; at least 1.
+    edge: float  #: The largest eigenvalue that the noise alone can have.
     total: float  #: The mean squared norm of a row.
 
 
 def spectrum_of(moment: Floats, sketch: dict[str, int], n_rows: float, noise: float) -> Spectrum:
-    """Return the directions in which rows spread most, and how far, from the sum of their outer products.
+    """Return the directions in which rows spread most, and their variances, from the sum of their outer products.
 
-    A sketch Y = M S gives the eigenvectors that stand above the noise, half as many as it has directions at most: the
-    matrix is sought in the span U of its largest singular vectors, as ``M = U B U'`` with the B for which ``U B U' S``
-    is nearest to Y.
+    A sketch ``Y = M S`` gives the eigenvectors of M that stand above the noise, at most half as many as S has columns.
+    Let U be the largest singular vectors of Y. Then M is estimated as ``U B U'``, with the B for which ``U B U' S`` is
+    nearest to Y.
 
     Parameters
     ----------
@@ -210,23 +211,23 @@ def spectrum_of(moment: Floats, sketch: dict[str, int], n_rows: float, noise: fl
         From :func:`sketch_of`.
     n_rows : float
     noise : float
-        The standard deviation of the noise in an entry; in an entry of the diagonal, for a triangle.
+        The standard deviation of the noise in an entry; for a triangle, in an entry of the diagonal.
     """
     if not sketch:
         values, vectors = np.linalg.eigh(triangle_to_symmetric(moment) / n_rows)
-        values, of_one = values[::-1], noise / n_rows
+        values, noise_of_mean = values[::-1], noise / n_rows
         # By the semicircle law.
-        edge = of_one * math.sqrt(2 * len(values))
+        edge = noise_of_mean * math.sqrt(2 * len(values))
         n_above = max(int(np.count_nonzero(values > edge)), 1)
-        return Spectrum(variances_along(values, of_one), vectors[:, ::-1], n_above, edge, float(values.sum()))
+        return Spectrum(variances_along(values, noise_of_mean), vectors[:, ::-1], n_above, edge, float(values.sum()))
     n_columns, n_directions = moment.shape
     times = math.sqrt(n_columns / n_directions)  # with S S' = 1 on average
     S = times * random_directions(n_columns, n_directions, sketch["random_state"])
-    Y, of_one = moment * (times / n_rows), noise * times / n_rows
-    edge = of_one * (math.sqrt(n_columns) + math.sqrt(n_directions))
+    Y, noise_of_mean = moment * (times / n_rows), noise * times / n_rows
+    edge = noise_of_mean * (math.sqrt(n_columns) + math.sqrt(n_directions))
     U, singular, _ = np.linalg.svd(Y, full_matrices=False)
     n_kept = min(max(int(np.count_nonzero(singular > edge)), 1), n_directions // 2)
-    U, kept = U[:, :n_kept], np.sqrt(kept_of_singular(singular, Y.shape, of_one)[:n_kept])
+    U, kept = U[:, :n_kept], np.sqrt(kept_of_singular(singular, Y.shape, noise_of_mean)[:n_kept])
     B = np.linalg.lstsq((U.T @ S).T, (U.T @ Y).T, rcond=None)[0]
     B = (B + B.T) / 2
     n_above = max(int(np.count_nonzero(np.linalg.eigvalsh(B) > edge)), 1)
@@ -235,11 +236,11 @@ def spectrum_of(moment: Floats, sketch: dict[str, int], n_rows: float, noise: fl
 
 
 class StartsClient(FrameClient):
-    """The answers of a client from which first centers are found."""
+    """A client's answers from which the server finds first centers."""
 
     @by_row(second_moment="sum of the outer products of the rows (upper triangle), or of rows and short projections")
     def second_moment(rows: Rows, *, n_directions: int = 0, random_state: int = 0) -> Term:
-        """Return the second moment of the rows in the frame, or a sketch with so many random directions."""
+        """Return the second moment of the rows in the frame, or a sketch of it with n_directions random directions."""
         return sketched_products(rows, n_directions, random_state) if n_directions else products(rows)
 
     @by_row(
@@ -247,7 +248,7 @@ class StartsClient(FrameClient):
         counts=Sent("number of rows nearest to each point, for each set of points", is_positive=True),
     )
     def start_sums(rows: Rows, starts: Floats, directions: Floats) -> tuple[Term, Term]:
-        """Return sums and counts for each set of points; public directions, if any, say where nearest points are."""
+        """Return sums and counts for each set of points; distances are measured in the given directions, if any."""
         n_starts, n_points = starts.shape[:2]
         n_columns = rows.integers.shape[1]
         seen = rows.projected(directions)

@@ -1,10 +1,9 @@
-"""The Gaussian mixture that explains noisy sums best.
+"""Fits the Gaussian mixture that explains noisy sums best.
 
-Every sum that a run releases is the sum of a public function of a row. For any mixture the server can compute what such
-a sum would be, from rows that it draws itself. So it looks for the mixture whose expected sums come nearest to the
-noisy ones, as far as noise and chance allow, and which is not far from the reference unless the sums say so: the most
-probable mixture under a Gaussian prior. That undoes what clipping and other memberships than the final ones did to the
-sums, and uses all of them.
+Every sum that a run releases adds up a public function of a row. For any mixture, the server can draw rows itself and
+compute the expected sums. So it looks for the most probable mixture under a Gaussian prior: its expected sums are near
+the released ones, as far as noise and chance allow, and it is near a reference mixture unless the sums contradict this.
+The fit corrects for clipping, and for sums that used earlier memberships, and it uses all released sums.
 """
 
 from __future__ import annotations
@@ -21,22 +20,22 @@ from flower_fedclust.exact.rows import Frame, Rows
 
 Floats = NDArray[np.float64]
 
-#: Prior deviations: of logarithms of weights, of means and, for all components, of covariances, in deviations of the
-#: reference.
+#: Standard deviations of the prior: of the weights' logarithms, of the means, and of all covariances together. The
+#: unit of the means is the reference's standard deviation.
 OF_WEIGHTS, OF_MEANS, OF_ALL = 0.5, 0.6, 0.5
 #: No step moves a component by more than this, in its own deviations.
 LONGEST_STEP = 0.5
-#: The most mixtures of which a fit computes the sums. It ends if one is hardly more probable (in nats, doubled).
+#: The most mixtures whose sums a fit computes. It ends earlier if the gain (twice the nats) is smaller than this.
 N_STEPS, SMALL_GAIN = 10, 0.5
-#: With more damping a step changes next to nothing.
+#: With more damping than this, a step changes almost nothing.
 MOST_DAMPING = 10.0
-#: Draws from the posterior that are averaged.
+#: The number of draws from the posterior that are averaged.
 N_AVERAGED = 100
 
 
 @dataclass(frozen=True)
 class Mixture:
-    """A Gaussian mixture, with covariances as factors: ``F F'``, or squares of deviations by column."""
+    """A Gaussian mixture. Its covariances are stored as factors F of ``F F'``, or as standard deviations by column."""
 
     structure: Structure
     weights: Floats
@@ -45,12 +44,12 @@ class Mixture:
 
     @property
     def covariances(self) -> Floats:
-        """Of the shape of the factors."""
+        """The covariances, in the shape of the factors."""
         return self.factors**2 if self.factors.ndim == 2 else self.factors @ self.factors.transpose(0, 2, 1)
 
     @property
     def arrays(self) -> tuple[Floats, Floats, Floats]:
-        """Means, whitening and constants, from which memberships follow."""
+        """The means, whitening matrices and constants from which memberships are computed."""
         return self.means, *whitening_of(self.weights, self.factors)
 
     @property
@@ -73,7 +72,7 @@ class Mixture:
         return Mixture(structure, self.weights, self.means, np.asarray(factors, dtype=np.float64))
 
     def maximized(self, totals: Floats, least: float) -> Mixture:
-        """Return the mixture of the M step, from sums of :func:`moments`; variances are no smaller than the least."""
+        """Return the result of EM's M step on sums of :func:`moments`; no variance is below ``least``."""
         k, d = self.means.shape
         counts = np.maximum(totals[:k], 1e-10 * totals[:k].sum())
         offsets = totals[k : k + k * d].reshape(k, d) / counts[:, None]
@@ -94,7 +93,7 @@ class Mixture:
         return replace(self, weights=counts / counts.sum(), means=means, factors=factors)
 
     def moments(self, rows: Rows, scale: float = 1.0) -> Floats:
-        """Return the vectors of rows for EM."""
+        """Return each row's vector of moments for EM; see :func:`~flower_fedclust.exact.mixtures.moments`."""
         means, whitening, constants = self.arrays
         offsets = whitened(rows.integers, means, whitening, rows.exponent)
         weights = responsibilities(log_densities(offsets, constants))
@@ -113,13 +112,13 @@ class Mixture:
         return float(np.linalg.norm(roots, 2, axis=(1, 2)).max() ** 2)
 
     def without(self, dropped: NDArray[np.bool_]) -> Mixture:
-        """Return the mixture without some components; the heaviest stays."""
+        """Return the mixture without the dropped components; the heaviest component always stays."""
         kept = ~dropped | (self.weights == self.weights.max())
         weights = self.weights[kept] / self.weights[kept].sum()
         return Mixture(self.structure, weights, self.means[kept], self.factors[kept])
 
     def drawn(self, normals: Floats) -> tuple[Floats, Floats]:
-        """Return rows made of the same normal variables for each component, and their weights."""
+        """Return rows of each component, made from standard normal variables, and their weights."""
         k, n, d = normals.shape
         turned = (
             normals * self.factors[:, None] if self.factors.ndim == 2 else normals @ self.factors.transpose(0, 2, 1)
@@ -127,7 +126,7 @@ class Mixture:
         return (turned + self.means[:, None]).reshape(k * n, d), np.repeat(self.weights / n, n)
 
     def moved(self, step: Floats) -> Mixture:
-        """Return the mixture that differs by a step, in the layout of :func:`moments`."""
+        """Return the mixture after a step: changes of log weights, means and covariances, in the layout of moments."""
         k, d = self.means.shape
         logarithms = np.log(self.weights) + np.clip(step[:k], -LONGEST_STEP, LONGEST_STEP)
         weights = np.exp(logarithms - logarithms.max())
@@ -155,17 +154,17 @@ class Mixture:
         else:
             roots = np.linalg.solve(reference.factors, self.factors)
             values, vectors = np.linalg.eigh(roots @ roots.transpose(0, 2, 1))
-            found = (vectors * np.log(np.maximum(values, 1e-300))[:, None, :]) @ vectors.transpose(0, 2, 1)
+            logarithm_of_ratio = (vectors * np.log(np.maximum(values, 1e-300))[:, None, :]) @ vectors.transpose(0, 2, 1)
             first, second = np.triu_indices(d)
-            of_covariances = found[:, first, second] * np.where(first == second, 1.0, math.sqrt(2.0))
+            of_covariances = logarithm_of_ratio[:, first, second] * np.where(first == second, 1.0, math.sqrt(2.0))
             of_covariances = of_covariances[:1] if self.structure == "tied" else of_covariances
         return np.concatenate([logarithms, offsets.ravel(), of_covariances.ravel()])
 
 
 def tied_mixture(weights: Floats, means: Floats, moment: Floats, part: float, least: float) -> Mixture:
-    """Return the mixture whose components share what the means leave of the second moment of all rows.
+    """Return a mixture with one shared covariance: the second moment of all rows minus that of the means.
 
-    No variance is below a part of their mean, nor below the least.
+    No variance is below ``part`` of the mean variance, or below ``least``.
     """
     weights = np.maximum(weights, 0.01 * weights.sum() / len(weights))
     weights = weights / weights.sum()
@@ -175,7 +174,7 @@ def tied_mixture(weights: Floats, means: Floats, moment: Floats, part: float, le
 
 
 def roots_of(covariances: Floats, least: float) -> Floats:
-    """Return the Cholesky factors of symmetric matrices, without eigenvalues below the least."""
+    """Return the Cholesky factors of symmetric matrices, after raising their eigenvalues to at least ``least``."""
     values, vectors = np.linalg.eigh(covariances)
     if values.min() < least:
         covariances = (vectors * np.maximum(values, least)[:, None]) @ vectors.transpose(0, 2, 1)
@@ -187,27 +186,28 @@ def _square(factors: Floats) -> Floats:
 
 
 def to_symmetric(triangles: Floats, k: int, d: int) -> Floats:
-    """Return the matrices of a basis of :func:`~flower_fedclust.exact.mixtures.second_moments`, of shape (k, d, d)."""
+    """Undo :func:`~flower_fedclust.exact.mixtures.second_moments`: return symmetric matrices of shape (k, d, d)."""
     first, second = np.triu_indices(d)
-    found = np.empty((k, d, d))
+    matrices = np.empty((k, d, d))
     entries = triangles.reshape(-1, len(first)) * np.where(first == second, 1.0, math.sqrt(0.5))
-    found[:, first, second] = found[:, second, first] = entries
-    return found
+    matrices[:, first, second] = matrices[:, second, first] = entries
+    return matrices
 
 
 @dataclass(frozen=True)
 class Seen:
-    """A noisy mean over the rows of a public function of a row."""
+    """The noisy mean of a public function over all rows."""
 
     values: Floats
-    deviations: Floats  #: Of the noise in each entry.
-    of_rows: Callable[[Rows], Floats]  #: Of shape (n_rows, n_values).
+    deviations: Floats  #: The standard deviation of the noise in each entry.
+    of_rows: Callable[[Rows], Floats]  #: The function; returns an array of shape (n_rows, n_values).
 
 
-def prior_precision(mixture: Mixture, of_one: float) -> Floats:
-    """Return the inverse covariance of the prior: covariances differ from each other by ``of_one``.
+def prior_precision(mixture: Mixture, difference: float) -> Floats:
+    """Return the inverse covariance of the prior over steps.
 
-    Their sizes differ by twice as much, and all of them together from the reference by ``OF_ALL``.
+    Under the prior, the covariances of components differ from each other by ``difference``, and their sizes by twice as
+    much. All covariances together differ from the reference by ``OF_ALL``.
     """
     k, d = mixture.means.shape
     diagonal = np.concatenate([np.full(k, OF_WEIGHTS**-2), np.full(k * d, OF_MEANS**-2)])
@@ -216,56 +216,56 @@ def prior_precision(mixture: Mixture, of_one: float) -> Floats:
     else:
         trace = np.full(d, 1 / math.sqrt(d)) if mixture.structure == "diag" else np.ones(1)
     unit, size = np.eye(len(trace)), np.outer(trace, trace)
-    of_size = max(2 * of_one, 0.4)
-    single = (unit - size) / of_one**2 + size / of_size**2
-    common = np.linalg.inv((unit - size) * of_one**2 + size * of_size**2 + k * OF_ALL**2 * unit)
+    of_size = max(2 * difference, 0.4)
+    single = (unit - size) / difference**2 + size / of_size**2
+    common = np.linalg.inv((unit - size) * difference**2 + size * of_size**2 + k * OF_ALL**2 * unit)
     mean = np.full((k, k), 1.0 / k)
     block = np.kron(np.eye(k) - mean, single) + np.kron(mean, common)
     if mixture.structure == "tied":
         block = unit / OF_ALL**2
-    found = np.zeros((len(diagonal) + len(block),) * 2)
-    found[np.arange(len(diagonal)), np.arange(len(diagonal))] = diagonal
-    found[len(diagonal) :, len(diagonal) :] = block
-    return found
+    precision = np.zeros((len(diagonal) + len(block),) * 2)
+    precision[np.arange(len(diagonal)), np.arange(len(diagonal))] = diagonal
+    precision[len(diagonal) :, len(diagonal) :] = block
+    return precision
 
 
 def normals_for(k: int, d: int, n_drawn: int, rng: np.random.Generator) -> Floats:
-    """Return so many standard normal variables for k components together, whose means are 0 and covariances 1."""
-    found = rng.standard_normal((k, max(n_drawn // k, 4 * d), d))
-    found -= found.mean(axis=1, keepdims=True)
-    roots = np.linalg.cholesky(found.transpose(0, 2, 1) @ found / found.shape[1])
-    return np.asarray(np.linalg.solve(roots, found.transpose(0, 2, 1)).transpose(0, 2, 1))
+    """Return about n_drawn normal vectors in all, with mean exactly 0 and covariance exactly 1 in each component."""
+    normals = rng.standard_normal((k, max(n_drawn // k, 4 * d), d))
+    normals -= normals.mean(axis=1, keepdims=True)
+    roots = np.linalg.cholesky(normals.transpose(0, 2, 1) @ normals / normals.shape[1])
+    return np.asarray(np.linalg.solve(roots, normals.transpose(0, 2, 1)).transpose(0, 2, 1))
 
 
 def fitted(
     seen: Sequence[Seen],
     start: Mixture,
     reference: Mixture,
-    of_one: float,
+    difference: float,
     n_rows: float,
     normals: Floats,
     radius: float,
     directions: Floats,
     n_steps: int = N_STEPS,
 ) -> tuple[Mixture, float, Floats]:
-    """Return the most probable mixture, the logarithm of the evidence for its structure (Laplace), and the curvature.
+    """Return the most probable mixture, the log evidence for its structure (Laplace's method), and the curvature.
 
-    The reference is the mean of the prior, and covariances differ from each other by ``of_one``; the mixture lies in
-    public directions, or in all columns. The steps are those of Gauss and Newton, damped as by Levenberg and Marquardt;
-    the covariance of the sums is that at the start. The derivative of an expectation is the covariance with the score,
-    so choices such as nearest centers have one too.
+    The prior has the reference as its mean, and ``difference`` as in :func:`prior_precision`. The mixture lies in the
+    public ``directions``, or in all columns. The steps are Gauss-Newton steps with Levenberg-Marquardt damping; the
+    covariance of the sums is computed once, at the start. The derivative of an expectation is the covariance with the
+    score, so sums with discrete choices (such as nearest centers) have derivatives too.
     """
     from scipy.linalg import cho_factor, cho_solve
 
-    observed = np.concatenate([one.values for one in seen])
-    noise = np.concatenate([one.deviations for one in seen]) ** 2
-    precision = prior_precision(reference, of_one)
+    observed = np.concatenate([sums.values for sums in seen])
+    noise = np.concatenate([sums.deviations for sums in seen]) ** 2
+    precision = prior_precision(reference, difference)
 
     def expected(mixture: Mixture) -> tuple[Rows, Floats, Floats, Floats]:
         drawn, weights = mixture.drawn(normals)
         drawn = drawn @ directions.T if directions.size else drawn
         rows = Frame(np.zeros(drawn.shape[1]), radius).rows(drawn)
-        values, roots = np.concatenate([one.of_rows(rows) for one in seen], axis=1), np.sqrt(weights)[:, None]
+        values, roots = np.concatenate([sums.of_rows(rows) for sums in seen], axis=1), np.sqrt(weights)[:, None]
         mean = weights @ values
         values -= mean
         values *= roots
@@ -292,23 +292,23 @@ def fitted(
         step = np.linalg.solve(curvature + damping * np.diag(np.diag(curvature)), gradient)
         mixture = kept.moved(np.asarray(step, dtype=np.float64))
         rows, roots, values, mean = expected(mixture)
-    of_prior, of_fit = (np.linalg.slogdet(one)[1] for one in (precision, curvature))
+    of_prior, of_fit = (np.linalg.slogdet(sums)[1] for sums in (precision, curvature))
     of_noise = 2.0 * float(np.log(np.diag(factor[0])).sum())
     return kept, 0.5 * float(of_prior - of_noise - of_fit - best), curvature
 
 
 def averaged(mixture: Mixture, curvature: Floats, rng: np.random.Generator) -> Mixture:
-    """Return the mixture of the mean moments over the posterior: uncertain components become wider."""
+    """Return the mixture whose moments are averages over the posterior; uncertain components become wider."""
     others = others_as_probable(mixture, curvature, N_AVERAGED, rng)
-    means = np.mean([one.means for one in others], axis=0)
-    roots = [np.dstack([_square(one.factors), one.means - means]) for one in others]
-    covariances = np.mean([one @ one.transpose(0, 2, 1) for one in roots], axis=0)
-    weights = np.mean([one.weights for one in others], axis=0)
+    means = np.mean([other.means for other in others], axis=0)
+    roots = [np.dstack([_square(other.factors), other.means - means]) for other in others]
+    covariances = np.mean([other @ other.transpose(0, 2, 1) for other in roots], axis=0)
+    weights = np.mean([other.weights for other in others], axis=0)
     return Mixture("full", weights, means, np.linalg.cholesky(covariances)).as_structure(mixture.structure)
 
 
 def others_as_probable(mixture: Mixture, curvature: Floats, n_drawn: int, rng: np.random.Generator) -> list[Mixture]:
-    """Draw mixtures from the posterior, in pairs on both sides of the most probable one."""
+    """Draw mixtures from the posterior, in pairs on opposite sides of the most probable mixture."""
     values, vectors = np.linalg.eigh(curvature)
     normals = rng.standard_normal((len(curvature), n_drawn // 2))
     steps = vectors / np.sqrt(np.maximum(values, 1.0)) @ np.hstack([normals, -normals])
@@ -316,9 +316,9 @@ def others_as_probable(mixture: Mixture, curvature: Floats, n_drawn: int, rng: n
 
 
 def _score(mixture: Mixture, rows: Rows) -> Floats:
-    """Return the derivative of each row's log-density by a step."""
+    """Return the derivative of each row's log-density with respect to a step."""
     k, d = mixture.means.shape
-    found = mixture.moments(rows)
-    found[:, :k] -= mixture.weights
-    found[:, k + k * d :] *= 0.5
-    return found
+    score = mixture.moments(rows)
+    score[:, :k] -= mixture.weights
+    score[:, k + k * d :] *= 0.5
+    return score

@@ -1,7 +1,7 @@
 """The search for the mixture that explains what a run has released; nothing here sees a row.
 
-It takes place in the columns; or if there are many, in the directions in which the components' centers differ and in
-which the rows spread most.
+With few columns the mixture lies in all of them. With many it lies in the directions in which the components' centers
+differ, and in which the rows spread most.
 """
 
 from __future__ import annotations
@@ -31,44 +31,44 @@ from flower_fedclust.strategies.common.private_search import CLIENT_MARGIN, Spac
 
 Floats = NDArray[np.float64]
 
-#: A mixture lies in so many directions at most; or in as many as centers differ in, if these are more.
+#: The most directions of a mixture; more only if the centers differ in more.
 MOST_COLUMNS = 12
-#: A mixture has so many numbers at most: more components have fewer directions. With a choice, the first structure is
-#: left out beyond the second.
+#: The most parameters of a mixture: with more components it has fewer directions. If there is a choice of structures,
+#: the first one is left out if it has more parameters than the second number.
 MOST_NUMBERS, MOST_OF_CHOICE = 1200, 600
-#: Rows that the server draws from a mixture: where mixtures are compared, and for the last one.
+#: How many rows the server draws from a mixture to compare mixtures, and for the last fit.
 N_DRAWN_FIRST, N_DRAWN = 1_000, 2_000
-#: Where mixtures are compared, at least so many rows for each component.
+#: The fewest rows drawn for each component.
 DRAWN_FOR_EACH = 130
-#: A fit computes the sums of so many mixtures at most: where mixtures are compared, and else.
+#: The most mixtures whose sums a fit computes: to compare mixtures, and otherwise.
 N_FITS, MOST_FITTED = 5, 10
-#: The part of the rows whose vectors are not clipped, if they are as the mixture says.
+#: The fraction of the rows whose vectors are not clipped, if the rows follow the mixture.
 NOT_CLIPPED = 0.45
-#: How much the covariances of components differ from each other, by the priors that are tried, the first one first.
+#: The priors that are tried: how much the covariances of components differ from each other; the default comes first.
 DIFFERENCES = (0.45, 0.15, 1.0)
-#: In the reference, the smallest variance as a part of the mean variance.
+#: The smallest variance in the reference, as a fraction of the mean variance.
 LEAST_OF_MEAN = 0.3
-#: Rows have at least this part of their mean squared norm about the centers of round components.
+#: The least mean squared distance of rows from the centers of round components, as a fraction of their mean square.
 LEAST_OF_ROUND = 0.2
-#: Covariances have at least this part of the mean variance of the rows in every direction.
+#: The least variance of a component in any direction, as a fraction of the rows' mean variance.
 NOISY_FLOOR = 1e-3
-#: This part of the rows may lie where the mixture does not expect them, one deviation of all rows away.
+#: The fraction of rows that may lie where the mixture does not expect them, one standard deviation of all rows away.
 PART_ELSEWHERE = 0.01
-#: How many other runs are imitated.
+#: The number of other runs that are imitated.
 N_OTHER_RUNS = 10
 
 
 class MixtureSearch:
-    """What a run has released, and the mixtures that explain it.
+    """Searches for mixtures that explain the sums released by a run.
 
     Parameters
     ----------
     space : Space
         Where the rows lie.
     centers : ndarray of shape (n_components, n_columns)
-        Of k-means, in the frame.
+        The centers found by k-means, in the frame.
     sizes : ndarray of shape (n_components,)
-        About how many rows are nearest to each.
+        The approximate number of rows nearest to each center.
     structures : sequence of str
         The structures of covariances among which the run chooses, the one with the most numbers first.
     rng : numpy.random.Generator
@@ -116,18 +116,18 @@ class MixtureSearch:
         return self._fitted(self.references[0], self.references[0], DIFFERENCES[0], N_FITS)[0]
 
     def better(self, mixture: Mixture) -> Mixture:
-        """Return the most probable mixture of the first structure, as more was released."""
+        """Return the most probable mixture of the first structure, now that more has been released."""
         return self._fitted(mixture.as_structure(self.structures[0]), self.references[0], DIFFERENCES[0])[0]
 
     def best(self, mixture: Mixture) -> tuple[Mixture, float]:
-        """Return the mixture of the most probable structure and prior, and how far other mixtures agree with it."""
+        """Return the mixture of the most probable structure and prior, and how well other mixtures agree with it."""
         priors = [(one, DIFFERENCES[0]) for one in self.references]
-        found = [self._fitted(mixture.as_structure(one.structure), one, wide, N_FITS) for one, wide in priors]
-        best = int(np.argmax([evidence for _, evidence, _ in found]))
-        (mixture, evidence, _), prior = found[best], priors[best]
+        fits = [self._fitted(mixture.as_structure(one.structure), one, wide, N_FITS) for one, wide in priors]
+        best = int(np.argmax([evidence for _, evidence, _ in fits]))
+        (mixture, evidence, _), prior = fits[best], priors[best]
         if mixture.structure != "tied":
             for difference in DIFFERENCES[1:]:
-                other, of_other, _ = self._fitted(found[best][0], priors[best][0], difference, N_FITS)
+                other, of_other, _ = self._fitted(fits[best][0], priors[best][0], difference, N_FITS)
                 if of_other > evidence:
                     mixture, evidence, prior = other, of_other, (priors[best][0], difference)
         k, d = mixture.means.shape
@@ -144,12 +144,12 @@ class MixtureSearch:
         return tied_mixture(np.ones(1), mixture.weights[None] @ mixture.means, self.moment, 0.0, self.least)
 
     def hidden(self, mixture: Mixture, one: Mixture) -> float:
-        """About how many nats a row noise may hide by which one Gaussian is better than the mixture.
+        """Estimate by how many nats a row one Gaussian may be better than the mixture without this being visible.
 
-        A Gaussian of the exact second moment M gains ``tr((M^-1 E)^2) / 4`` nats over one of the noisy moment, for
-        small errors E; this is doubled, because errors are not small where noise hides M. Where the mixture is narrower
-        than one Gaussian, a few rows elsewhere lose more than the clipped gains show. And where the mixture spreads
-        further than the moment says, rows were clipped in it: so one Gaussian as wide as the mixture may be better.
+        There are three reasons. The Gaussian has the noisy second moment; with the exact moment M it would gain
+        ``tr((M^-1 E)^2) / 4`` nats for a small error E, which is doubled here because E may be large. If the mixture is
+        narrower than the Gaussian, a few rows elsewhere lose more than the clipped gains show. If the mixture spreads
+        further than the moment, the moment was clipped, and a Gaussian as wide as the mixture may be better.
         """
         n_others = self.space.n_columns - len(self.moment)
         precisions = 1.0 / np.append(np.linalg.eigvalsh(self.moment), np.full(n_others, self.elsewhere))
@@ -192,8 +192,8 @@ class MixtureSearch:
 
 
 def _moment(space: Space, basis: Floats, least: float) -> Floats:
-    """Return the second moment of the rows in a basis; what noise hides is as large as noise may hide."""
-    likely = np.array([mean_if_positive(float(one), space.noise) for one in space.values])
+    """Return the second moment of the rows in a basis; variances hidden by noise are set to their estimates."""
+    likely = np.array([mean_if_positive(float(value), space.noise) for value in space.values])
     turned = basis.T @ space.directions
     moment = (turned * np.maximum(likely, least)) @ turned.T
     n_unknown = space.n_columns - len(space.values)
@@ -204,12 +204,12 @@ def _moment(space: Space, basis: Floats, least: float) -> Floats:
 
 
 def _directions(space: Space, centers: Floats, n_directions: int) -> Floats:
-    """Return directions in which centers differ, and then those in which the rows spread most, orthonormal."""
+    """Return orthonormal directions: first those in which centers differ, then those in which rows spread most."""
     _, sizes, between = np.linalg.svd(centers - centers.mean(axis=0), full_matrices=False)
     between = between[sizes > 1e-6 * max(float(sizes[0]), np.finfo(float).tiny)][: len(centers) - 1]
     both = np.concatenate([between.T, space.directions], axis=1)
-    found = np.linalg.qr(both)[0]
-    return np.ascontiguousarray(found[:, :n_directions])
+    orthonormal = np.linalg.qr(both)[0]
+    return np.ascontiguousarray(orthonormal[:, :n_directions])
 
 
 def n_numbers(structure: Structure, k: int, d: int) -> int:

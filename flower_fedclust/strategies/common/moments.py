@@ -1,4 +1,4 @@
-"""The moments of the columns over all clients, from sums: number of rows, means, deviations, mean distance."""
+"""Moments of the columns over all clients, from sums: number of rows, means, standard deviations, mean distance."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Moments:
     n_rows: float  #: Approximate if there is noise.
     mean: Floats  #: Of shape (n_columns,).
     deviation: Floats  #: Standard deviations, of shape (n_columns,).
-    #: The mean over clients of the mean distance between a client's rows (FedSC, equation 42, c = 1); with noise, the
-    #: root mean square distance between all rows, which the deviations give.
+    #: The mean distance between two rows of a client, averaged over the clients (FedSC, equation 42, c = 1). With noise
+    #: it is the root mean square distance between all rows, computed from the deviations.
     distance: float
 
 
@@ -44,7 +44,7 @@ MOMENTS = ("column_sums", "column_squares", "row_count")
 def column_moments(*, rows: str = "") -> Generator[Round, Total, tuple[Moments, Frame]]:
     """Return the moments, and the frame in which they were taken, in four rounds without noise.
 
-    The squares are taken about the mean, which the first rounds find, so that columns far from 0 lose no digits.
+    The squares are taken about the mean from the first rounds, so that columns far from 0 lose no digits.
     """
     frame, _ = yield from frame_of_rows(rows=rows)
     # A client may have dropped out since, so the rows are counted again.
@@ -74,21 +74,21 @@ def noisy_column_moments(
     parts = (*MOMENTS[:2], None) if replaced else MOMENTS
     sums, of_squares, noisy_count = yield Sum(MomentsClient.clipped_column_sums.asked(frame=frame), parts=parts)
     n_rows = max(float(noisy_count), 1.0)
-    mean = clip_rows((sums / n_rows)[None, :], max_norm)[0]  # where the mean of clipped rows lies
+    mean = clip_rows((sums / n_rows)[None, :], max_norm)[0]  # the mean of clipped rows lies in this ball
     variance = np.clip(of_squares / n_rows - mean**2, 0.0, max_norm**2)
     if not variance.any():
-        # Noise can hide all of the spread; the spread of rows all over the ball is then the best guess.
+        # Noise can hide the spread entirely; then assume rows all over the ball.
         return Moments(n_rows, mean, np.full(len(mean), max_norm / np.sqrt(len(mean))), max_norm)
     return Moments(n_rows, mean, np.sqrt(variance), float(np.sqrt(2.0 * variance.sum())))
 
 
-def checked_bandwidth(given: float | None, moments: Moments) -> float:
+def checked_bandwidth(bandwidth: float | None, moments: Moments) -> float:
     """Return the given bandwidth, or the mean distance; raise a DataError if it would be 0."""
     # Means of equal numbers can differ from them in the last digit.
     if moments.distance == 0 and np.all(moments.deviation <= 1e-12 * np.abs(moments.mean)):
         raise DataError("all rows are equal, so there is nothing to cluster by; give rows that differ.")
-    if given is not None:
-        return given
+    if bandwidth is not None:
+        return bandwidth
     if moments.distance > 0:
         return moments.distance
     raise DataError(
@@ -98,7 +98,7 @@ def checked_bandwidth(given: float | None, moments: Moments) -> float:
 
 
 class MomentsClient(FrameClient):
-    """The answers of a client about the moments of its columns."""
+    """A client's answers about the moments of its columns."""
 
     @answers(
         Sent("sum of the rows, less the mean", has_columns=True),
@@ -108,7 +108,7 @@ class MomentsClient(FrameClient):
         Sent("number of rows", counts_rows=True),
     )
     def column_spread(self, *frame: Floats) -> tuple[GridArray, GridArray, GridArray, GridArray, GridArray]:
-        """Return sum and squares about the mean, the mean distance (FedSC, equation 41), 1 or 0, and the row count."""
+        """Return the sum and squares about the mean, the mean distance (equation 41), whether it exists, and n."""
         rows = self.enter(*frame)
         sums, n_rows = rows.total()
         distance, unit = mean_distance(rows.integers, rows.exponent)

@@ -155,9 +155,9 @@ def kmeans_of_cells(means: Floats, weights: Floats, n_clusters: int, rng: np.ran
     All of them take their Lloyd steps together: cells are so few that scikit-learn's takes ten times as long.
     """
     apart, number = squared_distances(means, means), min(n_clusters, len(means))
-    first = np.array([means[spread_out(apart, one, number, rng)] for one in weights])
+    first = np.array([means[spread_out(apart, weights_of_run, number, rng)] for weights_of_run in weights])
     first = first[:, np.resize(np.arange(number), n_clusters)]
-    found = np.empty(first.shape)
+    solutions = np.empty(first.shape)
     for block in blocks(len(weights), len(means) * n_clusters, block_entries=2**20):
         centers, former = first[block], np.zeros(0)
         for _ in range(MOST_STEPS):
@@ -168,8 +168,8 @@ def kmeans_of_cells(means: Floats, weights: Floats, n_clusters: int, rng: np.ran
             former = labels
             members = np.where(labels[:, None, :] == np.arange(n_clusters)[:, None], weights[block][:, None, :], 0.0)
             centers = centers_of(members @ means, members.sum(axis=2), fallback=centers, at_least=1e-9)
-        found[block] = centers
-    return found
+        solutions[block] = centers
+    return solutions
 
 
 def spread_out(apart: Floats, weights: Floats, n_points: int, rng: np.random.Generator) -> list[int]:
@@ -190,9 +190,9 @@ def spread_out(apart: Floats, weights: Floats, n_points: int, rng: np.random.Gen
 def different(solutions: Sequence[Floats], n_wanted: int, apart: float) -> list[Floats]:
     """Return the first solutions that differ from those before them by more than a squared distance of a center."""
     kept: list[Floats] = []
-    for one in solutions:
-        if len(kept) < n_wanted and all(squared_distances(one, other).min(axis=1).max() > apart for other in kept):
-            kept.append(one)
+    for solution in solutions:
+        if len(kept) < n_wanted and all(squared_distances(solution, other).min(axis=1).max() > apart for other in kept):
+            kept.append(solution)
     return kept
 
 
@@ -244,7 +244,7 @@ def bound_of_costs(
     norm : callable
         How far one unit moves the sum of these vectors, which are clipped to a bound.
     """
-    costs = np.stack([squared_distances(rows, one).min(axis=1) for one in solutions], axis=1)
+    costs = np.stack([squared_distances(rows, centers).min(axis=1) for centers in solutions], axis=1)
     costs -= costs.mean(axis=1, keepdims=True)
     norms = np.linalg.norm(costs, axis=1)
     least = max(1e-9 * float(norms.max()), np.finfo(float).tiny * 2**60)
@@ -322,10 +322,10 @@ def _n_equally_good(cells: NoisyCells, inside: Floats, elsewhere: float, rng: Ge
         sums = np.zeros_like(best)
         np.add.at(sums, labels, weights[:, None] * points)
         best = centers_of(sums, np.bincount(labels, weights, k).astype(np.float64), fallback=best)
-    own, most = nearest_center(points, best), (1.0 + EQUALLY_GOOD) * cost(best)
-    found = kmeans_of_cells(points, np.tile(weights, (N_TRIED_AGAIN, 1)), k, rng)
-    good = [nearest_center(points, one) for one in found if cost(one) < most]
-    return sum(weighted_rand_index(own, labels, weights, k) < ALIKE for labels in good)
+    labels_of_best, most = nearest_center(points, best), (1.0 + EQUALLY_GOOD) * cost(best)
+    solutions = kmeans_of_cells(points, np.tile(weights, (N_TRIED_AGAIN, 1)), k, rng)
+    good = [nearest_center(points, solution) for solution in solutions if cost(solution) < most]
+    return sum(weighted_rand_index(labels_of_best, labels, weights, k) < ALIKE for labels in good)
 
 
 def agreement_inside(cells: NoisyCells, centers: Floats, variances: Floats, n_runs: int, rng: Generator) -> float:
@@ -335,9 +335,9 @@ def agreement_inside(cells: NoisyCells, centers: Floats, variances: Floats, n_ru
     """
     directions, errors, k = np.eye(centers.shape[1]), np.zeros((len(centers), 2)), len(centers)
     rows = _in_all_columns(_rows_about(cells, centers, variances, rng), centers, directions, 0.0, rng)
-    own = nearest_center(rows, centers)
+    labels = nearest_center(rows, centers)
     others = [_another_run(cells, rows, errors, directions, rng, ROUGHER_OF_NUMBER) for _ in range(n_runs)]
-    return float(np.mean([adjusted_rand(own, nearest_center(rows, other), k) for other in others]))
+    return float(np.mean([adjusted_rand(labels, nearest_center(rows, other), k) for other in others]))
 
 
 def _rows_about(cells: NoisyCells, centers: Floats, variances: Floats, rng: Generator) -> Floats:
@@ -369,8 +369,8 @@ def _another_run(
     k = len(errors)
     means = cells.means + noise * (cells.of_sums / cells.counts)[:, None] * rng.standard_normal(cells.means.shape)
     counts = np.maximum(cells.counts + noise * cells.of_counts * rng.standard_normal(len(means)), 1.0)
-    found = kmeans_of_cells(means, np.tile(counts, (N_STARTS, 1)), k, rng) @ directions.T
-    best: Floats = min(found, key=lambda one: _cost(rows, one))
+    starts = kmeans_of_cells(means, np.tile(counts, (N_STARTS, 1)), k, rng) @ directions.T
+    best: Floats = min(starts, key=lambda centers: _cost(rows, centers))
     for _ in range(N_OTHER_STEPS):
         sums, sizes = cluster_sums(rows, nearest_center(rows, best), k)
         best = centers_of(sums, sizes, fallback=best)
@@ -384,9 +384,9 @@ def adjusted_rand(one: Labels, other: Labels, n_clusters: int) -> float:
     return weighted_rand_index(one, other, np.ones(len(one)), n_clusters)
 
 
-def best_jaccard(own: Labels, other: Labels, n_clusters: int) -> Floats:
+def best_jaccard(labels: Labels, others: Labels, n_clusters: int) -> Floats:
     """Return for each own cluster the largest Jaccard index with a cluster of another run."""
     table = np.zeros((n_clusters, n_clusters))
-    np.add.at(table, (own, other), 1.0)
+    np.add.at(table, (labels, others), 1.0)
     either = table.sum(axis=1)[:, None] + table.sum(axis=0)[None, :] - table
     return np.asarray(np.divide(table, either, out=np.zeros_like(table), where=either > 0).max(axis=1))

@@ -99,7 +99,7 @@ def chosen_number(
     """
     n_kept = int(np.count_nonzero(fine.counts > DEVIATIONS * fine.of_counts))
     tried = range(numbers[0], max(min(numbers[1], n_kept - 1), numbers[0]) + 1)
-    own, of_one = _measures(fine, tried), []
+    measures, of_one = _measures(fine, tried), []
     n_rows = max(float(fine.counts.sum()), 100.0)
     n_drawn = int(min(n_rows, REFERENCE_ROWS))
     for _ in range(N_REFERENCES):
@@ -115,11 +115,12 @@ def chosen_number(
     return ClusterNumber(
         list(tried),
         stability=[
-            _stability(fine, spread, n, rng) if one["silhouette"] else 0.0 for n, one in zip(tried, own, strict=True)
+            _stability(fine, spread, n, rng) if one["silhouette"] else 0.0
+            for n, one in zip(tried, measures, strict=True)
         ],
-        silhouette=[one["silhouette"] for one in own],
-        davies_bouldin=[one.get("davies_bouldin", np.nan) for one in own],
-        calinski_harabasz=[one.get("calinski_harabasz", np.nan) for one in own],
+        silhouette=[one["silhouette"] for one in measures],
+        davies_bouldin=[one.get("davies_bouldin", np.nan) for one in measures],
+        calinski_harabasz=[one.get("calinski_harabasz", np.nan) for one in measures],
         of_one_gaussian=np.mean(of_one, axis=0).tolist(),
     )
 
@@ -150,14 +151,14 @@ def _measures(fine: NoisyClusters, numbers: Sequence[int]) -> list[dict[str, flo
         return [{"silhouette": 0.0} for _ in numbers]
     # The mean squared distance of rows from these means: what the means leave of the second moment.
     scatter = max(fine.total - float(counts @ (means**2).sum(axis=1)) / float(counts.sum()), 0.02 * fine.total)
-    found: list[dict[str, float]] = []
+    by_number: list[dict[str, float]] = []
     for number, centers in zip(reversed(numbers), _merged(means, counts, numbers), strict=True):
         if number < len(means):
             estimator = KMeans(number, init=centers, n_init=1, max_iter=50)
             centers = estimator.fit(means, sample_weight=counts).cluster_centers_
         measures = ClusterSums.of_rows(means, centers, counts, scatter=scatter).measures(centers)
-        found.append({"silhouette": 0.0} | measures)
-    return found[::-1]
+        by_number.append({"silhouette": 0.0} | measures)
+    return by_number[::-1]
 
 
 def _merged(means: Floats, counts: Floats, numbers: Sequence[int]) -> list[Floats]:
@@ -166,10 +167,10 @@ def _merged(means: Floats, counts: Floats, numbers: Sequence[int]) -> list[Float
     A k-means that starts here misses no cluster that k-means++ would miss by chance.
     """
     points, weights = means.copy(), counts.copy()
-    found: list[Floats] = []
-    while len(found) < len(numbers):
-        if len(points) <= numbers[-1 - len(found)]:
-            found.append(points.copy())
+    solutions: list[Floats] = []
+    while len(solutions) < len(numbers):
+        if len(points) <= numbers[-1 - len(solutions)]:
+            solutions.append(points.copy())
             continue
         apart = squared_distances(points, points) * (weights[:, None] * weights / (weights[:, None] + weights))
         apart[np.tril_indices(len(points))] = np.inf
@@ -178,4 +179,4 @@ def _merged(means: Floats, counts: Floats, numbers: Sequence[int]) -> list[Float
         points[first] += (points[second] - points[first]) * (weights[second] / both)
         weights[first] = both
         points, weights = np.delete(points, second, axis=0), np.delete(weights, second)
-    return found
+    return solutions

@@ -229,7 +229,9 @@ def send_labels(labels: Labels, replies: Sequence[Reply]) -> Generator[Round, li
     The labels come one client after the other, in the order of the replies.
     """
     by_client = split_by_client(labels, replies)
-    yield Gather({client: LabelsClient.keep_labels.asked(own) for client, own in by_client.items()})
+    yield Gather(
+        {client: LabelsClient.keep_labels.asked(labels_of_client) for client, labels_of_client in by_client.items()}
+    )
     return by_client
 
 

@@ -90,15 +90,15 @@ def with_schema(strategy: S, schema: Schema | str | Any, *, describe: bool | flo
     ValueError
         If the schema is not valid; the message names every key.
     """
-    made = copy.copy(strategy)
+    prepared = copy.copy(strategy)
     check_is_strategy(strategy)
     if getattr(strategy, "origin", None) is not None:
         raise ValueError("origin is given, but prepared rows lie around 0; leave origin out if there is a schema.")
     part = SHARE if describe is True else float(describe)
     tables = TablePreparation(Schema.of(schema), part, Floor(floor).least)
     check_real("describe", part, at_least=0, at_most=0.65 if tables.schema.of_outcome else 0.8)
-    made.tables = tables
-    return made
+    prepared.tables = tables
+    return prepared
 
 
 def check_schema(describe: bool | float, schema: object) -> None:
@@ -173,14 +173,16 @@ class TablePreparation:
         wanted = {PREPARATION: (SHARE, self._n_sums), DESCRIPTION: (self.description, 1)}
         wanted[SURVIVAL] = (SURVIVAL_SHARE, int(self._counts_times(strategy)))
         wanted = {name: (share, n_sums) for name, (share, n_sums) in wanted.items() if share > 0 and n_sums > 0}
-        own = whole_of(strategy.parts().values())
-        whole = own / (1.0 - math.fsum(share for share, _ in wanted.values()))
+        of_strategy = whole_of(strategy.parts().values())
+        whole = of_strategy / (1.0 - math.fsum(share for share, _ in wanted.values()))
         answers = {
             PREPARATION: (ProtocolClient.exponents, ProtocolClient.histograms),
             DESCRIPTION: (ProtocolClient.description,),
             SURVIVAL: (ProtocolClient.survival,),
         }
-        return {name: Part(answers[name], whole * share, n_sums) for name, (share, n_sums) in wanted.items() if own}
+        return {
+            name: Part(answers[name], whole * share, n_sums) for name, (share, n_sums) in wanted.items() if of_strategy
+        }
 
     def _counts_times(self, strategy: ProtocolStrategy) -> bool:
         """Tell whether a run counts rows by their time to an event."""
@@ -217,8 +219,8 @@ class TablePreparation:
         preparation = yield from self.prepare(strategy)
         inner: Any = _in_ball(strategy, max_norm=preparation.radius, max_l1_norm=preparation.l1_radius)
         for name in ("server_data", "init"):
-            if is_table(given := getattr(inner, name, None)):
-                setattr(inner, name, preparation.transform(given, owner=name))
+            if is_table(rows := getattr(inner, name, None)):
+                setattr(inner, name, preparation.transform(rows, owner=name))
         inner.check_parameters()
         inner.check_complete()
         found = yield from inner.protocol()
@@ -247,8 +249,8 @@ class TablePreparation:
         figures = {name: Figures(*interval[:2]) for name, interval in intervals.items() if interval is not None}
         if counted := self.schema.of_columns(lambda column: column.needs_histogram, among=figures):
             held = {name: one.n_held for name, one in intervals.items() if isinstance(one, FoundRange)}
-            found = yield from _count(strategy, counted, figures, held, n_bins)
-            figures = {name: one for name, one in figures.items() if name not in counted.used} | found
+            counted_figures = yield from _count(strategy, counted, figures, held, n_bins)
+            figures = {name: one for name, one in figures.items() if name not in counted.used} | counted_figures
         lost = [name for name in self.schema.used if name not in figures]
         if not figures:
             raise DataError(left_out(lost, strategy.epsilon))
@@ -278,8 +280,10 @@ def _count(
     *histograms, sums = np.split(received[0], np.cumsum([width + 1 for width in widths]))
     pairs = iter(sums.reshape(-1, 2))
     # Each histogram counts every row once, the last bin those with a gap.
-    n_rows = float(np.average([counts.sum() for counts in histograms], weights=[1 / len(one) for one in histograms]))
-    found = {}
+    n_rows = float(
+        np.average([counts.sum() for counts in histograms], weights=[1 / len(histogram) for histogram in histograms])
+    )
+    figures_by_name = {}
     for (name, column), counts in zip(columns.items(), histograms, strict=True):
         powers = next(pairs) if column.needs_mean else None
         n_entries = n_rows - float(counts[-1])
@@ -297,8 +301,8 @@ def _count(
             n_beyond=n_beyond,
         )
         if figures is not None:
-            found[name] = figures
-    return found
+            figures_by_name[name] = figures
+    return figures_by_name
 
 
 def left_out(names: Sequence[str], epsilon: float | None) -> str:
