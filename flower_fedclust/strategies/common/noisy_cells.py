@@ -1,6 +1,6 @@
-"""What a server makes of the noisy cells of all rows: how many there are, solutions of k-means, and other runs.
+"""The server's work on noisy cells: their best number, solutions of k-means, and imitations of other runs.
 
-What was released is searched as hard as rows would be: any number of starts on the noisy cells costs no privacy.
+Released cells are searched as hard as rows would be, because any number of starts on them costs no privacy.
 :mod:`.private_search` has the rounds.
 """
 
@@ -73,12 +73,12 @@ def left_by_a_code(variances: Floats, n_points: int) -> float:
 def directions_and_cells(
     variances: Floats, elsewhere: float, norm: Callable[[int], float], noise: float, fewest: int, most: int
 ) -> tuple[int, int]:
-    """Choose the number of directions and of cells that bring noisy means of cells nearest to the rows.
+    """Choose the numbers of directions and cells with which noisy means of cells are nearest to the rows.
 
     Parameters
     ----------
     variances : ndarray
-        Of the rows along their directions, the largest first.
+        The variances of the rows along their directions, the largest first.
     elsewhere : float
         The variance in all other directions.
     norm : callable
@@ -86,7 +86,7 @@ def directions_and_cells(
     noise : float
         The standard deviation of the noise of a sum whose bound is 1, by the number of rows.
     fewest, most : int
-        Numbers of cells.
+        Bounds on the number of cells.
     """
     best = (math.inf, 1, fewest)
     numbers = np.unique(np.geomspace(fewest, max(most, fewest), N_NUMBERS).astype(int))
@@ -122,7 +122,7 @@ class NoisyCells:
 def best_solutions(
     cells: NoisyCells, rows: Floats, n_clusters: int, n_wanted: int, rng: np.random.Generator
 ) -> list[Floats]:
-    """Return different solutions of k-means, the best first: of the cells, and of rows drawn about them, in turn.
+    """Return distinct k-means solutions, the best first, alternating between cells and rows drawn about them.
 
     The solutions of the cells come first: rows are drawn equally wide about all cells, and how wide is uncertain. Half
     of the k-means weight the cells by a bootstrap, so that they end in other minima.
@@ -188,7 +188,7 @@ def spread_out(apart: Floats, weights: Floats, n_points: int, rng: np.random.Gen
 
 
 def different(solutions: Sequence[Floats], n_wanted: int, apart: float) -> list[Floats]:
-    """Return the first solutions that differ from those before them by more than a squared distance of a center."""
+    """Return the first solutions that have a center farther than this squared distance from all earlier solutions."""
     kept: list[Floats] = []
     for solution in solutions:
         if len(kept) < n_wanted and all(squared_distances(solution, other).min(axis=1).max() > apart for other in kept):
@@ -217,11 +217,11 @@ def excess_of_a_step(n_columns: int, n_clusters: int, norm: float, noise: float)
 
 
 class BoundOfCosts(NamedTuple):
-    """How to clip the costs of a row beside their mean."""
+    """A bound for clipping a row's costs minus their mean, and its effects."""
 
     bound: float
-    norm: float  #: How far whom the noise protects can then move the sum.
-    lost: Floats  #: What clipping is expected to take from each sum.
+    norm: float  #: How far one protected unit can move the sum after clipping.
+    lost: Floats  #: The expected loss of each sum by clipping.
 
 
 def bound_of_costs(
@@ -260,7 +260,7 @@ def bound_of_costs(
 
 
 def dropped_light(means: Floats, counts: Floats, deviation: float, light: float, fewest: int) -> tuple[Floats, Floats]:
-    """Return the cells with more rows than so many deviations of the noise, or the heaviest."""
+    """Return the cells whose count exceeds ``light`` standard deviations of the noise; at least the heaviest ones."""
     order = np.argsort(-counts, kind="stable")[: max(int(np.count_nonzero(counts > light * deviation)), fewest)]
     return means[order], np.maximum(counts[order], 1.0)
 
@@ -283,11 +283,11 @@ def repeated(
     Parameters
     ----------
     centers : ndarray of shape (n_clusters, n_columns)
-        Of this run.
+        The centers found by this run.
     errors : ndarray of shape (n_clusters, 2)
-        The variance of what is unknown of an entry of a center, in the directions of the search and elsewhere.
+        The variance of the error in an entry of a center, in the directions of the search and elsewhere.
     directions : ndarray of shape (n_columns, n_directions)
-        Of the search.
+        The directions of the search.
     elsewhere : float
         The variance of the rows in all other directions together.
     """
@@ -307,7 +307,7 @@ def repeated(
 
 
 def _n_equally_good(cells: NoisyCells, inside: Floats, elsewhere: float, rng: Generator) -> int:
-    """Return how many of N_TRIED_AGAIN k-means of the cells divide them otherwise, and cost nearly the same."""
+    """Return how many of N_TRIED_AGAIN k-means give a different partition of the cells at nearly the same cost."""
     points, weights, k = cells.means, cells.counts, len(inside)
     if len(points) <= k:
         return 0

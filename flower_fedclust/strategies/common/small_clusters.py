@@ -1,7 +1,7 @@
-"""How many clusters there are, and whether another run would find them, by sums that were released already.
+"""Chooses the number of clusters, and estimates whether another run would find them, from sums released already.
 
-Both look at small clusters, a few for each cluster, into which the server merges the noisy cells. Nothing more is asked
-or paid.
+Both use small clusters, a few for each cluster, into which the server merges the noisy cells. No further questions are
+asked, and no privacy is spent.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from flower_fedclust.strategies.common.noisy_cells import N_OTHER_RUNS, NoisyCel
 
 Floats = NDArray[np.float64]
 
-#: So many small clusters for each cluster.
+#: The number of small clusters for each cluster.
 FINER = 2
 #: Restarts of the k-means of noisy means.
 N_INIT = 10
@@ -35,14 +35,14 @@ N_REFERENCES, REFERENCE_ROWS = 3, 20_000
 
 
 class NoisyClusters(NamedTuple):
-    """What a noisy Lloyd step shows of clusters."""
+    """The means and counts of clusters after a noisy Lloyd step."""
 
     means: Floats
     counts: Floats
     total: float  #: The mean squared norm of a row.
     of_sums: float  #: The standard deviation of the noise in an entry of a cluster's sum.
     of_counts: float  #: The standard deviation of the noise in a count.
-    cells: NoisyCells | None = None  #: What they were merged of, if that is not they themselves.
+    cells: NoisyCells | None = None  #: The cells from which the clusters were merged; None if they were not merged.
 
 
 def small_clusters(cells: NoisyCells, total: float, n_clusters: int, rng: np.random.Generator) -> NoisyClusters:
@@ -126,7 +126,7 @@ def chosen_number(
 
 
 def _stability(fine: NoisyClusters, spread: Floats, number: int, rng: np.random.Generator) -> float:
-    """Return how far another run would find the same clusters if it merged the small clusters to so many."""
+    """Return how well another run would find the same clusters if small clusters are merged to this number."""
     kept = fine.counts > DEVIATIONS * fine.of_counts
     centers = clustered(fine.means[kept], fine.counts[kept], number, rng, n_init=N_INIT)
     return agreement_of_another_run(fine, spread, centers, rng, n_runs=N_RUNS_OF_NUMBER)
@@ -135,7 +135,7 @@ def _stability(fine: NoisyClusters, spread: Floats, number: int, rng: np.random.
 def agreement_of_another_run(
     fine: NoisyClusters, spread: Floats, centers: Floats, rng: np.random.Generator, n_runs: int = N_OTHER_RUNS
 ) -> float:
-    """Estimate the adjusted Rand index between the clusters of these centers and those that another run would find."""
+    """Estimate the adjusted Rand index between the clusters of these centers and another run's clusters."""
     cells = fine.cells
     if cells is None:
         cells = NoisyCells(fine.means, np.maximum(fine.counts, 1.0), spread**2, fine.of_sums, fine.of_counts)

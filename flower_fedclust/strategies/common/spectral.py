@@ -1,4 +1,4 @@
-"""Spectral clustering at the server, of rows or of their codes, and the labels that it returns to the clients."""
+"""Spectral clustering of rows or their codes at the server, and sending the labels to the clients."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ class CodesStrategy(ProtocolStrategy):
         )
 
     def _by_graph(self, F: Floats, sizes: Floats, block_entries: int) -> tuple[Floats, Floats, Labels]:
-        """Return embedding, centers and labels of different rows, of which each stands for some equal ones."""
+        """Return embedding, centers and labels of distinct rows; ``sizes`` has how many equal rows each stands for."""
         k = n_neighbors_of(len(F)) if self.n_neighbors is None else self.n_neighbors
         graph = similarity_graph(F, k, block_entries=block_entries, sizes=sizes)
         embedding = graph_embedding(graph, self.n_clusters, F, sizes)

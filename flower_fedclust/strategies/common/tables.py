@@ -111,7 +111,7 @@ def check_schema(describe: bool | float, schema: object) -> None:
 
 
 def whole_of(parts: Iterable[Part]) -> float:
-    """Return the fraction of a strategy's parts together, beside which other parts have their shares.
+    """Return the total fraction of a strategy's parts, to which the shares of other parts are relative.
 
     Epsilons of Laplace releases add up. Gaussian releases cost the inverse squares of their noise multipliers, so the
     sum of their fractions grows with their number while the cost stays. So many of them count as N_RELEASES equal ones
@@ -169,7 +169,7 @@ class TablePreparation:
         return bool(self._unbounded) + bool(self._counted)
 
     def parts(self, strategy: PrivateStrategy) -> Mapping[str, Part]:
-        """Return the parts of the budget for the preparation and the description, besides a strategy's own."""
+        """Return the parts of the budget that pay for preparation and description, without the strategy's own parts."""
         wanted = {PREPARATION: (SHARE, self._n_sums), DESCRIPTION: (self.description, 1)}
         wanted[SURVIVAL] = (SURVIVAL_SHARE, int(self._counts_times(strategy)))
         wanted = {name: (share, n_sums) for name, (share, n_sums) in wanted.items() if share > 0 and n_sums > 0}
@@ -267,10 +267,10 @@ def _count(
     held: Mapping[str, float],
     n_bins: int,
 ) -> Generator[Round, Total, dict[str, Figures]]:
-    """Return what the histograms of columns say of them.
+    """Return the figures of columns, computed from their histograms.
 
-    Left out are columns that have no value at any site, and columns most of whose values lie outside of the range that
-    was found (``held`` has the numbers of values in it): such a range shows noise, or a few values that noise spared.
+    Some columns are left out: columns without a value at any site, and columns with most values outside the range that
+    was found (``held`` has the numbers of values inside). Such a range shows noise, or a few stray values.
     """
     columns = schema.used
     edges = np.array([histogram_edges(known[name].low, known[name].high, n_bins) for name in columns])
