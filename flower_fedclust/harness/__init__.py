@@ -1,1 +1,1 @@
-"""Running strategies side by side, and showing what came of it."""
+"""Runs strategies side by side, and shows their results."""

@@ -122,7 +122,7 @@ def compare(
 
 
 def _clients_setting(clients: Any, named: dict[str, Any], labels: Any, names: Any) -> dict[str, Any]:
-    """Return what ``clients`` stands for among the settings: data sets, a file, or rows."""
+    """Return the entries of ``clients`` in the settings: data sets, a file, or rows."""
     if clients is None:
         return {}
     several = clients if isinstance(clients, (list, tuple)) and clients else [clients]

@@ -98,7 +98,7 @@ class Comparison:
     label_column: str | None = None  #: A column of the file.
     subject_column: str | None = None  #: A column of the file: whose row it is, if a person may have several.
     columns: tuple[str, ...] | None = None  #: The columns to cluster by; all others by default.
-    schema: Path | Schema | None = None  #: What is public about the columns of the file, or of the clients.
+    schema: Path | Schema | None = None  #: The public facts about the columns of the file, or of the clients' tables.
     #: A file of public rows. Without it they are drawn from the rows, if a strategy needs some.
     server_data: Path | None = None
     n_server_rows: int | None = None  #: How many are drawn; by default 20 per cluster.
@@ -170,7 +170,7 @@ class Comparison:
         return found
 
     def settings(self) -> dict[str, Any]:
-        """Return the settings, ready for JSON; two comparisons are the same if these are equal.
+        """Return the settings, ready for JSON; two comparisons are the same if their settings are equal.
 
         A file is identified by its name and content, so that it may be moved.
         """
@@ -551,7 +551,7 @@ def _parameters(key: str, value: Any) -> dict[str, Any]:
     return parameters
 
 
-#: What a user may set, and how it is read.
+#: The settings that a user may give, and how each is read.
 SETTINGS: Mapping[str, Callable[[str, Any], Any]] = {
     "strategies": _strategies,
     "datasets": _datasets,

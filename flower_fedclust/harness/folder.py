@@ -92,7 +92,7 @@ class ComparisonFolder:
             lock.release()
 
     def _forget_unfinished(self, runs: Sequence[Mapping[str, Any]]) -> None:
-        """Remove what runs of this comparison have left that were killed; whoever has the lock is alone."""
+        """Remove unfinished results of runs that were killed; only the process with the lock may call this."""
         keys = {run["key"] for run in runs}
         for left in self.trials.glob(f"*{_UNFINISHED}"):
             if left.name.rsplit(".", 2)[0] in keys:
@@ -113,7 +113,7 @@ class ComparisonFolder:
             shutil.rmtree(unfinished, ignore_errors=True)
 
     def _put(self, unfinished: Path, place: Path) -> None:
-        """Move a trial's folder to its place, or beside it."""
+        """Move a trial's folder to its place, or to a free name next to it."""
         status = (self.row(place.name) or {}).get("status")
         if status == "done":
             place = free_beside(place)

@@ -77,7 +77,7 @@ def report_page(comparison: ComparisonResults) -> str:
 
 
 def _summary(comparison: ComparisonResults) -> str:
-    """Return how far the comparison is, what was compared, and when."""
+    """Return the progress of the comparison, what was compared, and when."""
 
     def number_of(noun: str, values: set[str]) -> str:
         return plural(len(values), noun) if len(values) > 1 else ""
@@ -99,7 +99,7 @@ def _summary(comparison: ComparisonResults) -> str:
 
 
 def _overview(scenarios: Sequence[Scenario]) -> dict[str, Any]:
-    """Return a row per strategy and budget with its results in all scenarios; what has no result is left out."""
+    """Return a row per strategy and budget with its results in all scenarios; rows without a result are left out."""
     everyone = {one.name: one for scenario in scenarios for one in scenario.contenders if one.trials}
 
     def order(one: Contender) -> tuple[bool, str, bool, float]:
@@ -125,7 +125,7 @@ def _overview(scenarios: Sequence[Scenario]) -> dict[str, Any]:
 
 
 def _scenario(scenario: Scenario, identifier: str) -> dict[str, Any]:
-    """Return what the page shows of a data set."""
+    """Return the page's section about a data set."""
     missing = [one.name for one in scenario.contenders if not one.trials]
     traffic = bytes_chart(scenario)
     maps = _maps(scenario, identifier)
@@ -201,7 +201,7 @@ _COVERED, _IN_PART, _NONE = "The whole run is covered", "Covered in part", "No g
 
 @dataclass
 class PrivacyGroup:
-    """The trials of a strategy that sent the same contents with the same protection."""
+    """Trials of one strategy that sent equal contents with equal protection."""
 
     strategy: str  #: Its name, and "without epsilon" if other trials of it have one.
     unprotected: Sequence[str]
@@ -244,7 +244,7 @@ def _report_of(trial: TrialResult) -> str:
 
 
 def _failures(comparison: ComparisonResults) -> dict[str, Any]:
-    """Return the runs that failed or were left out by what would fix them, and the clients that failed."""
+    """Return the runs that failed or were left out, grouped by remedy, and the clients that failed."""
     found: dict[str, Any] = {}
     for status in ("failed", LEFT_OUT):
         rows = [{**trial.row, "strategy": trial.strategy, "key": trial.key} for trial in comparison.of_status(status)]

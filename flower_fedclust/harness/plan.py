@@ -60,7 +60,7 @@ class PlannedRelease:
 
 @dataclass(frozen=True)
 class Forecast:
-    """What to expect of a run: what :func:`~flower_fedclust.plan` returns.
+    """The expected properties of a run, returned by :func:`~flower_fedclust.plan`.
 
     Parameters
     ----------
@@ -169,7 +169,7 @@ def plan(
     schema: Schema | str | Path | Mapping[str, Any] | None = None,
     **parameters: Any,
 ) -> Forecast:
-    """Say what to expect of a run before anything is sent.
+    """Predict the noise, cost and guarantee of a run before anything is sent.
 
     The strategy runs on rows that are made up from public facts: groups of unequal size whose directions differ in
     spread. Or it runs on rows drawn from a table that is like those to come, whose groups lie as far apart.
@@ -343,7 +343,7 @@ class _Rehearsal:
         return result.metrics["cost"] / pooled, seen
 
     def _with_less_noise(self, epsilon: float) -> float:
-        """Return the epsilon whose noise is smaller in proportion to the rehearsal's fewer rows."""
+        """Return an epsilon whose noise is smaller in proportion, because the rehearsal has fewer rows."""
         if self.n_made == self.n_rows:
             return epsilon
 
@@ -417,7 +417,7 @@ def made_up_rows(n_rows: int, n_columns: int, n_groups: int, rng: np.random.Gene
 
 
 def _planned(round_: Round, received: object, place: NoisePlace, n_clients: int, scale: float) -> list[PlannedRelease]:
-    """Return what a round released, scaled from the rehearsal's rows to all rows."""
+    """Return the releases of a rehearsed round, scaled from the rehearsal's rows to all rows."""
     if not isinstance(received, Total):
         return []
     found = []

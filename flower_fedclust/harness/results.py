@@ -99,7 +99,7 @@ def listed(names: Sequence[str], most: int = 4) -> str:
 
 
 def by_remedy(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
-    """Group the rows of runs without a result by what would fix them, the largest group first."""
+    """Group the rows of runs without a result by remedy, the largest group first."""
     found: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
         reason = str(row.get("reason") or "")
@@ -130,7 +130,7 @@ class Measure:
     show: Callable[[float], str]
     higher_is_better: bool = False
     in_papers: bool = False  #: Whether the tables in Markdown, in LaTeX and in the terminal have it.
-    is_last: bool = False  #: Whether it comes after the guarantee on the page.
+    is_last: bool = False  #: Whether the measure stands after the guarantee on the page.
 
     @property
     def sign(self) -> int:
@@ -282,8 +282,8 @@ class Contender:
 
     strategy: str
     epsilon: float | None
-    trials: Sequence[TrialResult]  #: Those that are done.
-    others: Sequence[TrialResult] = ()  #: Those that failed, were left out, or have not ended.
+    trials: Sequence[TrialResult]  #: The trials that are done.
+    others: Sequence[TrialResult] = ()  #: The trials that failed, were left out, or have not ended.
     variant: str = ""  #: The parameters of the grid, or of a strategy that was given as an object.
 
     @property
@@ -340,7 +340,7 @@ class Contender:
         return all(trial.has_comparable_cost for trial in self.trials)
 
     def is_comparable(self, column: str) -> bool:
-        """Tell whether a value means the same for this strategy as for others; a cost may not."""
+        """Return whether a measure can be compared between this strategy and others; a cost may not be comparable."""
         return column not in _IN_SPACE_OF_ROWS or self.has_comparable_cost
 
     def spread(self, column: str) -> Spread | None:
@@ -420,7 +420,7 @@ class Scenario:
         return None if contender is None else contender.comparable(self.measure.name)
 
     def ranked(self, contenders: Iterable[Contender]) -> list[Contender]:
-        """Return those that have the measure and did not collapse, the best first."""
+        """Return the contenders that have the measure and did not collapse, the best first."""
         found = [
             (-self.measure.sign * spread.mean, one)
             for one in contenders
@@ -429,17 +429,17 @@ class Scenario:
         return [one for _, one in sorted(found, key=lambda pair: pair[0])]
 
     def best(self, contenders: Iterable[Contender]) -> Contender | None:
-        """Return the best by the measure among those that did not collapse; None if none has it."""
+        """Return the best contender that did not collapse; None if no contender has the measure."""
         return next(iter(self.ranked(contenders)), None)
 
     @cached_property
     def reference(self) -> Contender | None:
-        """The best of those that pool the rows."""
+        """The best contender that pools the rows."""
         return self.best(self.pooled)
 
     @cached_property
     def groups(self) -> dict[str, list[Contender]]:
-        """The rows of a table: pooled references; others, the best first; and what collapsed."""
+        """The rows of a table in three groups: pooled references; others, the best first; and collapsed contenders."""
         dropped = [one for one in self.federated if one.collapse]
         ranked = self.ranked(self.federated)
         # A cost in another space cannot be ranked; it comes after those that can.

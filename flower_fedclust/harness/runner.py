@@ -498,7 +498,7 @@ def run_on_ray(
 
 
 class _Store:
-    """References to rows in Ray's store; the same rows are stored once."""
+    """References to rows in Ray's store; equal rows are stored once."""
 
     def __init__(self, put: Callable[[ReadRows], Any]) -> None:
         self._put = put

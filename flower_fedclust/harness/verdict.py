@@ -28,7 +28,7 @@ _MOST_NAMES = 5
 
 
 def verdict(scenario: Scenario) -> str:
-    """Return the result of a scenario in one sentence: the best, and the best whose whole run is covered."""
+    """Return the result of a scenario in one sentence: the best contender, and the best fully private one."""
     if scenario.waiting:
         have, which = ("has", "it is") if len(scenario.waiting) == 1 else ("have", "they are")
         names = listed([one.name for one in scenario.waiting], most=_MOST_NAMES)
@@ -111,7 +111,7 @@ def number_of_seeds(scenario: Scenario) -> int:
 
 
 def undecided(scenario: Scenario) -> tuple[list[str], str]:
-    """Return the contenders that no test tells from the best, and what a mark beside them says."""
+    """Return the contenders that no test distinguishes from the best, and the meaning of their mark."""
     names = [one.other.name for one in differences(scenario) if one.p_value >= LEVEL and not scenario.waiting]
     n_seeds = number_of_seeds(scenario)
     if n_seeds < FEW_SEEDS:
@@ -158,7 +158,7 @@ class Difference:
 
     other: Contender
     lead: float  #: Mean of the paired differences of the measure, above 0 if the best is better.
-    p_value: float  #: Of the paired t-test, after Holm's correction for all that are compared with the best.
+    p_value: float  #: The paired t-test's p-value, after Holm's correction for all contenders compared with the best.
 
 
 def differences(scenario: Scenario) -> list[Difference]:
@@ -199,11 +199,11 @@ def _p_value(leads: NDArray[np.float64]) -> float:
 class Ranks:
     """Mean ranks of contenders; 1 is the best rank."""
 
-    means: dict[str, float]  #: By the contenders' names, the best first.
+    means: dict[str, float]  #: Mean ranks by contender, the best first.
     letters: dict[str, str]  #: For each contender, a letter for each group of contenders that may be equally good.
-    over: str  #: What the blocks of the test are: "seeds" or "data sets". Each block ranks all contenders.
-    critical_difference: float  #: By how much mean ranks must differ to be significantly different.
-    p_value: float  #: Of Friedman's test that all are equally good.
+    over: str  #: The blocks of the test: "seeds" or "data sets". Each block ranks all contenders.
+    critical_difference: float  #: Mean ranks that differ by more than this differ significantly.
+    p_value: float  #: The p-value of Friedman's test that all contenders are equally good.
 
     @property
     def sentence(self) -> str:

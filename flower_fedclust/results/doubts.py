@@ -430,7 +430,7 @@ def _of_other_runs(agreement: float | None, again: Repeated | None) -> list[Doub
     return [Doubt("unstable", sentence, numbers)]
 
 
-#: What changes a doubt, by its reason.
+#: Reason of a doubt -> a remedy that could remove it.
 _ADVICE = {
     "noise": "noise is the reason, so use fewer clusters, more rows or a larger epsilon",
     "table": (

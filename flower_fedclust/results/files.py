@@ -55,7 +55,7 @@ _FORMULA = re.compile(r"'*[=+\-@\t\r]")
 
 
 def as_cell(text: object) -> object:
-    """Return a name or id with a quote in front if a spreadsheet would run it; text that is a number stays as it is."""
+    """Return a name or id with a quote in front if a spreadsheet would run it; text that is a number is unchanged."""
     if not isinstance(text, str) or _FORMULA.match(text) is None:
         return text
     try:

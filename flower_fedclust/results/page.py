@@ -73,7 +73,7 @@ def _environment(package: str) -> Environment:
 
 
 def result_page(result: ResultData, subject: str = "") -> str:
-    """Return the page of a result; ``subject`` says of what it is, such as the name of the file of rows."""
+    """Return the page of a result; ``subject`` names what was clustered, such as the file of rows."""
     n_clusters = result.model.n_clusters
     shares, errors = shares_and_errors(result, n_clusters)
     are_exact = (
@@ -114,7 +114,7 @@ def result_page(result: ResultData, subject: str = "") -> str:
 
 
 def _privacy(report: PrivacyReport) -> dict[str, Any]:
-    """Return what the page says about privacy."""
+    """Return the page's sentences about privacy."""
     return {
         "guarantee": report.guarantee(),
         "is_covered": report.covers_everything,
@@ -145,7 +145,7 @@ def _of_rows(result: ResultData) -> str:
 
 
 def _contents(messages: Sequence[Message]) -> list[str]:
-    """Return what messages hold, how fine it is, and in how many rounds it was sent."""
+    """Return the contents of messages, their level of detail, and the number of rounds that sent them."""
     rounds: dict[str, set[int]] = {}
     for one in messages:
         rounds.setdefault(f"{one.content} ({one.detail})", set()).add(one.round)
@@ -207,7 +207,7 @@ def _picture(result: ResultData) -> str | None:
 
 
 def _heat(profile: Profile) -> list[Mapping[str, Any]]:
-    """Return a row for each name: the values as text, and how strong and of which sign their colors are."""
+    """Return a row for each name: the values as text, and the strength and sign of each value's color."""
     limit = max(float(np.nanmax(np.abs(np.nan_to_num(profile.values)))), 1e-12)
     rows: list[Mapping[str, Any]] = []
     for name, values in zip(profile.names, profile.values.T, strict=True):

@@ -156,13 +156,13 @@ def moved_by_noise(result: ResultData, n_clusters: int) -> Floats:
 class Profile:
     """How clusters differ: a heat map."""
 
-    names: Sequence[str]  #: Of columns, or of categories of columns.
+    names: Sequence[str]  #: Names of columns, or of categories of columns.
     values: Floats  #: A row for each cluster, a column for each name; NaN if noise hides it.
     unit: str
 
 
 def profile_of(result: ResultData, shares: Floats, errors: Floats) -> Profile | None:
-    """Return how the clusters differ, in what they differ most; None if nothing tells, or noise hides everything."""
+    """Return the profile of the features in which clusters differ most; None if there are none, or noise hides all."""
     if result.clusters is not None:
         found = _described_profile(result.clusters)
     else:
@@ -210,7 +210,7 @@ _BREAK = re.compile(r"[\s_:.,/-]+")
 
 
 def shortened(names: Sequence[str], longest: int = _LONGEST_NAME) -> list[str]:
-    """Return names of at most so many characters that are cut where they are alike, and not where they differ."""
+    """Shorten names to a number of characters, cutting where names are alike and not where they differ."""
     found = []
     for name in names:
         if len(name) <= longest:
@@ -360,7 +360,7 @@ TEN_COLORS = (
     *("#3f90da", "#ffa90e", "#bd1f01", "#f06ba8", "#832db6"),
     *("#a96b59", "#e76300", "#b9ac70", "#004d40", "#92dadd"),
 )
-#: For rows without a class.
+#: The color of rows without a class.
 NO_COLOR = "#c8c8c8"
 
 

@@ -1,4 +1,4 @@
-"""Pictures of what became of the rows of each cluster: a figure, and the same for a page, which follows its colors."""
+"""Survival curves of the clusters: as a figure, and as a picture on a page that follows the page's colors."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def columns_of(survival: Survival) -> NDArray[np.intp]:
 
 
 def survival_on_page(survival: Survival) -> dict[str, Any]:
-    """Return what a page says of a survival: sentences, lines and bands as points, ticks, and rows at risk."""
+    """Return a page's survival section: sentences, curves and bands as points, ticks, and rows at risk."""
     (width, height), (left, right, top, bottom) = _SIZE, _MARGINS
     longest = float(survival.ends[-1])
 
