@@ -7,7 +7,14 @@ from tested import PAPERS, entries
 
 import flower_fedclust as fc
 from flower_fedclust.checking import Subject
-from flower_fedclust.checking.neighbors import ROWS_OF_PERSONS, extreme_rows, far_rows, how_far, neighbor_tables
+from flower_fedclust.checking.neighbors import (
+    ROWS_OF_PERSONS,
+    extreme_rows,
+    far_rows,
+    how_far,
+    neighbor_tables,
+    ratio_of,
+)
 from flower_fedclust.checking.runs import data_of, watched_run
 from flower_fedclust.engine import ClientData
 
@@ -115,6 +122,63 @@ def test_persons_who_have_few_rows_count_for_less():
     exchange = next(one for one in run.to_client(run.sites[0].name) if one.task == "row_count")
     (sent,) = run.sent(exchange.round)[run.sites[0].name]
     assert sent.values == run.data[run.sites[0].name].n_rows / 4
+
+
+#: Columns whose bounds a run finds by quantiles.
+FOUND = {name: {"kind": "number"} for name in "01"} | {"2": {"kind": "number", "bounds": [-1, 1]}}
+
+
+@pytest.mark.skipif(PAPERS, reason="one strategy stands for all")
+def test_a_person_of_20_rows_moves_quantiles_and_the_choice_of_a_number_no_more_than_declared():
+    strategy = fc.PrivateKMeans((2, 3), epsilon=200.0, privacy_unit="subject")
+    tables = [np.random.default_rng(seed).uniform(-1, 1, (25 + seed, 3)) for seed in range(3)]
+    subject = Subject(fc.with_schema(strategy, {"columns": FOUND}), tables)
+    hard = [*far_rows(tables[0])[:1], *extreme_rows(3)[1:2]]
+    pairs = neighbor_tables(tables[0], hard, "subject", "add-or-remove")
+    of_20 = [pair for pair in pairs if np.bincount(pair.whose).max() == 20]
+    found = list(how_far(subject.run, subject.names[0], of_20))
+    assert of_20
+    assert not [f"{one.content}: {one.ratio} ({one.neighbors.what})" for one in found if one.is_too_far]
+    assert {"preparation"} < {one.release.share for one in found}
+    assert any(one.task.endswith("histograms") and one.ratio > 0.3 for one in found)
+
+
+@pytest.mark.skipif(PAPERS, reason="one strategy stands for all")
+def test_a_person_of_20_rows_at_two_clients_is_covered_by_two_sites_for_each_subject():
+    subject = Subject(strategy_of("private-kmeans", privacy_unit="subject", sites_per_subject=2))
+    run, ratios = subject.run, []
+    for row in extreme_rows(subject.n_columns)[1:4:2]:
+        at = []
+        for name in subject.names[:2]:
+            rows = run.data[name].rows
+            pairs = neighbor_tables(rows, [row], "subject", "add-or-remove")
+            (pair,) = [one for one in pairs if np.bincount(one.whose).max() == 20][:1]
+            at.append({(one.round, one.index): one for one in how_far(run, name, [pair])})
+        for place in at[0].keys() & at[1].keys():
+            moved = at[0][place].difference + at[1][place].difference
+            ratios.append(ratio_of(moved, 0, at[0][place].release))
+    assert ratios
+    assert not any(is_too_far for _, is_too_far in ratios)
+    assert max(ratio for ratio, _ in ratios) > 0.6  # more than a person at one site can move
+
+
+@pytest.mark.skipif(PAPERS, reason="one strategy stands for all")
+def test_secure_sums_of_persons_have_the_bits_of_open_ones_and_of_records():
+    rng = np.random.default_rng(0)
+    tables = {name: rng.normal(size=(60, 2)) for name in ("a", "b", "c")}
+    options = {"n_clusters": 2, "epsilon": 20.0, "max_norm": 4.0, "noise": "server", "seed": 3, "progress": False}
+
+    def run(unit, each, *, secure):
+        own = {
+            name: ClientData(rows, owner=name, subjects=None if unit == "record" else np.arange(60) // each)
+            for name, rows in tables.items()
+        }
+        result = fc.simulate("private-kmeans", own, privacy_unit=unit, secure=secure, **options)
+        assert result.privacy.covers_everything
+        return [array.tobytes() for array in result.model.to_arrays()]
+
+    assert run("subject", 5, secure=True) == run("subject", 5, secure=False)
+    assert run("subject", 1, secure=True) == run("record", 1, secure=True)
 
 
 @pytest.mark.skipif(PAPERS, reason="one strategy stands for all")
