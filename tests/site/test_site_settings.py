@@ -112,7 +112,7 @@ def test_the_versions_that_a_site_supports_are_those_that_are_tested_installed_a
     assert f"flwr[simulation]>={supernode.SUPPORTED[0]},<2" in project["dependencies"]
     classified = [one.rpartition(" ")[2] for one in project["classifiers"] if "Python :: 3." in one]
     assert [".".join(map(str, one)) for one in PYTHONS] == [classified[0], classified[-1]]
-    page = (root / "docs" / "versions.md").read_text()
+    page = (root / "docs" / "deploying.md").read_text()
     assert f"| {' or '.join(supernode.SUPPORTED)} |" in page
     assert f"tested with {' and '.join(supernode.SUPPORTED)} |" in page
 
