@@ -55,10 +55,8 @@ suppress_warnings = [
 def fill_in(app: object, page: str, source: list[str]) -> None:
     """Insert what comes from the registry."""
     source[0] = site_pages.filled_in(source[0])
-    found = sorted(Path(app.srcdir).glob(f"reproduced/{page.removeprefix('papers/')}*.md"))  # type: ignore[attr-defined]
-    if page.startswith("papers/") and found:
-        pages = "\n".join(f"../reproduced/{path.stem}" for path in found)
-        source[0] += f"\n## All tables\n\n```{{toctree}}\n{pages}\n```\n"
+    if page.startswith("papers/"):
+        source[0] = site_pages.with_reproduced_tables(source[0], page.removeprefix("papers/"))
     if page.startswith("reference/"):
         source[0] = site_pages.with_list_of_classes(source[0])
 
@@ -66,6 +64,7 @@ def fill_in(app: object, page: str, source: list[str]) -> None:
 def setup(app: object) -> None:
     """Register what runs before the pages are read, and for each page."""
     app.connect("builder-inited", lambda app: site_pages.write_class_pages())  # type: ignore[attr-defined]
+    app.connect("builder-inited", lambda app: site_pages.copy_reproduced_tables())  # type: ignore[attr-defined]
     # These depend on the registry, which Sphinx does not watch.
     app.connect(  # type: ignore[attr-defined]
         "env-get-outdated",

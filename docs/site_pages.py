@@ -22,6 +22,8 @@ from flower_fedclust.registry import find, strategies
 DOCS = Path(__file__).parent
 #: The pages of classes are written here; they are not kept.
 API = DOCS / "api"
+#: The reproduced tables of papers belong to the second distribution; the site shows copies, which are not kept.
+TABLES, COPIES = DOCS.parent / "strategies" / "docs", DOCS / "reproduced"
 
 #: The chooser's questions: name, question, and answers with their labels.
 QUESTIONS: tuple[tuple[str, str, Mapping[str, str]], ...] = (
@@ -263,3 +265,26 @@ def write_class_pages() -> None:
     for page, text in wanted.items():
         if not page.exists() or page.read_text(encoding="utf-8") != text:
             page.write_text(text, encoding="utf-8")
+
+
+def copy_reproduced_tables() -> None:
+    """Copy the pages with the reproduced tables of papers into the site."""
+    COPIES.mkdir(exist_ok=True)
+    tables = {path.name: path.read_bytes() for path in TABLES.iterdir()}
+    for page in COPIES.iterdir():
+        if page.name not in tables:
+            page.unlink()
+    for name, content in tables.items():
+        copy = COPIES / name
+        if not copy.exists() or copy.read_bytes() != content:
+            copy.write_bytes(content)
+
+
+def with_reproduced_tables(text: str, paper: str) -> str:
+    """Return the page of a paper with links to the copies of its tables, and a list of them."""
+    text = text.replace("../../strategies/docs/", f"../{COPIES.name}/")
+    found = sorted(path.stem for path in TABLES.glob(f"{paper}*.md"))
+    if not found:
+        return text
+    pages = "\n".join(f"../{COPIES.name}/{name}" for name in found)
+    return f"{text}\n## All tables\n\n```{{toctree}}\n{pages}\n```\n"

@@ -116,7 +116,7 @@ def examples() -> Iterator[tuple[str, str]]:
     for page in sorted([ROOT / "README.md", *DOCS.rglob("*.md")]):
         name = page.relative_to(DOCS).as_posix() if page.is_relative_to(DOCS) else page.name
         text = page.read_text(encoding="utf-8")
-        if name in TESTED or name.startswith(("api/", "_build/")) or "file_format: mystnb" in text:
+        if name in TESTED or name.startswith(("api/", "_build/", "reproduced/")) or "file_format: mystnb" in text:
             continue
         blocks = re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
         if blocks:
@@ -129,7 +129,7 @@ def commands() -> Iterator[tuple[str, str]]:
     A backslash at the end continues a line; comments and cells of notebooks are left out.
     """
     for page in sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS.rglob("*.md")]):
-        if {"api", "_build", "jupyter_execute"} & set(page.relative_to(ROOT).parts):
+        if {"api", "_build", "jupyter_execute", "reproduced"} & set(page.relative_to(ROOT).parts):
             continue
         text = page.read_text(encoding="utf-8")
         for fence, language, block in re.findall(r"^(```|~~~)([^\n]*)\n(.*?)^\1$", text, re.DOTALL | re.MULTILINE):

@@ -31,7 +31,7 @@ from flower_fedclust.registry import strategies
 from flower_fedclust.site.cli import StartsByDefault
 
 DOCS = Path(__file__).parents[1] / "docs"
-MADE = {"_build", "api", "jupyter_execute"}  # not kept
+MADE = {"_build", "api", "jupyter_execute", "reproduced"}  # not kept
 PAGES = sorted(page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md") if not MADE & set(page.parts))
 MODULES = (flower_fedclust.data, flower_fedclust.engine, map_quality)
 # What a page loads by itself; only a reader follows links.

@@ -4,7 +4,7 @@
     python -m reproduce fedsc --table iris --seeds 3 --out results/fedsc
 
 With ``--out``, results.md and results.csv are written again after each row; the same command continues an interrupted
-one. The pages in `docs/reproduced/` are put together from such files.
+one. The pages in `strategies/docs/` are put together from such files.
 """
 
 from __future__ import annotations
