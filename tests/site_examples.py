@@ -32,7 +32,7 @@ sys.path.insert(0, str(DOCS))
 import site_pages  # noqa: E402
 
 #: Pages whose code the tests run and check.
-TESTED = ("README.md", "rows.md", "writing.md")
+TESTED = ("README.md", "writing.md")
 
 #: Beginnings of commands that no script or test runs literally: what runs them instead, or why nothing does.
 ELSEWHERE = {

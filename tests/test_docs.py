@@ -88,10 +88,11 @@ def site(tmp_path_factory):
     return out / "html"
 
 
-def names_of_the_code_of(page):
+def names_of_the_code_of(page, *, without=None):
     names = {}
     for code in snippets(page, "python"):
-        exec(code, names)
+        if without is None or without not in code:
+            exec(code, names)
     return names
 
 
@@ -111,7 +112,7 @@ def test_the_example_of_outcomes_runs():
 
 def test_the_example_with_own_rows_runs(folder_with_rows):
     pytest.importorskip("duckdb")
-    names = names_of_the_code_of("rows.md")
+    names = names_of_the_code_of("tables.md", without="columns.toml")  # which `make check` runs
     assert names["sites"].names == ["east", "north", "south"] == list(names["tables"])
     assert np.array_equal(names["of_north"].rows, names["sites"].clients[1])
     assert np.array_equal(names["of_north"].rows, names["tables"]["north"])
