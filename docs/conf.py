@@ -52,7 +52,7 @@ suppress_warnings = [
 ]
 
 
-def fill_in(app: object, page: str, source: list[str]) -> None:
+def fill_in(_app: object, page: str, source: list[str]) -> None:
     """Insert what comes from the registry."""
     source[0] = site_pages.filled_in(source[0])
     if page.startswith("papers/"):

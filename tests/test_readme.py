@@ -21,6 +21,7 @@ from flower_fedclust.registry import strategies
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
+APPS = (ROOT / "docs" / "flower.md").read_text()
 SCHEMA = """
 [columns.age]
 kind = "number"
@@ -34,8 +35,9 @@ gaps = "category"
 """
 
 
-def snippet(beginning: str) -> str:
-    (found,) = [code for code in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if beginning in code]
+def snippet(beginning: str, page: str = README) -> str:
+    blocks = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    (found,) = [code for code in blocks if beginning in code]
     return found
 
 
@@ -90,23 +92,23 @@ def test_every_command_of_the_readme_runs(folder):
     assert (folder / "draft.toml").exists()
 
 
-def test_both_apps_of_the_readme_run(tmp_path, monkeypatch, capsys):
+def test_both_apps_that_the_readme_leads_to_run(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("flower_fedclust.harness.run.RESULTS", tmp_path)
     rows = np.random.default_rng(0).normal(size=(200, 2))
     names = {"rows_of_this_site": rows, "names_of_the_columns": ["age", "dose"], "public_rows": rows[:60]}
-    exec(snippet("ServerAppComponents"), names)
+    exec(snippet("ServerAppComponents", APPS), names)
     grid = LocalGrid(names["client"], 3)
     names["server"](grid, Context(1, 1, UserConfig(), RecordDict(), UserConfig()))
     assert "Privacy report of feddp-kmeans" in capsys.readouterr().out
     assert list(tmp_path.iterdir()) == []
-    exec(snippet("fc.run_app"), names)
+    exec(snippet("fc.run_app", APPS), names)
     names["main"](grid, None)
     assert "Privacy report of feddp-kmeans" in capsys.readouterr().out
     assert list(tmp_path.glob("*/feddp-kmeans/privacy.txt"))
 
 
 def test_the_readme_is_short():
-    assert len(README.splitlines()) <= 220
+    assert len(README.splitlines()) <= 160
 
 
 def test_the_five_papers_name_the_strategy_the_client_and_the_run_config_that_belong_together():
@@ -177,3 +179,8 @@ def test_the_main_job_ends_without_a_doubt():
         )
         codes.append([doubt.code for doubt in result.doubts])
     assert codes.count([]) >= 2
+
+
+def test_the_readme_begins_with_a_picture_of_a_right_answer_and_the_import():
+    places = [README.index(text) for text in ("docs/clusters.png", "import flower_fedclust as fc", "\nmake ")]
+    assert places == sorted(places)
