@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 
 import numpy as np
@@ -76,6 +76,11 @@ class Group:
         """Return the rows of each cluster that its numbers about a column rest on."""
         is_smaller = column.kind in MEASURED and column.gaps != "refuse"
         return self.n_rows - self.bins[name][:, -1] if is_smaller else self.n_rows
+
+    def open_gaps(self, name: str, column: Column) -> Floats:
+        """Return on how many rows to either side the floor leaves open how many values of a column are missing."""
+        is_smaller = column.kind in MEASURED and column.gaps != "refuse"
+        return self.halves[name][:, -1] if is_smaller else np.zeros(len(self.n_rows))
 
     def noise(self, n_bins: int, squares: Floats | float, total: Floats | float) -> Floats:
         """Return the deviation of weighted sums of bins, from the sums of the weights and of their squares."""
@@ -229,7 +234,42 @@ def _tails(group: Group, name: str, column: Column) -> dict[str, Estimate]:
         if group.deviation == 0:
             share = group.known[name][:, place] / counts
         found[what] = floored(group.floor, counts, share, error, group.halves[name][:, place] / counts)
+        open_gaps = group.open_gaps(name, column)
+        if open_gaps.any():
+            open_found = _open_share(group, name, place, open_gaps)
+            found[what] = Estimate(
+                *(
+                    np.where(open_gaps > 0, *pair)
+                    for pair in zip(astuple(open_found), astuple(found[what]), strict=True)
+                )
+            )
     return found
+
+
+def _open_share(group: Group, name: str, place: int, open_gaps: Floats) -> Estimate:
+    """Return the share of values in a bin if it is open how many values there are: a limit over them would tell it."""
+    known, half, gaps = group.known[name][:, place], group.halves[name][:, place], group.known[name][:, -1]
+    fewest, most = (_positive(group.n_rows - gaps + sign * open_gaps) for sign in (-1, 1))
+    low, high = (known - half) / most, (known + half) / fewest
+    return floored(group.floor, fewest, (low + high) / 2, np.zeros(len(low)), (high - low) / 2)
+
+
+def _told(group: Group, name: str, column: Column, values: Floats) -> Floats:
+    """Return means or standard deviations as they may be told: rounded where it is open how many values there are.
+
+    A mean of whole numbers with many digits is a fraction whose denominator is their number. The steps are a power of
+    ten, and at least a standard deviation, and at least 1 for whole numbers, over that number.
+    """
+    open_gaps = group.open_gaps(name, column)
+    if not open_gaps.any():
+        return values
+    edges, counts = edges_of(group.preparation, name, column), _positive(group.n_present(name, column))
+    half, mean = (edges[-1] - edges[0]) / 2, _scaled_mean(group, name, column)[0]
+    variance = np.clip(group.squares[name] / counts + MIDDLE_SQUARE - mean**2, 0.0, 1.0)
+    least = 1.0 if column.kind == "integer" else LEAST
+    fewest = np.maximum(counts - 2 * open_gaps, 1.0)
+    steps = 10.0 ** np.ceil(np.log10(np.maximum(half * np.sqrt(variance), least) / fewest))
+    return np.where(open_gaps > 0, np.round(values / steps) * steps, values)
 
 
 def _may_be_clipped(group: Group, name: str, column: Column) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
@@ -260,7 +300,8 @@ def _mean(
     low, half = edges[0], (edges[-1] - edges[0]) / 2
     mean, of_rows = _scaled_mean(group, name, column)
     error = half * np.hypot(group.deviation, mean * of_rows) / counts
-    found = Estimate.within(low + half * (1 + np.clip(mean, -1, 1)), error, edges[0], edges[-1])
+    value = _told(group, name, column, low + half * (1 + np.clip(mean, -1, 1)))
+    found = Estimate.within(value, error, edges[0], edges[-1])
     least, most = np.where(is_below, -np.inf, found.low), np.where(is_above, np.inf, found.high)
     return Estimate(found.value, error, least, most, found.fewer_than)
 
@@ -280,8 +321,9 @@ def _standard_deviation(group: Group, name: str, column: Column, is_clipped: NDA
     value = np.sqrt(variance)
     low, high = (np.sqrt(np.clip(variance + sign * DEVIATIONS * error, 0.0, 1.0)) for sign in (-1, 1))
     error = np.maximum(high - value, value - low) / DEVIATIONS
-    high = np.where(is_clipped, np.inf, half * high)
-    return Estimate(half * value, half * error, half * low, high, np.full(len(value), np.nan))
+    low, value, high = (_told(group, name, column, half * one) for one in (low, value, high))
+    high = np.where(is_clipped, np.inf, high)
+    return Estimate(value, half * error, low, high, np.full(len(value), np.nan))
 
 
 def _quantiles(group: Group, name: str, column: Column) -> dict[str, Estimate]:

@@ -72,7 +72,7 @@ def number(frame, cluster, column, what):
 
 
 def test_without_noise_the_numbers_are_those_of_the_table():
-    frame, first = described().frame, TABLE[LABELS == 0]
+    frame, first = described(floor=0).frame, TABLE[LABELS == 0]
     age = number(frame, 0, "age", "mean")
     assert age["value"] == pytest.approx(first["age"].mean(), abs=1e-3)
     assert age["rest"] == pytest.approx(TABLE["age"][LABELS == 1].mean(), abs=1e-3)
@@ -288,7 +288,7 @@ def test_sentences_tell_what_sets_a_cluster_apart_in_the_units_of_the_table():
 
 
 def test_table_one_has_the_numbers_that_papers_print():
-    clusters, first, second = described(), TABLE[LABELS == 0], TABLE[LABELS == 1]
+    clusters, first, second = described(floor=0), TABLE[LABELS == 0], TABLE[LABELS == 1]
     table = clusters.table_one()
     assert table.heading == ("", "all rows", "cluster 0", "cluster 1")
     lines = {label: cells for label, *cells in table.lines}

@@ -110,6 +110,26 @@ def test_a_total_less_the_other_counts_leaves_every_hidden_count_open():
             assert min(total - others_low, high[place]) >= min(9, total)
 
 
+def test_how_many_values_are_missing_follows_from_no_limit_and_no_mean():
+    schema = Schema.of({"columns": {"age": {"kind": "integer", "bounds": (0, 100), "gaps": "mean"}}})
+    preparation = with_parts(Preparation(schema, {"age": Figures(0, 100, fill=50)}), 16)
+    ages, labels = np.random.default_rng(0).integers(20, 90, 400).astype(float), np.repeat([0, 1], 200)
+
+    def frame(n_missing):
+        table = pd.DataFrame({"age": np.where(np.arange(400) < n_missing, np.nan, ages)})
+        sums = cluster_sums(schema.values(table, owner=""), preparation, labels, 2).array.values
+        return Clusters(preparation, sums).frame.query("cluster == 0").set_index("what")
+
+    found = [frame(n_missing) for n_missing in range(10)]
+    for what in (BELOW, ABOVE):
+        assert len({(one.loc[what, "high"], one.loc[what, "rest_high"]) for one in found}) == 1
+    for one in found:
+        for mean in (one.loc[MEAN, "value"], one.loc[MEAN, "rest"]):
+            values = np.arange(191, 201)  # so many may be there, and each has a total that gives the mean
+            np.testing.assert_allclose(np.round(np.round(mean * values) / values, 1), mean, rtol=1e-12)
+        assert round(one.loc[SPREAD, "value"], 1) == pytest.approx(one.loc[SPREAD, "value"], abs=1e-9)
+
+
 @pytest.mark.parametrize("noise", [1.0, 12.0])
 def test_with_noise_no_estimate_is_printed_below_the_floor_or_three_deviations(noise):
     table, labels = small_table(1, 12)
