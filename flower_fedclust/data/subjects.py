@@ -70,7 +70,7 @@ def subjects_of(identities: Any, where: str) -> Subjects:
     Raises
     ------
     DataError
-        If an identity is missing, or is a float that is not whole or too large to be told from its neighbors.
+        If an identity is missing or blank, or is a float that is not whole or too large to be told from its neighbors.
     """
     import pandas as pd
 
@@ -130,10 +130,9 @@ def _plain(identities: Any, where: str, first_row: int) -> Any:
     import pandas as pd
 
     series = pd.Series(identities, dtype=object if isinstance(identities, (list, tuple)) else None)
-    missing = series.isna().to_numpy()
-    if missing.any():
-        at = first_row + int(missing.argmax())
-        raise DataError(f"{where}: row {at} is missing; give every row its subject.")
+    if isinstance(series.dtype, pd.CategoricalDtype):
+        series = series.astype(series.cat.categories.dtype)
+    _check_given(series.isna().to_numpy(), where, first_row)
     kind = series.dtype.kind
     if series.dtype == object and pd.api.types.infer_dtype(series) == "floating":
         series = series.astype(np.float64)
@@ -145,4 +144,13 @@ def _plain(identities: Any, where: str, first_row: int) -> Any:
         return pd.Series(floats.astype(np.int64))
     if kind in "iu":
         return series
-    return series.map(text_of)
+    texts = series.map(text_of)
+    # An empty text would make one person of all rows whose person is unknown.
+    _check_given((texts.str.strip() == "").to_numpy(dtype=bool), where, first_row)
+    return texts
+
+
+def _check_given(missing: NDArray[np.bool_], where: str, first_row: int) -> None:
+    if missing.any():
+        at = first_row + int(missing.argmax())
+        raise DataError(f"{where}: row {at} is missing; give every row its subject.")

@@ -85,6 +85,19 @@ def test_the_column_is_read_and_never_clustered_by(tmp_path):
     np.testing.assert_array_equal(own.rows_each, expected)
 
 
+@pytest.mark.parametrize("blank", ["", "  "])
+def test_rows_of_unknown_persons_are_not_one_person(blank):
+    column = pd.Series(["a", "b", blank, blank])
+    for read in (subjects_of, lambda column, where: subjects_in_batches([column[:2], column[2:]], where)):
+        with pytest.raises(DataError, match="row 2 is missing"):
+            read(column, "the table")
+
+
+def test_categories_that_are_floats_are_refused_as_floats_are():
+    with pytest.raises(DataError, match="floats"):
+        subjects_of(pd.Series([2.0**53, 2.0**53 + 2.0]).astype("category"), "the table")
+
+
 def test_some_rows_have_the_persons_that_are_left():
     own = ClientData(frame_of(30), subject_column="patient")
     kept = np.arange(0, own.n_rows, 3)
