@@ -168,7 +168,7 @@ def _starts(cells: Cells, n_clusters: int, rng: np.random.Generator) -> Floats:
     for n_done in range(n_restarts):
         if n_done > 40 + 3 * len(by_cost):
             break  # there are only few distinct results
-        first = points[spread_out(apart, cells.counts, n_clusters, rng)]
+        first = points[spread_out(apart, cells.counts[None], n_clusters, rng)[0]]
         estimator = KMeans(n_clusters, init=first, n_init=1, max_iter=50)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # if cells coincide, so do centers

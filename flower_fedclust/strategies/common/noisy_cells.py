@@ -43,6 +43,8 @@ STEPS_EACH, N_LEVELS, PART_KEPT = 2, 3, 3
 APART = 0.01
 #: Other runs that are imitated, the rows that they share, the starts of each, and their steps.
 N_OTHER_RUNS, N_SHARED, N_STARTS, N_OTHER_STEPS = 8, 2000, 10, 12
+#: Beyond so many clusters an imitated run has fewer starts, in inverse proportion: its time grows with their square.
+MANY_CLUSTERS = 64
 #: The k-means of the cells by which the server looks for other solutions that cost nearly the same.
 N_TRIED_AGAIN = 20
 #: How many times as much noise as a run has is imitated: for clusters of a run, and for numbers of clusters.
@@ -155,7 +157,7 @@ def kmeans_of_cells(means: Floats, weights: Floats, n_clusters: int, rng: np.ran
     All of them take their Lloyd steps together: cells are so few that scikit-learn's takes ten times as long.
     """
     apart, number = squared_distances(means, means), min(n_clusters, len(means))
-    first = np.array([means[spread_out(apart, weights_of_run, number, rng)] for weights_of_run in weights])
+    first = means[spread_out(apart, weights, number, rng)]
     first = first[:, np.resize(np.arange(number), n_clusters)]
     solutions = np.empty(first.shape)
     for block in blocks(len(weights), len(means) * n_clusters, block_entries=2**20):
@@ -172,18 +174,26 @@ def kmeans_of_cells(means: Floats, weights: Floats, n_clusters: int, rng: np.ran
     return solutions
 
 
-def spread_out(apart: Floats, weights: Floats, n_points: int, rng: np.random.Generator) -> list[int]:
-    """Draw points by greedy k-means++, from their squared distances: scikit-learn's takes a hundred times as long."""
-    n_trials = 2 + int(math.log(n_points))
-    chosen = [int(rng.choice(len(weights), p=weights / weights.sum()))]
-    nearest = apart[chosen[0]]
-    while len(chosen) < n_points:
-        added_up = np.cumsum(weights * nearest)
-        tried = np.searchsorted(added_up, added_up[-1] * rng.random(n_trials), side="right")
-        left = np.minimum(apart[np.minimum(tried, len(weights) - 1)], nearest)
-        best = int((left @ weights).argmin())
-        chosen.append(int(min(tried[best], len(weights) - 1)))
-        nearest = left[best]
+def spread_out(apart: Floats, weights: Floats, n_points: int, rng: np.random.Generator) -> Labels:
+    """Draw points by greedy k-means++, from their squared distances: scikit-learn's takes a hundred times as long.
+
+    There is one draw for each row of weights, of shape (n_draws, n_points): their steps are taken together.
+    """
+    n_draws, n_cells = weights.shape
+    n_trials, draws = 2 + int(math.log(n_points)), np.arange(n_draws)
+    chosen, chances = np.empty((n_draws, n_points), np.intp), np.empty((n_draws, n_points - 1, n_trials))
+    for draw, weights_of_draw in enumerate(weights):
+        chosen[draw, 0] = rng.choice(n_cells, p=weights_of_draw / weights_of_draw.sum())
+        chances[draw] = rng.random(chances[draw].shape)
+    nearest = apart[chosen[:, 0]]
+    for index in range(1, n_points):
+        added_up = np.cumsum(weights * nearest, axis=1)
+        places = zip(added_up, added_up[:, -1:] * chances[:, index - 1], strict=True)
+        tried = np.array([np.searchsorted(sums, place, side="right") for sums, place in places])
+        tried = np.minimum(tried, n_cells - 1)
+        left = np.minimum(apart[tried], nearest[:, None, :])
+        best = (left @ weights[:, :, None])[:, :, 0].argmin(axis=1)
+        chosen[:, index], nearest = tried[draws, best], left[draws, best]
     return chosen
 
 
@@ -369,8 +379,9 @@ def _another_run(
     k = len(errors)
     means = cells.means + noise * (cells.of_sums / cells.counts)[:, None] * rng.standard_normal(cells.means.shape)
     counts = np.maximum(cells.counts + noise * cells.of_counts * rng.standard_normal(len(means)), 1.0)
-    starts = kmeans_of_cells(means, np.tile(counts, (N_STARTS, 1)), k, rng) @ directions.T
-    best: Floats = min(starts, key=lambda centers: _cost(rows, centers))
+    n_starts = math.ceil(N_STARTS * min(1.0, MANY_CLUSTERS / k))
+    starts = kmeans_of_cells(means, np.tile(counts, (n_starts, 1)), k, rng) @ directions.T
+    best: Floats = min(starts, key=lambda centers: _cost(rows[:N_SHARED], centers))
     for _ in range(N_OTHER_STEPS):
         sums, sizes = cluster_sums(rows, nearest_center(rows, best), k)
         best = centers_of(sums, sizes, fallback=best)
