@@ -105,7 +105,7 @@ def test_what_is_said_to_follow_from_rows_with_noise_reads_no_others(tmp_path):
     for asked in (
         PerturbedMapClient.histograms.asked(bins, np.array(3 * [[-9.0, 9.0]])),
         PerturbedMapClient.exponents.asked(as_bytes(json.dumps(list("abc")))),
-        PerturbedMapClient.description.asked(np.zeros((1, 3)), model="k-means"),
+        PerturbedMapClient.description.asked(np.zeros((1, 3)), model="k-means", floor=10),
     ):
         assert server.ask(asked, rows=NOISY_ROWS).metrics == FAILED
         assert "takes the client's own rows, and not its noisy rows" in audit(loose)[-1]["reason"]
@@ -119,7 +119,7 @@ def test_what_is_computed_from_noisy_rows_shows_their_number_and_stays_unless_th
         arrays_of(server.ask(KEEP, releases=[REPLACED]))
         answer = server.ask(derived, rows=NOISY_ROWS)
         if row_count:
-            assert arrays_of(answer)[2] == 60
+            assert arrays_of(answer)[2] == 60 * 2**15  # in units of 2^-15
         else:
             assert "row_count in the policy is false" in refused(answer, own)
 
@@ -139,7 +139,7 @@ def test_kept_rows_of_a_task_that_failed_are_those_of_no_row(careful, monkeypatc
     def failing(self, relative_noise, max_norm):
         raise ZeroDivisionError(self.rows[0, 0])
 
-    monkeypatch.setattr(PerturbedRowsClient.perturb_rows, "method", failing)
+    monkeypatch.setattr(PerturbedRowsClient.perturb_rows, "function", failing)
     server = Server(careful, strategy="fed-tsne-perturbed")
     assert arrays_of(server.ask(KEEP, plan=PLAN.to_json())) == []
     asked = PerturbedMapClient.exponents.asked(COLUMNS).mean()
