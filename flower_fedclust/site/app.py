@@ -81,7 +81,7 @@ EVALUATE, RECEIVE = "evaluate", "receive"
 ATTEMPTS = 2
 
 #: What the ledger says of an answer without arrays, and of an evaluation.
-_NOTHING: dict[str, Any] = {"arrays": [], "epsilon": 0.0, "delta": 0.0, "is_claim": False, "plan": ""}
+_NOTHING: dict[str, Any] = {"arrays": [], "epsilon": 0.0, "delta": 0.0, "unit": "", "is_claim": False, "plan": ""}
 EVALUATED = _NOTHING | {"arrays": [{"content": "cost, number of rows, table of classes", "covered": "nothing"}]}
 
 

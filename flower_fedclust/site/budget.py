@@ -14,7 +14,7 @@ from flower_fedclust.exact.terms import Bound
 from flower_fedclust.outside import parse_json
 from flower_fedclust.privacy.accounting import LONGEST_PLAN, Plan
 from flower_fedclust.privacy.releases import Release
-from flower_fedclust.site.policy import Policy, Refused
+from flower_fedclust.site.policy import Policy, Refused, whom
 from flower_fedclust.site.studies import EVALUATIONS, ROW_COUNT, digest
 
 #: What the ledger says of arrays without a release that leave as they are.
@@ -86,7 +86,7 @@ class Budget:
     def judge(self, request: Request) -> dict[str, Any]:
         """Return what the ledger will say of an answer; raise Refused if the answer may not leave.
 
-        The keys are ``arrays``, ``epsilon``, ``delta``, ``is_claim`` and ``plan``.
+        The keys are ``arrays``, ``epsilon``, ``delta``, ``unit``, ``is_claim`` and ``plan``.
         """
         self.policy.check_task(request)
         self._check_masked(request)
@@ -107,7 +107,8 @@ class Budget:
         epsilon = self._epsilon(plan)
         claims = of_server or any(array.get("shares", 1) > 1 for array in arrays)
         delta = self.policy.delta_per_run if epsilon else 0.0
-        judged = {"epsilon": epsilon, "delta": delta, "is_claim": claims, "plan": digest(request.plan)}
+        unit = whom(plan) if plan is not None and epsilon else ""
+        judged = {"epsilon": epsilon, "delta": delta, "unit": unit, "is_claim": claims, "plan": digest(request.plan)}
         self.check_total(judged)
         return {"arrays": arrays, **judged}
 

@@ -40,7 +40,7 @@ SiteToml = Annotated[Path, typer.Argument(help="The site.toml of the site.")]
 #: The columns of an export: of an answer, and of each of its arrays.
 COLUMNS = (
     *("number", "time", "run", "round", "task", "study", "strategy", "app", "data_set"),
-    *("epsilon", "delta", "is_claim"),
+    *("epsilon", "delta", "unit", "is_claim"),
 )
 ARRAY_COLUMNS = ("content", "reveals", "per", "covered", "mechanism", "multiplier", "relation", "share", "shares")
 
@@ -136,7 +136,7 @@ def studies(site_toml: SiteToml = Path("site.toml")) -> None:
 def show(site_toml: SiteToml = Path("site.toml")) -> None:
     """Show what each run has cost, and each data set in all."""
     from flower_fedclust.site.budget import spent
-    from flower_fedclust.site.policy import printable
+    from flower_fedclust.site.policy import WHO, printable, unit_of
 
     entries = _entries(site_toml)
     console = Console()
@@ -145,7 +145,7 @@ def show(site_toml: SiteToml = Path("site.toml")) -> None:
     runs: dict[str, list[dict[str, Any]]] = {}
     for entry in entries:
         runs.setdefault(entry["run"], []).append(entry)
-    table = Table("run", "from", "study", "strategy", "data set", "answers", "epsilon", "without noise")
+    table = Table("run", "from", "study", "strategy", "data set", "answers", "epsilon", "for each", "without noise")
     for name, own in runs.items():
         epsilon = max(entry["epsilon"] for entry in own)
         is_claim = any(entry["is_claim"] for entry in own)
@@ -159,6 +159,7 @@ def show(site_toml: SiteToml = Path("site.toml")) -> None:
             Text(own[0]["data_set"]),
             str(len(sent)),
             (f"{epsilon:.4g}" + (" (the server's claim)" if is_claim else "")) if epsilon else "",
+            ", ".join(sorted({WHO[unit_of(entry)] for entry in own if entry["epsilon"]})),
             f"{n_open} arrays" if n_open else "",
         )
     console.print(table)
@@ -202,7 +203,7 @@ def export(
             table.writerow([*COLUMNS, *ARRAY_COLUMNS])
             for entry in entries:
                 for array in entry["arrays"] or [{}]:
-                    cells = [entry[name] for name in COLUMNS] + [array.get(name, "") for name in ARRAY_COLUMNS]
+                    cells = [entry.get(name, "") for name in COLUMNS] + [array.get(name, "") for name in ARRAY_COLUMNS]
                     table.writerow([_as_text(cell) for cell in cells])
     else:
         raise ValueError(f"{out} is given; choose a file that ends in .csv or .json.")

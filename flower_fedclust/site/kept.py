@@ -27,7 +27,7 @@ from flower_fedclust.privacy.releases import NoisePlace, Release
 from flower_fedclust.privacy.report import Message, PrivacyReport
 from flower_fedclust.results.result import Result
 from flower_fedclust.site.ledger import LedgerError
-from flower_fedclust.site.policy import printable
+from flower_fedclust.site.policy import printable, unit_of
 from flower_fedclust.tables.schema import Schema
 
 #: Prefix of the keys under which a client remembers things in its Context; see ``ProtocolClient.remember``.
@@ -330,7 +330,7 @@ def report_of(entries: Sequence[Mapping[str, Any]], strategy: str) -> PrivacyRep
         messages=tuple(messages),
         requested_epsilon=epsilon or None,
         delta=max(entry["delta"] for entry in entries) or None,
-        unit="record" if epsilon else None,
+        unit=unit_of(max(entries, key=lambda entry: float(entry["epsilon"]))) if epsilon else None,
         noise=next(iter(sorted(places)), None) if len(places) == 1 else None,
         notes=tuple(notes),
     )

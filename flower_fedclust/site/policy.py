@@ -47,6 +47,10 @@ Delta = Annotated[float, Field(gt=0, lt=1)]
 Number = Annotated[int, Field(ge=1)]
 
 
+#: Whom an epsilon of a site is for, in words.
+WHO = {"record": "row", "subject": "person"}
+
+
 class Refused(Exception):  # noqa: N818
     """The site does not answer; the message is for its operator, and the server hears one word."""
 
@@ -163,6 +167,16 @@ class Policy(_Table):
                 f"'{task}' would leave with one of {request.n_shares} shares of its noise; most_shares in the policy "
                 f"is {self.most_shares}."
             )
+
+
+def whom(plan: Plan) -> Literal["record", "subject"]:
+    """Return whom the epsilon of a site is for; in a run that protects whole clients, a single row of the site."""
+    return "subject" if plan.unit == "subject" else "record"
+
+
+def unit_of(entry: Mapping[str, Any]) -> Literal["record", "subject"]:
+    """Return whom an entry of a ledger protects; entries that do not say so are from before persons could be."""
+    return "subject" if entry.get("unit") == "subject" else "record"
 
 
 class Limits(_Table):

@@ -20,7 +20,7 @@ from flower_fedclust.engine.store import Store
 from flower_fedclust.numerics.checks import DataError
 from flower_fedclust.outside import parse_json, parsing
 from flower_fedclust.privacy.accounting import LONGEST_PLAN, Plan
-from flower_fedclust.site.policy import DAY, Policy, Refused, SiteSettings, TooMuch, ago, printable
+from flower_fedclust.site.policy import DAY, WHO, Policy, Refused, SiteSettings, TooMuch, ago, printable, whom
 
 State = Literal["waiting", "approved", "running", "stopped"]
 
@@ -66,6 +66,7 @@ class Study:
     plan: str = ""  #: Digest of the plan that its rounds announced.
     epsilon: float | None = None  #: Of the plan, as this site computes it.
     noise: str = ""  #: Who adds the noise.
+    unit: Literal["record", "subject"] = "record"  #: Whom that epsilon is for.
     open: list[str] = field(default_factory=list)  #: What may leave without a release of the plan.
     used: list[str] = field(default_factory=list)  #: What has left so.
     refused: list[str] = field(default_factory=list)  #: What was asked for so, and is not in ``open``.
@@ -89,7 +90,7 @@ class Study:
         costs, without = "no plan of noise announced", f"without noise: {', '.join(self.open) or 'nothing'}"
         if self.epsilon is not None:
             promised = ", which the sums leave without" if self.noise == "server" else ""
-            costs = f"epsilon {self.epsilon:.4g} (noise: {self.noise}{promised})"
+            costs = f"epsilon {self.epsilon:.4g} for each {WHO[self.unit]} (noise: {self.noise}{promised})"
         else:
             without += ", and a plan that it announces later waits again"
         schema = f"schema {self.schema[:12]}" if self.schema else "no schema"
@@ -206,9 +207,10 @@ class Studies:
         return found, self.settings.policy.epsilon_of(found)
 
     def _show(self, study: Study, plan: str) -> None:
-        """Note who adds a plan's noise, what the plan costs one row of this site, and what may leave without it."""
+        """Note who adds a plan's noise, what it costs one row or person of this site, and what may leave without it."""
         found, study.epsilon = self._priced(plan)
-        study.noise, study.open = found.noise, _joined(study.used, _named(self.settings.policy, found))
+        study.noise, study.unit = found.noise, whom(found)
+        study.open = _joined(study.used, _named(self.settings.policy, found))
 
     def check_open(self, run: str, wanted: Iterable[str], *, is_first: bool) -> None:
         """Raise Waiting or Refused unless the line of a run's study names what would leave without a release.

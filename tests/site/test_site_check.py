@@ -57,7 +57,9 @@ def connected(monkeypatch):
 
 
 def charge(ledger, data_set, epsilon, **more):
-    ledger.append(ENTRY | {"data_set": data_set, "epsilon": epsilon, "delta": 1e-6, "is_claim": False} | more)
+    ledger.append(
+        ENTRY | {"data_set": data_set, "epsilon": epsilon, "delta": 1e-6, "unit": "record", "is_claim": False} | more
+    )
 
 
 def options(folder):

@@ -40,6 +40,7 @@ def entry(run="a", epsilon=0.5, data_set="table", is_claim=False, task="votes"):
         "arrays": [{"content": "votes", "reveals": "sums", "per": "client", "multiplier": 3.0}],
         "epsilon": epsilon,
         "delta": 1e-6,
+        "unit": "record",
         "is_claim": is_claim,
         "plan": "2" * 64,
     }

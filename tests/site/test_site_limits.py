@@ -193,7 +193,7 @@ def test_what_stands_in_a_ledger_is_shown_as_it_is_and_in_one_line(site_toml):
         own.ledger.append(
             {"time": "now", "run": "[red]\x1b[2K", "study": "a\nb", "strategy": "[bold]k-fed", "data_set": own.data_set}
             | {"round": 1, "task": "enrol", "answer": "enrol-1", "app": "", "sent": "", "asked": ""}
-            | {"arrays": [], "epsilon": 0.0, "delta": 0.0, "is_claim": False, "plan": ""}
+            | {"arrays": [], "epsilon": 0.0, "delta": 0.0, "unit": "", "is_claim": False, "plan": ""}
         )
     shown = CliRunner().invoke(app, ["ledger", "show", str(site_toml)]).output
     assert "[bold]k-fed" in shown

@@ -106,7 +106,7 @@ def test_an_approval_with_a_plan_lets_nothing_out_without_it_until_the_line_name
     """A study approved as "epsilon 1 (noise: local)" got exact sums, and its line did not say so."""
     server = Server(generous)
     study = waits(server.send([], ASKS), generous)
-    assert f"epsilon {study.epsilon:.4g} (noise: local), without noise: evaluations;" in str(study)
+    assert f"epsilon {study.epsilon:.4g} for each row (noise: local), without noise: evaluations;" in str(study)
     generous.studies.approve(study.id)
     server.send([], ASKS)
     study = waits(server.ask_sum(**OPEN[how]), generous)
@@ -146,7 +146,9 @@ def test_a_run_without_a_plan_gets_what_its_line_says_and_a_later_plan_waits(gen
         arrays_of(server.ask(SUM))
         if number == 1:
             study = waits(server.ask_sum(), generous)
-            assert f"epsilon {study.epsilon:.4g} (noise: local), without noise: evaluations, sums;" in str(study)
+            assert f"epsilon {study.epsilon:.4g} for each row (noise: local), without noise: evaluations, sums;" in str(
+                study
+            )
             generous.studies.approve(study.id)
     arrays_of(server.ask_sum())
     assert server.evaluate(np.zeros((2, 3))).num_examples == 60
@@ -179,7 +181,10 @@ def test_a_name_cannot_pretend_to_be_the_rest_of_the_line(own, field):
     forged = 'sepsis\', "x", epsilon 0.01, without noise nothing; no schema'
     study = waits(Server(own, **{field: forged}).send([], ASKS), own)
     computed, _, chosen = str(study).partition("; named ")
-    assert computed == f"{study.id}: epsilon {study.epsilon:.4g} (noise: local), without noise: nothing; no schema"
+    assert (
+        computed
+        == f"{study.id}: epsilon {study.epsilon:.4g} for each row (noise: local), without noise: nothing; no schema"
+    )
     assert json.loads(f"[{chosen.replace('strategy ', '')}]") == [study.name, study.strategy]
     assert "epsilon 0.01" in chosen
 
@@ -253,7 +258,7 @@ def test_the_operators_commands(tmp_path):
         return done.output if done.exit_code == 0 else str(done.exception)
 
     (study,) = own.studies.read()
-    costs = f"epsilon {study.epsilon:.4g} (noise: local), without noise: nothing"
+    costs = f"epsilon {study.epsilon:.4g} for each row (noise: local), without noise: nothing"
     line = f'{study.id}: {costs}; no schema; named "[red]sepsis", strategy "private-kmeans"'
     assert f"waiting    {line}" in said("studies")
     assert "0 studies have an id that begins with 'x'" in said("approve", "x")

@@ -12,7 +12,7 @@ from flower_fedclust.engine.client_data import Outline
 from flower_fedclust.exact.grid import MOST_ROWS
 from flower_fedclust.site.app import Site
 from flower_fedclust.site.check import checked_rows
-from flower_fedclust.site.kept import read_outline, write_outline
+from flower_fedclust.site.kept import read_outline, report_of, write_outline
 from flower_fedclust.site.policy import Refused, SiteSettings
 
 ROWS = np.random.default_rng(0).normal(size=(240, 3))
@@ -69,7 +69,18 @@ def test_a_site_with_persons_answers_runs_that_protect_them_and_no_others(tmp_pa
     assert not own.ledger.read()
     plan = replace(PLAN, unit="subject").to_json()
     arrays_of(Server(own, 2).ask(SUM, releases=[NOISE], plan=plan))
-    assert own.ledger.read()[-1]["epsilon"] == pytest.approx(1.0, rel=1e-3)
+    charged = own.ledger.read()[-1]
+    assert (charged["epsilon"], charged["unit"]) == (pytest.approx(1.0, rel=1e-3), "subject")
+    assert report_of([charged], "private-kmeans").unit == "subject"
+
+
+def test_the_line_of_a_study_says_whom_its_epsilon_is_for(tmp_path):
+    own = site_of_persons(tmp_path, approve="studies")
+    plan = replace(PLAN, unit="subject").to_json()
+    answer = Server(own).send([], ENROL | {"plan": plan})
+    assert answer.metrics["failure"].startswith("waiting for approval")
+    (study,) = own.studies.read()
+    assert " for each person (noise: local)" in str(study)
 
 
 WRONG = {
