@@ -34,6 +34,8 @@ Basis = Literal["released", "rows"]
 
 #: If at most this fraction of the rows is outside of the largest cluster, the run has found one cluster.
 ABOUT_NOTHING = 0.01
+#: A share beyond a bound is clear at so many deviations of its noise: each column has two shares in each cluster.
+CLEARLY = 4.0
 #: If so many of twenty other solutions cost nearly the same, the table is the reason of a doubt.
 LEAST_EQUAL = 3
 #: Sites that explain more than this part of the clusters' entropy are a doubt, if that is this improbable by chance.
@@ -362,7 +364,7 @@ def _of_description(clusters: Clusters) -> list[Doubt]:
         )
         return [Doubt("nothing-described", sentence)]
     frame, used = clusters.frame, clusters.preparation.schema.used
-    is_clear = frame["value"] - 3 * frame["error"] > MOST_BEYOND
+    is_clear = frame["value"] - CLEARLY * frame["error"] > MOST_BEYOND
     beyond = frame[frame["what"].isin((BELOW, ABOVE)) & is_clear]
     if beyond.empty:
         return []
