@@ -2,7 +2,8 @@
 
 ``python benchmarks/subjects.py``. 5,000 persons of 1 to 40 rows at two clients; at epsilon 1, the cost of rows that are
 weighted by one over the number of their person's rows. Persons stay in one of 8 clusters, or each row is in one of
-three clusters of the person. The last column is the processor time over that of the same rows without persons.
+three clusters of the person. The last column is the processor time, divided by the time of a run on the same rows
+without persons.
 """
 
 from __future__ import annotations

@@ -71,6 +71,9 @@ SEEDS_TRIED = 40
 #: Pairs of each kind that are compared even if the time is up, unless they need another run.
 SURE_TURNS = 3
 
+#: Of so many points the two that are farthest apart are found; of more, the first two are taken.
+MOST_POINTS = 64
+
 
 @dataclass(frozen=True)
 class Neighbors:
@@ -310,15 +313,20 @@ def rows_by_message(run: WatchedRun, client: str) -> dict[str, list[HardRow]]:
 
 
 def _about_points(points: Floats, origin: Floats, task: str) -> list[HardRow]:
-    apart = np.linalg.norm(points[:, None] - points[None], axis=2) if len(points) <= 64 else None
-    pair = (0, 1) if apart is None else np.unravel_index(int(apart.argmax()), apart.shape)
-    chosen = list(dict.fromkeys([int(pair[0]), int(pair[1]), *range(min(4, len(points)))]))
-    middle, far = points.mean(axis=0), 1e3 * (1.0 + np.abs(points).max())
-    on = [(f"a row on point {index} of '{task}'", points[index] + origin) for index in chosen]
-    beyond = [
-        (f"a row beyond point {index} of '{task}'", middle + far * (points[index] - middle)) for index in chosen[:2]
-    ]
-    return [*on, *beyond]
+    """Return rows on the two points that are farthest apart and on the first four, and rows far beyond these two."""
+    pair = (0, 1)
+    if len(points) <= MOST_POINTS:
+        apart = np.linalg.norm(points[:, None] - points[None], axis=2)
+        first, second = np.unravel_index(int(apart.argmax()), apart.shape)
+        pair = (int(first), int(second))
+    chosen = list(dict.fromkeys([*pair, *range(min(4, len(points)))]))
+    hard = [(f"a row on point {index} of '{task}'", points[index] + origin) for index in chosen]
+    middle = points.mean(axis=0)
+    far = 1e3 * (1.0 + np.abs(points).max())
+    for index in chosen[:2]:
+        row = middle + far * (points[index] - middle)
+        hard.append((f"a row beyond point {index} of '{task}'", row))
+    return hard
 
 
 def _along(directions: Floats, origin: Floats, task: str) -> list[HardRow]:

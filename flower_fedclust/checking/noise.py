@@ -602,13 +602,18 @@ def chance_of_a_repeat(drawn: DrawnNoise) -> float:
     The bound is the integral of the squared characteristic function. For one of n shares this function is the n-th root
     of the whole noise's characteristic function.
     """
-    scale = math.ldexp(drawn.release.scale, -drawn.exponent) * (math.sqrt(0.5) if drawn.release.triangle else 1.0)
+    scale = math.ldexp(drawn.release.scale, -drawn.exponent)
+    if drawn.release.triangle:
+        scale *= math.sqrt(0.5)
     n_shares = drawn.n_shares if drawn.is_summed else 1
     if drawn.release.mechanism == "gaussian":
-        return min(1.0, math.sqrt(n_shares) / (2.0 * math.sqrt(math.pi) * scale))
-    steps = np.geomspace(1e-3 / scale, math.pi, 4000)
-    squared = (1.0 + (2.0 / math.pi * scale * steps) ** 2) ** (-2.0 / n_shares)
-    return min(1.0, (float(np.trapezoid(squared, steps)) + float(steps[0])) / math.pi)
+        integral = math.sqrt(math.pi * n_shares) / (2.0 * scale)
+    else:
+        steps = np.geomspace(1e-3 / scale, math.pi, 4000)
+        squared = (1.0 + (2.0 / math.pi * scale * steps) ** 2) ** (-2.0 / n_shares)
+        # Below the first step the function is at most 1.
+        integral = float(np.trapezoid(squared, steps)) + float(steps[0])
+    return min(1.0, integral / math.pi)
 
 
 def _dependent(all_drawn: Sequence[DrawnNoise], level: float) -> list[str]:

@@ -438,7 +438,7 @@ class Inspection:
         sent: FitIns | None,
         sums: Sequence[Summed] = (),
     ) -> dict[str, str]:
-        """Explain which clients sent arrays whose shapes differ from those of most clients."""
+        """Explain which clients sent arrays with other shapes than most clients."""
         if not replies:
             return {}
         # Sums must have the same shape, and arrays by row the same width.

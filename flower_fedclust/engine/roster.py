@@ -151,7 +151,7 @@ class Roster:
         return {member.node: name for name, member in self.here.items()}
 
     def take_in(self, said: Mapping[str, Stated]) -> dict[str, str]:
-        """Enrol nodes with a unique name and the right columns: the server's, or those of most clients.
+        """Enrol nodes with a unique name and the right columns: the server's, or the columns that most clients have.
 
         Returns the reason for each node or client that is refused.
         """

@@ -276,6 +276,10 @@ class TrialResult:
             return None
 
 
+#: What a comparison was asked for: strategy, epsilon and variant.
+Asked = tuple[str, float | None, str]
+
+
 @dataclass(frozen=True)
 class Contender:
     """One strategy at one budget in one scenario, with its trials in the order of their seeds."""
@@ -529,15 +533,31 @@ def read_comparison(folder: str | Path) -> ComparisonResults:
 
 
 def _contenders(trials: Sequence[TrialResult]) -> list[Contender]:
-    done: dict[tuple[str, float | None, str, str, str], list[TrialResult]] = {}
-    others: dict[tuple[str, float | None, str], list[TrialResult]] = {}
-    for trial in sorted(trials, key=lambda one: one.number("seed") or 0.0):
+    """Return the contenders of a comparison: trials of one strategy, budget and variant, and of one guarantee."""
+    done: dict[tuple[Asked, str, str], list[TrialResult]] = {}
+    others: dict[Asked, list[TrialResult]] = {}
+    for trial in sorted(trials, key=_seed_of):
         asked = (trial.strategy, trial.epsilon, trial.text("variant"))
         if trial.status == "done":
-            done.setdefault((*asked, trial.text("privacy_unit"), trial.text("noise")), []).append(trial)
+            guarantee = (trial.text("privacy_unit"), trial.text("noise"))
+            done.setdefault((asked, *guarantee), []).append(trial)
         else:
             others.setdefault(asked, []).append(trial)
-    # A trial that is not done may not know its unit: it belongs to the first contender of its strategy and budget.
-    found = [Contender(*key[:2], group, others.pop(key[:3], ()), key[2]) for key, group in done.items()]
-    found += [Contender(*key[:2], (), group, key[2]) for key, group in others.items()]
-    return sorted(found, key=lambda one: (one.strategy, one.variant, one.epsilon is None, one.epsilon or 0.0))
+    contenders = []
+    for (asked, _, _), group in done.items():
+        strategy, epsilon, variant = asked
+        # A trial that is not done may not know its unit: it belongs to the first contender of its strategy and budget.
+        not_done = others.pop(asked, ())
+        contenders.append(Contender(strategy, epsilon, group, not_done, variant))
+    for (strategy, epsilon, variant), group in others.items():
+        contenders.append(Contender(strategy, epsilon, (), group, variant))
+    return sorted(contenders, key=_place_of)
+
+
+def _seed_of(trial: TrialResult) -> float:
+    return trial.number("seed") or 0.0
+
+
+def _place_of(contender: Contender) -> tuple[str, str, bool, float]:
+    """Return where a contender stands in a list: by strategy, variant and epsilon, without noise last."""
+    return contender.strategy, contender.variant, contender.epsilon is None, contender.epsilon or 0.0

@@ -162,13 +162,21 @@ class LifeTables:
 
     def band(self, deviations: Floats | float) -> tuple[Floats, Floats]:
         """Return the limits of each curve at so many of its deviations; no limit rises, as no true curve does."""
-        reach = np.broadcast_to(np.asarray(deviations, dtype=np.float64).reshape(-1, 1), self.error.shape) * self.error
-        lower = np.where(self.is_known, np.clip(self._raw - reach, 0.0, 1.0), 0.0)
-        upper = np.where(self.is_known, np.clip(self._raw + reach, 0.0, 1.0), 1.0)
-        lower = np.maximum.accumulate(lower[:, ::-1], axis=1)[:, ::-1]
+        each_group = np.asarray(deviations, dtype=np.float64).reshape(-1, 1)
+        reach = each_group * self.error
+        lower = np.clip(self._raw - reach, 0.0, 1.0)
+        upper = np.clip(self._raw + reach, 0.0, 1.0)
+        # Where a curve has ended, nothing limits its earlier or later values.
+        lower = np.where(self.is_known, lower, 0.0)
+        upper = np.where(self.is_known, upper, 1.0)
+        # A true curve that is above a limit at one end was above it at all earlier ends.
+        backwards = np.maximum.accumulate(lower[:, ::-1], axis=1)
+        lower = backwards[:, ::-1]
         upper = np.minimum.accumulate(upper, axis=1)
         lower = np.minimum(lower, upper)
-        return np.where(self.is_known, lower, np.nan), np.where(self.is_known, upper, np.nan)
+        lower = np.where(self.is_known, lower, np.nan)
+        upper = np.where(self.is_known, upper, np.nan)
+        return lower, upper
 
     @cached_property
     def simultaneous(self) -> tuple[Floats, Floats]:

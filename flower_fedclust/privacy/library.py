@@ -1,6 +1,6 @@
 """dp-accounting, without SciPy's signal processing until a composition needs it.
 
-Only losses that are composed as numbers are convolved: those of Laplace noise. Importing the convolution takes as long
+Only the privacy losses of Laplace noise are composed by convolving numbers. Importing the convolution takes as long
 as all else of the library.
 """
 

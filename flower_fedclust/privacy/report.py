@@ -30,7 +30,7 @@ NEIGHBOR_SENTENCES: dict[tuple[PrivacyUnit, Relation], str] = {
         "all rows of one person at one client, added or removed (that a client has rows at all is not hidden)"
     ),
     ("subject", "replace"): (
-        "all rows of one person at one client, replaced by those of another (how many rows a client has is not hidden)"
+        "all rows of one person at one client, replaced by another person's (how many rows a client has is not hidden)"
     ),
     ("record", "replace"): "one row of one client, replaced by any other (how many rows a client has is not hidden)",
     ("client", "replace"): "all rows of one client, replaced by as many others (how many it has is not hidden)",

@@ -188,12 +188,19 @@ class Clusters:
         noise = np.repeat([own.noise_of_rows, whole.noise_of_rows], [self.n_clusters, 1])
         lines = lines_of_sizes(counts, noise, sizes)
         for name, column in self.preparation.schema.used.items():
-            numbers = [_numbers_of(group, name, column) for group in (own, rest, whole)]
-            few = [_has_few(group, name, column) for group in (own, whole)]
-            smd = {what: standardized(*_compared_by(what, *numbers[:2])) for what in numbers[0] if what not in SHAPES}
-            both = {what: _joined(numbers[0][what], numbers[2][what]) for what in numbers[0]}
-            ends = edges_of(self.preparation, name, column)[[0, -1]].tolist() if column.kind in MEASURED else []
-            lines += lines_of_column(name, column, ends, both, smd, np.concatenate(few))
+            of_own = _numbers_of(own, name, column)
+            of_rest = _numbers_of(rest, name, column)
+            of_whole = _numbers_of(whole, name, column)
+            both = {what: _joined(of_own[what], of_whole[what]) for what in of_own}
+            smd = {}
+            for what in of_own:
+                if what not in SHAPES:
+                    smd[what] = standardized(*_compared_by(what, of_own, of_rest))
+            few = np.concatenate([_has_few(own, name, column), _has_few(whole, name, column)])
+            ends = []
+            if column.kind in MEASURED:
+                ends = edges_of(self.preparation, name, column)[[0, -1]].tolist()
+            lines += lines_of_column(name, column, ends, both, smd, few)
         heading = ("", "all rows", *(f"cluster {index}" for index in range(self.n_clusters)))
         return TableOne(heading, tuple(lines), tuple(self._notes()))
 

@@ -113,12 +113,16 @@ def frame_with_centers(frame: Frame, centers: Floats, *, times_the_reach: float)
     halves = 0.5 * centers - 0.5 * frame.origin
     power = math.frexp(float(np.abs(halves).max()))[1]
     scaled = np.ldexp(halves, -power)
-    distances, reach = np.linalg.norm(scaled, axis=1), _times_power(frame.radius, -1 - power)
-    wanted = min(float(distances.max()), times_the_reach * max(reach, float(distances.min())))
+    distances = np.linalg.norm(scaled, axis=1)
+    reach = _times_power(frame.radius, -1 - power)
+    most = times_the_reach * max(reach, float(distances.min()))
+    wanted = min(float(distances.max()), most)
     if wanted > reach:
-        frame = replace(frame, radius=math.ldexp(1.0, min(unit_exponent(wanted, bits=0) + 1 + power, 1023)))
+        exponent = unit_exponent(wanted, bits=0) + 1 + power
+        frame = replace(frame, radius=math.ldexp(1.0, min(exponent, 1023)))
+        reach = _times_power(frame.radius, -1 - power)
     # Slightly inside, so that no rounding moves a center out again.
-    within = clip_rows(scaled, _times_power(frame.radius, -1 - power) * (1.0 - 2.0**-40))
+    within = clip_rows(scaled, reach * (1.0 - 2.0**-40))
     return frame, np.ldexp(within, 1 + power)
 
 

@@ -162,7 +162,7 @@ class Mixture:
 
 
 def tied_mixture(weights: Floats, means: Floats, moment: Floats, part: float, least: float) -> Mixture:
-    """Return a mixture with one shared covariance: the second moment of all rows minus that of the means.
+    """Return a mixture with one shared covariance: the second moment of all rows minus the second moment of the means.
 
     No variance is below ``part`` of the mean variance, or below ``least``.
     """
