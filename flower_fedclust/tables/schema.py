@@ -258,6 +258,9 @@ class Column(BaseModel):
         return self.gaps == "mean" or (self.gaps == "category" and not self.is_one_hot)
 
 
+#: Second categories of an event that can only have been given in the wrong order.
+_WORDS_FOR_NONE = {"no", "false", "0", "none", "alive", "censored"}
+
 #: Why what some studies need is refused.
 _NOT_COUNTED = {
     "entry": "delayed entry is not counted: rows that are seen only from a later time on are not at risk before, and "
@@ -367,6 +370,12 @@ class Schema(BaseModel):
             raise ValueError(
                 f"column '{name}': event names '{time.event}', which must be a binary column of the schema, first "
                 f"without and then with the event{competing}"
+            )
+        without, with_event = event.categories or ("", "")
+        if with_event.strip().casefold() in _WORDS_FOR_NONE:
+            raise ValueError(
+                f"column '{time.event}': '{with_event}' is the second category, which means that the event ended the "
+                f'time; write categories = ["{with_event}", "{without}"]'
             )
         if event.gaps == "mean" or event.weight != 1:
             raise ValueError(

@@ -69,6 +69,7 @@ WRONG = {
     "so calling it censored would overstate": changed(
         died={"kind": "category", "categories": ["alive", "dead", "dead of something else"]}
     ),
+    "'alive' is the second category": changed(died={"kind": "binary", "categories": ["dead", "alive"]}),
     "must be a binary column": changed(months={"event": "unknown"}),
     "row_time names 'died'": changed(months={"time_zero": "subject", "row_time": "died"}),
     "nothing is clustered by a time-to-event": changed(months={"weight": 2.0}),
