@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flower_fedclust.exact.constant import made_once
+from flower_fedclust.exact.lemmas import proven
 from flower_fedclust.numerics.blocks import blocks
 
 Floats = NDArray[np.float64]
@@ -116,6 +117,7 @@ def ball_in_units(radius: float, norm: int, exponent: int) -> tuple[float, float
     return float(bound), float(math.floor(bound**norm))
 
 
+@proven("0")
 def rows_onto_grid(rows: Floats, origin: Floats, radius: float, *, norm: int = 2) -> tuple[Floats, int]:
     """Move rows by a public origin, clip them to a ball around it, and truncate them to integers in a public unit.
 

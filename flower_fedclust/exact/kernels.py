@@ -23,6 +23,7 @@ from flower_fedclust.exact.grid import (
     unit_exponent,
 )
 from flower_fedclust.exact.kernel_sums import gaussian_kernel, linear_features
+from flower_fedclust.exact.lemmas import proven
 from flower_fedclust.exact.rows import Rows
 from flower_fedclust.exact.spectral_sums import bandwidth_in_units, kernel_values
 from flower_fedclust.exact.stacks import Sums, current
@@ -66,6 +67,7 @@ def attraction_bits() -> tuple[int, int]:
     return of_kernel, entry_bits() - 1 - of_kernel
 
 
+@proven("1b")
 def factor_sum(rows: Rows, points: Floats, bandwidth: float, to_factors: Floats) -> Term:
     """Add the rows' factors ``F' 1``, of shape (n_factors,); each is clipped to norm 1."""
     added = Sums(len(rows), to_factors.shape[1])
@@ -78,6 +80,7 @@ def factor_sum(rows: Rows, points: Floats, bandwidth: float, to_factors: Floats)
     )
 
 
+@proven("2i")
 def normalized_moment(
     rows: Rows, points: Floats, bandwidth: float, to_factors: Floats, total: Floats, exponent: int, floor: float
 ) -> Term:
@@ -118,6 +121,7 @@ def normalized_moment(
     return enforced(upper_triangle(moment), 2 * unit, made, 2 ** (2 * bits), len(rows))
 
 
+@proven("2j")
 def attraction(rows: Rows, points: Floats, gamma: float) -> Term:
     """Add how each row attracts the points: ``sum_i k(x_i, y_j) (x_i - y_j)``, of the shape of the points.
 
@@ -164,6 +168,7 @@ def attraction(rows: Rows, points: Floats, gamma: float) -> Term:
     return enforced(pull, unit, bound, 2 ** (kernel_bits + row_bits + 1), len(rows))
 
 
+@proven("1b")
 def dictionary_gradient(
     rows: Rows, atoms: Floats, bandwidth: float, to_codes: Floats, code_bound: float, bound: float
 ) -> Term:

@@ -25,6 +25,7 @@ from flower_fedclust.exact.grid import (
     unit_exponent,
 )
 from flower_fedclust.exact.kernel_sums import gaussian_kernel
+from flower_fedclust.exact.lemmas import proven
 from flower_fedclust.exact.sums import nearest_point, project_rows
 
 Floats = NDArray[np.float64]
@@ -117,6 +118,7 @@ class Rows:
         integers, exponent = rows_onto_grid(differences, np.zeros(differences.shape[1]), bound)
         return clipped_already(Rows, integers, exponent, bound)
 
+    @proven("2b")
     def with_constant(self, value: float) -> Self:
         """Return the rows with one more column, which holds the same value in every row: so sums count rows, too.
 

@@ -18,6 +18,8 @@ from contextvars import ContextVar
 import numpy as np
 from numpy.typing import NDArray
 
+from flower_fedclust.exact.lemmas import proven
+
 Floats = NDArray[np.float64]
 
 #: A row counts 2^15 units, so that a part of it counts too.
@@ -26,6 +28,7 @@ COUNT_BITS = 15
 _DIVISOR: ContextVar[int] = ContextVar("divisor", default=1)
 
 
+@proven("2f")
 @contextmanager
 def parts_of(divisor: int) -> Iterator[None]:
     """Give terms of rows whose subjects all have this divisor; for the engine only."""

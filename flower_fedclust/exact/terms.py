@@ -20,6 +20,7 @@ from flower_fedclust.exact.capacity import entry_bits
 from flower_fedclust.exact.exponents import reach_exponent
 from flower_fedclust.exact.grid import BITS, GridArray, from_units, points_onto_grid, rows_onto_grid
 from flower_fedclust.exact.kernel_sums import weight_bits, weighted_sums
+from flower_fedclust.exact.lemmas import proven
 from flower_fedclust.exact.rows import Labels, Rows
 from flower_fedclust.exact.stacks import NotStackedError, current
 from flower_fedclust.exact.subjects import COUNT_BITS, count_of_one_row, parted
@@ -42,7 +43,10 @@ Integers = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Bound:
-    """How much one row, or one client, can change an array; the function that makes the array enforces it."""
+    """How much one row, or one client, can change an array.
+
+    The function that makes the array enforces the bound, and names the lemma that proves it: :func:`proven`.
+    """
 
     l2: float  #: In Euclidean norm, where a row is added or removed.
     l1: float = math.inf  #: The same in L1 norm, for Laplace noise.
@@ -142,6 +146,7 @@ def _of_rows(rows: Rows) -> Bound:
     return Bound(rows.radius, rows.radius if rows.norm == 1 else math.inf, CLIPPED)
 
 
+@proven("1")
 def at(labels: Labels, n_places: int, rows: Rows | None = None) -> Term:
     """Add each row at its place, or count it there.
 
@@ -169,6 +174,7 @@ def at(labels: Labels, n_places: int, rows: Rows | None = None) -> Term:
     return enforced(sums, rows.exponent, _of_rows(rows), 2**BITS, len(labels))
 
 
+@proven("1")
 def _counted(counts: Integers, n_rows: int) -> Term:
     """Return numbers of rows as a term."""
     return enforced(counts * count_of_one_row(), -COUNT_BITS, ONE_COUNT, 2**COUNT_BITS, n_rows)
@@ -192,16 +198,19 @@ def _added(values: Floats | Integers) -> Integers:
     return np.asarray(values.sum(axis=0)).astype(np.int64) if stack is None else stack.added(values)
 
 
+@proven("1")
 def total(rows: Rows) -> Term:
     """Add the rows, of shape (n_columns,)."""
     return enforced(_added(parted(rows.integers)), rows.exponent, _of_rows(rows), 2**BITS, len(rows))
 
 
+@proven("1")
 def count(rows: Rows) -> Term:
     """Count the rows, of shape ()."""
     return _counted(_added(np.ones(len(rows))), len(rows))
 
 
+@proven("2")
 def products(rows: Rows) -> Term:
     """Add the outer products of the rows: the upper triangle, by rows.
 
@@ -223,6 +232,7 @@ def products(rows: Rows) -> Term:
 SKETCH_MARGIN = 1.25
 
 
+@proven("2a")
 def sketched_products(rows: Rows, n_directions: int, seed: int) -> Term:
     """Add the outer products of the rows with their own projections to random directions: a sketch of `products`.
 
@@ -248,6 +258,7 @@ def sketched_products(rows: Rows, n_directions: int, seed: int) -> Term:
     return enforced(matrix, exponent, Bound(most, most if rows.norm == 1 else math.inf, words), 2**32, len(rows))
 
 
+@proven("2g")
 def squares(rows: Rows) -> Term:
     """Add the squares of the rows' entries, of shape (n_columns,).
 
@@ -265,6 +276,7 @@ def squares(rows: Rows) -> Term:
     return enforced(integers, exponent, bound, 2 ** entry_bits(), len(rows))
 
 
+@proven("1a")
 def weighted(weights: Floats, rows: Rows | None = None) -> Term:
     """Add each row at every place, times its weight there; or add the weights.
 
@@ -294,6 +306,7 @@ def weighted(weights: Floats, rows: Rows | None = None) -> Term:
     return enforced(added, rows.exponent - bits, _of_rows(rows), 2 ** (BITS + bits), len(weights))
 
 
+@proven("1b")
 def vectors(values: Floats, bound: float, *, norm: int = 2) -> Term:
     """Add a vector of each row's own, clipped to a norm.
 
@@ -318,6 +331,7 @@ def vectors(values: Floats, bound: float, *, norm: int = 2) -> Term:
 COST_BITS = 40
 
 
+@proven("2e")
 def costs_beside_mean(rows: Rows, solutions: Floats, bound: float) -> Term:
     """Add a vector of each row: its squared distances from the nearest point of each solution, less their mean.
 
@@ -391,6 +405,7 @@ def _sums_at(numbers: Sequence[Floats], labels: Labels | None, n_places: int) ->
     return np.stack(sums, axis=-2).astype(np.int64)
 
 
+@proven("2c")
 def joined(first: Term, second: Term, *, times: float) -> Term:
     """Return two terms as one array: the second, times a weight, is one more column of the first.
 
@@ -426,6 +441,7 @@ def joined(first: Term, second: Term, *, times: float) -> Term:
 POWER_BITS = 20
 
 
+@proven("2h")
 def powers(values: Floats, labels: Labels | None = None, n_places: int = 1) -> Term:
     """Add a number of each row, and the square of the number, at the row's place; of shape (n_places, 2).
 
@@ -449,6 +465,7 @@ def powers(values: Floats, labels: Labels | None = None, n_places: int = 1) -> T
     return enforced(sums.swapaxes(-1, -2), -POWER_BITS, bound, 2**POWER_BITS, n_rows)
 
 
+@proven("2d")
 def side_by_side(terms: Sequence[Term], *, words: str) -> Term:
     """Return terms as one array, joined along the last axis, in the finest of their units."""
     exponent = min(term.exponent for term in terms)
@@ -474,6 +491,7 @@ def _check_is_finish() -> None:
         raise RuntimeError("this term bounds all that a client has; use it in a function marked with finishes.")
 
 
+@proven("3")
 def clipped_total(values: Floats, bound: float, *, triangle: bool = False, words: str = "") -> Term:
     """Return each client's array, clipped as a whole to a norm (Lemma 3 of docs/exact.md).
 
@@ -503,6 +521,7 @@ def clipped_total(values: Floats, bound: float, *, triangle: bool = False, words
     return enforced(upper_triangle(integers) if triangle else integers, exponent, made, 2**BITS)
 
 
+@proven("3")
 def presence(is_there: NDArray[np.bool_]) -> Term:
     """Return at which places each client has a row, as 0 and 1; of shape (n_clients, ...)."""
     _check_is_finish()
@@ -511,6 +530,7 @@ def presence(is_there: NDArray[np.bool_]) -> Term:
     return enforced(is_there.astype(np.int64), 0, bound, 1)
 
 
+@proven("3")
 def one_class(index: NDArray[np.intp], n_classes: int) -> Term:
     """Return the class that each client is in, as a 1 among zeros."""
     _check_is_finish()

@@ -26,6 +26,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from numpy.typing import NDArray
 
 from flower_fedclust.exact.grid import GridArray
+from flower_fedclust.exact.lemmas import proven
 from flower_fedclust.exact.sums import is_off_diagonal
 from flower_fedclust.privacy.releases import Mechanism, Release
 
@@ -268,6 +269,7 @@ def _gaussian_candidates(table: Thresholds, fine_scale: float, width: int, size:
     return kept
 
 
+@proven("6")
 def sample_gaussian_share(scale: float, n_shares: int, size: int, source: NoiseSource) -> Integers:
     """Draw one of n independent shares of Gaussian noise: rounded, of deviation ``scale / sqrt(n)``.
 
@@ -308,6 +310,7 @@ def _share_tables(scale: float, n_shares: int) -> tuple[Thresholds, Thresholds, 
         return Thresholds.cumulative(numbers), Thresholds.cumulative(lengths), Thresholds([step, 2 * step])
 
 
+@proven("5")
 def sample_laplace_share(scale: float, n_shares: int, size: int, source: NoiseSource) -> Integers:
     """Draw one of n independent shares of Laplace noise of parameter b = ``scale``.
 
@@ -363,6 +366,7 @@ def _jumps(lengths: Thresholds, scale: float, size: int, source: NoiseSource) ->
     return drawn
 
 
+@proven("4", "6")
 def total_variation(mechanism: Mechanism, scale: float, n_shares: int = 1) -> float:
     """Return a bound on the total-variation distance between an entry's noise and noise that is accounted for.
 
