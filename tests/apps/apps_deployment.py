@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,14 +31,8 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def wait_for(port: int, seconds: float = 180) -> None:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                return
-        time.sleep(0.2)
-    raise TimeoutError(f"nothing listens on port {port}")
+#: In seconds. A SuperLink takes 2.4 s to start with five processes on two cores; a busy machine takes longer.
+PATIENCE = 60.0
 
 
 class Deployment:
@@ -45,7 +40,7 @@ class Deployment:
 
     def __init__(self, folder: Path, *options: str) -> None:
         self.folder = folder
-        self.processes: list[subprocess.Popen[bytes]] = []
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.environment = os.environ | {
             "FLWR_HOME": str(folder / "flwr"),
             "FLWR_TELEMETRY_ENABLED": "0",
@@ -62,7 +57,7 @@ class Deployment:
             *("--port", str(self.port)),
             *options,
         )
-        wait_for(self.port)
+        self.wait_until(self._listens, "superlink")
         (folder / "flwr").mkdir(exist_ok=True)
         (folder / "flwr" / "config.toml").write_text(
             f'[superlink]\ndefault = "here"\n\n[superlink.here]\naddress = "127.0.0.1:{self.port}"\ninsecure = true\n'
@@ -77,7 +72,7 @@ class Deployment:
                 env=self.environment,
                 start_new_session=True,
             )
-        self.processes.append(process)
+        self.processes[name] = process
 
     def supernode(self, name: str, data: Path) -> None:
         port = free_port()
@@ -90,13 +85,25 @@ class Deployment:
             *("--node-config", f'name="{name}" data="{data}" label-column="kind" evaluation="true"'),
         )
 
-    def wait_for_supernodes(self, *names: str, seconds: float = 180) -> None:
-        """Return when the SuperLink knows them all."""
-        deadline = time.monotonic() + seconds
-        while any(b"SuperNode ID" not in (self.folder / f"{name}.log").read_bytes() for name in names):
-            if time.monotonic() > deadline:
-                raise TimeoutError("a SuperNode has not reached the SuperLink")
+    def wait_until(self, is_ready: Callable[[], bool], *names: str) -> None:
+        """Return when something is ready; fail with the logs of processes if one has ended, or if it takes too long."""
+        deadline = time.monotonic() + PATIENCE
+        while not is_ready():
+            ended = [name for name in names if self.processes[name].poll() is not None]
+            if ended or time.monotonic() > deadline:
+                said = "\n".join((self.folder / f"{name}.log").read_text(errors="replace") for name in ended or names)
+                self.stop()
+                raise TimeoutError(f"{', '.join(ended or names)}: {'ended' if ended else 'not ready in time'}\n{said}")
             time.sleep(0.2)
+
+    def _listens(self) -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", self.port)) == 0
+
+    def wait_for_supernodes(self, *names: str) -> None:
+        """Return when the SuperLink knows them all."""
+        logs = [self.folder / f"{name}.log" for name in names]
+        self.wait_until(lambda: all(b"SuperNode ID" in log.read_bytes() for log in logs), *names)
 
     def run(self, *options: str, **config: object) -> str:
         pairs = " ".join(f"{key}={json.dumps(value)}" for key, value in config.items())
@@ -125,7 +132,7 @@ class Deployment:
         return run
 
     def stop(self) -> None:
-        for process in self.processes:
+        for process in self.processes.values():
             try:
                 os.killpg(process.pid, signal.SIGKILL)
             except ProcessLookupError:

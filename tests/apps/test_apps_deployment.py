@@ -49,7 +49,7 @@ def test_supernodes_find_the_inline_result_and_survive_one_bad_and_one_silent_si
     for name in names:
         deployment.supernode(name, tmp_path / f"{name}.csv")
     deployment.wait_for_supernodes(*names)
-    os.killpg(deployment.processes[-1].pid, signal.SIGSTOP)
+    os.killpg(deployment.processes[names[-1]].pid, signal.SIGSTOP)
 
     output = deployment.run(
         **{
