@@ -1,7 +1,6 @@
 """The maps and Fed-SpeClust with the paper's noise: what a row can change, and what the report says."""
 
 import math
-from functools import partial
 
 import dp_accounting
 import numpy as np
@@ -23,7 +22,6 @@ from test_maps_speclust import SMALL
 from flower_fedclust import ClientData, simulate
 from flower_fedclust.numerics.landmarks import longest_attraction
 from flower_fedclust.privacy.accounting import composed_epsilon
-from flower_fedclust.strategies.maps import maps
 from flower_fedclust.strategies.maps.maps import FedTSNE
 from flower_fedclust_papers.maps_perturbed import (
     FedSpeClustPerturbed,
@@ -37,11 +35,6 @@ from reproduce import attacks
 
 NOISE = {"epsilon": 1.0, "max_norm": 1.0}
 RELATIVE = {"relative_noise": 0.1}
-
-
-@pytest.fixture(autouse=True)
-def few_iterations(monkeypatch):
-    monkeypatch.setattr(maps, "tsne_map", partial(maps.tsne_map, n_iter=25))
 
 
 def local(perturb, epsilon=5.0, **options):
