@@ -48,6 +48,8 @@ OF_OWN = ("value", "error", "low", "high", "fewer_than")
 OF_REST = ("rest", "rest_error", "rest_low", "rest_high", "rest_fewer_than")
 DIFFERENCES = ("difference", "difference_error", "effect", "effect_error", "smd", "smd_error")
 NUMBERS = (*OF_OWN, *OF_REST, *DIFFERENCES)
+#: Digits of an effect without noise.
+EFFECT_DIGITS = 2
 #: How many differences to the rest to print for a cluster, and the least, in standard deviations of the column.
 MOST_TOLD, LEAST_TOLD = 5, 0.1
 
@@ -165,6 +167,9 @@ class Clusters:
             spread = math.sqrt(in_all * (1 - in_all)) if is_share else spread_of(self.groups.whole, name, column)
             found: dict[str, Any] = {"column": name, "what": what, "unit": "" if is_share else column.unit}
             found |= _compared(own[what], rest[what], few, few_in_rest, spread)
+            if self.groups.own.deviation == 0 and self.groups.own.floor.least > 0:
+                # The difference over its effect would tell the standard deviation of all rows, and so small counts.
+                found["effect"] = np.round(found["effect"], EFFECT_DIGITS)
             if what not in SHAPES:
                 found |= _standardized(what, own, rest, few | few_in_rest)
             parts.append({key: found[key] for key in found if what not in SHAPES or key not in DIFFERENCES})

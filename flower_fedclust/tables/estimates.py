@@ -365,9 +365,9 @@ def _quantile(part: float, edges: Floats, below: Floats, errors: Floats, *, whol
 
 
 def spread_of(whole: Group, name: str, column: Column) -> float:
-    """Return about the standard deviation of a measured column over all rows, within its bounds."""
+    """Return about the standard deviation of a measured column over all rows, from counts that may be known."""
     edges = edges_of(whole.preparation, name, column)
-    bins = whole.bins[name][:, : len(edges) + 1]
+    bins = whole.known[name][:, : len(edges) + 1]
     (shares,) = on_simplex(bins / max(float(bins.sum()), LEAST))
     middles = np.concatenate([edges[:1], (edges[:-1] + edges[1:]) / 2, edges[-1:]])
     return math.sqrt(max(float(shares @ (middles - shares @ middles) ** 2), 0.0))

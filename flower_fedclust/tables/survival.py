@@ -8,7 +8,7 @@ from them by :mod:`flower_fedclust.numerics.survival`.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from pathlib import Path
@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flower_fedclust.exact.terms import Term, at
+from flower_fedclust.names import some
 from flower_fedclust.numerics.survival import DEVIATIONS, LEVEL, Interval, LifeTables, LogRank
 from flower_fedclust.tables.floors import FLOOR, FLOOR_DEVIATIONS
 from flower_fedclust.tables.schema import TIME, Column, Schema
@@ -102,9 +103,28 @@ class Survival:
         return LifeTables(self.ends, events, censored, beyond[:, 0], self.deviation, fewest=self.floor)
 
     @cached_property
+    def compared(self) -> list[int]:
+        """The clusters that the test compares: with noise all, and otherwise those that have a curve."""
+        if self.deviation > 0:
+            return list(range(self.n_clusters))
+        return [cluster for cluster, places in enumerate(self._pooled) if len(places)]
+
+    @cached_property
     def log_rank(self) -> LogRank | None:
-        """The test of whether all clusters have one curve; None if too few rows are at risk."""
-        return self.tables.log_rank()
+        """The test of whether the clusters in :attr:`compared` have one curve; None if too few rows are at risk.
+
+        A p-value of exact counts would tell hidden ones. So without noise, it follows from the counts at the ends that
+        the life tables of all these clusters have in common.
+        """
+        if self.deviation > 0:
+            return self.tables.log_rank()
+        if len(self.compared) < 2 or not len(self._in_common):
+            return None
+        each = [self._pooled_table(cluster, self._in_common) for cluster in self.compared]
+        events, censored, beyond = (
+            np.concatenate([getattr(one, name) for one in each]) for name in ("events", "censored", "beyond")
+        )
+        return LifeTables(self.ends[self._in_common], events, censored, beyond, fewest=self.floor).log_rank()
 
     @cached_property
     def printed(self) -> list[LifeTables]:
@@ -118,30 +138,64 @@ class Survival:
         return [self._table_of(cluster) for cluster in range(self.n_clusters)]
 
     def _table_of(self, cluster: int) -> LifeTables:
+        if self.deviation == 0:
+            return self._pooled_table(cluster, self._pooled[cluster])
         tables = self.tables
         events, censored, beyond = (one[[cluster]] for one in (tables.events, tables.censored, tables.beyond))
-        if self.deviation > 0:
-            return LifeTables(self.ends, events, censored, beyond, self.deviation, fewest=self.floor)
-        missing = self.sums[cluster, -1]
-        censored = censored.copy()
-        censored[0, 0] += missing if missing < self.floor else 0.0
-        places = self._pooled(events[0], censored[0], beyond[0])
-        starts, stop = np.append(0, places[:-1] + 1), places[-1] + 1 if len(places) else 0
-        later = events[0, stop:].sum() + censored[0, stop:].sum() + beyond
-        died, lost = (
-            np.add.reduceat(one[:, :stop], starts, axis=1) if stop else one[:, :0] for one in (events, censored)
-        )
-        return LifeTables(self.ends[places], died, lost, later, fewest=self.floor)
+        return LifeTables(self.ends, events, censored, beyond, self.deviation, fewest=self.floor)
 
-    def _pooled(self, events: Floats, censored: Floats, beyond: float) -> NDArray[np.intp]:
-        """Return the bins at whose ends exact counts may be named."""
-        found, died, lost = list[int](), 0.0, 0.0
-        remaining = float(events.sum() + censored.sum() + beyond)
-        for place, (one, other) in enumerate(zip(events, censored, strict=True)):
-            died, lost, remaining = died + one, lost + other, remaining - one - other
-            if all(count == 0 or count >= self.floor for count in (died, lost, remaining)):
+    def _exact(self, cluster: int) -> tuple[Floats, Floats, float]:
+        """Return a cluster's events and censored rows by bin, and the later ones; few missing rows are censored."""
+        tables, missing = self.tables, float(self.sums[cluster, -1])
+        censored = tables.censored[cluster].copy()
+        censored[0] += missing if missing < self.floor else 0.0
+        return tables.events[cluster], censored, float(tables.beyond[cluster])
+
+    def _pooled_table(self, cluster: int, places: NDArray[np.intp]) -> LifeTables:
+        """Return the life table of a cluster's exact counts, with the ends of some bins."""
+        events, censored, beyond = self._exact(cluster)
+        starts, stop = np.append(0, places[:-1] + 1), places[-1] + 1 if len(places) else 0
+        later = events[stop:].sum() + censored[stop:].sum() + beyond
+        died, lost = (np.add.reduceat(one[:stop], starts) if stop else one[:0] for one in (events, censored))
+        return LifeTables(self.ends[places], died[None], lost[None], np.array([later]), fewest=self.floor)
+
+    @cached_property
+    def _in_common(self) -> NDArray[np.intp]:
+        """The bins at whose ends exact counts of all clusters with a curve may be named."""
+        alone = [self._ends_of([cluster]) for cluster in range(self.n_clusters)]
+        return self._ends_of([cluster for cluster, places in enumerate(alone) if len(places)])
+
+    @cached_property
+    def _pooled(self) -> list[NDArray[np.intp]]:
+        """For each cluster, the bins at whose ends its exact counts may be named: those in common, and others between.
+
+        So what follows from the ends in common follows from the table of each cluster, too.
+        """
+        alone = [self._ends_of([cluster]) for cluster in range(self.n_clusters)]
+        common = self._in_common.tolist()
+        return [self._ends_of([cluster], common) if len(one) else one for cluster, one in enumerate(alone)]
+
+    def _ends_of(self, clusters: Sequence[int], kept: Sequence[int] = ()) -> NDArray[np.intp]:
+        """Return the bins at whose ends the exact counts of some clusters may be named; ``kept`` are among them.
+
+        Between two of them, and from each to the next one that is kept, as many rows of each cluster had the event, and
+        were last seen, as may be named; and so many remain.
+        """
+        if not len(clusters):
+            return np.empty(0, dtype=np.intp)
+        columns = []  # until the end of each bin: rows that had the event, rows that were last seen, and those left
+        for events, censored, beyond in map(self._exact, clusters):
+            died, lost = np.cumsum(events), np.cumsum(censored)
+            columns += [died, lost, died[-1] + lost[-1] + beyond - died - lost]
+        left = np.array(columns).reshape(len(clusters), 3, -1)
+        found, last = list[int](), np.zeros((len(clusters), 2))
+        for place in range(len(self.ends)):
+            here, until = left[:, :2, place], [end for end in kept if end >= place][:1]
+            to_next = [left[:, :2, end] - here for end in until]
+            numbers = np.concatenate([here - last, left[:, 2:, place], *to_next], axis=1)
+            if ((numbers == 0) | (numbers >= self.floor)).all():
                 found.append(place)
-                died, lost = 0.0, 0.0
+                last = here
         return np.array(found, dtype=np.intp)
 
     @cached_property
@@ -151,8 +205,9 @@ class Survival:
 
     @cached_property
     def shared_time(self) -> float:
-        """The last time at which the curves of all clusters are shown; 0 if there is none."""
-        shared = reduce(np.intersect1d, [self.ends[self.shown(cluster)] for cluster in range(self.n_clusters)])
+        """The last time at which all curves are shown; 0 if there is none."""
+        shown = [self.ends[self.shown(cluster)] for cluster in range(self.n_clusters)]
+        shared = reduce(np.intersect1d, [one for one in shown if len(one)] or [np.empty(0)])
         return float(shared[-1]) if len(shared) else 0.0
 
     @cached_property
@@ -272,9 +327,11 @@ class Survival:
         if test is None:
             return "Too few rows are at risk to compare the curves."
         p_value = f"p = {test.p_value:.2g}" if test.p_value >= 1e-4 else "p < 0.0001"
+        left_out = sorted(set(range(self.n_clusters)) - set(self.compared))
+        without = f"; without {_named(left_out)}" if left_out else ""
         if test.p_value < CLEAR:
-            return f"The curves differ between the clusters (log-rank test, {p_value})."
-        return f"The curves may all be the same (log-rank test, {p_value})."
+            return f"The curves differ between the clusters (log-rank test, {p_value}{without})."
+        return f"The curves may all be the same (log-rank test, {p_value}{without})."
 
     @property
     def means(self) -> list[str]:
@@ -282,8 +339,8 @@ class Survival:
         until = self.shared_time
         if until == 0:
             return []
-        found = enumerate(self.restricted_means)
-        return [f"cluster {cluster}: {self._rounded(one)} of {self._time(until)}" for cluster, one in found]
+        known = [(cluster, one) for cluster, one in enumerate(self.restricted_means) if not math.isnan(one.value)]
+        return [f"cluster {cluster}: {self._rounded(one)} of {self._time(until)}" for cluster, one in known]
 
     @staticmethod
     def _rounded(number: Interval) -> str:
@@ -324,6 +381,10 @@ class Survival:
             raise ValueError("the counts of a survival are not as many as its bins need.")
         words = str(written["unit"]), str(written["happened"])
         return cls(ends, sums, float(written["deviation"]), *words, int(written["floor"]))
+
+
+def _named(clusters: Sequence[int]) -> str:
+    return f"cluster{'s' if len(clusters) > 1 else ''} {some(list(map(str, clusters)))}"
 
 
 def survival_of(schema: Schema, ends: Floats, sums: Floats, deviation: float, floor: int = FLOOR) -> Survival:

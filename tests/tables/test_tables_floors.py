@@ -11,7 +11,7 @@ import flower_fedclust as fc
 from flower_fedclust.results.pictures import shares_and_errors
 from flower_fedclust.tables.cluster_sums import cluster_sums, with_parts
 from flower_fedclust.tables.description import Clusters
-from flower_fedclust.tables.estimates import ABOVE, BELOW, MEAN, QUANTILES, SPREAD
+from flower_fedclust.tables.estimates import ABOVE, BELOW, MEAN, QUANTILES, SPREAD, spread_of
 from flower_fedclust.tables.floors import FLOOR, Floor
 from flower_fedclust.tables.preparation import Preparation
 from flower_fedclust.tables.schema import Figures, Schema
@@ -89,6 +89,20 @@ def test_other_rows_with_the_same_printed_counts_give_the_same_description():
         shown.append(f"{clusters}{clusters.table_one()}{clusters.frame.to_csv()}")
     assert shown[0] == shown[1] == shown[2]
     assert "at least" in shown[0]
+
+
+def test_an_effect_without_noise_has_two_digits_and_rests_on_counts_that_may_be_known():
+    table, labels = small_table(0, 6)
+    rounded, exact = (described(table, labels, 6, floor=floor).frame["effect"].dropna() for floor in (10, 0))
+    assert len(rounded) > 5
+    assert (rounded == rounded.round(2)).all()
+    assert not (exact == exact.round(2)).all()
+    spreads = []
+    for n_old in (2, 7):  # in a part of the range with fewer rows than the floor
+        ages = np.repeat([20.0, 30.0, 99.0], [100, 100, n_old])
+        whole = described(pd.DataFrame({"age": ages, "job": "cook", "sex": "m"}), np.zeros(len(ages), int), 1)
+        spreads.append(spread_of(whole.groups.whole, "age", SCHEMA.columns["age"]))
+    assert spreads[0] == spreads[1]
 
 
 def test_a_total_less_the_other_counts_leaves_every_hidden_count_open():

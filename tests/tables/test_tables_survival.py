@@ -327,6 +327,42 @@ def test_what_is_printed_of_exact_counts_follows_from_counts_that_are_not_small(
         assert survival_on_page(other) == survival_on_page(said)
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_the_test_of_exact_counts_follows_from_the_life_tables_that_are_printed(seed):
+    rng = np.random.default_rng(seed)
+    counts = rng.poisson(rng.uniform(0.5, 40.0, size=(3, 1)), size=(3, 2 * len(BINS) + 2)).astype(float)
+    said = Survival(np.array(BINS), counts)
+    for _ in range(5):
+        # In each cluster, other counts have the same sums between its ends.
+        others = counts.copy()
+        for cluster in said.compared:
+            starts = np.append(0, said.shown(cluster)[:-1] + 1)
+            for first, last in zip(starts, said.shown(cluster), strict=True):
+                for column in (0, len(BINS)):
+                    place = slice(column + first, column + last + 1)
+                    others[cluster, place] = rng.multinomial(
+                        int(counts[cluster, place].sum()), [1 / (last - first + 1)] * (last - first + 1)
+                    )
+        other = Survival(np.array(BINS), others)
+        if all(np.array_equal(other.shown(cluster), said.shown(cluster)) for cluster in range(3)):
+            assert other.difference == said.difference
+            assert other.log_rank == said.log_rank
+    assert all(set(said._in_common) <= set(said.shown(cluster)) for cluster in said.compared)
+
+
+def test_a_cluster_without_a_curve_is_left_out_of_the_test_and_of_the_means():
+    sums = np.zeros((3, 2 * len(BINS) + 2))
+    sums[0, :8], sums[0, -2] = [40, 30, 20, 30, 14, 15, 19, 20], 80
+    sums[1, :8], sums[1, -2] = 12.0, 400
+    sums[2, 0] = 4.0
+    said = Survival(np.array(BINS), sums)
+    assert "The curves differ between the clusters (log-rank test, p < 0.0001; without cluster 2)." in str(said)
+    assert said.log_rank == LifeTables(np.array(BINS), sums[:2, :8], sums[:2, 8:16], sums[:2, -2]).log_rank()
+    assert "cluster 1: " in said.means[1]
+    assert len(said.means) == 2
+    assert said.shared_time == 60.0
+
+
 @pytest.mark.parametrize("what", ["missing", "after time 0"])
 def test_the_size_of_a_cluster_less_its_rows_at_risk_is_not_a_small_number(what, tmp_path):
     columns = COLUMNS | {"at": {"kind": "number", "gaps": "category"}}
