@@ -1,4 +1,4 @@
-"""The leaderboard in docs/leaderboard.md: strategies on Gagolewski's suite of data with labels.
+"""The leaderboard in docs/comparing.md: strategies on Gagolewski's suite of data with labels.
 
 python benchmarks/leaderboard.py FOLDER [--csv leaderboard.csv] [--only NAMES] [--draws 10] [--batteries NAMES]
 
@@ -33,7 +33,7 @@ from flower_fedclust.data.suite import FOLDER, SUITE, sets_named
 from flower_fedclust.numerics.metrics import best_agreement
 from flower_fedclust.registry import accepted_parameters
 
-PAGE = Path(__file__).parents[1] / "docs" / "leaderboard.md"
+PAGE = Path(__file__).parents[1] / "docs" / "comparing.md"
 MARKS = "<!-- tables, written by benchmarks/leaderboard.py -->\n", "<!-- end of the tables -->\n"
 BATTERIES = "graves,sipu,other"
 SPLITS = {"random": "iid", "Dirichlet .5": "dirichlet:0.5", "by class": "column"}
@@ -220,16 +220,16 @@ def tables_of(found: dict[tuple[str, str, str, str, int], dict[str, str]]) -> st
             body.append([method, cell(size, method, "random", "none"), *noisy])
         text.append(as_table(["strategy", "no noise", *(f"epsilon {one:g}" for one in EPSILONS)], body))
 
-    text.append(f"## No noise, {counts['large']} sets of 1,000 to 10,000 rows\n")
+    text.append(f"### No noise, {counts['large']} sets of 1,000 to 10,000 rows\n")
     without_noise("large")
-    text.append(f"\n## With noise, the same {counts['large']} sets\n")
+    text.append(f"\n### With noise, the same {counts['large']} sets\n")
     with_noise("large")
-    text.append(f"\n## {counts['small']} sets below 1,000 rows\n\nWithout noise:\n")
+    text.append(f"\n### {counts['small']} sets below 1,000 rows\n\nWithout noise:\n")
     without_noise("small")
     text.append("\nWith noise; at epsilon 1 these sets show little but noise:\n")
     with_noise("small")
     if counts["largest"]:
-        text.append(f"\n## {counts['largest']} sets above 100,000 rows, random split, at most three draws\n")
+        text.append(f"\n### {counts['largest']} sets above 100,000 rows, random split, at most three draws\n")
         body = []
         for method in FAST:
             first = "pooled" if method in POOLED else "random"
