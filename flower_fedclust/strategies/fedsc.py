@@ -44,7 +44,7 @@ from flower_fedclust.numerics.dictionary import (
     objective,
     row_gradients,
 )
-from flower_fedclust.numerics.kernel import FARTHEST
+from flower_fedclust.numerics.kernel import FARTHEST, gaussian_kernel
 from flower_fedclust.numerics.spectral import unit_rows
 from flower_fedclust.numerics.vectors import clip_rows
 from flower_fedclust.privacy.noise import add_relative_noise
@@ -60,7 +60,6 @@ from flower_fedclust.strategies.common.moments import (
 )
 from flower_fedclust.strategies.common.spectral import (
     ATOMS_PER_CLUSTER,
-    FEWEST_ATOMS,
     CodesStrategy,
     Dictionary,
     LabelsClient,
@@ -83,6 +82,12 @@ OBJECTIVE_EXPONENT = -32
 #: Bandwidths in radii of the frame: with a smaller one no two rows are similar, with a larger one all are.
 NARROWEST, WIDEST = 1e-100, 1e100
 
+#: With few clusters d follows from the spectrum of the kernel, up to this number, ...
+MOST_BY_SPECTRUM = 50
+
+#: ... so that the largest d eigenvalues are this part of all (equation 43).
+PART_OF_TRACE = 0.99
+
 #: From this many made-up rows the server learns how long a row's gradient is, and how long a step may be.
 N_MADE_UP_ROWS = 512
 
@@ -93,7 +98,8 @@ class DictionaryStrategy(ClippedStrategy):
     Parameters
     ----------
     n_atoms : int, optional
-        d. By default 10 for each cluster and at least 50, but no more than half of the rows.
+        d. By default 10 for each cluster, and up to 50 if so many eigenvalues of the kernel matter, but no more than
+        half of the rows.
     bandwidth : float, optional
         r of the kernel, in the units of the rows. By default the mean over clients of the mean distance between a
         client's rows (equation 42); if the sums take noise, the root mean square distance by the noisy moments.
@@ -185,7 +191,8 @@ class DictionaryStrategy(ClippedStrategy):
     def _first_dictionary(self, moments: Moments) -> Dictionary:
         """Return Z^0 and its kernel."""
         bandwidth = checked_bandwidth(self.bandwidth, moments)
-        n_atoms = n_atoms_of(self.n_atoms, self.n_clusters, moments.n_rows)
+        deviation = in_bandwidths(moments.deviation, bandwidth)
+        n_atoms = n_atoms_of(self.n_atoms, self.n_clusters, moments.n_rows, deviation)
         Z = matched_dictionary(moments.mean, moments.deviation, n_atoms, self.rng)
         return Dictionary(Z, bandwidth, self.regularization, moments.n_rows)
 
@@ -362,16 +369,30 @@ def in_bandwidths(points: Floats, bandwidth: float) -> Floats:
         return np.clip(points / bandwidth, -FARTHEST, FARTHEST)
 
 
-def n_atoms_of(given: int | None, n_clusters: int, n_rows: float) -> int:
-    """Return d: at most the number of rows; by default ten for each cluster, at least 50, at most half of the rows.
+def n_atoms_of(given: int | None, n_clusters: int, n_rows: float, deviation: Floats) -> int:
+    """Return d: at most the number of rows; by default ten for each cluster, and at most half of the rows.
 
-    The paper's rule (equation 43) needs the eigenvalues of the pooled kernel, which are unknown; its Table 4 counts
-    atoms in multiples of the number of clusters.
+    With few clusters there are as many as equation 43 says, but at most 50. The paper's Table 4 counts atoms in
+    multiples of the number of clusters. ``deviation`` has the columns' deviations in bandwidths.
     """
     n_rows = max(int(n_rows), n_clusters)
     if given is not None:
         return min(given, n_rows)
-    return max(min(max(ATOMS_PER_CLUSTER * n_clusters, FEWEST_ATOMS), n_rows // 2), n_clusters)
+    n_atoms = ATOMS_PER_CLUSTER * n_clusters
+    if n_atoms < MOST_BY_SPECTRUM:
+        n_atoms = max(n_atoms, min(n_large_eigenvalues(deviation), MOST_BY_SPECTRUM))
+    return max(min(n_atoms, n_rows // 2), n_clusters)
+
+
+def n_large_eigenvalues(deviation: Floats) -> int:
+    """Return how many eigenvalues make up 99% of the kernel's trace (equation 43), for made-up rows.
+
+    Nobody has the pooled kernel of the equation. The rows are drawn from the normal distribution with the columns'
+    deviations, in bandwidths, always in the same way.
+    """
+    rows = deviation * np.random.default_rng(0).standard_normal((N_MADE_UP_ROWS, len(deviation)))
+    values = np.linalg.eigvalsh(gaussian_kernel(rows, rows, 1.0))[::-1]
+    return int(np.searchsorted(np.cumsum(values), PART_OF_TRACE * N_MADE_UP_ROWS)) + 1
 
 
 # The client half.

@@ -10,7 +10,7 @@ from flower_fedclust.engine import ClientData, DataError, Outcome, Total, parame
 from flower_fedclust.exact.exponents import exponent_indicator
 from flower_fedclust.models import KMeansModel
 from flower_fedclust.simulation import simulate
-from flower_fedclust.strategies.fedsc import DictionaryClient, DictionaryStrategy, n_atoms_of
+from flower_fedclust.strategies.fedsc import DictionaryClient, DictionaryStrategy, n_atoms_of, n_large_eigenvalues
 
 RNG = np.random.default_rng(8)
 CLIENTS = [RNG.normal(size=(n, 2)) + center for n, center in ((12, 0.0), (5, 3.0), (20, [0, 4.0]), (9, -2.0))]
@@ -194,19 +194,32 @@ def test_every_round_is_on_the_rows_that_are_named():
 
 
 @pytest.mark.parametrize(
-    ("given", "n_clusters", "n_rows", "expected"),
+    ("given", "n_clusters", "n_rows", "n_columns", "expected"),
     [
-        (None, 3, 1000, 50),  # at least 50
-        (None, 10, 1000, 100),  # ten for each cluster
-        (None, 10, 150, 75),  # half of the rows
-        (None, 10, -300.0, 10),  # one for each cluster
-        (7, 3, 1000, 7),  # the given number
-        (2000, 3, 1000.9, 1000),  # at most the number of rows
-        (20, 10, -5.0, 10),
+        (None, 3, 1000, 100, 50),  # at most 50 by the spectrum
+        (None, 3, 1000, 1, 30),  # ten for each cluster
+        (None, 10, 1000, 100, 100),  # more than 50 only for more clusters
+        (None, 10, 150, 100, 75),  # half of the rows
+        (None, 10, -300.0, 100, 10),  # one for each cluster
+        (7, 3, 1000, 100, 7),  # the given number
+        (2000, 3, 1000.9, 100, 1000),  # at most the number of rows
+        (20, 10, -5.0, 100, 10),
     ],
 )
-def test_number_of_atoms(given, n_clusters, n_rows, expected):
-    assert n_atoms_of(given, n_clusters, n_rows) == expected
+def test_number_of_atoms(given, n_clusters, n_rows, n_columns, expected):
+    # The mean distance of rows in so many columns is one bandwidth.
+    deviation = np.full(n_columns, 1.0 / np.sqrt(2.0 * n_columns))
+    assert n_atoms_of(given, n_clusters, n_rows, deviation) == expected
+
+
+def test_number_of_large_eigenvalues_is_that_of_a_slow_sum():
+    deviation = np.array([0.5, 0.4, 0.3])
+    rows = deviation * np.random.default_rng(0).standard_normal((512, 3))
+    kernel = np.array([[np.exp(-0.5 * np.sum((a - b) ** 2)) for a in rows] for b in rows])
+    values = sorted(np.linalg.eigvalsh(kernel), reverse=True)
+    n = next(n for n in range(1, 513) if sum(values[:n]) >= 0.99 * sum(values))
+    assert n_large_eigenvalues(deviation) == n
+    assert n_large_eigenvalues(np.zeros(3)) == 1
 
 
 # With noise.
