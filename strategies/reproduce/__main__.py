@@ -4,18 +4,24 @@
     python -m reproduce fedsc --table iris --seeds 3 --out results/fedsc
 
 With ``--out``, results.md and results.csv are written again after each row; the same command continues an interrupted
-one. The pages in `strategies/docs/` are put together from such files.
+one.
+
+    python -m reproduce --everything results/everything
+
+runs the tables of all papers that fit in three hours on two processors, and continues in the same way. Its folder has
+everything.md, with every item of every paper and the largest gaps first, a page for each paper, and kept.csv with all
+figures and their dates. Kept in `strategies/docs/` and `strategies/reproduce/kept.csv`, they are what the next run
+starts from.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
-import dataclasses
+import math
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from datetime import date
 from pathlib import Path
 
 from rich.console import Console, Group
@@ -25,20 +31,9 @@ from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
-from reproduce.tables import (
-    Draws,
-    Figure,
-    Paper,
-    PaperTable,
-    RowOutcome,
-    find_paper,
-    installed_versions,
-    paper_names,
-    run_table,
-)
-
-#: Tables, and the outcomes of each so far.
-Outcomes = Sequence[tuple[PaperTable, Sequence[RowOutcome]]]
+from reproduce.everything import Task, figures_of, read_kept, run, tasks_that_fit, write_kept
+from reproduce.pages import Outcomes, lines_of_reasons, markdown, pages_of, table_lines
+from reproduce.tables import Draws, Paper, PaperTable, RowOutcome, find_paper, paper_names, run_table
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -50,6 +45,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--table", action="append", default=[], help="one of its tables; may be repeated")
     parser.add_argument("--seeds", type=int, help="how many seeds; by default each table's own number")
     parser.add_argument("--out", type=Path, help="a folder for the results")
+    parser.add_argument("--everything", type=Path, metavar="FOLDER", help="run all papers, and write one page")
+    parser.add_argument("--hours", type=float, default=3.0, help="with --everything: for how long; 0 only writes")
+    parser.add_argument("--processes", type=int, default=2, help="with --everything: how many at a time")
     parser.add_argument("--list", action="store_true", help="list the tables, their time, and what is not reproduced")
     given = parser.parse_args(arguments)
     console = Console()
@@ -59,6 +57,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if given.list:
             list_papers([find_paper(name) for name in ([given.paper] if given.paper else paper_names())], console)
             return 0
+        if given.everything is not None:
+            if given.paper is not None or given.table or given.seeds is not None or given.out is not None:
+                parser.error("--everything takes no paper, --table, --seeds or --out")
+            if not 0 <= given.hours < math.inf or given.processes < 1:
+                parser.error("--hours must be a number of at least 0, and --processes at least 1")
+            return 0 if reproduce_everything(given.everything, console, given.hours, given.processes) else 1
         if given.paper is None:
             parser.error(f"name a paper: {', '.join(paper_names())}")
         if given.seeds is not None and given.seeds < 1:
@@ -67,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ValueError, FileExistsError) as error:
         parser.error(str(error))
     except KeyboardInterrupt:
-        print("Stopped; with --out, the same command continues.", file=sys.stderr)
+        print("Stopped; with --out or --everything, the same command continues.", file=sys.stderr)
         return 130
 
 
@@ -85,7 +89,9 @@ def list_papers(papers: Sequence[Paper], console: Console) -> None:
         shown.add_section()
     console.print(shown)
     for paper in papers:
-        _print_list(console, f"Not reproduced of {paper.name} ({paper.source}):", _lines(paper.not_reproduced))
+        _print_list(
+            console, f"Not reproduced of {paper.name} ({paper.source}):", lines_of_reasons(paper.not_reproduced)
+        )
 
 
 def reproduce(
@@ -97,7 +103,7 @@ def reproduce(
     runnable = [table for table in chosen if table.title not in not_run]
     words = [paper.name, *(word for table in tables for word in ("--table", table))]
     command = shlex.join(["python", "-m", "reproduce", *words, *([] if n_seeds is None else ["--seeds", str(n_seeds)])])
-    draws = Draws() if out is None else _open_folder(out, paper)
+    draws = Draws() if out is None else _open_folder(out, paper.name)
     done: list[tuple[PaperTable, list[RowOutcome]]] = []
     for table in runnable:
         outcomes: list[RowOutcome] = []
@@ -113,57 +119,46 @@ def reproduce(
             live.update(Markdown("\n".join(table_lines(table, outcomes))))
     failed = [f"{table.name}, {one.row.name}: {one.reason}" for table, rows in done for one in rows if one.reason]
     _print_list(console, "Could not be run:", failed)
-    _print_list(console, "Not reproduced:", _lines({**not_run, **paper.not_reproduced}))
+    _print_list(console, "Not reproduced:", lines_of_reasons({**not_run, **paper.not_reproduced}))
     return bool(runnable) and not failed
 
 
-def table_lines(table: PaperTable, rows: Sequence[RowOutcome], *, deviations: bool = True) -> list[str]:
-    """Return a table in Markdown: a line for each row, with our figures and the printed ones in parentheses."""
-    n_seeds = rows[0].n_seeds if rows else table.seeds
-    seeds = "One seed." if n_seeds == 1 else f"Mean{' ± standard deviation' if deviations else ''} of {n_seeds} seeds."
-    beside = f" In parentheses: {table.beside}." if any(outcome.row.printed for outcome in rows) else ""
-    lines = [f"## {table.title}", "", f"{seeds}{beside} {table.remark}".rstrip(), ""]
-    measures = [column for column in table.columns if any(column in outcome.ours for outcome in rows)]
-    lines += [f"| | {' | '.join(measures)} |", f"|---|{'--:|' * len(measures)}"]
-    for outcome in rows:
-        cells = ["could not be run"] if outcome.reason else [_cell(outcome, name, deviations) for name in measures]
-        lines.append(f"| {' | '.join(map(_escaped, [outcome.row.name, *cells]))} |")
-    return [*lines, ""]
+def reproduce_everything(out: Path, console: Console, hours: float = 3.0, n_processes: int = 2) -> bool:
+    """Run the tables that fit in these hours, and write the pages; return whether no row failed."""
+    papers = [find_paper(name) for name in paper_names()]
+    draws = _open_folder(out, "everything")
+    tasks = tasks_that_fit(papers, draws, 60.0 * hours * n_processes)
+    failed: dict[Task, str] = {}
+    bar = Progress(console=console)
+    try:
+        with bar:
+            of_all = bar.add_task("runs", total=len(tasks))
+            failed = run(
+                tasks,
+                draws,
+                seconds=3600.0 * hours,
+                n_processes=n_processes,
+                on_run=lambda _: bar.advance(of_all),
+            )
+    finally:
+        figures = {**read_kept(), **figures_of(papers, draws)}
+        write_kept(out / "kept.csv", papers, figures)
+        for name, text in pages_of(papers, figures).items():
+            (out / name).write_text(text, encoding="utf-8")
+    left = sum(draws.known(*task) is None for task in tasks) - len(failed)
+    if left:
+        console.print(f"The time is over; {left} runs are left, and the same command continues.")
+    _print_list(console, "Could not be run:", [f"{', '.join(map(str, task))}: {why}" for task, why in failed.items()])
+    console.print(f"Every item of the papers is in {out / 'everything.md'}.", soft_wrap=True)
+    return not failed
 
 
-def markdown(paper: Paper, outcomes: Outcomes, not_run: Mapping[str, str], command: str) -> str:
-    """Return the results as a page, with the command, the versions and the date."""
-    versions = ", ".join(f"{name} {version}" for name, version in installed_versions().items())
-    lines = [f"# {paper.name}, reproduced", "", f"{paper.source}.", ""]
-    lines += [f"`{command}`, {date.today().isoformat()}; {versions}.", ""]
-    lines += ["The CSV file beside this page also has the standard deviations and the differences.", ""]
-    said = ""
-    for table, rows in outcomes:
-        shown = table if table.remark != said else dataclasses.replace(table, remark="")  # not the same remark twice
-        lines += table_lines(shown, rows, deviations=False)
-        said = table.remark
-    reasons = _lines({**not_run, **paper.not_reproduced})
-    return "\n".join([*lines, "## Not reproduced", "", *(f"- {_escaped(line)}" for line in reasons), ""])
-
-
-def _cell(outcome: RowOutcome, column: str, deviations: bool) -> str:
-    """Return our figure and, in parentheses, the printed one."""
-    if column not in outcome.ours:
-        return ""
-    shown = [
-        str(figure if deviations else Figure(figure.mean))
-        for figure in (outcome.ours[column], outcome.row.printed.get(column))
-        if figure is not None
-    ]
-    return " (".join(shown) + ")" * (len(shown) - 1)
-
-
-def _open_folder(out: Path, paper: Paper) -> Draws:
+def _open_folder(out: Path, paper: str) -> Draws:
     draws = out / "draws.jsonl"
     if out.exists() and any(out.iterdir()) and not draws.exists():
         raise FileExistsError(f"{out} already holds something else; name a new folder.")
     out.mkdir(parents=True, exist_ok=True)
-    return Draws(draws, paper.name)
+    return Draws(draws, paper)
 
 
 def _write(out: Path, paper: Paper, outcomes: Outcomes, not_run: Mapping[str, str], command: str) -> None:
@@ -184,17 +179,9 @@ def _write(out: Path, paper: Paper, outcomes: Outcomes, not_run: Mapping[str, st
     unfinished.replace(out / "results.csv")
 
 
-def _lines(reasons: Mapping[str, str]) -> list[str]:
-    return [f"{what}: {why}" for what, why in reasons.items()]
-
-
 def _print_list(console: Console, heading: str, lines: Sequence[str]) -> None:
     if lines:
         console.print("\n  ".join(("\n" + heading, *lines)), markup=False, highlight=False, soft_wrap=True)
-
-
-def _escaped(text: str) -> str:
-    return text.replace("|", "\\|")
 
 
 if __name__ == "__main__":

@@ -32,6 +32,19 @@ def shifted_digits() -> Table:
     return Table(np.concatenate(rows), np.tile(np.asarray(table.labels), len(moves)))
 
 
+@data("MNIST, rows of norm 1")
+def unit_digits() -> Table:
+    """Return 5,000 digits whose L2 norm is 1, as the authors' notebook has them."""
+    table = load_dataset("mnist-5k")
+    return replace(table, rows=table.rows / np.linalg.norm(table.rows, axis=1, keepdims=True))
+
+
+@data("fashion-mnist of 40,000")
+def many_images() -> Table:
+    """Return 40,000 images of Fashion-MNIST, drawn at random."""
+    return load_dataset("fashion-mnist", n_rows=40_000)
+
+
 @data("mixture of 40,000 rows")
 def mixture() -> Table:
     """Return FedDP-KMeans' mixture without its public rows."""

@@ -15,13 +15,14 @@ from flower_fedclust.numerics.threads import one_thread
 from flower_fedclust.registry import accepted_parameters, make_strategy
 from flower_fedclust.results.result import Result
 from flower_fedclust.simulation import simulate
+from reproduce.files import SETS, read_mat
 from reproduce.tables import Experiment
 
 Measure = Callable[[Experiment, int], Mapping[str, float]]
 #: From a row of a table and a seed to our figures by column.
 MEASURES: dict[str, Measure] = {}
 #: Data sets of the papers that the package does not have.
-DATA: dict[str, Callable[[], Table]] = {}
+DATA: dict[str, Callable[[], Table]] = {name: partial(read_mat, *found) for name, found in SETS.items()}
 
 
 def _registered(registry: dict[str, Any], name: str) -> Callable[[Any], Any]:

@@ -46,6 +46,10 @@ def _rows_of(name: str) -> tuple[Floats, int, float, float]:
         return np.asarray(load_iris().data, dtype=np.float64), n_clusters, 0.0, 8.0
     if kind == "letter":
         return keel("letter")[0], n_clusters, 0.0, 15.0
+    if kind == "g2":  # 1,024 rows each around 500 and 600, as Franti and Virmajoki describe their sets
+        rng = np.random.default_rng(1)
+        centers = np.repeat([500.0, 600.0], 1024)[:, None]
+        return np.round(rng.normal(centers, 50.0, (2048, n_columns))), n_clusters, 200.0, 900.0
     rows, _ = make_blobs(20_000, n_columns, centers=n_clusters, random_state=1)
     return np.asarray(np.round(rows, 4)), n_clusters, -15.0, 15.0
 

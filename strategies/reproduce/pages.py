@@ -1,0 +1,208 @@
+"""Pages of results: a paper with its tables, and one page with every item of every paper."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+
+from reproduce.everything import Kept, Key
+from reproduce.tables import Figure, Paper, PaperTable, RowOutcome, installed_versions
+
+#: Tables, and the outcomes of each so far.
+Outcomes = Sequence[tuple[PaperTable, Sequence[RowOutcome]]]
+
+
+def table_lines(
+    table: PaperTable, rows: Sequence[RowOutcome], *, deviations: bool = True, dates: str = ""
+) -> list[str]:
+    """Return a table in Markdown: a line for each row, with our figures and the printed ones in parentheses."""
+    n_seeds = rows[0].n_seeds if rows else table.seeds
+    seeds = "One seed." if n_seeds == 1 else f"Mean{' ± standard deviation' if deviations else ''} of {n_seeds} seeds."
+    beside = f" In parentheses: {table.beside}." if any(outcome.row.printed for outcome in rows) else ""
+    measured = f"`{table.name}`, {dates}. " if dates else ""
+    lines = [f"## {table.title}", "", f"{measured}{seeds}{beside} {table.remark}".rstrip(), ""]
+    measures = [column for column in table.columns if any(column in outcome.ours for outcome in rows)]
+    lines += [f"| | {' | '.join(measures)} |", f"|---|{'--:|' * len(measures)}"]
+    for outcome in rows:
+        cells = ["could not be run"] if outcome.reason else [_cell(outcome, name, deviations) for name in measures]
+        lines.append(f"| {' | '.join(map(escaped, [outcome.row.name, *cells]))} |")
+    return [*lines, ""]
+
+
+def markdown(paper: Paper, outcomes: Outcomes, not_run: Mapping[str, str], command: str) -> str:
+    """Return the results as a page, with the command, the versions and the date."""
+    versions = ", ".join(f"{name} {version}" for name, version in installed_versions().items())
+    lines = [f"# {paper.name}, reproduced", "", f"{paper.source}.", ""]
+    lines += [f"`{command}`, {date.today().isoformat()}; {versions}.", ""]
+    lines += ["The CSV file beside this page also has the standard deviations and the differences.", ""]
+    return "\n".join([*lines, *_tables([(*one, "") for one in outcomes]), *_not_reproduced(paper, not_run)])
+
+
+def _tables(outcomes: Sequence[tuple[PaperTable, Sequence[RowOutcome], str]]) -> Iterator[str]:
+    """Yield the lines of tables with dates."""
+    said = ""
+    for table, rows, dates in outcomes:
+        shown = table if table.remark != said else dataclasses.replace(table, remark="")  # not the same remark twice
+        yield from table_lines(shown, rows, deviations=False, dates=dates)
+        said = table.remark
+
+
+def _not_reproduced(paper: Paper, not_run: Mapping[str, str]) -> list[str]:
+    reasons = lines_of_reasons({**not_run, **paper.not_reproduced})
+    return ["## Not reproduced", "", *(f"- {escaped(line)}" for line in reasons), ""]
+
+
+def _cell(outcome: RowOutcome, column: str, deviations: bool) -> str:
+    """Return our figure and, in parentheses, the printed one."""
+    if column not in outcome.ours:
+        return ""
+    shown = [
+        str(figure if deviations else Figure(figure.mean))
+        for figure in (outcome.ours[column], outcome.row.printed.get(column))
+        if figure is not None
+    ]
+    return " (".join(shown) + ")" * (len(shown) - 1)
+
+
+def lines_of_reasons(reasons: Mapping[str, str]) -> list[str]:
+    """Return a line for each thing that is not reproduced, with the reason."""
+    return [f"{what}: {why}" for what, why in reasons.items()]
+
+
+def escaped(text: str) -> str:
+    """Return a text for a cell of a table."""
+    return text.replace("|", "\\|")
+
+
+# Every item of every paper.
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of the page."""
+
+    paper: str
+    item: str
+    what: str  #: Row and column.
+    printed: str
+    ours: str
+    remark: str  #: Seeds and date, or why there is no figure.
+    gap: float | None = None  #: Ours less the printed figure.
+    shortfall: float = 0.0  #: By how much ours is worse.
+
+
+def lines_of(paper: Paper, figures: Mapping[Key, Kept]) -> Iterator[Line]:
+    """Yield a line for each printed figure, for each table without any, and for each item that is not reproduced."""
+    for table in paper.tables:
+        absent = f"not run: {why}" if (why := table.why_not()) is not None else "not run yet."
+        printed = [(row, column, figure) for row in table.rows for column, figure in row.printed.items()]
+        for row, column, figure in printed:
+            kept = figures.get((paper.name, table.name, row.name, column))
+            shown = (paper.name, table.title, f"{row.name}: {column}", str(Figure(figure.mean)))
+            if kept is None:
+                yield Line(*shown, "", absent)
+                continue
+            gap = kept.figure.mean - figure.mean
+            worse = gap if table.better == "lower" else -gap
+            yield Line(*shown, str(Figure(kept.figure.mean)), _when(kept), gap, worse)
+        if not printed:
+            of_table = [kept for key, kept in figures.items() if key[:2] == (paper.name, table.name)]
+            ours = f"[{len(of_table)} figures]({paper.name}.md)" if of_table else ""
+            yield Line(paper.name, table.title, "", "no numbers", ours, _when(*of_table) if of_table else absent)
+    for item, reason in paper.not_reproduced.items():
+        yield Line(paper.name, item, "", "", "not possible", reason)
+
+
+def _when(*kept: Kept) -> str:
+    seeds = max(one.seeds for one in kept)
+    return f"{seeds} seed{'s' * (seeds > 1)}, {_dates(kept)}"
+
+
+def _dates(kept: Sequence[Kept]) -> str:
+    first, last = min(one.date for one in kept), max(one.date for one in kept)
+    return first if first == last else f"{first} to {last}"
+
+
+def pages_of(papers: Sequence[Paper], figures: Mapping[Key, Kept]) -> dict[str, str]:
+    """Return all pages by the names of their files: one with every item, and one for each paper."""
+    return {"everything.md": page(papers, figures)} | {
+        f"{paper.name}.md": page_of_paper(paper, figures) for paper in papers
+    }
+
+
+def page_of_paper(paper: Paper, figures: Mapping[Key, Kept]) -> str:
+    """Return the page of a paper: its tables with the dates of their figures."""
+    outcomes = list(outcomes_of(paper, figures))
+    without = {table.title for table in paper.tables} - {table.title for table, _, _ in outcomes}
+    lines = [f"# {paper.name}, reproduced", "", f"{paper.source}.", ""]
+    lines += [
+        "Each table begins with its name in the command, "
+        f"`python -m reproduce {paper.name} --table NAME`, and with the date of its figures.",
+        "",
+    ]
+    return "\n".join(
+        [*lines, *_tables(outcomes), *_not_reproduced(paper, dict.fromkeys(sorted(without), "not run yet."))]
+    )
+
+
+def page(papers: Sequence[Paper], figures: Mapping[Key, Kept]) -> str:
+    """Return the page with every item of every paper, the largest gaps first."""
+    lines = [line for paper in papers for line in lines_of(paper, figures)]
+    worse = sorted((line for line in lines if line.shortfall > 0), key=lambda line: -line.shortfall)
+    without = [line for line in lines if line.gap is None]
+    others = [line for line in lines if line.gap is not None and line.shortfall <= 0]
+    text = [
+        "# Every item of the papers, printed and ours",
+        "",
+        "`python -m reproduce --everything FOLDER` writes this page, and a page for each paper. It runs the tables "
+        "that fit in three hours on two cores, and keeps older figures of the others, with their dates.",
+        "",
+        f"- {len(worse)} printed figures are better than ours; they come first, the largest gap at the top.",
+        f"- {len(without)} lines have no gap: items without printed numbers, and items that could not be run.",
+        f"- {len(others)} of our figures are at least as good as the printed ones; they come last.",
+        "",
+        "Settings can differ from the paper's: the page of each paper says how, above each table.",
+        "",
+        "| paper | item | row: column | printed | ours | gap | seeds and date, or the reason |",
+        "|---|---|---|--:|--:|--:|---|",
+    ]
+    for line in (*worse, *without, *others):
+        gap = "" if line.gap is None else f"{line.gap:+.4f}"
+        cells = (f"[{line.paper}]({line.paper}.md)", line.item, line.what, line.printed, line.ours, gap, line.remark)
+        text.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join([*text, ""])
+
+
+def outcomes_of(paper: Paper, figures: Mapping[Key, Kept]) -> Iterator[tuple[PaperTable, list[RowOutcome], str]]:
+    """Yield the tables that have figures, with their rows and dates."""
+    for table in paper.tables:
+        rows: list[RowOutcome] = []
+        dates: list[Kept] = []
+        for row in table.rows:
+            found = {column: figures.get((paper.name, table.name, row.name, column)) for column in row.columns}
+            own = {column: kept for column, kept in found.items() if kept is not None}
+            if own:
+                seeds = max(kept.seeds for kept in own.values())
+                ours = {column: kept.figure for column, kept in own.items()}
+                rows.append(RowOutcome(row, seeds, ours, max(kept.seconds for kept in own.values())))
+                dates += own.values()
+        if rows:
+            yield table, rows, _dates(dates)
+
+
+#: "Tables 1 and 3", "Figure 2", "Tables 2 to 5".
+_NUMBER = r"(?:\d{1,2}|[IVX]+)\b(?!,\d)"
+_ITEMS = re.compile(rf"(Table|Figure)s? ({_NUMBER}(?:(?:, | and | to ){_NUMBER})*)")
+
+
+def items_named(text: str) -> set[str]:
+    """Return the tables and figures that a title names."""
+    found = set()
+    for kind, numbers in _ITEMS.findall(text):
+        for part in re.split(", | and ", numbers):
+            first, _, last = part.partition(" to ")
+            found |= {f"{kind} {n}" for n in (range(int(first), int(last) + 1) if last else [first])}
+    return found
