@@ -108,7 +108,7 @@ def test_both_apps_that_the_readme_leads_to_run(tmp_path, monkeypatch, capsys):
 
 
 def test_the_readme_is_short():
-    assert len(README.splitlines()) <= 160
+    assert len(README.splitlines()) <= 150
 
 
 def test_the_five_papers_name_the_strategy_the_client_and_the_run_config_that_belong_together():
