@@ -56,23 +56,23 @@ def simulate(
     strategy: Strategy,
     clients: Clients,
     *,
-    labels: Sequence[ArrayLike] | Mapping[str, ArrayLike] | None = None,
-    names: Sequence[str] | None = None,
-    columns: Sequence[str] | None = None,
-    label_column: str | None = None,
-    client_column: str | None = None,
-    subject_column: str | None = None,
-    partition: str | None = None,
-    n_clients: int = 10,
     schema: Schema | str | Path | Mapping[str, Any] | None = None,
     describe: bool | float = False,
+    seed: int | None = None,
+    columns: Sequence[str] | None = None,
+    client_column: str | None = None,
+    label_column: str | None = None,
+    subject_column: str | None = None,
+    labels: Sequence[ArrayLike] | Mapping[str, ArrayLike] | None = None,
+    names: Sequence[str] | None = None,
+    n_clients: int = 10,
+    partition: str | None = None,
     floor: int = FLOOR,
     engine: Engine = "inline",
-    seed: int | None = None,
-    progress: bool | None = None,
-    journal: str | Path | None = None,
-    secure: bool = False,
     n_jobs: int | None = None,
+    secure: bool = False,
+    journal: str | Path | None = None,
+    progress: bool | None = None,
     **parameters: Any,
 ) -> Result:
     """Run a strategy on rows that are all in this process, as if each client held its own.
@@ -80,6 +80,14 @@ def simulate(
     >>> import flower_fedclust as fc
     >>> result = fc.simulate(fc.KFED(n_clusters=3), {"north": rows, "south": more_rows})  # doctest: +SKIP
     >>> result = fc.simulate("k-fed", "visits.csv", client_column="site", n_clusters=3)  # doctest: +SKIP
+
+    Most runs need a strategy, clients and, for raw tables, a schema. The other arguments are for these purposes:
+
+    - tables in one file: ``client_column``, ``label_column``, ``subject_column``, ``columns``
+    - arrays: ``labels``, ``names``
+    - data sets that are spread over clients: ``n_clients``, ``partition``
+    - what is printed: ``describe``, ``floor``
+    - how the run is carried out: ``engine``, ``n_jobs``, ``secure``, ``journal``, ``progress``, ``seed``
 
     Parameters
     ----------
@@ -90,55 +98,59 @@ def simulate(
         tables (pandas, Polars or PyArrow), files or ClientData. Otherwise: a folder with one file per client; a single
         table or file with ``client_column``; or the name of a data set, or a function that makes one. Named columns are
         put into the order of the first client's; other names are refused.
+    schema : Schema, mapping, TOML text, or the name of a TOML file, optional
+        What is public about the columns of tables, which may then have text, dates and gaps; see
+        :func:`~flower_fedclust.with_schema`.
+    describe : bool or float, default=False
+        With a schema: whether to describe the clusters in the units of the table, which costs one more sum. A float is
+        the part of the budget to spend on it.
+    seed : int, optional
+        Makes all randomness repeatable, the noise too: the result is then an experiment and protects nobody. By
+        default noise comes from the operating system. The strategy's own random_state, if set, stays.
+    **parameters
+        The strategy's parameters, such as ``n_clusters``, if the strategy is a name or a class.
+
+    Other Parameters
+    ----------------
+    columns : sequence of str, optional
+        The names of the columns. For tables: the columns to cluster by.
+    client_column : str, optional
+        The column of a single table or file that says which client has a row.
+    label_column : str, optional
+        The column of tables and files that holds the true classes.
+    subject_column : str, optional
+        The column of tables and files that says which person a row is about, if a person may have several rows. It
+        holds text or integers, without gaps. It is for ``privacy_unit="subject"``: no run clusters by it, and it leaves
+        no client.
     labels : sequence or mapping of array-like of shape (n_i,), optional
         True classes, for the metrics of the result. The protocol never sees them, unless the strategy was told to
         run the federated evaluation.
     names : sequence of str, optional
         Names for the clients of a sequence; by default "0", "1", ...
-    columns : sequence of str, optional
-        The names of the columns. For tables: the columns to cluster by.
-    label_column : str, optional
-        The column of tables and files that holds the true classes.
-    client_column : str, optional
-        The column of a single table or file that says which client has a row.
-    subject_column : str, optional
-        The column of tables and files that says which person a row is about, if a person may have several rows: text
-        or integers, without gaps. It is for ``privacy_unit="subject"``, is never clustered by, and leaves no client.
-    partition : str, default="iid"
-        How the rows of a data set, or of a file without client_column, are spread over ``n_clients`` clients; see
-        :func:`flower_fedclust.data.partition`.
     n_clients : int, default=10
-    schema : Schema, mapping, TOML text, or the name of a TOML file, optional
-        What is public about the columns of tables, which may then have text, dates and gaps; see
-        :func:`~flower_fedclust.with_schema`.
-    describe : bool or float, default=False
-        With a schema: whether to describe the clusters in the units of the table, which costs one more sum; or the part
-        of the budget to spend on it.
+        Over how many clients the rows of a data set, or of a file without ``client_column``, are spread.
+    partition : str, default="iid"
+        How these rows are spread; see :func:`flower_fedclust.data.partition`.
     floor : int, default=10
-        The smallest number of rows that descriptions, pages and pictures show (docs/floors.md). 0, for rows that are
-        public, shows all.
+        The smallest number of rows that descriptions, pages and pictures show (docs/floors.md). If the rows are public,
+        0 shows all numbers.
     engine : "inline", "shards" or "ray", default="inline"
         "inline" runs in this process: no start-up, a hundred thousand clients. "shards" spreads the clients over the
         cores of this machine or, if the environment names one as RAY_ADDRESS, of a Ray cluster. "ray" runs Flower's own
         simulation, to test what a deployment will do. All give the same bits for the same seed, on one kind of
         processor.
-    seed : int, optional
-        Makes all randomness repeatable, the noise too: the result is then an experiment and protects nobody. By
-        default noise comes from the operating system. The strategy's own random_state, if set, stays.
-    progress : bool, optional
-        Whether to show a progress bar; by default in a terminal, and in a notebook if ipywidgets is installed.
-    journal : str or Path, optional
-        A folder in which the run records what the server receives. If it holds the journal of the same run, which
-        was interrupted, the run continues from there, with the same bits if it has a seed.
+    n_jobs : int, optional
+        How many threads compute a client's answers by row in this process; -1 means one per core. The default is two
+        for rows that are read in batches, so that one thread reads ahead, and otherwise one. The bits are the same.
     secure : bool, default=False
         Whether clients mask what they send, so that the server sees only sums (docs/secure.md). The sums have the same
         bits, except with noise="clients", where each client adds a little more. A strategy that needs single replies is
         refused.
-    n_jobs : int, optional
-        How many threads compute the answers by row of a client in this process; -1 is one per core. By default two for
-        rows that are read in batches, so that one reads ahead, and otherwise one. The bits are the same.
-    **parameters
-        Parameters of a strategy that is given by name or as a class.
+    journal : str or Path, optional
+        A folder in which the run records what the server receives. If it holds the journal of the same run, which
+        was interrupted, the run continues from there, with the same bits if it has a seed.
+    progress : bool, optional
+        Whether to show a progress bar; by default in a terminal, and in a notebook if ipywidgets is installed.
 
     Returns
     -------
