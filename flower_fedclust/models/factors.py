@@ -8,7 +8,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from flower_fedclust.exact.factorisation import Penalties, lifted, memberships_of
+from flower_fedclust.exact.factorization import Penalties, lifted, memberships_of
 from flower_fedclust.models.base import Clustered, RowModel
 from flower_fedclust.numerics.checks import check_real, checked_point, checked_rows
 
@@ -29,9 +29,9 @@ class FactorModel(RowModel, name="factors"):
         W.
     origin : array-like of shape (n_columns + 1,), optional
         Where the components begin, if not at 0, and the coordinate that every row gets; see
-        :func:`~flower_fedclust.exact.factorisation.lifted`.
+        :func:`~flower_fedclust.exact.factorization.lifted`.
     rho, mu_h : float, default=0
-        The penalties for finding memberships; see :class:`~flower_fedclust.exact.factorisation.Penalties`.
+        The penalties for finding memberships; see :class:`~flower_fedclust.exact.factorization.Penalties`.
 
     Attributes
     ----------

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from flower_fedclust.numerics.initialisation import weighted_kmeans
+from flower_fedclust.numerics.initialization import weighted_kmeans
 from flower_fedclust.numerics.kmeans import nearest_center, squared_distances
 from flower_fedclust.numerics.validity import weighted_rand_index
 

@@ -33,7 +33,7 @@ from flower_fedclust.engine.parts import Part
 from flower_fedclust.engine.rounds import Round
 from flower_fedclust.exact.digits import digits_of, value_of_digits
 from flower_fedclust.exact.exponents import LEAST_EXPONENT, largest_exponent, table_exponent
-from flower_fedclust.exact.factorisation import (
+from flower_fedclust.exact.factorization import (
     Penalties,
     center_step_size,
     center_steps,
@@ -189,7 +189,7 @@ class DPFedC(ClippedStrategy):
     entries = (
         Entry(
             "dp-fedc",
-            "soft clusters by a factorisation whose centers are averaged; private with epsilon",
+            "soft clusters by a factorization whose centers are averaged; private with epsilon",
             "Li, Wang, Chi and Quek 2024, Algorithm 1",
             finds="soft",
         ),
@@ -249,7 +249,7 @@ class DPFedC(ClippedStrategy):
         """Return W^t and, without epsilon, the mean objective of the drawn clients."""
         if self._is_private:
             return (yield from self._noisy_step(W, S, local)), None
-        asked = DPFedCClient.factorise.asked(
+        asked = DPFedCClient.factorize.asked(
             W,
             *origin,
             n_center_steps=self._n_center_steps(t),
@@ -454,7 +454,7 @@ class DPFedCClient(MomentsClient):
         "by how much the client's centers have moved along the added coordinate",
         "objective of the client's rows, as digits",
     )
-    def factorise(
+    def factorize(
         self,
         W: Floats,
         *origin: Floats,

@@ -24,7 +24,7 @@ from flower_fedclust.exact.rows import Frame, Rows
 from flower_fedclust.exact.sums import directions_onto_grid, is_off_diagonal, triangle_to_symmetric
 from flower_fedclust.exact.terms import Term, at, clipped_total, products
 from flower_fedclust.models import KMeansModel
-from flower_fedclust.numerics.initialisation import weighted_kmeans
+from flower_fedclust.numerics.initialization import weighted_kmeans
 from flower_fedclust.numerics.vectors import clip_rows, top_eigenvectors
 from flower_fedclust.privacy.releases import PrivacyUnit
 from flower_fedclust.strategies.common.clusters import (

@@ -19,7 +19,7 @@ from flower_fedclust.engine import Entry, Gather, Protocol, Question, Reply, Sen
 from flower_fedclust.engine.parts import Part, releases_of_parts
 from flower_fedclust.engine.rounds import Round, within
 from flower_fedclust.exact.digits import digits_of, value_of_digits
-from flower_fedclust.exact.factorisation import Penalties, center_steps
+from flower_fedclust.exact.factorization import Penalties, center_steps
 from flower_fedclust.exact.grid import GridArray
 from flower_fedclust.exact.terms import Bound
 from flower_fedclust.numerics.checks import LARGEST, SMALLEST

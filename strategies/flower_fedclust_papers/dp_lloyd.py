@@ -9,7 +9,7 @@ from flower_fedclust.engine import Entry, Protocol, parameter
 from flower_fedclust.engine.parts import Part
 from flower_fedclust.exact.rows import Frame
 from flower_fedclust.models import KMeansModel
-from flower_fedclust.numerics.initialisation import SERVER_INITIALISATIONS
+from flower_fedclust.numerics.initialization import SERVER_INITIALISATIONS
 from flower_fedclust.strategies.common.clusters import (
     ClientBounds,
     ClusterClient,

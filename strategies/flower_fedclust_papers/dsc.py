@@ -23,7 +23,7 @@ from flower_fedclust.engine import (
 from flower_fedclust.engine.rounds import MissedRoundError, Round
 from flower_fedclust.models import KMeansModel
 from flower_fedclust.numerics.checks import DataError, warn_of_empty_clusters
-from flower_fedclust.numerics.initialisation import weighted_kmeans
+from flower_fedclust.numerics.initialization import weighted_kmeans
 from flower_fedclust.numerics.kmeans import centers_of, cluster_sums, nearest_center
 from flower_fedclust.strategies.common.spectral import cluster_rows
 

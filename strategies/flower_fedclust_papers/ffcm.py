@@ -18,7 +18,7 @@ from flower_fedclust.exact.rows import Frame, Rows
 from flower_fedclust.exact.terms import Term, weighted
 from flower_fedclust.models import KMeansModel
 from flower_fedclust.numerics.checks import DataError
-from flower_fedclust.numerics.initialisation import weighted_kmeans
+from flower_fedclust.numerics.initialization import weighted_kmeans
 from flower_fedclust.numerics.kmeans import centers_of, squared_distances
 from flower_fedclust.numerics.vectors import clip_rows
 from flower_fedclust.privacy.releases import SUMS_OVER_ROWS

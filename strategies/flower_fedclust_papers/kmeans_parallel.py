@@ -20,7 +20,7 @@ from flower_fedclust.exact.terms import Term, at, unbounded
 from flower_fedclust.models import KMeansModel
 from flower_fedclust.numerics.blocks import blocks
 from flower_fedclust.numerics.checks import DataError
-from flower_fedclust.numerics.initialisation import weighted_kmeans
+from flower_fedclust.numerics.initialization import weighted_kmeans
 from flower_fedclust.strategies.common.clusters import ClusterClient, lloyd_steps
 from flower_fedclust.strategies.common.frame import FRAME_ROUNDS, frame_of_rows
 from flower_fedclust_papers.perturbed_rows import PerturbedRowsClient, PerturbedRowsStrategy

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flower_fedclust.numerics.blocks import blocks
-from flower_fedclust.numerics.initialisation import N_RESTARTS
+from flower_fedclust.numerics.initialization import N_RESTARTS
 from flower_fedclust.numerics.kmeans import cluster_sums, nearest_center
 
 Floats = NDArray[np.float64]

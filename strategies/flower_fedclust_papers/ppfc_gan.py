@@ -17,7 +17,7 @@ from flower_fedclust.engine import (
     parameter,
 )
 from flower_fedclust.numerics.checks import DataError, warn_of_empty_clusters
-from flower_fedclust.numerics.initialisation import weighted_kmeans
+from flower_fedclust.numerics.initialization import weighted_kmeans
 from flower_fedclust_papers.encoded_model import EncodedModel
 from flower_fedclust_papers.networks.deep_clustering import common_scale, pretrained_autoencoder, refined_clusters
 from flower_fedclust_papers.networks.gan import synthetic_rows

@@ -12,7 +12,7 @@ from scipy.sparse import csr_array
 from flower_fedclust.data import Table, load_dataset
 from flower_fedclust.engine import parameter
 from flower_fedclust.numerics.global_graph import components_of
-from flower_fedclust.numerics.initialisation import weighted_kmeans
+from flower_fedclust.numerics.initialization import weighted_kmeans
 from flower_fedclust.numerics.kmeans import nearest_center
 from flower_fedclust.numerics.prototypes import Prototypes
 from flower_fedclust.numerics.spectral import top_graph_eigenvectors, unit_rows

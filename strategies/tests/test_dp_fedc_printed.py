@@ -8,7 +8,7 @@ import pytest
 from test_dp_fedc import CLIENTS, H_0, LABELS, ROWS, W_0, BegunClient, by_the_paper, drawn_by_round, far_rows
 from watching import failing, watched
 
-from flower_fedclust.exact.factorisation import Penalties, lifted, membership_steps
+from flower_fedclust.exact.factorization import Penalties, lifted, membership_steps
 from flower_fedclust.simulation import simulate
 from flower_fedclust.strategies import dp_fedc
 from flower_fedclust.strategies.dp_fedc import MEMBERSHIPS, DPFedC
@@ -69,7 +69,7 @@ def test_the_papers_penalties_are_parts_of_the_squared_norm_of_a_client():
     squared = float(np.sum(ROWS**2)) / 5
     assert result.model.penalties.rho == pytest.approx(1e-7 * squared, rel=1e-12)
     assert result.model.penalties.mu_h == pytest.approx(1e-10 * squared, rel=1e-12)
-    assert {message.task for message in result.privacy.unprotected} == {"squared_norm", "factorise"}
+    assert {message.task for message in result.privacy.unprotected} == {"squared_norm", "factorize"}
 
 
 # Where rays begin
@@ -143,16 +143,16 @@ def test_all_clients_update_their_memberships_and_only_those_drawn_upload():
     for number in range(2, 8):
         rows = [row for row in result.traffic if row.round == number]
         assert sorted(row.client for row in rows) == ["0", "1", "2", "3", "4"]
-        assert Counter(row.task for row in rows) == {"factorise": 2, "update_memberships": 3}
-        assert all((row.bytes_up > 0) is (row.task == "factorise") for row in rows)
+        assert Counter(row.task for row in rows) == {"factorize": 2, "update_memberships": 3}
+        assert all((row.bytes_up > 0) is (row.task == "factorize") for row in rows)
     kept = defaultdict(list)
     for each in messages:
         if each.task != "enrol":
             kept[each.client].append(each.kept[MEMBERSHIPS])
-        assert each.task in ("enrol", "factorise") or each.sent == []
+        assert each.task in ("enrol", "factorize") or each.sent == []
     for each in kept.values():
         assert not any(np.array_equal(one, other) for one, other in pairwise(each))
-    assert {message.task for message in result.privacy.messages} == {"enrol", "factorise"}
+    assert {message.task for message in result.privacy.messages} == {"enrol", "factorize"}
 
 
 def test_client_that_misses_rounds_goes_on_with_what_it_has_kept():

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from flower_fedclust.numerics.initialisation import SERVER_INITIALISATIONS
+from flower_fedclust.numerics.initialization import SERVER_INITIALISATIONS
 from flower_fedclust.simulation import simulate
 from flower_fedclust_papers.dp_lloyd import DPLloyd
 

@@ -4,7 +4,7 @@ from sklearn.datasets import make_blobs
 from sklearn.metrics import normalized_mutual_info_score
 
 from flower_fedclust.numerics.checks import DataError
-from flower_fedclust.numerics.initialisation import weighted_kmeans
+from flower_fedclust.numerics.initialization import weighted_kmeans
 from flower_fedclust.numerics.kmeans import nearest_center
 from flower_fedclust_papers.networks.deep_clustering import (
     common_scale,

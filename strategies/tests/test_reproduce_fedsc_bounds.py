@@ -19,7 +19,7 @@ def kernel(left, right, bandwidth):
     return np.exp(-cdist(left, right, "sqeuclidean") / (2 * bandwidth**2))
 
 
-def factorised(rows, dictionary, bandwidth, regularization):
+def factorized(rows, dictionary, bandwidth, regularization):
     """Return the codes (equation 14), and gamma by its definition."""
     gram, between = kernel(dictionary, dictionary, bandwidth), kernel(rows, dictionary, bandwidth)
     codes = np.linalg.solve(gram + regularization * np.eye(len(gram)), between.T).T
@@ -90,11 +90,11 @@ def test_theorems_3_1_and_3_8_bound_the_error_of_the_reconstructed_kernel(seed):
         return FedSCBounds(4, 20, 1, bandwidth, largest_row, largest, residual=residual, t=t)
 
     noisy = rows + generator.normal(scale=0.05, size=rows.shape)
-    codes, residual = factorised(noisy, dictionary, bandwidth, 1e-3)
+    codes, residual = factorized(noisy, dictionary, bandwidth, 1e-3)
     bound = setting(codes, residual, 150 * 149).kernel_error_of_noisy_rows(0.05)
     assert 0 < np.abs(codes @ kernel(dictionary, dictionary, bandwidth) @ codes.T - true).max() <= bound
 
-    codes, residual = factorised(rows, dictionary, bandwidth, 0.1)
+    codes, residual = factorized(rows, dictionary, bandwidth, 0.1)
     moved = dictionary + generator.normal(scale=0.02, size=dictionary.shape)
     noisy_codes = codes + generator.normal(scale=0.001, size=codes.shape)
     gamma = setting(codes, residual, 150 + 20).factor_error(0.02, 0.001)

@@ -155,7 +155,7 @@ def test_dp_fedc_goes_on_where_one_of_four_clients_is_frozen(epsilon):
     found = watched_run(strategy, data, seed=1, tamper={"b": frozen})
     assert found.strategy.is_finished
     assert {failure.client for failure in found.strategy.failures} == {"b"}
-    answered = {row.round for row in found.strategy.traffic if row.task in ("factorise", "clipped_gradient")}
+    answered = {row.round for row in found.strategy.traffic if row.task in ("factorize", "clipped_gradient")}
     assert max(answered) == found.strategy.num_rounds
 
 

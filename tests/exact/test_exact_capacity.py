@@ -8,7 +8,7 @@ from flower_fedclust.engine.by_row import read_most_rows
 from flower_fedclust.engine.rounds import ProtocolError
 from flower_fedclust.exact.capacity import LARGEST_BOUND, bits_with, entry_bits, with_rows
 from flower_fedclust.exact.exponents import entry_sums
-from flower_fedclust.exact.factorisation import clipped_center_gradient
+from flower_fedclust.exact.factorization import clipped_center_gradient
 from flower_fedclust.exact.grid import BITS, ENTRY_BITS, MOST_ROWS
 from flower_fedclust.exact.kernel_sums import weighted_sums
 from flower_fedclust.exact.kernels import attraction, dictionary_gradient, factor_sum, normalized_moment

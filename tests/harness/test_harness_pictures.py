@@ -112,7 +112,7 @@ def test_no_client_covers_another(matplotlib, tmp_path):
 def test_rows_without_a_class_are_grey(matplotlib, tmp_path):
     known = colors_in(map_figure(MAP, NAMES, CLASSES, tmp_path / "known.png"))
     some = colors_in(map_figure(MAP, NAMES, [None, *CLASSES[1:]], tmp_path / "some.png"))
-    # A few pixels at the edges of letters are as grey.
+    # A few pixels at the edges of letters are as gray.
     assert some[NO_COLOR] > known.get(NO_COLOR, 0) + 1000
 
 
@@ -193,9 +193,9 @@ def test_controls_have_labels_and_the_map_a_text(tmp_path):
     page = page_of(tmp_path, MAP, NAMES, CLASSES)
     elements = Parsed(page).elements
     ids = {attributes["id"] for _, attributes in elements if "id" in attributes}
-    labelled = {attributes.get("for") for tag, attributes in elements if tag == "label"}
+    labeled = {attributes.get("for") for tag, attributes in elements if tag == "label"}
     assert [attributes["id"] for tag, attributes in elements if tag == "select"] == ["by"]
-    assert "by" in labelled
+    assert "by" in labeled
     (canvas,) = [attributes for tag, attributes in elements if tag == "canvas"]
     assert {canvas["aria-labelledby"], canvas["aria-describedby"]} <= ids
     assert canvas["tabindex"] == "0"

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from flower_fedclust.exact.factorisation import Penalties, membership_steps, memberships_of
+from flower_fedclust.exact.factorization import Penalties, membership_steps, memberships_of
 from flower_fedclust.models import FactorModel
 
 RNG = np.random.default_rng(4)

@@ -239,12 +239,12 @@ def test_a_model_that_is_shared_labels_rows_while_others_are_answered(tmp_path, 
     server.send([], ENROL)
     locked = []
 
-    def labelled(*given, **more):
+    def labeled(*given, **more):
         with own.ledger._lock().acquire(timeout=5):
             locked.append(True)
         raise ValueError("enough")
 
-    monkeypatch.setattr("flower_fedclust.site.app.save_result", labelled)
+    monkeypatch.setattr("flower_fedclust.site.app.save_result", labeled)
     about = {"client": PrivateKMeansClient.key(), "model": "k-means", "share": True, "evaluate": False}
     own.client(server.context).evaluate(EvaluateIns(encode([np.zeros((2, 3))]), {"format": FORMAT} | about))
     assert locked == [True]

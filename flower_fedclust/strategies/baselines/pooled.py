@@ -21,7 +21,7 @@ from flower_fedclust.engine import (
 )
 from flower_fedclust.models import KMeansModel
 from flower_fedclust.numerics.checks import warn_of_empty_clusters
-from flower_fedclust.numerics.initialisation import weighted_kmeans
+from flower_fedclust.numerics.initialization import weighted_kmeans
 from flower_fedclust.strategies.common.spectral import LabelsClient, cluster_rows, send_labels
 
 

@@ -17,7 +17,7 @@ from flower_fedclust.engine.rounds import Gather, Reply, Round, Sent, answers
 from flower_fedclust.exact.grid import unit_exponent
 from flower_fedclust.exact.rows import Frame
 from flower_fedclust.numerics.checks import checked_rows
-from flower_fedclust.numerics.initialisation import awasthi_sheffet
+from flower_fedclust.numerics.initialization import awasthi_sheffet
 from flower_fedclust.numerics.kmeans import centers_of, cluster_sums, kmeans_cost, nearest_center, squared_distances
 from flower_fedclust.numerics.vectors import clip_rows
 

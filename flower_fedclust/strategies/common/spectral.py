@@ -21,7 +21,7 @@ from flower_fedclust.models import SpectralModel
 from flower_fedclust.numerics.checks import DataError, warn_of_empty_clusters
 from flower_fedclust.numerics.copies import copies_but_for_rounding, copies_of
 from flower_fedclust.numerics.dictionary import factor_map
-from flower_fedclust.numerics.initialisation import N_RESTARTS
+from flower_fedclust.numerics.initialization import N_RESTARTS
 from flower_fedclust.numerics.kernel import gaussian_kernel, mean_distance
 from flower_fedclust.numerics.spectral import (
     fitted_projection,

@@ -20,7 +20,7 @@ from flower_fedclust.exact.sums import triangle_to_symmetric
 from flower_fedclust.exact.terms import Term
 from flower_fedclust.models import SpectralModel
 from flower_fedclust.numerics.checks import warn_of_empty_clusters
-from flower_fedclust.numerics.initialisation import weighted_kmeans
+from flower_fedclust.numerics.initialization import weighted_kmeans
 from flower_fedclust.numerics.kmeans import nearest_center
 from flower_fedclust.numerics.spectral import (
     DEGREE_FLOOR,
@@ -48,7 +48,7 @@ LLOYD_ROUNDS, NOISY_LLOYD_ROUNDS = 20, 1
 class SpectralSumsStrategy(ClippedStrategy):
     """Base of strategies that cluster the rows of all clients by the dense graph of ``F F'``, from sums alone.
 
-    F are the rows' factors. The degrees of the graph are ``F (F' 1)``, and its normalised eigenvectors follow from
+    F are the rows' factors. The degrees of the graph are ``F (F' 1)``, and its normalized eigenvectors follow from
     ``F' D^-1 F``, which is as wide as there are atoms. Both are sums over rows. Each client embeds its own rows with
     these eigenvectors, and the k-means at the end is Lloyd's algorithm on sums.
 

@@ -27,7 +27,7 @@ from flower_fedclust.exact.sums import directions_onto_grid, nearest_point, tria
 from flower_fedclust.exact.terms import Term, at, products, unbounded
 from flower_fedclust.models import MapModel
 from flower_fedclust.numerics.embedding import N_ROWS_OF_A_MAP
-from flower_fedclust.numerics.initialisation import weighted_kmeans
+from flower_fedclust.numerics.initialization import weighted_kmeans
 from flower_fedclust.numerics.kmeans import centers_of
 from flower_fedclust.numerics.nystrom import nearest_others
 from flower_fedclust.numerics.vectors import clip_rows, top_eigenvectors

@@ -29,7 +29,7 @@ from flower_fedclust.numerics.embedding import (
     umap_map,
     umap_n_neighbors,
 )
-from flower_fedclust.numerics.initialisation import weighted_kmeans
+from flower_fedclust.numerics.initialization import weighted_kmeans
 from flower_fedclust.numerics.kmeans import nearest_center
 from flower_fedclust.numerics.nystrom import are_distances, distances_between, landmark_distances, nystrom_neighbors
 from flower_fedclust.strategies.common.spectral import split_by_client

@@ -33,7 +33,7 @@ from flower_fedclust.numerics.global_graph import (
     without_far_edges,
     without_far_links,
 )
-from flower_fedclust.numerics.initialisation import N_RESTARTS
+from flower_fedclust.numerics.initialization import N_RESTARTS
 from flower_fedclust.numerics.prototypes import FULL_COLUMNS, Prototypes, mean_distances, prototypes_of, shrunk
 from flower_fedclust.numerics.spectral import symmetric_graph
 from flower_fedclust.numerics.structural_graph import StructuralGraph, client_graph

@@ -29,7 +29,7 @@ from flower_fedclust.models import PrototypeModel
 from flower_fedclust.numerics.blocks import blocks
 from flower_fedclust.numerics.checks import DataError, check_integer, check_max_l1_norm, warn_of_empty_clusters
 from flower_fedclust.numerics.global_graph import EVERY_PAIR, EXACT_EVERY_PAIR, vote_embedding, vote_graph
-from flower_fedclust.numerics.initialisation import N_RESTARTS, weighted_kmeans
+from flower_fedclust.numerics.initialization import N_RESTARTS, weighted_kmeans
 from flower_fedclust.numerics.kmeans import centers_of
 from flower_fedclust.numerics.prototypes import FULL_COLUMNS
 from flower_fedclust.numerics.spectrum import variances_along

@@ -12,7 +12,7 @@ from watching import watched
 from flower_fedclust.data.datasets import load_dataset
 from flower_fedclust.data.partition import partition
 from flower_fedclust.engine import ClientData
-from flower_fedclust.exact.factorisation import Penalties, membership_steps
+from flower_fedclust.exact.factorization import Penalties, membership_steps
 from flower_fedclust.simulation import simulate
 from flower_fedclust.strategies.baselines.pooled import PooledKMeans
 from flower_fedclust.strategies.dp_fedc import MEMBERSHIPS, DPFedC, DPFedCClient
@@ -75,7 +75,7 @@ def by_the_paper(clients, drawn, **options):
 def drawn_by_round(result):
     rounds = defaultdict(list)
     for row in result.traffic:
-        if row.task == "factorise":
+        if row.task == "factorize":
             rounds[row.round].append(row.client)
     return [rounds[number] for number in sorted(rounds)]
 
@@ -187,7 +187,7 @@ def test_a_small_batch_counts_for_its_part_of_the_rows_in_the_step_size_and_in_t
     local = {"rho": 0.5, "mu_h": 0.1, "mu_w": 3.0, "n_membership_steps": 2, "random_state": 4}
     local |= {"max_norm": np.inf, "divisor": 0.0}
     client = BegunClient(ClientData(CLIENTS[0]), name="0", context=Context(0, 0, {}, RecordDict(), {}))
-    moved, *_ = client.factorise(W_0, n_center_steps=1, batch_size=5, step_scale=2.0, exponent=-40, **local)
+    moved, *_ = client.factorize(W_0, n_center_steps=1, batch_size=5, step_scale=2.0, exponent=-40, **local)
     H = membership_steps(CLIENTS[0], H_0["0"], W_0, Penalties(0.5, 0.1), 2)
     batch = client.generator(4).permutation(20)[:5]
     eta = 2.0 * (np.linalg.eigvalsh(H.T @ H / 4)[-1] + 3.0 / 4 / 2)

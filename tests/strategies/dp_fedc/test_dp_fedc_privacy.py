@@ -18,7 +18,7 @@ from flower_fedclust.data.datasets import load_dataset
 from flower_fedclust.data.partition import partition
 from flower_fedclust.engine import ClientData
 from flower_fedclust.engine.wire import received_arrays
-from flower_fedclust.exact.factorisation import Penalties, membership_step_divisor
+from flower_fedclust.exact.factorization import Penalties, membership_step_divisor
 from flower_fedclust.exact.sums import is_off_diagonal
 from flower_fedclust.numerics.vectors import clip_rows
 from flower_fedclust.simulation import simulate

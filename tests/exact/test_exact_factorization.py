@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flower_fedclust.exact.factorisation import (
+from flower_fedclust.exact.factorization import (
     Penalties,
     center_gradient,
     center_step_size,
@@ -41,7 +41,7 @@ def slow_objective(rows, H, W, penalties):
 
 
 @st.composite
-def factorisations(draw):
+def factorizations(draw):
     """Rows, memberships, centers and penalties of units that have nothing to do with one another."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     n, k, m = draw(st.integers(1, 8)), draw(st.integers(1, 6)), draw(st.integers(1, 5))
@@ -75,7 +75,7 @@ def test_memberships_in_one_cluster_alone_are_not_penalised_by_rho():
 
 
 @settings(deadline=None)
-@given(factorisations())
+@given(factorizations())
 def test_gradients_agree_with_finite_differences(case):
     rows, H, W, penalties = case
     rng = np.random.default_rng(0)
@@ -94,7 +94,7 @@ def test_gradients_agree_with_finite_differences(case):
 
 
 @settings(deadline=None, max_examples=80)
-@given(factorisations())
+@given(factorizations())
 def test_no_step_on_the_memberships_raises_the_objective(case):
     rows, H, W, penalties = case
     for _ in range(6):
@@ -105,7 +105,7 @@ def test_no_step_on_the_memberships_raises_the_objective(case):
 
 
 @settings(deadline=None)
-@given(factorisations(), st.floats(1.0, 10.0))
+@given(factorizations(), st.floats(1.0, 10.0))
 def test_no_step_on_the_centers_raises_the_objective(case, alpha):
     rows, H, W, penalties = case
     eta = center_step_size(H.T @ H, alpha, penalties.mu_w)
@@ -161,7 +161,7 @@ def test_steps_do_not_write_into_what_they_are_given():
 
 
 @settings(deadline=None)
-@given(factorisations())
+@given(factorizations())
 def test_memberships_of_rows_are_no_worse_than_none_and_finite(case):
     rows, _, W, penalties = case
     found = memberships_of(rows, W, penalties)
@@ -207,7 +207,7 @@ def test_row_of_zeros_belongs_to_nothing():
 
 
 @settings(deadline=None)
-@given(factorisations(), st.floats(0.5, 10.0))
+@given(factorizations(), st.floats(0.5, 10.0))
 def test_step_size_of_the_centers_is_alpha_times_the_largest_eigenvalue(case, alpha):
     _, H, _, penalties = case
     largest = np.linalg.norm(H, ord=2) ** 2
@@ -249,7 +249,7 @@ def exact_gradient(rows, H, W, bound):
 
 
 @settings(deadline=None)
-@given(factorisations(), st.sampled_from([1e-6, 1e-2, 0.3, 0.9, 2.0]))
+@given(factorizations(), st.sampled_from([1e-6, 1e-2, 0.3, 0.9, 2.0]))
 def test_clipped_gradient_is_the_sum_of_clipped_gradients_of_single_rows(case, part):
     rows, H, W, _ = case
     H = H / max(np.linalg.norm(H, axis=1).max(), 1e-300)

@@ -1,4 +1,4 @@
-"""Clustering by a factorisation of the rows into memberships and centers: rows are about H W, with H >= 0.
+"""Clustering by a factorization of the rows into memberships and centers: rows are about H W, with H >= 0.
 
 The rows are X (n, m), the memberships H (n, k), the centers W (k, m): the paper's matrices, transposed. Numbers of
 equations refer to Li et al., "Differentially private federated clustering over non-IID data", 2024. Their objective has

@@ -93,7 +93,7 @@ def sphere_packing(server_rows: Floats, n_clusters: int, radius: float, rng: np.
     return best
 
 
-#: The initialisations of appendix G.3, by name.
+#: The initializations of appendix G.3, by name.
 SERVER_INITIALISATIONS: dict[str, Callable[[Floats, int, float, np.random.Generator], Floats]] = {
     "server-kmeans++": server_kmeans_plusplus,
     "server-lloyds": server_lloyds,

@@ -6,7 +6,7 @@ from scipy.spatial.distance import cdist, pdist
 from sklearn.cluster import KMeans
 from sklearn.datasets import load_iris, make_blobs
 
-from flower_fedclust.numerics.initialisation import (
+from flower_fedclust.numerics.initialization import (
     awasthi_sheffet,
     server_kmeans_plusplus,
     server_lloyds,
