@@ -77,7 +77,7 @@ class Sites:
         """Start a site, or start it again."""
         options = ["--insecure", "--superlink", f"127.0.0.1:{self.deployment.port}", "--port", str(free_port())]
         self.deployment.start(name, "fedclust", "site", str(self.folder / name / "site.toml"), *options)
-        self.processes[name] = self.deployment.processes[-1]
+        self.processes[name] = self.deployment.processes[name]
 
     def n_lines(self, name: str) -> int:
         """Return how many lines a site's ledger has."""

@@ -87,8 +87,9 @@ def _depends_on(asks: ByRow, question: Question, rows: Floats) -> Iterator[str]:
 
 def _sums(asks: ByRow, question: Question, batches: Sequence[Floats]) -> list[tuple[int, bytes]]:
     """Return the sums over batches, before any finish."""
-    totals: list[Integers] = [term.integers for term in asks.nothing(question)]
-    exponents = [term.exponent for term in asks.nothing(question)]
+    nothing = asks.terms(question, asks.no_rows(question))
+    totals: list[Integers] = [term.integers for term in nothing]
+    exponents = [term.exponent for term in nothing]
     for batch in batches:
         terms = asks.terms(question, batch)
         totals = [total + term.integers for total, term in zip(totals, terms, strict=True)]

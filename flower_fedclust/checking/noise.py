@@ -366,9 +366,11 @@ class _Unchecked(Inspection):
     def check_numbers(self, name: str, round_: Round, arrays: Sequence[Sendable]) -> None:
         """Take any numbers."""
 
-    def odd_ones(self, *_: Any, **__: Any) -> dict[str, str]:
+    def unlike(self, *_: Any, **__: Any) -> dict[str, str]:
         """Leave out nobody."""
         return {}
+
+    outliers = unlike
 
 
 def _standing_in(arrays: Sequence[Sendable], stand_ins: StandIns, *, is_first: bool) -> list[Sendable]:

@@ -9,12 +9,10 @@ function of one client's totals and number of rows, for guarantees that cover al
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, reduce
+from functools import reduce
 from operator import attrgetter
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -22,9 +20,9 @@ from numpy.typing import NDArray
 
 from flower_fedclust.data.batches import BATCH_ENTRIES, Batch, in_batches
 from flower_fedclust.engine.client_data import ClientData
-from flower_fedclust.engine.rounds import Answer, Array, Askable, Known, ProtocolError, Question, Scalar, Sent, as_sent
-from flower_fedclust.exact.capacity import LARGEST_BOUND, bits_with, with_rows
-from flower_fedclust.exact.grid import MOST_ROWS, GridArray
+from flower_fedclust.engine.rounds import Answer, Askable, Known, Question, Scalar, Sent, as_sent
+from flower_fedclust.exact.capacity import bits_with, with_rows
+from flower_fedclust.exact.grid import GridArray
 from flower_fedclust.exact.rows import Frame, Rows
 from flower_fedclust.exact.stacks import NotStackedError, Stack, stacked
 from flower_fedclust.exact.subjects import parts_of
@@ -32,7 +30,6 @@ from flower_fedclust.exact.sums import triangle_to_symmetric
 from flower_fedclust.exact.terms import Bound, Term, added_up, as_stack, clipped_total, of_one_client
 from flower_fedclust.numerics.checks import DataError
 from flower_fedclust.numerics.threads import mapped
-from flower_fedclust.outside import parse_json
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -75,7 +72,7 @@ class ByRow(Askable[..., Any]):
     def finished_as(self, question: Question, kind: str, at_most: tuple[float | None, ...]) -> Question:
         """Return the question with a finish: clients send their clipped mean or total instead of the sum."""
         finish = Finish(kind, at_most or (None,) * len(self.names))
-        return replace(question, answer=_finished(self.answer, finish), finish=finish)
+        return replace(question, answer=finished_answer(self.answer, finish), finish=finish)
 
     def terms(self, question: Question, values: Floats) -> tuple[Term, ...]:
         """Return what a batch of rows adds: one term for each array."""
@@ -87,18 +84,27 @@ class ByRow(Askable[..., Any]):
         """Return some of a batch's rows."""
         return values[part]
 
-    def nothing(self, question: Question) -> tuple[Term, ...]:
-        """Return the terms of no rows: their shapes, units and bounds follow from the message alone."""
-        return self.terms(question, np.zeros((0, _n_columns(question))))
-
     def of_no_rows(self, question: Question) -> tuple[tuple[Term, ...], tuple[Term, ...]]:
         """Return the terms of an empty table, and what a client with an empty table sends.
 
-        Shapes, units and bounds are read from them. A question computes both once; see :attr:`Question.of_no_rows`.
+        Shapes, units and bounds follow from the message alone, and are read from these. A question computes both once;
+        see :attr:`Question.of_no_rows`. Raises an OverflowError if the sum over the most rows that a client may have
+        could overflow.
         """
-        nothing = self.nothing(question)
-        self._check_capacity(nothing, bits_with(question.most_rows))
+        nothing = self.terms(question, self.no_rows(question))
+        bits = bits_with(question.most_rows)
+        if any(term.largest > 2**bits for term in nothing):
+            raise OverflowError(
+                f"'{self.answer.task}' adds up integers of more than {bits} bits, so that a sum could overflow; "
+                "choose a coarser unit."
+            )
         return nothing, self._finished_alone(question, nothing, 0)
+
+    def no_rows(self, question: Question) -> Any:
+        """Return a table without rows, as the function takes it."""
+        while question.view is not None:
+            question = question.view
+        return np.zeros((0, 0 if question.frame is None else len(question.frame.origin)))
 
     def reply(
         self,
@@ -197,14 +203,6 @@ class ByRow(Askable[..., Any]):
             )
         if any(term.n_rows > n_rows for term in terms):
             raise RuntimeError(f"'{self.answer.task}' adds more than one vector for each row; add one at most.")
-
-    def _check_capacity(self, terms: Iterable[Term], bits: int) -> None:
-        """Raise an OverflowError if the sum over the most rows that a client may have could overflow."""
-        if any(term.largest > 2**bits for term in terms):
-            raise OverflowError(
-                f"'{self.answer.task}' adds up integers of more than {bits} bits, so that a sum could overflow; "
-                "choose a coarser unit."
-            )
 
 
 class Finisher(ByRow):
@@ -315,12 +313,6 @@ def _divisors(question: Question, batch: Batch) -> Iterator[tuple[int, NDArray[n
     yield from zip(distinct.tolist(), np.split(order, ends[:-1]), strict=True)
 
 
-def _n_columns(question: Question) -> int:
-    while question.view is not None:
-        question = question.view
-    return 0 if question.frame is None else len(question.frame.origin)
-
-
 def _clipped(term: Term, divisor: Integers, at_most: float | None) -> Term:
     """Return each client's sum or mean, clipped as a whole."""
     bound = term.bound.l2 if at_most is None else at_most
@@ -331,72 +323,11 @@ def _clipped(term: Term, divisor: Integers, at_most: float | None) -> Term:
     return clipped_total(triangle_to_symmetric(values), bound, triangle=True)
 
 
-def _finished(answer: Answer, finish: Finish) -> Answer:
+def finished_answer(answer: Answer, finish: Finish) -> Answer:
+    """Return the declaration of what clients send after a finish."""
     words = "mean over the client's rows" if finish.kind == "mean" else "of one client"
     sends = tuple(
         replace(sent, content=f"{sent.content} ({words}, clipped)", counts="", counts_rows=False)
         for sent in answer.sends
     )
     return Answer(answer.task, sends)
-
-
-def read_frame(arrays: list[Array]) -> Frame:
-    """Return the frame that arrays of a message hold."""
-    if len(arrays) != 2 or arrays[0].ndim != 1 or arrays[1].shape != (2,):
-        raise ProtocolError("the arrays of a message are not a frame.")
-    frame = Frame.of_arrays(*(np.asarray(array, dtype=np.float64) for array in arrays))
-    if not (np.isfinite(frame.origin).all() and 0 < frame.radius < math.inf and frame.norm in (1, 2)):
-        raise ProtocolError("a message has a frame with an impossible origin, radius or norm.")
-    return frame
-
-
-def read_question(asked: Askable[..., Any], arrays: list[Array], fields: Mapping[str, Any], owner: type) -> Question:
-    """Undo ``Question.to_wire``; ``owner`` is the class whose views a message may name."""
-    arguments = _read_arguments(str(fields.get("arguments", "{}")))
-    inner: Question | None = None
-    if "view" in fields:
-        about = parse_json(str(fields["view"]))
-        n_arrays = int(about["arrays"])
-        named_view = getattr(owner, str(about["task"]), None)
-        if not isinstance(named_view, View):
-            raise DataError(f"{owner.__name__} has no view of its rows called '{about['task']}'.")
-        if not 0 < n_arrays <= len(arrays):
-            raise ProtocolError("a message does not describe its view correctly.")
-        stand_in = ByRow(named_view.function, {})  # type: ignore[arg-type]
-        inner = replace(read_question(stand_in, arrays[-n_arrays:], about, owner), asks=named_view)
-        arrays = arrays[:-n_arrays]
-    n_frame = int(fields.get("frame", 0))
-    if not 0 <= n_frame <= len(arrays):
-        raise ProtocolError("the arrays of a message are not a frame.")
-    frame = read_frame(arrays[len(arrays) - n_frame :]) if n_frame else None
-    asked_arrays = tuple(arrays[: len(arrays) - n_frame])
-    most_rows = read_most_rows(fields)
-    if not isinstance(asked, ByRow):
-        return Question(asked.answer, asked_arrays, arguments, asked, most_rows=most_rows)
-    finish = _read_finish(fields["finish"], len(asked.answer.sends)) if "finish" in fields else None
-    answer = asked.answer if finish is None else _finished(asked.answer, finish)
-    return Question(answer, asked_arrays, arguments, asked, frame, inner, finish, most_rows)
-
-
-def read_most_rows(fields: Mapping[str, Any]) -> int:
-    """Return the bound on a client's rows that a message states."""
-    most_rows = int(fields.get("most_rows", MOST_ROWS))
-    if not MOST_ROWS <= most_rows <= LARGEST_BOUND:
-        raise ProtocolError(f"a message allows {most_rows} rows; it may be from {MOST_ROWS} to {LARGEST_BOUND}.")
-    return most_rows
-
-
-def _read_finish(text: Any, n_arrays: int) -> Finish:
-    kind, at_most = parse_json(str(text))
-    bounds = tuple(None if bound is None else float(bound) for bound in at_most)
-    if kind not in ("mean", "total") or len(bounds) != n_arrays:
-        raise ProtocolError("a message has a finish of an unknown form.")
-    if not all(bound is None or 0 < bound < math.inf for bound in bounds):
-        raise ProtocolError("a message has a finish with an impossible norm.")
-    return Finish(kind, bounds)
-
-
-@lru_cache(maxsize=8)
-def _read_arguments(text: str) -> Mapping[str, Scalar]:
-    """Parse the arguments of a message; the result is cached, because all clients of a process get the same text."""
-    return MappingProxyType(parse_json(text))

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from flower_fedclust.data.frames import check_same_names, check_unique
 from flower_fedclust.engine import survival_answers, table_answers
-from flower_fedclust.engine.by_row import read_most_rows, read_question
 from flower_fedclust.engine.client_data import ClientData, Outline
 from flower_fedclust.engine.fields import (
     ENROL,
@@ -30,6 +29,8 @@ from flower_fedclust.engine.fields import (
     check_is_ours,
     hash_of_question,
     hash_of_schema,
+    read_most_rows,
+    read_question,
 )
 from flower_fedclust.engine.masked import answer_step
 from flower_fedclust.engine.parts import check_adds_parts, releases_of_parts
@@ -278,8 +279,9 @@ class ProtocolClient(NumPyClient):
 
     @property
     def source(self) -> ClientData:
-        """The client's rows or table, as loaded."""
-        self._check_may_look()
+        """The client's rows or table, as loaded; a DataError if an answer is confined to noisy rows and reads these."""
+        if noisy := self._asking.derives_from:
+            raise DataError(f"client {self.name}: what was asked for takes the client's own rows, and not its {noisy}.")
         self._seen.rows = True
         return self._own
 
@@ -313,19 +315,13 @@ class ProtocolClient(NumPyClient):
     @property
     def data(self) -> ClientData:
         """The rows, labels and column names; a table as prepared rows."""
-        self._check_may_look()
-        self._seen.rows = True
+        own = self.source
         self._seen.keys |= {PREPARATION, SCHEMA}
-        return self._prepared
-
-    @cached_property
-    def _prepared(self) -> ClientData:
-        prepared = self._kept(PREPARATION)
-        if prepared is not None:
-            return self._own.prepared(preparation_from(prepared[0].tobytes()))
+        if (kept := self._kept(PREPARATION)) is not None:
+            return own.prepared(preparation_from(kept[0].tobytes()))
         if self._kept(SCHEMA) is not None:
             raise MissedRoundError(f"client {self.name} has no preparation of its table; it missed the round of it.")
-        return self._own
+        return own
 
     @property
     def stand_in(self) -> NDArray[np.float64] | None:
@@ -426,11 +422,6 @@ class ProtocolClient(NumPyClient):
             kept = f"fedclust.{SECURE}"
             for key in [key for key in self.context.state if key.startswith("fedclust.") and key != kept]:
                 del self.context.state[key]
-
-    def _check_may_look(self) -> None:
-        """Raise a DataError if an answer that is confined to noisy rows reads the client's own rows."""
-        if noisy := self._asking.derives_from:
-            raise DataError(f"client {self.name}: what was asked for takes the client's own rows, and not its {noisy}.")
 
     # Flower's two calls.
 

@@ -9,17 +9,22 @@ from __future__ import annotations
 
 import inspect
 import json
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
-from flower_fedclust.engine.by_row import Finisher
-from flower_fedclust.engine.rounds import Array, ProtocolError, Question
+from flower_fedclust.engine.by_row import ByRow, Finish, Finisher, View, finished_answer
+from flower_fedclust.engine.rounds import Array, Askable, ProtocolError, Question, Scalar
 from flower_fedclust.engine.table_answers import ByTableRow, preparation_from
 from flower_fedclust.engine.wire import EMPTY
+from flower_fedclust.exact.capacity import LARGEST_BOUND
 from flower_fedclust.exact.grid import MOST_ROWS
+from flower_fedclust.exact.rows import Frame
 from flower_fedclust.numerics.checks import DataError
 from flower_fedclust.outside import parse_json
 from flower_fedclust.secure.keys import digest
@@ -98,6 +103,71 @@ def _check(found: object, known: Mapping[str, type], what: str) -> None:
             )
         if not isinstance(value, known[field]) or (known[field] is int and isinstance(value, bool)):
             raise DataError(f"{what} has a field '{field}' that is not of the type {known[field].__name__}.")
+
+
+# The question in a message.
+
+
+def _read_frame(arrays: list[Array]) -> Frame:
+    """Return the frame that arrays of a message hold."""
+    if len(arrays) != 2 or arrays[0].ndim != 1 or arrays[1].shape != (2,):
+        raise ProtocolError("the arrays of a message are not a frame.")
+    frame = Frame.of_arrays(*(np.asarray(array, dtype=np.float64) for array in arrays))
+    if not (np.isfinite(frame.origin).all() and 0 < frame.radius < math.inf and frame.norm in (1, 2)):
+        raise ProtocolError("a message has a frame with an impossible origin, radius or norm.")
+    return frame
+
+
+def read_question(asked: Askable[..., Any], arrays: list[Array], fields: Mapping[str, Any], owner: type) -> Question:
+    """Undo ``Question.to_wire``; ``owner`` is the class whose views a message may name."""
+    arguments = _read_arguments(str(fields.get("arguments", "{}")))
+    inner: Question | None = None
+    if "view" in fields:
+        about = parse_json(str(fields["view"]))
+        n_arrays = int(about["arrays"])
+        named_view = getattr(owner, str(about["task"]), None)
+        if not isinstance(named_view, View):
+            raise DataError(f"{owner.__name__} has no view of its rows called '{about['task']}'.")
+        if not 0 < n_arrays <= len(arrays):
+            raise ProtocolError("a message does not describe its view correctly.")
+        stand_in = ByRow(named_view.function, {})  # type: ignore[arg-type]
+        inner = replace(read_question(stand_in, arrays[-n_arrays:], about, owner), asks=named_view)
+        arrays = arrays[:-n_arrays]
+    n_frame = int(fields.get("frame", 0))
+    if not 0 <= n_frame <= len(arrays):
+        raise ProtocolError("the arrays of a message are not a frame.")
+    frame = _read_frame(arrays[len(arrays) - n_frame :]) if n_frame else None
+    asked_arrays = tuple(arrays[: len(arrays) - n_frame])
+    most_rows = read_most_rows(fields)
+    if not isinstance(asked, ByRow):
+        return Question(asked.answer, asked_arrays, arguments, asked, most_rows=most_rows)
+    finish = _read_finish(fields["finish"], len(asked.answer.sends)) if "finish" in fields else None
+    answer = asked.answer if finish is None else finished_answer(asked.answer, finish)
+    return Question(answer, asked_arrays, arguments, asked, frame, inner, finish, most_rows)
+
+
+def read_most_rows(fields: Mapping[str, Any]) -> int:
+    """Return the bound on a client's rows that a message states."""
+    most_rows = int(fields.get("most_rows", MOST_ROWS))
+    if not MOST_ROWS <= most_rows <= LARGEST_BOUND:
+        raise ProtocolError(f"a message allows {most_rows} rows; it may be from {MOST_ROWS} to {LARGEST_BOUND}.")
+    return most_rows
+
+
+def _read_finish(text: Any, n_arrays: int) -> Finish:
+    kind, at_most = parse_json(str(text))
+    bounds = tuple(None if bound is None else float(bound) for bound in at_most)
+    if kind not in ("mean", "total") or len(bounds) != n_arrays:
+        raise ProtocolError("a message has a finish of an unknown form.")
+    if not all(bound is None or 0 < bound < math.inf for bound in bounds):
+        raise ProtocolError("a message has a finish with an impossible norm.")
+    return Finish(kind, bounds)
+
+
+@lru_cache(maxsize=8)
+def _read_arguments(text: str) -> Mapping[str, Scalar]:
+    """Parse the arguments of a message; the result is cached, because all clients of a process get the same text."""
+    return MappingProxyType(parse_json(text))
 
 
 # The hash of a parsed message.

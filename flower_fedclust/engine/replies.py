@@ -8,20 +8,21 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
 from flwr.app import Context, RecordDict
 from flwr.app.user_config import UserConfig
-from flwr.common import Code, EvaluateRes, FitIns, FitRes
+from flwr.common import Code, EvaluateRes, FitRes
 from numpy.typing import NDArray
 
 from flower_fedclust.engine.client_data import ClientData
-from flower_fedclust.engine.messages import Summed
-from flower_fedclust.engine.rounds import Array, Known, ProtocolError, Question, Round, Sent, Sum
+from flower_fedclust.engine.messages import Message, Summed
+from flower_fedclust.engine.rounds import Array, Known, ProtocolError, Question, Round, Sent, Sum, Traffic
 from flower_fedclust.engine.settings import Settings
-from flower_fedclust.engine.wire import EMPTY, check_unchanged, decode, received_arrays, size_of
+from flower_fedclust.engine.wire import EMPTY, decode, size_of, unchanged_arrays
 from flower_fedclust.exact.grid import BITS, MOST_ROWS, GridArray
 from flower_fedclust.exact.terms import Bound
 from flower_fedclust.format import FormatError, check_format
@@ -59,8 +60,8 @@ T = TypeVar("T")
 R = TypeVar("R", FitRes, EvaluateRes)
 
 
-def read_reply(name: str, res: R, check: Callable[[R], T]) -> T:
-    """Return the result of a check of a reply. The server reads replies only through this function.
+def read_reply(name: str, res: R, check: Callable[[R, list[Sendable]], T]) -> T:
+    """Return the result of a check of a reply and its arrays. The server reads replies only through this function.
 
     Any bytes can be in any field, so whatever the check raises is a ReplyError.
     """
@@ -72,10 +73,10 @@ def read_reply(name: str, res: R, check: Callable[[R], T]) -> T:
             missed, waits = (bool(res.metrics.get(key)) for key in ("missed", "waiting"))
             raise RefusalError(_excuse(name, res.metrics["failure"]), missed=missed, waits=waits)
         try:
-            check_unchanged(res)  # before anything else is read in it
+            arrays = unchanged_arrays(res)  # before anything else is read in it
         except ValueError as error:
             raise ReplyError(f"client {name} sent {one_line(error)}.") from None
-        return check(res)
+        return check(res, arrays)
     except ReplyError:
         raise
     except FormatError as error:
@@ -85,15 +86,17 @@ def read_reply(name: str, res: R, check: Callable[[R], T]) -> T:
         raise ReplyError(f"client {name} sent a reply that cannot be read ({type(error).__name__}).") from None
 
 
-def bytes_of(res: FitRes | EvaluateRes | None) -> int:
-    """Return the size of a reply's arrays; 0 if it has none or they cannot be read.
+def traffic_of(number: int, message: Message, res: FitRes | EvaluateRes | None) -> Traffic:
+    """Return how many bytes a message and its reply take; a reply without arrays, or with unreadable ones, takes none.
 
     The array that clients send when they enrol only tests the connection, and is not counted.
     """
-    try:
-        return 0 if not isinstance(res, FitRes) or res.metrics.get(EMPTY) else size_of(res.parameters)
-    except Exception:
-        return 0
+    n_bytes, ledger = 0, ""
+    with suppress(Exception):  # any bytes can be in any field
+        ledger = ledger_of(res and res.metrics)
+        if message.kind != "enrol" and isinstance(res, FitRes) and not res.metrics.get(EMPTY):
+            n_bytes = size_of(res.parameters)
+    return Traffic(number, message.task, message.client, message.n_bytes, n_bytes, ledger)
 
 
 def ledger_of(metrics: object) -> str:
@@ -133,26 +136,23 @@ def largest_in_sum(n_clients: int, exponent: int, release: Release | None, n_sha
     return (largest >> finer) // max(n_clients, 1)
 
 
-def checked_reply(
+def checked_arrays(
     name: str,
-    res: FitRes,
+    arrays: list[Sendable],
     sends: Sequence[Sent],
     n_columns: int,
     *,
     n_summed: int = 0,
     hidden: Sequence[bool] = (),
 ) -> list[Sendable]:
-    """Return the arrays of one client's reply; ``n_summed`` is the number of clients in the sum, or 0.
+    """Return the arrays of one client's reply, as numbers of the usual types.
 
-    Arrays that are ``hidden`` are checked only in their form; see :meth:`Inspection.hidden`.
+    ``n_summed`` is the number of clients in the sum, or 0. Arrays that are ``hidden`` are checked only in their form;
+    see :meth:`Inspection.hidden`.
     """
-    n_sent = 0 if res.metrics.get(EMPTY) else len(res.parameters.tensors)
-    if n_sent != len(sends):
-        raise ReplyError(f"client {name} sent {n_sent} arrays where {len(sends)} were asked for.")
-    try:
-        arrays = received_arrays(decode(res.parameters), res.metrics) if n_sent else []
-    except ValueError as error:
-        raise ReplyError(f"client {name} sent {one_line(error)}.") from None
+    if len(arrays) != len(sends):
+        raise ReplyError(f"client {name} sent {len(arrays)} arrays where {len(sends)} were asked for.")
+    arrays = list(arrays)
     for index, (array, sent) in enumerate(zip(arrays, sends, strict=True)):
         plain = _entries(array)
         if sent.has_columns and plain.shape[-1:] != (n_columns,):
@@ -171,11 +171,6 @@ def checked_reply(
             if not is_hidden and whole.largest > largest_in_sum(n_summed, whole.exponent, None):
                 raise ReplyError(f"client {name} sent {sent.content}, so large that the sum could overflow.")
     return arrays
-
-
-def checked_masked(name: str, res: FitRes, sends: Sequence[Sent], n_columns: int) -> list[Sendable]:
-    """Return the arrays of one client's masked reply; only their form can be checked."""
-    return [on_grid(array) for array in checked_reply(name, res, sends, n_columns)]
 
 
 def _usual(name: str, array: Array) -> Array:
@@ -309,19 +304,13 @@ class Inspection:
         self._n_rows: dict[str, tuple[float, float]] = {}  # client -> (fewest, most)
         self._moved: tuple[Question | None, Sequence[Bound] | None] = None, None  # the last question, and its bounds
 
-    def checked(self, name: str, round_: Round, res: FitRes, n_summed: int = 0) -> list[Sendable]:
+    def checked(self, name: str, round_: Round, arrays: list[Sendable], n_summed: int = 0) -> list[Sendable]:
         """Return the checked arrays of one client's reply; ``n_summed`` is the number of clients in the sum, or 0."""
-        if round_.answer.keeps or not round_.answer.sends:
-            return checked_reply(name, res, (), self.n_columns)
-        arrays = checked_reply(
-            name,
-            res,
-            round_.answer.sends,
-            self.n_columns,
-            n_summed=n_summed,
-            hidden=self.hidden(round_),
-        )
-        self.check_numbers(name, round_, arrays)
+        sends = () if round_.answer.keeps else round_.answer.sends
+        hidden = self.hidden(round_)
+        arrays = checked_arrays(name, arrays, sends, self.n_columns, n_summed=n_summed, hidden=hidden)
+        if arrays:
+            self.check_numbers(name, round_, arrays)
         return arrays
 
     def hidden(self, round_: Round) -> list[bool]:
@@ -413,29 +402,11 @@ class Inspection:
             bounds += [] if moved.of_client is None else [("L2", moved.of_client)]
         return [(norm, bound) for norm, bound in bounds if bound < math.inf]
 
-    def odd_ones(
-        self,
-        round_: Round,
-        replies: Mapping[str, Sequence[Sendable]],
-        sent: FitIns | None,
-        sums: Sequence[Summed] = (),
-        names: Sequence[Sequence[str]] = (),
-    ) -> dict[str, str]:
-        """Explain which clients sent replies unlike the others; ``sent`` is the message to one of them.
-
-        ``names`` has, for each sum, the clients whose replies are in it.
-        """
-        if not (replies or sums) or round_.answer.keeps:
-            return {}
-        odd = self.unlike(round_, replies, sent, sums)
-        left = {name: replies[name] for name in replies if name not in odd}
-        return odd | self._outliers(round_, left, sums, names)
-
     def unlike(
         self,
         round_: Round,
         replies: Mapping[str, Sequence[Sendable]],
-        sent: FitIns | None,
+        messages: Sequence[Message],
         sums: Sequence[Summed] = (),
     ) -> dict[str, str]:
         """Explain which clients sent arrays with other shapes than most clients."""
@@ -448,19 +419,19 @@ class Inspection:
             common: object = shapes_of(sums[0].arrays)
             unlike = [name for name in shapes if shapes[name] != common]
         else:
-            common, unlike = unlike_most(shapes, lambda: self._expected_shapes(sent, alike))
+            common, unlike = unlike_most(shapes, lambda: self._expected_shapes(messages, alike))
         return {
             name: f"client {name} sent arrays of the shapes {shapes[name]} where most sent {common}." for name in unlike
         }
 
-    def _expected_shapes(self, sent: FitIns | None, alike: Sequence[Sent] | None) -> str | None:
+    def _expected_shapes(self, messages: Sequence[Message], alike: Sequence[Sent] | None) -> str | None:
         """Return the shapes that a client with one row of zeros would send; None if it cannot answer."""
         context = Context(0, 0, UserConfig(), RecordDict(), UserConfig())
         data = ClientData(np.zeros((1, self.n_columns)))
         try:
-            assert sent is not None
+            ins = next(message.ins for message in messages if message.kind == "round")
             stand_in = self._settings.client_type(data, name="stand-in", context=context)
-            _, arrays = stand_in._answered(decode(sent.parameters), sent.config)
+            _, arrays = stand_in._answered(decode(ins.parameters), ins.config)
         except Exception:
             return None  # it may lack what an earlier round left with a client
         return shapes_of([on_grid(array) for array in arrays] if alike is None else arrays, alike)
@@ -479,7 +450,7 @@ class Inspection:
         """A sentence about the likely cause of a protocol's error, or ""."""
         return f" {of_largest(*largest)}" if (largest := self.largest) and largest[1] > LARGEST_PART else ""
 
-    def _outliers(
+    def outliers(
         self,
         round_: Round,
         replies: Mapping[str, Sequence[Sendable]],
@@ -489,7 +460,7 @@ class Inspection:
         """Explain which clients sent numbers so large that they would hide the others.
 
         Of two replies the larger is the outlier, because it would dominate the sum. Arrays that noise will cover are
-        not compared.
+        not compared. ``names`` has, for each sum, the clients whose replies are in it.
         """
         largest_ratio, outliers = self._settings.largest_ratio, dict[str, str]()
         hidden = self.hidden(round_)
@@ -667,7 +638,7 @@ def check_capacity(round_: Round, n_asked: int, n_shares: int) -> None:
 
     Sums over more rows are checked when replies arrive: no reply may exceed its share of the 63 bits.
     """
-    if not isinstance(round_, Sum) or round_.answer.keeps:
+    if round_.answer.keeps:
         return
     largest_of_one_row = round_.asks.largest_of_one_row(round_.question_for(None))
     for sent, release, (largest, exponent) in zip(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
@@ -25,15 +25,14 @@ from flower_fedclust.engine.replies import (
     T,
     add_up,
     beyond_63_bits,
-    bytes_of,
     check_capacity,
+    checked_arrays,
     checked_evaluation,
-    checked_masked,
     client_order,
     evaluation_of,
-    ledger_of,
     one_line,
     read_reply,
+    traffic_of,
     values_of,
 )
 from flower_fedclust.engine.roster import Member, Roster, checked_enrolment, is_name
@@ -53,12 +52,12 @@ from flower_fedclust.engine.rounds import (
 )
 from flower_fedclust.engine.secure_sums import SecureSums, check_round, field_of, is_masked, task_of
 from flower_fedclust.engine.settings import MIN_CLIENTS, Algorithm, Settings
-from flower_fedclust.engine.wire import EMPTY, TO_CLIENT, decode, encode, size_of
+from flower_fedclust.engine.wire import EMPTY, TO_CLIENT, encode, size_of
 from flower_fedclust.exact.grid import MOST_ROWS
 from flower_fedclust.format import FORMAT
 from flower_fedclust.numerics.checks import DataError
 from flower_fedclust.numerics.threads import one_thread
-from flower_fedclust.privacy.noise import NoiseSource, OperatingSystemNoise, SeededNoise, Sendable, add_noise
+from flower_fedclust.privacy.noise import NoiseSource, OperatingSystemNoise, SeededNoise, Sendable, add_noise, on_grid
 from flower_fedclust.privacy.releases import Release
 from flower_fedclust.privacy.report import Message as Reported
 from flower_fedclust.secure import Step, SumError
@@ -174,7 +173,9 @@ class Run:
             if self.outcome.model.columns_ is None and isinstance(self.roster.columns, list):
                 self.outcome.model.columns_ = self.roster.columns
             return
-        self.round = strategy.with_noise(allowing(round_, self.settings.most_rows))
+        if self.settings.most_rows != MOST_ROWS:
+            round_ = allowing(round_, self.settings.most_rows)
+        self.round = strategy.with_noise(round_)
         if self.number >= self.settings.n_rounds:
             raise ProtocolError(
                 f"'{self.task}' is round {self.number} of the protocol, and n_protocol_rounds says that there are at "
@@ -196,24 +197,29 @@ class Run:
             return None
         if self.journal is not None and self.journal.ask(self.number, digest_of(round_)):
             self._note_asked_again(round_)
-        return self.receive(round_, messages, (yield from self._sent(messages)))
+        self.n_exchanges += 1
+        return self.receive(round_, messages, (yield messages))
 
     def _secure_sum(self, sums: SecureSums, strategy: Algorithm, round_: Round) -> Part[Brought]:
         """Ask for a secure sum, which takes four exchanges (the first takes six); the server sees only the sum."""
         n = sums.n_clients(len(self.roster.members))
-        sums.check_rows(round_, n, self._n_shares(round_, n))
+        _, n_shares = self._quorum(round_, n)
+        sums.check_rows(round_, n, n_shares)
         try:
             for step in sums.steps(self.number, list(self.roster.members)):
                 if step.name == "mask":
                     messages = yield from self._ask(strategy, replace(round_, clients=step.clients), step)
-                    if not messages:
-                        return None
-                    n_left = self._receive_masked(sums, round_, messages, (yield from self._sent(messages)))
                 else:
                     messages = yield from self._ask_step(step, round_)
-                    if not messages:
-                        return None
-                    n_left = self._receive_step(step, messages, (yield from self._sent(messages)))
+                if not messages:
+                    return None
+                self.n_exchanges += 1
+                answers: Answers = yield messages
+                if step.name == "mask":
+                    n_left = self._receive_masked(sums, round_, messages, answers)
+                else:
+                    n_left = self._receive_step(step, messages, answers)
+                del answers
                 if not self._is_enough(step, round_, n_left):
                     return None
             opened = sums.opened()
@@ -222,12 +228,6 @@ class Run:
         total = self._total(round_, opened, sums.n_summed)
         sums.note_rows(round_, total, sums.n_clients(len(self.roster.members)))
         return total
-
-    def _sent(self, messages: Messages) -> Part[Answers]:
-        """Send messages, and return their answers."""
-        self.n_exchanges += 1
-        answers: Answers = yield messages
-        return answers
 
     # The state of the run.
 
@@ -275,7 +275,8 @@ class Run:
         messages = self.roster.ask(self.roster.new_nodes(), told)
         if goes_on:
             self.log = RunLog()  # the journal has noted the first enrolment
-        self._take_in(1, messages, (yield from self._sent(messages)))
+        self.n_exchanges += 1
+        self._take_in(1, messages, (yield messages))
         if goes_on:
             enrolment, self.log = self.log, log
         else:
@@ -285,7 +286,9 @@ class Run:
         n_enrolled = len(self.roster.here if goes_on else self.roster.members)
         # Wait for a client whose approval is pending: without it, the others would spend budget on a different result.
         expected = self.roster.expected if self._waits else 0
-        self._check_enough(1, ENROL, n_enrolled, max(self.roster.least, expected), enrolment)
+        required = max(self.roster.least, expected)
+        if n_enrolled < required:
+            raise self._too_few(1, ENROL, n_enrolled, required, enrolment)
 
     def _take_in(self, number: int, messages: Sequence[Message], answers: Answers) -> None:
         """Enrol the nodes that were asked to enrol, and note a failure for each that cannot take part."""
@@ -297,7 +300,7 @@ class Run:
             stated[node] = name if is_name(name) else node
         named = self.roster.names_to_log(stated)
         asked = [replace(message, client=named[message.node]) for message in messages if message.node in nodes]
-        said = self._read(number, asked, answers, lambda message, res: checked_enrolment(message.client, res))
+        said = self._read(number, asked, answers, lambda message, res, _: checked_enrolment(message.client, res))
         self.log.note_failures(number, ENROL, self.roster.take_in(said))
         self.log.messages.append(Reported(number, ENROL, "name and columns", "one per client", harmless=True))
 
@@ -365,14 +368,15 @@ class Run:
         asked = {name: node for name, node in present.items() if name in named and name not in late}
         absent = {name: self.roster.why_absent(name) for name in addressees if name not in asked}
         self.log.note_failures(self.number, round_.task, absent)
-        if absent and len(asked) < (required := self._required(round_, len(asked))):
+        required, n_shares = self._quorum(round_, len(asked))
+        if absent and len(asked) < required:
             if round_.needed:
-                self._check_enough(self.number, round_.task, len(asked), required)
+                raise self._too_few(self.number, round_.task, len(asked), required)
             asked = {}
         if self.spending is not None:
             self.spending.spend(round_.task, round_.releases, list(asked))
-        if asked:
-            check_capacity(round_, len(asked), self._n_shares(round_, len(asked)))
+        if asked and isinstance(round_, Sum):
+            check_capacity(round_, len(asked), n_shares)
         others = {} if round_.others is None else {name: node for name, node in present.items() if name not in named}
         n_clients = len(asked) + len(others) + len(late)
         config = self._config(strategy, round_, len(asked), n_clients)
@@ -386,12 +390,9 @@ class Run:
             self._catch_up(name, left)
             left_config = self._config(strategy, left, 1, n_clients)
             messages += self._messages({name: present[name]}, left.question, left_config, "earlier")
-        return messages + self._ask_new(strategy, {message.node for message in messages})
-
-    def _ask_new(self, strategy: Algorithm, asked: Collection[str]) -> Messages:
-        """Return messages that ask newly connected nodes to enrol, unless they have another message in this round."""
-        new = self.roster.new_nodes(asked)
-        return self.roster.ask(new, {**self._common, "round": self.number, **self._enrolment(strategy)}) if new else []
+        if new := self.roster.new_nodes({message.node for message in messages}):
+            messages += self.roster.ask(new, {**self._common, "round": self.number, **self._enrolment(strategy)})
+        return messages
 
     def _check_declared(self, round_: Round) -> None:
         """Raise a ProtocolError unless the strategy's clients have the methods that a round asks for."""
@@ -433,7 +434,7 @@ class Run:
             if not round_.parts:
                 raise ProtocolError(f"'{round_.task}' takes noise of the clients; name the parts that pay for it.")
             config["parts"] = json.dumps(list(round_.parts))
-            config["n_shares"] = self._n_shares(round_, n_asked)
+            _, config["n_shares"] = self._quorum(round_, n_asked)
         return config
 
     def _messages(
@@ -493,28 +494,24 @@ class Run:
 
     # How many clients must answer, and how many share the noise.
 
-    def _sums_shares(self, round_: Round) -> bool:
-        return self.settings.noise == "clients" and isinstance(round_, Sum) and not round_.answer.keeps
-
-    def _required(self, round_: Round, n_asked: int) -> int:
-        """Return how many clients must answer a round.
+    def _quorum(self, round_: Round, n_asked: int) -> tuple[int, int]:
+        """Return how many clients must answer a round, and the number of clients among whom the noise is divided.
 
         With noise="clients", the sum lacks the noise of every client that drops out, so all clients must answer. If
         min_clients is set, the shares are larger: any min_clients of them suffice, and sums over fewer are refused.
+        With secure sums, clients that may withhold their share are not counted. In a Gather round the noise is not
+        divided: the server sees every reply, and a share of the noise would not protect it.
         """
-        fewest = 0 if self.sums is None else self.sums.fewest(len(self.roster.members))
-        if self.settings.min_clients is None and round_.is_noisy and self._sums_shares(round_):
-            return max(n_asked, MIN_CLIENTS, fewest)
-        return max(self.roster.least, fewest)
-
-    def _n_shares(self, round_: Round, n_asked: int) -> int:
-        """Return the number of clients among whom the noise is divided.
-
-        In a Gather round it is 1: the server sees every reply, and a share of the noise would not protect it. With
-        secure sums, clients that may withhold their share are not counted.
-        """
-        colluders = 0 if self.sums is None else self.sums.n_colluders(len(self.roster.members))
-        return max(1, self._required(round_, n_asked) - colluders) if self._sums_shares(round_) else 1
+        fewest = colluders = 0
+        if self.sums is not None:
+            n_clients = len(self.roster.members)
+            fewest, colluders = self.sums.fewest(n_clients), self.sums.n_colluders(n_clients)
+        required = max(self.roster.least, fewest)
+        if self.settings.noise != "clients" or not isinstance(round_, Sum) or round_.answer.keeps:
+            return required, 1
+        if self.settings.min_clients is None and round_.is_noisy:
+            required = max(n_asked, MIN_CLIENTS, fewest)
+        return required, max(1, required - colluders)
 
     def noise_of_sum(self, release: Release) -> float:
         """Return the standard deviation of the noise in a sum over all clients, in the array's units.
@@ -536,7 +533,7 @@ class Run:
         assert self.sums is not None
         n_asked = len(step.clients) if step.name == "mask" else self.sums.n_clients(len(self.roster.members))
         of_keys = max(self.roster.least, FEWEST)
-        required = of_keys if step.name == "keys" else self._required(round_, n_asked)
+        required = of_keys if step.name == "keys" else self._quorum(round_, n_asked)[0]
         if n_left >= required:
             return True
         if not round_.needed:
@@ -547,20 +544,21 @@ class Run:
             f"{required} have to; nothing was opened. {' '.join(reasons[:3])}"
         )
 
-    def _check_enough(self, number: int, task: str, n_answered: int, required: int, log: RunLog | None = None) -> None:
-        """Raise a TooFewError if too few clients answered."""
-        if n_answered >= required:
-            return
+    def _too_few(
+        self, number: int, task: str, n_answered: int, required: int, log: RunLog | None = None
+    ) -> TooFewError:
+        """Return the error that says that too few clients answered, and why."""
         all_bring_noise = self.settings.noise == "clients" and self.settings.min_clients is None and task != ENROL
         why = " (with noise='clients' a missing client's share of the noise is missing too)" if all_bring_noise else ""
         reasons = " ".join((log or self.log).reasons(number, task)[:3])
-        raise TooFewError(
+        return TooFewError(
             f"round {number} ('{task}'): {n_answered} clients answered and {required} have to{why}. {reasons}"
         )
 
     def check_enough_usable(self, n_usable: int) -> None:
         """Raise a TooFewError if the protocol can use too few replies of the last round."""
-        self._check_enough(self.number, self.task, n_usable, self.roster.least)
+        if n_usable < self.roster.least:
+            raise self._too_few(self.number, self.task, n_usable, self.roster.least)
 
     # Receiving.
 
@@ -572,10 +570,11 @@ class Run:
         n_asked = self._note_replies(round_, messages, replies, n_answered, arrays)
         if self.roster.enrolling:
             self._take_in(self.number, messages, answers)
-        required = self._required(round_, n_asked)
-        if n_answered < required and not round_.needed:
+        required, _ = self._quorum(round_, n_asked)
+        if n_answered < required:
+            if round_.needed:
+                raise self._too_few(self.number, round_.task, n_answered, required)
             return None
-        self._check_enough(self.number, round_.task, n_answered, required)
         if round_.answer.keeps:
             return []
         if isinstance(round_, Sum):
@@ -589,16 +588,15 @@ class Run:
         """Add masked answers to the sum, after a check of their form; return how many there are."""
         sends, n_columns = round_.answer.sends, self.inspection.n_columns
         ours = [message for message in messages if message.kind != "enrol"]
-        read = self._read(
-            self.number,
-            ours,
-            answers,
-            lambda message, res: (
-                checked_masked(message.client, res, sends, n_columns) if message.kind == "round" else []
-            ),
-        )
+
+        def check(message: Message, _: Any, arrays: list[Sendable]) -> list[Sendable]:
+            if message.kind != "round":
+                return []
+            return [on_grid(array) for array in checked_arrays(message.client, arrays, sends, n_columns)]
+
+        read = self._read(self.number, ours, answers, check)
         replies = self._by_client(ours, answers, read)
-        odd = self.inspection.unlike(round_, replies, _first_of(messages))
+        odd = self.inspection.unlike(round_, replies, messages) if replies else {}
         self.log.note_failures(self.number, round_.task, odd)
         replies = {name: arrays for name, arrays in replies.items() if name not in odd}
         self._note_replies(round_, messages, replies, len(replies), list(replies.values()))
@@ -611,9 +609,9 @@ class Run:
     def _receive_step(self, step: Step, messages: Sequence[Message], answers: Answers) -> int:
         """Process the replies to a step of a secure sum; return how many clients took the step."""
 
-        def take(message: Message, res: Any) -> bool:
+        def take(message: Message, _: Any, arrays: list[Sendable]) -> bool:
             try:
-                step.take(message.client, *([] if res.metrics.get(EMPTY) else decode(res.parameters)))
+                step.take(message.client, *arrays)
             except (SumError, DataError, TypeError) as error:
                 what = str(error) if isinstance(error, SumError) else "arrays of another form than the step has"
                 raise ReplyError(f"client {message.client} sent {what}.") from None
@@ -665,7 +663,7 @@ class Run:
         main = {message.client for message in messages if message.kind == "round"}
         asked = [name for name in self.roster.members if name in main]
         # This comes before anything can end the run, because the server has the replies already.
-        n_shares = self._n_shares(round_, len(asked))
+        _, n_shares = self._quorum(round_, len(asked))
         variations = variations_of(round_, self.settings.noise, next(iter(arrays), []), n_shares)
         # If the round was asked twice because of an interruption, the server has seen both replies.
         times = 2 if self.number in self.log.asked_again else 1
@@ -694,16 +692,24 @@ class Run:
             taken_out = total.take_out(self.inspection.suspects(round_, total, n_summed))
             alone |= taken_out
         summed = {node: total.n_bytes for total in sums for node in total.nodes}
-
-        def check(message: Message, res: Any) -> list[Sendable]:
-            return self.inspection.checked(message.client, round_, res, n_summed) if message.kind == "round" else []
-
         alone_answers = replace(answers, replies=alone)
-        read = self._read(self.number, ours, alone_answers, check, summed)
+        read = self._read(
+            self.number,
+            ours,
+            alone_answers,
+            lambda message, _, arrays: (
+                self.inspection.checked(message.client, round_, arrays, n_summed) if message.kind == "round" else []
+            ),
+            summed,
+        )
         replies = self._by_client(ours, alone_answers, read)
         called = {message.node: message.client for message in ours}
         names = [[called[node] for node in total.nodes] for total in sums]
-        odd = self.inspection.odd_ones(round_, replies, _first_of(messages), sums, names)
+        odd = dict[str, str]()
+        if (replies or sums) and not round_.answer.keeps:
+            odd = self.inspection.unlike(round_, replies, ours, sums)
+            alike = {name: arrays for name, arrays in replies.items() if name not in odd}
+            odd |= self.inspection.outliers(round_, alike, sums, names)
         self.log.note_failures(self.number, round_.task, odd)
         for total, of_sum in zip(sums, names, strict=True):
             if odd:
@@ -730,7 +736,7 @@ class Run:
         number: int,
         messages: Sequence[Message],
         answers: Answers,
-        check: Callable[[Message, Any], T],
+        check: Callable[[Message, Any, list[Sendable]], T],
         summed: Mapping[str, int] = MappingProxyType({}),
     ) -> dict[str, T]:
         """Return the contents of the replies by node; log traffic, and why replies are missing or unusable.
@@ -748,9 +754,7 @@ class Run:
                 self.log.traffic.append(Traffic(number, message.task, message.client, message.n_bytes, n_bytes))
                 continue
             res: Any = answers.replies.get(message.node)
-            n_bytes = 0 if message.kind == "enrol" else bytes_of(res)
-            ledger = ledger_of(res and res.metrics)
-            self.log.traffic.append(Traffic(number, message.task, message.client, message.n_bytes, n_bytes, ledger))
+            self.log.traffic.append(traffic_of(number, message, res))
             if res is None:
                 self.log.note_failures(number, message.task, {message.client: f"client {message.client} {silent}"})
                 continue
@@ -798,7 +802,7 @@ class Run:
             self.number,
             messages,
             answers,
-            lambda one, res: checked_evaluation(
+            lambda one, res, _: checked_evaluation(
                 one.client, res, n_clusters=n_clusters, most_rows=self.settings.most_rows
             ),
         )
@@ -810,10 +814,3 @@ class Run:
         for content in contents if answers.replies and n_clusters is not None else ():
             self.log.messages.append(Reported(self.number, EVALUATE, content, "one per client"))
         return evaluation_of(list(evaluations.values()))
-
-
-def _first_of(messages: Sequence[Message]) -> FitIns | None:
-    """Return the instructions that some client of the round got; None if there is none."""
-    return next(
-        (message.ins for message in messages if message.kind == "round" and isinstance(message.ins, FitIns)), None
-    )

@@ -19,10 +19,10 @@ from flwr.common import Code, EvaluateIns, EvaluateRes, FitIns, FitRes, Paramete
 from numpy.typing import NDArray
 
 from flower_fedclust.data.batches import BATCH_ENTRIES
-from flower_fedclust.engine.by_row import ByRow, read_question
+from flower_fedclust.engine.by_row import ByRow
 from flower_fedclust.engine.client import ProtocolClient
 from flower_fedclust.engine.client_data import ClientData
-from flower_fedclust.engine.fields import ENROL, SECURE
+from flower_fedclust.engine.fields import ENROL, SECURE, read_question
 from flower_fedclust.engine.messages import Summed
 from flower_fedclust.engine.rounds import Array, Question, Sent
 from flower_fedclust.engine.wire import EMPTY, PROBE, as_numbers, decode, encode, hashed, sent_arrays, size_of

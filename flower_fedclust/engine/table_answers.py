@@ -109,12 +109,11 @@ class ByTableRow(ByRow):
         columns, prepared = values
         return [(name, column, entries[part]) for name, column, entries in columns], prepared[part]
 
-    def nothing(self, question: Question) -> tuple[Term, ...]:
-        """Return what no rows add."""
+    def no_rows(self, question: Question) -> tuple[Columns, Floats]:
+        """Return the columns of a table without rows, and no prepared rows."""
         wanted = self.columns_of(_described(question)[0])
         no_values = [(name, column, np.empty(0)) for name, column in wanted.items()]
-        n_columns = 0 if question.frame is None else len(question.frame.origin)
-        return self.terms(question, (no_values, np.empty((0, n_columns))))
+        return no_values, super().no_rows(question)
 
     def reply_of(self, client: Any, question: Question) -> list[GridArray]:
         """Return a client's arrays from its table, which is read batch by batch."""

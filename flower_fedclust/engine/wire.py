@@ -138,32 +138,34 @@ def hashed(arrays: Sequence[Array], facts: Mapping[str, Any], numbers: Sequence[
 
     The hash detects accidental changes. Anybody who changes a reply on purpose can compute a new hash.
     """
-    return {**facts, HASH: _hash_of(arrays, facts, numbers)}
-
-
-def with_hash(res: R) -> R:
-    """Return a reply with a new hash of its contents."""
-    return replace(res, metrics={**res.metrics, HASH: _hash_of_reply(res)})
-
-
-def check_unchanged(res: FitRes | EvaluateRes) -> None:
-    """Raise a ChangedError unless a reply arrived as it was sent; a ValueError if its arrays cannot be read."""
-    if res.metrics.get(HASH) != _hash_of_reply(res):
-        raise ChangedError
-
-
-def _hash_of_reply(res: FitRes | EvaluateRes) -> str:
-    if isinstance(res, EvaluateRes):
-        return _hash_of([], res.metrics, (res.loss, res.num_examples))
-    return _hash_of([] if res.metrics.get(EMPTY) else decode(res.parameters), res.metrics)
-
-
-def _hash_of(arrays: Sequence[Array], facts: Mapping[str, Any], numbers: Sequence[float] = ()) -> str:
     digest = hashlib.sha256(repr([*numbers, *map(facts.get, _COUNTED)]).encode())
     for array in arrays:
         digest.update(_described(array.dtype.str, array.shape))
         digest.update(array.tobytes())
-    return digest.hexdigest()
+    return {**facts, HASH: digest.hexdigest()}
+
+
+def with_hash(res: R) -> R:
+    """Return a reply with a new hash of its contents."""
+    return replace(res, metrics=hashed(*_contents(res)))
+
+
+def unchanged_arrays(res: FitRes | EvaluateRes) -> list[Sendable]:
+    """Return the arrays of a reply, in their units: the only place where a reply is decoded.
+
+    Raises a ChangedError unless the reply arrived as it was sent, and a ValueError if its arrays cannot be read.
+    """
+    arrays, facts, numbers = _contents(res)
+    if hashed(arrays, facts, numbers)[HASH] != facts.get(HASH):
+        raise ChangedError
+    return received_arrays(arrays, facts)
+
+
+def _contents(res: FitRes | EvaluateRes) -> tuple[list[Array], Mapping[str, Any], Sequence[float]]:
+    """Return the decoded arrays of a reply, its facts, and the numbers of an evaluation."""
+    if isinstance(res, EvaluateRes):
+        return [], res.metrics, (res.loss, res.num_examples)
+    return [] if res.metrics.get(EMPTY) else decode(res.parameters), res.metrics, ()
 
 
 @lru_cache(maxsize=1024)

@@ -15,6 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
 
@@ -85,9 +87,9 @@ class Deployment:
             *("--node-config", f'name="{name}" data="{data}" label-column="kind" evaluation="true"'),
         )
 
-    def wait_until(self, is_ready: Callable[[], bool], *names: str) -> None:
+    def wait_until(self, is_ready: Callable[[], bool], *names: str, seconds: float = PATIENCE) -> None:
         """Return when something is ready; fail with the logs of processes if one has ended, or if it takes too long."""
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + seconds
         while not is_ready():
             ended = [name for name in names if self.processes[name].poll() is not None]
             if ended or time.monotonic() > deadline:
@@ -100,22 +102,36 @@ class Deployment:
         with socket.socket() as probe:
             return probe.connect_ex(("127.0.0.1", self.port)) == 0
 
-    def wait_for_supernodes(self, *names: str) -> None:
+    def wait_for_supernodes(self, *names: str, seconds: float = PATIENCE) -> None:
         """Return when the SuperLink knows them all."""
         logs = [self.folder / f"{name}.log" for name in names]
-        self.wait_until(lambda: all(b"SuperNode ID" in log.read_bytes() for log in logs), *names)
+        self.wait_until(lambda: all(b"SuperNode ID" in log.read_bytes() for log in logs), *names, seconds=seconds)
+
+    def submit(self, name: str, *options: str, **config: object) -> subprocess.Popen[bytes]:
+        """Submit a run, and return the process that shows what it says; it is in the file NAME.log."""
+        pairs = " ".join(f"{key}={json.dumps(value)}" for key, value in config.items())
+        app = str(checkout(self.folder))
+        self.start(name, "flwr", "run", app, "here", "--stream", "--run-config", pairs, *options)
+        return self.processes[name]
+
+    def said(self, name: str) -> str:
+        """Return what a process has said until now, without colours."""
+        return re.sub(r"\x1b\[[0-9;]*m", "", (self.folder / f"{name}.log").read_text(errors="replace"))
+
+    def wait_for_round(self, name: str, number: int) -> None:
+        """Return when a run that was submitted under this name has begun a round."""
+        self.wait_until(lambda: f"[ROUND {number}/" in self.said(name), name, seconds=300)
 
     def run(self, *options: str, **config: object) -> str:
-        pairs = " ".join(f"{key}={json.dumps(value)}" for key, value in config.items())
-        done = subprocess.run(
-            [str(BIN / "flwr"), "run", str(checkout(self.folder)), "here", "--stream", "--run-config", pairs, *options],
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            timeout=240,
-            check=False,
-        )
-        return done.stdout + done.stderr
+        """Submit a run, wait for its end, and return what it has said."""
+        self.submit("run", *options, **config).wait(timeout=540)
+        return self.said("run")
+
+    def kill_server_apps(self) -> None:
+        """Kill (-9) the processes in which the SuperLink runs the servers' side of runs."""
+        for process in psutil.Process(self.processes["superlink"].pid).children(recursive=True):
+            if "flwr-serverapp" in " ".join(process.cmdline()):
+                process.kill()
 
     def state(self, output: str) -> dict[str, Any]:
         """Return what the SuperLink says of the run that has said this."""

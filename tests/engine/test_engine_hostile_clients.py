@@ -8,7 +8,7 @@ from sklearn.metrics import adjusted_rand_score
 
 import flower_fedclust as fc
 from flower_fedclust.engine import Sent
-from flower_fedclust.engine.replies import ReplyError, checked_reply, read_reply
+from flower_fedclust.engine.replies import ReplyError, checked_arrays, read_reply
 from flower_fedclust.engine.wire import encode
 from flower_fedclust.format import FORMAT
 from flower_fedclust.numerics.metrics import agreement
@@ -149,7 +149,7 @@ def test_a_number_that_does_not_fit_is_the_replys_fault(array):
 
 def read(parameters):
     res = claimed(FitRes(Status(Code.OK, ""), parameters, 1, {"format": FORMAT}))
-    return read_reply("north", res, lambda res: checked_reply("north", res, [Sent("numbers")], 1))
+    return read_reply("north", res, lambda _, arrays: checked_arrays("north", arrays, [Sent("numbers")], 1))
 
 
 def test_a_table_of_a_billion_rows_takes_no_memory_for_each():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import flower_fedclust as fc
-from flower_fedclust.engine.by_row import read_most_rows
+from flower_fedclust.engine.fields import read_most_rows
 from flower_fedclust.engine.rounds import ProtocolError
 from flower_fedclust.exact.capacity import LARGEST_BOUND, bits_with, entry_bits, with_rows
 from flower_fedclust.exact.exponents import entry_sums

@@ -34,7 +34,8 @@ import numpy as np
 from flwr.common import Parameters
 
 from flower_fedclust.engine import ProtocolError
-from flower_fedclust.engine.by_row import ByRow, Finish, read_question
+from flower_fedclust.engine.by_row import ByRow, Finish
+from flower_fedclust.engine.fields import read_question
 from flower_fedclust.engine.rounds import Askable
 from flower_fedclust.engine.wire import decode, encode, received_arrays
 from flower_fedclust.exact.grid import GridArray
