@@ -20,7 +20,7 @@ from flwr.common import EvaluateIns, EvaluateRes, FitIns, FitRes
 
 from flower_fedclust.engine.client import ProtocolClient
 from flower_fedclust.engine.client_data import ClientData
-from flower_fedclust.engine.inline import run_shards
+from flower_fedclust.engine.inline import run_inline
 from flower_fedclust.engine.messages import Summed
 from flower_fedclust.engine.rounds import Array
 from flower_fedclust.engine.shards import Replies, Shard
@@ -52,7 +52,7 @@ def run_on_actors(
             of_shard = {name: clients[name] for name in names[start:end]}
             stored = ray.put((of_shard, list(noise_seeds[start:end])))
             shards.append(RemoteShard(stored, strategy.client_type, start, len(of_shard)))
-        run_shards(strategy, clients, shards)
+        run_inline(strategy, clients, noise_seeds, shards)
 
 
 class _Actor:

@@ -58,14 +58,17 @@ class Asked(Protocol):
         """Give one client a memory again."""
 
 
-def run_inline(strategy: Runnable, clients: Mapping[str, ClientData], noise_seeds: Sequence[int | None]) -> None:
-    """Run a strategy on clients in this process, on one thread."""
-    run_shards(strategy, clients, [Shard(strategy.client_type, clients, noise_seeds)])
+def run_inline(
+    strategy: Runnable,
+    clients: Mapping[str, ClientData],
+    noise_seeds: Sequence[int | None],
+    shards: Sequence[Asked] = (),
+) -> None:
+    """Run a strategy on one thread of this process.
 
-
-def run_shards(strategy: Runnable, clients: Mapping[str, ClientData], shards: Sequence[Asked]) -> None:
-    """Run a strategy on shards that hold these clients in this order, on one thread of this process."""
-    carrier = ShardsCarrier(shards)
+    ``shards`` hold the clients, in this order. By default there is one shard, in this process.
+    """
+    carrier = ShardsCarrier(shards or [Shard(strategy.client_type, clients, noise_seeds)])
     if strategy.journal is not None:
         carrier.remember(strategy.journal, clients)
     with one_thread(), _rare_garbage_collection():

@@ -1,5 +1,6 @@
 """Whoever brings messages to clients and answers back runs a strategy: a carrier takes a few lines."""
 
+import inspect
 import pickle
 
 import numpy as np
@@ -91,6 +92,10 @@ def test_messages_through_files_in_a_folder_give_the_bits_of_a_simulation(case, 
         np.testing.assert_array_equal(one, other)
     assert strategy.report == expected.privacy
     assert strategy.traffic == list(expected.traffic)
+
+
+def test_a_carrier_and_its_clients_take_at_most_fifty_lines():
+    assert sum(len(inspect.getsource(kind).splitlines()) for kind in (FolderClient, FolderCarrier)) <= 50
 
 
 def test_a_carrier_says_nothing_of_a_silent_client_and_the_run_notes_it(tmp_path):

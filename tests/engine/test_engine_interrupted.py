@@ -1,0 +1,88 @@
+"""Ctrl-C in every engine: the run ends at once, says what has left the clients, and goes on with a journal."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import flower_fedclust as fc
+
+#: Arguments: the engine, the journal ("" for none), and the round to wait in for a signal (0 for none).
+PROGRAM = """
+import sys, time
+import numpy as np
+import flower_fedclust as fc
+
+def rows():
+    return {name: np.random.default_rng(index).normal(size=(200, 4)) for index, name in enumerate("abcd")}
+
+if __name__ == "__main__":
+    engine, journal, wait_in = sys.argv[1], sys.argv[2] or None, int(sys.argv[3])
+    strategy = fc.FederatedKMeans(3, n_rounds=4, tol=0.0)
+
+    def said(number, task):
+        print("round", number, flush=True)
+        if number == wait_in:
+            time.sleep(60)  # Ctrl-C comes meanwhile
+
+    strategy.on_round = said
+    try:
+        result = fc.simulate(strategy, rows(), engine=engine, journal=journal, seed=0, progress=False)
+    except KeyboardInterrupt as error:
+        print("interrupted:", error.privacy_report.notes[-1], flush=True)
+        sys.exit(130)
+    print("centers", result.model.cluster_centers_.tobytes().hex(), flush=True)
+"""
+
+
+def begin(engine, journal="", wait_in=0):
+    return subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, engine, str(journal), str(wait_in)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,  # so that the signal reaches all processes of the run, as a terminal's does
+    )
+
+
+def interrupted(process, number):
+    """Send Ctrl-C to a run in a round, and return what it says."""
+    for line in process.stdout:
+        if line.startswith(f"round {number}"):
+            break
+    else:
+        raise AssertionError("the run has ended")
+    os.killpg(process.pid, signal.SIGINT)
+    said, _ = process.communicate(timeout=60)
+    return said
+
+
+@pytest.fixture(scope="module")
+def expected():
+    rows = {name: np.random.default_rng(index).normal(size=(200, 4)) for index, name in enumerate("abcd")}
+    strategy = fc.FederatedKMeans(3, n_rounds=4, tol=0.0)
+    return fc.simulate(strategy, rows, seed=0).model.cluster_centers_.tobytes().hex()
+
+
+ENGINES = ["inline", pytest.param("shards", marks=pytest.mark.long), pytest.param("ray", marks=pytest.mark.long)]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_ctrl_c_ends_a_run_with_its_report(engine):
+    process = begin(engine, wait_in=4)
+    said = interrupted(process, 4)
+    assert process.returncode == 130, said
+    assert "interrupted: The run ended early, in round" in said
+    assert "centers" not in said
+
+
+@pytest.mark.parametrize("engine", ENGINES[:2])
+def test_a_run_that_was_interrupted_goes_on_with_the_same_bits(engine, tmp_path, expected):
+    interrupted(begin(engine, tmp_path / "journal", wait_in=4), 4)
+    said, _ = begin(engine, tmp_path / "journal").communicate(timeout=120)
+    assert said.split("centers ")[1].strip() == expected
+    rounds = [line for line in said.splitlines() if line.startswith("round")]
+    assert rounds[0] == "round 5", said  # what the journal holds is not asked again
