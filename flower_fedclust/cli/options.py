@@ -65,7 +65,7 @@ def given_parameters(
     n_rounds: int | None,
     parameters: list[str] | None,
 ) -> dict[str, Any]:
-    """Return the given options as parameters of strategies; for the others, strategies have their defaults."""
+    """Return the given options as parameters of strategies. All other parameters keep their defaults."""
     from flower_fedclust.inputs import number_of_clusters, parse_epsilon, parsed_parameters
     from flower_fedclust.registry import accepted_parameters
 

@@ -23,7 +23,7 @@ Floats = NDArray[np.float64]
 #: Entries of a batch of rows: small enough for a core's cache.
 BATCH_ENTRIES = 2**18
 
-#: Entries that are decoded together. More of them take more memory, and fewer take more time.
+#: Entries that are decoded together. A larger number takes more memory, a smaller one more time.
 DECODED_ENTRIES = 2**21
 
 #: Bytes of each column that are read at a time.
@@ -34,7 +34,7 @@ BUFFER_BYTES = 2**17
 class Batch:
     """Consecutive rows of a client, read and computed only where they are needed."""
 
-    owner: str  #: Whose rows they are, or in which file, for messages.
+    owner: str  #: The name of the client or of the file, for messages.
     first_row: int  #: The number of the first row, for messages; in a folder of parts it counts from 0 in each part.
     n_rows: int
     make_table: Callable[[], Any]
@@ -81,7 +81,7 @@ class Part:
         self.path, self.name = path, path.name  # for messages
 
     def stamp(self) -> tuple[int, ...]:
-        """Return numbers that change if the rows do: the size of a file, and when it was changed."""
+        """Return the size of a file and the time of its last change, which differ if the rows do."""
         try:
             found = self.path.stat()
         except OSError:
@@ -157,7 +157,7 @@ class Batches:
                 )
 
     def check_numbers(self) -> None:
-        """Raise a DataError if it is known that a column is text."""
+        """Raise a DataError if a column is known to be text."""
         for part in self.parts:
             found = [f"row {row}, column '{name}' is not numeric" for name, row in part.first_text.items()]
             if named := [one for name, one in zip(part.first_text, found, strict=True) if name in self.columns]:

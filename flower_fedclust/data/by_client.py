@@ -51,7 +51,7 @@ class ClientPart(ArrowPart):
 
 
 def clients_in(part: Part, column: str) -> tuple[list[str], NDArray[np.intp]] | None:
-    """Return the names of the clients, in order, and the number of each row's client; None for too many clients."""
+    """Return the sorted names of the clients and the index of each row's client; None if there are too many."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -76,7 +76,7 @@ def clients_in(part: Part, column: str) -> tuple[list[str], NDArray[np.intp]] | 
 
 
 def _columns(part: Part, column: str) -> Iterator[tuple[int, Any]]:
-    """Yield the number of a first row, and a column from there on."""
+    """Yield pieces of a column, each with the number of its first row."""
     import pyarrow as pa
 
     first = 0
@@ -118,7 +118,7 @@ class _Writer:
 
 
 def spread(part: Part, columns: Sequence[str], names: Sequence[str], codes: NDArray[np.intp]) -> list[Batches]:
-    """Write the rows of each client into a temporary file of its own, and return what reads them in batches."""
+    """Write the rows of each client into a temporary file of its own; return parts that read these in batches."""
     folder = Folder()
     with ExitStack() as stack:
         writers = [stack.enter_context(closing(_Writer(folder.path / f"{n}.arrow"))) for n in range(len(names))]

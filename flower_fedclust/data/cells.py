@@ -16,14 +16,14 @@ READ_AS_MISSING = frozenset(
     ("", "NA", "N/A", "n/a", "NULL", "null", "NaN", "nan", "-nan", "None", "<NA>", "#N/A", "#NA", "#N/A N/A")
 )
 
-#: Where a DataFrame's ``attrs`` keep the labels of codes, for columns of Stata and SPSS with other values too.
+#: The key in a DataFrame's ``attrs`` for labels of codes, in columns of Stata and SPSS that also have other values.
 LABELS = "labels of codes"
 
 _NUMBER = r"^[+-]?(?:(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|(?i:inf|infinity))$"
 
 
 def cells_of(table: Any) -> Any:
-    """Return a PyArrow table of texts as a pandas DataFrame whose type says that they are cells without a type."""
+    """Return a PyArrow table of texts as a pandas DataFrame, marked as cells without a type."""
     import pandas as pd
     import pyarrow as pa
 
@@ -47,7 +47,7 @@ def are_cells(series: Any) -> bool:
 
 
 def are_missing(series: Any, listed: Collection[str] = ()) -> Mask:
-    """Return which entries are missing, or are a text that says so and is not a listed category."""
+    """Return which entries are missing, or are a text such as "NA" that no category lists."""
     import pandas as pd
 
     missing: Mask = series.isna().to_numpy()

@@ -46,13 +46,13 @@ class Dialect:
 
     separator: str
     decimal: str
-    columns: list[str]  #: Names of the columns; those without a name are called as pandas calls them.
-    n_quotes: int  #: How many quotation marks it has; with some, cells may hold ends of lines.
+    columns: list[str]  #: Names of the columns; columns without a name get the names that pandas makes up.
+    n_quotes: int  #: How many quotation marks the first lines have; in quotation marks, cells may hold ends of lines.
     n_skipped: int = 0  #: Lines above the names of the columns: 1 if the first line names the separator.
 
     @property
     def may_be_open(self) -> bool:
-        """Whether a quotation may lack its end. PyArrow would take all that follows for one cell; pandas refuses it."""
+        """Whether a quotation may lack its end. PyArrow would read the rest as one cell; pandas refuses the file."""
         return self.n_quotes % 2 == 1
 
     def of_pandas(self) -> dict[str, Any]:
@@ -103,7 +103,7 @@ def read_csv_file(file: IO[bytes], path: Path, names: Collection[str] = (), *, t
     dialect = dialect_of(file, path)
     try:
         table = None if dialect.may_be_open else csv.read_csv(file, **dialect.of_arrow())
-    except pa.ArrowException:  # such as lines of several lengths: pandas fills them up, or says what is wrong
+    except pa.ArrowException:  # for example lines of several lengths: pandas fills them up, or reports the fault
         file.seek(0)
         table = None
     if table is None or not _are_all_text(table):
@@ -139,7 +139,7 @@ def dialect_of(file: IO[bytes], path: Path) -> Dialect:
     """Return how a file is written, after a look at its first lines; raise a DataError if columns have no names."""
     import pandas as pd
 
-    for _ in range(2):  # pandas would take all that follows for the names of columns
+    for _ in range(2):  # pandas would take the rest of the file for names of columns
         if len(line := file.readline(LONGEST_LINE)) == LONGEST_LINE and not line.endswith(b"\n"):
             raise DataError(f"{path.name}: no line ends in {LONGEST_LINE:,} bytes; write one for each row.")
     file.seek(0)
@@ -240,7 +240,7 @@ def _with_points(cells: Any) -> Any:
 
 
 def rows_above(path: Path) -> int:
-    """Return the number of rows above the first row of values in a spreadsheet of a file: names, and what is above."""
+    """Return how many rows a spreadsheet shows above the first row of values: the names, and lines above them."""
     if path.suffix.lower() not in (".csv", ".tsv"):
         return 1
     n_above, is_named = 0, False
@@ -286,7 +286,7 @@ class CsvPart(Part):
         with self._opened() as file:
             self.dialect = dialect_of(file, path)
             self.columns = self.dialect.columns
-        # Whether PyArrow reads it: all lines have one length, and every quotation ends.
+        # Whether PyArrow can read the file: all lines have equally many fields, and every quotation ends.
         self._is_even = not self.dialect.may_be_open
         has_points = set[str]()
         for chunk in self._scanned():
@@ -300,7 +300,7 @@ class CsvPart(Part):
         return reading(self.path, "csv", "save the table as csv again", name=self.name, most=2**63)
 
     def _scanned(self) -> Iterator[Any]:
-        """Yield all rows once, and find out who can read the file."""
+        """Yield all rows once, and find out whether PyArrow or only pandas can read the file."""
         import pyarrow as pa
 
         wanted = self.columns if self.dialect.decimal == "," else self.columns[:1]
@@ -340,7 +340,7 @@ def _has_points(cells: Any) -> bool:
 
 
 def agree_on_decimals(parts: Sequence[CsvPart], names: Collection[str]) -> None:
-    """Give each column the decimal mark that it has in all parts together; what ``names`` rows or classes has none."""
+    """Give each column the decimal mark of all parts together. Columns of names (``names``) get none."""
     everywhere = set[str]().union(*(part.with_commas for part in parts)).difference(names)
     for part in parts:
         part.with_commas = everywhere if part.dialect.decimal == "," else set()

@@ -24,7 +24,7 @@ from flower_fedclust.numerics.checks import check_integer, check_real
 
 
 class DatasetEntry(NamedTuple):
-    """A data set: the function that makes its table, and one line for a list."""
+    """A data set: the function that makes its table, and one line about it for lists."""
 
     load: Callable[..., Table]
     description: str
@@ -337,7 +337,7 @@ def _gray_values(content: bytes) -> NDArray[np.uint8]:
     def roughness(values: NDArray[np.uint8]) -> int:
         return int(np.abs(np.diff(values.reshape(height, width).astype(np.int64), axis=0)).sum())
 
-    # A missing pixel moves all that follow to the left; the right place for it makes the smoothest picture.
+    # A missing pixel moves all later pixels to the left. Its most probable place makes the smoothest picture.
     places = [place for place, value in enumerate(pixels) if value == ord("\n")]
     candidates = [np.frombuffer(pixels[:place] + b"\r" + pixels[place:], np.uint8) for place in places]
     return min(candidates, key=roughness)

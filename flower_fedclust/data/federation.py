@@ -23,7 +23,7 @@ def _check_length(what: str, given: int, expected: int, of: str) -> None:
 # eq=False, because == of arrays gives arrays, so that a generated __eq__ could only raise.
 @dataclass(frozen=True, eq=False, repr=False)
 class FederatedRows:
-    """Rows of several clients: what simulate() and the apps take.
+    """Rows of several clients, as simulate() and the apps take them.
 
     Parameters
     ----------

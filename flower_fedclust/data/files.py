@@ -29,10 +29,11 @@ from flower_fedclust.outside import check_size, machine_memory, read_array, read
 
 T = TypeVar("T")
 
-#: Larger files are read in batches: bytes of their rows as floats, or of a .csv or .arrow file itself.
+#: Files above this size are read in batches: bytes of the rows as floats, or of a .csv or .arrow file itself.
 MOST_IN_MEMORY = 2**30
 
-#: Larger files of several clients are spread over a temporary file for each: bytes of their rows as floats.
+#: Files of several clients above this size are spread over a temporary file for each client: bytes of the rows as
+#: floats.
 MOST_TO_SPREAD = 2**28
 
 _ENDINGS_IN_WORDS = ".csv, .tsv, .parquet, .arrow, .feather, .npy, .xlsx, .dta (Stata) or .sav (SPSS)"
@@ -174,7 +175,7 @@ def _duckdb(database: str, **options: Any) -> Iterator[Any]:
 
 @contextmanager
 def _asking(database: str) -> Iterator[None]:
-    """Raise an error without what a database says, which may quote rows and passwords."""
+    """Raise an error without the message of the database, which may quote rows and passwords."""
     try:
         yield
     except DataError:
@@ -196,7 +197,7 @@ def _database(database: str, names: Collection[str]) -> Iterator[Callable[[str],
         try:
             engine = sqlalchemy.create_engine(database)
             connection = engine.connect()
-        except Exception as error:  # whose message may quote the URL, and with it a password
+        except Exception as error:  # the message may quote the URL, and with it a password
             raise DataError(
                 f"the database cannot be opened ({type(error).__name__}); check its URL, that its driver is installed, "
                 "and that it answers."
@@ -350,7 +351,7 @@ def read_batches(
 
 
 def _subjects_in(rows: Batches, column: str | None, name: str) -> Subjects | None:
-    """Return which rows of files are one subject's."""
+    """Return which rows of files belong to one subject."""
     if column is None:
         return None
     found = (batch.table[column] for batch in rows.select([column]).read(BATCH_ENTRIES))
@@ -554,7 +555,7 @@ def _read_frame(path: Path, roles: Mapping[str, str | None], *, raw: bool) -> An
 
 
 def _named(roles: Mapping[str, str | None]) -> list[str]:
-    """Return the columns that name rows, clients or classes."""
+    """Return the columns that hold names of rows, clients or classes."""
     return [name for name in roles.values() if name is not None]
 
 
@@ -588,7 +589,7 @@ def _read_labeled(_file: IO[bytes], path: Path) -> Any:
     frame = read(path, convert_categoricals=False)
     try:
         labeled = read(path, convert_categoricals=True)
-    except ValueError:  # two values have one label
+    except ValueError:  # two codes have the same label
         return frame
     some_labeled = {}
     for name, values in labeled.items():
@@ -635,7 +636,7 @@ def _read_npy(file: IO[bytes], path: Path) -> Any:
 
 
 class _QueryPart(Part):
-    """What DuckDB finds, streamed by one thread."""
+    """The result of a DuckDB query, streamed by one thread."""
 
     def __init__(self, query: str, database: str) -> None:
         super().__init__(Path("the query"))
@@ -681,7 +682,7 @@ _READERS: Mapping[str, Callable[[IO[bytes], Path], Any]] = {
     ".sav": _read_labeled,
 }
 
-#: How the names of files with rows end.
+#: The endings of the names of files with rows.
 ENDINGS = tuple(_READERS)
 
 #: Files that can be read in batches.

@@ -50,7 +50,7 @@ def as_frame(table: Any, owner: str, *, names: Collection[str] = ()) -> Any:
         return arrow.cast(schema).to_pandas(
             date_as_object=False, split_blocks=True, types_mapper={pa.bool_(): pd.BooleanDtype()}.get
         )
-    except pa.ArrowException:  # whose message may quote a value
+    except pa.ArrowException:  # its message may quote a value
         raise DataError(
             f"{owner}: a column has a type that cannot be taken, such as integers of 128 bits or times of day; cast it "
             "to numbers or text, or leave it out."
@@ -58,7 +58,7 @@ def as_frame(table: Any, owner: str, *, names: Collection[str] = ()) -> Any:
 
 
 def is_table(given: object) -> bool:
-    """Tell whether something is a table with named columns, as :func:`as_frame` takes it."""
+    """Tell whether :func:`as_frame` takes this value as a table with named columns."""
     speaks_arrow = hasattr(given, "__arrow_c_stream__") and (hasattr(given, "columns") or hasattr(given, "schema"))
     return speaks_arrow or hasattr(given, "collect_schema")
 
@@ -98,7 +98,7 @@ def number_rows(frame: Any, owner: str, advice: str = SCHEMA_ADVICE, *, first_ro
         others = {name: frame[name].to_numpy(np.float64, na_value=np.nan) for name in numeric if name not in read}
         rows = _side_by_side([(read | others)[name] for name in numeric], len(frame))
     else:
-        # At once: column by column takes ten times as long, because rows are stored one after the other.
+        # All columns at once: one by one takes ten times as long, because rows are stored one after the other.
         rows = frame[numeric].to_numpy(dtype=np.float64, na_value=np.nan)
     not_numeric = [reason.format(f"column '{name}'") for name, reason in reasons.items() if reason is not None]
     not_finite = first_not_finite(rows, lambda index: f"column '{numeric[index]}'", first_row)
@@ -124,7 +124,7 @@ def _why_not_numeric(values: Any, first_row: int) -> str | None:
         return None
     if pd.api.types.is_datetime64_any_dtype(values):
         return "{} is dates"
-    # If no entry is bad, all are numbers stored as text.
+    # If no entry is bad, all entries are numbers stored as text.
     bad = (pd.to_numeric(values, errors="coerce").isna() & values.notna()).to_numpy()
     if not bad.any():
         return "{} is not numeric"
@@ -160,7 +160,7 @@ def as_new_rows(given: Any, owner: str) -> Any:
 
 
 def known_columns(frame: Any, needed: Collection[str], known: Collection[str], owner: str, whose: str) -> Any:
-    """Return a frame without the columns that are not known, which a warning names; as it is if it lacks a column."""
+    """Return a frame without unknown columns, which a warning names; return it unchanged if it lacks a known column."""
     others = [name for name in frame.columns if name not in known]
     if not others or not set(needed) <= set(frame.columns):
         return frame
@@ -227,7 +227,7 @@ def check_same_names(names: Sequence[str], columns: Sequence[str], owner: str, w
 
 
 def _as_read(name: str) -> str:
-    """Return a name without spaces, invisible marks, capitals and differences in spelling."""
+    """Return a name in lower case, without spaces, invisible marks and variants of characters."""
     return "".join(letter for letter in unicodedata.normalize("NFKC", name).casefold() if letter.isalnum())
 
 

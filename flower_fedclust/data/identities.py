@@ -1,4 +1,4 @@
-"""What names a row, a client or a class: text or integers, and never floats, which merge long codes."""
+"""Names of rows, clients and classes: text or integers, and never floats, which merge long codes."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from flower_fedclust.numerics.checks import DataError
 #: Whole numbers up to this one are exact as floats; beyond it two codes may be one float.
 MOST_EXACT = 2**53
 
-#: Longer integers stay text: NumPy joins unsigned and signed ones as floats.
+#: Longer integers stay text, because NumPy joins unsigned and signed integers as floats.
 MOST_INTEGER = 2**63 - 1
 
-#: How integers are written if their text can be told from the number: not 007, +7 or 1e3.
+#: Pattern of integers whose text follows from the number: 7, but not 007, +7 or 1e3.
 _INTEGER = r"0|-?[1-9]\d{0,17}"
 _WHOLE = r"(?:0|-?[1-9]\d{0,14})\.0"
 
@@ -63,7 +63,7 @@ def identities(values: Any, where: str) -> NDArray[Any]:
 
 
 def most_exact(dtype: Any) -> int:
-    """Return the number below which whole numbers in a column of this type have not been merged by being floats."""
+    """Return the limit below which whole numbers in a column of this type are exact, although they are floats."""
     is_short = getattr(dtype, "kind", "O") == "f" and dtype.itemsize < 8
     return 2 ** (np.finfo(f"f{dtype.itemsize}").nmant + 1) if is_short else MOST_EXACT
 
@@ -81,7 +81,7 @@ def check_spellings(names: Iterable[str], where: str) -> None:
 
 
 def _as_seen(name: str) -> str:
-    """Return a name without what nobody sees in it, such as the mark with which many a file begins."""
+    """Return a name without invisible characters, such as the byte order mark at the beginning of many files."""
     letters = unicodedata.normalize("NFKC", name)
     shown = [one for one in letters if one.isspace() or unicodedata.category(one) not in ("Cf", "Cc")]
     return " ".join("".join(shown).split())

@@ -205,7 +205,7 @@ def hold_out_server_rows(table: Table, n_rows: int, *, random_state: int = 0) ->
 
 
 def _values_of(table: Table, column: str) -> NDArray[Any]:
-    """Return the values of a column by which rows are dealt."""
+    """Return the values of the column by which rows are spread over clients."""
     names = list(table.rows.columns) if hasattr(table.rows, "iloc") else list(table.columns or ())
     n_columns = table.rows.shape[1]
     place = names.index(column) if column in names else int(column) if column.isdecimal() else n_columns
@@ -222,7 +222,8 @@ def _clusters(table: Table, n_clients: int, random_state: int) -> NDArray[np.int
     from sklearn.exceptions import ConvergenceWarning
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # about too few different rows, which raises an error below
+        # a warning about too few different rows, for which an error follows below
+        warnings.simplefilter("ignore", ConvergenceWarning)
         clusters = KMeans(n_clients, n_init=1, random_state=random_state).fit_predict(table.rows)
     n_found = len(np.unique(clusters))
     if n_found < n_clients:
@@ -327,7 +328,7 @@ def _classes_parts(
 
 
 def _chosen_classes(rng: np.random.Generator, n_clients: int, n_each: int, n_classes: int) -> NDArray[np.bool_]:
-    """Return which client has rows of which class."""
+    """Return, for each client, the classes of its rows."""
     chosen = np.zeros((n_clients, n_classes), dtype=bool)
     for client in range(n_clients):
         chosen[client, client % n_classes] = True

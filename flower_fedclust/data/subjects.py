@@ -1,4 +1,4 @@
-"""Which rows are one subject's: a person who may have many rows. Only the equality of identities is kept.
+"""Find the rows of each subject, a person who may have many rows. Only the equality of identities is kept.
 
 Identities are text or integers, never floats, which merge long codes. They become numbers from 0 in an order that says
 nothing, and nothing else of them is kept, sent, or named in an error.
@@ -27,13 +27,13 @@ N_BUCKETS = 64
 #: The keys of the words from which a site's own key draws subjects: the same whenever it reads its rows.
 _FOR_SAMPLES = ("subjects, first.", "subjects, other.")
 
-#: Two hashes of 64 bits for equality, two for samples, and the number of a row.
+#: Record of a row: two hashes of 64 bits for equality, two hashes for samples, and its number.
 _RECORD = np.dtype([(name, np.uint64) for name in ("one", "two", "first", "second")] + [("row", np.int64)])
 
 
 @dataclass(frozen=True, eq=False)
 class Subjects:
-    """Which rows are one subject's."""
+    """The subject of each row."""
 
     codes: Integers  #: A number from 0 for the subject of each row.
     words: NDArray[np.uint64]  #: Two hashes of each subject's identity, for samples.

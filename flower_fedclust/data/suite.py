@@ -20,7 +20,7 @@ from flower_fedclust.names import look_up
 from flower_fedclust.numerics.checks import DataError
 from flower_fedclust.outside import reading
 
-#: What the names of these sets begin with, and the environment variable that names the folder.
+#: The prefix of the names of these sets, and the environment variable with the folder.
 SUITE, FOLDER = "suite:", "FEDCLUST_SUITE"
 
 _ROWS = ".data.gz"

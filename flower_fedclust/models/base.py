@@ -1,4 +1,4 @@
-"""What every model can do, and how it is saved."""
+"""The base class of models: labels, costs, places, and files."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Model(ABC):
         if name not in Model._by_name:
             others = plugins.points(plugins.MODELS)
             if name in others:
-                plugins.load(others[name])  # a subclass enters itself when it is defined
+                plugins.load(others[name])  # a subclass is registered when it is defined
             elif (sentence := plugins.where_to_find(name)) is not None:
                 raise ValueError(f"{sentence}.")
         return look_up(name, Model._by_name, "model")
@@ -204,7 +204,7 @@ class Model(ABC):
 class RowModel(Model):
     """Base of models that find the cluster of each row from that row alone, in blocks of rows."""
 
-    #: What determines the number of columns, with its verb, for messages.
+    #: The part of the model that determines the number of columns, with its verb, for messages.
     columns_from: ClassVar[str]
     #: The number of columns of the rows.
     n_columns: int

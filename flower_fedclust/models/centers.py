@@ -43,7 +43,8 @@ class CenterModel(RowModel):
 
     def transform_block(self, rows: Floats) -> Floats:
         """Return the distances of a block of checked rows to the centers."""
-        from scipy.spatial.distance import cdist  # slow to import, and a site does without it
+        # imported here, because the import is slow and a site does not need it
+        from scipy.spatial.distance import cdist
 
         distances: Floats = cdist(self.place(rows), self.cluster_points)
         return distances

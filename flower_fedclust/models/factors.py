@@ -14,7 +14,8 @@ from flower_fedclust.numerics.checks import check_real, checked_point, checked_r
 
 Floats = NDArray[np.float64]
 
-#: A ray that leaves the rows' plane at a smaller slope than this is shown where one of this slope meets the plane.
+#: The smallest slope of a ray against the rows' plane. A flatter ray is shown where a ray of this slope meets the
+#: plane.
 LEAST_SLOPE = 0.1
 
 
@@ -71,7 +72,7 @@ class FactorModel(RowModel, name="factors"):
         return memberships_of(self._about_origin(self._checked(rows)), self.components_, self.penalties)
 
     def cluster_block(self, rows: Floats) -> Clustered:
-        """Return the clusters with the largest memberships, and what the factorization leaves."""
+        """Return the clusters with the largest memberships, and the squared error of the factorization."""
         rows = self._about_origin(rows)
         memberships = memberships_of(rows, self.components_, self.penalties)
         residuals = rows - memberships @ self.components_

@@ -132,7 +132,7 @@ class MapModel(CenterModel, name="map"):
         return nearest_centers(self.transform(rows) if places is None else places, self.map_centers_)
 
     def to_arrays(self) -> list[Floats]:
-        """Return the settings, the landmarks, the map, its centers, and the optional arrays (or empty ones)."""
+        """Return the settings, the landmarks, the map, its centers, and the optional arrays, which may be empty."""
         settings = np.array([self._METHODS.index(self.method), self.n_neighbors, self.min_dist, self._squared])
         optional = [(self._distances, (0, 0)), (self._origin, (0,)), (self._directions, (0, 0))]
         return [

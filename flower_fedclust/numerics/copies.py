@@ -35,11 +35,11 @@ def copies_of(rows: Floats) -> Copies:
     return Copies(first[order].astype(np.intp), position[index.ravel()].astype(np.intp))
 
 
-#: Of the largest entry: computed rows that are nearer than this in every entry can come from equal rows.
+#: Computed rows can come from equal rows if no entry differs by more than this part of the largest entry.
 SAME = 2.0**-40
 
 
 def copies_but_for_rounding(rows: Floats) -> Copies:
-    """Return which rows are equal but for what rounding leaves, as it does in rows computed in batches."""
+    """Return which rows are equal up to rounding. Rows computed in batches can differ by rounding."""
     largest = float(np.abs(rows).max(initial=0.0))
     return copies_of(np.rint(rows / (SAME * largest)) if largest > 0 else rows)

@@ -84,7 +84,7 @@ class Density:
     places: Labels  #: The cell of each value, as an index of the flat grid.
     values: Floats
     squares: float  #: The sum of the kernel's squared weights.
-    deviation: float  #: Of the noise in a value.
+    deviation: float  #: The standard deviation of the noise in a value.
 
     @classmethod
     def of(cls, histogram: Histogram, width: float) -> Density:
@@ -173,7 +173,7 @@ class Cut(NamedTuple):
     labels: Labels  #: -1 where the density is thin, if asked for.
     density: Floats  #: In rows; 0 in an empty cell.
     rises: Floats
-    centers: Floats | None = None  #: Of round clusters, in cells.
+    centers: Floats | None = None  #: The centers of round clusters, in cells.
 
 
 def cut(histogram: Histogram, n_clusters: int, rng: np.random.Generator, *, thin: bool = False) -> Cut:

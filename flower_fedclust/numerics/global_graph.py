@@ -34,7 +34,7 @@ BETWEEN_CLIENTS = 0.5
 #: than the other end: a client with few rows of a cluster joins them to its other rows, however far.
 N_NEAR = 5
 
-#: What is left of the weight of the longest edges: none would cut off outliers, which would become clusters.
+#: The part of their weight that the longest edges keep. With no weight, outliers would become clusters of their own.
 LEAST_PART = 0.03
 
 #: How fast edges and links lose weight if they are longer than that, or longer than the edges within clients.
@@ -205,7 +205,7 @@ class GlobalGraph:
 
     @property
     def n_rows(self) -> int:
-        """Of all clients; equal rows of a client count once."""
+        """The number of rows of all clients; equal rows of a client count once."""
         return len(self.prototype)
 
     def product(self, vectors: Floats) -> Floats:

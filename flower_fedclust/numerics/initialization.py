@@ -16,7 +16,7 @@ Floats = NDArray[np.float64]
 #: Restarts of every k-means on rows that are at hand: with one, about half of the seeds merge two clusters.
 N_RESTARTS = 10
 
-#: Of larger matrices not all eigenvectors are computed, but only the largest, by a randomized method.
+#: Above this size only the largest eigenvectors are computed, by a randomized method.
 MOST_DECOMPOSED = 500
 
 

@@ -1,4 +1,4 @@
-"""How well a map of rows keeps who is near whom, and how well classes and clusters stand out in it.
+"""Measures of a map: whether near rows stay near, and whether classes and clusters stand out.
 
 The measures are those of "Federated t-SNE and UMAP for Distributed Data Visualization", section 6 and appendix A.2, and
 trustworthiness.

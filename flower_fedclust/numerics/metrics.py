@@ -1,4 +1,4 @@
-"""How well clusters agree with classes, from nothing but the table that counts them."""
+"""Measures of agreement between clusters and classes, from the table of their counts alone."""
 
 from __future__ import annotations
 

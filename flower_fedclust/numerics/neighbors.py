@@ -16,7 +16,7 @@ from flower_fedclust.numerics.blocks import blocks
 from flower_fedclust.numerics.kmeans import centers_of, cluster_sums, nearest_center
 
 Floats = NDArray[np.float64]
-Singles = NDArray[Any]  #: of float32
+Singles = NDArray[Any]  #: the precision of float32
 Integers = NDArray[np.intp]
 
 #: All pairs of up to so many rows are compared.

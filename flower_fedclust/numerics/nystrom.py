@@ -125,7 +125,7 @@ def are_distances(B: Floats, W: Floats) -> bool:
 
 
 def nystrom_projection(W: Floats) -> tuple[Floats, Floats]:
-    """Return what makes factors of distances to the landmarks: ``F = B P``, ``D^ = F diag(s) F'``."""
+    """Return the projection P that makes factors of distances: ``F = B P``, ``D^ = F diag(s) F'``."""
     values, vectors = np.linalg.eigh(W)
     magnitudes = np.abs(values)
     kept = magnitudes > EIGENVALUE_CUTOFF * magnitudes.max()

@@ -82,7 +82,7 @@ def shrunk(
 
 
 def nearest_covariances(covariances: Floats) -> Floats:
-    """Return what noise has left of covariances, without negative variances in any direction."""
+    """Return noisy covariances without their negative variances, in every direction."""
     if covariances.ndim == 2:
         return np.maximum(covariances, 0.0)
     values, vectors = np.linalg.eigh(covariances)
@@ -90,7 +90,7 @@ def nearest_covariances(covariances: Floats) -> Floats:
     return 0.5 * (repaired + repaired.transpose(0, 2, 1))
 
 
-#: What rounding can leave of a difference, as a part of its terms.
+#: Largest rounding error of a difference, as a part of its terms.
 DUST = 1e-13
 
 
@@ -111,7 +111,7 @@ def kullback_leibler(prototypes: Prototypes) -> Floats:
         log_determinants = np.asarray(np.linalg.slogdet(covariances)[1], dtype=np.float64)
         traces = covariances.reshape(n_prototypes, -1) @ inverses.reshape(n_prototypes, -1).T
         squares = np.empty((n_prototypes, n_prototypes))
-        from_mean = squares  # differences are squared, so that nothing large cancels
+        from_mean = squares  # sums of squared differences: no large numbers cancel
         for b, inverse in enumerate(inverses):
             differences = means - means[b]
             squares[:, b] = np.einsum("ai,ai->a", differences @ inverse, differences)

@@ -59,7 +59,7 @@ def largest_products(
     index = NearestNeighbors(n_neighbors=n_neighbors + without_itself, algorithm="brute").fit(searched)
     found, products = np.empty((len(queries), n_neighbors), dtype=np.intp), np.empty((len(queries), n_neighbors))
     for block in blocks(len(queries), F.shape[1] + 1, block_entries=block_entries):
-        # Only the direction of a query matters; at one length, no distance loses its digits.
+        # Only the direction of a query matters. With equal lengths, no distance loses digits.
         searching = np.column_stack([unit_rows(queries[block]) * np.sqrt(largest), np.zeros(len(queries[block]))])
         distances, candidates = index.kneighbors(searching)
         if without_itself:

@@ -1,4 +1,4 @@
-"""What noisy eigenvalues say about the matrix without noise.
+"""Estimate the eigenvalues of a matrix from the eigenvalues of the matrix with noise.
 
 The largest eigenvalues of a noisy matrix are too large and the smallest too small, because their eigenvectors follow
 the noise. Only their sum is right on average. By Stein's lemma the error has an unbiased estimate, which needs nothing

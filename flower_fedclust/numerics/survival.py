@@ -48,7 +48,7 @@ class LogRank(NamedTuple):
     """A log-rank test of whether all groups have one curve."""
 
     statistic: float
-    n_degrees: int  #: Of freedom.
+    n_degrees: int  #: Degrees of freedom.
     p_value: float
 
 

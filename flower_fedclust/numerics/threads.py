@@ -38,7 +38,7 @@ class _EndError(Exception):
 
 @contextmanager
 def jobs(n_jobs: int | None) -> Iterator[None]:
-    """Let :func:`mapped` use so many threads inside this context; -1 is one per core, None leaves it as it is."""
+    """Let :func:`mapped` use this many threads inside the context; -1 means one per core, None changes nothing."""
     if n_jobs is not None and n_jobs != -1:
         check_integer("n_jobs", n_jobs, at_least=1)
     before = _n_jobs.set(_n_jobs.get() if n_jobs is None else n_jobs)
@@ -95,7 +95,7 @@ def _libraries(user_api: str) -> ThreadpoolController:
 
 @lru_cache(maxsize=1)
 def _load_libraries() -> None:
-    """Import what loads thread libraries: a controller misses libraries loaded after it.
+    """Import modules that load thread libraries, because a controller misses libraries that are loaded later.
 
     If the environment allows one thread only, later libraries obey it, and nothing is imported.
     """

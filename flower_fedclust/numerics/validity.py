@@ -51,7 +51,7 @@ class ClusterSums:
     # All of shape (n_clusters,).
     counts: Floats
     distances: Floats  #: To the nearest center.
-    squares: Floats  #: Of these distances.
+    squares: Floats  #: The standard deviation of these distances.
     silhouettes: Floats  #: Simplified ones.
 
     @classmethod
@@ -221,7 +221,7 @@ class ClusterNumber:
 
     @property
     def curves(self) -> dict[str, Sequence[float]]:
-        """What a picture shows for each number."""
+        """The curves of a picture: a value for each number."""
         return {
             "silhouette": self.silhouette,
             "of one Gaussian": self.of_one_gaussian,
@@ -284,7 +284,7 @@ class PeakNumber:
 
     @property
     def curves(self) -> dict[str, Sequence[float]]:
-        """What a picture shows for each number, as a fraction of the largest rise."""
+        """The curve of a picture: for each number, its rise as a fraction of the largest rise."""
         largest = max(*self.rises, 1e-12)
         return {"rise of the last peak, over the largest": [one / largest for one in self.rises[:-1]]}
 

@@ -1,1 +1,1 @@
-"""Mechanisms, accounting and reports. Knows nothing of Flower."""
+"""Mechanisms, accounting and reports. This package does not depend on Flower."""

@@ -1,4 +1,4 @@
-"""The accountant: shares of a budget, the noise that they pay for, what releases compose to, and the plan of a run.
+"""The accountant: shares of a budget, the noise that they pay for, the composition of releases, and the plan of a run.
 
 All composition is by dp-accounting, in one function, :func:`composed_epsilon`. Calibration, plan, report and site call
 it.
@@ -320,13 +320,14 @@ def releases_of(shares: Mapping[T, Share], multipliers: Mapping[T, float]) -> Co
 class Plan:
     """All releases of a run: frozen before the first one, and announced so that a site can decide."""
 
-    epsilon: float | None  #: What the noise was calibrated to, with delta; None for no noise.
+    epsilon: float | None  #: The epsilon to which the noise was calibrated, with delta; None without noise.
     delta: float
     noise: NoisePlace  #: Who draws it.
     unit: PrivacyUnit
     shares: Mapping[str, Share]  #: The parts of the budget, by name, with the number of releases of each.
     multipliers: Mapping[str, float]  #: The noise multiplier of each release, by the same names.
-    #: Of unit "subject": a row adds its part of so many rows at least, and a person is at so many sites at most.
+    #: For the unit "subject": a row counts as one of at least so many rows, and a person is at no more than so many
+    #: sites.
     rows_per_subject: int = 1
     sites_per_subject: int = 1
 

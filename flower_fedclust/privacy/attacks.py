@@ -1,4 +1,4 @@
-"""What somebody can do with a message that no mechanism covers.
+"""Attacks on messages that no mechanism covers, in words.
 
 The attacks themselves are in strategies/reproduce/attacks.py, in the second distribution of the repository.
 """
@@ -42,5 +42,5 @@ def attack_on(content: str, reveals: str) -> str:
 
 def _found(content: str, reveals: str) -> tuple[str, str]:
     if content == "sum of the rows":
-        content = "sum of the rows in each cluster"  # one cluster
+        content = "sum of the rows in each cluster"  # the message describes a single cluster
     return next((function, gives) for kind, word, function, gives in _GALLERY if kind in reveals and word in content)

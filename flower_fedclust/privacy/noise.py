@@ -34,7 +34,7 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 Words = NDArray[np.uint64]
 
-#: What a client may send: integers in a unit, or plain numbers, which are neither summed nor given noise.
+#: An array that a client may send: integers in a unit, or plain numbers, which are neither summed nor given noise.
 Sendable: TypeAlias = GridArray | NDArray[Any]
 
 #: Noise wider than this, in units, would leave no room in an int64.

@@ -19,7 +19,7 @@ NoisePlace = Literal["server", "clients", "local"]
 Relation = Literal["add-or-remove", "replace"]
 
 PRIVACY_UNITS = get_args(PrivacyUnit)
-#: Whom a strategy can protect whose clients send sums over rows, and nothing about themselves as a whole.
+#: Units of privacy for strategies whose clients only send sums over rows.
 SUMS_OVER_ROWS: tuple[PrivacyUnit, ...] = ("record", "subject")
 NOISE_PLACES = get_args(NoisePlace)
 
@@ -35,7 +35,7 @@ class Release:
     #: The scale of the noise (standard deviation, or Laplace parameter) divided by the sensitivity. 0 means no noise
     #: and no protection.
     noise_multiplier: float
-    bound: str  #: What enforces the sensitivity, in words, for the report.
+    bound: str  #: How the sensitivity is enforced, in words for the report.
     #: How two neighboring data sets differ: one record (or client) is added or removed, or it is replaced by another.
     #: An array with an entry for every row can only promise "replace".
     relation: Relation = "add-or-remove"
@@ -101,7 +101,7 @@ class Release:
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Self:
         """Create a release from the result of :meth:`to_dict`."""
-        sample = fields.get("sample")  # JSON has made a list of it
+        sample = fields.get("sample")  # JSON turns a tuple into a list
         return cls(**{**fields, "sample": None if sample is None else tuple(sample)})
 
 

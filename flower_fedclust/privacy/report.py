@@ -64,7 +64,7 @@ LEAVING_SENTENCES: dict[NoisePlace, str] = {
     "local": "Leaves each site with noise that covers it:",
 }
 
-#: What colluding clients learn.
+#: Facts that colluding clients learn.
 COLLUSION_SENTENCES: dict[NoisePlace, str] = {
     "server": "Clients that collude learn no more about the others than the server publishes.",
     "clients": (
@@ -74,7 +74,7 @@ COLLUSION_SENTENCES: dict[NoisePlace, str] = {
     "local": "Whoever colludes, nobody learns more about a client than its own replies say.",
 }
 
-#: What every guarantee rests on, and what none covers.
+#: Assumptions of every guarantee, and facts that no guarantee covers.
 TRUST_SENTENCES = (
     "Each client is trusted to clip its own rows, and to run this software unchanged.",
     "Labels, metrics and costs in a result, and doubts that rest on them, are exact: each site computes them from its "
@@ -91,19 +91,20 @@ class Message:
     """One array, or one fact, that every client asked in a round sent to the server."""
 
     round: int  #: The Flower round, from 1.
-    task: str  #: What the client was asked for.
-    content: str  #: What the array holds.
+    task: str  #: The task that the client was asked for.
+    content: str  #: The content of the array, in words.
     detail: str  #: How fine it is: "sum over the clients", "one per client", "one per row".
-    release: Release | None = None  #: What protects it. None: nothing does, unless it is post-processing.
+    #: The release that protects the message. None means that nothing does, unless the message is post-processing.
+    release: Release | None = None
     #: Whether it was computed only from an earlier release of the same client, so that it costs no more.
     post_processing: bool = False
     #: Whether it is a number of rows, which no guarantee hides if a row is replaced instead of added or removed.
     counts_rows: bool = False
     #: Whether it says nothing about a row (a name, the columns): listed, but not counted as unprotected.
     harmless: bool = False
-    #: The clients that were asked, if not all were. The message holds nothing of the others.
+    #: The clients that were asked, if not all were. The message does not depend on the others.
     clients: tuple[str, ...] | None = None
-    reveals: str = "sums"  #: The kind of the message: what it tells the receiver without noise.
+    reveals: str = "sums"  #: The kind of the message: what the receiver would learn from it without noise.
     #: Total-variation distance, at most, of the noise that was drawn from the noise that is accounted for.
     variation: float = 0.0
 

@@ -38,18 +38,18 @@ FORWARDED = SEALED + 2 * CHECK
 #: Bytes of an opened share, after a byte that tells whether it fits the dealer's check.
 OPENED = 1 + SHARE_BYTES
 
-#: The kinds of shares: of the secret behind a client's own mask, and of the secret that locks the keys of its pairs.
+#: The two kinds of shares: of the secret for a client's own mask, and of the secret that locks the keys of its pairs.
 SELF, PAIRS = 0, 1
 
-#: Keys of a pair in one round: for its mask, for shares, and for confirmations.
+#: Purposes of a pair's keys in one round: the mask, the shares, and the confirmations.
 MASKS, SHARES, CODES = KINDS_OF_KEYS = range(3)
 
 PLACES = Struct(">HHH")
 
-#: Most runs that one client remembers: it sends one key for each.
+#: How many runs one client remembers at most: it sends one key for each run.
 MOST_RUNS = 4096
 
-#: What the secret behind the keys of a client's pairs is for.
+#: The purpose of the secret that locks the keys of a client's pairs.
 LOCK = crypto.digest(b"lock")
 
 
@@ -83,12 +83,13 @@ class _Facts:
     run: str
     private: str = ""  #: The private key of the run, until the keys of the pairs are known.
     public: str = ""
-    index: int = -1  #: Its place among the clients.
-    n: int = 0  #: Of clients.
+    index: int = -1  #: The place of this client among all clients.
+    n: int = 0  #: How many clients take part in the run.
     roster: str = ""
     last: int = 0  #: The last sum for which shares were dealt: each has its number, and none comes again.
     step: str = "keys"  #: The last step that was taken.
-    secrets: list[str] = field(default_factory=list)  #: Behind its own mask, and behind the keys of its pairs.
+    #: The two secrets: for its own mask, and for the keys of its pairs.
+    secrets: list[str] = field(default_factory=list)
     question: str = ""
     invited: list[int] = field(default_factory=list)
     arrived: list[int] = field(default_factory=list)
@@ -99,7 +100,7 @@ class _Facts:
 
 
 class Checks:
-    """Checks of the shares of one sum."""
+    """Computes the checks of the shares of one sum."""
 
     def __init__(self, roster: bytes, number: int) -> None:
         self._start = crypto.digest(b"share", roster, number)
@@ -115,7 +116,7 @@ def check_of_pair(key: bytes) -> bytes:
 
 
 def mask_of(kind: int, invited: Sequence[int], question: bytes, n_words: int) -> Callable[[bytes], Words]:
-    """Return a function from a secret to the mask behind it, for one list of clients and one question."""
+    """Return a function that makes a mask from a secret, for one list of clients and one question."""
     purpose = crypto.digest(b"mask", kind, crypto.list_of(invited), question)
     return lambda secret: crypto.mask(crypto.derive(secret, purpose), n_words)
 
@@ -189,7 +190,7 @@ class SecureClient:
                 crypto.pair_key(own_key, one[:KEY], roster, min(me, other), max(me, other))
                 for other, one in enumerate(signed)
             )
-        except ValueError:  # a point of small order, with which everybody agrees on one key
+        except ValueError:  # a point of small order, which leads to the same key with everybody
             raise Refusal(f"client {self.name}: one of the keys is not a key.") from None
         facts.private, facts.step = "", "ready"
         return crypto.as_rows([roster + bytes([self.trust.peers is not None])], KEY + 1)

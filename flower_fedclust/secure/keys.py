@@ -20,11 +20,11 @@ from flower_fedclust.numerics.checks import DataError
 Bytes = NDArray[np.uint8]
 Words = NDArray[np.uint64]
 
-#: In every derived key, signature and check, so that versions of the protocol cannot be mixed.
+#: Part of every derived key, signature and check, so that versions of the protocol cannot be mixed.
 VERSION = b"flower-fedclust secure sums 1"
 
 KEY = 32  #: Bytes of a key.
-CHECK = 16  #: Bytes of a check: nobody finds a second value with the same check in 2^128 attempts.
+CHECK = 16  #: Bytes of a check: to find a second value with the same check takes about 2^128 attempts.
 SIGNED = 128  #: Bytes of a signed key: the key, the identity, the signature.
 
 #: Fewer clients than this learn each other's answers from the sum and their own.
@@ -42,7 +42,7 @@ def threshold(n_clients: int) -> int:
 
 
 def tolerated(n_clients: int) -> int:
-    """Return how many clients may help an active server in vain."""
+    """Return how many clients may help an active server without breaking the protection."""
     return 2 * threshold(n_clients) - n_clients - 1
 
 
@@ -52,7 +52,7 @@ def noise_colluders(n_clients: int) -> int:
 
 
 def bound(*parts: bytes | int) -> bytes:
-    """Return parts as bytes that no other parts give."""
+    """Return parts as bytes, in an encoding that no other parts share."""
     pieces = (part.to_bytes(8, "big") if isinstance(part, int) else part for part in parts)
     return b"".join(len(piece).to_bytes(4, "big") + piece for piece in pieces)
 
@@ -73,7 +73,7 @@ def code(key: bytes, message: bytes) -> bytes:
 
 
 def pair_key(own: X25519PrivateKey, other: bytes, roster: bytes, low: int, high: int) -> bytes:
-    """Return the key of an ordered pair of clients for one run, from one's private and the other's public key."""
+    """Return the key of an ordered pair of clients for one run, from a private and the other public key."""
     agreed = own.exchange(X25519PublicKey.from_public_bytes(other))
     return HKDF(_SHA256, KEY, roster, bound(VERSION, b"pair", low, high)).derive(agreed)
 

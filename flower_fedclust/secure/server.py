@@ -32,18 +32,18 @@ class SumError(Exception):
 
 @dataclass(frozen=True)
 class Step:
-    """What one step of a secure sum asks, and of whom."""
+    """One step of a secure sum: the clients that it asks, and what it sends them."""
 
     name: str
     clients: list[str]
-    take: Callable[..., None]  #: Takes a client's name and the arrays that it sends.
-    facts: Mapping[str, Any] = field(default_factory=dict)  #: What every client is told.
-    arrays: Mapping[str, list[Bytes]] = field(default_factory=dict)  #: What each client is sent.
+    take: Callable[..., None]  #: Called with a client's name and the arrays that the client has sent.
+    facts: Mapping[str, Any] = field(default_factory=dict)  #: The part of the message that all clients get.
+    arrays: Mapping[str, list[Bytes]] = field(default_factory=dict)  #: The part of the message for each single client.
 
 
 @dataclass
 class _Sum:
-    """What the server holds of one sum, by the clients' places."""
+    """The server's state of one sum, by the places of the clients."""
 
     number: int
     dealt: dict[int, list[bytes]] = field(default_factory=dict)
@@ -62,7 +62,7 @@ class SecureServer:
 
     def __init__(self, run: str) -> None:
         self.run = run
-        self.names: list[str] = []  #: Of the clients, in the order of their places.
+        self.names: list[str] = []  #: The names of the clients, in the order of their places.
         self.signed: dict[str, bytes] = {}  #: The clients' keys, by name.
         self.knows_others: dict[str, bool] = {}  #: Whether a client has compared the keys with pinned ones.
         self._roster = b""

@@ -71,16 +71,16 @@ log = logging.getLogger(__name__)
 
 Answer = TypeVar("Answer", FitRes, EvaluateRes)
 
-#: All that a server hears if a site does not answer. The audit log has the same words for these events.
+#: The only words that a server gets if a site does not answer. The audit log uses the same words.
 REFUSED, FAILED = "refused", "failed"
 
-#: The ledger's names for a model that was evaluated, and for one that was only received.
+#: Names of tasks in the ledger: a model was evaluated, or was only received.
 EVALUATE, RECEIVE = "evaluate", "receive"
 
-#: How often a computation may begin if its process ends before anything was answered.
+#: How often a computation may begin if its process keeps ending before it has answered.
 ATTEMPTS = 2
 
-#: What the ledger says of an answer without arrays, and of an evaluation.
+#: Entries of the ledger for an answer without arrays, and for an evaluation.
 _NOTHING: dict[str, Any] = {"arrays": [], "epsilon": 0.0, "delta": 0.0, "unit": "", "is_claim": False, "plan": ""}
 EVALUATED = _NOTHING | {"arrays": [{"content": "cost, number of rows, table of classes", "covered": "nothing"}]}
 
@@ -136,10 +136,10 @@ class Site:
 
     @cached_property
     def data(self) -> ClientData:
-        """The rows of the site, loaded now; Refused if there are too few."""
+        """The rows of the site, loaded now. Raises Refused if there are too few."""
         data, most = self._load(), self.settings.policy.sample
         if most is not None and (data.n_subjects or data.n_rows) > most:
-            # The key stays here, so that all runs get the same rows, and nobody else knows which.
+            # The key stays at the site: all runs get the same sample, and nobody else can compute it.
             key = crypto.derive(self.identity.private_bytes_raw(), crypto.digest(b"sample"))
             data = sampled(data, most, key)
         self._check_enough(data.outline)
@@ -199,7 +199,7 @@ class Site:
 
     @property
     def trust(self) -> Trust:
-        """Who the site is for others, whose keys it knows, and how many clients it wants in a secure sum."""
+        """The identity of the site, the public keys that it knows, and the fewest clients of a secure sum."""
         given = self.settings.peers
         peers = None if given is None else {name: bytes.fromhex(key) for name, key in given.items()}
         fewest = max(FEWEST, self.settings.policy.fewest_clients)
@@ -268,7 +268,7 @@ class _SiteApp(ClientApp):
         try:
             return super().__call__(message, context)
         except Exception as error:
-            with suppress(OSError):  # of a full disk, say; its message names one of the site's paths
+            with suppress(OSError):  # for example, of a full disk: its message names a path of the site
                 self._site.note("failed", run=str(context.run_id), reason=_why(error))
             raise RuntimeError(FAILED) from None
 
@@ -282,7 +282,7 @@ class _SiteClient(Client):
         self.began = time.monotonic()
 
     def fit(self, ins: FitIns) -> FitRes:
-        """Answer a task of a round."""
+        """Answer the task of a round."""
 
         def compute(client: ProtocolClient) -> FitRes:
             arrays, n_examples, metrics = client.fit(decode(ins.parameters), dict(ins.config))
@@ -293,7 +293,7 @@ class _SiteClient(Client):
         )
 
     def evaluate(self, ins: EvaluateIns) -> EvaluateRes:
-        """Keep a model that is shared; evaluate one, once per run, and only if the policy allows it."""
+        """Keep a shared model, or evaluate a model: once per run, and only if the policy allows it."""
 
         def compute(client: ProtocolClient) -> EvaluateRes:
             loss, n_examples, metrics = client.evaluate(decode(ins.parameters), dict(ins.config))
@@ -310,13 +310,13 @@ class _SiteClient(Client):
         compute: Callable[[ProtocolClient], Answer],
         without_answer: Callable[[dict[str, Any]], Answer],
     ) -> Answer:
-        """Return the answer, or all that the server may know about why there is none."""
+        """Return the answer; if there is none, the one word about the reason that the server may know."""
         site, context, config = self.site, self.own_context, ins.config
         name = site.settings.name
         check_is_ours(config, name)
         try:
             check_format(config.get("format"), "this message", "this site")
-        except FormatError as error:  # says nothing about the rows
+        except FormatError as error:  # this message says nothing about the rows
             site.note(REFUSED, run=str(context.run_id), reason=str(error), kind="format")
             return without_answer(said_instead(name, f"client {name}: {error}"))
         is_model = isinstance(ins, EvaluateIns)
@@ -503,7 +503,7 @@ class _Gate:
 
     @property
     def _budget(self) -> Budget:
-        """The budget as the ledger says that it is now."""
+        """The budget that is left, by the ledger as it is now."""
         entries, data_set = self.site.ledger.entries, self.site.data_set
         others = [entry for entry in entries if entry["run"] == self.run and entry is not self.former]
         before = spent((entry for entry in entries if entry["run"] != self.run), data_set)

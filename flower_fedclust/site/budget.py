@@ -1,4 +1,4 @@
-"""Whether an answer is within the policy: what has left a site, computed from its own clipping and its own ledger."""
+"""Check whether an answer is within the policy, from the site's own clipping and its own ledger."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from flower_fedclust.privacy.releases import Release
 from flower_fedclust.site.policy import Policy, Refused, whom
 from flower_fedclust.site.studies import EVALUATIONS, ROW_COUNT, digest
 
-#: What the ledger says of arrays without a release that leave as they are.
+#: The entry of the ledger for an array that leaves without a release, as it is.
 UNCOVERED, COUNTED = "nothing", "number of rows, which the guarantee does not hide"
 
-#: Allows for rounding when a sum of budgets is compared with a limit.
+#: Tolerance for rounding when a sum of budgets is compared with a limit.
 ROUNDING = 1.0 - 1e-9
 
 
@@ -32,11 +32,12 @@ class OverBudget(Refused):
 
 @dataclass(frozen=True)
 class Spent:
-    """What a data set has spent."""
+    """The budget that a data set has spent."""
 
-    epsilon: float = 0.0  #: The sum over the runs, each of which is (its epsilon, its delta)-private.
+    epsilon: float = 0.0  #: The sums of epsilon and of delta over all runs.
     delta: float = 0.0
-    claimed: float = 0.0  #: The part of epsilon that rests on others: the server's noise, or other clients' shares.
+    #: The part of epsilon that the site cannot check: noise of the server, or shares of other clients.
+    claimed: float = 0.0
     n_evaluations: int = 0
 
 
@@ -84,7 +85,7 @@ class Budget:
         self.before = before
 
     def judge(self, request: Request) -> dict[str, Any]:
-        """Return what the ledger will say of an answer; raise Refused if the answer may not leave.
+        """Return the entry of the ledger for an answer; raise Refused if the answer may not leave.
 
         The keys are ``arrays``, ``epsilon``, ``delta``, ``unit``, ``is_claim`` and ``plan``.
         """
@@ -178,7 +179,7 @@ class Budget:
             )
 
     def _without_noise(self, request: Request, plan: Plan | None, sent: Sent) -> str:
-        """Return what the ledger says of an array without noise of its own; raise Refused if it may not leave."""
+        """Return the entry for an array without noise of its own; raise Refused if it may not leave."""
         if sent.kept_as:
             return "kept at the site"
         if request.is_derived:
@@ -196,7 +197,7 @@ class Budget:
         )
 
     def _with_noise(self, request: Request, release: Release, moved: Bound) -> dict[str, Any]:
-        """Return what the ledger says of an array with noise from a share of the plan."""
+        """Return the entry for an array with noise that a share of the plan pays for."""
         sample = release.sample
         if sample is not None and (moved.sample is None or moved.sample[0] > sample[0] or moved.sample[1] < sample[1]):
             raise Refused(f"'{request.answer.task}' does not draw {sample[0]} of {sample[1]} rows, as announced.")

@@ -1,4 +1,4 @@
-"""What is wrong with a site's setup: all findings at once, without starting or writing anything."""
+"""Find everything that is wrong with a site's setup, without starting or writing anything."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 #: The oldest and the newest Python, major and minor, with which a site is tested.
 PYTHONS = ((3, 11), (3, 13))
 
-#: Stands in for settings that are missing or wrong, so that the others can be checked.
+#: Stand-ins for missing or wrong settings, so that the other settings can be checked.
 STAND_IN = {"name": "unnamed", "data": "missing"}
 
 TABLES: dict[str, type[BaseModel]] = {"policy": Policy, "limits": Limits, "metrics": MetricsSettings}
@@ -55,7 +55,8 @@ def findings(site_toml: Path, options: Sequence[str] = ()) -> list[str]:
         found.append(f"{site_toml} can be changed by every account; chmod o-w {site_toml}")
     settings, wrong = _settings(given, site_toml.absolute())
     found += wrong
-    from flower_fedclust.engine.roster import LONGEST_NAME, is_name  # only now: it needs a Flower that is supported
+    # imported here, because the import needs a supported version of Flower
+    from flower_fedclust.engine.roster import LONGEST_NAME, is_name
 
     if not is_name(settings.name):
         found.append(f"name in site.toml: servers refuse it; choose at most {LONGEST_NAME} characters that print.")
@@ -93,7 +94,7 @@ def _settings(given: dict[str, Any], path: Path) -> tuple[SiteSettings, list[str
 
 
 def _of_masks(settings: SiteSettings) -> Iterator[str]:
-    """Yield on whom the site relies for its masks, although it could rely on itself."""
+    """Yield a finding if the site believes the server about keys that it could pin itself."""
     policy = settings.policy
     if policy.secure is not None and settings.peers is None:
         yield (

@@ -37,7 +37,7 @@ ledger_app = typer.Typer(help="Show and check what has left this site.", no_args
 
 SiteToml = Annotated[Path, typer.Argument(help="The site.toml of the site.")]
 
-#: The columns of an export: of an answer, and of each of its arrays.
+#: The columns of an export: first for an answer, then for each of its arrays.
 COLUMNS = (
     *("number", "time", "run", "round", "task", "study", "strategy", "app", "data_set"),
     *("epsilon", "delta", "unit", "is_claim"),
@@ -86,7 +86,7 @@ def start_site(
     data, reasons = checked_rows(settings)
     if data is None or reasons:
         raise ValueError("\n".join(["with this site.toml the site cannot answer runs:", *reasons]))
-    _ = Site(settings, lambda: data).data  # keeps what is known of the table without its rows
+    _ = Site(settings, lambda: data).data  # writes the outline of the table, which messages may read before the rows
     policy, total = settings.policy, spent(site.ledger.read(), site.data_set)
     budget = f"epsilon {total.epsilon:.4g} of {policy.epsilon:g} is spent, at most {policy.epsilon_per_run:g} per run."
     typer.echo(f"Site {settings.name}: {data.n_rows} rows of {data.n_columns} columns; {budget}", err=True)
@@ -152,7 +152,7 @@ def show(site_toml: SiteToml = Path("site.toml")) -> None:
         sent = [entry for entry in own if entry.get("sent")]
         n_open = sum(array.get("covered") == "nothing" for entry in sent for array in entry["arrays"])
         table.add_row(
-            Text(printable(name[:12])),  # as Text: a server's names must not act as markup
+            Text(printable(name[:12])),  # printed as Text, because a name from a server must not act as markup
             own[0]["time"],
             Text(printable(own[0]["study"])),
             Text(printable(own[0]["strategy"])),

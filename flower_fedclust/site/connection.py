@@ -1,4 +1,4 @@
-"""Whether a SuperLink lets a site in: connect as the site's SuperNode would, and leave again."""
+"""Find out whether a SuperLink lets a site in: connect as the site's SuperNode would, and leave again."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _come_and_go(address: str, authority: str | None, key: str | None, *, insecu
     if key is not None:
         own = load_ssh_private_key(Path(key).expanduser().read_bytes(), None)
         if not isinstance(own, EllipticCurvePrivateKey):
-            return  # another finding says so
+            return  # another finding reports this
     public = public_key_to_bytes(own.public_key())
     signs: list[Any] = [
         RuntimeVersionHttpInterceptor(component_name="SuperNode"),
@@ -51,7 +51,7 @@ def _come_and_go(address: str, authority: str | None, key: str | None, *, insecu
     path = None if authority is None or insecure else str(Path(authority).expanduser())
     with FleetHttpClient.from_server_address(address, insecure, path, interceptors=signs) as client:
         client._client.timeout = PATIENCE
-        if key is None:  # as Flower does: a node without a key of its own registers a new one
+        if key is None:  # as in Flower, a node without a key registers a new key
             client.RegisterNode(fleet.RegisterNodeFleetRequest(public_key=public))
         found = client.ActivateNode(fleet.ActivateNodeRequest(public_key=public, heartbeat_interval=HEARTBEAT))
         with suppress(Exception):
@@ -69,7 +69,7 @@ def _reason(error: Exception, address: str, authority: str | None, *, insecure: 
         said = f"{error.response.status_code} {' '.join(error.response.text.split())[:200]}"
         if error.response.status_code in (401, 403):
             return f"the SuperLink at {address} refused the site ({said}); compare the clocks of both machines."
-        if "activate" in said:  # Flower gives the same answer in both cases
+        if "activate" in said:  # Flower answers the same in both cases
             return (
                 f"the SuperLink at {address} did not let this site's key in ({said}): it is not registered, or this "
                 "site is connected already. Unless it runs, send node.pub to the SuperLink's operator, who registers "

@@ -33,16 +33,16 @@ from flower_fedclust.tables.schema import Schema
 #: Prefix of the keys under which a client remembers things in its Context; see ``ProtocolClient.remember``.
 REMEMBERED = "fedclust."
 
-#: The file in a site's folder, and what older versions have left there.
+#: The file in a site's folder, and the names that older versions used.
 FILE, OLDER = "kept.sqlite", ("runs", "table.json")
 
-#: The name under which the file has what a client remembers of a run; answers have names of their own.
+#: The name under which the file holds a client's memory of a run. Answers have other names.
 MEMORY = "memory"
 
-#: The place of what a site knows of its table.
+#: The place of the outline of the table.
 TABLE = "table"
 
-#: The remedy if the file cannot be read.
+#: Remedy for a file that cannot be read.
 REMEDY = "restore it from a backup, or move it away: then the site refuses the rounds that it has answered"
 
 
@@ -126,7 +126,7 @@ class KeptRun:
         self._known = _identities(context)
 
     def keep(self, context: Context, answers: Mapping[str, bytes]) -> None:
-        """Keep answers, and what the client remembers if it has changed; return when both are on the disk.
+        """Write answers, and the client's memory if it has changed; return when both are on the disk.
 
         They are kept together or not at all: an answer that was lost is computed again from what was remembered before.
         """
@@ -210,7 +210,7 @@ def evaluate_res(loss: float, num_examples: int, metrics: Mapping[str, Any]) -> 
     return EvaluateRes(Status(Code.OK, ""), loss, num_examples, dict(metrics))
 
 
-# What a site knows of its table without looking at a row.
+# The outline: facts about the table that need no look at a row.
 
 
 def read_outline(kept: Kept, asked: str) -> Outline | None:
@@ -234,7 +234,7 @@ def read_outline(kept: Kept, asked: str) -> Outline | None:
 
 
 def write_outline(kept: Kept, asked: str, outline: Outline) -> None:
-    """Keep what is known of a table, for messages that come before anybody may look at its rows."""
+    """Write the outline of a table, for messages that come before anybody may look at its rows."""
     schema = None if outline.schema is None else outline.schema.to_json()
     about = {"asked": asked, "n_rows": outline.n_rows, "n_columns": outline.n_columns, "columns": outline.columns}
     about |= {"schema": schema, "most_rows": outline.most_rows, "n_subjects": outline.n_subjects}
@@ -271,7 +271,7 @@ def save_result(
     model = Model.named(str(config.get("model"))).from_arrays(decode(arrays))
     if model.columns_ is None:
         model.columns_ = data.columns
-    # The places and labels that the client found in the run, or was told.
+    # Places and labels that the client has computed in the run, or received.
     found, own = data.cluster(model, _recalled(context, "places")), _recalled(context, "labels")
     result = Result(
         strategy=strategy,
@@ -289,7 +289,7 @@ def save_result(
     )
     stamp = time.strftime("%Y-%m-%dT%H-%M-%S", time.gmtime())
     saved = result.save(make_private(results / f"{stamp} {strategy.replace(',', ' ')} {mark}"))
-    if described := str(config.get("clusters", "")):  # its length is limited with the message
+    if described := str(config.get("clusters", "")):  # the limits of the message bound its length
         lines = "".join(f"{printable(line)}\n" for line in described.split("\n"))
         (saved / "clusters.txt").write_text(lines, encoding="utf-8")
     return saved

@@ -1,4 +1,4 @@
-"""What has left a site: a file of JSON lines that only grows; each line's hash covers the line before.
+"""The ledger of what has left a site: JSON lines that are only added; the hash of a line covers the line before.
 
 A second file, the head, holds the number and the hash of the last line. Every write waits for both files. So if a
 machine stops, the ledger may have one line more than the head, and never one less.
@@ -24,7 +24,7 @@ from flower_fedclust.format import FORMAT, FormatError, check_format
 #: The hash that the first line follows.
 START = "0" * 64
 
-#: Precedes the hash in a line; the hash covers everything before it.
+#: Separates the hash from the rest of a line; the hash covers everything before it.
 MARK = b',"hash":"'
 
 
@@ -86,14 +86,15 @@ class Ledger:
             raise LedgerError(f"{self.head} is older than {self.path}: it ends at line {n_known}.")
 
     def _lock(self) -> FileLock:
-        return FileLock(f"{self.path}.lock", mode=0o600)  # new each time: a lock from before a fork does not lock
+        # opened anew each time, because a lock from before a fork does not exclude the other process
+        return FileLock(f"{self.path}.lock", mode=0o600)
 
     def read(self) -> list[dict[str, Any]]:
         """Read what was written since the last time, check the chain of lines, and return all entries.
 
         Raise a LedgerError if a line was changed, added, removed or moved, or if lines are missing.
         """
-        head = self._read_head()  # first, because somebody may be writing, and the ledger only grows
+        head = self._read_head()  # read before the ledger: another process may be writing, and the ledger only grows
         with self.path.open("rb") as file:
             file.seek(0, os.SEEK_END)
             if file.tell() < self._n_bytes:
@@ -182,7 +183,7 @@ class Ledger:
         self._know(full)
 
     def _know(self, full: dict[str, Any]) -> dict[str, Any]:
-        """Add a line that is on the disk."""
+        """Take over a line that is on the disk."""
         self._hashes.append(full["hash"])
         if "of" in full:
             self._by_line[full["of"]].update(

@@ -23,14 +23,14 @@ from flower_fedclust.site.budget import spent
 from flower_fedclust.site.ledger import LedgerError
 from flower_fedclust.site.policy import MEGABYTE, SiteSettings
 
-#: What an operator reads if the package for metrics is not installed.
+#: Message for an operator who has not installed the package for metrics.
 MISSING = "site.toml has a table [metrics]; pip install 'flower-fedclust[metrics]', or remove the table."
 
-#: Labels for events of the audit log, and for reasons of refusals; anything else is "other".
+#: Labels for events of the audit log, and for reasons of refusals. All others become "other".
 EVENTS = ("answered", "repeated", "refused", "failed", "result", "approved", "stopped")
 REASONS = ("policy", "budget", "limits", "approval", "stopped", "format")
 
-#: What seconds and megabytes of an answer are rounded up to: exact ones could tell more about the rows.
+#: Steps to which seconds and megabytes of an answer are rounded up: exact numbers could tell more about the rows.
 SECONDS, MEGABYTES = (1, 10, 100, 1000, 10_000), (256, 1024, 4096, 16_384, 65_536)
 
 
@@ -93,7 +93,7 @@ class Metrics:
                 return
             while (line := self._log.readline()).endswith(b"\n"):
                 yield line
-            self._log.seek(-len(line), os.SEEK_CUR)  # it is still being written
+            self._log.seek(-len(line), os.SEEK_CUR)  # another process is still writing this line
             if path.exists() and os.path.samestat(os.fstat(self._log.fileno()), path.stat()):
                 return
             self.close()
@@ -157,7 +157,7 @@ def start_beside(site_toml: Path) -> None:
     """Start serving in a process of its own, for the process that becomes the SuperNode."""
     if find_spec("prometheus_client") is None:
         raise ImportError(MISSING)
-    if os.name != "posix":  # elsewhere a process does not see that its parent has ended
+    if os.name != "posix":  # on other systems a process does not notice that its parent has ended
         raise ValueError("site.toml has a table [metrics], which this system does not support; remove the table.")
     command = [sys.executable, "-P", "-m", __name__, str(site_toml.absolute()), str(os.getpid())]
     subprocess.Popen(command, stdin=subprocess.DEVNULL)

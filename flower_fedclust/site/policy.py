@@ -26,11 +26,11 @@ from flower_fedclust.privacy.accounting import Plan
 from flower_fedclust.privacy.releases import Relation
 from flower_fedclust.tables.floors import FLOOR
 
-#: Largest lengths, in characters: of a name (run, study, task, client half, text argument); of all texts of a message
-#: together (schema, plan and so on); of anything others said in a log, a ledger or a table.
+#: Largest lengths, in characters: a name (run, study, task, client half, text argument); all texts of a message
+#: together (schema, plan and so on); any text from others in a log, a ledger or a table.
 LONGEST_NAME, LONGEST_TEXT, LONGEST_SAID = 200, 2**20, 500
 
-#: The largest power of two that may be asked for: no float has a larger one.
+#: The largest binary exponent that a message may ask for. No float has a larger exponent.
 LARGEST_EXPONENT = 1100
 
 #: The tasks that ask for sums from which a run prints numbers of rows.
@@ -47,14 +47,14 @@ Delta = Annotated[float, Field(gt=0, lt=1)]
 Number = Annotated[int, Field(ge=1)]
 
 
-#: Whom an epsilon of a site is for, in words.
+#: Words that say whom an epsilon protects.
 WHO = {"record": "row", "subject": "person"}
 
 
 class Refused(Exception):  # noqa: N818
     """The site does not answer; the message is for its operator, and the server hears one word."""
 
-    kind = "policy"  #: What the metrics count it under.
+    kind = "policy"  #: The label under which the metrics count this refusal.
 
 
 class TooMuch(Refused):
@@ -99,7 +99,7 @@ class Policy(_Table):
     trusts_server_noise: bool = False
     #: With fewer rows the site answers nothing. A refusal tells no more about the number of rows than this.
     fewest_rows: Number = 50
-    #: The same for persons, at a site with a subject_column.
+    #: The fewest persons, at a site with a subject_column.
     fewest_subjects: Number = 50
     #: With more rows the site takes part with a fixed random sample of so many, so that it has no more weight. With a
     #: subject_column it is a sample of persons, each with all rows.
@@ -193,8 +193,8 @@ class Limits(_Table):
     #: How many runs may begin within 24 hours, and how many answers a run may have.
     runs_per_day: Number = 50
     answers_per_run: Number = 10_000
-    #: The largest size of all messages and answers that are kept. What a client remembers of the rows, a few copies per
-    #: run, does not count, because it would show the number of rows.
+    #: The largest size of all kept messages and answers. A client's memory of rows, a few copies for each run, does not
+    #: count, because its size would show the number of rows.
     kept_mb: Number = 4096
     #: The largest size of ``audit.jsonl``. A full log replaces ``audit.1.jsonl``.
     log_mb: Number = 16
@@ -218,8 +218,8 @@ class SiteSettings(_Table):
     """A site, as ``site.toml`` describes it. Paths are relative to the file's folder."""
 
     name: Annotated[str, Field(min_length=1)]
-    #: The file of its rows. With a query, the database: a URL for SQLAlchemy, a DuckDB file, or "duckdb://" for files
-    #: that the query names.
+    #: The file with the rows. With a query, the database: a URL for SQLAlchemy, a DuckDB file, or "duckdb://" if the
+    #: query names files.
     data: Annotated[str, Field(min_length=1)]
     query: Annotated[str, Field(min_length=1)] | None = None
     #: The columns to cluster by; all by default.
@@ -277,13 +277,13 @@ class SiteSettings(_Table):
             update={
                 "data": data,
                 "schema_file": schema,
-                "data_set": found.data_set or re.sub("//[^@/]*@", "//", data),  # without a password
+                "data_set": found.data_set or re.sub("//[^@/]*@", "//", data),  # the URL without its password
                 "folder": str(base / found.folder),
             }
         )
 
 
-# What others may cost the site.
+# How much work others may cause.
 
 
 def check_names(**names: str) -> None:
@@ -411,7 +411,7 @@ def peak_memory() -> int | None:
 
 
 def printable(value: Any) -> Any:
-    """Return something that others said as one short line that prints; anything but a text as it is."""
+    """Return a text from others as one short printable line; return anything but a text unchanged."""
     if not isinstance(value, str):
         return value
     short = value if len(value) <= LONGEST_SAID else f"{value[:LONGEST_SAID]}… ({len(value)} characters)"

@@ -11,7 +11,7 @@ from flower_fedclust.data.cells import numbers_in
 from flower_fedclust.engine.client_data import ClientData
 from flower_fedclust.secure.keys import Words, drawn
 
-#: The words of a missing entry.
+#: Two words that stand for a missing entry.
 _MISSING = np.array([0, 1], dtype=np.uint64)
 
 

@@ -27,17 +27,17 @@ State = Literal["waiting", "approved", "running", "stopped"]
 #: How many days a study waits for its approval, and an approval for its run.
 DAYS = 7
 
-#: What may leave without a release of a plan, besides the kinds of messages that ``unprotected`` in the policy lists.
+#: Facts that may leave without a release, besides the kinds of messages under ``unprotected`` in the policy.
 ROW_COUNT, EVALUATIONS = "the number of rows", "evaluations"
 
-#: The file in a site's folder, where it keeps studies, and a file that older versions have written.
+#: The file with the studies in a site's folder, and the file that older versions wrote.
 FILE, STUDIES, OLDER = "studies.sqlite", "study", "studies.json"
 
-#: The remedy if the file cannot be read.
+#: Remedy for a file that cannot be read.
 REMEDY = "restore it from a backup, or move it away: then no study is approved or stopped"
 
 
-#: What a server hears while a study waits.
+#: The word that a server gets while a study waits.
 WAITS = "waiting for approval of study {}; submit the same run again once the operator of the site has approved it"
 
 
@@ -64,12 +64,13 @@ class Study:
     schema: str  #: Digest of its schema; "" without one.
     first_plan: str = ""  #: Digest of the plan of noise with which it enrolled; "" without one.
     plan: str = ""  #: Digest of the plan that its rounds announced.
-    epsilon: float | None = None  #: Of the plan, as this site computes it.
+    epsilon: float | None = None  #: The epsilon of the plan, as this site computes it.
     noise: str = ""  #: Who adds the noise.
     unit: Literal["record", "subject"] = "record"  #: Whom that epsilon is for.
     open: list[str] = field(default_factory=list)  #: What may leave without a release of the plan.
-    used: list[str] = field(default_factory=list)  #: What has left so.
-    refused: list[str] = field(default_factory=list)  #: What was asked for so, and is not in ``open``.
+    used: list[str] = field(default_factory=list)  #: What has left without a release.
+    #: What a run has asked for without a release, and ``open`` does not list.
+    refused: list[str] = field(default_factory=list)
     state: State = "waiting"
     since: float = 0.0  #: When it came into this state.
 
@@ -82,7 +83,7 @@ class Study:
         return self.state in ("waiting", "approved") and time.time() > self.since + DAYS * DAY
 
     def turn(self, state: State) -> None:
-        """Change its state."""
+        """Put the study into another state."""
         self.state, self.since = state, time.time()
 
     def __str__(self) -> str:
@@ -140,7 +141,7 @@ class Studies:
         """
         needs = self.settings.policy.approve is not None
         if plan and needs:
-            self._priced(plan)  # takes up to seconds, and is cached: the others do not have to wait
+            self._priced(plan)  # computed outside the lock, because it takes up to seconds; the result is cached
         with self._changing() as studies:
             study = next((one for one in studies if one.run == asked.run), None)
             if study is None:
@@ -153,7 +154,8 @@ class Studies:
                 if study is None:
                     if not plan:
                         asked.open = _named(self.settings.policy, None)
-                    # What a run was refused in the middle is in the line of the next run that asks for the same.
+                    # If a run was refused in the middle, the line of the next run that asks for the same names the
+                    # reason.
                     former = next((one for one in reversed(studies) if _asks(one) == _asks(asked)), None)
                     asked.open = _joined(asked.open, () if former is None else former.refused)
                     study = self._added(studies, asked, entries)
@@ -283,7 +285,7 @@ def _quoted(said: str) -> str:
 
 
 def _asks(study: Study) -> tuple[str, ...]:
-    """Return what a study says of itself when it enrols."""
+    """Return the facts that a study announces when it enrols."""
     return study.name, study.strategy, study.schema, study.first_plan
 
 

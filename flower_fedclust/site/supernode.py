@@ -118,7 +118,7 @@ def prepared(site_toml: Path, options: Sequence[str]) -> tuple[list[str], dict[s
 def leave_working_directory_out() -> None:
     """Stop importing from the folder in which the command was started: anybody may have put a file there."""
     if not sys.flags.safe_path and sys.path and Path(sys.path[0]).resolve() == Path.cwd():
-        del sys.path[0]  # Python put the folder there
+        del sys.path[0]  # Python has put the folder there
     sys.path[:] = filter(os.path.isabs, sys.path)
 
 

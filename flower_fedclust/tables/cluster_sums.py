@@ -25,15 +25,15 @@ from flower_fedclust.tables.schema import MEASURED, Column, Figures
 
 Floats = NDArray[np.float64]
 
-#: Fewest parts of the range of a measured column in which rows are counted.
+#: The fewest parts into which the range of a measured column is divided to count rows.
 FEWEST_PARTS = 16
 #: The largest logarithm of a bound; beyond it the bound would not be a float.
 LARGEST_LOGARITHM = 709.0
-#: What is subtracted from each square, so that a row of 1 and its square are shorter.
+#: Subtracted from each square, so that the vector of a value and its square is shorter.
 MIDDLE_SQUARE = 0.5
-#: The square of the largest norm of what a measured column adds besides its count.
+#: The largest squared norm of the value and the square that a measured column adds besides its count.
 LARGEST_POWERS = 1.0 + MIDDLE_SQUARE**2
-#: How many sums of a measured column stand before those of its bins: of the values, and of their squares.
+#: How many sums of a measured column precede the sums of its bins: the values, and their squares.
 N_POWERS = 2
 
 
@@ -103,7 +103,7 @@ def cluster_sums(
     labels: NDArray[np.intp],
     n_clusters: int,
 ) -> Term:
-    """Add what describes each row to the sums of its cluster; of shape (n_clusters, n_sums)."""
+    """Add the description of each row to the sums of its cluster; of shape (n_clusters, n_sums)."""
     labels = np.where((labels >= 0) & (labels < n_clusters), labels, n_clusters)  # a row in no cluster counts nowhere
     ball = Frame(np.zeros(N_POWERS), math.sqrt(LARGEST_POWERS))
     terms = [at(labels, n_clusters).reshaped(n_clusters, 1)]

@@ -42,7 +42,7 @@ Floats = NDArray[np.float64]
 
 #: What each cluster has of all rows.
 SIZE, ROWS = "share of rows", "rows"
-#: Numbers that are not compared with the rest.
+#: Kinds of numbers that are not compared with the rest.
 SHAPES = (*QUANTILES, SPREAD, BELOW, ABOVE)
 OF_OWN = ("value", "error", "low", "high", "fewer_than")
 OF_REST = ("rest", "rest_error", "rest_low", "rest_high", "rest_fewer_than")
@@ -176,7 +176,7 @@ class Clusters:
         return parts
 
     def _few(self, name: str, column: Column) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Tell which clusters, and for which clusters the rest, have too few rows for any number about a column."""
+        """Tell which clusters have too few rows for any number about a column, and for which clusters the rest has."""
         own, rest, _ = (_has_few(group, name, column) for group in self.groups)
         return own, rest
 
@@ -210,7 +210,7 @@ class Clusters:
         return TableOne(heading, tuple(lines), tuple(self._notes()))
 
     def _notes(self) -> list[str]:
-        """Return what a reader of numbers has to know about noise and the floor."""
+        """Return the notes on noise and on the floor that a reader of the numbers needs."""
         said = []
         if self.deviation > 0:
             said.append(f"± is {DEVIATIONS:g} standard deviations of the noise.")
@@ -242,7 +242,7 @@ class Clusters:
         Parameters
         ----------
         name : str
-            Of a measured column.
+            The name of a measured column.
         """
         below, errors = shares_below(self.groups.whole, name, self.preparation.schema.columns[name])
         return float(1.0 + below[0, 0] - below[0, -1]), float(np.hypot(errors[0, 0], errors[0, -1]))
@@ -330,7 +330,7 @@ class Groups(NamedTuple):
 
 
 def _has_few(group: Group, name: str, column: Column) -> NDArray[np.bool_]:
-    """Tell where a group has too few values of a column for any number about it."""
+    """Tell which groups have too few values of a column for any number about it."""
     counts = group.n_present(name, column)
     return group.floor.hides(counts, group.deviation) | ~(counts >= LEAST)
 
@@ -348,7 +348,7 @@ def _joined(first: Estimate, last: Estimate) -> Estimate:
 
 
 def _compared_by(what: str, own: Mapping[str, Estimate], rest: Mapping[str, Estimate]) -> tuple[Estimate, ...]:
-    """Return what a standardized difference needs: two shares, or two means with their standard deviations."""
+    """Return the numbers for a standardized difference: two shares, or two means with their standard deviations."""
     if what != MEAN:
         return own[what], rest[what]
     return own[MEAN], rest[MEAN], own[SPREAD], rest[SPREAD]

@@ -52,7 +52,7 @@ _PERSON = re.compile(
 )
 _NAME_TEXT = r"(?![A-Z]{1,3}$)[^\W\d_a-zß-öø-ÿ][^\W\d_]*(?:[ ,.'’-]+[^\W\d_]+)*\.?"
 
-#: The smallest part of a column that is numbers, if the others are a few words.
+#: The smallest share of numbers in a column of numbers with a few words.
 MOST_WORDS, NUMBERS_PART = 5, 0.8
 
 HEADER = """\
@@ -94,7 +94,8 @@ class _Drafted:
 
     fields: dict[str, Any]
     remarks: dict[str, str] = field(default_factory=dict)
-    instead: list[tuple[str, dict[str, Any]]] = field(default_factory=list)  #: When to use the keys, and the keys.
+    #: Keys that are commented out, each with a remark on when to use it.
+    instead: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
 
     def to_toml(self, name: str) -> str:
         lines = []
@@ -180,7 +181,7 @@ def _of_numbers_and_words(name: str, present: Any, has_gaps: bool) -> _Drafted |
     import pandas as pd
 
     texts = present.astype(str)
-    if texts.str.match(r"\s*[+-]?0\d").any():  # such as postcodes
+    if texts.str.match(r"\s*[+-]?0\d").any():  # for example postcodes
         return None
     numbers, are_words = numbers_of_texts(texts)
     words = texts[are_words].str.strip()

@@ -1,4 +1,4 @@
-"""What noisy sums say about groups of rows: shares, means, standard deviations and quantiles, each with its error."""
+"""Estimates about groups of rows from noisy sums: shares, means, standard deviations and quantiles, with errors."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ class Group:
         self.preparation, self.deviation = preparation, deviation
         self.floor = floor or Floor(0)
         self.n_rows: Floats = sums[:, 0]
-        # By column: sums of scaled values, and of their squares less 1/2; and numbers of rows in each bin.
+        # For each column: sums of scaled values, sums of their squares less 1/2, and the number of rows in each bin.
         self.totals, self.squares, self.bins = {}, {}, {}
         for name, place in places_of(preparation).items():
             if preparation.schema.used[name].kind in MEASURED:
                 self.totals[name], self.squares[name] = sums[:, place.start], sums[:, place.start + 1]
             self.bins[name] = sums[:, places_of_bins(preparation, name)]
         self.information = 1.0 + math.fsum(1.0 / bins.shape[1] for bins in self.bins.values())
-        if deviation > 0:  # exact sums agree
+        if deviation > 0:  # exact sums agree without an adjustment
             self._adjust()
         self.known, self.halves = self.bins, {name: np.zeros_like(bins) for name, bins in self.bins.items()}
         if known is not None:
@@ -73,12 +73,12 @@ class Group:
         return self.deviation / math.sqrt(self.information)
 
     def n_present(self, name: str, column: Column) -> Floats:
-        """Return the rows of each cluster that its numbers about a column rest on."""
+        """Return the number of rows with a value in the column, for each cluster."""
         is_smaller = column.kind in MEASURED and column.gaps != "refuse"
         return self.n_rows - self.bins[name][:, -1] if is_smaller else self.n_rows
 
     def open_gaps(self, name: str, column: Column) -> Floats:
-        """Return on how many rows to either side the floor leaves open how many values of a column are missing."""
+        """Return how far the number of missing values may be from its estimate, because the floor hides it."""
         is_smaller = column.kind in MEASURED and column.gaps != "refuse"
         return self.halves[name][:, -1] if is_smaller else np.zeros(len(self.n_rows))
 
@@ -97,7 +97,7 @@ class Estimate:
     """
 
     value: Floats
-    error: Floats  #: The standard deviation of its noise.
+    error: Floats  #: The standard deviation of the noise in the number.
     low: Floats
     high: Floats
     #: A number of rows if the floor hides the share, infinite if the sums do not count rows; otherwise NaN.
@@ -143,7 +143,7 @@ def _shares_of_bins(group: Group, name: str) -> tuple[Floats, Floats, Floats]:
 
 
 def _positive(counts: Floats) -> Floats:
-    """Return counts to divide by: NaN for what is not above 0."""
+    """Return counts as divisors: NaN in place of counts that are not above 0."""
     return np.where(counts > 0, counts, np.nan)
 
 
@@ -168,7 +168,7 @@ def floored(floor: Floor, n_rows: Floats, shares: Floats, errors: Floats, halves
 
 
 def shares_of_counts(floor: Floor, counts: NDArray[Any], deviation: float) -> Estimate:
-    """Return what share of all rows each number of rows is; exact numbers below the floor do not count in the whole."""
+    """Return each number of rows as a share of all rows. Exact numbers below the floor do not count in the total."""
     exact, half = np.asarray(counts, dtype=np.float64), np.zeros(len(counts))
     if deviation == 0 and floor.least > 0:
         total = max(float(exact[~floor.hides(exact, 0.0)].sum()), LEAST)
@@ -282,7 +282,7 @@ def _may_be_clipped(group: Group, name: str, column: Column) -> tuple[NDArray[np
     is_below = (below.high >= MOST_BEYOND) | (below.value > below.error)
     is_above = (above.high >= MOST_BEYOND) | (above.value > above.error)
     if edges_of(group.preparation, name, column)[0] == 0:
-        is_below &= below.low > 0  # no sign below 0 stood out; there are none unless the counts say so
+        is_below &= below.low > 0  # the run has found no values below 0, so there are none unless the counts show some
     return is_below, is_above
 
 
@@ -352,7 +352,7 @@ def _quantile(part: float, edges: Floats, below: Floats, errors: Floats, *, whol
     n_above = np.logical_and.accumulate(surely_more[:, ::-1], axis=1).sum(axis=1)
     # The quantile is not below the last of the former, and not above the first of the latter.
     lowers = np.concatenate([[-np.inf], edges])
-    # Of a part with a single whole number, the upper limit is that number.
+    # The upper limit of a part with a single whole number is that number.
     is_single = whole & (np.diff(edges) == 1)
     is_single[-1:] = False  # the last part also holds its upper end
     uppers = np.concatenate([edges[:1], np.where(is_single, edges[:-1], edges[1:]), [np.inf]])

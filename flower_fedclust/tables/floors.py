@@ -22,7 +22,7 @@ Floats = NDArray[np.float64]
 
 #: The smallest count that is printed by default, and the least in standard deviations of its noise.
 FLOOR, FLOOR_DEVIATIONS = 10, 3.0
-#: A count that is not 0, to divide by.
+#: The smallest divisor, in place of a count of 0.
 LEAST = 1e-9
 #: How many standard deviations "±" and every interval have on either side.
 DEVIATIONS = 2.0
@@ -41,7 +41,7 @@ class Floor:
     """The smallest count that is printed; 0 prints all that noise does not hide."""
 
     least: int = FLOOR
-    of_rows: bool = True  #: Whether counts are of rows; else limits are only printed as shares.
+    of_rows: bool = True  #: Whether the counts are numbers of rows. Otherwise limits are printed as shares only.
 
     def __post_init__(self) -> None:
         check_integer("floor", self.least, at_least=0)
@@ -80,7 +80,7 @@ class Floor:
         """Return the middles and halves of one cluster's counts, whose sum is printed."""
         largest, total = int(exact.argmax()), float(exact.sum())
         most_hidden = self._most * np.count_nonzero(is_small)
-        hidden = exact[largest] + exact[is_small].sum()  # is known: the total less what is printed
+        hidden = exact[largest] + exact[is_small].sum()  # this number is known: it is the total less the printed counts
         if is_small[largest] or hidden - most_hidden < self.least:
             return np.full(len(exact), total / 2), np.full(len(exact), total / 2)
         middle, half = np.where(is_small, self._most / 2, exact), np.where(is_small, self._most / 2, 0.0)

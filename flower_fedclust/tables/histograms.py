@@ -25,7 +25,7 @@ N_MAGNITUDES = LARGEST_EXPONENT - LEAST_EXPONENT
 #: One bin for each magnitude of either sign, in ascending order, and one for 0.
 N_EXPONENT_BINS = 2 * N_MAGNITUDES + 1
 
-#: The part of the rows beyond each bound that is found.
+#: The share of rows that lie beyond each bound that a run finds.
 PART_BEYOND = 0.005
 
 #: If one bin of many holds this part of the rows, they hardly differ after the preparation.
@@ -33,7 +33,7 @@ CROWDED = 0.7
 #: Whole numbers with a smaller range are not called skewed: they may be grades or codes.
 LEAST_AMOUNTS = 20
 
-#: Fewest and most bins with noise; bins without noise; the most bins that halve towards a bound of 0.
+#: Bins with noise, fewest and most; bins without noise; the most bins that halve towards a bound of 0.
 FEWEST_BINS, N_BINS, N_BINS_WITHOUT_NOISE, N_HALVED = 24, 128, 1024, 10
 
 #: In at most this part of the runs, noise alone reaches what counts as a find in any bin of any column.
@@ -102,7 +102,7 @@ def range_of(counts: Floats, deviation: float, n_columns: int = 1) -> FoundRange
         last += 1
     n_held = float(counts[first : last + 1].sum())
     if first == last == N_MAGNITUDES:
-        return FoundRange(-1.0, 1.0, n_held)  # nothing but zeros
+        return FoundRange(-1.0, 1.0, n_held)  # all entries are 0
     low, high = 0.0 if first == N_MAGNITUDES else _edge(first), 0.0 if last == N_MAGNITUDES else _edge(last + 1)
     return FoundRange(low, high, n_held)
 
@@ -244,7 +244,7 @@ def figures_of(
         found = replace(found, center=found.fill, spread=(known.high - known.low) / 4)
     first, last = where if is_narrowed else (0, len(counts))
     if 0 < edges[first] < edges[last] / 3 and known.low == 0:
-        first = 0  # amounts begin at 0
+        first = 0  # a column of amounts begins at 0
     edges = edges[first : last + 1]
     parts, n_present = distribution(counts[first:last])
     if powers is not None and n_present <= 0:  # the noise hides how many entries there are: only the range is known

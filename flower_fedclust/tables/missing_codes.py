@@ -42,7 +42,7 @@ OFTEN, STEPS = 5, 5.0
 
 @dataclass(frozen=True)
 class Codes:
-    """What may stand for a missing value in a column of numbers, and why."""
+    """Codes that may stand for a missing value in a column of numbers, with the reason."""
 
     sure: list[float] = field(default_factory=list)
     why: str = ""

@@ -27,7 +27,7 @@ LARGEST, NEAREST = 1e120, 1e-120
 #: The largest prepared value before its weight, in standard deviations or interquartile ranges.
 MOST_DEVIATIONS = 2.0**20
 
-#: Most quantiles of a column, and most parts of its range in which a description counts rows.
+#: The largest number of quantiles of a column, and of parts of its range in which a description counts rows.
 MOST_QUANTILES, MOST_PARTS = 2**14, 128
 
 #: Rows that are prepared at a time, so that they stay in a processor's cache.
@@ -63,7 +63,7 @@ class Preparation:
     """
 
     schema: Schema
-    figures: Mapping[str, Figures]  #: For each used column.
+    figures: Mapping[str, Figures]  #: The figures of each used column.
 
     def __post_init__(self) -> None:
         used = self.schema.used
@@ -202,7 +202,7 @@ class Preparation:
     def _place(self, name: str, column: Column, values: Floats, out: Floats) -> None:
         """Write the prepared values of a column into ``out``."""
         found = self.figures[name]
-        missing = np.isnan(values) if np.isnan(values.min()) else None  # a minimum is NaN if any entry is
+        missing = np.isnan(values) if np.isnan(values.min()) else None  # the minimum is NaN if any entry is NaN
         if column.is_one_hot or column.kind == "binary":
             places = (values if missing is None else np.where(missing, found.fill, values)).astype(np.intp)
             if column.is_one_hot:
@@ -224,7 +224,7 @@ _FIGURES = TypeAdapter(dict[str, Figures])
 
 
 def _wrong_in(found: Figures, column: Column) -> str:
-    """Return what is wrong with the figures of a column; "" if every value that fits the schema can be prepared."""
+    """Explain why the figures of a column are wrong; "" if every value that fits the schema can be prepared."""
     lists = (found.quantiles, found.ranks, found.parts, found.counts)
     figures = np.array(
         [found.low, found.high, found.fill, found.center, found.spread, *(x for one in lists for x in one)]
@@ -308,7 +308,7 @@ def scaled(values: Floats, column: Column, found: Figures) -> Floats:
         moved -= 1.0
         return moved
     if column.scale == "rank":
-        # If a quantile occurs twice: the mean of the first and the last of its ranks, like scikit-learn.
+        # A quantile that occurs twice gets the mean of its first and its last rank, as in scikit-learn.
         quantiles, ranks = np.array(found.quantiles), np.array(found.ranks)
         below = np.interp(values, quantiles, ranks)
         above = -np.interp(-values, -quantiles[::-1], -ranks[::-1])

@@ -1,4 +1,4 @@
-"""What is public about a table: its columns, what they mean, and how their values are read as numbers."""
+"""Schemas: the public facts about the columns of a table, and how their values are read as numbers."""
 
 from __future__ import annotations
 
@@ -43,10 +43,11 @@ LONGEST_SCHEMA = 2**20
 
 EPOCH = datetime.date(1970, 1, 1)
 
-#: Numbers with a mark of a limit or with commas between thousands: <0.5, >=90, 1,234.5. The comma of 0,125 is another.
+#: Numbers with a mark of a limit or with commas between thousands: <0.5, >=90, 1,234.5. The comma in 0,125 is a decimal
+#: one.
 _MARKED = r"(?:[<>]=?|[≤≥])?\s*([+-]?(?:\d+|[1-9]\d{0,2}(?:,\d{3})+)(?:\.\d*)?)"
 
-#: How dates are read; and other ways to write them, which messages name instead of a value.
+#: The format of dates, and other formats, which messages name instead of a value.
 ISO = "YYYY-MM-DD"
 _DATE_FORMATS = {
     ISO: r"\d{4}-\d\d-\d\d(?:[T ].*)?",
@@ -258,10 +259,10 @@ class Column(BaseModel):
         return self.gaps == "mean" or (self.gaps == "category" and not self.is_one_hot)
 
 
-#: Second categories of an event that can only have been given in the wrong order.
+#: Words that cannot be the second category of an event: the categories are in the wrong order.
 _WORDS_FOR_NONE = {"no", "false", "0", "none", "alive", "censored"}
 
-#: Why what some studies need is refused.
+#: Reasons for refusing times to an event that some studies need.
 _NOT_COUNTED = {
     "entry": "delayed entry is not counted: rows that are seen only from a later time on are not at risk before, and "
     "counting them from 0 would make everybody seem to live longer; let time begin at the entry",
@@ -308,7 +309,7 @@ class Figures:
     counts: tuple[float, ...] = ()
 
 
-#: Our words for pydantic's reasons, which are about Python.
+#: Plain words for pydantic's reasons, which speak of Python.
 _REASONS = {
     "extra_forbidden": "is not a key of a column; the keys are {keys}",
     "literal_error": "must be one of: {expected}",
@@ -440,7 +441,7 @@ class Schema(BaseModel):
 
     @property
     def used(self) -> dict[str, Column]:
-        """The columns that rows are clustered by: neither ignored nor about what became of them."""
+        """The columns to cluster by: all columns except ignored ones and the time to an event."""
         others = self.of_outcome
         return {
             name: column for name, column in self.columns.items() if column.kind != "ignored" and name not in others
@@ -568,7 +569,7 @@ def quoted(names: Sequence[str]) -> str:
 
 
 def _in_words(error: Mapping[str, Any]) -> str:
-    """Put an error of pydantic into words: which column, which key, and what would be right."""
+    """Put an error of pydantic into words: the column, the key, and the right form."""
     place = [str(part) for part in error["loc"]]
     where = f"column '{place[1]}'" if place[:1] == ["columns"] and len(place) > 1 else ""
     key = ".".join(place[2:3] if where else place)
@@ -623,7 +624,7 @@ def are_coded_missing(series: Any, column: Column) -> NDArray[np.bool_]:
     codes = codes[~are_words]
     if are_numbers:
         if series.dtype.kind == "f" and series.dtype.itemsize < 8:
-            codes = codes.astype(f"f{series.dtype.itemsize}")  # 99.9 is another number in fewer bits
+            codes = codes.astype(f"f{series.dtype.itemsize}")  # as a float32, 99.9 is another number
         found: NDArray[np.bool_] = series.isin(codes).to_numpy(dtype=bool, na_value=False)
         return found
     if series.dtype.kind == "M":
@@ -759,7 +760,7 @@ def _places(series: Any, categories: tuple[str, ...], first_row: int) -> Floats:
     import pandas as pd
 
     is_mixed = series.dtype == object and pd.api.types.infer_dtype(series).startswith("mixed")
-    try:  # in a column of objects, True and 1 are one value for pandas
+    try:  # in a column of objects, pandas takes True and 1 for the same value
         codes, found = pd.factorize(series.map(text_of, na_action="ignore") if is_mixed else series)
     except TypeError:
         raise MisfitError("it holds values that cannot be categories, such as lists; leave it out") from None
@@ -770,7 +771,7 @@ def _places(series: Any, categories: tuple[str, ...], first_row: int) -> Floats:
         )
     places = _places_of_names(categories)
     texts = [text_of(value) for value in found]
-    if not are_cells(series):  # what pandas or another program has read may have lost a category that looks missing
+    if not are_cells(series):  # a program such as pandas may have read a category as missing
         for name in READ_AS_MISSING.intersection(categories).difference(texts):
             why = f"is missing, because '{name}' in a file is read as missing; rename that category in both files"
             _refuse(codes == -1, True, first_row, why)
@@ -800,7 +801,7 @@ def _other_spelling(name: str) -> str:
     if re.fullmatch(r"[+-]?\d{1,40}(\.0*)?", name) and name.isascii():
         return str(int(name.partition(".")[0]))
     if re.fullmatch(r"[+-]?\d+,\d+", name):
-        return name.replace(",", ".")  # in a file with decimal commas
+        return name.replace(",", ".")  # for example 1,0 in a file with decimal commas
     return name.lower() if name.lower() in ("true", "false") else name
 
 

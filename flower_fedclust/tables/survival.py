@@ -1,4 +1,4 @@
-"""What became of the rows of each cluster: survival curves from one sum over rows, with their errors.
+"""Outcomes of the rows of each cluster: survival curves from one sum over rows, with their errors.
 
 Each row is counted in one place of its cluster: at the bin of its time, with or without the event; after the last bin;
 or as missing. So a row adds 1 to one entry at most, whatever its time. Counts have noise, and everything else follows
@@ -30,7 +30,7 @@ Floats = NDArray[np.float64]
 
 #: Below this p-value the curves are said to differ.
 CLEAR = 0.05
-#: Words for those who had the event, unless the schema has its own.
+#: Words for the rows with the event, if the schema has none.
 HAPPENED = "had the event"
 
 
@@ -349,7 +349,7 @@ class Survival:
 
     @property
     def errors(self) -> str:
-        """What the intervals contain."""
+        """The errors that the intervals contain."""
         noise = "noise and chance" if self.deviation > 0 else "chance"
         return f"Intervals and test contain {noise}; rows are taken to be independent."
 
@@ -369,7 +369,7 @@ class Survival:
         return target
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what the run has released about time, ready for JSON."""
+        """Return the released counts about time, ready for JSON."""
         known = {"ends": self.ends.tolist(), "sums": self.sums.tolist(), "deviation": self.deviation}
         return {**known, "unit": self.unit, "happened": self.happened, "floor": self.floor}
 
@@ -388,7 +388,7 @@ def _named(clusters: Sequence[int]) -> str:
 
 
 def survival_of(schema: Schema, ends: Floats, sums: Floats, deviation: float, floor: int = FLOOR) -> Survival:
-    """Return what noisy counts say, in the words of the schema."""
+    """Return the survival that noisy counts show, in the words of the schema."""
     (time,) = (column for column in schema.of_outcome.values() if column.kind == TIME)
     return Survival(ends, sums, deviation, time.unit, time.happened or HAPPENED, floor)
 
