@@ -63,9 +63,20 @@ def client_graph(rows: Floats, n_clusters: int, n_neighbors: int) -> StructuralG
     return structural_graph(rows, neighbors_of_client(len(rows), n_clusters, n_neighbors))
 
 
+#: From this many clusters on, k is smaller.
+SMALLER_K_FROM = 10
+
+
 def neighbors_of_client(n_rows: int, n_clusters: int, n_neighbors: int) -> int:
-    """Return k for a client: half the mean size of its clusters, at least 3 and at most n_neighbors."""
-    return max(min(n_neighbors, max(3, n_rows // (2 * n_clusters)), n_rows - 1), 0)
+    """Return k for a client: half the mean size of its clusters, at least 3 and at most n_neighbors.
+
+    From ``SMALLER_K_FROM`` on, k is a tenth of that size, but at least 5 if half of it is: farther rows often belong to
+    other clusters. With fewer clusters a client can have one of them alone, and the mean size says too little.
+    """
+    most = max(3, n_rows // (2 * n_clusters))
+    if n_clusters >= SMALLER_K_FROM:
+        most = min(most, max(5, n_rows // (10 * n_clusters)))
+    return max(min(n_neighbors, most, n_rows - 1), 0)
 
 
 def neighbor_weights(squared: Floats) -> Floats:

@@ -159,7 +159,20 @@ def test_neither_units_nor_the_origin_matter(factor):
 
 @pytest.mark.parametrize(
     ("n_rows", "n_clusters", "n_neighbors", "expected"),
-    [(999, 3, 10, 10), (999, 3, 2, 2), (48, 3, 10, 8), (30, 3, 10, 5), (20, 5, 10, 3), (4, 3, 10, 3), (1, 2, 10, 0)],
+    [
+        (999, 3, 10, 10),
+        (999, 3, 2, 2),
+        (48, 3, 10, 8),
+        (30, 3, 10, 5),
+        (20, 5, 10, 3),
+        (4, 3, 10, 3),
+        (1, 2, 10, 0),
+        (1440, 9, 10, 10),
+        (1440, 20, 10, 7),  # a tenth from ten clusters on
+        (360, 20, 10, 5),  # but at least 5
+        (180, 20, 10, 4),  # if half is
+        (4000, 20, 10, 10),
+    ],
 )
 def test_number_of_neighbors_of_a_client(n_rows, n_clusters, n_neighbors, expected):
     assert neighbors_of_client(n_rows, n_clusters, n_neighbors) == expected

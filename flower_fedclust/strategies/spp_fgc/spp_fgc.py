@@ -80,7 +80,8 @@ class StructuralGraphStrategy(ProtocolStrategy):
     n_clusters : int
         C.
     n_neighbors : int, default=10
-        The largest k; a client with few rows takes half of its rows over n_clusters, but at least 3.
+        The largest k; a client with few rows takes half of its rows over n_clusters, but at least 3. From ten clusters
+        on it takes a tenth, but at least 5.
     covariance : "full" or "diagonal", optional
         The form of the prototypes' covariances; by default full for up to 64 columns.
     """
