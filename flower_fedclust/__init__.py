@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from flower_fedclust.strategies.common.tables import with_schema as with_schema
     from flower_fedclust.tables import Schema as Schema
 
-#: Where public names live. They are imported when first used, so that ``import flower_fedclust`` is fast. Strategies
+#: The modules of public names. They are imported when first used, so that ``import flower_fedclust`` is fast.
+#: Strategies
 #: are found by their classes' names in the registry. What authors of strategies need is in ``authoring``.
 _NAMES = {
     "authoring": "authoring",
@@ -74,7 +75,7 @@ def __getattr__(name: str) -> Any:
 
 
 def _where_it_is(name: str) -> str:
-    """Say where a class is that is not at the top: in ``authoring``, in ``models``, or in another distribution."""
+    """Say where a class is that this package does not export: in ``authoring``, ``models``, or another distribution."""
     from flower_fedclust import authoring, models, plugins
 
     for module in (authoring, models):

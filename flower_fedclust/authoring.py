@@ -1,4 +1,4 @@
-"""What authors of strategies import: rounds, clients, answers, terms, rows on the grid, and models.
+"""The names that authors of strategies import: rounds, clients, answers, terms, rows on the grid, and models.
 
 A strategy is a generator that yields rounds (:class:`Sum`, :class:`Gather`). Its client declares answers with
 :func:`by_row` or :func:`answers`. docs/writing.md is the guide, and docs/tutorials/own-strategy.md an example from

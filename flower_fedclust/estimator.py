@@ -202,7 +202,7 @@ class FederatedClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         """Say what :meth:`transform` returns: "default" (an array), "pandas" or "polars"; None changes nothing."""
         check_choice("transform", transform or "default", ("default", "pandas", "polars"))
         if transform is not None:
-            self._sklearn_output_config = {"transform": transform}  # where scikit-learn's clone looks for it
+            self._sklearn_output_config = {"transform": transform}  # scikit-learn's clone reads it here
         return self
 
     @available_if(_can_transform)  # type: ignore[untyped-decorator]

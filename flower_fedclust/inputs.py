@@ -46,7 +46,7 @@ from flower_fedclust.tables.schema import Schema
 #: A strategy: an object, a class, a name of the registry, or "module:Class".
 Strategy = ProtocolStrategy | type[ProtocolStrategy] | str
 
-#: Clients: see :func:`~flower_fedclust.simulate`.
+#: The forms of clients that :func:`~flower_fedclust.simulate` takes.
 Clients = Sequence[Any] | Mapping[str, Any] | FederatedRows | Table | Callable[..., Any] | str | Path
 
 #: Default number of server rows per cluster that are taken out of a data set, as in appendix G.1 of FedDP-KMeans.
@@ -82,7 +82,7 @@ def strategies_of(given: Strategy | Sequence[Strategy]) -> list[Strategy]:
 
 @dataclass(frozen=True)
 class RunSettings:
-    """What the code that starts a run decides beside a strategy's own parameters, under the strategy's names for it.
+    """Settings of a run that are no parameters of a strategy, under the names of the strategy's attributes.
 
     Parameters
     ----------
@@ -108,7 +108,7 @@ class RunSettings:
     noise_seed: int | None = None
 
     def give(self, strategy: ProtocolStrategy) -> None:
-        """Give a strategy that has not begun what this run decides."""
+        """Set these on a strategy that has not begun."""
         for setting in fields(self):
             setattr(strategy, setting.name, getattr(self, setting.name))
         if strategy.random_state is None:
@@ -140,7 +140,7 @@ def make_strategies(
         if not isinstance(one, ProtocolStrategy):
             strategy = _made(one, parameters, server_rows, were_given=were_given)
             strategy.server_data_origin = server_rows_origin
-            if schema is None:  # whose preparation finds bounds
+            if schema is None:  # its preparation finds the bounds
                 strategy.check_complete()
         strategies.append(strategy if schema is None else with_schema(strategy, schema, describe=describe, floor=floor))
         if settings is not None:
@@ -189,9 +189,9 @@ def needs_server_rows(given: Sequence[Strategy], n_server_rows: int | None = Non
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a user gave, as a run needs it."""
+    """The strategies and rows of a user, as a run needs them."""
 
-    strategies: list[Any]  #: Objects; with a schema, copies that take tables.
+    strategies: list[Any]  #: Strategies as objects; with a schema, copies that take tables.
     given: Any  #: The rows: FederatedRows, or a sequence or mapping with something for each client.
     schema: Schema | None
     about: Mapping[str, Any]  #: Labels, names and columns for :func:`clients_of`.
@@ -297,7 +297,7 @@ def read_inputs(
         settings=settings,
     )
     about: dict[str, Any] = {"labels": labels, "names": names}
-    if not choice.is_read:  # what was read has its columns, and its classes
+    if not choice.is_read:  # rows that were read have their columns and classes
         about |= {
             "columns": choice.columns,
             "label_column": choice.label_column,
@@ -394,7 +394,7 @@ def clients_of(
 
 
 def _parts_of(clients: Any) -> list[Any]:
-    """Return a list with something for each client; raise an error that says how to give what it is not."""
+    """Return a list with an entry for each client; raise an error that explains the right form of anything else."""
     is_grouped = hasattr(clients, "get_group")
     if not is_grouped and not isinstance(clients, Iterable):
         raise _no_clients(clients)
@@ -449,7 +449,7 @@ def federated_rows(by_name: Mapping[str, ClientData], *, raw: bool = False) -> F
 
 @dataclass(frozen=True)
 class ReadRows:
-    """The rows of a choice, before some are drawn for the server and the others spread over clients."""
+    """The rows of a choice, before some are drawn for the server and the rest is spread over clients."""
 
     rows: Any  #: A Table; or the rows of each client, as FederatedRows or as the user gave them.
     public: Table | None = None  #: The file of public rows.
@@ -463,16 +463,16 @@ class RowsChoice:
     #: Table, FederatedRows, or a sequence or mapping with something for each client. None if there are no rows here.
     source: Any = None
     label_column: str | None = None  #: The file's column of true classes.
-    client_column: str | None = None  #: The file's column that says whose row it is.
+    client_column: str | None = None  #: The file's column of persons (or other subjects).
     columns: Sequence[str] | None = None  #: The columns to cluster by; all others by default.
     partition: str = "iid"  #: How the rows are spread; see :func:`flower_fedclust.data.partition`.
     n_clients: int = 10
     server_data: str | Path | None = None  #: A file of public rows.
     n_server_rows: int | None = None  #: How many rows to draw as public rows if there are none.
     seed: int = 0  #: The seed of the data set and the partition.
-    schema: Schema | None = None  #: What is public about the columns; rows are then read as they are.
+    schema: Schema | None = None  #: The public facts about the columns; rows are then read unchanged.
     id_column: str | None = None  #: The column that identifies rows in files of labels.
-    subject_column: str | None = None  #: The column that says whose row it is, if a person may have several.
+    subject_column: str | None = None  #: The column of persons, if a person may have several rows.
 
     def __post_init__(self) -> None:
         check_integer("seed", self.seed, at_least=0)
@@ -488,7 +488,7 @@ class RowsChoice:
         partition: str | None = None,
         **how: Any,
     ) -> RowsChoice:
-        """Return the choice of somebody who gives clients as :func:`~flower_fedclust.simulate` takes them."""
+        """Return the choice for clients in a form that :func:`~flower_fedclust.simulate` takes."""
         if clients is None:
             raise _no_clients(clients)
         known = None if schema is None else Schema.of(schema)
@@ -532,7 +532,7 @@ class RowsChoice:
 
     @property
     def is_read(self) -> bool:
-        """Whether the rows have their columns and classes from where they are read."""
+        """Whether the source of the rows determines their columns and classes."""
         return isinstance(self.source, (str, Path, Table)) or self.source is None
 
     @property
@@ -609,7 +609,7 @@ class RowsChoice:
         return (len(np.unique(rows.labels if isinstance(rows, Table) else np.concatenate(rows.labels))),)
 
 
-# Values from what a user typed.
+# Values from the text that a user typed.
 
 
 def parse_epsilon(text: object) -> float | None:

@@ -1,4 +1,4 @@
-"""Names: what a user typed is looked up, and names and counts are written out."""
+"""Names: look up the names that a user typed, and write out names and counts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TypeVar
 Value = TypeVar("Value")
 
 
-#: What other packages and people call a parameter.
+#: Names that other packages and people use for a parameter.
 ALSO_CALLED = {"k": "n_clusters", "n_components": "n_clusters", "eps": "epsilon", "seed": "random_state"}
 
 #: Shorter texts are found only at the beginning of a name.

@@ -63,7 +63,7 @@ def points(group: str) -> Mapping[str, EntryPoint]:
 
 
 def load(point: EntryPoint) -> Any:
-    """Return what an entry point names; a PluginError says why another package's object cannot be had."""
+    """Return the object that an entry point names; a PluginError says why another package's object cannot be loaded."""
     try:
         return point.load()
     except (Exception, SystemExit) as error:

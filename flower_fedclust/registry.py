@@ -46,10 +46,10 @@ CLASSES = {
     "PooledSpectral": ("strategies.baselines.pooled", "pooled-spectral"),
 }
 
-#: What runs and plans use by default: it keeps rows private, and needs no public ones.
+#: The default strategy of runs and plans: it keeps rows private, and needs no public rows.
 DEFAULT = "private-kmeans"
 
-#: Strategies that this process was given besides, by name: a comparison's own, whose modules came by value.
+#: Further strategies of this process, by name: those of a comparison, whose modules were sent by value.
 REGISTERED: dict[str, Entry] = {}
 
 #: The class of each name.
@@ -103,7 +103,7 @@ def _installed() -> dict[str, Entry]:
     for name, point in _points().items():
         try:
             found[name] = _of_point(point)
-        except PluginError as error:  # another package's fault must not take ours away
+        except PluginError as error:  # a fault of another package must not hide our strategies
             warnings.warn(f"a strategy is left out: {error}", stacklevel=2)
     return found
 

@@ -210,7 +210,7 @@ def simulate(
 
 
 def _form_of(clients: Clients, row_ids: Sequence[NDArray[Any]]) -> Form:
-    """Return in which form clients were given, for the labels of the result."""
+    """Return the form in which the caller gave the clients, so that the labels get the same form."""
     if isinstance(clients, Mapping):
         return "dict"
     is_one_table = is_table(clients)
@@ -236,7 +236,7 @@ def _make_ready(strategy: ProtocolStrategy, data: Sequence[ClientData], seed: in
         _check_tables(strategy.tables, data)
     _check_fit(strategy, data)
     _check_subjects(strategy, data)
-    strategy.expected_clients = len(data)  # on Ray they appear one after the other, after the server has begun
+    strategy.expected_clients = len(data)  # on Ray, clients appear one after the other, after the server has begun
 
 
 def _run(
@@ -305,7 +305,7 @@ def _check_fit(strategy: ProtocolStrategy, data: Sequence[ClientData]) -> None:
 
 
 def _check_subjects(strategy: ProtocolStrategy, data: Sequence[ClientData]) -> None:
-    """Raise a ValueError unless the clients say which rows are one person's where the guarantee is about persons."""
+    """Raise a ValueError if the guarantee is about persons and a client does not say whose its rows are."""
     if strategy.epsilon is None:
         return
     without = [client.owner for client in data if client.subjects is None]

@@ -1,4 +1,4 @@
-"""How many rows a client may have, and so how many bits a row may add to an entry of a sum.
+"""The number of rows that a client may have, and so the bits that a row may add to an entry of a sum.
 
 A sum over rows has 63 bits. The more rows there may be, the fewer bits are left for each, so sums of squares, of
 weighted rows and of kernel values come in a coarser unit. The bound is public: it is part of a message, and never

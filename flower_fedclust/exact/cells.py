@@ -16,7 +16,7 @@ from flower_fedclust.numerics.checks import DataError
 Floats = NDArray[np.float64]
 Labels = NDArray[np.intp]
 
-#: How many cells a grid has about, by its number of columns; the least with noise; and how many any grid may have.
+#: About how many cells a grid has, by its number of columns; the fewest cells with noise; and the most of any grid.
 N_CELLS = {1: 256, 2: 64**2, 3: 24**3}
 LEAST_CELLS = {1: 64, 2: 24**2, 3: 8**3}
 MOST_CELLS = 2**16

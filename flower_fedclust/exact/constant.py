@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 Ts = TypeVarTuple("Ts")
 R = TypeVar("R")
 
-#: How many results are kept with the arrays that they were made of.
+#: The number of results that are kept, with the arrays from which they were made.
 MOST_KEPT = 16
 
 

@@ -50,7 +50,7 @@ def _exponential_table() -> tuple[NDArray[np.uint64], float, float, float]:
         root = math.isqrt(root << precision)
     powers, power = [], 1 << precision
     for _ in range(STEPS):
-        powers.append(power / (1 << precision))  # of integers: the nearest float
+        powers.append(power / (1 << precision))  # a quotient of integers gives the nearest float
         power = power * root >> precision
     bits = np.array(powers).view(np.uint64) - (np.arange(STEPS, dtype=np.uint64) << np.uint64(52 - TABLE_BITS))
     step = _logarithm_of(Fraction(2)) / STEPS

@@ -19,7 +19,7 @@ from flower_fedclust.numerics.blocks import blocks
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-#: Of entries that are only added up, by default: a float64 holds the sum of 2^15 of them.
+#: The bits of entries that are only added up, by default: a float64 holds the sum of 2^15 of them.
 SUM_BITS = ENTRY_BITS - 2
 
 #: The possible exponents of a table of finite floats, from the least float to the longest row. The first one stands for

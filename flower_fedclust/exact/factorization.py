@@ -31,7 +31,7 @@ Integers = NDArray[np.int64]
 #: alpha_1 of Theorem 4, above 1: how much longer than the least a gradient step on H divides by.
 ALPHA_H = 1.5
 
-#: Steps, and the change of the memberships relative to the largest, with which they count as found for given centers.
+#: The most steps, and the relative change of the memberships below which they count as converged for fixed centers.
 MOST_STEPS, SMALL_CHANGE = 300, 1e-6
 
 #: Rows whose outer products are added in float64, and entries that are worked on at a time: an entry of an outer
@@ -43,10 +43,10 @@ GRADIENT_ROWS, BLOCK_ENTRIES = 2**13, 2**18
 class Penalties:
     """The weights of the penalties in (14)."""
 
-    #: Of products of two memberships of one row: the larger, the more a row belongs to one cluster alone.
+    #: Weight of the products of two memberships of one row: the larger, the more a row belongs to one cluster alone.
     rho: float = 0.0
-    mu_h: float = 0.0  #: Of the squared memberships.
-    mu_w: float = 0.0  #: Of the squared centers.
+    mu_h: float = 0.0  #: Weight of the squared memberships.
+    mu_w: float = 0.0  #: Weight of the squared centers.
 
 
 def lifted(rows: Floats, origin: Floats) -> Floats:
@@ -212,7 +212,7 @@ def clipped_center_gradient(rows: Floats, H: Floats, W: Floats, exponent: int, b
         residuals -= rows[block] * 2.0 ** (BITS - dropped)
         lengths = np.sqrt(integer_norms(H[block], 2))[:, None]
         residuals *= lengths * 2.0 ** (1 - BITS)
-        # This takes away more than rounding can have added.
+        # This subtracts more than rounding can have added.
         directions = np.trunc(H[block] / np.maximum(lengths, 1.0) * (2.0**bits * (1.0 - 2.0**-40)))
         finer = unit - (exponent - BITS + dropped)
         pulls = truncated_to_ball(residuals, np.zeros(n_columns), finer, *within, 2)

@@ -168,7 +168,7 @@ def truncated_to_ball(rows: Floats, origin: Floats, exponent: int, bound: float,
             else:  # of denormal rows, or of rows near the largest float
                 np.ldexp(part, -exponent, out=part)
             np.trunc(part, out=part)
-            # "Not within", so that NaN counts as long too.
+            # Written as "not within", so that NaN counts as too long.
             long = ~(integer_norms(part, norm) <= limit)
             if np.count_nonzero(long):
                 part[long] = _clipped(rows[block][long], origin, exponent, bound, limit, norm)

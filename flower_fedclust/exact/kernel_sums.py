@@ -25,7 +25,8 @@ from flower_fedclust.numerics.blocks import blocks
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-#: Of weights between 0 and 1, by default: a weight times an entry of a row is at most 2^40, a sum over 2^13 rows 2^53.
+#: The bits of weights between 0 and 1, by default: a weight times an entry of a row is at most 2^40, a sum over 2^13
+#: rows 2^53.
 WEIGHT_BITS = ENTRY_BITS - BITS
 
 #: Rows whose weighted sums are added in float64.
@@ -34,7 +35,7 @@ WEIGHTED_ROWS = 2 ** (53 - BITS - WEIGHT_BITS)
 #: Kernel values that are computed at a time, which stay in a processor's second cache: 512 kB of float64.
 KERNEL_ENTRIES = 2**16
 
-#: And those that are multiplied at a time: 4 MB.
+#: Kernel values that are multiplied at a time: 4 MB of float64.
 BLOCK_ENTRIES = 2**19
 
 
@@ -65,7 +66,7 @@ def columns_onto_grid(matrix: Floats) -> tuple[Floats, int]:
     # No column is longer than 2^scale: an exact integer norm says so.
     scale = reach_exponent(np.ascontiguousarray(matrix.T), np.zeros(len(matrix)))
     rounded = np.rint(np.ldexp(matrix, DIRECTION_BITS - scale)) * 2.0**-DIRECTION_BITS
-    return directions_onto_grid(rounded), scale  # which shortens columns that rounding has made longer than 1
+    return directions_onto_grid(rounded), scale  # this shortens columns that rounding has made longer than 1
 
 
 def linear_features(kernel: Floats, matrix: Floats, bound: float) -> tuple[Floats, int]:

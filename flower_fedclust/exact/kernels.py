@@ -192,7 +192,7 @@ def dictionary_gradient(
         codes = from_units(coded, unit)
         gradients = np.empty((len(coded), n_atoms, n_columns))
         for few in blocks(n_atoms, atoms.size, block_entries=PULL_ENTRIES):
-            # Of atom l on atom j, for all l and a few j.
+            # The pull of atom l on atom j, for all l and a few j.
             pulls = (atoms[:, None, :] - atoms[None, few, :]) / r * Kzz[:, few, None]
             directions = directions_onto_grid(pulls.reshape(n_atoms, -1) * 2.0**-scale)
             products = (coded @ directions).reshape(len(coded), -1, n_columns)

@@ -24,7 +24,7 @@ from flower_fedclust.exact.terms import Term, unbounded
 from flower_fedclust.numerics.checks import DataError
 
 Floats = NDArray[np.float64]
-#: What all components share: nothing; nothing, with columns that are independent; one variance for all columns of a
+#: Structures of covariances: one for each component; the same with independent columns; one variance for each
 #: component; or one covariance for all components.
 Structure = Literal["full", "diag", "spherical", "tied"]
 STRUCTURES: tuple[Structure, ...] = ("full", "diag", "spherical", "tied")
@@ -102,7 +102,7 @@ def log_density(densities: Floats) -> Floats:
 
 
 def second_moments(offsets: Floats, structure: Structure) -> Floats:
-    """Return what EM needs of ``y y' - 1`` for each row and component, in an orthonormal basis of its matrices.
+    """Return the entries of ``y y' - 1`` that EM needs for each row and component, in an orthonormal basis.
 
     The upper triangle, where entries off the diagonal are multiplied by sqrt(2); the diagonal; or its mean times
     sqrt(d). So their Euclidean norms are the Frobenius norms of the matrices.
@@ -140,7 +140,7 @@ def moments(offsets: Floats, weights: Floats, structure: Structure, scale: float
 
 
 def in_two_parts(values: Floats, bound: float) -> tuple[Term, Term]:
-    """Add up vectors without noise, to 2^-80 of a bound: what the 40 bits of an entry hold, and what they cut off."""
+    """Add up vectors without noise, to 2^-80 of a bound, in two parts: 40 bits of an entry, and the bits below."""
     bits = entry_bits()
     exponent, most = math.frexp(bound)[1] - bits, 2.0**bits
     high = np.clip(np.trunc(np.ldexp(values, -exponent)), -most, most)

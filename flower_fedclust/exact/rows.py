@@ -46,9 +46,9 @@ class Rows:
     """
 
     integers: Floats  #: Float64 that holds integers, of shape (n_rows, n_columns).
-    exponent: int  #: Of the unit.
-    radius: float  #: In the units of the data.
-    norm: int = 2  #: Of the ball: 1 for the L1 norm, 2 for the Euclidean norm.
+    exponent: int  #: The exponent of the unit.
+    radius: float  #: The largest norm of a row, in the units of the data.
+    norm: int = 2  #: The norm of the ball: 1 for the L1 norm, 2 for the Euclidean norm.
 
     def __post_init__(self) -> None:
         if self.exponent < unit_exponent(self.radius):
@@ -135,7 +135,8 @@ class Rows:
 
     def clipped(self, radius: float) -> Self:
         """Return the rows clipped to a smaller radius, in the same unit."""
-        unit_exponent(radius)  # raises if it is no radius: a sum of bounds must not become smaller by one below 0
+        # raises an error for a radius that is not positive: a negative bound would make a sum of bounds smaller
+        unit_exponent(radius)
         radius = min(radius, self.radius)
         within = ball_in_units(radius, self.norm, self.exponent)
         zeros = np.zeros(self.integers.shape[1])

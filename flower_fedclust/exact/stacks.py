@@ -83,7 +83,7 @@ def current() -> Stack | None:
 
 @contextmanager
 def stacked(stack: Stack | None) -> Iterator[None]:
-    """Give terms an entry for each client of a stack; with None, none."""
+    """Give terms an entry for each client of a stack; with None, terms have no such axis."""
     token = _CURRENT.set(stack)
     try:
         yield

@@ -24,10 +24,10 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 Labels = NDArray[np.intp]
 
-#: Of rows in second moments: a product of two entries is at most 2^32, a sum over 2^20 rows 2^52.
+#: The bits of rows in second moments: a product of two entries is at most 2^32, a sum over 2^20 rows 2^52.
 COARSE_BITS = 16
 
-#: How much finer than rows distances between them are.
+#: The unit of distances between rows is finer than the unit of rows by this many bits.
 DISTANCE_BITS = 10
 
 #: For more rows than this, the mean distance is estimated from a random sample of this size.
@@ -121,7 +121,7 @@ def directions_onto_grid(directions: Floats) -> Floats:
     exact = np.where(far, 0.0, whole).astype(np.int64)
     long = far | (np.einsum("ij,ij->j", exact, exact) > 2 ** (2 * DIRECTION_BITS))
     if long.any():
-        # To one unit less, which is more than rounding can add.
+        # Scaled to one unit less, which is more than rounding can add.
         whole[:, long] = scaled_to(np.ascontiguousarray(whole[:, long].T), 2.0**DIRECTION_BITS - 1.0, 2).T
     whole *= 2.0**-DIRECTION_BITS
     whole.flags.writeable = False

@@ -48,12 +48,13 @@ class Bound:
     The function that makes the array enforces the bound, and names the lemma that proves it: :func:`proven`.
     """
 
-    l2: float  #: In Euclidean norm, where a row is added or removed.
-    l1: float = math.inf  #: The same in L1 norm, for Laplace noise.
-    words: str = ""  #: What enforces it, for the report.
-    apart: float | None = None  #: In Euclidean norm, where a row is replaced; by default twice ``l2``.
-    triangle: bool = False  #: Whether it is the Frobenius norm of a symmetric matrix, whose upper triangle is sent.
-    of_client: float | None = None  #: In Euclidean norm, where all that a client has is added or removed.
+    l2: float  #: The bound in Euclidean norm if a row is added or removed.
+    l1: float = math.inf  #: The same bound in L1 norm, for Laplace noise.
+    words: str = ""  #: How the bound is enforced, in words for the report.
+    apart: float | None = None  #: The bound in Euclidean norm if a row is replaced; by default twice ``l2``.
+    #: Whether the bound is the Frobenius norm of a symmetric matrix, whose upper triangle is sent.
+    triangle: bool = False
+    of_client: float | None = None  #: The bound in Euclidean norm if all rows of a client are added or removed.
     sample: tuple[int, int] | None = None  #: How many rows the client draws in secret, and from how many.
 
     def of(self, mechanism: str, relation: str, unit: str) -> float:
@@ -78,7 +79,7 @@ class Term:
     """
 
     integers: Integers
-    exponent: int  #: Of the unit.
+    exponent: int  #: The exponent of the unit.
     bound: Bound
     largest: int  #: The largest integer that one row can add to an entry.
     n_rows: int  #: How many vectors were added up: at most one for each row of a batch.
@@ -132,7 +133,7 @@ def as_stack(term: Term) -> Term:
 
 
 def of_one_client(term: Term) -> Term:
-    """Undo :func:`as_stack`; outside of it."""
+    """Undo :func:`as_stack`, outside of ``stacked``."""
     return enforced(term.integers[0], term.exponent, term.bound, term.largest, term.n_rows)
 
 

@@ -70,7 +70,7 @@ NEAR_MEAN = 0.5
 #: About the mean: the coordinate that all rows get, and how far first centers are apart, over the rows' spread.
 LIFT, FIRST_SPREAD = 0.5, 0.3
 
-#: The paper's b.
+#: The paper's batch size b.
 BATCH_SIZE = 50
 
 #: Without noise: by how many bits the unit of what clients send is finer than the largest entry of the centers. Of an
@@ -80,17 +80,17 @@ MOVE_BITS = 36
 #: With noise: the largest norm of one row's memberships in what is sent. A row at a center that is as long has 1.
 MAX_MEMBERSHIP = 1.0
 
-#: What enforces the bounds, for the report.
+#: How the bounds are enforced, in words for the report.
 CLIPPED_GRADIENT = "the client clips every row's gradient to half of this norm"
 
 SHORT_MEMBERSHIPS = "a row's memberships have a norm of 1 at most"
 
-#: Where a client keeps H.
+#: The name under which a client remembers H.
 MEMBERSHIPS = "memberships"
 
 
 class LocalSteps(TypedDict):
-    """What the server tells every client in a round: the penalties and the steps on H."""
+    """The settings of a round that every client gets: the penalties and the steps on H."""
 
     rho: float
     mu_h: float
@@ -98,7 +98,7 @@ class LocalSteps(TypedDict):
     n_membership_steps: int
     random_state: int
     max_norm: float
-    #: gamma for clients that compute on a grid; 0 for clients that compute in floats.
+    #: The divisor gamma for clients that compute on a grid; 0 for clients that compute in floats.
     divisor: float
 
 
@@ -205,7 +205,7 @@ class DPFedC(ClippedStrategy):
     init: ArrayLike | None = parameter(None)
     max_gradient_norm: float | None = parameter(None, above=0)
 
-    #: To watch a run: called after each round with its number, from 1, and the centers.
+    #: A function to watch a run. It is called after each round with the number of the round, from 1, and the centers.
     on_centers: Callable[[int, Floats], None] | None = dataclasses.field(default=None, init=False)
 
     #: Without noise: the exponent of the rows' largest entry, needed if the first centers are zeros.
@@ -300,14 +300,14 @@ class DPFedC(ClippedStrategy):
         others = DPFedCClient.update_memberships.asked(W, *origin, **local)
         return Sum(asked, clients=S, others=others, parts=parts, needed=False)
 
-    # Starts, penalties and steps.
+    # First centers, penalties and steps.
 
     def _find_origin(self) -> Generator[Round, Total, MovedOrigin | None]:
         """Return the mean and the spread of all rows, if the directions of rows from 0 hardly differ."""
         frame, _ = yield from frame_of_rows()
         sums, squares, n_rows = yield Sum(DPFedCClient.clipped_column_sums.asked(frame=frame))
         offset = sums / n_rows
-        with np.errstate(over="ignore", invalid="ignore"):  # squares beyond the floats: nothing is moved
+        with np.errstate(over="ignore", invalid="ignore"):  # the squares overflow, so the origin stays
             mean, variance = frame.origin + offset, np.maximum(squares / n_rows - offset**2, 0.0)
             is_near = 0 < variance.sum() < NEAR_MEAN * float(mean @ mean) < math.inf
         if not is_near:
@@ -407,7 +407,7 @@ class DPFedC(ClippedStrategy):
 
     @property
     def n_protocol_rounds(self) -> int:
-        """R, and the rounds that the origin or first centers of zeros need."""
+        """The R rounds, and further rounds for the origin or for first centers of zeros."""
         return self.n_rounds + (FRAME_ROUNDS + 1) * self._asks_for_origin + self._asks_for_exponent
 
 
@@ -512,7 +512,8 @@ class DPFedCClient(MomentsClient):
         """
         kept = self.recall(MEMBERSHIPS)
         if kept is None:
-            (start,) = self.generator(local["random_state"]).spawn(1)  # not the numbers that draw the minibatches
+            # other random numbers than those for the minibatches
+            (start,) = self.generator(local["random_state"]).spawn(1)
             kept = [start.uniform(size=(len(self.rows), len(W)))]
         (H,) = kept
         penalties, n_steps = Penalties(local["rho"], local["mu_h"]), local["n_membership_steps"]

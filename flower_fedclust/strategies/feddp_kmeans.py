@@ -53,7 +53,7 @@ class Ball:
 
     frame: Frame
     view: Question | None = None
-    view_radius: float = 0.0  #: With a view: the radius of its ball.
+    view_radius: float = 0.0  #: The radius of the view's ball, if there is a view.
 
     @property
     def radius(self) -> float:
@@ -62,7 +62,7 @@ class Ball:
 
     @property
     def rows(self) -> dict[str, Any]:
-        """What a question says about its rows."""
+        """The arguments of a question about rows in the ball."""
         return {"frame": self.frame} if self.view is None else {"frame": None, "view": self.view}
 
 

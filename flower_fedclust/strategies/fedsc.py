@@ -70,7 +70,7 @@ from flower_fedclust.strategies.common.spectral_sums import SpectralSumsClient, 
 
 Floats = NDArray[np.float64]
 
-#: S by default, if a round costs no epsilon.
+#: The default number of rounds S, if a round costs no epsilon.
 DEFAULT_ROUNDS = 10
 
 #: The unit of the clients' dictionaries is this many bits finer than the unit of rows, because they are averaged.
@@ -173,7 +173,7 @@ class DictionaryStrategy(ClippedStrategy):
             bound = float(np.median(row_gradients(made_up, atoms, C, 1.0)[0]))
             L = curvature(made_up, atoms, C, 1.0) * (moments.n_rows / N_MADE_UP_ROWS)
             if bound == 0:
-                break  # no row would move an atom
+                break  # then no row would move an atom
             to_codes = code_map(Z, **found.kernel)
             question = DictionaryClient.clipped_gradient.asked(
                 Z,
@@ -205,7 +205,7 @@ class DictionaryStrategy(ClippedStrategy):
 
     @property
     def n_steps(self) -> int:
-        """S."""
+        """The number of rounds S."""
         if self.n_rounds is not None:
             return self.n_rounds
         return 0 if self.has_noisy_dictionary else DEFAULT_ROUNDS
@@ -247,7 +247,7 @@ class FedSC(DictionaryStrategy, CodesStrategy):
         ),
     )
 
-    #: Nothing takes noise.
+    #: This form has no noise.
     epsilon: float | None = dataclasses.field(default=None, init=False)
     delta: float = dataclasses.field(default=1e-6, init=False)
     budget: Mapping[str, float] | None = dataclasses.field(default=None, init=False)
@@ -287,7 +287,7 @@ class FedSC(DictionaryStrategy, CodesStrategy):
         return {}
 
     def privacy_notes(self) -> list[str]:
-        """Add what the server can compute."""
+        """Add that the server can compute the rows."""
         return [*super().privacy_notes(), *self.what_the_server_can_compute()]
 
     def what_the_server_can_compute(self) -> list[str]:

@@ -46,7 +46,7 @@ from flower_fedclust.strategies.common.small_clusters import agreement_of_anothe
 
 Floats = NDArray[np.float64]
 
-#: What each part of the budget costs: the inverse squared noise multipliers of its Gaussian releases, which add up. In
+#: The cost of each part of the budget: the inverse squared noise multipliers of its Gaussian releases, which add up. In
 #: more than three columns private k-means comes first, which costs 0.79.
 COST_OF_RANGES, COST_OF_GRID = 0.05, 0.95
 #: A grid has at most this many columns; of more columns it takes directions.
@@ -205,7 +205,7 @@ class PrivateDensity(SearchStrategy):
 
     @property
     def _scale(self) -> float:
-        """How many rows one unit of a sum stands for."""
+        """The number of rows that one unit of a sum stands for."""
         return float(self.rows_per_client) if self.privacy_unit == "client" else 1.0
 
     def _rows_over_noise(self, n_rows: float) -> float:

@@ -70,7 +70,7 @@ from flower_fedclust.strategies.common.small_clusters import (
 Floats = NDArray[np.float64]
 R = TypeVar("R")
 
-#: What the EM steps cost, and the comparison with one Gaussian, beside the COSTS of the search.
+#: The costs of the EM steps and of the comparison with one Gaussian, beside the COSTS of the search.
 COSTS_OF_STEPS, COST_OF_GAIN = {"first_moments": 0.08, "moments": 0.25}, 0.05
 #: A row's gain over one Gaussian is clipped to this many nats; and to a third of it if the mixture is better.
 MOST_GAIN = 4.5
@@ -229,7 +229,7 @@ class PrivateMixture(SearchStrategy):
         sums_of = next(one for one in notes if one[0].asks is StartsClient.second_moment)
         sketch = {name: int(value) for name, value in sums_of[0].question_for(None).arguments.items()}
         values, vectors, _, _, total = spectrum_of(sums_of[1][0], sketch, counts.sum(), 0.0)
-        # What a sketch does not show is taken to be alike in all columns.
+        # Variance that a sketch does not show is taken to be equal in all columns.
         moment = (vectors * values) @ vectors.T + max(total - float(values.sum()), 0.0) / d * np.eye(d)
         least = max(FLOOR * float(np.trace(moment)) / d, 1e-300)
         means = centers_of(sums, counts, fallback=last.arrays[0])
@@ -293,7 +293,7 @@ def _noted(rounds: Generator[Round, Total, R], notes: list[tuple[Round, Total]])
 
 
 def _keep(search: MixtureSearch, asked: Round, received: Total) -> None:
-    """Keep a sum, if it says something about the mixture."""
+    """Keep a sum if it depends on the mixture."""
     if (of_rows := _of_rows(asked.question_for(None))) is not None:
         n_units = search.space.units.number
         noise = [np.full(one.size, sd / n_units) for one, sd in zip(received, received.noise, strict=True)]
@@ -302,7 +302,7 @@ def _keep(search: MixtureSearch, asked: Round, received: Total) -> None:
 
 
 def _of_rows(question: Question) -> Callable[[Rows], Floats] | None:
-    """Return what a question asks of each row; None if the answer says little about the mixture."""
+    """Return the function of a row that a question adds up; None if the answer says little about the mixture."""
     client, asked, bound = PrivateMixtureClient, question.asks, float(question.arguments.get("bound", math.inf))
     if asked is client.expectation:
         structure, scale = str(question.arguments["structure"]), float(question.arguments["scale"])
@@ -370,7 +370,7 @@ class PrivateMixtureClient(SearchClient, ClusterClient):
         scale: float,
         bound: float,
     ) -> Term:
-        """Return what EM adds up, with a bound on each row's vector."""
+        """Return the sums of EM, with a bound on each row's vector."""
         message = means, whitening, constants, directions
         return vectors(row_moments(rows, *message, structure=structure, scale=scale), bound)
 

@@ -1,1 +1,1 @@
-"""What the papers compare themselves with, written in the same form as the strategies."""
+"""The baselines of the papers, written in the same form as the strategies."""

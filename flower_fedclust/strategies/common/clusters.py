@@ -31,7 +31,7 @@ MEANS_MARGIN = 1.5
 
 @dataclass(frozen=True)
 class ClusterStatistic:
-    """The statistic that clients send about their clusters, and its protection."""
+    """The statistic that clients send about their clusters, and how it is protected."""
 
     parts: tuple[str, ...] = ()  #: The parts of the budget for the sums (or means) and for the counts.
     shrink: bool = False  #: Whether to shrink new centers towards the previous ones, by the noise of the sums.

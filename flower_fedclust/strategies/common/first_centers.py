@@ -1,4 +1,4 @@
-"""First centers for strategies that move centers: given, found by k-FED, or drawn without looking at the rows."""
+"""First centers for strategies that move centers: from the user, by k-FED, or drawn without looking at the rows."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ Floats = NDArray[np.float64]
 
 #: Cells for each cluster; the fewest and the most cells in all; and the fewest for each cluster, which goes first.
 CELLS_FOR_A_CLUSTER, FEWEST_CELLS, MOST_CELLS, LEAST_FOR_A_CLUSTER = 20, 100, 600, 3
-#: The number of rounds in which space is split.
+#: The number of rounds that split space into cells.
 N_SPLITS = 3
 #: The distance of new points from the mean that they split, as a fraction of the frame's radius.
 BESIDE = 2.0**-20
@@ -221,7 +221,7 @@ def spectrum_of(moment: Floats, sketch: dict[str, int], n_rows: float, noise: fl
         n_above = max(int(np.count_nonzero(values > edge)), 1)
         return Spectrum(variances_along(values, noise_of_mean), vectors[:, ::-1], n_above, edge, float(values.sum()))
     n_columns, n_directions = moment.shape
-    times = math.sqrt(n_columns / n_directions)  # with S S' = 1 on average
+    times = math.sqrt(n_columns / n_directions)  # because S S' is 1 on average
     S = times * random_directions(n_columns, n_directions, sketch["random_state"])
     Y, noise_of_mean = moment * (times / n_rows), noise * times / n_rows
     edge = noise_of_mean * (math.sqrt(n_columns) + math.sqrt(n_directions))

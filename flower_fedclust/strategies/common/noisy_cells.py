@@ -26,7 +26,8 @@ Labels = NDArray[np.intp]
 
 #: The fewest cells for each cluster, and the most cells; how many numbers of cells are compared.
 FEWEST_CELLS, MOST_CELLS, N_NUMBERS = 1.5, 200, 25
-#: A row in a cell counts as much as an offset of this part of the bound, which is this many typical distances.
+#: The count of a row weighs as much as an offset of this fraction of the bound. The bound is this many typical
+#: distances.
 CELL_WEIGHT, CELL_REACH = 0.7, 1.3
 #: Rows that the server draws about the noisy cells, at least and for each cluster.
 N_DRAWN, DRAWN_FOR_EACH = 6000, 30
@@ -47,13 +48,13 @@ N_OTHER_RUNS, N_SHARED, N_STARTS, N_OTHER_STEPS = 8, 2000, 10, 12
 MANY_CLUSTERS = 64
 #: The k-means of the cells by which the server looks for other solutions that cost nearly the same.
 N_TRIED_AGAIN = 20
-#: How many times as much noise as a run has is imitated: for clusters of a run, and for numbers of clusters.
+#: Imitated runs have this many times the noise of the run: to judge its clusters, and to choose their number.
 ROUGHER, ROUGHER_OF_NUMBER = 2.0, 3.0
 #: Rows about clusters have at least this part of the variance of all rows in each direction.
 LEAST_LEFT = 0.003
-#: What clipping takes from costs may differ from what is expected by this many times as much.
+#: The loss of costs by clipping may differ from the expected loss by this factor.
 UNSURE = 2.0
-#: Solutions whose costs differ by less than this part are equally good.
+#: Solutions are equally good if their costs differ by less than this fraction.
 EQUALLY_GOOD = 0.01
 #: Offsets are clipped to so many typical distances, which grows as noise falls: a wide bound has no bias.
 REACH, REACH_GROWS, REACH_AT, LEAST_REACH, MOST_REACH = 1.3, 0.35, 0.003, 1.2, 4.0
@@ -106,7 +107,7 @@ class NoisyCells:
     """Noisy cells of the rows, in the directions of the search."""
 
     means: Floats
-    counts: Floats  #: Positive.
+    counts: Floats  #: The counts of the cells, all positive.
     within: Floats  #: The variance of the rows of a cell in each direction.
     of_sums: float  #: The standard deviation of the noise in an entry of a cell's sum.
     of_counts: float  #: The standard deviation of the noise in a count.

@@ -75,7 +75,8 @@ from flower_fedclust.strategies.common.small_clusters import (
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-#: What each part of the budget costs: the inverse squared noise multipliers of its Gaussian releases. They add up to 1.
+#: The cost of each part of the budget: the inverse squared noise multipliers of its Gaussian releases. All costs add up
+#: to 1.
 COSTS: Mapping[str, float] = {
     "row_sum": 0.016,
     "row_count": 0.004,
@@ -90,7 +91,7 @@ COSTS: Mapping[str, float] = {
     "sums": 0.236,
     "counts": 0.016,
 }
-#: The same for strategies that look for no solutions by steps, and go on by themselves.
+#: The costs for strategies that only take cells from the search, and go on by themselves.
 COSTS_OF_CELLS: Mapping[str, float] = {
     "row_sum": 0.03,
     "row_count": 0.01,
@@ -106,7 +107,7 @@ SOLUTION_ROUNDS = N_LEVELS * (STEPS_EACH + 1) + N_STEPS + 1
 N_CLASSES = 16
 #: The fraction of the rows that may lie outside the ball in which the second moment is taken.
 PART_OUTSIDE = 0.1
-#: So many neighboring classes have rows if these are more than so many deviations of the noise.
+#: The number of neighboring classes whose rows are added up, and the deviations of the noise that the sum must exceed.
 N_NEIGHBORING, CLEAR_CLASS = 3, 2.5
 #: The variance along a direction is at least this part of the mean variance.
 LEAST_VARIANCE = 0.02
@@ -118,16 +119,16 @@ FEW_DIRECTIONS = 16.0
 #: There are at most so many cells for each cluster, if these are more than MOST_CELLS, and at least so many, if the
 #: time of a run is what bounds their number.
 CELLS_FOR_EACH, FEWEST_FOR_EACH = 6, 4
-#: A row that counts in a step adds this part of the bound of its offset.
+#: The weight of a count in a step, as a fraction of the bound of offsets.
 WEIGHT = 0.4
-#: Of the signal that was expected of a step, at least this part is.
+#: At least this fraction of the expected signal of a step is taken to be there.
 LEAST_KEPT = 0.5
 #: What is expected of the first step in the directions of the search, beside the rows' variance there, and elsewhere,
 #: beside their mean variance; and how far the next step goes, beside this one.
 FIRST_INSIDE, FIRST_OUTSIDE, GOES_ON = 1.0, 0.2, 1.0
 #: The time of a run bounds the entries of rows by the number of solutions, of directions of the search, and of cells.
 MOST_WORK, MOST_PROJECTED, MOST_CELL_PRODUCTS = 2.5e7, 2e8, 1e9
-#: The same for the steps of one solution, of which there are at least two before the last.
+#: The same bound for the steps of one solution; at least two steps come before the last one.
 MOST_STEPPED = 4e7
 #: A step that lowers the cost by less than this part is the last one before the very last.
 STILL = 3e-5
@@ -195,7 +196,7 @@ class SearchStrategy(ClippedStrategy):
         return Frame(origin, self.max_norm)
 
     def privacy_notes(self) -> list[str]:
-        """Add what is assumed to be public."""
+        """Add the assumptions about what is public."""
         notes = super().privacy_notes()
         if self.privacy_unit == "client":
             notes.append("How many clients there are is taken to be public.")
@@ -251,9 +252,9 @@ class Space:
     units: Units
     values: Floats  #: The variances along the directions, the largest first, as far as noise shows them.
     directions: Floats  #: Eigenvectors of the noisy second moment, of shape (n_columns, n_directions).
-    n_above: int  #: How many of them stand above the noise.
-    n_inside: int  #: How many of these are used.
-    spread: Floats  #: The standard deviations along these.
+    n_above: int  #: The number of directions that stand above the noise.
+    n_inside: int  #: The number of directions that are used.
+    spread: Floats  #: The standard deviations of the rows along the directions that are used.
     total: float  #: The mean squared norm of a row.
     noise: float = 0.0  #: The standard deviation of the noise in a variance along a given direction.
 
@@ -423,12 +424,12 @@ def _with_cells(strategy: SearchStrategy, space: Space) -> tuple[Space, int]:
 
 
 class Found(NamedTuple):
-    """What a run knows of the clusters from noisy cells."""
+    """Facts about the clusters that a run has found from noisy cells."""
 
     space: Space
     fine: NoisyClusters
-    number: ClusterNumber | None  #: If the run chose it.
-    centers: Floats  #: Inside the subspace.
+    number: ClusterNumber | None  #: The number of clusters, if the run has chosen it.
+    centers: Floats  #: The centers inside the subspace.
     weights: Floats
 
 
@@ -450,7 +451,7 @@ def rough_clusters(strategy: SearchStrategy, frame: Frame, n_rows: float) -> Gen
 class Solution(NamedTuple):
     """Centers, and how far they are expected to be from where a step without noise would move them."""
 
-    centers: Floats  #: In the frame.
+    centers: Floats  #: The centers, in the coordinates of the frame.
     signal: Floats  #: The variance of an entry, by cluster and by part of the directions.
     gain: float = math.inf  #: The part of the cost by which the last step lowered it.
     n_steps: int = 0
@@ -575,7 +576,7 @@ def _costs(
     return units.rows_each * costs + clip.lost
 
 
-# What the server makes of noisy sums. Nothing here sees a row.
+# Computations of the server on noisy sums. No function here sees a row.
 
 
 def class_of_most(classes: Floats, n_units: float, deviation: float) -> int:

@@ -149,7 +149,7 @@ def _measures(fine: NoisyClusters, numbers: Sequence[int]) -> list[dict[str, flo
     means, counts = fine.means[kept], fine.counts[kept]
     if len(means) <= numbers[0] or (fine.of_counts > 0 and len(means) < FEWEST):
         return [{"silhouette": 0.0} for _ in numbers]
-    # The mean squared distance of rows from these means: what the means leave of the second moment.
+    # The mean squared distance of rows from these means: the second moment less the part that the means explain.
     scatter = max(fine.total - float(counts @ (means**2).sum(axis=1)) / float(counts.sum()), 0.02 * fine.total)
     by_number: list[dict[str, float]] = []
     for number, centers in zip(reversed(numbers), _merged(means, counts, numbers), strict=True):

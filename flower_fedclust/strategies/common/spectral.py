@@ -49,10 +49,11 @@ ATOMS_PER_CLUSTER, FEWEST_ATOMS = 10, 50
 class Dictionary:
     """Atoms (FedSC's dictionary, Fed-SpeClust's landmarks) whose kernel with a row gives the factors of the row."""
 
-    atoms: Floats  #: Z, of shape (n_atoms, n_columns).
-    bandwidth: float  #: r of the Gaussian kernel, in the units of the rows.
-    regularization: float  #: lambda, added to the diagonal of the atoms' kernel before it is inverted.
-    n_rows: float  #: All clients' rows; approximate if there is noise.
+    atoms: Floats  #: The atoms Z, of shape (n_atoms, n_columns).
+    bandwidth: float  #: The bandwidth r of the Gaussian kernel, in the units of the rows.
+    #: The regularization lambda, added to the diagonal of the atoms' kernel before it is inverted.
+    regularization: float
+    n_rows: float  #: The number of all clients' rows; approximate if there is noise.
     #: Whether the kernel is reconstructed as ``k (K + lambda I)^-1 k'``, and not from FedSC's codes.
     nystrom: bool = False
 

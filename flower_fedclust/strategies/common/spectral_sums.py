@@ -96,7 +96,7 @@ class SpectralSumsStrategy(ClippedStrategy):
         if np.count_nonzero(counts) < self.n_clusters:
             counts = np.ones(len(atoms))
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # means that coincide
+            warnings.simplefilter("ignore")  # k-means warns if means coincide
             centers = weighted_kmeans(means, counts, self.n_clusters, self.rng)
         cells = np.bincount(nearest_center(means, centers), counts, minlength=self.n_clusters)
         sizes = np.asarray(cells, dtype=np.float64)

@@ -197,7 +197,7 @@ class TablePreparation:
         """Return a copy of the strategy as it will run: with norms, and with prepared rows of the server."""
         likely: Any = _in_ball(strategy, max_norm=1.0, max_l1_norm=1.0)
         rows: Any = getattr(likely, "server_data", None)
-        if is_table(rows):  # as many rows, and as many columns, as there will be
+        if is_table(rows):  # with as many rows and columns as the run will have
             likely.server_data = np.eye(len(rows), self.n_columns)
         made: S = likely
         return made
@@ -320,7 +320,7 @@ def left_out(names: Sequence[str], epsilon: float | None) -> str:
 def describe(
     strategy: ProtocolStrategy, preparation: Preparation, model: Model, floor: int = FLOOR
 ) -> Generator[Round, Total, Clusters | None]:
-    """Ask for the sums of the rows of each cluster, in one round; None if :func:`why_not` gives a reason."""
+    """Ask for the sums of the rows of each cluster, in one round. Returns None if :func:`why_not` gives a reason."""
     if why_not(strategy, model):
         return None
     arrays, points = model.to_arrays(), model.exact_points

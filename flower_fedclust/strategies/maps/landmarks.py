@@ -50,7 +50,7 @@ Floats = NDArray[np.float64]
 
 Averaging = Literal["landmarks", "gradients"]
 
-#: S by default; and if every round costs epsilon.
+#: The default number of rounds S; and the number if every round costs epsilon.
 DEFAULT_ROUNDS, DEFAULT_NOISY_ROUNDS = 50, 10
 
 #: The name under which a client keeps the constant term of its MMD.
@@ -74,9 +74,9 @@ REACH = 4.0
 class Landmarks:
     """The result of FedDL."""
 
-    points: Floats  #: Y, of shape (n_landmarks, n_columns).
+    points: Floats  #: The landmarks Y, of shape (n_landmarks, n_columns).
     gamma: float  #: Of the kernel ``exp(-gamma ||x - y||^2)``, in one over the squared units of the rows.
-    n_rows: float  #: Of all clients; with noise, about.
+    n_rows: float  #: The number of rows of all clients; approximate if there is noise.
     #: For each round, the participating clients' mean MMD from its first landmarks. Empty with noise on the gradients.
     mmds: tuple[float, ...] = ()
 
@@ -208,7 +208,7 @@ class LandmarkStrategy(ClippedStrategy):
 
     @property
     def max_landmark_rounds(self) -> int:
-        """S."""
+        """The number of rounds S."""
         if self.n_rounds is not None:
             return self.n_rounds
         return DEFAULT_NOISY_ROUNDS if self.landmarks_cost_epsilon else DEFAULT_ROUNDS
@@ -227,10 +227,10 @@ class LandmarkStrategy(ClippedStrategy):
 class CodedRowsStrategy(LandmarkStrategy):
     """Base of the strategies whose clients send codes of each row, from which the row can be computed."""
 
-    #: What a client sends of each row: "distances" or "kernel".
+    #: The code of each row that a client sends: "distances" or "kernel" values.
     codes: ClassVar[str]
 
-    #: Nothing takes noise.
+    #: This form has no noise.
     epsilon: float | None = dataclasses.field(default=None, init=False)
     delta: float = dataclasses.field(default=1e-6, init=False)
     budget: Mapping[str, float] | None = dataclasses.field(default=None, init=False)
@@ -239,7 +239,7 @@ class CodedRowsStrategy(LandmarkStrategy):
     noise: NoisePlace = dataclasses.field(default="local", init=False)
 
     def privacy_notes(self) -> list[str]:
-        """Add what the server can compute."""
+        """Add that the server can compute the rows."""
         return [*super().privacy_notes(), *self.what_the_server_can_compute()]
 
     def what_the_server_can_compute(self) -> list[str]:

@@ -372,7 +372,7 @@ class SpreadCentersClient(ClusterClient):
         points = rows.points(centers)
         labels = nearest_point(rows.integers, points)
         offsets = rows.integers - points[labels]
-        squared = np.einsum("ij,ij->i", offsets, offsets)  # of integers, and at most 2^52
+        squared = np.einsum("ij,ij->i", offsets, offsets)  # squared distances of integers, at most 2^52
         higher = np.floor(squared * 2.0**-LOWER_BITS)
         lower = squared - higher * 2.0**LOWER_BITS
         n_centers = len(centers)

@@ -45,9 +45,11 @@ class Drawing:
     method: Literal["tsne", "umap"]
     n_neighbors: float  #: t-SNE's perplexity, or UMAP's number of neighbors, which counts the point itself.
     placing: (
-        float  #: The same for a row that is placed on the map later; fewer, to put it near the most similar points.
+        #: The perplexity, or number of neighbors, for rows that are placed later. It is smaller, to put them near the
+        #: most similar points.
+        float
     )
-    min_dist: float = 0.0  #: UMAP's min_dist.
+    min_dist: float = 0.0  #: The parameter min_dist of UMAP.
 
     def check_installed(self) -> None:
         """Raise a DataError if the library is missing."""

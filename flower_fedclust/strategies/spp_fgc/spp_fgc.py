@@ -105,7 +105,7 @@ class StructuralGraphStrategy(ProtocolStrategy):
 
     @abstractmethod
     def _client_side(self) -> Generator[Round, list[Reply], Uploads]:
-        """Return what the clients upload: their E^p and their P_k with noise (lines 3 to 9)."""
+        """Return the uploads of the clients: their E^p and their P_k with noise (lines 3 to 9)."""
 
     def _server_side(self, uploads: Uploads, prototypes: Prototypes) -> Labels:
         """Return A, the cluster of every node: of every row, but equal rows of a client are one (lines 11 to 15)."""
@@ -141,7 +141,7 @@ class StructuralGraphStrategy(ProtocolStrategy):
         return 2
 
     def privacy_notes(self) -> list[str]:
-        """Add what noise on the prototypes does not cover."""
+        """Add the messages that noise on the prototypes does not cover."""
         return [
             *super().privacy_notes(),
             "The graph says of each row which rows of its client are nearest to it, and the prototype of each row says "
@@ -234,12 +234,12 @@ def joined(uploads: Uploads, prototypes: Prototypes, divergences: Floats, n_clus
     return GlobalGraph(blocks, prototype, between, uploads.sizes)
 
 
-# What the clients upload (Algorithm 1, line 8).
+# The uploads of the clients (Algorithm 1, line 8).
 
 
 @dataclass(frozen=True)
 class Uploads:
-    """What the clients sent, one client after the other."""
+    """The arrays that the clients sent, one client after the other."""
 
     replies: Sequence[Reply]
     #: The clients' graphs E^p, symmetric. Equal rows of a client are one node, with the weights of all.

@@ -95,7 +95,7 @@ FEWEST_CELLS_PER_CLUSTER = 2.5
 
 @dataclass(frozen=True)
 class Cells:
-    """Centers, and what is known about the rows around them."""
+    """Centers, and the known facts about the rows around them."""
 
     #: The frame of the centers; its ball uses the L1 norm, except for exact sums of unbounded rows.
     frame: Frame
