@@ -22,7 +22,7 @@ SCHEMA = {"columns": {name: {"kind": "number", "bounds": [-9.0, 9.0]} for name i
 
 simulate, compare, plan, audit = "simulate", "compare", "plan", "audit"
 USES = (simulate, compare, plan, audit)
-#: All uses read clients with the same function: each form is tried in one, and some in all.
+#: All uses read clients with the same function: each form is tried in one, and some in all; an audit takes seconds.
 IN_ALL = ("tables with classes", "one table", "a folder")
 
 
@@ -99,7 +99,11 @@ def _few_draws():
 
 
 @pytest.mark.parametrize(
-    ("form", "use"), [(form, use) for form in FORMS for use in USES if use == simulate or form in IN_ALL]
+    ("form", "use"),
+    [
+        *((form, use) for form in FORMS for use in (simulate, compare, plan) if use == simulate or form in IN_ALL),
+        ("a folder", audit),
+    ],
 )
 def test_every_form_of_the_same_clients_gives_the_same_result(use, form, folder, expected, tmp_path):
     clients, options = FORMS[form](folder)

@@ -143,8 +143,8 @@ WITH_AND_WITHOUT_NOISE = {
     "a_client_that_fails_is_named",
     "extreme_values_are_survived",
 }
-#: The engine draws the noise of clients, for every strategy alike. These have a sum, several sums for both units, and
-#: rows that clients keep; `make check` has all strategies.
+#: The engine draws the noise of clients and adds up persons, for every strategy alike. These have a sum, several sums
+#: for both units, and rows that clients keep; `make check` has all strategies.
 DRAWN_BY_CLIENTS = {"federated-kmeans-private", "feddp-kmeans", "fed-tsne-sums"}
 #: Checks that the engine passes for every strategy alike once it has passed them with a class.
 OF_THE_CLASS = {"noise_that_protects_is_never_repeated", "a_client_that_fails_is_named", "extreme_values_are_survived"}
@@ -167,7 +167,7 @@ def is_long(check, case):
     name, _, variant = case.partition(" ")
     if PAPERS:
         return False
-    if variant.startswith(("clients", "local")):
+    if variant.startswith(("clients", "local")) or variant.endswith("subject"):
         return name not in DRAWN_BY_CLIENTS
     is_first = not variant or (not has_noise(name) and variant == "server-record")
     return check in OF_THE_CLASS and variant != "" and not (check.startswith("noise") and is_first)
