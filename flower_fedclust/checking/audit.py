@@ -71,11 +71,11 @@ LEAST_DRAWS = 100
 
 @dataclass(frozen=True)
 class AuditedRelease:
-    """What an audit found about one release, over all rounds that make it."""
+    """Findings of an audit about one release, over all rounds that make it."""
 
     rounds: tuple[int, ...]  #: The numbers of the rounds that make this release.
     task: str  #: The name of the question to the clients.
-    content: str  #: What the array holds.
+    content: str  #: The content of the array, in words.
     release: Release  #: As declared in the last of these rounds.
     moved: float  #: The largest change between neighbors, divided by the declared sensitivity.
     is_too_far: bool  #: Whether ``moved`` exceeds 1 by any amount.
@@ -110,7 +110,7 @@ class AuditedRelease:
 
 @dataclass(frozen=True)
 class AuditResult:
-    """What an audit found; print it to read a page."""
+    """The findings of an audit. Printing them gives a page."""
 
     strategy: str  #: The name of the strategy.
     epsilon: float | None  #: The promised epsilon, at the promised delta.
@@ -121,13 +121,13 @@ class AuditResult:
     loss: Loss | None  #: The privacy loss of the neighbors that can be told apart best.
     epsilon_counted: float  #: The epsilon to which the releases compose, computed by the audit itself.
     findings: tuple[str, ...]  #: A clause about each other broken promise.
-    facts: tuple[Fact, ...]  #: What leaves the clients apart from the releases.
-    unprotected: tuple[str, ...]  #: What no mechanism covers, according to the report.
+    facts: tuple[Fact, ...]  #: Everything that leaves the clients apart from the releases.
+    unprotected: tuple[str, ...]  #: The messages that no mechanism covers, according to the report.
     covers_everything: bool  #: Whether the report says that noise covers everything.
     source_bits: float  #: Noise from a source with at most this many bits would have been noticed.
     tails: Mapping[Mechanism, float]  #: Noise cut off at this many standard deviations would have been noticed.
     n_runs: int  #: How often the noise was drawn.
-    not_examined: tuple[str, ...]  #: What the audit left out because the time was up.
+    not_examined: tuple[str, ...]  #: Checks that the audit left out because the time was up.
     seconds: float  #: How long the audit took.
     false_alarm: float = FALSE_ALARM  #: How often a sound strategy may be called broken.
 
@@ -230,7 +230,7 @@ class AuditResult:
         lines += ["", f"{self.n_runs} draws, {self.seconds:.1f} seconds."]
         return "\n".join(lines).replace("\n\n\n", "\n\n")
 
-    __repr__ = __str__  # what a notebook shows
+    __repr__ = __str__  # the representation in a notebook
 
     def _lines_of_releases(self) -> Iterator[str]:
         if not self.releases:

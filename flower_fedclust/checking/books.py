@@ -51,7 +51,7 @@ ORDERS = (*range(2, 33), *range(36, 65, 4), 80, 128, 256)
 #: count as different.
 REPEATED, FAILURES_DIFFER = 40, 1e-4
 
-#: What the report must name as not covered -> a word that shows that it does.
+#: Fact that the report must name as not covered -> a word of the report that shows that it does.
 NOT_COVERED = {"labels and metrics": "metrics", "answer times": "how long it takes", "failures": "fails"}
 
 
@@ -388,7 +388,7 @@ def _findings_of_loss(subject: Subject, silent: set[str], number: int, tamper: T
     if not silent <= {failure.client for failure in run.strategy.failures}:
         findings.append(f"a client does not answer round {number}, and is not among the failures")
     in_shares = subject.strategy.noise == "clients" and subject.strategy.min_clients is None and any(round_.releases)
-    is_used = run.received.get(number) is not None  # or the round was given up
+    is_used = run.received.get(number) is not None  # otherwise the run has given the round up
     if in_shares and is_used and isinstance(round_, Sum) and not round_.answer.keeps:
         findings.append(f"a client is missing in round {number}, and its share of the noise is missing from the sum")
     return findings

@@ -71,7 +71,7 @@ SEEDS_TRIED = 40
 #: Pairs of each kind that are compared even if the time is up, unless they need another run.
 SURE_TURNS = 3
 
-#: Of so many points the two that are farthest apart are found; of more, the first two are taken.
+#: Up to this number of points, the two that are farthest apart are found. Of more points, the first two are taken.
 MOST_POINTS = 64
 
 
@@ -672,7 +672,7 @@ class Search:
 
     @property
     def not_examined(self) -> list[str]:
-        """What was not compared because the time was up."""
+        """The comparisons that were left out because the time was up."""
         return [left for place in self._places if (left := place.not_examined)]
 
     def _made_places(self) -> Iterator[Place]:

@@ -74,12 +74,12 @@ class Exchange:
 
     @property
     def sent(self) -> list[Sendable]:
-        """What the client sent; integers keep their unit."""
+        """The arrays that the client sent; integers keep their unit."""
         return [] if self.res is None else received_arrays(decode(self.res.parameters), self.res.metrics)
 
     @property
     def arrays(self) -> list[Array]:
-        """What the client sent, in the units of the data."""
+        """The arrays that the client sent, in the units of the data."""
         return values_of(self.sent)
 
 
@@ -177,7 +177,7 @@ class WatchedRun:
 
     @cached_property
     def result(self) -> Result:
-        """What :func:`flower_fedclust.simulate` would have returned."""
+        """The result that :func:`flower_fedclust.simulate` would have returned."""
         return result_of(self.strategy, self.data, self.seconds)
 
     @property
@@ -511,7 +511,7 @@ class LocalGrid(Grid):
             )
             for index in range(n_nodes)
         }
-        # What Flower sets in the process of a ServerApp.
+        # Variables that Flower sets in the process of a ServerApp.
         TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1
 
     def _not_needed(self, *args: Any, **kwargs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What ``fedclust list`` prints of this package's strategies: by what a person wants, the best first, one line each.
+"""The lines of ``fedclust list`` about this package's strategies: grouped by purpose, the best first, one line each.
 
 The lines are written here, and not taken from the classes, because importing every strategy takes seconds. A test
 compares them with what the classes declare.
@@ -13,13 +13,13 @@ class Line(NamedTuple):
     """A strategy in the list."""
 
     name: str
-    units: tuple[str, ...]  #: What a whole run can protect: records, persons, clients, or nothing.
+    units: tuple[str, ...]  #: The units that a whole run can protect: records, persons, clients, or nothing.
     text: str
 
 
 RECORD, SUMS, EVERY, NONE = ("record",), ("record", "subject"), ("record", "subject", "client"), ()
 
-#: What a person wants -> the strategies for it; those with a guarantee come first.
+#: Purpose -> the strategies for it; strategies with a guarantee come first.
 CATALOG: dict[str, tuple[Line, ...]] = {
     "Round clusters": (
         Line("private-kmeans", EVERY, "k-means without public rows: the default"),

@@ -97,7 +97,7 @@ def list_strategies(
         entries = strategies()
         table.add_row("[bold]From other packages[/bold]")
         for name in others:
-            if name in entries:  # what cannot be loaded is left out with a warning
+            if name in entries:  # strategies that cannot be loaded are left out with a warning
                 table.add_row(f"  {name}", _units_in_words(entries[name].units), entries[name].summary)
     Console().print(table)
     if others and not show_all:
@@ -336,7 +336,7 @@ def main() -> None:
         _say_error(f"{error.filename}: {error.strerror}." if is_of_file else _as_typed(str(error)))  # type: ignore[union-attr]
         raise SystemExit(2) from None
     except RuntimeError as error:
-        from flower_fedclust.engine import ProtocolError  # only now: it takes a second to import
+        from flower_fedclust.engine import ProtocolError  # imported here, because the import takes a second
 
         if not isinstance(error, ProtocolError):
             raise
@@ -356,7 +356,7 @@ def _as_typed(message: str) -> str:
 
 
 def _say_error(sentence: str) -> None:
-    console = Console(stderr=True, emoji=False)  # of a name such as a:b:c, rich would make a picture
+    console = Console(stderr=True, emoji=False)  # rich would turn a name such as a:b:c into a picture
     console.print(f"fedclust: {sentence}", style="red", markup=False, highlight=False, soft_wrap=True)
 
 

@@ -254,6 +254,6 @@ def write_app(folder: str | Path, api: str = "message") -> Path:
         if api == "strategy":
             text = text.replace("fc.MessageStrategy(strategy)", "strategy")
         (path / name).write_text(text, encoding="utf-8")
-    terms = distribution("flower-fedclust").read_text("licenses/LICENSE")  # as it was installed
+    terms = distribution("flower-fedclust").read_text("licenses/LICENSE")  # the version that is installed
     (path / "LICENSE").write_text(terms or "Apache-2.0\n", encoding="utf-8")
     return path

@@ -82,10 +82,10 @@ ASKED = " asked"
 
 @dataclass(frozen=True)
 class Request:
-    """What one message asks a client to send."""
+    """The arrays that one message asks a client to send."""
 
     name: str  #: The client.
-    answer: Answer  #: What the client would send.
+    answer: Answer  #: The arrays that the client would send.
     #: The client's own noise on each array, from its bounds and the run's plan.
     releases: tuple[Release | None, ...]
     n_shares: int = 1  #: The number of clients among whom the noise is divided.
@@ -122,7 +122,7 @@ class Asking:
     question: Question | None = None
     rows: str = ""  #: The name of the kept rows that replace the client's rows; "" for the client's rows themselves.
     stand_in: NDArray[np.float64] | None = field(default=None, repr=False)  #: The kept rows of that name.
-    request: Request | None = None  #: What the operator's consent is asked for, before anything is computed.
+    request: Request | None = None  #: A request for the operator's consent, before anything is computed.
     round: int = 0  #: The number of the round, from which seeded noise follows.
     derives_from: str = (
         ""  #: The name of the noisy rows to which the answer is confined; "" if it may read the true rows.
@@ -135,7 +135,7 @@ NOTHING_ASKED = Asking()
 
 @dataclass
 class Seen:
-    """What an answer has looked at so far."""
+    """Record of what an answer has looked at so far."""
 
     keys: set[str] = field(default_factory=set)  #: The keys that it has recalled.
     rows: bool = False  #: Whether it has read rows.

@@ -54,12 +54,12 @@ SMALL_TABLE = 4096
 
 @dataclass(frozen=True)
 class Outline:
-    """What is known about a client's table before anybody looks at its rows."""
+    """Facts about a client's table that are known before anybody looks at its rows."""
 
     n_rows: int  #: A number of rows that the table has at least.
     n_columns: int
     columns: tuple[str, ...] | None = None  #: Their names, in the table's order; None if they have none.
-    schema: Schema | None = None  #: What the site lets others know about its columns.
+    schema: Schema | None = None  #: The facts about its columns that the site lets others know.
     most_rows: int = MOST_ROWS  #: The public bound on its number of rows.
     n_subjects: int = 0  #: A number of persons that the table has at least; 0 if it does not name subjects.
 
@@ -189,7 +189,7 @@ class ClientData:
 
     @property
     def outline(self) -> Outline:
-        """What is known without looking at the rows again."""
+        """The facts that are known without another look at the rows."""
         columns = None if self.columns is None else tuple(self.columns)
         return Outline(self.n_rows, self.n_columns, columns, self.schema, self.most_rows, self.n_subjects)
 

@@ -43,9 +43,9 @@ OF_EVERY_MESSAGE: Mapping[str, type] = {"format": int, "client": str, "run": str
 OF_ROUND: Mapping[str, type] = {
     **OF_EVERY_MESSAGE,
     **{"round": int, "task": str, EMPTY: bool, "n_clients": int, "plan": str},
-    # In the first round, in which clients enrol.
+    # Fields of the first round, in which clients enrol.
     **{"schema": str, "n_columns": int, "goes_on": bool},
-    # In a question.
+    # Fields of a question.
     **{"arguments": str, "frame": int, "finish": str, "view": str, "most_rows": int},
     **{"rows": str, "parts": str, "n_shares": int, SECURE: str},
 }

@@ -24,7 +24,7 @@ from flower_fedclust.numerics.threads import one_thread
 
 
 class Runnable(Protocol):
-    """What a carrier needs to know of a strategy."""
+    """The part of a strategy that a carrier needs."""
 
     @property
     def client_type(self) -> type[ProtocolClient]:

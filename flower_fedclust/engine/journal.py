@@ -1,4 +1,4 @@
-"""What a run's server has received, on disk, so that an interrupted run can go on.
+"""A journal: everything that the server of a run has received, on disk, so that an interrupted run can go on.
 
 A strategy is a generator: if it is sent the same results again, it reaches the same point. So the journal holds only
 the results that the protocol received from each round, with the server's noise, and the round's entries in the log. It
@@ -27,7 +27,7 @@ from flower_fedclust.format import FORMAT, check_format
 from flower_fedclust.numerics.checks import DataError
 from flower_fedclust.outside import parsing
 
-#: What a client remembers: arrays by client and key.
+#: The memory of clients: arrays by client and key.
 Memories = dict[str, dict[str, list[Array]]]
 
 #: The file in the journal's folder, and a file that only journals of older versions have.
@@ -42,11 +42,11 @@ REMEDY = "choose an empty folder"
 
 @dataclass(frozen=True)
 class Record:
-    """What one round left at the server."""
+    """The record of one round at the server."""
 
     number: int  #: The round's number; clients enrol in round 1.
     digest: str  #: A hash of the questions; see :func:`digest_of`.
-    received: Total | list[Reply] | TooFewError | None  #: What the protocol got.
+    received: Total | list[Reply] | TooFewError | None  #: The result that the protocol got.
     facts: Mapping[str, Any]  #: What else a run needs to go on, and what its log says of the round, as JSON.
 
 
@@ -64,7 +64,7 @@ class Journal:
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder).absolute()
-        self.memories: Callable[[], Memories] = dict  #: What clients of this process remember.
+        self.memories: Callable[[], Memories] = dict  #: The memory of clients in this process.
         self.rows: Mapping[str, str] = {}  #: A digest of the rows of each client of this process, by name.
         self._store = Store(self.folder / FILE, "a journal", REMEDY, alone=True)
         self._is_open = False

@@ -21,9 +21,9 @@ UNSEEN_ENTRIES = 2**20
 
 @dataclass
 class RunLog:
-    """What has left the clients of a run, the traffic, and what went wrong."""
+    """The log of a run: messages that have left the clients, traffic, and failures."""
 
-    messages: list[Message] = field(default_factory=list)  #: What has left the clients.
+    messages: list[Message] = field(default_factory=list)  #: The messages that have left the clients.
     traffic: list[Traffic] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
     ended: str = ""  #: The round in which the run ended early; "" if it did not.

@@ -33,7 +33,7 @@ from flower_fedclust.privacy.releases import Release
 
 log = logging.getLogger(__name__)
 
-#: What NumPy's letters stand for.
+#: The meaning of NumPy's letters for types.
 KINDS_OF_NUMBERS = {"f": "floats", "i": "integers", "u": "integers", "b": "truth values"}
 
 #: Noise is never larger than this many times its scale, except with a probability below 2^-90.
@@ -73,7 +73,7 @@ def read_reply(name: str, res: R, check: Callable[[R, list[Sendable]], T]) -> T:
             missed, waits = (bool(res.metrics.get(key)) for key in ("missed", "waiting"))
             raise RefusalError(_excuse(name, res.metrics["failure"]), missed=missed, waits=waits)
         try:
-            arrays = unchanged_arrays(res)  # before anything else is read in it
+            arrays = unchanged_arrays(res)  # checked before anything else in the reply
         except ValueError as error:
             raise ReplyError(f"client {name} sent {one_line(error)}.") from None
         return check(res, arrays)

@@ -52,7 +52,8 @@ class Roster:
     least: int  #: The fewest clients with which a run goes on.
     expected: int  #: How many clients to wait for at the beginning.
     server_columns: Sequence[str] | None  #: The column names of the server's rows, if they have names.
-    members: dict[str, Member] = field(default_factory=dict)  #: In the order in which replies are added up.
+    #: The clients, in the order in which their replies are added up.
+    members: dict[str, Member] = field(default_factory=dict)
     columns: int | list[str] = (
         0  #: The columns of the clients' rows: their number or names; 0 before anybody has enrolled.
     )
@@ -62,7 +63,7 @@ class Roster:
     _connected: Collection[str] = ()  # nodes, at the last look
     _left: dict[str, Round] = field(default_factory=dict)  # task -> the last round that left something with clients
 
-    # Who is connected.
+    # The connected nodes.
 
     def are_expected(self, nodes: Sequence[str]) -> bool:
         """Return whether enough nodes are connected to begin."""
@@ -162,7 +163,7 @@ class Roster:
         for name in nodes.keys() - other.keys():
             member = self.members.setdefault(name, Member(nodes[name]))
             if member.node != nodes[name]:
-                member.has.clear()  # what rounds left with the old node is not at the new one
+                member.has.clear()  # the new node lacks what earlier rounds left at the old node
             member.node = nodes[name]
         self.members = {name: self.members[name] for name in sorted(self.members, key=client_order)}
         self.enrolling = set()

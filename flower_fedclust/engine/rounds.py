@@ -93,7 +93,7 @@ class Sent:
 
 @dataclass(frozen=True)
 class Known:
-    """What may be known about a client without its rows. Bounds are computed from nothing else."""
+    """The facts about a client that are known without its rows. Bounds are computed from these alone."""
 
     n_rows: int = 1  #: The public minimum number of its rows.
     n_columns: int = 0  #: The number of columns of its rows.
@@ -107,7 +107,7 @@ def within(bound: float, *, triangle: bool = False) -> Bound:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a method of a client sends."""
+    """The arrays that a method of a client sends."""
 
     task: str  #: The method's name.
     sends: tuple[Sent, ...]  #: One for each array that it returns.

@@ -142,7 +142,7 @@ class Run:
                 received = yield from self._exchange(strategy, asked)
             except TooFewError as error:
                 kept = self._record(asked, error)
-                self._next_round(strategy, protocol, error)  # which raises the error, unless the protocol goes on
+                self._next_round(strategy, protocol, error)  # this raises the error, unless the protocol catches it
                 self._keep(strategy, asked, kept)
                 continue
             self._keep(strategy, asked, self._record(asked, received))  # after the noise, before anything uses it
@@ -478,7 +478,7 @@ class Run:
         return messages
 
     def _catch_up(self, name: str, left: Round) -> None:
-        """Spend budget, and log what leaves, for an earlier round that a client missed and is now asked."""
+        """Ask a client for an earlier round that it has missed: spend the budget for it, and log what leaves."""
         member = self.roster.members[name]
         if left.task in member.asked:
             return

@@ -127,7 +127,7 @@ class SecureSums:
             return []
         return [index for index, array in enumerate(sums) if on_grid(array).largest >= LARGEST_MASKED]
 
-    # What the report says.
+    # Sentences for the report.
 
     def notes(self, n_enrolled: int, n_messages: int, n_rounds: int) -> list[str]:
         """Return what secure sums protect in this run, and what they do not."""

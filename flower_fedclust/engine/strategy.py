@@ -226,7 +226,7 @@ class ProtocolStrategy(Declared, Strategy):
             )
         super().__init_subclass__(**kwargs)
 
-    # What a subclass writes.
+    # Methods that a subclass writes.
 
     @abstractmethod
     def protocol(self) -> Protocol:
@@ -276,7 +276,7 @@ class ProtocolStrategy(Declared, Strategy):
             return []
         return ["The noise was drawn from a seed, so that it can be repeated: an experiment, which protects nobody."]
 
-    # What a protocol reads.
+    # Attributes that a protocol reads.
 
     @property
     def rng(self) -> np.random.Generator:
@@ -317,7 +317,7 @@ class ProtocolStrategy(Declared, Strategy):
         """
         return self._current.noise_of_sum(release)
 
-    # What a user reads.
+    # Attributes that a user reads.
 
     @property
     def name(self) -> str:
@@ -345,7 +345,7 @@ class ProtocolStrategy(Declared, Strategy):
 
     @property
     def outcome(self) -> Outcome:
-        """What the protocol returned."""
+        """The outcome that the protocol has returned."""
         if self._run is None or self._run.outcome is None:
             raise ProtocolError(self._why_not)
         return self._run.outcome

@@ -165,7 +165,7 @@ def truncated_to_ball(rows: Floats, origin: Floats, exponent: int, bound: float,
             np.subtract(rows[block], origin, out=part)
             if scale is not None:
                 np.multiply(part, scale, out=part)
-            else:  # of denormal rows, or of rows near the largest float
+            else:  # rows may be denormal, or near the largest float
                 np.ldexp(part, -exponent, out=part)
             np.trunc(part, out=part)
             # Written as "not within", so that NaN counts as too long.

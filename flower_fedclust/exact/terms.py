@@ -389,7 +389,7 @@ def unbounded(
     integers = parted(np.asarray(integers, dtype=np.float64))
     if labels is None:
         added = _added(integers.astype(np.int64))
-    elif largest <= 2**26:  # so that float64 holds the sums of a batch
+    elif largest <= 2**26:  # float64 then holds the sums of a batch
         added = _sums_at(list(integers.T), labels, n_places)
     else:
         raise ValueError(f"largest is {largest}; it must be at most 2^26 for sums at places.")
@@ -423,7 +423,7 @@ def joined(first: Term, second: Term, *, times: float) -> Term:
     """
     if not math.isfinite(times):
         raise ValueError(f"times is {times}; it must be finite.")
-    finer = max(0, -second.exponent)  # so that the factor stays an integer
+    finer = max(0, -second.exponent)  # the factor then stays an integer
     room = max(0, entry_bits() - (first.largest - 1).bit_length())
     lost = max(0, finer - room)  # where a client may have so many rows that entries of both take too many bits
     factor, finer = int(math.ldexp(times, max(0, second.exponent) - first.exponent - lost)), finer - lost

@@ -54,7 +54,7 @@ class Axis:
 
     @property
     def name(self) -> str:
-        """What is measured."""
+        """The measure of a chart."""
         return self.title.removesuffix(" (logarithmic)")
 
     def text(self, value: float) -> str:

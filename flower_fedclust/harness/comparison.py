@@ -241,7 +241,8 @@ class Comparison:
         self, strategy: str, choice: RowsChoice, n_clusters: int | None, epsilon: float | None, variant: str | None
     ) -> str:
         has_several = len(self._numbers_of_clusters) > 1 or len(self.names) < len(self.strategies)
-        has_several |= (choice.dataset or "").startswith(SUITE)  # which may have labelings of several numbers
+        # the data set may have labelings with several numbers of classes
+        has_several |= (choice.dataset or "").startswith(SUITE)
         several = [f"clusters-{n_clusters}"] if has_several else []
         shown = "none" if epsilon is None else repr(float(epsilon)).removesuffix(".0")
         data = _data_name(choice.source)
@@ -284,7 +285,7 @@ class Comparison:
 
     @property
     def _file_says_whose(self) -> str | None:
-        """What names the client of each row in the file; None if nothing does."""
+        """The column that names the client of each row in the file, or None."""
         if self.client_column is not None:
             return f"the column '{self.client_column}'"
         return "a folder with a file for each client" if self.data is not None and self.data.is_dir() else None

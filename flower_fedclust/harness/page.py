@@ -194,7 +194,7 @@ def _maps(scenario: Scenario, identifier: str) -> list[dict[str, Any]]:
     return figures
 
 
-# What leaves the clients.
+# Messages that leave the clients.
 
 _COVERED, _IN_PART, _NONE = "The whole run is covered", "Covered in part", "No guarantee"
 
@@ -240,7 +240,7 @@ def _report_of(trial: TrialResult) -> str:
         return f"{trial.key}\n\n{file.read().decode()}"
 
 
-# What failed, and how to repeat the comparison.
+# Failures, and how to repeat the comparison.
 
 
 def _failures(comparison: ComparisonResults) -> dict[str, Any]:

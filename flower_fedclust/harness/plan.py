@@ -141,7 +141,7 @@ class Forecast:
             lines.append(f"Left out of that table: {', '.join(self.left_out)}; with {schema} they would be used.")
         return "\n".join(lines)
 
-    __repr__ = __str__  # what a notebook shows
+    __repr__ = __str__  # the representation in a notebook
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything, ready for JSON."""

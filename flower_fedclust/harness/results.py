@@ -1,4 +1,4 @@
-"""What a comparison left in its folder, read back: trials, contenders over their seeds, and scenarios."""
+"""Read the folder of a comparison: trials, contenders over their seeds, and scenarios."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def by_remedy(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, 
     return dict(sorted(found.items(), key=lambda one: -len(one[1])))
 
 
-# What is measured.
+# Measures.
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ class Measure:
         if "e" in mean:
             return f"± {spread.deviation:.1e}"
         if spread.deviation <= 1e-9 * abs(spread.mean):
-            return "± 0"  # what is left is rounding
+            return "± 0"  # the remaining difference is rounding
         decimals = len(mean.partition(".")[2])
         least = 10.0**-decimals
         if spread.deviation < least / 2:
@@ -276,7 +276,7 @@ class TrialResult:
             return None
 
 
-#: What a comparison was asked for: strategy, epsilon and variant.
+#: One entry of a comparison: strategy, epsilon and variant.
 Asked = tuple[str, float | None, str]
 
 
@@ -385,7 +385,7 @@ class Scenario:
 
     @cached_property
     def measure(self) -> Measure:
-        """What decides which contender is best: the first measure that there is and that can rank."""
+        """The measure that decides which contender is best: the first one that exists and can rank."""
         columns = ("n_classes", "n_clusters", "largest_class")
         found = {name: {value for one in self.trials if (value := one.number(name)) is not None} for name in columns}
         sound = [one.spread("accuracy") for one in self.contenders if not one.collapse]
@@ -400,7 +400,7 @@ class Scenario:
 
     @property
     def measures(self) -> list[Measure]:
-        """What any contender has, the measure that ranks first."""
+        """The measures of any contender, beginning with the one that ranks."""
         found = [one for one in MEASURES.values() if any(other.spread(one.name) for other in self.contenders)]
         return sorted(found, key=lambda one: one is not self.measure)
 
@@ -522,7 +522,8 @@ def read_comparison(folder: str | Path) -> ComparisonResults:
     planned = settings.get("runs")
     rows = {str(row.get("key")): row for row in (planned if isinstance(planned, list) else []) if isinstance(row, dict)}
     ended = {one.name: json_object(one / "run.json") for one in sorted(path.glob("runs/*/"))}
-    rows |= {key: row for key, row in ended.items() if row.get("key") == key}  # not what lies beside a finished run
+    # files beside a finished run do not count
+    rows |= {key: row for key, row in ended.items() if row.get("key") == key}
     trials = []
     for key, row in rows.items():
         plain = {name: value for name, value in row.items() if not isinstance(value, list | dict)}

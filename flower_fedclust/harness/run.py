@@ -240,7 +240,8 @@ def _made_for_one(path: Path, mark: str) -> bool:
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     try:
         path.mkdir(mode=0o700, exist_ok=True)  # labels are confidential
-        with open_private(path / _MARK, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as file:  # for only one of two processes
+        # only one of two processes may create it
+        with open_private(path / _MARK, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as file:
             file.write(mark.encode())
     except FileExistsError:
         return False
@@ -262,7 +263,7 @@ def _save(results: Sequence[Result], out: NewFolder, labels: Sequence[ArrayLike]
     result, path = results[-1], out.claim()
     folder = _folder_for(path / result.strategy)
     try:
-        if not (folder / "result.json").exists():  # of this run, before it was interrupted
+        if not (folder / "result.json").exists():  # left by this run, before it was interrupted
             result.save(folder)
     except OSError as error:
         _save_small(result, folder, error)

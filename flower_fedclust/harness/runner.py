@@ -354,7 +354,7 @@ def peak_memory_mb() -> float | None:
     return None if found is None else round(int(found[1]) * 1024 / 1e6, 1)
 
 
-# In this process, and in processes of their own.
+# Runs in this process, and in other processes.
 
 
 def _run_here(trials: Sequence[Trial], folder: ComparisonFolder) -> Generator[Trial, None, None]:
@@ -479,7 +479,7 @@ def run_on_ray(
                 try:
                     rows = store.rows_of(trial)
                 except (ValueError, ImportError, OSError):
-                    execute(trial, folder)  # which says why
+                    execute(trial, folder)  # the message says why
                     yield trial
                 else:
                     working[run.remote(trial, rows)] = trial

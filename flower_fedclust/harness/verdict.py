@@ -207,7 +207,7 @@ class Ranks:
 
     @property
     def sentence(self) -> str:
-        """What the ranks and their letters mean."""
+        """The meaning of the ranks and their letters."""
         said = f"Mean ranks are over {self.over}; 1 is the best."
         if self.p_value >= LEVEL:
             return f"{said} The differences may be due to chance (Friedman's test, p = {self.p_value:.2g})."

@@ -88,7 +88,7 @@ def plain_array(given: Any) -> Any:
     tensor = given.detach().cpu()
     try:
         return tensor.numpy()
-    except TypeError:  # such as bfloat16, which NumPy does not have
+    except TypeError:  # for example bfloat16, which NumPy does not have
         return tensor.double().numpy()
 
 

@@ -171,7 +171,7 @@ class Cut(NamedTuple):
     """The cluster and the density of each cell, and how far each peak rises, in standard deviations, in order."""
 
     labels: Labels  #: -1 where the density is thin, if asked for.
-    density: Floats  #: In rows; 0 in an empty cell.
+    density: Floats  #: The density of each cell in rows; 0 in an empty cell.
     rises: Floats
     centers: Floats | None = None  #: The centers of round clusters, in cells.
 

@@ -151,7 +151,7 @@ def umap_map(
     random = np.random.RandomState(random_state)
     itself = np.arange(n_rows)[:, None]
     graph, _, _ = umap_.fuzzy_simplicial_set(
-        np.empty((n_rows, 1)),  # only their number counts
+        np.empty((n_rows, 1)),  # umap-learn only uses their number
         n_needed + 1,
         random,
         "euclidean",

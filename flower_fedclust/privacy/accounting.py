@@ -322,7 +322,7 @@ class Plan:
 
     epsilon: float | None  #: The epsilon to which the noise was calibrated, with delta; None without noise.
     delta: float
-    noise: NoisePlace  #: Who draws it.
+    noise: NoisePlace  #: The party that draws the noise.
     unit: PrivacyUnit
     shares: Mapping[str, Share]  #: The parts of the budget, by name, with the number of releases of each.
     multipliers: Mapping[str, float]  #: The noise multiplier of each release, by the same names.

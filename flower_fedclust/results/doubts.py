@@ -235,7 +235,7 @@ def _of_sites(strategy: ProtocolStrategy, labels: Sequence[NDArray[np.intp]]) ->
 
 
 def told_by_sites(labels: Sequence[NDArray[np.intp]]) -> float:
-    """Return which part of the entropy of the clusters the sites explain, beyond chance: 0 to 1.
+    """Return the part of the entropy of the clusters, from 0 to 1, that the sites explain beyond chance.
 
     Labels come site by site. Chance is the expected mutual information of the two if rows are dealt at random; unless
     the mutual information is clearly more than that (a G-test at 1e-4), the result is 0.

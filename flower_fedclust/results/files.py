@@ -216,7 +216,7 @@ def save_result(result: ResultData, folder: str | Path) -> Path:
         _write_files(result, fresh)
         for file in sorted(fresh.iterdir(), key=lambda file: file.name == _DESCRIPTION):  # it shows that all are there
             moved.append(file.rename(path / file.name))
-    except BaseException:  # such as a full disk: half a result would block the next attempt
+    except BaseException:  # for example a full disk: half a result would block the next attempt
         for left in (fresh, *moved):
             shutil.rmtree(left, ignore_errors=True) if left.is_dir() else left.unlink(missing_ok=True)
         if is_new:

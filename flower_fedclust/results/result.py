@@ -36,7 +36,7 @@ FEW_ROWS, MANY_CLIENTS = 256, 64
 
 @dataclass(frozen=True, repr=False)
 class Result(ResultData):
-    """What a run leaves behind.
+    """The result of a run.
 
     Parameters
     ----------
@@ -192,7 +192,7 @@ def result_of(strategy: ProtocolStrategy, data: Mapping[str, ClientData], second
     """
     outcome = strategy.outcome
     model, clients = outcome.model, list(data.values())
-    none = np.empty((0, 2))  # for a client that took no part
+    none = np.empty((0, 2))  # the client took no part
     places = [None if outcome.embedding is None else outcome.embedding.get(name, none) for name in data]
     inner = model
     of_tables = doubts_about_numbers(clients, model.preparation.schema) if isinstance(model, TableModel) else ()

@@ -1,4 +1,4 @@
-"""What a run found, as data, and how it is shown in ten lines."""
+"""The data of a result, and its representation in ten lines."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class ResultData:
         everywhere = [*self.row_ids, *([] if self.server_row_ids is None else [self.server_row_ids])]
         found = np.full(1 + max(int(ids.max(initial=-1)) for ids in everywhere), -1, dtype=np.intp)
         for ids, labels in zip(self.row_ids, self.labels_of_clients, strict=True):
-            if len(ids) == len(labels):  # else the client took no part
+            if len(ids) == len(labels):  # otherwise the client took no part
                 found[ids] = labels
         return found
 

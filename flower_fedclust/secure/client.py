@@ -1,4 +1,4 @@
-"""What a client does in each step of a secure sum, and what it refuses: the server may send anything."""
+"""The client of a secure sum: its work in each step, and its refusals. The server may send anything."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Refusal(DataError):  # noqa: N818
 
 @dataclass(frozen=True)
 class Trust:
-    """Who a client is, whom it knows, and how many clients it wants in a sum.
+    """The identity of a client, the keys that it knows, and the fewest clients that it accepts in a sum.
 
     Parameters
     ----------
@@ -78,7 +78,7 @@ class Trust:
 
 @dataclass
 class _Facts:
-    """What a client remembers of a run; secrets of a sum are there only until it is opened."""
+    """A client's memory of a run. It holds the secrets of a sum only until the sum is opened."""
 
     run: str
     private: str = ""  #: The private key of the run, until the keys of the pairs are known.

@@ -1,4 +1,4 @@
-"""What the server does in each step of a secure sum: it collects, passes on, takes masks away, and names who fails."""
+"""The server of a secure sum: it collects messages, passes them on, removes the masks, and names clients that fail."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ class SecureServer:
 
     @property
     def _question(self) -> bytes:
-        """What most clients were asked."""
+        """The question that most clients say they were asked."""
         return Counter(self._sum.questions.values()).most_common(1)[0][0]
 
     def confirmations_for(self, name: str) -> Bytes:

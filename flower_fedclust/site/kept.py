@@ -1,4 +1,4 @@
-"""What a site keeps of a run: its answers, what the client remembers from round to round, and the site's own result."""
+"""The files of a site about a run: its answers, the client's memory between rounds, and the site's own result."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ REMEDY = "restore it from a backup, or move it away: then the site refuses the r
 
 
 class Kept:
-    """What a site keeps, in a file that only the site's account can read.
+    """Everything that a site keeps, in a file that only the site's account can read.
 
     The place of a run is a hash of its name, because the name may come from anybody.
     """
@@ -101,7 +101,7 @@ class Kept:
 
 
 class KeptRun:
-    """What a site keeps of one run."""
+    """The part of the file about one run."""
 
     def __init__(self, kept: Kept, run: str) -> None:
         self.place = place_of(run)

@@ -42,7 +42,7 @@ class Ledger:
         self.path = Path(path)
         self.head = self.path.with_suffix(".head")
         self.entries: list[dict[str, Any]] = []
-        self._hashes: list[str] = []  # of the lines
+        self._hashes: list[str] = []  # the hashes of the lines
         self._by_line: dict[int, dict[str, Any]] = {}
         self._n_bytes = 0
 

@@ -68,13 +68,13 @@ class _Table(BaseModel):
 
 
 class Policy(_Table):
-    """What a site answers; docs/policy.md explains each key. The defaults are the careful choices."""
+    """The questions that a site answers. docs/policy.md explains each key. The defaults are the careful choices."""
 
     #: The strategies that the site takes part in, by default all that are installed. Only their client halves answer.
     strategies: tuple[str, ...] | None = None
     #: The tasks of these strategies that the site answers, by default all.
     tasks: tuple[str, ...] | None = None
-    #: What a run config must name under ``study``. The server chooses that name.
+    #: The names of studies, one of which a run config must have under ``study``. The server chooses that name.
     studies: tuple[str, ...] | None = None
     #: The kinds of messages that may leave without noise. Nothing limits what such messages tell together.
     unprotected: tuple[Kind, ...] = ()
@@ -89,7 +89,8 @@ class Policy(_Table):
     #: The largest budget of all runs on a data set together, added up.
     epsilon: Positive = 1.0
     delta: Delta = 1e-6
-    #: What a run's guarantee may hide: whether a row is there, or ("replace") only which of two rows it is.
+    #: The relations that a guarantee may use. It hides whether a row is there, or ("replace") only which of two rows it
+    #: is.
     relations: tuple[Relation, ...] = ("add-or-remove",)
     #: The least noise of any one array, relative to the largest change by one row, from the site's own clipping.
     least_noise_multiplier: Positive = 0.5

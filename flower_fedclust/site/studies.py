@@ -1,4 +1,4 @@
-"""Which studies a site takes part in: a person may have to approve each first, and may stop it while it runs.
+"""The studies that a site takes part in. A person may have to approve each first, and may stop it while it runs.
 
 A study is one run and what it announces: its name, strategies, schema and plan of noise. One run uses an approval.
 What may leave without a release of the plan stands in the line that a person approves, and nothing else leaves so.
@@ -55,7 +55,7 @@ class Stopped(Refused):
 
 @dataclass
 class Study:
-    """What one run announces, and what the operator has said about it."""
+    """The announcement of one run, and the operator's decision about it."""
 
     id: str
     run: str  #: The run that asked last.
@@ -65,11 +65,11 @@ class Study:
     first_plan: str = ""  #: Digest of the plan of noise with which it enrolled; "" without one.
     plan: str = ""  #: Digest of the plan that its rounds announced.
     epsilon: float | None = None  #: The epsilon of the plan, as this site computes it.
-    noise: str = ""  #: Who adds the noise.
+    noise: str = ""  #: The party that adds the noise.
     unit: Literal["record", "subject"] = "record"  #: Whom that epsilon is for.
-    open: list[str] = field(default_factory=list)  #: What may leave without a release of the plan.
-    used: list[str] = field(default_factory=list)  #: What has left without a release.
-    #: What a run has asked for without a release, and ``open`` does not list.
+    open: list[str] = field(default_factory=list)  #: Messages that may leave without a release of the plan.
+    used: list[str] = field(default_factory=list)  #: Messages that have left without a release.
+    #: Messages that a run has asked for without a release, and that ``open`` does not list.
     refused: list[str] = field(default_factory=list)
     state: State = "waiting"
     since: float = 0.0  #: When it came into this state.

@@ -219,7 +219,8 @@ class PrivateDensity(SearchStrategy):
 
     def parts(self) -> Mapping[str, Part]:
         """Return parts for the ranges and the cells; in many columns, with all of private k-means but Lloyd steps."""
-        n_columns = self.n_columns if self.client_names else math.inf  # before a run, assume many
+        # before a run, the number of columns is unknown: assume many
+        n_columns = self.n_columns if self.client_names else math.inf
         is_wide, client = n_columns > MOST_DIRECTIONS, PrivateDensityClient
         return {
             **(parts_of_cells(client, counts_rows=self.privacy_unit != "client") if is_wide else {}),

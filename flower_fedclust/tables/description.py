@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 
-#: What each cluster has of all rows.
+#: The name of the share that each cluster has of all rows.
 SIZE, ROWS = "share of rows", "rows"
 #: Kinds of numbers that are not compared with the rest.
 SHAPES = (*QUANTILES, SPREAD, BELOW, ABOVE)

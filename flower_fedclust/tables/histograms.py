@@ -36,7 +36,7 @@ LEAST_AMOUNTS = 20
 #: Bins with noise, fewest and most; bins without noise; the most bins that halve towards a bound of 0.
 FEWEST_BINS, N_BINS, N_BINS_WITHOUT_NOISE, N_HALVED = 24, 128, 1024, 10
 
-#: In at most this part of the runs, noise alone reaches what counts as a find in any bin of any column.
+#: In at most this fraction of runs, noise alone makes a bin of any column stand out.
 FALSE_FINDS = 0.05
 
 #: Bounds are found only if they hold at least this part of the entries: others show noise, or where few entries lie.
@@ -151,7 +151,7 @@ def places_in(values: Floats, n_places: int) -> NDArray[np.intp]:
 
 def on_interval(values: Floats, low: float, high: float) -> Floats:
     """Return values, clipped to an interval, on the scale on which the interval is -1 to 1."""
-    with np.errstate(all="ignore"):  # as in bins_of
+    with np.errstate(all="ignore"):  # NaN is treated as in bins_of
         return (np.clip(values, low, high) - low) * (2.0 / (np.float64(high) - low)) - 1.0
 
 

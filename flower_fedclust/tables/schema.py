@@ -78,7 +78,7 @@ def days_of(bound: float | datetime.date) -> float:
 
 
 class Column(BaseModel):
-    """What is public about one column. All of it is sent to every site, so nothing may be taken from rows.
+    """The public facts about one column. Every site gets all of them, so nothing may be taken from rows.
 
     Parameters
     ----------
@@ -274,7 +274,7 @@ _NOT_COUNTED = {
 @with_config(ConfigDict(extra="forbid", strict=True))
 @dataclass(frozen=True)
 class Figures:
-    """What preparing one column needs: public, or found with noise.
+    """The figures for preparing one column: public, or found with noise.
 
     All numbers are after the logarithm, if one is taken; dates are days since 1970.
 
@@ -321,7 +321,7 @@ _REASONS = {
 
 
 class Schema(BaseModel):
-    """What is public about a table: the names of its columns, and a :class:`Column` for each.
+    """The public facts about a table: the names of its columns, and a :class:`Column` for each.
 
     Columns are found by name, in any order. A table with other columns does not fit.
 

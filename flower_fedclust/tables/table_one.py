@@ -19,7 +19,7 @@ Floats = NDArray[np.float64]
 
 #: With more clusters, Table One is only in its files: elsewhere it would be too wide.
 WIDEST_TABLE = 8
-#: What stands in a cell about which nothing may be said.
+#: The text of a cell about which nothing may be said.
 NOTHING = "–"
 #: The line of standardized mean differences.
 SMD = "  SMD to the rest"

@@ -1,1 +1,1 @@
-"""What flower-fedclust's strategies are compared with: forms as printed in papers, and other baselines."""
+"""Strategies for comparison with flower-fedclust's own: forms as printed in papers, and other baselines."""

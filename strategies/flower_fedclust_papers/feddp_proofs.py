@@ -32,7 +32,7 @@ class Regions:
 
     anchors: Floats  #: Points that stand for regions, of shape (n_anchors, n_columns).
     shifts: Floats  #: How the rows nearest to each anchor are moved, of the same shape.
-    radius: float  #: Of the ball that holds the moved anchors.
+    radius: float  #: The radius of the ball that holds the moved anchors.
 
     def enter(self, rows: Rows) -> Rows:
         """Return rows, each moved with its nearest anchor, clipped to the smaller ball."""

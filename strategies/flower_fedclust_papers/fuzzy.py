@@ -38,7 +38,7 @@ def fuzzy_memberships(rows: Floats, centers: Floats, fuzzifier: float) -> Floats
     ratios = np.divide(nearest, distances, out=np.ones_like(distances), where=distances > 0)
     memberships = power(ratios, 1.0 / (fuzzifier - 1.0))
     total = np.zeros((len(rows), 1))
-    for column in range(len(centers)):  # one after the other, as the order in which they are added matters
+    for column in range(len(centers)):  # added one after the other, because the order of additions matters
         total += memberships[:, column : column + 1]
     memberships /= total
     return memberships

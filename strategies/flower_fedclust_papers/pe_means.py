@@ -39,7 +39,7 @@ PACKING_ATTEMPTS, PACKING_STEPS = 100, 8
 ROWS_A_MUTANT = 5
 #: The largest number of entries of all candidates together: 8 MB, which every client receives.
 MOST_ENTRIES = 2**20
-#: What each part of the budget costs, as in PrivateKMeans.
+#: The cost of each part of the budget, as in PrivateKMeans.
 COSTS = {"row_count": 0.02, "votes": 0.7, "sums": 0.27, "counts": 0.03}
 #: Restarts of the k-means of candidates, in each generation and in the last one.
 N_INIT, N_INIT_LAST = 3, 10

@@ -204,7 +204,7 @@ def n_clusters_by_eigengap(graph: csr_array, at_most: int) -> int:
     vectors = top_graph_eigenvectors(graph, min(at_most + 1, graph.shape[0]), component)
     degrees = np.asarray(graph.sum(axis=1)).ravel()
     scaled = vectors / np.sqrt(np.where(degrees > 0, degrees, 1.0))[:, None]
-    # Of D^-1/2 A D^-1/2, where a row without an edge counts as one with a loop.
+    # The eigenvectors of D^-1/2 A D^-1/2, where a row without an edge counts as a row with a loop.
     values = np.einsum("ij,ij->j", scaled, graph @ scaled) + np.sum(vectors[degrees <= 0] ** 2, axis=0)
     values = np.sort(values)[::-1]
     return int(np.argmax(values[:-1] - values[1:])) + 1

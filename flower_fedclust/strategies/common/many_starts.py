@@ -171,7 +171,7 @@ def _starts(cells: Cells, n_clusters: int, rng: np.random.Generator) -> Floats:
         first = points[spread_out(apart, cells.counts[None], n_clusters, rng)[0]]
         estimator = KMeans(n_clusters, init=first, n_init=1, max_iter=50)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)  # if cells coincide, so do centers
+            warnings.simplefilter("ignore", ConvergenceWarning)  # centers coincide if cells do
             labels = estimator.fit(points, sample_weight=cells.counts).labels_
         members = (labels == np.arange(n_clusters)[:, None]).astype(np.float64)
         fallback = estimator.cluster_centers_ @ cells.directions.T

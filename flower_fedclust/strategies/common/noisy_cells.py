@@ -143,7 +143,7 @@ def best_solutions(
             found.append((cost, centers))
     found.sort(key=lambda one: one[0])
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # if rows coincide, so do centers
+        warnings.simplefilter("ignore", ConvergenceWarning)  # centers coincide if rows do
         refined = [
             KMeans(n_clusters, init=centers, n_init=1, max_iter=30).fit(rows) for _, centers in found[: 2 * n_wanted]
         ]

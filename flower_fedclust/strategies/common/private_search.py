@@ -114,7 +114,7 @@ LEAST_VARIANCE = 0.02
 #: How wide the first points of cells are, beside the rows; how far from a mean it is split, beside the rows of a cell;
 #: cells of fewer rows, in deviations of their noise, are dropped; the least variance within cells, beside that of rows.
 FIRST_CELLS, SPLIT, LIGHT_CELL, LEAST_WITHIN = 0.8, 0.35, 3.0, 0.03
-#: In more directions than this, first points and halves of cells are no farther from the middle than in so many.
+#: With more directions than this, first points and halves of cells are as far from the middle as with this number.
 FEW_DIRECTIONS = 16.0
 #: There are at most so many cells for each cluster, if these are more than MOST_CELLS, and at least so many, if the
 #: time of a run is what bounds their number.

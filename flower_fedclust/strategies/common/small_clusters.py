@@ -71,7 +71,7 @@ def clustered(points: Floats, weights: Floats, n_clusters: int, rng: np.random.G
         weights = np.maximum(weights, max(float(weights.max()), 1.0) * 1e-6)
     estimator = KMeans(n_clusters, n_init=n_init, max_iter=50, random_state=int(rng.integers(2**31)))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # if points coincide, so do centers
+        warnings.simplefilter("ignore", ConvergenceWarning)  # centers coincide if points do
         return np.asarray(estimator.fit(points, sample_weight=weights).cluster_centers_)
 
 

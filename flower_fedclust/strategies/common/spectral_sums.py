@@ -41,7 +41,7 @@ NOISY_DEGREE_FLOOR = 0.5
 #: A sum of factors, or a projection, of at most this norm counts as 0.
 LEAST_TOTAL = 1e-100
 
-#: Lloyd steps without noise, and with.
+#: The number of Lloyd steps, without noise and with noise.
 LLOYD_ROUNDS, NOISY_LLOYD_ROUNDS = 20, 1
 
 

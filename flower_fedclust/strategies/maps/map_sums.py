@@ -156,7 +156,8 @@ class FederatedMapSums(ClippedStrategy):
 
         Rows of few columns are not reduced, and the centers get the directions' part.
         """
-        n_columns = self.n_columns if self.client_names else math.inf  # before a run, assume many
+        # before a run, the number of columns is unknown: assume many
+        n_columns = self.n_columns if self.client_names else math.inf
         reduced = n_columns > N_DIRECTIONS
         return {
             **moment_parts(0.1),
