@@ -3,7 +3,8 @@
 A SuperNode with rows of its own takes these keys from its node config, never from the run config:
 
 - ``data``: the file of its rows; ``label-column`` and ``columns``: columns of that file
-- ``subject-column``: the column that says which person a row is about, if a person may have several rows
+- ``subject-column``: the column that says which person a row is about, if a person may have several rows; by default
+  the schema's
 - ``query``: SQL; ``data`` is then the database to ask, or "duckdb://" for files
 - ``schema``: a file that says what is public about the columns; runs with another schema are refused
 - ``consent``: kinds of messages that may leave without noise, separated by commas: "sums" (the default), "centers",
@@ -32,23 +33,23 @@ def load(context: Context) -> ClientData:
     """Return the rows of the file in the node config, or of this partition of the simulated data set."""
     site = context.node_config
     if "data" in site:
-        query, columns = text(site, "query"), listed(text(site, "columns"))
+        query, columns, agreed = text(site, "query"), listed(text(site, "columns")), text(site, "schema")
+        schema, subject_column = None if agreed is None else Schema.of(Path(agreed)), text(site, "subject-column")
         table = read_source(
             str(site["data"]),
             query,
             label_column=text(site, "label-column"),
-            subject_column=text(site, "subject-column"),
+            subject_column=subject_column if schema is None else schema.subjects_in(subject_column),
             columns=columns,
             raw=True,
         )
-        agreed = text(site, "schema")
         return ClientData(
             table.rows,
             table.labels,
             owner=f"client {client_name(context)}",
             raw=True,
             subjects=table.subjects,
-            schema=None if agreed is None else Schema.of(Path(agreed)),
+            schema=schema,
         )
     index = int(site["partition-id"])
     rows = simulated_rows(context.run_config, int(site["num-partitions"]))
@@ -57,6 +58,7 @@ def load(context: Context) -> ClientData:
         None if rows.labels is None else rows.labels[index],
         rows.columns,
         owner=f"client {index}",
+        subjects=None if rows.subjects is None else rows.subjects[index],
     )
 
 

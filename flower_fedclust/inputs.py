@@ -35,7 +35,7 @@ from flower_fedclust.engine.inline import run_inline
 from flower_fedclust.engine.progress import quiet
 from flower_fedclust.engine.roster import LONGEST_NAME, is_name
 from flower_fedclust.exact.grid import MOST_ROWS
-from flower_fedclust.names import look_up
+from flower_fedclust.names import look_up, some
 from flower_fedclust.numerics.checks import check_integer
 from flower_fedclust.numerics.validity import numbers_of
 from flower_fedclust.registry import accepted_parameters, find, make_strategy
@@ -349,6 +349,7 @@ def clients_of(
         names = clients.names if names is None else names
         columns = clients.columns if columns is None else columns
         row_ids, id_column, subjects = clients.row_ids, clients.id_column, clients.subjects
+        subject_column = subject_column if subjects is None else None
         parts = list(clients.clients)
     elif isinstance(clients, Mapping):
         if names is not None:
@@ -370,9 +371,11 @@ def clients_of(
     for index, name in enumerate(called):
         if not is_name(name):
             raise ValueError(f"the name of client {index} must have 1 to {LONGEST_NAME} printable letters; rename it.")
-    are_given = any(one is not None for one in (labels, columns, subject_column))
-    if are_given and any(isinstance(part, ClientData) for part in parts):
-        raise ValueError("labels, columns or subject_column are given, and clients are ClientData, with their own.")
+    of_data = [part for part in parts if isinstance(part, ClientData)]
+    if of_data and (labels is not None or columns is not None):
+        raise ValueError("labels or columns are given, and clients are ClientData, with their own.")
+    if subject_column is not None and any(one.subjects is None for one in of_data):
+        raise ValueError("subject_column is given, and clients are ClientData without it; give it to ClientData.")
     found: dict[str, ClientData] = {}
     for index, (name, part) in enumerate(zip(called, parts, strict=True)):
         if isinstance(part, ClientData):
@@ -391,6 +394,32 @@ def clients_of(
             subjects=persons if subjects is None else subjects[index],
         )
     return found if raw else {name: data.like(next(iter(found.values()))) for name, data in found.items()}
+
+
+def why_not_its_unit(strategy: ProtocolStrategy, names: Sequence[str], without: Sequence[str]) -> str:
+    """Return why clients cannot take part in a run with this privacy unit, or "".
+
+    Parameters
+    ----------
+    strategy : ProtocolStrategy
+    names : sequence of str
+        Whose rows they are.
+    without : sequence of str
+        Of these, the clients that do not say which rows are one person's.
+    """
+    if strategy.epsilon is None:
+        return ""
+    if strategy.privacy_unit == "subject" and without:
+        return (
+            f"privacy_unit is 'subject', and nothing says which rows of {some(without, 3)} are one person's; name the "
+            "subject_column."
+        )
+    if strategy.privacy_unit == "record" and len(without) < len(names):
+        return (
+            "subject_column is given, and privacy_unit is 'record', which protects single rows of a person; set "
+            "privacy_unit='subject'."
+        )
+    return ""
 
 
 def _parts_of(clients: Any) -> list[Any]:
@@ -477,6 +506,8 @@ class RowsChoice:
     def __post_init__(self) -> None:
         check_integer("seed", self.seed, at_least=0)
         check_integer("n_clients", self.n_clients, at_least=1)
+        if self.schema is not None:
+            object.__setattr__(self, "subject_column", self.schema.subjects_in(self.subject_column))
 
     @classmethod
     def of(

@@ -38,7 +38,7 @@ from flower_fedclust.engine.inline import run_inline
 from flower_fedclust.engine.journal import Journal
 from flower_fedclust.engine.progress import bar, quiet
 from flower_fedclust.engine.strategy import put_in_order
-from flower_fedclust.inputs import Clients, Strategy, read_inputs
+from flower_fedclust.inputs import Clients, Strategy, read_inputs, why_not_its_unit
 from flower_fedclust.names import some
 from flower_fedclust.numerics.checks import check_choice, check_integer
 from flower_fedclust.numerics.threads import jobs
@@ -306,19 +306,9 @@ def _check_fit(strategy: ProtocolStrategy, data: Sequence[ClientData]) -> None:
 
 def _check_subjects(strategy: ProtocolStrategy, data: Sequence[ClientData]) -> None:
     """Raise a ValueError if the guarantee is about persons and a client does not say whose its rows are."""
-    if strategy.epsilon is None:
-        return
     without = [client.owner for client in data if client.subjects is None]
-    if strategy.privacy_unit == "subject" and without:
-        raise ValueError(
-            f"privacy_unit is 'subject', and nothing says which rows of {some(without, 3)} are one person's; name the "
-            "subject_column."
-        )
-    if strategy.privacy_unit == "record" and len(without) < len(data):
-        raise ValueError(
-            "subject_column is given, and privacy_unit is 'record', which protects single rows of a person; set "
-            "privacy_unit='subject'."
-        )
+    if why_not := why_not_its_unit(strategy, [client.owner for client in data], without):
+        raise ValueError(why_not)
 
 
 def noise_seed_of(seed: int | None, index: int) -> int | None:

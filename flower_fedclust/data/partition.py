@@ -156,6 +156,8 @@ def partition_indices(
 def hold_out_server_rows(table: Table, n_rows: int, *, random_state: int = 0) -> Table:
     """Take random rows out of a table and make them the public rows of the server.
 
+    If the table says whose rows they are, random persons are taken with all rows, until there are enough rows.
+
     Parameters
     ----------
     table : Table
@@ -178,9 +180,17 @@ def hold_out_server_rows(table: Table, n_rows: int, *, random_state: int = 0) ->
         raise ValueError(
             f"{table.name} has {total} rows, so the server cannot get {count} of them; give at most {total - 1}."
         )
-    drawn = np.random.default_rng(random_state).permutation(total)[:count]
-    stays = np.ones(total, dtype=bool)
-    stays[drawn] = False
+    stays, whose = np.ones(total, dtype=bool), ""
+    if table.subjects is None:
+        stays[np.random.default_rng(random_state).permutation(total)[:count]] = False
+    else:
+        persons = np.random.default_rng(random_state).permutation(table.subjects.n_subjects)
+        n_rows_each = np.bincount(table.subjects.codes, minlength=len(persons))[persons]
+        drawn = persons[: int(np.searchsorted(np.cumsum(n_rows_each), count)) + 1]
+        stays = ~np.isin(table.subjects.codes, drawn)
+        count, whose = total - int(stays.sum()), f" of {len(drawn)} persons, with all rows of each,"
+        if not stays.any():
+            raise ValueError(f"{table.name} has no person left if the server gets {n_rows} rows; give fewer.")
     if table.owners is not None:
         lost = np.setdiff1d(table.owners, table.owners[stays])
         if len(lost) > 0:
@@ -198,7 +208,7 @@ def hold_out_server_rows(table: Table, n_rows: int, *, random_state: int = 0) ->
         server_row_ids=table.row_ids_or_numbers[~stays],
         server_rows=take(table.rows, np.flatnonzero(~stays)),
         server_rows_origin=(
-            f"{count} rows of {table.name}, drawn at random and taken from the clients: "
+            f"{count} rows{whose} of {table.name}, drawn at random and taken from the clients: "
             "these rows are public, nothing protects them."
         ),
     )

@@ -201,6 +201,10 @@ class Consent:
 EVERYTHING = Consent()
 
 
+class UnitError(DataError):
+    """A run that protects another unit than the rows of this client need; its message and outline alone say so."""
+
+
 class ProtocolClient(NumPyClient):
     """A client that answers questions about the methods that are marked with ``@answers``.
 
@@ -531,7 +535,7 @@ class ProtocolClient(NumPyClient):
         return Asking(hashed_as, order, question, rows, stand_in, request, int(config["round"]), derives_from)
 
     def _for_its_unit(self, question: Question, config: Mapping[str, Any]) -> Question:
-        """Return the question with the privacy unit of the run's plan; an error if this client needs another unit.
+        """Return the question with the privacy unit of the run's plan; a UnitError if this client needs another.
 
         If the plan protects subjects, everything that is sent must be a sum over the client's own rows. Arrays that the
         client keeps are free, because they stay here.
@@ -541,24 +545,24 @@ class ProtocolClient(NumPyClient):
         unit, rows_per_subject = _read_unit(str(config["plan"]))
         has_subjects = self.outline.n_subjects > 0
         if unit == "record" and has_subjects:
-            raise DataError(
+            raise UnitError(
                 f"client {self.name}: its rows have a subject_column, and the run protects single rows; set "
                 "privacy_unit to 'subject'."
             )
         if unit != "subject":
             return question
         if not has_subjects:
-            raise DataError(
+            raise UnitError(
                 f"client {self.name}: the run protects persons, and nothing says which rows are one person's; name its "
                 "subject_column (where each row is another person: a column of ids)."
             )
         if config.get("rows"):
-            raise DataError(f"client {self.name}: a run that protects persons takes no rows that were kept.")
+            raise UnitError(f"client {self.name}: a run that protects persons takes no rows that were kept.")
         if question.answer.sends and not question.answer.keeps:
             try:
                 check_adds_parts(question)
             except ProtocolError as error:
-                raise DataError(f"client {self.name}: {error}") from None
+                raise UnitError(f"client {self.name}: {error}") from None
         return replace(question, rows_per_subject=rows_per_subject)
 
     def _in_order_of(self, config: Mapping[str, Any]) -> Self:

@@ -368,22 +368,21 @@ class ClientData:
         return out_of_scale(self._rows, lambda at: f"column '{names[at]}'" if names else f"column {at}")
 
     def fingerprint(self) -> NDArray[np.uint64]:
-        """Return the number of rows, and a hash of each column.
+        """Return the number of rows, a hash of each column, and one of the subjects.
 
-        To be fast, the hashes cover at most 10,000 rows, spread over the table.
+        To be fast, the hashes of columns cover at most 10,000 rows, spread over the table.
         """
+        of_subjects = [] if self.subjects is None else [self.subjects.fingerprint]
         if self._batches is not None:
-            return self._batches.fingerprint()
+            return np.concatenate([self._batches.fingerprint(), *of_subjects])
         chosen = slice(None, None, -(-self.n_rows // SAMPLE))
         if self._table is not None:  # rows may have been computed since
             frame = self._table.iloc[chosen]
             hashes = np.stack([_hashes_of(frame.iloc[:, i]) for i in range(frame.shape[1])], axis=1)
         else:
             hashes = np.ascontiguousarray(self.rows[chosen]).view(np.uint64)
-        if self.subjects is not None:
-            hashes = np.column_stack([hashes, self.subjects.codes[chosen].astype(np.uint64)])
         weights = 2 * np.arange(len(hashes), dtype=np.uint64) + 1  # odd, so that the order of the rows matters
-        return np.concatenate([[np.uint64(self.n_rows)], (hashes * weights[:, None]).sum(axis=0)])
+        return np.concatenate([[np.uint64(self.n_rows)], (hashes * weights[:, None]).sum(axis=0), *of_subjects])
 
     def prepared(self, preparation: Preparation) -> ClientData:
         """Return the data with rows prepared from its table; the last result is cached."""

@@ -26,6 +26,7 @@ from flower_fedclust.inputs import (
     make_strategies,
     needs_server_rows,
     parse_epsilon,
+    why_not_its_unit,
 )
 from flower_fedclust.names import look_up
 from flower_fedclust.numerics.checks import check_choice, check_integer, check_real
@@ -367,33 +368,39 @@ class Comparison:
 
 def why_impossible(trial: Trial, comparison: Comparison) -> str | None:
     """Return why a trial cannot run, as far as that is known without its rows; None if nothing is known."""
-    if trial.n_clusters is None or trial.made is not None:
+    if trial.n_clusters is None:
         return None
     public = None
-    if needs_server_rows((trial.strategy,)):
+    if needs_server_rows((trial.strategy,)) and trial.made is None:
         # Only the number of rows that will be drawn is known here.
         n_rows = comparison.n_server_rows or SERVER_ROWS_PER_CLUSTER * trial.n_clusters
         public = np.arange(2.0 * n_rows).reshape(n_rows, 2)
         if comparison.server_data is not None:
             public = comparison.public_rows
     try:
-        trial.strategy_for(trial.n_clusters, public)
+        strategy = trial.strategy_for(trial.n_clusters, public)
     except (ValueError, ImportError) as error:
         return " ".join(str(error).split())
-    return None
+    source = trial.choice.source
+    if isinstance(source, str):  # whether a data set says whose rows they are is known once it is read
+        return None
+    column = trial.choice.subject_column if isinstance(source, Path) else source.subjects
+    return why_not_its_unit(strategy, [trial.data], [trial.data] if column is None else []) or None
 
 
 def rows_fingerprint(rows: FederatedRows) -> str:
-    """Return a hash of the clients' names, rows and labels in their order."""
+    """Return a hash of the clients' names, rows, labels and subjects in their order."""
     import pandas as pd
 
     found = hashlib.sha256()
-    all_labels: Sequence[Any] = [None] * len(rows.names) if rows.labels is None else rows.labels
-    for name, part, labels in zip(rows.names, rows.clients, all_labels, strict=True):
+    nothing: Sequence[Any] = [None] * len(rows.names)
+    all_labels, all_subjects = rows.labels or nothing, rows.subjects or nothing
+    for name, part, labels, subjects in zip(rows.names, rows.clients, all_labels, all_subjects, strict=True):
         plain = pd.util.hash_pandas_object(part) if isinstance(part, pd.DataFrame) else part
         plain = part.fingerprint() if isinstance(part, Batches) else plain
         found.update(f"{name} {part.shape} {labels is None} ".encode() + np.ascontiguousarray(plain).tobytes())
         found.update(b"" if labels is None else str(np.asarray(labels).tolist()).encode())
+        found.update(b"" if subjects is None else subjects.fingerprint.tobytes())
     return found.hexdigest()
 
 

@@ -368,6 +368,8 @@ class PrivacyReport:
         lines = [f"Privacy report of {self.strategy}", "", f"Guarantee: {self.guarantee()}"]
         if self.neighbors:
             lines.append(f"Neighboring data sets differ in {self.neighbors}.")
+        if self.releases and self.unit == "subject":
+            lines.append("A row adds its part of a person, so every number of rows below counts persons.")
         if self.releases and self.requested_epsilon is not None and self.delta is not None:
             lines.append(
                 f"Asked for: epsilon {self.requested_epsilon:g}, delta {self.delta:g}. The releases that were made "

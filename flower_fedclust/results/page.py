@@ -25,6 +25,7 @@ from flower_fedclust.privacy.report import Message, PrivacyReport
 from flower_fedclust.results.pictures import (
     Profile,
     cluster_figure,
+    counted_in,
     group_colors,
     has_sizes,
     moved_by_noise,
@@ -95,6 +96,7 @@ def result_page(result: ResultData, subject: str = "") -> str:
         picture=None if result.model.space == "rows" and result.model.cluster_points is not None else _picture(result),
         cards=_cards(result, shares, errors, are_known),
         is_described=result.clusters is not None,
+        counted=counted_in(result, n_clusters),
         has_noise=_has_noise(result),
         bounds=[] if result.clusters is None else result.clusters.bounds,
         survival=None if result.survival is None else survival_on_page(result.survival),
@@ -141,7 +143,8 @@ def _of_rows(result: ResultData) -> str:
     if total <= error:
         return ""
     unit = 10.0 ** math.floor(math.log10(max(error, 1.0)))
-    return f" of about {plural(round(round(total / unit) * unit), 'row')}"
+    what = counted_in(result, result.model.n_clusters).removesuffix("s")
+    return f" of about {plural(round(round(total / unit) * unit), what)}"
 
 
 def _contents(messages: Sequence[Message]) -> list[str]:
@@ -155,9 +158,9 @@ def _contents(messages: Sequence[Message]) -> list[str]:
 def _cards(result: ResultData, shares: Floats, errors: Floats, are_known: bool) -> list[dict[str, Any]]:
     """Return for each cluster its color, its size as text and as a bar, and how it differs from the rest."""
     largest = max(float((shares + DEVIATIONS * errors).max()), 1e-12)
-    cards, sizes = [], sizes_of(result, len(shares))
+    cards, sizes, counted = [], sizes_of(result, len(shares)), counted_in(result, len(shares))
     for index, (color, share, error) in enumerate(zip(group_colors(len(shares)), shares, errors, strict=True)):
-        size = _size(sizes, index) if are_known and sizes is not None else ""
+        size = _size(sizes, index, counted) if are_known and sizes is not None else ""
         sentences = [] if result.clusters is None else result.clusters.sentences(index)
         low, high = max(share - DEVIATIONS * error, 0.0), share + DEVIATIONS * error
         card: dict[str, Any] = {"color": color, "size": sentences[0] if sentences else size, "said": sentences[1:]}
@@ -173,10 +176,10 @@ def _has_noise(result: ResultData) -> bool:
     return sizes is not None and bool((sizes.error[~sizes.is_hidden] > 0).any())
 
 
-def _size(sizes: Estimate, index: int) -> str:
+def _size(sizes: Estimate, index: int, counted: str) -> str:
     """Return the share of a cluster in words."""
     value, error, limit, high = (float(one[index]) for one in (sizes.value, sizes.error, sizes.fewer_than, sizes.high))
-    return words.size(value, DEVIATIONS * error, limit, high)
+    return words.size(value, DEVIATIONS * error, limit, high, counted)
 
 
 def _plane(result: ResultData, shares: Floats, errors: Floats) -> list[dict[str, Any]]:

@@ -23,7 +23,7 @@ from flower_fedclust.numerics.metrics import cluster_sizes
 from flower_fedclust.results.result_data import ResultData
 from flower_fedclust.tables.description import SHAPES, Clusters
 from flower_fedclust.tables.estimates import Estimate, shares_of_counts
-from flower_fedclust.tables.floors import Floor
+from flower_fedclust.tables.floors import PERSONS, ROWS, Floor
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -106,7 +106,7 @@ def cluster_figure(result: ResultData) -> Figure:
                 _draw_map(axes, result)
             _draw_plane(axes, centers, shares, moved_by_noise(result, len(shares)), colors, model.space)
         elif name == "sizes":
-            _draw_sizes(axes, shares, errors, colors)
+            _draw_sizes(axes, shares, errors, colors, counted_in(result, len(shares)))
             if result.clusters is None and not has_sizes(result, model.n_clusters) and result.privacy.releases:
                 axes.set_xlabel("% of the rows, counted from labels, which no guarantee covers")
         elif profile is not None:
@@ -137,6 +137,14 @@ def sizes_of(result: ResultData, n_clusters: int) -> Estimate | None:
     if result.labels_of_clients:
         return shares_of_counts(Floor(result.floor), cluster_sizes(result.labels_of_clients, n_clusters), 0.0)
     return None
+
+
+def counted_in(result: ResultData, n_clusters: int) -> str:
+    """Return what the sizes of :func:`sizes_of` count, "rows" or "persons"."""
+    if result.clusters is not None:
+        return result.clusters.counted
+    are_persons = result.privacy.unit == "subject" and has_sizes(result, n_clusters)
+    return PERSONS if are_persons else ROWS
 
 
 def has_sizes(result: ResultData, n_clusters: int) -> bool:
@@ -320,7 +328,7 @@ def _numbered(clusters: Sized, most: int = _MOST_NUMBERS) -> slice:
     return slice(None, None, -(-len(clusters) // most))
 
 
-def _draw_sizes(axes: Axes, shares: Floats, errors: Floats, colors: list[str]) -> None:
+def _draw_sizes(axes: Axes, shares: Floats, errors: Floats, colors: list[str], counted: str) -> None:
     at = np.arange(len(shares))
     bars = 100 * DEVIATIONS * errors if errors.any() else None
     thin = {"elinewidth": 0.9, "capsize": 2}
@@ -328,7 +336,7 @@ def _draw_sizes(axes: Axes, shares: Floats, errors: Floats, colors: list[str]) -
     axes.set_yticks(at[_numbered(at)])
     axes.invert_yaxis()
     axes.set_xlim(0, min(axes.get_xlim()[1], 100))  # error bars may extend beyond 0 and 100
-    axes.set(xlabel="% of the rows", ylabel="cluster", title="how large they are")
+    axes.set(xlabel=f"% of the {counted}", ylabel="cluster", title="how large they are")
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
 

@@ -74,7 +74,7 @@ def _write_rows_at_risk(axes: Axes, survival: Survival, colors: list[str]) -> No
     axes.set(ylim=(survival.n_clusters - 0.5, -0.5), yticks=[], xticks=times)
     axes.set_xticklabels([f"{time:g}" for time in times])
     unit = f"time in {survival.unit}" if survival.unit else "time"
-    axes.set_xlabel(f"{unit}; above it the rows at risk", fontsize=8, parse_math=False)
+    axes.set_xlabel(f"{unit}; above it the {survival.counted} at risk", fontsize=8, parse_math=False)
     axes.tick_params(length=0, labelsize=8)
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
@@ -117,6 +117,7 @@ def survival_on_page(survival: Survival) -> dict[str, Any]:
         "shares": [{"y": y_of(share), "text": f"{100 * share:.0f}%"} for share in (0.0, 0.25, 0.5, 0.75, 1.0)],
         "ends": {"left": left, "right": width - right, "bottom": y_of(0.0), "half": y_of(0.5)},
         "unit": survival.unit,
+        "counted": survival.counted,
         "sentences": [survival.sentence(cluster) for cluster in range(survival.n_clusters)],
         "others": [survival.difference, *_means(survival), survival.errors],
     }

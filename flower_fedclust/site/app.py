@@ -21,7 +21,7 @@ from flwr.client import Client
 from flwr.clientapp import ClientApp
 from flwr.common import EvaluateIns, EvaluateRes, FitIns, FitRes, Parameters
 
-from flower_fedclust.engine.client import ProtocolClient, Request, said_instead
+from flower_fedclust.engine.client import ProtocolClient, Request, UnitError, said_instead
 from flower_fedclust.engine.client_data import ClientData, Outline
 from flower_fedclust.engine.disk import make_private, open_private, replace_private
 from flower_fedclust.engine.fields import ENROL, OF_MODEL, OF_ROUND, SECURE, check_fields, check_is_ours
@@ -89,12 +89,13 @@ def load_rows(settings: SiteSettings) -> ClientData:
     """Return the rows that ``site.toml`` names; raise a DataError if the label column has too many values."""
     from flower_fedclust.data.files import read_source
 
+    schema = None if settings.schema_file is None else Schema.of(Path(settings.schema_file))
     table = read_source(
         settings.data,
         settings.query,
         label_column=settings.label_column,
         id_column=settings.id_column,
-        subject_column=settings.subject_column,
+        subject_column=settings.subject_column if schema is None else schema.subjects_in(settings.subject_column),
         columns=settings.columns,
         raw=True,
         most_in_memory=settings.limits.rows_mb * MEGABYTE,
@@ -112,7 +113,7 @@ def load_rows(settings: SiteSettings) -> ClientData:
         id_column=settings.id_column,
         raw=True,
         subjects=table.subjects,
-        schema=None if settings.schema_file is None else Schema.of(Path(settings.schema_file)),
+        schema=schema,
         most_rows=max(settings.limits.most_rows, MOST_ROWS),
     )
 
@@ -427,7 +428,8 @@ class _SiteClient(Client):
             # Nothing before the charge depends on the values of rows, so the error may say more: the message makes no
             # sense, or the client missed an earlier round.
             is_early, error = gate.entry is None, client.error
-            if is_early and isinstance(error, ProtocolError | ValueError) and not isinstance(error, DataError):
+            says_nothing = isinstance(error, UnitError) or not isinstance(error, DataError)
+            if is_early and isinstance(error, ProtocolError | ValueError) and says_nothing:
                 raise Refused(_why(error))
             raise _Failed(_why(error), missed=is_early and bool(answer.metrics.get("missed")))
         entry, content = gate.entry, answer_to_bytes(answer)

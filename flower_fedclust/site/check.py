@@ -191,9 +191,11 @@ def checked_rows(settings: SiteSettings) -> tuple[ClientData | None, list[str]]:
     """Return a site's rows, if they can be read, and every reason why no run could be answered."""
     from flower_fedclust.site.app import load_rows
 
-    reasons, data = list(_reasons_of_policy(settings.policy, has_subjects=settings.subject_column is not None)), None
+    reasons, data = list[str](), None
     with _collected(reasons):
         data = load_rows(settings)
+    has_subjects = settings.subject_column is not None if data is None else data.subjects is not None
+    reasons = [*_reasons_of_policy(settings.policy, has_subjects=has_subjects), *reasons]
     if data is not None:
         most, too_few = settings.limits.most_rows, settings.policy.too_few(data.n_rows, data.n_subjects)
         reasons += [f"{settings.data_set} {reason}." for reason in too_few]

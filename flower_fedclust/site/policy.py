@@ -229,8 +229,8 @@ class SiteSettings(_Table):
     label_column: str | None = None
     #: A column of row ids, for the site's own file of labels. It never leaves the site.
     id_column: str | None = None
-    #: A column that says which person a row is about, if a person may have several rows: text or integers. It never
-    #: leaves the site. Runs that protect single rows are then refused.
+    #: A column that says which person a row is about, if a person may have several rows: text or integers; by default
+    #: the schema's. It never leaves the site. Runs that protect single rows are then refused.
     subject_column: str | None = None
     #: A label column with more different values is refused, because it may hold names or numbers of persons.
     most_classes: Number = 20

@@ -30,7 +30,7 @@ from flower_fedclust.tables.estimates import (
     shares_of,
     spread_of,
 )
-from flower_fedclust.tables.floors import DEVIATIONS, FLOOR, LEAST, Floor
+from flower_fedclust.tables.floors import DEVIATIONS, FLOOR, LEAST, ROWS, Floor
 from flower_fedclust.tables.preparation import Preparation
 from flower_fedclust.tables.schema import MEASURED, Column
 from flower_fedclust.tables.table_one import TableOne, lines_of_column, lines_of_sizes, standardized
@@ -40,8 +40,6 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 
-#: The name of the share that each cluster has of all rows.
-SIZE, ROWS = "share of rows", "rows"
 #: Kinds of numbers that are not compared with the rest.
 SHAPES = (*QUANTILES, SPREAD, BELOW, ABOVE)
 OF_OWN = ("value", "error", "low", "high", "fewer_than")
@@ -73,6 +71,8 @@ class Clusters:
     floor : int, default=10
         The smallest number of rows that is printed. Of a smaller one only a limit is printed, "fewer than 10"; 0 prints
         all. With noise for whole clients it is not applied, because the sums do not count rows.
+    counted : "rows" or "persons", default="rows"
+        What the sums count. If each row is a part of a person, they count persons.
     """
 
     preparation: Preparation
@@ -80,6 +80,7 @@ class Clusters:
     deviation: float = 0.0
     of_clients: bool = False
     floor: int = FLOOR
+    counted: str = ROWS
 
     @property
     def n_clusters(self) -> int:
@@ -103,9 +104,10 @@ class Clusters:
     def frame(self) -> pd.DataFrame:
         """A DataFrame with a row for each number.
 
-        Columns: ``cluster``; ``column`` of the table, empty for the size; ``what`` ("share of rows", "rows",
-        "mean", "standard deviation", "first quartile", "median", "third quartile", "below the bounds" and
-        "above the bounds", which are shares of rows, "missing", or a category); ``unit``; ``value``; ``error``,
+        Columns: ``cluster``; ``column`` of the table, empty for the size; ``what`` ("share of rows" and "rows", or
+        "share of persons" and "persons"; "mean", "standard deviation", "first quartile", "median", "third quartile",
+        "below the bounds" and "above the bounds", which are shares; "missing", or a category); ``unit``; ``value``;
+        ``error``,
         the standard deviation of its noise; ``low`` and ``high``, between which the true number lies: two
         standard deviations of the noise on either side, and for quantiles the edges of parts of the range. A
         mean whose column is clipped has no ``high`` (inf), no ``low`` or neither; the value is then the mean of
@@ -132,14 +134,14 @@ class Clusters:
     def _size_parts(self) -> list[dict[str, Any]]:
         """Return the rows of the frame about sizes: shares, and numbers unless they count clients."""
         named: dict[str, Any] = {"column": "", "unit": "", "note": ""}
-        parts = [{**named, "what": SIZE, **_printed(OF_OWN, self.sizes)}]
+        parts = [{**named, "what": f"share of {self.counted}", **_printed(OF_OWN, self.sizes)}]
         if not self.of_clients:
             own = self.groups.own
             counts = Estimate.within(own.n_rows, np.full(self.n_clusters, own.noise_of_rows), 0.0)
             limit = self.sizes.fewer_than
             low, high = (np.where(np.isnan(limit), one, end) for one, end in ((counts.low, 0.0), (counts.high, limit)))
             counts = Estimate(counts.value, counts.error, low, high, limit)
-            parts.append({**named, "what": ROWS, **_printed(OF_OWN, counts)})
+            parts.append({**named, "what": self.counted, **_printed(OF_OWN, counts)})
         return parts
 
     @cached_property
@@ -191,7 +193,7 @@ class Clusters:
         sizes = _joined(self.sizes, Estimate.within(np.ones(1), np.zeros(1), 0, 1))
         counts = None if self.of_clients else np.concatenate([own.n_rows, whole.n_rows])
         noise = np.repeat([own.noise_of_rows, whole.noise_of_rows], [self.n_clusters, 1])
-        lines = lines_of_sizes(counts, noise, sizes)
+        lines = lines_of_sizes(counts, noise, sizes, self.counted)
         for name, column in self.preparation.schema.used.items():
             of_own = _numbers_of(own, name, column)
             of_rest = _numbers_of(rest, name, column)
@@ -206,7 +208,7 @@ class Clusters:
             if column.kind in MEASURED:
                 ends = edges_of(self.preparation, name, column)[[0, -1]].tolist()
             lines += lines_of_column(name, column, ends, both, smd, few)
-        heading = ("", "all rows", *(f"cluster {index}" for index in range(self.n_clusters)))
+        heading = ("", f"all {self.counted}", *(f"cluster {index}" for index in range(self.n_clusters)))
         return TableOne(heading, tuple(lines), tuple(self._notes()))
 
     def _notes(self) -> list[str]:
@@ -222,7 +224,8 @@ class Clusters:
         """Return the size of a cluster and how it differs from the rest, the largest difference first."""
         frame = self.frame[self.frame["cluster"] == cluster]
         size = frame.iloc[0]
-        said = [words.size(size["value"], DEVIATIONS * size["error"], size["fewer_than"], size["high"])]
+        error = DEVIATIONS * size["error"]
+        said = [words.size(size["value"], error, size["fewer_than"], size["high"], self.counted)]
         clear = frame[frame["effect"].abs() > DEVIATIONS * frame["effect_error"]]
         clear = clear[~clear["what"].isin(SHAPES) & (clear["effect"].abs() >= LEAST_TOLD)]
         numbers = zip(clear["what"], clear["difference"], clear["difference_error"], strict=True)
@@ -233,7 +236,7 @@ class Clusters:
             medians = frame[(frame["column"] == row["column"]) & (frame["what"] == "median")].to_dict("records")
             column = self.preparation.schema.columns[row["column"]]
             ends = edges_of(self.preparation, row["column"], column)[[0, -1]].tolist() if medians else ()
-            said.append(words.difference(column, row, medians[0] if medians else {}, DEVIATIONS, ends))
+            said.append(words.difference(column, row, medians[0] if medians else {}, DEVIATIONS, ends, self.counted))
         return said
 
     def part_beyond(self, name: str) -> tuple[float, float]:
@@ -268,7 +271,8 @@ class Clusters:
         lines += self._notes()
         if self.bounds:
             which = f"clusters 0 to {self.n_clusters - 1}" if self.n_clusters > 1 else "cluster 0"
-            lines.append(f"Values beyond these bounds count as the bound. At most this share of the rows of {which}:")
+            said = f"At most this share of the {self.counted} of {which}:"
+            lines.append(f"Values beyond these bounds count as the bound. {said}")
             for one in self.bounds:
                 lines += textwrap.wrap(one, 116, initial_indent="  ", subsequent_indent="    ")
         return "\n".join(lines)
@@ -284,14 +288,15 @@ class Clusters:
     def to_dict(self) -> dict[str, Any]:
         """Return the description, ready for JSON."""
         known = {"preparation": self.preparation.to_dict(), "sums": self.sums.tolist()}
-        return {**known, "deviation": self.deviation, "of_clients": self.of_clients, "floor": self.floor}
+        about = {"of_clients": self.of_clients, "floor": self.floor, "counted": self.counted}
+        return {**known, "deviation": self.deviation, **about}
 
     @classmethod
     def from_dict(cls, written: Mapping[str, Any]) -> Self:
         """Undo :meth:`to_dict`."""
         preparation = Preparation.from_dict(written["preparation"])
-        of_clients, floor = bool(written["of_clients"]), int(written["floor"])
-        return cls(preparation, np.array(written["sums"]), float(written["deviation"]), of_clients, floor)
+        of_clients, floor, counted = bool(written["of_clients"]), int(written["floor"]), str(written["counted"])
+        return cls(preparation, np.array(written["sums"]), float(written["deviation"]), of_clients, floor, counted)
 
 
 class Groups(NamedTuple):

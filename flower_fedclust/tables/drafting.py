@@ -52,6 +52,11 @@ _PERSON = re.compile(
 )
 _NAME_TEXT = r"(?![A-Z]{1,3}$)[^\W\d_a-zß-öø-ÿ][^\W\d_]*(?:[ ,.'’-]+[^\W\d_]+)*\.?"
 
+#: Names of columns that say how long rows were followed, of units of time in them, and of events.
+_TIME = re.compile(r"(?i)(^|[\W_])(time|days?|weeks?|months?|years?|follow[\W_]?up|survival|futime)($|[\W_])")
+_UNIT = re.compile(r"(?i)(^|[\W_])(days|weeks|months|years)($|[\W_])")
+_EVENT = re.compile(r"(?i)(^|[\W_])(event|(vital[\W_]?)?status|dead|death|died|deceased|relapsed?|fustat)($|[\W_])")
+
 #: The smallest share of numbers in a column of numbers with a few words.
 MOST_WORDS, NUMBERS_PART = 5, 0.8
 
@@ -64,7 +69,12 @@ HEADER = """\
 #
 # Look for codes among the integers: postcodes, diagnoses, numbers of sites. Their mean is meaningless: make each a
 # category, or ignore it. Whole numbers with few values are drafted as categories: look for amounts among them.
+#
+# A time until something happens, such as death, is no column to cluster by. Make it kind = "time-to-event": a run then
+# says what became of each cluster.
 """
+
+SUBJECTS = "FROM YOUR ROWS: if rows with one value of '{name}' are about one person, use the next line too:"
 
 LISTED = "FROM YOUR ROWS: list every value that may occur at any site, and none that identifies somebody."
 MISSING = "FROM YOUR ROWS: values are missing."
@@ -77,10 +87,19 @@ LIKE_NAMES = (
 )
 REPEATED_ID = (
     "FROM YOUR ROWS: this looks like an id, and values occur in several rows. If these are rows of one person, a "
-    "guarantee per record protects each row, but not the person: name the column as subject_column."
+    "guarantee per record protects each row, but not the person: use the subject_column above."
 )
 MARKED = "FROM YOUR ROWS: some are written like <0.5 (counts as 0.5) or 1,234 (counts as 1234)."
 UNCLEAR = "FROM YOUR ROWS: some are written like 1,234 (counts as 1234). If the comma is a decimal comma, write 1.234."
+IF_TIME = (
+    "If this is how long each row was followed, and the second category of '{event}' means that the event ended that "
+    "time, use the next lines instead of all above. Write your own bins, chosen without looking at rows. Rows are then "
+    "clustered by neither of the two columns."
+)
+OF_PERSON = (
+    "FROM YOUR ROWS: all rows of a person have one time. Name as row_time the column that says when, from time zero "
+    "on, a row was made: only rows up to 0 count."
+)
 IF_AMOUNTS = 'If these are grades, set kind = "ordinal". If they are amounts, use the next lines instead of all above:'
 CODED = "FROM YOUR ROWS: {codes} may stand for a missing value ({why}). If not, delete this line."
 IF_CODED = "FROM YOUR ROWS: {codes} may stand for a missing value ({why}). If so, use the next lines too:"
@@ -108,12 +127,11 @@ class _Drafted:
 
 
 def _toml_lines(fields: dict[str, Any]) -> list[str]:
-    """Return the lines of a TOML text, with a list of codes for missing values on one line."""
+    """Return the lines of a TOML text, with codes for missing values, and bins, on one line."""
     text = tomli_w.dumps(fields).removeprefix("[columns]\n\n")
-    codes = re.search(r"^missing = \[\n(.*?)\n\]$", text, re.MULTILINE | re.DOTALL)
-    if codes is not None:
-        inside = " ".join(line.strip() for line in codes[1].splitlines()).rstrip(",")
-        text = text.replace(codes[0], f"missing = [{inside}]")
+    for found in re.finditer(r"^(missing|bins) = \[\n(.*?)\n\]$", text, re.MULTILINE | re.DOTALL):
+        inside = " ".join(line.strip() for line in found[2].splitlines()).rstrip(",")
+        text = text.replace(found[0], f"{found[1]} = [{inside}]")
     return text.splitlines()
 
 
@@ -121,8 +139,32 @@ def draft(table: Any, *, source: str) -> str:
     """Return a draft of a schema for a pandas DataFrame, as TOML that marks what was read from rows."""
     labels = labeled_codes(table)
     table = typed(table)
-    columns = [_drafted(str(name), table[name], labels.get(name, {})).to_toml(str(name)) for name in table.columns]
-    return "\n".join([HEADER.format(source=source), *columns])
+    columns = {str(name): _drafted(str(name), table[name], labels.get(name, {})) for name in table.columns}
+    persons = [name for name, drafted in columns.items() if drafted.remarks.get("kind") == REPEATED_ID][:1]
+    _offer_time(columns, table, persons)
+    lines = [one for name in persons for one in (SUBJECTS.format(name=name), *_toml_lines({"subject_column": name}))]
+    offered = ["".join(f"# {line}\n" for line in lines)] if lines else []
+    return "\n".join([HEADER.format(source=source), *offered, *(one.to_toml(name) for name, one in columns.items())])
+
+
+def _offer_time(columns: Mapping[str, _Drafted], table: Any, persons: Sequence[str]) -> None:
+    """Offer a time to an event, in comments, where names of columns are those of a time and of an event.
+
+    If all rows of a person have one time, it is counted from one date of the person.
+    """
+    events = [name for name, one in columns.items() if one.fields["kind"] == "binary" and _EVENT.search(name)]
+    numbers = [name for name, one in columns.items() if one.fields["kind"] in ("number", "integer")]
+    lowest = {name: np.nanmin(numbers_of_texts(table[name])[0]) for name in numbers if _TIME.search(name)}
+    for name in (name for name, least in lowest.items() if least >= 0 and events):
+        is_one = [one for one in persons if table.groupby(one)[name].nunique().max() == 1]
+        unit = _UNIT.search(name)
+        fields = {"kind": "time-to-event", "event": events[0], "bins": [12, 24, 36, 48, 60]}
+        fields |= {"time_zero": "subject" if is_one else "row"}
+        if is_one:
+            fields["row_time"] = next((other for other, least in lowest.items() if least < 0), "...")
+        fields |= {"unit": unit[2].lower()} if unit else {}
+        when = IF_TIME.format(event=events[0]) + (f" {OF_PERSON}" if is_one else "")
+        columns[name].instead.append((when, fields))
 
 
 def _drafted(name: str, series: Any, labels: Mapping[float, str]) -> _Drafted:

@@ -22,6 +22,8 @@ Floats = NDArray[np.float64]
 
 #: The smallest count that is printed by default, and the least in standard deviations of its noise.
 FLOOR, FLOOR_DEVIATIONS = 10, 3.0
+#: What sums count: rows or, if each row is a part of a person, persons.
+ROWS, PERSONS = "rows", "persons"
 #: The smallest divisor, in place of a count of 0.
 LEAST = 1e-9
 #: How many standard deviations "±" and every interval have on either side.

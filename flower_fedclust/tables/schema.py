@@ -328,6 +328,9 @@ class Schema(BaseModel):
     Parameters
     ----------
     columns : mapping of str to Column
+    subject_column : str, optional
+        The column that says whose row it is, if a person may have several rows. It is not used in any other way: among
+        the columns it may only be ignored.
 
     Examples
     --------
@@ -348,9 +351,26 @@ class Schema(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     columns: Mapping[str, Column]
+    subject_column: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _ignores_subjects(cls, value: Any) -> Any:
+        """List the column of subjects as ignored, so that a table may have it."""
+        if not isinstance(value, Mapping) or not isinstance(value.get("columns"), Mapping):
+            return value
+        name, columns = value.get("subject_column"), value["columns"]
+        return (
+            value if name is None or name in columns else {**value, "columns": {**columns, name: {"kind": "ignored"}}}
+        )
 
     @model_validator(mode="after")
     def _is_of_use(self) -> Self:
+        if self.subject_column is not None and self.columns[self.subject_column].kind != "ignored":
+            raise ValueError(
+                f"column '{self.subject_column}' is the subject_column, which says whose row it is, and rows are not "
+                'clustered by it; leave it out of the columns, or write kind = "ignored"'
+            )
         times = [name for name, column in self.columns.items() if column.kind == TIME]
         if len(times) > 1:
             raise ValueError(
@@ -470,7 +490,16 @@ class Schema(BaseModel):
     def without(self, names: Collection[str]) -> Schema:
         """Return the schema that ignores some of the columns."""
         ignored = Column(kind="ignored")
-        return Schema(columns={name: ignored if name in names else one for name, one in self.columns.items()})
+        columns = {name: ignored if name in names else one for name, one in self.columns.items()}
+        return Schema(columns=columns, subject_column=self.subject_column)
+
+    def subjects_in(self, given: str | None) -> str | None:
+        """Return the column that says whose row it is: ``given``, or the schema's; a ValueError if they differ."""
+        if given is not None and self.subject_column not in (None, given):
+            raise ValueError(
+                f"subject_column is '{given}', and in the schema it is '{self.subject_column}'; give one of them."
+            )
+        return given or self.subject_column
 
     def check(self, table: Any, *, owner: str) -> None:
         """Raise a DataError that names every column of a pandas DataFrame that does not fit, and why."""
@@ -498,6 +527,8 @@ class Schema(BaseModel):
         others = {} if other is None else other.columns
         names = dict.fromkeys((*self.columns, *others))
         differ = [f"'{name}'" for name in names if self.columns.get(name) != others.get(name)]
+        if other is not None and other.subject_column != self.subject_column:
+            differ.append("subject_column")
         if differ:
             found = "another" if others else "no"
             raise DataError(
@@ -595,6 +626,8 @@ def read_column(series: Any, column: Column, *, first_row: int = 0) -> Floats:
     elif column.kind == "date":
         values = _days(series, first_row)
     else:
+        if column.kind == TIME:
+            _refuse_dates(series)
         values = _numbers(series, first_row)
         if column.kind == TIME:
             _refuse(values < 0, True, first_row, "is a time below 0; correct it, or leave the row out")
@@ -607,7 +640,8 @@ def read_column(series: Any, column: Column, *, first_row: int = 0) -> Floats:
     _refuse(np.isinf(values), True, first_row, "is infinite; correct it")
     gaps = np.isnan(values)
     if column.gaps == "refuse":
-        _refuse(gaps, True, first_row, 'is missing; fill it in, or let the schema say gaps = "mean" or "category"')
+        remedies = '"category"' if column.kind == TIME else '"mean" or "category"'
+        _refuse(gaps, True, first_row, f"is missing; fill it in, or let the schema say gaps = {remedies}")
     elif column.is_one_hot and column.gaps == "category":
         values[gaps] = len(column.categories or ())
     return values
@@ -660,6 +694,19 @@ def _numbers(series: Any, first_row: int) -> Floats:
     numbers, are_words = numbers_of_texts(series)
     _refuse(are_words, True, first_row, "is not a number; correct it, or list it in the schema, under 'missing'")
     return numbers
+
+
+def _refuse_dates(series: Any) -> None:
+    """Raise a MisfitError if a time to an event holds dates."""
+    import pandas as pd
+
+    are_texts = not pd.api.types.is_numeric_dtype(series.dtype) and series.dtype.kind not in "mM"
+    present = series[~are_missing(series)] if are_texts else series[:0]
+    if series.dtype.kind == "M" or (len(present) and date_formats(present[:100])):
+        raise MisfitError(
+            "it holds dates, but a time to an event is a number, such as of days or months; subtract the date at which "
+            "time begins"
+        )
 
 
 def numbers_of_texts(series: Any) -> tuple[Floats, NDArray[np.bool_]]:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from flower_fedclust.exact.terms import Term, at
 from flower_fedclust.names import some
 from flower_fedclust.numerics.survival import DEVIATIONS, LEVEL, Interval, LifeTables, LogRank
-from flower_fedclust.tables.floors import FLOOR, FLOOR_DEVIATIONS
+from flower_fedclust.tables.floors import FLOOR, FLOOR_DEVIATIONS, ROWS
 from flower_fedclust.tables.schema import TIME, Column, Schema
 
 if TYPE_CHECKING:
@@ -81,6 +81,8 @@ class Survival:
         Words for those who had the event.
     floor : int, default=10
         Numbers of fewer rows are not printed, nor fewer than three standard deviations of their noise.
+    counted : "rows" or "persons", default="rows"
+        What the sums count. If each row is a part of a person, they count persons.
     """
 
     ends: Floats
@@ -89,6 +91,7 @@ class Survival:
     unit: str = ""
     happened: str = HAPPENED
     floor: int = FLOOR
+    counted: str = ROWS
 
     @property
     def n_clusters(self) -> int:
@@ -308,7 +311,7 @@ class Survival:
         """Return when half of the rows of a cluster had the event."""
         median, until = self.medians[cluster], self.curve(cluster)[0][-1]
         if math.isnan(median.value) or until == 0:
-            return f"Cluster {cluster}: too few rows for a curve."
+            return f"Cluster {cluster}: too few {self.counted} for a curve."
         half = f"Half of cluster {cluster}"
         if math.isfinite(median.high):
             if median.low == 0:
@@ -325,7 +328,7 @@ class Survival:
         """Whether the curves of the clusters differ."""
         test = self.log_rank
         if test is None:
-            return "Too few rows are at risk to compare the curves."
+            return f"Too few {self.counted} are at risk to compare the curves."
         p_value = f"p = {test.p_value:.2g}" if test.p_value >= 1e-4 else "p < 0.0001"
         left_out = sorted(set(range(self.n_clusters)) - set(self.compared))
         without = f"; without {_named(left_out)}" if left_out else ""
@@ -351,7 +354,7 @@ class Survival:
     def errors(self) -> str:
         """The errors that the intervals contain."""
         noise = "noise and chance" if self.deviation > 0 else "chance"
-        return f"Intervals and test contain {noise}; rows are taken to be independent."
+        return f"Intervals and test contain {noise}; {self.counted} are taken to be independent."
 
     def __str__(self) -> str:
         lines = [self.sentence(cluster) for cluster in range(self.n_clusters)]
@@ -371,7 +374,7 @@ class Survival:
     def to_dict(self) -> dict[str, Any]:
         """Return the released counts about time, ready for JSON."""
         known = {"ends": self.ends.tolist(), "sums": self.sums.tolist(), "deviation": self.deviation}
-        return {**known, "unit": self.unit, "happened": self.happened, "floor": self.floor}
+        return {**known, "unit": self.unit, "happened": self.happened, "floor": self.floor, "counted": self.counted}
 
     @classmethod
     def from_dict(cls, written: Mapping[str, Any]) -> Self:
@@ -380,17 +383,19 @@ class Survival:
         if ends.ndim != 1 or sums.ndim != 2 or sums.shape[1] != n_places(len(ends)):
             raise ValueError("the counts of a survival are not as many as its bins need.")
         words = str(written["unit"]), str(written["happened"])
-        return cls(ends, sums, float(written["deviation"]), *words, int(written["floor"]))
+        return cls(ends, sums, float(written["deviation"]), *words, int(written["floor"]), str(written["counted"]))
 
 
 def _named(clusters: Sequence[int]) -> str:
     return f"cluster{'s' if len(clusters) > 1 else ''} {some(list(map(str, clusters)))}"
 
 
-def survival_of(schema: Schema, ends: Floats, sums: Floats, deviation: float, floor: int = FLOOR) -> Survival:
+def survival_of(
+    schema: Schema, ends: Floats, sums: Floats, deviation: float, floor: int = FLOOR, counted: str = ROWS
+) -> Survival:
     """Return the survival that noisy counts show, in the words of the schema."""
     (time,) = (column for column in schema.of_outcome.values() if column.kind == TIME)
-    return Survival(ends, sums, deviation, time.unit, time.happened or HAPPENED, floor)
+    return Survival(ends, sums, deviation, time.unit, time.happened or HAPPENED, floor, counted)
 
 
 __all__ = ["FLOOR", "LEVEL", "Survival", "n_places", "survival_of", "time_sums"]

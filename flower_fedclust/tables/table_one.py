@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from flower_fedclust.tables import words
 from flower_fedclust.tables.estimates import MEAN, MISSING, QUANTILES, SPREAD, Estimate
-from flower_fedclust.tables.floors import DEVIATIONS
+from flower_fedclust.tables.floors import DEVIATIONS, ROWS
 from flower_fedclust.tables.schema import MEASURED, Column
 
 Floats = NDArray[np.float64]
@@ -111,14 +111,14 @@ def _in_latex(text: str) -> str:
 Numbers = Mapping[str, Estimate]
 
 
-def lines_of_sizes(counts: Floats | None, noise: Floats, shares: Estimate) -> list[tuple[str, ...]]:
+def lines_of_sizes(counts: Floats | None, noise: Floats, shares: Estimate, counted: str) -> list[tuple[str, ...]]:
     """Return the lines of the numbers of rows, unless they count clients, and of the shares; the total is last."""
     lines = []
     hidden = shares.is_hidden
     if counts is not None:
         told = [words.with_error(one, DEVIATIONS * error) for one, error in zip(counts, noise, strict=True)]
         cells = [_fewer(shares, place).partition(" (")[0] if hidden[place] else said for place, said in enumerate(told)]
-        lines.append(_line("n", cells))
+        lines.append(_line("n" if counted == ROWS else f"n ({counted})", cells))
     return [*lines, _line("share", [_share(shares, place) for place in range(len(hidden))])]
 
 

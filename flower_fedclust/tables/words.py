@@ -96,12 +96,12 @@ def fewer(fewer_than: float, high: float, what: str = "") -> str:
     return f"fewer than {math.ceil(fewer_than):,}{f' {what}' if what else ''} ({_limit(high)}%)"
 
 
-def size(value: float, error: float, fewer_than: float, high: float) -> str:
-    """Return the share of a cluster in words."""
+def size(value: float, error: float, fewer_than: float, high: float, counted: str) -> str:
+    """Return the share of a cluster in words; ``counted`` is "rows" or "persons"."""
     if math.isnan(fewer_than):
-        return f"{percent(value, error)} of the rows"
-    said = fewer(fewer_than, high, "rows")
-    return said if math.isfinite(fewer_than) else f"{said} of the rows"
+        return f"{percent(value, error)} of the {counted}"
+    said = fewer(fewer_than, high, counted)
+    return said if math.isfinite(fewer_than) else f"{said} of the {counted}"
 
 
 def _limit(share: float) -> str:
@@ -141,15 +141,19 @@ def between(low: float, high: float, column: Column) -> str:
 
 
 def difference(
-    column: Column, row: Mapping[str, Any], median: Mapping[str, Any], deviations: float, ends: Sequence[float]
+    column: Column,
+    row: Mapping[str, Any],
+    median: Mapping[str, Any],
+    deviations: float,
+    ends: Sequence[float],
+    counted: str,
 ) -> str:
     """Say how a cluster differs from the rest in one number; ``ends`` are the bounds of a measured column."""
     name, error, rest_error = row["column"], deviations * row["error"], deviations * row["rest_error"]
     if row["what"] != "mean":
         what = "is missing" if row["what"] == "missing" else f"is {row['what']}"
-        return (
-            f"{name} {what}: {_share(row, 'value', '', error)}, in the rest {_share(row, 'rest', 'rest_', rest_error)}"
-        )
+        own, rest = _share(row, "value", "", error, counted), _share(row, "rest", "rest_", rest_error, counted)
+        return f"{name} {what}: {own}, in the rest {rest}"
     own = mean(column, row["value"], error, row["low"], row["high"], ends)
     if math.isnan(row["difference"]):
         rest = mean(column, row["rest"], rest_error, row["rest_low"], row["rest_high"], ends)
@@ -160,12 +164,12 @@ def difference(
     return f"{name}: {own}, {apart} {more if row['difference'] > 0 else less} than the rest"
 
 
-def _share(row: Mapping[str, Any], value: str, side: str, error: float) -> str:
+def _share(row: Mapping[str, Any], value: str, side: str, error: float, counted: str) -> str:
     """Return a share of a cluster or, by the other names, of the rest."""
     limit = row.get(f"{side}fewer_than", math.nan)
     if math.isnan(limit):
         return percent(row[value], error)
-    return fewer(limit, row[f"{side}high"], "rows")
+    return fewer(limit, row[f"{side}high"], counted)
 
 
 def mean(

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from flower_fedclust.data import Table, partition, read_table
+from flower_fedclust.data import Table, hold_out_server_rows, partition, read_table
 from flower_fedclust.data.files import read_batches
 from flower_fedclust.data.subjects import subjects_in_batches, subjects_of
 from flower_fedclust.engine import ClientData, DataError
@@ -96,6 +96,36 @@ def test_rows_of_unknown_persons_are_not_one_person(blank):
 def test_categories_that_are_floats_are_refused_as_floats_are():
     with pytest.raises(DataError, match="floats"):
         subjects_of(pd.Series([2.0**53, 2.0**53 + 2.0]).astype("category"), "the table")
+
+
+def test_rows_that_are_other_persons_are_other_data_in_files_too(tmp_path):
+    frame = pd.DataFrame({"x": np.arange(6.0), "who": [1, 1, 2, 2, 3, 3], "also": [1, 2, 2, 3, 3, 1]})
+    frame.to_csv(tmp_path / "rows.csv", index=False)
+    for source in (frame[["x", "who", "also"]], None):
+        found = {}
+        for column in ("who", "also", "who"):
+            given = read_batches(tmp_path / "rows.csv").rows if source is None else source
+            given = given.select(["x", column]) if source is None else given[["x", column]]
+            print_ = ClientData(given, subject_column=column, raw=True).fingerprint().tolist()
+            assert found.setdefault(column, print_) == print_
+        assert found["who"] != found["also"]
+
+
+def test_public_rows_are_drawn_by_person():
+    codes = np.repeat(np.arange(20), np.arange(1, 21))
+    table = Table(np.arange(420.0).reshape(210, 2), subjects=subjects_of(codes, ""), name="rows.csv")
+    rest = hold_out_server_rows(table, 30)
+    public, others = ({codes[int(row[0]) // 2] for row in one} for one in (rest.server_rows, rest.rows))
+    assert public & others == set()
+    assert public | others == set(range(20))
+    assert 30 <= len(rest.server_rows) < 50
+    assert (
+        f"{len(rest.server_rows)} rows of {len(public)} persons, with all rows of each, of rows.csv"
+        in rest.server_rows_origin
+    )
+    assert len(rest.subjects) == len(rest.rows)
+    with pytest.raises(ValueError, match="no person left"):
+        hold_out_server_rows(table, 209)
 
 
 def test_some_rows_have_the_persons_that_are_left():

@@ -13,8 +13,16 @@ from typer.testing import CliRunner
 
 import flower_fedclust as fc
 from flower_fedclust.cli.commands import app as cli
+from flower_fedclust.data import FederatedRows
+from flower_fedclust.data.subjects import subjects_of
 from flower_fedclust.harness.compare import Results
-from flower_fedclust.harness.comparison import Comparison, comparison_from, settings_from_toml, why_impossible
+from flower_fedclust.harness.comparison import (
+    Comparison,
+    comparison_from,
+    rows_fingerprint,
+    settings_from_toml,
+    why_impossible,
+)
 from flower_fedclust.harness.page import settings_as_toml
 from flower_fedclust.inputs import RowsChoice, make_strategies, needs_server_rows, parse_epsilon, parse_value
 from flower_fedclust.registry import strategies
@@ -118,6 +126,25 @@ def test_a_file_of_persons_is_compared_for_persons(site_file, tmp_path):
     assert 'subject_column = "patient"' in settings_as_toml(settings)
     with pytest.raises(ValueError, match="subject_column is a column of a file"):
         comparison_from({"strategies": "k-fed", "datasets": "iris", "subject_column": "patient"})
+
+
+@pytest.mark.parametrize("unit", ["record", "subject"])
+def test_a_comparison_knows_before_it_reads_rows_that_a_unit_does_not_fit_them(site_file, unit):
+    column = {"subject_column": "kind"} if unit == "record" else {}
+    options = {"client_column": "site", "seeds": (0,), "epsilons": (5.0,), "n_clusters": 2}
+    parameters = {"max_norm": 4.0, "privacy_unit": unit}
+    comparison = Comparison(strategies=("private-kmeans",), data=site_file, parameters=parameters, **options, **column)
+    (trial,) = comparison.trials()
+    assert "subject_column" in str(why_impossible(trial, comparison))
+
+
+def test_two_comparisons_of_the_same_rows_of_other_persons_are_not_one():
+    rows = [np.arange(8.0).reshape(4, 2)]
+    hashes = {
+        rows_fingerprint(FederatedRows(rows, None, ["a"], subjects=None if whose is None else [subjects_of(whose, "")]))
+        for whose in (None, [1, 1, 2, 3], [1, 2, 2, 3])
+    }
+    assert len(hashes) == 3
 
 
 # What a user typed.

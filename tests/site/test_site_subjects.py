@@ -64,7 +64,7 @@ def test_a_sample_of_persons_may_have_any_number_of_rows(tmp_path):
 
 def test_a_site_with_persons_answers_runs_that_protect_them_and_no_others(tmp_path):
     own = site_of_persons(tmp_path, **NO_LIMIT)
-    assert Server(own).ask_sum().metrics["failure"] == "failed"
+    assert Server(own).ask_sum().metrics["failure"] == "refused"
     assert "protects single rows" in audit(own)[-1]["reason"]
     assert not own.ledger.read()
     plan = replace(PLAN, unit="subject").to_json()
@@ -81,6 +81,21 @@ def test_the_line_of_a_study_says_whom_its_epsilon_is_for(tmp_path):
     assert answer.metrics["failure"].startswith("waiting for approval")
     (study,) = own.studies.read()
     assert " for each person (noise: local)" in str(study)
+
+
+def test_the_schema_of_a_site_may_name_the_subject_column(tmp_path):
+    (tmp_path / "rows.csv").write_text(
+        "a,who\n" + "".join(f"{row[0]},{who}\n" for row, who in zip(ROWS, WHOSE, strict=True))
+    )
+    (tmp_path / "columns.toml").write_text('subject_column = "who"\n[columns.a]\nkind = "number"\n')
+    lines = 'name = "north"\ndata = "rows.csv"\nschema = "columns.toml"\n'
+    (tmp_path / "site.toml").write_text(lines + "[policy]\nfewest_subjects = 20\n")
+    data, reasons = checked_rows(SiteSettings.from_toml(tmp_path / "site.toml"))
+    assert reasons == []
+    assert (data.n_subjects, list(data.table.columns)) == (60, ["a"])
+    (tmp_path / "site.toml").write_text(f'{lines}subject_column = "a"\n')
+    _, reasons = checked_rows(SiteSettings.from_toml(tmp_path / "site.toml"))
+    assert reasons == ["subject_column is 'a', and in the schema it is 'who'; give one of them."]
 
 
 WRONG = {

@@ -175,7 +175,7 @@ def test_noise_that_reaches_a_public_bound_leaves_a_limit(value, said):
         "difference_error": 5.0,
     }
     age = fc.Schema.of({"columns": {"age": {"kind": "number", "bounds": [0, 100]}}}).columns["age"]
-    assert words.difference(age, row, {}, 2.0, [0.0, 100.0]).startswith(said)
+    assert words.difference(age, row, {}, 2.0, [0.0, 100.0], "rows").startswith(said)
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ def test_no_interval_in_print_reaches_beyond_bounds_that_were_found(value, said)
     row |= {"rest": 600.0, "rest_error": 400.0, "rest_low": -math.inf, "rest_high": math.inf, "difference": math.nan}
     medians = {"low": 400.0, "high": 500.0, "rest_low": 400.0, "rest_high": 500.0}
     pay = fc.Schema.of({"columns": {"pay": {"kind": "number"}}}).columns["pay"]
-    sentence = words.difference(pay, row, medians, 2.0, [0.0, 1100.0])
+    sentence = words.difference(pay, row, medians, 2.0, [0.0, 1100.0], "rows")
     assert sentence.startswith(f"{said}, median")
     assert "in the rest anywhere within the bounds, median" in sentence
 

@@ -97,6 +97,78 @@ def test_a_category_of_digits_is_found_by_its_number_and_one_that_files_lose_is_
         read_column(pd.Series(["mild", None]), column)
 
 
+WITH_TIME = COLUMNS | {
+    "died": {"kind": "binary", "categories": ["alive", "dead"]},
+    "time": {"kind": "time-to-event", "event": "died", "bins": [5.0], "time_zero": "row"},
+}
+
+
+@pytest.mark.parametrize("times", [["2020-01-31", "2021-05-01"], pd.to_datetime(["2020-01-31", "2021-05-01"])])
+def test_dates_as_a_time_to_an_event_are_refused_with_the_remedy(times):
+    table = good(died=["alive", "dead"], time=times)
+    with pytest.raises(
+        fc.DataError, match=r"column 'time': it holds dates, but .* subtract the date at which time begins"
+    ):
+        fc.Schema.of({"columns": WITH_TIME}).check(table, owner="a")
+
+
+def test_a_gap_in_a_time_may_only_be_a_category():
+    with pytest.raises(fc.DataError, match=r"column 'time': row 1 is missing; .* gaps = \"category\"\."):
+        fc.Schema.of({"columns": WITH_TIME}).check(good(died=["alive", "dead"], time=[1.0, None]), owner="a")
+
+
+def test_a_schema_may_name_the_column_that_says_whose_row_it_is():
+    schema = fc.Schema.of({"columns": COLUMNS, "subject_column": "patient"})
+    assert fc.Schema.from_toml(schema.to_toml()) == fc.Schema.from_json(schema.to_json()) == schema
+    assert schema.without(["age"]).subject_column == "patient"
+    assert "patient" not in schema.read
+    with pytest.raises(ValueError, match=r"'age' is the subject_column, .* leave it out of the columns"):
+        fc.Schema.of({"columns": COLUMNS, "subject_column": "age"})
+    without = fc.Schema.of({"columns": COLUMNS | {"patient": {"kind": "ignored"}}})
+    with pytest.raises(fc.DataError, match="differs in subject_column"):
+        schema.check_equal(without, owner="north")
+    table = pd.concat([good(patient=["a", "b"])] * 30, ignore_index=True)
+    run = {"n_clusters": 2, "epsilon": 5.0, "schema": schema, "seed": 0, "describe": True}
+    result = fc.simulate("private-kmeans", {"north": table, "south": table}, privacy_unit="subject", **run)
+    assert result.privacy.unit == "subject"
+    assert len(result.model.predict(table)) == 60
+    with pytest.raises(ValueError, match="which protects single rows of a person"):
+        fc.simulate("private-kmeans", {"north": table, "south": table}, **run)
+    with pytest.raises(ValueError, match="subject_column is 'age', and in the schema it is 'patient'"):
+        fc.simulate("private-kmeans", {"north": table}, subject_column="age", **run)
+
+
+def test_a_draft_offers_subjects_and_times_where_names_are_theirs():
+    rows = np.arange(300)
+    table = pd.DataFrame(
+        {
+            "patient_id": [f"P{person:04}" for person in rows // 3],
+            "x": rows % 7 + 0.5,
+            "month_of_visit": (rows % 3 - 2.0) * 3.5,
+            "follow_up_months": (rows // 3) * 0.5,
+            "status": np.where(rows // 3 % 2, "dead", "alive"),
+        }
+    )
+    text = draft(table, source="visits")
+    assert '# subject_column = "patient_id"' in text
+    lines = [
+        line.removeprefix("# ")
+        for line in text.split("[columns.follow_up_months]")[1].split("[columns.status]")[0].splitlines()
+    ]
+    keys = [line for line in lines if " = " in line][1:]
+    assert keys[:2] == ['kind = "time-to-event"', 'event = "status"']
+    assert {'time_zero = "subject"', 'row_time = "month_of_visit"', 'unit = "months"'} <= set(keys)
+    used = text.replace("# subject_column", "subject_column")
+    used = used.replace('[columns.follow_up_months]\nkind = "number"', "[columns.follow_up_months]\n" + "\n".join(keys))
+    schema = fc.Schema.from_toml(used)
+    schema.check(table, owner="visits")
+    assert (schema.subject_column, list(schema.of_outcome)) == (
+        "patient_id",
+        ["follow_up_months", "status", "month_of_visit"],
+    )
+    assert "time-to-event" not in draft(table[["follow_up_months", "x"]], source="").split("[columns")[1]
+
+
 def test_all_columns_and_all_sites_that_do_not_fit_are_named_at_once():
     tables = {"north": good(job=["Elvis", "cook"], age=["x", 1]), "south": good(born=["?", "2020-01-01"])}
     with pytest.raises(fc.DataError) as caught:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -232,14 +233,22 @@ def test_secure_sums_and_rows_in_files_give_the_same_counts(tmp_path):
     assert np.array_equal(plain.survival.sums, from_files.survival.sums)
 
 
-def test_a_person_with_many_rows_counts_once():
+def test_a_person_with_many_rows_counts_once(tmp_path):
     twice = {
         name: pd.concat([table.assign(person=np.arange(len(table)))] * 2, ignore_index=True)
         for name, table in SITES.items()
     }
     strategy = fc.PrivateKMeans(2, epsilon=8.0, privacy_unit="subject")
-    result = fc.simulate(strategy, twice, schema=SCHEMA, subject_column="person", seed=0)
+    result = fc.simulate(strategy, twice, schema=SCHEMA, subject_column="person", seed=0, describe=True)
     assert result.privacy.covers_everything
+    result.save(tmp_path / "saved")
+    result.page(tmp_path / "saved" / "page.html")
+    for name in ("clusters.txt", "clusters.csv", "survival.txt", "survival.csv", "table-one.md"):
+        said = (tmp_path / "saved" / name).read_text()
+        assert not re.search(r"\brows\b", said), name
+        assert name == "survival.csv" or "persons" in said
+    assert "persons at risk after" in (tmp_path / "saved" / "page.html").read_text()
+    assert fc.load(tmp_path / "saved").survival.counted == "persons"
     error = 5 * result.survival.deviation * math.sqrt(result.survival.sums.size)
     assert result.survival.sums.sum() == pytest.approx(len(PEOPLE), abs=error)
     assert error < len(PEOPLE) / 4

@@ -42,7 +42,7 @@ from flower_fedclust.numerics.checks import DataError, check_real
 from flower_fedclust.numerics.survival import merged_ends, n_time_bins
 from flower_fedclust.tables.cluster_sums import FEWEST_PARTS, LARGEST_POWERS, with_parts
 from flower_fedclust.tables.description import Clusters
-from flower_fedclust.tables.floors import FLOOR, Floor
+from flower_fedclust.tables.floors import FLOOR, PERSONS, ROWS, Floor
 from flower_fedclust.tables.histograms import (
     FEWEST_BINS,
     LEAST_HELD,
@@ -336,7 +336,14 @@ def describe(
     (sums,) = received = (
         yield _summed(strategy, question, DESCRIPTION) if strategy.epsilon is not None else Sum(question)
     )
-    return Clusters(preparation, np.asarray(sums, dtype=np.float64), received.noise[0], of_clients, floor)
+    return Clusters(
+        preparation, np.asarray(sums, dtype=np.float64), received.noise[0], of_clients, floor, _counted(strategy)
+    )
+
+
+def _counted(strategy: ProtocolStrategy) -> str:
+    """Return what sums over rows count: persons if a guarantee protects persons, of whom each row is a part."""
+    return PERSONS if strategy.privacy_unit == "subject" and strategy.epsilon is not None else ROWS
 
 
 def _frame_of(preparation: Preparation, points: Floats) -> Frame:
@@ -365,7 +372,7 @@ def ask_survival(
     counts, deviation = np.asarray(sums, dtype=np.float64), received.noise[0]
     if deviation == 0:
         counts = _with_few_missing(counts, clusters, floor)
-    return survival_of(schema, ends, counts, deviation, floor)
+    return survival_of(schema, ends, counts, deviation, floor, _counted(strategy))
 
 
 def _with_few_missing(counts: Floats, clusters: Clusters | None, floor: int) -> Floats:
