@@ -210,8 +210,10 @@ class Inputs:
     @cached_property
     def clients(self) -> dict[str, ClientData]:
         """The clients by name."""
-        raw = self.schema is not None or any(getattr(one, "tables", None) is not None for one in self.strategies)
-        most_rows = max((getattr(one, "most_rows", MOST_ROWS) for one in self.strategies), default=MOST_ROWS)
+        raw = self.schema is not None or any(
+            getattr(strategy, "tables", None) is not None for strategy in self.strategies
+        )
+        most_rows = max((getattr(strategy, "most_rows", MOST_ROWS) for strategy in self.strategies), default=MOST_ROWS)
         return clients_of(self.given, **self.about, raw=raw, most_rows=most_rows)
 
     def prepared(self) -> tuple[Any, list[NDArray[np.float64]]]:
@@ -428,7 +430,7 @@ def _parts_of(clients: Any) -> list[Any]:
     if not is_grouped and not isinstance(clients, Iterable):
         raise _no_clients(clients)
     parts = [] if is_grouped else list(clients)
-    are_pairs = all(isinstance(one, tuple) and len(one) == 2 and is_table(one[1]) for one in parts)
+    are_pairs = all(isinstance(part, tuple) and len(part) == 2 and is_table(part[1]) for part in parts)
     if is_grouped or (parts and are_pairs):
         raise ValueError(
             "clients is a table that was grouped; give dict(list(table.groupby(...))), or the table itself and its "

@@ -295,10 +295,10 @@ def _failures(run: WatchedRun, client: str, pair: Neighbors) -> list[str]:
     """Name failures that are more frequent with one of two tables; a client may also fail at random."""
     both = [
         Counter(
-            (one.task, one.failure)
+            (reply.task, reply.failure)
             for seed in range(REPEATED)
-            for one in _replies(run, client, rows, seed)
-            if one.failure is not None
+            for reply in _replies(run, client, rows, seed)
+            if reply.failure is not None
         )
         for rows in (pair.rows, pair.others)
     ]

@@ -349,7 +349,9 @@ def _as_typed(message: str) -> str:
     if ".toml" in message:
         return message  # in a file they have their own names
     commands = cast(click.Group, typer.main.get_command(app)).commands.values()
-    names = {one.name: one.opts[0] for command in commands for one in command.params if one.opts[0].startswith("--")}
+    names = {
+        param.name: param.opts[0] for command in commands for param in command.params if param.opts[0].startswith("--")
+    }
 
     # At the start of a message, or a word that is no English word; "max_norm=3" is typed like this after --set.
     return re.sub(r"^\w+(?= is )|(?<![-\w'])\w+_\w+\b(?!=)", lambda found: names.get(found[0], found[0]), message)

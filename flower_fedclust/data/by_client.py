@@ -137,5 +137,5 @@ def _without_dictionaries(batch: Any) -> Any:
     """Return a RecordBatch with values in place of codes, whose dictionaries may differ from batch to batch."""
     import pyarrow as pa
 
-    plain = [one.dictionary_decode() if pa.types.is_dictionary(one.type) else one for one in batch.columns]
+    plain = [column.dictionary_decode() if pa.types.is_dictionary(column.type) else column for column in batch.columns]
     return pa.RecordBatch.from_arrays(plain, names=batch.schema.names)

@@ -83,7 +83,7 @@ def check_spellings(names: Iterable[str], where: str) -> None:
 def _as_seen(name: str) -> str:
     """Return a name without invisible characters, such as the byte order mark at the beginning of many files."""
     letters = unicodedata.normalize("NFKC", name)
-    shown = [one for one in letters if one.isspace() or unicodedata.category(one) not in ("Cf", "Cc")]
+    shown = [letter for letter in letters if letter.isspace() or unicodedata.category(letter) not in ("Cf", "Cc")]
     return " ".join("".join(shown).split())
 
 

@@ -48,7 +48,7 @@ def answer_step(client: Any, arrays: list[Array], config: Mapping[str, Any]) -> 
         answering, sent = client._answered(arrays, config)
         answers = [on_grid(array) for array in sent]
         # In a run with a plan, noise covers the sum, so values may not decide whether a client answers.
-        if not config.get("plan") and any(one.largest > (2**63 - 1) // n_invited for one in answers):
+        if not config.get("plan") and any(answer.largest > (2**63 - 1) // n_invited for answer in answers):
             raise DataError(
                 f"client {client.name} cannot send so large a sum: the sum over all clients could overflow."
             )

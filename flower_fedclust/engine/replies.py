@@ -468,9 +468,9 @@ class Inspection:
             if hidden[index]:
                 continue
             of_sums = [
-                _magnitudes(sent, one.arrays[index], largest)
-                for one in sums
-                if (largest := one.largest[index]) is not None
+                _magnitudes(sent, sum_.arrays[index], largest)
+                for sum_ in sums
+                if (largest := sum_.largest[index]) is not None
             ]
             sends = round_.answer.sends
             sizes = {

@@ -806,7 +806,7 @@ class Run:
                 one.client, res, n_clusters=n_clusters, most_rows=self.settings.most_rows
             ),
         )
-        called = {one.node: one.client for one in messages}
+        called = {message.node: message.client for message in messages}
         evaluations = {node: one for node, one in read.items() if one is not None}
         for node, one in evaluations.items():
             self.inspection.stated[called[node]] = float(one.n_rows)

@@ -348,7 +348,9 @@ def costs_beside_mean(rows: Rows, solutions: Floats, bound: float) -> Term:
     Term
         Of shape (n_solutions,).
     """
-    exponent = max(rows.exponent, *(reach_exponent(one, np.zeros(one.shape[1])) - BITS for one in solutions))
+    exponent = max(
+        rows.exponent, *(reach_exponent(solution, np.zeros(solution.shape[1])) - BITS for solution in solutions)
+    )
     integers = rows.integers
     if exponent > rows.exponent:
         integers = np.trunc(np.ldexp(integers, rows.exponent - exponent))
@@ -401,7 +403,7 @@ def _sums_at(numbers: Sequence[Floats], labels: Labels | None, n_places: int) ->
     if labels is None:
         labels = np.zeros(len(numbers[0]), dtype=np.intp)
     labels, somewhere, shape = _places(labels, n_places)
-    kept = numbers if somewhere is None else [one[somewhere] for one in numbers]
+    kept = numbers if somewhere is None else [number[somewhere] for number in numbers]
     sums = [np.bincount(labels, one, math.prod(shape)).reshape(shape) for one in kept]
     return np.stack(sums, axis=-2).astype(np.int64)
 

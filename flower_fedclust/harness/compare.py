@@ -163,9 +163,11 @@ class Results:
         self.folder = Path(folder).absolute()
         self._read = read_comparison(self.folder)
         with parsing(str(self.folder), "a comparison", "let 'fedclust compare' run again"):
-            found = ((one.name, verdict(one), certainty(one)) for one in self._read.scenarios)
+            found = ((scenario.name, verdict(scenario), certainty(scenario)) for scenario in self._read.scenarios)
             self.verdicts = [f"{name}: {' '.join(filter(None, sentences))}" for name, *sentences in found]
-            self.doubts = [f"{one.name}: {doubt}" for one in self._read.scenarios for doubt in doubts(one)]
+            self.doubts = [
+                f"{scenario.name}: {doubt}" for scenario in self._read.scenarios for doubt in doubts(scenario)
+            ]
 
     def __repr__(self) -> str:
         return "\n".join([*self.sentences, f"({self._read.progress}; in {self.folder})"])

@@ -149,7 +149,7 @@ class Comparison:
     @property
     def names(self) -> tuple[str, ...]:
         """The strategies that were given by name."""
-        return tuple(one for one in self.strategies if isinstance(one, str))
+        return tuple(strategy for strategy in self.strategies if isinstance(strategy, str))
 
     def trials(self) -> list[Trial]:
         """Return the trials, in the order of the table."""
@@ -185,7 +185,9 @@ class Comparison:
         settings = {one.name: getattr(self, one.name) for one in fields(self)}
         choices = [self._choice(source, one, 0) for source in self._sources for one in self._partitions_of(source)]
         settings |= {
-            "strategies": [one if isinstance(one, str) else _described(one) for one in self.strategies],
+            "strategies": [
+                strategy if isinstance(strategy, str) else _described(strategy) for strategy in self.strategies
+            ],
             "data": [_data_name(source) for source in self._sources],
             "server_data": None if self.server_data is None else self.server_data.name,
             "schema": self.schema.to_json() if isinstance(self.schema, Schema) else self.schema and self.schema.name,

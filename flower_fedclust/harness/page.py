@@ -100,13 +100,15 @@ def _summary(comparison: ComparisonResults) -> str:
 
 def _overview(scenarios: Sequence[Scenario]) -> dict[str, Any]:
     """Return a row per strategy and budget with its results in all scenarios; rows without a result are left out."""
-    everyone = {one.name: one for scenario in scenarios for one in scenario.contenders if one.trials}
+    everyone = {
+        contender.name: contender for scenario in scenarios for contender in scenario.contenders if contender.trials
+    }
 
     def order(one: Contender) -> tuple[bool, str, bool, float]:
         return (not one.is_pooled, one.title, one.epsilon is None, one.epsilon or 0.0)
 
     def cell(scenario: Scenario, name: str) -> tuple[str, bool]:
-        own = [one for one in scenario.contenders if one.name == name]
+        own = [contender for contender in scenario.contenders if contender.name == name]
         spread = scenario.quality(scenario.best(own))
         if spread is None:
             failed = any(trial.status == "failed" for one in own for trial in one.others)
@@ -126,7 +128,7 @@ def _overview(scenarios: Sequence[Scenario]) -> dict[str, Any]:
 
 def _scenario(scenario: Scenario, identifier: str) -> dict[str, Any]:
     """Return the page's section about a data set."""
-    missing = [one.name for one in scenario.contenders if not one.trials]
+    missing = [contender.name for contender in scenario.contenders if not contender.trials]
     traffic = bytes_chart(scenario)
     maps = _maps(scenario, identifier)
     near, near_says = undecided(scenario)
@@ -181,16 +183,18 @@ def gap_to_pooled(scenario: Scenario, one: Contender) -> tuple[str, float] | Non
 def _maps(scenario: Scenario, identifier: str) -> list[dict[str, Any]]:
     """Return a figure for each contender that made a map: its first trial with one."""
     figures: list[dict[str, Any]] = []
-    for one in scenario.contenders:
-        trial = next((trial for trial in one.trials if trial.has_map), None)
+    for contender in scenario.contenders:
+        trial = next((trial for trial in contender.trials if trial.has_map), None)
         content = None if trial is None else map_of_trial(trial.folder)
         if trial is not None and content is not None:
             number = f"{identifier}-map-{len(figures)}"
             n_shown, n_rows = content.pop("n_shown"), content.pop("n_rows")
             of = "" if n_shown == n_rows else f" of {n_rows:,}, drawn at random"
             about = f"{plural(n_shown, 'row')}{of}; seed {trial.text('seed') or 'unknown'}."
-            name = f"{scenario.name}: {one.name}"
-            figures.append({"title": one.name, "name": name, "about": about, "content": {"id": number, **content}})
+            name = f"{scenario.name}: {contender.name}"
+            figures.append(
+                {"title": contender.name, "name": name, "about": about, "content": {"id": number, **content}}
+            )
     return figures
 
 
@@ -218,7 +222,7 @@ def privacy_groups(comparison: ComparisonResults) -> dict[str, list[PrivacyGroup
         if trial.privacy is None:
             continue
         unprotected, protected = (
-            tuple(dict.fromkeys(f"{one.content} ({one.detail})" for one in messages))
+            tuple(dict.fromkeys(f"{message.content} ({message.detail})" for message in messages))
             for messages in (trial.privacy.unprotected, trial.privacy.releases)
         )
         is_covered = trial.text("covers_everything").lower() == "true"

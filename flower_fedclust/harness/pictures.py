@@ -112,7 +112,8 @@ def map_of_trial(folder: Path, most_rows: int = MOST_ROWS) -> dict[str, Any] | N
         "places": base64_text(np.rint((xy[chosen] - low) / widest * 65535), "<u2"),
         "numbers": base64_text(numbers[chosen], "<u4"),
         "groupings": [
-            _as_json(Grouping(one.name, one.groups, one.colors, one.codes[chosen]), "<u2") for one in groupings
+            _as_json(Grouping(grouping.name, grouping.groups, grouping.colors, grouping.codes[chosen]), "<u2")
+            for grouping in groupings
         ],
     }
 

@@ -122,7 +122,7 @@ class Forecast:
         """Return the forecast as text, with the options named as the user types them."""
         facts = ", ".join(f"{count:,} {name}" for name, count in self.facts.items())
         lines = [f"{self.strategy}, {facts}", "", f"At epsilon {self.epsilon:g}:", "     noise     signal  of"]
-        lines += [f"{one.noise:10.4g} {one.signal:10.4g}  {one.content}" for one in self.releases]
+        lines += [f"{release.noise:10.4g} {release.signal:10.4g}  {release.content}" for release in self.releases]
         lines += ["", "   epsilon  expected extra cost due to noise"]
         for epsilon, excess in self.excess.items():
             lines.append(f"{epsilon:10g}  " + (f"{100 * excess:.2g}%" if excess >= NOTHING else f"below {NOTHING:.0%}"))
@@ -436,7 +436,7 @@ def forecast_figure(forecast: Forecast, path: str | Path) -> Path:
     figure = figure_of(7.0, 4.2)
     axes = figure.subplots()
     budgets = list(forecast.excess)
-    costs = [100 * max(forecast.excess[one], NOTHING / 10) for one in budgets]
+    costs = [100 * max(forecast.excess[budget], NOTHING / 10) for budget in budgets]
     # Most real rows are within a factor of two of those that were made up.
     axes.fill_between(budgets, [cost / 2 for cost in costs], [cost * 2 for cost in costs], color="#e4eef8", linewidth=0)
     beside: dict[str, Any] = {"textcoords": "offset points"}

@@ -308,7 +308,7 @@ class Contender:
     @property
     def is_covered(self) -> bool:
         """Whether the guarantee covers the whole run, in every trial."""
-        return bool(self.trials) and all(one.text("covers_everything").lower() == "true" for one in self.trials)
+        return bool(self.trials) and all(trial.text("covers_everything").lower() == "true" for trial in self.trials)
 
     @property
     def guarantee_kind(self) -> str:
@@ -381,22 +381,26 @@ class Scenario:
     @property
     def trials(self) -> list[TrialResult]:
         """All trials, whether or not they are done."""
-        return [trial for one in self.contenders for trial in (*one.trials, *one.others)]
+        return [trial for contender in self.contenders for trial in (*contender.trials, *contender.others)]
 
     @cached_property
     def measure(self) -> Measure:
         """The measure that decides which contender is best: the first one that exists and can rank."""
         columns = ("n_classes", "n_clusters", "largest_class")
-        found = {name: {value for one in self.trials if (value := one.number(name)) is not None} for name in columns}
-        sound = [one.spread("accuracy") for one in self.contenders if not one.collapse]
+        found = {
+            name: {value for trial in self.trials if (value := trial.number(name)) is not None} for name in columns
+        }
+        sound = [contender.spread("accuracy") for contender in self.contenders if not contender.collapse]
         best = max((spread.mean for spread in sound if spread is not None), default=1.0)
         do_numbers_differ = bool(found["n_classes"]) and not found["n_clusters"] <= found["n_classes"]
         one_cluster_wins = best <= max(found["largest_class"], default=0.0)
         names: tuple[str, ...] = _RANKING_IF_NUMBERS_DIFFER if do_numbers_differ or one_cluster_wins else _RANKING
-        agreements = [spread.mean for one in self.contenders if (spread := one.spread("nmi")) is not None]
+        agreements = [spread.mean for contender in self.contenders if (spread := contender.spread("nmi")) is not None]
         if agreements and max(agreements) < ABOUT_NOTHING:  # no contender's clusters relate to the classes
             names = ("cost_per_row", *names)
-        return next((MEASURES[name] for name in names if any(one.spread(name) for one in self.contenders)), _FIRST)
+        return next(
+            (MEASURES[name] for name in names if any(contender.spread(name) for contender in self.contenders)), _FIRST
+        )
 
     @property
     def measures(self) -> list[Measure]:
@@ -426,9 +430,9 @@ class Scenario:
     def ranked(self, contenders: Iterable[Contender]) -> list[Contender]:
         """Return the contenders that have the measure and did not collapse, the best first."""
         found = [
-            (-self.measure.sign * spread.mean, one)
-            for one in contenders
-            if (spread := self.quality(one)) is not None and not one.collapse
+            (-self.measure.sign * spread.mean, contender)
+            for contender in contenders
+            if (spread := self.quality(contender)) is not None and not contender.collapse
         ]
         return [one for _, one in sorted(found, key=lambda pair: pair[0])]
 
@@ -465,7 +469,7 @@ class Scenario:
         """The best mean of each measure as it is shown, so that ties are ties; none while contenders are missing."""
         found = {}
         for measure in [] if self.waiting else self.measures:
-            spreads = [one.comparable(measure.name) for one in self.groups["sortable"]]
+            spreads = [group.comparable(measure.name) for group in self.groups["sortable"]]
             means = [spread.mean for spread in spreads if spread is not None]
             if len(means) > 1:
                 found[measure.name] = measure.show(max(means) if measure.higher_is_better else min(means))

@@ -35,7 +35,7 @@ def verdict(scenario: Scenario) -> str:
         return f"{names} {have} no result yet, so no best strategy is named until {which} done."
     best = scenario.best(scenario.federated)
     if best is None:
-        none_is_left = any(one.collapse for one in scenario.contenders)
+        none_is_left = any(contender.collapse for contender in scenario.contenders)
         return "No strategy is better than one cluster for everything." if none_is_left else "There is nothing to rank."
     private = scenario.best(one for one in scenario.federated if one.is_covered)
     said = f"The best is {_described(scenario, best)}"
@@ -49,29 +49,29 @@ def verdict(scenario: Scenario) -> str:
 def collapsed(scenario: Scenario) -> str:
     """Return which contenders collapsed, and how; "" if none did."""
     found: dict[str, list[str]] = {}
-    for one in scenario.contenders:
-        if one.collapse:
-            found.setdefault(one.collapse, []).append(one.name)
+    for contender in scenario.contenders:
+        if contender.collapse:
+            found.setdefault(contender.collapse, []).append(contender.name)
     return "; ".join(f"{why}: {', '.join(names)}" for why, names in found.items())
 
 
 def doubts(scenario: Scenario) -> list[str]:
     """Return the other reasons to doubt the results of each contender, and how many of its runs they concern."""
     said = []
-    for one in scenario.contenders:
+    for contender in scenario.contenders:
         found: dict[str, list[str]] = {}
-        for trial in one.trials:
+        for trial in contender.trials:
             for doubt in trial.metrics.get("doubts", ()):
                 found.setdefault(doubt["code"], []).append(doubt["sentence"])
         for code, sentences in found.items():
             if code not in ("one-cluster", "no-better-than-one"):  # the page says that these collapsed
-                share = "" if len(one.trials) == 1 else f" ({len(sentences)} of {len(one.trials)} runs)"
-                said.append(f"{one.name}{share}: {sentences[0]}")
+                share = "" if len(contender.trials) == 1 else f" ({len(sentences)} of {len(contender.trials)} runs)"
+                said.append(f"{contender.name}{share}: {sentences[0]}")
         # Another seed may spread the rows differently; only runs on the same rows in the same order are compared.
-        fingerprints = {trial.text("rows_sha256") for trial in one.trials}
-        labels = [trial.labels for trial in one.trials if len(trial.labels)]
+        fingerprints = {trial.text("rows_sha256") for trial in contender.trials}
+        labels = [trial.labels for trial in contender.trials if len(trial.labels)]
         if len(labels) > 1 and len(fingerprints) == 1 and fingerprints != {""}:
-            said += [f"{one.name}: {doubt}" for doubt in doubts_over_runs(labels)]
+            said += [f"{contender.name}: {doubt}" for doubt in doubts_over_runs(labels)]
     return said
 
 
@@ -112,7 +112,11 @@ def number_of_seeds(scenario: Scenario) -> int:
 
 def undecided(scenario: Scenario) -> tuple[list[str], str]:
     """Return the contenders that no test distinguishes from the best, and the meaning of their mark."""
-    names = [one.other.name for one in differences(scenario) if one.p_value >= LEVEL and not scenario.waiting]
+    names = [
+        difference.other.name
+        for difference in differences(scenario)
+        if difference.p_value >= LEVEL and not scenario.waiting
+    ]
     n_seeds = number_of_seeds(scenario)
     if n_seeds < FEW_SEEDS:
         return names, f"{plural(n_seeds, 'seed')} cannot show whether it is worse than the best"

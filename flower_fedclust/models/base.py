@@ -192,7 +192,9 @@ class Model(ABC):
         arrays = read_arrays(path / _ARRAYS, remedy)
         with parsing(str(path / _DESCRIPTION), "a model", remedy):
             made, columns = Model.named(str(description["model"])), description["columns"]
-            if columns is not None and not (isinstance(columns, list) and all(isinstance(one, str) for one in columns)):
+            if columns is not None and not (
+                isinstance(columns, list) and all(isinstance(column, str) for column in columns)
+            ):
                 raise TypeError("columns are texts")
         with parsing(str(path / _ARRAYS), "a model", remedy):
             model = made.from_arrays(arrays)

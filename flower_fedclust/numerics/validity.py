@@ -35,7 +35,7 @@ def numbers_of(n_clusters: Any) -> tuple[int, int]:
     if n_clusters == "auto":
         return AUTO
     if isinstance(n_clusters, (tuple, list)) and len(n_clusters) == 2:
-        fewest, most = (check_integer("n_clusters", one, at_least=2) for one in n_clusters)
+        fewest, most = (check_integer("n_clusters", number, at_least=2) for number in n_clusters)
         if fewest < most:
             return fewest, most
     elif not isinstance(n_clusters, (str, tuple, list)):
@@ -182,7 +182,7 @@ class ClusterNumber:
             if one != index and self._is_stable[one] and self.silhouette[one] > here - 4 * TOLERANCE
         ]
         if others:
-            nearly = " and ".join(f"{self.numbers[one]} ({self.silhouette[one]:.2f})" for one in others[:2])
+            nearly = " and ".join(f"{self.numbers[other]} ({self.silhouette[other]:.2f})" for other in others[:2])
             return f"{said} Nearly as good: {nearly}."
         return said
 
@@ -286,7 +286,7 @@ class PeakNumber:
     def curves(self) -> dict[str, Sequence[float]]:
         """The curve of a picture: for each number, its rise as a fraction of the largest rise."""
         largest = max(*self.rises, 1e-12)
-        return {"rise of the last peak, over the largest": [one / largest for one in self.rises[:-1]]}
+        return {"rise of the last peak, over the largest": [rise / largest for rise in self.rises[:-1]]}
 
     def __str__(self) -> str:
         lines = [f"{n:8d}  {rise:21.1f}" for n, rise in zip(self.numbers, self.rises, strict=False)]

@@ -380,8 +380,8 @@ class PrivacyReport:
         if assumptions := self.assumptions():
             lines += ["", "Who is trusted, and with what:"]
             lines += [f"  - {assumption}" for assumption in assumptions]
-        derived = [one for one in self.messages if one.post_processing and not self._is_harmless(one)]
-        harmless = [one for one in self.messages if self._is_harmless(one)]
+        derived = [message for message in self.messages if message.post_processing and not self._is_harmless(message)]
+        harmless = [message for message in self.messages if self._is_harmless(message)]
         for heading, found in (
             ("Protected by noise:", _grouped(self.releases)),
             ("Computed from nothing but what is protected above, so that it costs no more:", _grouped(derived)),

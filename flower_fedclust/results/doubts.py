@@ -135,7 +135,10 @@ def doubts_about_scale(clients: Sequence[ClientData]) -> tuple[Doubt, ...]:
 
 def doubts_about_numbers(clients: Sequence[ClientData], schema: Schema) -> tuple[Doubt, ...]:
     """Return a doubt about the columns of a client's table in which 1,234 counts as 1234, and may mean 1.234."""
-    found = {one.owner: columns_with_unclear_commas((part.table for part in one.batches()), schema) for one in clients}
+    found = {
+        client.owner: columns_with_unclear_commas((part.table for part in client.batches()), schema)
+        for client in clients
+    }
     found = {owner: columns for owner, columns in found.items() if columns}
     if not found:
         return ()
@@ -222,7 +225,9 @@ def _of_clients(strategy: ProtocolStrategy, labels: Sequence[NDArray[np.intp]]) 
 
 def _of_sites(strategy: ProtocolStrategy, labels: Sequence[NDArray[np.intp]]) -> list[Doubt]:
     """Return a doubt if clusters follow the sites, and each site has clustered its own rows for the server."""
-    sees_sites = any(one.reveals == "centers" and one.detail.startswith("one per") for one in strategy.report.messages)
+    sees_sites = any(
+        message.reveals == "centers" and message.detail.startswith("one per") for message in strategy.report.messages
+    )
     if not sees_sites or len(labels) < 2 or (told := told_by_sites(labels)) <= MOST_BY_SITE:
         return []
     sentence = (

@@ -332,7 +332,7 @@ def _unless_none(written: Any, read: Callable[[Any], T]) -> T | None:
 def _number(written: dict[str, Any]) -> ClusterNumber | PeakNumber:
     """Undo ``to_dict`` of a number of clusters, which writes numbers that are not finite as None."""
     kind = PeakNumber if "rises" in written else ClusterNumber
-    kept = {one.name: written[one.name] for one in fields(kind)}
+    kept = {field.name: written[field.name] for field in fields(kind)}
     found: dict[str, Any] = {name: [math.nan if one is None else one for one in kept[name]] for name in kept}
     return kind(**found)
 
@@ -354,7 +354,7 @@ def _checked_file_name(name: Any) -> str:
 
 
 def _checked_form(form: Any) -> Form:
-    found: dict[str, Form] = {one: one for one in get_args(Form)}
+    found: dict[str, Form] = {form: form for form in get_args(Form)}
     return found[form]
 
 

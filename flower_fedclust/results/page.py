@@ -150,8 +150,8 @@ def _of_rows(result: ResultData) -> str:
 def _contents(messages: Sequence[Message]) -> list[str]:
     """Return the contents of messages, their level of detail, and the number of rounds that sent them."""
     rounds: dict[str, set[int]] = {}
-    for one in messages:
-        rounds.setdefault(f"{one.content} ({one.detail})", set()).add(one.round)
+    for message in messages:
+        rounds.setdefault(f"{message.content} ({message.detail})", set()).add(message.round)
     return [f"{what}, in {len(those)} rounds" if len(those) > 1 else what for what, those in rounds.items()]
 
 

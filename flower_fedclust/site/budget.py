@@ -69,8 +69,8 @@ def spent(entries: Iterable[Mapping[str, Any]], data_set: str) -> Spent:
 
 def uncovered(arrays: Iterable[Mapping[str, Any]]) -> set[str]:
     """Return what leaves without a release, of the arrays of an entry, as the line of a study names it."""
-    named = {ROW_COUNT for one in arrays if one.get("covered") == COUNTED}
-    return named | {one.get("reveals", EVALUATIONS) for one in arrays if one.get("covered") == UNCOVERED}
+    named = {ROW_COUNT for array in arrays if array.get("covered") == COUNTED}
+    return named | {array.get("reveals", EVALUATIONS) for array in arrays if array.get("covered") == UNCOVERED}
 
 
 class Budget:

@@ -77,14 +77,14 @@ def _settings(given: dict[str, Any], path: Path) -> tuple[SiteSettings, list[str
     try:
         SiteSettings.model_validate(given)
     except ValidationError as invalid:
-        for one in invalid.errors():
-            table, keys = given, [str(key) for key in one["loc"]]
+        for error in invalid.errors():
+            table, keys = given, [str(key) for key in error["loc"]]
             while isinstance(table.get(keys[0]), dict) and len(keys) > 1:
                 table = table[keys.pop(0)]
             table.pop(keys[0], None)
-            said, where = one["msg"].lower(), ".".join(map(str, one["loc"]))
-            if one["type"] == "extra_forbidden":
-                fields = TABLES.get(str(one["loc"][0]) if len(one["loc"]) > 1 else "", SiteSettings).model_fields
+            said, where = error["msg"].lower(), ".".join(map(str, error["loc"]))
+            if error["type"] == "extra_forbidden":
+                fields = TABLES.get(str(error["loc"][0]) if len(error["loc"]) > 1 else "", SiteSettings).model_fields
                 names: list[str] = []
                 with _collected(names):
                     look_up(keys[0], {field.alias or name: None for name, field in fields.items()}, "setting")
@@ -133,7 +133,7 @@ def _of_options(options: Sequence[str]) -> Iterator[str]:
         with _collected(found):
             content, dates = Path(name).expanduser().read_bytes(), []
             with _collected([]):
-                dates = [one.not_valid_after_utc for one in x509.load_pem_x509_certificates(content)]
+                dates = [certificate.not_valid_after_utc for certificate in x509.load_pem_x509_certificates(content)]
             if not dates:
                 found.append(f"{name} has no certificate; get ca.pem from the operator of the SuperLink.")
             found += [

@@ -78,7 +78,7 @@ class _Hashed:
         from pandas.util import hash_array
 
         texts = _texts_of(column).to_numpy(dtype=object)
-        words = np.column_stack([hash_array(texts, hash_key=one) for one in self._keys])
+        words = np.column_stack([hash_array(texts, hash_key=key) for key in self._keys])
         words[pd.Series(column).isna().to_numpy()] = _MISSING
         return np.asarray(words, dtype=np.uint64)
 

@@ -120,12 +120,12 @@ class Studies:
         refusal = None
         with self._store.changing():
             studies = self.read()
-            before = {one.id: asdict(one) for one in studies}
+            before = {study.id: asdict(study) for study in studies}
             try:
                 yield studies
             except (Refused, ValueError) as error:
                 refusal = error
-            after = {one.id: asdict(one) for one in studies}
+            after = {study.id: asdict(study) for study in studies}
             for gone in before.keys() - after.keys():
                 self._store.forget(STUDIES, gone)
             for name, about in after.items():
@@ -172,8 +172,10 @@ class Studies:
         """Add a study, and forget old ones that nobody has stopped."""
         oldest, limit = time.time() - self.settings.keep_days * DAY, ago(self.settings.keep_days)
         live = {entry["run"] for entry in entries if entry["time"] >= limit}
-        studies[:] = [one for one in studies if one.state == "stopped" or one.run in live or one.since > oldest]
-        n_waiting, most = sum(one.state == "waiting" for one in studies), self.settings.limits.runs_per_day
+        studies[:] = [
+            study for study in studies if study.state == "stopped" or study.run in live or study.since > oldest
+        ]
+        n_waiting, most = sum(study.state == "waiting" for study in studies), self.settings.limits.runs_per_day
         if n_waiting >= most:
             raise TooMuch(f"{n_waiting} studies wait for approval; runs_per_day in the limits is {most}.")
         asked.id = hashlib.sha256(f"{asked.run} {time.time_ns()}".encode()).hexdigest()[:12]
@@ -270,7 +272,7 @@ def _named(policy: Policy, plan: Plan | None) -> list[str]:
     With a plan, ``unprotected`` is no part of it: such messages wait until a line names them.
     """
     named: list[str] = [] if plan is not None else list(policy.unprotected)
-    if policy.row_count and plan is not None and any(one.relation == "replace" for one in plan.shares.values()):
+    if policy.row_count and plan is not None and any(share.relation == "replace" for share in plan.shares.values()):
         named.append(ROW_COUNT)
     return [*named, EVALUATIONS] if policy.evaluations else named
 
@@ -290,7 +292,7 @@ def _asks(study: Study) -> tuple[str, ...]:
 
 
 def _found(studies: list[Study], wanted: str) -> Study:
-    found = [one for one in studies if wanted and one.id.startswith(wanted)]
+    found = [study for study in studies if wanted and study.id.startswith(wanted)]
     if len(found) != 1:
         raise ValueError(f"{len(found)} studies have an id that begins with '{wanted}'; see 'fedclust site studies'.")
     return found[0]

@@ -185,7 +185,7 @@ class PrivateDensity(SearchStrategy):
         (counts,) = received = yield self.summed(question, "ranges", at_most=(bound,))
         # By the extreme values of Gaussians, noise hardly exceeds this many standard deviations anywhere.
         noise = received.noise[0] * math.sqrt(2 * math.log(counts.size))
-        ends = np.array([(_first(one, noise), N_PARTS - _first(one[::-1], noise)) for one in counts])
+        ends = np.array([(_first(count, noise), N_PARTS - _first(count[::-1], noise)) for count in counts])
         ends[ends[:, 0] >= ends[:, 1]] = 0, N_PARTS
         return low + widths * ends[:, 0], low + widths * ends[:, 1], float(counts.sum()) / len(low) * self._scale
 

@@ -226,7 +226,7 @@ class PrivateMixture(SearchStrategy):
         sums, counts = notes[-1][1]
         assert last.frame is not None
         frame, d = last.frame, sums.shape[1]
-        sums_of = next(one for one in notes if one[0].asks is StartsClient.second_moment)
+        sums_of = next(note for note in notes if note[0].asks is StartsClient.second_moment)
         sketch = {name: int(value) for name, value in sums_of[0].question_for(None).arguments.items()}
         values, vectors, _, _, total = spectrum_of(sums_of[1][0], sketch, counts.sum(), 0.0)
         # Variance that a sketch does not show is taken to be equal in all columns.

@@ -265,7 +265,7 @@ class Clusters:
         lines = []
         for cluster in range(self.n_clusters):
             size, *others = self.sentences(cluster)
-            lines += [f"Cluster {cluster}: {size}", *(f"  {one}" for one in others)]
+            lines += [f"Cluster {cluster}: {size}", *(f"  {other}" for other in others)]
             if not others:
                 lines.append("  nothing stands out of the noise")
         lines += self._notes()
@@ -386,7 +386,7 @@ def _compared(
     hidden = is_open | is_loud | ~(rest.error <= spread / 2)
     limits = (own.low, own.high, rest.low, rest.high)
     # A difference would tell a share that the floor hides.
-    is_limit = np.any([np.isinf(one) for one in limits], axis=0) | own.is_hidden | rest.is_hidden
+    is_limit = np.any([np.isinf(limit) for limit in limits], axis=0) | own.is_hidden | rest.is_hidden
     found["difference"], found["difference_error"] = (
         np.where(is_open | is_limit, np.nan, one) for one in (apart, error)
     )

@@ -121,7 +121,7 @@ class MixtureSearch:
 
     def best(self, mixture: Mixture) -> tuple[Mixture, float]:
         """Return the mixture of the most probable structure and prior, and how well other mixtures agree with it."""
-        priors = [(one, DIFFERENCES[0]) for one in self.references]
+        priors = [(reference, DIFFERENCES[0]) for reference in self.references]
         fits = [self._fitted(mixture.as_structure(one.structure), one, wide, N_FITS) for one, wide in priors]
         best = int(np.argmax([evidence for _, evidence, _ in fits]))
         (mixture, evidence, _), prior = fits[best], priors[best]

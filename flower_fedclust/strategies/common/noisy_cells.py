@@ -307,10 +307,10 @@ def repeated(
     own, k = nearest_center(rows, centers), len(centers)
     noisy = [_another_run(cells, rows, errors, directions, rng, ROUGHER) for _ in range(N_OTHER_RUNS)]
     exact = [_another_run(cells, rows, errors, directions, rng, 0.0) for _ in range(N_OTHER_RUNS)]
-    labels, of_exact = ([nearest_center(rows, one) for one in runs] for runs in (noisy, exact))
+    labels, of_exact = ([nearest_center(rows, run) for run in runs] for runs in (noisy, exact))
     return Repeated(
-        agreement=float(np.mean([adjusted_rand(own, one, k) for one in labels])),
-        each=np.mean([best_jaccard(own, one, k) for one in labels], axis=0),
+        agreement=float(np.mean([adjusted_rand(own, label, k) for label in labels])),
+        each=np.mean([best_jaccard(own, label, k) for label in labels], axis=0),
         without_noise=float(np.mean([adjusted_rand(one, other, k) for one, other in combinations(of_exact, 2)])),
         excess=_cost(rows, centers) / max(min(_cost(rows, one) for one in exact), np.finfo(float).tiny) - 1.0,
         n_equal=_n_equally_good(cells, centers @ directions, elsewhere, rng),

@@ -556,9 +556,9 @@ def _steps(
 
 def _cost_of_best(space: Space, rows: Floats, solutions: list[Solution]) -> float:
     """Return the mean squared distance of a row from its center, by what drawn rows say of the best solution."""
-    places = [one.centers @ space.inside for one in solutions]
+    places = [solution.centers @ space.inside for solution in solutions]
     mean_square = float((rows**2).sum(axis=1).mean())
-    cost = min(float(squared_distances(rows, one).min(axis=1).mean()) for one in places)
+    cost = min(float(squared_distances(rows, place).min(axis=1).mean()) for place in places)
     all_rows = max(space.total, space.total_inside)
     return max(all_rows - (mean_square - cost), LEAST_COST * all_rows)
 
@@ -567,10 +567,10 @@ def _costs(
     strategy: SearchStrategy, space: Space, rows: Floats, solutions: list[Solution]
 ) -> Generator[Round, Total, Floats]:
     """Return noisy costs of solutions, up to a number that all have in common."""
-    places, units = [one.centers @ space.inside for one in solutions], space.units
+    places, units = [solution.centers @ space.inside for solution in solutions], space.units
     noise = strategy.noise_of("costs")
     clip = bound_of_costs(rows, places, space.n_rows, units.rows_each * noise, units.of_vectors)
-    centers = np.stack([one.centers for one in solutions])
+    centers = np.stack([solution.centers for solution in solutions])
     question = SearchClient.costs.asked(centers, frame=space.frame, bound=clip.bound)
     (costs,) = yield strategy.summed(question, "costs", at_most=(clip.norm,))
     return units.rows_each * costs + clip.lost

@@ -111,16 +111,16 @@ def chosen_number(
         means = centers_of(sums + fine.of_sums * rng.standard_normal(sums.shape), noisy, fallback=centers)
         # The second moment of this sample, because a small sample's differs from the Gaussian's.
         reference = fine._replace(means=means, counts=noisy, total=float((drawn**2).sum() / n_drawn))
-        of_one.append([one["silhouette"] for one in _measures(reference, tried)])
+        of_one.append([measure["silhouette"] for measure in _measures(reference, tried)])
     return ClusterNumber(
         list(tried),
         stability=[
             _stability(fine, spread, n, rng) if one["silhouette"] else 0.0
             for n, one in zip(tried, measures, strict=True)
         ],
-        silhouette=[one["silhouette"] for one in measures],
-        davies_bouldin=[one.get("davies_bouldin", np.nan) for one in measures],
-        calinski_harabasz=[one.get("calinski_harabasz", np.nan) for one in measures],
+        silhouette=[measure["silhouette"] for measure in measures],
+        davies_bouldin=[measure.get("davies_bouldin", np.nan) for measure in measures],
+        calinski_harabasz=[measure.get("calinski_harabasz", np.nan) for measure in measures],
         of_one_gaussian=np.mean(of_one, axis=0).tolist(),
     )
 
