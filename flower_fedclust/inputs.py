@@ -676,7 +676,7 @@ def number_of_clusters(text: str) -> Any:
 
 
 def parsed_parameters(parameters: Iterable[str]) -> dict[str, Any]:
-    """Return what ``--set name=value`` says, by name."""
+    """Return the parameters of ``--set name=value``: name -> value."""
     parsed = {}
     for parameter in parameters:
         name, equals, value = parameter.partition("=")

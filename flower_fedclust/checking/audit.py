@@ -463,7 +463,7 @@ def _of_failed_run(strategy: ProtocolStrategy, error: Exception, seconds: float,
 def _beside(
     subject: Subject, search: Search, epsilon_counted: float, deadline: float
 ) -> tuple[list[str], list[Fact], list[str]]:
-    """Return findings that do not concern the releases, the facts, and what was not examined."""
+    """Return findings that do not concern the releases, the facts, and the checks that were left out."""
     run = subject.run
     rows = subject.data[search.client].rows
     findings = list(search.broken)
@@ -518,7 +518,7 @@ def _loss(search: Search, drawn: Sequence[DrawnNoise], rng: np.random.Generator,
 
 
 def _audited(search: Search, drawer: Drawer) -> Iterator[AuditedRelease]:
-    """Yield what was found about each release: one method, array and mechanism, over all rounds."""
+    """Yield the findings about each release: one method, array and mechanism, over all rounds."""
     run = search.run
     groups: dict[tuple[str, int, str], list[tuple[int, Release]]] = {}
     for number, index, release in run.releases:

@@ -501,7 +501,7 @@ def findings_of_samples(
     """Check that rows are really drawn, secretly, and at the declared rate.
 
     A client answers every message again and again, without noise, with two tables that differ in one row and with one
-    seed for both: where the answers differ, that row was drawn. Returns findings, and what was not examined.
+    seed for both: where the answers differ, that row was drawn. Returns findings, and the checks that were left out.
     """
     samples = _samples(run, client)
     if not samples:

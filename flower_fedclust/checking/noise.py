@@ -483,7 +483,7 @@ def compare_with_law(all_drawn: Sequence[DrawnNoise]) -> NoiseTest:
         few = z[:: max(1, z.size // MOST_TESTED)]
         p_values["of another law than declared"] = float(kstest(few, norm.cdf if gaussian else laplace.cdf).pvalue)
     residues = np.concatenate([_residues(drawn) for drawn in all_drawn])[:MOST_TESTED]
-    # Chi^2 needs many numbers in each class: with ten it has half of the true tail where it matters.
+    # The chi-squared test needs many numbers in each class: with ten, its tail probability is half of the true one.
     n_classes = RESIDUES if residues.size >= LEAST_A_CLASS * RESIDUES else RESIDUES // 4
     if residues.size >= LEAST_A_CLASS * n_classes:
         counts = np.bincount(residues % n_classes, minlength=n_classes)
@@ -495,7 +495,8 @@ def compare_with_law(all_drawn: Sequence[DrawnNoise]) -> NoiseTest:
 def cut_off(z: Floats, mechanism: Mechanism) -> float:
     """Return the probability that the largest standardized numbers are as small as these.
 
-    The tail of the k-th largest is the k-th smallest of uniform numbers. Noise wider than declared has larger ones.
+    The tail probability of the k-th largest number is distributed as the k-th smallest of uniform numbers. If the noise
+    is wider than declared, the largest numbers are larger.
     """
     tails = 2 * norm.sf(np.abs(z)) if mechanism == "gaussian" else np.exp(-np.abs(z))
     smallest = np.sort(tails)[: RANKS_OF_TAILS[-1]]
@@ -756,7 +757,7 @@ class Loss:
         return math.log(share / upper(false, len(other), level)) if share > 0 else -math.inf
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what the losses show, ready for JSON."""
+        """Return the results of the losses, ready for JSON."""
         names = ("pair", "sees_noise", "n_runs", "largest", "expected", "epsilon_at_least", "most_that_can_be_shown")
         return {name: getattr(self, name) for name in (*names, "delta_seen", "delta_at_least", "delta_at_most")}
 

@@ -155,7 +155,7 @@ class WatchedSites:
 
 @dataclass
 class WatchedRun:
-    """A run with all its messages: its rounds by number, and what each client was sent and answered."""
+    """A run with all its messages: its rounds by number, and the question and the answer of each client."""
 
     strategy: ProtocolStrategy
     data: dict[str, ClientData]

@@ -113,7 +113,7 @@ def check(function: Callable[[Subject], None]) -> Callable[[Subject], None]:
 
 
 def require(promised: object, found: str) -> None:
-    """Raise an AssertionError that says what was found, unless the promise holds."""
+    """Raise an AssertionError with the finding, unless the promise holds."""
     if not promised:
         raise AssertionError(found)
 

@@ -368,7 +368,7 @@ def print_json(value: Any) -> None:
 
 
 def _new_folder(out: Path | None) -> NewFolder | None:
-    """Return the folder for what a command will find; FileExistsError if it would replace what another has found."""
+    """Return the folder for the results of a command; FileExistsError if it would replace what another has found."""
     from flower_fedclust.harness.run import NewFolder
 
     return None if out is None else NewFolder(out)

@@ -90,7 +90,7 @@ def describe_saved(
     folder: Annotated[Path, typer.Argument(help="The folder of a result that 'fedclust run' or result.save wrote.")],
     page: Annotated[Path | None, typer.Option(help="A new HTML file: one page to hand to somebody.")] = None,
 ) -> None:
-    """Print what a saved result found: its clusters, its doubts, and what was protected."""
+    """Print a saved result: its clusters, its doubts, and its protection."""
     from rich.console import Console
 
     from flower_fedclust.harness.run import cluster_lines, doubt_lines, number_lines, print_lines
@@ -121,7 +121,7 @@ class Predicted:
     """How many rows of a file have a cluster, and why the others have none."""
 
     n_rows: int
-    left_out: dict[str, int]  #: How many rows have no cluster, by why.
+    left_out: dict[str, int]  #: Reason -> how many rows have no cluster for it.
     unused: list[str]  #: The columns of the file that the model does not know.
 
     def __str__(self) -> str:
@@ -213,7 +213,8 @@ def _why_left_out(frame: Any, model: Any, columns: list[str]) -> Any:
         listed = () if column is None else column.categories or ()
         missing = are_missing(values, listed)
         if column is not None:
-            missing = missing | are_coded_missing(values, column)  # pandas lets nobody change what it gave
+            # pandas forbids changes to the arrays that it returns
+            missing = missing | are_coded_missing(values, column)
         reasons[missing] = f"column '{name}' is missing"
         if are_cells(values) and not listed:
             values = pd.Series(numbers_in(values)[0])

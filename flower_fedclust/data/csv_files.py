@@ -182,7 +182,7 @@ def _marks_of(beginning: str, separator: str | None) -> tuple[str, str]:
 
 
 def _without_quotes(beginning: str) -> list[str]:
-    """Return the first lines of a file that are not empty, without what is in quotes."""
+    """Return the first lines of a file that are not empty, without quoted text."""
     text = re.sub(r'"[^"]*"', "", re.sub("\r\n?", "\n", beginning))
     return [line for line in text.split("\n", 50) if line.strip()]
 

@@ -117,7 +117,7 @@ def _side_by_side(columns: Sequence[NDArray[np.float64]], n_rows: int) -> NDArra
 
 
 def _why_not_numeric(values: Any, first_row: int) -> str | None:
-    """Return why a column is not numeric, with a place for its name; None if it is."""
+    """Return a sentence, with a blank for the name, on why a column is not numeric; None if it is numeric."""
     import pandas as pd
 
     if pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_complex_dtype(values):

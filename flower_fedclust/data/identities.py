@@ -41,7 +41,7 @@ def identities(values: Any, where: str) -> NDArray[Any]:
     """
     import pandas as pd
 
-    # A list of integers of which one exceeds 64 bits would become floats.
+    # A list of integers would become floats if one of them exceeds 64 bits.
     series = pd.Series(values, dtype=object if isinstance(values, (list, tuple)) else None)
     kind = series.dtype.kind
     if series.dtype == object:

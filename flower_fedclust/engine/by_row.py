@@ -75,7 +75,7 @@ class ByRow(Askable[..., Any]):
         return replace(question, answer=finished_answer(self.answer, finish), finish=finish)
 
     def terms(self, question: Question, values: Floats) -> tuple[Term, ...]:
-        """Return what a batch of rows adds: one term for each array."""
+        """Return the terms of a batch of rows, one for each array."""
         with with_rows(question.most_rows):
             terms = self.function(_rows_of(question, values), *question.arrays, **question.arguments)
         return terms if isinstance(terms, tuple) else (terms,)
@@ -85,7 +85,7 @@ class ByRow(Askable[..., Any]):
         return values[part]
 
     def of_no_rows(self, question: Question) -> tuple[tuple[Term, ...], tuple[Term, ...]]:
-        """Return the terms of an empty table, and what a client with an empty table sends.
+        """Return the terms of an empty table, and the arrays that a client with an empty table sends.
 
         Shapes, units and bounds follow from the message alone, and are read from these. A question computes both once;
         see :attr:`Question.of_no_rows`. Raises an OverflowError if the sum over the most rows that a client may have
@@ -174,7 +174,7 @@ class ByRow(Askable[..., Any]):
         return tuple(_clipped(term, divisor, at_most) for term, at_most in pairs)
 
     def _finished_alone(self, question: Question, totals: tuple[Term, ...], n_rows: int) -> tuple[Term, ...]:
-        """Return what one client sends, computed from its totals."""
+        """Return the arrays of one client, computed from its totals."""
         if question.finish is None and not isinstance(self, Finisher):
             return totals
         stack = Stack([n_rows])
@@ -218,11 +218,11 @@ class Finisher(ByRow):
         return replace(question, asks=self.of, answer=self.of.answer, arguments=arguments)
 
     def terms(self, question: Question, values: Floats) -> tuple[Term, ...]:
-        """Return what a batch of rows adds to the totals."""
+        """Return the terms that a batch of rows adds to the totals."""
         return self.of.terms(self._of_rows(question), values)
 
     def finished(self, question: Question, totals: tuple[Term, ...], n_rows: Integers) -> tuple[Term, ...]:
-        """Return what the clients of a stack send: the author's function of their totals."""
+        """Return the arrays of the clients of a stack: the author's function of their totals."""
         terms = self.function(totals, n_rows, *question.arrays, **question.arguments)
         return terms if isinstance(terms, tuple) else (terms,)
 

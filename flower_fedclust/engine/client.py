@@ -439,7 +439,7 @@ class ProtocolClient(NumPyClient):
             with one_thread():
                 check_fields(config, OF_ROUND, self.name)
                 if config["task"] == ENROL:
-                    if not config.get("goes_on"):  # an interrupted run needs what it left here
+                    if not config.get("goes_on"):  # an interrupted run needs the memory that it left here
                         self._forget()
                     facts["columns"] = self._columns(config)
                     return list(PROBE), 1, hashed(PROBE, facts)
@@ -480,7 +480,7 @@ class ProtocolClient(NumPyClient):
     # An answer: parse the message; judge and charge; compute, add noise; keep, or send.
 
     def _answered(self, arrays: list[Array], config: Mapping[str, Any]) -> tuple[Self, list[Sendable]]:
-        """Return the client as it has answered a message, and what it sends.
+        """Return the client as it has answered a message, and the arrays that it sends.
 
         Nothing before the consent depends on the values of rows, so that a site can charge for the answer there.
         """
@@ -590,7 +590,7 @@ class ProtocolClient(NumPyClient):
         kept = self._kept(key)
         if kept is None:
             raise MissedRoundError(f"client {self.name} has not kept its {key}; it missed the round that makes them.")
-        # Only what is declared with kept_as may stand for rows.
+        # Only arrays that are declared with kept_as may stand for rows.
         if key not in _kept_by(type(self)):
             raise DataError(f"{type(self).__name__} keeps no rows called '{key}'.")
         return np.asarray(kept[0], dtype=np.float64), bool(kept[1][0])
@@ -636,7 +636,7 @@ class ProtocolClient(NumPyClient):
         return hash_of_question(question, more, led)
 
     def _computed(self, question: Question) -> list[Sendable]:
-        """Return what a declared method computes from the rows."""
+        """Return the arrays that a declared method computes from the rows."""
         answer = question.answer
         try:
             with with_rows(question.most_rows):

@@ -45,7 +45,7 @@ def wait_for_disk(files: Sequence[IO[bytes]]) -> None:
     finally:
         wait(others)
     for other in others:
-        other.result()  # raises what it has raised
+        other.result()  # raises the error of the thread
 
 
 @lru_cache(maxsize=1)

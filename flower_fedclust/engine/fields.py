@@ -1,4 +1,4 @@
-"""The fields that a message may have, and what a message asks once it is parsed.
+"""The fields that a message may have, and the question of a parsed message.
 
 A server may send anything. A client refuses a message with an unknown field. If it ignored the field, the server could
 ask one question twice in messages that look different. For the same reason two questions are compared by their meaning,

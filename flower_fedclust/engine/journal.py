@@ -47,7 +47,7 @@ class Record:
     number: int  #: The round's number; clients enrol in round 1.
     digest: str  #: A hash of the questions; see :func:`digest_of`.
     received: Total | list[Reply] | TooFewError | None  #: The result that the protocol got.
-    facts: Mapping[str, Any]  #: What else a run needs to go on, and what its log says of the round, as JSON.
+    facts: Mapping[str, Any]  #: Further facts that a run needs to go on, and its log of the round, as JSON.
 
 
 class Journal:
@@ -231,7 +231,7 @@ def _record(about: Mapping[str, Any], tensors: list[bytes]) -> Record:
 
 
 def _writable(tensors: list[bytes]) -> list[Array]:
-    # Copies, because a protocol may write to what it gets.
+    # Copies, because a protocol may write to the arrays that it gets.
     return [array.copy(order="K") for array in decode(Parameters(tensors, "numpy.ndarray"))]
 
 

@@ -1,4 +1,4 @@
-"""The log of a run: what has left the clients, the traffic, and what went wrong."""
+"""The log of a run: messages that have left the clients, traffic, and failures."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class Message:
 
     @property
     def task(self) -> str:
-        """The name of what is asked for."""
+        """The name of the task."""
         return EVALUATE if self.kind == "model" else str(self.ins.config["task"])
 
 
@@ -168,7 +168,7 @@ class CalledBack:
 
     def __init__(self, steps: Steps, seconds: float) -> None:
         self._steps, self._seconds = steps, seconds
-        self._asks: WhoIsThere | list[Message] | None = None  # what the run has asked for last; None once it is over
+        self._asks: WhoIsThere | list[Message] | None = None  # the last request of the run; None once the run is over
         self._go_on(None)
 
     def messages(self, look: Callable[[], Iterable[str]], *, of_model: bool) -> list[Message]:

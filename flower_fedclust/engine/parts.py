@@ -188,7 +188,7 @@ class Spending:
                 )
 
     def go_on(self, messages: Iterable[Message], clients: Sequence[str]) -> None:
-        """Count what a round released before the run was interrupted; a round that was asked twice counts once."""
+        """Count the releases of a round before the run was interrupted; a round that was asked twice counts once."""
         for message in dict.fromkeys(messages):
             if message.release is not None:
                 self._asked.update((client, message.release.share) for client in message.clients or clients)

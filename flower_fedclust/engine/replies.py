@@ -392,7 +392,7 @@ class Inspection:
         return self._moved[1]
 
     def _bounds(self, release: Release | None, moved: Bound | None, n_rows: float) -> list[tuple[str, float]]:
-        """Return the largest norms that a client's part of a sum can have, from what one row can change."""
+        """Return the largest norms that a client's part of a sum can have, from the bounds of one row."""
         bounds = []
         if release is not None and release.relation == "add-or-remove":
             n_changed = 1.0 if self._settings.privacy_unit == "client" else n_rows

@@ -197,7 +197,7 @@ class Askable(Generic[P, R_co]):
     #: The strongest relation that the arrays support; arrays with an entry for every row support only "replace".
     relation: Relation = "add-or-remove"
 
-    #: The keys under which earlier rounds left what the method cannot answer without.
+    #: The keys of what earlier rounds left at the client, and the method needs.
     needs: tuple[str, ...] = ()
 
     def __init__(
@@ -224,7 +224,7 @@ class Askable(Generic[P, R_co]):
         return []
 
     def reply_of(self, client: Any, question: Question) -> Any:
-        """Return what a client answers."""
+        """Return the reply of a client."""
         return self.function(client, *question.arrays, **question.arguments)
 
     @overload

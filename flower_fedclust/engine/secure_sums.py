@@ -130,7 +130,7 @@ class SecureSums:
     # Sentences for the report.
 
     def notes(self, n_enrolled: int, n_messages: int, n_rounds: int) -> list[str]:
-        """Return what secure sums protect in this run, and what they do not."""
+        """Return sentences on what secure sums protect in this run, and what they do not protect."""
         n = self.n_clients(n_enrolled)
         t, c = threshold(n), noise_colluders(n)
         n_knowing = sum(self.server.knows_others.values())

@@ -85,4 +85,4 @@ class Algorithm(Interface):
 
     @property
     def on_received(self) -> Callable[[Round, Any], None] | None:
-        """Called with each round and what it brought."""
+        """Called after each round, with the round and its result."""

@@ -203,9 +203,9 @@ class ProtocolStrategy(Declared, Strategy):
     share_model: bool = dataclasses.field(default=False, init=False)
     #: Called once with the strategy when it has its outcome and evaluation: Flower alone may hold the strategy.
     on_finished: Callable[[ProtocolStrategy], None] | None = dataclasses.field(default=None, init=False)
-    #: Called after each round with its number and task.
+    #: Called after each round with the number and the task of the round.
     on_round: Callable[[int, str], None] | None = dataclasses.field(default=None, init=False)
-    #: Called with each round and what it brought, for rehearsals.
+    #: Called with each round and its result, for rehearsals.
     on_received: Callable[[Round, Any], None] | None = dataclasses.field(default=None, init=False)
 
     _run: Run | None = dataclasses.field(default=None, init=False)
@@ -249,7 +249,7 @@ class ProtocolStrategy(Declared, Strategy):
         """
 
     def check_secure(self) -> None:
-        """Raise a ValueError if secure sums are asked for together with what they exclude."""
+        """Raise a ValueError if secure sums are asked for together with options that they exclude."""
         if self.secure and self.federated_evaluation:
             raise ValueError(
                 "federated_evaluation is set, and shows the server each client's table; secure excludes it."

@@ -92,7 +92,7 @@ class ByTableRow(ByRow):
         return super().asked(described, *others, frame=frame, view=view, **arguments)
 
     def terms(self, question: Question, values: Any) -> tuple[Term, ...]:
-        """Return what a batch of rows adds."""
+        """Return the terms of a batch of rows."""
         columns, prepared = values
         rows = Rows(prepared, 0, 1.0) if question.frame is None else question.frame.rows(prepared)
         table = TableRows(columns, rows, _described(question)[1])

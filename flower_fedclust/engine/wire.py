@@ -112,7 +112,7 @@ PROBE: list[Array] = [np.array([2.0**80 / 3, 2.0**53 - 1, 1.0, -1e-9 / 7])]
 
 
 class ChangedError(ValueError):
-    """Something between a client half and the server has changed what the client sent."""
+    """Something between a client half and the server has changed the arrays of the client."""
 
     def __init__(self) -> None:
         super().__init__(

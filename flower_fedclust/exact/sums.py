@@ -63,8 +63,8 @@ _to_compare = made_once(to_compare)
 def within_margin(rows: Floats, points: Floats, labels: Labels, margin: float) -> NDArray[np.bool_]:
     """Tell which rows are clearly nearer to their point than to every other: ``d_r^2 <= margin^2 d_s^2``.
 
-    Labels come from :func:`nearest_point`, and the margin is in (0, 1]. The answer uses integers and one product an
-    entry, so it depends on the row alone.
+    Labels come from :func:`nearest_point`, and the margin is in (0, 1]. The answer is computed from integers, with one
+    product for each entry, so it depends on the row alone.
     """
     kept = np.empty(len(rows), dtype=bool)
     for block in blocks(len(rows), len(points)):

@@ -359,7 +359,7 @@ def costs_beside_mean(rows: Rows, solutions: Floats, bound: float) -> Term:
         on_grid = points_onto_grid(points, exponent)
         for block in cached_blocks(len(integers), len(points)):
             squared_distances(integers[block], on_grid).min(axis=1, out=costs[block, place])
-    # Integers below 2^40, of which a sum and a multiple are exact; one rounding follows, alike everywhere.
+    # Integers below 2^40: their sums and multiples are exact. One rounding follows, which is alike everywhere.
     costs = np.trunc(costs * 2.0 ** (COST_BITS - 2 * BITS - 2))
     costs = costs * len(solutions) - costs.sum(axis=1, keepdims=True)
     power = 2 * exponent + 2 * BITS + 2 - COST_BITS

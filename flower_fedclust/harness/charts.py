@@ -21,7 +21,7 @@ _LETTER, _LINE = 8.8, 17.0
 #: How many digits are as wide as the picture in a row of a table.
 _HEAD = 18
 
-#: The looks of the classes of guarantees, and of pooled references in every chart.
+#: Colors and marks for each class of guarantees, and for pooled references, in every chart.
 KINDS = {"whole run covered": "c0", "covered in part": "c1", "no guarantee": "c2", "rows pooled": "pooled"}
 
 
@@ -156,7 +156,7 @@ def apart(wanted: Sequence[float], most: float) -> list[float]:
 
 
 def linear_axis(title: str, values: Sequence[float], *, within: tuple[float, float] = (-math.inf, math.inf)) -> Axis:
-    """Return a scale that holds the values, with round ticks, and nothing beyond what is possible."""
+    """Return a scale that holds the values, with round ticks, and no values that are impossible."""
     low, high = min(values), max(values)
     room = 0.08 * (high - low) or 0.05 * abs(high) or 0.5
     low, high = low - room, high + room

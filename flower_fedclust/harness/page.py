@@ -77,7 +77,7 @@ def report_page(comparison: ComparisonResults) -> str:
 
 
 def _summary(comparison: ComparisonResults) -> str:
-    """Return the progress of the comparison, what was compared, and when."""
+    """Return the progress, the content and the time of the comparison."""
 
     def number_of(noun: str, values: set[str]) -> str:
         return plural(len(values), noun) if len(values) > 1 else ""

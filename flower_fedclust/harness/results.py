@@ -481,7 +481,7 @@ _FIRST = MEASURES[_RANKING[0]]
 
 @dataclass(frozen=True)
 class ComparisonResults:
-    """All that was read from the folder of a comparison."""
+    """Everything in the folder of a comparison."""
 
     settings: Mapping[str, Any]  #: The content of ``comparison.json``.
     trials: Sequence[TrialResult]  #: All trials in the order of the table, whether or not they have ended.

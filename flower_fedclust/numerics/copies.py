@@ -1,4 +1,4 @@
-"""Equal rows, which a graph of neighbors joins to one node: else a row's nearest rows are its own copies."""
+"""Equal rows become one node of a graph of neighbors. Otherwise a row's nearest rows would be its own copies."""
 
 from __future__ import annotations
 

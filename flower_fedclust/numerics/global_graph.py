@@ -115,10 +115,10 @@ def parts_of(blocks: csr_array, prototype: Labels, n_prototypes: int) -> Labels:
 def without_far_edges(blocks: csr_array, prototype: Labels, divergences: Floats, n_clusters: int) -> csr_array:
     """Return the clients' graphs with less weight on edges that would be shorter if the rows were in one place.
 
-    Among all rows, a row has nearer ones than among the rows of its client, which joins it to what it has. An edge
-    between rows of prototypes a and b is multiplied by ``min(1, s / J_ab)^8``, but by at least ``LEAST_PART``. s is the
-    larger of the distances of a and of b from their N_NEAR-th nearest prototype, in whichever client, or from a nearer
-    one if a cluster has fewer than twice as many. J is symmetric, and 0 on the diagonal.
+    A client joins each row to the nearest of its own rows; among the rows of all clients there may be nearer ones. An
+    edge between rows of prototypes a and b is multiplied by ``min(1, s / J_ab)^8``, but by at least ``LEAST_PART``. s
+    is the larger of the distances of a and of b from their N_NEAR-th nearest prototype, in whichever client, or from a
+    nearer one if a cluster has fewer than twice as many. J is symmetric, and 0 on the diagonal.
     """
     from scipy.sparse import coo_array, csr_array
 

@@ -78,7 +78,7 @@ def mapped(function: Callable[[T], S], items: Iterable[T], n_jobs: int = 1) -> I
     with ThreadPoolExecutor(n_threads) as pool:
         tasks = deque(pool.submit(work) for _ in range(n_threads + 1))
         while True:
-            tasks.popleft().result()  # from now on there is a result for each such task
+            tasks.popleft().result()  # from here on, each such task has a result
             try:
                 found = results.popleft().result()
             except _EndError:

@@ -102,7 +102,7 @@ def write_labels(
             cells = map(as_cell, row_ids)
             table.writerows(zip(cells, labels, strict=True) if why is None else zip(cells, labels, why, strict=True))
     except BaseException:
-        path.unlink(missing_ok=True)  # a truncated file looks like a whole one
+        path.unlink(missing_ok=True)  # a truncated CSV file looks like a complete one
         raise
 
 

@@ -52,7 +52,8 @@ class _Sum:
     masked: dict[int, Words] = field(default_factory=dict)
     arrived: list[int] = field(default_factory=list)
     confirmed: dict[int, dict[int, bytes]] = field(default_factory=dict)  #: sender -> receiver -> confirmation
-    questions: dict[int, bytes] = field(default_factory=dict)  #: Hashes of what the clients say they were asked.
+    #: Hashes of the questions that the clients say they were asked.
+    questions: dict[int, bytes] = field(default_factory=dict)
     shares: dict[int, dict[int, int]] = field(default_factory=dict)  #: dealer -> point -> share
     accused: dict[int, list[int]] = field(default_factory=dict)  #: dealer -> clients that cannot use its share
 
@@ -179,7 +180,7 @@ class SecureServer:
         return Counter(self._sum.questions.values()).most_common(1)[0][0]
 
     def confirmations_for(self, name: str) -> Bytes:
-        """Return what the others have confirmed to a client; zeros for those that have not."""
+        """Return the confirmations of the other clients for a client; zeros for clients that have sent none."""
         place, said = self.place(name), self._sum.confirmed
         return crypto.as_rows([said.get(one, {}).get(place, bytes(CHECK)) for one in self._sum.arrived], CHECK)
 

@@ -119,7 +119,7 @@ def load_rows(settings: SiteSettings) -> ClientData:
 
 
 class Site:
-    """A site: its rows, its policy, its ledger, and what it keeps of each run.
+    """A site: its rows, its policy, its ledger, and its files about each run.
 
     ``load`` returns the rows; by default they are read from where the settings say.
     """

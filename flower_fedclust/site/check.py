@@ -72,7 +72,7 @@ def findings(site_toml: Path, options: Sequence[str] = ()) -> list[str]:
 
 
 def _settings(given: dict[str, Any], path: Path) -> tuple[SiteSettings, list[str]]:
-    """Return the settings, with defaults for those that are missing or wrong, and what is wrong with these."""
+    """Return the settings, with defaults for missing or wrong ones, and the findings about these."""
     wrong: list[str] = []
     try:
         SiteSettings.model_validate(given)
@@ -109,7 +109,7 @@ def _of_masks(settings: SiteSettings) -> Iterator[str]:
 
 
 def _of_options(options: Sequence[str]) -> Iterator[str]:
-    """Yield what is wrong with the options of ``flower-supernode``."""
+    """Yield the findings about the options of ``flower-supernode``."""
     from cryptography import x509
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
     from cryptography.hazmat.primitives.serialization import load_ssh_private_key
@@ -147,7 +147,7 @@ def _of_options(options: Sequence[str]) -> Iterator[str]:
 
 
 def _of_folder(settings: SiteSettings) -> Iterator[str]:
-    """Yield what is wrong with the folder of a site, its ledger, its studies and its budget."""
+    """Yield the findings about the folder of a site, its ledger, its studies and its budget."""
     from flower_fedclust.site.budget import ROUNDING, spent
     from flower_fedclust.site.kept import Kept
     from flower_fedclust.site.ledger import Ledger
@@ -173,7 +173,7 @@ def _of_folder(settings: SiteSettings) -> Iterator[str]:
 
 
 def _of_mode(path: Path, mode: int) -> Iterator[str]:
-    """Yield what is wrong with the owner and the mode of a private file or folder."""
+    """Yield the findings about the owner and the mode of a private file or folder."""
     if os.name != "posix":
         return
     about = path.stat()

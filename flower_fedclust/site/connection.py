@@ -61,7 +61,7 @@ def _come_and_go(address: str, authority: str | None, key: str | None, *, insecu
 
 
 def _reason(error: Exception, address: str, authority: str | None, *, insecure: bool) -> str:
-    """Return what an error of the connection means, and what to do."""
+    """Return the meaning of an error of the connection, and the remedy."""
     import httpx
 
     said = str(error)

@@ -262,12 +262,12 @@ class Studies:
 
 
 def digest(text: str) -> str:
-    """Return a digest of what a server said; "" of nothing."""
+    """Return a digest of facts that a server has announced; "" if there are none."""
     return hashlib.sha256(text.encode()).hexdigest() if text else ""
 
 
 def _named(policy: Policy, plan: Plan | None) -> list[str]:
-    """Return what the policy lets leave without a release, for a line that is shown.
+    """Return the messages that the policy lets leave without a release, for the line of a study.
 
     With a plan, ``unprotected`` is no part of it: such messages wait until a line names them.
     """
@@ -282,7 +282,7 @@ def _joined(names: Iterable[str], more: Iterable[str]) -> list[str]:
 
 
 def _quoted(said: str) -> str:
-    """Return what a server said between quotation marks that it cannot close."""
+    """Return a text of a server between quotation marks that the text cannot close."""
     return json.dumps(printable(said), ensure_ascii=False)
 
 

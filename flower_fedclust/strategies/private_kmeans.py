@@ -181,7 +181,7 @@ class PrivateKMeans(SearchStrategy):
         return {**first, **parts_of_solutions(client)}
 
     def privacy_notes(self) -> list[str]:
-        """Add what is assumed to be public."""
+        """Add the assumptions about what is public."""
         notes = super().privacy_notes()
         if self.n_rows is not None:
             notes.append(f"The number of all rows, {self.n_rows}, is taken to be public, and no guarantee covers it.")

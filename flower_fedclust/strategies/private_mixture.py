@@ -280,7 +280,7 @@ class PrivateMixture(SearchStrategy):
 
 
 def _noted(rounds: Generator[Round, Total, R], notes: list[tuple[Round, Total]]) -> Generator[Round, Total, R]:
-    """Run a part of a protocol, and keep what it asks and receives."""
+    """Run a part of a protocol, and keep its questions and results."""
     try:
         asked = next(rounds)
         while True:

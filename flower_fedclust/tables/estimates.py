@@ -119,7 +119,7 @@ class Estimate:
 
 
 def shares_of(group: Group, name: str, column: Column) -> dict[str, Estimate]:
-    """Return the share of each category, which add up to 1; of a measured column that of its gaps."""
+    """Return the shares of the categories, which add up to 1; for a measured column, the share of its gaps."""
     names = [*(column.categories or ()), *([MISSING] if column.gaps != "refuse" else [])]
     shares, errors, halves = _shares_of_bins(group, name)
     first = shares.shape[1] - len(names)

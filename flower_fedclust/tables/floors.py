@@ -1,4 +1,4 @@
-"""Floors: the smallest count that is printed for people, and what is printed in the place of a smaller one.
+"""Floors: the smallest count that is printed for people, and the text that replaces a smaller one.
 
 A count is printed if its estimate is at least the floor, and at least three standard deviations of its noise. Else
 only a limit is printed, "fewer than 10", which follows from the floor and the noise wherever the estimate is below the

@@ -53,9 +53,9 @@ class Codes:
 def find_codes(numbers: Floats, labels: Mapping[float, str]) -> Codes:
     """Return the codes for missing values among numbers.
 
-    Sure are codes with a label that says so, chosen numbers below 0 where no other number is below 0, and chosen
-    numbers that are farther from all others than the others are from each other. Unsure are chosen numbers at an end
-    that occur often, and stand apart less.
+    Codes are sure if a label says that a value is missing; if they are usual codes below 0 and no other number is below
+    0; or if they are usual codes farther from all other numbers than these are from each other. Unsure codes are usual
+    codes at an end that occur often, and stand apart less.
     """
     values, counts = np.unique(numbers[np.isfinite(numbers)], return_counts=True)
     labeled = [value for value in values if value in labels]

@@ -106,7 +106,7 @@ def _in_latex(text: str) -> str:
     return r"\quad " * (n_spaces // 2) + "".join(_LATEX.get(letter, letter) for letter in text.strip())
 
 
-# Lines. The last group is that of all rows, and it is printed first.
+# Lines. The last group holds all rows, and is printed first.
 
 Numbers = Mapping[str, Estimate]
 

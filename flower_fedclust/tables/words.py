@@ -1,4 +1,4 @@
-"""Numbers of a description as people write them, with what is not known about them."""
+"""Numbers of a description as people write them, with their uncertainty."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def mean(
     *,
     with_unit: bool = True,
 ) -> str:
-    """Say what is known about a mean: a limit if one bound clips, and the mean of clipped values if both do.
+    """Put a mean into words: a limit if one bound clips, and the mean of clipped values if both do.
 
     No interval in print reaches beyond a bound. The unit is left out where it stands in a heading.
     """

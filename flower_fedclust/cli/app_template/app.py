@@ -9,7 +9,7 @@ from flwr.serverapp import Grid, ServerApp
 import flower_fedclust as fc
 from flower_fedclust.data import load_dataset, partition
 
-SCHEMA = Path(__file__).with_name("columns.toml")  # what is public about the columns
+SCHEMA = Path(__file__).with_name("columns.toml")  # the public facts about the columns
 
 
 def load(context: Context) -> fc.ClientData:
@@ -27,7 +27,7 @@ server = ServerApp()
 
 @server.main()
 def main(grid: Grid, context: Context) -> None:
-    """Run the strategy with what the run config says."""
+    """Run the strategy with the settings of the run config."""
     config = context.run_config
     strategy = fc.with_schema(fc.PrivateKMeans(config["n-clusters"], epsilon=config["epsilon"]), SCHEMA)
     fc.run_app(fc.MessageStrategy(strategy), grid, out=str(config["out"]))

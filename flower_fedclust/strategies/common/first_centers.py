@@ -55,7 +55,7 @@ class FirstCenters:
         return None if self.init is None else int(np.asarray(self.init).shape[1])
 
     def privacy_notes(self) -> list[str]:
-        """Return what the privacy report says about given centers."""
+        """Return the notes of the privacy report about given centers."""
         return [] if self.radius is None or self.init is None else [GIVEN_CENTERS_NOTE]
 
     def find(self, n_clusters: int, n_columns: int, rng: np.random.Generator) -> Generator[Round, list[Reply], Floats]:
@@ -90,7 +90,7 @@ class FirstCentersStrategy(ProtocolStrategy):
         return self._start.n_columns
 
     def privacy_notes(self) -> list[str]:
-        """Add what the report says about given centers."""
+        """Add the notes of the report about given centers."""
         return [*super().privacy_notes(), *self._start.privacy_notes()]
 
 

@@ -126,7 +126,7 @@ def best_start(
         moved = centers_of(sums, counts, fallback=starts)
         if np.array_equal(moved, starts):
             break
-        # The cost of a start is the sum of the rows' squared norms minus this.
+        # The cost of a start is the sum of the rows' squared norms minus this number.
         saved = (sums**2 / np.maximum(counts, 1.0)[..., None]).sum(axis=(1, 2))
         starts = moved[np.argsort(-saved, kind="stable")]
     return np.asarray(starts[0])

@@ -40,7 +40,8 @@ class Mixture:
     structure: Structure
     weights: Floats
     means: Floats
-    factors: Floats  #: Of shape (k, d, d), lower triangles; or (k, d) where columns are independent.
+    #: Lower triangles, of shape (k, d, d), or deviations by column, of shape (k, d), if columns are independent.
+    factors: Floats
 
     @property
     def covariances(self) -> Floats:

@@ -328,7 +328,8 @@ def _n_equally_good(cells: NoisyCells, inside: Floats, elsewhere: float, rng: Ge
         return float(weights @ squared_distances(points, centers).min(axis=1)) + constant
 
     best = inside
-    for _ in range(N_OTHER_STEPS):  # cells are no rows: what the clusters cost there, in the minimum beside them
+    # the clusters are compared by their cost on the cells, which are no rows, at the nearest minimum
+    for _ in range(N_OTHER_STEPS):
         labels = nearest_center(points, best)
         sums = np.zeros_like(best)
         np.add.at(sums, labels, weights[:, None] * points)

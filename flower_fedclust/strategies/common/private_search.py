@@ -132,7 +132,7 @@ MOST_WORK, MOST_PROJECTED, MOST_CELL_PRODUCTS = 2.5e7, 2e8, 1e9
 MOST_STEPPED = 4e7
 #: A step that lowers the cost by less than this part is the last one before the very last.
 STILL = 3e-5
-#: Centers cost at least this part of what one center costs.
+#: Centers cost at least this fraction of the cost of one center.
 LEAST_COST = 0.05
 #: At client level, the bound of the mean offset is this many times its typical norm.
 CLIENT_MARGIN = 1.5

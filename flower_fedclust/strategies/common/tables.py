@@ -148,7 +148,7 @@ class TablePreparation:
         data.check(self.schema)
 
     def notes(self) -> list[str]:
-        """Return what the privacy report says about the schema."""
+        """Return the notes of the privacy report about the schema."""
         return [
             "The schema of the tables (names, kinds, bounds and categories of columns) is taken to be public, and no "
             "guarantee covers it."
@@ -234,7 +234,7 @@ class TablePreparation:
         return replace(outcome, model=TableModel(preparation, outcome.model), clusters=clusters, survival=survival)
 
     def prepare(self, strategy: ProtocolStrategy) -> Generator[Round, Total, Preparation]:
-        """Find what is not public about the columns, and send the preparation to every client."""
+        """Find the facts about the columns that are not public, and send the preparation to every client."""
         intervals: dict[str, tuple[float, float] | FoundRange | None] = {
             name: public_interval(column) for name, column in self.schema.used.items()
         }
@@ -306,7 +306,7 @@ def _count(
 
 
 def left_out(names: Sequence[str], epsilon: float | None) -> str:
-    """Say why columns could not be used, and what helps."""
+    """Say why columns could not be used, with a remedy."""
     columns, their = ("columns", "their") if len(names) > 1 else ("column", "its")
     remedy = f"give public bounds in the schema, or ignore the {columns}"
     if epsilon is None:

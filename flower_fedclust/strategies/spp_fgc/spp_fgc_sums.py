@@ -367,8 +367,8 @@ def n_cells_for(n_rows: float, n_clusters: int, n_columns: int, epsilon: float |
 def n_starts(n_clusters: int) -> int:
     """Return from how many first centers embedded cells are clustered.
 
-    A start costs the cube of many clusters, and the more clusters there are, the less the best of some starts differs
-    from any other.
+    With many clusters a start takes time in proportion to the cube of their number, and the best start differs little
+    from others. So there are fewer starts.
     """
     return max(2, round(N_RESTARTS * min(1.0, MANY_CLUSTERS / n_clusters) ** 2))
 
