@@ -42,10 +42,13 @@ run: $(RUNS)
 test: $(READY)
 	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -m "not long" --numprocesses 2 --dist worksteal --durations 25
 
+# Its own tests, and those that take whatever strategies are tested: see tests/tested.py.
 papers: $(READY)
 	FEDCLUST_TESTED=papers OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -m "not long" --numprocesses 2 --dist worksteal \
-	  strategies/tests tests/strategies tests/models tests/engine/test_engine_by_row.py \
-	  tests/engine/test_engine_random_clients.py tests/engine/test_engine_secure.py tests/apps/test_apps_run_configs.py
+	  strategies/tests $(wildcard tests/strategies/test_strategies_*.py) tests/strategies/feddp_kmeans \
+	  tests/strategies/spp_fgc/test_spp_fgc.py tests/strategies/spp_fgc/test_spp_fgc_privacy.py tests/models/test_models.py \
+	  tests/engine/test_engine_by_row.py tests/engine/test_engine_random_clients.py tests/engine/test_engine_secure.py \
+	  tests/apps/test_apps_run_configs.py
 
 # Each part of `make check` is a target of its own, and leaves a stamp for the state of the code that it has checked: after
 # a failure, `make check` goes on where it stopped. `make --keep-going check` runs all parts, whatever fails.
@@ -86,7 +89,7 @@ check-long:
 # Tests of statistics draw noise of the operating system here: which noise, no run of `make test` has seen. What fails
 # runs a second time, and the last line says how likely it is that a sound program fails twice.
 check-chance:
-	FEDCLUST_CHANCE=system $(PYTEST) -m "not long" --numprocesses 2 || FEDCLUST_CHANCE=system $(PYTEST) -m "not long" --last-failed
+	FEDCLUST_CHANCE=system $(PYTEST) --numprocesses 2 || FEDCLUST_CHANCE=system $(PYTEST) --last-failed
 
 # The lowest versions that pyproject.toml allows, on what reads files and computes. They warn of each other. None of
 # these tests needs PyTorch, which brings packages of some gigabytes.

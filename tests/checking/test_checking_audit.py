@@ -98,7 +98,7 @@ def test_the_hardest_neighbors_reach_the_sensitivity_and_do_not_exceed_it(sound)
 @pytest.mark.long
 def test_the_command_audits_by_name_and_saves(tmp_path):
     pytest.importorskip("matplotlib")
-    given = ["audit", "feddp-kmeans", "--runs", "800"]
+    given = ["audit", "feddp-kmeans", "--runs", "800", "--seconds", "300"]
     done = CliRunner().invoke(app, [*given, "--epsilon", "8", "--out", str(tmp_path / "audit"), "--json"])
     assert done.exit_code == 0, done.output
     assert json.loads((tmp_path / "audit" / "audit.json").read_text())["verdict"] == "sound"
