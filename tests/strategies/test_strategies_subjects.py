@@ -163,10 +163,11 @@ def test_a_person_of_20_rows_at_two_clients_is_covered_by_two_sites_for_each_sub
 
 
 @pytest.mark.skipif(PAPERS, reason="one strategy stands for all")
-def test_secure_sums_of_persons_have_the_bits_of_open_ones_and_of_records():
+@pytest.mark.parametrize("noise", ["server", "clients", "local"])
+def test_secure_sums_of_persons_have_the_bits_of_open_ones_and_of_records(noise):
     rng = np.random.default_rng(0)
     tables = {name: rng.normal(size=(60, 2)) for name in ("a", "b", "c")}
-    options = {"n_clusters": 2, "epsilon": 20.0, "max_norm": 4.0, "noise": "server", "seed": 3, "progress": False}
+    options = {"n_clusters": 2, "epsilon": 20.0, "max_norm": 4.0, "noise": noise, "seed": 3, "progress": False}
 
     def run(unit, each, *, secure):
         own = {
@@ -177,8 +178,10 @@ def test_secure_sums_of_persons_have_the_bits_of_open_ones_and_of_records():
         assert result.privacy.covers_everything
         return [array.tobytes() for array in result.model.to_arrays()]
 
-    assert run("subject", 5, secure=True) == run("subject", 5, secure=False)
+    # Under masks, a client whose share is part of the noise adds a little more, in case that others drop out.
+    assert (run("subject", 5, secure=True) == run("subject", 5, secure=False)) == (noise != "clients")
     assert run("subject", 1, secure=True) == run("record", 1, secure=True)
+    assert run("subject", 1, secure=False) == run("record", 1, secure=False)
 
 
 @pytest.mark.skipif(PAPERS, reason="one strategy stands for all")

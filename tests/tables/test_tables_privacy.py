@@ -50,6 +50,33 @@ def test_worst_neighbors_move_the_histograms_as_far_as_declared_and_no_farther(s
     assert all(max(ratios) > 0.99 for ratios in ours.values())
 
 
+OUTCOMES = {
+    "0": {"kind": "number", "bounds": [-1, 1]},
+    "1": {"kind": "number", "bounds": [-1, 1]},
+    "2": {"kind": "time-to-event", "event": "3", "bins": [0.5, 1.0, 1.5, 2.0], "time_zero": "row"},
+    "3": {"kind": "binary", "categories": ["0", "1"]},
+}
+
+
+@pytest.mark.parametrize("unit", ["record", "subject"])
+def test_a_row_or_a_person_moves_what_is_told_of_clusters_and_times_as_far_as_declared(unit):
+    rng = np.random.default_rng(0)
+    rows = [
+        np.column_stack([rng.uniform(-1, 1, (40, 2)), rng.exponential(1.0, 40), rng.integers(2, size=40)])
+        for _ in range(3)
+    ]
+    strategy = fc.PrivateFederatedKMeans(2, n_rounds=1, epsilon=100.0, privacy_unit=unit)
+    subject = Subject(fc.with_schema(strategy, {"columns": OUTCOMES}, describe=True), rows)
+    hard = [[1.0, 1.0, 0.0, 1.0], [-1.0, 1.0, 2.5, 0.0], [0.0, 0.0, 0.5, 1.0], [5.0, -5.0, 1e6, 0.0]]
+    pairs = neighbor_tables(rows[0], [("hard", np.array(row)) for row in hard], *subject.neighboring)
+    moved = list(how_far(subject.run, subject.names[0], pairs))
+    assert not any(one.is_too_far for one in moved)
+    for task in ("description", "survival"):
+        ratios = [one.ratio for one in moved if one.task.endswith(task)]
+        assert max(ratios) > (0.99 if task == "survival" else 0.6), task
+    epsilon_is_spent_and_not_exceeded(subject)
+
+
 def test_the_whole_run_is_covered_and_a_site_can_tell(subject):
     assert {"preparation"} <= {release.share for _, _, release in subject.releases}
     epsilon_is_spent_and_not_exceeded(subject)
