@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeGuard
 
@@ -58,9 +58,9 @@ class Roster:
         0  #: The columns of the clients' rows: their number or names; 0 before anybody has enrolled.
     )
     in_other_order: bool = False  #: Whether any client has the columns in another order.
+    connected: Collection[str] = ()  #: The nodes that were connected at the last look.
     enrolling: set[str] = field(default_factory=set)  #: The nodes that are asked to enrol in the current round.
     _known: set[str] = field(default_factory=set)  # nodes that were asked to enrol, as long as they are connected
-    _connected: Collection[str] = ()  # nodes, at the last look
     _left: dict[str, Round] = field(default_factory=dict)  # task -> the last round that left something with clients
 
     # The connected nodes.
@@ -74,22 +74,18 @@ class Roster:
         connected = set(nodes)
         return sum(member.node in connected for member in self.members.values()) >= self.least
 
-    def see(self, nodes: Iterable[str]) -> None:
-        """Note which nodes are connected now."""
-        self._connected = dict.fromkeys(nodes)
-
     def check_enough_connected(self) -> None:
         """Raise a ProtocolError if too few nodes are connected to begin."""
-        if len(self._connected) < self.least:
+        if len(self.connected) < self.least:
             raise ProtocolError(
-                f"{len(self._connected)} clients are connected and min_clients is {self.least}; start more clients, or "
+                f"{len(self.connected)} clients are connected and min_clients is {self.least}; start more clients, or "
                 "set min_clients lower."
             )
 
     @property
     def here(self) -> dict[str, Member]:
         """The clients that were connected at the last look."""
-        return {name: member for name, member in self.members.items() if member.node in self._connected}
+        return {name: member for name, member in self.members.items() if member.node in self.connected}
 
     def awake(self, number: int) -> dict[str, str]:
         """Return the clients to ask, with their nodes: connected, enrolled, and not silent recently.
@@ -110,7 +106,7 @@ class Roster:
     def why_absent(self, name: str) -> str:
         """Explain in a sentence why a client was not asked."""
         member = self.members[name]
-        if member.node not in self._connected:
+        if member.node not in self.connected:
             return f"client {name} is not connected."
         if member.node not in self._known:
             return f"client {name} is back, and is asked from the next round on."
@@ -125,8 +121,8 @@ class Roster:
 
         Nodes in ``asked`` have a message in this round already, and enrol later.
         """
-        self._known &= set(self._connected)  # a node that comes back enrols again
-        new = [node for node in self._connected if node not in self._known and node not in asked]
+        self._known &= set(self.connected)  # a node that comes back enrols again
+        new = [node for node in self.connected if node not in self._known and node not in asked]
         self.enrolling = set(new)
         self._known |= self.enrolling
         return new

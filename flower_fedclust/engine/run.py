@@ -265,7 +265,7 @@ class Run:
 
     def _enrol(self, strategy: Algorithm) -> Part[None]:
         """Enrol the clients of a new run, or the returning clients of an interrupted run."""
-        self.roster.see((yield WhoIsThere("enrol", self.roster.are_expected)))
+        self.roster.connected = dict.fromkeys((yield WhoIsThere("enrol", self.roster.are_expected)))
         self.roster.check_enough_connected()
         goes_on, log = self.number > 0, self.log
         facts: dict[str, Any] = {"goes_on": True} if goes_on and self.roster.members else {}
@@ -360,7 +360,7 @@ class Run:
 
         An optional round that too few clients can answer asks nobody.
         """
-        self.roster.see((yield WhoIsThere("round", self.roster.are_enough)))
+        self.roster.connected = dict.fromkeys((yield WhoIsThere("round", self.roster.are_enough)))
         present = self.roster.awake(self.number)
         addressees = self._addressees(round_, present)
         named = set(addressees)
@@ -460,7 +460,7 @@ class Run:
 
     def _ask_step(self, step: Step, round_: Round) -> Part[Messages]:
         """Return the messages of a step of a secure sum, other than the step in which clients answer the round."""
-        self.roster.see((yield WhoIsThere("step", self.roster.are_enough)))
+        self.roster.connected = dict.fromkeys((yield WhoIsThere("step", self.roster.are_enough)))
         present = self.roster.awake(self.number)
         absent = {name: self.roster.why_absent(name) for name in step.clients if name not in present}
         self.log.note_failures(self.number, round_.task, absent)
@@ -782,7 +782,7 @@ class Run:
 
     def _send_model(self, outcome: Outcome) -> Part[dict[str, float]]:
         """Send the model to all clients once; return its evaluation, {} if nobody was asked or replied."""
-        self.roster.see((yield WhoIsThere("model", self.roster.are_enough)))
+        self.roster.connected = dict.fromkeys((yield WhoIsThere("model", self.roster.are_enough)))
         settings, sent = self.settings, encode(outcome.model.to_arrays())
         facts = {
             **self._common,

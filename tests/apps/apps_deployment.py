@@ -119,8 +119,8 @@ class Deployment:
         return re.sub(r"\x1b\[[0-9;]*m", "", (self.folder / f"{name}.log").read_text(errors="replace"))
 
     def wait_for_round(self, name: str, number: int) -> None:
-        """Return when a run that was submitted under this name has begun a round."""
-        self.wait_until(lambda: f"[ROUND {number}/" in self.said(name), name, seconds=300)
+        """Return when a SuperNode has received its message of a round; what a run itself says is shown later."""
+        self.wait_until(lambda: f"ROUND {number}]" in self.said(name), name, seconds=300)
 
     def run(self, *options: str, **config: object) -> str:
         """Submit a run, wait for its end, and return what it has said."""

@@ -10,7 +10,7 @@ import pytest
 
 import flower_fedclust as fc
 
-#: Arguments: the engine, the journal ("" for none), and the round to wait in for a signal (0 for none).
+#: Arguments: the engine, the rounds, the journal ("" for none), and the round to wait in for a signal (0 for none).
 PROGRAM = """
 import sys, time
 import numpy as np
@@ -20,8 +20,8 @@ def rows():
     return {name: np.random.default_rng(index).normal(size=(200, 4)) for index, name in enumerate("abcd")}
 
 if __name__ == "__main__":
-    engine, journal, wait_in = sys.argv[1], sys.argv[2] or None, int(sys.argv[3])
-    strategy = fc.FederatedKMeans(3, n_rounds=4, tol=0.0)
+    engine, n_rounds, journal, wait_in = sys.argv[1], int(sys.argv[2]), sys.argv[3] or None, int(sys.argv[4])
+    strategy = fc.FederatedKMeans(3, n_rounds=n_rounds, tol=0.0)
 
     def said(number, task):
         print("round", number, flush=True)
@@ -38,9 +38,9 @@ if __name__ == "__main__":
 """
 
 
-def begin(engine, journal="", wait_in=0):
+def begin(engine, n_rounds=4, journal="", wait_in=0):
     return subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, engine, str(journal), str(wait_in)],
+        [sys.executable, "-c", PROGRAM, engine, str(n_rounds), str(journal), str(wait_in)],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -72,7 +72,7 @@ ENGINES = ["inline", pytest.param("shards", marks=pytest.mark.long), pytest.para
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_ctrl_c_ends_a_run_with_its_report(engine):
-    process = begin(engine, wait_in=4)
+    process = begin(engine, n_rounds=5000)
     said = interrupted(process, 4)
     assert process.returncode == 130, said
     assert "interrupted: The run ended early, in round" in said
@@ -81,8 +81,8 @@ def test_ctrl_c_ends_a_run_with_its_report(engine):
 
 @pytest.mark.parametrize("engine", ENGINES[:2])
 def test_a_run_that_was_interrupted_goes_on_with_the_same_bits(engine, tmp_path, expected):
-    interrupted(begin(engine, tmp_path / "journal", wait_in=4), 4)
-    said, _ = begin(engine, tmp_path / "journal").communicate(timeout=120)
+    interrupted(begin(engine, journal=tmp_path / "journal", wait_in=4), 4)
+    said, _ = begin(engine, journal=tmp_path / "journal").communicate(timeout=120)
     assert said.split("centers ")[1].strip() == expected
     rounds = [line for line in said.splitlines() if line.startswith("round")]
     assert rounds[0] == "round 5", said  # what the journal holds is not asked again
