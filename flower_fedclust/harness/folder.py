@@ -56,7 +56,9 @@ _UNFINISHED = ".unfinished"
 class ComparisonFolder:
     """The folder of a comparison.
 
-    Every file is written under another name and then moved, so that a process that is killed leaves no incomplete file.
+    It holds files for people: settings, a table, and a folder with the result of each trial. So it needs no store.
+    Every file, and every trial's folder, is written under another name and then moved: a process that is killed leaves
+    nothing incomplete, and a trial whose folder is there is done.
     """
 
     def __init__(self, path: str | Path) -> None:
