@@ -36,8 +36,10 @@ from flower_fedclust.engine import (
 from flower_fedclust.engine.cluster import run_on_actors
 from flower_fedclust.engine.inline import run_inline
 from flower_fedclust.engine.journal import Journal
+from flower_fedclust.engine.kept_rows import keeping_rows
 from flower_fedclust.engine.progress import bar, quiet
 from flower_fedclust.engine.strategy import put_in_order
+from flower_fedclust.exact.device import on_device, open_device
 from flower_fedclust.inputs import Clients, Strategy, read_inputs, why_not_its_unit
 from flower_fedclust.names import some
 from flower_fedclust.numerics.checks import check_choice, check_integer
@@ -70,6 +72,8 @@ def simulate(
     floor: int = FLOOR,
     engine: Engine = "inline",
     n_jobs: int | None = None,
+    device: str | None = None,
+    kept_rows: float | None = None,
     secure: bool = False,
     journal: str | Path | None = None,
     progress: bool | None = None,
@@ -142,6 +146,12 @@ def simulate(
     n_jobs : int, optional
         How many threads compute a client's answers by row in this process; -1 means one per core. The default is two
         for rows that are read in batches, so that one thread reads ahead, and otherwise one. The bits are the same.
+    device : str, optional
+        "cuda", or "cuda:1" for the second card, computes the answers by row on a GPU with PyTorch, with the same bits
+        (docs/scale.md). Only with engine "inline": one process owns the card. By default "cpu".
+    kept_rows : float, optional
+        How many gigabytes of rows on the grid are kept between rounds; by default an eighth of the machine's memory,
+        or four fifths of what is free on a card. 0 keeps none.
     secure : bool, default=False
         Whether clients mask what they send, so that the server sees only sums (docs/secure.md). The sums have the same
         bits, except with noise="clients", where each client adds a little more. A strategy that needs single replies is
@@ -169,6 +179,11 @@ def simulate(
             f'engine is "{engine}" and Ray is not installed; pip install "flwr[simulation]", or leave the engine out, '
             "which runs in this process."
         )
+    if device not in (None, "cpu") and engine != "inline":
+        raise ValueError(
+            f'device is "{device}" and engine is "{engine}"; one process owns a card; leave the engine out.'
+        )
+    opened = open_device(device or "cpu")
     if seed is not None:
         check_integer("seed", seed, at_least=0)
     inputs = read_inputs(
@@ -197,7 +212,7 @@ def simulate(
     made.secure = secure
     made.check_secure()
     start = time.perf_counter()
-    with jobs(n_jobs):
+    with jobs(n_jobs), on_device(opened), keeping_rows(kept_rows):
         _run(made, by_name, engine, seed, progress)
         result = result_of(made, by_name, time.perf_counter() - start)
     result = replace(result, form=_form_of(clients, result.row_ids))

@@ -20,8 +20,10 @@ from numpy.typing import NDArray
 
 from flower_fedclust.data.batches import BATCH_ENTRIES, Batch, in_batches
 from flower_fedclust.engine.client_data import ClientData
+from flower_fedclust.engine.kept_rows import KeptOfClient, kept_rows
 from flower_fedclust.engine.rounds import Answer, Askable, Known, Question, Scalar, Sent, as_sent
 from flower_fedclust.exact.capacity import bits_with, with_rows
+from flower_fedclust.exact.device import current_device, device_of
 from flower_fedclust.exact.grid import GridArray
 from flower_fedclust.exact.rows import Frame, Rows
 from flower_fedclust.exact.stacks import NotStackedError, Stack, stacked
@@ -74,15 +76,15 @@ class ByRow(Askable[..., Any]):
         finish = Finish(kind, at_most or (None,) * len(self.names))
         return replace(question, answer=finished_answer(self.answer, finish), finish=finish)
 
-    def terms(self, question: Question, values: Floats) -> tuple[Term, ...]:
-        """Return the terms of a batch of rows, one for each array."""
+    def terms(self, question: Question, values: Floats | Rows) -> tuple[Term, ...]:
+        """Return the terms of a batch of rows, one for each array; rows that are kept are on the grid already."""
         with with_rows(question.most_rows):
             terms = self.function(_rows_of(question, values), *question.arrays, **question.arguments)
         return terms if isinstance(terms, tuple) else (terms,)
 
     def taken(self, values: Any, part: NDArray[np.intp]) -> Any:
         """Return some of a batch's rows."""
-        return values[part]
+        return values[device_of(values).index(part)]
 
     def of_no_rows(self, question: Question) -> tuple[tuple[Term, ...], tuple[Term, ...]]:
         """Return the terms of an empty table, and the arrays that a client with an empty table sends.
@@ -102,9 +104,8 @@ class ByRow(Askable[..., Any]):
 
     def no_rows(self, question: Question) -> Any:
         """Return a table without rows, as the function takes it."""
-        while question.view is not None:
-            question = question.view
-        return np.zeros((0, 0 if question.frame is None else len(question.frame.origin)))
+        frame = _frame_of(question)
+        return np.zeros((0, 0 if frame is None else len(frame.origin)))
 
     def reply(
         self,
@@ -114,9 +115,20 @@ class ByRow(Askable[..., Any]):
     ) -> list[GridArray]:
         """Return a client's arrays, added up batch by batch; ``seen`` turns a batch into what the function takes."""
         nothing, sent_of_nothing = question.of_no_rows
+        device = current_device()
 
-        def added(batch: Batch) -> tuple[int, tuple[Term, ...]]:
-            values, by_divisor = seen(batch), list[tuple[Term, ...]]()
+        def values_of(number: int, batch: Batch | Rows) -> Any:
+            """Return what the function takes: rows on the grid, if they are kept."""
+            if isinstance(batch, Rows):
+                return batch
+            if kept is not None and number in kept.batches:
+                return kept.batches[number]
+            values = seen(batch) if self.sees_tables else device.hold(seen(batch))
+            return values if kept is None else kept.keep(number, values)
+
+        def added(item: tuple[int, Batch | Rows]) -> tuple[int, tuple[Term, ...]]:
+            number, batch = item
+            values, by_divisor = values_of(number, batch), list[tuple[Term, ...]]()
             for divisor, part in _divisors(question, batch):
                 with parts_of(divisor):
                     terms = self.terms(question, values if part is None else self.taken(values, part))
@@ -127,20 +139,29 @@ class ByRow(Askable[..., Any]):
         totals, n_rows = nothing, 0
         # A batch has more entries than the totals, so that adding up large totals takes little time.
         entries = min(max(BATCH_ENTRIES, 2 * sum(term.integers.size for term in nothing)), 8 * BATCH_ENTRIES)
+        entries = entries if self.sees_tables else device.entries(entries)
+        kept = None if self.sees_tables else _kept_of(question, source, entries)
+        entries = entries if kept is None else kept.entries
         if question.rows_per_subject and (isinstance(source, np.ndarray) or source.rows_each is None):
             raise DataError(
                 f"'{self.answer.task}' is to protect persons, and nothing says which rows are one person's: name the "
                 "subject_column of the table."
             )
+        batches: Iterable[Batch | Rows]
         if isinstance(source, np.ndarray):
             batches, n_jobs = in_batches(source.shape, source.__getitem__, source.__getitem__, entries=entries), 1
+        elif kept is not None and kept.is_complete:
+            batches, n_jobs = kept.batches.values(), source.n_jobs
         elif question.rows_per_subject and not self.sees_tables:
             batches, n_jobs = source.batches_of_subjects(entries), source.n_jobs
         else:
             batches, n_jobs = source.batches(entries), source.n_jobs
-        for n_added, terms in mapped(added, batches, n_jobs):
+        numbered: Iterable[tuple[int, Batch | Rows]] = enumerate(batches)
+        for n_added, terms in mapped(added, numbered, n_jobs):
             totals = tuple(map(added_up, terms, totals))
             n_rows += n_added
+        if kept is not None:
+            kept.ends_with(n_rows)
         finished = self._finished_alone(question, totals, n_rows)
         self._check_form(finished, sent_of_nothing, n_rows)
         return [term.array for term in finished]
@@ -217,7 +238,7 @@ class Finisher(ByRow):
         arguments = {name: value for name, value in question.arguments.items() if name not in self._own}
         return replace(question, asks=self.of, answer=self.of.answer, arguments=arguments)
 
-    def terms(self, question: Question, values: Floats) -> tuple[Term, ...]:
+    def terms(self, question: Question, values: Floats | Rows) -> tuple[Term, ...]:
         """Return the terms that a batch of rows adds to the totals."""
         return self.of.terms(self._of_rows(question), values)
 
@@ -280,7 +301,7 @@ def view(function: Callable[..., Rows]) -> View:
     return View(function)
 
 
-def _rows_of(question: Question, values: Floats) -> Rows:
+def _rows_of(question: Question, values: Floats | Rows) -> Rows:
     if question.view is not None:
         inner = question.view
         assert isinstance(inner.asks, View)
@@ -290,10 +311,18 @@ def _rows_of(question: Question, values: Floats) -> Rows:
         return rows
     if question.frame is None:
         return Rows(np.zeros((len(values), 0)), 0, 1.0)
-    return question.frame.rows(values)
+    return values if isinstance(values, Rows) else question.frame.rows(values)
 
 
-def _divisors(question: Question, batch: Batch) -> Iterator[tuple[int, NDArray[np.intp] | None]]:
+def _kept_of(question: Question, source: Floats | ClientData, entries: int) -> KeptOfClient | None:
+    """Return what the run keeps of a client's rows in the frame of a question."""
+    frame, store = _frame_of(question), kept_rows()
+    if frame is None or store is None or isinstance(source, np.ndarray) or question.rows_per_subject:
+        return None
+    return store.of(source, frame, entries)
+
+
+def _divisors(question: Question, batch: Batch | Rows) -> Iterator[tuple[int, NDArray[np.intp] | None]]:
     """Yield pairs of a divisor and the numbers of the rows that are divided by it; None stands for all rows.
 
     The divisor of a row is the number of its subject's rows, or ``rows_per_subject`` if that is larger. The answer's
@@ -302,6 +331,7 @@ def _divisors(question: Question, batch: Batch) -> Iterator[tuple[int, NDArray[n
     if not question.rows_per_subject:
         yield 1, None
         return
+    assert isinstance(batch, Batch)
     assert batch.rows_each is not None
     divisors = np.maximum(batch.rows_each, question.rows_per_subject)
     distinct, where = np.unique(divisors, return_inverse=True)
@@ -311,6 +341,13 @@ def _divisors(question: Question, batch: Batch) -> Iterator[tuple[int, NDArray[n
     order = np.argsort(where, kind="stable")
     ends = np.cumsum(np.bincount(where))
     yield from zip(distinct.tolist(), np.split(order, ends[:-1]), strict=True)
+
+
+def _frame_of(question: Question) -> Frame | None:
+    """Return the frame that rows enter first."""
+    while question.view is not None:
+        question = question.view
+    return question.frame
 
 
 def _clipped(term: Term, divisor: Integers, at_most: float | None) -> Term:

@@ -5,7 +5,8 @@ could be decided by another row. Here a row becomes integers in a public unit, c
 is so small that every later sum and product is exact in float64: below 2^53 no order of additions, no fused
 multiplication and no kernel changes a bit.
 
-The arrays are float64 that hold integers, as BLAS wants them, and sums are int64. A zero may carry either sign. A unit
+The arrays are float64 that hold integers, as BLAS wants them, and sums are int64. Rows may lie on another device
+(exact/device.py), which gives the same bits. A zero may carry either sign. A unit
 is a power of two, and is given as its exponent: ``unit = 2**exponent``.
 
 "From that row alone" holds because only these operations are used: subtraction, multiplication, division and square
@@ -25,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flower_fedclust.exact.constant import made_once
+from flower_fedclust.exact.device import HOST, Held, device_of
 from flower_fedclust.exact.lemmas import proven
 from flower_fedclust.numerics.blocks import blocks
 
@@ -118,7 +120,7 @@ def ball_in_units(radius: float, norm: int, exponent: int) -> tuple[float, float
 
 
 @proven("0")
-def rows_onto_grid(rows: Floats, origin: Floats, radius: float, *, norm: int = 2) -> tuple[Floats, int]:
+def rows_onto_grid(rows: Held, origin: Floats, radius: float, *, norm: int = 2) -> tuple[Held, int]:
     """Move rows by a public origin, clip them to a ball around it, and truncate them to integers in a public unit.
 
     The integer norm of every row is at most the radius, exactly: whoever adds or removes a row moves a sum by no more.
@@ -135,7 +137,8 @@ def rows_within(rows: Floats, origin: Floats, exponent: int, *, norm: int = 2) -
     For strategies without a radius, which choose the unit with :func:`reach_exponent`, and for public points such as
     centers, which have to be on the grid of the rows.
     """
-    return truncated_to_ball(rows, origin, exponent, 2.0**BITS, 2.0 ** (BITS * norm), norm)
+    on_grid: Floats = truncated_to_ball(rows, origin, exponent, 2.0**BITS, 2.0 ** (BITS * norm), norm)
+    return on_grid
 
 
 @made_once
@@ -152,46 +155,46 @@ def array_onto_grid(array: Floats, bound: float, *, norm: int = 2) -> tuple[Floa
     return on_grid.reshape(array.shape), exponent
 
 
-def truncated_to_ball(rows: Floats, origin: Floats, exponent: int, bound: float, limit: float, norm: int) -> Floats:
+def truncated_to_ball(rows: Held, origin: Floats, exponent: int, bound: float, limit: float, norm: int) -> Held:
     """Return ``rows - origin`` in units, truncated, and clipped to the bound if the integer norm exceeds the limit.
 
     A difference that overflows is infinite, never NaN, because both are finite.
     """
-    on_grid = np.empty(rows.shape)
+    device = device_of(rows)
+    on_grid, held_origin = device.empty(*rows.shape), device.hold(origin)
     scale = math.ldexp(1.0, -exponent) if -1022 <= exponent <= 1022 else None
     with np.errstate(over="ignore", invalid="ignore"):
-        for block in blocks(len(rows), max(1, rows.shape[1]), block_entries=BLOCK_ENTRIES):
+        for block in blocks(len(rows), max(1, rows.shape[1]), block_entries=device.entries(BLOCK_ENTRIES)):
             part = on_grid[block]
-            np.subtract(rows[block], origin, out=part)
+            device.subtract(rows[block], held_origin, out=part)
             if scale is not None:
-                np.multiply(part, scale, out=part)
+                part *= scale
             else:  # rows may be denormal, or near the largest float
-                np.ldexp(part, -exponent, out=part)
-            np.trunc(part, out=part)
+                part[:] = device.hold(np.ldexp(device.host(part), -exponent))
+            device.trunc(part)
             # Written as "not within", so that NaN counts as too long.
             long = ~(integer_norms(part, norm) <= limit)
-            if np.count_nonzero(long):
+            if long.any():
                 part[long] = _clipped(rows[block][long], origin, exponent, bound, limit, norm)
     return on_grid
 
 
-def integer_norms(rows: Floats, norm: int) -> Floats:
+def integer_norms(rows: Held, norm: int) -> Held:
     """Return the L1 norms, or the squares of the Euclidean norms: of integers, exact below 2^53."""
-    if norm == 1:
-        return np.asarray(np.abs(rows).sum(axis=1))
-    if len(rows) == 1:  # an array that a client clips as a whole; einsum takes longer to start
-        return np.array([np.dot(rows[0], rows[0])])
-    return np.asarray(np.einsum("ij,ij->i", rows, rows))
+    return abs(rows).sum(axis=1) if norm == 1 else device_of(rows).square_norms(rows)
 
 
-def _clipped(rows: Floats, origin: Floats, exponent: int, bound: float, limit: float, norm: int) -> Floats:
+def _clipped(rows: Held, origin: Floats, exponent: int, bound: float, limit: float, norm: int) -> Held:
     """Scale rows down to the bound and truncate them; a quotient that was rounded up to an integer is taken back.
 
     The rows are long: in units their distance from the origin is 2^24 at least.
     """
     extreme = 2.0**500
+    device = device_of(rows)
     if exponent > -400 and -extreme < rows.min() <= rows.max() < extreme and np.abs(origin).max() < extreme:
-        on_grid = scaled_to(rows - origin, bound, norm)
+        on_grid = scaled_to(rows - device.hold(origin), bound, norm)
+    elif device is not HOST:
+        return device.hold(_clipped(device.host(rows), origin, exponent, bound, limit, norm))
     else:
         # One power of two for a row and the origin prevents overflow and denormal numbers. It is 1 for rows that could
         # have taken the other branch.
@@ -204,30 +207,30 @@ def _clipped(rows: Floats, origin: Floats, exponent: int, bound: float, limit: f
     if long.any():
         # Rounding can add 2^-50 of the norm, so that an excess in squared units is 4 at most, and in L1 units 1.
         # One unit less in every entry takes away more: sum (2 |y| - 1) >= ||y||, and 1 or more.
-        on_grid[long] -= np.sign(on_grid[long])
+        on_grid[long] -= device.sign(on_grid[long])
     return on_grid
 
 
-def scaled_to(rows: Floats, bound: float, norm: int) -> Floats:
+def scaled_to(rows: Held, bound: float, norm: int) -> Held:
     """Return rows whose norm is the bound, truncated towards zero; rounding can add 2^-50 of the norm."""
+    device = device_of(rows)
     _, scaled, norms = rounded_norms(rows, norm)
     if norm == 2:
-        norms = np.sqrt(norms)
-    scaled *= (bound / np.maximum(norms, 1.0))[:, None]
-    return np.trunc(scaled, out=scaled)
+        norms = device.sqrt(norms)
+    scaled *= device.quotient(bound, norms.clip(1.0))[:, None]
+    return device.trunc(scaled)
 
 
-def rounded_norms(rows: Floats, norm: int) -> tuple[NDArray[np.int32], Floats, Floats]:
+def rounded_norms(rows: Held, norm: int) -> tuple[Held, Held, Held]:
     """Return norms that are never too small, as exact integers in a power of two that each row has for itself.
 
     The entries become integers of m bits, rounded away from zero, where ``2 m + log2(n_columns) <= 53`` (``m`` instead
     of ``2 m`` for L1), so that their sum is exact in any order.
     """
     bits = (53 - (rows.shape[1] - 1).bit_length()) // norm
-    magnitudes = np.abs(rows)
-    _, exponents = np.frexp(magnitudes.max(axis=1))  # every entry is below 2^exponent
+    device = device_of(rows)
+    exponents = device.exponents(device.largest(abs(rows)))  # every entry is below 2^exponent
     # Limited to prevent overflow: a row with a denormal norm keeps fewer bits, also rounded up.
-    power = np.minimum(bits - exponents, 1000)
-    scaled = rows * np.ldexp(1.0, power)[:, None]
-    np.ceil(np.abs(scaled, out=magnitudes), out=magnitudes)
-    return power, scaled, integer_norms(magnitudes, norm)
+    power = (bits - exponents).clip(None, 1000)
+    scaled = rows * device.powers_of_two(power)[:, None]
+    return power, scaled, integer_norms(device.ceil(abs(scaled)), norm)

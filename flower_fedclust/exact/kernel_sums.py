@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flower_fedclust.exact.capacity import entry_bits
+from flower_fedclust.exact.device import Held, device_of
 from flower_fedclust.exact.elementary import exponential
 from flower_fedclust.exact.exponents import reach_exponent
 from flower_fedclust.exact.grid import BITS, ENTRY_BITS, ball_in_units, truncated_to_ball, unit_exponent
@@ -91,17 +92,17 @@ def linear_features(kernel: Floats, matrix: Floats, bound: float) -> tuple[Float
     return features, exponent
 
 
-def weighted_sums(rows: Floats, weights: Floats) -> tuple[Integers, Integers]:
+def weighted_sums(rows: Held, weights: Floats) -> tuple[Integers, Integers]:
     """Add up rows with weights, and the weights: for each cluster ``sum_i w_ir x_i`` and ``sum_i w_ir``.
 
     Weights are truncated to :func:`weight_bits`, 15 by default: integers w of that unit. One row x adds w to the sums
     of weights, and the outer product w x' of integers, whose Frobenius norm is ``||w|| ||x||``, exactly.
     """
-    n_clusters, n_columns = weights.shape[1], rows.shape[1]
+    n_clusters, n_columns, device = weights.shape[1], rows.shape[1], device_of(rows)
     sums = np.zeros((n_clusters, n_columns), dtype=np.int64)
     totals, scale = np.zeros(n_clusters, dtype=np.int64), 2.0 ** weight_bits()
     for block in blocks(len(rows), 1, block_entries=WEIGHTED_ROWS):
         whole = np.trunc(weights[block] * scale)
-        sums += (whole.T @ rows[block]).astype(np.int64)
+        sums += device.host(device.hold(whole).T @ rows[block]).astype(np.int64)
         totals += whole.sum(axis=0).astype(np.int64)
     return sums, totals

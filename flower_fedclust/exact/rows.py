@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Self, TypeVar
+from functools import cached_property
+from typing import Any, NamedTuple, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flower_fedclust.exact.constant import made_once
+from flower_fedclust.exact.device import Held, device_of
 from flower_fedclust.exact.exponents import reach_exponent
 from flower_fedclust.exact.grid import (
     BITS,
     ball_in_units,
     from_units,
+    integer_norms,
     points_onto_grid,
     rows_onto_grid,
     truncated_to_ball,
@@ -26,10 +29,20 @@ from flower_fedclust.exact.grid import (
 )
 from flower_fedclust.exact.kernel_sums import gaussian_kernel
 from flower_fedclust.exact.lemmas import proven
-from flower_fedclust.exact.sums import nearest_point, project_rows
+from flower_fedclust.exact.subjects import divisor, parted
+from flower_fedclust.exact.sums import cluster_sums, nearest_point, project_rows
 
 Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
 Labels = NDArray[np.intp]
+
+
+class Nearest(NamedTuple):
+    """The points that were last found to be nearest to rows."""
+
+    points: Floats  #: On the grid of the rows.
+    labels: Labels
+    least: Floats  #: ``||c||^2 - 2 x.c`` of each row x and its point c.
 
 
 @made_once
@@ -45,7 +58,7 @@ class Rows:
     rest on it. Every method computes each row of its result from that row and its arguments alone.
     """
 
-    integers: Floats  #: Float64 that holds integers, of shape (n_rows, n_columns).
+    held: Held  #: Float64 that holds integers, of shape (n_rows, n_columns), where the rows lie.
     exponent: int  #: The exponent of the unit.
     radius: float  #: The largest norm of a row, in the units of the data.
     norm: int = 2  #: The norm of the ball: 1 for the L1 norm, 2 for the Euclidean norm.
@@ -53,25 +66,40 @@ class Rows:
     def __post_init__(self) -> None:
         if self.exponent < unit_exponent(self.radius):
             raise ValueError(f"rows have a radius of more than 2^{BITS} units; take unit_exponent(radius).")
-        given = np.asarray(self.integers, dtype=np.float64)
+        given = np.asarray(self.held, dtype=np.float64)
         within = ball_in_units(float(self.radius), self.norm, self.exponent)
         clipped = truncated_to_ball(given, np.zeros(given.shape[1]), 0, *within, self.norm)
         clipped.flags.writeable = False
-        object.__setattr__(self, "integers", clipped)
+        object.__setattr__(self, "held", clipped)
 
     def __len__(self) -> int:
-        return len(self.integers)
+        return len(self.held)
+
+    @property
+    def integers(self) -> Floats:
+        """The integers as an array of NumPy: a copy, if the rows lie on another device."""
+        return device_of(self.held).host(self.held)
+
+    @property
+    def n_columns(self) -> int:
+        """The number of columns."""
+        return int(self.held.shape[1])
+
+    @cached_property
+    def square_norms(self) -> Floats:
+        """The squares of the rows' Euclidean norms, in squared units, of shape (n_rows,)."""
+        return device_of(self.held).host(integer_norms(self.held, 2))
 
     def __getitem__(self, kept: NDArray[np.bool_]) -> Self:
         """Return some of the rows, by a mask: indices could take a row more than once."""
         if getattr(kept, "dtype", None) != np.bool_ or kept.shape != (len(self),):
             raise TypeError("rows are chosen by a mask: a NumPy array of True or False for each row.")
-        return self._with(self.integers[kept])
+        return self._with(self.held[device_of(self.held).index(kept)])
 
-    def _with(self, integers: Floats, exponent: int | None = None, radius: float | None = None) -> Self:
+    def _with(self, held: Held, exponent: int | None = None, radius: float | None = None) -> Self:
         """Return rows that are clipped already, to this radius or another."""
         exponent, radius = self.exponent if exponent is None else exponent, self.radius if radius is None else radius
-        return clipped_already(type(self), integers, exponent, radius, self.norm)
+        return clipped_already(type(self), held, exponent, radius, self.norm)
 
     @property
     def values(self) -> Floats:
@@ -88,10 +116,14 @@ class Rows:
         Beside points outside of the ball rows are put onto a grid that reaches as far as the points do.
         """
         exponent = max(self.exponent, _reach_from_zero(points) - BITS)
-        if exponent == self.exponent:
-            return nearest_point(self.integers, self.points(points))
-        coarse = np.trunc(np.ldexp(self.integers, self.exponent - exponent))
-        return nearest_point(coarse, points_onto_grid(points, exponent))
+        if exponent > self.exponent:
+            coarse = device_of(self.held).trunc(self.held * math.ldexp(1.0, self.exponent - exponent))
+            return nearest_point(coarse, points_onto_grid(points, exponent))
+        on_grid, least = self.points(points), np.empty(len(self))
+        labels = nearest_point(self.held, on_grid, least)
+        labels.flags.writeable = False
+        vars(self)["nearest_points"] = Nearest(on_grid, labels, least)
+        return labels
 
     def kernel(self, points: Floats, gamma: float) -> Floats:
         """Return ``exp(-gamma ||x - y||^2)`` for each row x and public point y, of shape (n_rows, n_points)."""
@@ -107,31 +139,51 @@ class Rows:
         """
         if directions.size == 0:
             return self
-        return self._with(project_rows(self.integers, directions, self.radius, norm=self.norm))
+        return self._with(project_rows(self.held, directions, self.radius, norm=self.norm))
 
     def offsets(self, centers: Floats, labels: Labels, bound: float) -> Rows:
         """Return each row less its center, clipped to a Euclidean norm, in a unit that suits the bound."""
         if np.shape(labels) != (len(self),):
             raise ValueError(f"there are labels of the shape {np.shape(labels)} for {len(self)} rows; give each one.")
-        # A difference of integers is exact.
-        differences = from_units(self.integers - self.points(centers)[labels], self.exponent)
-        integers, exponent = rows_onto_grid(differences, np.zeros(differences.shape[1]), bound)
-        return clipped_already(Rows, integers, exponent, bound)
+        points = self.points(centers)
+        found: Nearest | None = vars(self).get("nearest_points")
+        exponent = unit_exponent(bound)
+        is_known = found is not None and found.labels is labels and np.array_equal(found.points, points)
+        if found is None or not is_known or exponent > self.exponent:
+            return _one_by_one(self, points, labels, bound, None)
+        return OffsetsFromNearest._made_of(self, found, bound, None, exponent, bound)
+
+    def _offsets(self, points: Floats, labels: Labels, bound: float) -> Held:
+        device = device_of(self.held)
+        differences = self.held - device.hold(points)[device.index(labels)]  # of integers: exact
+        exponent = unit_exponent(bound)
+        within = ball_in_units(float(bound), 2, exponent)
+        return truncated_to_ball(differences, np.zeros(points.shape[1]), exponent - self.exponent, *within, 2)
+
+    def sums_at(self, labels: Labels, n_places: int) -> Integers:
+        """Add up the rows, or their subjects' parts, at each place, in units: of shape (n_places, n_columns)."""
+        return cluster_sums(parted(self.held), labels, n_places)[0]
 
     @proven("2b")
-    def with_constant(self, value: float) -> Self:
+    def with_constant(self, value: float) -> Rows:
         """Return the rows with one more column, which holds the same value in every row: so sums count rows, too.
 
         The radius becomes the norm of the old radius and the value, and the unit suits it.
         """
-        radius = self.radius + abs(value) if self.norm == 1 else math.hypot(self.radius, value) * (1.0 + 2.0**-50)
+        radius = self._radius_with(value)
         exponent = max(self.exponent, unit_exponent(radius))
-        integers = np.empty((len(self), self.integers.shape[1] + 1))
-        coarse = integers[:, :-1]
-        np.ldexp(self.integers, self.exponent - exponent, out=coarse)
-        np.trunc(coarse, out=coarse)
-        integers[:, -1] = math.trunc(math.ldexp(value, -exponent))
-        return self._with(integers, exponent, radius)
+        device = device_of(self.held)
+        wider = device.empty(len(self), self.n_columns + 1)
+        coarse = wider[:, :-1]
+        coarse[:] = self.held
+        if exponent > self.exponent:
+            coarse *= math.ldexp(1.0, self.exponent - exponent)
+            device.trunc(coarse)
+        wider[:, -1] = math.trunc(math.ldexp(value, -exponent))
+        return self._with(wider, exponent, radius)
+
+    def _radius_with(self, value: float) -> float:
+        return self.radius + abs(value) if self.norm == 1 else math.hypot(self.radius, value) * (1.0 + 2.0**-50)
 
     def clipped(self, radius: float) -> Self:
         """Return the rows clipped to a smaller radius, in the same unit."""
@@ -139,19 +191,113 @@ class Rows:
         unit_exponent(radius)
         radius = min(radius, self.radius)
         within = ball_in_units(radius, self.norm, self.exponent)
-        zeros = np.zeros(self.integers.shape[1])
-        return self._with(truncated_to_ball(self.integers, zeros, 0, *within, self.norm), radius=radius)
+        zeros = np.zeros(self.n_columns)
+        return self._with(truncated_to_ball(self.held, zeros, 0, *within, self.norm), radius=radius)
 
 
 R = TypeVar("R", bound=Rows)
 
 
-def clipped_already(kind: type[R], integers: Floats, exponent: int, radius: float, norm: int = 2) -> R:
+def clipped_already(kind: type[R], held: Held, exponent: int, radius: float, norm: int = 2) -> R:
     """Return rows whose integers the caller has clipped to the radius; for modules of this package only."""
     rows = object.__new__(kind)
-    integers.flags.writeable = False
-    rows.__dict__.update({"integers": integers, "exponent": exponent, "radius": radius, "norm": norm})
+    if isinstance(held, np.ndarray):  # nobody outside of this package sees another device's
+        held.flags.writeable = False
+    rows.__dict__.update({"held": held, "exponent": exponent, "radius": radius, "norm": norm})
     return rows
+
+
+class OffsetsFromNearest(Rows):
+    """The rows' offsets from their nearest points, which need not be made one by one to be added up.
+
+    Their unit is no coarser than the rows', and each is clipped to ``bound``. With a constant, they have one more
+    column.
+    """
+
+    rows: Rows
+    found: Nearest
+    bound: float
+    constant: float | None = None
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Rows:  # type: ignore[misc]
+        """Return other rows, where an author replaces something."""
+        return Rows(*args, **kwargs)
+
+    @classmethod
+    def _made_of(
+        cls, rows: Rows, found: Nearest, bound: float, constant: float | None, exponent: int, radius: float
+    ) -> OffsetsFromNearest:
+        offsets = object.__new__(cls)
+        vars(offsets).update({"rows": rows, "found": found, "bound": bound, "constant": constant})
+        vars(offsets).update({"exponent": exponent, "radius": radius, "norm": 2})
+        return offsets
+
+    @cached_property
+    def held(self) -> Held:
+        """The offsets one by one."""
+        return self._made.held
+
+    @cached_property
+    def _made(self) -> Rows:
+        """The same as other rows."""
+        return _one_by_one(self.rows, self.found.points, self.found.labels, self.bound, self.constant)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def n_columns(self) -> int:
+        """The number of columns."""
+        return self.rows.n_columns + (self.constant is not None)
+
+    def _with(self, held: Held, exponent: int | None = None, radius: float | None = None) -> Rows:  # type: ignore[override]
+        return self._made._with(held, exponent, radius)
+
+    def with_constant(self, value: float) -> Rows:
+        """Return the offsets with one more column."""
+        radius = self._radius_with(value)
+        exponent = max(self.exponent, unit_exponent(radius))
+        if self.constant is not None or exponent > self.rows.exponent:
+            return self._made.with_constant(value)
+        return self._made_of(self.rows, self.found, self.bound, value, exponent, radius)
+
+    @proven("1c")
+    def sums_at(self, labels: Labels, n_places: int) -> Integers:
+        """Add up the offsets at each place: from the sums of the rows, where they are added up at their points."""
+        rows, found = self.rows, self.found
+        if labels is not found.labels or n_places != len(found.points) or divisor() > 1:
+            return self._made.sums_at(labels, n_places)
+        exponent = unit_exponent(self.bound)
+        _, limit = ball_in_units(float(self.bound), 2, exponent)
+        squares = (found.least + rows.square_norms) * math.ldexp(1.0, 2 * (rows.exponent - exponent))
+        long = ~(squares <= limit)
+        sums, counts = _offset_sums(rows, found.points, labels)
+        if not long.any():
+            return self._in_unit(sums, counts)
+        clipped, own = rows[long], labels[long]
+        more, more_counts = _offset_sums(clipped, found.points, own)
+        one_by_one = _one_by_one(clipped, found.points, own, self.bound, self.constant).sums_at(own, n_places)
+        return self._in_unit(sums - more, counts - more_counts) + one_by_one
+
+    def _in_unit(self, sums: Integers, counts: Integers) -> Integers:
+        """Return sums of offsets that are not clipped, with the constants' sums, in the offsets' unit."""
+        sums = np.left_shift(sums, self.rows.exponent - self.exponent)
+        if self.constant is None:
+            return sums
+        whole = math.trunc(math.ldexp(self.constant, -self.exponent))
+        return np.concatenate([sums, (counts * whole)[:, None]], axis=1)
+
+
+def _one_by_one(rows: Rows, points: Floats, labels: Labels, bound: float, constant: float | None) -> Rows:
+    """Return clipped offsets, and a constant if there is one."""
+    made = clipped_already(Rows, rows._offsets(points, labels, bound), unit_exponent(bound), bound)
+    return made if constant is None else made.with_constant(constant)
+
+
+def _offset_sums(rows: Rows, points: Floats, labels: Labels) -> tuple[Integers, Integers]:
+    """Add up the rows less their points, not clipped, and count them; in the rows' unit."""
+    sums, counts = cluster_sums(rows.held, labels, len(points))
+    return sums - counts[:, None] * points.astype(np.int64), counts
 
 
 @dataclass(frozen=True)
@@ -192,10 +338,10 @@ class Frame:
         """The exponent of the unit of rows in the frame."""
         return unit_exponent(self.radius)
 
-    def rows(self, values: Floats) -> Rows:
+    def rows(self, values: Held) -> Rows:
         """Return rows of the data in the frame: translated, clipped and truncated."""
-        integers, exponent = rows_onto_grid(values, self.origin, self.radius, norm=self.norm)
-        return clipped_already(Rows, integers, exponent, self.radius, self.norm)
+        held, exponent = rows_onto_grid(values, self.origin, self.radius, norm=self.norm)
+        return clipped_already(Rows, held, exponent, self.radius, self.norm)
 
     def enter(self, rows: Floats) -> Floats:
         """Return public rows in the frame's coordinates, as a client with these rows would have them."""

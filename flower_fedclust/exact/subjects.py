@@ -15,12 +15,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-import numpy as np
-from numpy.typing import NDArray
-
+from flower_fedclust.exact.device import Held, device_of
 from flower_fedclust.exact.lemmas import proven
-
-Floats = NDArray[np.float64]
 
 #: A row counts 2^15 units, so that a part of it counts too.
 COUNT_BITS = 15
@@ -41,24 +37,34 @@ def parts_of(divisor: int) -> Iterator[None]:
         _DIVISOR.reset(token)
 
 
-def parted(integers: Floats) -> Floats:
+def divisor() -> int:
+    """Return the divisor of the rows that are added up now."""
+    return _DIVISOR.get()
+
+
+def _truncated_quotient(integers: Held, divisor: float) -> Held:
+    device = device_of(integers)
+    return device.trunc(device.quotient(integers, divisor))
+
+
+def parted(integers: Held) -> Held:
     """Return what the rows add: floats that hold integers below 2^50, over the divisor, truncated.
 
     A quotient is not rounded up to an integer: with ``a = q n - r`` and r of at least 1, it is at least 1 / n below q,
     and rounding moves it by at most ``q 2^-53``, which is less, as ``q n`` is below 2^53.
     """
     divisor = _DIVISOR.get()
-    return integers if divisor == 1 else np.trunc(integers / divisor)
+    return integers if divisor == 1 else _truncated_quotient(integers, divisor)
 
 
-def rooted(integers: Floats) -> Floats:
+def rooted(integers: Held) -> Held:
     """Return rows for second moments: floats that hold integers of at most 2^20, over the divisor's root, truncated.
 
     The square of an integer q times n exceeds ``t^2`` by 1 at least, or not at all. So a quotient ``t / sqrt(n)`` below
     q is below it by a part of 2^-42 at least, and root and quotient are rounded by 2^-52 of it together.
     """
     divisor = _DIVISOR.get()
-    return integers if divisor == 1 else np.trunc(integers / math.sqrt(divisor))
+    return integers if divisor == 1 else _truncated_quotient(integers, math.sqrt(divisor))
 
 
 def count_of_one_row() -> int:

@@ -14,11 +14,12 @@ from numpy.typing import NDArray
 
 from flower_fedclust.exact.capacity import entry_bits
 from flower_fedclust.exact.constant import made_once
+from flower_fedclust.exact.device import Held, device_of
 from flower_fedclust.exact.grid import BITS, ball_in_units, scaled_to, truncated_to_ball, unit_exponent
 from flower_fedclust.exact.subjects import parted, rooted
 from flower_fedclust.numerics import kmeans
 from flower_fedclust.numerics.blocks import blocks
-from flower_fedclust.numerics.kmeans import nearest_by_product, products, to_compare
+from flower_fedclust.numerics.kmeans import to_compare
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -40,21 +41,26 @@ BLOCK_ROWS = 2**20
 DIRECTION_BITS = 27
 
 
-def squared_distances(rows: Floats, points: Floats) -> Floats:
+def squared_distances(rows: Held, points: Floats) -> Held:
     """Return the squared Euclidean distance of every row from every point, exactly, of shape (n_rows, n_points).
 
     Integers, at most 2^52; in squared units.
     """
-    return products(rows, points)
+    device = device_of(rows)
+    twice, squares = to_compare(points)
+    distances = rows @ device.hold(twice)
+    distances += device.hold(squares)
+    distances += device.square_norms(rows)[:, None]
+    return distances
 
 
-def nearest_point(rows: Floats, points: Floats) -> Labels:
+def nearest_point(rows: Held, points: Floats, least: Floats | None = None) -> Labels:
     """Return, for each row, the index of its nearest point; ties, which are exact, go to the lowest index.
 
     ``||c||^2 - 2 x.c`` is compared. By Cauchy and Schwarz every partial sum of ``x.c`` is at most 2^50, so nothing is
-    rounded, in any order of additions.
+    rounded, in any order of additions. The values of the nearest points are written to ``least``, if it is given.
     """
-    return nearest_by_product(rows, *_to_compare(points))
+    return device_of(rows).nearest(rows, *_to_compare(points), least)
 
 
 _to_compare = made_once(to_compare)
@@ -68,26 +74,18 @@ def within_margin(rows: Floats, points: Floats, labels: Labels, margin: float) -
     """
     kept = np.empty(len(rows), dtype=bool)
     for block in blocks(len(rows), len(points)):
-        kept[block] = kmeans.within_margin(products(rows[block], points), labels[block], margin)
+        kept[block] = kmeans.within_margin(squared_distances(rows[block], points), labels[block], margin)
     return kept
 
 
-def cluster_sums(rows: Floats, labels: Labels, n_clusters: int) -> tuple[Integers, Integers]:
+def cluster_sums(rows: Held, labels: Labels, n_clusters: int) -> tuple[Integers, Integers]:
     """Add up the rows of each cluster and count them, in int64.
 
     The sums, of shape (n_clusters, n_columns), are in the rows' unit, and exact: float64 holds the sum of 2^28 rows.
     The counts are of shape (n_clusters,).
     """
-    sums = _float_sums(rows, labels, n_clusters).astype(np.int64)
+    sums = device_of(rows).sums_at(rows, labels, n_clusters).astype(np.int64)
     return sums, np.bincount(labels, minlength=n_clusters).astype(np.int64, copy=False)
-
-
-def _float_sums(rows: Floats, labels: Labels, n_clusters: int) -> Floats:
-    """Add up by a product: of a dense matrix where it is small, as a sparse one takes longer to make."""
-    if len(rows) * n_clusters > 2**11:
-        return kmeans.cluster_sums(rows, labels, n_clusters)[0]
-    sums: Floats = (np.arange(n_clusters)[:, None] == labels).astype(np.float64) @ rows
-    return sums
 
 
 def truncated_means(sums: Integers, counts: Integers) -> Integers:
@@ -142,13 +140,13 @@ def random_directions(n_columns: int, n_directions: int, seed: int) -> Floats:
     return directions_onto_grid((1.0 - 2.0 * signs) / math.sqrt(n_columns))
 
 
-def project_rows(rows: Floats, directions: Floats, radius: float, *, norm: int = 2) -> Floats:
+def project_rows(rows: Held, directions: Floats, radius: float, *, norm: int = 2) -> Held:
     """Project rows on the grid, truncate them to the same grid, and clip each to the radius again.
 
     The product is a multiple of 2^-27 below 2^25 and therefore exact, and it is truncated alike everywhere. The server
     chooses the directions, and columns of norm 1 do not bound a projected row: hence the clipping.
     """
-    projected: Floats = rows @ directions_onto_grid(directions)
+    projected = rows @ device_of(rows).hold(directions_onto_grid(directions))
     bound, limit = ball_in_units(float(radius), norm, unit_exponent(radius))
     return truncated_to_ball(projected, np.zeros(projected.shape[1]), 0, bound, limit, norm)
 
@@ -156,38 +154,38 @@ def project_rows(rows: Floats, directions: Floats, radius: float, *, norm: int =
 # Second moments.
 
 
-def second_moment(rows: Floats, exponent: int) -> tuple[Integers, int]:
+def second_moment(rows: Held, exponent: int) -> tuple[Integers, int]:
     """Return the sum of the outer products of rows, ``P' P``, exactly, on a grid of 16 bits.
 
     A row of norm at most R has an outer product of Frobenius norm at most R^2, exactly.
     """
-    n_columns = rows.shape[1]
+    n_columns, device = rows.shape[1], device_of(rows)
     matrix = np.zeros((n_columns, n_columns), dtype=np.int64)
     # Few rows at a time stay in a processor's cache; many more than columns, so that the products take the time.
-    block_entries = min(max(2**18, 8 * n_columns**2), BLOCK_ROWS * n_columns)
-    buffer = np.empty((min(len(rows), max(1, block_entries // n_columns)), n_columns))
+    most = BLOCK_ROWS * n_columns
+    block_entries = device.entries(min(max(2**18, 8 * n_columns**2), most), most)
     for block in blocks(len(rows), n_columns, block_entries=block_entries):
-        part = rows[block]
-        coarse, _ = coarsened(part, exponent, out=buffer[: len(part)])
-        matrix += (coarse.T @ coarse).astype(np.int64)
+        coarse, _ = coarsened(rows[block], exponent)
+        matrix += device.host(coarse.T @ coarse).astype(np.int64)
     return matrix, 2 * (exponent + BITS - COARSE_BITS)
 
 
-def coarse_products(rows: Floats, others: Floats, exponent: int) -> tuple[Integers, int]:
+def coarse_products(rows: Held, others: Held, exponent: int) -> tuple[Integers, int]:
     """Return the sum of the outer products of rows with other rows in the same unit, exactly, on a grid of 16 bits."""
     matrix = np.zeros((rows.shape[1], others.shape[1]), dtype=np.int64)
     for block in blocks(len(rows), rows.shape[1], block_entries=BLOCK_ROWS * rows.shape[1]):
-        matrix += (coarsened(rows[block], 0)[0].T @ coarsened(others[block], 0)[0]).astype(np.int64)
+        product = coarsened(rows[block], 0)[0].T @ coarsened(others[block], 0)[0]
+        matrix += device_of(product).host(product).astype(np.int64)
     return matrix, 2 * (exponent + BITS - COARSE_BITS)
 
 
-def coarsened(rows: Floats, exponent: int, out: Floats | None = None) -> tuple[Floats, int]:
+def coarsened(rows: Held, exponent: int) -> tuple[Held, int]:
     """Return rows on the grid of second moments, and the exponent of its unit."""
-    coarse = np.multiply(rows, 2.0 ** (COARSE_BITS - BITS), out=out)
-    return rooted(np.trunc(coarse, out=coarse)), exponent + BITS - COARSE_BITS
+    coarse = device_of(rows).trunc(rows * 2.0 ** (COARSE_BITS - BITS))
+    return rooted(coarse), exponent + BITS - COARSE_BITS
 
 
-def square_sums(rows: Floats, exponent: int) -> tuple[Integers, int]:
+def square_sums(rows: Held, exponent: int) -> tuple[Integers, int]:
     """Return the sum of the squares in each column; a row of norm R adds a vector of norm at most R^2, exactly.
 
     Each square is truncated to the bits that a row may add, 40 by default, of the largest possible.
@@ -195,15 +193,16 @@ def square_sums(rows: Floats, exponent: int) -> tuple[Integers, int]:
     squares = np.zeros(rows.shape[1], dtype=np.int64)
     for block in blocks(len(rows), rows.shape[1], block_entries=2**12 * rows.shape[1]):
         # The sum of 2^12 truncated squares is exact.
-        squares += truncated_squares(rows[block], exponent)[0].sum(axis=0).astype(np.int64)
+        added = truncated_squares(rows[block], exponent)[0].sum(axis=0)
+        squares += device_of(rows).host(added).astype(np.int64)
     return squares, 2 * (exponent + BITS) - entry_bits()
 
 
-def truncated_squares(rows: Floats, exponent: int) -> tuple[Floats, int]:
+def truncated_squares(rows: Held, exponent: int) -> tuple[Held, int]:
     """Return the square of each entry, which is exact, truncated; and the exponent of the unit."""
     squares = rows * rows
     squares *= 2.0 ** (entry_bits() - 2 * BITS)
-    return parted(np.trunc(squares, out=squares)), 2 * (exponent + BITS) - entry_bits()
+    return parted(device_of(rows).trunc(squares)), 2 * (exponent + BITS) - entry_bits()
 
 
 def mean_distance(rows: Floats, exponent: int) -> tuple[int, int]:

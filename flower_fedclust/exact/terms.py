@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flower_fedclust.exact.capacity import entry_bits
+from flower_fedclust.exact.device import Held, device_of
 from flower_fedclust.exact.exponents import reach_exponent
 from flower_fedclust.exact.grid import BITS, GridArray, from_units, points_onto_grid, rows_onto_grid
 from flower_fedclust.exact.kernel_sums import weight_bits, weighted_sums
@@ -25,7 +26,6 @@ from flower_fedclust.exact.rows import Labels, Rows
 from flower_fedclust.exact.stacks import NotStackedError, current
 from flower_fedclust.exact.subjects import COUNT_BITS, count_of_one_row, parted
 from flower_fedclust.exact.sums import (
-    cluster_sums,
     coarse_products,
     coarsened,
     random_directions,
@@ -35,7 +35,7 @@ from flower_fedclust.exact.sums import (
     truncated_squares,
     upper_triangle,
 )
-from flower_fedclust.numerics.blocks import cached_blocks
+from flower_fedclust.numerics.blocks import CACHED_ENTRIES, blocks
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -170,8 +170,7 @@ def at(labels: Labels, n_places: int, rows: Rows | None = None) -> Term:
     if rows is None:
         counts = np.bincount(labels, minlength=math.prod(shape)).astype(np.int64, copy=False)
         return _counted(counts.reshape(shape), len(labels))
-    sums, _ = cluster_sums(parted(rows.integers), labels, math.prod(shape))
-    sums = sums.reshape(*shape, rows.integers.shape[1])
+    sums = rows.sums_at(labels, math.prod(shape)).reshape(*shape, rows.n_columns)
     return enforced(sums, rows.exponent, _of_rows(rows), 2**BITS, len(labels))
 
 
@@ -193,16 +192,18 @@ def _places(labels: Labels, n_places: int) -> tuple[Labels, NDArray[np.bool_] | 
     return labels[somewhere], somewhere, shape
 
 
-def _added(values: Floats | Integers) -> Integers:
+def _added(values: Held) -> Integers:
     """Add up rows of integers: all, or each client's."""
     stack = current()
-    return np.asarray(values.sum(axis=0)).astype(np.int64) if stack is None else stack.added(values)
+    if stack is not None:
+        return stack.added(values)
+    return np.asarray(device_of(values).host(values.sum(axis=0))).astype(np.int64)
 
 
 @proven("1")
 def total(rows: Rows) -> Term:
     """Add the rows, of shape (n_columns,)."""
-    return enforced(_added(parted(rows.integers)), rows.exponent, _of_rows(rows), 2**BITS, len(rows))
+    return enforced(_added(parted(rows.held)), rows.exponent, _of_rows(rows), 2**BITS, len(rows))
 
 
 @proven("1")
@@ -219,7 +220,7 @@ def products(rows: Rows) -> Term:
     """
     stack = current()
     if stack is None:
-        matrix, exponent = second_moment(rows.integers, rows.exponent)
+        matrix, exponent = second_moment(rows.held, rows.exponent)
     else:
         coarse, exponent = coarsened(rows.integers, rows.exponent)
         matrix, exponent = stack.products(coarse, coarse), 2 * exponent
@@ -245,12 +246,12 @@ def sketched_products(rows: Rows, n_directions: int, seed: int) -> Term:
     Term
         Of shape (n_columns, n_directions).
     """
-    n_columns = rows.integers.shape[1]
+    n_columns = rows.n_columns
     directions = random_directions(n_columns, n_directions, seed)
     short = rows.projected(directions).clipped(rows.radius * SKETCH_MARGIN * math.sqrt(n_directions / n_columns))
     stack = current()
     if stack is None:
-        matrix, exponent = coarse_products(rows.integers, short.integers, rows.exponent)
+        matrix, exponent = coarse_products(rows.held, short.held, rows.exponent)
     else:
         (first, exponent), (second, _) = (coarsened(one.integers, one.exponent) for one in (rows, short))
         matrix, exponent = stack.products(first, second), 2 * exponent
@@ -268,7 +269,7 @@ def squares(rows: Rows) -> Term:
     """
     stack = current()
     if stack is None:
-        integers, exponent = square_sums(rows.integers, rows.exponent)
+        integers, exponent = square_sums(rows.held, rows.exponent)
     else:
         each, exponent = truncated_squares(rows.integers, rows.exponent)
         integers = stack.added(each)
@@ -301,7 +302,7 @@ def weighted(weights: Floats, rows: Rows | None = None) -> Term:
         return enforced(_added(parted(whole)), -bits, bound, 2**bits, len(weights))
     stack = current()
     if stack is None:
-        added, _ = weighted_sums(parted(rows.integers), whole * 2.0**-bits)
+        added, _ = weighted_sums(parted(rows.held), whole * 2.0**-bits)
     else:
         added = stack.products(whole, parted(rows.integers))
     return enforced(added, rows.exponent - bits, _of_rows(rows), 2 ** (BITS + bits), len(weights))
@@ -351,14 +352,15 @@ def costs_beside_mean(rows: Rows, solutions: Floats, bound: float) -> Term:
     exponent = max(
         rows.exponent, *(reach_exponent(solution, np.zeros(solution.shape[1])) - BITS for solution in solutions)
     )
-    integers = rows.integers
+    held, device = rows.held, device_of(rows.held)
     if exponent > rows.exponent:
-        integers = np.trunc(np.ldexp(integers, rows.exponent - exponent))
-    costs = np.empty((len(integers), len(solutions)))
+        held = device.trunc(held * math.ldexp(1.0, rows.exponent - exponent))
+    costs = np.empty((len(rows), len(solutions)))
     for place, points in enumerate(solutions):
         on_grid = points_onto_grid(points, exponent)
-        for block in cached_blocks(len(integers), len(points)):
-            squared_distances(integers[block], on_grid).min(axis=1, out=costs[block, place])
+        cached = max(CACHED_ENTRIES, 64 * len(points))
+        for block in blocks(len(rows), len(points), block_entries=device.entries(cached)):
+            costs[block, place] = device.host(device.least(squared_distances(held[block], on_grid)))
     # Integers below 2^40: their sums and multiples are exact. One rounding follows, which is alike everywhere.
     costs = np.trunc(costs * 2.0 ** (COST_BITS - 2 * BITS - 2))
     costs = costs * len(solutions) - costs.sum(axis=1, keepdims=True)

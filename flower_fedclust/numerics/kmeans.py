@@ -41,16 +41,21 @@ def to_compare(centers: Floats) -> tuple[Floats, Floats]:
     return -2.0 * centers.T, np.einsum("ij,ij->i", centers, centers)
 
 
-def nearest_by_product(rows: Floats, twice: Floats, squares: Floats, origin: Floats | None = None) -> Labels:
+def nearest_by_product(
+    rows: Floats, twice: Floats, squares: Floats, origin: Floats | None = None, least: Floats | None = None
+) -> Labels:
     """Return, for each row, the index of the smallest ``||c||^2 - 2 x.c``; ties go to the lower index.
 
-    What is left out, ``||x||^2``, is the same for all centers. Rows are measured from the origin, a few at a time.
+    What is left out, ``||x||^2``, is the same for all centers. Rows are measured from the origin, a few at a time. The
+    smallest values are written to ``least``, if it is given.
     """
     labels = np.empty(len(rows), dtype=np.intp)
     for block in cached_blocks(len(rows), len(squares)):
         distances = (rows[block] if origin is None else rows[block] - origin) @ twice
         distances += squares
         distances.argmin(axis=1, out=labels[block])
+        if least is not None:
+            least[block] = distances[np.arange(len(distances)), labels[block]]
     return labels
 
 

@@ -189,7 +189,7 @@ class SPPFGCPrivatePrototypesClient(CellsClient, LabelsClient):
         ends = np.cumsum(counts.integers)
         by_cell = rows.integers[np.argsort(labels, kind="stable")]
         add = squares if diagonal else products
-        own = [add(dataclasses.replace(rows, integers=by_cell[start:end])).array for start, end in pairwise([0, *ends])]
+        own = [add(dataclasses.replace(rows, held=by_cell[start:end])).array for start, end in pairwise([0, *ends])]
         by_cell_products = GridArray(np.array([one.integers for one in own]), own[0].exponent)
         return (*sent_graph(labels, copies, E, n_neighbors), sums, by_cell_products, counts)
 

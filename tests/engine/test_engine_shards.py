@@ -91,7 +91,7 @@ class SidesClient(authoring.FrameClient):
     @authoring.by_row(sums="sums of the sorted rows")
     def in_another_order(rows):
         order = np.argsort(rows.integers[:, 0])
-        return terms.at(np.zeros(len(rows), dtype=np.intp), 1, replace(rows, integers=rows.integers[order]))
+        return terms.at(np.zeros(len(rows), dtype=np.intp), 1, replace(rows, held=rows.integers[order]))
 
     @authoring.by_row(sums="sums of the rows on one side")
     def some(rows):

@@ -171,7 +171,7 @@ def test_terms_are_added_up_by_the_engine_alone():
     [
         lambda rows: Rows(1e6 * rows.integers + 0.5, rows.exponent, rows.radius),
         lambda rows: replace(rows, radius=1e-3),
-        lambda rows: replace(rows, integers=rows.integers * np.nan),
+        lambda rows: replace(rows, held=rows.integers * np.nan),
         lambda rows: replace(rows, exponent=rows.exponent + 9),
         lambda rows: replace(rows, norm=1),
     ],

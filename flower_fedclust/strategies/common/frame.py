@@ -47,7 +47,7 @@ class RowsInFrame(Rows):
 def enter(rows: Floats, *frame: Floats) -> RowsInFrame:
     """Return rows in the coordinates of a frame, from the arrays of :class:`~flower_fedclust.exact.rows.Frame`."""
     entered = Frame.of_arrays(*frame).rows(rows)
-    return clipped_already(RowsInFrame, entered.integers, entered.exponent, entered.radius, entered.norm)
+    return clipped_already(RowsInFrame, entered.held, entered.exponent, entered.radius, entered.norm)
 
 
 def _entries_moved(n_columns: int, exponent: int) -> Bound:

@@ -250,7 +250,7 @@ class StartsClient(FrameClient):
     def start_sums(rows: Rows, starts: Floats, directions: Floats) -> tuple[Term, Term]:
         """Return sums and counts for each set of points; distances are measured in the given directions, if any."""
         n_starts, n_points = starts.shape[:2]
-        n_columns = rows.integers.shape[1]
+        n_columns = rows.n_columns
         seen = rows.projected(directions)
         nearest = [seen.nearest(points) for points in starts]
         words = "a row is nearest to one point of each set"

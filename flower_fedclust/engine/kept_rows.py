@@ -1,0 +1,109 @@
+"""Rows on the grid, kept between the rounds of a run as long as their frame stays the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from threading import Lock
+from weakref import WeakKeyDictionary
+
+from flower_fedclust.engine.client_data import ClientData
+from flower_fedclust.exact.constant import array_key
+from flower_fedclust.exact.device import Held, current_device
+from flower_fedclust.exact.rows import Frame, Rows
+from flower_fedclust.numerics.checks import check_real
+from flower_fedclust.outside import machine_memory
+
+#: The default bound is this part of the machine's memory, or of what is free on a card.
+PART_OF_MEMORY, PART_OF_CARD = 1 / 8, 4 / 5
+
+#: Rows of fewer entries are put on the grid again: it takes no time.
+FEWEST_ENTRIES = 2**16
+
+
+class KeptOfClient:
+    """The batches of one client's rows in one frame, by number."""
+
+    def __init__(self, store: KeptRows, frame: Frame, entries: int) -> None:
+        self.frame, self.entries = frame, entries
+        self.batches: dict[int, Rows] = {}
+        self.is_complete = False
+        self._store = store
+
+    def keep(self, number: int, values: Held) -> Rows:
+        """Put a batch onto the grid, and keep it if there is room."""
+        rows = self.frame.rows(values)
+        if self._store.has_taken(_bytes_of(rows)):
+            self.batches[number] = rows
+        return rows
+
+    def ends_with(self, n_rows: int) -> None:
+        """Note that all rows were read: if all were kept, they need not be read again."""
+        if not self.is_complete and sum(map(len, self.batches.values())) == n_rows:
+            self.batches, self.is_complete = dict(sorted(self.batches.items())), True
+
+    @property
+    def n_bytes(self) -> int:
+        """How many bytes its batches have."""
+        return sum(map(_bytes_of, self.batches.values()))
+
+
+class KeptRows:
+    """The rows that a run keeps, up to a number of bytes.
+
+    What is kept stays until its frame changes; what finds no room is made again each round. Rows in files are kept on a
+    card alone: the memory of a run over files does not depend on the rows.
+    """
+
+    def __init__(self, most_bytes: int) -> None:
+        self.most_bytes, self.n_bytes = most_bytes, 0
+        self._of: WeakKeyDictionary[ClientData, KeptOfClient] = WeakKeyDictionary()
+        self._lock = Lock()
+
+    def of(self, source: ClientData, frame: Frame, entries: int) -> KeptOfClient | None:
+        """Return what is kept of a client's rows in a frame, in batches of so many entries or more; None: nothing."""
+        if source.n_rows * source.n_columns < FEWEST_ENTRIES:
+            return None
+        if not (source.is_in_memory or current_device().is_card):
+            return None
+        kept = self._of.get(source)
+        if kept is None or array_key(*kept.frame.arrays) != array_key(*frame.arrays) or kept.entries < entries:
+            self.n_bytes -= 0 if kept is None else kept.n_bytes
+            kept = self._of[source] = KeptOfClient(self, frame, entries)
+        return kept
+
+    def has_taken(self, n_bytes: int) -> bool:
+        """Tell whether there is room for so many bytes, which are then taken."""
+        with self._lock:
+            has_room = self.n_bytes + n_bytes <= self.most_bytes
+            self.n_bytes += n_bytes if has_room else 0
+        return has_room
+
+
+def _bytes_of(rows: Rows) -> int:
+    return 8 * len(rows) * (rows.n_columns + 4)  # with the norms, and the nearest points of the last question
+
+
+_KEPT: ContextVar[KeptRows | None] = ContextVar("kept_rows", default=None)
+
+
+def kept_rows() -> KeptRows | None:
+    """Return what the run keeps; None outside of :func:`keeping_rows`."""
+    return _KEPT.get()
+
+
+@contextmanager
+def keeping_rows(most_gigabytes: float | None) -> Iterator[None]:
+    """Keep rows inside this context; None stands for a part of the memory of the machine, or of the card."""
+    if most_gigabytes is None:
+        free = current_device().free_memory()
+        most_bytes = PART_OF_MEMORY * machine_memory() if free is None else PART_OF_CARD * free
+    else:
+        check_real("kept_rows", most_gigabytes, at_least=0)
+        most_bytes = 1e9 * most_gigabytes
+    token = _KEPT.set(KeptRows(int(most_bytes)))
+    try:
+        yield
+    finally:
+        _KEPT.reset(token)

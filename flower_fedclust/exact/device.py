@@ -1,0 +1,343 @@
+"""Where rows on the grid lie: in NumPy's arrays, or in tensors of PyTorch on a processor or on a card.
+
+Rows are integers that float64 holds exactly, so every device gives the same bits (docs/exact.md). The kernels of this
+package are written once, for both kinds of array. What NumPy and PyTorch call by other names is here; operators,
+slices and in-place operators are the same. Labels, norms that leave a kernel, and sums are NumPy's everywhere.
+
+Only operations that a card computes exactly are used. A tensor is never divided by a Python number, nor a number by a
+tensor (a card multiplies by the inverse), and nothing is fused, compiled, or raised to a power. A test looks at each.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import lru_cache
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flower_fedclust.exact.lemmas import proven
+from flower_fedclust.numerics.blocks import CACHED_ENTRIES, blocks
+from flower_fedclust.numerics.kmeans import cluster_sums, nearest_by_product
+
+Floats = NDArray[np.float64]
+Labels = NDArray[np.intp]
+
+#: An array of NumPy, or a tensor of PyTorch that is used like one.
+Held: TypeAlias = Any
+
+#: Entries that a card works on at a time: 1 GB of float64.
+CARD_ENTRIES = 2**27
+
+#: Cards whose float64 is half as fast as their float32. On all others it is 32 or 64 times slower, and of no use here.
+FAST_FLOAT64 = ((6, 0), (7, 0), (8, 0), (9, 0), (10, 0))
+
+
+class Host:
+    """NumPy, on the processor."""
+
+    name = "the processor"
+    is_card = False
+
+    def free_memory(self) -> int | None:
+        """Return how many bytes are free on a card."""
+        return None
+
+    def hold(self, array: Floats) -> Floats:
+        """Return an array of NumPy as the device holds it."""
+        return array
+
+    def host(self, held: Held) -> NDArray[Any]:
+        """Return what the device holds as an array of NumPy."""
+        array: NDArray[Any] = held
+        return array
+
+    def entries(self, cached: int, most: int = CARD_ENTRIES) -> int:  # noqa: ARG002
+        """Return how many entries to work on at a time: so many as a cache holds, or as a card likes, up to a limit."""
+        return cached
+
+    def empty(self, *shape: int) -> Held:
+        """Return an array whose entries are not set."""
+        return np.empty(shape)
+
+    def subtract(self, first: Held, second: Held, out: Held) -> None:
+        """Write a difference."""
+        np.subtract(first, second, out=out)
+
+    def trunc(self, held: Held) -> Held:
+        """Truncate in place, towards zero."""
+        return np.trunc(held, out=held)
+
+    def rint(self, held: Held) -> Held:
+        """Round in place, halves to even."""
+        return np.rint(held, out=held)
+
+    def ceil(self, held: Held) -> Held:
+        """Round in place, upwards."""
+        return np.ceil(held, out=held)
+
+    def sqrt(self, held: Held) -> Held:
+        """Return square roots."""
+        return np.sqrt(held)
+
+    def sign(self, held: Held) -> Held:
+        """Return the sign of each entry, as -1, 0 or 1."""
+        return np.sign(held)
+
+    def quotient(self, numerator: Held | float, divisor: Held | float) -> Held:
+        """Return a quotient, rounded once, of arrays or of an array and a number."""
+        return numerator / divisor
+
+    def largest(self, held: Held) -> Held:
+        """Return the largest entry of each row."""
+        return held.max(axis=1)
+
+    def least(self, held: Held) -> Held:
+        """Return the smallest entry of each row."""
+        return held.min(axis=1)
+
+    def exponents(self, held: Held) -> Held:
+        """Return, for each entry that is not negative, the least e for which it is below 2^e; 0 for 0."""
+        return np.frexp(held)[1]
+
+    def powers_of_two(self, exponents: Held) -> Held:
+        """Return 2^e, for e from -1022 to 1023."""
+        return np.ldexp(1.0, exponents)
+
+    def square_norms(self, held: Held) -> Held:
+        """Return the sum of the squares of each row."""
+        if len(held) == 1:  # an array that a client clips as a whole; einsum takes longer to start
+            return np.array([np.dot(held[0], held[0])])
+        return np.einsum("ij,ij->i", held, held)
+
+    def index(self, positions: NDArray[np.intp] | NDArray[np.bool_]) -> Held:
+        """Return indices or a mask, to choose entries of what the device holds."""
+        return positions
+
+    def nearest(self, rows: Held, twice: Floats, squares: Floats, least: Floats | None = None) -> Labels:
+        """Return, for each row, the index of the smallest ``||c||^2 - 2 x.c``; ties go to the lower index.
+
+        The smallest values are written to ``least``, if it is given.
+        """
+        return nearest_by_product(rows, twice, squares, least=least)
+
+    def sums_at(self, rows: Held, labels: Labels, n_places: int) -> Floats:
+        """Add up the rows at each place, of shape (n_places, n_columns)."""
+        if len(rows) * n_places > 2**11:
+            return cluster_sums(rows, labels, n_places)[0]
+        # A product with a small dense matrix, as a sparse one takes longer to make.
+        sums: Floats = (np.arange(n_places)[:, None] == labels).astype(np.float64) @ rows
+        return sums
+
+
+class Torch:
+    """PyTorch, on the processor or on a card; see :class:`Host` for what the methods do."""
+
+    def __init__(self, device: Any) -> None:
+        import torch
+
+        self._torch, self._device = torch, device
+        self.is_card = device.type != "cpu"
+        self.name = torch.cuda.get_device_name(device) if self.is_card else "PyTorch on the processor"
+
+    def free_memory(self) -> int | None:
+        """Return how many bytes are free on the card."""
+        return int(self._torch.cuda.mem_get_info(self._device)[0]) if self.is_card else None
+
+    def hold(self, array: NDArray[Any]) -> Held:
+        """Copy an array of NumPy to the device: to a card through pinned memory, while the card computes."""
+        if not self.is_card:
+            return self._torch.from_numpy(array.copy())
+        # PyTorch keeps pinned blocks and takes one again as soon as its copy has ended: a ring.
+        pinned = self._torch.empty(array.shape, dtype=self._torch.from_numpy(array[:0].copy()).dtype, pin_memory=True)
+        pinned.numpy()[...] = array
+        return pinned.to(self._device, non_blocking=True)
+
+    def host(self, held: Held) -> NDArray[Any]:
+        """Copy to an array of NumPy."""
+        array: NDArray[Any] = held.cpu().numpy()
+        return array
+
+    def entries(self, cached: int, most: int = CARD_ENTRIES) -> int:
+        """Return as many as a card likes."""
+        return min(most, CARD_ENTRIES) if self.is_card else cached
+
+    def empty(self, *shape: int) -> Held:
+        """Return a tensor whose entries are not set."""
+        return self._torch.empty(shape, dtype=self._torch.float64, device=self._device)
+
+    def subtract(self, first: Held, second: Held, out: Held) -> None:
+        """Write a difference."""
+        self._torch.sub(first, second, out=out)
+
+    def trunc(self, held: Held) -> Held:
+        """Truncate in place."""
+        return held.trunc_()
+
+    def rint(self, held: Held) -> Held:
+        """Round in place."""
+        return held.round_()
+
+    def ceil(self, held: Held) -> Held:
+        """Round upwards in place."""
+        return held.ceil_()
+
+    def sqrt(self, held: Held) -> Held:
+        """Return square roots."""
+        # On a processor PyTorch may call a library whose roots are not always the nearest floats.
+        return held.sqrt() if self.is_card else self._torch.from_numpy(np.sqrt(held.numpy()))
+
+    def sign(self, held: Held) -> Held:
+        """Return signs."""
+        return held.sign()
+
+    def quotient(self, numerator: Held | float, divisor: Held | float) -> Held:
+        """Divide two tensors: a number becomes a tensor, or a card would multiply by its inverse."""
+        is_tensor, full_like = self._torch.is_tensor, self._torch.full_like
+        held: Any = divisor
+        first: Any = numerator if is_tensor(numerator) else full_like(held, float(numerator))
+        second: Any = divisor if is_tensor(divisor) else full_like(first, float(divisor))
+        return first / second
+
+    def largest(self, held: Held) -> Held:
+        """Return the largest entry of each row."""
+        return held.amax(dim=1)
+
+    def least(self, held: Held) -> Held:
+        """Return the smallest entry of each row."""
+        return held.amin(dim=1)
+
+    def exponents(self, held: Held) -> Held:
+        """Return binary exponents."""
+        return self._torch.frexp(held).exponent
+
+    def powers_of_two(self, exponents: Held) -> Held:
+        """Return powers of two, from their bits; ldexp computes a power."""
+        return ((exponents.to(self._torch.int64) + 1023) << 52).view(self._torch.float64)
+
+    def square_norms(self, held: Held) -> Held:
+        """Return sums of squares."""
+        return (held * held).sum(dim=1)
+
+    def index(self, positions: NDArray[np.intp] | NDArray[np.bool_]) -> Held:
+        """Return indices or a mask as a tensor."""
+        return self._torch.from_numpy(np.array(positions)).to(self._device)
+
+    def nearest(self, rows: Held, twice: Floats, squares: Floats, least: Floats | None = None) -> Labels:
+        """Return nearest points, by mm and add_: addmm is half as fast on a card."""
+        twice_held, squares_held = self.hold(twice), self.hold(squares)
+        labels = np.empty(len(rows), dtype=np.intp)
+        cached = max(CACHED_ENTRIES, 64 * len(squares))
+        for block in blocks(len(rows), len(squares), block_entries=self.entries(cached)):
+            distances = (rows[block] @ twice_held).add_(squares_held)
+            labels[block] = self.host(distances.argmin(dim=1))
+            if least is not None:
+                least[block] = self.host(distances.amin(dim=1))
+        return labels
+
+    def sums_at(self, rows: Held, labels: Labels, n_places: int) -> Floats:
+        """Add up rows, in any order."""
+        sums = self._torch.zeros((n_places, rows.shape[1]), dtype=self._torch.float64, device=self._device)
+        return self.host(sums.index_add_(0, self.index(labels), rows))
+
+
+Device: TypeAlias = Host | Torch
+HOST = Host()
+_CURRENT: ContextVar[Device] = ContextVar("device", default=HOST)
+
+
+def device_of(held: Held) -> Device:
+    """Return where an array lies."""
+    return HOST if isinstance(held, np.ndarray) else _torch_on(held.device)
+
+
+@lru_cache(maxsize=8)
+def _torch_on(device: Any) -> Torch:
+    return Torch(device)
+
+
+def current_device() -> Device:
+    """Return the device to which rows are brought now."""
+    return _CURRENT.get()
+
+
+@contextmanager
+def on_device(device: Device | None) -> Iterator[None]:
+    """Bring rows to a device inside this context; None leaves it as it is."""
+    token = _CURRENT.set(_CURRENT.get() if device is None else device)
+    try:
+        yield
+    finally:
+        _CURRENT.reset(token)
+
+
+@proven("7")
+@lru_cache(maxsize=8)
+def open_device(name: str) -> Device:
+    """Open "cpu", a card ("cuda", "cuda:1"), or "torch": PyTorch on the processor, to test what a card computes.
+
+    A card without fast float64 is not used: a warning says so, and the processor is opened.
+
+    Raises
+    ------
+    ValueError
+        If there is no such device, or if it does not multiply integers exactly.
+    """
+    if name == "cpu":
+        return HOST
+    kind, _, number = name.partition(":")
+    if kind not in ("cuda", "torch") or (number and (kind == "torch" or not number.isdecimal())):
+        raise ValueError(f'device is "{name}"; it must be "cpu", "cuda", or "cuda:" and the number of a card.')
+    try:
+        import torch
+    except ImportError:
+        raise ValueError(
+            f'device is "{name}" and PyTorch is not installed; pip install "flower-fedclust[deep]".'
+        ) from None
+    if kind == "torch":
+        opened = _torch_on(torch.device("cpu"))
+    else:
+        n_cards = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if int(number or 0) >= n_cards:
+            raise ValueError(f'device is "{name}" and PyTorch finds {n_cards} cards here; leave the device out.')
+        card = torch.device("cuda", int(number or 0))
+        if torch.version.hip is not None or torch.cuda.get_device_capability(card) not in FAST_FLOAT64:
+            warnings.warn(
+                f"{torch.cuda.get_device_name(card)} has no fast float64, which exact sums need; the run uses the "
+                "processor.",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+            return HOST
+        opened = _torch_on(card)
+    _check(opened)
+    return opened
+
+
+def _check(device: Device) -> None:
+    """Raise a ValueError unless a product, nearest points, sums and quotients are those of integers."""
+    rng = np.random.default_rng(0)
+    rows = rng.integers(-(2**22), 2**22, size=(512, 40)).astype(np.float64)
+    points = rows[[3, 1, 3, 7, 5]]
+    exact = rows.astype(np.int64) @ points.astype(np.int64).T
+    held, twice = device.hold(rows), -2.0 * points.T
+    squares = np.einsum("ij,ij->i", points, points)
+    labels = (squares.astype(np.int64) - 2 * exact).argmin(axis=1)
+    sums = np.zeros((5, 40))
+    np.add.at(sums, labels, rows)
+    parts = np.trunc(rows / 7.0)
+    for found, expected in (
+        (device.host(held @ device.hold(np.ascontiguousarray(points.T))), exact),
+        (device.nearest(held, twice, squares), labels),
+        (device.sums_at(held, labels, 5), sums),
+        (device.host(device.trunc(device.quotient(held, 7.0))), parts),
+        (device.host(device.sqrt(device.square_norms(held))), np.sqrt(np.einsum("ij,ij->i", rows, rows))),
+    ):
+        if not np.array_equal(found, expected):
+            raise ValueError(
+                f"{device.name} does not compute with integers as exactly as sums need; use the processor."
+            )

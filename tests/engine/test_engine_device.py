@@ -1,0 +1,115 @@
+"""Whole runs on a device, and with rows that are kept between rounds: each reply has the same bits."""
+
+from contextlib import contextmanager
+from hashlib import sha256
+
+import numpy as np
+import pytest
+
+import flower_fedclust as fc
+from flower_fedclust.engine.by_row import ByRow
+from flower_fedclust.engine.client_data import ClientData
+from flower_fedclust.engine.kept_rows import KeptRows, keeping_rows, kept_rows
+from flower_fedclust.exact.rows import Frame
+
+RUNS = {
+    "private-kmeans": ("private-kmeans", {"epsilon": 1.0, "max_norm": 12.0}),
+    "exact k-means": ("private-kmeans", {"epsilon": None}),
+    "feddp-kmeans": ("feddp-kmeans", {"epsilon": 1.0, "server_data": np.random.default_rng(5).normal(size=(60, 8))}),
+    "private-density": ("private-density", {"epsilon": 1.0, "max_norm": 12.0}),
+    "spp-fgc-sums": ("spp-fgc-sums", {}),
+    "secure sums": ("private-kmeans", {"epsilon": 1.0, "max_norm": 12.0, "secure": True}),
+}
+
+
+@pytest.fixture
+def rows():
+    rng = np.random.default_rng(0)
+    means = 3 * rng.normal(size=(4, 8))
+    return list(np.array_split(means[rng.integers(4, size=30_000)] + rng.normal(size=(30_000, 8)), 3))
+
+
+@contextmanager
+def hashed(monkeypatch):
+    """Collect a hash of each array that a client sends before any noise."""
+    hashes, reply = [], ByRow.reply
+
+    def watched(self, *args, **kwargs):
+        arrays = reply(self, *args, **kwargs)
+        hashes.extend((self.answer.task, sha256(one.integers.tobytes()).hexdigest(), one.exponent) for one in arrays)
+        return arrays
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ByRow, "reply", watched)
+        yield hashes
+
+
+def run(name, rows, monkeypatch, **options):
+    strategy, parameters = RUNS[name]
+    with hashed(monkeypatch) as hashes:
+        result = fc.simulate(strategy, rows, n_clusters=4, seed=0, **parameters, **options)
+    return hashes, [labels.tobytes() for labels in result.labels], result
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_each_reply_has_the_same_bits_on_a_device(name, rows, monkeypatch):
+    pytest.importorskip("torch")
+    hashes, labels, _ = run(name, rows, monkeypatch, kept_rows=0)
+    found, found_labels, _ = run(name, rows, monkeypatch, device="torch")
+    assert len(hashes) > 8
+    assert found == hashes
+    assert found_labels == labels
+
+
+@pytest.mark.parametrize("name", ["private-kmeans", "exact k-means"])
+@pytest.mark.parametrize("kept", [0.001, 1.0])
+def test_each_reply_has_the_same_bits_with_rows_that_are_kept(name, kept, rows, monkeypatch):
+    hashes, labels, _ = run(name, rows, monkeypatch, kept_rows=0)
+    found, found_labels, _ = run(name, rows, monkeypatch, kept_rows=kept)
+    assert found == hashes
+    assert found_labels == labels
+
+
+def test_rows_are_put_on_the_grid_once_while_the_frame_stays(rows, monkeypatch):
+    made, enter = [], Frame.rows
+
+    def counted(self, values):
+        made.append(len(values))
+        return enter(self, values)
+
+    monkeypatch.setattr(Frame, "rows", counted)
+    run("private-kmeans", rows, monkeypatch, kept_rows=0)
+    each_round = sum(made)
+    made.clear()
+    run("private-kmeans", rows, monkeypatch)
+    assert sum(made) < each_round / 3
+
+
+def test_no_more_is_kept_than_the_bound_allows_and_another_frame_takes_its_place():
+    client = ClientData(np.ones((40_000, 4)))
+    store, one, other = KeptRows(900_000), Frame(np.zeros(4), 4.0), Frame(np.ones(4), 4.0)
+    kept = store.of(client, one, 2**16)
+    kept.keep(0, np.ones((10_000, 4)))
+    assert len(kept.batches) == 1
+    kept.keep(1, np.ones((10_000, 4)))
+    assert len(kept.batches) == 1
+    assert store.n_bytes == 640_000 <= store.most_bytes
+    assert store.of(client, one, 2**10) is kept
+    assert store.of(client, other, 2**16).batches == {}
+    assert store.n_bytes == 0
+
+
+def test_small_clients_and_runs_that_are_over_keep_nothing():
+    assert KeptRows(10**9).of(ClientData(np.ones((100, 4))), Frame(np.zeros(4), 1.0), 2**16) is None
+    with keeping_rows(0.5):
+        assert kept_rows().most_bytes == 5 * 10**8
+    assert kept_rows() is None
+    with pytest.raises(ValueError, match="kept_rows is -1"), keeping_rows(-1):
+        pass
+
+
+def test_a_device_is_for_one_process(rows):
+    with pytest.raises(ValueError, match="one process owns a card"):
+        fc.simulate("k-fed", rows, n_clusters=2, engine="shards", device="torch")
+    with pytest.raises(ValueError, match='device is "tpu"'):
+        fc.simulate("k-fed", rows, n_clusters=2, device="tpu")
