@@ -145,6 +145,8 @@ def reproduce_everything(out: Path, console: Console, hours: float = 3.0, n_proc
         write_kept(out / "kept.csv", papers, figures)
         for name, text in pages_of(papers, figures).items():
             (out / name).write_text(text, encoding="utf-8")
+    skipped = {table.title: why for paper in papers for table in paper.tables if (why := table.why_not()) is not None}
+    _print_list(console, "Not run:", lines_of_reasons(skipped))
     left = sum(draws.known(*task) is None for task in tasks) - len(failed)
     if left:
         console.print(f"The time is over; {left} runs are left, and the same command continues.")

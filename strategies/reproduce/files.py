@@ -38,7 +38,7 @@ def why_absent(names: Iterable[str]) -> str | None:
     absent = [name for name in names if path_of(name) is None]
     if not absent:
         return None
-    return f"it needs {' and '.join(absent)} of {SOURCE}; name its folder datasets in {FOLDER}."
+    return f"it needs {', '.join(absent)} of {SOURCE}; name its folder datasets in {FOLDER}."
 
 
 def read_mat(name: str, rows: str = "X") -> Table:

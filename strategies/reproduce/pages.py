@@ -11,6 +11,8 @@ from datetime import date
 from reproduce.everything import Kept, Key
 from reproduce.tables import Figure, Paper, PaperTable, RowOutcome, installed_versions
 
+NOT_RUN = "not run yet."
+
 #: Tables, and the outcomes of each so far.
 Outcomes = Sequence[tuple[PaperTable, Sequence[RowOutcome]]]
 
@@ -97,13 +99,12 @@ class Line:
 def lines_of(paper: Paper, figures: Mapping[Key, Kept]) -> Iterator[Line]:
     """Yield a line for each printed figure, for each table without any, and for each item that is not reproduced."""
     for table in paper.tables:
-        absent = f"not run: {why}" if (why := table.why_not()) is not None else "not run yet."
         printed = [(row, column, figure) for row in table.rows for column, figure in row.printed.items()]
         for row, column, figure in printed:
             kept = figures.get((paper.name, table.name, row.name, column))
             shown = (paper.name, table.title, f"{row.name}: {column}", str(Figure(figure.mean)))
             if kept is None:
-                yield Line(*shown, "", absent)
+                yield Line(*shown, "", NOT_RUN)
                 continue
             gap = kept.figure.mean - figure.mean
             worse = gap if table.better == "lower" else -gap
@@ -111,7 +112,7 @@ def lines_of(paper: Paper, figures: Mapping[Key, Kept]) -> Iterator[Line]:
         if not printed:
             of_table = [kept for key, kept in figures.items() if key[:2] == (paper.name, table.name)]
             ours = f"[{len(of_table)} figures]({paper.name}.md)" if of_table else ""
-            yield Line(paper.name, table.title, "", "no numbers", ours, _when(*of_table) if of_table else absent)
+            yield Line(paper.name, table.title, "", "no numbers", ours, _when(*of_table) if of_table else NOT_RUN)
     for item, reason in paper.not_reproduced.items():
         yield Line(paper.name, item, "", "", "not possible", reason)
 
@@ -143,9 +144,7 @@ def page_of_paper(paper: Paper, figures: Mapping[Key, Kept]) -> str:
         f"`python -m reproduce {paper.name} --table NAME`, and with the date of its figures.",
         "",
     ]
-    return "\n".join(
-        [*lines, *_tables(outcomes), *_not_reproduced(paper, dict.fromkeys(sorted(without), "not run yet."))]
-    )
+    return "\n".join([*lines, *_tables(outcomes), *_not_reproduced(paper, dict.fromkeys(sorted(without), NOT_RUN))])
 
 
 def page(papers: Sequence[Paper], figures: Mapping[Key, Kept]) -> str:
