@@ -33,8 +33,8 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-#: In seconds. A SuperLink takes 2.4 s to start with five processes on two cores; a busy machine takes longer.
-PATIENCE = 60.0
+#: In seconds. A SuperLink starts in 2.4 s with five busy processes on two cores, and in more than a minute with twenty.
+PATIENCE = 180.0
 
 
 class Deployment:
