@@ -289,7 +289,7 @@ def test_a_graph_that_falls_apart_into_many_parts_has_one_map_for_a_seed():
 # Few rows, many neighbors
 
 
-@pytest.mark.filterwarnings("ignore:Spectral initialization failed")
+@pytest.mark.filterwarnings("ignore:Spectral initialisation failed")
 @pytest.mark.parametrize("n_rows", [4, 5, 6, 9])
 @pytest.mark.parametrize("kind", ["different", "equal", "in pairs"])
 def test_a_few_rows_have_maps(n_rows, kind):
