@@ -84,8 +84,11 @@ def _in_few_directions(F: Floats, queries: Floats) -> tuple[Singles, Singles]:
     Both are measured from their means, so that single precision tells near rows apart.
     """
     mean, mean_query = F.mean(axis=0), queries.mean(axis=0)
-    directions = np.linalg.eigh(F.T @ F / len(F) - np.outer(mean, mean))[1][:, ::-1][:, :N_DIRECTIONS]
-    points = np.column_stack([F @ directions - mean @ directions, F @ mean_query - mean @ mean_query])
+    covariance = F.T @ F / len(F) - np.outer(mean, mean)
+    _, vectors = np.linalg.eigh(covariance)
+    directions = vectors[:, ::-1][:, :N_DIRECTIONS]  # the widest first
+    constant = F @ mean_query - mean @ mean_query
+    points = np.column_stack([F @ directions - mean @ directions, constant])
     searching = np.column_stack([queries @ directions - mean_query @ directions, np.ones(len(F))])
     # Neither scale changes an order, and no entry overflows.
     points, searching = (array / (np.abs(array).max() or 1.0) for array in (points, searching))

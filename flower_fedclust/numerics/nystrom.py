@@ -102,26 +102,34 @@ def nearest_others(Y: Floats, n_neighbors: int) -> tuple[Integers, Floats]:
 
 
 def _smallest(distances: Floats, n_neighbors: int) -> tuple[Integers, Floats]:
-    """Return the columns of each row's smallest entries, and these, rising; of equal ones, the first."""
-    found = np.sort(np.argpartition(distances, n_neighbors - 1, axis=1)[:, :n_neighbors], axis=1)
-    largest = np.take_along_axis(distances, found, axis=1).max(axis=1, keepdims=True)
+    """Return the columns of each row's smallest entries, and the entries, rising; among equal entries, the first."""
+    columns = np.argpartition(distances, n_neighbors - 1, axis=1)[:, :n_neighbors]
+    columns = np.sort(columns, axis=1)
+    largest = np.take_along_axis(distances, columns, axis=1).max(axis=1, keepdims=True)
+    # If more entries are as small as the largest one, the partition may have taken any of them.
     tied = np.count_nonzero(distances <= largest, axis=1) > n_neighbors
-    found[tied] = np.argsort(distances[tied], axis=1, kind="stable")[:, :n_neighbors]
-    chosen = np.take_along_axis(distances, found, axis=1)
-    order = np.argsort(chosen, axis=1, kind="stable")
-    return np.take_along_axis(found, order, axis=1), np.take_along_axis(chosen, order, axis=1)
+    columns[tied] = np.argsort(distances[tied], axis=1, kind="stable")[:, :n_neighbors]
+    smallest = np.take_along_axis(distances, columns, axis=1)
+    order = np.argsort(smallest, axis=1, kind="stable")
+    columns = np.take_along_axis(columns, order, axis=1)
+    return columns, np.take_along_axis(smallest, order, axis=1)
 
 
 def are_distances(B: Floats, W: Floats) -> bool:
     """Tell whether points can have distances B from landmarks whose distances from each other are W.
 
-    By the triangles of a point, a landmark and the one that is nearest to the point.
+    This checks the triangles of a point, its nearest landmark, and each other landmark.
     """
+    if B.min(initial=0.0) < 0:
+        return False
     nearest = B.argmin(axis=1)
+    shortest = np.take_along_axis(B, nearest[:, None], axis=1)
+    between = W[nearest]
     slack = 1e-6 * float(W.max(initial=0.0))
-    between, shortest = W[nearest], np.take_along_axis(B, nearest[:, None], axis=1)
-    beyond = np.abs(B - shortest) > between + slack + 1e-6 * B
-    return bool(B.min(initial=0.0) >= 0 and not beyond.any() and (B + shortest >= between - slack - 1e-6 * B).all())
+    too_far = np.abs(B - shortest) > between + slack + 1e-6 * B
+    if too_far.any():
+        return False
+    return bool((B + shortest >= between - slack - 1e-6 * B).all())
 
 
 def nystrom_projection(W: Floats) -> tuple[Floats, Floats]:

@@ -103,8 +103,12 @@ def weighted_rand_index(one: Labels, other: Labels, weights: Floats, n_clusters:
     table = np.zeros((n_clusters, n_clusters))
     np.add.at(table, (one, other), weights)
     first, second = (float((table.sum(axis=axis) ** 2).sum()) for axis in (0, 1))
-    by_chance, mean = first * second / max(float(weights.sum()) ** 2, np.finfo(float).tiny), (first + second) / 2
-    return float(((table**2).sum() - by_chance) / (mean - by_chance)) if mean > by_chance else 1.0
+    n_pairs = max(float(weights.sum()) ** 2, np.finfo(float).tiny)
+    by_chance = first * second / n_pairs
+    mean = (first + second) / 2
+    if not mean > by_chance:
+        return 1.0
+    return float(((table**2).sum() - by_chance) / (mean - by_chance))
 
 
 class Repeated(NamedTuple):

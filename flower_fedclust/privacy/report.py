@@ -356,10 +356,16 @@ class PrivacyReport:
     @classmethod
     def from_dict(cls, written: Mapping[str, Any]) -> Self:
         """Create a report from the result of :meth:`to_dict`, also after JSON; raise an error for anything else."""
-        messages = tuple(map(Message.from_dict, written["messages"]))
-        taken_over = {name: written.get(name) for name in ("requested_epsilon", "delta", "unit", "noise")}
-        notes, n_sites = tuple(written.get("notes") or ()), int(written.get("sites_per_subject") or 1)
-        return cls(str(written.get("strategy")), messages, **taken_over, notes=notes, sites_per_subject=n_sites)
+        return cls(
+            str(written.get("strategy")),
+            tuple(map(Message.from_dict, written["messages"])),
+            requested_epsilon=written.get("requested_epsilon"),
+            delta=written.get("delta"),
+            unit=written.get("unit"),
+            noise=written.get("noise"),
+            notes=tuple(written.get("notes") or ()),
+            sites_per_subject=int(written.get("sites_per_subject") or 1),
+        )
 
     def __repr__(self) -> str:
         return str(self)

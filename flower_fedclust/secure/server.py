@@ -160,9 +160,11 @@ class SecureServer:
 
     def take_confirmations(self, name: str, array: object, question: object) -> None:
         """Take a client's confirmations of the list of answers that have arrived, and the hash of its question."""
-        rows, (asked,) = crypto.rows_of(array, len(self._sum.arrived), CHECK), crypto.rows_of(question, 1, KEY)
-        self._sum.confirmed[self.place(name)] = dict(zip(self._sum.arrived, rows, strict=True))
-        self._sum.questions[self.place(name)] = asked
+        checks = crypto.rows_of(array, len(self._sum.arrived), CHECK)
+        (asked,) = crypto.rows_of(question, 1, KEY)
+        place = self.place(name)
+        self._sum.confirmed[place] = dict(zip(self._sum.arrived, checks, strict=True))
+        self._sum.questions[place] = asked
 
     def check_questions(self) -> None:
         """Raise a SumError if clients have answered different questions: their masks do not cancel."""
