@@ -13,6 +13,7 @@ openTSNE and umap-learn are an optional extra and imported on use; a DataError s
 
 from __future__ import annotations
 
+from functools import lru_cache
 from importlib import import_module
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -34,8 +35,13 @@ NEIGHBORS_PER_PERPLEXITY = 3
 #: Fewest rows of a map, by either method.
 N_ROWS_OF_A_MAP = 4
 
-#: From so many mapped rows on, repulsion is interpolated on a grid, as openTSNE does.
+#: From so many rows on, openTSNE interpolates repulsion on a grid, with cells of one unit.
 _N_ROWS_FOR_GRID = 10_000
+
+#: From so many rows on to there, cells are three units wide: a map of 5,000 rows takes 4.2 s in place of 14.0 s with a
+#: tree of points, and its trustworthiness is the same (0.947 and 0.945; 0.983 and 0.983 for the digits).
+_N_ROWS_FOR_WIDE_GRID = 1_500
+_WIDE_GRID = {"negative_gradient_method": "fft", "ints_in_interval": 3, "min_num_intervals": 30}
 
 #: Largest range of a start of t-SNE; openTSNE scales the first axis to a standard deviation of 1e-4.
 _LONGEST_START = 1.0
@@ -78,7 +84,8 @@ def tsne_map(
         knn_index=index, perplexity=min(perplexity, n_needed / NEIGHBORS_PER_PERPLEXITY), n_jobs=1
     )
     start = _spectral_start(opentsne, affinities.P, random_state)
-    tsne = opentsne.TSNE(initialization=start, n_iter=n_iter, n_jobs=1, random_state=random_state)
+    repulsion: dict[str, Any] = _WIDE_GRID if _N_ROWS_FOR_WIDE_GRID <= n_rows < _N_ROWS_FOR_GRID else {}
+    tsne = opentsne.TSNE(initialization=start, n_iter=n_iter, n_jobs=1, random_state=random_state, **repulsion)
     return np.array(tsne.fit(affinities=affinities), dtype=np.float64)
 
 
@@ -248,7 +255,21 @@ def _opentsne() -> Any:
 
 def _umap() -> Any:
     """Import umap-learn's functions."""
-    return _imported("umap.umap_", "A UMAP map needs umap-learn")
+    umap_ = _imported("umap.umap_", "A UMAP map needs umap-learn")
+    _keep_compiled()
+    return umap_
+
+
+@lru_cache(maxsize=1)
+def _keep_compiled() -> None:
+    """Have Numba keep three functions of umap-learn on the disk: compiling them takes five seconds in each process."""
+    umap_, layouts = import_module("umap.umap_"), import_module("umap.layouts")
+    for function in (
+        umap_.smooth_knn_dist,
+        umap_.compute_membership_strengths,
+        layouts._nb_optimize_layout_euclidean_single_epoch,
+    ):
+        function.enable_caching()
 
 
 def _imported(module: str, need: str) -> Any:
