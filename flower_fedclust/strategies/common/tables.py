@@ -337,11 +337,11 @@ def describe(
         yield _summed(strategy, question, DESCRIPTION) if strategy.epsilon is not None else Sum(question)
     )
     return Clusters(
-        preparation, np.asarray(sums, dtype=np.float64), received.noise[0], of_clients, floor, _counted(strategy)
+        preparation, np.asarray(sums, dtype=np.float64), received.noise[0], of_clients, floor, _counted_as(strategy)
     )
 
 
-def _counted(strategy: ProtocolStrategy) -> str:
+def _counted_as(strategy: ProtocolStrategy) -> str:
     """Return what sums over rows count: persons if a guarantee protects persons, of whom each row is a part."""
     return PERSONS if strategy.privacy_unit == "subject" and strategy.epsilon is not None else ROWS
 
@@ -372,7 +372,7 @@ def ask_survival(
     counts, deviation = np.asarray(sums, dtype=np.float64), received.noise[0]
     if deviation == 0:
         counts = _with_few_missing(counts, clusters, floor)
-    return survival_of(schema, ends, counts, deviation, floor, _counted(strategy))
+    return survival_of(schema, ends, counts, deviation, floor, _counted_as(strategy))
 
 
 def _with_few_missing(counts: Floats, clusters: Clusters | None, floor: int) -> Floats:
