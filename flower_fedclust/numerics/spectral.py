@@ -172,7 +172,7 @@ def with_top_eigenvectors(
     n_rows, n_wanted = len(known), n_vectors - known.shape[1]
     if n_wanted <= 0:
         return known[:, :n_vectors]
-    # Every search needs another start: in one eigenspace, a start only leads to its own projection.
+    # Every search needs another start, because a start only finds its own projection onto an eigenspace.
     rng = np.random.default_rng(0)
     values, vectors = _top_eigenvectors(known, product, n_wanted, deflation, rng)
     for _ in range(n_wanted if n_vectors < n_rows else 0):

@@ -205,9 +205,9 @@ class PrivacyReport:
         return max(composed_epsilon(group, delta, near=self.requested_epsilon) for group in self._groups())
 
     def epsilon_at_sites(self, n_sites: int) -> float:
-        """Return the epsilon at delta of a person who has rows at so many clients; infinity if there is no release.
+        """Return the epsilon, at delta, of a person with rows at this many clients; infinity without a release.
 
-        The person moves a sum by so many parts, of which the noise covers ``sites_per_subject``.
+        The person moves a sum by one part at each of these clients. The noise covers ``sites_per_subject`` parts.
         """
         if not self.releases or self.delta is None:
             return float("inf")
@@ -253,7 +253,7 @@ class PrivacyReport:
 
     @property
     def covers_everything(self) -> bool:
-        """Whether every message that depends on rows is a release: only then epsilon holds for the whole run."""
+        """Whether every message that depends on rows is a release. Epsilon holds for the whole run only if so."""
         return bool(self.releases) and self.delta is not None and not self.unprotected
 
     def guarantee(self) -> str:

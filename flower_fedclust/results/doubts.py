@@ -38,7 +38,8 @@ ABOUT_NOTHING = 0.01
 CLEARLY = 4.0
 #: If so many of twenty other solutions cost nearly the same, the table is the reason of a doubt.
 LEAST_EQUAL = 3
-#: Sites that explain more than this part of the clusters' entropy are a doubt, if that is this improbable by chance.
+#: A result is doubted if sites explain more than this part of the clusters' entropy, and chance would do so with less
+#: than this probability.
 #: Of 20 runs of spp-fgc on ten tables dealt by a column, the least for one that lost more than .05 of its ARI was .12.
 MOST_BY_SITE, BY_CHANCE = 0.1, 1e-4
 

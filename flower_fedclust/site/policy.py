@@ -105,9 +105,9 @@ class Policy(_Table):
     #: With more rows the site takes part with a fixed random sample of so many, so that it has no more weight. With a
     #: subject_column it is a sample of persons, each with all rows.
     sample: Number | None = None
-    #: The smallest number of rows that a run may print about clusters and their survival, as the server says.
+    #: The smallest number of rows that a run may print about clusters and their survival. The site believes the server.
     floor: Annotated[int, Field(ge=0)] = FLOOR
-    #: The smallest number of clients that a round asks, as the server says.
+    #: The smallest number of clients that a round may ask. The site believes the server.
     fewest_clients: Number = 2
     #: "required": whatever depends on the rows leaves masked, for a secure sum; of the rest only what row_count allows.
     secure: Literal["required"] | None = None

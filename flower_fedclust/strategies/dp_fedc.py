@@ -303,7 +303,7 @@ class DPFedC(ClippedStrategy):
     # First centers, penalties and steps.
 
     def _find_origin(self) -> Generator[Round, Total, MovedOrigin | None]:
-        """Return the mean and the spread of all rows, if the directions of rows from 0 hardly differ."""
+        """Return the mean and the spread of all rows if, seen from 0, all rows lie in nearly the same direction."""
         frame, _ = yield from frame_of_rows()
         sums, squares, n_rows = yield Sum(DPFedCClient.clipped_column_sums.asked(frame=frame))
         offset = sums / n_rows
@@ -434,7 +434,7 @@ def moved_by_a_row(max_gradient_norm: float) -> tuple[Bound, Bound]:
 def clipped_sums(
     rows: RowsInFrame, H: Floats, W: Floats, max_gradient_norm: float, batch: slice | NDArray[np.intp] = slice(None)
 ) -> tuple[GridArray, GridArray]:
-    """Return the sum over some rows of their clipped gradients, and of the products of their memberships."""
+    """Return two sums over some rows: their clipped gradients, and the products of their memberships."""
     drawn, unit = rows_onto_grid(H[batch], np.zeros(len(W)), MAX_MEMBERSHIP)
     gradient = clipped_center_gradient(rows.integers[batch], drawn, rows.points(W), rows.exponent, max_gradient_norm)
     products, unit_of_products = second_moment(drawn, unit)
