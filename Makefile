@@ -55,7 +55,7 @@ papers: $(READY)
 # The parts in ONE_BY_ONE run two processes each; the parts in SIDE_BY_SIDE run one each, so two of them run at a time.
 # `docs` is first and `site-examples` last, because one writes pages that the other would read.
 ONE_BY_ONE := tests papers long hostile chance lowest faults audit-faults
-SIDE_BY_SIDE := docs audits growth kernels run site-examples
+SIDE_BY_SIDE := docs audits growth kernels torch run site-examples
 CHECKS := $(ONE_BY_ONE) $(SIDE_BY_SIDE)
 CHECKED := .checked/$(shell git describe --always --dirty --abbrev=12 2>/dev/null)
 HOSTILE := tests/site/test_site_random_servers.py tests/engine/test_engine_random_clients.py
@@ -107,6 +107,11 @@ check-lowest: $(READY)
 check-kernels:
 	for kernel in Haswell Prescott; do OPENBLAS_CORETYPE=$$kernel $(PYTEST) -m "not long" tests/exact tests/numerics || exit 1; done
 	NPY_DISABLE_CPU_FEATURES="X86_V3 X86_V4 AVX512_ICL AVX512_SPR" $(PYTEST) -m "not long" tests/exact tests/numerics
+
+# What a card computes, by PyTorch on the processor: the operations and bits of each kernel, and the replies of whole runs.
+check-torch:
+	$(PYTEST) -m "not long" tests/exact/test_exact_device.py tests/engine/test_engine_device.py
+	OMP_NUM_THREADS=1 $(VENV)/bin/python benchmarks/card.py torch --run-rows 20000
 
 check-faults:
 	$(VENV)/bin/python tests/faults.py --jobs 2

@@ -144,8 +144,9 @@ def simulate(
         simulation, to test what a deployment will do. All give the same bits for the same seed, on one kind of
         processor.
     n_jobs : int, optional
-        How many threads compute a client's answers by row in this process; -1 means one per core. The default is two
-        for rows that are read in batches, so that one thread reads ahead, and otherwise one. The bits are the same.
+        How many threads compute the answers by row of a client in this process. By default, and with -1, as many as
+        there are cores, or as OMP_NUM_THREADS says; one for clients with few rows, and in the processes of Ray. The
+        bits are the same.
     device : str, optional
         "cuda", or "cuda:1" for the second card, computes the answers by row on a GPU with PyTorch, with the same bits
         (docs/scale.md). Only with engine "inline": one process owns the card. By default "cpu".
@@ -183,7 +184,7 @@ def simulate(
         raise ValueError(
             f'device is "{device}" and engine is "{engine}"; one process owns a card; leave the engine out.'
         )
-    opened = open_device(device or "cpu")
+    opened = None if device is None else open_device(device)
     if seed is not None:
         check_integer("seed", seed, at_least=0)
     inputs = read_inputs(

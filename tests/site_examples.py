@@ -52,6 +52,7 @@ ELSEWHERE = {
     "sh deploy/keys.sh": "the tutorial of a deployment",
     "flower-superlink": "the tutorial of a deployment",
     "fedclust compare --strategies spp-fgc,spp-fgc-sums,k-fed --datasets suite:": "tests/data, with a small suite",
+    "fedclust run --data rows.parquet --client-column site --device cuda": "needs a card",
     "flower-supernode": "tests/apps",
     "flwr list": "tests/apps",
     "flwr supernode register": "the tutorial of a deployment",

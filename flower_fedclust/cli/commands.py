@@ -46,6 +46,9 @@ from flower_fedclust.cli.options import (
 from flower_fedclust.registry import DEFAULT
 from flower_fedclust.site.cli import ledger_app, site_app
 
+DeviceName = Annotated[
+    str | None, typer.Option("--device", help="cuda computes the clients' sums on a GPU, with the same bits.")
+]
 _ENGINES = "inline (this process), shards (all cores, or a Ray cluster) or ray (Flower's own simulation)."
 
 app = typer.Typer(
@@ -148,6 +151,7 @@ def run(
     n_rounds: Rounds = None,
     parameters: Parameters = None,
     engine: Annotated[str, typer.Option(help=_ENGINES)] = "inline",
+    device: DeviceName = None,
     seed: Seed = None,
     describe: Annotated[
         bool,
@@ -186,7 +190,7 @@ def run(
     )
     inputs = read_inputs(strategies, choice, given, describe=describe, floor=floor, several=True)
     rows: Any = inputs.rows
-    run_one = partial(simulate, clients=rows, engine=engine, seed=seed, secure=secure, floor=floor)  # type: ignore[arg-type]
+    run_one = partial(simulate, clients=rows, engine=engine, device=device, seed=seed, secure=secure, floor=floor)  # type: ignore[arg-type]
     subject = dataset or (Path(data).name if data is not None else "")
     results, path, failed = run_and_save(
         inputs.strategies, run_one, out, labels=rows.labels, journal=journal, subject=subject
@@ -240,6 +244,7 @@ def compare(
         str | None, typer.Option(help=f"{_ENGINES} Other engines than inline do one run at a time.")
     ] = None,
     jobs: Annotated[int | None, typer.Option(help="How many runs at once; by default one per core.")] = None,
+    device: DeviceName = None,
     on: Annotated[
         str | None,
         typer.Option(help="Run on Ray: ray (started here), ray://HOST, auto, or HOST:PORT."),
@@ -266,6 +271,7 @@ def compare(
             comparison_from(chosen),
             out,
             jobs=jobs,
+            device=device,
             on=on,
             retry_failed=retry_failed,
             progress=progress,

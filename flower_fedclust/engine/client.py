@@ -57,6 +57,7 @@ from flower_fedclust.engine.wire import (
     sent_arrays,
 )
 from flower_fedclust.exact.capacity import with_rows
+from flower_fedclust.exact.device import Device, on_device, open_device
 from flower_fedclust.exact.grid import GridArray
 from flower_fedclust.exact.terms import Bound
 from flower_fedclust.format import FORMAT, check_format
@@ -436,7 +437,7 @@ class ProtocolClient(NumPyClient):
         """
         facts: dict[str, Any] = {"format": FORMAT, "client": self.name}
         try:
-            with one_thread():
+            with one_thread(), on_device(_device_of(self.context)):
                 check_fields(config, OF_ROUND, self.name)
                 if config["task"] == ENROL:
                     if not config.get("goes_on"):  # an interrupted run needs the memory that it left here
@@ -800,6 +801,12 @@ class _Dispatcher(NumPyClient):
         if client_type is None:
             raise DataError(f"client {self._name} does not answer for {config.get('client')}.")
         return client_type(**self._arguments)
+
+
+def _device_of(context: Context | None) -> Device | None:
+    """Return the device that a SuperNode's own config names, as in ``--node-config 'device="cuda"'``."""
+    named = None if context is None else context.node_config.get("device")
+    return None if named is None else open_device(str(named))
 
 
 def client_fn(

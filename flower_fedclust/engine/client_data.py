@@ -33,7 +33,7 @@ from flower_fedclust.exact.grid import MOST_ROWS
 from flower_fedclust.models import Clustered, Model, TableModel
 from flower_fedclust.names import look_up
 from flower_fedclust.numerics.checks import DataError, checked_rows, out_of_scale
-from flower_fedclust.numerics.threads import mapped
+from flower_fedclust.numerics.threads import mapped, usable_threads
 from flower_fedclust.outside import machine_memory
 
 if TYPE_CHECKING:
@@ -44,6 +44,9 @@ T = TypeVar("T")
 
 #: How many rows are compared to detect changed data.
 SAMPLE = 10_000
+
+#: Rows of fewer entries are added up sooner than threads are started.
+MANY_ENTRIES = 2**20
 
 #: Entries of the rows that are evaluated at a time, so that no array besides the rows is large.
 EVALUATED_ENTRIES = 2**20
@@ -265,8 +268,10 @@ class ClientData:
 
     @property
     def n_jobs(self) -> int:
-        """The default number of threads for an answer by row: two for batches, so that one reads ahead."""
-        return 1 if self._batches is None else 2
+        """The default number of threads for an answer by row: all, where rows are many; one more reads files ahead."""
+        if self._batches is not None:
+            return max(2, usable_threads())
+        return usable_threads() if self.n_rows * self.n_columns >= MANY_ENTRIES else 1
 
     def batches(self, entries: int | None = None) -> Iterator[Batch]:
         """Yield the rows, and the table from which they were made, in batches of at most so many entries."""

@@ -25,7 +25,7 @@ from flower_fedclust.engine.messages import Summed
 from flower_fedclust.engine.rounds import Array
 from flower_fedclust.engine.shards import Replies, Shard
 from flower_fedclust.engine.strategy import ProtocolStrategy
-from flower_fedclust.numerics.threads import one_thread
+from flower_fedclust.numerics.threads import jobs, one_thread
 
 #: The port of Ray's client server.
 _PORT = 10001
@@ -72,7 +72,7 @@ class _Actor:
     def answered(
         self, ins: FitIns | EvaluateIns, members: Sequence[int], adds_up: bool
     ) -> tuple[list[tuple[int, Any]], Memories]:
-        with one_thread():
+        with one_thread(), jobs(1):
             replies, memories = self._shard.answered(ins, members, adds_up=adds_up)
         # `ask_again` cannot be sent to another process; the receiving side adds its own.
         return [(at, replace(res, ask_again=None) if isinstance(res, Summed) else res) for at, res in replies], memories

@@ -48,6 +48,7 @@ def compare(
     on: str | None = None,
     retry_failed: bool = False,
     progress: bool | None = None,
+    device: str | None = None,
     **settings: Any,
 ) -> Results:
     """Compare strategies over data sets, partitions, budgets and seeds, as ``fedclust compare`` does.
@@ -87,6 +88,8 @@ def compare(
         Whether runs that failed or were left out are tried again.
     progress : bool, optional
         Whether to show a progress bar; by default only if the output is a terminal.
+    device : str, optional
+        As for :func:`~flower_fedclust.simulate`; with ``jobs=1``, because one process owns a card.
     **settings
         The other options of the command by name: ``data``, ``client_column``, ``label_column``, ``subject_column``,
         ``columns``, ``schema``, ``partitions``, ``n_clients``, ``server_data``, ``n_server_rows``, ``n_clusters`` (one
@@ -117,7 +120,7 @@ def compare(
         del named["datasets"]
     comparison = comparison_from(named)
     folder = Path(tempfile.mkdtemp(prefix="fedclust-") if out is None else out)
-    run_comparison(comparison, folder, jobs=jobs, on=on, retry_failed=retry_failed, progress=progress)
+    run_comparison(comparison, folder, jobs=jobs, on=on, retry_failed=retry_failed, progress=progress, device=device)
     return Results(folder)
 
 

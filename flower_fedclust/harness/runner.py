@@ -36,6 +36,7 @@ from flower_fedclust.data import Batches, FederatedRows
 from flower_fedclust.engine import ProtocolError
 from flower_fedclust.engine.cluster import connected, sent_by_value
 from flower_fedclust.engine.progress import bar, is_shown
+from flower_fedclust.exact.device import on_device, open_device
 from flower_fedclust.harness.comparison import Comparison, Trial, rows_fingerprint, why_impossible
 from flower_fedclust.harness.folder import (
     COLUMNS,
@@ -81,6 +82,19 @@ _AHEAD = 2
 _MAP_SCORES = {"ca_10": "map_ca_10", "npa_10": "map_npa_10", "nmi": "map_nmi", "trustworthiness": "map_trustworthiness"}
 
 
+def _check_where(comparison: Comparison, jobs: int | None, on: str | None, device: str | None) -> None:
+    """Raise a ValueError unless runs can happen at these places."""
+    if jobs is not None:
+        check_integer("jobs", jobs, at_least=1)
+    if on is not None and comparison.engine != "inline":
+        engine = comparison.engine
+        raise ValueError(f"on='...' runs comparisons on Ray, and engine='{engine}' runs clients on Ray; leave out one.")
+    if device not in (None, "cpu") and (jobs != 1 or on is not None or comparison.engine != "inline"):
+        raise ValueError(
+            f'device is "{device}", and one process owns a card; set jobs to 1, and leave out on and engine.'
+        )
+
+
 def run_comparison(
     comparison: Comparison,
     out: str | Path,
@@ -90,22 +104,20 @@ def run_comparison(
     retry_failed: bool = False,
     progress: bool | None = None,
     announce: Callable[[list[str]], object] | None = None,
+    device: str | None = None,
 ) -> list[dict[str, Any]]:
     """Run the trials of a comparison that have not ended yet, and return the rows of all that have, in order.
 
-    ``jobs``, ``on``, ``retry_failed`` and ``progress`` are described at :func:`flower_fedclust.compare`. Before the
-    first run, ``announce`` gets the lines that say which runs are not possible and what each lacks.
+    ``jobs``, ``on``, ``retry_failed``, ``progress`` and ``device`` are described at :func:`flower_fedclust.compare`.
+    Before the first run, ``announce`` gets the lines that say which runs are not possible and what each lacks.
     """
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         os._exit(_UNGUARDED)
-    if jobs is not None:
-        check_integer("jobs", jobs, at_least=1)
-    if on is not None and comparison.engine != "inline":
-        engine = comparison.engine
-        raise ValueError(f"on='...' runs comparisons on Ray, and engine='{engine}' runs clients on Ray; leave out one.")
+    _check_where(comparison, jobs, on, device)
     trials = comparison.trials()
     folder = ComparisonFolder(out)
-    with folder.opened(comparison.settings(), list(map(_known_before, trials))):
+    opened = None if device is None else open_device(device)
+    with on_device(opened), folder.opened(comparison.settings(), list(map(_known_before, trials))):
         ended = {trial.key: row for trial in trials if (row := folder.row(trial.key)) is not None}
         repeated = {key for key, row in ended.items() if retry_failed and row["status"] != "done"}
         waiting = [trial for trial in trials if trial.key not in ended.keys() - repeated]
@@ -259,7 +271,7 @@ def _outcome(trial: Trial, row: dict[str, Any], place: Path, read: ReadRows | No
         counts = np.unique(np.concatenate(rows.labels), return_counts=True)[1]
         row.update(n_classes=len(counts), largest_class=float(counts.max() / counts.sum()))
     strategy = trial.strategy_for(n_clusters, rows.server_rows, rows.server_rows_origin)
-    options: dict[str, Any] = {"engine": trial.engine, "seed": trial.seed, "progress": False}
+    options: dict[str, Any] = {"engine": trial.engine, "seed": trial.seed, "progress": False, "n_jobs": 1}
     if trial.made is not None:
         options["schema"] = trial.choice.schema
     result = simulate(strategy, rows, **options)

@@ -36,6 +36,14 @@ class _EndError(Exception):
     """There are no more items."""
 
 
+def usable_threads() -> int:
+    """Return how many threads this process may use: OMP_NUM_THREADS, which Ray sets to 1, or the cores that it has."""
+    asked = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
+    if asked.isdecimal() and int(asked) > 0:
+        return int(asked)
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 @contextmanager
 def jobs(n_jobs: int | None) -> Iterator[None]:
     """Let :func:`mapped` use this many threads inside the context; -1 means one per core, None changes nothing."""
@@ -55,7 +63,7 @@ def mapped(function: Callable[[T], S], items: Iterable[T], n_jobs: int = 1) -> I
     An error is raised in its place, so that the same error is found with any number of threads.
     """
     n_threads = _n_jobs.get() or n_jobs
-    n_threads = (os.cpu_count() or 1) if n_threads < 0 else n_threads
+    n_threads = usable_threads() if n_threads < 0 else n_threads
     if n_threads == 1:
         yield from map(function, items)
         return

@@ -28,6 +28,7 @@ from flower_fedclust.engine.fields import ENROL, OF_MODEL, OF_ROUND, SECURE, che
 from flower_fedclust.engine.masked import step_of
 from flower_fedclust.engine.rounds import ProtocolError
 from flower_fedclust.engine.wire import decode, encode
+from flower_fedclust.exact.device import on_device, open_device
 from flower_fedclust.exact.grid import MOST_ROWS
 from flower_fedclust.format import FormatError, check_format
 from flower_fedclust.numerics.checks import DataError
@@ -339,7 +340,8 @@ class _SiteClient(Client):
             site.settings.policy.check_floor(task, config)
             with site.ledger.locked():
                 site.check_kept()
-            with run_lock(site.folder, run), jobs(site.settings.limits.threads), site.kept.store.opened():
+            threads, device = site.settings.limits.threads, open_device(site.settings.limits.device)
+            with run_lock(site.folder, run), jobs(threads), on_device(device), site.kept.store.opened():
                 answer = answer_from_bytes(self._of_run(about, config, ins.parameters.tensors, compute))
             answer.metrics["ledger"] = site.ledger.witness
             return cast(Answer, answer)

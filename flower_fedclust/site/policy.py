@@ -201,8 +201,10 @@ class Limits(_Table):
     log_mb: Number = 16
     #: A larger table stays in its files, and is read in batches in every round: megabytes of its rows as numbers.
     rows_mb: Number = 1024
-    #: The threads that compute an answer that is a sum over rows; by default one, or two if rows are read in batches.
+    #: The threads that compute an answer that is a sum over rows; by default one for each core.
     threads: Annotated[int, Field(ge=1, le=1024)] | None = None
+    #: Where such an answer is computed: "cuda" is a GPU, which gives the same bits.
+    device: Annotated[str, Field(pattern=r"^(cpu|torch|cuda(:\d{1,2})?)$")] = "cpu"
     #: Memory and processor time of the process of one message. A computation that is ended counts as spent.
     memory_mb: Number = 16_384
     cpu_seconds: Number = 3600
@@ -393,8 +395,10 @@ def restrict_process(limits: Limits) -> None:
         import resource
     except ImportError:  # not a POSIX system
         return
+    # CUDA reserves addresses for all memory of the machine and of the card, so only what the process fills is limited.
+    of_memory = resource.RLIMIT_AS if limits.device == "cpu" else resource.RLIMIT_DATA
     for kind, most in (
-        (resource.RLIMIT_AS, limits.memory_mb * MEGABYTE),
+        (of_memory, limits.memory_mb * MEGABYTE),
         (resource.RLIMIT_CPU, limits.cpu_seconds),
     ):
         _, hard = resource.getrlimit(kind)

@@ -5,9 +5,11 @@ from hashlib import sha256
 
 import numpy as np
 import pytest
+from flwr.app import Context, RecordDict
 
 import flower_fedclust as fc
 from flower_fedclust.engine.by_row import ByRow
+from flower_fedclust.engine.client import _device_of
 from flower_fedclust.engine.client_data import ClientData
 from flower_fedclust.engine.kept_rows import KeptRows, keeping_rows, kept_rows
 from flower_fedclust.exact.rows import Frame
@@ -113,3 +115,28 @@ def test_a_device_is_for_one_process(rows):
         fc.simulate("k-fed", rows, n_clusters=2, engine="shards", device="torch")
     with pytest.raises(ValueError, match='device is "tpu"'):
         fc.simulate("k-fed", rows, n_clusters=2, device="tpu")
+
+
+def test_a_comparison_and_the_command_take_a_device(tmp_path, rows, monkeypatch):
+    pytest.importorskip("torch")
+    seen, enter = set(), Frame.rows
+
+    def watched(self, values):
+        seen.add(type(values).__module__)
+        return enter(self, values)
+
+    monkeypatch.setattr(Frame, "rows", watched)
+    given = [part[:200] for part in rows]
+    fc.compare("federated-kmeans", given, n_clusters=2, seeds=1, jobs=1, out=tmp_path / "one", device="torch")
+    assert "torch" in seen
+    with pytest.raises(ValueError, match="set jobs to 1"):
+        fc.compare("federated-kmeans", given, n_clusters=2, seeds=1, out=tmp_path / "two", device="torch")
+
+
+def test_a_supernode_names_its_device_in_its_own_config(rows):
+    pytest.importorskip("torch")
+    context = Context(0, 1, {"device": "torch"}, RecordDict(), {})
+    assert _device_of(context).name == "PyTorch on the processor"
+    assert _device_of(Context(0, 1, {}, RecordDict(), {})) is None
+    with pytest.raises(ValueError, match='device is "tpu"'):
+        _device_of(Context(0, 1, {"device": "tpu"}, RecordDict(), {}))

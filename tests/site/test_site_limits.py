@@ -325,13 +325,17 @@ def test_a_run_states_its_floor_to_its_sites(strategy):
 
 
 def test_the_process_of_a_message_ends_where_it_takes_too_much():
-    code = "from flower_fedclust.site.policy import *; restrict_process(Limits(memory_mb={}, cpu_seconds={})); {}"
-    for memory, seconds, work, ending in [
-        (4000, 60, "bytearray(10**10)", 1),
-        (16_000, 1, "\nwhile True: pass", -24),
-        (16_000, 60, "print()", 0),
+    code = "from flower_fedclust.site.policy import *; restrict_process(Limits(memory_mb={}, cpu_seconds={}{})); {}"
+    reserves = "import mmap; mmap.mmap(-1, 10**10, prot=mmap.PROT_READ)"  # as CUDA does, without filling it
+    on_a_card = ', device="cuda"'
+    for memory, seconds, device, work, ending in [
+        (4000, 60, "", "bytearray(10**10)", 1),
+        (16_000, 1, "", "\nwhile True: pass", -24),
+        (16_000, 60, "", "print()", 0),
+        (4000, 60, "", reserves, 1),
+        (4000, 60, on_a_card, reserves, 0),
+        (4000, 60, on_a_card, "bytearray(10**10)", 1),
     ]:
-        done = subprocess.run(
-            [sys.executable, "-c", code.format(memory, seconds, work)], capture_output=True, check=False, text=True
-        )
+        given = [sys.executable, "-c", code.format(memory, seconds, device, work)]
+        done = subprocess.run(given, capture_output=True, check=False, text=True)
         assert done.returncode == ending, done.stderr
