@@ -9,9 +9,10 @@ function of one client's totals and number of rows, for guarantees that cover al
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
+from itertools import pairwise
 from operator import attrgetter
 from typing import Any
 
@@ -82,9 +83,9 @@ class ByRow(Askable[..., Any]):
             terms = self.function(_rows_of(question, values), *question.arrays, **question.arguments)
         return terms if isinstance(terms, tuple) else (terms,)
 
-    def taken(self, values: Any, part: NDArray[np.intp]) -> Any:
+    def taken(self, values: Any, part: NDArray[np.intp] | slice) -> Any:
         """Return some of a batch's rows."""
-        return values[device_of(values).index(part)]
+        return values[part if isinstance(part, slice) else device_of(values).index(part)]
 
     def of_no_rows(self, question: Question) -> tuple[tuple[Term, ...], tuple[Term, ...]]:
         """Return the terms of an empty table, and the arrays that a client with an empty table sends.
@@ -129,10 +130,12 @@ class ByRow(Askable[..., Any]):
         def added(item: tuple[int, Batch | Rows]) -> tuple[int, tuple[Term, ...]]:
             number, batch = item
             values, by_divisor = values_of(number, batch), list[tuple[Term, ...]]()
-            for divisor, part in _divisors(question, batch):
+            parts = _divisors(question, batch)
+            for divisor, part in parts:
                 with parts_of(divisor):
-                    terms = self.terms(question, values if part is None else self.taken(values, part))
-                self._check_form(terms, nothing, len(batch) if part is None else len(part))
+                    terms = self.terms(question, values if len(parts) == 1 else self.taken(values, part))
+                n_given = part.stop - part.start if isinstance(part, slice) else len(part)
+                self._check_form(terms, nothing, n_given)
                 by_divisor.append(terms)
             return len(batch), reduce(lambda left, right: tuple(map(added_up, left, right)), by_divisor)
 
@@ -322,25 +325,22 @@ def _kept_of(question: Question, source: Floats | ClientData, entries: int) -> K
     return store.of(source, frame, entries)
 
 
-def _divisors(question: Question, batch: Batch | Rows) -> Iterator[tuple[int, NDArray[np.intp] | None]]:
-    """Yield pairs of a divisor and the numbers of the rows that are divided by it; None stands for all rows.
+def _divisors(question: Question, batch: Batch | Rows) -> list[tuple[int, NDArray[np.intp] | slice]]:
+    """Return pairs of a divisor and the rows that are divided by it, as numbers or a slice.
 
     The divisor of a row is the number of its subject's rows, or ``rows_per_subject`` if that is larger. The answer's
     function is called once for each divisor, so it cannot confuse the divisors of two subjects.
     """
     if not question.rows_per_subject:
-        yield 1, None
-        return
+        return [(1, slice(0, len(batch)))]
     assert isinstance(batch, Batch)
     assert batch.rows_each is not None
     divisors = np.maximum(batch.rows_each, question.rows_per_subject)
-    distinct, where = np.unique(divisors, return_inverse=True)
-    if len(distinct) == 1:
-        yield int(distinct[0]), None
-        return
-    order = np.argsort(where, kind="stable")
-    ends = np.cumsum(np.bincount(where))
-    yield from zip(distinct.tolist(), np.split(order, ends[:-1]), strict=True)
+    order = None if (divisors[1:] >= divisors[:-1]).all() else np.argsort(divisors, kind="stable")
+    ascending = divisors if order is None else divisors[order]
+    starts = [0, *(np.flatnonzero(ascending[1:] != ascending[:-1]) + 1).tolist()]
+    parts = [slice(*ends) for ends in pairwise([*starts, len(divisors)])]
+    return [(int(ascending[part.start]), part if order is None else order[part]) for part in parts]
 
 
 def _frame_of(question: Question) -> Frame | None:

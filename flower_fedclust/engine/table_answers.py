@@ -104,7 +104,7 @@ class ByTableRow(ByRow):
         """Return the columns of a message's schema that the function sees."""
         return schema.used
 
-    def taken(self, values: Any, part: NDArray[np.intp]) -> Any:
+    def taken(self, values: Any, part: NDArray[np.intp] | slice) -> Any:
         """Return some rows of the columns, and of the prepared rows."""
         columns, prepared = values
         return [(name, column, entries[part]) for name, column, entries in columns], prepared[part]

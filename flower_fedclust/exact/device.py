@@ -127,7 +127,7 @@ class Host:
 
     def sums_at(self, rows: Held, labels: Labels, n_places: int) -> Floats:
         """Add up the rows at each place, of shape (n_places, n_columns)."""
-        if len(rows) * n_places > 2**11:
+        if len(rows) * n_places > 2**14:
             return cluster_sums(rows, labels, n_places)[0]
         # A product with a small dense matrix, as a sparse one takes longer to make.
         sums: Floats = (np.arange(n_places)[:, None] == labels).astype(np.float64) @ rows
