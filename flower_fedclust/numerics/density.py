@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import product
 from typing import NamedTuple
@@ -9,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from flower_fedclust.numerics.blocks import blocks
 from flower_fedclust.numerics.initialization import weighted_kmeans
 from flower_fedclust.numerics.kmeans import nearest_center, squared_distances
 from flower_fedclust.numerics.validity import weighted_rand_index
@@ -16,6 +18,8 @@ from flower_fedclust.numerics.validity import weighted_rand_index
 Floats = NDArray[np.float64]
 Labels = NDArray[np.intp]
 
+#: Entries of cells and clusters that are computed at a time: 2 MB.
+CELL_ENTRIES = 2**18
 #: The widths of the Gaussian kernel that are tried, in cells.
 WIDTHS = (0.4, 0.5, 0.6, 0.7, 0.85, 1.0, 1.2, 1.4, 1.7, 2.0, 2.4, 2.8)
 #: The kernel has this part of the width with the least risk, as smoothing joins clusters; and at least this width.
@@ -245,21 +249,27 @@ def misfit_of_equal_gaussians(histogram: Histogram, centers: Floats) -> float:
     nearest, seen = nearest_center(cells, means), np.where(density > least, density, 0.0)
     sizes = np.maximum(np.bincount(nearest, seen, len(means)), LEAST_SIZE * n_rows)
     within = ((cells - means[nearest]).T * seen) @ (cells - means[nearest]) / sizes.sum()
+    explained = np.empty(len(cells))
     for _ in range(N_EM_STEPS):
         values, vectors = np.linalg.eigh(within)
         values = np.maximum(values, 1.0 + 1 / 12)  # the kernel and the cells add their own variance
-        distances = squared_distances(cells @ vectors / np.sqrt(values), means @ vectors / np.sqrt(values))
-        rows = sizes * np.exp(-0.5 * distances) / np.sqrt((2 * np.pi) ** counts.ndim * values.prod())
-        left = density - rows.sum(axis=1)
-        own = rows / (rows.sum(axis=1, keepdims=True) + least) * left[:, None]
-        more, moved = own.sum(axis=0), own.T @ cells
+        places, around = cells @ vectors / np.sqrt(values), means @ vectors / np.sqrt(values)
+        height = sizes / np.sqrt((2 * np.pi) ** counts.ndim * values.prod())
+        more, moved, weights = np.zeros(len(means)), np.zeros_like(means), np.empty(len(cells))
+        for block in _blocks(cells, means):
+            rows = height * np.exp(-0.5 * squared_distances(places[block], around))
+            explained[block] = rows.sum(axis=1)
+            rows *= ((density[block] - explained[block]) / (explained[block] + least))[:, None]
+            more += rows.sum(axis=0)
+            moved += rows.T @ cells[block]
+            weights[block] = rows.sum(axis=1)
         sizes = np.maximum(sizes + more, LEAST_SIZE * n_rows)
         both = means.T @ moved
-        spread = (cells.T * own.sum(axis=1)) @ cells - both - both.T + (means.T * more) @ means
+        spread = (cells.T * weights) @ cells - both - both.T + (means.T * more) @ means
         within = (vectors * values) @ vectors.T
         within = within + (spread - more.sum() * within) / sizes.sum()
         means = np.clip(means + (moved - more[:, None] * means) / sizes[:, None], 0.0, np.array(counts.shape) - 1.0)
-    return _unexplained(histogram, density, squares, rows.sum(axis=1))
+    return _unexplained(histogram, density, squares, explained)
 
 
 def _unexplained(histogram: Histogram, density: Floats, squares: float, rows: Floats) -> float:
@@ -286,14 +296,26 @@ def misfit_of_round_clusters(histogram: Histogram, means: Floats, within: Floats
     least, (values, vectors) = max(deviation * float(np.sqrt(squares)), LEAST_DENSITY), np.linalg.eigh(within)
     widths = np.sqrt(np.maximum(values, 0.0) + 1.0 + 1 / 12)  # the kernel and the cells add their own variance
     cells = _cells(counts.shape)
-    distances = squared_distances(cells @ vectors / widths, means @ vectors / widths)
-    spread = np.ones(len(means))
+    places, around = cells @ vectors / widths, means @ vectors / widths
+    spread, explained = np.ones(len(means)), np.empty(len(cells))
     for _ in range(N_ADAPTED):
-        rows = n_rows * shares * np.exp(-0.5 * distances / spread) / (np.sqrt(2 * np.pi * spread) ** d * widths.prod())
-        own = rows / (rows.sum(axis=1, keepdims=True) + least) * density[:, None]
-        sizes = np.maximum(own.sum(axis=0), 1e-3 * n_rows)
-        shares, spread = sizes / n_rows, np.clip((own * distances).sum(axis=0) / (d * sizes), 0.1, 10.0)
-    return _unexplained(histogram, density, squares, rows.sum(axis=1))
+        height = n_rows * shares / (np.sqrt(2 * np.pi * spread) ** d * widths.prod())
+        own, within_each = np.zeros(len(means)), np.zeros(len(means))
+        for block in _blocks(cells, means):
+            distances = squared_distances(places[block], around)
+            rows = height * np.exp(-0.5 * distances / spread)
+            explained[block] = rows.sum(axis=1)
+            rows *= (density[block] / (explained[block] + least))[:, None]
+            own += rows.sum(axis=0)
+            within_each += np.einsum("ij,ij->j", rows, distances)
+        sizes = np.maximum(own, 1e-3 * n_rows)
+        shares, spread = sizes / n_rows, np.clip(within_each / (d * sizes), 0.1, 10.0)
+    return _unexplained(histogram, density, squares, explained)
+
+
+def _blocks(cells: Floats, means: Floats) -> Iterable[slice]:
+    """Yield slices of the cells: a grid has thousands of cells, and each has an entry for every cluster."""
+    return blocks(len(cells), len(means), block_entries=CELL_ENTRIES)
 
 
 def _normalized(histogram: Histogram, width: float, n_clusters: int, rng: np.random.Generator) -> Labels | None:
