@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from flower_fedclust.numerics.kmeans import cluster_sums, squared_distances
 from flower_fedclust.numerics.spectral import components_of, top_normalized_eigenvectors, unit_rows
+from flower_fedclust.numerics.structural_graph import SMALLER_K_FROM
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -31,8 +32,12 @@ Labels = NDArray[np.intp]
 BETWEEN_CLIENTS = 0.5
 
 #: An edge within a client is too long if both of its prototypes have this many others, of any client, that are nearer
-#: than the other end: a client with few rows of a cluster joins them to its other rows, however far.
-N_NEAR = 5
+#: than the other end: a client with few rows of a cluster joins them to its other rows, however far. Of the prototypes
+#: of a mean cluster it is one in so many, ...
+CLUSTER_OF_NEAR = 8
+
+#: ... but at least the first number, or the second from ``SMALLER_K_FROM`` clusters on.
+FEWEST_NEAR = 5, 4
 
 #: The part of their weight that the longest edges keep. With no weight, outliers would become clusters of their own.
 LEAST_PART = 0.03
@@ -117,12 +122,15 @@ def without_far_edges(blocks: csr_array, prototype: Labels, divergences: Floats,
 
     A client joins each row to the nearest of its own rows; among the rows of all clients there may be nearer ones. An
     edge between rows of prototypes a and b is multiplied by ``min(1, s / J_ab)^8``, but by at least ``LEAST_PART``. s
-    is the larger of the distances of a and of b from their N_NEAR-th nearest prototype, in whichever client, or from a
-    nearer one if a cluster has fewer than twice as many. J is symmetric, and 0 on the diagonal.
+    is the larger of the distances of a and of b from their n-th nearest prototype, in whichever client; n is an eighth
+    of the prototypes of a mean cluster, at least 5 (4 from ten clusters on), and at most half of them. J is symmetric,
+    and 0 on the diagonal.
     """
     from scipy.sparse import coo_array, csr_array
 
-    n_near = max(1, min(N_NEAR, len(divergences) // (2 * n_clusters)))
+    fewest = FEWEST_NEAR[n_clusters >= SMALLER_K_FROM]
+    n_near = max(fewest, len(divergences) // (CLUSTER_OF_NEAR * n_clusters))
+    n_near = max(1, min(n_near, len(divergences) // (2 * n_clusters)))
     if len(divergences) <= n_near:
         return blocks
     reach = np.partition(divergences, n_near, axis=1)[:, n_near]  # the nearest is the prototype itself

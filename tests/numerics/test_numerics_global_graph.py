@@ -117,6 +117,20 @@ def test_equally_short_bridges_come_together():
     assert (found[[0, 1], [3, 2]] > 0).all()
 
 
+@pytest.mark.parametrize(
+    ("n_clusters", "n_prototypes", "n_near"),
+    [(2, 200, 12), (2, 40, 5), (2, 8, 2), (20, 720, 4), (20, 800, 5), (20, 100, 2), (20, 1600, 10)],
+)
+def test_the_more_prototypes_a_cluster_has_the_more_of_them_are_near(n_clusters, n_prototypes, n_near):
+    places = np.arange(n_prototypes, dtype=np.float64)  # the first has its n-th nearest at n
+    J = np.abs(places[:, None] - places)
+    ends = np.array([0, 1, *range(2, n_prototypes)])
+    edge = np.zeros((n_prototypes, n_prototypes))
+    edge[0, :] = edge[:, 0] = 1.0
+    found = without_far_edges(csr_array(edge), ends, J, n_clusters).toarray()[0]
+    assert np.flatnonzero(found == 1.0).max() == n_near
+
+
 def test_an_edge_between_prototypes_far_from_each_other_counts_less():
     places = np.array([0.0, 1, 2, 3, 4, 4.2, 6.3, 9])  # the fourth from 0 is at 4, from 9 at 3
     J = (places[:, None] - places) ** 2
