@@ -10,7 +10,7 @@ from flower_fedclust.numerics.checks import DataError, MissingFileError
 from flower_fedclust.outside import read_json
 
 #: The format of messages, replies, journals, ledgers, saved results, models and comparisons, raised by any change.
-FORMAT = 4
+FORMAT = 5
 
 
 class FormatError(DataError):

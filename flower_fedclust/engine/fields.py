@@ -53,7 +53,7 @@ OF_ROUND: Mapping[str, type] = {
 #: Fields of a message with the model.
 OF_MODEL: Mapping[str, type] = {
     **OF_EVERY_MESSAGE,
-    **{"model": str, "evaluate": bool, "share": bool, "clusters": str},
+    **{"model": str, "evaluate": bool, "share": bool, "clusters": str, "survival": str},
 }
 
 #: Fields of the view of a question, and of a step of a secure sum.

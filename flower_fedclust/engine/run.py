@@ -791,8 +791,9 @@ class Run:
             "share": settings.share_model,
             **self._order,
         }
-        if settings.share_model and len(described := str(outcome.clusters or "")) <= LONGEST_DESCRIPTION:
-            facts["clusters"] = described
+        for name, printed in (("clusters", outcome.clusters), ("survival", outcome.survival)):
+            if settings.share_model and printed is not None and len(said := str(printed)) <= LONGEST_DESCRIPTION:
+                facts[name] = said
         ins, n_bytes = EvaluateIns(sent, facts), size_of(sent)
         here = self.roster.awake(self.number)
         messages = [Message(node, name, ins, "model", n_bytes) for name, node in here.items()]

@@ -289,9 +289,10 @@ def save_result(
     )
     stamp = time.strftime("%Y-%m-%dT%H-%M-%S", time.gmtime())
     saved = result.save(make_private(results / f"{stamp} {strategy.replace(',', ' ')} {mark}"))
-    if described := str(config.get("clusters", "")):  # the limits of the message bound its length
-        lines = "".join(f"{printable(line)}\n" for line in described.split("\n"))
-        (saved / "clusters.txt").write_text(lines, encoding="utf-8")
+    for what in ("clusters", "survival"):
+        if said := str(config.get(what, "")):  # the limits of the message bound its length
+            lines = "".join(f"{printable(line)}\n" for line in said.split("\n"))
+            (saved / f"{what}.txt").write_text(lines, encoding="utf-8")
     return saved
 
 

@@ -52,7 +52,7 @@ def site(
     given = {"name": name, "data": "nowhere", "folder": str(folder), "data_set": data_set, "policy": policy}
     settings = SiteSettings.model_validate(given | {"limits": dict(limits)})
     if schema is not None:
-        table = pd.DataFrame(rows, columns=list(schema.used))
+        table = pd.DataFrame(rows, columns=list(schema.read))
         made = Site(settings, lambda: ClientData(table, raw=True, schema=schema, row_ids=row_ids))
     else:
         made = Site(settings, lambda: ClientData(rows, labels, row_ids=row_ids))

@@ -142,14 +142,24 @@ def test_who_has_nothing_but_the_strategy_is_called_when_it_is_finished(shared):
 
 
 def test_each_site_has_the_description_as_the_server_prints_it(tmp_path):
-    schema = Schema.of({"columns": {name: {"kind": "number", "bounds": [-2, 5]} for name in "abc"}})
-    own = [site(tmp_path / name, name=name, rows=rows, schema=schema, **OPEN) for name, rows in TABLES.items()]
+    columns = {name: {"kind": "number", "bounds": [-2, 5]} for name in "abc"}
+    columns["died"] = {"kind": "binary", "categories": ["0", "1"]}
+    columns["days"] = {"kind": "time-to-event", "event": "died", "bins": [5, 10], "time_zero": "row"}
+    schema = Schema.of({"columns": columns})
+    tables = {name: pd.DataFrame(rows, columns=list("abc")) for name, rows in TABLES.items()}
+    tables = {
+        name: one.assign(died=np.arange(len(one)) % 2, days=np.arange(len(one)) % 12) for name, one in tables.items()
+    }
+    own = [site(tmp_path / name, name=name, rows=rows, schema=schema, **OPEN) for name, rows in tables.items()]
     strategy = with_schema(private_kmeans(max_norm=None), schema, describe=True)
     strategy.share_model = True
     run(strategy, own)
     said = str(strategy.outcome.clusters)
     assert "Cluster 2" in said
     assert [(folder_of(one) / "clusters.txt").read_text() for one in own] == [f"{said}\n"] * 3
+    told = f"{strategy.outcome.survival}\n"
+    assert "Half of cluster 2" in told
+    assert [(folder_of(one) / "survival.txt").read_text() for one in own] == [told] * 3
 
 
 def test_a_hostile_description_is_written_without_control_characters(tmp_path, shared):
