@@ -697,7 +697,8 @@ class SearchClient(StartsClient):
         bound, _ = ball_in_units(rows.radius, 2, rows.exponent)
         limits = np.floor(bound**2 * np.ldexp(1.0, -np.arange(N_CLASSES - 1, 0, -1)))
         # Integers are compared, so that a row's class is the same on every machine. The nearest class is the last.
-        inside = np.searchsorted(limits, integer_norms(rows.integers, 2), side="left")
+        norms = np.asarray(integer_norms(rows.integers, 2))
+        inside = np.searchsorted(limits, norms, side="left")
         return at(N_CLASSES - 1 - inside, N_CLASSES)
 
     @finishes(
