@@ -147,11 +147,10 @@ class Rows:
             raise ValueError(f"there are labels of the shape {np.shape(labels)} for {len(self)} rows; give each one.")
         points = self.points(centers)
         found: Nearest | None = vars(self).get("nearest_points")
-        exponent = unit_exponent(bound)
         is_known = found is not None and found.labels is labels and np.array_equal(found.points, points)
-        if found is None or not is_known or exponent > self.exponent:
+        if found is None or not is_known:
             return _one_by_one(self, points, labels, bound, None)
-        return OffsetsFromNearest._made_of(self, found, bound, None, exponent, bound)
+        return OffsetsFromNearest._made_of(self, found, bound, None, unit_exponent(bound), bound)
 
     def _offsets(self, points: Floats, labels: Labels, bound: float) -> Held:
         device = device_of(self.held)
@@ -210,8 +209,7 @@ def clipped_already(kind: type[R], held: Held, exponent: int, radius: float, nor
 class OffsetsFromNearest(Rows):
     """The rows' offsets from their nearest points, which need not be made one by one to be added up.
 
-    Their unit is no coarser than the rows', and each is clipped to ``bound``. With a constant, they have one more
-    column.
+    Each is clipped to ``bound``. With a constant, they have one more column.
     """
 
     rows: Rows
@@ -257,7 +255,7 @@ class OffsetsFromNearest(Rows):
         """Return the offsets with one more column."""
         radius = self._radius_with(value)
         exponent = max(self.exponent, unit_exponent(radius))
-        if self.constant is not None or exponent > self.rows.exponent:
+        if self.constant is not None:
             return self._made.with_constant(value)
         return self._made_of(self.rows, self.found, self.bound, value, exponent, radius)
 
@@ -269,19 +267,20 @@ class OffsetsFromNearest(Rows):
             return self._made.sums_at(labels, n_places)
         exponent = unit_exponent(self.bound)
         _, limit = ball_in_units(float(self.bound), 2, exponent)
-        squares = (found.least + rows.square_norms) * math.ldexp(1.0, 2 * (rows.exponent - exponent))
+        squares = (found.least + rows.square_norms) * math.ldexp(1.0, min(2 * (rows.exponent - exponent), 900))
         long = ~(squares <= limit)
-        sums, counts = _offset_sums(rows, found.points, labels)
+        coarser = max(self.exponent - rows.exponent, 0)
+        sums, counts = _offset_sums(rows, found.points, labels, coarser)
         if not long.any():
             return self._in_unit(sums, counts)
         clipped, own = rows[long], labels[long]
-        more, more_counts = _offset_sums(clipped, found.points, own)
+        more, more_counts = _offset_sums(clipped, found.points, own, coarser)
         one_by_one = _one_by_one(clipped, found.points, own, self.bound, self.constant).sums_at(own, n_places)
         return self._in_unit(sums - more, counts - more_counts) + one_by_one
 
     def _in_unit(self, sums: Integers, counts: Integers) -> Integers:
         """Return sums of offsets that are not clipped, with the constants' sums, in the offsets' unit."""
-        sums = np.left_shift(sums, self.rows.exponent - self.exponent)
+        sums = np.left_shift(sums, max(self.rows.exponent - self.exponent, 0))
         if self.constant is None:
             return sums
         whole = math.trunc(math.ldexp(self.constant, -self.exponent))
@@ -294,8 +293,17 @@ def _one_by_one(rows: Rows, points: Floats, labels: Labels, bound: float, consta
     return made if constant is None else made.with_constant(constant)
 
 
-def _offset_sums(rows: Rows, points: Floats, labels: Labels) -> tuple[Integers, Integers]:
-    """Add up the rows less their points, not clipped, and count them; in the rows' unit."""
+def _offset_sums(rows: Rows, points: Floats, labels: Labels, coarser: int) -> tuple[Integers, Integers]:
+    """Add up the rows less their points, not clipped, and count them.
+
+    Their unit is the rows', or one that is coarser by a power of two, to which each is truncated.
+    """
+    if coarser:
+        device = device_of(rows.held)
+        offsets = device.hold(points)[device.index(labels)]
+        device.subtract(rows.held, offsets, out=offsets)
+        offsets *= math.ldexp(1.0, -coarser)
+        return cluster_sums(device.trunc(offsets), labels, len(points))
     sums, counts = cluster_sums(rows.held, labels, len(points))
     return sums - counts[:, None] * points.astype(np.int64), counts
 

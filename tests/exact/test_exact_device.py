@@ -183,8 +183,8 @@ def test_tensors_give_the_bits_of_arrays_by_exact_operations_alone(radius, norm,
 
 
 @pytest.mark.parametrize("share", [0.0, 1.0, 0.3])
-@pytest.mark.parametrize("constant", [None, 0.05, 3.0])
-@pytest.mark.parametrize("bound", [0.001, 0.4, 0.99, 5.0])
+@pytest.mark.parametrize("constant", [None, 0.05, 3.0, 100.0])
+@pytest.mark.parametrize("bound", [1e-300, 0.001, 0.4, 0.99, 1.5, 5.0, 1e300])
 def test_offsets_from_nearest_points_add_up_as_they_do_one_by_one(bound, constant, share):
     rng = np.random.default_rng(2)
     values = rng.normal(size=(500, 3)) * np.where(rng.uniform(size=(500, 1)) < share, 2.0, 0.05)
