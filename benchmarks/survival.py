@@ -1,6 +1,7 @@
 """How near survival curves of clusters are at epsilon 1, whether their bands hold, and what the log-rank test finds.
 
     python benchmarks/survival.py [--draws 300] [--tests 4000] [--runs 3] [--lifelines]
+    python benchmarks/survival.py --picture    draws docs/survival.png, and nothing else
 
 Rows of four clusters are drawn with constant hazards of the event and of being lost. Their counts get the noise of a
 run of private-kmeans at epsilon 1, of which survival has its default share, and curves are compared with the life table
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import warnings
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -20,7 +22,9 @@ from common import DELTA, header
 
 import flower_fedclust as fc
 from flower_fedclust.numerics.survival import LifeTables, merged_ends, n_time_bins
+from flower_fedclust.results.survival import survival_figure
 
+PICTURE = Path(__file__).resolve().parents[1] / "docs" / "survival.png"
 N_CLUSTERS, LONGEST, LOST = 4, 60.0, 0.01
 #: Rows, and bins that the schema has.
 SIZES = ((5_000, 12), (20_000, 24))
@@ -49,7 +53,7 @@ def deviation_of(n_bins: int) -> float:
     return float(multipliers["survival"])
 
 
-def times_of(rng: np.random.Generator, n_rows: int, hazard: float) -> tuple[np.ndarray, np.ndarray]:
+def times_of(rng: np.random.Generator, n_rows: int, hazard: float | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     until, lost = rng.exponential(1 / hazard, n_rows), rng.exponential(1 / LOST, n_rows)
     return np.minimum(until, lost), until <= lost
 
@@ -113,19 +117,31 @@ def measure_test(n_rows: int, n_bins: int, ratio: float, deviation: float, n_dra
     print(f"{n_rows:6,} rows, {n_bins} bins, hazard ratio {ratio:g}: p < .05 in {np.mean(np.less(p_values, 0.05)):.1%}")
 
 
+def run_of(n_rows: int, n_bins: int, hazards: Sequence[float], seed: int) -> tuple[dict[str, pd.DataFrame], fc.Result]:
+    """Return the tables of five sites with four clusters, and the result of private-kmeans at epsilon 1."""
+    rng = np.random.default_rng(seed)
+    group = rng.integers(N_CLUSTERS, size=n_rows)
+    times, is_event = times_of(rng, n_rows, np.array(hazards)[group])
+    place = np.array([[0, 0], [1, 0], [0, 1], [1, 1]])[group] * 6 + 1 + rng.normal(scale=0.8, size=(n_rows, 2))
+    died = np.where(is_event, "dead", "alive")
+    table = pd.DataFrame({"a": place[:, 0], "b": place[:, 1], "months": times, "died": died})
+    sites = {f"site {index}": table.iloc[index::5] for index in range(5)}
+    strategy = fc.PrivateKMeans(N_CLUSTERS, epsilon=1.0, delta=DELTA)
+    return sites, fc.simulate(strategy, sites, schema=schema_of(n_bins), seed=seed, progress=False)
+
+
+def draw_picture() -> None:
+    """Draw the picture of docs/outcomes.md: curves of four clusters with different hazards."""
+    _, result = run_of(6_000, 12, [0.005, 0.012, 0.025, 0.05], 0)
+    survival_figure(result.survival, PICTURE)
+    print(result.survival)
+
+
 def measure_runs(n_rows: int, n_bins: int, n_runs: int) -> None:
     """Run the strategy, and compare its curves with the life tables of the same clusters."""
     apart = []
     for seed in range(n_runs):
-        rng = np.random.default_rng(seed)
-        group = rng.integers(N_CLUSTERS, size=n_rows)
-        times, is_event = times_of(rng, n_rows, 0.015)
-        place = np.array([[0, 0], [1, 0], [0, 1], [1, 1]])[group] * 6 + 1 + rng.normal(scale=0.8, size=(n_rows, 2))
-        died = np.where(is_event, "dead", "alive")
-        table = pd.DataFrame({"a": place[:, 0], "b": place[:, 1], "months": times, "died": died})
-        sites = {f"site {index}": table.iloc[index::5] for index in range(5)}
-        strategy = fc.PrivateKMeans(N_CLUSTERS, epsilon=1.0, delta=DELTA)
-        result = fc.simulate(strategy, sites, schema=schema_of(n_bins), seed=seed, progress=False)
+        sites, result = run_of(n_rows, n_bins, [0.015] * N_CLUSTERS, seed)
         pooled, labels = pd.concat(sites.values()), np.concatenate(result.labels_of_clients)
         rows = [
             (part["months"].to_numpy(), (part["died"] == "dead").to_numpy())
@@ -179,7 +195,11 @@ def main() -> None:
     parser.add_argument("--tests", type=int, default=4000)
     parser.add_argument("--runs", type=int, default=0)
     parser.add_argument("--lifelines", action="store_true")
+    parser.add_argument("--picture", action="store_true")
     chosen = parser.parse_args()
+    if chosen.picture:
+        draw_picture()
+        return
     print(header())
     if chosen.lifelines:
         compare_with_lifelines()

@@ -418,8 +418,8 @@ def why_not_its_unit(strategy: ProtocolStrategy, names: Sequence[str], without: 
         )
     if strategy.privacy_unit == "record" and len(without) < len(names):
         return (
-            "subject_column is given, and privacy_unit is 'record', which protects single rows of a person; set "
-            "privacy_unit='subject'."
+            "subject_column is given, and privacy_unit is 'record', which protects single rows of a person; choose "
+            "'subject'."
         )
     return ""
 

@@ -357,7 +357,7 @@ def _draw_profile(figure: Figure, axes: Axes, profile: Profile) -> None:
         text.set_fontsize(8)
     axes.set(xlabel="cluster", title="what distinguishes them")
     bar = figure.colorbar(picture, ax=axes, location="bottom", shrink=0.8, pad=0.02, aspect=40)
-    bar.set_label(profile.unit + ("; gray: few rows, or noise" if np.isnan(values).any() else ""), fontsize=8)
+    bar.set_label(profile.unit + ("; gray: too few, or noise" if np.isnan(values).any() else ""), fontsize=8)
 
 
 # Colors and groups of rows.
