@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from flower_fedclust.numerics.kmeans import centers_of, cluster_sums, nearest_center, squared_distances
 from flower_fedclust.numerics.validity import ClusterNumber, ClusterSums
-from flower_fedclust.strategies.common.noisy_cells import N_OTHER_RUNS, NoisyCells, agreement_inside
+from flower_fedclust.strategies.common.noisy_cells import MANY_CLUSTERS, N_OTHER_RUNS, NoisyCells, agreement_inside
 
 Floats = NDArray[np.float64]
 
@@ -59,7 +59,10 @@ def small_clusters(cells: NoisyCells, total: float, n_clusters: int, rng: np.ran
 
 
 def clustered(points: Floats, weights: Floats, n_clusters: int, rng: np.random.Generator, *, n_init: int) -> Floats:
-    """Return centers by weighted k-means; points of weight 0 are used only if too few points have weight."""
+    """Return centers by weighted k-means; points of weight 0 are used only if too few points have weight.
+
+    Many clusters take fewer starts: a start of 1,000 costs two seconds, and differs from the best by some .2%.
+    """
     from sklearn.cluster import KMeans
     from sklearn.exceptions import ConvergenceWarning
 
@@ -69,6 +72,7 @@ def clustered(points: Floats, weights: Floats, n_clusters: int, rng: np.random.G
         return np.resize(points, (n_clusters, points.shape[1]))
     if np.count_nonzero(weights) < n_clusters:
         weights = np.maximum(weights, max(float(weights.max()), 1.0) * 1e-6)
+    n_init = math.ceil(n_init * min(1.0, MANY_CLUSTERS / n_clusters))
     estimator = KMeans(n_clusters, n_init=n_init, max_iter=50, random_state=int(rng.integers(2**31)))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # centers coincide if points do
