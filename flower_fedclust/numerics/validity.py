@@ -117,8 +117,8 @@ class Repeated(NamedTuple):
     agreement: float  #: The mean adjusted Rand index of these clusters and those of imitated runs.
     each: Floats  #: For each cluster, the mean Jaccard index with the cluster of an imitated run that is most like it.
     without_noise: float  #: The mean adjusted Rand index between imitated runs without noise.
-    excess: float  #: By which part these clusters cost more than the best of the imitated runs without noise.
-    n_equal: int  #: How many of twenty other solutions divide the rows otherwise, and cost nearly the same.
+    excess: float  #: By which part these clusters cost more than the best ones without noise, on rows of the cells.
+    equal_within: float  #: The part of the cost by which another way to divide the rows is worse at most; or infinite.
 
 
 @dataclass(frozen=True)

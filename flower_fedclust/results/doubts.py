@@ -36,8 +36,8 @@ Basis = Literal["released", "rows"]
 ABOUT_NOTHING = 0.01
 #: A share beyond a bound is clear at so many deviations of its noise: each column has two shares in each cluster.
 CLEARLY = 4.0
-#: If so many of twenty other solutions cost nearly the same, the table is the reason of a doubt.
-LEAST_EQUAL = 3
+#: Clusters that cost this part more than the best of imitated runs without noise are bad, as are equally good ones.
+BOTH_BAD = 0.1
 #: A result is doubted if sites explain more than this part of the clusters' entropy, and chance would do so with less
 #: than this probability.
 #: Of 20 runs of spp-fgc on ten tables dealt by a column, the least for one that lost more than .05 of its ARI was .12.
@@ -428,7 +428,9 @@ def _of_other_runs(agreement: float | None, again: Repeated | None) -> list[Doub
         lost = np.flatnonzero(again.each < FOUND_AGAIN).tolist()
         reason = reason_of(again)
         numbers |= {"clusters": lost, "jaccard": again.each.round(3).tolist(), "reason": reason}
-        advice = _ADVICE[reason]
+        if reason == "table":
+            numbers["equal_within"] = again.equal_within
+        advice = _ADVICE[reason].format(equal_within=again.equal_within)
         if kept and lost:
             found = f" It would find {_named(kept)} again, but not {_named(lost)}."
     sentence = (
@@ -442,8 +444,8 @@ def _of_other_runs(agreement: float | None, again: Repeated | None) -> list[Doub
 _ADVICE = {
     "noise": "noise is the reason, so use fewer clusters, more rows or a larger epsilon",
     "table": (
-        "the table is the reason, because at least two ways to divide it are equally good; try another number of "
-        "clusters. A larger epsilon does not help"
+        "the table is the reason, because at least two ways to divide it cost the same up to {equal_within:.1%}; try "
+        "another number of clusters. A larger epsilon can lower the cost by no more than that"
     ),
     "search": (
         "the search is the reason, because even without noise it ends elsewhere; try another number of clusters. A "
@@ -455,14 +457,13 @@ _ADVICE = {
 def reason_of(again: Repeated) -> str:
     """Return whether noise, table or search is the reason that clusters would not be found again.
 
-    Where noise moved the clusters so far that they cost more than equally good solutions may, it is the reason; and
-    where runs without noise would agree with each other.
+    Where the run has compared another way to divide the rows, and it costs nearly the same for all that noise shows,
+    the table is the reason, unless both are bad. Otherwise noise is, where it moved the clusters so that they cost
+    clearly more, or where runs without noise would agree with each other.
     """
-    if again.excess > EQUALLY_GOOD:
-        return "noise"
-    if again.n_equal >= LEAST_EQUAL:
+    if again.equal_within <= EQUALLY_GOOD and again.excess <= BOTH_BAD:
         return "table"
-    return "noise" if again.without_noise >= ALIKE else "search"
+    return "noise" if again.excess > EQUALLY_GOOD or again.without_noise >= ALIKE else "search"
 
 
 def _named(clusters: list[int]) -> str:

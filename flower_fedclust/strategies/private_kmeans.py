@@ -138,7 +138,8 @@ class PrivateKMeans(SearchStrategy):
         # 3. Solutions from the cells, of which the best takes the last steps.
         best = yield from best_of_many(self, space, cells, k)
         # 4. What another run would find, by all that was released.
-        again = repeated(cells, best.centers, best.signal[:, :2], space.inside, space.elsewhere, self.rng)
+        errors, inside = best.signal[:, :2], space.inside
+        again = repeated(cells, best.centers, errors, inside, space.elsewhere, best.compared, self.rng)
         model = KMeansModel(space.frame.leave(best.centers))
         return Outcome(model, number=number, agreement=again.agreement, again=again)
 

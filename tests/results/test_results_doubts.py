@@ -11,9 +11,9 @@ from flower_fedclust.data import Table, partition
 from flower_fedclust.engine import ClientData
 from flower_fedclust.engine.inline import run_inline
 from flower_fedclust.harness.run import doubt_lines
+from flower_fedclust.numerics.kmeans import squared_distances
 from flower_fedclust.numerics.validity import Repeated
 from flower_fedclust.results.doubts import (
-    LEAST_EQUAL,
     _of_other_runs,
     collapse_of,
     doubts_about_labels,
@@ -22,7 +22,13 @@ from flower_fedclust.results.doubts import (
     told_by_sites,
 )
 from flower_fedclust.results.result import result_of
-from flower_fedclust.strategies.common.noisy_cells import NoisyCells, repeated
+from flower_fedclust.strategies.common.noisy_cells import (
+    EQUALLY_GOOD,
+    Compared,
+    NoisyCells,
+    repeated,
+    weights_by_costs,
+)
 
 TABLE = [part for _, part in unequal_classes().groupby("site")]
 CLIENTS = [part[["first", "second", "third"]].to_numpy() for part in TABLE]
@@ -80,46 +86,76 @@ def test_clusters_that_another_run_would_not_find_are_a_doubt(seed, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("without_noise", "excess", "n_equal", "reason"),
+    ("without_noise", "excess", "equal_within", "reason"),
     [
-        (0.97, 0.005, 0, "noise"),
-        (0.5, 0.04, 5, "noise"),
-        (0.97, 0.005, 5, "table"),
-        (0.6, 0.005, 1, "search"),
+        (0.97, 0.005, np.inf, "noise"),
+        (0.5, 0.04, 0.02, "noise"),
+        (0.5, 0.3, 0.002, "noise"),
+        (0.97, 0.02, 0.002, "table"),
+        (0.6, 0.005, 0.02, "search"),
     ],
 )
 def test_an_unstable_result_names_its_clusters_and_its_reason_and_advises_what_changes_it(
-    without_noise, excess, n_equal, reason
+    without_noise, excess, equal_within, reason
 ):
-    again = Repeated(0.7, np.array([0.99, 0.5, 0.6]), without_noise, excess, n_equal)
+    again = Repeated(0.7, np.array([0.99, 0.5, 0.6]), without_noise, excess, equal_within)
     (doubt,) = _of_other_runs(again.agreement, again)
     assert doubt.numbers["reason"] == reason
     assert doubt.numbers["clusters"] == [1, 2]
     assert doubt.sentence.endswith("It would find cluster 0 again, but not clusters 1 and 2.")
     assert ("or a larger epsilon" in doubt.sentence) == (reason == "noise")
-    assert ("two ways to divide it are equally good" in doubt.sentence) == (reason == "table")
+    assert ("at least two ways to divide it cost the same up to 0.2%" in doubt.sentence) == (reason == "table")
     assert _of_other_runs(0.97, again) == []
     assert _of_other_runs(0.8, None) == []  # of a mixture or a density
     assert _of_other_runs(0.6, None)
 
 
-@pytest.mark.parametrize(("stretch", "is_equal"), [(1.0, True), (3.0, False)])
-def test_a_table_that_can_be_divided_in_two_ways_is_told_from_one_that_cannot(stretch, is_equal):
-    """Four corners of a square make two pairs in two ways, and those of a long rectangle in one."""
+CORNERS = np.array([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]])
+#: Two ways to make pairs of the corners of a square: one is left and right, the other above and below.
+TWO_WAYS = np.array([[[1.0, 0.0], [-1.0, 0.0]], [[0.0, 1.0], [0.0, -1.0]]])
+
+
+def again_at_corners(costs, deviation):
+    """Imitate other runs where four equal corners are divided in the first way, and these costs were released."""
     numbers = np.random.default_rng(0)
-    corners = np.array([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]]) * [stretch, 1.0]
-    points = np.repeat(corners, 5, axis=0) + 0.01 * numbers.standard_normal((20, 2))
+    points = np.repeat(CORNERS, 5, axis=0) + 0.01 * numbers.standard_normal((20, 2))
     cells = NoisyCells(points, np.full(20, 500.0), np.full(2, 0.01), 1.0, 1.0)
-    centers = np.array([[stretch, 0.0], [-stretch, 0.0]])
-    again = repeated(cells, centers, np.zeros((2, 2)), np.eye(2), 0.0, numbers)
-    assert (again.n_equal >= LEAST_EQUAL) == is_equal
+    compared = [Compared(TWO_WAYS, np.array(costs), deviation)]
+    return repeated(cells, TWO_WAYS[0], np.zeros((2, 2)), np.eye(2), 0.0, compared, numbers)
+
+
+def test_a_table_that_can_be_divided_in_two_ways_is_told_from_one_that_cannot_by_released_costs():
+    """All cells look the same: only the comparison of costs knows that one way is better, or that it cannot say."""
+    equal, worse, unknown = (
+        again_at_corners(*of) for of in (([0.5, 0.5], 1e-4), ([0.5, 0.6], 1e-4), ([0.5, 0.5], 0.1))
+    )
+    assert equal.equal_within < EQUALLY_GOOD < 0.05 < worse.equal_within
+    assert unknown.equal_within > 0.1
+
+
+def test_an_imitated_run_knows_what_the_comparison_of_costs_has_ruled_out():
+    """The cells prefer neither way; where the run found that the other one costs more, other runs find that, too."""
+    undecided, decided = again_at_corners([0.5, 0.5], 1e-4), again_at_corners([0.5, 0.7], 1e-4)
+    assert decided.agreement > 0.95
+    assert undecided.agreement < 0.8
+
+
+def test_without_noise_drawn_rows_have_the_released_means_and_costs():
+    rows = np.random.default_rng(0).standard_normal((2000, 2))
+    costs = np.stack([squared_distances(rows, one).min(axis=1) for one in TWO_WAYS])
+    released = np.array([-0.05, 0.05])
+    weights = weights_by_costs(rows, [Compared(TWO_WAYS, released, 0.0)])
+    assert np.allclose(np.diff(costs @ weights / weights.sum()), 0.1, rtol=0.02)
+    assert weights_by_costs(rows, []).tolist() == [1.0] * 2000
+    # Beyond what noise hides, nothing is changed.
+    assert np.ptp(weights_by_costs(rows, [Compared(TWO_WAYS, released, 100.0)])) < 1e-3
 
 
 def other_runs(points, centers):
     """Imitate other runs on 24 cells on a line."""
     points = np.stack([points, np.zeros(24)], axis=1)
     cells = NoisyCells(points, np.full(24, 500.0), np.full(2, 0.003), 5.0, 5.0)
-    return repeated(cells, np.array(centers), np.full((2, 2), 0.01), np.eye(2), 0.0, np.random.default_rng(0))
+    return repeated(cells, np.array(centers), np.full((2, 2), 0.01), np.eye(2), 0.0, [], np.random.default_rng(0))
 
 
 def test_clusters_with_rows_between_them_are_found_less_often_than_clusters_with_none():

@@ -616,5 +616,6 @@ def test_imitated_runs_have_fewer_starts_with_many_clusters(n_clusters, n_starts
     places = np.arange(float(n_clusters))[:, None]
     cells = NoisyCells(places, np.full(n_clusters, 10.0), np.ones(1), 1.0, 1.0)
     errors = np.full((n_clusters, 2), 0.01)
-    noisy_cells._another_run(cells, places, errors, np.eye(1), np.random.default_rng(0), 1.0)
+    table = noisy_cells.Imitated(places, np.ones(n_clusters), errors, np.eye(1))
+    noisy_cells._another_run(cells, table, np.random.default_rng(0), 1.0)
     assert seen == [n_starts]

@@ -18,7 +18,7 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from flower_fedclust.numerics.blocks import blocks
-from flower_fedclust.numerics.kmeans import centers_of, cluster_sums, nearest_center, squared_distances
+from flower_fedclust.numerics.kmeans import centers_of, nearest_center, squared_distances
 from flower_fedclust.numerics.validity import ALIKE, Repeated, weighted_rand_index
 
 Floats = NDArray[np.float64]
@@ -43,11 +43,13 @@ STEPS_EACH, N_LEVELS, PART_KEPT = 2, 3, 3
 #: every center of the other.
 APART = 0.01
 #: Other runs that are imitated, the rows that they share, the starts of each, and their steps.
-N_OTHER_RUNS, N_SHARED, N_STARTS, N_OTHER_STEPS = 8, 2000, 10, 12
+N_OTHER_RUNS, N_SHARED, N_STARTS, N_OTHER_STEPS = 16, 2000, 10, 3
 #: Beyond so many clusters an imitated run has fewer starts, in inverse proportion: its time grows with their square.
 MANY_CLUSTERS = 64
-#: The k-means of the cells by which the server looks for other solutions that cost nearly the same.
-N_TRIED_AGAIN = 20
+#: Cells of fewer rows, in deviations of their noise, are not imitated.
+CLEAR_CELL = 3.0
+#: A cell whose drawn rows have other weights on average counts otherwise, as if so many more of weight 1 were drawn.
+FEW_DRAWN = 3
 #: Imitated runs have this many times the noise of the run: to judge its clusters, and to choose their number.
 ROUGHER, ROUGHER_OF_NUMBER = 2.0, 3.0
 #: Rows about clusters have at least this part of the variance of all rows in each direction.
@@ -114,12 +116,13 @@ class NoisyCells:
 
     def drawn(self, n_clusters: int, rng: np.random.Generator) -> Floats:
         """Draw rows from Gaussians about the means, enough for so many clusters."""
-        return self.drawn_rows(max(N_DRAWN, DRAWN_FOR_EACH * n_clusters), self.within, rng)
+        return self.drawn_rows(max(N_DRAWN, DRAWN_FOR_EACH * n_clusters), self.within, rng)[1]
 
-    def drawn_rows(self, n_rows: int, within: Floats, rng: np.random.Generator) -> Floats:
-        """Draw rows from Gaussians about the means, of this variance in each direction."""
-        rows = self.means[rng.choice(len(self.means), n_rows, p=self.counts / self.counts.sum())]
-        return np.asarray(rows + rng.standard_normal(rows.shape) * np.sqrt(within))
+    def drawn_rows(self, n_rows: int, within: Floats, rng: np.random.Generator) -> tuple[Labels, Floats]:
+        """Draw cells, and rows from Gaussians about their means, of this variance in each direction."""
+        drawn = rng.choice(len(self.means), n_rows, p=self.counts / self.counts.sum())
+        rows = self.means[drawn]
+        return drawn, np.asarray(rows + rng.standard_normal(rows.shape) * np.sqrt(within))
 
 
 def best_solutions(
@@ -276,20 +279,31 @@ def dropped_light(means: Floats, counts: Floats, deviation: float, light: float,
     return means[order], np.maximum(counts[order], 1.0)
 
 
+class Compared(NamedTuple):
+    """Solutions whose costs a run has compared, and what it released of them."""
+
+    solutions: Floats  #: Their centers, of shape (n_solutions, n_clusters, n_columns).
+    costs: Floats  #: The mean cost of a row, up to a number that all have in common.
+    deviation: float  #: The standard deviation of the noise in such a cost.
+
+
 def repeated(
     cells: NoisyCells,
     centers: Floats,
     errors: Floats,
     directions: Floats,
     elsewhere: float,
+    compared: Sequence[Compared],
     rng: np.random.Generator,
 ) -> Repeated:
     """Imitate other runs with what this run has released, and compare their clusters with its own.
 
-    The server draws rows about the noisy cells, so that rows between clusters are drawn as well. Another run sees the
-    cells with other noise, starts from other points, takes steps on these rows, and ends with the noise of its last
-    steps. The imitated noise is ROUGHER than the real one, because another run also finds other directions. Runs
-    without any noise are imitated as well, to tell what the noise does from what search and table do.
+    The server draws rows about the noisy cells, so that rows between clusters are drawn as well. They are moved and
+    weighted until they agree with what the run has released since: the means of its clusters, and the costs of the
+    solutions that it has compared. Another run sees the cells with other noise, chooses among solutions of them, takes
+    steps on these rows, and ends with the noise of its last steps. The imitated noise is ROUGHER than the real one,
+    because another run also finds other directions. Runs without any noise are imitated as well, to tell what the noise
+    does from what search and table do.
 
     Parameters
     ----------
@@ -301,43 +315,100 @@ def repeated(
         The directions of the search.
     elsewhere : float
         The variance of the rows in all other directions together.
+    compared : sequence of Compared
+        Each comparison of the costs of solutions, the last one last.
     """
-    drawn = cells.drawn_rows(max(N_SHARED, DRAWN_FOR_EACH * len(centers)), cells.within, rng)
+    k, cells = len(centers), _clear_of_noise(cells, len(centers))
+    of_cell, drawn = cells.drawn_rows(max(N_SHARED, DRAWN_FOR_EACH * k), cells.within, rng)
     rows = _in_all_columns(drawn, centers, directions, elsewhere, rng)
-    own, k = nearest_center(rows, centers), len(centers)
-    noisy = [_another_run(cells, rows, errors, directions, rng, ROUGHER) for _ in range(N_OTHER_RUNS)]
-    exact = [_another_run(cells, rows, errors, directions, rng, 0.0) for _ in range(N_OTHER_RUNS)]
-    labels, of_exact = ([nearest_center(rows, run) for run in runs] for runs in (noisy, exact))
+    unmoved = Imitated(rows, np.ones(len(rows)), errors, directions)
+    rows = rows + (centers - unmoved.step(centers))[nearest_center(rows, centers)]
+    weights = weights_by_costs(rows, compared)
+    n_drawn = np.bincount(of_cell, minlength=len(cells.means)) + FEW_DRAWN
+    heavier = (np.bincount(of_cell, weights, len(cells.means)) + FEW_DRAWN) / n_drawn
+    cells = replace(cells, counts=cells.counts * heavier)
+    own = nearest_center(rows, centers)
+    table = Imitated(rows, weights, errors, directions, len(compared[0].solutions) if compared else 1)
+    noisy = [_another_run(cells, table, rng, ROUGHER) for _ in range(N_OTHER_RUNS)]
+    exact = [_another_run(cells, table, rng, 0.0) for _ in range(N_OTHER_RUNS)]
+    others, of_exact = ([nearest_center(rows, one) for one in runs] for runs in (noisy, exact))
+    pairs = combinations(of_exact, 2)
+    best = min(unmoved.cost(one) for one in [unmoved.steps(centers), *exact])
     return Repeated(
-        agreement=float(np.mean([adjusted_rand(own, label, k) for label in labels])),
-        each=np.mean([best_jaccard(own, label, k) for label in labels], axis=0),
-        without_noise=float(np.mean([adjusted_rand(one, other, k) for one, other in combinations(of_exact, 2)])),
-        excess=_cost(rows, centers) / max(min(_cost(rows, one) for one in exact), np.finfo(float).tiny) - 1.0,
-        n_equal=_n_equally_good(cells, centers @ directions, elsewhere, rng),
+        agreement=float(np.mean([weighted_rand_index(own, one, weights, k) for one in others])),
+        each=np.mean([best_jaccard(own, one, k, weights) for one in others], axis=0),
+        without_noise=float(np.mean([weighted_rand_index(one, other, weights, k) for one, other in pairs])),
+        excess=unmoved.cost(centers) / max(best, np.finfo(float).tiny) - 1.0,
+        equal_within=_equal_within(table, own, table.cost(centers), compared),
     )
 
 
-def _n_equally_good(cells: NoisyCells, inside: Floats, elsewhere: float, rng: Generator) -> int:
-    """Return how many of N_TRIED_AGAIN k-means give a different partition of the cells at nearly the same cost."""
-    points, weights, k = cells.means, cells.counts, len(inside)
-    if len(points) <= k:
-        return 0
-    constant = (float(cells.within.sum()) + elsewhere) * float(weights.sum())
+def _clear_of_noise(cells: NoisyCells, fewest: int) -> NoisyCells:
+    """Leave out cells of few rows: with other noise again, they would be anywhere."""
+    kept = cells.counts >= min(CLEAR_CELL * cells.of_counts, np.sort(cells.counts)[-min(fewest, len(cells.counts))])
+    return replace(cells, means=cells.means[kept], counts=cells.counts[kept])
 
-    def cost(centers: Floats) -> float:
-        return float(weights @ squared_distances(points, centers).min(axis=1)) + constant
 
-    best = inside
-    # the clusters are compared by their cost on the cells, which are no rows, at the nearest minimum
-    for _ in range(N_OTHER_STEPS):
-        labels = nearest_center(points, best)
-        sums = np.zeros_like(best)
-        np.add.at(sums, labels, weights[:, None] * points)
-        best = centers_of(sums, np.bincount(labels, weights, k).astype(np.float64), fallback=best)
-    labels_of_best, most = nearest_center(points, best), (1.0 + EQUALLY_GOOD) * cost(best)
-    solutions = kmeans_of_cells(points, np.tile(weights, (N_TRIED_AGAIN, 1)), k, rng)
-    good = [nearest_center(points, solution) for solution in solutions if cost(solution) < most]
-    return sum(weighted_rand_index(labels_of_best, labels, weights, k) < ALIKE for labels in good)
+def weights_by_costs(rows: Floats, compared: Sequence[Compared]) -> Floats:
+    """Return weights of drawn rows, near 1, with which solutions cost as much as the run has released, up to its noise.
+
+    Let row i of G be the costs of all drawn rows under solution i, less their mean over the solutions that were
+    compared with it, e what was released less the mean of G, and v the variances of its noise. For m rows the weights
+    are ``1 + G' z / m`` with ``(G G' / m^2 + diag v) z = e``: the most probable ones if each has the variance 1.
+    """
+    if not compared:
+        return np.ones(len(rows))
+    costs = [np.stack([squared_distances(rows, one).min(axis=1) for one in each.solutions]) for each in compared]
+    G = np.concatenate([each - each.mean(axis=0) for each in costs])
+    released = np.concatenate([each.costs - each.costs.mean() for each in compared])
+    variances = np.concatenate([np.full(len(each.costs), each.deviation**2) for each in compared])
+    least = np.finfo(float).eps * float((G**2).mean()) + np.finfo(float).tiny
+    inner = G @ G.T / len(rows) ** 2 + np.diag(variances + least)
+    z = np.linalg.solve(inner, released - G.mean(axis=1))
+    weights = np.maximum(1.0 + G.T @ z / len(rows), 0.0)
+    return np.asarray(weights / weights.mean())
+
+
+@dataclass(frozen=True)
+class Imitated:
+    """Drawn rows that stand for the rows of a run, and how the run searched them."""
+
+    rows: Floats
+    weights: Floats
+    errors: Floats  #: The variance of the error in an entry of a center, in the directions of the search and elsewhere.
+    directions: Floats
+    n_compared: int = 1  #: How many solutions the run compared at first.
+
+    def cost(self, centers: Floats, n_rows: int | None = None) -> float:
+        """Return the cost of the first n_rows drawn rows, or of all."""
+        return float(self.weights[:n_rows] @ squared_distances(self.rows[:n_rows], centers).min(axis=1))
+
+    def step(self, centers: Floats) -> Floats:
+        """Return the weighted means of the rows nearest to each center."""
+        labels, k = nearest_center(self.rows, centers), len(centers)
+        members = np.where(labels == np.arange(k)[:, None], self.weights, 0.0)
+        return centers_of(members @ self.rows, members.sum(axis=1), fallback=centers)
+
+    def steps(self, centers: Floats) -> Floats:
+        """Return the centers after the steps of an imitated run, without noise."""
+        for _ in range(N_OTHER_STEPS):
+            centers = self.step(centers)
+        return centers
+
+
+def _equal_within(table: Imitated, own: Labels, cost: float, compared: Sequence[Compared]) -> float:
+    """Return by which part of the cost a solution that divides the rows otherwise is worse at most.
+
+    It is the least bound over all solutions that the run has compared: the released difference, and UNSURE deviations
+    of its noise. Without such a solution it is infinite.
+    """
+    bounds, k, weights = [math.inf], len(table.errors), table.weights
+    for each in compared:
+        labels = [nearest_center(table.rows, one) for one in each.solutions]
+        alike = np.array([weighted_rand_index(own, one, weights, k) for one in labels])
+        worse = each.costs - each.costs[alike.argmax()] + UNSURE * math.sqrt(2.0) * each.deviation
+        bounds += worse[alike < ALIKE].tolist()
+    return max(min(bounds), 0.0) * len(own) / max(cost, np.finfo(float).tiny)
 
 
 def agreement_inside(cells: NoisyCells, centers: Floats, variances: Floats, n_runs: int, rng: Generator) -> float:
@@ -347,8 +418,8 @@ def agreement_inside(cells: NoisyCells, centers: Floats, variances: Floats, n_ru
     """
     directions, errors, k = np.eye(centers.shape[1]), np.zeros((len(centers), 2)), len(centers)
     rows = _in_all_columns(_rows_about(cells, centers, variances, rng), centers, directions, 0.0, rng)
-    labels = nearest_center(rows, centers)
-    others = [_another_run(cells, rows, errors, directions, rng, ROUGHER_OF_NUMBER) for _ in range(n_runs)]
+    labels, table = nearest_center(rows, centers), Imitated(rows, np.ones(len(rows)), errors, directions, N_STARTS)
+    others = [_another_run(cells, table, rng, ROUGHER_OF_NUMBER) for _ in range(n_runs)]
     return float(np.mean([adjusted_rand(labels, nearest_center(rows, other), k) for other in others]))
 
 
@@ -358,7 +429,7 @@ def _rows_about(cells: NoisyCells, centers: Floats, variances: Floats, rng: Gene
     sizes = np.bincount(nearest_center(cells.means, centers), cells.counts, k)
     between = sizes / sizes.sum() @ centers**2
     clusters = replace(cells, means=centers, counts=np.maximum(sizes, 1.0))
-    return clusters.drawn_rows(n_rows, np.maximum(variances - between, LEAST_LEFT * variances), rng)
+    return clusters.drawn_rows(n_rows, np.maximum(variances - between, LEAST_LEFT * variances), rng)[1]
 
 
 def _in_all_columns(drawn: Floats, centers: Floats, directions: Floats, elsewhere: float, rng: Generator) -> Floats:
@@ -374,19 +445,19 @@ def _cost(rows: Floats, centers: Floats) -> float:
     return float(squared_distances(rows, centers).min(axis=1).sum())
 
 
-def _another_run(
-    cells: NoisyCells, rows: Floats, errors: Floats, directions: Floats, rng: Generator, noise: float
-) -> Floats:
+def _another_run(cells: NoisyCells, table: Imitated, rng: Generator, noise: float) -> Floats:
     """Return the centers of another run on these rows: the best of few starts on cells with other noise."""
-    k = len(errors)
+    errors, directions, k = table.errors, table.directions, len(table.errors)
     means = cells.means + noise * (cells.of_sums / cells.counts)[:, None] * rng.standard_normal(cells.means.shape)
     counts = np.maximum(cells.counts + noise * cells.of_counts * rng.standard_normal(len(means)), 1.0)
     n_starts = math.ceil(N_STARTS * min(1.0, MANY_CLUSTERS / k))
-    starts = kmeans_of_cells(means, np.tile(counts, (n_starts, 1)), k, rng) @ directions.T
-    best: Floats = min(starts, key=lambda centers: _cost(rows[:N_SHARED], centers))
-    for _ in range(N_OTHER_STEPS):
-        sums, sizes = cluster_sums(rows, nearest_center(rows, best), k)
-        best = centers_of(sums, sizes, fallback=best)
+    starts = kmeans_of_cells(means, np.tile(counts, (n_starts, 1)), k, rng)
+    costs = [float(counts @ squared_distances(means, start).min(axis=1)) for start in starts]
+    # As many as the run compares by the rows' costs; the others are left out by what they cost on the cells.
+    _, distinct = np.unique(np.asarray(costs, dtype=np.float32), return_index=True)
+    compared = [starts[index] @ directions.T for index in distinct[: table.n_compared]]
+    best = min(compared, key=lambda centers: table.cost(centers, N_SHARED)) if len(compared) > 1 else compared[0]
+    best = table.steps(best)
     of_inside = rng.standard_normal((k, directions.shape[1])) * np.sqrt(2 * errors[:, :1])
     of_rest = rng.standard_normal(best.shape) * np.sqrt(2 * errors[:, 1:])
     return np.asarray(best + noise * (of_inside @ directions.T + of_rest - of_rest @ directions @ directions.T))
@@ -397,9 +468,9 @@ def adjusted_rand(one: Labels, other: Labels, n_clusters: int) -> float:
     return weighted_rand_index(one, other, np.ones(len(one)), n_clusters)
 
 
-def best_jaccard(labels: Labels, others: Labels, n_clusters: int) -> Floats:
+def best_jaccard(labels: Labels, others: Labels, n_clusters: int, weights: Floats | float = 1.0) -> Floats:
     """Return for each own cluster the largest Jaccard index with a cluster of another run."""
     table = np.zeros((n_clusters, n_clusters))
-    np.add.at(table, (labels, others), 1.0)
+    np.add.at(table, (labels, others), weights)
     either = table.sum(axis=1)[:, None] + table.sum(axis=0)[None, :] - table
     return np.asarray(np.divide(table, either, out=np.zeros_like(table), where=either > 0).max(axis=1))

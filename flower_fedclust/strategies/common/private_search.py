@@ -55,6 +55,7 @@ from flower_fedclust.strategies.common.noisy_cells import (
     REACH,
     STEPS_EACH,
     TOLERATED,
+    Compared,
     NoisyCells,
     best_solutions,
     bound_of_costs,
@@ -113,7 +114,7 @@ N_NEIGHBORING, CLEAR_CLASS = 3, 2.5
 LEAST_VARIANCE = 0.02
 #: How wide the first points of cells are, beside the rows; how far from a mean it is split, beside the rows of a cell;
 #: cells of fewer rows, in deviations of their noise, are dropped; the least variance within cells, beside that of rows.
-FIRST_CELLS, SPLIT, LIGHT_CELL, LEAST_WITHIN = 0.8, 0.35, 3.0, 0.03
+FIRST_CELLS, SPLIT, LIGHT_CELL, LEAST_WITHIN = 0.8, 0.35, 2.0, 0.03
 #: With more directions than this, first points and halves of cells are as far from the middle as with this number.
 FEW_DIRECTIONS = 16.0
 #: There are at most so many cells for each cluster, if these are more than MOST_CELLS, and at least so many, if the
@@ -455,6 +456,7 @@ class Solution(NamedTuple):
     signal: Floats  #: The variance of an entry, by cluster and by part of the directions.
     gain: float = math.inf  #: The part of the cost by which the last step lowered it.
     n_steps: int = 0
+    compared: Sequence[Compared] = ()  #: The comparisons of costs by which it was chosen; only of the best.
 
 
 def best_of_many(
@@ -478,6 +480,7 @@ def best_of_many(
     elsewhere = FIRST_OUTSIDE * space.total / space.n_columns
     signal = np.tile([FIRST_INSIDE * float((space.spread**2).mean()), elsewhere, elsewhere], (n_clusters, 1))
     solutions = [Solution(one @ space.inside.T, signal) for one in found]
+    compared: list[Compared] = []
     for level in range(1, N_LEVELS + 1):
         parts = [f"tries_{level}"] * STEPS_EACH
         if len(solutions) == 1:
@@ -486,12 +489,12 @@ def best_of_many(
         for part in parts:
             solutions = yield from _steps(strategy, space, rows, solutions, part)
         n_kept = 1 if level == N_LEVELS else -(-len(solutions) // PART_KEPT)
-        costs = yield from _costs(strategy, space, rows, solutions)
-        solutions = [solutions[index] for index in np.argsort(costs, kind="stable")[:n_kept]]
+        compared.append((yield from _compared(strategy, space, rows, solutions)))
+        solutions = [solutions[index] for index in np.argsort(compared[-1].costs, kind="stable")[:n_kept]]
     solutions = yield from _steps_of_one(strategy, space, rows, solutions, ["steps"] * N_STEPS)
     if last:
         solutions = yield from _steps(strategy, space, rows, solutions, *last)
-    return solutions[0]
+    return solutions[0]._replace(compared=compared)
 
 
 def more_steps(
@@ -563,17 +566,18 @@ def _cost_of_best(space: Space, rows: Floats, solutions: list[Solution]) -> floa
     return max(all_rows - (mean_square - cost), LEAST_COST * all_rows)
 
 
-def _costs(
+def _compared(
     strategy: SearchStrategy, space: Space, rows: Floats, solutions: list[Solution]
-) -> Generator[Round, Total, Floats]:
-    """Return noisy costs of solutions, up to a number that all have in common."""
+) -> Generator[Round, Total, Compared]:
+    """Compare solutions by their noisy costs, up to a number that all have in common."""
     places, units = [solution.centers @ space.inside for solution in solutions], space.units
     noise = strategy.noise_of("costs")
     clip = bound_of_costs(rows, places, space.n_rows, units.rows_each * noise, units.of_vectors)
     centers = np.stack([solution.centers for solution in solutions])
     question = SearchClient.costs.asked(centers, frame=space.frame, bound=clip.bound)
-    (costs,) = yield strategy.summed(question, "costs", at_most=(clip.norm,))
-    return units.rows_each * costs + clip.lost
+    (costs,) = received = yield strategy.summed(question, "costs", at_most=(clip.norm,))
+    of_a_row = (units.rows_each * costs + clip.lost) / space.n_rows
+    return Compared(centers, of_a_row, units.rows_each * received.noise[0] / space.n_rows)
 
 
 # Computations of the server on noisy sums. No function here sees a row.
