@@ -95,10 +95,10 @@ def within_margin(distances: Floats, labels: Labels, margin: float) -> NDArray[n
 
 def cluster_sums(rows: Floats, labels: Labels, n_clusters: int) -> tuple[Floats, Floats]:
     """Add up the rows of each cluster, and count them: of the shapes (n_clusters, n_columns) and (n_clusters,)."""
-    from scipy.sparse import csr_array
+    from scipy.sparse import csc_array
 
-    membership = csr_array((np.ones(len(rows)), labels, np.arange(len(rows) + 1)), shape=(len(rows), n_clusters))
-    sums: Floats = membership.T @ rows
+    membership = csc_array((np.ones(len(rows)), labels, np.arange(len(rows) + 1)), shape=(n_clusters, len(rows)))
+    sums: Floats = membership @ rows
     return sums, np.bincount(labels, minlength=n_clusters).astype(np.float64)
 
 
