@@ -61,7 +61,7 @@ def measured(move: bool, seed: int) -> tuple[float, float, float]:
 
 def main() -> None:
     """Print a line for each case."""
-    fc.simulate("private-kmeans", [np.eye(5), np.eye(5)], **OPTIONS | {"n_clusters": 1, "progress": False})
+    fc.simulate("private-kmeans", [np.eye(5), np.eye(5)], **OPTIONS | {"n_clusters": 2, "progress": False})
     seeds = range(int(sys.argv[1]) if len(sys.argv) > 1 else 3)
     print("persons | cost, parts | cost, mean rows | parts over mean rows | time over records")
     for move in (False, True):
