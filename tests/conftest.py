@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import random
 from contextlib import contextmanager
@@ -87,3 +88,12 @@ def repeatable_noise(request):
     """The test draws the same noise in every run."""
     with chance(request.node.nodeid):
         yield
+
+
+@pytest.fixture(autouse=True)
+def _same_log_level():
+    """The process of a site logs no failures, which a test of one would leave so for all others."""
+    logger = logging.getLogger("flower_fedclust.engine.client")
+    level = logger.level
+    yield
+    logger.setLevel(level)
