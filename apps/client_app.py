@@ -33,8 +33,15 @@ def load(context: Context) -> ClientData:
     """Return the rows of the file in the node config, or of this partition of the simulated data set."""
     site = context.node_config
     if "data" in site:
-        query, columns, agreed = text(site, "query"), listed(text(site, "columns")), text(site, "schema")
-        schema, subject_column = None if agreed is None else Schema.of(Path(agreed)), text(site, "subject-column")
+        query, columns, agreed = (
+            text(site, "query"),
+            listed(text(site, "columns")),
+            text(site, "schema"),
+        )
+        schema, subject_column = (
+            None if agreed is None else Schema.of(Path(agreed)),
+            text(site, "subject-column"),
+        )
         table = read_source(
             str(site["data"]),
             query,
@@ -89,7 +96,9 @@ def make_client(context: Context) -> Client:
         raise ValueError(
             f"this site does not take part in {', '.join(refused)}; its node config lists other strategies."
         )
-    return client_fn(client_types(names), load, consent=consent(context), noise_seed=noise_seed)(context)
+    return client_fn(client_types(names), load, consent=consent(context), noise_seed=noise_seed)(
+        context
+    )
 
 
 app = ClientApp(client_fn=make_client)

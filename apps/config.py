@@ -9,7 +9,13 @@ from functools import lru_cache
 from typing import Any
 
 from flower_fedclust.data import FederatedRows
-from flower_fedclust.inputs import RowsChoice, RunSettings, needs_server_rows, number_of_clusters, parse_epsilon
+from flower_fedclust.inputs import (
+    RowsChoice,
+    RunSettings,
+    needs_server_rows,
+    number_of_clusters,
+    parse_epsilon,
+)
 from flower_fedclust.numerics.validity import numbers_of
 from flower_fedclust.outside import parsing
 from flower_fedclust.tables import Schema
@@ -51,7 +57,9 @@ def parameters(config: Mapping[str, Any]) -> dict[str, Any]:
     found = {key.replace("-", "_"): value for key, value in found.items()}
     for key in ("n-clusters", "epsilon"):
         if key.replace("-", "_") in found:
-            raise ValueError(f"{key} is given under parameters; it is a key of the run config itself.")
+            raise ValueError(
+                f"{key} is given under parameters; it is a key of the run config itself."
+            )
     found["n_clusters"] = number_of_clusters(str(config["n-clusters"]))
     epsilon = text(config, "epsilon")
     return found if epsilon is None else {**found, "epsilon": parse_epsilon(epsilon)}
@@ -67,7 +75,9 @@ def settings(config: Mapping[str, Any], n_clients: int | None) -> RunSettings:
     """Return what the run config decides about every strategy of the run."""
     seed = given(config, "noise-seed")
     if seed is not None and text(config, "dataset") is None:
-        raise ValueError("noise-seed is for simulated rows: noise that protects somebody is never repeatable.")
+        raise ValueError(
+            "noise-seed is for simulated rows: noise that protects somebody is never repeatable."
+        )
     return RunSettings(
         wait_for_clients=float(config["wait-for-clients"]),
         expected_clients=n_clients,
@@ -82,7 +92,9 @@ def rows_choice(config: Mapping[str, Any], n_clients: int | None) -> RowsChoice:
     if (dataset := text(config, "dataset")) is None:
         columns, label_column = listed(text(config, "columns")), text(config, "label-column")
         public = text(config, "server-data")
-        return RowsChoice(None, label_column, columns=columns, server_data=public, schema=schema(config))
+        return RowsChoice(
+            None, label_column, columns=columns, server_data=public, schema=schema(config)
+        )
     return RowsChoice(
         dataset,
         partition=str(config["partition"]),
@@ -96,9 +108,12 @@ def rows_choice(config: Mapping[str, Any], n_clients: int | None) -> RowsChoice:
 
 def simulated_rows(config: Mapping[str, Any], n_clients: int) -> FederatedRows:
     """Return the rows of all simulated clients; they are the same in the server's and the clients' processes."""
-    choice = replace(rows_choice(config, n_clients), schema=None)  # whose file may be at the server alone
+    # Whose file may be at the server alone.
+    choice = replace(rows_choice(config, n_clients), schema=None)
     n_clusters = numbers_of(number_of_clusters(str(config["n-clusters"])))[1]
-    return _simulated_rows(choice, n_clusters, needs_server_rows(strategy_names(config), choice.n_server_rows))
+    return _simulated_rows(
+        choice, n_clusters, needs_server_rows(strategy_names(config), choice.n_server_rows)
+    )
 
 
 @lru_cache(maxsize=1)

@@ -9,7 +9,13 @@ from flwr.serverapp import Grid, ServerApp
 from rich.console import Console
 
 from apps.config import given, parameters, rows_choice, settings, strategy_names, text
-from flower_fedclust.harness.run import RESULTS, run_and_save, run_on_grid, settled_number_of_nodes, show_all
+from flower_fedclust.harness.run import (
+    RESULTS,
+    run_and_save,
+    run_on_grid,
+    settled_number_of_nodes,
+    show_all,
+)
 from flower_fedclust.inputs import read_inputs
 from flower_fedclust.numerics.checks import check_integer
 

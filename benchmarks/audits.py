@@ -78,23 +78,41 @@ def every_private_strategy() -> Iterator[tuple[str, dict[str, Any]]]:
         cls, accepted = entry.strategy, accepted_parameters(name)
         if "epsilon" not in cls.parameter_names() and "epsilon" not in entry.fixed:
             continue
-        options = {key: value for key, value in SHORT.items() if key in accepted} | dict(entry.example)
-        options |= {key: value for key, value in BOUNDS.items() if key in accepted and options.get(key) is None}
+        options = {key: value for key, value in SHORT.items() if key in accepted} | dict(
+            entry.example
+        )
+        options |= {
+            key: value
+            for key, value in BOUNDS.items()
+            if key in accepted and options.get(key) is None
+        }
         if "epsilon" in accepted:
             options.setdefault("epsilon", 1.0)
         hints = {key: hint for key, hint in _choices(cls).items() if key in accepted}
         for place in hints.get("noise", (None,)):
             for unit in hints.get("privacy_unit", (None,)):
                 chosen = {"noise": place, "privacy_unit": unit}
-                yield name, options | {key: value for key, value in chosen.items() if value is not None}
+                yield (
+                    name,
+                    options | {key: value for key, value in chosen.items() if value is not None},
+                )
 
 
 def _choices(cls: type[ProtocolStrategy]) -> dict[str, tuple[Any, ...]]:
-    return {name: get_args(hint) for name, hint, _ in _declared(cls) if name in ("noise", "privacy_unit")}
+    return {
+        name: get_args(hint)
+        for name, hint, _ in _declared(cls)
+        if name in ("noise", "privacy_unit")
+    }
 
 
 def audit_every(
-    runs: int, seconds: float, say: Callable[[str], None], *, seed: int | None = None, false_alarm: float = 1e-6
+    runs: int,
+    seconds: float,
+    say: Callable[[str], None],
+    *,
+    seed: int | None = None,
+    false_alarm: float = 1e-6,
 ) -> list[tuple[str, dict[str, Any], AuditResult]]:
     """Audit every private form of every strategy; the seed is for tables and random choices."""
     found = []
@@ -103,7 +121,14 @@ def audit_every(
         with suppress(ValueError):  # this class does not support this unit or place of noise
             start = time.process_time()
             result = audit_by_name(
-                name, given, 4, runs=runs, seconds=seconds, seed=seed, false_alarm=false_alarm, show=False
+                name,
+                given,
+                4,
+                runs=runs,
+                seconds=seconds,
+                seed=seed,
+                false_alarm=false_alarm,
+                show=False,
             )
             found.append((name, parameters, result))
             used = time.process_time() - start
@@ -121,7 +146,11 @@ def table_of(audits: list[tuple[str, dict[str, Any], AuditResult]]) -> str:
         beside = " \\*" if any(name in names for names in OF_PAPERS.values()) else ""
         moved = max((release.moved for release in result.releases), default=0.0)
         expected = "" if result.loss is None else f"{result.loss.expected:.3f}"
-        covers = f", except {len(result.unprotected)} kinds of message" if result.loss and result.unprotected else ""
+        covers = (
+            f", except {len(result.unprotected)} kinds of message"
+            if result.loss and result.unprotected
+            else ""
+        )
         lines.append(
             f"| `{name}`{beside} | {result.noise} | {result.unit} | {result.epsilon_counted:.3f} | {expected} | "
             f"{moved:.6f} | {result.verdict}{covers} |"
@@ -131,7 +160,9 @@ def table_of(audits: list[tuple[str, dict[str, Any], AuditResult]]) -> str:
 
 def main() -> int:
     """Run the script."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--runs", type=int, default=RUNS, help="how often the noise is drawn")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="for one strategy, at most")
     parser.add_argument("--seeds", type=int, metavar="N", help="small audits, with N seeds")
@@ -143,8 +174,12 @@ def main() -> int:
         return false_alarms(range(args.first, args.first + args.seeds))
     found = audit_every(args.runs, args.seconds, partial(print, flush=True))
     if args.write:
-        largest = max(result.loss.epsilon_at_least for _, _, result in found if result.loss is not None)
-        beginning = BEGINNING.format(runs=args.runs, seconds=args.seconds, bounds=f"at most {largest:.3f}")
+        largest = max(
+            result.loss.epsilon_at_least for _, _, result in found if result.loss is not None
+        )
+        beginning = BEGINNING.format(
+            runs=args.runs, seconds=args.seconds, bounds=f"at most {largest:.3f}"
+        )
         before, _, _ = PAGE.read_text(encoding="utf-8").partition(HEADING)
         PAGE.write_text(before + HEADING + beginning + table_of(found), encoding="utf-8")
     n_broken = sum(result.verdict == "broken" for _, _, result in found)
@@ -157,11 +192,16 @@ def false_alarms(seeds: range) -> int:
     verdicts: Counter[str] = Counter()
     start = time.process_time()
     for seed in seeds:
-        for name, parameters, result in audit_every(*SMALL, lambda _: None, seed=seed, false_alarm=FALSE_ALARM):
+        for name, parameters, result in audit_every(
+            *SMALL, lambda _: None, seed=seed, false_alarm=FALSE_ALARM
+        ):
             verdicts[result.verdict] += 1
             if result.verdict == "broken":
                 print(f"seed {seed}, {name} {parameters}: {result.broken}", flush=True)
-        print(f"seed {seed}: {dict(verdicts)}, {time.process_time() - start:.0f} s of CPU so far", flush=True)
+        print(
+            f"seed {seed}: {dict(verdicts)}, {time.process_time() - start:.0f} s of CPU so far",
+            flush=True,
+        )
     n_audits = verdicts.total() - verdicts["no guarantee"]
     print(f"{n_audits} audits of sound strategies; {verdicts['broken']} were called broken.")
     return int(verdicts["broken"] > max(4, 4 * n_audits // 1000))

@@ -62,7 +62,9 @@ def tables() -> dict[str, ClientData]:
     sizes = {"north": 40, BAD: 44, "south": 48, "west": 52}
     return {
         name: ClientData(
-            centers[np.arange(size) % 3] + 0.2 * rng.normal(size=(size, 3)), np.arange(size) % 3, owner=f"client {name}"
+            centers[np.arange(size) % 3] + 0.2 * rng.normal(size=(size, 3)),
+            np.arange(size) % 3,
+            owner=f"client {name}",
         )
         for name, size in sizes.items()
     }
@@ -83,7 +85,10 @@ def as_floats(value: float) -> Answer:
     def answer(res: FitRes) -> FitRes:
         sent = with_arrays(res, [np.full(array.shape, value) for array in decode(res.parameters)])
         return with_hash(
-            replace(sent, metrics={name: found for name, found in res.metrics.items() if name != EXPONENTS})
+            replace(
+                sent,
+                metrics={name: found for name, found in res.metrics.items() if name != EXPONENTS},
+            )
         )
 
     return answer
@@ -112,7 +117,10 @@ def other_units(change: Callable[[Any], Any]) -> Answer:
 
 def bytes_changed(change: Callable[[bytes], bytes]) -> Answer:
     return lambda res: replace(
-        res, parameters=Parameters([change(tensor) for tensor in res.parameters.tensors], res.parameters.tensor_type)
+        res,
+        parameters=Parameters(
+            [change(tensor) for tensor in res.parameters.tensors], res.parameters.tensor_type
+        ),
     )
 
 
@@ -124,7 +132,9 @@ def metrics_changed(**changes: Any) -> Answer:
     """Return the fault that sends other metadata with its arrays; None sends none."""
 
     def answer(res: FitRes) -> FitRes:
-        metrics = {name: found for name, found in (res.metrics | changes).items() if found is not None}
+        metrics = {
+            name: found for name, found in (res.metrics | changes).items() if found is not None
+        }
         return with_hash(replace(res, metrics=metrics))
 
     return answer
@@ -132,14 +142,24 @@ def metrics_changed(**changes: Any) -> Answer:
 
 #: What the bad client does with the answers to the rounds, by name.
 FAULTS: dict[str, Answer] = {
-    "an entry less": arrays_changed(lambda array: array[..., :-1] if array.ndim else array[None][:0]),
+    "an entry less": arrays_changed(
+        lambda array: array[..., :-1] if array.ndim else array[None][:0]
+    ),
     "an entry more": arrays_changed(
-        lambda array: np.concatenate([array, array[..., :1]], axis=-1) if array.ndim else array[None].repeat(2)
+        lambda array: (
+            np.concatenate([array, array[..., :1]], axis=-1)
+            if array.ndim
+            else array[None].repeat(2)
+        )
     ),
     "an extra dimension": arrays_changed(lambda array: array[..., None]),
-    "a dimension less": arrays_changed(lambda array: array.ravel() if array.ndim != 1 else array[:1].reshape(())),
+    "a dimension less": arrays_changed(
+        lambda array: array.ravel() if array.ndim != 1 else array[:1].reshape(())
+    ),
     "0 rows": arrays_changed(lambda array: array[:0] if array.ndim else array[None][:0]),
-    "half of the rows": arrays_changed(lambda array: array[: len(array) // 2] if array.ndim else array),
+    "half of the rows": arrays_changed(
+        lambda array: array[: len(array) // 2] if array.ndim else array
+    ),
     "booleans": arrays_changed(lambda array: array.astype(bool)),
     "text": arrays_changed(lambda array: array.astype(str)),
     "complex numbers": arrays_changed(lambda array: array + 1j),
@@ -154,7 +174,9 @@ FAULTS: dict[str, Answer] = {
     "1e300": as_floats(1e300),
     "1.7e308": as_floats(1.7e308),
     "the largest integers": arrays_changed(
-        lambda array: np.full(array.shape, 2**63 - 1 if array.dtype.kind == "i" else 1e19).astype(array.dtype)
+        lambda array: np.full(array.shape, 2**63 - 1 if array.dtype.kind == "i" else 1e19).astype(
+            array.dtype
+        )
     ),
     "a million times too large": times(1e6),
     "minus a million times that": times(-1e6),
@@ -212,7 +234,8 @@ def agreement_of(run: WatchedRun) -> float:
         return 0.0
     return float(
         adjusted_rand_score(
-            np.concatenate([run.data[name].labels for name in honest]), np.concatenate([found[name] for name in honest])
+            np.concatenate([run.data[name].labels for name in honest]),
+            np.concatenate([found[name] for name in honest]),
         )
     )
 
@@ -237,11 +260,16 @@ def ending_of(strategy: str, fault: str) -> tuple[str, str]:
     named_clients = {failure.client for failure in failures}
     said = failures[0].reason if failures else ""
     if named_clients & innocent:
-        return "innocent blamed", next(failure.reason for failure in failures if failure.client in innocent)
+        return "innocent blamed", next(
+            failure.reason for failure in failures if failure.client in innocent
+        )
     absent = run_of(strategy, "absent")
     assert isinstance(absent, WatchedRun), absent
     arrays = [array for array in found.result.model.to_arrays() if array.dtype.kind == "f"]
-    sound = all(np.isfinite(array).all() for array in arrays) and agreement_of(found) >= agreement_of(absent) - 0.2
+    sound = (
+        all(np.isfinite(array).all() for array in arrays)
+        and agreement_of(found) >= agreement_of(absent) - 0.2
+    )
     if named_clients:
         return ("survived" if sound else "named, ruined"), said
     return ("harmless" if sound else "ruined in silence"), said
@@ -262,13 +290,19 @@ def main() -> None:
         endings = {strategy: ending_of(strategy, fault) for strategy in strategies}
         counts = Counter(ending for ending, _ in endings.values())
         total += counts
-        print(f"| {fault} | " + ", ".join(f"{ending} {count}" for ending, count in counts.most_common()) + " |")
+        print(
+            f"| {fault} | "
+            + ", ".join(f"{ending} {count}" for ending, count in counts.most_common())
+            + " |"
+        )
         if given.verbose:
             for strategy, (ending, said) in endings.items():
                 if ending not in GOOD or given.verbose:
                     print(f"    {strategy}: {ending}: {said[:300]}")
         sys.stdout.flush()
-    print("| all | " + ", ".join(f"{ending} {count}" for ending, count in total.most_common()) + " |")
+    print(
+        "| all | " + ", ".join(f"{ending} {count}" for ending, count in total.most_common()) + " |"
+    )
 
 
 if __name__ == "__main__":

@@ -36,13 +36,17 @@ def make(path, n_rows):
         for start in range(0, n_rows, 1_000_000):
             labels = rng.integers(0, N_CLUSTERS, min(1_000_000, n_rows - start))
             rows = centers[labels] + rng.normal(size=(len(labels), N_COLUMNS))
-            writer.write_table(pa.table([np.ascontiguousarray(column) for column in rows.T], schema=schema))
+            writer.write_table(
+                pa.table([np.ascontiguousarray(column) for column in rows.T], schema=schema)
+            )
 
 
 def run(path, n_jobs=None):
     """Run private-kmeans on one client."""
     strategy = fc.PrivateKMeans(n_clusters=N_CLUSTERS, epsilon=1.0, max_norm=60.0, min_clients=1)
-    return fc.simulate(strategy, {"north": read_batches(path).rows}, seed=0, n_jobs=n_jobs, progress=False)
+    return fc.simulate(
+        strategy, {"north": read_batches(path).rows}, seed=0, n_jobs=n_jobs, progress=False
+    )
 
 
 def peak():
@@ -115,7 +119,9 @@ def rounds(path, n_times):
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("task", choices=["make", "memory", "rounds"])
     parser.add_argument("path")
     parser.add_argument("--rows", type=int, default=10_000_000)

@@ -57,7 +57,9 @@ class Sites:
 
     def __init__(self, folder: Path, n_sites: int, *, secure: bool) -> None:
         self.folder, self.names = folder, [f"site-{index:02d}" for index in range(n_sites)]
-        rows, _ = make_blobs(100 * n_sites + N_PUBLIC, n_features=4, centers=3, center_box=(-3, 3), random_state=0)
+        rows, _ = make_blobs(
+            100 * n_sites + N_PUBLIC, n_features=4, centers=3, center_box=(-3, 3), random_state=0
+        )
         table = pd.DataFrame(rows, columns=list("abcd"))
         table[:N_PUBLIC].to_csv(folder / "public.csv", index=False)
         for index, name in enumerate(self.names):
@@ -75,8 +77,16 @@ class Sites:
 
     def start(self, name: str) -> None:
         """Start a site, or start it again."""
-        options = ["--insecure", "--superlink", f"127.0.0.1:{self.deployment.port}", "--port", str(free_port())]
-        self.deployment.start(name, "fedclust", "site", str(self.folder / name / "site.toml"), *options)
+        options = [
+            "--insecure",
+            "--superlink",
+            f"127.0.0.1:{self.deployment.port}",
+            "--port",
+            str(free_port()),
+        ]
+        self.deployment.start(
+            name, "fedclust", "site", str(self.folder / name / "site.toml"), *options
+        )
         self.processes[name] = self.deployment.processes[name]
 
     def n_lines(self, name: str) -> int:
@@ -85,12 +95,31 @@ class Sites:
 
     def submit(self, **config: object) -> subprocess.Popen[bytes]:
         """Submit a run, and return the process that waits for it."""
-        config = {"strategy": STRATEGY, "study": "broken", "dataset": "", "n-clusters": 3, "epsilon": "1"} | config
-        config |= {"server-data": str(self.folder / "public.csv"), "expected-clients": len(self.names)}
+        config = {
+            "strategy": STRATEGY,
+            "study": "broken",
+            "dataset": "",
+            "n-clusters": 3,
+            "epsilon": "1",
+        } | config
+        config |= {
+            "server-data": str(self.folder / "public.csv"),
+            "expected-clients": len(self.names),
+        }
         pairs = " ".join(f"{key}={json.dumps(value)}" for key, value in config.items())
-        command = [str(BIN / "flwr"), "run", str(checkout(self.folder)), "here", "--stream", "--run-config", pairs]
+        command = [
+            str(BIN / "flwr"),
+            "run",
+            str(checkout(self.folder)),
+            "here",
+            "--stream",
+            "--run-config",
+            pairs,
+        ]
         with (self.folder / "run.log").open("wb") as log:
-            return subprocess.Popen(command, env=self.deployment.environment, stdout=log, stderr=subprocess.STDOUT)
+            return subprocess.Popen(
+                command, env=self.deployment.environment, stdout=log, stderr=subprocess.STDOUT
+            )
 
 
 def breaks(fault: str, sites: Sites, run: subprocess.Popen[bytes]) -> None:
@@ -103,7 +132,9 @@ def breaks(fault: str, sites: Sites, run: subprocess.Popen[bytes]) -> None:
     if fault in ("kill", "masks"):
         os.killpg(site.pid, signal.SIGKILL if fault == "kill" else signal.SIGTERM)
         site.wait()
-        say(f"{name} has ended, with {sites.n_lines(name) - before} lines in its ledger since the run began")
+        say(
+            f"{name} has ended, with {sites.n_lines(name) - before} lines in its ledger since the run began"
+        )
         while run.poll() is None:
             sites.start(name)
             time.sleep(30)
@@ -142,17 +173,30 @@ def tell(sites: Sites, run: subprocess.Popen[bytes]) -> None:
     state = sites.deployment.state(said)
     print(f"{state['status']}: {state['status-details'][:300]}")
     print(
-        "\n".join(line[:200] for line in said.splitlines() if re.search(r"failed in round|did not answer|Error", line))
+        "\n".join(
+            line[:200]
+            for line in said.splitlines()
+            if re.search(r"failed in round|did not answer|Error", line)
+        )
     )
     for name in sites.names[:3]:
         command = [str(BIN / "fedclust"), "ledger", "show", str(sites.folder / name / "site.toml")]
-        print(name, subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[-1])
+        print(
+            name,
+            subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[
+                -1
+            ],
+        )
 
 
 def main() -> None:
     """Break one deployment."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("fault", choices=["kill", "frozen", "late", "full", "full-journal", "masks", "none"])
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "fault", choices=["kill", "frozen", "late", "full", "full-journal", "masks", "none"]
+    )
     parser.add_argument("folder", type=Path)
     parser.add_argument("--sites", type=int, default=3)
     asked = parser.parse_args()
@@ -162,8 +206,14 @@ def main() -> None:
     try:
         say(f"{asked.sites} sites are connected")
         noise = "clients" if asked.fault == "masks" else "local"
-        config = {"parameters": f"n_rounds = {1 if asked.fault == 'none' else 4}\nnoise = '{noise}'"}
-        config |= {"secure": asked.fault == "masks", "out": str(folder / "out"), "wait-for-clients": 300.0}
+        config = {
+            "parameters": f"n_rounds = {1 if asked.fault == 'none' else 4}\nnoise = '{noise}'"
+        }
+        config |= {
+            "secure": asked.fault == "masks",
+            "out": str(folder / "out"),
+            "wait-for-clients": 300.0,
+        }
         if asked.fault.startswith("full"):
             with small_disk(folder / "small") as disk:
                 config |= {"out": str(disk / "out")} | (

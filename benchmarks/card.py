@@ -24,7 +24,10 @@ from flower_fedclust.exact.terms import at
 
 RUNS: dict[str, dict[str, Any]] = {
     "private-kmeans": {"epsilon": 1.0, "max_norm": 12.0},
-    "feddp-kmeans": {"epsilon": 1.0, "server_data": np.random.default_rng(5).normal(size=(200, 20))},
+    "feddp-kmeans": {
+        "epsilon": 1.0,
+        "server_data": np.random.default_rng(5).normal(size=(200, 20)),
+    },
     "private-density": {"epsilon": 1.0, "max_norm": 12.0},
     "spp-fgc-sums": {},
     "private-kmeans, secure sums": {"epsilon": 1.0, "max_norm": 12.0, "secure": True},
@@ -35,20 +38,30 @@ def compare_runs(device: str, n_rows: int) -> None:
     """Run each strategy on both, and compare the hash of each reply and all labels."""
     rng = np.random.default_rng(0)
     means = 2 * rng.normal(size=(10, 20))
-    clients = list(np.array_split(means[rng.integers(10, size=n_rows)] + rng.normal(size=(n_rows, 20)), 4))
+    clients = list(
+        np.array_split(means[rng.integers(10, size=n_rows)] + rng.normal(size=(n_rows, 20)), 4)
+    )
     print(f"{n_rows:,} rows of 20 columns at four clients, 10 clusters")
     for name, parameters in RUNS.items():
         found = []
         for where in ("cpu", device):
             hashes, start = list[str](), time.perf_counter()
             with Hashes(hashes):
-                result = fc.simulate(name.split(",")[0], clients, n_clusters=10, seed=0, device=where, **parameters)
+                result = fc.simulate(
+                    name.split(",")[0], clients, n_clusters=10, seed=0, device=where, **parameters
+                )
             found.append(
-                (hashes, [np.asarray(labels).tobytes() for labels in result.labels], time.perf_counter() - start)
+                (
+                    hashes,
+                    [np.asarray(labels).tobytes() for labels in result.labels],
+                    time.perf_counter() - start,
+                )
             )
         (one, labels, seconds), (other, others, on_card) = found
         same = "equal" if one == other and labels == others else "DIFFERENT"
-        print(f"  {name}: {len(one)} replies {same}; {seconds:.1f} s on the processor, {on_card:.1f} s on the device")
+        print(
+            f"  {name}: {len(one)} replies {same}; {seconds:.1f} s on the processor, {on_card:.1f} s on the device"
+        )
 
 
 class Hashes:
@@ -81,7 +94,10 @@ def time_rounds(device: str, n_rows: int, n_columns: int, n_clusters: int) -> No
     centers, kept = rng.normal(size=(n_clusters, n_columns)), []
     centers /= 2 * np.linalg.norm(centers, axis=1, keepdims=True)
     for start in range(0, n_rows, step):
-        few = rng.standard_normal((min(step, n_rows - start), n_columns), dtype=np.float32) / n_columns**0.5
+        few = (
+            rng.standard_normal((min(step, n_rows - start), n_columns), dtype=np.float32)
+            / n_columns**0.5
+        )
         kept.append(frame.rows(opened.hold(few.astype(np.float64))))
     print(f"{n_rows:,} x {n_columns}, {n_clusters} clusters, rows on {opened.name}")
     for _ in range(3):
@@ -100,12 +116,16 @@ def time_rounds(device: str, n_rows: int, n_columns: int, n_clusters: int) -> No
             labels = torch.mm(part, -2 * on_device.T).add_((on_device * on_device).sum(1)).argmin(1)
             sums = torch.zeros_like(on_device).index_add_(0, labels, part)
         sums.cpu()
-        print(f"  the same in IEEE float32 of PyTorch, not exact: {time.perf_counter() - start_of_round:.3f} s")
+        print(
+            f"  the same in IEEE float32 of PyTorch, not exact: {time.perf_counter() - start_of_round:.3f} s"
+        )
 
 
 def main() -> None:
     """Compare whole runs, and time rounds if a number of rows is given."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("device", nargs="?", default="cuda")
     parser.add_argument("--run-rows", type=int, default=200_000)
     parser.add_argument("--rows", type=int, default=0)

@@ -36,12 +36,16 @@ def rows_of(number: int, seed: int) -> np.ndarray:
     """Return blobs, or one Gaussian whose spread differs by direction."""
     if number == 1:
         numbers = np.random.default_rng(seed)
-        return numbers.normal(size=(N_ROWS, N_COLUMNS)) @ numbers.normal(size=(N_COLUMNS, N_COLUMNS))
+        return numbers.normal(size=(N_ROWS, N_COLUMNS)) @ numbers.normal(
+            size=(N_COLUMNS, N_COLUMNS)
+        )
     return np.asarray(make_blobs(N_ROWS, N_COLUMNS, centers=number, random_state=seed)[0])
 
 
 def density() -> None:
-    print("| rows | epsilon | right and clear | clear but wrong | no clear number |\n|---|---|---|---|---|")
+    print(
+        "| rows | epsilon | right and clear | clear but wrong | no clear number |\n|---|---|---|---|---|"
+    )
     for name, (number, drawn) in SHAPES.items():
         for epsilon in (3.0, 1.0):
             found = []
@@ -49,15 +53,22 @@ def density() -> None:
                 rows = drawn(seed)
                 bound = 2.0 ** np.ceil(np.log2(np.linalg.norm(rows, axis=1).max()))
                 strategy = fc.PrivateDensity("auto", epsilon=epsilon, max_norm=bound)
-                chosen = fc.simulate(strategy, np.array_split(rows, 4), seed=seed, progress=False).number
+                chosen = fc.simulate(
+                    strategy, np.array_split(rows, 4), seed=seed, progress=False
+                ).number
                 assert chosen is not None
                 found.append(chosen.chosen if chosen.is_clear else 0)
             right, unclear = found.count(number), found.count(0)
-            print(f"| {name} | {epsilon:g} | {right} | {N_DRAWS - right - unclear} | {unclear} |", flush=True)
+            print(
+                f"| {name} | {epsilon:g} | {right} | {N_DRAWS - right - unclear} | {unclear} |",
+                flush=True,
+            )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--density", action="store_true", help="the peaks of PrivateDensity")
     print(header())
     if parser.parse_args().density:
@@ -68,11 +79,16 @@ def main() -> None:
         found = []
         for seed in range(N_DRAWS):
             strategy = fc.PrivateKMeans("auto", epsilon=EPSILON, max_norm=60.0)
-            chosen = fc.simulate(strategy, np.array_split(rows_of(number, seed), 5), seed=seed, progress=False).number
+            chosen = fc.simulate(
+                strategy, np.array_split(rows_of(number, seed), 5), seed=seed, progress=False
+            ).number
             assert chosen is not None
             found.append(chosen.chosen if chosen.is_clear else 0)
         right = sum(one == (0 if number == 1 else number) for one in found)
-        print(f"| {number} | {right} of {N_DRAWS} | {', '.join(str(one or 'none') for one in found)} |", flush=True)
+        print(
+            f"| {number} | {right} of {N_DRAWS} | {', '.join(str(one or 'none') for one in found)} |",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

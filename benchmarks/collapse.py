@@ -27,7 +27,10 @@ WITHOUT_EPSILON = ("spp-fgc", "spp-fgc-printed", "spp-fgc-plus")
 def main() -> None:
     print(header())
     warnings.simplefilter("ignore", RuntimeWarning)  # empty clusters; the doubts should report them
-    parts = [part[["first", "second", "third"]].to_numpy() for _, part in unequal_classes().groupby("site")]
+    parts = [
+        part[["first", "second", "third"]].to_numpy()
+        for _, part in unequal_classes().groupby("site")
+    ]
     public = np.random.default_rng(1).normal(size=(120, 3))
     print("| strategy | epsilon asked | rows in the largest cluster | doubts |\n|---|--:|--:|---|")
     for name in sys.argv[1:] or strategies():
@@ -39,7 +42,9 @@ def main() -> None:
         result = fc.simulate(strategy, parts, seed=0, progress=False)
         codes = ", ".join(doubt.code for doubt in result.doubts) or "none"
         largest = 100 * result.metrics["largest_cluster"]
-        print(f"| `{name}` | {chosen.get('epsilon') or '-'} | {largest:.1f}% | {codes} |", flush=True)
+        print(
+            f"| `{name}` | {chosen.get('epsilon') or '-'} | {largest:.1f}% | {codes} |", flush=True
+        )
 
 
 if __name__ == "__main__":

@@ -49,7 +49,9 @@ def in_own_process(
 ) -> dict[str, float] | str:
     """Run a function in its own process; return its result, or why there is none within the limit of processor time."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["__main__", "flower_fedclust", "sklearn.cluster", work.__module__])
+    context.set_forkserver_preload(
+        ["__main__", "flower_fedclust", "sklearn.cluster", work.__module__]
+    )
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_answer, args=(sender, work, arguments, limit))
     process.start()
@@ -67,7 +69,12 @@ def in_own_process(
         process.join()
 
 
-def _answer(sender: Any, work: Callable[..., dict[str, float]], arguments: Sequence[Any], limit: float | None) -> None:
+def _answer(
+    sender: Any,
+    work: Callable[..., dict[str, float]],
+    arguments: Sequence[Any],
+    limit: float | None,
+) -> None:
     if limit is not None:
         resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(limit), resource.RLIM_INFINITY))
     try:
@@ -82,5 +89,7 @@ def slope(sizes: Sequence[float], values: Sequence[float]) -> float:
 
 
 def header() -> str:
-    packages = ", ".join(f"{name} {version(name)}" for name in ("flwr", "numpy", "scikit-learn", "dp-accounting"))
+    packages = ", ".join(
+        f"{name} {version(name)}" for name in ("flwr", "numpy", "scikit-learn", "dp-accounting")
+    )
     return f"Python {platform.python_version()} on {sys.platform}, {packages}"

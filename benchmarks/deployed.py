@@ -62,13 +62,17 @@ FAMILIES = {
     "private-mixture": Family(1.0, "noise = 'local'\nmax_norm = 12.0"),
     "private-density": Family(8.0, "noise = 'local'\nmax_norm = 12.0"),
     "feddp-kmeans": Family(4.0, "noise = 'local'\nn_rounds = 1", reads_public_rows=True),
-    "dp-lloyd-server-kmeans++": Family(4.0, "noise = 'local'\nn_rounds = 1", reads_public_rows=True),
+    "dp-lloyd-server-kmeans++": Family(
+        4.0, "noise = 'local'\nn_rounds = 1", reads_public_rows=True
+    ),
     "dp-fedc": Family(8.0, "noise = 'local'\nmax_norm = 8.0\nn_rounds = 2", replaces=True),
     "fedsc": Family(None, "n_rounds = 1\nn_atoms = 5", kinds=("sums", "codes")),
     "fedsc-sums": Family(8.0, "noise = 'local'\nmax_norm = 8.0\nn_rounds = 1"),
     "spp-fgc": Family(None, "", kinds=("centers", "codes")),
     "spp-fgc-sums": Family(8.0, "noise = 'local'\nmax_l1_norm = 12.0"),
-    "spp-fgc-plus": Family(None, "n_rounds = 1\nn_pretraining_rounds = 1", kinds=("sums", "centers", "codes")),
+    "spp-fgc-plus": Family(
+        None, "n_rounds = 1\nn_pretraining_rounds = 1", kinds=("sums", "centers", "codes")
+    ),
     "fed-tsne-sums": Family(8.0, "noise = 'local'\nmax_norm = 8.0"),
     "fed-umap-sums": Family(8.0, "noise = 'local'\nmax_norm = 8.0"),
     "fed-speclust-sums": Family(8.0, "noise = 'local'\nmax_norm = 8.0\nn_rounds = 1"),
@@ -86,15 +90,23 @@ FAMILIES = {
     "dp-fedc-theorem-2": Family(
         None, "noise = 'local'\nmax_norm = 8.0\nn_rounds = 2\nround_epsilon = 0.2", kinds=("sums",)
     ),
-    "fedsc-perturbed-data": Family(8.0, "n_rounds = 1\nn_atoms = 5\nmax_norm = 8.0", row_count=True, replaces=True),
+    "fedsc-perturbed-data": Family(
+        8.0, "n_rounds = 1\nn_atoms = 5\nmax_norm = 8.0", row_count=True, replaces=True
+    ),
     "fedsc-perturbed-factors": Family(
         8.0, "n_rounds = 1\nn_atoms = 5\nmax_norm = 8.0", replaces=True, kinds=("sums", "codes")
     ),
     "fed-umap": Family(None, "n_rounds = 1", kinds=("sums", "codes")),
     "fed-speclust": Family(None, "n_rounds = 1", kinds=("sums", "codes")),
-    "fed-tsne-perturbed": Family(8.0, "n_rounds = 1\nmax_norm = 8.0", row_count=True, replaces=True),
-    "fed-umap-perturbed": Family(8.0, "n_rounds = 1\nmax_norm = 8.0", row_count=True, replaces=True),
-    "fed-speclust-perturbed": Family(8.0, "n_rounds = 1\nmax_norm = 8.0", row_count=True, replaces=True),
+    "fed-tsne-perturbed": Family(
+        8.0, "n_rounds = 1\nmax_norm = 8.0", row_count=True, replaces=True
+    ),
+    "fed-umap-perturbed": Family(
+        8.0, "n_rounds = 1\nmax_norm = 8.0", row_count=True, replaces=True
+    ),
+    "fed-speclust-perturbed": Family(
+        8.0, "n_rounds = 1\nmax_norm = 8.0", row_count=True, replaces=True
+    ),
     "spp-fgc-private-prototypes": Family(8.0, "max_l1_norm = 12.0", kinds=("codes",)),
     "spp-fgc-printed": Family(None, "", kinds=("centers", "codes")),
     "central-lsh": Family(None, "max_entry = 6.0\ncentral_epsilon = 1.0", kinds=("rows",)),
@@ -110,7 +122,9 @@ FAMILIES = {
 
 def make_sites(folder: Path) -> None:
     """Write the sites' tables, a third each of three blobs without negative entries, and some public rows."""
-    rows, _ = make_blobs(630, n_features=4, centers=3, cluster_std=0.5, center_box=(1, 6), random_state=0)
+    rows, _ = make_blobs(
+        630, n_features=4, centers=3, cluster_std=0.5, center_box=(1, 6), random_state=0
+    )
     table = pd.DataFrame(np.maximum(rows, 0.0), columns=["a", "b", "c", "d"])
     for index, name in enumerate(SITES):
         (folder / name).mkdir(parents=True)
@@ -135,9 +149,19 @@ def write_policies(folder: Path, strategy: str, family: Family, *, careful: bool
 
 def submit(deployment: Any, strategy: str, out: Path, **config: object) -> str:
     """Run a strategy; return its output, whether the run succeeded or not."""
-    given = {"strategy": strategy, "study": "first-study", "dataset": "", "n-clusters": 3, "expected-clients": 3}
+    given = {
+        "strategy": strategy,
+        "study": "first-study",
+        "dataset": "",
+        "n-clusters": 3,
+        "expected-clients": 3,
+    }
     try:
-        return str(deployment.run(**given | {"round-timeout": 900.0, "share-model": True, "out": str(out)} | config))
+        return str(
+            deployment.run(
+                **given | {"round-timeout": 900.0, "share-model": True, "out": str(out)} | config
+            )
+        )
     except SystemExit as error:
         return str(error)
 
@@ -149,7 +173,11 @@ def refusals(folder: Path, since: dict[str, int]) -> list[str]:
         log = folder / name / "site" / "audit.jsonl"
         lines = log.read_text(encoding="utf-8").splitlines() if log.exists() else []
         events = [json.loads(line) for line in lines[since.get(name, 0) :]]
-        said += [f"{one['event']}: {one['reason']}" for one in events if one["event"] in ("refused", "failed")]
+        said += [
+            f"{one['event']}: {one['reason']}"
+            for one in events
+            if one["event"] in ("refused", "failed")
+        ]
         since[name] = len(lines)
     return list(dict.fromkeys(said))
 
@@ -176,12 +204,29 @@ def strategies(names: list[str]) -> None:
                     write_policies(folder, strategy, family, careful=careful)
                     start, out = time.monotonic(), folder / f"{strategy}-{careful}"
                     epsilon = "" if family.epsilon is None else str(family.epsilon)
-                    public = {"server-data": str(folder / "public.csv")} if family.reads_public_rows else {}
-                    said = submit(deployment, strategy, out, epsilon=epsilon, parameters=family.parameters, **public)
-                    own = [any((folder / name / "site" / "results").glob(f"* {strategy} *")) for name in SITES]
+                    public = (
+                        {"server-data": str(folder / "public.csv")}
+                        if family.reads_public_rows
+                        else {}
+                    )
+                    said = submit(
+                        deployment,
+                        strategy,
+                        out,
+                        epsilon=epsilon,
+                        parameters=family.parameters,
+                        **public,
+                    )
+                    own = [
+                        any((folder / name / "site" / "results").glob(f"* {strategy} *"))
+                        for name in SITES
+                    ]
                     saved = (out / strategy / "model.npz").exists() and all(own)
                     ending = "results at the server and at every site" if saved else "no result"
-                    print(f"{strategy} | {lets} | {ending} | {time.monotonic() - start:.0f} s", flush=True)
+                    print(
+                        f"{strategy} | {lets} | {ending} | {time.monotonic() - start:.0f} s",
+                        flush=True,
+                    )
                     show_reasons(refusals(folder, since), "" if saved else said)
 
 
@@ -213,7 +258,9 @@ def in_process(names: list[str]) -> None:
                 strategy.share_model = True
                 with contextlib.suppress(ProtocolError):
                     run(strategy, sites, study="first-study")
-                own = [any((folder / one / "site" / "results").glob(f"* {name} *")) for one in SITES]
+                own = [
+                    any((folder / one / "site" / "results").glob(f"* {name} *")) for one in SITES
+                ]
                 n_rounds = len({message.round for message in strategy.report.messages})
                 ending = f"results at every site, {n_rounds} rounds" if all(own) else "no result"
                 print(f"{name} | {lets} | {ending}", flush=True)
@@ -222,7 +269,9 @@ def in_process(names: list[str]) -> None:
 
 def show_reasons(refused: list[str], said: str) -> None:
     """Print the sites' refusals or, if there are none, how a run without a result ended."""
-    wrong = [line.strip() for line in said.splitlines() if "Error" in line][-2:] or [said[-1500:].strip()]
+    wrong = [line.strip() for line in said.splitlines() if "Error" in line][-2:] or [
+        said[-1500:].strip()
+    ]
     for sentence in refused or wrong:
         if sentence:
             print(f"    {sentence}", flush=True)
@@ -232,13 +281,19 @@ def show_reasons(refused: list[str], said: str) -> None:
 
 INIT = [[1.0, 1.0, 1.0, 1.0], [3.0, 3.0, 3.0, 3.0], [5.0, 5.0, 5.0, 5.0]]
 #: Enrolment, three rounds that find a frame, a Lloyd step.
-RUN = {"parameters": f"n_rounds = 1\nmin_clients = 3\ninit = {INIT}", "round-timeout": 60.0, "wait-for-clients": 120.0}
+RUN = {
+    "parameters": f"n_rounds = 1\nmin_clients = 3\ninit = {INIT}",
+    "round-timeout": 60.0,
+    "wait-for-clients": 120.0,
+}
 KILLED = "federated-kmeans"
 
 
 def descendants(process: int) -> dict[int, str]:
     """Return the descendants of a process and their commands."""
-    listed = subprocess.run(["ps", "-eo", "pid=,ppid=,args="], capture_output=True, text=True, check=True).stdout
+    listed = subprocess.run(
+        ["ps", "-eo", "pid=,ppid=,args="], capture_output=True, text=True, check=True
+    ).stdout
     parents, commands = {}, {}
     for line in listed.splitlines():
         own, parent, command = line.split(None, 2)
@@ -256,7 +311,9 @@ def kill(*processes: int) -> None:
             os.kill(process, signal.SIGKILL)
 
 
-def wait_until(found: Callable[[], Any], submitted: subprocess.Popen[str], seconds: float = 180.0) -> Any:
+def wait_until(
+    found: Callable[[], Any], submitted: subprocess.Popen[str], seconds: float = 180.0
+) -> Any:
     """Wait until something is found; return None once the run has ended or the time is over."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline and submitted.poll() is None:
@@ -284,8 +341,18 @@ class Killing:
 
     def submit(self) -> subprocess.Popen[str]:
         """Submit the run, or continue it."""
-        config = {"strategy": KILLED, "study": "first-study", "dataset": "", "n-clusters": 3, "expected-clients": 3}
-        config |= {"share-model": True, "out": str(self.out), "journal": str(self.folder / f"journal-{self.n_runs}")}
+        config = {
+            "strategy": KILLED,
+            "study": "first-study",
+            "dataset": "",
+            "n-clusters": 3,
+            "expected-clients": 3,
+        }
+        config |= {
+            "share-model": True,
+            "out": str(self.out),
+            "journal": str(self.folder / f"journal-{self.n_runs}"),
+        }
         pairs = " ".join(f"{key}={json.dumps(value)}" for key, value in (config | RUN).items())
         return subprocess.Popen(
             [str(one_machine.BIN / "flwr"), "run", str(ROOT), "here", "--stream", "--run-config", pairs],
@@ -294,7 +361,11 @@ class Killing:
 
     def entries(self, name: str) -> list[dict[str, Any]]:
         """Return what has left a site, according to its ledger."""
-        return [entry for entry in Ledger(self.folder / name / "site" / "ledger.jsonl").read() if entry.get("sent")]
+        return [
+            entry
+            for entry in Ledger(self.folder / name / "site" / "ledger.jsonl").read()
+            if entry.get("sent")
+        ]
 
     def rounds(self, name: str) -> list[int]:
         """Return the rounds of this run that a site has answered."""
@@ -309,7 +380,10 @@ class Killing:
         own = [sorted((self.folder / name / "site" / "results").glob("*")) for name in SITES]
         if not model.exists() or [len(one) for one in own] != 3 * [self.n_runs]:
             return []
-        labels = [(one[-1] / "labels" / f"{name}.csv").read_bytes() for name, one in zip(SITES, own, strict=True)]
+        labels = [
+            (one[-1] / "labels" / f"{name}.csv").read_bytes()
+            for name, one in zip(SITES, own, strict=True)
+        ]
         with np.load(model) as arrays:
             return [*(arrays[name].tobytes() for name in arrays.files), *labels]
 
@@ -343,7 +417,9 @@ class Killing:
         def reached() -> bool:
             if written:
                 return number in self.rounds(name)
-            begun = any("flwr-clientapp" in command for command in descendants(self.process(name)).values())
+            begun = any(
+                "flwr-clientapp" in command for command in descendants(self.process(name)).values()
+            )
             return begun and number - 1 in self.rounds(name)
 
         assert wait_until(reached, submitted), "the round was not reached"
@@ -366,12 +442,17 @@ class Killing:
                     self.deployment.start_site(name)
                 last = time.monotonic()
             time.sleep(1)
-        print(f"    {name} was started {n_started} times in {last - begun:.0f} s until it was let in", flush=True)
+        print(
+            f"    {name} was started {n_started} times in {last - begun:.0f} s until it was let in",
+            flush=True,
+        )
 
     def kill_the_superlink(self, number: int) -> None:
         """Submit the run, kill the SuperLink with all its processes in a round, and restart it."""
         submitted = self.submit()
-        assert wait_until(lambda: number in self.rounds("north"), submitted), "the round was not reached"
+        assert wait_until(lambda: number in self.rounds("north"), submitted), (
+            "the round was not reached"
+        )
         kill(self.process("superlink"), *descendants(self.process("superlink")))
         submitted.kill()
         submitted.communicate()
@@ -396,30 +477,51 @@ def kills(what: list[str]) -> None:
             def compare(case: str, n_given: int, start: float) -> None:
                 same = "the same labels and centers" if killing.found() == whole else "OTHER LABELS"
                 seconds = time.monotonic() - start
-                print(f"{case}: {same}; the command was given {n_given} times, {seconds:.0f} s", flush=True)
+                print(
+                    f"{case}: {same}; the command was given {n_given} times, {seconds:.0f} s",
+                    flush=True,
+                )
 
             if "server" in what:
                 killing.begin()
                 start = time.monotonic()
                 seen = [number for number in range(1, 6) if killing.kill_the_server(number)]
-                compare(f"server process killed in rounds {seen} of one run", len(seen) + killing.to_the_end(), start)
+                compare(
+                    f"server process killed in rounds {seen} of one run",
+                    len(seen) + killing.to_the_end(),
+                    start,
+                )
             for index, name in enumerate(SITES):
-                for written in [moment == "written" for moment in ("sites", "written") if moment in what]:
+                for written in [
+                    moment == "written" for moment in ("sites", "written") if moment in what
+                ]:
                     killing.begin()
                     start = time.monotonic()
                     number = 2 + index + written
                     submitted = killing.kill_a_site(name, number, written=written)
-                    moment = "after its answer was written down" if written else "as it began to answer"
-                    compare(f"{name} killed in round {number}, {moment}", killing.to_the_end(submitted), start)
+                    moment = (
+                        "after its answer was written down" if written else "as it began to answer"
+                    )
+                    compare(
+                        f"{name} killed in round {number}, {moment}",
+                        killing.to_the_end(submitted),
+                        start,
+                    )
             if "superlink" in what:
                 killing.begin()
                 start = time.monotonic()
                 killing.kill_the_superlink(3)
-                compare("SuperLink killed in round 3, and started again", 1 + killing.to_the_end(), start)
+                compare(
+                    "SuperLink killed in round 3, and started again",
+                    1 + killing.to_the_end(),
+                    start,
+                )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("part", choices=["strategies", "in-process", "kills"])
     parser.add_argument("names", nargs="*", help="strategies; or server, sites, written, superlink")
     options = parser.parse_args()

@@ -58,8 +58,18 @@ CHECKED: dict[str, dict[str, tuple[int, ...]]] = {
         "columns": (128, 1024),
         "clusters": (32, 256),
     },
-    "federated-kmeans": {"clients": (500, 4000), "rows": (10_000, 80_000), "columns": (128, 1024), "clusters": (8, 64)},
-    "feddp-kmeans": {"clients": (1000, 8000), "rows": (10_000, 80_000), "columns": (128, 1024), "rounds": (32, 256)},
+    "federated-kmeans": {
+        "clients": (500, 4000),
+        "rows": (10_000, 80_000),
+        "columns": (128, 1024),
+        "clusters": (8, 64),
+    },
+    "feddp-kmeans": {
+        "clients": (1000, 8000),
+        "rows": (10_000, 80_000),
+        "columns": (128, 1024),
+        "rounds": (32, 256),
+    },
     "private-density": {"clients": (1000, 8000), "rows": (10_000, 80_000)},
     "k-fed": {"clients": (50, 200), "rows": (1000, 8000), "columns": (128, 1024)},
     "fedsc": {"clients": (16, 64), "rows": (250, 1000), "columns": (128, 512)},
@@ -79,7 +89,9 @@ Shape = Mapping[str, int]
 Curves = dict[str, dict[int, float]]
 
 
-def mixture(n_clients: int, n_rows: int, n_columns: int, n_clusters: int) -> tuple[np.ndarray, np.ndarray]:
+def mixture(
+    n_clients: int, n_rows: int, n_columns: int, n_clusters: int
+) -> tuple[np.ndarray, np.ndarray]:
     """Return rows of all clients, and 20 rows per cluster for the server, around the same means."""
     rng = np.random.default_rng(0)
     means = 3.0 * rng.normal(size=(n_clusters, n_columns))
@@ -94,9 +106,15 @@ def mixture(n_clients: int, n_rows: int, n_columns: int, n_clusters: int) -> tup
 def made(name: str, shape: Shape, public: np.ndarray, parameters: Mapping[str, object]) -> Any:
     """Return a strategy of the registry."""
     accepted = accepted_parameters(name)
-    given = {**find(name).example, **{own: shape[axis] for axis, own in PARAMETERS.items()}, **parameters}
+    given = {
+        **find(name).example,
+        **{own: shape[axis] for axis, own in PARAMETERS.items()},
+        **parameters,
+    }
     rows = public if needs_server_rows([name]) else None
-    (strategy,) = make_strategies([name], {one: value for one, value in given.items() if one in accepted}, rows)
+    (strategy,) = make_strategies(
+        [name], {one: value for one, value in given.items() if one in accepted}, rows
+    )
     return strategy
 
 
@@ -108,14 +126,18 @@ def point(name: str, shape: Shape, runs: int = 1) -> dict[str, float]:
     results, seconds = [], []
     with one_thread():
         few = [part[: BASE["rows"]] for part in clients[: BASE["clients"]]]
-        fc.simulate(strategy, few, seed=0, progress=False)  # what is imported and compiled once does not count
+        # What is imported and compiled once does not count.
+        fc.simulate(strategy, few, seed=0, progress=False)
         for _ in range(runs):
             start = time.process_time()
-            found = measured(lambda: results.append(fc.simulate(strategy, clients, seed=0, progress=False)))
+            found = measured(
+                lambda: results.append(fc.simulate(strategy, clients, seed=0, progress=False))
+            )
             seconds.append(time.process_time() - start)
     sent = results[0].bytes_up + results[0].bytes_down
     least, *others = sorted(seconds)
-    error = np.log(others[0] / least) if others else 0.0  # the least of some times is about as sure as the next is near
+    # The least of some times is about as sure as the next is near.
+    error = np.log(others[0] / least) if others else 0.0
     return {**found, "wall": found["seconds"], "seconds": least, "error": error, "bytes": sent}
 
 
@@ -137,13 +159,21 @@ def grow(
         curves["seconds"][size], curves["bytes"][size] = result["seconds"], result["bytes"]
         curves["megabytes"][size] = result["megabytes"] - result["before"]
         errors[size] = result["error"]
-        cells.append(f"{size}: {result['seconds']:.2f} s, {result['megabytes']:.0f} MB, {result['bytes'] / 1e6:.2g} MB")
+        cells.append(
+            f"{size}: {result['seconds']:.2f} s, {result['megabytes']:.0f} MB, {result['bytes'] / 1e6:.2g} MB"
+        )
     slopes: dict[str, float] = {}
     for quantity, values in (*curves.items(), ("seconds", bound)):
         last = dict(list(values.items())[-2:])
-        if len(last) > 1 and min(last.values()) > (LEAST_MEGABYTES if quantity == "megabytes" else 0.0):
-            slopes[quantity] = max(slopes.get(quantity, 0.0), slope(list(last), list(last.values())))
-    shown = ", ".join(f"{quantity} {one:.2f}{'!' if one > STEEP else ''}" for quantity, one in slopes.items())
+        if len(last) > 1 and min(last.values()) > (
+            LEAST_MEGABYTES if quantity == "megabytes" else 0.0
+        ):
+            slopes[quantity] = max(
+                slopes.get(quantity, 0.0), slope(list(last), list(last.values()))
+            )
+    shown = ", ".join(
+        f"{quantity} {one:.2f}{'!' if one > STEEP else ''}" for quantity, one in slopes.items()
+    )
     print(f"| {name} | {axis} | {'; '.join(cells)} | {shown} |", flush=True)
     (one, first), (other, second) = [*[(1, 0.0)] * 2, *errors.items()][-2:]
     error = math.hypot(first, second) / math.log(other / one) if other > one else 0.0
@@ -151,7 +181,9 @@ def grow(
 
 
 def say_columns() -> None:
-    print("| strategy | axis | processor time, peak memory and bytes sent | slopes on log axes |\n|---|---|---|---|")
+    print(
+        "| strategy | axis | processor time, peak memory and bytes sent | slopes on log axes |\n|---|---|---|---|"
+    )
 
 
 def every(arguments: argparse.Namespace) -> None:
@@ -165,7 +197,11 @@ def every(arguments: argparse.Namespace) -> None:
             # A strategy without this parameter does not grow with it.
             if PARAMETERS.get(axis, "") in {"", *accepted_parameters(name)}:
                 _, slopes, _ = grow(name, axis, AXES[axis], arguments.limit)
-                steep += [f"{name}, {axis}: {what} {one:.2f}" for what, one in slopes.items() if one > STEEP]
+                steep += [
+                    f"{name}, {axis}: {what} {one:.2f}"
+                    for what, one in slopes.items()
+                    if one > STEEP
+                ]
     print(f"\nSlopes above {STEEP}:", *(steep or ["none"]), sep="\n  ")
 
 
@@ -213,11 +249,14 @@ def record(arguments: argparse.Namespace) -> None:
     say_columns()
     for name in arguments.strategies.split(",") if arguments.strategies else CHECKED:
         for axis, sizes in CHECKED[name].items():
-            steps = tuple(size // part for size in sizes[:1] for part in (16, 4) if size // part >= BASE[axis])
+            steps = tuple(
+                size // part for size in sizes[:1] for part in (16, 4) if size // part >= BASE[axis]
+            )
             curves, slopes, _ = grow(name, axis, (*steps, *sizes), 120.0, runs=4)
             line = f"{name}, {axis}"
             found["curves"][line] = {
-                what: [[size, round(one, 3)] for size, one in values.items()] for what, values in curves.items()
+                what: [[size, round(one, 3)] for size, one in values.items()]
+                for what, values in curves.items()
             }
             found["slopes"][line] = {what: round(one, 2) for what, one in slopes.items()}
         contents = {"made with": header(), "base": BASE, **found}
@@ -252,10 +291,21 @@ def draw(curves: Mapping[str, Mapping[str, list[list[float]]]]) -> None:
     for panel, axis in zip(figure.subplots(2, 3).flat, [*AXES, None], strict=True):
         if axis is None:
             for place, (name, color) in enumerate(colors.items()):
-                panel.text(0.05, 0.95 - 0.08 * place, name, color=color, va="top", transform=panel.transAxes)
+                panel.text(
+                    0.05,
+                    0.95 - 0.08 * place,
+                    name,
+                    color=color,
+                    va="top",
+                    transform=panel.transAxes,
+                )
             panel.axis("off")
             continue
-        shown = {key.partition(",")[0]: one["seconds"] for key, one in curves.items() if key.endswith(f", {axis}")}
+        shown = {
+            key.partition(",")[0]: one["seconds"]
+            for key, one in curves.items()
+            if key.endswith(f", {axis}")
+        }
         sizes = [size for points in shown.values() for size, _ in points]
         ends = np.array([min(sizes), max(sizes)])
         for level in 10.0 ** np.arange(-6, 3):
@@ -263,7 +313,10 @@ def draw(curves: Mapping[str, Mapping[str, list[list[float]]]]) -> None:
         for name, points in shown.items():
             panel.plot(*zip(*points, strict=True), color=colors[name], marker="o", markersize=3)
         seconds = [one for points in shown.values() for _, one in points]
-        own = {"rows": "rows of each of 8 clients", "clients": f"clients of {BASE['rows']} rows"}.get(axis, axis)
+        own = {
+            "rows": "rows of each of 8 clients",
+            "clients": f"clients of {BASE['rows']} rows",
+        }.get(axis, axis)
         panel.set(xscale="log", yscale="log", xlabel=own, ylabel="seconds", xlim=ends * [0.8, 1.25])
         panel.set_ylim(0.7 * min(seconds), 1.4 * max(seconds))
         panel.spines[["top", "right"]].set_visible(False)
@@ -297,7 +350,9 @@ OF_MANY: dict[str, dict[str, object]] = {
 }
 
 
-def at_scale(name: str, shape: Shape, parameters: Mapping[str, object], folder: str | None = None) -> dict[str, float]:
+def at_scale(
+    name: str, shape: Shape, parameters: Mapping[str, object], folder: str | None = None
+) -> dict[str, float]:
     """Run a strategy once, on rows in memory or in files, and return seconds, memory and rounds."""
     warnings.simplefilter("ignore")
     n_clients = shape["clients"]
@@ -306,18 +361,33 @@ def at_scale(name: str, shape: Shape, parameters: Mapping[str, object], folder: 
         clients = np.split(rows, n_clients)
     else:
         _, public = mixture(1, 1, shape["columns"], shape["clusters"])
-        clients = [read_batches(Path(folder) / f"{index}.parquet").rows for index in range(n_clients)]
+        clients = [
+            read_batches(Path(folder) / f"{index}.parquet").rows for index in range(n_clients)
+        ]
     own = {**parameters, **({"delta": DELTA} if "epsilon" in parameters else {})}
     strategy = made(name.partition(";")[0], shape, public, own)
     results: list[fc.Result] = []
     start = time.process_time()
-    found = measured(lambda: results.append(fc.simulate(strategy, clients, seed=0, n_jobs=1, progress=False)))
+    found = measured(
+        lambda: results.append(fc.simulate(strategy, clients, seed=0, n_jobs=1, progress=False))
+    )
     sent = results[0].bytes_up + results[0].bytes_down
-    return {**found, "run": time.process_time() - start, "rounds": results[0].n_rounds, "bytes": sent}
+    return {
+        **found,
+        "run": time.process_time() - start,
+        "rounds": results[0].n_rounds,
+        "bytes": sent,
+    }
 
 
 #: What no run can do without, and scikit-learn.
-LIMITS = ("add up all entries", "read all files", "multiply rows by centers", "KMeans(n_init=1)", "MiniBatchKMeans")
+LIMITS = (
+    "add up all entries",
+    "read all files",
+    "multiply rows by centers",
+    "KMeans(n_init=1)",
+    "MiniBatchKMeans",
+)
 
 
 def limit_of(what: str, shape: Shape, folder: str) -> dict[str, float]:
@@ -329,7 +399,10 @@ def limit_of(what: str, shape: Shape, folder: str) -> dict[str, float]:
 
     def batches() -> Iterator[np.ndarray]:
         for index in range(shape["clients"]):
-            yield from (batch.rows for batch in read_batches(Path(folder) / f"{index}.parquet").rows.read(step))
+            yield from (
+                batch.rows
+                for batch in read_batches(Path(folder) / f"{index}.parquet").rows.read(step)
+            )
 
     def one_pass() -> None:
         estimator = MiniBatchKMeans(k, random_state=0)
@@ -353,7 +426,9 @@ def scale(arguments: argparse.Namespace) -> None:
     rows, _ = mixture(*(SCALE[axis] for axis in ("clients", "rows", "columns", "clusters")))
     with tempfile.TemporaryDirectory() as folder:
         for index, part in enumerate(np.split(rows, SCALE["clients"])):
-            columns = {f"c{place}": np.ascontiguousarray(column) for place, column in enumerate(part.T)}
+            columns = {
+                f"c{place}": np.ascontiguousarray(column) for place, column in enumerate(part.T)
+            }
             parquet.write_table(pa.table(columns), f"{folder}/{index}.parquet")
         size = sum(path.stat().st_size for path in Path(folder).iterdir())
         n_rows, n_bytes = len(rows), rows.nbytes
@@ -362,14 +437,23 @@ def scale(arguments: argparse.Namespace) -> None:
         for what in LIMITS if "limits" in chosen else ():
             found = in_own_process(limit_of, what, SCALE, folder)
             per_second = "" if isinstance(found, str) else f"{n_rows / found['seconds']:,.0f}"
-            print(f"| {what} | {found if isinstance(found, str) else round(found['seconds'], 3)} s | {per_second} |")
+            print(
+                f"| {what} | {found if isinstance(found, str) else round(found['seconds'], 3)} s | {per_second} |"
+            )
         for name in [one for one in AT_SCALE if one in chosen]:
             for where in (None, folder):
-                found = in_own_process(at_scale, name, SCALE, AT_SCALE[name], where, limit=arguments.limit)
-                print(f"| {name} | {'memory' if where is None else 'files'} | {_row(found, n_rows)} |", flush=True)
+                found = in_own_process(
+                    at_scale, name, SCALE, AT_SCALE[name], where, limit=arguments.limit
+                )
+                print(
+                    f"| {name} | {'memory' if where is None else 'files'} | {_row(found, n_rows)} |",
+                    flush=True,
+                )
     for n_clients in (10_000, 100_000):
         for name in [one for one in OF_MANY if one in chosen]:
-            found = in_own_process(at_scale, name, {**MANY, "clients": n_clients}, OF_MANY[name], limit=arguments.limit)
+            found = in_own_process(
+                at_scale, name, {**MANY, "clients": n_clients}, OF_MANY[name], limit=arguments.limit
+            )
             print(f"| {name} | {n_clients:,} clients | {_row(found, n_clients)} |", flush=True)
 
 
@@ -385,11 +469,15 @@ def _row(found: dict[str, float] | str, count: int) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     cases = {"check": check, "record": record, "scale": scale, "every": every}
     parser.add_argument("case", choices=cases)
     parser.add_argument("--strategies", help="names with commas between them; by default all")
-    parser.add_argument("--axes", help=f"every: axes with commas between them, of {', '.join(AXES)}; by default all")
+    parser.add_argument(
+        "--axes", help=f"every: axes with commas between them, of {', '.join(AXES)}; by default all"
+    )
     parser.add_argument("--limit", type=float, default=120.0, help="seconds for one point (120)")
     arguments = parser.parse_args()
     print(header())

@@ -39,8 +39,23 @@ BATTERIES = "graves,sipu,other"
 SPLITS = {"random": "iid", "Dirichlet .5": "dirichlet:0.5", "by class": "column"}
 EPSILONS = 10.0, 3.0, 1.0
 N_CLIENTS, SMALL, LARGE = 4, 1_000, 10_000
-FIELDS = ("set", "rows", "strategy", "split", "epsilon", "seed", "ari", "nca", "adjusted_accuracy", "seconds")
-MEASURES = {"ari": "ARI", "nca": "normalized clustering accuracy", "adjusted_accuracy": "adjusted accuracy"}
+FIELDS = (
+    "set",
+    "rows",
+    "strategy",
+    "split",
+    "epsilon",
+    "seed",
+    "ari",
+    "nca",
+    "adjusted_accuracy",
+    "seconds",
+)
+MEASURES = {
+    "ari": "ARI",
+    "nca": "normalized clustering accuracy",
+    "adjusted_accuracy": "adjusted accuracy",
+}
 
 #: Strategies by what leaves the sites. The last two groups release sums, with and without noise.
 GROUPS = {
@@ -58,7 +73,14 @@ GROUPS = {
     ),
 }
 POOLED = GROUPS["all rows in one place"]
-PRIVATE = ("private-kmeans", "private-density", "private-mixture", "spp-fgc-sums", "fedsc-sums", "fed-speclust-sums")
+PRIVATE = (
+    "private-kmeans",
+    "private-density",
+    "private-mixture",
+    "spp-fgc-sums",
+    "fedsc-sums",
+    "fed-speclust-sums",
+)
 #: Strategies that also run on sets of more than 10,000 rows.
 FAST = ("k-means", "k-fed", "private-kmeans", "private-density", "spp-fgc-sums")
 
@@ -83,19 +105,23 @@ def pooled_labels(method: str, rows: np.ndarray, n_clusters: int, seed: int) -> 
         return HDBSCAN(copy=True).fit_predict(rows)
     if method == "k-means":
         return KMeans(n_clusters, n_init=10, random_state=seed).fit_predict(rows)
-    return SpectralClustering(n_clusters, affinity="nearest_neighbors", n_neighbors=10, random_state=seed).fit_predict(
-        rows
-    )
+    return SpectralClustering(
+        n_clusters, affinity="nearest_neighbors", n_neighbors=10, random_state=seed
+    ).fit_predict(rows)
 
 
 def spread(table: Table, split: str, seed: int) -> fc.FederatedRows:
     """Return the rows of four clients; by class, client i has classes i, i + 4 and so on (fewer if there are fewer)."""
     classes = np.unique(table.labelings[:, 0], return_inverse=True)[1]
     owners = classes % N_CLIENTS
-    return partition(replace(table, owners=owners), SPLITS[split], n_clients=N_CLIENTS, random_state=seed)
+    return partition(
+        replace(table, owners=owners), SPLITS[split], n_clients=N_CLIENTS, random_state=seed
+    )
 
 
-def scores(name: str, method: str, split: str, epsilon: float | None, seed: int) -> dict[str, float]:
+def scores(
+    name: str, method: str, split: str, epsilon: float | None, seed: int
+) -> dict[str, float]:
     """Return the best scores over the reference labelings; each number of classes is a run."""
     table, found, start = table_of(name), [], time.perf_counter()
     assert table.labelings is not None
@@ -105,7 +131,8 @@ def scores(name: str, method: str, split: str, epsilon: float | None, seed: int)
     for n_clusters in numbers:
         if method in POOLED:
             labels, order = pooled_labels(method, table.rows, n_clusters, seed), slice(None)
-            labels = np.where(labels < 0, labels.max() + 1, labels)  # HDBSCAN's noise is one more cluster
+            # HDBSCAN's noise is one more cluster.
+            labels = np.where(labels < 0, labels.max() + 1, labels)
         else:
             rows = spread(table, split, seed)
             own = {"n_clusters": n_clusters}
@@ -127,9 +154,13 @@ def scores(name: str, method: str, split: str, epsilon: float | None, seed: int)
 
 def tasks(given: argparse.Namespace) -> Iterator[tuple[str, str, str, str, int]]:
     """Yield set, strategy, split, epsilon and seed; what noise does not cover comes first, then draw after draw."""
-    sets = [one for battery in given.batteries.split(",") for one in sets_named(f"{SUITE}{battery}")]
+    sets = [
+        one for battery in given.batteries.split(",") for one in sets_named(f"{SUITE}{battery}")
+    ]
     sets = [one for one in sets if given.largest == (one.split("/")[1] in LARGEST)]
-    methods = [one for group in GROUPS.values() for one in group if one in (given.only or one).split(",")]
+    methods = [
+        one for group in GROUPS.values() for one in group if one in (given.only or one).split(",")
+    ]
     methods = [one for one in methods if one != "Genie" or find_spec("genieclust")]
 
     def runs(name: str, method: str) -> bool:
@@ -148,13 +179,18 @@ def tasks(given: argparse.Namespace) -> Iterator[tuple[str, str, str, str, int]]
                 continue
             for method in methods:
                 if method in PRIVATE and runs(name, method):
-                    yield from ((name, method, "random", f"{epsilon:g}", seed) for epsilon in EPSILONS)
+                    yield from (
+                        (name, method, "random", f"{epsilon:g}", seed) for epsilon in EPSILONS
+                    )
 
 
 def read(path: Path) -> dict[tuple[str, str, str, str, int], dict[str, str]]:
     with path.open(newline="") as file:
         lines = list(csv.DictReader(file))
-    return {(one["set"], one["strategy"], one["split"], one["epsilon"], int(one["seed"])): one for one in lines}
+    return {
+        (one["set"], one["strategy"], one["split"], one["epsilon"], int(one["seed"])): one
+        for one in lines
+    }
 
 
 # The page.
@@ -208,7 +244,9 @@ def tables_of(found: dict[tuple[str, str, str, str, int], dict[str, str]]) -> st
                 if method in POOLED:
                     splits = [cell(size, method, "pooled", "none"), "", ""]
                 first = "pooled" if method in POOLED else "random"
-                others = [cell(size, method, first, "none", one) for one in ("nca", "adjusted_accuracy")]
+                others = [
+                    cell(size, method, first, "none", one) for one in ("nca", "adjusted_accuracy")
+                ]
                 body.append([group, method, *splits, *others])
         header = ["what leaves the sites", "strategy", *SPLITS, "NCA", "adjusted accuracy"]
         text.append(as_table(header, body))
@@ -218,7 +256,9 @@ def tables_of(found: dict[tuple[str, str, str, str, int], dict[str, str]]) -> st
         for method in PRIVATE:
             noisy = [cell(size, method, "random", f"{epsilon:g}") for epsilon in EPSILONS]
             body.append([method, cell(size, method, "random", "none"), *noisy])
-        text.append(as_table(["strategy", "no noise", *(f"epsilon {one:g}" for one in EPSILONS)], body))
+        text.append(
+            as_table(["strategy", "no noise", *(f"epsilon {one:g}" for one in EPSILONS)], body)
+        )
 
     text.append(f"### No noise, {counts['large']} sets of 1,000 to 10,000 rows\n")
     without_noise("large")
@@ -229,13 +269,17 @@ def tables_of(found: dict[tuple[str, str, str, str, int], dict[str, str]]) -> st
     text.append("\nWith noise; at epsilon 1 these sets show little but noise:\n")
     with_noise("small")
     if counts["largest"]:
-        text.append(f"\n### {counts['largest']} sets above 100,000 rows, random split, at most three draws\n")
+        text.append(
+            f"\n### {counts['largest']} sets above 100,000 rows, random split, at most three draws\n"
+        )
         body = []
         for method in FAST:
             first = "pooled" if method in POOLED else "random"
             noisy = [cell("largest", method, "random", f"{epsilon:g}") for epsilon in EPSILONS]
             body.append([method, cell("largest", method, first, "none"), *noisy])
-        text.append(as_table(["strategy", "no noise", *(f"epsilon {one:g}" for one in EPSILONS)], body))
+        text.append(
+            as_table(["strategy", "no noise", *(f"epsilon {one:g}" for one in EPSILONS)], body)
+        )
     return "\n".join(text) + "\n"
 
 
@@ -249,7 +293,10 @@ def cells_of(page: str) -> Iterator[tuple[str, dict[tuple[str, str, str], str]]]
         elif not header:
             header, cells = cells, []
         strategy = cells[header.index("strategy")] if cells else ""
-        yield line, {(before, strategy, column): cell for column, cell in zip(header, cells, strict=False)}
+        yield (
+            line,
+            {(before, strategy, column): cell for column, cell in zip(header, cells, strict=False)},
+        )
 
 
 def completed(tables: str, page: str) -> str:
@@ -263,7 +310,9 @@ def completed(tables: str, page: str) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder")
     parser.add_argument("--csv", type=Path, default=Path("leaderboard.csv"))
     parser.add_argument("--only")
@@ -284,17 +333,23 @@ def main() -> None:
                 continue
             name, method, split, epsilon, seed = task
             try:
-                found = scores(name, method, split, None if epsilon == "none" else float(epsilon), seed)
+                found = scores(
+                    name, method, split, None if epsilon == "none" else float(epsilon), seed
+                )
             except ValueError as error:
                 print(*task, error, flush=True)
                 continue
             plain = {key: f"{value:.4f}" for key, value in found.items()}
-            writer.writerow(dict(zip(FIELDS, (name, len(table_of(name).rows), *task[1:]), strict=False)) | plain)
+            writer.writerow(
+                dict(zip(FIELDS, (name, len(table_of(name).rows), *task[1:]), strict=False)) | plain
+            )
     if given.no_page:
         return
     before, _, rest = PAGE.read_text().partition(MARKS[0])
     former, _, after = rest.partition(MARKS[1])
-    PAGE.write_text(f"{before}{MARKS[0]}\n{completed(tables_of(read(given.csv)), former)}\n{MARKS[1]}{after}")
+    PAGE.write_text(
+        f"{before}{MARKS[0]}\n{completed(tables_of(read(given.csv)), former)}\n{MARKS[1]}{after}"
+    )
 
 
 if __name__ == "__main__":

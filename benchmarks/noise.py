@@ -26,7 +26,9 @@ SCALE = 1.3 * 2.0**25
 LIMITS = {"laplace": 1.0, "gaussian": 2.0}  # microseconds an entry
 
 
-def measured(sample: Callable[[int, NoiseSource], np.ndarray], size: int, source: NoiseSource) -> float:
+def measured(
+    sample: Callable[[int, NoiseSource], np.ndarray], size: int, source: NoiseSource
+) -> float:
     return timed(lambda: sample(size, source))[1]
 
 
@@ -47,7 +49,9 @@ def main() -> None:
     for n_shares in (2, 10, 100, 1000):
         for name, share in (("laplace", sample_laplace_share), ("gaussian", sample_gaussian_share)):
             seconds = measured(
-                lambda size, source, s=share, n=n_shares: s(SCALE, n, size, source), 100_000, OperatingSystemNoise()
+                lambda size, source, s=share, n=n_shares: s(SCALE, n, size, source),
+                100_000,
+                OperatingSystemNoise(),
             )
             print(
                 f"{name}, one of {n_shares} shares: {seconds * 10:.3f} us an entry, "

@@ -69,7 +69,15 @@ class Fleet(one_machine.Deployment):  # type: ignore[misc,name-defined]
         (self.folder / "flwr" / "config.toml").write_text(
             f'[superlink]\ndefault = "here"\n\n[superlink.here]\naddress = "127.0.0.1:{self.port}"\ninsecure = true\n'
         )
-        command = [sys.executable, __file__, "fleet", kind, str(n_sites), str(self.folder), str(self.port)]
+        command = [
+            sys.executable,
+            __file__,
+            "fleet",
+            kind,
+            str(n_sites),
+            str(self.folder),
+            str(self.port),
+        ]
         ready = one_machine.free_port()
         self.start("fleet", ready, *command, str(ready))
 
@@ -81,7 +89,11 @@ class Fleet(one_machine.Deployment):  # type: ignore[misc,name-defined]
     def seconds_of_messages(self) -> float:
         """Return the processor time of all processes that answered messages."""
         ended = sum(sum(one.cpu_times()[2:4]) for one in self.nodes)
-        return ended + sum(sum(child.cpu_times()[:2]) for one in self.nodes for child in one.children(recursive=True))
+        return ended + sum(
+            sum(child.cpu_times()[:2])
+            for one in self.nodes
+            for child in one.children(recursive=True)
+        )
 
     def seconds_of_nodes(self) -> float:
         """Return the processor time of the SuperNodes themselves."""
@@ -90,7 +102,11 @@ class Fleet(one_machine.Deployment):  # type: ignore[misc,name-defined]
 
 def be_the_fleet(kind: str, n_sites: int, folder: Path, superlink: int, ready: int) -> None:
     """Fork the SuperNodes, listen on a port to say that they are ready, and wait for the end."""
-    for name in ("flwr.supernode.main", "flwr.supercore.superexec.run_superexec", "flower_fedclust.site.policy"):
+    for name in (
+        "flwr.supernode.main",
+        "flwr.supercore.superexec.run_superexec",
+        "flower_fedclust.site.policy",
+    ):
         import_module(name)
     supernode, superexec = import_module("flwr.supernode.cli"), import_module("flwr.supercore.cli")
     loop: Any = import_module("flwr.supernode.start_client_internal")
@@ -126,7 +142,9 @@ def be_the_fleet(kind: str, n_sites: int, folder: Path, superlink: int, ready: i
         os._exit(0)
 
     with ExitStack() as open_ports:  # open all ports at once: a closed port is soon assigned again
-        probes = [open_ports.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(n_sites)]
+        probes = [
+            open_ports.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(n_sites)
+        ]
         ports = [int(probe.getsockname()[1]) for probe in probes]
     processes, path = [], os.environ["PATH"]
     for index, port in enumerate(ports):
@@ -139,7 +157,13 @@ def be_the_fleet(kind: str, n_sites: int, folder: Path, superlink: int, ready: i
         else:
             options += ["--node-config", f'data="{own / "table.csv"}" name="{index}"']
         node = fork(own / "flower-supernode.log", supernode.flower_supernode, *options)
-        where = ["--insecure", "--runtime-api-address", f"127.0.0.1:{port}", "--parent-pid", str(node)]
+        where = [
+            "--insecure",
+            "--runtime-api-address",
+            f"127.0.0.1:{port}",
+            "--parent-pid",
+            str(node),
+        ]
         one_machine.wait_for(port, SimpleNamespace(poll=lambda: None), own / "flower-supernode.log")
         processes += [node, fork(own / "flower-superexec.log", superexec.flower_superexec, *where)]
     with socket.create_server(("127.0.0.1", ready)), suppress(KeyboardInterrupt):
@@ -150,12 +174,21 @@ def be_the_fleet(kind: str, n_sites: int, folder: Path, superlink: int, ready: i
 
 
 def measured(kind: str, n_sites: int, n_rows: int) -> dict[str, Any]:
-    rows, _ = make_blobs(n_sites * n_rows, n_features=8, centers=4, center_box=(-2, 2), cluster_std=0.4, random_state=0)
+    rows, _ = make_blobs(
+        n_sites * n_rows,
+        n_features=8,
+        centers=4,
+        center_box=(-2, 2),
+        cluster_std=0.4,
+        random_state=0,
+    )
     with tempfile.TemporaryDirectory() as parent:
         folder = Path(parent)
         for index in range(n_sites):
             (folder / f"{index}").mkdir()
-            table = pd.DataFrame(rows[index::n_sites], columns=[f"c{column}" for column in range(8)])
+            table = pd.DataFrame(
+                rows[index::n_sites], columns=[f"c{column}" for column in range(8)]
+            )
             table.to_csv(folder / f"{index}" / "table.csv", index=False)
             (folder / f"{index}" / "site.toml").write_text(
                 f'name = "{index}"\ndata = "table.csv"\n\n[policy]\nstrategies = ["{STRATEGY}"]\n'
@@ -177,7 +210,10 @@ def measured(kind: str, n_sites: int, n_rows: int) -> dict[str, Any]:
                 **({"journal": str(folder / "journal")} if kind == "site" else {}),
             )  # fmt: skip
             seconds = time.monotonic() - start
-            of_messages, of_nodes = [deployment.seconds_of_messages(), deployment.seconds_of_nodes()] - before
+            of_messages, of_nodes = [
+                deployment.seconds_of_messages(),
+                deployment.seconds_of_nodes(),
+            ] - before
             memory = np.median([one.memory_full_info().uss for one in deployment.nodes])
             traffic = pd.read_csv(folder / "out" / STRATEGY / "traffic.csv")
         return {
@@ -212,15 +248,21 @@ def on_ray(n_sites: int, n_rows: int, kind: str) -> tuple[float, float, int]:
             strategy.journal = fc.Journal(Path(folder) / "journal")
 
         def answer(context: Context) -> Any:
-            site = import_module("overhead").site_of(folder, int(context.node_config["partition-id"]), n_rows)
+            site = import_module("overhead").site_of(
+                folder, int(context.node_config["partition-id"]), n_rows
+            )
             if kind == "site":
                 return site.client(context)
             return fc.client_fn(fc.PrivateKMeans.client_type, lambda _: site.data)(context)
 
         def serve(_: Context) -> ServerAppComponents:
-            return ServerAppComponents(strategy=strategy, config=ServerConfig(num_rounds=strategy.num_rounds))
+            return ServerAppComponents(
+                strategy=strategy, config=ServerConfig(num_rounds=strategy.num_rounds)
+            )
 
-        run_simulation(ServerApp(server_fn=serve), ClientApp(client_fn=answer), num_supernodes=n_sites)
+        run_simulation(
+            ServerApp(server_fn=serve), ClientApp(client_fn=answer), num_supernodes=n_sites
+        )
         n_messages = sum(entry.round > 1 for entry in strategy.traffic)
     # From the end of the first round: earlier, workers start and rows are generated.
     return seconds[-1] - seconds[0], spent[-1] - spent[0], n_messages

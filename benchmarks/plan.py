@@ -46,7 +46,12 @@ SHOWN, N_SEEDS, MOST_ROWS = (0.3, 1.0, 3.0), 5, 50_000
 
 def rows_of(package: str, name: str) -> np.ndarray:
     """Return the numeric columns with more than four values, in standard deviations and clipped at 4."""
-    table = data(package, name).drop(columns="rownames", errors="ignore").select_dtypes("number").dropna()
+    table = (
+        data(package, name)
+        .drop(columns="rownames", errors="ignore")
+        .select_dtypes("number")
+        .dropna()
+    )
     rows = table.loc[:, table.nunique() > 4].to_numpy(dtype=float)
     rows = np.random.default_rng(0).permutation(rows)[:MOST_ROWS]
     return np.clip((rows - rows.mean(axis=0)) / rows.std(axis=0), -4, 4)
@@ -76,7 +81,8 @@ def percent(cost: float) -> str:
 def main() -> None:
     print(header())
     print(
-        "| table | rows | columns | clusters | without noise |" + "".join(f" epsilon {one:g} |" for one in SHOWN),
+        "| table | rows | columns | clusters | without noise |"
+        + "".join(f" epsilon {one:g} |" for one in SHOWN),
         end="",
     )
     print(" enough | smallest |\n|---|--:|--:|--:|--:|" + "--:|" * (len(SHOWN) + 2))
@@ -87,7 +93,11 @@ def main() -> None:
         part = float(wanted[place + 1])
         wanted = wanted[:place] + wanted[place + 2 :]
     tables = (CHOSEN_WITH if "--chosen-with" in wanted else TABLES).split()
-    tables = [table for table in tables if wanted in ([], ["--chosen-with"]) or re.split("[/:]", table)[1] in wanted]
+    tables = [
+        table
+        for table in tables
+        if wanted in ([], ["--chosen-with"]) or re.split("[/:]", table)[1] in wanted
+    ]
     for table in tables:
         package, name, number = re.split("[/:]", table)
         rows, n_clusters = rows_of(package, name), int(number)
@@ -105,7 +115,9 @@ def main() -> None:
         excess = falling({epsilon: cost / without - 1 for epsilon, cost in found.items()})
         cells = [f" {100 * plan.without_noise:.2g}% / {100 * (without / pooled - 1):.2g}%"]
         for epsilon in SHOWN:
-            words, is_right = compared(max(plan.excess[epsilon], NOTHING), max(excess[epsilon], NOTHING))
+            words, is_right = compared(
+                max(plan.excess[epsilon], NOTHING), max(excess[epsilon], NOTHING)
+            )
             cells.append(f" {percent(plan.excess[epsilon])} / {percent(excess[epsilon])} {words}")
             right[epsilon] += is_right
         for key, one, other in (
@@ -115,8 +127,14 @@ def main() -> None:
             words, is_right = compared(one, other)
             cells.append(f" {one:,.3g} / {other:,.3g} {words}" if one and other else f" {words}")
             right[key] += is_right
-        print(f"| {name} | {n_rows:,} | {n_columns} | {n_clusters} |" + " |".join(cells) + " |", flush=True)
-    print("Right within a factor of two:", ", ".join(f"{key} {count} of {len(tables)}" for key, count in right.items()))
+        print(
+            f"| {name} | {n_rows:,} | {n_columns} | {n_clusters} |" + " |".join(cells) + " |",
+            flush=True,
+        )
+    print(
+        "Right within a factor of two:",
+        ", ".join(f"{key} {count} of {len(tables)}" for key, count in right.items()),
+    )
 
 
 if __name__ == "__main__":

@@ -24,7 +24,9 @@ OF_SUMS = (100.0, 10.0, 1.0)
 def trained(rows: np.ndarray, layers: list[np.ndarray], epsilon: float) -> list[np.ndarray]:
     """Return the layers of an autoencoder trained by DP-SGD: Adam on clipped, noisy gradients of drawn rows."""
     share = Share("gaussian", 1.0, N_STEPS, "replace", (BATCH_SIZE, len(rows)))
-    multiplier = calibrate({"steps": share}, epsilon, 1e-6)["steps"] if np.isfinite(epsilon) else 0.0
+    multiplier = (
+        calibrate({"steps": share}, epsilon, 1e-6)["steps"] if np.isfinite(epsilon) else 0.0
+    )
     numbers, clip = np.random.default_rng(0), 0.0
     # Only means: no variance of a code is learned.
     layers = [layers[0], layers[1], layers[2][:, :N_LATENT], layers[3][:N_LATENT], *layers[4:]]
@@ -42,12 +44,18 @@ def trained(rows: np.ndarray, layers: list[np.ndarray], epsilon: float) -> list[
         norms = np.sqrt(sum((np.sum(a**2, axis=1) + 1.0) * np.sum(e**2, axis=1) for a, e in pairs))
         clip = clip or float(np.median(norms))
         factors = np.minimum(1.0, clip / norms)[:, None]
-        gradients = [part for a, e in pairs for part in (a.T @ (factors * e), np.sum(factors * e, axis=0))]
+        gradients = [
+            part for a, e in pairs for part in (a.T @ (factors * e), np.sum(factors * e, axis=0))
+        ]
         for index, gradient in enumerate(gradients):
-            noisy = (gradient + 2.0 * clip * multiplier * numbers.normal(size=gradient.shape)) / BATCH_SIZE
+            noisy = (
+                gradient + 2.0 * clip * multiplier * numbers.normal(size=gradient.shape)
+            ) / BATCH_SIZE
             first[index] = 0.9 * first[index] + 0.1 * noisy
             second[index] = 0.999 * second[index] + 0.001 * noisy**2
-            move = first[index] / (1 - 0.9**step) / (np.sqrt(second[index] / (1 - 0.999**step)) + 1e-8)
+            move = (
+                first[index] / (1 - 0.9**step) / (np.sqrt(second[index] / (1 - 0.999**step)) + 1e-8)
+            )
             layers[index] = layers[index] - RATE * move
     return [layers[0], layers[1], np.tile(layers[2], 2), np.tile(layers[3], 2), *layers[4:]]
 
@@ -59,7 +67,11 @@ def nmi(codes: np.ndarray, labels: np.ndarray, epsilon: float) -> float:
     for seed in range(N_DRAWS):
         parts = partition(Table(codes, labels), "iid", n_clients=4, random_state=seed)
         strategy = fc.SPPFGCSums(10, epsilon=epsilon, max_l1_norm=bound)
-        found.append(fc.simulate(strategy, parts.clients, labels=parts.labels, seed=seed, progress=False).metrics)
+        found.append(
+            fc.simulate(
+                strategy, parts.clients, labels=parts.labels, seed=seed, progress=False
+            ).metrics
+        )
     return float(np.mean([metrics["nmi"] for metrics in found]))
 
 

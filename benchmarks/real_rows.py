@@ -50,7 +50,11 @@ def metrics(name: str, seed: int, strategy: str, epsilon: float | None) -> Mappi
     """Return the metrics on the rows that stay with the clients, which are the same for all strategies."""
     rows, classes, lowest, highest = classed(name)
     low, high = np.asarray(lowest, dtype=np.float64), np.asarray(highest, dtype=np.float64)
-    table = Table(2 * (rows - low) / (high - low) - 1, labels=np.unique(classes, return_inverse=True)[1], name=name)
+    table = Table(
+        2 * (rows - low) / (high - low) - 1,
+        labels=np.unique(classes, return_inverse=True)[1],
+        name=name,
+    )
     n_clusters = len(set(classes))
     table = hold_out_server_rows(table, 20 * n_clusters, random_state=seed)
     own: dict[str, Any] = {} if epsilon is None else {"epsilon": epsilon, "delta": 1e-6}
@@ -68,19 +72,33 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     seeds = range(parser.parse_args().seeds)
     print(header())
-    print(f"| | {' | '.join(f'epsilon {epsilon:g}' for epsilon in EPSILONS)} |\n|---|{'--:|' * len(EPSILONS)}")
+    print(
+        f"| | {' | '.join(f'epsilon {epsilon:g}' for epsilon in EPSILONS)} |\n|---|{'--:|' * len(EPSILONS)}"
+    )
     for name in NAMES:
         pooled = [metrics(name, seed, "pooled-kmeans", None) for seed in seeds]
         found = {
-            label: [[metrics(name, seed, strategy, epsilon) for seed in seeds] for epsilon in EPSILONS]
+            label: [
+                [metrics(name, seed, strategy, epsilon) for seed in seeds] for epsilon in EPSILONS
+            ]
             for label, strategy in METHODS.items()
         }
         for label, by_epsilon in found.items():
-            cost = [[a["cost"] / b["cost"] for a, b in zip(one, pooled, strict=True)] for one in by_epsilon]
-            print(f"| {name}: {label}, cost | {' | '.join(f'{np.mean(c):.4f} ± {np.std(c):.4f}' for c in cost)} |")
+            cost = [
+                [a["cost"] / b["cost"] for a, b in zip(one, pooled, strict=True)]
+                for one in by_epsilon
+            ]
+            print(
+                f"| {name}: {label}, cost | {' | '.join(f'{np.mean(c):.4f} ± {np.std(c):.4f}' for c in cost)} |"
+            )
             nmi = [[one["nmi"] for one in runs] for runs in by_epsilon]
-            print(f"| {name}: {label}, NMI | {' | '.join(f'{np.mean(n):.4f} ± {np.std(n):.4f}' for n in nmi)} |")
-        print(f"| {name}: pooled k-means, NMI | {np.mean([one['nmi'] for one in pooled]):.4f} |", flush=True)
+            print(
+                f"| {name}: {label}, NMI | {' | '.join(f'{np.mean(n):.4f} ± {np.std(n):.4f}' for n in nmi)} |"
+            )
+        print(
+            f"| {name}: pooled k-means, NMI | {np.mean([one['nmi'] for one in pooled]):.4f} |",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

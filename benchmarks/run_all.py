@@ -8,7 +8,10 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 RUNS = [
-    *(["speed.py", case] for case in ("record", "client", "client-5000", "dp-fedc", "lloyd", "ray")),
+    *(
+        ["speed.py", case]
+        for case in ("record", "client", "client-5000", "dp-fedc", "lloyd", "ray")
+    ),
     ["server.py", "fedsc"],
     ["server.py", "scaling", "spp-fgc", "spp-fgc-moons"],
     ["noise.py"],

@@ -38,7 +38,11 @@ def recorded() -> list[Any]:
 
     found = []
     for case, strategy in cases().items():
-        if strategy.epsilon is None or strategy.noise != "server" or not (subject := Subject(strategy)).releases:
+        if (
+            strategy.epsilon is None
+            or strategy.noise != "server"
+            or not (subject := Subject(strategy)).releases
+        ):
             continue
         name, noisy = subject.names[0], {number for number, _, _ in subject.releases}
         messages = [
@@ -46,7 +50,9 @@ def recorded() -> list[Any]:
             for one in subject.run.exchanges
             if one.client == name
         ]
-        found.append((case, subject.run.strategy.client_type, name, subject.data[name].rows, messages))
+        found.append(
+            (case, subject.run.strategy.client_type, name, subject.data[name].rows, messages)
+        )
     return found
 
 
@@ -75,11 +81,19 @@ def main() -> None:
             if kernel == "Prescott":
                 others["NPY_DISABLE_CPU_FEATURES"] = FEATURES
             command = [sys.executable, __file__, str(path)]
-            run = subprocess.run(command, env=os.environ | others, capture_output=True, text=True, check=True)
+            run = subprocess.run(
+                command, env=os.environ | others, capture_output=True, text=True, check=True
+            )
             lines = run.stdout.splitlines()
             first = first or lines
-            different = [one.partition(" ")[0] for one, other in zip(lines, first, strict=True) if one != other]
-            print(f"{kernel}: {len(lines)} strategies, {len(different)} differ {' '.join(different)}")
+            different = [
+                one.partition(" ")[0]
+                for one, other in zip(lines, first, strict=True)
+                if one != other
+            ]
+            print(
+                f"{kernel}: {len(lines)} strategies, {len(different)} differ {' '.join(different)}"
+            )
 
 
 if __name__ == "__main__":

@@ -59,12 +59,17 @@ def tables(folder: Path) -> Iterator[tuple[str, np.ndarray]]:
 def measured(rows: np.ndarray, k: int, epsilon: float, n_seeds: int, pooled: float) -> list[float]:
     """Return the cost of each run, over the best pooled one."""
     strategy = fc.PrivateKMeans(k, epsilon=epsilon, max_norm=3 * rows.shape[1] ** 0.5)
-    runs = (fc.simulate(strategy, [rows[::2], rows[1::2]], seed=seed, progress=False) for seed in range(n_seeds))
+    runs = (
+        fc.simulate(strategy, [rows[::2], rows[1::2]], seed=seed, progress=False)
+        for seed in range(n_seeds)
+    )
     return [float(kmeans_cost(rows, run.model.cluster_points)) / pooled for run in runs]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", type=Path)
     parser.add_argument("file", type=Path)
     parser.add_argument("--epsilon", type=float, nargs="+", default=[1.0, 3.0, 100.0])
@@ -86,7 +91,9 @@ def main() -> None:
             continue
         for k in (3 + 2 * index % 6, 3 + (2 * index + 3) % 6):
             missing = [epsilon for epsilon in given.epsilon if (name, k, epsilon) not in kept]
-            pooled = float(KMeans(k, n_init=20, random_state=0).fit(rows).inertia_) if missing else 0.0
+            pooled = (
+                float(KMeans(k, n_init=20, random_state=0).fit(rows).inertia_) if missing else 0.0
+            )
             for epsilon in missing:
                 costs = measured(rows, k, epsilon, given.seeds, pooled)
                 kept[name, k, epsilon] = {"table": name, "k": k, "epsilon": epsilon, "costs": costs}
@@ -99,7 +106,10 @@ def main() -> None:
             print(f"| {name} | {len(rows):,} x {rows.shape[1]}, {k} | {cells} |", flush=True)
     for (is_long, epsilon), costs in sorted(found.items()):
         words = f"{MANY:,} rows and more" if is_long else f"fewer than {MANY:,} rows"
-        print(f"{words}, epsilon {epsilon:g}: mean {np.mean(costs):.4f}, median {np.median(costs):.4f}", end=", ")
+        print(
+            f"{words}, epsilon {epsilon:g}: mean {np.mean(costs):.4f}, median {np.median(costs):.4f}",
+            end=", ",
+        )
         print(f"largest {max(costs):.4f}, of {len(costs)}")
 
 

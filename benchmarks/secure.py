@@ -20,7 +20,17 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
 from flower_fedclust.secure import SecureClient, SecureServer
-from flower_fedclust.secure.client import CHECK, CODES, NONCE, OPENED, PAIRS, SELF, SHARES, Checks, _as_sender
+from flower_fedclust.secure.client import (
+    CHECK,
+    CODES,
+    NONCE,
+    OPENED,
+    PAIRS,
+    SELF,
+    SHARES,
+    Checks,
+    _as_sender,
+)
 from flower_fedclust.secure.keys import SIGNED, as_rows, is_signed, sign
 from flower_fedclust.secure.shamir import SHARE_BYTES
 
@@ -48,7 +58,10 @@ def forwarded(client: SecureClient, n: int, number: int) -> np.ndarray:
     roster, rows, keys = bytes.fromhex(client._facts.roster), [], client._keys(SHARES)
     check = Checks(roster, number)
     for other in range(n):
-        shares, nonce = [bytes([0]) + os.urandom(SHARE_BYTES - 1) for _ in (SELF, PAIRS)], os.urandom(NONCE)
+        shares, nonce = (
+            [bytes([0]) + os.urandom(SHARE_BYTES - 1) for _ in (SELF, PAIRS)],
+            os.urandom(NONCE),
+        )
         sealed = ChaCha20Poly1305(keys[other]).encrypt(nonce, b"".join(shares), _as_sender(other))
         checks = [check(other, 0, kind, one) for kind, one in enumerate(shares)]
         rows.append(b"".join([nonce, sealed, *checks]))
@@ -73,7 +86,9 @@ def of_one_client(n: int, n_entries: int, repeats: int = 3) -> tuple[float, floa
         answer = timed(lambda: masked(client, server, everybody, words, number), times)  # noqa: B023
         said, asked = timed(lambda: client.confirm(RUN, number, everybody), times)  # noqa: B023
         confirmation = client._confirmation()
-        confirmed = as_rows([confirmation(key, one) for one, key in enumerate(client._keys(CODES))], CHECK)
+        confirmed = as_rows(
+            [confirmation(key, one) for one, key in enumerate(client._keys(CODES))], CHECK
+        )
         shares = forwarded(client, n, number)
         opened = timed(lambda: client.open(RUN, number, confirmed, shares), times)  # noqa: B023
         assert opened[:, 0].all()
@@ -107,14 +122,20 @@ def size(n_bytes: int) -> str:
 
 def main() -> None:
     print(header())
-    print("| clients | entries | seconds: keys | seconds: sum | from a client | to a client, besides the question |")
+    print(
+        "| clients | entries | seconds: keys | seconds: sum | from a client | to a client, besides the question |"
+    )
     print("|---|---|---|---|---|---|")
     for n in (10, 100, 1000):
         for n_entries in (100, 10_000, 300_000):
             first, each, up, down = of_one_client(n, n_entries)
-            print(f"| {n:,} | {n_entries:,} | {first:.3f} | {each:.3f} | {size(up)} | {size(down)} |")
+            print(
+                f"| {n:,} | {n_entries:,} | {first:.3f} | {each:.3f} | {size(up)} | {size(down)} |"
+            )
     first, each = inline(100, 1000)
-    print(f"100 clients of one process, 1,000 entries: {first:.2f} s for the keys, {each:.2f} s for a sum")
+    print(
+        f"100 clients of one process, 1,000 entries: {first:.2f} s for the keys, {each:.2f} s for a sum"
+    )
 
 
 if __name__ == "__main__":

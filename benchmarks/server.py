@@ -53,7 +53,9 @@ def fedsc(n_rows: int) -> Numbers:
     Z = matched_dictionary(rows.mean(axis=0), rows.std(axis=0), ATOMS, rng)
     bandwidth = mean_distance(rows)
     # The server gets codes in pieces; the rows are gone before the clock starts.
-    C = np.concatenate([codes(one, Z, bandwidth, REGULARIZATION) for one in np.array_split(rows, 50)])
+    C = np.concatenate(
+        [codes(one, Z, bandwidth, REGULARIZATION) for one in np.array_split(rows, 50)]
+    )
     del rows
 
     def stage_two() -> np.ndarray:
@@ -74,7 +76,9 @@ def fedsc_exact(n_rows: int) -> Numbers:
 def scikit_learn(n_rows: int) -> Numbers:
     rows, truth = blobs(n_rows)
     near = int(np.ceil(np.log(n_rows)))
-    estimator = SpectralClustering(10, affinity="nearest_neighbors", n_neighbors=near, random_state=0, n_jobs=1)
+    estimator = SpectralClustering(
+        10, affinity="nearest_neighbors", n_neighbors=near, random_state=0, n_jobs=1
+    )
     return scored(lambda: estimator.fit_predict(rows), truth)
 
 
@@ -86,7 +90,9 @@ def spp_fgc(n_rows: int, data: str = "mixture") -> Numbers:
     if data == "moons":
         table = load_dataset("moons", n_rows=n_rows)
     else:
-        table = Table(*make_blobs(n_rows, n_features=20, centers=10, cluster_std=4.0, random_state=0))
+        table = Table(
+            *make_blobs(n_rows, n_features=20, centers=10, cluster_std=4.0, random_state=0)
+        )
     rows = partition(table, "iid", n_clients=10)
     found: list[Numbers] = []
 
@@ -119,8 +125,17 @@ def picture_rows(n_rows: int) -> np.ndarray:
 
 def maps(n_rows: int) -> Numbers:
     from flower_fedclust.numerics.dictionary import matched_dictionary
-    from flower_fedclust.numerics.embedding import tsne_map, tsne_n_neighbors, umap_map, umap_n_neighbors
-    from flower_fedclust.numerics.nystrom import distances_between, landmark_distances, nystrom_neighbors
+    from flower_fedclust.numerics.embedding import (
+        tsne_map,
+        tsne_n_neighbors,
+        umap_map,
+        umap_n_neighbors,
+    )
+    from flower_fedclust.numerics.nystrom import (
+        distances_between,
+        landmark_distances,
+        nystrom_neighbors,
+    )
 
     rows = picture_rows(n_rows)
     Y = matched_dictionary(rows.mean(axis=0), rows.std(axis=0), LANDMARKS, np.random.default_rng(0))
@@ -129,7 +144,11 @@ def maps(n_rows: int) -> Numbers:
     near: list[np.ndarray] = []
     n_umap = umap_n_neighbors(n_rows, 15)
     with one_thread():
-        search = measured(lambda: near.extend(nystrom_neighbors(B, W, tsne_n_neighbors(n_rows, 30.0), squared=True)))
+        search = measured(
+            lambda: near.extend(
+                nystrom_neighbors(B, W, tsne_n_neighbors(n_rows, 30.0), squared=True)
+            )
+        )
         umap = measured(lambda: umap_map(near[0][:, :n_umap], near[1][:, :n_umap]))
         tsne = measured(lambda: tsne_map(near[0], near[1]))
     return {
@@ -144,7 +163,9 @@ def pooled_maps(n_rows: int) -> Numbers:
     from reproduce.maps import pooled_map
 
     rows = picture_rows(n_rows)
-    umap, tsne = (measured(lambda method=method: pooled_map(method, rows, 0)) for method in ("umap", "tsne"))
+    umap, tsne = (
+        measured(lambda method=method: pooled_map(method, rows, 0)) for method in ("umap", "tsne")
+    )
     return {**_total(umap, tsne), "umap": umap["seconds"], "tsne": tsne["seconds"]}
 
 
@@ -164,7 +185,11 @@ def pooled_umap(n_rows: int) -> Numbers:
 
 def _total(*parts: Numbers) -> Numbers:
     spent = {name: sum(one[name] for one in parts) for name in ("seconds", "processor")}
-    return {**spent, "megabytes": max(one["megabytes"] for one in parts), "before": parts[0]["before"]}
+    return {
+        **spent,
+        "megabytes": max(one["megabytes"] for one in parts),
+        "before": parts[0]["before"],
+    }
 
 
 CASES: dict[str, tuple[Callable[[int], Numbers], tuple[int, ...]]] = {
@@ -189,19 +214,31 @@ def run(case: str, sizes: tuple[int, ...]) -> None:
             print(f"{case}, {n_rows:,} rows: {result}", flush=True)
             continue
         found[n_rows] = result
-        print(f"{case}, {n_rows:,} rows: " + ", ".join(f"{name} {one:.4g}" for name, one in result.items()), flush=True)
+        print(
+            f"{case}, {n_rows:,} rows: "
+            + ", ".join(f"{name} {one:.4g}" for name, one in result.items()),
+            flush=True,
+        )
     if len(found) > 1:
         slopes = {
-            name: slope(list(found), [one[name] for one in found.values()]) for name in ("processor", "megabytes")
+            name: slope(list(found), [one[name] for one in found.values()])
+            for name in ("processor", "megabytes")
         }
-        print(f"{case}, slopes on log axes: " + ", ".join(f"{name} {one:.2f}" for name, one in slopes.items()))
+        print(
+            f"{case}, slopes on log axes: "
+            + ", ".join(f"{name} {one:.2f}" for name, one in slopes.items())
+        )
 
 
 def main() -> None:
     warnings.simplefilter("ignore")
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("case", choices=[*CASES, "scaling"])
-    parser.add_argument("more", nargs="*", help="a number of rows; for scaling, cases (by default all)")
+    parser.add_argument(
+        "more", nargs="*", help="a number of rows; for scaling, cases (by default all)"
+    )
     arguments = parser.parse_args()
     print(header())
     if arguments.case == "scaling":

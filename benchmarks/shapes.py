@@ -46,32 +46,53 @@ def sets_in(folder: Path, batteries: list[str]) -> dict[str, tuple[np.ndarray, l
             if len(rows) >= 2000 and rows.shape[1] in (2, 3):
                 labelings = sorted(path.parent.glob(path.name.replace(".data.gz", ".labels*.gz")))
                 name = path.name.removesuffix(".data.gz")
-                found[f"{battery}/{name}"] = rows, [read(one).ravel().astype(int) for one in labelings]
+                found[f"{battery}/{name}"] = (
+                    rows,
+                    [read(one).ravel().astype(int) for one in labelings],
+                )
     return found
 
 
-def score(kind: type, rows: np.ndarray, labelings: list[np.ndarray], epsilon: float | None, seed: int, wide: float):
+def score(
+    kind: type,
+    rows: np.ndarray,
+    labelings: list[np.ndarray],
+    epsilon: float | None,
+    seed: int,
+    wide: float,
+):
     """Return the best adjusted Rand index over the labelings, and the seconds of a run."""
     order = np.random.default_rng(seed).permutation(len(rows))
     bound = 2.0 ** np.ceil(np.log2(np.linalg.norm(rows, axis=1).max())) * wide
-    norm = {"max_l1_norm": bound * np.sqrt(rows.shape[1])} if kind is fc.SPPFGCSums else {"max_norm": bound}
+    norm = (
+        {"max_l1_norm": bound * np.sqrt(rows.shape[1])}
+        if kind is fc.SPPFGCSums
+        else {"max_norm": bound}
+    )
     indices, runs, start = [], {}, time.perf_counter()
     for labels in labelings:
         scored = labels[order] > 0
         number = len(np.unique(labels[labels > 0]))
         if number not in runs:
             strategy = kind(number, epsilon=epsilon, **({} if epsilon is None else norm))
-            result = fc.simulate(strategy, np.array_split(rows[order], 4), seed=seed, progress=False)
+            result = fc.simulate(
+                strategy, np.array_split(rows[order], 4), seed=seed, progress=False
+            )
             runs[number] = np.concatenate(result.labels_of_clients)
         indices.append(adjusted_rand_score(labels[order][scored], runs[number][scored]))
     return max(indices), (time.perf_counter() - start) / len(runs)
 
 
 def shapes(
-    sets: dict[str, tuple[np.ndarray, list[np.ndarray]]], draws: int, wide: float, kinds: dict[str, type]
+    sets: dict[str, tuple[np.ndarray, list[np.ndarray]]],
+    draws: int,
+    wide: float,
+    kinds: dict[str, type],
 ) -> None:
     for name, kind in kinds.items():
-        print(f"\n{name}\n\n| set | rows | no noise | epsilon 3 | epsilon 1 | seconds |\n|---|---|---|---|---|---|")
+        print(
+            f"\n{name}\n\n| set | rows | no noise | epsilon 3 | epsilon 1 | seconds |\n|---|---|---|---|---|---|"
+        )
         means: dict[str, list[float]] = {}
         for which, (rows, labelings) in sets.items():
             is_large, found, seconds = len(rows) > LARGE, [], 0.0
@@ -83,7 +104,8 @@ def shapes(
             if not is_large:
                 means[which] = found
             print(
-                f"| {which} | {len(rows):,} | {' | '.join(f'{one:.2f}' for one in found)} | {seconds:.1f} |", flush=True
+                f"| {which} | {len(rows):,} | {' | '.join(f'{one:.2f}' for one in found)} | {seconds:.1f} |",
+                flush=True,
             )
         halves = {"every second set": list(means)[::2], "the others": list(means)[1::2]}
         groups = {"all": list(means), "sipu": [one for one in means if one.startswith("sipu")]}
@@ -92,7 +114,9 @@ def shapes(
             if not members:
                 continue
             average = np.mean([means[one] for one in members], axis=0)
-            print(f"| mean of {len(members)} sets: {group} | | {' | '.join(f'{one:.3f}' for one in average)} | |")
+            print(
+                f"| mean of {len(members)} sets: {group} | | {' | '.join(f'{one:.3f}' for one in average)} | |"
+            )
 
 
 def turned(rows: np.ndarray, seed: int) -> np.ndarray:
@@ -112,7 +136,9 @@ def more_columns(draws: int) -> None:
         for number in (3, 5, 8)
     }
     made["moons among 6 columns"] = lambda seed: make_moons(6000, noise=0.07, random_state=seed)
-    made["rings among 6 columns"] = lambda seed: make_circles(8000, noise=0.05, factor=0.5, random_state=seed)
+    made["rings among 6 columns"] = lambda seed: make_circles(
+        8000, noise=0.05, factor=0.5, random_state=seed
+    )
     for which, make in made.items():
         for name, kind in ({"private-density": fc.PrivateDensity} | RIVALS).items():
             found = []
@@ -127,7 +153,9 @@ def more_columns(draws: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", type=Path)
     parser.add_argument("--draws", type=int, default=10)
     parser.add_argument("--wide", type=float, default=1.0)

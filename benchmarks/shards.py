@@ -28,13 +28,17 @@ from flower_fedclust.engine.shards import Shard
 from flower_fedclust.models import KMeansModel
 
 
-def mixture(n_clients: int, n_rows: int, n_columns: int, n_clusters: int = 10) -> tuple[list[np.ndarray], np.ndarray]:
+def mixture(
+    n_clients: int, n_rows: int, n_columns: int, n_clusters: int = 10
+) -> tuple[list[np.ndarray], np.ndarray]:
     """Return the rows of clients, and a few for the server."""
     rng = np.random.default_rng(0)
     means = 3.0 * rng.normal(size=(n_clusters, n_columns))
     rows = means[rng.integers(n_clusters, size=n_clients * n_rows)]
     rows += rng.normal(size=rows.shape)
-    return np.split(rows, n_clients), np.repeat(means, 20, axis=0) + rng.normal(size=(20 * n_clusters, n_columns))
+    return np.split(rows, n_clients), np.repeat(means, 20, axis=0) + rng.normal(
+        size=(20 * n_clusters, n_columns)
+    )
 
 
 def calls() -> None:
@@ -114,13 +118,24 @@ def lost() -> None:
 
     clients, public = mixture(100_000, 20, 20)
     strategy = fc.FedDPKMeans(
-        10, server_data=public, epsilon=1.0, delta=DELTA, privacy_unit="client", rows_per_client=20, n_rounds=2
+        10,
+        server_data=public,
+        epsilon=1.0,
+        delta=DELTA,
+        privacy_unit="client",
+        rows_per_client=20,
+        n_rounds=2,
     )
     start = time.perf_counter()
     inline = fc.simulate(strategy, clients, seed=0, progress=False)
-    print(f"inline: run {inline.seconds:.1f} s, with data and metrics {time.perf_counter() - start:.1f} s", flush=True)
+    print(
+        f"inline: run {inline.seconds:.1f} s, with data and metrics {time.perf_counter() - start:.1f} s",
+        flush=True,
+    )
     os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    cluster = Cluster(
+        initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False}
+    )
     others = [cluster.add_node(num_cpus=1) for _ in range(2)]
     os.environ["RAY_ADDRESS"] = cluster.address
     ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
@@ -128,15 +143,21 @@ def lost() -> None:
 
     def kill(number: int, _: str) -> None:
         if number == 2 and others:
-            threading.Timer(0.2, cluster.remove_node, args=(others.pop(),), kwargs={"allow_graceful": False}).start()
+            threading.Timer(
+                0.2, cluster.remove_node, args=(others.pop(),), kwargs={"allow_graceful": False}
+            ).start()
 
     strategy.on_round = kill
     start = time.perf_counter()
     shards = fc.simulate(strategy, clients, seed=0, engine="shards", progress=False)
-    print(f"shards: run {shards.seconds:.1f} s, with data and metrics {time.perf_counter() - start:.1f} s")
+    print(
+        f"shards: run {shards.seconds:.1f} s, with data and metrics {time.perf_counter() - start:.1f} s"
+    )
     print("nodes after:", sum(node["Alive"] for node in ray.nodes()))
     same = np.array_equal(inline.model.cluster_centers_, shards.model.cluster_centers_)
-    print(f"same bits: {same}; same report: {inline.privacy == shards.privacy}; failures: {len(shards.failures)}")
+    print(
+        f"same bits: {same}; same report: {inline.privacy == shards.privacy}; failures: {len(shards.failures)}"
+    )
     ray.shutdown()
     cluster.shutdown()
 

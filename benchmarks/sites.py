@@ -42,7 +42,9 @@ class Proxy(ClientProxy):
         self.node_id = index
         self.make = make
         config = UserConfig({"name": str(index)})
-        self.context = Context(1, index, config, RecordDict(), UserConfig({"strategy": "private-kmeans"}))
+        self.context = Context(
+            1, index, config, RecordDict(), UserConfig({"strategy": "private-kmeans"})
+        )
 
     def fit(self, ins: FitIns, **_: Any) -> FitRes:  # type: ignore[override]
         return self.make(self.context).fit(ins)  # type: ignore[no-any-return]
@@ -72,7 +74,9 @@ def run(makers: list[Any], at_a_time: int | None) -> tuple[float, float, int]:
 def main(n_rows: int) -> None:
     rng = np.random.default_rng(0)
     tables = [fc.ClientData(rng.normal(size=(n_rows, N_COLUMNS))) for _ in range(N_SITES)]
-    plain = [client_fn(fc.PrivateKMeans.client_type, lambda _, table=table: table) for table in tables]
+    plain = [
+        client_fn(fc.PrivateKMeans.client_type, lambda _, table=table: table) for table in tables
+    ]
     for at_a_time in (1, None):
         seconds: dict[str, list[tuple[float, float]]] = {"without": [], "with": []}
         for _ in range(N_RUNS):
@@ -81,7 +85,9 @@ def main(n_rows: int) -> None:
             with tempfile.TemporaryDirectory() as folder:
                 sites = [
                     Site(
-                        SiteSettings(name=str(index), data="none", folder=str(Path(folder) / str(index))),
+                        SiteSettings(
+                            name=str(index), data="none", folder=str(Path(folder) / str(index))
+                        ),
                         lambda table=table: table,
                     )
                     for index, table in enumerate(tables)
@@ -90,9 +96,13 @@ def main(n_rows: int) -> None:
                     site.create_ledger()
                 seconds["with"].append(run([site.client for site in sites], at_a_time)[:2])
                 assert all(len(site.ledger.read()) == n_messages // N_SITES for site in sites)
-        (before, cpu_before), (after, cpu_after) = (np.median(seconds[name], axis=0) for name in ("without", "with"))
+        (before, cpu_before), (after, cpu_after) = (
+            np.median(seconds[name], axis=0) for name in ("without", "with")
+        )
         order = "one after the other" if at_a_time else "several at a time"
-        print(f"{N_SITES} sites of {n_rows:,} rows, {order}, {n_messages:,} messages, medians of {N_RUNS} runs:")
+        print(
+            f"{N_SITES} sites of {n_rows:,} rows, {order}, {n_messages:,} messages, medians of {N_RUNS} runs:"
+        )
         print(f"  without policy and ledger {before:8.2f} s, {cpu_before:.2f} s of the processor")
         print(
             f"  with both                 {after:8.2f} s, {after / before - 1:+.1%}, "
@@ -100,8 +110,13 @@ def main(n_rows: int) -> None:
             f"{cpu_after / cpu_before - 1:+.1%}, {1000 * (cpu_after - cpu_before) / n_messages:.2f} ms a message"
         )
     start = time.perf_counter()
-    subprocess.run([sys.executable, "-c", "import flwr.supernode.cli, flower_fedclust.site.supernode"], check=True)
-    print(f"  a process of Flower's for a message, before it does anything: {time.perf_counter() - start:.2f} s")
+    subprocess.run(
+        [sys.executable, "-c", "import flwr.supernode.cli, flower_fedclust.site.supernode"],
+        check=True,
+    )
+    print(
+        f"  a process of Flower's for a message, before it does anything: {time.perf_counter() - start:.2f} s"
+    )
     with tempfile.TemporaryDirectory() as folder:
         ledger = Ledger(Path(folder) / "ledger.jsonl")
         ledger.create()

@@ -29,14 +29,20 @@ from flower_fedclust.data import Table, load_dataset, partition
 from flower_fedclust.numerics.kmeans import centers_of, cluster_sums, nearest_center
 from flower_fedclust.numerics.threads import one_thread
 
-SHAPES = {"record": ("record", 100, 1000), "client": ("client", 2000, 50), "client-5000": ("client", 5000, 50)}
+SHAPES = {
+    "record": ("record", 100, 1000),
+    "client": ("client", 2000, 50),
+    "client-5000": ("client", 5000, 50),
+}
 
 
 def mixture(n_rows: int) -> Table:
     return load_dataset("gaussian-mixture", n_rows=n_rows)
 
 
-def report(label: str, strategy: authoring.ProtocolStrategy, clients: list[np.ndarray], runs: int = 5) -> None:
+def report(
+    label: str, strategy: authoring.ProtocolStrategy, clients: list[np.ndarray], runs: int = 5
+) -> None:
     """Print the first run, which calibrates the noise, and the runs after it."""
     results: list[fc.Result] = []
 
@@ -48,15 +54,23 @@ def report(label: str, strategy: authoring.ProtocolStrategy, clients: list[np.nd
     seconds = sorted(result.seconds for result in results[2:])
     print(label)
     print(f"  first run, calibration included: {first['seconds']:.2f} s")
-    print(f"  run: median {seconds[len(seconds) // 2]:.3f} s (least {seconds[0]:.3f}, greatest {seconds[-1]:.3f})")
-    print(f"  time of the processor, metrics included: median {processor[1]:.2f} s (least {processor[0]:.2f})")
-    print(f"  peak memory: {first['megabytes']:.0f} MB, of which {first['before']:.0f} MB before (rows and imports)")
+    print(
+        f"  run: median {seconds[len(seconds) // 2]:.3f} s (least {seconds[0]:.3f}, greatest {seconds[-1]:.3f})"
+    )
+    print(
+        f"  time of the processor, metrics included: median {processor[1]:.2f} s (least {processor[0]:.2f})"
+    )
+    print(
+        f"  peak memory: {first['megabytes']:.0f} MB, of which {first['before']:.0f} MB before (rows and imports)"
+    )
 
 
 def feddp_kmeans(case: str) -> None:
     unit, n_clients, n_rows = SHAPES[case]
     table = mixture(n_clients * n_rows)
-    strategy = fc.FedDPKMeans(10, server_data=table.server_rows, epsilon=1.0, delta=DELTA, privacy_unit=unit)
+    strategy = fc.FedDPKMeans(
+        10, server_data=table.server_rows, epsilon=1.0, delta=DELTA, privacy_unit=unit
+    )
     label = f"{unit} level, {n_clients} clients x {n_rows} rows x 100 columns, epsilon 1"
     report(label, strategy, np.split(table.rows, n_clients))
 
@@ -64,14 +78,22 @@ def feddp_kmeans(case: str) -> None:
 def private_million() -> None:
     rows, _ = make_blobs(1_000_000, 50, centers=10, random_state=0)
     strategy = fc.PrivateKMeans(10, epsilon=1.0, delta=DELTA, max_norm=100.0)
-    report("1,000,000 rows x 50 columns of 10 clients, epsilon 1", strategy, np.split(rows, 10), runs=2)
+    report(
+        "1,000,000 rows x 50 columns of 10 clients, epsilon 1", strategy, np.split(rows, 10), runs=2
+    )
     with one_thread():
-        seconds = timed(lambda: KMeans(10, n_init=1, random_state=0).fit(rows), 2, clock=time.process_time)
-    print(f"  scikit-learn's KMeans, one start, all rows, time of the processor: median {seconds[1]:.2f} s")
+        seconds = timed(
+            lambda: KMeans(10, n_init=1, random_state=0).fit(rows), 2, clock=time.process_time
+        )
+    print(
+        f"  scikit-learn's KMeans, one start, all rows, time of the processor: median {seconds[1]:.2f} s"
+    )
 
 
 def private_clients() -> None:
-    strategy = fc.PrivateKMeans(10, epsilon=1.0, delta=DELTA, max_norm=15.0, privacy_unit="client", rows_per_client=50)
+    strategy = fc.PrivateKMeans(
+        10, epsilon=1.0, delta=DELTA, max_norm=15.0, privacy_unit="client", rows_per_client=50
+    )
     label = "client level, 5,000 clients x 50 rows x 100 columns, epsilon 1"
     report(label, strategy, np.split(mixture(250_000).rows, 5000), runs=2)
 
@@ -90,7 +112,9 @@ def lloyd_step() -> None:
         centers = rows[:10].copy()
 
         def ours(rows: np.ndarray = rows, centers: np.ndarray = centers) -> np.ndarray:
-            return centers_of(*cluster_sums(rows, nearest_center(rows, centers), 10), fallback=centers)
+            return centers_of(
+                *cluster_sums(rows, nearest_center(rows, centers), 10), fallback=centers
+            )
 
         def theirs(rows: np.ndarray = rows, centers: np.ndarray = centers) -> np.ndarray:
             return KMeans(10, init=centers, n_init=1, max_iter=1, tol=0).fit(rows).cluster_centers_
@@ -100,7 +124,9 @@ def lloyd_step() -> None:
             mine, other = timed(ours, 20), timed(theirs, 20)
         print(f"one Lloyd step, {n_rows} rows x 100 columns, 10 centers, one thread")
         print(f"  a client's answer and the division: median {mine[1] * 1e3:.2f} ms")
-        print(f"  KMeans(max_iter=1).fit of scikit-learn: median {other[1] * 1e3:.2f} ms (it also labels and adds up)")
+        print(
+            f"  KMeans(max_iter=1).fit of scikit-learn: median {other[1] * 1e3:.2f} ms (it also labels and adds up)"
+        )
 
 
 def ray_beside_inline() -> None:

@@ -70,7 +70,9 @@ def circle() -> Loaded:
 
 def lattice() -> Loaded:
     """Every pair of 141 answers, which has two halves in two ways at the same cost."""
-    rows = np.stack(np.meshgrid(np.linspace(-1.7, 1.7, 141), np.linspace(-1.7, 1.7, 141)), axis=-1).reshape(-1, 2)
+    rows = np.stack(
+        np.meshgrid(np.linspace(-1.7, 1.7, 141), np.linspace(-1.7, 1.7, 141)), axis=-1
+    ).reshape(-1, 2)
     return rows, rows[:, 0]
 
 
@@ -79,7 +81,10 @@ def corners() -> Loaded:
     corners = np.stack(np.meshgrid(*[[-1.0, 1.0]] * 3), axis=-1).reshape(-1, 3)
     about = 0.3 * np.random.default_rng(0).standard_normal((50, 3))
     # What lies about a corner is turned with it, so that every symmetry of the cube leaves the table as it is.
-    turns = [about[:, order] for order in ([0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0])]
+    turns = [
+        about[:, order]
+        for order in ([0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0])
+    ]
     rows = np.concatenate([corner * (1.0 + part) for corner in corners for part in turns] * 4)
     return rows, rows[:, 0]
 
@@ -133,7 +138,9 @@ OF_KEEL = {
 }
 
 
-def runs_on(rows: np.ndarray, k: int, bound: float, epsilon: float, seeds: range) -> list[tuple[Repeated, np.ndarray]]:
+def runs_on(
+    rows: np.ndarray, k: int, bound: float, epsilon: float, seeds: range
+) -> list[tuple[Repeated, np.ndarray]]:
     """Return what each run says of other runs, and the labels of all rows."""
     parts = np.array_split(np.random.default_rng(0).permutation(rows), N_CLIENTS)
     clients = {str(index): ClientData(part) for index, part in enumerate(parts)}
@@ -148,7 +155,9 @@ def runs_on(rows: np.ndarray, k: int, bound: float, epsilon: float, seeds: range
 
 def agreement(labels: Sequence[np.ndarray]) -> float:
     """Return the mean adjusted Rand index of all pairs."""
-    return float(np.mean([adjusted_rand_score(one, other) for one, other in combinations(labels, 2)]))
+    return float(
+        np.mean([adjusted_rand_score(one, other) for one, other in combinations(labels, 2)])
+    )
 
 
 def least_among_best(rows: np.ndarray, k: int) -> float:
@@ -159,14 +168,18 @@ def least_among_best(rows: np.ndarray, k: int) -> float:
     return float(min(adjusted_rand_score(best.labels_, one.labels_) for one in good))
 
 
-def measured(load: Callable[[], Loaded], k: int, bound: float | None, n_runs: int) -> dict[str, Any]:
+def measured(
+    load: Callable[[], Loaded], k: int, bound: float | None, n_runs: int
+) -> dict[str, Any]:
     """Return what runs say of each other, and what is true."""
     rows, _ = load()
     bound = bound or 4 * float(np.sqrt(rows.shape[1]))
     found = runs_on(rows, k, bound, EPSILON, range(n_runs))
     labels = [one for _, one in found]
     real = [
-        np.mean([best_jaccard(one, other, k) for other in labels if other is not one], axis=0).tolist()
+        np.mean(
+            [best_jaccard(one, other, k) for other in labels if other is not one], axis=0
+        ).tolist()
         for one in labels
     ]
     return {
@@ -183,7 +196,9 @@ def measured(load: Callable[[], Loaded], k: int, bound: float | None, n_runs: in
             }
             for again, _ in found
         ],
-        "at_large_epsilon": agreement([one for _, one in runs_on(rows, k, bound, LARGE_EPSILON, range(N_LARGE))]),
+        "at_large_epsilon": agreement(
+            [one for _, one in runs_on(rows, k, bound, LARGE_EPSILON, range(N_LARGE))]
+        ),
         "pooled": least_among_best(rows, k),
     }
 
@@ -211,14 +226,19 @@ def summary(tables: dict[str, dict[str, Any]]) -> None:
     if differ.all() or not differ.any():
         return
     clusters = np.concatenate([np.ravel(one["jaccard"]) for one in tables.values()])
-    imitated = np.concatenate([np.ravel([run["each"] for run in one["said"]]) for one in tables.values()])
+    imitated = np.concatenate(
+        [np.ravel([run["each"] for run in one["said"]]) for one in tables.values()]
+    )
     of_tables = roc_auc_score(differ, [-np.mean(one) for one in said])
     of_runs = roc_auc_score(np.repeat(differ, n_runs), -np.concatenate(said))
     of_clusters = roc_auc_score(clusters < ALIKE, -imitated)
     print(f"Area under the ROC curve: {of_clusters:.3f} over {len(clusters)} clusters, ", end="")
     print(f"{of_runs:.3f} over {n_runs.sum()} runs, {of_tables:.3f} over {len(tables)} tables")
     doubted, alike = imitated < FOUND_AGAIN, clusters >= ALIKE
-    print(f"Clusters below {FOUND_AGAIN:g}: {doubted[~alike].sum()} of {(~alike).sum()} that others do not ", end="")
+    print(
+        f"Clusters below {FOUND_AGAIN:g}: {doubted[~alike].sum()} of {(~alike).sum()} that others do not ",
+        end="",
+    )
     print(f"find, {doubted[alike].sum()} of {alike.sum()} others")
     confusion = {reason: dict.fromkeys((*REASONS, ""), 0) for reason in REASONS}
     for one in tables.values():
@@ -229,12 +249,21 @@ def summary(tables: dict[str, dict[str, Any]]) -> None:
     print("|---|--:|--:|--:|--:|")
     for reason in REASONS:
         print(f"| {reason} | {' | '.join(str(number) for number in confusion[reason].values())} |")
-    of_table = [one["pooled"] < ALIKE for one in tables.values() for run in one["said"] if said_reason(run) == "table"]
-    print(f"Of {len(of_table)} runs that say that the table has two ways, pooled k-means finds two in {sum(of_table)}")
+    of_table = [
+        one["pooled"] < ALIKE
+        for one in tables.values()
+        for run in one["said"]
+        if said_reason(run) == "table"
+    ]
+    print(
+        f"Of {len(of_table)} runs that say that the table has two ways, pooled k-means finds two in {sum(of_table)}"
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("file", type=Path)
     parser.add_argument("--tables", nargs="*", metavar="TABLE")
     parser.add_argument("--keel", type=Path, metavar="FOLDER")
@@ -242,12 +271,19 @@ def main() -> None:
     given = parser.parse_args()
     logging.getLogger("flwr").setLevel(logging.WARNING)
     print(header())
-    cases = {name: (load, k, 30.0 if name in ("blobs", "unequal") else None) for name, (load, k) in TABLES.items()}
+    cases = {
+        name: (load, k, 30.0 if name in ("blobs", "unequal") else None)
+        for name, (load, k) in TABLES.items()
+    }
     if given.keel:
-        cases |= {name: (partial(of_keel, given.keel, name), k, None) for name, k in OF_KEEL.items()}
+        cases |= {
+            name: (partial(of_keel, given.keel, name), k, None) for name, k in OF_KEEL.items()
+        }
     lines = given.file.read_text().splitlines() if given.file.exists() else []
     tables = {one.pop("table"): one for one in map(json.loads, lines)}
-    print("| table | rows, columns, clusters | expected: least, mean, largest | real | epsilon 100 | pooled | doubts |")
+    print(
+        "| table | rows, columns, clusters | expected: least, mean, largest | real | epsilon 100 | pooled | doubts |"
+    )
     print("|---|---|---|--:|--:|--:|--:|")
     for name in given.tables or cases:
         if name not in tables:
@@ -257,9 +293,14 @@ def main() -> None:
         one = tables[name]
         said = [run["agreement"] for run in one["said"]]
         figures = ", ".join(f"{value:.2f}" for value in (min(said), np.mean(said), max(said)))
-        real = " | ".join(f"{one[what]:.2f}" for what in ("agreement", "at_large_epsilon", "pooled"))
+        real = " | ".join(
+            f"{one[what]:.2f}" for what in ("agreement", "at_large_epsilon", "pooled")
+        )
         n_doubts = f"{sum(value < FOUND_AGAIN for value in said)} of {len(said)}"
-        print(f"| {name} | {', '.join(map(str, one['shape']))} | {figures} | {real} | {n_doubts} |", flush=True)
+        print(
+            f"| {name} | {', '.join(map(str, one['shape']))} | {figures} | {real} | {n_doubts} |",
+            flush=True,
+        )
     summary({name: tables[name] for name in given.tables or cases})
 
 

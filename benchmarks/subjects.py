@@ -46,7 +46,8 @@ def measured(move: bool, seed: int) -> tuple[float, float, float]:
     means = np.stack([np.bincount(whose, column) for column in rows.T], axis=1) / counts[:, None]
     first, first_mean = whose < N_PERSONS // 2, np.arange(N_PERSONS) < N_PERSONS // 2
     clients = {
-        name: ClientData(rows[part], owner=name, subjects=whose[part]) for name, part in (("a", first), ("b", ~first))
+        name: ClientData(rows[part], owner=name, subjects=whose[part])
+        for name, part in (("a", first), ("b", ~first))
     }
     options = OPTIONS | {"seed": seed, "progress": False}
     start = time.process_time()
@@ -61,14 +62,19 @@ def measured(move: bool, seed: int) -> tuple[float, float, float]:
 
 def main() -> None:
     """Print a line for each case."""
-    fc.simulate("private-kmeans", [np.eye(5), np.eye(5)], **OPTIONS | {"n_clusters": 2, "progress": False})
+    fc.simulate(
+        "private-kmeans", [np.eye(5), np.eye(5)], **OPTIONS | {"n_clusters": 2, "progress": False}
+    )
     seeds = range(int(sys.argv[1]) if len(sys.argv) > 1 else 3)
     print("persons | cost, parts | cost, mean rows | parts over mean rows | time over records")
     for move in (False, True):
         for seed in seeds:
             parts, means, ratio = measured(move, seed)
             what = "move" if move else "stay"
-            print(f"{what} | {parts:.4f} | {means:.4f} | {parts / means:.4f} | {ratio:.2f}", flush=True)
+            print(
+                f"{what} | {parts:.4f} | {means:.4f} | {parts / means:.4f} | {ratio:.2f}",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

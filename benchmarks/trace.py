@@ -95,14 +95,21 @@ def with_traced_rounds(kind: type[Any], rounds: list[Trace]) -> type[Any]:
             finally:
                 sys.setprofile(None)
 
-    return type(kind.__name__, (kind,), {"protocol": protocol, "__module__": kind.__module__, "entries": kind.entries})
+    return type(
+        kind.__name__,
+        (kind,),
+        {"protocol": protocol, "__module__": kind.__module__, "entries": kind.entries},
+    )
 
 
 def blobs() -> dict[str, Any]:
     """Return the rows of three clients."""
     rng = np.random.default_rng(0)
     means = np.array([[0.0, 0.0, 0.0], [3.0, 3.0, 0.0], [0.0, 3.0, 3.0]])
-    return {f"c{index}": np.concatenate([rng.normal(mean, 0.3, (60, 3)) for mean in means]) for index in range(3)}
+    return {
+        f"c{index}": np.concatenate([rng.normal(mean, 0.3, (60, 3)) for mean in means])
+        for index in range(3)
+    }
 
 
 def main() -> None:
@@ -110,7 +117,9 @@ def main() -> None:
     rows = blobs()
     for kind, options in ((fc.KFED, {}), (fc.PrivateKMeans, {"epsilon": 1.0, "max_norm": 10.0})):
         fc.simulate(kind(3, **options), rows, seed=0)  # imports and caches
-        whole = traced(lambda kind=kind, options=options: fc.simulate(kind(3, **options), rows, seed=0))
+        whole = traced(
+            lambda kind=kind, options=options: fc.simulate(kind(3, **options), rows, seed=0)
+        )
         rounds: list[Trace] = []
         fc.simulate(with_traced_rounds(kind, rounds)(3, **options), rows, seed=0)
         largest = max(rounds, key=lambda one: len(one.functions))
@@ -118,7 +127,10 @@ def main() -> None:
         print(f"{kind.__name__}(3), {len(rounds)} rounds")
         print(f"  one round: {len(largest.functions)} functions, {files} files, depth {depth}")
         print(f"  whole run: {whole}")
-        calls = ((name, sum(n for one, n in whole.calls.items() if f".{one}".endswith(f".{name}"))) for name in COUNTED)
+        calls = (
+            (name, sum(n for one, n in whole.calls.items() if f".{one}".endswith(f".{name}")))
+            for name in COUNTED
+        )
         print("  calls: " + ", ".join(f"{name} {count}" for name, count in calls))
         if "-v" in sys.argv:
             print("  deepest: " + " > ".join(max(rounds, key=lambda one: one.depth).deepest))

@@ -65,7 +65,9 @@ def blobs(n_rows: int, n_columns: int, n_clusters: int) -> Loaded:
 def unequal() -> Loaded:
     """Three blobs of 2,000 rows and five small ones of 100."""
     sizes = [2000] * 3 + [100] * 5
-    rows, classes = datasets.make_blobs(sizes, 2, cluster_std=0.8, center_box=(-20, 20), random_state=3)
+    rows, classes = datasets.make_blobs(
+        sizes, 2, cluster_std=0.8, center_box=(-20, 20), random_state=3
+    )
     return rows, classes
 
 
@@ -117,7 +119,9 @@ def partitions(rows: np.ndarray, classes: np.ndarray) -> Iterator[list[np.ndarra
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("tables", nargs="*", metavar="TABLE")
     parser.add_argument("--seeds", type=int, default=1)
     given = parser.parse_args()
@@ -136,7 +140,9 @@ def main() -> None:
             print(f"| {name} | left out: {error} |")
             continue
         start = time.perf_counter()
-        pooled = min(KMeans(k, n_init=10, random_state=seed).fit(rows).inertia_ for seed in range(3))
+        pooled = min(
+            KMeans(k, n_init=10, random_state=seed).fit(rows).inertia_ for seed in range(3)
+        )
         of_pooled = (time.perf_counter() - start) / 3
         for make in (fc.FederatedKMeans, partial(fc.PrivateKMeans, epsilon=None)):
             for seed in range(given.seeds):
@@ -154,7 +160,10 @@ def main() -> None:
                 shape = f"{rows.shape[0]:,}, {rows.shape[1]}, {k}"
                 listed = ", ".join(f"{cost:.4f}" for cost in costs)
                 same = "yes" if len(found) == 1 else "no"
-                print(f"| {name} | {shape} | `{strategy.name}` | {listed} | {same} | {n_rounds} |", end="")
+                print(
+                    f"| {name} | {shape} | `{strategy.name}` | {listed} | {same} | {n_rounds} |",
+                    end="",
+                )
                 print(f" {seconds:.2f} | {of_pooled:.2f} |", flush=True)
     above = sum(ratio > 1.0025 for ratio in ratios)
     print(f"Largest cost {max(ratios):.4f}; above 1.0025: {above} of {len(ratios)} runs; ", end="")

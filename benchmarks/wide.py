@@ -43,7 +43,12 @@ Made = tuple[np.ndarray, np.ndarray | None]
 
 def blobs(n_rows: int, n_columns: int, n_clusters: int, reach: float = 10.0) -> Made:
     rows, _, centers = make_blobs(
-        n_rows, n_columns, centers=n_clusters, center_box=(-reach, reach), random_state=0, return_centers=True
+        n_rows,
+        n_columns,
+        centers=n_clusters,
+        center_box=(-reach, reach),
+        random_state=0,
+        return_centers=True,
     )
     return rows, centers
 
@@ -51,7 +56,10 @@ def blobs(n_rows: int, n_columns: int, n_clusters: int, reach: float = 10.0) -> 
 def spheres(n_rows: int, n_columns: int, n_clusters: int) -> Made:
     """Return rows of length 1 around random directions."""
     rng = np.random.default_rng(0)
-    classes, means = rng.integers(n_clusters, size=n_rows), 3.0 * rng.normal(size=(n_clusters, n_columns))
+    classes, means = (
+        rng.integers(n_clusters, size=n_rows),
+        3.0 * rng.normal(size=(n_clusters, n_columns)),
+    )
     rows = rng.normal(size=(n_rows, n_columns))
     rows += means[classes]
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
@@ -67,7 +75,9 @@ def texts(n_columns: int) -> Made:
     for package in ("numpy", "scipy", "sklearn", "pandas", "torch"):
         origin = find_spec(package).origin  # type: ignore[union-attr]
         for path in sorted(Path(str(origin)).parent.rglob("*.py")):
-            for text in re.findall(r'"""(.*?)"""', path.read_text(encoding="utf-8", errors="replace"), re.DOTALL):
+            for text in re.findall(
+                r'"""(.*?)"""', path.read_text(encoding="utf-8", errors="replace"), re.DOTALL
+            ):
                 if len(text) > 300:
                     found[text] = None
     words = TfidfVectorizer(stop_words="english", sublinear_tf=True, min_df=3).fit_transform(found)
@@ -149,16 +159,25 @@ def measured(name: str, epsilon: float | None, n_seeds: int, n_times: int) -> di
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("cases", nargs="*", metavar="CASE", help=f"of {', '.join(CASES)}; by default all")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "cases", nargs="*", metavar="CASE", help=f"of {', '.join(CASES)}; by default all"
+    )
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--times", type=int, default=2)
-    parser.add_argument("--limit", type=float, default=600.0, help="seconds for a case and an epsilon (600)")
+    parser.add_argument(
+        "--limit", type=float, default=600.0, help="seconds for a case and an epsilon (600)"
+    )
     given = parser.parse_args()
     if unknown := [name for name in given.cases if name not in CASES]:
         raise SystemExit(f"There is no case '{unknown[0]}': there are {', '.join(CASES)}.")
     print(header())
-    print("| case | rows | epsilon | seconds | KMeans (iterations) | times | cost | KMeans | one cluster |", end="")
+    print(
+        "| case | rows | epsilon | seconds | KMeans (iterations) | times | cost | KMeans | one cluster |",
+        end="",
+    )
     print(" clusters found | peak MB (before) |\n|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|")
     for name in given.cases or CASES:
         for epsilon in CASES[name][2]:

@@ -27,10 +27,21 @@ def requirements():
 
 def locked():
     """Return one version of each package for all systems and Pythons, with the hashes of its files."""
-    command = ["uv", "pip", "compile", "--quiet", "--universal", "--python-version", "3.11", "--generate-hashes"]
+    command = [
+        "uv",
+        "pip",
+        "compile",
+        "--quiet",
+        "--universal",
+        "--python-version",
+        "3.11",
+        "--generate-hashes",
+    ]
     command += ["--no-header", "--no-annotate", "-"]
     asked = "\n".join(requirements())
-    done = subprocess.run([sys.executable, "-m", *command], input=asked, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", *command], input=asked, capture_output=True, text=True, check=False
+    )
     if done.returncode:
         sys.exit(done.stderr)
     return done.stdout

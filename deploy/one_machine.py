@@ -24,7 +24,9 @@ try:
     import pandas as pd
     from sklearn.datasets import make_blobs
 except ModuleNotFoundError as missing:
-    raise SystemExit(f"{missing}; install the package first, and use the Python that has it.") from None
+    raise SystemExit(
+        f"{missing}; install the package first, and use the Python that has it."
+    ) from None
 
 HERE = Path(__file__).resolve().parent
 BIN = Path(sys.executable).parent
@@ -40,7 +42,9 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def wait_for(port: int, process: subprocess.Popen[bytes], log: Path, seconds: float = 120.0) -> None:
+def wait_for(
+    port: int, process: subprocess.Popen[bytes], log: Path, seconds: float = 120.0
+) -> None:
     """Wait until a process listens on a port; show its log if it has ended."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
@@ -81,7 +85,9 @@ class Deployment:
 
     def call(self, *command: str) -> str:
         """Run a command and return its output; exit if it fails."""
-        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            command, env=self.environment, capture_output=True, text=True, check=False
+        )
         if done.returncode:
             raise SystemExit(f"{' '.join(command)}\n{done.stdout[-3000:]}{done.stderr[-3000:]}")
         return done.stdout
@@ -90,7 +96,9 @@ class Deployment:
         """Start a process that listens on a port, with a log of its own."""
         log = self.folder / f"{name}.log"
         with log.open("ab") as file:
-            process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, env=self.environment)
+            process = subprocess.Popen(
+                command, stdout=file, stderr=subprocess.STDOUT, env=self.environment
+            )
         self.processes[name] = process
         wait_for(port, process, log)
 
@@ -104,8 +112,16 @@ class Deployment:
             f'address = "127.0.0.1:{self.port}"\nroot-certificates = "{self.keys / "ca.pem"}"\n'
         )
         for name in SITES:
-            self.call(str(BIN / "flwr"), "supernode", "register", str(self.keys / name / "node.pub"), "here")
-            self.call(str(BIN / "fedclust"), "site", "--init", str(self.folder / name / "site.toml"))
+            self.call(
+                str(BIN / "flwr"),
+                "supernode",
+                "register",
+                str(self.keys / name / "node.pub"),
+                "here",
+            )
+            self.call(
+                str(BIN / "fedclust"), "site", "--init", str(self.folder / name / "site.toml")
+            )
             self.start_site(name)
 
     def start_superlink(self) -> None:
@@ -114,8 +130,17 @@ class Deployment:
             "superlink",
             self.port,
             *(str(BIN / "flower-superlink"), "--port", str(self.port), "--enable-supernode-auth"),
-            *("--ssl-ca-certfile", str(self.keys / "ca.pem"), "--ssl-certfile", str(self.keys / "superlink.pem")),
-            *("--ssl-keyfile", str(self.keys / "superlink.key"), "--disable-runtime-dependency-installation"),
+            *(
+                "--ssl-ca-certfile",
+                str(self.keys / "ca.pem"),
+                "--ssl-certfile",
+                str(self.keys / "superlink.pem"),
+            ),
+            *(
+                "--ssl-keyfile",
+                str(self.keys / "superlink.key"),
+                "--disable-runtime-dependency-installation",
+            ),
             *("--database", str(self.folder / "superlink.db")),
         )
 
@@ -134,11 +159,18 @@ class Deployment:
     def run(self, app: Path = HERE.parent, **config: object) -> str:
         """Submit a run of an app and wait for its end; raise SystemExit if it fails."""
         file = self.folder / "run.toml"
-        file.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in config.items()), encoding="utf-8")
-        said = self.call(str(BIN / "flwr"), "run", str(app), "here", "--stream", "--run-config", str(file))
+        file.write_text(
+            "".join(f"{key} = {json.dumps(value)}\n" for key, value in config.items()),
+            encoding="utf-8",
+        )
+        said = self.call(
+            str(BIN / "flwr"), "run", str(app), "here", "--stream", "--run-config", str(file)
+        )
         # `flwr run` ends with 0, however the run ended.
         (number,) = re.findall(r"^Successfully started run (\d+)", said, re.MULTILINE)
-        listed = self.call(str(BIN / "flwr"), "list", "here", "--run-id", number, "--format", "json")
+        listed = self.call(
+            str(BIN / "flwr"), "list", "here", "--run-id", number, "--format", "json"
+        )
         (run,) = json.loads(listed)["runs"]
         if run["status"] != "finished:completed":
             raise SystemExit(f"{said[-5000:]}\nthe run is {run['status']}: {run['status-details']}")
@@ -147,23 +179,31 @@ class Deployment:
 
 def make_sites(folder: Path, strategy: str, epsilon: float) -> None:
     """Write each site's table and its site.toml."""
-    rows, _ = make_blobs(600, n_features=4, centers=3, cluster_std=0.6, center_box=(-3, 3), random_state=0)
+    rows, _ = make_blobs(
+        600, n_features=4, centers=3, cluster_std=0.6, center_box=(-3, 3), random_state=0
+    )
     table = pd.DataFrame(rows, columns=["a", "b", "c", "d"])
     for index, name in enumerate(SITES):
         (folder / name).mkdir(parents=True)
         table[index::3].to_csv(folder / name / "table.csv", index=False)
         text = (HERE / "sites" / name / "site.toml").read_text(encoding="utf-8")
         text = text.replace('"private-kmeans"', f'"{strategy}"').replace("= 1.0", f"= {epsilon}")
-        (folder / name / "site.toml").write_text(text.replace("epsilon = 3.0", f"epsilon = {3 * epsilon}"))
+        (folder / name / "site.toml").write_text(
+            text.replace("epsilon = 3.0", f"epsilon = {3 * epsilon}")
+        )
 
 
 def main() -> None:
     """Run the deployment."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", type=Path)
     parser.add_argument("--strategy", default="private-kmeans")
     parser.add_argument("--epsilon", type=float, default=1.0)
-    parser.add_argument("--set", action="append", default=[], help="a parameter, as TOML: name=value")
+    parser.add_argument(
+        "--set", action="append", default=[], help="a parameter, as TOML: name=value"
+    )
     options = parser.parse_args()
     folder = options.folder.absolute()
     if folder.exists() and any(folder.iterdir()):
@@ -174,8 +214,14 @@ def main() -> None:
     with Deployment(folder) as deployment:
         start = time.monotonic()
         deployment.start_all()
-        print(f"a SuperLink with TLS and {len(SITES)} sites with keys run after {time.monotonic() - start:.0f} s")
-        asked = STUDY | {"strategy": options.strategy, "epsilon": str(options.epsilon), "out": str(folder / "result")}
+        print(
+            f"a SuperLink with TLS and {len(SITES)} sites with keys run after {time.monotonic() - start:.0f} s"
+        )
+        asked = STUDY | {
+            "strategy": options.strategy,
+            "epsilon": str(options.epsilon),
+            "out": str(folder / "result"),
+        }
         if options.set or options.strategy != STUDY["strategy"]:
             asked["parameters"] = "\n".join(["noise = 'local'", *options.set])
         deployment.run(**asked)
@@ -187,7 +233,9 @@ def main() -> None:
         labels = pd.read_csv(own / "labels" / f"{name}.csv")["cluster"]
         print(f"{name}: {len(labels)} labels, {labels.nunique()} clusters, in {own}")
         print(
-            deployment.call(str(BIN / "fedclust"), "ledger", "show", str(folder / name / "site.toml")).splitlines()[-1]
+            deployment.call(
+                str(BIN / "fedclust"), "ledger", "show", str(folder / name / "site.toml")
+            ).splitlines()[-1]
         )
 
 

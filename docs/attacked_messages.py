@@ -16,7 +16,14 @@ from typing import Any
 
 import numpy as np
 
-from flower_fedclust.checking import Exchange, Subject, WatchedRun, shadow_answers, small_tables, watched_run
+from flower_fedclust.checking import (
+    Exchange,
+    Subject,
+    WatchedRun,
+    shadow_answers,
+    small_tables,
+    watched_run,
+)
 from flower_fedclust.cli.advice import made_up_strategy as _made
 from flower_fedclust.data import load_dataset
 from flower_fedclust.engine import ClientData
@@ -73,10 +80,14 @@ class Victim:
             found = attacks.clusters_from_codes(codes, len(np.unique(self.labels[exchange.client])))
             return self.agreed(exchange.client, found)
         if name == "clusters_from_graph":
-            found = attacks.clusters_from_graph(*self.graph(exchange), len(np.unique(self.labels[exchange.client])))
+            found = attacks.clusters_from_graph(
+                *self.graph(exchange), len(np.unique(self.labels[exchange.client]))
+            )
             return self.agreed(exchange.client, found)
         if name == "membership_from_centers" and observed.shape[-1] == rows.shape[1]:
-            scores = (attacks.membership_from_centers(observed, each) for each in (rows, self.others))
+            scores = (
+                attacks.membership_from_centers(observed, each) for each in (rows, self.others)
+            )
             ranked = f"members rank above others in {attacks.advantage(*scores):.2f} of the cases"
             return f"{ranked}; {self.replayed(exchange, index, rows)}"
         if name == "row_from_sums":
@@ -87,7 +98,9 @@ class Victim:
                 counts = arrays[1], before[1]
             now, then = np.atleast_2d(observed), np.atleast_2d(before[index])
             found = attacks.row_from_sums(now, counts[0], then, counts[1])
-            error = np.linalg.norm(found[0] - self.expected(exchange, rows)) / np.linalg.norm(rows[0])
+            error = np.linalg.norm(found[0] - self.expected(exchange, rows)) / np.linalg.norm(
+                rows[0]
+            )
             return f"the row to {error:.0e} of its norm"
         return self.replayed(exchange, index, rows)
 
@@ -99,14 +112,20 @@ class Victim:
     def graph(self, exchange: Exchange) -> tuple[np.ndarray, np.ndarray]:
         """Return the nearest rows of every row, and their weights."""
         contents = [sent.content for sent in self.run.rounds[exchange.round].answer.sends]
-        weights = next(index for index, content in enumerate(contents) if content.startswith("weights of the nearest"))
+        weights = next(
+            index
+            for index, content in enumerate(contents)
+            if content.startswith("weights of the nearest")
+        )
         n_rows = len(self.run.data[exchange.client].rows)
         nearest = exchange.arrays[contents.index("nearest rows of every row")].astype(int)
         return nearest.reshape(n_rows, -1), exchange.arrays[weights].reshape(n_rows, -1)
 
     def expected(self, exchange: Exchange, rows: np.ndarray) -> np.ndarray:
         """Return the first row as it is in the sum: minus the origin, if the server sent one."""
-        origins = [array for array in decode(exchange.ins.parameters) if array.shape == rows[0].shape]
+        origins = [
+            array for array in decode(exchange.ins.parameters) if array.shape == rows[0].shape
+        ]
         return rows[0] - (origins[0] if origins else 0.0)
 
     def replayed(self, exchange: Exchange, index: int, rows: np.ndarray) -> str:
@@ -134,7 +153,9 @@ def every_message() -> Iterator[tuple[str, str, str, str, str]]:
     seen: set[tuple[str, str]] = set()
     for name, entry in strategies().items():
         accepted = accepted_parameters(name)
-        options = {key: value for key, value in SHORT.items() if key in accepted} | dict(entry.example)
+        options = {key: value for key, value in SHORT.items() if key in accepted} | dict(
+            entry.example
+        )
         options |= {key: value for key, value in FEWER_AXES.items() if key in accepted}
         strategy = _made(name, options | {"n_clusters": 3}, 4)
         rows, labels = small_tables(strategy)
@@ -148,12 +169,16 @@ def every_message() -> Iterator[tuple[str, str, str, str, str]]:
             if key in seen or message.round not in run.rounds:
                 continue
             asked = [one for one in run.asked(message.round) if one.res is not None]
-            index = [sent.content for sent in run.rounds[message.round].answer.sends].index(message.content)
+            index = [sent.content for sent in run.rounds[message.round].answer.sends].index(
+                message.content
+            )
             # Skip sums in other columns; another strategy sends the same sum in the columns of the data.
             if attack == "row_from_sums" and asked[0].arrays[index].shape[-1] != subject.n_columns:
                 continue
             seen.add(key)
-            outcome = victim.attacked(asked[0], index, attack) if attack else "the message is the rows"
+            outcome = (
+                victim.attacked(asked[0], index, attack) if attack else "the message is the rows"
+            )
             yield name, message.content, message.reveals, attack, outcome
 
 
@@ -184,8 +209,12 @@ def draw_prototypes(path: Path) -> None:
 
 def main() -> None:
     """Run the script."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--write", action="store_true", help="write the tables and the picture of the docs")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--write", action="store_true", help="write the tables and the picture of the docs"
+    )
     args = parser.parse_args()
     warnings.simplefilter("ignore")
     table = ["| message | attack | result | example |", "|---|---|---|---|"]
@@ -195,7 +224,9 @@ def main() -> None:
     if args.write:
         page = DOCS / "attacks.md"
         before, rest = page.read_text(encoding="utf-8").split(BEGIN)
-        page.write_text("\n".join([before + BEGIN, *table, "", END + rest.split(END)[1]]), encoding="utf-8")
+        page.write_text(
+            "\n".join([before + BEGIN, *table, "", END + rest.split(END)[1]]), encoding="utf-8"
+        )
         draw_prototypes(DOCS / "attacked-prototypes.png")
 
 

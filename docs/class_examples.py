@@ -232,7 +232,8 @@ EXAMPLES = {
     "FederatedClustering": _ESTIMATOR,
     "ClusterNumber": _NUMBER,
     "Forecast": _PLAN,
-    "Clusters": _TABLES.replace("schema=schema)", "schema=schema, describe=True)") + "print(result.clusters)\n",
+    "Clusters": _TABLES.replace("schema=schema)", "schema=schema, describe=True)")
+    + "print(result.clusters)\n",
     "TableOne": _TABLES.replace("schema=schema)", "schema=schema, describe=True)")
     + 'table = result.clusters.table_one()\nprint(table)\ntable.save(".")  # table-one.csv, .md and .tex\n',
     "Journal": _JOURNAL,
@@ -252,11 +253,14 @@ EXAMPLES = {
     "PrototypeModel": _model("SPPFGCSums(3)", _PREDICTED),
     "SubspaceModel": _model("FedSubspaceClustering(3)", _PREDICTED),
     "EncodedModel": _model("SPPFGCPlus(3, n_pretraining_rounds=1, n_rounds=1)", _PREDICTED),
-    "Result": _RESULT + 'print(result)\nprint(result.metrics, result.bytes_up)\nresult.save("results/first")\n',
-    "PrivacyReport": _RESULT + "print(result.privacy.guarantee())\nprint(result.privacy.covers_everything)\n",
+    "Result": _RESULT
+    + 'print(result)\nprint(result.metrics, result.bytes_up)\nresult.save("results/first")\n',
+    "PrivacyReport": _RESULT
+    + "print(result.privacy.guarantee())\nprint(result.privacy.covers_everything)\n",
     "Doubt": _RESULT + "for doubt in result.doubts:\n    print(doubt)\n",
     "Traffic": _RESULT + "print(result.traffic[0])\n",
-    "Failure": _RESULT + "for failure in result.failures:\n    print(failure.client, failure.round, failure.reason)\n",
+    "Failure": _RESULT
+    + "for failure in result.failures:\n    print(failure.client, failure.round, failure.reason)\n",
     "Results": _COMPARED,
     "MessageStrategy": _APP,
     "ClientData": _CLIENT,
@@ -294,6 +298,8 @@ print(rows.nearest(np.array([[0.0, 0.0], [3.0, 4.0]])))
     "Question": _MEAN + "\nprint(MeanClient.total.asked())\n",
     **dict.fromkeys(["Total", "Round"], _MEAN + _RUN_MEAN + "print(result.privacy)\n"),
     **dict.fromkeys(["Gather", "Reply", "Outcome"], _GATHERED),
-    **dict.fromkeys(["PrivateStrategy", "ClippedStrategy", "FrameClient", "Part", "Release", "Share"], _PRIVATE),
+    **dict.fromkeys(
+        ["PrivateStrategy", "ClippedStrategy", "FrameClient", "Part", "Release", "Share"], _PRIVATE
+    ),
     **dict.fromkeys(["AuditResult", "AuditedRelease"], _AUDIT),
 }

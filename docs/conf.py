@@ -17,7 +17,13 @@ project = "flower-fedclust"
 author = "The flower-fedclust developers"
 copyright = f"2026 {author}"
 version = release = version_of("flower-fedclust")
-extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_design", "sphinx_copybutton"]
+extensions = [
+    "myst_nb",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx_design",
+    "sphinx_copybutton",
+]
 exclude_patterns = ["_build", "jupyter_execute"]
 
 highlight_language = "none"  # blocks without a language are text or commands
@@ -68,6 +74,8 @@ def setup(app: object) -> None:
     # These depend on the registry, which Sphinx does not watch.
     app.connect(  # type: ignore[attr-defined]
         "env-get-outdated",
-        lambda app, env, *changes: [page for page in env.found_docs if page.startswith(("reference/", "choosing"))],
+        lambda app, env, *changes: [
+            page for page in env.found_docs if page.startswith(("reference/", "choosing"))
+        ],
     )
     app.connect("source-read", fill_in)  # type: ignore[attr-defined]

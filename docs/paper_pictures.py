@@ -24,11 +24,20 @@ Floats = NDArray[np.float64]
 Labels = NDArray[np.intp]
 
 N_CLIENTS, N_CLUSTERS, DELTA, MAX_NORM = 100, 10, 1e-4, 10.0
-SPLITS = {"iid": "IID", "classes:2": "two classes a client", "k-means": "k-means clusters as clients"}
+SPLITS = {
+    "iid": "IID",
+    "classes:2": "two classes a client",
+    "k-means": "k-means clusters as clients",
+}
 _BUDGET: dict[str, Any] = {"epsilon": 20.0, "delta": DELTA, "max_norm": MAX_NORM}
 CURVES: dict[str, dict[str, dict[str, Any]]] = {
-    "epsilon": {"no noise": {}, **{f"epsilon {one:g}": {**_BUDGET, "epsilon": one} for one in (20.0, 2.0)}},
-    "clients": {f"K = {one}": {**_BUDGET, "fraction_fit": one / N_CLIENTS} for one in (10, 30, 100)},
+    "epsilon": {
+        "no noise": {},
+        **{f"epsilon {one:g}": {**_BUDGET, "epsilon": one} for one in (20.0, 2.0)},
+    },
+    "clients": {
+        f"K = {one}": {**_BUDGET, "fraction_fit": one / N_CLIENTS} for one in (10, 30, 100)
+    },
 }
 
 
@@ -42,7 +51,12 @@ def watched(split: str, parameters: dict[str, Any]) -> pd.DataFrame:
         # With the penalty of the last rounds in every round, so that only the centers differ.
         model = FactorModel(centers, rho=0.4 * float(np.mean(np.sum(centers**2, axis=1))))
         tables = count_table(classes, model.predict(together), N_CLUSTERS)
-        found.append((model.cost(together) / N_CLIENTS, agreement(np.stack(list(tables.values())))["accuracy"]))
+        found.append(
+            (
+                model.cost(together) / N_CLIENTS,
+                agreement(np.stack(list(tables.values())))["accuracy"],
+            )
+        )
 
     form = {"rho": "growing", "rays_from": "auto", "step_scale": 2.0}
     settings = {"n_rounds": 100, "fraction_fit": 0.3, "batch_size": 50, **form, **parameters}
@@ -59,8 +73,14 @@ def draw_curves(folder: Path) -> list[str]:
 
     lines = []
     for family, runs in CURVES.items():
-        curves = {(split, label): watched(split, change) for split in SPLITS for label, change in runs.items()}
-        pd.concat(curves, names=["partition", "run"]).to_csv(folder / f"{family}.csv", float_format="%.6g")
+        curves = {
+            (split, label): watched(split, change)
+            for split in SPLITS
+            for label, change in runs.items()
+        }
+        pd.concat(curves, names=["partition", "run"]).to_csv(
+            folder / f"{family}.csv", float_format="%.6g"
+        )
         figure = Figure(figsize=(13, 7), layout="constrained")
         axes = figure.subplots(2, len(SPLITS), sharex=True, sharey="row")
         for (split, label), curve in curves.items():
@@ -116,10 +136,17 @@ def draw_graphs(folder: Path) -> list[str]:
     }
     lines = [f"S has {components_of(S)[0]} components."]
     figure = Figure(figsize=(12, 3.4), layout="constrained")
-    for axis, (title, (weights, own_classes)) in zip(figure.subplots(1, 4), graphs.items(), strict=True):
+    for axis, (title, (weights, own_classes)) in zip(
+        figure.subplots(1, 4), graphs.items(), strict=True
+    ):
         shown = _means_of_blocks(weights, np.argsort(own_classes, kind="stable"))
         # Most weights are small: the power makes them visible beside the largest.
-        axis.imshow(shown**0.4, cmap="Greys", vmax=np.quantile(shown[shown > 0], 0.99) ** 0.4, interpolation="nearest")
+        axis.imshow(
+            shown**0.4,
+            cmap="Greys",
+            vmax=np.quantile(shown[shown > 0], 0.99) ** 0.4,
+            interpolation="nearest",
+        )
         axis.set(xticks=[], yticks=[], title=title)
         within = weights[own_classes[:, None] == own_classes].sum() / weights.sum()
         lines.append(f"{title}: {within:.3f} of the weight is between rows of one class")

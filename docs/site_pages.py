@@ -40,7 +40,11 @@ QUESTIONS: tuple[tuple[str, str, Mapping[str, str]], ...] = (
     (
         "sees",
         "What may leave a site?",
-        {"sums": "only sums over its rows", "centers": "also the centers of its own groups", "rows": "anything"},
+        {
+            "sums": "only sums over its rows",
+            "centers": "also the centers of its own groups",
+            "rows": "anything",
+        },
     ),
     (
         "unit",
@@ -57,7 +61,11 @@ QUESTIONS: tuple[tuple[str, str, Mapping[str, str]], ...] = (
         "Does the server have a few public rows like those at the sites?",
         {"no": "no", "yes": "yes"},
     ),
-    ("rounds", "How often can the sites be asked?", {"many": "as often as it takes", "few": "at most three times"}),
+    (
+        "rounds",
+        "How often can the sites be asked?",
+        {"many": "as often as it takes", "few": "at most three times"},
+    ),
 )
 
 #: Wishes that can be dropped if nothing fits, the least important first, and how the chooser says it.
@@ -66,7 +74,11 @@ _GIVEN_UP = (
     ("sees", "rows", "more leaves a site"),
     ("public", "yes", "it needs public rows"),
     ("unit", "subject", "it protects each person, but not a site as a whole"),
-    ("unit", "record", "it protects each row, but not a person with several rows, or a site as a whole"),
+    (
+        "unit",
+        "record",
+        "it protects each row, but not a person with several rows, or a site as a whole",
+    ),
     ("unit", "", "it adds no noise, so no epsilon covers it"),
 )
 
@@ -78,7 +90,9 @@ def strategy_table() -> str:
         guarantee = " or ".join(entry.units) or "none"
         summary = entry.summary.replace("|", "\\|")
         page = f"api/{entry.strategy.__name__}.md"
-        lines.append(f"| [`{name}`]({page}) | {summary} | {entry.source} | {', '.join(entry.reveals)} | {guarantee} |")
+        lines.append(
+            f"| [`{name}`]({page}) | {summary} | {entry.source} | {', '.join(entry.reveals)} | {guarantee} |"
+        )
     return "\n".join(lines)
 
 
@@ -101,7 +115,8 @@ def fits(entry: Entry, wishes: Mapping[str, str]) -> bool:
         and set(entry.reveals) <= set(allowed)
         and (wishes["unit"] in entry.units if wishes["unit"] else True)
         and (wishes["public"] == "yes" or not needs_rows)
-        and (wishes["rounds"] == "many" or _n_rounds(entry.name) <= 4)  # the first one only says hello
+        # The first one only says hello.
+        and (wishes["rounds"] == "many" or _n_rounds(entry.name) <= 4)
     )
 
 
@@ -110,7 +125,9 @@ def _rank(entry: Entry, wishes: Mapping[str, str]) -> tuple[bool, int]:
     sees = max(KINDS.index(kind) for kind in entry.reveals)
     if not wishes["unit"]:
         return False, -sees  # prefer a strategy that uses what may leave
-    return wishes["public"] == "yes" and "server_data" not in entry.strategy.required_parameters(), sees
+    return wishes[
+        "public"
+    ] == "yes" and "server_data" not in entry.strategy.required_parameters(), sees
 
 
 def choose(wishes: Mapping[str, str]) -> tuple[str, tuple[str, ...]]:
@@ -120,7 +137,9 @@ def choose(wishes: Mapping[str, str]) -> tuple[str, tuple[str, ...]]:
     for steps in sorted(subsets, key=lambda steps: _GIVEN_UP[-1] in steps):
         changed = {**wishes, **{question: answer for question, answer, _ in steps}}
         if found := [entry for entry in strategies().values() if fits(entry, changed)]:
-            return min(found, key=lambda entry: _rank(entry, changed)).name, tuple(said for *_, said in steps)
+            return min(found, key=lambda entry: _rank(entry, changed)).name, tuple(
+                said for *_, said in steps
+            )
     raise ValueError(f"no strategy finds {wishes['finds']}.")
 
 
@@ -146,7 +165,9 @@ def chooser() -> str:
     data = json.dumps({"questions": names, "answers": table, "about": about})
     # Blank lines would end the raw block.
     page = (
-        '<form id="chooser">' + "".join(fields) + '<div class="answer" aria-live="polite"></div></form>'
+        '<form id="chooser">'
+        + "".join(fields)
+        + '<div class="answer" aria-live="polite"></div></form>'
         f'<script type="application/json" id="chooser-data">{data}</script><script src="_static/chooser.js"></script>'
     )
     return f"```{{raw}} html\n{page}\n```"
@@ -155,13 +176,18 @@ def chooser() -> str:
 def strategy_classes() -> str:
     """Return the reference of all strategies' classes; :func:`write_class_pages` turns its blocks into pages."""
     classes = dict.fromkeys(entry.strategy for entry in strategies().values())
-    blocks = [f"```{{eval-rst}}\n.. autoclass:: {found.__module__}.{found.__name__}\n```" for found in classes]
+    blocks = [
+        f"```{{eval-rst}}\n.. autoclass:: {found.__module__}.{found.__name__}\n```"
+        for found in classes
+    ]
     return "\n\n".join(blocks)
 
 
 def public_names(module: ModuleType) -> list[str]:
     """Return the names of what a module offers, without the modules among them."""
-    names = getattr(module, "__all__", None) or [name for name in vars(module) if not name.startswith("_")]
+    names = getattr(module, "__all__", None) or [
+        name for name in vars(module) if not name.startswith("_")
+    ]
     return [name for name in names if not isinstance(getattr(module, name), ModuleType)]
 
 
@@ -172,9 +198,13 @@ def other_names() -> str:
     for module in (fc, fc.authoring):
         for name in public_names(module):
             if not re.search(rf"flower_fedclust\.(\w+\.)*{name}\b", pages):
-                directive = "autoclass" if isinstance(getattr(module, name), type) else "autofunction"
+                directive = (
+                    "autoclass" if isinstance(getattr(module, name), type) else "autofunction"
+                )
                 members = "   :members:\n" if directive == "autoclass" else ""
-                blocks.append(f"```{{eval-rst}}\n.. {directive}:: {module.__name__}.{name}\n{members}```")
+                blocks.append(
+                    f"```{{eval-rst}}\n.. {directive}:: {module.__name__}.{name}\n{members}```"
+                )
     return "\n\n".join(blocks)
 
 
@@ -214,7 +244,10 @@ def example_of(path: str) -> str | None:
 
 def described_classes() -> dict[str, str]:
     """Return all classes of the reference with their directives."""
-    texts = [filled_in(page.read_text(encoding="utf-8")) for page in sorted((DOCS / "reference").glob("*.md"))]
+    texts = [
+        filled_in(page.read_text(encoding="utf-8"))
+        for page in sorted((DOCS / "reference").glob("*.md"))
+    ]
     return {path: block for text in texts for path, block in class_blocks(text)}
 
 
@@ -230,10 +263,19 @@ def with_list_of_classes(text: str) -> str:
         return text
     lines = ["| class | what it is |", "|---|---|"]
     for path, _ in found:
-        lines.append(f"| [`{page_of(path)}`](../api/{page_of(path)}.md) | {_first_sentence(path)} |")
+        lines.append(
+            f"| [`{page_of(path)}`](../api/{page_of(path)}.md) | {_first_sentence(path)} |"
+        )
     pages = "\n".join(f"../api/{page_of(path)}" for path, _ in found)
-    before, after = text[: _CLASS.search(text).start()], _CLASS.sub("", text[_CLASS.search(text).start() :])
-    return f"{before}\n" + "\n".join(lines) + f"\n\n```{{toctree}}\n:hidden:\n\n{pages}\n```\n\n{after}"
+    before, after = (
+        text[: _CLASS.search(text).start()],
+        _CLASS.sub("", text[_CLASS.search(text).start() :]),
+    )
+    return (
+        f"{before}\n"
+        + "\n".join(lines)
+        + f"\n\n```{{toctree}}\n:hidden:\n\n{pages}\n```\n\n{after}"
+    )
 
 
 def docstring_of(path: str) -> str:

@@ -39,7 +39,9 @@ class SphericalMixture(authoring.ClippedStrategy):
     """
 
     entries = (
-        authoring.Entry("spherical-mixture", "mixture of von Mises-Fisher distributions", "Banerjee et al. 2005"),
+        authoring.Entry(
+            "spherical-mixture", "mixture of von Mises-Fisher distributions", "Banerjee et al. 2005"
+        ),
     )
     client_type = SphericalMixtureClient
     promises = ("record", "client")
@@ -65,7 +67,10 @@ class SphericalMixture(authoring.ClippedStrategy):
         """Alternate the E step at the clients with the M step at the server."""
         frame = authoring.Frame(np.zeros(self.n_columns), self.max_norm)
         means = self.rng.normal(size=(self.n_clusters, self.n_columns))
-        means, shares = means / np.linalg.norm(means, axis=1)[:, None], np.full(self.n_clusters, 1 / self.n_clusters)
+        means, shares = (
+            means / np.linalg.norm(means, axis=1)[:, None],
+            np.full(self.n_clusters, 1 / self.n_clusters),
+        )
         for _ in range(self.n_rounds):
             question = SphericalMixtureClient.expectation.asked(
                 means, shares, frame=frame, concentration=self.concentration

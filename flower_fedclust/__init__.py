@@ -69,7 +69,9 @@ def __getattr__(name: str) -> Any:
     else:
         value = import_module("flower_fedclust.registry").find_class(name)
         if value is None:
-            raise AttributeError(f"module 'flower_fedclust' has no attribute '{name}'{_where_it_is(name)}")
+            raise AttributeError(
+                f"module 'flower_fedclust' has no attribute '{name}'{_where_it_is(name)}"
+            )
     globals()[name] = value
     return value
 

@@ -16,7 +16,14 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from flower_fedclust.data.federation import FederatedRows
-from flower_fedclust.data.frames import as_frame, as_new_rows, check_same_order, in_order, known_columns, take
+from flower_fedclust.data.frames import (
+    as_frame,
+    as_new_rows,
+    check_same_order,
+    in_order,
+    known_columns,
+    take,
+)
 from flower_fedclust.data.identities import identities
 from flower_fedclust.data.subjects import subjects_of
 from flower_fedclust.engine import ProtocolStrategy
@@ -135,7 +142,9 @@ class FederatedClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]
             )
         owners = np.asarray(groups)
         if owners.shape != (len(rows),):
-            raise ValueError(f"groups has shape {owners.shape} for {len(rows)} rows; give one group for each row.")
+            raise ValueError(
+                f"groups has shape {owners.shape} for {len(rows)} rows; give one group for each row."
+            )
         if (missing := pd.isna(owners)).any():
             raise ValueError(f"groups: row {missing.argmax()} has none; give every row one.")
         names, codes = np.unique(identities(groups, "groups"), return_inverse=True)
@@ -190,19 +199,25 @@ class FederatedClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         """
         check_is_fitted(self)
         places: NDArray[np.float64] = self.model_.transform(self._checked(X, reset=False))  # type: ignore[attr-defined]
-        kind = getattr(self, "_sklearn_output_config", {}).get("transform") or get_config()["transform_output"]
+        kind = (
+            getattr(self, "_sklearn_output_config", {}).get("transform")
+            or get_config()["transform_output"]
+        )
         if kind == "default":
             return places
         names = [str(name) for name in self.get_feature_names_out()]
         if kind == "polars":
             return import_module("polars").DataFrame(places, schema=names)
-        return pd.DataFrame(places, columns=names, index=X.index if isinstance(X, pd.DataFrame) else None)
+        return pd.DataFrame(
+            places, columns=names, index=X.index if isinstance(X, pd.DataFrame) else None
+        )
 
     def set_output(self, *, transform: str | None = None) -> Self:
         """Say what :meth:`transform` returns: "default" (an array), "pandas" or "polars"; None changes nothing."""
         check_choice("transform", transform or "default", ("default", "pandas", "polars"))
         if transform is not None:
-            self._sklearn_output_config = {"transform": transform}  # scikit-learn's clone reads it here
+            # scikit-learn's clone reads it here.
+            self._sklearn_output_config = {"transform": transform}
         return self
 
     @available_if(_can_transform)  # type: ignore[untyped-decorator]
@@ -215,7 +230,9 @@ class FederatedClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         is_map = self.result_.embedding is not None and len(self.result_.embedding) > 0
         n_columns = 2 if is_map else self.model_.n_clusters
-        return np.array([f"{type(self).__name__.lower()}{index}" for index in range(n_columns)], dtype=object)
+        return np.array(
+            [f"{type(self).__name__.lower()}{index}" for index in range(n_columns)], dtype=object
+        )
 
     def _checked(self, X: Any, *, reset: bool) -> Any:
         """Return rows of finite numbers or, with a schema, the table."""
@@ -227,7 +244,9 @@ class FederatedClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]
                 frame = in_order(frame, list(names), "X", "the estimator")
             fewest = self.strategy.most_clusters if reset else 1
             given = plain_array(X) if frame is None else frame
-            return validate_data(self, given, reset=reset, dtype=np.float64, order="C", ensure_min_samples=fewest)
+            return validate_data(
+                self, given, reset=reset, dtype=np.float64, order="C", ensure_min_samples=fewest
+            )
         if frame is None:
             raise ValueError("X has no column names, which a schema needs; give a table.")
         if reset:

@@ -21,7 +21,11 @@ def check_format(stated: object, what: str, reader: str = "this version", remedy
     """Raise a FormatError unless the format that a message or a file states is the one that this version reads."""
     if type(stated) is int and stated == FORMAT:
         return
-    has = f"has format {stated}" if type(stated) is int and 0 <= stated < 10**6 else "states no known format"
+    has = (
+        f"has format {stated}"
+        if type(stated) is int and 0 <= stated < 10**6
+        else "states no known format"
+    )
     remedy = remedy or "install the same version of flower-fedclust on both"
     raise FormatError(f"{what} {has}, and {reader} reads format {FORMAT}; {remedy}.")
 
@@ -48,7 +52,15 @@ def read_stamped(path: Path, *, beside: Path | None = None) -> dict[str, Any]:
                 f"There is no {path.name} beside {beside}: saving was interrupted, or an older version of "
                 "flower-fedclust wrote it; run again."
             ) from None
-        raise MissingFileError(f"There is no {path.name} in {path.parent}; name a folder with a saved run.") from None
-    written_by = f" (written by version {found['version']})" if isinstance(found.get("version"), str) else ""
-    check_format(found.get("format"), f"{path}{written_by}", remedy="use the version that wrote it, or run again")
+        raise MissingFileError(
+            f"There is no {path.name} in {path.parent}; name a folder with a saved run."
+        ) from None
+    written_by = (
+        f" (written by version {found['version']})" if isinstance(found.get("version"), str) else ""
+    )
+    check_format(
+        found.get("format"),
+        f"{path}{written_by}",
+        remedy="use the version that wrote it, or run again",
+    )
     return found

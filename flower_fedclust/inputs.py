@@ -47,7 +47,9 @@ from flower_fedclust.tables.schema import Schema
 Strategy = ProtocolStrategy | type[ProtocolStrategy] | str
 
 #: The forms of clients that :func:`~flower_fedclust.simulate` takes.
-Clients = Sequence[Any] | Mapping[str, Any] | FederatedRows | Table | Callable[..., Any] | str | Path
+Clients = (
+    Sequence[Any] | Mapping[str, Any] | FederatedRows | Table | Callable[..., Any] | str | Path
+)
 
 #: Default number of server rows per cluster that are taken out of a data set, as in appendix G.1 of FedDP-KMeans.
 SERVER_ROWS_PER_CLUSTER = 20
@@ -64,7 +66,9 @@ def strategy_name(strategy: object) -> str:
         entries = [entry.name for entry in vars(strategy).get("entries", ()) if not entry.fixed]
         known = entries[:1] if strategy.__module__.startswith("flower_fedclust.") else []
         return known[0] if known else f"{strategy.__module__}:{strategy.__qualname__}"
-    raise TypeError(f"strategy is {strategy!r}; give a strategy such as KFED(n_clusters=4), its class, or its name.")
+    raise TypeError(
+        f"strategy is {strategy!r}; give a strategy such as KFED(n_clusters=4), its class, or its name."
+    )
 
 
 def strategies_of(given: Strategy | Sequence[Strategy]) -> list[Strategy]:
@@ -142,7 +146,11 @@ def make_strategies(
             strategy.server_data_origin = server_rows_origin
             if schema is None:  # its preparation finds the bounds
                 strategy.check_complete()
-        strategies.append(strategy if schema is None else with_schema(strategy, schema, describe=describe, floor=floor))
+        strategies.append(
+            strategy
+            if schema is None
+            else with_schema(strategy, schema, describe=describe, floor=floor)
+        )
         if settings is not None:
             settings.give(strategies[-1])
     return strategies
@@ -160,11 +168,17 @@ def check_strategies(given: Sequence[Strategy], parameters: Mapping[str, Any]) -
         )
     known = dict.fromkeys(sorted(set().union(*map(accepted_parameters, names))))
     for parameter in parameters:
-        look_up(parameter, known, f"parameter of {', '.join(find(name).name for name in names)} called")
+        look_up(
+            parameter, known, f"parameter of {', '.join(find(name).name for name in names)} called"
+        )
 
 
 def _made(
-    name: str | type[ProtocolStrategy], parameters: Mapping[str, Any], server_rows: Any, *, were_given: bool
+    name: str | type[ProtocolStrategy],
+    parameters: Mapping[str, Any],
+    server_rows: Any,
+    *,
+    were_given: bool,
 ) -> ProtocolStrategy:
     """Return a strategy by name or class, with server rows if it needs some, or can use what the user gave."""
     accepted = accepted_parameters(name)
@@ -172,7 +186,9 @@ def _made(
     needs_rows = needs_server_rows([name])
     if needs_rows or ("server_data" in accepted and were_given and server_rows is not None):
         if server_rows is None:
-            raise ValueError(f"{find(name).name} needs public rows at the server; give them as server_data.")
+            raise ValueError(
+                f"{find(name).name} needs public rows at the server; give them as server_data."
+            )
         own["server_data"] = server_rows
     return make_strategy(name, **own)
 
@@ -181,7 +197,10 @@ def needs_server_rows(given: Sequence[Strategy], n_server_rows: int | None = Non
     """Tell whether public rows are needed: a strategy requires them, or can use them and the user asked for some."""
     names = [one for one in given if not isinstance(one, ProtocolStrategy)]
     required = any("server_data" in find(name).strategy.required_parameters() for name in names)
-    return required or (n_server_rows is not None and any("server_data" in accepted_parameters(name) for name in names))
+    return required or (
+        n_server_rows is not None
+        and any("server_data" in accepted_parameters(name) for name in names)
+    )
 
 
 # Strategies and clients.
@@ -213,7 +232,10 @@ class Inputs:
         raw = self.schema is not None or any(
             getattr(strategy, "tables", None) is not None for strategy in self.strategies
         )
-        most_rows = max((getattr(strategy, "most_rows", MOST_ROWS) for strategy in self.strategies), default=MOST_ROWS)
+        most_rows = max(
+            (getattr(strategy, "most_rows", MOST_ROWS) for strategy in self.strategies),
+            default=MOST_ROWS,
+        )
         return clients_of(self.given, **self.about, raw=raw, most_rows=most_rows)
 
     def prepared(self) -> tuple[Any, list[NDArray[np.float64]]]:
@@ -224,17 +246,24 @@ class Inputs:
         made.tables = None
         if not self.clients:
             return made, []
-        (pooled,) = make_strategies(["pooled-kmeans"], {"n_clusters": 2, "random_state": 0}, None, schema=self.schema)
+        (pooled,) = make_strategies(
+            ["pooled-kmeans"], {"n_clusters": 2, "random_state": 0}, None, schema=self.schema
+        )
         with quiet(logging.ERROR, "flwr"):
             run_inline(pooled, self.clients, [None] * len(self.clients))
         preparation = pooled.outcome.model.preparation
-        for name, bound in (("max_norm", preparation.radius), ("max_l1_norm", preparation.l1_radius)):
+        for name, bound in (
+            ("max_norm", preparation.radius),
+            ("max_l1_norm", preparation.l1_radius),
+        ):
             if name in made.parameter_names() and getattr(made, name) is None:
                 setattr(made, name, bound)
         for name in ("server_data", "init"):
             if is_table(given := getattr(made, name, None)):
                 setattr(made, name, preparation.transform(given, owner=name))
-        return made, [preparation.transform(data.table, owner=data.owner) for data in self.clients.values()]
+        return made, [
+            preparation.transform(data.table, owner=data.owner) for data in self.clients.values()
+        ]
 
 
 def read_inputs(
@@ -276,9 +305,15 @@ def read_inputs(
     check_schema(describe, choice.schema)
     given, own = strategies_of(strategies), dict(parameters or {})
     if len(given) != 1 and not several:
-        raise ValueError("strategy names several strategies; give one, or compare them with fc.compare.")
+        raise ValueError(
+            "strategy names several strategies; give one, or compare them with fc.compare."
+        )
     check_strategies(given, own)
-    server_rows = own.pop("server_data", None) if any(not isinstance(one, ProtocolStrategy) for one in given) else None
+    server_rows = (
+        own.pop("server_data", None)
+        if any(not isinstance(one, ProtocolStrategy) for one in given)
+        else None
+    )
     wants = server_rows is None and needs_server_rows(given, choice.n_server_rows)
     rows = choice.load(_most_clusters(own), needs_server_rows=wants)
     origin, were_given = "", True
@@ -365,25 +400,25 @@ def clients_of(
         labels = {str(name): part for name, part in labels.items()}
         labels = [labels[name] for name in names or () if name in labels]
     if labels is not None and len(labels) != len(parts):
-        raise ValueError(f"labels has {len(labels)} arrays but there are {len(parts)} clients; pass one per client.")
-    called = [str(name) for name in (range(len(parts)) if names is None else names)]
-    if len(called) != len(parts) or len(set(called)) != len(called):
-        raise ValueError(f"names must be {len(parts)} different names, one per client.")
-    check_spellings(called, "clients")
-    for index, name in enumerate(called):
-        if not is_name(name):
-            raise ValueError(f"the name of client {index} must have 1 to {LONGEST_NAME} printable letters; rename it.")
+        raise ValueError(
+            f"labels has {len(labels)} arrays but there are {len(parts)} clients; pass one per client."
+        )
+    called = _checked_names(range(len(parts)) if names is None else names, len(parts))
     of_data = [part for part in parts if isinstance(part, ClientData)]
     if of_data and (labels is not None or columns is not None):
         raise ValueError("labels or columns are given, and clients are ClientData, with their own.")
     if subject_column is not None and any(one.subjects is None for one in of_data):
-        raise ValueError("subject_column is given, and clients are ClientData without it; give it to ClientData.")
+        raise ValueError(
+            "subject_column is given, and clients are ClientData without it; give it to ClientData."
+        )
     found: dict[str, ClientData] = {}
     for index, (name, part) in enumerate(zip(called, parts, strict=True)):
         if isinstance(part, ClientData):
             found[name] = part
             continue
-        rows, classes, persons = _read_part(part, f"client {name}", columns, label_column, subject_column)
+        rows, classes, persons = _read_part(
+            part, f"client {name}", columns, label_column, subject_column
+        )
         found[name] = ClientData(
             rows,
             classes if labels is None else labels[index],
@@ -395,10 +430,30 @@ def clients_of(
             most_rows=most_rows,
             subjects=persons if subjects is None else subjects[index],
         )
-    return found if raw else {name: data.like(next(iter(found.values()))) for name, data in found.items()}
+    return (
+        found
+        if raw
+        else {name: data.like(next(iter(found.values()))) for name, data in found.items()}
+    )
 
 
-def why_not_its_unit(strategy: ProtocolStrategy, names: Sequence[str], without: Sequence[str]) -> str:
+def _checked_names(names: Iterable[object], n_clients: int) -> list[str]:
+    """Return the clients' names as texts, after a check of their number and letters."""
+    called = [str(name) for name in names]
+    if len(called) != n_clients or len(set(called)) != len(called):
+        raise ValueError(f"names must be {n_clients} different names, one per client.")
+    check_spellings(called, "clients")
+    for index, name in enumerate(called):
+        if not is_name(name):
+            raise ValueError(
+                f"the name of client {index} must have 1 to {LONGEST_NAME} printable letters; rename it."
+            )
+    return called
+
+
+def why_not_its_unit(
+    strategy: ProtocolStrategy, names: Sequence[str], without: Sequence[str]
+) -> str:
     """Return why clients cannot take part in a run with this privacy unit, or "".
 
     Parameters
@@ -430,7 +485,9 @@ def _parts_of(clients: Any) -> list[Any]:
     if not is_grouped and not isinstance(clients, Iterable):
         raise _no_clients(clients)
     parts = [] if is_grouped else list(clients)
-    are_pairs = all(isinstance(part, tuple) and len(part) == 2 and is_table(part[1]) for part in parts)
+    are_pairs = all(
+        isinstance(part, tuple) and len(part) == 2 and is_table(part[1]) for part in parts
+    )
     if is_grouped or (parts and are_pairs):
         raise ValueError(
             "clients is a table that was grouped; give dict(list(table.groupby(...))), or the table itself and its "
@@ -440,22 +497,38 @@ def _parts_of(clients: Any) -> list[Any]:
 
 
 def _no_clients(given: object) -> TypeError:
-    return TypeError(f"clients is {given!r}; give a table or an array for each client, as {{name: rows}}.")
+    return TypeError(
+        f"clients is {given!r}; give a table or an array for each client, as {{name: rows}}."
+    )
 
 
 def _read_part(
-    part: Any, owner: str, columns: Sequence[str] | None, label_column: str | None, subject_column: str | None
+    part: Any,
+    owner: str,
+    columns: Sequence[str] | None,
+    label_column: str | None,
+    subject_column: str | None,
 ) -> tuple[Any, Any, Any]:
     """Return one client's rows, and its true classes and its subjects if its file or table has them."""
     names = [name for name in (label_column, subject_column) if name is not None]
     if isinstance(part, (str, Path)):
-        part = read_rows(part, label_column=label_column, subject_column=subject_column, columns=columns, raw=True)
+        part = read_rows(
+            part,
+            label_column=label_column,
+            subject_column=subject_column,
+            columns=columns,
+            raw=True,
+        )
     elif names and (frame := as_frame(part, owner, names=names)) is not None:
         roles = {"label": label_column, "client": None, "id": None, "subject": subject_column}
         part = table_of(frame, owner, roles, columns, raw=True)
     elif subject_column is not None:
-        raise ValueError(f"{owner}: subject_column is given, and its rows are no table; give ClientData with subjects.")
-    return (part.rows, part.labels, part.subjects) if isinstance(part, Table) else (part, None, None)
+        raise ValueError(
+            f"{owner}: subject_column is given, and its rows are no table; give ClientData with subjects."
+        )
+    return (
+        (part.rows, part.labels, part.subjects) if isinstance(part, Table) else (part, None, None)
+    )
 
 
 def federated_rows(by_name: Mapping[str, ClientData], *, raw: bool = False) -> FederatedRows:
@@ -501,7 +574,8 @@ class RowsChoice:
     server_data: str | Path | None = None  #: A file of public rows.
     n_server_rows: int | None = None  #: How many rows to draw as public rows if there are none.
     seed: int = 0  #: The seed of the data set and the partition.
-    schema: Schema | None = None  #: The public facts about the columns; rows are then read unchanged.
+    #: The public facts about the columns; rows are then read unchanged.
+    schema: Schema | None = None
     id_column: str | None = None  #: The column that identifies rows in files of labels.
     subject_column: str | None = None  #: The column of persons, if a person may have several rows.
 
@@ -528,7 +602,9 @@ class RowsChoice:
         choice = cls(clients, schema=known, seed=seed or 0, partition=partition or "iid", **how)
         if isinstance(clients, (str, Path)) or callable(clients):
             is_path = isinstance(clients, Path) or (isinstance(clients, str) and is_file(clients))
-            choice = replace(choice, source=Path(str(clients)) if is_path else dataset_name(clients))
+            choice = replace(
+                choice, source=Path(str(clients)) if is_path else dataset_name(clients)
+            )
             whole = "file" if is_path and not choice.is_folder else None
             frame = None
         else:
@@ -536,7 +612,11 @@ class RowsChoice:
                 choice = replace(choice, client_column=choice.client_column or "client")
             are_apart = isinstance(clients, (FederatedRows, Mapping))
             names = [] if choice.subject_column is None else [choice.subject_column]
-            frame = None if are_apart or isinstance(clients, Table) else as_frame(clients, "clients", names=names)
+            frame = (
+                None
+                if are_apart or isinstance(clients, Table)
+                else as_frame(clients, "clients", names=names)
+            )
             whole = "table" if frame is not None or isinstance(clients, Table) else None
         if whole is not None and choice.client_column is None and partition is None:
             raise ValueError(
@@ -551,7 +631,9 @@ class RowsChoice:
             "id": choice.id_column,
             "subject": choice.subject_column,
         }
-        return replace(choice, source=table_of(frame, "clients", roles, choice.columns, raw=known is not None))
+        return replace(
+            choice, source=table_of(frame, "clients", roles, choice.columns, raw=known is not None)
+        )
 
     @property
     def dataset(self) -> str | None:
@@ -584,19 +666,33 @@ class RowsChoice:
         """How the rows are spread over clients, in one word."""
         if not self.is_read:
             return "as given"
-        return "column" if self.client_column is not None else "files" if self.is_folder else self.partition
+        return (
+            "column"
+            if self.client_column is not None
+            else "files"
+            if self.is_folder
+            else self.partition
+        )
 
     def read(self, *, whole: bool = False) -> ReadRows:
         """Return the rows as they are in the data set, file, folder or Python object.
 
         A large file of several clients is read in batches, unless some rows are to be drawn from the ``whole``.
         """
-        public = None if self.server_data is None else read_table(self.server_data, **self._selected)
+        public = (
+            None if self.server_data is None else read_table(self.server_data, **self._selected)
+        )
         if self.dataset is not None:
             return ReadRows(load_dataset(self.dataset, random_state=self.seed), public)
         if self.data is None:
-            return ReadRows(FederatedRows([], None, []) if self.source is None else self.source, public)
-        selected = {**self._selected, "id_column": self.id_column, "subject_column": self.subject_column}
+            return ReadRows(
+                FederatedRows([], None, []) if self.source is None else self.source, public
+            )
+        selected = {
+            **self._selected,
+            "id_column": self.id_column,
+            "subject_column": self.subject_column,
+        }
         if self.is_folder:
             return ReadRows(read_folder(self.data, **selected), public)
         if self.client_column is not None and not whole:
@@ -607,9 +703,15 @@ class RowsChoice:
 
     @property
     def _selected(self) -> dict[str, Any]:
-        return {"label_column": self.label_column, "columns": self.columns, "raw": self.schema is not None}
+        return {
+            "label_column": self.label_column,
+            "columns": self.columns,
+            "raw": self.schema is not None,
+        }
 
-    def load(self, n_clusters: int, *, needs_server_rows: bool, read: ReadRows | None = None) -> Any:
+    def load(
+        self, n_clusters: int, *, needs_server_rows: bool, read: ReadRows | None = None
+    ) -> Any:
         """Return the rows of the clients and, if they are needed, of the server; ``read`` saves reading them again."""
         must_draw = needs_server_rows and self.server_data is None
         found = read or self.read(whole=must_draw)
@@ -618,7 +720,9 @@ class RowsChoice:
             if must_draw:
                 n_rows = self.n_server_rows or SERVER_ROWS_PER_CLUSTER * n_clusters
                 rows = hold_out_server_rows(rows, n_rows, random_state=self.seed)
-            rows = partition(rows, self.partition_name, n_clients=self.n_clients, random_state=self.seed)
+            rows = partition(
+                rows, self.partition_name, n_clients=self.n_clients, random_state=self.seed
+            )
         elif must_draw and self.source is not None and getattr(rows, "server_rows", None) is None:
             raise ValueError(
                 "public rows cannot be drawn where each client has its own table; give them as server_data."
@@ -627,9 +731,13 @@ class RowsChoice:
             return rows
         origin = f"They were read from {self.server_data}."
         if not rows.clients:
-            return replace(rows, columns=public.columns, server_rows=public.rows, server_rows_origin=origin)
+            return replace(
+                rows, columns=public.columns, server_rows=public.rows, server_rows_origin=origin
+            )
         same = self.schema is not None or rows.columns is None
-        public_rows = public.rows if same else rows_in_order(public, rows.columns or (), "the clients")
+        public_rows = (
+            public.rows if same else rows_in_order(public, rows.columns or (), "the clients")
+        )
         return replace(rows, server_rows=public_rows, server_rows_origin=origin)
 
     def numbers_of_classes(self, read: ReadRows | None = None) -> tuple[int, ...]:
@@ -639,7 +747,9 @@ class RowsChoice:
             return tuple(dict.fromkeys(len(np.unique(one[one > 0])) for one in rows.labelings.T))
         if rows.labels is None:
             return ()
-        return (len(np.unique(rows.labels if isinstance(rows, Table) else np.concatenate(rows.labels))),)
+        return (
+            len(np.unique(rows.labels if isinstance(rows, Table) else np.concatenate(rows.labels))),
+        )
 
 
 # Values from the text that a user typed.
@@ -652,7 +762,9 @@ def parse_epsilon(text: object) -> float | None:
     try:
         return float(str(text))
     except ValueError:
-        raise ValueError(f"epsilon is '{text}'; it must be a number, or 'none' for no noise.") from None
+        raise ValueError(
+            f"epsilon is '{text}'; it must be a number, or 'none' for no noise."
+        ) from None
 
 
 def parse_value(text: str) -> Any:
@@ -672,7 +784,9 @@ def number_of_clusters(text: str) -> Any:
     try:
         return (int(fewest), int(most)) if dash else int(text)
     except ValueError:
-        raise ValueError(f"n-clusters is '{text}'; it must be a number, a range such as 2-12, or 'auto'.") from None
+        raise ValueError(
+            f"n-clusters is '{text}'; it must be a number, a range such as 2-12, or 'auto'."
+        ) from None
 
 
 def parsed_parameters(parameters: Iterable[str]) -> dict[str, Any]:

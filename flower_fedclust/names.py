@@ -10,7 +10,12 @@ Value = TypeVar("Value")
 
 
 #: Names that other packages and people use for a parameter.
-ALSO_CALLED = {"k": "n_clusters", "n_components": "n_clusters", "eps": "epsilon", "seed": "random_state"}
+ALSO_CALLED = {
+    "k": "n_clusters",
+    "n_components": "n_clusters",
+    "eps": "epsilon",
+    "seed": "random_state",
+}
 
 #: Shorter texts are found only at the beginning of a name.
 LEAST_WITHIN = 3
@@ -26,11 +31,15 @@ def look_up(name: str, table: Mapping[str, Value], kind: str) -> Value:
     by_spelling = {known.casefold(): known for known in table}
     typed = name.casefold()
     begun = [spelling for spelling in by_spelling if typed and spelling.startswith(typed)]
-    within = [one for one in by_spelling if len(typed) >= LEAST_WITHIN and typed in one.replace("-", "")]
+    within = [
+        one for one in by_spelling if len(typed) >= LEAST_WITHIN and typed in one.replace("-", "")
+    ]
     called = [one for one in (ALSO_CALLED.get(typed),) if one in by_spelling]
     close = called or begun or within or difflib.get_close_matches(typed, list(by_spelling), n=1)
     nearest = [by_spelling[spelling] for spelling in close[:1]]
-    advice = f"did you mean '{nearest[0]}'?" if nearest else f"there are: {', '.join(sorted(table))}."
+    advice = (
+        f"did you mean '{nearest[0]}'?" if nearest else f"there are: {', '.join(sorted(table))}."
+    )
     raise ValueError(f"There is no {kind} '{name}': {advice}")
 
 

@@ -32,7 +32,9 @@ _FIELDS = re.compile(r"Expected (\d+) fields in line (\d+), saw (\d+)")
 
 
 @contextmanager
-def reading(path: Path, kind: str, remedy: str, *, name: str | None = None, most: int | None = None) -> Iterator[Any]:
+def reading(
+    path: Path, kind: str, remedy: str, *, name: str | None = None, most: int | None = None
+) -> Iterator[Any]:
     """Open a file for a reader, and raise one DataError for whatever the reader raises.
 
     Every file that a user or another party gives is read in here. The reader's own error message may quote rows; ours
@@ -65,7 +67,9 @@ def check_size(n_bytes: int, name: str, most: int | None = None) -> None:
     """Raise a DataError if a file has, or claims, more bytes than ``most`` (by default, than this machine's memory)."""
     most = machine_memory() if most is None else most
     if n_bytes > most:
-        raise DataError(f"{name} is too large: {n_bytes:,} bytes, but at most {most:,} are read; give a smaller file.")
+        raise DataError(
+            f"{name} is too large: {n_bytes:,} bytes, but at most {most:,} are read; give a smaller file."
+        )
 
 
 def parse_json(text: str | bytes, limit: int = LONGEST_JSON) -> Any:
@@ -106,14 +110,21 @@ def read_toml(path: Path, remedy: str) -> dict[str, Any]:
 
 def read_csv(path: Path, remedy: str) -> list[dict[str, str]]:
     """Return the lines of a CSV file, each by column name."""
-    with reading(path, "CSV", remedy) as file, io.TextIOWrapper(file, encoding="utf-8", newline="") as text:
+    with (
+        reading(path, "CSV", remedy) as file,
+        io.TextIOWrapper(file, encoding="utf-8", newline="") as text,
+    ):
         return list(csv.DictReader(text, strict=True))
 
 
 def read_array(file: IO[bytes], n_bytes: int) -> NDArray[Any]:
     """Return an array in NumPy's format; a DataError if it claims more than ``n_bytes`` or holds objects."""
     version = np.lib.format.read_magic(file)
-    read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    read_header = (
+        np.lib.format.read_array_header_1_0
+        if version == (1, 0)
+        else np.lib.format.read_array_header_2_0
+    )
     shape, _, dtype = read_header(file)
     if dtype.hasobject:  # objects are pickled, and a pickle may run code
         raise DataError("it holds Python objects; save numbers.")
@@ -130,8 +141,13 @@ def read_arrays(path: Path, remedy: str) -> list[NDArray[Any]]:
         members = archive.infolist()
         # Compressed members, or members that share their bytes, could unfold to terabytes.
         is_compressed = any(member.compress_type != zipfile.ZIP_STORED for member in members)
-        if is_compressed or sum(member.file_size for member in members) > os.fstat(file.fileno()).st_size:
-            raise DataError("its arrays take more bytes than the file has; save it again with numpy.savez.")
+        if (
+            is_compressed
+            or sum(member.file_size for member in members) > os.fstat(file.fileno()).st_size
+        ):
+            raise DataError(
+                "its arrays take more bytes than the file has; save it again with numpy.savez."
+            )
         arrays = []
         for member in members:
             with archive.open(member) as content:
@@ -142,7 +158,9 @@ def read_arrays(path: Path, remedy: str) -> list[NDArray[Any]]:
 def _opened(path: Path, name: str) -> IO[bytes]:
     """Open a regular file; never wait for a pipe or a device."""
     try:
-        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+        handle = os.open(
+            path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+        )
     except (FileNotFoundError, NotADirectoryError):
         raise MissingFileError(f"There is no file {path}.") from None
     except IsADirectoryError:
@@ -151,7 +169,9 @@ def _opened(path: Path, name: str) -> IO[bytes]:
     if stat.S_ISREG(mode):
         return os.fdopen(handle, "rb")
     os.close(handle)
-    raise DataError(f"{name} is a {'folder' if stat.S_ISDIR(mode) else 'device or pipe'}; give a file.")
+    raise DataError(
+        f"{name} is a {'folder' if stat.S_ISDIR(mode) else 'device or pipe'}; give a file."
+    )
 
 
 def machine_memory() -> int:

@@ -55,7 +55,8 @@ def points(group: str) -> Mapping[str, EntryPoint]:
     for point in entry_points(group=group):
         if point.name in found:
             warnings.warn(
-                f"'{point.name}' of {point.value} is left out: {found[point.name].value} has that name.", stacklevel=3
+                f"'{point.name}' of {point.value} is left out: {found[point.name].value} has that name.",
+                stacklevel=3,
             )
         else:
             found[point.name] = point
@@ -67,7 +68,9 @@ def load(point: EntryPoint) -> Any:
     try:
         return point.load()
     except (Exception, SystemExit) as error:
-        raise PluginError(f"'{point.name}' is {point.value}, which fails: {type(error).__name__}: {error}.") from error
+        raise PluginError(
+            f"'{point.name}' is {point.value}, which fails: {type(error).__name__}: {error}."
+        ) from error
 
 
 def class_points(group: str) -> dict[str, EntryPoint]:

@@ -57,7 +57,9 @@ _CLASS_OF = {name: class_name for class_name, (_, *names) in CLASSES.items() for
 
 
 def _class(name: str) -> type[ProtocolStrategy]:
-    found: type[ProtocolStrategy] = getattr(import_module(f"flower_fedclust.{CLASSES[name][0]}"), name)
+    found: type[ProtocolStrategy] = getattr(
+        import_module(f"flower_fedclust.{CLASSES[name][0]}"), name
+    )
     return found
 
 
@@ -70,10 +72,16 @@ def _of_point(point: EntryPoint) -> Entry:
     from flower_fedclust.engine import ProtocolStrategy
 
     loaded = plugins.load(point)
-    is_strategy = isinstance(loaded, type) and issubclass(loaded, ProtocolStrategy) and "entries" in vars(loaded)
+    is_strategy = (
+        isinstance(loaded, type)
+        and issubclass(loaded, ProtocolStrategy)
+        and "entries" in vars(loaded)
+    )
     entries = _of_class(loaded) if is_strategy else {}
     if point.name not in entries:
-        raise PluginError(f"'{point.name}' is {point.value}, which is not a strategy with an entry of that name.")
+        raise PluginError(
+            f"'{point.name}' is {point.value}, which is not a strategy with an entry of that name."
+        )
     return entries[point.name]
 
 
@@ -81,7 +89,10 @@ def _points() -> dict[str, EntryPoint]:
     """Return the entry points of other packages; a name that this package has stays with this package."""
     found = dict(plugins.points(plugins.STRATEGIES))
     for name in found.keys() & _CLASS_OF.keys():
-        warnings.warn(f"strategy '{name}' of {found.pop(name).value} is left out: the name is taken.", stacklevel=3)
+        warnings.warn(
+            f"strategy '{name}' of {found.pop(name).value} is left out: the name is taken.",
+            stacklevel=3,
+        )
     return found
 
 
@@ -149,9 +160,13 @@ def _of_module(name: str) -> Entry:
     except (ImportError, AttributeError, ValueError) as error:
         raise ValueError(f"There is no strategy '{name}': {error}.") from None
     except (Exception, SystemExit) as error:
-        raise ValueError(f"'{name}' cannot be imported: {type(error).__name__}: {error}.") from error
+        raise ValueError(
+            f"'{name}' cannot be imported: {type(error).__name__}: {error}."
+        ) from error
     if not (isinstance(loaded, type) and issubclass(loaded, ProtocolStrategy)):
-        raise ValueError(f"There is no strategy '{name}': {class_name} is no subclass of ProtocolStrategy.")
+        raise ValueError(
+            f"There is no strategy '{name}': {class_name} is no subclass of ProtocolStrategy."
+        )
     summary = (loaded.__doc__ or "").strip().partition("\n")[0]
     own = vars(loaded).get("entries") or (Entry(name, summary),)  # entries are not inherited
     return replace(own[0], strategy=loaded)

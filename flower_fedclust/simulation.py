@@ -209,7 +209,9 @@ def simulate(
     if journal is not None:
         made.journal = Journal(journal)
     if made.journal is not None and engine == "ray":
-        raise ValueError("a journal is given, and what clients on Ray remember is lost with them; run inline.")
+        raise ValueError(
+            "a journal is given, and what clients on Ray remember is lost with them; run inline."
+        )
     made.secure = secure
     made.check_secure()
     start = time.perf_counter()
@@ -252,7 +254,8 @@ def _make_ready(strategy: ProtocolStrategy, data: Sequence[ClientData], seed: in
         _check_tables(strategy.tables, data)
     _check_fit(strategy, data)
     _check_subjects(strategy, data)
-    strategy.expected_clients = len(data)  # on Ray, clients appear one after the other, after the server has begun
+    # On Ray, clients appear one after the other, after the server has begun.
+    strategy.expected_clients = len(data)
 
 
 def _run(
@@ -278,8 +281,13 @@ def _run(
                 _run_on_ray(strategy, data, list(by_name), seed)
         except BaseException as error:
             strategy.end_early(error)
-            of_scale = next((f"{client.owner}: {where}" for client in data if (where := client.out_of_scale)), None)
-            if of_scale is not None and isinstance(error, (ArithmeticError, ValueError, ProtocolError)):
+            of_scale = next(
+                (f"{client.owner}: {where}" for client in data if (where := client.out_of_scale)),
+                None,
+            )
+            if of_scale is not None and isinstance(
+                error, (ArithmeticError, ValueError, ProtocolError)
+            ):
                 told = DataError(of_scale)
                 told.privacy_report = getattr(error, "privacy_report", None)  # type: ignore[attr-defined]
                 raise told from error
@@ -312,7 +320,9 @@ def _check_fit(strategy: ProtocolStrategy, data: Sequence[ClientData]) -> None:
         words = {"server_data": "server rows have", "origin": "origin has"}
         given = (has for name, has in words.items() if getattr(strategy, name, None) is not None)
         whose = next(given, "first centers have")
-        raise ValueError(f"the clients have {data[0].n_columns} columns where the {whose} {expected}.")
+        raise ValueError(
+            f"the clients have {data[0].n_columns} columns where the {whose} {expected}."
+        )
     n_rows = sum(client.n_rows for client in data)
     if strategy.most_clusters > n_rows:
         raise ValueError(
@@ -357,14 +367,18 @@ class _EndingServer(ServerApp):
         super().__call__(grid, context)
 
 
-def _run_on_ray(strategy: ProtocolStrategy, data: Sequence[ClientData], names: Sequence[str], seed: int | None) -> None:
+def _run_on_ray(
+    strategy: ProtocolStrategy, data: Sequence[ClientData], names: Sequence[str], seed: int | None
+) -> None:
     from flwr.simulation import run_simulation
 
     with tempfile.TemporaryDirectory(prefix="fedclust-") as folder:
         # Files, because Flower sends the ClientApp itself to a Ray actor with each message.
         for index, client in enumerate(data):
             Path(folder, f"{index}.pkl").write_bytes(pickle.dumps(client))
-        components = ServerAppComponents(strategy=strategy, config=ServerConfig(num_rounds=strategy.num_rounds))
+        components = ServerAppComponents(
+            strategy=strategy, config=ServerConfig(num_rounds=strategy.num_rounds)
+        )
         server = _EndingServer(server_fn=lambda context: components)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
@@ -381,7 +395,9 @@ def _run_on_ray(strategy: ProtocolStrategy, data: Sequence[ClientData], names: S
         raise RuntimeError("the simulation on Ray ended before the protocol did; its log says why.")
 
 
-def _client_app(client_type: type[ProtocolClient], folder: str, names: list[str], seed: int | None) -> ClientApp:
+def _client_app(
+    client_type: type[ProtocolClient], folder: str, names: list[str], seed: int | None
+) -> ClientApp:
     def partition(context: Context) -> int:
         return int(context.node_config["partition-id"])
 

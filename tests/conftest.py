@@ -39,13 +39,17 @@ FALSE_ALARM = 1e-3
 def pytest_collection_modifyitems(items):
     """What takes longest begins first: at the end the other processes would wait for it."""
     if SYSTEM:
-        items[:] = [item for item in items if {"repeatable_noise", "repeatable"} & set(item.fixturenames)]
+        items[:] = [
+            item for item in items if {"repeatable_noise", "repeatable"} & set(item.fixturenames)
+        ]
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
 
 def pytest_terminal_summary(terminalreporter):
     """Say how likely it is that a sound program has failed: once, and twice in a row."""
-    if SYSTEM and (n_tests := sum(len(terminalreporter.stats.get(one, ())) for one in ("passed", "failed"))):
+    if SYSTEM and (
+        n_tests := sum(len(terminalreporter.stats.get(one, ())) for one in ("passed", "failed"))
+    ):
         once, twice = (1.0 - (1.0 - likely) ** n_tests for likely in (FALSE_ALARM, FALSE_ALARM**2))
         terminalreporter.write_line(
             f"{n_tests} tests with noise of the operating system: a sound program fails one of them with a probability "

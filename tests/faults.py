@@ -39,10 +39,42 @@ TIMEOUT = 120
 
 #: What nearly all tests import, apart from this package.
 PRELOADED = (
-    *("pytest", "hypothesis", "numba", "numpy", "scipy.stats", "scipy.optimize", "scipy.interpolate", "scipy.signal"),
-    *("sklearn.cluster", "sklearn.datasets", "sklearn.manifold", "sklearn.mixture", "sklearn.model_selection"),
-    *("pandas", "pyarrow.parquet", "pyarrow.compute", "flwr.server", "flwr.client", "flwr.clientapp", "flwr.serverapp"),
-    *("dp_accounting", "joblib", "typer", "rich.console", "pydantic", "cryptography.fernet", "jinja2", "filelock"),
+    *(
+        "pytest",
+        "hypothesis",
+        "numba",
+        "numpy",
+        "scipy.stats",
+        "scipy.optimize",
+        "scipy.interpolate",
+        "scipy.signal",
+    ),
+    *(
+        "sklearn.cluster",
+        "sklearn.datasets",
+        "sklearn.manifold",
+        "sklearn.mixture",
+        "sklearn.model_selection",
+    ),
+    *(
+        "pandas",
+        "pyarrow.parquet",
+        "pyarrow.compute",
+        "flwr.server",
+        "flwr.client",
+        "flwr.clientapp",
+        "flwr.serverapp",
+    ),
+    *(
+        "dp_accounting",
+        "joblib",
+        "typer",
+        "rich.console",
+        "pydantic",
+        "cryptography.fernet",
+        "jinja2",
+        "filelock",
+    ),
 )
 
 
@@ -60,7 +92,9 @@ class Fault:
     def planted(self, text: str) -> str:
         """Return the text of the file with the fault."""
         if (n_found := text.count(self.old)) != 1:
-            raise ValueError(f"{self.id}: the old text occurs {n_found} times in {self.file}, not once.")
+            raise ValueError(
+                f"{self.id}: the old text occurs {n_found} times in {self.file}, not once."
+            )
         return text.replace(self.old, self.new)
 
     @property
@@ -72,7 +106,9 @@ class Fault:
 
 def read_faults(path: Path) -> list[Fault]:
     """Return the faults of a file."""
-    faults = [Fault(**{**fields, "caught_by": tuple(fields["caught_by"])}) for fields in _tables(path)]
+    faults = [
+        Fault(**{**fields, "caught_by": tuple(fields["caught_by"])}) for fields in _tables(path)
+    ]
     ids = [fault.id for fault in faults]
     if twice := sorted({one for one in ids if ids.count(one) > 1}):
         raise ValueError(f"{path}: there are two faults called {', '.join(twice)}.")
@@ -87,7 +123,9 @@ def _tables(path: Path) -> list[dict[str, str]]:
 def copy_tree(root: Path, target: Path) -> None:
     """Copy every file that git tracks or does not ignore."""
     asked = ["git", "-C", str(root), "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
-    for name in subprocess.run(asked, check=True, capture_output=True, text=True).stdout.split("\0"):
+    for name in subprocess.run(asked, check=True, capture_output=True, text=True).stdout.split(
+        "\0"
+    ):
         if name and (root / name).is_file():
             (target / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(root / name, target / name)
@@ -171,7 +209,9 @@ class Running:
         """Restore the copy."""
         self.context.close()
         said = self._output.read_text(encoding="utf-8", errors="replace")
-        return Done(self.fault, os.waitstatus_to_exitcode(status), said, time.perf_counter() - self.start)
+        return Done(
+            self.fault, os.waitstatus_to_exitcode(status), said, time.perf_counter() - self.start
+        )
 
     @property
     def _output(self) -> Path:
@@ -195,7 +235,8 @@ def plant_each(faults: Sequence[Fault], work: Callable[[Fault], int], jobs: int)
     for name in PRELOADED:
         importlib.import_module(name)
     gc.freeze()
-    folder = Path(tempfile.mkdtemp(prefix="faults-"))  # a forked process would delete a TemporaryDirectory at its end
+    # A forked process would delete a TemporaryDirectory at its end.
+    folder = Path(tempfile.mkdtemp(prefix="faults-"))
     running: dict[int, Running] = {}
     try:
         free = [folder / str(job) for job in range(jobs)]
@@ -222,7 +263,8 @@ def run_tests(fault: Fault) -> int:
     import pytest
 
     options = ["-x", "-q", "-p", "no:cacheprovider", "--tb=no", "-rfE", f"--timeout={TIMEOUT}"]
-    options += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # plugins are imported before pytest begins
+    # Plugins are imported before pytest begins.
+    options += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
     return int(pytest.main([*options, *fault.caught_by]))
 
 
@@ -230,7 +272,9 @@ def judge(done: Done) -> tuple[bool, str]:
     """Say whether a test has caught the fault, and a line about it."""
     name, seconds = done.fault.id, f"{done.seconds:.0f} s"
     lines = done.said.splitlines()
-    failed = [line.split()[1] for line in lines if line.startswith(("FAILED", "ERROR ")) and "::" in line]
+    failed = [
+        line.split()[1] for line in lines if line.startswith(("FAILED", "ERROR ")) and "::" in line
+    ]
     if failed:
         return True, f"caught     {name} ({seconds}): {failed[0]}"
     if done.code != 0:  # pytest itself fails if a test does not exist, or cannot be imported
@@ -240,7 +284,9 @@ def judge(done: Done) -> tuple[bool, str]:
 
 def main() -> int:
     """Run the script; return 1 if a fault is not caught."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--only", nargs="+", metavar="ID", help="faults to plant; by default all")
     parser.add_argument("--jobs", type=int, default=2, help="how many run at a time")
     args = parser.parse_args()
@@ -249,7 +295,8 @@ def main() -> int:
         parser.error(f"there is no fault called {', '.join(unknown)}")
     wanted = [fault for fault in faults if args.only is None or fault.id in args.only]
     for fault in wanted:
-        planted_text = fault.planted((ROOT / fault.file).read_text(encoding="utf-8"))  # every fault can be planted
+        # Every fault can be planted.
+        planted_text = fault.planted((ROOT / fault.file).read_text(encoding="utf-8"))
         if fault.file.endswith(".py"):
             compile(planted_text, fault.file, "exec")
     n_caught = 0

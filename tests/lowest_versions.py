@@ -20,10 +20,15 @@ def lowest_versions(pyproject):
     """Return the lowest version of each package that fits the other bounds, extras included."""
     command = ["uv", "pip", "compile", "--quiet", "--all-extras", "--python-version", "3.11"]
     command += ["--resolution", "lowest-direct", "--no-annotate", "--no-header", str(pyproject)]
-    done = subprocess.run([sys.executable, "-m", *command], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", *command], capture_output=True, text=True, check=False
+    )
     if done.returncode:
         sys.exit(done.stderr)
-    return {name: Version(version) for name, version in re.findall(r"^([\w.-]+)==(\S+)", done.stdout, re.MULTILINE)}
+    return {
+        name: Version(version)
+        for name, version in re.findall(r"^([\w.-]+)==(\S+)", done.stdout, re.MULTILINE)
+    }
 
 
 def too_low(pyproject):
@@ -35,7 +40,9 @@ def too_low(pyproject):
         *(one for extra in project["optional-dependencies"].values() for one in extra),
     ]
     for requirement in map(Requirement, dict.fromkeys(requirements)):
-        bounds = [Version(one.version) for one in requirement.specifier if one.operator in (">=", "==")]
+        bounds = [
+            Version(one.version) for one in requirement.specifier if one.operator in (">=", "==")
+        ]
         lowest = found[re.sub(r"[-_.]+", "-", requirement.name).lower()]
         if not bounds or max(bounds) < lowest:
             yield f"{requirement}: the lowest version that fits the others is {lowest}; write >={lowest}."

@@ -21,7 +21,11 @@ class Newcomer:
 
     def __init__(self, home: Path) -> None:
         self.home = home
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("FLWR_", "RAY_"))}
+        kept = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("FLWR_", "RAY_"))
+        }
         own = {
             "HOME": str(home),
             "FLWR_HOME": str(home / ".flwr"),

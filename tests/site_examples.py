@@ -76,7 +76,9 @@ def names() -> dict[str, object]:
     """Return the names that a reader of a page would have, and write the reader's files into this folder."""
     rng = np.random.default_rng(0)
     kinds = rng.integers(3, size=900)
-    table = pd.DataFrame({"age": rng.normal(20 + 30 * kinds, 2), "dose": rng.normal(1 + kinds, 0.1)})
+    table = pd.DataFrame(
+        {"age": rng.normal(20 + 30 * kinds, 2), "dose": rng.normal(1 + kinds, 0.1)}
+    )
     table["site"] = rng.choice(["north", "south", "east"], size=900)
     table.assign(kind=kinds).to_csv("rows.csv", index=False)
     Path("columns.toml").write_text(SCHEMA, encoding="utf-8")
@@ -117,7 +119,11 @@ def examples() -> Iterator[tuple[str, str]]:
     for page in sorted([ROOT / "README.md", *DOCS.rglob("*.md")]):
         name = page.relative_to(DOCS).as_posix() if page.is_relative_to(DOCS) else page.name
         text = page.read_text(encoding="utf-8")
-        if name in TESTED or name.startswith(("api/", "_build/", "reproduced/")) or "file_format: mystnb" in text:
+        if (
+            name in TESTED
+            or name.startswith(("api/", "_build/", "reproduced/"))
+            or "file_format: mystnb" in text
+        ):
             continue
         blocks = re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
         if blocks:
@@ -133,11 +139,15 @@ def commands() -> Iterator[tuple[str, str]]:
         if {"api", "_build", "jupyter_execute", "reproduced"} & set(page.relative_to(ROOT).parts):
             continue
         text = page.read_text(encoding="utf-8")
-        for fence, language, block in re.findall(r"^(```|~~~)([^\n]*)\n(.*?)^\1$", text, re.DOTALL | re.MULTILINE):
+        for fence, language, block in re.findall(
+            r"^(```|~~~)([^\n]*)\n(.*?)^\1$", text, re.DOTALL | re.MULTILINE
+        ):
             for line in () if language else block.replace("\\\n", " ").splitlines():
                 command = re.sub(r"\s+", " ", line.partition("  #")[0]).strip()
                 tested = fence == "```" and command.startswith("fedclust ")
-                if not tested and re.match(r"(make|pip|fedclust|flwr|flower-\w+|sh|python) ?", command):
+                if not tested and re.match(
+                    r"(make|pip|fedclust|flwr|flower-\w+|sh|python) ?", command
+                ):
                     yield page.name, command
 
 

@@ -32,26 +32,38 @@ from flower_fedclust.site.cli import StartsByDefault
 
 DOCS = Path(__file__).parents[1] / "docs"
 MADE = {"_build", "api", "jupyter_execute", "reproduced"}  # not kept
-PAGES = sorted(page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md") if not MADE & set(page.parts))
+PAGES = sorted(
+    page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md") if not MADE & set(page.parts)
+)
 MODULES = (flower_fedclust.data, flower_fedclust.engine, map_quality)
 # What a page loads by itself; only a reader follows links.
-LOADS = r'<(?:script|img|iframe|source|video|audio|embed|object)\b[^>]*?\b(?:src|srcset|data)="([^"]*)"'
+LOADS = (
+    r'<(?:script|img|iframe|source|video|audio|embed|object)\b[^>]*?\b(?:src|srcset|data)="([^"]*)"'
+)
 LINKED = r'<link\b(?![^>]*rel="(?:canonical|index|search|next|prev)")[^>]*?\bhref="([^"]*)"'
 
 
 def snippets(page: str, language: str) -> list[str]:
-    found = re.findall(r"^```([^\n]*)\n(.*?)^```$", (DOCS / page).read_text(), re.DOTALL | re.MULTILINE)
+    found = re.findall(
+        r"^```([^\n]*)\n(.*?)^```$", (DOCS / page).read_text(), re.DOTALL | re.MULTILINE
+    )
     return [code for written_in, code in found if written_in == language]
 
 
 def public_names(module) -> set[str]:
     if hasattr(module, "__path__"):
-        names = [name for name, value in vars(module).items() if name[0] != "_" and not inspect.ismodule(value)]
+        names = [
+            name
+            for name, value in vars(module).items()
+            if name[0] != "_" and not inspect.ismodule(value)
+        ]
         return {f"{module.__name__}.{name}" for name in names}
     return {
         f"{module.__name__}.{name}"
         for name, value in vars(module).items()
-        if not name.startswith("_") and callable(value) and getattr(value, "__module__", "") == module.__name__
+        if not name.startswith("_")
+        and callable(value)
+        and getattr(value, "__module__", "") == module.__name__
     }
 
 
@@ -79,11 +91,26 @@ def folder_with_rows(tmp_path, monkeypatch):
 def site(tmp_path_factory):
     needed = ("sphinx", "furo", "myst_nb", "sphinx_design", "sphinx_copybutton")
     if missing := [name for name in needed if find_spec(name) is None]:
-        pytest.skip(f"the site's generator is not installed ({', '.join(missing)}); pip install '.[docs]'.")
+        pytest.skip(
+            f"the site's generator is not installed ({', '.join(missing)}); pip install '.[docs]'."
+        )
     out = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html", "-d", f"{out}/.trees"]
+    command = [
+        sys.executable,
+        "-m",
+        "sphinx",
+        "-q",
+        "-W",
+        "--keep-going",
+        "-b",
+        "html",
+        "-d",
+        f"{out}/.trees",
+    ]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "NO_COLOR": "1", "NOTEBOOKS": "off"}
-    built = subprocess.run([*command, DOCS, out / "html"], capture_output=True, text=True, env=environment)
+    built = subprocess.run(
+        [*command, DOCS, out / "html"], capture_output=True, text=True, env=environment
+    )
     assert built.returncode == 0, built.stderr
     return out / "html"
 
@@ -99,7 +126,10 @@ def names_of_the_code_of(page, *, without=None):
 def test_the_example_of_keeping_a_model_runs(folder_with_rows):
     names = names_of_the_code_of("using.md")
     assert repr(names["kept"]) == repr(names["result"])
-    assert names["model"].predict(names["new"]).tolist() == names["kept"].model.predict(names["new"]).tolist()
+    assert (
+        names["model"].predict(names["new"]).tolist()
+        == names["kept"].model.predict(names["new"]).tolist()
+    )
     assert len(names["estimator"].strategy.get_params()) > 1
     assert len(names["pipeline"][-1].labels_) == len(names["table"])
 
@@ -116,7 +146,10 @@ def test_the_example_with_own_rows_runs(folder_with_rows):
     assert names["sites"].names == ["east", "north", "south"] == list(names["tables"])
     assert np.array_equal(names["of_north"].rows, names["sites"].clients[1])
     assert np.array_equal(names["of_north"].rows, names["tables"]["north"])
-    assert max(np.linalg.norm(rows, axis=1).max() for rows in names["scaled"]) <= names["strategy"].max_norm
+    assert (
+        max(np.linalg.norm(rows, axis=1).max() for rows in names["scaled"])
+        <= names["strategy"].max_norm
+    )
     assert names["result"].privacy.covers_everything
 
 
@@ -135,7 +168,9 @@ def test_the_strategies_of_the_pages_find_the_mean_and_cover_the_run(page_of_str
     rows = np.random.default_rng(0).uniform(-0.5, 0.5, size=(3000, 3)) + np.array([0.2, 0.0, -0.1])
     for kind, atol in ((page_of_strategies.PrivateMean, 0.02), (page_of_strategies.LocalMean, 0.3)):
         result = fc.simulate(kind(2, epsilon=5.0, max_norm=1.0), [rows[:1000], rows[1000:]], seed=0)
-        np.testing.assert_allclose(result.model.cluster_centers_, rows.mean(axis=0, keepdims=True), atol=atol)
+        np.testing.assert_allclose(
+            result.model.cluster_centers_, rows.mean(axis=0, keepdims=True), atol=atol
+        )
         assert result.privacy.covers_everything
 
 
@@ -143,7 +178,12 @@ def test_the_strategies_of_the_pages_find_the_mean_and_cover_the_run(page_of_str
 def test_every_command_of_the_pages_runs(tmp_path, monkeypatch, page_of_strategies):
     n_commands = 0
     for page in PAGES:
-        commands = [line for block in snippets(page, "") for line in block.splitlines() if line.startswith("fedclust ")]
+        commands = [
+            line
+            for block in snippets(page, "")
+            for line in block.splitlines()
+            if line.startswith("fedclust ")
+        ]
         folder = tmp_path / page.replace("/", "-")
         if commands:
             folder.mkdir()
@@ -151,7 +191,9 @@ def test_every_command_of_the_pages_runs(tmp_path, monkeypatch, page_of_strategi
             write_rows(folder)
         for line in commands:
             words = shlex.split(line)[1:]
-            result = CliRunner().invoke(app, [*words, *(["--jobs", "1"] if words[0] == "compare" else [])])
+            result = CliRunner().invoke(
+                app, [*words, *(["--jobs", "1"] if words[0] == "compare" else [])]
+            )
             assert result.exit_code == 0, f"{page}: {line}: {result.output} {result.exception}"
             n_commands += 1
     assert n_commands >= 15
@@ -162,7 +204,9 @@ def test_every_command_and_option_that_a_page_names_exists():
     """Also checks commands in the text, which cannot be run literally."""
     known = typer.main.get_command(app)
     for page in [*PAGES, "../README.md"]:
-        for words in re.findall(r"`fedclust ([^`]+)`", (DOCS / page).read_text().replace("\n", " ")):
+        for words in re.findall(
+            r"`fedclust ([^`]+)`", (DOCS / page).read_text().replace("\n", " ")
+        ):
             command, rest = known, words.split()
             while rest and isinstance(command, TyperGroup):
                 if isinstance(command, StartsByDefault) and rest[0] not in command.commands:
@@ -179,7 +223,9 @@ def test_every_other_command_of_the_pages_is_run_or_says_why_not():
     found = {line for _, line in site_examples.commands()}
     for line in found:
         places = [begins for begins in site_examples.ELSEWHERE if line.startswith(begins)]
-        assert line in site_examples.runs() or places, f"nothing runs '{line}'; see tests/site_examples.py"
+        assert line in site_examples.runs() or places, (
+            f"nothing runs '{line}'; see tests/site_examples.py"
+        )
     for begins in site_examples.ELSEWHERE:
         assert any(line.startswith(begins) for line in found), begins
 
@@ -230,9 +276,13 @@ def the_site_is_built_without_a_warning_and_has_every_page(site):
 
 
 def every_public_name_is_in_the_reference(site):
-    inventory = zlib.decompress((site / "objects.inv").read_bytes().split(b"zlib.\n", 1)[1]).decode()
+    inventory = zlib.decompress(
+        (site / "objects.inv").read_bytes().split(b"zlib.\n", 1)[1]
+    ).decode()
     described = {line.split(" ")[0] for line in inventory.splitlines()}
-    wanted = {f"flower_fedclust.{name}" for name in fc.__all__} | set().union(*map(public_names, MODULES))
+    wanted = {f"flower_fedclust.{name}" for name in fc.__all__} | set().union(
+        *map(public_names, MODULES)
+    )
     # What is public twice is described once.
     elsewhere = {f"flower_fedclust.engine.{name}" for name in (*fc.__all__, *dir(fc.authoring))}
     assert wanted - described - elsewhere == set()

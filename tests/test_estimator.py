@@ -21,7 +21,9 @@ class InThreeGroups(FederatedClustering):
     """scikit-learn's checks know of no groups."""
 
     def fit(self, X, y=None):
-        return super().fit(X, y, groups=np.arange(len(X) if hasattr(X, "__len__") else X.shape[0]) % 3)
+        return super().fit(
+            X, y, groups=np.arange(len(X) if hasattr(X, "__len__") else X.shape[0]) % 3
+        )
 
 
 @parametrize_with_checks([InThreeGroups(fc.FederatedKMeans(3), seed=0)])
@@ -39,7 +41,9 @@ def test_it_finds_what_simulate_finds_in_the_order_of_the_rows():
     assert fitted.result_.names == names
     assert np.array_equal(fitted.predict(TABLE[["dose", "age"]]), fitted.labels_)
     distances = fitted.transform(TABLE)
-    assert np.allclose(distances, np.linalg.norm(ROWS[:, None] - fitted.model_.cluster_centers_, axis=2))
+    assert np.allclose(
+        distances, np.linalg.norm(ROWS[:, None] - fitted.model_.cluster_centers_, axis=2)
+    )
     assert np.array_equal(distances.argmin(axis=1), fitted.labels_)
     with pytest.raises(ValueError, match=r"'dose'.*'dosis'"):
         fitted.predict(TABLE.rename(columns={"dose": "dosis"}))
@@ -100,7 +104,11 @@ def test_a_schema_takes_tables_with_text():
 def test_set_output_gives_tables_with_names():
     estimator = fc.as_estimator(fc.FederatedKMeans(3), seed=0).fit(TABLE, groups=SITES)
     plain, index = estimator.transform(TABLE), np.arange(60)[::-1]
-    framed = clone(estimator.set_output(transform="pandas")).fit(TABLE, groups=SITES).transform(TABLE.set_index(index))
+    framed = (
+        clone(estimator.set_output(transform="pandas"))
+        .fit(TABLE, groups=SITES)
+        .transform(TABLE.set_index(index))
+    )
     assert list(framed.columns) == list(estimator.get_feature_names_out())
     assert list(framed.index) == list(index)
     np.testing.assert_array_equal(framed.to_numpy(), plain)

@@ -47,5 +47,7 @@ def test_faults_in_the_second_distribution_are_tested_with_its_strategies(file, 
 def test_a_fault_whose_text_has_changed_is_not_planted_in_silence():
     fault = Fault("gone", "What is wrong.", "some.py", "old", "new", ())
     for text in ("nothing", "old and old"):
-        with pytest.raises(ValueError, match=r"^gone: the old text occurs \d times in some\.py, not once\.$"):
+        with pytest.raises(
+            ValueError, match=r"^gone: the old text occurs \d times in some\.py, not once\.$"
+        ):
             fault.planted(text)

@@ -15,7 +15,10 @@ from flower_fedclust.cli import commands
 from flower_fedclust.data import FederatedRows, Table
 
 RNG = np.random.default_rng(3)
-ROWS = {name: np.round(RNG.normal(size=(30, 2)) + shift, 3) for name, shift in (("north", -3.0), ("south", 3.0))}
+ROWS = {
+    name: np.round(RNG.normal(size=(30, 2)) + shift, 3)
+    for name, shift in (("north", -3.0), ("south", 3.0))
+}
 KINDS = {name: np.arange(30) % 2 for name in ROWS}
 PARAMETERS = {"n_clusters": 2, "epsilon": 2.0, "max_norm": 9.0}
 SCHEMA = {"columns": {name: {"kind": "number", "bounds": [-9.0, 9.0]} for name in "ab"}}
@@ -42,22 +45,37 @@ def frames():
 
 
 def one_table():
-    return pd.concat([frame.assign(site=name, kind=KINDS[name]) for name, frame in frames().items()])
+    return pd.concat(
+        [frame.assign(site=name, kind=KINDS[name]) for name, frame in frames().items()]
+    )
 
 
 FORMS = {
-    "arrays": lambda folder: (list(ROWS.values()), {"labels": list(KINDS.values()), "names": list(ROWS)}),
+    "arrays": lambda folder: (
+        list(ROWS.values()),
+        {"labels": list(KINDS.values()), "names": list(ROWS)},
+    ),
     "mapping": lambda folder: (ROWS, {"labels": KINDS}),
     "tables": lambda folder: (frames(), {"labels": KINDS}),
-    "client data": lambda folder: ({name: fc.ClientData(ROWS[name], KINDS[name]) for name in ROWS}, {}),
+    "client data": lambda folder: (
+        {name: fc.ClientData(ROWS[name], KINDS[name]) for name in ROWS},
+        {},
+    ),
     "tables with classes": lambda folder: (
         {name: frame.assign(kind=KINDS[name]) for name, frame in frames().items()},
         {"label_column": "kind"},
     ),
     "one table": lambda folder: (one_table(), {"client_column": "site", "label_column": "kind"}),
-    "federated rows": lambda folder: (FederatedRows(list(ROWS.values()), list(KINDS.values()), list(ROWS)), {}),
+    "federated rows": lambda folder: (
+        FederatedRows(list(ROWS.values()), list(KINDS.values()), list(ROWS)),
+        {},
+    ),
     "table with owners": lambda folder: (
-        Table(np.concatenate(list(ROWS.values())), np.tile(np.arange(30) % 2, 2), np.repeat(list(ROWS), 30)),
+        Table(
+            np.concatenate(list(ROWS.values())),
+            np.tile(np.arange(30) % 2, 2),
+            np.repeat(list(ROWS), 30),
+        ),
         {},
     ),
     "files": lambda folder: (
@@ -65,7 +83,10 @@ FORMS = {
         {"label_column": "kind"},
     ),
     "a folder": lambda folder: (folder / "sites", {"label_column": "kind"}),
-    "one file": lambda folder: (str(folder / "all.csv"), {"client_column": "site", "label_column": "kind"}),
+    "one file": lambda folder: (
+        str(folder / "all.csv"),
+        {"client_column": "site", "label_column": "kind"},
+    ),
 }
 
 
@@ -77,7 +98,12 @@ def outcome(use, strategy, clients, out, **options):
         return str(fc.plan(strategy, clients, epsilons=(), **options))
     if use == audit:
         found = fc.audit(strategy, clients, runs=2, seconds=0.5, seed=0, **options)
-        return found.epsilon_counted, found.epsilon, found.unprotected, [one.content for one in found.releases]
+        return (
+            found.epsilon_counted,
+            found.epsilon,
+            found.unprotected,
+            [one.content for one in found.releases],
+        )
     if not isinstance(strategy, authoring.ProtocolStrategy):
         options["epsilons"] = options.pop("epsilon")
         options["set"] = {"max_norm": options.pop("max_norm")}
@@ -88,7 +114,10 @@ def outcome(use, strategy, clients, out, **options):
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory):
     made = fc.PrivateKMeans(**PARAMETERS)
-    return {use: outcome(use, made, ROWS, tmp_path_factory.mktemp(use) / "o", labels=KINDS) for use in USES}
+    return {
+        use: outcome(use, made, ROWS, tmp_path_factory.mktemp(use) / "o", labels=KINDS)
+        for use in USES
+    }
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -101,13 +130,23 @@ def _few_draws():
 @pytest.mark.parametrize(
     ("form", "use"),
     [
-        *((form, use) for form in FORMS for use in (simulate, compare, plan) if use == simulate or form in IN_ALL),
+        *(
+            (form, use)
+            for form in FORMS
+            for use in (simulate, compare, plan)
+            if use == simulate or form in IN_ALL
+        ),
         ("a folder", audit),
     ],
 )
-def test_every_form_of_the_same_clients_gives_the_same_result(use, form, folder, expected, tmp_path):
+def test_every_form_of_the_same_clients_gives_the_same_result(
+    use, form, folder, expected, tmp_path
+):
     clients, options = FORMS[form](folder)
-    assert outcome(use, fc.PrivateKMeans(**PARAMETERS), clients, tmp_path / "out", **options) == expected[use]
+    assert (
+        outcome(use, fc.PrivateKMeans(**PARAMETERS), clients, tmp_path / "out", **options)
+        == expected[use]
+    )
 
 
 @pytest.mark.parametrize(
@@ -119,7 +158,9 @@ def test_every_form_of_the_same_clients_gives_the_same_result(use, form, folder,
     ],
 )
 def test_a_class_and_a_name_give_what_the_object_gives(use, strategy, expected, tmp_path):
-    assert outcome(use, strategy, ROWS, tmp_path / "out", labels=KINDS, **PARAMETERS) == expected[use]
+    assert (
+        outcome(use, strategy, ROWS, tmp_path / "out", labels=KINDS, **PARAMETERS) == expected[use]
+    )
 
 
 @pytest.mark.parametrize("use", [simulate, compare, plan])
@@ -137,7 +178,10 @@ def test_tables_with_a_schema_need_no_bound(use, folder, tmp_path):
 def test_a_data_set_has_a_name_and_is_spread_over_clients(use, tmp_path):
     made = fc.PrivateKMeans(3, epsilon=2.0, max_norm=12.0)
     first = outcome(use, made, "iris", tmp_path / "one", n_clients=4)
-    assert outcome(use, made, "flower_fedclust.data.datasets:iris", tmp_path / "two", n_clients=4) == first
+    assert (
+        outcome(use, made, "flower_fedclust.data.datasets:iris", tmp_path / "two", n_clients=4)
+        == first
+    )
 
 
 def test_parameters_belong_to_a_strategy_that_is_given_by_name():
@@ -168,7 +212,12 @@ def test_one_file_without_the_column_of_clients_is_refused(folder):
 
 def test_a_table_of_public_rows_is_drawn_for_a_strategy_by_name_that_needs_one(folder):
     result = fc.simulate(
-        "feddp-kmeans", folder / "all.csv", client_column="site", n_clusters=2, seed=0, columns=["a", "b"]
+        "feddp-kmeans",
+        folder / "all.csv",
+        client_column="site",
+        n_clusters=2,
+        seed=0,
+        columns=["a", "b"],
     )
     assert sum(map(len, result.labels_of_clients)) == 60 - 2 * 20
 
@@ -187,7 +236,14 @@ def test_objects_are_compared_as_they_are_beside_names(tmp_path):
     again = fc.compare(strategies, ROWS, n_clusters=3, seeds=2, jobs=1, out=tmp_path / "out")
     pd.testing.assert_frame_equal(again.to_pandas(), frame)
     with pytest.raises(FileExistsError):
-        fc.compare(strategies, {**ROWS, "north": ROWS["south"]}, n_clusters=3, seeds=2, jobs=1, out=tmp_path / "out")
+        fc.compare(
+            strategies,
+            {**ROWS, "north": ROWS["south"]},
+            n_clusters=3,
+            seeds=2,
+            jobs=1,
+            out=tmp_path / "out",
+        )
 
 
 VISITS = pd.DataFrame({"a": np.arange(12.0), "b": np.tile([1.0, 5.0], 6), "site": ["n", "s"] * 6})
@@ -219,7 +275,13 @@ def test_tensors_with_gradients_and_of_types_that_numpy_lacks_are_rows():
 
 
 RUN_CONFIG = {
-    **{"dataset": "iris", "partition": "iid", "data-seed": 0, "wait-for-clients": 1, "round-timeout": 1},
+    **{
+        "dataset": "iris",
+        "partition": "iid",
+        "data-seed": 0,
+        "wait-for-clients": 1,
+        "round-timeout": 1,
+    },
     **{"share-model": False, "secure": False, "describe": False, "floor": 10},
 }
 
@@ -243,19 +305,35 @@ def by_run_app(name, parameters, _path):
 
 def by_compare(name, parameters, path):
     chosen = {key: value for key, value in parameters.items() if key != "n_clusters"}
-    options = {"n_clusters": parameters["n_clusters"], "set": chosen, "seeds": 1, "jobs": 1, "out": path / "out"}
+    options = {
+        "n_clusters": parameters["n_clusters"],
+        "set": chosen,
+        "seeds": 1,
+        "jobs": 1,
+        "out": path / "out",
+    }
     return refusal(lambda: fc.compare(name, "iris", **options))
 
 
 def by_flwr_run(name, parameters, _path):
     toml = "\n".join(f"{key} = {value}" for key, value in parameters.items() if key != "n_clusters")
-    config = {**RUN_CONFIG, "strategy": name, "n-clusters": str(parameters["n_clusters"]), "parameters": toml}
+    config = {
+        **RUN_CONFIG,
+        "strategy": name,
+        "n-clusters": str(parameters["n_clusters"]),
+        "parameters": toml,
+    }
     grid = SimpleNamespace(get_node_ids=lambda: range(3))
     return refusal(lambda: server_app.main(grid, SimpleNamespace(run_config=config)))
 
 
 def by_command(name, parameters, _path):
-    sets = [word for key, value in parameters.items() for word in ("--set", f"{key}={value}") if key != "n_clusters"]
+    sets = [
+        word
+        for key, value in parameters.items()
+        for word in ("--set", f"{key}={value}")
+        if key != "n_clusters"
+    ]
     asked = [name, "--dataset", "iris", "--n-clusters", str(parameters["n_clusters"]), *sets]
     return refusal(lambda: commands.app(["run", *asked], standalone_mode=False))
 
@@ -284,7 +362,10 @@ def test_a_wrong_parameter_is_refused_before_any_row_is_read(folder):
 def test_only_one_module_reads_strategies_and_clients():
     package = Path(fc.__file__).parent
     folders = [package / "harness", package / "cli", package / "checking", package.parent / "apps"]
-    files = [package / "simulation.py", *(file for folder in folders for file in folder.glob("*.py"))]
+    files = [
+        package / "simulation.py",
+        *(file for folder in folders for file in folder.glob("*.py")),
+    ]
     assert len(files) > 25
     alone = {
         "load_dataset",
@@ -297,4 +378,6 @@ def test_only_one_module_reads_strategies_and_clients():
     }
     for file in files:
         nodes = ast.walk(ast.parse(file.read_text(encoding="utf-8")))
-        assert not alone & {name.name for one in nodes if isinstance(one, ast.ImportFrom) for name in one.names}, file
+        assert not alone & {
+            name.name for one in nodes if isinstance(one, ast.ImportFrom) for name in one.names
+        }, file

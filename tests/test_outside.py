@@ -54,17 +54,27 @@ def made(tmp_path_factory):
     TABLE.to_parquet(folder / "rows.parquet")
     np.save(folder / "rows.npy", plain.to_numpy())
     (folder / "schema.toml").write_text(SCHEMA)
-    (folder / "site.toml").write_text('name = "north"\ndata = "rows.csv"\n[policy]\nepsilon = 3.0\n')
+    (folder / "site.toml").write_text(
+        'name = "north"\ndata = "rows.csv"\n[policy]\nepsilon = 3.0\n'
+    )
     (folder / "study.toml").write_text(
         'strategies = ["k-fed"]\ndata = "rows.csv"\nclient-column = "site"\nn-clusters = 3\n'
     )
     parts = [part for _, part in plain.groupby(TABLE["site"])]
     fc.simulate(fc.KFED(3), parts, seed=0, journal=folder / "journal").save(folder / "result")
-    fc.simulate(fc.KFED(3), parts, seed=0, schema=Schema.from_toml(SCHEMA)).model.save(folder / "prepared")
+    fc.simulate(fc.KFED(3), parts, seed=0, schema=Schema.from_toml(SCHEMA)).model.save(
+        folder / "prepared"
+    )
     (folder / "visits").mkdir()
     for name, part in zip(("north", "south"), parts, strict=True):
         part.to_csv(folder / "visits" / f"{name}.csv", index=False)
-    chosen = {"strategies": "k-fed", "data": folder / "rows.csv", "client_column": "site", "n_clusters": 3, "seeds": 1}
+    chosen = {
+        "strategies": "k-fed",
+        "data": folder / "rows.csv",
+        "client_column": "site",
+        "n_clusters": 3,
+        "seeds": 1,
+    }
     run_comparison(comparison_from(chosen), folder / "comparison", progress=False, jobs=1)
     with pytest.importorskip("duckdb").connect(str(folder / "visits.db")) as connection:
         connection.sql(f"CREATE TABLE visits AS SELECT * FROM '{folder}/rows.csv'")
@@ -91,7 +101,14 @@ READERS = {
     "result/labels/0.csv": read_labels,
     **{
         f"result/{name}": lambda path: fc.load(path.parent)
-        for name in ("result.json", "model.json", "model.npz", "metrics.json", "privacy.json", "traffic.csv")
+        for name in (
+            "result.json",
+            "model.json",
+            "model.npz",
+            "metrics.json",
+            "privacy.json",
+            "traffic.csv",
+        )
     },
     "journal/journal.sqlite": lambda path: go_on(path.parent),
 }
@@ -99,7 +116,9 @@ READERS = {
 
 def changed(content, name, n_flips):
     """Yield contents as somebody else, or a fault of a disk, may have left them: the same ones every time."""
-    for size in sorted({0, 1, 7, len(content) // 4, len(content) // 2, len(content) - 9, len(content) - 1} - {-1}):
+    for size in sorted(
+        {0, 1, 7, len(content) // 4, len(content) // 2, len(content) - 9, len(content) - 1} - {-1}
+    ):
         yield content[:size]
     drawn = random.Random(name)
     for _ in range(n_flips):
@@ -107,7 +126,15 @@ def changed(content, name, n_flips):
         for _ in range(drawn.choice((1, 1, 8))):
             flipped[drawn.randrange(len(flipped))] ^= 1 << drawn.randrange(8)
         yield bytes(flipped)
-    for magic in (b"PK\x03\x04", b"PAR1", b"\x93NUMPY\x01\x00", b"\x1f\x8b", b"\xff\xfe", b"\0" * 40, b"\x80\x04\x95"):
+    for magic in (
+        b"PK\x03\x04",
+        b"PAR1",
+        b"\x93NUMPY\x01\x00",
+        b"\x1f\x8b",
+        b"\xff\xfe",
+        b"\0" * 40,
+        b"\x80\x04\x95",
+    ):
         yield magic + content
         yield magic + content[len(magic) :]
     yield content * 2
@@ -132,8 +159,18 @@ def npy(header):
 CLAIMS = [
     npy(b"{'descr': '" + kind + b"', 'fortran_order': False, 'shape': " + shape + b", }")
     for kind in (b"<f8", b"|O", b"<U999999999", b"<M8[ns]", b"V8")
-    for shape in (b"(962072674304, 1)", b"(-1, 2)", b"(4, 2)", b"(1, 10000000000000)", b"(9999999999999999999999, 9)")
-] + [npy(b"(" * 60), npy(b"{'descr': '<f8'}"), npy(b"{'descr': [], 'fortran_order': 1, 'shape': ()}")]
+    for shape in (
+        b"(962072674304, 1)",
+        b"(-1, 2)",
+        b"(4, 2)",
+        b"(1, 10000000000000)",
+        b"(9999999999999999999999, 9)",
+    )
+] + [
+    npy(b"(" * 60),
+    npy(b"{'descr': '<f8'}"),
+    npy(b"{'descr': [], 'fortran_order': 1, 'shape': ()}"),
+]
 
 
 def refusal(read, path):
@@ -179,7 +216,9 @@ def test_whatever_a_file_holds_its_reader_says_so_in_a_sentence(copied, name, ef
 
 
 @pytest.mark.parametrize("name", READERS)
-@pytest.mark.parametrize("kind", ["nothing", "folder", "pipe", "device", "circle", "forbidden", "huge"])
+@pytest.mark.parametrize(
+    "kind", ["nothing", "folder", "pipe", "device", "circle", "forbidden", "huge"]
+)
 def test_what_is_no_file_that_can_be_read_is_refused_at_once(copied, monkeypatch, name, kind):
     path, read = copied / name, READERS[name]
     path.unlink()
@@ -206,7 +245,10 @@ def test_what_is_no_file_that_can_be_read_is_refused_at_once(copied, monkeypatch
             file.truncate(7 * 2**40)
     said = refusal(read, path)
     # Without it the folder holds one client less, or a journal of nothing.
-    assert said or (kind in ("nothing", "circle", "folder") and name in ("visits/north.csv", "journal/journal.sqlite"))
+    assert said or (
+        kind in ("nothing", "circle", "folder")
+        and name in ("visits/north.csv", "journal/journal.sqlite")
+    )
 
 
 @pytest.mark.parametrize("claim", CLAIMS)
@@ -250,7 +292,13 @@ def test_a_query_of_what_is_no_database_says_how_to_query_files(copied):
 def leaves(found, place=()):
     """Yield where something stands in JSON."""
     yield place
-    for key, value in found.items() if isinstance(found, dict) else enumerate(found) if isinstance(found, list) else ():
+    for key, value in (
+        found.items()
+        if isinstance(found, dict)
+        else enumerate(found)
+        if isinstance(found, list)
+        else ()
+    ):
         yield from leaves(value, (*place, key))
 
 
@@ -286,7 +334,9 @@ def test_json_that_has_something_else_somewhere_is_read_or_refused(copied, name,
         refusal(read, path)
 
 
-@pytest.mark.parametrize("text", ["[" * 10**5, "{" * 3, '{"a":' * 40 + "0" + "}" * 40, " " * 2**26], ids=len)
+@pytest.mark.parametrize(
+    "text", ["[" * 10**5, "{" * 3, '{"a":' * 40 + "0" + "}" * 40, " " * 2**26], ids=len
+)
 def test_the_model_of_tables_that_a_server_sends_is_read_within_limits(text):
     with pytest.raises(ValueError, match=r"JSON|Expecting"):
         fc.Model.named("table").from_arrays([np.frombuffer(text.encode(), dtype=np.uint8)])
@@ -300,13 +350,20 @@ def shown(folder):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["comparison.json", "run.json", "metrics.json", "privacy.json", "labels"])
+@pytest.mark.parametrize(
+    "name", ["comparison.json", "run.json", "metrics.json", "privacy.json", "labels"]
+)
 def test_a_comparison_in_whose_folder_a_file_is_damaged_is_shown_or_refused(copied, name):
     folder = copied / "comparison"
-    (path,) = [folder / name] if (folder / name).exists() else sorted(folder.glob(f"runs/*/{name}"))[:1]
+    (path,) = (
+        [folder / name] if (folder / name).exists() else sorted(folder.glob(f"runs/*/{name}"))[:1]
+    )
     path = sorted(path.iterdir())[0] if path.is_dir() else path
     content = path.read_bytes()
-    given = [*changed(content, name, 30), *(with_others(content, name, 200) if path.suffix == ".json" else ())]
+    given = [
+        *changed(content, name, 30),
+        *(with_others(content, name, 200) if path.suffix == ".json" else ()),
+    ]
     for one in given:
         path.write_bytes(one)
         refusal(shown, folder)
@@ -335,7 +392,9 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_every_command_refuses_a_broken_file_in_one_sentence(copied, tmp_path, capsys, monkeypatch, name):
+def test_every_command_refuses_a_broken_file_in_one_sentence(
+    copied, tmp_path, capsys, monkeypatch, name
+):
     path = tmp_path / name
     path.write_bytes(BROKEN[name])
     monkeypatch.chdir(tmp_path)
@@ -345,7 +404,17 @@ def test_every_command_refuses_a_broken_file_in_one_sentence(copied, tmp_path, c
         ("predict", copied / "result", "--data", path),
         ("schema", "init", path),
         ("schema", "check", copied / "schema.toml", path),
-        ("compare", "--strategies", *K_FED, "--seeds", 1, "--data", path, "--out", tmp_path / "out"),
+        (
+            "compare",
+            "--strategies",
+            *K_FED,
+            "--seeds",
+            1,
+            "--data",
+            path,
+            "--out",
+            tmp_path / "out",
+        ),
         ("plan", "--like", path),
     ):
         code, said = fedclust(capsys, monkeypatch, *command)
@@ -355,8 +424,12 @@ def test_every_command_refuses_a_broken_file_in_one_sentence(copied, tmp_path, c
         assert str(SECRET)[:5] not in said
 
 
-@pytest.mark.parametrize("content", [b"[" * 50_000, b"\xff\xfe", b"", b"a = [" * 9000], ids=range(4))
-def test_every_command_refuses_a_broken_description_in_one_sentence(copied, tmp_path, capsys, monkeypatch, content):
+@pytest.mark.parametrize(
+    "content", [b"[" * 50_000, b"\xff\xfe", b"", b"a = [" * 9000], ids=range(4)
+)
+def test_every_command_refuses_a_broken_description_in_one_sentence(
+    copied, tmp_path, capsys, monkeypatch, content
+):
     monkeypatch.chdir(tmp_path)
     for name in ("schema.toml", "study.toml", "result/model.json", "result/model.npz", "site.toml"):
         (copied / name).write_bytes(content)
@@ -395,9 +468,24 @@ THEIR_OWN = {
     "site/check.py": "the operator's own keys and certificates",
     "site/connection.py": "the operator's own keys and certificates",
 }
-READS = {"read_csv", "read_table", "read_parquet", "read_pickle", "loadtxt", "genfromtxt", "fromfile", "memmap"}
+READS = {
+    "read_csv",
+    "read_table",
+    "read_parquet",
+    "read_pickle",
+    "loadtxt",
+    "genfromtxt",
+    "fromfile",
+    "memmap",
+}
 READS |= {"read_text", "read_bytes", "ZipFile"}
-LOADS = {("np", "load"), ("tomllib", "load"), ("tomllib", "loads"), ("json", "load"), ("pickle", "load")}
+LOADS = {
+    ("np", "load"),
+    ("tomllib", "load"),
+    ("tomllib", "loads"),
+    ("json", "load"),
+    ("pickle", "load"),
+}
 
 
 def test_no_module_reads_a_file_in_a_way_of_its_own():
@@ -405,7 +493,9 @@ def test_no_module_reads_a_file_in_a_way_of_its_own():
     for path in sorted(folder.rglob("*.py")):
         guarded = set()
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.With) and any("reading(" in text or "parsing(" in text for text in opened(node)):
+            if isinstance(node, ast.With) and any(
+                "reading(" in text or "parsing(" in text for text in opened(node)
+            ):
                 guarded |= {id(one) for one in ast.walk(node)}
             if not isinstance(node, ast.Call) or id(node) in guarded:
                 continue

@@ -59,7 +59,9 @@ def folder(tmp_path, monkeypatch):
         table.to_csv(f"{site}.csv", index=False)
     rows = pd.concat(table.assign(site=site) for site, table in tables.items())
     rows.to_csv("rows.csv", index=False)
-    rows.assign(kind=rows.pop("job"), dose=rows["age"] / 10).dropna().to_csv("numbers.csv", index=False)
+    rows.assign(kind=rows.pop("job"), dose=rows["age"] / 10).dropna().to_csv(
+        "numbers.csv", index=False
+    )
     Path("columns.toml").write_text(SCHEMA)
     return tmp_path
 
@@ -76,9 +78,18 @@ def test_every_command_of_the_readme_runs(folder):
 
     found = re.findall(r"^```([^\n]*)\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
     blocks = [code for written_in, code in found if not written_in]
-    lines = [line for block in blocks for line in block.splitlines() if line.startswith("fedclust ")]
+    lines = [
+        line for block in blocks for line in block.splitlines() if line.startswith("fedclust ")
+    ]
     commands = [shlex.split(line, comments=True)[1:] for line in lines]
-    assert {words[0] for words in commands} == {"schema", "run", "explain", "compare", "list", "new-app"}
+    assert {words[0] for words in commands} == {
+        "schema",
+        "run",
+        "explain",
+        "compare",
+        "list",
+        "new-app",
+    }
     for words in commands:
         if words[0] == "compare":  # all strategies take too long here
             words[words.index("all")] = "k-fed,pooled-kmeans"
@@ -95,7 +106,11 @@ def test_every_command_of_the_readme_runs(folder):
 def test_both_apps_that_the_readme_leads_to_run(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("flower_fedclust.harness.run.RESULTS", tmp_path)
     rows = np.random.default_rng(0).normal(size=(200, 2))
-    names = {"rows_of_this_site": rows, "names_of_the_columns": ["age", "dose"], "public_rows": rows[:60]}
+    names = {
+        "rows_of_this_site": rows,
+        "names_of_the_columns": ["age", "dose"],
+        "public_rows": rows[:60],
+    }
     exec(snippet("ServerAppComponents", APPS), names)
     grid = LocalGrid(names["client"], 3)
     names["server"](grid, Context(1, 1, UserConfig(), RecordDict(), UserConfig()))
@@ -113,19 +128,34 @@ def test_the_readme_is_short():
 
 def test_the_five_papers_name_the_strategy_the_client_and_the_run_config_that_belong_together():
     table = README.split("## The five papers")[1].split("\n## ")[0]
-    rows = [[cell.strip() for cell in row.split("|")[1:-1]] for row in table.splitlines() if row.startswith("| ")]
+    rows = [
+        [cell.strip() for cell in row.split("|")[1:-1]]
+        for row in table.splitlines()
+        if row.startswith("| ")
+    ]
     assert len(rows) == 1 + 5
     for paper, _, classes, clients, configs, page, departs in rows[1:]:
         assert paper
         assert re.fullmatch(r"\[page\]\(docs/papers/[\w-]+\.md\)", page)
         assert departs
-        parts = zip(classes.split("<br>"), clients.split("<br>"), configs.split("<br>"), strict=True)
+        parts = zip(
+            classes.split("<br>"), clients.split("<br>"), configs.split("<br>"), strict=True
+        )
         for strategy, client, several in parts:
             files = re.findall(r"\(strategies/([\w-]+)\.toml\)", several)
-            names = [tomllib.loads((ROOT / "strategies" / f"{file}.toml").read_text())["strategy"] for file in files]
+            names = [
+                tomllib.loads((ROOT / "strategies" / f"{file}.toml").read_text())["strategy"]
+                for file in files
+            ]
             if strategy.endswith(" \\*"):  # it counts as not installed
-                points = tomllib.loads((ROOT / "strategies" / "pyproject.toml").read_text())["project"]["entry-points"]
-                found = {points["flower_fedclust.strategies"][name] for each in names for name in each.split(",")}
+                points = tomllib.loads((ROOT / "strategies" / "pyproject.toml").read_text())[
+                    "project"
+                ]["entry-points"]
+                found = {
+                    points["flower_fedclust.strategies"][name]
+                    for each in names
+                    for name in each.split(",")
+                }
                 (where,) = found
                 assert where.endswith(f":{strategy.split()[0].strip('`')}")
                 path = ROOT / "strategies" / f"{where.partition(':')[0].replace('.', '/')}.py"
@@ -133,7 +163,9 @@ def test_the_five_papers_name_the_strategy_the_client_and_the_run_config_that_be
                 continue
             found = getattr(fc, strategy.strip("`"))
             assert found.client_type.__name__ == client.strip("`")
-            assert {strategies()[name].strategy for each in names for name in each.split(",")} == {found}
+            assert {strategies()[name].strategy for each in names for name in each.split(",")} == {
+                found
+            }
 
 
 def test_every_strategy_that_the_readme_names_exists():
@@ -152,7 +184,9 @@ def test_the_links_and_make_targets_of_the_readme_exist():
     makefile = (ROOT / "Makefile").read_text()
     for target in set(re.findall(r"\bmake (\w+)", README)):
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
-    for link in re.findall(r"\]\(([^)#]+)\)", README.replace("\n", " ")) + re.findall(r'src="([^"]+)"', README):
+    for link in re.findall(r"\]\(([^)#]+)\)", README.replace("\n", " ")) + re.findall(
+        r'src="([^"]+)"', README
+    ):
         assert link.startswith("https://") or (ROOT / link).exists(), link
 
 
@@ -182,5 +216,8 @@ def test_the_main_job_ends_without_a_doubt():
 
 
 def test_the_readme_begins_with_a_picture_of_a_right_answer_and_the_import():
-    places = [README.index(text) for text in ("docs/clusters.png", "import flower_fedclust as fc", "\nmake ")]
+    places = [
+        README.index(text)
+        for text in ("docs/clusters.png", "import flower_fedclust as fc", "\nmake ")
+    ]
     assert places == sorted(places)

@@ -76,7 +76,9 @@ def install(tmp_path, monkeypatch):
         info = tmp_path / f"{package}-1.0.dist-info"
         info.mkdir()
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
-        (info / "entry_points.txt").write_text(f"[{plugins.STRATEGIES}]\n{name} = {package}{target and ':'}{target}\n")
+        (info / "entry_points.txt").write_text(
+            f"[{plugins.STRATEGIES}]\n{name} = {package}{target and ':'}{target}\n"
+        )
         importlib.invalidate_caches()
 
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -120,7 +122,10 @@ def test_a_parameter_that_a_name_stands_for_cannot_be_given(install):
 
 def test_client_halves_are_listed_once_each():
     names = ["fed-tsne", "fed-umap", "k-fed"]
-    assert client_types(names) == [find(names[0]).strategy.client_type, find("k-fed").strategy.client_type]
+    assert client_types(names) == [
+        find(names[0]).strategy.client_type,
+        find("k-fed").strategy.client_type,
+    ]
 
 
 def test_an_entry_point_names_a_class_and_looking_it_up_imports_nothing_else(install):
@@ -149,7 +154,10 @@ def test_a_package_that_does_not_import_takes_nothing_of_ours_away(install):
 
 def test_an_entry_point_that_names_something_else_is_left_out_with_a_warning(install):
     install("somebody_e", target="NoStrategy")
-    with pytest.warns(UserWarning, match="somebody_e:NoStrategy, which is not a strategy with an entry of that name"):
+    with pytest.warns(
+        UserWarning,
+        match="somebody_e:NoStrategy, which is not a strategy with an entry of that name",
+    ):
         assert "feddp-kmeans" in strategies()
 
 
@@ -161,7 +169,10 @@ def test_an_entry_point_without_a_class_or_that_exits_takes_no_class_away(instal
         fc.NoSuchClass  # noqa: B018
     with pytest.warns(UserWarning, match="is left out") as left_out:
         assert "feddp-kmeans" in strategies()
-    for sentence in ("'leaves' is somebody_i:Leaves, which fails: SystemExit", "'whole' is somebody_h, which is not"):
+    for sentence in (
+        "'leaves' is somebody_i:Leaves, which fails: SystemExit",
+        "'whole' is somebody_h, which is not",
+    ):
         assert any(sentence in str(one.message) for one in left_out)
 
 
@@ -170,7 +181,9 @@ def test_any_class_can_be_named_by_its_module(install):
     entry = find("somebody_d:Nameless")
     assert (entry.name, entry.summary) == ("somebody_d:Nameless", "One without a name.")
     assert make_strategy("somebody_d:Theirs", n_clusters=3).name == "theirs"
-    assert client_types(["somebody_d:Theirs", "somebody_d:Nameless"]) == [entry.strategy.client_type]
+    assert client_types(["somebody_d:Theirs", "somebody_d:Nameless"]) == [
+        entry.strategy.client_type
+    ]
     assert issubclass(entry.strategy, ProtocolStrategy)
 
 
@@ -222,7 +235,8 @@ def test_a_newcomer_meets_few_names():
 
 
 @pytest.mark.parametrize(
-    ("name", "home"), [("Sum", "flower_fedclust.authoring"), ("KMeansModel", "flower_fedclust.authoring")]
+    ("name", "home"),
+    [("Sum", "flower_fedclust.authoring"), ("KMeansModel", "flower_fedclust.authoring")],
 )
 def test_a_name_that_is_not_at_the_top_is_found_where_the_error_says(name, home):
     with pytest.raises(AttributeError, match=f"has no attribute '{name}': import it from {home}"):
@@ -250,14 +264,25 @@ def test_who_asks_for_one_strategy_imports_that_one_and_nothing_heavy():
         "print(sys.modules['flower_fedclust'].KFED.__name__, any('fedsc' in name for name in sys.modules))"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout.split("\n")[:4] == ["PrivateKMeansClient", "[]", "{'private_kmeans'}", "KFED False"]
+    assert found.stdout.split("\n")[:4] == [
+        "PrivateKMeansClient",
+        "[]",
+        "{'private_kmeans'}",
+        "KFED False",
+    ]
 
 
 def test_the_table_has_every_class_with_names_and_all_its_names():
     found = {}
-    for module in pkgutil.walk_packages([str(ROOT / "flower_fedclust" / "strategies")], "flower_fedclust.strategies."):
+    for module in pkgutil.walk_packages(
+        [str(ROOT / "flower_fedclust" / "strategies")], "flower_fedclust.strategies."
+    ):
         for value in vars(importlib.import_module(module.name)).values():
-            if isinstance(value, type) and value.__module__ == module.name and vars(value).get("entries"):
+            if (
+                isinstance(value, type)
+                and value.__module__ == module.name
+                and vars(value).get("entries")
+            ):
                 names = (entry.name for entry in value.entries)
                 found[value.__name__] = (module.name.removeprefix("flower_fedclust."), *names)
     assert found == registry.CLASSES
@@ -268,7 +293,10 @@ def test_a_strategy_that_is_asked_for_alone_is_the_one_among_all():
 
 
 def test_a_name_of_the_second_distribution_says_what_to_install():
-    with pytest.raises(ValueError, match="'pe-means' is in the package flower-fedclust-papers, which is not installed"):
+    with pytest.raises(
+        ValueError,
+        match="'pe-means' is in the package flower-fedclust-papers, which is not installed",
+    ):
         find("pe-means")
     with pytest.raises(ValueError, match="'encoded' is in the package flower-fedclust-papers"):
         Model.named("encoded")

@@ -14,7 +14,9 @@ RECIPE = (ROOT / "deploy" / "conda" / "recipe.yaml").read_text(encoding="utf-8")
 PAPER = (ROOT / "paper" / "paper.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize(("file", "line"), [("CITATION.cff", "version: {}"), ("CHANGELOG.md", "## {} ")])
+@pytest.mark.parametrize(
+    ("file", "line"), [("CITATION.cff", "version: {}"), ("CHANGELOG.md", "## {} ")]
+)
 def test_every_file_names_the_same_version(file, line):
     assert line.format(PROJECT["version"]) in (ROOT / file).read_text(encoding="utf-8")
     assert f"version: {PROJECT['version']}\n" in RECIPE
@@ -22,15 +24,21 @@ def test_every_file_names_the_same_version(file, line):
 
 def test_the_conda_recipe_requires_what_the_wheel_requires():
     asked = RECIPE.split("  run:\n")[1].split("\n\n")[0]
-    ours = {re.sub(r"\[.*\]", "", one) for one in PROJECT["dependencies"]} | {f"python{PROJECT['requires-python']}"}
+    ours = {re.sub(r"\[.*\]", "", one) for one in PROJECT["dependencies"]} | {
+        f"python{PROJECT['requires-python']}"
+    }
     assert {line.strip("- ").replace(" ", "") for line in asked.splitlines()} - ours == {"ray-core"}
 
 
 def locked(text):
     """Return the versions of each package in a file of requirements, with their hashes."""
     found = {}
-    for name, version, rest in re.findall(r"^([\w.-]+)==(\S+)(.*(?:\n +--hash.*)*)", text, re.MULTILINE):
-        found.setdefault(name, []).append((Version(version), re.findall(r"--hash=sha256:([0-9a-f]{64})", rest)))
+    for name, version, rest in re.findall(
+        r"^([\w.-]+)==(\S+)(.*(?:\n +--hash.*)*)", text, re.MULTILINE
+    ):
+        found.setdefault(name, []).append(
+            (Version(version), re.findall(r"--hash=sha256:([0-9a-f]{64})", rest))
+        )
     return found
 
 
@@ -48,7 +56,9 @@ def test_a_site_installs_what_the_wheel_requires_with_hashes_and_without_ray():
 def test_the_paper_has_the_form_of_its_journal():
     text = PAPER.split("---\n")[2]
     assert 250 <= len(text.split()) <= 1000
-    known = re.findall(r"^@\w+\{(\w+),", (ROOT / "paper" / "paper.bib").read_text(encoding="utf-8"), re.MULTILINE)
+    known = re.findall(
+        r"^@\w+\{(\w+),", (ROOT / "paper" / "paper.bib").read_text(encoding="utf-8"), re.MULTILINE
+    )
     assert sorted(set(re.findall(r"@(\w+)", text))) == sorted(known)
 
 

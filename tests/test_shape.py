@@ -12,7 +12,9 @@ from flower_fedclust.engine.run import Run
 from flower_fedclust.registry import CLASSES, strategies
 
 ROOT = Path(__file__).parents[1]
-SHAPE, _, RUN = (ROOT / "docs" / "shape.md").read_text(encoding="utf-8").partition("## How does a run work?")
+SHAPE, _, RUN = (
+    (ROOT / "docs" / "shape.md").read_text(encoding="utf-8").partition("## How does a run work?")
+)
 
 
 def test_every_quote_is_in_the_code():
@@ -36,7 +38,10 @@ def test_the_files_that_the_part_about_a_run_names_exist(name):
 
 
 def quoted_files():
-    return [f"flower_fedclust/{name}" for name in sorted(set(re.findall(r"`(strategies/\w+\.py)`", SHAPE)))]
+    return [
+        f"flower_fedclust/{name}"
+        for name in sorted(set(re.findall(r"`(strategies/\w+\.py)`", SHAPE)))
+    ]
 
 
 @pytest.mark.parametrize("name", re.findall(r"`(\w+\.py)`", SHAPE.split("## Where each part")[1]))
@@ -46,5 +51,9 @@ def test_the_files_of_the_engine_exist(name):
 
 def test_every_module_with_a_strategy_leads_to_the_page():
     ours = [entry.strategy for entry in strategies().values() if entry.strategy.__name__ in CLASSES]
-    without = {one.__module__ for one in ours if "docs/shape.md" not in (sys.modules[one.__module__].__doc__ or "")}
+    without = {
+        one.__module__
+        for one in ours
+        if "docs/shape.md" not in (sys.modules[one.__module__].__doc__ or "")
+    }
     assert without == set()

@@ -55,8 +55,16 @@ BAD_CLIENTS = [
     (changed(2, np.inf, 0, 3), {}, "client 2: row 0, column 3 is infinite"),
     (changed(0, -np.inf), {}, "client 0: row 2, column 1 is infinite"),
     (changed(1, np.nan), {"names": ["a", "oslo", "c"]}, "client oslo: row 2, column 1 is NaN"),
-    (changed(1, np.nan), {"columns": ["age", "pulse", "x", "y"]}, "client 1: row 2, column 'pulse' is NaN"),
-    ([CLIENTS[0], np.array([[1, "tall", 2, 3]], dtype=object)], {"columns": list("ahxy")}, "client 1: column 'h'"),
+    (
+        changed(1, np.nan),
+        {"columns": ["age", "pulse", "x", "y"]},
+        "client 1: row 2, column 'pulse' is NaN",
+    ),
+    (
+        [CLIENTS[0], np.array([[1, "tall", 2, 3]], dtype=object)],
+        {"columns": list("ahxy")},
+        "client 1: column 'h'",
+    ),
     ([CLIENTS[0], [["1", "b", "2", "3"]]], {}, "client 1: column 1"),
     ([CLIENTS[0], np.zeros((0, 4))], {}, "client 1 has no rows"),
     ([np.zeros((3, 0)), CLIENTS[0]], {}, "client 0 has no columns"),
@@ -68,7 +76,11 @@ BAD_CLIENTS = [
     ([], {}, "min_clients"),
     ([CLIENTS[0][:1], CLIENTS[1][:1]], {}, "n_clusters"),
     (CLIENTS, {"labels": CLASSES[:2]}, "labels"),
-    (CLIENTS, {"labels": [CLASSES[0], CLASSES[1][:-1], CLASSES[2]]}, "client 1: 49 labels for 50 rows"),
+    (
+        CLIENTS,
+        {"labels": [CLASSES[0], CLASSES[1][:-1], CLASSES[2]]},
+        "client 1: 49 labels for 50 rows",
+    ),
     (CLIENTS, {"labels": [np.zeros((30, 2)), *CLASSES[1:]]}, "client 0"),
     (CLIENTS, {"names": ["a", "b", "a"]}, "names"),
     (CLIENTS, {"names": ["a", "b"]}, "names"),
@@ -76,11 +88,19 @@ BAD_CLIENTS = [
     (CLIENTS, {"columns": list("aabc")}, "client 0: .*'a'"),
     (CLIENTS, {"columns": ["a", "b"]}, "client 0: 2 column names for 4 columns"),
     (CLIENTS, {"engine": "spark"}, "engine"),
-    ({"a": named(0), "b": renamed(1, list("wxYz"))}, {}, "client b .* client a: it lacks 'y' and adds 'Y'"),
+    (
+        {"a": named(0), "b": renamed(1, list("wxYz"))},
+        {},
+        "client b .* client a: it lacks 'y' and adds 'Y'",
+    ),
     ({"a": renamed(0, ["ö", *"xyz"]), "b": renamed(1, ["o\u0308", *"xyz"])}, {}, "Unicode"),
     ({"a": named(0), "b": CLIENTS[1]}, {}, "client a .* client b"),
     ([named(0)] * 2, {"columns": list("xyzx")}, "'x'"),
-    ({"a": named(0), "b": named(1)}, {"labels": [CLASSES[0], pd.Series(CLASSES[1])[::-1]]}, "client b: the labels"),
+    (
+        {"a": named(0), "b": named(1)},
+        {"labels": [CLASSES[0], pd.Series(CLASSES[1])[::-1]]},
+        "client b: the labels",
+    ),
     ([ClientData(part) for part in CLIENTS], {"labels": CLASSES}, "ClientData"),
     (named(0), {}, "clients is one table"),
     (CLIENTS[0], {}, "clients is one array"),
@@ -107,7 +127,9 @@ def test_public_rows_in_a_table_are_put_in_the_order_of_the_clients():
         (origin, lambda rows: fc.PrivateKMeans(3, max_norm=9.0, origin=rows)),
     ):
         one, other = (
-            simulate(made(public[list(order)]), [named(index) for index in range(3)], seed=0).model.cluster_centers_
+            simulate(
+                made(public[list(order)]), [named(index) for index in range(3)], seed=0
+            ).model.cluster_centers_
             for order in ("wxyz", "zyxw")
         )
         assert np.array_equal(one, other)
@@ -204,7 +226,9 @@ def test_rows_may_be_lists_of_integers_or_tables():
     expected = simulate(lloyd(), [part.astype(float) for part in integers]).model.cluster_centers_
     forms = (np.ndarray.tolist, np.asarray, np.asfortranarray, pd.DataFrame, np.float32)
     for form in forms:
-        assert np.array_equal(simulate(lloyd(), [form(part) for part in integers]).model.cluster_centers_, expected)
+        assert np.array_equal(
+            simulate(lloyd(), [form(part) for part in integers]).model.cluster_centers_, expected
+        )
 
 
 def test_names_are_numbers_from_0_by_default_and_results_keep_the_order_of_the_clients():
@@ -232,7 +256,9 @@ def test_classes_may_be_text_in_a_column_of_a_table():
 def test_own_random_state_of_the_strategy_stays_where_a_seed_is_given():
     def centers(random_state, seed):
         strategy = PooledKMeans(3, random_state=random_state)
-        return simulate(strategy, [RNG_ROWS[:150], RNG_ROWS[150:]], seed=seed).model.cluster_centers_
+        return simulate(
+            strategy, [RNG_ROWS[:150], RNG_ROWS[150:]], seed=seed
+        ).model.cluster_centers_
 
     assert np.array_equal(centers(1, 5), centers(1, 6))
     assert not np.array_equal(centers(None, 5), centers(None, 6))
@@ -273,7 +299,9 @@ def test_text_classes_reach_the_clients_on_ray(monkeypatch, tmp_path):
     read = []
 
     def instead_of_ray(*apps, **options):
-        read.extend(pickle.loads(path.read_bytes()).labels for path in sorted(tmp_path.glob("*/*.pkl")))
+        read.extend(
+            pickle.loads(path.read_bytes()).labels for path in sorted(tmp_path.glob("*/*.pkl"))
+        )
 
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr("flwr.simulation.run_simulation", instead_of_ray)
@@ -296,7 +324,8 @@ def test_ray_equals_inline_bit_for_bit():
     strategy = FedSpeClust(3, n_rounds=2, fraction_fit=0.75, federated_evaluation=True)
     names = ["oslo", "10", "9"]
     inline, ray = (
-        simulate(strategy, CLIENTS, labels=CLASSES, names=names, engine=engine, seed=11) for engine in ("inline", "ray")
+        simulate(strategy, CLIENTS, labels=CLASSES, names=names, engine=engine, seed=11)
+        for engine in ("inline", "ray")
     )
     for one, other in zip(inline.model.to_arrays(), ray.model.to_arrays(), strict=True):
         assert np.array_equal(one, other)
@@ -316,7 +345,10 @@ def test_progress_is_shown_as_asked_in_terminals_and_in_notebooks_that_can(monke
     monkeypatch.setattr("rich.console.Console.is_jupyter", True, raising=False)
     monkeypatch.setattr(Console, "__init__", lambda self, **options: None)
     for has_widgets in (True, False):
-        monkeypatch.setattr("flower_fedclust.engine.progress.find_spec", lambda name, found=has_widgets: found or None)
+        monkeypatch.setattr(
+            "flower_fedclust.engine.progress.find_spec",
+            lambda name, found=has_widgets: found or None,
+        )
         assert is_shown(None) == has_widgets
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
     assert is_shown(None)
@@ -325,7 +357,9 @@ def test_progress_is_shown_as_asked_in_terminals_and_in_notebooks_that_can(monke
 def test_runs_that_overlap_are_quiet_until_the_last_has_ended():
     logger = logging.getLogger("a logger of a test")
     logger.setLevel(logging.INFO)
-    first, second, third = (quiet(level, logger.name) for level in (logging.ERROR, logging.CRITICAL, logging.ERROR))
+    first, second, third = (
+        quiet(level, logger.name) for level in (logging.ERROR, logging.CRITICAL, logging.ERROR)
+    )
     levels = []
     for step in (first.__enter__, second.__enter__, third.__enter__):
         step()
@@ -358,7 +392,11 @@ def test_a_run_that_is_interrupted_ends_within_seconds_and_leaves_no_process(tmp
     (tmp_path / "run.py").write_text(LONG_RUN)
     command = [sys.executable, str(tmp_path / "run.py"), engine]
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
     ) as done:
         assert any(line.startswith("round 3") for line in done.stdout)
         done.send_signal(signal.SIGINT)

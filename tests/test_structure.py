@@ -54,7 +54,9 @@ def test_the_body_of_a_function_has_at_most_60_lines():
     for name, path in MODULES.items():
         for node in ast.walk(_parsed(path)):
             if isinstance(node, ast.FunctionDef):
-                body = node.body[1:] if ast.get_docstring(node) and len(node.body) > 1 else node.body
+                body = (
+                    node.body[1:] if ast.get_docstring(node) and len(node.body) > 1 else node.body
+                )
                 if node.end_lineno - body[0].lineno + 1 > 60:
                     too_long.append(f"{name}.{node.name}")
     assert too_long == []

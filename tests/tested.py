@@ -16,7 +16,11 @@ PAPERS = os.environ.get("FEDCLUST_TESTED", "core") == "papers"
 
 def without_the_papers(**selected: str) -> list[plugins.EntryPoint]:
     """Return the entry points of all installed packages but the second distribution."""
-    return [point for point in _entry_points(**selected) if point.dist is None or point.dist.name != plugins.PAPERS]
+    return [
+        point
+        for point in _entry_points(**selected)
+        if point.dist is None or point.dist.name != plugins.PAPERS
+    ]
 
 
 _entry_points = plugins.entry_points
@@ -27,4 +31,6 @@ if not PAPERS:
 def entries() -> dict[str, Entry]:
     """Return the strategies that the suites take, by name."""
     ours = {name for _, *names in registry.CLASSES.values() for name in names}
-    return {name: entry for name, entry in registry.strategies().items() if (name in ours) != PAPERS}
+    return {
+        name: entry for name, entry in registry.strategies().items() if (name in ours) != PAPERS
+    }

@@ -18,7 +18,11 @@ def unequal_classes(seed=0, n_rows=N_ROWS):
     rows = numbers.normal(size=(N_CLUSTERS, 3))[group] + 0.25 * numbers.normal(size=(n_rows, 3))
     # One group belongs to the smaller class; what is missing from its 25.5% is scattered over the others.
     is_small = group == 0
-    scattered = numbers.permutation(np.flatnonzero(~is_small))[: round((1 - LARGER_CLASS) * n_rows) - is_small.sum()]
+    scattered = numbers.permutation(np.flatnonzero(~is_small))[
+        : round((1 - LARGER_CLASS) * n_rows) - is_small.sum()
+    ]
     is_small[scattered] = True
     frame = pd.DataFrame(rows, columns=["first", "second", "third"])
-    return frame.assign(site=numbers.integers(4, size=n_rows), kind=np.where(is_small, "ill", "well"))
+    return frame.assign(
+        site=numbers.integers(4, size=n_rows), kind=np.where(is_small, "ill", "well")
+    )

@@ -35,9 +35,16 @@ MEASUREMENTS = (BLOOD_PRESSURE, BODY_MASS, HBA1C)
 AGE = np.array([38.0, 58.0, 76.0, 66.0])
 VISITS = np.array([3.0, 9.0, 14.0, 10.0])
 HAS_CONDITION = np.array(
-    [[0.08, 0.02, 0.00, 0.02], [0.70, 0.75, 0.05, 0.05], [0.80, 0.30, 0.85, 0.15], [0.40, 0.12, 0.12, 0.90]]
+    [
+        [0.08, 0.02, 0.00, 0.02],
+        [0.70, 0.75, 0.05, 0.05],
+        [0.80, 0.30, 0.85, 0.15],
+        [0.40, 0.12, 0.12, 0.90],
+    ]
 )
-MEASURED = np.array([[121.0, 24.0, 5.3], [138.0, 33.0, 7.4], [134.0, 27.0, 6.1], [131.0, 24.0, 5.7]])
+MEASURED = np.array(
+    [[121.0, 24.0, 5.3], [138.0, 33.0, 7.4], [134.0, 27.0, 6.1], [131.0, 24.0, 5.7]]
+)
 SPREAD = np.array([10.0, 3.0, 0.5])
 OVERNIGHT = np.array([0.03, 0.08, 0.30, 0.22])
 #: Months until half of those with a course have died, from the end of 2023 on; the databases end two years later.
@@ -94,14 +101,18 @@ def _measurements(
     tables = []
     for index, concept in enumerate(MEASUREMENTS):
         is_taken = numbers.random(len(visits)) < 0.6
-        values = usual[place[is_taken], index] + numbers.normal(size=is_taken.sum()) * SPREAD[index] / 3
+        values = (
+            usual[place[is_taken], index] + numbers.normal(size=is_taken.sum()) * SPREAD[index] / 3
+        )
         taken = visits.loc[is_taken, ["person_id", "visit_occurrence_id", "visit_start_date"]]
         taken = taken.rename(columns={"visit_start_date": "measurement_date"})
         tables.append(taken.assign(measurement_concept_id=concept, value_as_number=values.round(1)))
     return pd.concat(tables, ignore_index=True)
 
 
-def _conditions(numbers: np.random.Generator, course: np.ndarray, identity: np.ndarray) -> pd.DataFrame:
+def _conditions(
+    numbers: np.random.Generator, course: np.ndarray, identity: np.ndarray
+) -> pd.DataFrame:
     """Return the conditions, each written down one to six times."""
     has = numbers.random((len(course), 4)) < HAS_CONDITION[course]
     whose, which = np.nonzero(has)
@@ -111,7 +122,8 @@ def _conditions(numbers: np.random.Generator, course: np.ndarray, identity: np.n
         {
             "person_id": identity[whose],
             "condition_concept_id": np.array(CONDITIONS)[which],
-            "condition_start_date": np.datetime64("2021-01-01") + numbers.integers(0, 1095, len(whose)),
+            "condition_start_date": np.datetime64("2021-01-01")
+            + numbers.integers(0, 1095, len(whose)),
         }
     )
 

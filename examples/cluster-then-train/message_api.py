@@ -33,14 +33,18 @@ def train(message: Message, context: Context) -> Message:
 def evaluate(message: Message, context: Context) -> Message:
     """Say how often the model is right on this site's rows."""
     (weights, centers), data = read(message), load(context)
-    metrics = MetricRecord({"num-examples": len(data.rows), "accuracy": accuracy(weights, centers, data)})
+    metrics = MetricRecord(
+        {"num-examples": len(data.rows), "accuracy": accuracy(weights, centers, data)}
+    )
     return Message(RecordDict({"metrics": metrics}), reply_to=message)
 
 
 @server.main()
 def main(grid: Grid, context: Context) -> None:
     """Find the clusters, then train with their centers."""
-    clusters = fc.run_app(fc.MessageStrategy(private_clusters()), grid, out=str(context.run_config["out"]))
+    clusters = fc.run_app(
+        fc.MessageStrategy(private_clusters()), grid, out=str(context.run_config["out"])
+    )
     centers = ConfigRecord({"centers": clusters.model.cluster_centers_.ravel().tolist()})
     result = FedAvg(min_train_nodes=2).start(
         grid,

@@ -56,7 +56,9 @@ def main(grid: Grid, context: Context) -> None:
         on_evaluate_config_fn=lambda _: config,
     )
     history = start_grid(
-        grid=grid, strategy=strategy, config=ServerConfig(num_rounds=int(context.run_config["train-rounds"]))
+        grid=grid,
+        strategy=strategy,
+        config=ServerConfig(num_rounds=int(context.run_config["train-rounds"])),
     )
     for number, loss in history.losses_distributed:
         print(f"round {number}: accuracy {1 - loss:.3f}")

@@ -13,7 +13,9 @@ N_WEIGHTS = N_PIXELS + N_CLUSTERS + 1
 def load(context: Context) -> fc.ClientData:
     """Return one site's digits and their classes."""
     site = context.node_config
-    sites = partition(load_dataset("digits"), "dirichlet:0.5", n_clients=int(site["num-partitions"]))
+    sites = partition(
+        load_dataset("digits"), "dirichlet:0.5", n_clients=int(site["num-partitions"])
+    )
     index = int(site["partition-id"])
     return fc.ClientData(sites.clients[index], sites.labels[index])
 
@@ -34,7 +36,9 @@ def trained(weights: np.ndarray, centers: np.ndarray, data: fc.ClientData) -> np
     known, columns = np.eye(N_CLASSES)[data.labels], features(data.rows, centers)
     for _ in range(20):
         scores = np.exp(columns @ weights - (columns @ weights).max(axis=1, keepdims=True))
-        weights = weights - 0.5 * columns.T @ (scores / scores.sum(axis=1, keepdims=True) - known) / len(columns)
+        weights = weights - 0.5 * columns.T @ (
+            scores / scores.sum(axis=1, keepdims=True) - known
+        ) / len(columns)
     return weights
 
 

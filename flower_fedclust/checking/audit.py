@@ -22,7 +22,11 @@ from flower_fedclust.checking.books import (
     findings_of_losses,
     findings_of_wire,
 )
-from flower_fedclust.checking.by_row import findings_by_row, findings_of_large_tables, findings_of_sizes
+from flower_fedclust.checking.by_row import (
+    findings_by_row,
+    findings_of_large_tables,
+    findings_of_sizes,
+)
 from flower_fedclust.checking.neighbors import (
     Progress,
     Search,
@@ -119,13 +123,15 @@ class AuditResult:
     noise: NoisePlace  #: Where the noise is drawn.
     releases: tuple[AuditedRelease, ...]
     loss: Loss | None  #: The privacy loss of the neighbors that can be told apart best.
-    epsilon_counted: float  #: The epsilon to which the releases compose, computed by the audit itself.
+    #: The epsilon to which the releases compose, computed by the audit itself.
+    epsilon_counted: float
     findings: tuple[str, ...]  #: A clause about each other broken promise.
     facts: tuple[Fact, ...]  #: Everything that leaves the clients apart from the releases.
     unprotected: tuple[str, ...]  #: The messages that no mechanism covers, according to the report.
     covers_everything: bool  #: Whether the report says that noise covers everything.
     source_bits: float  #: Noise from a source with at most this many bits would have been noticed.
-    tails: Mapping[Mechanism, float]  #: Noise cut off at this many standard deviations would have been noticed.
+    #: Noise cut off at this many standard deviations would have been noticed.
+    tails: Mapping[Mechanism, float]
     n_runs: int  #: How often the noise was drawn.
     not_examined: tuple[str, ...]  #: Checks that the audit left out because the time was up.
     seconds: float  #: How long the audit took.
@@ -160,7 +166,10 @@ class AuditResult:
         clauses, unnoticed = [], []
         if self.not_examined:
             more = len(self.not_examined) - 1
-            clauses.append(f"the time was up before {self.not_examined[0]}" + (f", and {more} more" if more else ""))
+            clauses.append(
+                f"the time was up before {self.not_examined[0]}"
+                + (f", and {more} more" if more else "")
+            )
         for release in self.releases:
             if release.n_neighbors == 0:
                 clauses.append(f"no neighbors were compared for {release.where}")
@@ -171,7 +180,9 @@ class AuditResult:
             clauses.append("no neighbors moved anything, so no privacy loss was measured")
         for mechanism, reach in self.tails.items():
             if reach < CUT_NOTICED:
-                unnoticed.append(f"{mechanism} noise could be cut off at {reach:.2g} standard deviations")
+                unnoticed.append(
+                    f"{mechanism} noise could be cut off at {reach:.2g} standard deviations"
+                )
         if self.releases and self.source_bits < BITS_NOTICED:
             unnoticed.append(f"noise could come from a source of {self.source_bits:.0f} bits")
         return clauses + [f"too few runs: {fault} unnoticed" for fault in unnoticed]
@@ -202,7 +213,9 @@ class AuditResult:
     def to_dict(self) -> dict[str, Any]:
         """Return everything, ready for JSON."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
-        verdict = {name: getattr(self, name) for name in ("verdict", "sentence", "broken", "missing")}
+        verdict = {
+            name: getattr(self, name) for name in ("verdict", "sentence", "broken", "missing")
+        }
         return (
             values
             | verdict
@@ -216,9 +229,15 @@ class AuditResult:
     def __str__(self) -> str:
         lines = [f"Audit of {self.strategy}: {self.sentence}", ""]
         lines += [f"  broken: {clause}." for clause in self.broken[1:]]
-        lines += [f"  not shown: {clause}." for clause in self.missing[self.verdict == "not shown" :]]
+        lines += [
+            f"  not shown: {clause}." for clause in self.missing[self.verdict == "not shown" :]
+        ]
         if self.not_examined:
-            lines += ["Not examined, because the time was up:", *(f"  {what}" for what in self.not_examined), ""]
+            lines += [
+                "Not examined, because the time was up:",
+                *(f"  {what}" for what in self.not_examined),
+                "",
+            ]
         if self.epsilon is not None and self.releases:
             lines.append(
                 f"Promised: epsilon {self.epsilon:g}, delta {self.delta:g} per {self.unit}, noise by {self.noise}. "
@@ -275,13 +294,20 @@ class AuditResult:
             raise ValueError(f"{self.strategy} has no measured privacy loss to draw.")
         figure = figure_of(7.0, 4.2)
         axes = figure.subplots()
-        for values, label in ((loss.of_one, "runs on one table"), (-loss.of_other, "runs on the other")):
+        for values, label in (
+            (loss.of_one, "runs on one table"),
+            (-loss.of_other, "runs on the other"),
+        ):
             axes.ecdf(values, complementary=True, label=label)
-        axes.axvline(loss.epsilon, color="black", linestyle="--", label=f"promised: {loss.epsilon:g}")
+        axes.axvline(
+            loss.epsilon, color="black", linestyle="--", label=f"promised: {loss.epsilon:g}"
+        )
         axes.axvline(loss.epsilon_at_least, color="tab:red", label="lower bound on epsilon")
         axes.axhline(loss.delta, color="0.6", linestyle=":", label=f"delta {loss.delta:g}")
         lowest = min(loss.delta, 1.0 / loss.n_runs) / 2
-        axes.set(xlabel="privacy loss of a run", ylabel="share of the runs that lose more", yscale="log")
+        axes.set(
+            xlabel="privacy loss of a run", ylabel="share of the runs that lose more", yscale="log"
+        )
         axes.set(ylim=(lowest, 1.5), title=f"{self.strategy}: {self.verdict}")
         axes.set_xlim(right=1.05 * max(loss.largest, loss.epsilon))
         axes.legend(frameon=False, fontsize=8, loc="center left")
@@ -356,12 +382,20 @@ def audit(
         audited = read_inputs(strategy, RowsChoice(), parameters).strategy
         rows = None if seed is None else small_tables(audited, seed=seed)[0]
     else:
-        options = {"labels": labels, "names": names, "columns": columns, "schema": schema, "seed": seed}
+        options = {
+            "labels": labels,
+            "names": names,
+            "columns": columns,
+            "schema": schema,
+            "seed": seed,
+        }
         options |= {"label_column": label_column, "client_column": client_column}
         options |= {"partition": partition, "n_clients": n_clients}
         audited, rows = read_inputs(strategy, clients, parameters, **options).prepared()
     subject = Subject(audited, rows, tamper=patient)
-    return audit_subject(subject, runs=runs, seconds=seconds, seed=seed, false_alarm=false_alarm, progress=progress)
+    return audit_subject(
+        subject, runs=runs, seconds=seconds, seed=seed, false_alarm=false_alarm, progress=progress
+    )
 
 
 def audit_subject(
@@ -377,14 +411,18 @@ def audit_subject(
     start = time.perf_counter()
     says: Progress = progress or (lambda _what, _part: None)
     # An audit provokes failures; they are not logged.
-    with quiet(logging.CRITICAL + 1, "flwr", "flower_fedclust"), warnings.catch_warnings(), one_thread():
+    with (
+        quiet(logging.CRITICAL + 1, "flwr", "flower_fedclust"),
+        warnings.catch_warnings(),
+        one_thread(),
+    ):
         warnings.simplefilter("ignore")
         says("a run", 0.0)
         try:
             run = subject.run
         except Exception as error:
-            if isinstance(error, DataError) or (isinstance(error, ValueError) and not hasattr(error, RAN)):
-                raise  # about the rows or the parameters, which the caller chooses
+            if _is_about_input(error):
+                raise
             return _of_failed_run(subject.strategy, error, time.perf_counter() - start, false_alarm)
         # The time limit does not include the run itself, for example its calibration.
         begun = time.perf_counter()
@@ -393,8 +431,9 @@ def audit_subject(
         search.compare(begun + 0.5 * left, says)
         counted = counted_epsilon(run, run.strategy.delta)
         findings, facts, late = _beside(subject, search, counted, begun + 0.6 * left)
+        at_latest = time.perf_counter() + 0.1 * left
         of_samples, samples_late = findings_of_samples(
-            run, search.client, search.worst, OF_SAMPLES * false_alarm, time.perf_counter() + 0.1 * left
+            run, search.client, search.worst, OF_SAMPLES * false_alarm, at_latest
         )
         drawer = Drawer(run, search.client, search.worst, search.noise_seed)
         of_stand_ins, stand_ins_late = findings_of_stand_ins(
@@ -404,11 +443,9 @@ def audit_subject(
         drawn = list(drawer.drawn.values())
         sources = examine_sources(drawn, list(drawer.seeded.values()), false_alarm)
         loss = _loss(search, drawn, np.random.default_rng(seed), false_alarm)
-        late += (
-            samples_late
-            + stand_ins_late
-            + ([f"{runs - n_runs} of {runs} draws of the noise"] if drawn and n_runs < runs else [])
-        )
+        late += samples_late + stand_ins_late
+        if drawn and n_runs < runs:
+            late.append(f"{runs - n_runs} of {runs} draws of the noise")
         says("done", 1.0)
     report = run.strategy.report
     return AuditResult(
@@ -433,10 +470,21 @@ def audit_subject(
     )
 
 
-def _of_failed_run(strategy: ProtocolStrategy, error: Exception, seconds: float, false_alarm: float) -> AuditResult:
+def _is_about_input(error: Exception) -> bool:
+    """Return whether an error is about the rows or the parameters, which the caller chooses."""
+    return isinstance(error, DataError) or (
+        isinstance(error, ValueError) and not hasattr(error, RAN)
+    )
+
+
+def _of_failed_run(
+    strategy: ProtocolStrategy, error: Exception, seconds: float, false_alarm: float
+) -> AuditResult:
     """Return the audit of a strategy whose run ends with an error, which is all that could be examined."""
     # Refusals by the server are sentences without values; any other error may quote a value.
-    said = f": {str(error).rstrip('.')}" if isinstance(error, ProtocolError | AssertionError) else ""
+    said = (
+        f": {str(error).rstrip('.')}" if isinstance(error, ProtocolError | AssertionError) else ""
+    )
     report: PrivacyReport | None = getattr(error, RAN, None)
     return AuditResult(
         strategy=strategy.name,
@@ -451,7 +499,9 @@ def _of_failed_run(strategy: ProtocolStrategy, error: Exception, seconds: float,
         tails={},
         findings=(f"a run ends with {type(error).__name__}{said}",),
         facts=(),
-        unprotected=() if report is None else tuple(dict.fromkeys(message.content for message in report.unprotected)),
+        unprotected=()
+        if report is None
+        else tuple(dict.fromkeys(message.content for message in report.unprotected)),
         covers_everything=False,
         n_runs=0,
         not_examined=("anything but the beginning of a run",),
@@ -474,12 +524,19 @@ def _beside(
         more, facts = facts_under_neighbors(run, search.client, pairs)
         findings += more
         if n := search.n_unanswered:
-            facts.append(Fact("neighbors", f"{n} of {search.n_compared} were not compared, as the client fails"))
+            facts.append(
+                Fact(
+                    "neighbors",
+                    f"{n} of {search.n_compared} were not compared, as the client fails",
+                )
+            )
     findings += [*findings_of_wire(run), *findings_of_books(run, epsilon_counted)]
     findings += findings_by_row(run, search.client)
     of_sizes, late = findings_of_sizes(run, search.client, deadline)
     if subject.releases:
-        of_large, large_late = findings_of_large_tables(run, search.client, *subject.neighboring, deadline)
+        of_large, large_late = findings_of_large_tables(
+            run, search.client, *subject.neighboring, deadline
+        )
         findings, late = [*findings, *of_large], [*late, *large_late]
     of_losses, losses_late = findings_of_losses(subject, deadline)
     return [*findings, *of_sizes, *of_losses], facts, [*late, *losses_late]
@@ -499,12 +556,17 @@ def _draw(drawer: Drawer, runs: int, deadline: float, says: Progress) -> int:
     return runs
 
 
-def _loss(search: Search, drawn: Sequence[DrawnNoise], rng: np.random.Generator, false_alarm: float) -> Loss | None:
+def _loss(
+    search: Search, drawn: Sequence[DrawnNoise], rng: np.random.Generator, false_alarm: float
+) -> Loss | None:
     strategy, pair = search.run.strategy, search.worst
     if pair is None or strategy.epsilon is None:
         return None
     measured = losses(
-        drawn, {(change.round, change.index): change.difference for change in search.changes}, search.client, rng
+        drawn,
+        {(change.round, change.index): change.difference for change in search.changes},
+        search.client,
+        rng,
     )
     if measured is None:
         return None
@@ -522,10 +584,14 @@ def _audited(search: Search, drawer: Drawer) -> Iterator[AuditedRelease]:
     run = search.run
     groups: dict[tuple[str, int, str], list[tuple[int, Release]]] = {}
     for number, index, release in run.releases:
-        groups.setdefault((run.rounds[number].task, index, release.mechanism), []).append((number, release))
+        groups.setdefault((run.rounds[number].task, index, release.mechanism), []).append(
+            (number, release)
+        )
     for (task, index, _), made in groups.items():
         worst, last = search.largest.get((task, index)), made[-1]
-        drawn = [drawer.drawn[number, index] for number, _ in made if (number, index) in drawer.drawn]
+        drawn = [
+            drawer.drawn[number, index] for number, _ in made if (number, index) in drawer.drawn
+        ]
         yield AuditedRelease(
             tuple(number for number, _ in made),
             task,

@@ -52,7 +52,11 @@ ORDERS = (*range(2, 33), *range(36, 65, 4), 80, 128, 256)
 REPEATED, FAILURES_DIFFER = 40, 1e-4
 
 #: Fact that the report must name as not covered -> a word of the report that shows that it does.
-NOT_COVERED = {"labels and metrics": "metrics", "answer times": "how long it takes", "failures": "fails"}
+NOT_COVERED = {
+    "labels and metrics": "metrics",
+    "answer times": "how long it takes",
+    "failures": "fails",
+}
 
 
 @dataclass(frozen=True)
@@ -77,7 +81,9 @@ def counted_epsilon(run: WatchedRun, delta: float) -> float:
         ]
         releases = [release for together in rounds for release in together]
         if releases:
-            epsilon = epsilon_of([(release.mechanism, release.noise_multiplier) for release in releases], delta)
+            epsilon = epsilon_of(
+                [(release.mechanism, release.noise_multiplier) for release in releases], delta
+            )
             if any(release.sample for release in releases):
                 epsilon = min(epsilon, _epsilon_of_samples(rounds, delta))
             largest = max(largest, epsilon)
@@ -92,8 +98,12 @@ def epsilon_of(releases: Iterable[tuple[Mechanism, float]], delta: float) -> flo
 @lru_cache(maxsize=64)
 def _epsilon_of(releases: tuple[tuple[Mechanism, float], ...], delta: float) -> float:
     with np.errstate(over="ignore"):
-        squared = float(np.sum([np.float64(m) ** -2 for mechanism, m in releases if mechanism == "gaussian"]))
-        pure = float(np.sum([1 / np.float64(m) for mechanism, m in releases if mechanism == "laplace"]))
+        squared = float(
+            np.sum([np.float64(m) ** -2 for mechanism, m in releases if mechanism == "gaussian"])
+        )
+        pure = float(
+            np.sum([1 / np.float64(m) for mechanism, m in releases if mechanism == "laplace"])
+        )
     rough = 0.5 * squared + math.sqrt(2.0 * squared * math.log(1.0 / delta)) + pure
     if not rough < LARGEST_COUNTED:
         return rough  # an upper bound
@@ -136,7 +146,14 @@ def findings_of_wire(run: WatchedRun) -> list[str]:
             findings[f"clients answer '{task}', which is not marked with @answers"] = None
         if exchange.res is None:
             continue
-        allowed = {"format", "client", "failure", "missed", HASH, "columns" if task == ENROL else EXPONENTS}
+        allowed = {
+            "format",
+            "client",
+            "failure",
+            "missed",
+            HASH,
+            "columns" if task == ENROL else EXPONENTS,
+        }
         if more := set(exchange.res.metrics) - allowed:
             findings[f"'{task}' sends {', '.join(sorted(more))} beside its arrays"] = None
         if exchange.res.num_examples != 1:
@@ -147,7 +164,9 @@ def findings_of_wire(run: WatchedRun) -> list[str]:
         answer = asked.answer if round_ is None or round_.task != task else round_.answer
         sends = () if answer.keeps else answer.sends
         if len(exchange.arrays) != len(sends):
-            findings[f"'{task}' declares {len(sends)} arrays and sends {len(exchange.arrays)}"] = None
+            findings[f"'{task}' declares {len(sends)} arrays and sends {len(exchange.arrays)}"] = (
+                None
+            )
         for sent in sends:
             if (exchange.round, task, sent.content) not in listed:
                 findings[f"'{sent.content}' of round {exchange.round} is not in the report"] = None
@@ -164,7 +183,9 @@ def unlisted(run: WatchedRun, report: PrivacyReport, *, lacks_replies: bool = Fa
 
     If replies were lost, shares of the noise may be lost with them. A release may then be listed as unprotected.
     """
-    listed = {(message.round, message.task, message.content): message for message in report.messages}
+    listed = {
+        (message.round, message.task, message.content): message for message in report.messages
+    }
     unprotected = {(message.round, message.task, message.content) for message in report.unprotected}
     findings: list[str] = []
     for number, round_, sent, release, from_noisy in run.declared():
@@ -174,15 +195,29 @@ def unlisted(run: WatchedRun, report: PrivacyReport, *, lacks_replies: bool = Fa
         if key not in listed:
             findings.append(f"'{sent.content}' of round {number} is not in the report")
             continue
-        free = release is not None or from_noisy or (sent.counts_rows and report.relation == "replace")
+        free = (
+            release is not None or from_noisy or (sent.counts_rows and report.relation == "replace")
+        )
         if not free and key not in unprotected:
-            findings.append(f"'{sent.content}' of round {number} has no noise, and is not listed as unprotected")
-        if release is not None and listed[key].release != release and not (lacks_replies and key in unprotected):
-            findings.append(f"the report has another release of '{sent.content}' of round {number} than the run")
+            findings.append(
+                f"'{sent.content}' of round {number} has no noise, and is not listed as unprotected"
+            )
+        if (
+            release is not None
+            and listed[key].release != release
+            and not (lacks_replies and key in unprotected)
+        ):
+            findings.append(
+                f"the report has another release of '{sent.content}' of round {number} than the run"
+            )
         clients = listed[key].clients
-        if clients is not None and not {exchange.client for exchange in run.asked(number)} <= set(clients):
+        if clients is not None and not {exchange.client for exchange in run.asked(number)} <= set(
+            clients
+        ):
             findings.append(f"the report counts round {number} for fewer clients than were asked")
-    if any(site.has_evaluated for site in run.sites) and all(message.task != EVALUATE for message in report.messages):
+    if any(site.has_evaluated for site in run.sites) and all(
+        message.task != EVALUATE for message in report.messages
+    ):
         findings.append("clients evaluate the model, and that is not in the report")
     return findings
 
@@ -193,7 +228,8 @@ def findings_of_books(run: WatchedRun, epsilon_counted: float) -> list[str]:
     findings = list(_too_large_samples(run))
     if asked is not None and unit in run.strategy.promises and not report.covers_everything:
         lacking = ", ".join(
-            f"'{content}'" for content in dict.fromkeys(message.content for message in report.unprotected)
+            f"'{content}'"
+            for content in dict.fromkeys(message.content for message in report.unprotected)
         )
         findings.append(f"a guarantee per {unit} is promised, and nothing covers {lacking or 'it'}")
     if not report.releases:
@@ -201,23 +237,37 @@ def findings_of_books(run: WatchedRun, epsilon_counted: float) -> list[str]:
     if asked is not None:
         stated, composed = report.epsilon, report.composed_epsilon
         if stated < asked:
-            findings.append(f"the report states epsilon {stated:.4g} after the run, and {asked:g} was calibrated")
+            findings.append(
+                f"the report states epsilon {stated:.4g} after the run, and {asked:g} was calibrated"
+            )
         for what, limit, tolerance in (
             (f"the report states epsilon {stated:.4g}", stated, TOLERANCE),
             (f"epsilon {asked:g} was asked for", asked, TOLERANCE),
-            (f"the report composes the releases to epsilon {composed:.4g}", composed, 5 * TOLERANCE),
+            (
+                f"the report composes the releases to epsilon {composed:.4g}",
+                composed,
+                5 * TOLERANCE,
+            ),
         ):
-            if epsilon_counted > limit * (1 + tolerance) + (1e-6 if tolerance == TOLERANCE else 1e-4):
+            if epsilon_counted > limit * (1 + tolerance) + (
+                1e-6 if tolerance == TOLERANCE else 1e-4
+            ):
                 findings.append(f"{what}, and the releases compose to {epsilon_counted:.4g}")
     said = " ".join(report.assumptions())
     unsaid = [what for what, word in NOT_COVERED.items() if word not in said]
-    return findings + [f"the report does not say that {what} are not covered" for what in unsaid] + _sampler_errors(run)
+    return (
+        findings
+        + [f"the report does not say that {what} are not covered" for what in unsaid]
+        + _sampler_errors(run)
+    )
 
 
 def _too_large_samples(run: WatchedRun) -> Iterator[str]:
     """Name releases that declare a sample from more rows than some client has."""
     for number in run.rounds:
-        fewest = min((len(run.data[exchange.client].rows) for exchange in run.asked(number)), default=0)
+        fewest = min(
+            (len(run.data[exchange.client].rows) for exchange in run.asked(number)), default=0
+        )
         for index, release in run.noisy(number):
             if release.sample is not None and release.sample[1] > fewest:
                 content = run.rounds[number].answer.sends[index].content
@@ -253,16 +303,24 @@ class _Reply:
     seconds: float
 
 
-def facts_under_neighbors(run: WatchedRun, client: str, pairs: Sequence[Neighbors]) -> tuple[list[str], list[Fact]]:
+def facts_under_neighbors(
+    run: WatchedRun, client: str, pairs: Sequence[Neighbors]
+) -> tuple[list[str], list[Fact]]:
     """Name differences between the replies of neighbors that no noise covers, and list what was compared."""
     findings, failures = dict[str, None](), dict[str, None]()
     covered = "the same for neighbors"
     seconds: list[tuple[float, float]] = []
     for pair in pairs:
-        if pair.others is None or (run.strategy.privacy_unit == "client" and len(pair.rows) != len(pair.others)):
+        if pair.others is None or (
+            run.strategy.privacy_unit == "client" and len(pair.rows) != len(pair.others)
+        ):
             continue
-        of_one, of_other, again = (_replies(run, client, rows) for rows in (pair.rows, pair.others, pair.rows))
-        seconds += [(first.seconds, second.seconds) for first, second in zip(of_one, of_other, strict=True)]
+        of_one, of_other, again = (
+            _replies(run, client, rows) for rows in (pair.rows, pair.others, pair.rows)
+        )
+        seconds += [
+            (first.seconds, second.seconds) for first, second in zip(of_one, of_other, strict=True)
+        ]
         if any(reply.failure for reply in [*of_one, *of_other, *again]):
             failures |= dict.fromkeys(_failures(run, client, pair))
             covered = "there are some, no more often for one of two neighbors than for the other"
@@ -270,14 +328,21 @@ def facts_under_neighbors(run: WatchedRun, client: str, pairs: Sequence[Neighbor
             if not (first.failure or second.failure or third.failure):
                 for what in first.about:
                     # If even two answers for the same table differ, a difference between two tables shows nothing.
-                    if first.about[what] != second.about[what] and first.about[what] == third.about[what]:
-                        findings[f"the {what} of '{first.task}' is not the same for neighbors ({pair.what})"] = None
+                    if (
+                        first.about[what] != second.about[what]
+                        and first.about[what] == third.about[what]
+                    ):
+                        findings[
+                            f"the {what} of '{first.task}' is not the same for neighbors ({pair.what})"
+                        ] = None
     n_ran, n_most = len(run.rounds), run.strategy.num_rounds - 1
     if n_ran > n_most:
         findings[f"{n_ran} rounds ran, and {n_most} were announced"] = None
     # Every report says that failures are not covered. They are shown because a client that fails for one row gives
     # that row away.
-    where = f"NOT the same for neighbors: {', '.join(failures)}; not covered, and the report says so"
+    where = (
+        f"NOT the same for neighbors: {', '.join(failures)}; not covered, and the report says so"
+    )
     same = f"{'NOT ' if findings else ''}the same for neighbors in {len(seconds)} replies"
     facts = [
         Fact("number of examples, metrics, sizes of messages", same),
@@ -287,7 +352,12 @@ def facts_under_neighbors(run: WatchedRun, client: str, pairs: Sequence[Neighbor
         medians = 1e3 * np.median(np.array(seconds), axis=0)
         said = f"not covered, and the report says so ({medians[0]:.1f} and {medians[1]:.1f} ms)"
         facts.append(Fact("time of an answer", said))
-    facts.append(Fact("number of rounds", f"{n_ran} of at most {n_most}; the server decides it from what it received"))
+    facts.append(
+        Fact(
+            "number of rounds",
+            f"{n_ran} of at most {n_most}; the server decides it from what it received",
+        )
+    )
     return list(findings), facts
 
 
@@ -313,7 +383,9 @@ def _failures(run: WatchedRun, client: str, pair: Neighbors) -> list[str]:
 
 def _replies(run: WatchedRun, client: str, rows: Any, seed: int = 0) -> list[_Reply]:
     data = data_of(run.strategy, rows, f"client {client}")
-    make = partial(run.strategy.client_type, data, name=client, context=new_context(), noise_seed=seed)
+    make = partial(
+        run.strategy.client_type, data, name=client, context=new_context(), noise_seed=seed
+    )
     replies = []
     for exchange in run.to_client(client):
         start = time.perf_counter()
@@ -353,13 +425,20 @@ def findings_of_losses(subject: Subject, deadline: float = math.inf) -> tuple[li
     run, number = subject.run, subject.releases[-1][0]
     asked = {exchange.client for exchange in run.asked(number)}
     last = {round_.task: number for number, round_ in run.rounds.items()}
-    addressed = {other: {one.client for one in run.exchanges if one.round == other} for other in last.values()}
+    addressed = {
+        other: {one.client for one in run.exchanges if one.round == other}
+        for other in last.values()
+    }
     cases = [
         (number, asked & {subject.names[-1]}, _gone, "one client does not answer"),
         (number, asked - {min(asked)}, _gone, "only one client answers"),
         (number, asked, _gone, "nobody answers"),
         (number, asked, _unusable, "no answer can be used in"),
-        *((other, names, _gone, "nobody answers") for other, names in addressed.items() if other != number),
+        *(
+            (other, names, _gone, "nobody answers")
+            for other, names in addressed.items()
+            if other != number
+        ),
     ]
     found, left = list[str](), list[str]()
     for index, (number, silent, tamper, what) in enumerate(cases):
@@ -372,33 +451,51 @@ def findings_of_losses(subject: Subject, deadline: float = math.inf) -> tuple[li
 
 def _findings_of_loss(subject: Subject, silent: set[str], number: int, tamper: Tamper) -> list[str]:
     run = _run_without(subject, silent, number, tamper)
-    report = run.strategy.report if run.error is None else getattr(run.error, "privacy_report", None)
+    report = (
+        run.strategy.report if run.error is None else getattr(run.error, "privacy_report", None)
+    )
     if report is None:
         return [f"a run that ends early, in round {number}, leaves no privacy report"]
     findings = unlisted(run, report, lacks_replies=True)
     epsilon, round_ = subject.strategy.epsilon, subject.run.rounds[number]
-    if epsilon is not None and not any(re.search(rf"\bround {number}\b", note) for note in report.notes):
+    if epsilon is not None and not any(
+        re.search(rf"\bround {number}\b", note) for note in report.notes
+    ):
         findings.append(f"the report does not say that replies to round {number} were not used")
     if run.error is not None:
         if not any("ended early" in note for note in report.notes):
             findings.append("the report of a run that ended early does not say so")
         if epsilon is not None and report.releases and report.epsilon < epsilon:
-            findings.append(f"a run that ended early states epsilon {report.epsilon:.4g}, less than was calibrated")
+            findings.append(
+                f"a run that ended early states epsilon {report.epsilon:.4g}, less than was calibrated"
+            )
         return findings
     if not silent <= {failure.client for failure in run.strategy.failures}:
         findings.append(f"a client does not answer round {number}, and is not among the failures")
-    in_shares = subject.strategy.noise == "clients" and subject.strategy.min_clients is None and any(round_.releases)
+    in_shares = (
+        subject.strategy.noise == "clients"
+        and subject.strategy.min_clients is None
+        and any(round_.releases)
+    )
     is_used = run.received.get(number) is not None  # otherwise the run has given the round up
     if in_shares and is_used and isinstance(round_, Sum) and not round_.answer.keeps:
-        findings.append(f"a client is missing in round {number}, and its share of the noise is missing from the sum")
+        findings.append(
+            f"a client is missing in round {number}, and its share of the noise is missing from the sum"
+        )
     return findings
 
 
 def _run_without(subject: Subject, silent: set[str], number: int, tamper: Tamper) -> WatchedRun:
     def of_round(current: int, honest: Callable[[], FitRes]) -> FitRes:
-        return tamper(current, lambda: patient(current, honest)) if current == number else patient(current, honest)
+        return (
+            tamper(current, lambda: patient(current, honest))
+            if current == number
+            else patient(current, honest)
+        )
 
     tampers = {name: of_round if name in silent else patient for name in subject.names}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return watched_run(subject.strategy, subject.data, seed=SEED, tamper=tampers, keeps_error=True)
+        return watched_run(
+            subject.strategy, subject.data, seed=SEED, tamper=tampers, keeps_error=True
+        )

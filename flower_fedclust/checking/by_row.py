@@ -14,8 +14,21 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from flower_fedclust.checking.neighbors import Neighbors, difference_between, extreme_rows, far_rows, ratio_of
-from flower_fedclust.checking.runs import Exchange, Floats, WatchedRun, data_of, new_context, sent_or_kept
+from flower_fedclust.checking.neighbors import (
+    Neighbors,
+    difference_between,
+    extreme_rows,
+    far_rows,
+    ratio_of,
+)
+from flower_fedclust.checking.runs import (
+    Exchange,
+    Floats,
+    WatchedRun,
+    data_of,
+    new_context,
+    sent_or_kept,
+)
 from flower_fedclust.engine.by_row import ByRow, Finisher
 from flower_fedclust.engine.rounds import Question, Round
 from flower_fedclust.engine.table_answers import ByTableRow
@@ -43,11 +56,21 @@ def questions_by_row(run: WatchedRun) -> list[tuple[int, Question]]:
     """Return (round, question) for the first and last question of each answer by row about clients' own rows."""
     by_task: dict[str, list[tuple[int, Question]]] = {}
     for number, round_ in run.rounds.items():
-        for question in [round_.question] if isinstance(round_.question, Question) else round_.question.values():
+        for question in (
+            [round_.question] if isinstance(round_.question, Question) else round_.question.values()
+        ):
             # Answers about tables are the package's own.
-            if isinstance(question.asks, ByRow) and not isinstance(question.asks, ByTableRow) and not round_.rows:
+            if (
+                isinstance(question.asks, ByRow)
+                and not isinstance(question.asks, ByTableRow)
+                and not round_.rows
+            ):
                 by_task.setdefault(question.answer.task, []).append((number, question))
-    return [pair for pairs in by_task.values() for pair in (pairs[:1] + pairs[-1:] if len(pairs) > 1 else pairs)]
+    return [
+        pair
+        for pairs in by_task.values()
+        for pair in (pairs[:1] + pairs[-1:] if len(pairs) > 1 else pairs)
+    ]
 
 
 def findings_by_row(run: WatchedRun, client: str) -> list[str]:
@@ -61,7 +84,9 @@ def findings_by_row(run: WatchedRun, client: str) -> list[str]:
             for what in _depends_on(asks, question, rows):
                 findings[f"the answer to '{question.answer.task}' depends on {what}"] = None
         except Exception as error:  # the answer cannot be taken apart, or fails for some rows
-            findings[f"the answer to '{question.answer.task}' ends with {type(error).__name__} for some rows"] = None
+            findings[
+                f"the answer to '{question.answer.task}' ends with {type(error).__name__} for some rows"
+            ] = None
     return list(findings)
 
 
@@ -78,7 +103,12 @@ def _depends_on(asks: ByRow, question: Question, rows: Floats) -> Iterator[str]:
     if _sums(asks, question, [np.random.default_rng(0).permutation(rows)]) != whole:
         yield "the order of its rows"
     for size in BATCHES:
-        if _sums(asks, question, [rows[start : start + size] for start in range(0, len(rows), size)]) != whole:
+        if (
+            _sums(
+                asks, question, [rows[start : start + size] for start in range(0, len(rows), size)]
+            )
+            != whole
+        ):
             yield "the batches in which rows are read"
             break
     if _sums(asks, question, list(rows[:, None])) != whole:
@@ -96,7 +126,9 @@ def _sums(asks: ByRow, question: Question, batches: Sequence[Floats]) -> list[tu
     return [(exponent, total.tobytes()) for exponent, total in zip(exponents, totals, strict=True)]
 
 
-def findings_of_sizes(run: WatchedRun, client: str, deadline: float = math.inf) -> tuple[list[str], list[str]]:
+def findings_of_sizes(
+    run: WatchedRun, client: str, deadline: float = math.inf
+) -> tuple[list[str], list[str]]:
     """Name the answers by row for which a large table's answer is not the sum of its parts' answers.
 
     A client computes all answers as in a run. Also returns what there was no time to examine.
@@ -118,16 +150,23 @@ def findings_of_sizes(run: WatchedRun, client: str, deadline: float = math.inf) 
             left.append(f"the answer to '{exchange.task}' of {N_LARGE} rows")
             continue
         # An answer by row about a client's own rows needs nothing from earlier rounds.
-        answers = [sent_or_kept(run, exchange, table, new_context(), without_noise=True) for table in tables]
-        sums = [[on_grid(array).integers for array in answer] for answer in answers if answer is not None]
+        answers = [
+            sent_or_kept(run, exchange, table, new_context(), without_noise=True)
+            for table in tables
+        ]
+        sums = [
+            [on_grid(array).integers for array in answer]
+            for answer in answers
+            if answer is not None
+        ]
         if len(sums) < len(tables):
             continue  # other checks report a client that fails
         for whole, *parts in zip(*sums, strict=True):
             if not np.array_equal(whole, np.sum(parts, axis=0)):
                 task = exchange.task
-                findings[f"the answer to '{task}' of {N_LARGE} rows is not the sum of the answers to their parts"] = (
-                    None
-                )
+                findings[
+                    f"the answer to '{task}' of {N_LARGE} rows is not the sum of the answers to their parts"
+                ] = None
     return list(findings), list(dict.fromkeys(left))
 
 
@@ -142,7 +181,12 @@ def findings_of_large_tables(
     findings, left = dict[str, None](), dict[str, None]()
     for exchange in run.to_client(client):
         round_ = run.rounds.get(exchange.round)
-        if round_ is None or round_.task != exchange.task or round_.rows or _is_sum_over_rows(round_):
+        if (
+            round_ is None
+            or round_.task != exchange.task
+            or round_.rows
+            or _is_sum_over_rows(round_)
+        ):
             continue
         noisy = run.noisy(exchange.round)
         if not noisy or any(release.sample is not None for _, release in noisy):
@@ -166,7 +210,9 @@ def _moved_too_far(run: WatchedRun, exchange: Exchange, pair: Neighbors) -> Iter
     if one is None or (other is None and pair.others is not None):
         return
     for index, release in run.noisy(exchange.round):
-        difference, exponent = difference_between(one[index], None if other is None else other[index])
+        difference, exponent = difference_between(
+            one[index], None if other is None else other[index]
+        )
         if difference is None:
             continue
         ratio, is_too_far = ratio_of(difference, exponent, release)
@@ -193,4 +239,6 @@ def _large_neighbors(rows: Floats, unit: PrivacyUnit, relation: Relation) -> Ite
         if relation == "add-or-remove":
             yield Neighbors(f"{what} removed", full[:size], full[: size - 1])
         else:
-            yield Neighbors(f"{what} replaced", full[:size], np.vstack([full[: size - 1], opposite]))
+            yield Neighbors(
+                f"{what} replaced", full[:size], np.vstack([full[: size - 1], opposite])
+            )

@@ -131,19 +131,27 @@ def how_far(
 
     for pair in pairs:
         first = answered(pair.rows, pair.whose, pair.only)
-        second = first if pair.others is None else answered(pair.others, pair.whose_others, pair.only)
+        second = (
+            first if pair.others is None else answered(pair.others, pair.whose_others, pair.only)
+        )
         for number, index, release in run.releases:
             one, other = first.get(number), second.get(number)
             if not one or not other:  # it fails, or another client was asked
                 continue
-            difference, exponent = difference_between(one[index], None if pair.others is None else other[index])
+            difference, exponent = difference_between(
+                one[index], None if pair.others is None else other[index]
+            )
             round_ = run.rounds[number]
             content = round_.answer.sends[index].content
             if difference is None:
-                raise AssertionError(f"'{content}' is not of one shape and of finite numbers for {pair.what}.")
+                raise AssertionError(
+                    f"'{content}' is not of one shape and of finite numbers for {pair.what}."
+                )
             ratio, is_too_far = ratio_of(difference, exponent, release)
             values = np.ldexp(difference.astype(np.float64), exponent)
-            yield Change(number, index, round_.task, content, release, ratio, is_too_far, pair, values)
+            yield Change(
+                number, index, round_.task, content, release, ratio, is_too_far, pair, values
+            )
 
 
 def difference_between(first: Sendable, second: Sendable | None) -> tuple[NDArray[Any] | None, int]:
@@ -152,9 +160,13 @@ def difference_between(first: Sendable, second: Sendable | None) -> tuple[NDArra
     if isinstance(second, GridArray) and second.exponent != exponent:
         return None, exponent
     arrays = [
-        array.integers if isinstance(array, GridArray) else array for array in (first, second) if array is not None
+        array.integers if isinstance(array, GridArray) else array
+        for array in (first, second)
+        if array is not None
     ]
-    if len({array.shape for array in arrays}) > 1 or not all(np.isfinite(array).all() for array in arrays):
+    if len({array.shape for array in arrays}) > 1 or not all(
+        np.isfinite(array).all() for array in arrays
+    ):
         return None, exponent
     return np.ravel(arrays[0] if second is None else arrays[0] - arrays[1]), exponent
 
@@ -210,13 +222,21 @@ def neighbor_tables(
         else:
             ways = [
                 Neighbors(f"{what} among its like", full, np.vstack([opposite, full[1:]])),
-                Neighbors(f"{what} replaced by another", np.vstack([row, rows[1:]]), np.vstack([opposite, rows[1:]])),
+                Neighbors(
+                    f"{what} replaced by another",
+                    np.vstack([row, rows[1:]]),
+                    np.vstack([opposite, rows[1:]]),
+                ),
                 Neighbors(f"{what} at the end", np.vstack([rows[:-1], row]), rows),
                 Neighbors(f"{what} alone", row[None], opposite[None]),
             ]
         pairs += ways[:each]
     if unit == "client":
-        pairs.append(Neighbors("a client's own rows", rows, None if relation == "add-or-remove" else rows[::-1]))
+        pairs.append(
+            Neighbors(
+                "a client's own rows", rows, None if relation == "add-or-remove" else rows[::-1]
+            )
+        )
     return pairs
 
 
@@ -233,13 +253,21 @@ def _persons(what: str, row: Floats, opposite: Floats, rows: Floats) -> list[Nei
         whose = np.concatenate([np.full(size, len(rows)), others])
         pairs.append(
             Neighbors(
-                f"a person with {size} rows of {what}", np.vstack([rows_of_person, rows]), rows, None, whose, others
+                f"a person with {size} rows of {what}",
+                np.vstack([rows_of_person, rows]),
+                rows,
+                None,
+                whose,
+                others,
             )
         )
     mixed = np.vstack([row, *rows[:3], opposite, row, rows[0]])
     among = np.concatenate([np.full(4, len(rows)), others, np.full(3, len(rows))])
     table = np.vstack([mixed[:4], rows, mixed[4:]])
-    return [*pairs, Neighbors(f"a person with {what} among other rows", table, rows, None, among, others)]
+    return [
+        *pairs,
+        Neighbors(f"a person with {what} among other rows", table, rows, None, among, others),
+    ]
 
 
 def far_rows(rows: Floats) -> list[HardRow]:
@@ -248,7 +276,12 @@ def far_rows(rows: Floats) -> list[HardRow]:
     axis = np.zeros(rows.shape[1])
     axis[0] = spread
     ones = np.full(rows.shape[1], spread)
-    named = {"a long row": axis, "its opposite": -axis, "a long diagonal row": ones, "its own opposite": -ones}
+    named = {
+        "a long row": axis,
+        "its opposite": -axis,
+        "a long diagonal row": ones,
+        "its own opposite": -ones,
+    }
     return [*named.items(), ("a row of zeros", np.zeros(rows.shape[1])), ("a row twice", rows[0])]
 
 
@@ -258,7 +291,10 @@ def extreme_rows(n_columns: int) -> list[HardRow]:
     hard = []
     for what, value in (("1e300", 1e300), ("the largest float", largest), ("1e-300", 1e-300)):
         mixed = np.where(np.arange(n_columns) % 2 == 0, value, -value)
-        hard += [(f"a row of {what}", np.full(n_columns, value)), (f"a row of {what} and its negative", mixed)]
+        hard += [
+            (f"a row of {what}", np.full(n_columns, value)),
+            (f"a row of {what} and its negative", mixed),
+        ]
     return [*hard, ("a row of the smallest float", np.full(n_columns, 5e-324))]
 
 
@@ -266,7 +302,10 @@ def rows_in_directions(rows: Floats) -> list[HardRow]:
     """Return far rows in many directions; after clipping, rounding may leave their norms just beyond the bound."""
     rng = np.random.default_rng(11)
     far = 1e3 * (1.0 + np.abs(rows).max())
-    return [(f"a far row in direction {index}", far * rng.normal(size=rows.shape[1])) for index in range(N_DIRECTIONS)]
+    return [
+        (f"a far row in direction {index}", far * rng.normal(size=rows.shape[1]))
+        for index in range(N_DIRECTIONS)
+    ]
 
 
 def rows_of_whole_numbers(rows: Floats) -> list[HardRow]:
@@ -274,7 +313,10 @@ def rows_of_whole_numbers(rows: Floats) -> list[HardRow]:
     first = np.ceil(1e3 * (1.0 + np.abs(rows).max()))
     axis = np.eye(1, rows.shape[1])[0]
     return [
-        (f"a row {first + index // 2:g} far out on an axis", (-1.0) ** index * (first + index // 2) * axis)
+        (
+            f"a row {first + index // 2:g} far out on an axis",
+            (-1.0) ** index * (first + index // 2) * axis,
+        )
         for index in range(2 * N_WHOLE)
     ]
 
@@ -289,8 +331,14 @@ def _matrices_sent(run: WatchedRun, client: str) -> Iterator[tuple[int, str, boo
         for exchange in run.asked(number):
             if exchange.client != client:
                 continue
-            arrays = [array.astype(float) for array in decode(exchange.ins.parameters) if array.dtype.kind in "fiu"]
-            origins = [array for array in arrays if array.shape == (n_columns,)] or [np.zeros(n_columns)]
+            arrays = [
+                array.astype(float)
+                for array in decode(exchange.ins.parameters)
+                if array.dtype.kind in "fiu"
+            ]
+            origins = [array for array in arrays if array.shape == (n_columns,)] or [
+                np.zeros(n_columns)
+            ]
             for array in arrays:
                 if array.ndim == 2 and array.size:
                     yield number, round_.task, bool(run.noisy(number)), array, origins[0]
@@ -330,9 +378,16 @@ def _about_points(points: Floats, origin: Floats, task: str) -> list[HardRow]:
 
 
 def _along(directions: Floats, origin: Floats, task: str) -> list[HardRow]:
-    far = 1e3 * (1.0 + np.abs(origin).max()) / max(float(np.abs(directions).max()), np.finfo(np.float64).tiny)
+    far = (
+        1e3
+        * (1.0 + np.abs(origin).max())
+        / max(float(np.abs(directions).max()), np.finfo(np.float64).tiny)
+    )
     return [
-        (f"a row far along direction {index} of '{task}'", origin + far * side * directions[:, index])
+        (
+            f"a row far along direction {index} of '{task}'",
+            origin + far * side * directions[:, index],
+        )
         for index in range(min(2, directions.shape[1]))
         for side in (1.0, -1.0)
     ]
@@ -355,7 +410,9 @@ def tied_neighbors(
             continue
         across = points[1] - points[0]
         along = rng.normal(size=(N_TIED, n_columns)) * 0.1 * np.abs(across).max()
-        along -= np.outer(along @ across, across) / max(float(across @ across), np.finfo(np.float64).tiny)
+        along -= np.outer(along @ across, across) / max(
+            float(across @ across), np.finfo(np.float64).tiny
+        )
         if mirrored:
             along += along[:, ::-1]
         table = 0.5 * (points[0] + points[1]) + along + origin
@@ -364,17 +421,25 @@ def tied_neighbors(
     return {f"on ties of round {number}": pairs for number, pairs in of_task.values()}
 
 
-def _neighbors_of_ties(table: Floats, number: int, unit: PrivacyUnit, relation: Relation) -> list[Neighbors]:
+def _neighbors_of_ties(
+    table: Floats, number: int, unit: PrivacyUnit, relation: Relation
+) -> list[Neighbors]:
     if unit == "client":
-        return [Neighbors("rows on ties", table, None if relation == "add-or-remove" else table[::-1], number)]
+        return [
+            Neighbors(
+                "rows on ties", table, None if relation == "add-or-remove" else table[::-1], number
+            )
+        ]
     if relation == "replace":
         return [Neighbors("rows on ties", table, np.vstack([table[1:2], table[1:]]), number)]
     # A matrix product computes a single row in another way than several, and few in another way than many.
     fewer = [
-        Neighbors("rows on ties, the first removed", table[:size], table[1:size], number) for size in (N_TIED, 9, 4)
+        Neighbors("rows on ties, the first removed", table[:size], table[1:size], number)
+        for size in (N_TIED, 9, 4)
     ]
     twice = [
-        Neighbors("a row on a tie, one of two removed", np.vstack([row, row]), row, number) for row in table[:, None]
+        Neighbors("a row on a tie, one of two removed", np.vstack([row, row]), row, number)
+        for row in table[:, None]
     ]
     return [*fewer, *twice]
 
@@ -395,7 +460,8 @@ def altered_run(run: WatchedRun, alter: Callable[[Floats], Floats]) -> WatchedRu
     for exchange in run.exchanges:
         sent = decode(exchange.ins.parameters)
         arrays = [
-            alter(array) if array.ndim == 2 and array.dtype.kind == "f" and array.size else array for array in sent
+            alter(array) if array.ndim == 2 and array.dtype.kind == "f" and array.size else array
+            for array in sent
         ]
         exchanges.append(replace(exchange, ins=FitIns(encode(arrays), exchange.ins.config)))
     return replace(run, exchanges=exchanges)
@@ -435,7 +501,9 @@ def remembered(run: WatchedRun, earlier: WatchedRun, client: str) -> list[str]:
 def _bits(answer: list[Sendable] | None) -> Any:
     """Return an answer in a form that can be compared and hashed; None if there is no answer."""
     return answer and tuple(
-        (array.exponent, array.integers.tobytes()) if isinstance(array, GridArray) else array.tobytes()
+        (array.exponent, array.integers.tobytes())
+        if isinstance(array, GridArray)
+        else array.tobytes()
         for array in answer
     )
 
@@ -448,7 +516,9 @@ def tables_at_ends(subject: Subject, reach: float) -> list[Floats]:
     rng = np.random.default_rng(13)
     rows = np.vstack(subject.rows)
     center = rows.mean(axis=0)
-    radius = reach * max(float(np.linalg.norm(rows - center, axis=1).max()), np.finfo(np.float64).tiny)
+    radius = reach * max(
+        float(np.linalg.norm(rows - center, axis=1).max()), np.finfo(np.float64).tiny
+    )
     ends = _ends(rows.shape[1])
     tables = []
     for rows in subject.rows:
@@ -512,12 +582,19 @@ def findings_of_samples(
     known = answers(own, 0)
     if known != answers(own, 0):
         # The sample does not follow from the seed, so the answers to two tables have no sample in common.
-        return [], ["how often a row is drawn, because clients draw other rows each time, whatever their seed"]
+        return [], [
+            "how often a row is drawn, because clients draw other rows each time, whatever their seed"
+        ]
     n_drawn = Counter[int]()
     for row in range(min(len(own), MOST_CHANGED)):
         changed = own.copy()
-        changed[row] = next((one for one, other in zip(first, second, strict=False) if (one != other).any()), -own[row])
-        n_drawn.update(number for number, answer in answers(changed, 0).items() if answer != known[number])
+        changed[row] = next(
+            (one for one, other in zip(first, second, strict=False) if (one != other).any()),
+            -own[row],
+        )
+        n_drawn.update(
+            number for number, answer in answers(changed, 0).items() if answer != known[number]
+        )
     seen: dict[int, set[Any]] = {number: set() for number in samples}
     hits, n_times = Counter[str](), 0
     while n_times < TIMES and (n_times < FEWEST_TIMES or time.perf_counter() < deadline):
@@ -526,20 +603,30 @@ def findings_of_samples(
         for number in samples:
             seen[number].add(whole[number])
             hits[run.rounds[number].task] += one[number] != two[number]
-    left = [f"{TIMES - n_times} of {TIMES} answers in which rows are drawn"] if n_times < TIMES else []
+    left = (
+        [f"{TIMES - n_times} of {TIMES} answers in which rows are drawn"] if n_times < TIMES else []
+    )
     findings = []
     for number, different in seen.items():
         task, declared = run.rounds[number].task, samples[number][0]
         if len(different) == 1 and different != {None}:
-            findings.append(f"'{task}' is said to draw rows, and every answer to one message is of the same rows")
+            findings.append(
+                f"'{task}' is said to draw rows, and every answer to one message is of the same rows"
+            )
         if n_drawn[number] > declared:
-            findings.append(f"{n_drawn[number]} rows count in an answer to '{task}', and {declared} are declared")
+            findings.append(
+                f"{n_drawn[number]} rows count in an answer to '{task}', and {declared} are declared"
+            )
     findings += _drawn_too_often(run, samples, hits, n_times, level)
     return list(dict.fromkeys(findings)), left
 
 
 def _drawn_too_often(
-    run: WatchedRun, samples: Mapping[int, tuple[int, int]], hits: Counter[str], n_times: int, level: float
+    run: WatchedRun,
+    samples: Mapping[int, tuple[int, int]],
+    hits: Counter[str],
+    n_times: int,
+    level: float,
 ) -> Iterator[str]:
     tasks = Counter(run.rounds[number].task for number in samples)
     for task, n_rounds in tasks.items():
@@ -560,11 +647,16 @@ def seed_that_draws(run: WatchedRun, client: str, pairs: Sequence[Neighbors]) ->
         answers = shadow_answers(run, client, pairs[0].rows, noise_seed=seed).values()
         n_answers = sum(answer is not None for answer in answers)
         both = [
-            [_answers_by_sample(run, client, table, seed, samples) for table in (pair.rows, pair.others)]
+            [
+                _answers_by_sample(run, client, table, seed, samples)
+                for table in (pair.rows, pair.others)
+            ]
             for pair in pairs
             if samples and pair.others is not None
         ]
-        scores.append((n_answers, sum(one[number] != two[number] for one, two in both for number in samples)))
+        scores.append(
+            (n_answers, sum(one[number] != two[number] for one, two in both for number in samples))
+        )
         if not samples and n_answers == len(answers):
             break
     return scores.index(max(scores))
@@ -600,7 +692,10 @@ def hard_pairs(subject: Subject, run: WatchedRun, client: str, *, all_kinds: boo
     hard = {"far out": far_rows(rows), "of extreme floats": extreme_rows(rows.shape[1])}
     if all_kinds:
         hard |= {**rows_by_message(run, client), "in many directions": rows_in_directions(rows)}
-    pairs = {kind: neighbor_tables(rows, rows_of_kind, *subject.neighboring) for kind, rows_of_kind in hard.items()}
+    pairs = {
+        kind: neighbor_tables(rows, rows_of_kind, *subject.neighboring)
+        for kind, rows_of_kind in hard.items()
+    }
     return tied_neighbors(run, client, *subject.neighboring) | pairs
 
 
@@ -609,7 +704,8 @@ class Place:
     """A run with which neighbors are compared; each turn takes one pair of each kind."""
 
     where: str  #: Completes "neighbors ..." in messages; "" for the original run.
-    make: Callable[[], tuple[WatchedRun, Kinds] | None]  #: The run, and neighbors by kind; None if it fails.
+    #: The run, and neighbors by kind; None if it fails.
+    make: Callable[[], tuple[WatchedRun, Kinds] | None]
     takes_a_run: bool = False
     run: WatchedRun | None = None
     turns: list[list[Neighbors]] | None = None
@@ -620,7 +716,9 @@ class Place:
         """Return the next pair of each kind."""
         if self.turns is None:
             self.run, kinds = self.make() or (None, {})
-            self.turns = [[pair for pair in turn if pair is not None] for turn in zip_longest(*kinds.values())]
+            self.turns = [
+                [pair for pair in turn if pair is not None] for turn in zip_longest(*kinds.values())
+            ]
         self.n_turns += 1
         return self.turns[self.n_turns - 1] if self.n_turns <= len(self.turns) else []
 
@@ -630,7 +728,9 @@ class Place:
         if self.turns is None:
             return f"all neighbors {self.where}, and whether a client remembers that run"
         left = sum(map(len, self.turns[self.n_turns :]))
-        return f"{left} of {sum(map(len, self.turns))} neighbors {self.where}".rstrip() if left else ""
+        return (
+            f"{left} of {sum(map(len, self.turns))} neighbors {self.where}".rstrip() if left else ""
+        )
 
 
 class Search:
@@ -639,11 +739,14 @@ class Search:
     def __init__(self, subject: Subject) -> None:
         self.subject, self.run = subject, subject.run
         noisy = [number for number, _, _ in subject.releases]
-        asked = {name: sum(name in self.run.sent(number) for number in noisy) for name in subject.names}
+        asked = {
+            name: sum(name in self.run.sent(number) for number in noisy) for name in subject.names
+        }
         self.client = max(subject.names, key=lambda name: asked[name])
         self.largest: dict[tuple[str, int], Change] = {}  #: By task and array.
         self.n_pairs = Counter[tuple[str, int]]()
-        self.worst: Neighbors | None = None  #: The neighbors that are easiest to tell apart through all the noise.
+        #: The neighbors that are easiest to tell apart through all the noise.
+        self.worst: Neighbors | None = None
         self.changes: list[Change] = []  #: The change of each release between these neighbors.
         self.broken: list[str] = []
         self.n_compared = self.n_unanswered = 0
@@ -684,23 +787,37 @@ class Search:
         yield Place("of points that mirror each other", lambda: (mirrored, ties))
         some = {
             "far out": neighbor_tables(rows, far_rows(rows)[:2], *neighboring, each=3),
-            "along directions": [pair for kind in kinds.values() for pair in kind if "along direction" in pair.what],
+            "along directions": [
+                pair for kind in kinds.values() for pair in kind if "along direction" in pair.what
+            ],
         }
         for what, alter in ALTERED.items():
             where = f"where the server sends points {what}"
             yield Place(where, lambda alter=alter: (altered_run(self.run, alter), some))  # type: ignore[misc]
-        for where, reach in (("with rows beyond the ends of the space", 3.0), ("with rows near its ends", 0.9)):
+        for where, reach in (
+            ("with rows beyond the ends of the space", 3.0),
+            ("with rows near its ends", 0.9),
+        ):
             subject = Subject(self.subject.strategy, tables_at_ends(self.subject, reach))
             yield Place(where, partial(self._other_run, where, subject), takes_a_run=True)
         for digits in DIGITS:
             if (other := with_edges(self.subject, digits)) is not None:
                 where = f"with a bound of {digits} binary digits next below a power of two"
-                yield Place(where, partial(self._other_run, where, other, rounds_up=True), takes_a_run=True)
+                yield Place(
+                    where, partial(self._other_run, where, other, rounds_up=True), takes_a_run=True
+                )
 
-    def _other_run(self, where: str, subject: Subject, *, rounds_up: bool = False) -> tuple[WatchedRun, Kinds] | None:
+    def _other_run(
+        self, where: str, subject: Subject, *, rounds_up: bool = False
+    ) -> tuple[WatchedRun, Kinds] | None:
         """Run on other rows or with other public settings; report a run that fails or changes later answers."""
         try:
-            run = watched_run(subject.strategy, subject.data, seed=SEED, tamper=dict.fromkeys(subject.data, patient))
+            run = watched_run(
+                subject.strategy,
+                subject.data,
+                seed=SEED,
+                tamper=dict.fromkeys(subject.data, patient),
+            )
             self.broken += remembered(self.run, run, self.client)
         except Exception as error:
             self.broken.append(f"a run {where} ends with {type(error).__name__}")
@@ -709,7 +826,9 @@ class Search:
         if rounds_up:
             rows = run.data[self.client].rows
             whole = rows_of_whole_numbers(rows)
-            kinds["of whole numbers"] = neighbor_tables(rows, whole, *self.subject.neighboring, each=1)
+            kinds["of whole numbers"] = neighbor_tables(
+                rows, whole, *self.subject.neighboring, each=1
+            )
         return run, kinds
 
     def _compare(self, place: Place, pair: Neighbors) -> None:
@@ -718,7 +837,11 @@ class Search:
             pair = replace(pair, what=f"{pair.what}, {place.where}")
         self.n_compared += 1
         try:
-            changes = list(how_far(place.run, self.client, [pair], noise_seed=self.noise_seed, known=place.known))
+            changes = list(
+                how_far(
+                    place.run, self.client, [pair], noise_seed=self.noise_seed, known=place.known
+                )
+            )
         except AssertionError as broken:
             self.broken.append(str(broken).rstrip("."))
             return
@@ -728,8 +851,13 @@ class Search:
             key = change.task, change.index
             self.n_pairs[key] += 1
             before = self.largest.get(key)
-            if before is None or (change.is_too_far, change.ratio) > (before.is_too_far, before.ratio):
+            if before is None or (change.is_too_far, change.ratio) > (
+                before.is_too_far,
+                before.ratio,
+            ):
                 self.largest[key] = change
-        cost = math.fsum((change.ratio / change.release.noise_multiplier) ** 2 for change in changes)
+        cost = math.fsum(
+            (change.ratio / change.release.noise_multiplier) ** 2 for change in changes
+        )
         if place.run is self.run and cost > self._largest_cost:
             self._largest_cost, self.worst, self.changes = cost, pair, changes

@@ -123,7 +123,9 @@ class DrawnNoise:
     def add(self, noise: Mapping[str, Floats]) -> None:
         """Add one draw of each client, or of the server; shares are added up to one draw of the whole noise."""
         for who, drawn in noise.items():
-            self.first.setdefault(who, []).append(np.ldexp(np.ravel(drawn)[:N_FIRST], -self.exponent))
+            self.first.setdefault(who, []).append(
+                np.ldexp(np.ravel(drawn)[:N_FIRST], -self.exponent)
+            )
         whole = {"": sum(noise.values(), np.zeros(()))} if self.is_summed else noise
         for who, drawn in whole.items():
             self.noise.setdefault(who, []).append(np.ravel(drawn))
@@ -149,7 +151,9 @@ class Drawer:
     the clients' random choices while their noiseless answers are computed.
     """
 
-    def __init__(self, run: WatchedRun, target: str, pair: Neighbors | None = None, noise_seed: int = 0) -> None:
+    def __init__(
+        self, run: WatchedRun, target: str, pair: Neighbors | None = None, noise_seed: int = 0
+    ) -> None:
         self._run, self._target, self._pair, self._noise_seed = run, target, pair, noise_seed
         self.drawn: dict[tuple[int, int], DrawnNoise] = {}
         self.seeded: dict[tuple[int, int], DrawnNoise] = {}
@@ -166,7 +170,9 @@ class Drawer:
             contexts[_OTHER] = new_context()
         for number in run.rounds:
             asked = run.asked(number)
-            by_clients = [exchange for exchange in asked if NOISE_FIELDS & exchange.ins.config.keys()]
+            by_clients = [
+                exchange for exchange in asked if NOISE_FIELDS & exchange.ins.config.keys()
+            ]
             if run.noisy(number) and by_clients:
                 self._prepare_clients(number, by_clients, contexts)
             elif run.noisy(number):
@@ -185,7 +191,9 @@ class Drawer:
         for number, draw in self._draws.items():
             self._add(number, draw(repetition, seeded, None), seeded=seeded)
 
-    def of_stand_ins(self, number: int, repetition: int, stand_ins: StandIns, *, seeded: bool) -> Noise:
+    def of_stand_ins(
+        self, number: int, repetition: int, stand_ins: StandIns, *, seeded: bool
+    ) -> Noise:
         """Draw the noise of a round in which one client sends the stand-ins, and all other clients send zeros.
 
         Returns the noise by index of the array and by client; {} if replies with such arrays are refused.
@@ -206,7 +214,9 @@ class Drawer:
         """Draw with seeds until each release has at least this many numbers."""
         for number, draw in self._draws.items():
             for repetition in range(n_numbers):
-                if all(drawn.n_numbers >= n_numbers for drawn in self._of_round(number, seeded=True)):
+                if all(
+                    drawn.n_numbers >= n_numbers for drawn in self._of_round(number, seeded=True)
+                ):
                     break
                 self._add(number, draw(repetition, True, None), seeded=True)
 
@@ -217,24 +227,41 @@ class Drawer:
             self._add_releases(number, answered[0].sent, is_whole=True)
             self._draws[number] = _ServerDraws(self._run, number, asked, answered)
 
-    def _prepare_clients(self, number: int, asked: Sequence[Exchange], contexts: dict[str, Context]) -> None:
+    def _prepare_clients(
+        self, number: int, asked: Sequence[Exchange], contexts: dict[str, Context]
+    ) -> None:
         run, round_ = self._run, self._run.rounds[number]
         n_shares = int(str(asked[0].ins.config["n_shares"]))
-        is_summed = run.strategy.noise == "clients" and isinstance(round_, Sum) and not round_.answer.keeps
+        is_summed = (
+            run.strategy.noise == "clients" and isinstance(round_, Sum) and not round_.answer.keeps
+        )
         exchanges = {who: one for one in asked for who in self._tables_of(one.client)}
         plain: dict[str, list[Sendable]] = {}
         for who, exchange in exchanges.items():
-            before_noise = _before_noise(run, exchange, self._data[who], contexts[who], self._noise_seed)
+            before_noise = _before_noise(
+                run, exchange, self._data[who], contexts[who], self._noise_seed
+            )
             if before_noise is None:
                 return
             is_absent = who == _OTHER and self._pair is not None and self._pair.others is None
-            plain[who] = [_zeros_like(array) for array in before_noise] if is_absent else before_noise
+            plain[who] = (
+                [_zeros_like(array) for array in before_noise] if is_absent else before_noise
+            )
         before = {name: _copied(context) for name, context in contexts.items()}
         is_whole = n_shares == len(asked) or not is_summed
-        self._add_releases(number, plain[asked[0].client], n_shares, is_whole=is_whole, is_summed=is_summed)
+        self._add_releases(
+            number, plain[asked[0].client], n_shares, is_whole=is_whole, is_summed=is_summed
+        )
         drawn = [one for one in self.drawn.values() if one.round == number]
         self._draws[number] = _ClientDraws(
-            run, drawn, self._target, exchanges, plain, {who: self._data[who] for who in exchanges}, before, is_summed
+            run,
+            drawn,
+            self._target,
+            exchanges,
+            plain,
+            {who: self._data[who] for who in exchanges},
+            before,
+            is_summed,
         )
 
     def _add_releases(
@@ -252,19 +279,29 @@ class Drawer:
             unit = noise_exponent(release, n_shares, array.exponent)
             content = self._run.rounds[number].answer.sends[index].content
             for kept in (self.drawn, self.seeded):
-                kept[number, index] = DrawnNoise(number, index, content, release, unit, is_whole, n_shares, is_summed)
+                kept[number, index] = DrawnNoise(
+                    number, index, content, release, unit, is_whole, n_shares, is_summed
+                )
 
     def _of_round(self, number: int, *, seeded: bool) -> list[DrawnNoise]:
-        return [drawn for drawn in (self.seeded if seeded else self.drawn).values() if drawn.round == number]
+        return [
+            drawn
+            for drawn in (self.seeded if seeded else self.drawn).values()
+            if drawn.round == number
+        ]
 
 
 class _ServerDraws:
     """Draws the noise that the server adds in a round to the replies that it received."""
 
-    def __init__(self, run: WatchedRun, number: int, asked: Sequence[Exchange], answered: Sequence[Exchange]) -> None:
+    def __init__(
+        self, run: WatchedRun, number: int, asked: Sequence[Exchange], answered: Sequence[Exchange]
+    ) -> None:
         self._run, self._number, self._answered = run, number, answered
         nodes = {site.name: site.cid for site in run.sites}
-        self._messages = [Message(nodes[exchange.client], exchange.client, exchange.ins) for exchange in asked]
+        self._messages = [
+            Message(nodes[exchange.client], exchange.client, exchange.ins) for exchange in asked
+        ]
         self._nodes = nodes
 
     def __call__(self, repetition: int, seeded: bool, stand_ins: StandIns | None) -> Noise:
@@ -275,20 +312,31 @@ class _ServerDraws:
         probe.noise_seed = 1_000_000 + repetition if seeded else None
         probe.number = self._number
         sent = {exchange.client: exchange.sent for exchange in self._answered}
-        results = {exchange.client: exchange.res for exchange in self._answered if exchange.res is not None}
+        results = {
+            exchange.client: exchange.res for exchange in self._answered if exchange.res is not None
+        }
         if stand_ins is not None:
             probe.inspection = _Unchecked(running.settings)
             probe.inspection.n_columns = running.n_columns
             first = self._answered[0].client
-            sent = {name: _standing_in(arrays, stand_ins, is_first=name == first) for name, arrays in sent.items()}
+            sent = {
+                name: _standing_in(arrays, stand_ins, is_first=name == first)
+                for name, arrays in sent.items()
+            }
             results = {name: _with_arrays(res, sent[name]) for name, res in results.items()}
         is_sum = isinstance(round_, Sum)
-        plain = {"": values_of(add_up([*sent.values()]))} if is_sum else {n: values_of(r) for n, r in sent.items()}
+        plain = (
+            {"": values_of(add_up([*sent.values()]))}
+            if is_sum
+            else {n: values_of(r) for n, r in sent.items()}
+        )
         answers = Answers({self._nodes[name]: res for name, res in results.items()})
         received = probe.receive(round_, self._messages, answers) or []
         noise: Noise = {}
         for reply in [received] if is_sum and received else received:
-            who, arrays = (reply.client, reply.arrays) if isinstance(reply, Reply) else ("", list(reply))
+            who, arrays = (
+                (reply.client, reply.arrays) if isinstance(reply, Reply) else ("", list(reply))
+            )
             for index, _ in self._run.noisy(self._number):
                 noise.setdefault(index, {})[who] = _minus(arrays[index], plain[who][index])
         return noise
@@ -319,12 +367,21 @@ class _ClientDraws:
         is_other = stand_ins is None and repetition % 2 == 1 and _OTHER in self.plain
         clients = [who for who in self.exchanges if who != _OTHER]
         if not self.is_summed and (repetition >= OTHER_CLIENTS_DRAWS or stand_ins is not None):
-            clients = [self.target] if self.target in clients else clients[:1] if stand_ins is not None else []
-        tables = {client: _OTHER if is_other and client == self.target else client for client in clients}
+            clients = (
+                [self.target]
+                if self.target in clients
+                else clients[:1]
+                if stand_ins is not None
+                else []
+            )
+        tables = {
+            client: _OTHER if is_other and client == self.target else client for client in clients
+        }
         self._now = dict(self.plain)
         if stand_ins is not None:
             self._now |= {
-                who: _standing_in(self.plain[who], stand_ins, is_first=who == clients[0]) for who in tables.values()
+                who: _standing_in(self.plain[who], stand_ins, is_first=who == clients[0])
+                for who in tables.values()
             }
         noisy: dict[str, list[Sendable]] = {}
         for client, who in tables.items():
@@ -373,7 +430,9 @@ class _Unchecked(Inspection):
     outliers = unlike
 
 
-def _standing_in(arrays: Sequence[Sendable], stand_ins: StandIns, *, is_first: bool) -> list[Sendable]:
+def _standing_in(
+    arrays: Sequence[Sendable], stand_ins: StandIns, *, is_first: bool
+) -> list[Sendable]:
     """Return a client's arrays with the stand-ins in their place, or with zeros unless it is the first client."""
     replaced = list(arrays)
     for index, stand_in in stand_ins.items():
@@ -423,7 +482,9 @@ def _before_noise(
     def watched(client: ProtocolClient, question: Question) -> Any:
         reply = asked.reply_of(client, question)
         arrays = list(reply) if isinstance(reply, (list, tuple)) else [reply]
-        replies.append([array if isinstance(array, GridArray) else np.asarray(array) for array in arrays])
+        replies.append(
+            [array if isinstance(array, GridArray) else np.asarray(array) for array in arrays]
+        )
         return reply
 
     kind = _replying(run, exchange, watched)
@@ -435,7 +496,9 @@ def _before_noise(
     return None
 
 
-def _replying(run: WatchedRun, exchange: Exchange, reply_of: Callable[..., Any]) -> type[ProtocolClient]:
+def _replying(
+    run: WatchedRun, exchange: Exchange, reply_of: Callable[..., Any]
+) -> type[ProtocolClient]:
     """Return the run's client class with this function in place of the answer's computation."""
     kind = run.strategy.client_type
     asked = getattr(kind, exchange.task)
@@ -453,7 +516,8 @@ class NoiseTest:
 
     n_numbers: int
     factor: float  #: The width of the noise divided by its declared width.
-    p_values: Mapping[str, float]  #: Kind of fault -> the probability that sound noise looks at least as faulty.
+    #: Kind of fault -> the probability that sound noise looks at least as faulty.
+    p_values: Mapping[str, float]
 
     def smallest_factor(self, level: float, mechanism: str) -> float:
         """Return the fraction of the declared width at which narrow noise is noticed in half of all cases."""
@@ -477,18 +541,24 @@ def compare_with_law(all_drawn: Sequence[DrawnNoise]) -> NoiseTest:
     size = float(np.sum(z**2)) if gaussian else float(np.sum(np.abs(z)))
     p_values = {"narrower than declared": float(law.cdf(size)), "cut off": cut_off(z, mechanism)}
     if any(len(part) > 1 and part[0].size > 1 for part in parts):
-        p_values["narrower than declared in one of its entries"] = _narrowest_entry(parts, gaussian=gaussian)
+        p_values["narrower than declared in one of its entries"] = _narrowest_entry(
+            parts, gaussian=gaussian
+        )
     if all(drawn.is_whole for drawn in all_drawn):
         p_values["wider than declared"] = float(law.sf(size))
         few = z[:: max(1, z.size // MOST_TESTED)]
-        p_values["of another law than declared"] = float(kstest(few, norm.cdf if gaussian else laplace.cdf).pvalue)
+        p_values["of another law than declared"] = float(
+            kstest(few, norm.cdf if gaussian else laplace.cdf).pvalue
+        )
     residues = np.concatenate([_residues(drawn) for drawn in all_drawn])[:MOST_TESTED]
     # The chi-squared test needs many numbers in each class: with ten, its tail probability is half of the true one.
     n_classes = RESIDUES if residues.size >= LEAST_A_CLASS * RESIDUES else RESIDUES // 4
     if residues.size >= LEAST_A_CLASS * n_classes:
         counts = np.bincount(residues % n_classes, minlength=n_classes)
         wanted = residues.size / n_classes
-        p_values["with holes"] = float(chi2(n_classes - 1).sf(float(np.sum((counts - wanted) ** 2)) / wanted))
+        p_values["with holes"] = float(
+            chi2(n_classes - 1).sf(float(np.sum((counts - wanted) ** 2)) / wanted)
+        )
     return NoiseTest(int(z.size), factor, p_values)
 
 
@@ -500,14 +570,20 @@ def cut_off(z: Floats, mechanism: Mechanism) -> float:
     """
     tails = 2 * norm.sf(np.abs(z)) if mechanism == "gaussian" else np.exp(-np.abs(z))
     smallest = np.sort(tails)[: RANKS_OF_TAILS[-1]]
-    likely = [float(beta.sf(smallest[k - 1], k, z.size - k + 1)) for k in RANKS_OF_TAILS if k <= z.size]
+    likely = [
+        float(beta.sf(smallest[k - 1], k, z.size - k + 1)) for k in RANKS_OF_TAILS if k <= z.size
+    ]
     return min(1.0, len(RANKS_OF_TAILS) * min(likely, default=1.0))
 
 
 def reach_of_tails(n_numbers: int, level: float, mechanism: Mechanism) -> float:
     """Return the largest cut-off, in standard deviations, that this many numbers are certain to reveal."""
     tail = min(1.0, math.log(len(RANKS_OF_TAILS) / level) / max(n_numbers, 1))
-    return float(norm.isf(tail / 2)) if mechanism == "gaussian" else -math.log(tail) / math.sqrt(2.0) + 0.0
+    return (
+        float(norm.isf(tail / 2))
+        if mechanism == "gaussian"
+        else -math.log(tail) / math.sqrt(2.0) + 0.0
+    )
 
 
 def _narrowest_entry(parts: Sequence[Sequence[Floats]], *, gaussian: bool) -> float:
@@ -517,7 +593,10 @@ def _narrowest_entry(parts: Sequence[Sequence[Floats]], *, gaussian: bool) -> fl
         z = np.array(draws)
         sizes = np.sum(z**2 if gaussian else np.abs(z), axis=0)
         law = chi2(len(z)) if gaussian else gamma(len(z))
-        smallest, n_entries = min(smallest, float(law.cdf(sizes.min(initial=np.inf)))), n_entries + sizes.size
+        smallest, n_entries = (
+            min(smallest, float(law.cdf(sizes.min(initial=np.inf)))),
+            n_entries + sizes.size,
+        )
     return min(1.0, smallest * n_entries)
 
 
@@ -542,10 +621,13 @@ class Sources:
 
     findings: list[str]  #: A clause about each fault.
     bits: float  #: A source with at most this many bits would have been noticed.
-    reach: Mapping[Mechanism, float]  #: Noise cut off at this many standard deviations would have been noticed.
+    #: Noise cut off at this many standard deviations would have been noticed.
+    reach: Mapping[Mechanism, float]
 
 
-def examine_sources(drawn: Sequence[DrawnNoise], seeded: Sequence[DrawnNoise], false_alarm: float) -> Sources:
+def examine_sources(
+    drawn: Sequence[DrawnNoise], seeded: Sequence[DrawnNoise], false_alarm: float
+) -> Sources:
     """Check that noise has tails, never repeats, and does not depend on other noise, with seeds and without."""
     level = false_alarm * OF_SOURCES / 4
     findings, bits = _repetitions(drawn, level)
@@ -558,7 +640,14 @@ def examine_sources(drawn: Sequence[DrawnNoise], seeded: Sequence[DrawnNoise], f
     findings += [*_dependent(drawn, level), *_dependent(seeded, level)]
     reach: dict[Mechanism, float] = {}
     for mechanism in dict.fromkeys(release.release.mechanism for release in drawn):
-        z = np.concatenate([*map(_own_law, (release for release in drawn if release.release.mechanism == mechanism))])
+        z = np.concatenate(
+            [
+                *map(
+                    _own_law,
+                    (release for release in drawn if release.release.mechanism == mechanism),
+                )
+            ]
+        )
         reach[mechanism] = reach_of_tails(z.size, level / 2, mechanism)
         if cut_off(z, mechanism) < level / 2:
             largest = float(np.abs(z).max()) / (1.0 if mechanism == "gaussian" else math.sqrt(2.0))
@@ -571,10 +660,16 @@ def examine_sources(drawn: Sequence[DrawnNoise], seeded: Sequence[DrawnNoise], f
 def _own_law(drawn: DrawnNoise) -> Floats:
     """Return all noise of a release, standardized, as it was drawn; shares of Gaussian noise are Gaussian, too."""
     if not drawn.is_summed or drawn.release.mechanism == "laplace":
-        return np.concatenate([np.empty(0), *(part for parts in drawn.standardized for part in parts)])
+        return np.concatenate(
+            [np.empty(0), *(part for parts in drawn.standardized for part in parts)]
+        )
     scale = math.ldexp(drawn.release.scale / math.sqrt(drawn.n_shares), -drawn.exponent)
-    widths = drawn.widths(next((parts[0].size for parts in drawn.noise.values()), 0))[:N_FIRST] / scale
-    return np.concatenate([np.empty(0), *(part * widths for parts in drawn.first.values() for part in parts)])
+    widths = (
+        drawn.widths(next((parts[0].size for parts in drawn.noise.values()), 0))[:N_FIRST] / scale
+    )
+    return np.concatenate(
+        [np.empty(0), *(part * widths for parts in drawn.first.values() for part in parts)]
+    )
 
 
 def _repetitions(all_drawn: Sequence[DrawnNoise], level: float) -> tuple[list[str], float]:
@@ -595,7 +690,9 @@ def _repetitions(all_drawn: Sequence[DrawnNoise], level: float) -> tuple[list[st
         parts = [part[:n_entries] for part in parts if part.size >= n_entries]
         n_pairs += math.comb(len(parts), 2)
         if (n_different := len({part.tobytes() for part in parts})) < len(parts):
-            findings.append(f"the noise of '{group[0].content}' repeats: of {len(parts)} draws {n_different} differ")
+            findings.append(
+                f"the noise of '{group[0].content}' repeats: of {len(parts)} draws {n_different} differ"
+            )
     return findings, math.log2(n_pairs / NOTICED_PAIRS) if n_pairs else 0.0
 
 
@@ -689,11 +786,14 @@ class Loss:
 
     epsilon: float  #: The promised epsilon, at the promised delta.
     delta: float
-    of_one: Floats  #: The log likelihood ratio of the first table to the second, for each run on the first.
+    #: The log likelihood ratio of the first table to the second, for each run on the first.
+    of_one: Floats
     of_other: Floats  #: The same ratio for each run on the second table.
-    sees_noise: bool  #: Whether the auditor sees the noise; otherwise the loss is computed from outputs only.
+    #: Whether the auditor sees the noise; otherwise the loss is computed from outputs only.
+    sees_noise: bool
     pair: str  #: The neighbors, in words.
-    expected: float = math.nan  #: The epsilon that the declared noise gives for these neighbors, at that delta.
+    #: The epsilon that the declared noise gives for these neighbors, at that delta.
+    expected: float = math.nan
     false_alarm: float = FALSE_ALARM
 
     @property
@@ -713,7 +813,10 @@ class Loss:
     @property
     def delta_seen(self) -> float:
         """Monte Carlo estimate of delta at the promised epsilon."""
-        return max(float(np.mean(-np.expm1(np.minimum(self.epsilon - losses, 0.0)))) for losses in self._both)
+        return max(
+            float(np.mean(-np.expm1(np.minimum(self.epsilon - losses, 0.0))))
+            for losses in self._both
+        )
 
     @property
     def delta_at_most(self) -> float:
@@ -729,7 +832,9 @@ class Loss:
         for losses in self._both:
             first, second = losses[::2], losses[1::2]
             margins = np.linspace(0.1, 5.0, 50)
-            gains = [np.mean(first > self.epsilon + margin) * -math.expm1(-margin) for margin in margins]
+            gains = [
+                np.mean(first > self.epsilon + margin) * -math.expm1(-margin) for margin in margins
+            ]
             margin = float(margins[int(np.argmax(gains))])
             beyond = int(np.sum(second > self.epsilon + margin))
             bounds.append(lower(beyond, len(second), level) * -math.expm1(-margin))
@@ -758,8 +863,19 @@ class Loss:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the results of the losses, ready for JSON."""
-        names = ("pair", "sees_noise", "n_runs", "largest", "expected", "epsilon_at_least", "most_that_can_be_shown")
-        return {name: getattr(self, name) for name in (*names, "delta_seen", "delta_at_least", "delta_at_most")}
+        names = (
+            "pair",
+            "sees_noise",
+            "n_runs",
+            "largest",
+            "expected",
+            "epsilon_at_least",
+            "most_that_can_be_shown",
+        )
+        return {
+            name: getattr(self, name)
+            for name in (*names, "delta_seen", "delta_at_least", "delta_at_most")
+        }
 
     @property
     def most_that_can_be_shown(self) -> float:
@@ -781,7 +897,10 @@ def upper(hits: int, n: int, level: float) -> float:
 
 
 def losses(
-    all_drawn: Sequence[DrawnNoise], moves: Mapping[tuple[int, int], Floats], target: str, rng: np.random.Generator
+    all_drawn: Sequence[DrawnNoise],
+    moves: Mapping[tuple[int, int], Floats],
+    target: str,
+    rng: np.random.Generator,
 ) -> tuple[Floats, Floats, bool] | None:
     """Return the losses of runs on the first table and on the second, and whether the auditor sees the noise.
 
@@ -798,10 +917,15 @@ def losses(
         if sees_noise:
             one = other = np.array(drawn.noise.get("" if "" in drawn.noise else target, []))
         else:
-            one, other = (np.array([part for _, part in sorted(seen.items())]) for seen in drawn.seen)
+            one, other = (
+                np.array([part for _, part in sorted(seen.items())]) for seen in drawn.seen
+            )
         if not len(one) or not len(other):
             continue
-        of_one, of_other = _ratios(drawn, moved, one), _ratios(drawn, moved, other - moved if sees_noise else other)
+        of_one, of_other = (
+            _ratios(drawn, moved, one),
+            _ratios(drawn, moved, other - moved if sees_noise else other),
+        )
         share = 1.0
         if drawn.release.sample is not None:
             share = drawn.release.sample[0] / drawn.release.sample[1]

@@ -75,7 +75,11 @@ class Exchange:
     @property
     def sent(self) -> list[Sendable]:
         """The arrays that the client sent; integers keep their unit."""
-        return [] if self.res is None else received_arrays(decode(self.res.parameters), self.res.metrics)
+        return (
+            []
+            if self.res is None
+            else received_arrays(decode(self.res.parameters), self.res.metrics)
+        )
 
     @property
     def arrays(self) -> list[Array]:
@@ -104,13 +108,20 @@ class WatchedSite(ClientProxy):
         self.exchanges: list[Exchange] = []
         self.has_evaluated = False
         self.new_client = partial(
-            client_type, data, name=name, context=self.context, noise_seed=noise_seed, consent=consent
+            client_type,
+            data,
+            name=name,
+            context=self.context,
+            noise_seed=noise_seed,
+            consent=consent,
         )
         self._tamper = tamper
 
     def fit(self, ins: FitIns, timeout: float | None = None, group_id: int | None = None) -> FitRes:
         def honest() -> FitRes:
-            arrays, n_examples, metrics = self.new_client().fit(decode(ins.parameters), dict(ins.config))
+            arrays, n_examples, metrics = self.new_client().fit(
+                decode(ins.parameters), dict(ins.config)
+            )
             return FitRes(Status(Code.OK, ""), encode(arrays), n_examples, metrics)
 
         number, res = int(ins.config["round"]), None
@@ -120,9 +131,13 @@ class WatchedSite(ClientProxy):
         finally:
             self.exchanges.append(Exchange(number, self.name, ins, res))
 
-    def evaluate(self, ins: EvaluateIns, timeout: float | None = None, group_id: int | None = None) -> EvaluateRes:
+    def evaluate(
+        self, ins: EvaluateIns, timeout: float | None = None, group_id: int | None = None
+    ) -> EvaluateRes:
         self.has_evaluated |= bool(ins.config.get("evaluate", True))
-        loss, n_examples, metrics = self.new_client().evaluate(decode(ins.parameters), dict(ins.config))
+        loss, n_examples, metrics = self.new_client().evaluate(
+            decode(ins.parameters), dict(ins.config)
+        )
         return EvaluateRes(Status(Code.OK, ""), loss, n_examples, metrics)
 
     def get_properties(self, *_: Any, **__: Any) -> Any:
@@ -146,7 +161,9 @@ class WatchedSites:
             site = self._sites[message.node]
             try:
                 replies[message.node] = (
-                    site.fit(message.ins) if isinstance(message.ins, FitIns) else site.evaluate(message.ins)
+                    site.fit(message.ins)
+                    if isinstance(message.ins, FitIns)
+                    else site.evaluate(message.ins)
                 )
             except Exception as error:
                 failures.append(error)
@@ -160,10 +177,10 @@ class WatchedRun:
     strategy: ProtocolStrategy
     data: dict[str, ClientData]
     seed: int | None
-    rounds: dict[int, Round] = field(default_factory=dict)  #: The rounds that were asked, with their releases.
-    received: dict[int, Any] = field(
-        default_factory=dict
-    )  #: The result of each round: a Total, a list of Reply, or None.
+    #: The rounds that were asked, with their releases.
+    rounds: dict[int, Round] = field(default_factory=dict)
+    #: The result of each round: a Total, a list of Reply, or None.
+    received: dict[int, Any] = field(default_factory=dict)
     exchanges: list[Exchange] = field(default_factory=list)
     sites: list[WatchedSite] = field(default_factory=list)
     seconds: float = 0.0
@@ -172,7 +189,9 @@ class WatchedRun:
     def take(self, round_: Round, received: Any = None) -> None:
         """Keep a round and its result, unless no client was asked."""
         number = self.strategy._current.number
-        if number not in self.rounds and any(exchange.round == number for exchange in self.exchanges):
+        if number not in self.rounds and any(
+            exchange.round == number for exchange in self.exchanges
+        ):
             self.rounds[number], self.received[number] = round_, copy.deepcopy(received)
 
     @cached_property
@@ -183,7 +202,11 @@ class WatchedRun:
     @property
     def releases(self) -> list[tuple[int, int, Release]]:
         """Every release with noise: number of its round, index of the array, release."""
-        return [(number, index, release) for number in self.rounds for index, release in self.noisy(number)]
+        return [
+            (number, index, release)
+            for number in self.rounds
+            for index, release in self.noisy(number)
+        ]
 
     @property
     def clients_remember(self) -> bool:
@@ -193,12 +216,20 @@ class WatchedRun:
     def noisy(self, number: int) -> list[tuple[int, Release]]:
         """Index and release of each array of a round that takes noise."""
         releases = enumerate(self.rounds[number].releases)
-        return [(index, release) for index, release in releases if release is not None and release.scale > 0]
+        return [
+            (index, release)
+            for index, release in releases
+            if release is not None and release.scale > 0
+        ]
 
     def asked(self, number: int) -> list[Exchange]:
         """Return the exchanges about a round's own question, without those about its ``others`` question."""
         task = self.rounds[number].task
-        return [exchange for exchange in self.exchanges if exchange.round == number and exchange.task == task]
+        return [
+            exchange
+            for exchange in self.exchanges
+            if exchange.round == number and exchange.task == task
+        ]
 
     def sent(self, number: int) -> dict[str, list[Sendable]]:
         """Return the arrays that each asked client sent in a round."""
@@ -213,7 +244,11 @@ class WatchedRun:
         received = self.received.get(number)
         if received is None:
             return []
-        return [list(received)] if isinstance(self.rounds[number], Sum) else [reply.arrays for reply in received]
+        return (
+            [list(received)]
+            if isinstance(self.rounds[number], Sum)
+            else [reply.arrays for reply in received]
+        )
 
     def declared(self) -> Iterator[tuple[int, Round, Sent, Release | None, bool]]:
         """Yield (number, round, declaration, release, whether it is computed from noisy rows only) for each array."""
@@ -223,7 +258,9 @@ class WatchedRun:
             noisy = dict(self.noisy(number))
             for index, sent in enumerate(round_.answer.sends):
                 if sent.kept_as:
-                    (noisy_rows.add if index in noisy or from_noisy else noisy_rows.discard)(sent.kept_as)
+                    (noisy_rows.add if index in noisy or from_noisy else noisy_rows.discard)(
+                        sent.kept_as
+                    )
                 yield number, round_, sent, noisy.get(index), from_noisy
 
 
@@ -246,7 +283,9 @@ class Subject:
         tables, classes = small_tables(strategy) if clients is None else (clients, labels)
         self.names = [*NAMES, *map(str, range(20, 20 + len(tables)))][: len(tables)]
         self.data = {
-            name: data_of(strategy, rows, f"client {name}", labels=None if classes is None else classes[index])
+            name: data_of(
+                strategy, rows, f"client {name}", labels=None if classes is None else classes[index]
+            )
             for index, (name, rows) in enumerate(zip(self.names, tables, strict=True))
         }
 
@@ -279,7 +318,9 @@ class Subject:
         tamper = None if self._tamper is None else dict.fromkeys(self.data, self._tamper)
         run = watched_run(self.strategy, self.data, seed=SEED, tamper=tamper)
         if not run.strategy.is_finished:
-            raise AssertionError(f"it has not ended after n_protocol_rounds={self.strategy.n_protocol_rounds} rounds.")
+            raise AssertionError(
+                f"it has not ended after n_protocol_rounds={self.strategy.n_protocol_rounds} rounds."
+            )
         return run
 
     @property
@@ -333,12 +374,18 @@ def small_tables(
         radius = float(np.linalg.norm(public - center, axis=1).max())
     for name in ("max_norm", "max_l1_norm"):
         if getattr(strategy, name, None) is not None:
-            center, radius = np.zeros(n_columns), float(getattr(strategy, name)) / np.sqrt(n_columns)
+            center, radius = (
+                np.zeros(n_columns),
+                float(getattr(strategy, name)) / np.sqrt(n_columns),
+            )
     directions = rng.normal(size=(strategy.n_clusters, n_columns))
     means = center + 0.6 * radius * directions / np.linalg.norm(directions, axis=1)[:, None]
     sizes = [25 + 3 * index for index in range(n_clients)]
     labels = [np.arange(size) % strategy.n_clusters for size in sizes]
-    rows = [means[classes] + 0.05 * radius * rng.normal(size=(len(classes), n_columns)) for classes in labels]
+    rows = [
+        means[classes] + 0.05 * radius * rng.normal(size=(len(classes), n_columns))
+        for classes in labels
+    ]
     return rows, labels
 
 
@@ -397,7 +444,9 @@ def watched_run(
 def difference(one: Result, other: Result, *, leave_out: Collection[str] = ()) -> str:
     """Name what differs between two results; return "" if nothing does."""
     first, second = bits_of(one), bits_of(other)
-    return ", ".join(what for what in first if what not in leave_out and first[what] != second[what])
+    return ", ".join(
+        what for what in first if what not in leave_out and first[what] != second[what]
+    )
 
 
 def bits_of(result: Result) -> dict[str, Any]:
@@ -433,10 +482,18 @@ def patient(_number: int, honest: Callable[[], FitRes]) -> FitRes:
 
 
 def answer_to(
-    make: Callable[[], ProtocolClient], ins: FitIns, *, tries: int = TRIES, without_noise: bool = False
+    make: Callable[[], ProtocolClient],
+    ins: FitIns,
+    *,
+    tries: int = TRIES,
+    without_noise: bool = False,
 ) -> tuple[list[Array], int, dict[str, Any]]:
     """Answer a message with a new client; if it fails or raises, try again."""
-    config = {key: value for key, value in ins.config.items() if not (without_noise and key in NOISE_FIELDS)}
+    config = {
+        key: value
+        for key, value in ins.config.items()
+        if not (without_noise and key in NOISE_FIELDS)
+    }
     for _ in range(tries):
         try:
             with one_thread():
@@ -460,7 +517,11 @@ def sent_or_kept(
 ) -> list[Sendable] | None:
     """Answer a message again; return the arrays that the client sends or keeps, or None if it fails."""
     make = partial(
-        client_type or run.strategy.client_type, data, name=exchange.client, context=context, noise_seed=noise_seed
+        client_type or run.strategy.client_type,
+        data,
+        name=exchange.client,
+        context=context,
+        noise_seed=noise_seed,
     )
     arrays, _, facts = answer_to(make, exchange.ins, without_noise=without_noise)
     if "failure" in facts:
@@ -473,7 +534,12 @@ def sent_or_kept(
 
 
 def shadow_answers(
-    run: WatchedRun, client: str, rows: Floats | ClientData, *, noise_seed: int = 0, only: int | None = None
+    run: WatchedRun,
+    client: str,
+    rows: Floats | ClientData,
+    *,
+    noise_seed: int = 0,
+    only: int | None = None,
 ) -> dict[int, list[Sendable] | None]:
     """Return the noiseless arrays that a client with other rows would have sent or kept, by round; None if it fails.
 
@@ -483,7 +549,9 @@ def shadow_answers(
     context = new_context()
     data = rows if isinstance(rows, ClientData) else data_of(run.strategy, rows, f"client {client}")
     return {
-        exchange.round: sent_or_kept(run, exchange, data, context, noise_seed=noise_seed, without_noise=True)
+        exchange.round: sent_or_kept(
+            run, exchange, data, context, noise_seed=noise_seed, without_noise=True
+        )
         for exchange in run.to_client(client)
         if run.clients_remember or only in (None, exchange.round)
     }

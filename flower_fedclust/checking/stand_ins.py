@@ -71,9 +71,14 @@ def findings_of_stand_ins(
             left.append(f"the noise of '{task}' for large arrays")
             continue
         large = {law.index: _stand_in(drawer, law) for law in laws_of_round}
-        zeros = {index: GridArray(np.zeros_like(one.integers), one.exponent) for index, one in large.items()}
+        zeros = {
+            index: GridArray(np.zeros_like(one.integers), one.exponent)
+            for index, one in large.items()
+        }
         drawn = drawer.of_stand_ins(number, 0, large, seeded=False)
-        first, second = (drawer.of_stand_ins(number, SEEDED, one, seeded=True) for one in (zeros, large))
+        first, second = (
+            drawer.of_stand_ins(number, SEEDED, one, seeded=True) for one in (zeros, large)
+        )
         if not (drawn and first and second):
             left.append(f"the noise of '{task}' for large arrays, as no such reply is taken")
             continue
@@ -111,8 +116,12 @@ def _entries(size: int, release: Release, exponent: int, noise_exponent: int) ->
     bits = min(math.log2(deviation) + LARGEST_BITS, FLOAT_BITS - (exponent - noise_exponent))
     most = min(2.0 ** max(bits, 1.0), largest_in_sum(8, exponent, release) / 2)
     rng = np.random.default_rng(0)
-    sizes = np.trunc(np.exp2(rng.uniform(0.0, math.log2(max(most, 2.0)), size=size))).astype(np.int64)
-    signs: NDArray[np.int64] = rng.choice([-1, 0, 1], p=[0.45, 0.1, 0.45], size=size).astype(np.int64)
+    sizes = np.trunc(np.exp2(rng.uniform(0.0, math.log2(max(most, 2.0)), size=size))).astype(
+        np.int64
+    )
+    signs: NDArray[np.int64] = rng.choice([-1, 0, 1], p=[0.45, 0.1, 0.45], size=size).astype(
+        np.int64
+    )
     return signs * sizes
 
 
@@ -131,7 +140,10 @@ def _findings_of_law(law: _Law, noise: dict[str, Floats], false_alarm: float) ->
     whole.add(noise)
     test = compare_with_law([whole])
     z = np.concatenate([part for parts in whole.standardized for part in parts])
-    p_values = {**test.p_values, "narrower than declared in one of its parts": _narrowest_part(z, drawn.release)}
+    p_values = {
+        **test.p_values,
+        "narrower than declared in one of its parts": _narrowest_part(z, drawn.release),
+    }
     for who, own in noise.items():
         units = np.ldexp(np.ravel(own), -drawn.exponent)
         level = false_alarm / (4 * len(noise))
@@ -141,7 +153,11 @@ def _findings_of_law(law: _Law, noise: dict[str, Floats], false_alarm: float) ->
         elif (lag := _lag(units, level)) is not None:
             yield f"{law.of} depends on itself {lag} entries earlier{where}"
     level = false_alarm / (2 * len(p_values))
-    yield from (f"{law.of} is {how} ({test.factor:.3g} times as wide)" for how, p in p_values.items() if p < level)
+    yield from (
+        f"{law.of} is {how} ({test.factor:.3g} times as wide)"
+        for how, p in p_values.items()
+        if p < level
+    )
 
 
 def _narrowest_part(z: Floats, release: Release) -> float:

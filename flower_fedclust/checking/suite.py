@@ -171,10 +171,16 @@ def a_clone_has_the_same_parameters(subject: Subject) -> None:
     strategy = subject.run.strategy
     copied = clone(strategy)
     require(type(copied) is type(strategy), f"a clone is of the type {type(copied).__name__}.")
-    require(set(strategy.get_params()) == set(strategy.parameter_names()), "get_params does not have all parameters.")
+    require(
+        set(strategy.get_params()) == set(strategy.parameter_names()),
+        "get_params does not have all parameters.",
+    )
     for name, value in strategy.get_params(deep=False).items():
         require(_same(copied.get_params()[name], value), f"a clone has another {name}.")
-    require(not copied.is_finished and copied._run is None, "a clone of a strategy that has run claims to have run.")
+    require(
+        not copied.is_finished and copied._run is None,
+        "a clone of a strategy that has run claims to have run.",
+    )
     copied.set_params(n_clusters=strategy.n_clusters + 1)
     require(copied.n_clusters == strategy.n_clusters + 1, "set_params does not change n_clusters.")
 
@@ -194,7 +200,11 @@ def the_signature_is_the_parameters(subject: Subject) -> None:
         set(signature) == set(names),
         f"the signature and the parameters differ in {sorted(set(signature) ^ set(names))}.",
     )
-    positional = [name for name, parameter in signature.items() if parameter.kind is not inspect.Parameter.KEYWORD_ONLY]
+    positional = [
+        name
+        for name, parameter in signature.items()
+        if parameter.kind is not inspect.Parameter.KEYWORD_ONLY
+    ]
     require(set(positional) <= {"n_clusters"}, f"the constructor takes {positional} by position.")
 
 
@@ -205,11 +215,15 @@ def every_parameter_is_documented(subject: Subject) -> None:
     names = cls.parameter_names()
     for name, text in cls.parameter_docs.items():
         if name in names:
-            _check_default(name, text.partition("\n")[0], inspect.signature(cls).parameters[name].default)
+            _check_default(
+                name, text.partition("\n")[0], inspect.signature(cls).parameters[name].default
+            )
     missing = [name for name in names if name not in cls.parameter_docs]
     require(not missing, f"the docstring does not describe {', '.join(missing)}.")
     stale = sorted(set(_documented(cls.__doc__ or "")) - set(names))
-    require(not stale, f"the docstring describes {', '.join(stale)}, but there is no such parameter.")
+    require(
+        not stale, f"the docstring describes {', '.join(stale)}, but there is no such parameter."
+    )
     unseen = [name for name in names if name not in _documented(cls.__doc__ or "")]
     require(not unseen, f"help() does not show {', '.join(unseen)}.")
 
@@ -218,14 +232,23 @@ def _check_default(name: str, head: str, default: Any) -> None:
     require(" : " in head, f"the docstring gives no type of {name}.")
     stated = re.search(r"default=(.+?)\.*$", head.strip())
     if default is inspect.Parameter.empty:
-        require(stated is None and "optional" not in head, f"{name} is required, but its docstring has a default.")
+        require(
+            stated is None and "optional" not in head,
+            f"{name} is required, but its docstring has a default.",
+        )
     elif default is None:
-        require("optional" in head or (stated and stated[1] == "None"), f"the default of {name} is None, undocumented.")
+        require(
+            "optional" in head or (stated and stated[1] == "None"),
+            f"the default of {name} is None, undocumented.",
+        )
     else:
         value: Any = "no value" if stated is None else stated[1]
         with suppress(ValueError, SyntaxError):
             value = ast.literal_eval(value)
-        require(value == default, f"the docstring gives {value} as the default of {name}, which is {default!r}.")
+        require(
+            value == default,
+            f"the docstring gives {value} as the default of {name}, which is {default!r}.",
+        )
 
 
 @check
@@ -237,10 +260,17 @@ def a_bad_value_is_refused_by_name(subject: Subject) -> None:
                 subject.with_parameters(**{name: value})
             except ValueError as error:
                 said = str(error)
-                require(re.search(rf"\b{name}\b", said), f"{name}={value!r} is refused without its name: {said}")
-                require(_is_sentence(said), f"{name}={value!r} is not refused in a sentence: {said}")
+                require(
+                    re.search(rf"\b{name}\b", said),
+                    f"{name}={value!r} is refused without its name: {said}",
+                )
+                require(
+                    _is_sentence(said), f"{name}={value!r} is not refused in a sentence: {said}"
+                )
             except Exception as error:
-                raise AssertionError(f"{name}={value!r} raises a {type(error).__name__}: {error}") from None
+                raise AssertionError(
+                    f"{name}={value!r} raises a {type(error).__name__}: {error}"
+                ) from None
             else:
                 raise AssertionError(f"{name}={value!r} is accepted.")
     refused = subject.strategy.set_params(n_clusters=1)
@@ -279,7 +309,12 @@ def _bad_values(hint: Any, bounds: dict[str, float]) -> Iterator[Any]:
 
 def _is_sentence(text: str) -> bool:
     """Whether a text reads like one or two sentences on one line, and not like an error of a library."""
-    return "\n" not in text and text.rstrip().endswith((".", "?")) and len(text.split()) > 3 and "Traceback" not in text
+    return (
+        "\n" not in text
+        and text.rstrip().endswith((".", "?"))
+        and len(text.split()) > 3
+        and "Traceback" not in text
+    )
 
 
 @check
@@ -303,7 +338,10 @@ def its_name_stands_for_it(subject: Subject) -> None:
     fitting = [entry for entry in strategy.entries if entry.name == strategy.name]
     require(fitting, f"its name is {strategy.name}, which is not among its entries.")
     for parameter, value in fitting[0].fixed.items():
-        require(getattr(strategy, parameter) == value, f"{strategy.name} stands for {parameter}={value!r}.")
+        require(
+            getattr(strategy, parameter) == value,
+            f"{strategy.name} stands for {parameter}={value!r}.",
+        )
 
 
 # Promises about the results of a run.
@@ -316,17 +354,23 @@ def a_seed_repeats_every_bit(subject: Subject) -> None:
     before = {name: copy.copy(value) for name, value in vars(instance).items()}
     for how in ("again", "a third time"):
         result = simulate(instance, subject.data, seed=SEED)
-        found = difference(result, subject.run.result, leave_out=("metrics", "history"))  # these need labels
+        # These need labels.
+        found = difference(result, subject.run.result, leave_out=("metrics", "history"))
         require(not found, f"run {how}, it gives another {found}.")
     for name, value in vars(instance).items():
-        require(value is before[name] or np.array_equal(value, before[name]), f"a run changes the strategy's {name}.")
+        require(
+            value is before[name] or np.array_equal(value, before[name]),
+            f"a run changes the strategy's {name}.",
+        )
 
 
 @check
 def the_rows_are_left_as_they_are(subject: Subject) -> None:
     """No client changes its site's rows."""
     tables = {name: rows.copy() for name, rows in zip(subject.names, subject.rows, strict=True)}
-    data = {name: data_of(subject.strategy, table, f"client {name}") for name, table in tables.items()}
+    data = {
+        name: data_of(subject.strategy, table, f"client {name}") for name, table in tables.items()
+    }
     simulate(subject.strategy, data, seed=SEED)
     for name, before in zip(subject.names, subject.rows, strict=True):
         require(np.array_equal(tables[name], before), f"the rows of client {name} are changed.")
@@ -356,7 +400,10 @@ def the_order_of_the_clients_changes_nothing(subject: Subject) -> None:
     differing = difference(run.result, subject.run.result)
     require(not differing, f"clients in another order give another {differing}.")
     order = run.strategy.client_names
-    require(order == sorted(subject.names, key=client_order), f"the clients are taken in the order {order}.")
+    require(
+        order == sorted(subject.names, key=client_order),
+        f"the clients are taken in the order {order}.",
+    )
 
 
 @check
@@ -364,10 +411,18 @@ def every_number_is_finite(subject: Subject) -> None:
     """No client fails; model, labels, places and metrics are finite; every row has a label."""
     result = subject.run.result
     reasons = [failure.reason for failure in result.failures]
-    require(not reasons, f"some of {len(subject.names)} clients with ordinary rows fail: {' '.join(reasons)}")
+    require(
+        not reasons,
+        f"some of {len(subject.names)} clients with ordinary rows fail: {' '.join(reasons)}",
+    )
     _check_finite(result)
-    for name, rows, labels in zip(subject.names, subject.rows, result.labels_of_clients, strict=True):
-        require(len(labels) == len(rows), f"client {name} has {len(rows)} rows and gets {len(labels)} labels.")
+    for name, rows, labels in zip(
+        subject.names, subject.rows, result.labels_of_clients, strict=True
+    ):
+        require(
+            len(labels) == len(rows),
+            f"client {name} has {len(rows)} rows and gets {len(labels)} labels.",
+        )
     for places, rows in zip(result.embedding, subject.rows, strict=False):
         require(len(places) == len(rows), f"{len(rows)} rows have {len(places)} places on the map.")
 
@@ -390,10 +445,20 @@ def the_number_of_rounds_is_enough(subject: Subject) -> None:
     run, strategy = subject.run, subject.run.strategy
     ran = sorted({row.round for row in strategy.traffic})
     require(ran == list(range(1, len(ran) + 1)), f"the rounds that ran are {ran}.")
-    require(len(ran) <= strategy.num_rounds, f"{len(ran)} rounds ran, and num_rounds is {strategy.num_rounds}.")
+    require(
+        len(ran) <= strategy.num_rounds,
+        f"{len(ran)} rounds ran, and num_rounds is {strategy.num_rounds}.",
+    )
     listed = {message.round for message in strategy.report.messages}
-    silent = {number for number, round_ in run.rounds.items() if not round_.answer.sends or round_.answer.keeps}
-    require(set(ran) - silent <= listed <= set(ran), f"the rounds {ran} ran, and the report has {sorted(listed)}.")
+    silent = {
+        number
+        for number, round_ in run.rounds.items()
+        if not round_.answer.sends or round_.answer.keeps
+    }
+    require(
+        set(ran) - silent <= listed <= set(ran),
+        f"the rounds {ran} ran, and the report has {sorted(listed)}.",
+    )
 
 
 @check
@@ -409,9 +474,14 @@ def units_are_public(subject: Subject) -> None:
     units: dict[tuple[int, str], set[str]] = {}
     for exchange in subject.run.exchanges:
         assert exchange.res is not None
-        units.setdefault((exchange.round, exchange.task), set()).add(str(exchange.res.metrics.get(EXPONENTS)))
+        units.setdefault((exchange.round, exchange.task), set()).add(
+            str(exchange.res.metrics.get(EXPONENTS))
+        )
     for (number, task), used in units.items():
-        require(len(used) == 1, f"in round {number} the clients answer '{task}' in different units: {sorted(used)}.")
+        require(
+            len(used) == 1,
+            f"in round {number} the clients answer '{task}' in different units: {sorted(used)}.",
+        )
 
 
 @check
@@ -420,7 +490,10 @@ def what_has_an_entry_for_every_row_is_no_sum(subject: Subject) -> None:
     for round_ in subject.run.rounds.values():
         for sent in round_.answer.sends:
             if sent.per == "row" and not sent.kept_as:
-                require(sent.reveals in ("codes", "rows"), f"'{sent.content}' is said to reveal {sent.reveals}.")
+                require(
+                    sent.reveals in ("codes", "rows"),
+                    f"'{sent.content}' is said to reveal {sent.reveals}.",
+                )
     for exchange in subject.run.exchanges:
         asked = subject.run.rounds.get(exchange.round)
         if asked is None or asked.rows or asked.task != exchange.task:
@@ -428,9 +501,15 @@ def what_has_an_entry_for_every_row_is_no_sum(subject: Subject) -> None:
         rows = {row.tobytes() for row in subject.data[exchange.client].rows}
         for sent, array in zip(asked.answer.sends, exchange.arrays, strict=False):
             if array.ndim == 2 and array.shape[1] == subject.n_columns and sent.reveals == "sums":
-                n_own_rows = sum(row.tobytes() in rows for row in np.ascontiguousarray(array, dtype=np.float64))
-                few = n_own_rows < max(2, len(rows) // 2)  # the sum over a cluster of one row is that row
-                require(few, f"'{sent.content}' has {n_own_rows} rows of the client, and is said to reveal sums.")
+                n_own_rows = sum(
+                    row.tobytes() in rows for row in np.ascontiguousarray(array, dtype=np.float64)
+                )
+                # The sum over a cluster of one row is that row.
+                few = n_own_rows < max(2, len(rows) // 2)
+                require(
+                    few,
+                    f"'{sent.content}' has {n_own_rows} rows of the client, and is said to reveal sums.",
+                )
 
 
 @check
@@ -439,11 +518,17 @@ def the_evaluation_is_asked_for_once(subject: Subject) -> None:
     try:
         strategy = subject.with_parameters(federated_evaluation=True)
     except ValueError as error:
-        require("federated_evaluation" in str(error), f"federated_evaluation=True is refused with: {error}")
+        require(
+            "federated_evaluation" in str(error),
+            f"federated_evaluation=True is refused with: {error}",
+        )
         return
     run = watched_run(strategy, subject.data, seed=SEED)
     evaluation = run.strategy.evaluation
-    require(evaluation is not None and "cost" in evaluation, "federated_evaluation=True gives no evaluation.")
+    require(
+        evaluation is not None and "cost" in evaluation,
+        "federated_evaluation=True gives no evaluation.",
+    )
     assert evaluation is not None
     for name, value in evaluation.items():
         require(np.isfinite(value), f"the evaluation's {name} is {value}.")
@@ -457,16 +542,27 @@ def the_model_can_be_sent_and_used(subject: Subject) -> None:
     """The model survives to_arrays and from_arrays, is found by its name, labels new rows and refuses other columns."""
     model = subject.run.strategy.outcome.model
     again = Model.named(model.name).from_arrays([np.array(array) for array in model.to_arrays()])
-    require(type(again) is type(model), f"the name {model.name} stands for a {type(again).__name__}.")
+    require(
+        type(again) is type(model), f"the name {model.name} stands for a {type(again).__name__}."
+    )
     new = subject.rows[0][::-1] * (1 + 1e-3)
     labels = model.predict(new)
-    require(labels.shape == (len(new),) and labels.dtype.kind in "iu", "predict does not give one label per row.")
+    require(
+        labels.shape == (len(new),) and labels.dtype.kind in "iu",
+        "predict does not give one label per row.",
+    )
     require(
         ((labels >= 0) & (labels < model.n_clusters)).all(),
         "predict gives a label that is not the number of a cluster.",
     )
-    require(np.array_equal(again.predict(new), labels), "the model gives other labels after from_arrays.")
-    require(again.cost(new) == model.cost(new) and np.isfinite(model.cost(new)), "its cost changes, or is not finite.")
+    require(
+        np.array_equal(again.predict(new), labels),
+        "the model gives other labels after from_arrays.",
+    )
+    require(
+        again.cost(new) == model.cost(new) and np.isfinite(model.cost(new)),
+        "its cost changes, or is not finite.",
+    )
     for what, bad, said in (
         ("another number of columns", np.ones((2, subject.n_columns + 1)), "columns"),
         ("NaN", np.where(np.arange(new.size).reshape(new.shape) == 1, np.nan, new), "NaN"),
@@ -486,13 +582,28 @@ def the_result_can_be_saved(subject: Subject) -> None:
     with tempfile.TemporaryDirectory() as folder:
         saved = result.save(Path(folder) / "run")
         written = {path.relative_to(saved).parts[0] for path in saved.rglob("*")}
-        wanted = {"model.npz", "labels", "metrics.json", "privacy.json", "privacy.txt", "traffic.csv"}
+        wanted = {
+            "model.npz",
+            "labels",
+            "metrics.json",
+            "privacy.json",
+            "privacy.txt",
+            "traffic.csv",
+        }
         require(wanted <= written, f"{sorted(wanted - written)} is not written.")
-        for folder_name, tables in (("labels", result.labels_of_clients), ("embedding", result.embedding)):
+        for folder_name, tables in (
+            ("labels", result.labels_of_clients),
+            ("embedding", result.embedding),
+        ):
             if tables:
-                texts = [path.read_text(encoding="utf-8") for path in (saved / folder_name).iterdir()]
+                texts = [
+                    path.read_text(encoding="utf-8") for path in (saved / folder_name).iterdir()
+                ]
                 lines = sorted(len(text.splitlines()) - 1 for text in texts)
-                require(lines == sorted(map(len, tables)), f"the files of {folder_name} have {lines} rows.")
+                require(
+                    lines == sorted(map(len, tables)),
+                    f"the files of {folder_name} have {lines} rows.",
+                )
         with np.load(saved / "model.npz") as arrays:
             model = type(result.model).from_arrays([arrays[name] for name in arrays.files])
         same = np.array_equal(model.predict(subject.rows[0]), result.model.predict(subject.rows[0]))
@@ -516,8 +627,13 @@ def _survived(subject: Subject, what: str, data: Data, **options: Any) -> Watche
             _check_discretion(what, said, data)
             return said
         except Exception as error:
-            raise AssertionError(f"where {what}, it stops with {type(error).__name__}: {error}") from None
-    require(run.strategy.is_finished, f"where {what}, it has not ended after {run.strategy.num_rounds} rounds.")
+            raise AssertionError(
+                f"where {what}, it stops with {type(error).__name__}: {error}"
+            ) from None
+    require(
+        run.strategy.is_finished,
+        f"where {what}, it has not ended after {run.strategy.num_rounds} rounds.",
+    )
     try:
         _check_finite(run.result)
     except AssertionError as broken:
@@ -540,7 +656,8 @@ def _check_named(what: str, outcome: WatchedRun | str, client: str) -> None:
     if isinstance(outcome, str):
         return
     named = {failure.client for failure in outcome.strategy.failures}
-    ids = {client, str(9000 + list(outcome.data).index(client))}  # a client that never enrolled has no name
+    # A client that never enrolled has no name.
+    ids = {client, str(9000 + list(outcome.data).index(client))}
     require(named & ids, f"where {what}, no failure names it.")
     require(named <= ids, f"where {what}, the failures name {sorted(named)}.")
 
@@ -551,10 +668,17 @@ def _silent(_: Callable[[], FitRes]) -> FitRes:
 
 def _raising(honest: Callable[[], FitRes]) -> FitRes:
     res = honest()
-    return FitRes(res.status, encode([]), 1, {**res.metrics, "failure": "client failed with KeyError; see its log."})
+    return FitRes(
+        res.status,
+        encode([]),
+        1,
+        {**res.metrics, "failure": "client failed with KeyError; see its log."},
+    )
 
 
-def _sending(change: Callable[[list[Array]], list[Array]]) -> Callable[[Callable[[], FitRes]], FitRes]:
+def _sending(
+    change: Callable[[list[Array]], list[Array]],
+) -> Callable[[Callable[[], FitRes]], FitRes]:
     """Return a fault that changes the arrays of the honest answer."""
 
     def sent(honest: Callable[[], FitRes]) -> FitRes:
@@ -568,13 +692,19 @@ FAULTS = {
     "is silent": _silent,
     "raises": _raising,
     "sends NaN": _sending(lambda arrays: [np.full(array.shape, np.nan) for array in arrays]),
-    "sends other shapes": _sending(lambda arrays: [np.zeros((*array.shape, 2), array.dtype) for array in arrays]),
+    "sends other shapes": _sending(
+        lambda arrays: [np.zeros((*array.shape, 2), array.dtype) for array in arrays]
+    ),
     "sends an array more": _sending(lambda arrays: [*arrays, np.zeros(1)]),
 }
 
 
 def _survived_fault(
-    subject: Subject, victim: str, what: str, numbers: Collection[int], fault: Callable[[Callable[[], FitRes]], FitRes]
+    subject: Subject,
+    victim: str,
+    what: str,
+    numbers: Collection[int],
+    fault: Callable[[Callable[[], FitRes]], FitRes],
 ) -> None:
     """Check a run in which one client has a fault in these rounds."""
 
@@ -583,7 +713,10 @@ def _survived_fault(
 
     what = f"client {victim} {what}"
     outcome = _survived(subject, what, subject.data, tamper={victim: tamper})
-    if any(number == 1 or victim in subject.run.sent(number) for number in {1, *subject.run.rounds} & set(numbers)):
+    if any(
+        number == 1 or victim in subject.run.sent(number)
+        for number in {1, *subject.run.rounds} & set(numbers)
+    ):
         _check_named(what, outcome, victim)
 
 
@@ -591,7 +724,9 @@ def _survived_fault(
 def a_client_that_fails_is_named(subject: Subject) -> None:
     """The run survives a client that is silent, raises, or sends NaN, other shapes or an array more, and names it."""
     victim = subject.names[1]
-    asked = [number for number in sorted(subject.run.rounds) if subject.run.sent(number).get(victim)]
+    asked = [
+        number for number in sorted(subject.run.rounds) if subject.run.sent(number).get(victim)
+    ]
     for index, (how, fault) in enumerate(FAULTS.items() if asked else ()):
         number = asked[0 if index % 2 else -1]
         _survived_fault(subject, victim, f"{how} in round {number}", {number}, fault)
@@ -602,7 +737,9 @@ def a_client_that_is_never_there_is_survived(subject: Subject) -> None:
     """A client that never answers, or not from the second round on, is named; the others go on."""
     for start in (1, 2):
         rounds = range(start, subject.strategy.num_rounds + 1)
-        _survived_fault(subject, subject.names[0], f"is silent from round {start} on", rounds, _silent)
+        _survived_fault(
+            subject, subject.names[0], f"is silent from round {start} on", rounds, _silent
+        )
 
 
 @check
@@ -627,7 +764,9 @@ def rows_that_are_few_or_equal_are_survived(subject: Subject) -> None:
     equal = np.tile(row, (20, 1))
     _survived(subject, "a client has one row", subject.changed(first, row))
     _survived(subject, "the rows of a client are equal", subject.changed(first, equal))
-    everywhere = {name: data_of(subject.strategy, equal, f"client {name}") for name in subject.names}
+    everywhere = {
+        name: data_of(subject.strategy, equal, f"client {name}") for name in subject.names
+    }
     _survived(subject, "all rows are equal", everywhere)
 
 
@@ -638,7 +777,11 @@ def extreme_values_are_survived(subject: Subject) -> None:
     The metrics are finite, too, although their squares overflow first.
     """
     for what, row in extreme_rows(subject.n_columns):
-        _survived(subject, f"a client has {what}", subject.changed(subject.names[0], np.vstack([subject.rows[0], row])))
+        _survived(
+            subject,
+            f"a client has {what}",
+            subject.changed(subject.names[0], np.vstack([subject.rows[0], row])),
+        )
 
 
 # Promises about privacy.
@@ -659,7 +802,10 @@ def _noisy_arrays(run: WatchedRun) -> set[bytes]:
         if run.strategy.noise != "server":
             replies += [values_of(arrays) for arrays in run.sent(number).values()]
         arrays_with_noise += [
-            arrays[index] for arrays in replies for index, _ in run.noisy(number) if index < len(arrays)
+            arrays[index]
+            for arrays in replies
+            for index, _ in run.noisy(number)
+            if index < len(arrays)
         ]
     long = {array.tobytes() for array in arrays_with_noise if array.size >= LONG}
     return long or {b"".join(array.tobytes() for array in arrays_with_noise)} - {b""}
@@ -685,10 +831,20 @@ def epsilon_is_spent_and_not_exceeded(subject: Subject) -> None:
     asked = cast(float, strategy.epsilon)
     report = strategy.report
     require(report.releases, f"epsilon is {asked:g}, but no message carries noise.")
-    require(subject.epsilon <= asked * (1 + 1e-6), f"epsilon is {asked:g}, but {subject.epsilon:.6g} is spent.")
+    require(
+        subject.epsilon <= asked * (1 + 1e-6),
+        f"epsilon is {asked:g}, but {subject.epsilon:.6g} is spent.",
+    )
     drawn = any(message.clients is not None for message in report.messages)
-    if report.covers_everything and len(subject.run.rounds) == strategy.num_rounds - 1 and not drawn:
-        require(subject.epsilon >= SPENT * asked, f"epsilon is {asked:g}, but only {subject.epsilon:.4g} is spent.")
+    if (
+        report.covers_everything
+        and len(subject.run.rounds) == strategy.num_rounds - 1
+        and not drawn
+    ):
+        require(
+            subject.epsilon >= SPENT * asked,
+            f"epsilon is {asked:g}, but only {subject.epsilon:.4g} is spent.",
+        )
 
 
 @check
@@ -697,10 +853,16 @@ def the_class_says_for_whom_it_can_be_private(subject: Subject) -> None:
     strategy, report = subject.run.strategy, subject.run.strategy.report
     promised = strategy.privacy_unit in strategy.promises
     if report.covers_everything:
-        require(promised, f"everything is covered per {report.unit}, but promises is {strategy.promises}.")
+        require(
+            promised,
+            f"everything is covered per {report.unit}, but promises is {strategy.promises}.",
+        )
     elif _is_private(subject):
         uncovered = sorted({message.content for message in report.unprotected})
-        require(not promised, f"promises is {strategy.promises}, but nothing covers {', '.join(uncovered)}.")
+        require(
+            not promised,
+            f"promises is {strategy.promises}, but nothing covers {', '.join(uncovered)}.",
+        )
 
 
 @check
@@ -713,23 +875,34 @@ def the_budget_can_be_divided_by_name(subject: Subject) -> None:
     require(shares, "an epsilon is given, but shares() is empty.")
     used = Counter(release.share for _, _, release in subject.releases)
     require(
-        set(used) <= set(shares), f"releases belong to {sorted(set(used) - set(shares))}, but there is no such share."
+        set(used) <= set(shares),
+        f"releases belong to {sorted(set(used) - set(shares))}, but there is no such share.",
     )
     for name, n_releases in used.items():
         allowed = shares[name].count
-        require(n_releases <= allowed, f"share {name} is for {allowed} releases, but {n_releases} carry its noise.")
+        require(
+            n_releases <= allowed,
+            f"share {name} is for {allowed} releases, but {n_releases} carry its noise.",
+        )
     fractions = {name: share.fraction for name, share in divided(shares, strategy.budget).items()}
-    current = {name: fraction / math.fsum(fractions.values()) for name, fraction in fractions.items()}
+    current = {
+        name: fraction / math.fsum(fractions.values()) for name, fraction in fractions.items()
+    }
     for name in shares:
         part = 1.0 if len(shares) == 1 else 0.5 * current[name]
         changed = divided(shares, {name: part})
-        require(math.isclose(changed[name].fraction, part), f"budget={{'{name}': {part:g}}} is ignored.")
+        require(
+            math.isclose(changed[name].fraction, part), f"budget={{'{name}': {part:g}}} is ignored."
+        )
     if len(shares) > 1:
         _check_division(subject, current)
 
 
 def _check_division(subject: Subject, current: dict[str, float]) -> None:
-    wanted = {name: part * (0.5 if index % 2 else 1.0) for index, (name, part) in enumerate(current.items())}
+    wanted = {
+        name: part * (0.5 if index % 2 else 1.0)
+        for index, (name, part) in enumerate(current.items())
+    }
     budget = {name: part / math.fsum(wanted.values()) for name, part in wanted.items()}
     other = Subject(subject.with_parameters(budget=budget), subject.rows)
     before = {release.share: release.noise_multiplier for _, _, release in subject.releases}
@@ -737,11 +910,20 @@ def _check_division(subject: Subject, current: dict[str, float]) -> None:
     for name in before.keys() & after.keys():
         more = budget[name] > current[name]
         heard = after[name] < before[name] if more else after[name] > before[name]
-        require(heard, f"{'more' if more else 'less'} budget for {name} gives a multiplier of {after[name]:.4g}.")
+        require(
+            heard,
+            f"{'more' if more else 'less'} budget for {name} gives a multiplier of {after[name]:.4g}.",
+        )
     asked = cast(float, subject.strategy.epsilon)
-    require(other.epsilon <= asked * (1 + 1e-6), f"another budget spends {other.epsilon:.6g} of epsilon {asked:g}.")
+    require(
+        other.epsilon <= asked * (1 + 1e-6),
+        f"another budget spends {other.epsilon:.6g} of epsilon {asked:g}.",
+    )
     if subject.epsilon >= SPENT * asked:
-        require(other.epsilon >= SPENT * asked, f"another budget spends only {other.epsilon:.4g} of {asked:g}.")
+        require(
+            other.epsilon >= SPENT * asked,
+            f"another budget spends only {other.epsilon:.4g} of {asked:g}.",
+        )
 
 
 @check
@@ -757,15 +939,26 @@ def noise_off_is_no_noise(subject: Subject) -> None:
         return  # another parameter sets its noise
     run = watched_run(strategy, subject.data, seed=SEED)
     require(not run.strategy.report.releases, "without epsilon the report has releases.")
-    require("None" in run.strategy.report.guarantee(), "without epsilon the report gives a guarantee.")
+    require(
+        "None" in run.strategy.report.guarantee(), "without epsilon the report gives a guarantee."
+    )
     for number, round_ in run.rounds.items():
         if isinstance(round_, Sum) and not round_.answer.keeps and round_.answer.sends:
             sent = run.sent(number)
             asked = [name for name in run.strategy.client_names if sent.get(name)]
             exact = values_of(add_up([sent[name] for name in asked]))
-            same = all(np.array_equal(one, two) for one, two in zip(run.received[number], exact, strict=True))
-            require(same, f"without epsilon the sums of '{round_.task}' differ from the sums of the replies.")
-            require(run.received[number].n_clients == len(asked), "a sum counts the wrong number of clients.")
+            same = all(
+                np.array_equal(one, two)
+                for one, two in zip(run.received[number], exact, strict=True)
+            )
+            require(
+                same,
+                f"without epsilon the sums of '{round_.task}' differ from the sums of the replies.",
+            )
+            require(
+                run.received[number].n_clients == len(asked),
+                "a sum counts the wrong number of clients.",
+            )
 
 
 @check
@@ -822,7 +1015,9 @@ def a_site_can_tell_what_noise_is_worth(subject: Subject) -> None:
                 "@answers(..., moved=...), or sites with their own policy will not answer it."
             )
         bound = moved[index].of(release.mechanism, release.relation, subject.strategy.privacy_unit)
-        scale = release.scale * (math.sqrt(0.5) if release.triangle and not moved[index].triangle else 1.0)
+        scale = release.scale * (
+            math.sqrt(0.5) if release.triangle and not moved[index].triangle else 1.0
+        )
         multiplier = scale / bound if 0 < bound < math.inf else 0.0
         require(
             multiplier > release.noise_multiplier * (1 - 1e-9),
@@ -850,7 +1045,9 @@ def a_site_that_allows_sums_alone_sends_nothing_else(subject: Subject) -> None:
 def _kinds_beyond_sums(run: WatchedRun) -> set[str]:
     kinds: set[str] = set()
     for _, round_, sent, release, from_noisy in run.declared():
-        is_local = run.strategy.noise == "local" or (run.strategy.noise == "clients" and not isinstance(round_, Sum))
+        is_local = run.strategy.noise == "local" or (
+            run.strategy.noise == "clients" and not isinstance(round_, Sum)
+        )
         is_covered = from_noisy or (release is not None and is_local)
         if sent.reveals != "sums" and not sent.kept_as and not is_covered:
             kinds.add(sent.reveals)
@@ -861,5 +1058,7 @@ def _kinds_beyond_sums(run: WatchedRun) -> set[str]:
 def a_small_audit_finds_nothing(subject: Subject) -> None:
     """An audit of a few seconds finds no broken promise; ``fedclust audit`` makes a large one."""
     if subject.releases:
-        result = audit_subject(subject, runs=AUDIT_RUNS, seconds=AUDIT_SECONDS, false_alarm=AUDIT_FALSE_ALARM)
+        result = audit_subject(
+            subject, runs=AUDIT_RUNS, seconds=AUDIT_SECONDS, false_alarm=AUDIT_FALSE_ALARM
+        )
         require(not result.broken, result.sentence)

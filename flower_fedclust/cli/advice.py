@@ -66,7 +66,8 @@ def explain(
     parameters: Parameters = None,
     secure: Secure = False,
     list_parameters: Annotated[
-        bool, typer.Option("--parameters", help="Also print the strategy's parameters and references.")
+        bool,
+        typer.Option("--parameters", help="Also print the strategy's parameters and references."),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -74,7 +75,9 @@ def explain(
     from flower_fedclust.privacy.attacks import attack_on
     from flower_fedclust.registry import find
 
-    given = given_parameters(strategy, n_clusters, epsilon, delta, privacy_unit, noise, n_rounds, parameters)
+    given = given_parameters(
+        strategy, n_clusters, epsilon, delta, privacy_unit, noise, n_rounds, parameters
+    )
     report = rehearse(strategy, given, n_columns, schema, secure=secure)
     entry = find(strategy)
     # Without the roles of the site's generator: ``name`` for :class:`~module.name`.
@@ -90,7 +93,8 @@ def explain(
     if report.unprotected:
         print("\nWhat somebody who sees an unprotected message can do (docs/attacks.md):")
         found = (
-            f"  {message.content}: {attack_on(message.content, message.reveals)}" for message in report.unprotected
+            f"  {message.content}: {attack_on(message.content, message.reveals)}"
+            for message in report.unprotected
         )
         print("\n".join(dict.fromkeys(found)))
     if list_parameters:
@@ -122,7 +126,9 @@ def rehearse(
     check_integer("n_columns", n_columns, at_least=1)
     example = dict(find(name).example)
     if schema is not None:  # its preparation finds the bounds
-        example = {key: value for key, value in example.items() if key not in ("max_norm", "max_l1_norm")}
+        example = {
+            key: value for key, value in example.items() if key not in ("max_norm", "max_l1_norm")
+        }
     parameters = {**example, **parameters}
     rng = np.random.default_rng(0)
     n_rows = 20 * numbers_of(parameters.get("n_clusters", 2))[1]
@@ -151,7 +157,9 @@ def rehearse(
 
 
 def audit(
-    strategy: Annotated[str, typer.Argument(help="A strategy, or module:Class; see 'fedclust list'.")],
+    strategy: Annotated[
+        str, typer.Argument(help="A strategy, or module:Class; see 'fedclust list'.")
+    ],
     runs: Annotated[int, typer.Option(help="How often to draw the noise of all rounds.")] = 1000,
     seconds: Annotated[float, typer.Option(help="How long to go on drawing and comparing.")] = 40.0,
     n_clusters: NClusters = "3",
@@ -162,13 +170,19 @@ def audit(
     noise: Noise = None,
     n_rounds: Rounds = None,
     parameters: Parameters = None,
-    seed: Annotated[int | None, typer.Option(help="Seeds the auditor's choices, never the noise.")] = None,
-    out: Annotated[Path | None, typer.Option(help="A new folder for audit.txt, audit.json and audit.png.")] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Seeds the auditor's choices, never the noise.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="A new folder for audit.txt, audit.json and audit.png.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure from outside whether a strategy keeps its privacy promises; exits with 1 if one is broken."""
     folder = _new_folder(out)
-    given = given_parameters(strategy, n_clusters, epsilon, delta, privacy_unit, noise, n_rounds, parameters)
+    given = given_parameters(
+        strategy, n_clusters, epsilon, delta, privacy_unit, noise, n_rounds, parameters
+    )
     result = audit_by_name(strategy, given, n_columns, runs=runs, seconds=seconds, seed=seed)
     if as_json:
         print_json(result.to_dict())
@@ -196,10 +210,18 @@ def audit_by_name(
     from flower_fedclust.engine.progress import bar
 
     strategy = made_up_strategy(name, parameters, n_columns)
-    clients, _ = small_tables(strategy, n_columns=n_columns, **({} if seed is None else {"seed": seed}))
+    clients, _ = small_tables(
+        strategy, n_columns=n_columns, **({} if seed is None else {"seed": seed})
+    )
     with bar(name, 1.0, show) as progress:
         return audit(
-            strategy, clients, runs=runs, seconds=seconds, seed=seed, false_alarm=false_alarm, progress=progress
+            strategy,
+            clients,
+            runs=runs,
+            seconds=seconds,
+            seed=seed,
+            false_alarm=false_alarm,
+            progress=progress,
         )
 
 
@@ -213,13 +235,21 @@ def made_up_strategy(
     from flower_fedclust.registry import accepted_parameters, find
 
     accepted = accepted_parameters(name)
-    rows = np.random.default_rng(0).normal(size=(n_public, n_columns)) if needs_server_rows([name]) else None
+    rows = (
+        np.random.default_rng(0).normal(size=(n_public, n_columns))
+        if needs_server_rows([name])
+        else None
+    )
     given = {**find(name).example, **parameters}
     made: ProtocolStrategy
     try:
         (made,) = make_strategies([name], given, rows)
     except ValueError:
-        bounds = {key: value for key, value in BOUNDS.items() if key in accepted and given.get(key) is None}
+        bounds = {
+            key: value
+            for key, value in BOUNDS.items()
+            if key in accepted and given.get(key) is None
+        }
         if not bounds or given.get("epsilon") is None:
             raise
         (made,) = make_strategies([name], given | bounds, rows)
@@ -238,7 +268,9 @@ def save_audit(result: AuditResult, folder: NewFolder) -> Path:
 
 
 def choose_k(
-    strategy: Annotated[str, typer.Argument(help="A strategy that can choose its number of clusters.")] = (DEFAULT),
+    strategy: Annotated[
+        str, typer.Argument(help="A strategy that can choose its number of clusters.")
+    ] = (DEFAULT),
     dataset: DatasetName = None,
     data: RowsFile = None,
     client_column: ClientColumn = None,
@@ -246,14 +278,18 @@ def choose_k(
     columns: Columns = None,
     schema: SchemaFile = None,
     n_clients: NClients = 10,
-    n_clusters: Annotated[str, typer.Option(help="The numbers to try: a range such as 2-12, or auto (2-16).")] = "auto",
+    n_clusters: Annotated[
+        str, typer.Option(help="The numbers to try: a range such as 2-12, or auto (2-16).")
+    ] = "auto",
     epsilon: Epsilon = None,
     delta: Delta = None,
     privacy_unit: Unit = None,
     noise: Noise = None,
     parameters: Parameters = None,
     seed: Seed = None,
-    out: Annotated[Path | None, typer.Option(help="A new folder for number.png and number.json.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="A new folder for number.png and number.json.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Suggest a number of clusters, from one private run: merging its clusters costs no further privacy."""
@@ -262,7 +298,9 @@ def choose_k(
     from flower_fedclust.tables import Schema
 
     folder = _new_folder(out)
-    given = given_parameters(strategy, n_clusters, epsilon, delta, privacy_unit, noise, None, parameters)
+    given = given_parameters(
+        strategy, n_clusters, epsilon, delta, privacy_unit, noise, None, parameters
+    )
     choice = RowsChoice(
         rows_source(dataset, data),
         label_column,
@@ -275,7 +313,9 @@ def choose_k(
     result = simulate(inputs.strategy, inputs.given, seed=seed)
     number = result.number
     if number is None:
-        raise ValueError(f"n-clusters is {n_clusters}, which leaves {strategy} no choice; give a range such as 2-12.")
+        raise ValueError(
+            f"n-clusters is {n_clusters}, which leaves {strategy} no choice; give a range such as 2-12."
+        )
     if as_json:
         print_json({**number.to_dict(), "privacy": result.privacy.to_dict()})
     else:
@@ -296,13 +336,32 @@ def number_figure(number: ClusterNumber | PeakNumber, path: str | Path) -> Path:
     figure = figure_of(7.0, 4.2)
     axes = figure.subplots()
     curves = number.curves
-    for (name, values), color in zip(curves.items(), (TEN_COLORS[0], "#888888", TEN_COLORS[1]), strict=False):
+    for (name, values), color in zip(
+        curves.items(), (TEN_COLORS[0], "#888888", TEN_COLORS[1]), strict=False
+    ):
         axes.plot(number.numbers, values, color=color, marker="o", markersize=4)
-        axes.annotate(name, (number.numbers[-1], values[-1]), xytext=(6, 0), textcoords="offset points", va="center")
+        axes.annotate(
+            name,
+            (number.numbers[-1], values[-1]),
+            xytext=(6, 0),
+            textcoords="offset points",
+            va="center",
+        )
     index = list(number.numbers).index(number.chosen)
     if number.is_clear:
-        axes.plot([number.chosen], [next(iter(curves.values()))[index]], color=TEN_COLORS[2], marker="o", markersize=9)
-    axes.set(xlabel="clusters", ylabel=" and ".join(list(curves)[::2]), ylim=(0, 1.05), xticks=list(number.numbers))
+        axes.plot(
+            [number.chosen],
+            [next(iter(curves.values()))[index]],
+            color=TEN_COLORS[2],
+            marker="o",
+            markersize=9,
+        )
+    axes.set(
+        xlabel="clusters",
+        ylabel=" and ".join(list(curves)[::2]),
+        ylim=(0, 1.05),
+        xticks=list(number.numbers),
+    )
     axes.grid(color="#dddddd", linewidth=0.6)
     axes.margins(x=0.2)
     axes.set_title(number.sentence, fontsize=9, loc="left", wrap=True, parse_math=False)
@@ -310,24 +369,36 @@ def number_figure(number: ClusterNumber | PeakNumber, path: str | Path) -> Path:
 
 
 def plan(
-    strategy: Annotated[str, typer.Argument(help="A strategy with an epsilon; see 'fedclust list'.")] = (DEFAULT),
-    n_rows: Annotated[int, typer.Option(help="Roughly how many rows all clients have together.")] = 10_000,
-    n_columns: Annotated[int, typer.Option(help="How many columns the rows have, without --like.")] = 10,
+    strategy: Annotated[
+        str, typer.Argument(help="A strategy with an epsilon; see 'fedclust list'.")
+    ] = (DEFAULT),
+    n_rows: Annotated[
+        int, typer.Option(help="Roughly how many rows all clients have together.")
+    ] = 10_000,
+    n_columns: Annotated[
+        int, typer.Option(help="How many columns the rows have, without --like.")
+    ] = 10,
     like: Annotated[
         Path | None,
-        typer.Option(help="A table like yours; text, dates and gaps need --schema. Nothing of it is sent."),
+        typer.Option(
+            help="A table like yours; text, dates and gaps need --schema. Nothing of it is sent."
+        ),
     ] = None,
     schema: SchemaFile = None,
     columns: Columns = None,
     n_clients: Annotated[int, typer.Option(help="How many clients.")] = 10,
     n_clusters: NClusters = "5",
     epsilon: Epsilon = None,
-    epsilons: Annotated[str, typer.Option(help="The budgets of the curve, separated by commas.")] = "0.1,0.3,1,3,10",
+    epsilons: Annotated[
+        str, typer.Option(help="The budgets of the curve, separated by commas.")
+    ] = "0.1,0.3,1,3,10",
     delta: Delta = None,
     privacy_unit: Unit = None,
     noise: Noise = None,
     parameters: Parameters = None,
-    out: Annotated[Path | None, typer.Option(help="A new folder for plan.png and plan.json.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="A new folder for plan.png and plan.json.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Suggest an epsilon before anything is sent, by rehearsals on made-up rows, or on rows of a similar table."""
@@ -335,7 +406,9 @@ def plan(
     from flower_fedclust.harness.plan import plan as make_plan
 
     folder = _new_folder(out)
-    given = given_parameters(strategy, n_clusters, epsilon, delta, privacy_unit, noise, None, parameters)
+    given = given_parameters(
+        strategy, n_clusters, epsilon, delta, privacy_unit, noise, None, parameters
+    )
     if like is None and (schema is not None or columns is not None):
         raise ValueError("--schema and --columns are for the table of --like; give it, too.")
     table, left_out = (None, []) if like is None else rows_like(like, schema, columns_of(columns))
@@ -344,8 +417,12 @@ def plan(
     try:
         budgets = [float(one) for one in epsilons.split(",")]
     except ValueError:
-        raise ValueError(f"epsilons is '{epsilons}'; it must be numbers separated by commas.") from None
-    found = make_plan(made, n_rows=n_rows, n_columns=n_columns, like=table, n_clients=n_clients, epsilons=budgets)
+        raise ValueError(
+            f"epsilons is '{epsilons}'; it must be numbers separated by commas."
+        ) from None
+    found = make_plan(
+        made, n_rows=n_rows, n_columns=n_columns, like=table, n_clients=n_clients, epsilons=budgets
+    )
     found = replace(found, left_out=left_out)
     print(json.dumps(found.to_dict(), indent=2) if as_json else found.told("--like", "--schema"))
     if folder is not None:

@@ -13,7 +13,8 @@ class Line(NamedTuple):
     """A strategy in the list."""
 
     name: str
-    units: tuple[str, ...]  #: The units that a whole run can protect: records, persons, clients, or nothing.
+    #: The units that a whole run can protect: records, persons, clients, or nothing.
+    units: tuple[str, ...]
     text: str
 
 

@@ -47,9 +47,12 @@ from flower_fedclust.registry import DEFAULT
 from flower_fedclust.site.cli import ledger_app, site_app
 
 DeviceName = Annotated[
-    str | None, typer.Option("--device", help="cuda computes the clients' sums on a GPU, with the same bits.")
+    str | None,
+    typer.Option("--device", help="cuda computes the clients' sums on a GPU, with the same bits."),
 ]
-_ENGINES = "inline (this process), shards (all cores, or a Ray cluster) or ray (Flower's own simulation)."
+_ENGINES = (
+    "inline (this process), shards (all cores, or a Ray cluster) or ray (Flower's own simulation)."
+)
 
 app = typer.Typer(
     help="Federated clustering: run strategies, compare them, and see what leaves the clients.",
@@ -68,7 +71,10 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def options(
     print_version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
     ] = False,
 ) -> None:
     """Take the options of the command itself."""
@@ -80,7 +86,9 @@ def _units_in_words(units: tuple[str, ...]) -> str:
 
 @app.command(name="list")
 def list_strategies(
-    show_all: Annotated[bool, typer.Option("--all", help="Also list the strategies of other packages.")] = False,
+    show_all: Annotated[
+        bool, typer.Option("--all", help="Also list the strategies of other packages.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """List the strategies by what they find, the best first."""
@@ -89,7 +97,14 @@ def list_strategies(
     if as_json:
         print_json([about(name, entry) for name, entry in strategies().items()])
         return
-    table = Table(Column("", no_wrap=True), "private for each", "", box=None, padding=(0, 2, 0, 0), show_edge=False)
+    table = Table(
+        Column("", no_wrap=True),
+        "private for each",
+        "",
+        box=None,
+        padding=(0, 2, 0, 0),
+        show_edge=False,
+    )
     for heading, lines in CATALOG.items():
         table.add_row(f"[bold]{heading}[/bold]")
         for name, units, text in lines:
@@ -101,7 +116,9 @@ def list_strategies(
         table.add_row("[bold]From other packages[/bold]")
         for name in others:
             if name in entries:  # strategies that cannot be loaded are left out with a warning
-                table.add_row(f"  {name}", _units_in_words(entries[name].units), entries[name].summary)
+                table.add_row(
+                    f"  {name}", _units_in_words(entries[name].units), entries[name].summary
+                )
     Console().print(table)
     if others and not show_all:
         print(f"\n'fedclust list --all' adds {len(others)} of other packages.")
@@ -115,7 +132,9 @@ def datasets(as_json: AsJson = False) -> None:
     from flower_fedclust.data import DATASETS
 
     if as_json:
-        print_json([{"name": name, "summary": entry.description} for name, entry in DATASETS.items()])
+        print_json(
+            [{"name": name, "summary": entry.description} for name, entry in DATASETS.items()]
+        )
         return
     table = Table("data set", "what it is")
     for name, entry in DATASETS.items():
@@ -138,7 +157,9 @@ def run(
     schema: SchemaFile = None,
     partition: Annotated[
         str,
-        typer.Option(help="How rows are spread: iid, dirichlet:ALPHA, classes:N, k-means, sorted:COLUMN."),
+        typer.Option(
+            help="How rows are spread: iid, dirichlet:ALPHA, classes:N, k-means, sorted:COLUMN."
+        ),
     ] = "iid",
     n_clients: NClients = 10,
     server_data: ServerData = None,
@@ -155,10 +176,16 @@ def run(
     seed: Seed = None,
     describe: Annotated[
         bool,
-        typer.Option("--describe", help="With --schema: describe the clusters in words, for a part of the budget."),
+        typer.Option(
+            "--describe",
+            help="With --schema: describe the clusters in words, for a part of the budget.",
+        ),
     ] = False,
     floor: Annotated[
-        int, typer.Option(min=0, help="The smallest number of rows that pages and descriptions show; 0 shows all.")
+        int,
+        typer.Option(
+            min=0, help="The smallest number of rows that pages and descriptions show; 0 shows all."
+        ),
     ] = 10,
     out: Annotated[Path | None, typer.Option(help="A new folder for the results.")] = None,
     journal: Annotated[
@@ -173,7 +200,9 @@ def run(
     from flower_fedclust.simulation import simulate
     from flower_fedclust.tables import Schema
 
-    given = given_parameters(strategies, n_clusters, epsilon, delta, privacy_unit, noise, n_rounds, parameters)
+    given = given_parameters(
+        strategies, n_clusters, epsilon, delta, privacy_unit, noise, n_rounds, parameters
+    )
     choice = RowsChoice(
         rows_source(dataset, data),
         client_column=client_column,
@@ -190,26 +219,46 @@ def run(
     )
     inputs = read_inputs(strategies, choice, given, describe=describe, floor=floor, several=True)
     rows: Any = inputs.rows
-    run_one = partial(simulate, clients=rows, engine=engine, device=device, seed=seed, secure=secure, floor=floor)  # type: ignore[arg-type]
+    run_one = partial(
+        simulate,
+        clients=rows,
+        engine=engine,  # type: ignore[arg-type]
+        device=device,
+        seed=seed,
+        secure=secure,
+        floor=floor,
+    )
     subject = dataset or (Path(data).name if data is not None else "")
     results, path, failed = run_and_save(
         inputs.strategies, run_one, out, labels=rows.labels, journal=journal, subject=subject
     )
     n_rows = sum(map(len, rows.clients))
-    title = f"{dataset or data}: {n_rows:,} rows, {len(rows.clients)} clients, {n_clusters} clusters"
+    title = (
+        f"{dataset or data}: {n_rows:,} rows, {len(rows.clients)} clients, {n_clusters} clusters"
+    )
     show_all(results, title, path, Console(), failed)
 
 
 @app.command()
 def compare(
-    out: Annotated[Path, typer.Option(help="A folder for the results: new, or that of a comparison to continue.")],
+    out: Annotated[
+        Path,
+        typer.Option(help="A folder for the results: new, or that of a comparison to continue."),
+    ],
     settings: Annotated[
-        Path | None, typer.Argument(help="A TOML file with these options as keys; the command line takes precedence.")
+        Path | None,
+        typer.Argument(
+            help="A TOML file with these options as keys; the command line takes precedence."
+        ),
     ] = None,
-    strategies: Annotated[str | None, typer.Option(help="Strategies separated by commas, or 'all'.")] = None,
+    strategies: Annotated[
+        str | None, typer.Option(help="Strategies separated by commas, or 'all'.")
+    ] = None,
     datasets: Annotated[
         str | None,
-        typer.Option(help="Data sets, with commas; see 'fedclust datasets'. Or suite:BATTERY, or suite:BATTERY/SET."),
+        typer.Option(
+            help="Data sets, with commas; see 'fedclust datasets'. Or suite:BATTERY, or suite:BATTERY/SET."
+        ),
     ] = None,
     data: RowsFile = None,
     client_column: ClientColumn = None,
@@ -219,39 +268,57 @@ def compare(
     schema: SchemaFile = None,
     partitions: Annotated[
         str | None,
-        typer.Option(help="How rows are spread: iid, dirichlet:ALPHA, classes:N, k-means, sorted:COLUMN; one or more."),
+        typer.Option(
+            help="How rows are spread: iid, dirichlet:ALPHA, classes:N, k-means, sorted:COLUMN; one or more."
+        ),
     ] = None,
-    n_clients: Annotated[int | None, typer.Option(help="How many clients, if no column says; or 10.")] = None,
+    n_clients: Annotated[
+        int | None, typer.Option(help="How many clients, if no column says; or 10.")
+    ] = None,
     server_data: ServerData = None,
     n_server_rows: NServerRows = None,
     n_clusters: Annotated[
-        str | None, typer.Option(help="How many clusters; 2,3,4 tries each. By default one for each class.")
+        str | None,
+        typer.Option(help="How many clusters; 2,3,4 tries each. By default one for each class."),
     ] = None,
     epsilons: Annotated[
         str | None,
-        typer.Option(help="Privacy budgets separated by commas; 'none' is no noise. By default each strategy's own."),
+        typer.Option(
+            help="Privacy budgets separated by commas; 'none' is no noise. By default each strategy's own."
+        ),
     ] = None,
     delta: Delta = None,
-    seeds: Annotated[str | None, typer.Option(help="How many seeds (3 is 0,1,2), or a list.")] = None,
+    seeds: Annotated[
+        str | None, typer.Option(help="How many seeds (3 is 0,1,2), or a list.")
+    ] = None,
     parameters: Annotated[
         list[str] | None,
-        typer.Option("--set", help="Any other parameter: name=value, or strategy.name=value; may be repeated."),
+        typer.Option(
+            "--set",
+            help="Any other parameter: name=value, or strategy.name=value; may be repeated.",
+        ),
     ] = None,
     grid: Annotated[
-        list[str] | None, typer.Option(help="Like --set, with several values: name=1,2,3 runs each of them.")
+        list[str] | None,
+        typer.Option(help="Like --set, with several values: name=1,2,3 runs each of them."),
     ] = None,
     engine: Annotated[
         str | None, typer.Option(help=f"{_ENGINES} Other engines than inline do one run at a time.")
     ] = None,
-    jobs: Annotated[int | None, typer.Option(help="How many runs at once; by default one per core.")] = None,
+    jobs: Annotated[
+        int | None, typer.Option(help="How many runs at once; by default one per core.")
+    ] = None,
     device: DeviceName = None,
     on: Annotated[
         str | None,
         typer.Option(help="Run on Ray: ray (started here), ray://HOST, auto, or HOST:PORT."),
     ] = None,
-    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Repeat the runs that failed.")] = False,
+    retry_failed: Annotated[
+        bool, typer.Option("--retry-failed", help="Repeat the runs that failed.")
+    ] = False,
     progress: Annotated[
-        bool | None, typer.Option("--progress/--no-progress", help="A progress bar; by default in a terminal.")
+        bool | None,
+        typer.Option("--progress/--no-progress", help="A progress bar; by default in a terminal."),
     ] = None,
 ) -> None:
     """Compare strategies over data sets, partitions, budgets and seeds; repeat the command to continue."""
@@ -262,7 +329,9 @@ def compare(
 
     chosen = {} if settings is None else settings_from_toml(settings)
     names = SETTINGS.keys() - {"grid"}
-    chosen |= {name: value for name, value in options.items() if name in names and value is not None}
+    chosen |= {
+        name: value for name, value in options.items() if name in names and value is not None
+    }
     for name, given in (("set", parameters), ("grid", grid)):
         if given:
             chosen[name] = {**chosen.get(name, {}), **parsed_parameters(given)}
@@ -278,7 +347,9 @@ def compare(
             announce=lambda lines: typer.echo("\n  ".join(lines), err=True),
         )
     except KeyboardInterrupt:
-        _say_error(f"stopped; what is done is in {out.absolute()}, and the same command continues from there.")
+        _say_error(
+            f"stopped; what is done is in {out.absolute()}, and the same command continues from there."
+        )
         raise typer.Exit(130) from None
     if _show_comparison(rows, out):
         raise typer.Exit(1)
@@ -334,7 +405,8 @@ def _wide_console() -> Console:
 
 def main() -> None:
     """Run the command, and report a user's mistake in one sentence, without a traceback."""
-    sys.path.append("")  # for module:Class in the working directory; last, so that no file there shadows a library
+    # For module:Class in the working directory; last, so that no file there shadows a library.
+    sys.path.append("")
     try:
         app()
     except (ValueError, OSError, ImportError) as error:
@@ -342,7 +414,8 @@ def main() -> None:
         _say_error(f"{error.filename}: {error.strerror}." if is_of_file else _as_typed(str(error)))  # type: ignore[union-attr]
         raise SystemExit(2) from None
     except RuntimeError as error:
-        from flower_fedclust.engine import ProtocolError  # imported here, because the import takes a second
+        # Imported here, because the import takes a second.
+        from flower_fedclust.engine import ProtocolError
 
         if not isinstance(error, ProtocolError):
             raise
@@ -356,16 +429,26 @@ def _as_typed(message: str) -> str:
         return message  # in a file they have their own names
     commands = cast(click.Group, typer.main.get_command(app)).commands.values()
     names = {
-        param.name: param.opts[0] for command in commands for param in command.params if param.opts[0].startswith("--")
+        param.name: param.opts[0]
+        for command in commands
+        for param in command.params
+        if param.opts[0].startswith("--")
     }
 
     # At the start of a message, or a word that is no English word; "max_norm=3" is typed like this after --set.
-    return re.sub(r"^\w+(?= is )|(?<![-\w'])\w+_\w+\b(?!=)", lambda found: names.get(found[0], found[0]), message)
+    return re.sub(
+        r"^\w+(?= is )|(?<![-\w'])\w+_\w+\b(?!=)",
+        lambda found: names.get(found[0], found[0]),
+        message,
+    )
 
 
 def _say_error(sentence: str) -> None:
-    console = Console(stderr=True, emoji=False)  # rich would turn a name such as a:b:c into a picture
-    console.print(f"fedclust: {sentence}", style="red", markup=False, highlight=False, soft_wrap=True)
+    # Rich would turn a name such as a:b:c into a picture.
+    console = Console(stderr=True, emoji=False)
+    console.print(
+        f"fedclust: {sentence}", style="red", markup=False, highlight=False, soft_wrap=True
+    )
 
 
 if __name__ == "__main__":

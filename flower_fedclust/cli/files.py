@@ -18,11 +18,19 @@ MOST_BEYOND = 0.05
 #: Entries of the rows that are given clusters at a time.
 PREDICTED_ENTRIES = 2**20
 
-schema_app = typer.Typer(help="Draft and check schemas, which say what is public about columns.", no_args_is_help=True)
+schema_app = typer.Typer(
+    help="Draft and check schemas, which say what is public about columns.", no_args_is_help=True
+)
 
-TableFile = Annotated[Path, typer.Argument(help="Your table: a .csv, .parquet, .xlsx, .dta or .sav file.")]
-ClientColumn = Annotated[str | None, typer.Option(help="The column that says whose row it is; it is left out.")]
-LabelColumn = Annotated[str | None, typer.Option(help="The column of true classes; it is left out.")]
+TableFile = Annotated[
+    Path, typer.Argument(help="Your table: a .csv, .parquet, .xlsx, .dta or .sav file.")
+]
+ClientColumn = Annotated[
+    str | None, typer.Option(help="The column that says whose row it is; it is left out.")
+]
+LabelColumn = Annotated[
+    str | None, typer.Option(help="The column of true classes; it is left out.")
+]
 
 
 @schema_app.command()
@@ -30,7 +38,9 @@ def init(
     file: TableFile,
     client_column: ClientColumn = None,
     label_column: LabelColumn = None,
-    out: Annotated[Path | None, typer.Option(help="A new TOML file; without it the draft is printed.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="A new TOML file; without it the draft is printed.")
+    ] = None,
 ) -> None:
     """Draft a schema from a table, for you to check and correct; whatever comes from rows is marked."""
     from flower_fedclust.data import read_table
@@ -44,9 +54,24 @@ def init(
     with out.open("x", encoding="utf-8") as target:
         target.write(text)
     print(f"Written: {out}. Check it before you share it: whatever is marked comes from your rows.")
-    options = [("--data", str(file)), ("--client-column", client_column), ("--label-column", label_column)]
+    options = [
+        ("--data", str(file)),
+        ("--client-column", client_column),
+        ("--label-column", label_column),
+    ]
     words = [part for name, value in options if value for part in (name, value)]
-    following = ["fedclust", "run", *words, "--schema", str(out), "--describe", "--n-clusters", "4", "--epsilon", "1"]
+    following = [
+        "fedclust",
+        "run",
+        *words,
+        "--schema",
+        str(out),
+        "--describe",
+        "--n-clusters",
+        "4",
+        "--epsilon",
+        "1",
+    ]
     print(f"Next:    {shlex.join(following)}")
 
 
@@ -72,23 +97,34 @@ def check(
         raise DataError(with_rows_of_spreadsheet(str(error), file)) from None
     print(f"{file.name} fits {schema.name}.")
     for name in columns_with_unclear_commas([table.rows], known):
-        print(f"Column '{name}': 1,234 counts as 1234; if the comma is a decimal comma, write 1.234.")
+        print(
+            f"Column '{name}': 1,234 counts as 1234; if the comma is a decimal comma, write 1.234."
+        )
     for name, column, values in known.values(table.rows, owner=file.name):
         if column.kind in ("number", "integer") and (codes := find_codes(values, {})).sure:
             listed = ", ".join(map(str, codes.sure))
-            print(f"Column '{name}': {listed} is {codes.why}; if it means a missing value, add missing = [{listed}].")
+            print(
+                f"Column '{name}': {listed} is {codes.why}; if it means a missing value, add missing = [{listed}]."
+            )
         if column.interval is None:
             continue
         present = values[values == values]  # a gap is NaN
         n_beyond = int(((present < column.interval[0]) | (present > column.interval[1])).sum())
         if n_beyond > MOST_BEYOND * len(present):
             part = f"{100 * n_beyond / len(present):.0f}%"
-            print(f"Column '{name}': {part} of the values are beyond its bounds and count as these; is the unit right?")
+            print(
+                f"Column '{name}': {part} of the values are beyond its bounds and count as these; is the unit right?"
+            )
 
 
 def describe_saved(
-    folder: Annotated[Path, typer.Argument(help="The folder of a result that 'fedclust run' or result.save wrote.")],
-    page: Annotated[Path | None, typer.Option(help="A new HTML file: one page to hand to somebody.")] = None,
+    folder: Annotated[
+        Path,
+        typer.Argument(help="The folder of a result that 'fedclust run' or result.save wrote."),
+    ],
+    page: Annotated[
+        Path | None, typer.Option(help="A new HTML file: one page to hand to somebody.")
+    ] = None,
 ) -> None:
     """Print a saved result: its clusters, its doubts, and its protection."""
     from rich.console import Console
@@ -106,9 +142,14 @@ def describe_saved(
 
 
 def predict(
-    folder: Annotated[Path, typer.Argument(help="The folder of a result that 'fedclust run' or result.save wrote.")],
+    folder: Annotated[
+        Path,
+        typer.Argument(help="The folder of a result that 'fedclust run' or result.save wrote."),
+    ],
     data: Annotated[Path, typer.Option(help="New rows: a file as for 'fedclust run --data'.")],
-    out: Annotated[Path, typer.Option(help="A new CSV file for the clusters of the rows.")] = Path("labels.csv"),
+    out: Annotated[Path, typer.Option(help="A new CSV file for the clusters of the rows.")] = Path(
+        "labels.csv"
+    ),
     id_column: IdColumn = None,
 ) -> None:
     """Find the clusters of new rows with a saved model."""
@@ -129,11 +170,15 @@ class Predicted:
         lines = [f"{self.n_rows - n_without:,} of {self.n_rows:,} rows have a cluster."]
         lines += [f"{count:,} have none: {why}." for why, count in self.left_out.items()]
         if self.unused:
-            lines.append(f"Columns that the model does not know, and that were not used: {', '.join(self.unused)}.")
+            lines.append(
+                f"Columns that the model does not know, and that were not used: {', '.join(self.unused)}."
+            )
         return "\n".join(lines)
 
 
-def predict_file(folder: str | Path, data: str | Path, out: str | Path, *, id_column: str | None = None) -> Predicted:
+def predict_file(
+    folder: str | Path, data: str | Path, out: str | Path, *, id_column: str | None = None
+) -> Predicted:
     """Write the cluster of every row of a file to a new CSV file, by the model in a folder.
 
     Each line has the number or id of the row, its cluster and, if it has none, why. The model finds columns by name.
@@ -168,7 +213,9 @@ def predict_file(folder: str | Path, data: str | Path, out: str | Path, *, id_co
     why = (known[code] for code in each(codes)) if codes.any() else None
     labels = (None if label < 0 else label for label in each(clusters))
     write_labels(out, each(ids), labels, id_column=table.id_column, why=why)
-    left_out = {known[code]: int(count) for code, count in enumerate(np.bincount(codes)) if code and count}
+    left_out = {
+        known[code]: int(count) for code, count in enumerate(np.bincount(codes)) if code and count
+    }
     return Predicted(rows.n_rows, left_out, [name for name in names if name not in wanted])
 
 
@@ -207,7 +254,9 @@ def _why_left_out(frame: Any, model: Any, columns: list[str]) -> Any:
     for name in reversed(columns):
         values, column = frame[name], used.get(name)
         if column is not None and column.categories is not None:
-            reasons[is_unlisted(values, column)] = f"column '{name}' has a category that the schema does not list"
+            reasons[is_unlisted(values, column)] = (
+                f"column '{name}' has a category that the schema does not list"
+            )
         if column is not None and column.gaps != "refuse":
             continue
         listed = () if column is None else column.categories or ()
@@ -219,7 +268,9 @@ def _why_left_out(frame: Any, model: Any, columns: list[str]) -> Any:
         if are_cells(values) and not listed:
             values = pd.Series(numbers_in(values)[0])
         if values.dtype.kind == "f":
-            reasons[np.isinf(values.to_numpy(dtype=np.float64, na_value=np.nan))] = f"column '{name}' is infinite"
+            reasons[np.isinf(values.to_numpy(dtype=np.float64, na_value=np.nan))] = (
+                f"column '{name}' is infinite"
+            )
     return reasons
 
 
@@ -229,7 +280,9 @@ _APP_NAME = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,31}")
 
 def new_app(
     folder: Annotated[Path, typer.Argument(help="A new folder, after which the app is named.")],
-    api: Annotated[str, typer.Option(help="Which of Flower's APIs to use: message or strategy.")] = "message",
+    api: Annotated[
+        str, typer.Option(help="Which of Flower's APIs to use: message or strategy.")
+    ] = "message",
 ) -> None:
     """Write a Flower app of your own, ready for 'flwr run'."""
     print(f"Written: {write_app(folder, api)}\nNext:    flwr run {folder} --stream")
@@ -251,10 +304,15 @@ def write_app(folder: str | Path, api: str = "message") -> Path:
         )
     path.mkdir(parents=True, exist_ok=True)
     for name in ("app.py", "columns.toml", "pyproject.toml", "README.md"):
-        text = (Path(__file__).parent / "app_template" / name).read_text(encoding="utf-8").replace("NAME", path.name)
+        text = (
+            (Path(__file__).parent / "app_template" / name)
+            .read_text(encoding="utf-8")
+            .replace("NAME", path.name)
+        )
         if api == "strategy":
             text = text.replace("fc.MessageStrategy(strategy)", "strategy")
         (path / name).write_text(text, encoding="utf-8")
-    terms = distribution("flower-fedclust").read_text("licenses/LICENSE")  # the version that is installed
+    # The version that is installed.
+    terms = distribution("flower-fedclust").read_text("licenses/LICENSE")
     (path / "LICENSE").write_text(terms or "Apache-2.0\n", encoding="utf-8")
     return path

@@ -9,49 +9,89 @@ import typer
 
 SchemaFile = Annotated[
     Path | None,
-    typer.Option(help="A TOML file that says what is public about the columns; 'fedclust schema init' drafts one."),
+    typer.Option(
+        help="A TOML file that says what is public about the columns; 'fedclust schema init' drafts one."
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 NClusters = Annotated[
-    str, typer.Option(help="How many clusters; a strategy that can choose also takes a range such as 2-12, or auto.")
+    str,
+    typer.Option(
+        help="How many clusters; a strategy that can choose also takes a range such as 2-12, or auto."
+    ),
 ]
 Epsilon = Annotated[
     str | None,
-    typer.Option(help="The privacy budget of the whole run, or 'none' for no noise; by default the strategy's own."),
+    typer.Option(
+        help="The privacy budget of the whole run, or 'none' for no noise; by default the strategy's own."
+    ),
 ]
-Delta = Annotated[float | None, typer.Option(help="The delta of the privacy budget; by default 1e-6.")]
-Unit = Annotated[str | None, typer.Option(help="Whom the guarantee protects: record (the default), subject or client.")]
+Delta = Annotated[
+    float | None, typer.Option(help="The delta of the privacy budget; by default 1e-6.")
+]
+Unit = Annotated[
+    str | None,
+    typer.Option(help="Whom the guarantee protects: record (the default), subject or client."),
+]
 Noise = Annotated[
-    str | None, typer.Option(help="Who adds the noise: server, clients or local; by default the strategy decides.")
+    str | None,
+    typer.Option(
+        help="Who adds the noise: server, clients or local; by default the strategy decides."
+    ),
 ]
 Rounds = Annotated[
-    int | None, typer.Option(help="How many Lloyd steps, or rounds of learning; by default the strategy decides.")
+    int | None,
+    typer.Option(
+        help="How many Lloyd steps, or rounds of learning; by default the strategy decides."
+    ),
 ]
 IdColumn = Annotated[
-    str | None, typer.Option(help="The column that identifies rows in files of labels; by default they are numbered.")
+    str | None,
+    typer.Option(
+        help="The column that identifies rows in files of labels; by default they are numbered."
+    ),
 ]
-Secure = Annotated[bool, typer.Option("--secure", help="Clients mask what they send: the server sees only sums.")]
+Secure = Annotated[
+    bool, typer.Option("--secure", help="Clients mask what they send: the server sees only sums.")
+]
 Parameters = Annotated[
-    list[str] | None, typer.Option("--set", help="Any other parameter, as name=value; may be repeated.")
+    list[str] | None,
+    typer.Option("--set", help="Any other parameter, as name=value; may be repeated."),
 ]
 
 
-DatasetName = Annotated[str | None, typer.Option("--dataset", help="A data set; see 'fedclust datasets'.")]
-RowsFile = Annotated[Path | None, typer.Option("--data", help="Your rows: a file (.csv, .xlsx or others) or folder.")]
+DatasetName = Annotated[
+    str | None, typer.Option("--dataset", help="A data set; see 'fedclust datasets'.")
+]
+RowsFile = Annotated[
+    Path | None, typer.Option("--data", help="Your rows: a file (.csv, .xlsx or others) or folder.")
+]
 ClientColumn = Annotated[str | None, typer.Option(help="The column that says whose row it is.")]
 SubjectColumn = Annotated[
-    str | None, typer.Option(help="The column that says which person a row is about, for --privacy-unit subject.")
+    str | None,
+    typer.Option(
+        help="The column that says which person a row is about, for --privacy-unit subject."
+    ),
 ]
-LabelColumn = Annotated[str | None, typer.Option(help="A column of known classes, for the metrics.")]
-Columns = Annotated[str | None, typer.Option(help="The columns to cluster by, separated by commas.")]
+LabelColumn = Annotated[
+    str | None, typer.Option(help="A column of known classes, for the metrics.")
+]
+Columns = Annotated[
+    str | None, typer.Option(help="The columns to cluster by, separated by commas.")
+]
 NClients = Annotated[int, typer.Option(help="How many clients, if no column says.")]
 ServerData = Annotated[Path | None, typer.Option(help="A file of public rows, for the server.")]
 NServerRows = Annotated[
     int | None,
-    typer.Option(help="Without --server-data: how many rows to make public; by default 20 per cluster."),
+    typer.Option(
+        help="Without --server-data: how many rows to make public; by default 20 per cluster."
+    ),
 ]
 Seed = Annotated[
-    int | None, typer.Option(help="Makes a run repeatable, even its noise: an experiment that protects nobody.")
+    int | None,
+    typer.Option(
+        help="Makes a run repeatable, even its noise: an experiment that protects nobody."
+    ),
 ]
 
 
@@ -74,7 +114,9 @@ def given_parameters(
     given["n_clusters"] = number_of_clusters(n_clusters)
     if epsilon is not None:
         given["epsilon"] = parse_epsilon(epsilon)
-    if unknown := set(given) - set().union(*(accepted_parameters(name.strip()) for name in names.split(","))):
+    if unknown := set(given) - set().union(
+        *(accepted_parameters(name.strip()) for name in names.split(","))
+    ):
         option = sorted(unknown)[0]
         raise ValueError(f"--{option.replace('_', '-')} is given, but {names} does not take it.")
     parsed = parsed_parameters(parameters or [])
@@ -84,7 +126,9 @@ def given_parameters(
 def rows_source(dataset: str | None, data: Path | None) -> str | Path:
     """Return the data set or the file that was named; a ValueError unless it is exactly one."""
     if (dataset is None) == (data is None):
-        raise ValueError("give either a data set or a file of your own: --dataset NAME or --data FILE.")
+        raise ValueError(
+            "give either a data set or a file of your own: --dataset NAME or --data FILE."
+        )
     return data if dataset is None else dataset  # type: ignore[return-value]
 
 

@@ -13,7 +13,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flower_fedclust.data.frames import SCHEMA_ADVICE, as_frame, check_same_names, check_unique, number_rows
+from flower_fedclust.data.frames import (
+    SCHEMA_ADVICE,
+    as_frame,
+    check_same_names,
+    check_unique,
+    number_rows,
+)
 from flower_fedclust.numerics.blocks import blocks
 from flower_fedclust.numerics.checks import DataError, refuse_columns
 from flower_fedclust.outside import parsing, reading
@@ -35,11 +41,13 @@ class Batch:
     """Consecutive rows of a client, read and computed only where they are needed."""
 
     owner: str  #: The name of the client or of the file, for messages.
-    first_row: int  #: The number of the first row, for messages; in a folder of parts it counts from 0 in each part.
+    #: The number of the first row, for messages; in a folder of parts it counts from 0 in each part.
+    first_row: int
     n_rows: int
     make_table: Callable[[], Any]
     make_rows: Callable[[], Floats]
-    rows_each: NDArray[np.integer[Any]] | None = None  #: How many rows the subject of each row has at the client.
+    #: How many rows the subject of each row has at the client.
+    rows_each: NDArray[np.integer[Any]] | None = None
 
     def __len__(self) -> int:
         return self.n_rows
@@ -66,7 +74,13 @@ def in_batches(
     """Yield rows and table in memory, which are given by part, in batches of at most so many entries."""
     n_rows, n_columns = shape
     for part in blocks(n_rows, max(1, n_columns), block_entries=entries):
-        yield Batch(owner, part.start, min(part.stop, n_rows) - part.start, partial(table, part), partial(rows, part))
+        yield Batch(
+            owner,
+            part.start,
+            min(part.stop, n_rows) - part.start,
+            partial(table, part),
+            partial(rows, part),
+        )
 
 
 class Part:
@@ -129,14 +143,18 @@ class Batches:
         """Return some of the rows, by their numbers in ascending order."""
         ends = np.cumsum([0, *(part.n_rows for part in self.parts)])
         cuts = np.split(rows, np.searchsorted(rows, ends[1:-1]))
-        parts = [SomeRows(*one) for one in zip(self.parts, map(np.subtract, cuts, ends), strict=True)]
+        parts = [
+            SomeRows(*one) for one in zip(self.parts, map(np.subtract, cuts, ends), strict=True)
+        ]
         found = Batches(parts, self.name, self.columns)
         found._stamps = self._stamps
         return found
 
     def fingerprint(self) -> NDArray[np.uint64]:
         """Return numbers that change if a file does, without reading it."""
-        return np.array([len(self), *(number for stamp in self._stamps for number in stamp)], dtype=np.uint64)
+        return np.array(
+            [len(self), *(number for stamp in self._stamps for number in stamp)], dtype=np.uint64
+        )
 
     def read(self, step: int) -> Iterator[Batch]:
         """Yield all rows in their order, at most ``step`` at a time.
@@ -159,15 +177,25 @@ class Batches:
     def check_numbers(self) -> None:
         """Raise a DataError if a column is known to be text."""
         for part in self.parts:
-            found = [f"row {row}, column '{name}' is not numeric" for name, row in part.first_text.items()]
-            if named := [one for name, one in zip(part.first_text, found, strict=True) if name in self.columns]:
+            found = [
+                f"row {row}, column '{name}' is not numeric"
+                for name, row in part.first_text.items()
+            ]
+            if named := [
+                one
+                for name, one in zip(part.first_text, found, strict=True)
+                if name in self.columns
+            ]:
                 refuse_columns(part.name, named, [], SCHEMA_ADVICE)
 
     def column(self, name: str) -> Any:
         """Return one column of all rows as a pandas Series."""
         import pandas as pd
 
-        return pd.concat([batch.table[name] for batch in self.select([name]).read(BATCH_ENTRIES)], ignore_index=True)
+        return pd.concat(
+            [batch.table[name] for batch in self.select([name]).read(BATCH_ENTRIES)],
+            ignore_index=True,
+        )
 
 
 def _batch_of(content: Any, name: str, first: int) -> Batch:
@@ -179,7 +207,11 @@ def _batch_of(content: Any, name: str, first: int) -> Batch:
         # A sum is NaN or infinite if any entry is; the slower way finds the entry.
         with np.errstate(over="ignore", invalid="ignore"):
             is_finite = found is not None and np.isfinite(found.sum())
-        return found if found is not None and is_finite else number_rows(table(), name, first_row=first)
+        return (
+            found
+            if found is not None and is_finite
+            else number_rows(table(), name, first_row=first)
+        )
 
     return Batch(name, first, len(content), table, rows)
 
@@ -188,7 +220,9 @@ def _row_major(content: Any) -> Floats | None:
     """Return the rows of a RecordBatch of numbers; None for anything else."""
     import pyarrow as pa
 
-    if not isinstance(content, pa.RecordBatch) or not all(_is_number(field.type) for field in content.schema):
+    if not isinstance(content, pa.RecordBatch) or not all(
+        _is_number(field.type) for field in content.schema
+    ):
         return None
     rows = np.empty((content.num_rows, content.num_columns))
     for index, column in enumerate(content.columns):
@@ -210,9 +244,14 @@ class ParquetPart(Part):
         from pyarrow import parquet
 
         super().__init__(path)
-        with reading(path, "parquet", "save the table as parquet again", name=self.name, most=2**63) as file:
+        with reading(
+            path, "parquet", "save the table as parquet again", name=self.name, most=2**63
+        ) as file:
             schema, self.n_rows = parquet.read_schema(file), parquet.read_metadata(file).num_rows
-            names, indices = list(schema.names), (schema.pandas_metadata or {}).get("index_columns", [])
+            names, indices = (
+                list(schema.names),
+                (schema.pandas_metadata or {}).get("index_columns", []),
+            )
         check_unique(names, self.name)
         self.columns = [name for name in names if name not in indices]
 
@@ -236,15 +275,21 @@ class ArrowPart(Part):
         with self._opened() as file:
             check_unique(file.schema.names, self.name)
             self.columns: list[str] = file.schema.names
-            self.n_rows = sum(file.get_batch(index).num_rows for index in range(file.num_record_batches))
+            self.n_rows = sum(
+                file.get_batch(index).num_rows for index in range(file.num_record_batches)
+            )
 
     @contextmanager
     def _opened(self, columns: Sequence[str] | None = None) -> Iterator[Any]:
         from pyarrow import ipc
 
-        with reading(self.path, "arrow", "save the table as arrow again", name=self.name, most=2**63) as file:
+        with reading(
+            self.path, "arrow", "save the table as arrow again", name=self.name, most=2**63
+        ) as file:
             fields = None if columns is None else sorted(map(self.columns.index, columns))
-            yield ipc.open_file(file, options=ipc.IpcReadOptions(included_fields=fields, use_threads=False))
+            yield ipc.open_file(
+                file, options=ipc.IpcReadOptions(included_fields=fields, use_threads=False)
+            )
 
     def read(self, columns: list[str], n_rows: int) -> Generator[Any, None, None]:  # noqa: ARG002
         """Yield columns of all rows."""
@@ -270,6 +315,9 @@ class SomeRows(Part):
         first = 0
         with closing(self.part.read(columns, n_rows)) as contents:
             for content in contents:
-                at = self.rows[slice(*np.searchsorted(self.rows, (first, first + len(content))))] - first
+                at = (
+                    self.rows[slice(*np.searchsorted(self.rows, (first, first + len(content))))]
+                    - first
+                )
                 first += len(content)
                 yield content.iloc[at] if hasattr(content, "iloc") else content.take(at)

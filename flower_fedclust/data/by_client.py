@@ -60,8 +60,12 @@ def clients_in(part: Part, column: str) -> tuple[list[str], NDArray[np.intp]] | 
         missing = pc.is_null(found, nan_is_null=True).to_numpy(zero_copy_only=False)
         if missing.any():
             at = first + int(missing.argmax())
-            raise DataError(f"{part.name}: row {at}, column '{column}' is missing; give every row its client.")
-        values = pc.unique(found if values is None else pa.concat_arrays([values, pc.unique(found)]))
+            raise DataError(
+                f"{part.name}: row {at}, column '{column}' is missing; give every row its client."
+            )
+        values = pc.unique(
+            found if values is None else pa.concat_arrays([values, pc.unique(found)])
+        )
         if len(values) > MOST_CLIENTS:
             return None
     where = f"{part.name}: column '{column}'"
@@ -71,7 +75,9 @@ def clients_in(part: Part, column: str) -> tuple[list[str], NDArray[np.intp]] | 
     check_spellings(names, where)
     codes = np.empty(part.n_rows, dtype=np.intp)
     for first, found in _columns(part, column):
-        codes[first : first + len(found)] = of_value[pc.index_in(found, value_set=values).to_numpy()]
+        codes[first : first + len(found)] = of_value[
+            pc.index_in(found, value_set=values).to_numpy()
+        ]
     return names, codes
 
 
@@ -117,11 +123,16 @@ class _Writer:
             self._file.close()
 
 
-def spread(part: Part, columns: Sequence[str], names: Sequence[str], codes: NDArray[np.intp]) -> list[Batches]:
+def spread(
+    part: Part, columns: Sequence[str], names: Sequence[str], codes: NDArray[np.intp]
+) -> list[Batches]:
     """Write the rows of each client into a temporary file of its own; return parts that read these in batches."""
     folder = Folder()
     with ExitStack() as stack:
-        writers = [stack.enter_context(closing(_Writer(folder.path / f"{n}.arrow"))) for n in range(len(names))]
+        writers = [
+            stack.enter_context(closing(_Writer(folder.path / f"{n}.arrow")))
+            for n in range(len(names))
+        ]
         first, n_rows = 0, max(1, DECODED_ENTRIES // max(1, len(columns)))
         for batch in part.read(list(columns), n_rows):
             own = codes[first : first + len(batch)]
@@ -129,7 +140,10 @@ def spread(part: Part, columns: Sequence[str], names: Sequence[str], codes: NDAr
             plain = _without_dictionaries(batch)
             for number in np.unique(own):
                 writers[number].add(plain.take(np.flatnonzero(own == number)))
-    parts = [ClientPart(folder, number, f"{part.name}, client {name}", part) for number, name in enumerate(names)]
+    parts = [
+        ClientPart(folder, number, f"{part.name}, client {name}", part)
+        for number, name in enumerate(names)
+    ]
     return [Batches([one], one.name, columns) for one in parts]
 
 
@@ -137,5 +151,8 @@ def _without_dictionaries(batch: Any) -> Any:
     """Return a RecordBatch with values in place of codes, whose dictionaries may differ from batch to batch."""
     import pyarrow as pa
 
-    plain = [column.dictionary_decode() if pa.types.is_dictionary(column.type) else column for column in batch.columns]
+    plain = [
+        column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+        for column in batch.columns
+    ]
     return pa.RecordBatch.from_arrays(plain, names=batch.schema.names)

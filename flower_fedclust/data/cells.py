@@ -13,7 +13,22 @@ Mask = NDArray[np.bool_]
 
 #: Texts that stand for a missing value, except in a list of categories that has them, and in names and ids.
 READ_AS_MISSING = frozenset(
-    ("", "NA", "N/A", "n/a", "NULL", "null", "NaN", "nan", "-nan", "None", "<NA>", "#N/A", "#NA", "#N/A N/A")
+    (
+        "",
+        "NA",
+        "N/A",
+        "n/a",
+        "NULL",
+        "null",
+        "NaN",
+        "nan",
+        "-nan",
+        "None",
+        "<NA>",
+        "#N/A",
+        "#NA",
+        "#N/A N/A",
+    )
 )
 
 #: The key in a DataFrame's ``attrs`` for labels of codes, in columns of Stata and SPSS that also have other values.
@@ -67,7 +82,8 @@ def numbers_in(series: Any) -> tuple[Floats, Mask]:
     no = np.zeros(len(series), dtype=bool)
     try:
         floats = _as_floats(compute.cast(cells, pa.float64()))
-        if not (np.isnan(floats) & ~are_missing(series)).any():  # PyArrow also reads +nan, and nan(1)
+        # PyArrow also reads +nan, and nan(1).
+        if not (np.isnan(floats) & ~are_missing(series)).any():
             return floats, no
     except pa.ArrowInvalid:
         pass
@@ -91,7 +107,9 @@ def typed(frame: Any) -> Any:
     For drafts and previews only: the role of a column may say otherwise. Numbers that are written as codes are, such
     as 01067, stay text.
     """
-    return frame.assign(**{name: _typed(values) for name, values in frame.items() if are_cells(values)})
+    return frame.assign(
+        **{name: _typed(values) for name, values in frame.items() if are_cells(values)}
+    )
 
 
 def _typed(series: Any) -> Any:
@@ -101,7 +119,12 @@ def _typed(series: Any) -> Any:
     missing = are_missing(series)
     text = series.astype("str").where(~missing)
     present = series[~missing]
-    if is_bad.any() or missing.all() or present.str.match(r"\s*[+-]?0\d").any() or (np.abs(floats) >= 2.0**53).any():
+    if (
+        is_bad.any()
+        or missing.all()
+        or present.str.match(r"\s*[+-]?0\d").any()
+        or (np.abs(floats) >= 2.0**53).any()
+    ):
         return text
     if present.str.lower().isin(["true", "false"]).all():
         return pd.Series(floats == 1, index=series.index).astype("boolean").where(~missing)

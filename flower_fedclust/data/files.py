@@ -18,9 +18,22 @@ from numpy.typing import NDArray
 from flower_fedclust.data.batches import BATCH_ENTRIES, ArrowPart, Batches, ParquetPart, Part
 from flower_fedclust.data.by_client import clients_in, spread
 from flower_fedclust.data.cells import LABELS
-from flower_fedclust.data.csv_files import CsvPart, agree_on_decimals, check_first_line, read_csv_file, rows_above
+from flower_fedclust.data.csv_files import (
+    CsvPart,
+    agree_on_decimals,
+    check_first_line,
+    read_csv_file,
+    rows_above,
+)
 from flower_fedclust.data.federation import ROW, FederatedRows, Table
-from flower_fedclust.data.frames import as_frame, as_list, check_same_names, check_unique, is_unnamed, number_rows
+from flower_fedclust.data.frames import (
+    as_frame,
+    as_list,
+    check_same_names,
+    check_unique,
+    is_unnamed,
+    number_rows,
+)
 from flower_fedclust.data.identities import check_spellings, identities
 from flower_fedclust.data.subjects import Subjects, subjects_in_batches, subjects_of
 from flower_fedclust.names import look_up, some
@@ -36,7 +49,9 @@ MOST_IN_MEMORY = 2**30
 #: floats.
 MOST_TO_SPREAD = 2**28
 
-_ENDINGS_IN_WORDS = ".csv, .tsv, .parquet, .arrow, .feather, .npy, .xlsx, .dta (Stata) or .sav (SPSS)"
+_ENDINGS_IN_WORDS = (
+    ".csv, .tsv, .parquet, .arrow, .feather, .npy, .xlsx, .dta (Stata) or .sav (SPSS)"
+)
 
 #: The packages with which pandas reads files; the package does not require them.
 _NEEDED = {".xlsx": "openpyxl", ".sav": "pyreadstat"}
@@ -93,7 +108,12 @@ def read_table(
         0) and every such column, and never a value.
     """
     path = Path(path)
-    roles = {"label": label_column, "client": client_column, "id": id_column, "subject": subject_column}
+    roles = {
+        "label": label_column,
+        "client": client_column,
+        "id": id_column,
+        "subject": subject_column,
+    }
     size, memory = _size_of(path), machine_memory()
     if memory / 2 < size < math.inf:
         raise DataError(
@@ -134,7 +154,12 @@ def read_query(
         As in :func:`read_table`, or if the database refuses the query. Its own message may quote rows and passwords, so
         it is the cause of the error, and not part of the message.
     """
-    roles = {"label": label_column, "client": client_column, "id": id_column, "subject": subject_column}
+    roles = {
+        "label": label_column,
+        "client": client_column,
+        "id": id_column,
+        "subject": subject_column,
+    }
     with _database(database, _named(roles)) as ask, _asking(database):
         frame = ask(query)
         if frame is None:
@@ -143,7 +168,11 @@ def read_query(
 
 
 def read_source(
-    data: str | PathLike[str], query: str | None = None, *, most_in_memory: int | None = None, **options: Any
+    data: str | PathLike[str],
+    query: str | None = None,
+    *,
+    most_in_memory: int | None = None,
+    **options: Any,
 ) -> Table:
     """Read the rows of a site, from a file or a folder of parts or, with a query, from a database."""
     most = MOST_IN_MEMORY if most_in_memory is None else most_in_memory
@@ -152,7 +181,9 @@ def read_source(
         part = _QueryPart(query, str(data)) if is_duckdb else None
         if part is None or 8 * part.n_rows * len(part.columns) <= most:
             return read_query(query, str(data), **options)
-        return read_batches(data, query, **{name: value for name, value in options.items() if name != "raw"})
+        return read_batches(
+            data, query, **{name: value for name, value in options.items() if name != "raw"}
+        )
     if "://" in str(data):
         raise DataError("the rows are in a database; say with a query what to read from it.")
     return read_rows(data, most_in_memory=most, **options)
@@ -204,7 +235,9 @@ def _database(database: str, names: Collection[str]) -> Iterator[Callable[[str],
             ) from error
         try:
             with connection:
-                yield lambda query: as_frame(pd.read_sql(sqlalchemy.text(query), connection), "the query", names=names)
+                yield lambda query: as_frame(
+                    pd.read_sql(sqlalchemy.text(query), connection), "the query", names=names
+                )
         finally:
             engine.dispose()
         return
@@ -226,7 +259,12 @@ def _imported(module: str, what: str = "a query", install: str = "'flower-fedclu
 
 
 def table_of(
-    frame: Any, file: str, roles: Mapping[str, str | None], columns: Sequence[str] | None, *, raw: bool
+    frame: Any,
+    file: str,
+    roles: Mapping[str, str | None],
+    columns: Sequence[str] | None,
+    *,
+    raw: bool,
 ) -> Table:
     """Return a table from a DataFrame; roles names the columns with labels, clients and ids."""
     if len(frame) == 0:
@@ -258,7 +296,9 @@ def table_of(
 def _check_ids(ids: NDArray[Any] | None, file: str, column: str | None) -> None:
     """Raise a DataError unless each row has an id of its own."""
     if ids is not None and len(np.unique(ids)) < len(ids):
-        raise DataError(f"{file}: column '{column}' has one id for several rows; give each row an id of its own.")
+        raise DataError(
+            f"{file}: column '{column}' has one id for several rows; give each row an id of its own."
+        )
 
 
 def _features_of(
@@ -275,9 +315,13 @@ def _features_of(
         check_unique(features, f"the columns chosen of {file}", "name it once")
         for role, name in roles.items():
             if name in features:
-                raise DataError(f"{file}: column '{name}' holds the {role}s; it cannot also be a feature.")
+                raise DataError(
+                    f"{file}: column '{name}' holds the {role}s; it cannot also be a feature."
+                )
     chosen = set(features)
-    if unnamed := [index for index, name in enumerate(names) if name in chosen and is_unnamed(name)]:
+    if unnamed := [
+        index for index, name in enumerate(names) if name in chosen and is_unnamed(name)
+    ]:
         raise DataError(
             f"{file}: column {unnamed[0]} has no name; name it, or write the file without row numbers (index=False)."
         )
@@ -383,10 +427,18 @@ def read_by_client(
     :func:`read_table`.
     """
     path = Path(path)
-    if path.suffix.lower() not in (".parquet", ".arrow", ".feather") or _size_of(path) <= MOST_TO_SPREAD:
+    if (
+        path.suffix.lower() not in (".parquet", ".arrow", ".feather")
+        or _size_of(path) <= MOST_TO_SPREAD
+    ):
         return None
     part = _open_part(path)
-    roles = {"label": label_column, "client": client_column, "id": id_column, "subject": subject_column}
+    roles = {
+        "label": label_column,
+        "client": client_column,
+        "id": id_column,
+        "subject": subject_column,
+    }
     features = _features_of(part.columns, path.name, roles, columns)
     found = clients_in(part, client_column)
     if found is None:
@@ -422,7 +474,9 @@ def _size_of(path: Path) -> float:
     return path.stat().st_size if path.is_file() else 0.0
 
 
-def read_rows(path: str | PathLike[str], *, most_in_memory: int | None = None, **options: Any) -> Table:
+def read_rows(
+    path: str | PathLike[str], *, most_in_memory: int | None = None, **options: Any
+) -> Table:
     """Read a file, or open it if it is large or a folder of parts; ``options`` are those of :func:`read_table`."""
     if _size_of(Path(path)) <= (MOST_IN_MEMORY if most_in_memory is None else most_in_memory):
         return read_table(path, **options)
@@ -431,13 +485,17 @@ def read_rows(path: str | PathLike[str], *, most_in_memory: int | None = None, *
 
 def _open_part(path: Path) -> Part:
     if path.suffix.lower() not in _PARTS:
-        raise DataError(f"{path.name} cannot be read in batches; save it as one of: {', '.join(_PARTS)}.")
+        raise DataError(
+            f"{path.name} cannot be read in batches; save it as one of: {', '.join(_PARTS)}."
+        )
     return _PARTS[path.suffix.lower()](path)
 
 
 def _files_in(folder: Path) -> list[Path]:
     """Return the files of a folder in the order of their names, without those that are hidden or made by programs."""
-    paths = sorted(path for path in folder.iterdir() if not path.is_dir() and not _is_of_a_program(path.name))
+    paths = sorted(
+        path for path in folder.iterdir() if not path.is_dir() and not _is_of_a_program(path.name)
+    )
     if others := [path.name for path in paths if path.suffix.lower() not in _READERS]:
         raise DataError(
             f"The folder {folder} holds {some(others)}, and only {_ENDINGS_IN_WORDS} files are read: save tables as "
@@ -490,15 +548,21 @@ def read_folder(
     if not folder.exists():
         raise MissingFileError(f"There is no folder {folder}.")
     if not folder.is_dir():
-        raise DataError(f"{folder} is a file, not a folder with a file for each client; use read_table.")
+        raise DataError(
+            f"{folder} is a file, not a folder with a file for each client; use read_table."
+        )
     paths = _files_in(folder)
     if not paths:
-        raise DataError(f"The folder {folder} holds no {_ENDINGS_IN_WORDS} file; put one there for each client.")
+        raise DataError(
+            f"The folder {folder} holds no {_ENDINGS_IN_WORDS} file; put one there for each client."
+        )
     files_by_client: dict[str, str] = {}
     for path in paths:
         other = files_by_client.setdefault(path.stem, path.name)
         if other != path.name:
-            raise DataError(f"{other} and {path.name} would both be the client '{path.stem}'; rename one of them.")
+            raise DataError(
+                f"{other} and {path.name} would both be the client '{path.stem}'; rename one of them."
+            )
     check_spellings(files_by_client, f"the folder {folder}")
     roles = {"label": label_column, "client": None, "id": id_column, "subject": subject_column}
     named = {"label_column": label_column, "id_column": id_column, "subject_column": subject_column}
@@ -506,7 +570,9 @@ def read_folder(
     for path in paths:
         if path.is_file() and _size_of(path) > MOST_IN_MEMORY:
             tables.append(read_batches(path, columns=columns, **named))
-        elif (path.is_file() and path.stat().st_size == 0) or len(frame := _read_frame(path, roles, raw=raw)) == 0:
+        elif (path.is_file() and path.stat().st_size == 0) or len(
+            frame := _read_frame(path, roles, raw=raw)
+        ) == 0:
             empty.append(path.name)
         else:
             tables.append(table_of(frame, path.name, roles, columns, raw=raw))
@@ -515,13 +581,19 @@ def read_folder(
     wanted = tables[0].columns or []
     return FederatedRows(
         clients=[rows_in_order(table, wanted, tables[0].name) for table in tables],
-        labels=None if label_column is None else [table.labels for table in tables if table.labels is not None],
+        labels=None
+        if label_column is None
+        else [table.labels for table in tables if table.labels is not None],
         names=[name for name, file in files_by_client.items() if file not in empty],
         columns=wanted,
-        row_ids=None if id_column is None else [table.row_ids for table in tables if table.row_ids is not None],
+        row_ids=None
+        if id_column is None
+        else [table.row_ids for table in tables if table.row_ids is not None],
         id_column=tables[0].id_column,
         empty=empty,
-        subjects=None if subject_column is None else [table.subjects for table in tables if table.subjects is not None],
+        subjects=None
+        if subject_column is None
+        else [table.subjects for table in tables if table.subjects is not None],
     )
 
 
@@ -541,10 +613,14 @@ def rows_in_order(table: Table, wanted: Sequence[str], whose: str) -> Any:
 def _read_frame(path: Path, roles: Mapping[str, str | None], *, raw: bool) -> Any:
     """Return the file as a pandas DataFrame with text as column names."""
     if path.is_dir():
-        raise DataError(f"{path} is a folder; use read_folder for a folder with a file for each client.")
+        raise DataError(
+            f"{path} is a folder; use read_folder for a folder with a file for each client."
+        )
     ending = path.suffix.lower()
     if ending not in _READERS:
-        raise DataError(f"{path.name} is not a file that can be read; give a {_ENDINGS_IN_WORDS} file.")
+        raise DataError(
+            f"{path.name} is not a file that can be read; give a {_ENDINGS_IN_WORDS} file."
+        )
     if (needed := _NEEDED.get(ending)) is not None and path.exists():
         _imported(needed, f"reading {path.name}", needed)
     names = _named(roles)
@@ -570,7 +646,9 @@ def _read_excel(file: IO[bytes], path: Path) -> Any:
     filled = [sheet for sheet in sheets.values() if len(sheet)]
     if len(filled) != 1:
         found = f"{len(filled)} sheets with cells" if filled else "no cell with a value"
-        raise DataError(f"{path.name} has {found}; save the one with the rows as a file of its own.")
+        raise DataError(
+            f"{path.name} has {found}; save the one with the rows as a file of its own."
+        )
     names = ["" if name != name else str(name) for name in filled[0].iloc[0]]
     check_first_line(names, path)
     frame = filled[0].iloc[1:].infer_objects().reset_index(drop=True)
@@ -629,7 +707,9 @@ def _read_npy(file: IO[bytes], path: Path) -> Any:
 
     array = read_array(file, path.stat().st_size)
     if array.ndim != 2:
-        raise DataError(f"{path.name}: the rows have shape {array.shape}; give two dimensions, one row a sample.")
+        raise DataError(
+            f"{path.name}: the rows have shape {array.shape}; give two dimensions, one row a sample."
+        )
     if array.dtype.kind not in "fiub":
         raise DataError(f"{path.name} holds entries of type {array.dtype}; give numbers.")
     return pd.DataFrame(array)
@@ -642,12 +722,16 @@ class _QueryPart(Part):
         super().__init__(Path("the query"))
         self.query, self.database = query.strip().rstrip(";"), database.removeprefix("duckdb://")
         if "://" in database and not database.startswith("duckdb://"):
-            raise DataError("only DuckDB is read in batches; leave them out, or let DuckDB attach the database.")
+            raise DataError(
+                "only DuckDB is read in batches; leave them out, or let DuckDB attach the database."
+            )
         with self._relation() as found:
             self.columns = list(found.columns)
             check_unique(self.columns, self.name)
             hashed = f"hash({', '.join(map(_quoted, self.columns))})"
-            ((self.n_rows, self.hash),) = found.aggregate(f"count(*), sum({hashed} % 4294967296)").fetchall()
+            ((self.n_rows, self.hash),) = found.aggregate(
+                f"count(*), sum({hashed} % 4294967296)"
+            ).fetchall()
 
     @contextmanager
     def _relation(self) -> Iterator[Any]:
@@ -700,5 +784,7 @@ def _names_of_rows(frame: Any, column: str, file: str, kind: str) -> NDArray[Any
     values = frame[column]
     missing = values.isna().to_numpy()
     if missing.any():
-        raise DataError(f"{file}: row {missing.argmax()}, column '{column}' is missing; give every row its {kind}.")
+        raise DataError(
+            f"{file}: row {missing.argmax()}, column '{column}' is missing; give every row its {kind}."
+        )
     return identities(values, f"{file}: column '{column}'")

@@ -16,7 +16,12 @@ from numpy.typing import NDArray
 from flower_fedclust.data.cells import are_cells, numbers_in
 from flower_fedclust.names import look_up, some
 from flower_fedclust.numerics.blocks import cached_blocks
-from flower_fedclust.numerics.checks import DataError, checked_rows, first_not_finite, refuse_columns
+from flower_fedclust.numerics.checks import (
+    DataError,
+    checked_rows,
+    first_not_finite,
+    refuse_columns,
+)
 
 #: Advice for columns that are not numbers.
 SCHEMA_ADVICE = ", or give a schema, which takes text, dates and gaps"
@@ -48,7 +53,9 @@ def as_frame(table: Any, owner: str, *, names: Collection[str] = ()) -> Any:
         fields = [_plain_field(field, is_name=field.name in names) for field in arrow.schema]
         schema = pa.schema(fields, metadata=arrow.schema.metadata)
         return arrow.cast(schema).to_pandas(
-            date_as_object=False, split_blocks=True, types_mapper={pa.bool_(): pd.BooleanDtype()}.get
+            date_as_object=False,
+            split_blocks=True,
+            types_mapper={pa.bool_(): pd.BooleanDtype()}.get,
         )
     except pa.ArrowException:  # its message may quote a value
         raise DataError(
@@ -59,7 +66,9 @@ def as_frame(table: Any, owner: str, *, names: Collection[str] = ()) -> Any:
 
 def is_table(given: object) -> bool:
     """Tell whether :func:`as_frame` takes this value as a table with named columns."""
-    speaks_arrow = hasattr(given, "__arrow_c_stream__") and (hasattr(given, "columns") or hasattr(given, "schema"))
+    speaks_arrow = hasattr(given, "__arrow_c_stream__") and (
+        hasattr(given, "columns") or hasattr(given, "schema")
+    )
     return speaks_arrow or hasattr(given, "collect_schema")
 
 
@@ -73,14 +82,18 @@ def _plain_field(field: Any, *, is_name: bool) -> Any:
     return field.with_type(pa.large_string()) if str(field.type) == "string_view" else field
 
 
-def check_unique(names: Sequence[str], owner: str, remedy: str = "give each a name of its own") -> None:
+def check_unique(
+    names: Sequence[str], owner: str, remedy: str = "give each a name of its own"
+) -> None:
     """Raise a DataError if two columns have one name."""
     if len(set(names)) < len(names):
         twice = [f"'{name}'" for name, count in Counter(names).items() if count > 1]
         raise DataError(f"{owner}: more than one column is called {', '.join(twice)}; {remedy}.")
 
 
-def number_rows(frame: Any, owner: str, advice: str = SCHEMA_ADVICE, *, first_row: int = 0) -> NDArray[np.float64]:
+def number_rows(
+    frame: Any, owner: str, advice: str = SCHEMA_ADVICE, *, first_row: int = 0
+) -> NDArray[np.float64]:
     """Return the columns of a pandas DataFrame as floats; booleans become 0 and 1.
 
     Raise a DataError that names every column with text, dates, mixed types, gaps or infinite entries, with the first
@@ -90,17 +103,27 @@ def number_rows(frame: Any, owner: str, advice: str = SCHEMA_ADVICE, *, first_ro
     for name, values in frame.items():
         if are_cells(values):
             read[name], is_bad = numbers_in(values)
-            reasons[name] = f"row {first_row + int(is_bad.argmax())}, {{}} is not numeric" if is_bad.any() else None
+            reasons[name] = (
+                f"row {first_row + int(is_bad.argmax())}, {{}} is not numeric"
+                if is_bad.any()
+                else None
+            )
         else:
             reasons[name] = _why_not_numeric(values, first_row)
     numeric = [name for name, reason in reasons.items() if reason is None]
     if read:
-        others = {name: frame[name].to_numpy(np.float64, na_value=np.nan) for name in numeric if name not in read}
+        others = {
+            name: frame[name].to_numpy(np.float64, na_value=np.nan)
+            for name in numeric
+            if name not in read
+        }
         rows = _side_by_side([(read | others)[name] for name in numeric], len(frame))
     else:
         # All columns at once: one by one takes ten times as long, because rows are stored one after the other.
         rows = frame[numeric].to_numpy(dtype=np.float64, na_value=np.nan)
-    not_numeric = [reason.format(f"column '{name}'") for name, reason in reasons.items() if reason is not None]
+    not_numeric = [
+        reason.format(f"column '{name}'") for name, reason in reasons.items() if reason is not None
+    ]
     not_finite = first_not_finite(rows, lambda index: f"column '{numeric[index]}'", first_row)
     if not_numeric or not_finite:
         refuse_columns(owner, not_numeric, not_finite, advice)
@@ -151,7 +174,9 @@ def as_named(given: Any, owner: str) -> Any:
 def as_new_rows(given: Any, owner: str) -> Any:
     """Return new rows for a model as a frame, or None if they have no names: a mapping or a Series is one row."""
     is_row = isinstance(given, Mapping) and all(np.ndim(one) == 0 for one in given.values())
-    are_rows = isinstance(given, list) and bool(given) and all(isinstance(one, Mapping) for one in given)
+    are_rows = (
+        isinstance(given, list) and bool(given) and all(isinstance(one, Mapping) for one in given)
+    )
     if is_row or are_rows:
         import pandas as pd
 
@@ -159,13 +184,18 @@ def as_new_rows(given: Any, owner: str) -> Any:
     return as_named(given, owner)
 
 
-def known_columns(frame: Any, needed: Collection[str], known: Collection[str], owner: str, whose: str) -> Any:
+def known_columns(
+    frame: Any, needed: Collection[str], known: Collection[str], owner: str, whose: str
+) -> Any:
     """Return a frame without unknown columns, which a warning names; return it unchanged if it lacks a known column."""
     others = [name for name in frame.columns if name not in known]
     if not others or not set(needed) <= set(frame.columns):
         return frame
     listed = some([f"'{name}'" for name in others])
-    warnings.warn(f"{owner} has columns that {whose} does not know; they are not used: {listed}.", stacklevel=4)
+    warnings.warn(
+        f"{owner} has columns that {whose} does not know; they are not used: {listed}.",
+        stacklevel=4,
+    )
     return frame.drop(columns=others)
 
 
@@ -193,7 +223,11 @@ def as_list(columns: str | Sequence[str]) -> list[str]:
 def ids_of(frame: Any) -> tuple[NDArray[Any] | None, str | None]:
     """Return the index of a frame and its name; None, None if it only numbers the rows, or is not unique."""
     index = frame.index
-    is_plain = index.name is None and index.dtype.kind == "i" and np.array_equal(index, np.arange(len(index)))
+    is_plain = (
+        index.name is None
+        and index.dtype.kind == "i"
+        and np.array_equal(index, np.arange(len(index)))
+    )
     if is_plain or index.nlevels > 1 or not index.is_unique:
         return None, None
     return index.to_numpy(), None if index.name is None else str(index.name)
@@ -205,7 +239,12 @@ def check_same_order(labels: Any, frame: Any, owner: str, what: str = "labels") 
     if pandas is None or frame is None or not isinstance(labels, pandas.Series):
         return
     ours, theirs = frame.index, labels.index
-    if len(ours) == len(theirs) and not ours.equals(theirs) and theirs.is_unique and theirs.isin(ours).all():
+    if (
+        len(ours) == len(theirs)
+        and not ours.equals(theirs)
+        and theirs.is_unique
+        and theirs.isin(ours).all()
+    ):
         raise DataError(
             f"{owner}: the {what} have the index of the table in another order; give {what}.loc[table.index] if they "
             f"belong to the rows with the same index, or {what}.to_numpy() if not."
@@ -218,9 +257,17 @@ def check_same_names(names: Sequence[str], columns: Sequence[str], owner: str, w
     lacks = [f"'{name}'" for name in columns if name not in known]
     adds = [f"'{name}'" for name in names if name not in wanted]
     if lacks or adds:
-        differences = [f"{verb} {some(found)}" for verb, found in (("lacks", lacks), ("adds", adds)) if found]
-        alike = {_as_read(name) for name in known - wanted} & {_as_read(name) for name in wanted - known}
-        hint = " Names that look alike differ in spaces, capitals, or how Unicode spells a letter." if alike else ""
+        differences = [
+            f"{verb} {some(found)}" for verb, found in (("lacks", lacks), ("adds", adds)) if found
+        ]
+        alike = {_as_read(name) for name in known - wanted} & {
+            _as_read(name) for name in wanted - known
+        }
+        hint = (
+            " Names that look alike differ in spaces, capitals, or how Unicode spells a letter."
+            if alike
+            else ""
+        )
         raise DataError(
             f"{owner} has other columns than {whose}: it {' and '.join(differences)}; give both the same columns.{hint}"
         )
@@ -228,7 +275,9 @@ def check_same_names(names: Sequence[str], columns: Sequence[str], owner: str, w
 
 def _as_read(name: str) -> str:
     """Return a name in lower case, without spaces, invisible marks and variants of characters."""
-    return "".join(letter for letter in unicodedata.normalize("NFKC", name).casefold() if letter.isalnum())
+    return "".join(
+        letter for letter in unicodedata.normalize("NFKC", name).casefold() if letter.isalnum()
+    )
 
 
 def is_unnamed(name: str) -> bool:

@@ -45,18 +45,25 @@ def identities(values: Any, where: str) -> NDArray[Any]:
     series = pd.Series(values, dtype=object if isinstance(values, (list, tuple)) else None)
     kind = series.dtype.kind
     if series.dtype == object:
-        kind = {"integer": "i", "boolean": "b", "floating": "f"}.get(pd.api.types.infer_dtype(series), "O")
+        kind = {"integer": "i", "boolean": "b", "floating": "f"}.get(
+            pd.api.types.infer_dtype(series), "O"
+        )
     if kind == "b":
         return np.asarray(series, dtype=bool)
-    if kind in "iu" and (len(series) == 0 or (series.min() >= -MOST_INTEGER and series.max() <= MOST_INTEGER)):
+    if kind in "iu" and (
+        len(series) == 0 or (series.min() >= -MOST_INTEGER and series.max() <= MOST_INTEGER)
+    ):
         return np.asarray(series, dtype=np.int64)
     if kind == "f":
         floats: NDArray[np.float64] = series.to_numpy(np.float64)
         if not (np.abs(floats) < most_exact(series.dtype)).all():
-            raise DataError(f"{where}: a number is too large to be told from its neighbors as a float; give text.")
+            raise DataError(
+                f"{where}: a number is too large to be told from its neighbors as a float; give text."
+            )
         if np.array_equal(floats, np.trunc(floats)):
             return floats.astype(np.int64)
-    if kind in "mM":  # as a whole, days would be written with midnight as soon as one of them has a time of day
+    # As a whole, days would be written with midnight as soon as one of them has a time of day.
+    if kind in "mM":
         return np.asarray(series.map(str).astype(str).str.removesuffix(" 00:00:00"), dtype=str)
     texts = series.map(text_of) if series.dtype == object else series.astype(str)
     return _as_integers(texts)
@@ -83,7 +90,11 @@ def check_spellings(names: Iterable[str], where: str) -> None:
 def _as_seen(name: str) -> str:
     """Return a name without invisible characters, such as the byte order mark at the beginning of many files."""
     letters = unicodedata.normalize("NFKC", name)
-    shown = [letter for letter in letters if letter.isspace() or unicodedata.category(letter) not in ("Cf", "Cc")]
+    shown = [
+        letter
+        for letter in letters
+        if letter.isspace() or unicodedata.category(letter) not in ("Cf", "Cc")
+    ]
     return " ".join("".join(shown).split())
 
 

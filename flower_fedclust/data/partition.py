@@ -24,7 +24,9 @@ _NEED_LABELS = ("dirichlet", "classes")
 _ATTEMPTS = 11
 
 
-def partition(table: Table, scheme: str, *, n_clients: int | None = None, random_state: int = 0) -> FederatedRows:
+def partition(
+    table: Table, scheme: str, *, n_clients: int | None = None, random_state: int = 0
+) -> FederatedRows:
     """Split the rows of a table over clients.
 
     Parameters
@@ -72,7 +74,9 @@ def partition(table: Table, scheme: str, *, n_clients: int | None = None, random
         groups = classes if kind in _NEED_LABELS else np.zeros(len(table.rows), dtype=np.intp)
         if kind == "k-means":
             if hasattr(table.rows, "iloc"):
-                raise ValueError("The partition 'k-means' is for rows that are numbers; take another for raw tables.")
+                raise ValueError(
+                    "The partition 'k-means' is for rows that are numbers; take another for raw tables."
+                )
             groups = _clusters(table, len(names), random_state)
         elif kind == "sorted":
             groups = _values_of(table, scheme.partition(":")[2])
@@ -106,7 +110,9 @@ def _parts_of_persons(
             "client_column."
         )
     assert table.subjects is not None
-    persons = partition_indices(np.zeros(len(table.subjects.words), dtype=np.intp), scheme, n_clients, random_state)
+    persons = partition_indices(
+        np.zeros(len(table.subjects.words), dtype=np.intp), scheme, n_clients, random_state
+    )
     client_of = np.empty(len(table.subjects.words), dtype=np.intp)
     for index, own in enumerate(persons):
         client_of[own] = index
@@ -135,7 +141,9 @@ def partition_indices(
     names, codes = _classes_and_codes(labels)
     n_rows = len(codes)
     # Two streams: the shuffle must not use the random numbers of the partitioner.
-    shuffle_seed, *seeds = (int(word) for word in np.random.SeedSequence(random_state).generate_state(1 + _ATTEMPTS))
+    shuffle_seed, *seeds = (
+        int(word) for word in np.random.SeedSequence(random_state).generate_state(1 + _ATTEMPTS)
+    )
     order = np.random.default_rng(shuffle_seed).permutation(n_rows)
     codes = codes[order]
     if kind in ("column", "k-means"):
@@ -190,7 +198,9 @@ def hold_out_server_rows(table: Table, n_rows: int, *, random_state: int = 0) ->
         stays = ~np.isin(table.subjects.codes, drawn)
         count, whose = total - int(stays.sum()), f" of {len(drawn)} persons, with all rows of each,"
         if not stays.any():
-            raise ValueError(f"{table.name} has no person left if the server gets {n_rows} rows; give fewer.")
+            raise ValueError(
+                f"{table.name} has no person left if the server gets {n_rows} rows; give fewer."
+            )
     if table.owners is not None:
         lost = np.setdiff1d(table.owners, table.owners[stays])
         if len(lost) > 0:
@@ -218,10 +228,14 @@ def _values_of(table: Table, column: str) -> NDArray[Any]:
     """Return the values of the column by which rows are spread over clients."""
     names = list(table.rows.columns) if hasattr(table.rows, "iloc") else list(table.columns or ())
     n_columns = table.rows.shape[1]
-    place = names.index(column) if column in names else int(column) if column.isdecimal() else n_columns
+    place = (
+        names.index(column) if column in names else int(column) if column.isdecimal() else n_columns
+    )
     if place >= n_columns:
         known = f"a number from 0 to {n_columns - 1}" + (", or one of its names" if names else "")
-        raise ValueError(f"The partition 'sorted:{column}' names no column of {table.name}; give {known}.")
+        raise ValueError(
+            f"The partition 'sorted:{column}' names no column of {table.name}; give {known}."
+        )
     values = table.rows.iloc[:, place] if hasattr(table.rows, "iloc") else table.rows[:, place]
     return np.asarray(values)
 
@@ -255,13 +269,19 @@ def parsed_scheme(scheme: str) -> tuple[str, float]:
         return kind, 0.0
     if kind == "sorted":
         if not text:
-            raise ValueError("The partition 'sorted:COLUMN' needs a column; write its name or its number, from 0.")
+            raise ValueError(
+                "The partition 'sorted:COLUMN' needs a column; write its name or its number, from 0."
+            )
         return kind, 0.0
     try:
         number = float(text)
     except ValueError:
         number = math.nan
-    is_valid = number > 0 and math.isfinite(number) if kind == "dirichlet" else number >= 1 and number.is_integer()
+    is_valid = (
+        number > 0 and math.isfinite(number)
+        if kind == "dirichlet"
+        else number >= 1 and number.is_integer()
+    )
     if not is_valid:
         wanted = "number greater than 0" if kind == "dirichlet" else "whole number of at least 1"
         raise ValueError(f"The partition '{_SPELLING[kind]}' needs a {wanted}, not '{text}'.")
@@ -289,7 +309,9 @@ def _classes_and_codes(labels: ArrayLike | None) -> tuple[NDArray[Any], NDArray[
 
 def _rows_of(codes: NDArray[np.intp], n_codes: int) -> list[NDArray[np.intp]]:
     """Return the numbers of the rows with each code, ascending."""
-    return np.split(np.argsort(codes, kind="stable"), np.cumsum(np.bincount(codes, minlength=n_codes))[:-1])
+    return np.split(
+        np.argsort(codes, kind="stable"), np.cumsum(np.bincount(codes, minlength=n_codes))[:-1]
+    )
 
 
 def _dirichlet_parts(
@@ -337,7 +359,9 @@ def _classes_parts(
     )
 
 
-def _chosen_classes(rng: np.random.Generator, n_clients: int, n_each: int, n_classes: int) -> NDArray[np.bool_]:
+def _chosen_classes(
+    rng: np.random.Generator, n_clients: int, n_each: int, n_classes: int
+) -> NDArray[np.bool_]:
     """Return, for each client, the classes of its rows."""
     chosen = np.zeros((n_clients, n_classes), dtype=bool)
     for client in range(n_clients):

@@ -28,7 +28,9 @@ N_BUCKETS = 64
 _FOR_SAMPLES = ("subjects, first.", "subjects, other.")
 
 #: Record of a row: two hashes of 64 bits for equality, two hashes for samples, and its number.
-_RECORD = np.dtype([(name, np.uint64) for name in ("one", "two", "first", "second")] + [("row", np.int64)])
+_RECORD = np.dtype(
+    [(name, np.uint64) for name in ("one", "two", "first", "second")] + [("row", np.int64)]
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,7 +104,9 @@ def subjects_in_batches(columns: Iterable[Any], where: str) -> Subjects:
         for file in files:
             file.seek(0)
             records = np.frombuffer(file.read(), dtype=_RECORD)
-            known, first, own = np.unique(records[["one", "two"]], return_index=True, return_inverse=True)
+            known, first, own = np.unique(
+                records[["one", "two"]], return_index=True, return_inverse=True
+            )
             codes[records["row"]] = own + n_subjects
             n_subjects += len(known)
             words.append(np.column_stack([records[name][first] for name in ("first", "second")]))
@@ -145,8 +149,12 @@ def _plain(identities: Any, where: str, first_row: int) -> Any:
         kind = "f"
     if kind == "f":
         floats = series.to_numpy(np.float64)
-        if not (np.abs(floats) < most_exact(series.dtype)).all() or not np.array_equal(floats, np.trunc(floats)):
-            raise DataError(f"{where} holds floats, of which two persons may have one; give text or integers.")
+        if not (np.abs(floats) < most_exact(series.dtype)).all() or not np.array_equal(
+            floats, np.trunc(floats)
+        ):
+            raise DataError(
+                f"{where} holds floats, of which two persons may have one; give text or integers."
+            )
         return pd.Series(floats.astype(np.int64))
     if kind in "iu":
         return series

@@ -35,13 +35,23 @@ def sets_named(name: str) -> list[str]:
     """
     battery, slash, which = name.removeprefix(SUITE).partition("/")
     if not (folder := os.environ.get(FOLDER)):
-        raise ValueError(f"'{name}' is read from a folder; name it in the environment variable {FOLDER}.")
-    batteries = {path.name: path for path in Path(folder).iterdir()} if Path(folder).is_dir() else {}
+        raise ValueError(
+            f"'{name}' is read from a folder; name it in the environment variable {FOLDER}."
+        )
+    batteries = (
+        {path.name: path for path in Path(folder).iterdir()} if Path(folder).is_dir() else {}
+    )
     if not batteries:
-        raise ValueError(f"{FOLDER} is {folder}, and there is no battery; name the folder that holds the suite.")
+        raise ValueError(
+            f"{FOLDER} is {folder}, and there is no battery; name the folder that holds the suite."
+        )
     paths = look_up(battery, batteries, "battery of the suite called").glob(f"*{_ROWS}")
     sets = {path.name.removesuffix(_ROWS): path for path in sorted(paths)}
-    chosen = [look_up(which, {one: one for one in sets}, f"set of the battery {battery} called")] if slash else sets
+    chosen = (
+        [look_up(which, {one: one for one in sets}, f"set of the battery {battery} called")]
+        if slash
+        else sets
+    )
     return [f"{SUITE}{battery}/{one}" for one in chosen]
 
 
@@ -50,20 +60,34 @@ def read_set(name: str) -> Table:
     (name,) = sets_named(name)
     path = Path(os.environ[FOLDER], name.removeprefix(SUITE))
     rows = _numbers(path.with_name(path.name + _ROWS))
-    files = takewhile(Path.exists, (path.with_name(f"{path.name}.labels{number}.gz") for number in count()))
+    files = takewhile(
+        Path.exists, (path.with_name(f"{path.name}.labels{number}.gz") for number in count())
+    )
     labelings = [_labels(file, len(rows)) for file in files]
     if not labelings:
-        raise DataError(f"{path}.labels0.gz is missing; every set of the suite has reference labels.")
+        raise DataError(
+            f"{path}.labels0.gz is missing; every set of the suite has reference labels."
+        )
     return Table(rows, labelings=np.column_stack(labelings), name=name)
 
 
 def _numbers(path: Path) -> NDArray[np.float64]:
-    with reading(path, "rows of numbers", "copy the suite again") as file, gzip.open(file, "rt") as text:
+    with (
+        reading(path, "rows of numbers", "copy the suite again") as file,
+        gzip.open(file, "rt") as text,
+    ):
         return np.loadtxt(text, ndmin=2)
 
 
 def _labels(path: Path, n_rows: int) -> NDArray[Any]:
     labels = _numbers(path).ravel()
-    if len(labels) != n_rows or (labels < 0).any() or (labels % 1 != 0).any() or not (labels > 0).any():
-        raise DataError(f"{path} must have {n_rows} whole numbers, one for each row: 1 and more, or 0 for noise.")
+    if (
+        len(labels) != n_rows
+        or (labels < 0).any()
+        or (labels % 1 != 0).any()
+        or not (labels > 0).any()
+    ):
+        raise DataError(
+            f"{path} must have {n_rows} whole numbers, one for each row: 1 and more, or 0 for noise."
+        )
     return labels.astype(np.intp)

@@ -30,7 +30,14 @@ from flower_fedclust.exact.rows import Frame, Rows
 from flower_fedclust.exact.stacks import NotStackedError, Stack, stacked
 from flower_fedclust.exact.subjects import parts_of
 from flower_fedclust.exact.sums import triangle_to_symmetric
-from flower_fedclust.exact.terms import Bound, Term, added_up, as_stack, clipped_total, of_one_client
+from flower_fedclust.exact.terms import (
+    Bound,
+    Term,
+    added_up,
+    as_stack,
+    clipped_total,
+    of_one_client,
+)
 from flower_fedclust.numerics.checks import DataError
 from flower_fedclust.numerics.threads import mapped
 
@@ -43,7 +50,8 @@ class Finish:
     """How a client finishes its own totals, and the norms to which it clips the result."""
 
     kind: str  #: "mean" or "total".
-    at_most: tuple[float | None, ...]  #: A norm for each array; None stands for the most that one row can change it.
+    #: A norm for each array; None stands for the most that one row can change it.
+    at_most: tuple[float | None, ...]
 
 
 class ByRow(Askable[..., Any]):
@@ -54,14 +62,20 @@ class ByRow(Askable[..., Any]):
     #: Whether the function sees a table rather than prepared rows.
     sees_tables = False
 
-    def __init__(self, function: Callable[..., Term | tuple[Term, ...]], sends: Mapping[str, Sent]) -> None:
+    def __init__(
+        self, function: Callable[..., Term | tuple[Term, ...]], sends: Mapping[str, Sent]
+    ) -> None:
         self.function = function
         self.names = tuple(sends)
         self.answer = Answer(function.__name__, tuple(sends.values()))
         self.__doc__ = function.__doc__
 
     def asked(
-        self, *arrays: Any, frame: Frame | None = None, view: Question | None = None, **arguments: Scalar
+        self,
+        *arrays: Any,
+        frame: Frame | None = None,
+        view: Question | None = None,
+        **arguments: Scalar,
     ) -> Question:
         """Return the question that asks clients for the sum of this answer over their rows."""
         return replace(super().asked(*arrays, **arguments), asks=self, frame=frame, view=view)
@@ -69,10 +83,14 @@ class ByRow(Askable[..., Any]):
     def __get__(self, instance: Any, owner: type) -> Any:
         """On the class, return this declaration; on a client, return a function that answers from its rows."""
         return (
-            self if instance is None else lambda *args, **kwargs: self.reply_of(instance, self.asked(*args, **kwargs))
+            self
+            if instance is None
+            else lambda *args, **kwargs: self.reply_of(instance, self.asked(*args, **kwargs))
         )
 
-    def finished_as(self, question: Question, kind: str, at_most: tuple[float | None, ...]) -> Question:
+    def finished_as(
+        self, question: Question, kind: str, at_most: tuple[float | None, ...]
+    ) -> Question:
         """Return the question with a finish: clients send their clipped mean or total instead of the sum."""
         finish = Finish(kind, at_most or (None,) * len(self.names))
         return replace(question, answer=finished_answer(self.answer, finish), finish=finish)
@@ -80,7 +98,9 @@ class ByRow(Askable[..., Any]):
     def terms(self, question: Question, values: Floats | Rows) -> tuple[Term, ...]:
         """Return the terms of a batch of rows, one for each array; rows that are kept are on the grid already."""
         with with_rows(question.most_rows):
-            terms = self.function(_rows_of(question, values), *question.arrays, **question.arguments)
+            terms = self.function(
+                _rows_of(question, values), *question.arrays, **question.arguments
+            )
         return terms if isinstance(terms, tuple) else (terms,)
 
     def taken(self, values: Any, part: NDArray[np.intp] | slice) -> Any:
@@ -133,34 +153,27 @@ class ByRow(Askable[..., Any]):
             parts = _divisors(question, batch)
             for divisor, part in parts:
                 with parts_of(divisor):
-                    terms = self.terms(question, values if len(parts) == 1 else self.taken(values, part))
+                    terms = self.terms(
+                        question, values if len(parts) == 1 else self.taken(values, part)
+                    )
                 n_given = part.stop - part.start if isinstance(part, slice) else len(part)
                 self._check_form(terms, nothing, n_given)
                 by_divisor.append(terms)
-            return len(batch), reduce(lambda left, right: tuple(map(added_up, left, right)), by_divisor)
+            return len(batch), reduce(
+                lambda left, right: tuple(map(added_up, left, right)), by_divisor
+            )
 
         totals, n_rows = nothing, 0
         # A batch has more entries than the totals, so that adding up large totals takes little time.
-        entries = min(max(BATCH_ENTRIES, 2 * sum(term.integers.size for term in nothing)), 8 * BATCH_ENTRIES)
+        entries = min(
+            max(BATCH_ENTRIES, 2 * sum(term.integers.size for term in nothing)), 8 * BATCH_ENTRIES
+        )
         entries = entries if self.sees_tables else device.entries(entries)
         kept = None if self.sees_tables else _kept_of(question, source, entries)
         entries = entries if kept is None else kept.entries
-        if question.rows_per_subject and (isinstance(source, np.ndarray) or source.rows_each is None):
-            raise DataError(
-                f"'{self.answer.task}' is to protect persons, and nothing says which rows are one person's: name the "
-                "subject_column of the table."
-            )
-        batches: Iterable[Batch | Rows]
-        if isinstance(source, np.ndarray):
-            batches, n_jobs = in_batches(source.shape, source.__getitem__, source.__getitem__, entries=entries), 1
-        elif kept is not None and kept.is_complete:
-            batches, n_jobs = kept.batches.values(), source.n_jobs
-        elif question.rows_per_subject and not self.sees_tables:
-            batches, n_jobs = source.batches_of_subjects(entries), source.n_jobs
-        else:
-            batches, n_jobs = source.batches(entries), source.n_jobs
-        numbered: Iterable[tuple[int, Batch | Rows]] = enumerate(batches)
-        for n_added, terms in mapped(added, numbered, n_jobs):
+        batches = self._batches_of(question, source, kept, entries)
+        n_jobs = 1 if isinstance(source, np.ndarray) else source.n_jobs
+        for n_added, terms in mapped(added, enumerate(batches), n_jobs):
             totals = tuple(map(added_up, terms, totals))
             n_rows += n_added
         if kept is not None:
@@ -168,6 +181,30 @@ class ByRow(Askable[..., Any]):
         finished = self._finished_alone(question, totals, n_rows)
         self._check_form(finished, sent_of_nothing, n_rows)
         return [term.array for term in finished]
+
+    def _batches_of(
+        self,
+        question: Question,
+        source: Floats | ClientData,
+        kept: KeptOfClient | None,
+        entries: int,
+    ) -> Iterable[Batch | Rows]:
+        """Return a client's rows in batches: those that the run keeps, or new ones."""
+        if question.rows_per_subject and (
+            isinstance(source, np.ndarray) or source.rows_each is None
+        ):
+            raise DataError(
+                f"'{self.answer.task}' is to protect persons, and nothing says which rows are one person's: name the "
+                "subject_column of the table."
+            )
+        if isinstance(source, np.ndarray):
+            take = source.__getitem__
+            return in_batches(source.shape, take, take, entries=entries)
+        if kept is not None and kept.is_complete:
+            return kept.batches.values()
+        if question.rows_per_subject and not self.sees_tables:
+            return source.batches_of_subjects(entries)
+        return source.batches(entries)
 
     def replies_of_many(self, question: Question, rows: Sequence[Floats]) -> list[GridArray]:
         """Return the arrays of many small clients at once; the first axis of each array stands for clients.
@@ -189,7 +226,9 @@ class ByRow(Askable[..., Any]):
             raise NotStackedError
         return [term.array for term in finished]
 
-    def finished(self, question: Question, totals: tuple[Term, ...], n_rows: Integers) -> tuple[Term, ...]:
+    def finished(
+        self, question: Question, totals: tuple[Term, ...], n_rows: Integers
+    ) -> tuple[Term, ...]:
         """Return what the clients of a stack send, computed from their totals and numbers of rows."""
         if question.finish is None:
             return totals
@@ -197,7 +236,9 @@ class ByRow(Askable[..., Any]):
         pairs = zip(totals, question.finish.at_most, strict=True)
         return tuple(_clipped(term, divisor, at_most) for term, at_most in pairs)
 
-    def _finished_alone(self, question: Question, totals: tuple[Term, ...], n_rows: int) -> tuple[Term, ...]:
+    def _finished_alone(
+        self, question: Question, totals: tuple[Term, ...], n_rows: int
+    ) -> tuple[Term, ...]:
         """Return the arrays of one client, computed from its totals."""
         if question.finish is None and not isinstance(self, Finisher):
             return totals
@@ -226,26 +267,34 @@ class ByRow(Askable[..., Any]):
                 "from the message alone."
             )
         if any(term.n_rows > n_rows for term in terms):
-            raise RuntimeError(f"'{self.answer.task}' adds more than one vector for each row; add one at most.")
+            raise RuntimeError(
+                f"'{self.answer.task}' adds more than one vector for each row; add one at most."
+            )
 
 
 class Finisher(ByRow):
     """A finish written by a strategy's author: a function of an answer's totals and of further arguments."""
 
-    def __init__(self, of: ByRow, function: Callable[..., Any], sends: Mapping[str, Sent], own: Iterable[str]) -> None:
+    def __init__(
+        self, of: ByRow, function: Callable[..., Any], sends: Mapping[str, Sent], own: Iterable[str]
+    ) -> None:
         super().__init__(function, sends)
         self.of = of
         self._own = frozenset(own)
 
     def _of_rows(self, question: Question) -> Question:
-        arguments = {name: value for name, value in question.arguments.items() if name not in self._own}
+        arguments = {
+            name: value for name, value in question.arguments.items() if name not in self._own
+        }
         return replace(question, asks=self.of, answer=self.of.answer, arguments=arguments)
 
     def terms(self, question: Question, values: Floats | Rows) -> tuple[Term, ...]:
         """Return the terms that a batch of rows adds to the totals."""
         return self.of.terms(self._of_rows(question), values)
 
-    def finished(self, question: Question, totals: tuple[Term, ...], n_rows: Integers) -> tuple[Term, ...]:
+    def finished(
+        self, question: Question, totals: tuple[Term, ...], n_rows: Integers
+    ) -> tuple[Term, ...]:
         """Return the arrays of the clients of a stack: the author's function of their totals."""
         terms = self.function(totals, n_rows, *question.arrays, **question.arguments)
         return terms if isinstance(terms, tuple) else (terms,)
@@ -280,7 +329,9 @@ def by_row(**arrays: str | Sent) -> Callable[[Callable[..., Any]], ByRow]:
     return lambda function: ByRow(function, sends)
 
 
-def finishes(of: ByRow, *own: str, **arrays: str | Sent) -> Callable[[Callable[..., Any]], Finisher]:
+def finishes(
+    of: ByRow, *own: str, **arrays: str | Sent
+) -> Callable[[Callable[..., Any]], Finisher]:
     """Mark a function of a client's totals as a finish of an answer by row.
 
     The function takes the totals as terms, the number of rows, and the question's arrays and arguments. It finishes
@@ -310,7 +361,9 @@ def _rows_of(question: Question, values: Floats | Rows) -> Rows:
         assert isinstance(inner.asks, View)
         rows = inner.asks.function(_rows_of(inner, values), *inner.arrays, **inner.arguments)
         if not isinstance(rows, Rows):  # Rows are always clipped; a plain array would not be
-            raise TypeError(f"the view '{inner.asks.task}' returns {type(rows).__name__}; it must return Rows.")
+            raise TypeError(
+                f"the view '{inner.asks.task}' returns {type(rows).__name__}; it must return Rows."
+            )
         return rows
     if question.frame is None:
         return Rows(np.zeros((len(values), 0)), 0, 1.0)
@@ -320,12 +373,19 @@ def _rows_of(question: Question, values: Floats | Rows) -> Rows:
 def _kept_of(question: Question, source: Floats | ClientData, entries: int) -> KeptOfClient | None:
     """Return what the run keeps of a client's rows in the frame of a question."""
     frame, store = _frame_of(question), kept_rows()
-    if frame is None or store is None or isinstance(source, np.ndarray) or question.rows_per_subject:
+    if (
+        frame is None
+        or store is None
+        or isinstance(source, np.ndarray)
+        or question.rows_per_subject
+    ):
         return None
     return store.of(source, frame, entries)
 
 
-def _divisors(question: Question, batch: Batch | Rows) -> list[tuple[int, NDArray[np.intp] | slice]]:
+def _divisors(
+    question: Question, batch: Batch | Rows
+) -> list[tuple[int, NDArray[np.intp] | slice]]:
     """Return pairs of a divisor and the rows that are divided by it, as numbers or a slice.
 
     The divisor of a row is the number of its subject's rows, or ``rows_per_subject`` if that is larger. The answer's

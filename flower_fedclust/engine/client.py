@@ -67,7 +67,13 @@ from flower_fedclust.numerics.metrics import add_tables, count_table
 from flower_fedclust.numerics.threads import one_thread
 from flower_fedclust.outside import parse_json
 from flower_fedclust.privacy.accounting import LONGEST_PLAN, Plan
-from flower_fedclust.privacy.noise import NoiseSource, OperatingSystemNoise, SeededNoise, Sendable, add_noise
+from flower_fedclust.privacy.noise import (
+    NoiseSource,
+    OperatingSystemNoise,
+    SeededNoise,
+    Sendable,
+    add_noise,
+)
 from flower_fedclust.privacy.releases import PRIVACY_UNITS, PrivacyUnit, Release
 from flower_fedclust.secure.client import Trust
 from flower_fedclust.tables.schema import Schema
@@ -98,7 +104,9 @@ class Request:
     plan: str = ""  #: The plan of the run's releases that the message announces, as JSON.
     is_masked: bool = False  #: Whether the answer leaves masked, for a secure sum.
     #: Takes the public minimum number of rows; see :meth:`moved`.
-    find_moved: Callable[[int], tuple[Bound, ...] | None] = field(default=lambda n_rows: None, repr=False)
+    find_moved: Callable[[int], tuple[Bound, ...] | None] = field(
+        default=lambda n_rows: None, repr=False
+    )
 
     def moved(self, n_rows: int) -> tuple[Bound | None, ...]:
         """Return how much one row can change each array; None where that is unknown."""
@@ -108,7 +116,8 @@ class Request:
     def noisy(self) -> list[bool]:
         """Whether each array would carry all of its noise, not just a share."""
         return [
-            release is not None and release.noise_multiplier > 0 and self.n_shares == 1 for release in self.releases
+            release is not None and release.noise_multiplier > 0 and self.n_shares == 1
+            for release in self.releases
         ]
 
 
@@ -121,12 +130,16 @@ class Asking:
     hashed: Callable[[Sequence[tuple[str, bytes]]], bytes] | None = None
     order: list[str] | None = None  #: The run's order of the columns, if the message states one.
     question: Question | None = None
-    rows: str = ""  #: The name of the kept rows that replace the client's rows; "" for the client's rows themselves.
-    stand_in: NDArray[np.float64] | None = field(default=None, repr=False)  #: The kept rows of that name.
-    request: Request | None = None  #: A request for the operator's consent, before anything is computed.
+    #: The name of the kept rows that replace the client's rows; "" for the client's rows themselves.
+    rows: str = ""
+    #: The kept rows of that name.
+    stand_in: NDArray[np.float64] | None = field(default=None, repr=False)
+    #: A request for the operator's consent, before anything is computed.
+    request: Request | None = None
     round: int = 0  #: The number of the round, from which seeded noise follows.
     derives_from: str = (
-        ""  #: The name of the noisy rows to which the answer is confined; "" if it may read the true rows.
+        #: The name of the noisy rows to which the answer is confined; "" if it may read the true rows.
+        ""
     )
 
 
@@ -195,7 +208,9 @@ class Consent:
     def check_evaluation(self, name: str) -> None:
         """Raise a DataError unless models may be evaluated."""
         if not self.evaluation:
-            raise DataError(f"client {name} does not evaluate models; its operator would have to allow it.")
+            raise DataError(
+                f"client {name} does not evaluate models; its operator would have to allow it."
+            )
 
 
 #: The default consent, made once because Flower makes a new client for every message.
@@ -286,7 +301,9 @@ class ProtocolClient(NumPyClient):
     def source(self) -> ClientData:
         """The client's rows or table, as loaded; a DataError if an answer is confined to noisy rows and reads these."""
         if noisy := self._asking.derives_from:
-            raise DataError(f"client {self.name}: what was asked for takes the client's own rows, and not its {noisy}.")
+            raise DataError(
+                f"client {self.name}: what was asked for takes the client's own rows, and not its {noisy}."
+            )
         self._seen.rows = True
         return self._own
 
@@ -299,10 +316,15 @@ class ProtocolClient(NumPyClient):
         outline = self._given_outline
         if outline is not None:
             if (data.n_columns, data.outline.columns) != (outline.n_columns, outline.columns):
-                raise DataError(f"client {self.name}: the columns of its table have changed; enrol again.")
+                raise DataError(
+                    f"client {self.name}: the columns of its table have changed; enrol again."
+                )
             if data.n_rows < outline.n_rows:
-                raise DataError(f"client {self.name}: its table has lost rows, and its noise was announced for more.")
-        if callable(self._given_data) and self.context is not None:  # it is loaded for every message
+                raise DataError(
+                    f"client {self.name}: its table has lost rows, and its noise was announced for more."
+                )
+        # It is loaded for every message.
+        if callable(self._given_data) and self.context is not None:
             self._check_unchanged(data)
         return data
 
@@ -325,7 +347,9 @@ class ProtocolClient(NumPyClient):
         if (kept := self._kept(PREPARATION)) is not None:
             return own.prepared(preparation_from(kept[0].tobytes()))
         if self._kept(SCHEMA) is not None:
-            raise MissedRoundError(f"client {self.name} has no preparation of its table; it missed the round of it.")
+            raise MissedRoundError(
+                f"client {self.name} has no preparation of its table; it missed the round of it."
+            )
         return own
 
     @property
@@ -375,7 +399,11 @@ class ProtocolClient(NumPyClient):
 
         Masks are bound to this hash: the masks of two clients cancel only if both were asked the same.
         """
-        earlier = [(key, hashes[0].tobytes()) for key in sorted(self._seen.keys) if (hashes := self._kept(key + ASKED))]
+        earlier = [
+            (key, hashes[0].tobytes())
+            for key in sorted(self._seen.keys)
+            if (hashes := self._kept(key + ASKED))
+        ]
         if self._asking.hashed is None:
             raise RuntimeError("a client that answers no message has no question.")
         return self._asking.hashed(earlier)
@@ -387,7 +415,9 @@ class ProtocolClient(NumPyClient):
         """
         self._remember(key, arrays, derives_from=self._asking.derives_from, is_own=is_own)
 
-    def _remember(self, key: str, arrays: Sequence[Array], *, derives_from: str = "", is_own: bool = False) -> None:
+    def _remember(
+        self, key: str, arrays: Sequence[Array], *, derives_from: str = "", is_own: bool = False
+    ) -> None:
         if self.context is None:
             raise RuntimeError("a client without a Context cannot remember; give it context=...")
         self.context.state[f"fedclust.{key}"] = ArrayRecord([np.asarray(array) for array in arrays])
@@ -425,12 +455,16 @@ class ProtocolClient(NumPyClient):
         if self.context is not None:
             # The secrets of secure sums stay: enrolling again must not let a server restart a secure sum.
             kept = f"fedclust.{SECURE}"
-            for key in [key for key in self.context.state if key.startswith("fedclust.") and key != kept]:
+            for key in [
+                key for key in self.context.state if key.startswith("fedclust.") and key != kept
+            ]:
                 del self.context.state[key]
 
     # Flower's two calls.
 
-    def fit(self, parameters: list[Array], config: dict[str, Any]) -> tuple[list[Array], int, dict[str, Any]]:
+    def fit(
+        self, parameters: list[Array], config: dict[str, Any]
+    ) -> tuple[list[Array], int, dict[str, Any]]:
         """Answer one task.
 
         The number of examples is always 1: the true number would reveal how many rows the client has.
@@ -440,13 +474,16 @@ class ProtocolClient(NumPyClient):
             with one_thread(), on_device(_device_of(self.context)):
                 check_fields(config, OF_ROUND, self.name)
                 if config["task"] == ENROL:
-                    if not config.get("goes_on"):  # an interrupted run needs the memory that it left here
+                    # An interrupted run needs the memory that it left here.
+                    if not config.get("goes_on"):
                         self._forget()
                     facts["columns"] = self._columns(config)
                     return list(PROBE), 1, hashed(PROBE, facts)
                 asked = [] if config.get(EMPTY) else parameters
                 arrays, units = sent_arrays(
-                    answer_step(self, asked, config) if SECURE in config else self._answered(asked, config)[1]
+                    answer_step(self, asked, config)
+                    if SECURE in config
+                    else self._answered(asked, config)[1]
                 )
                 return arrays, 1, hashed(arrays, facts | units)
         except MissedRoundError as error:
@@ -455,7 +492,9 @@ class ProtocolClient(NumPyClient):
         except Exception as error:
             return [], 1, said_instead(self.name, self._reason(error))
 
-    def evaluate(self, parameters: list[Array], config: dict[str, Any]) -> tuple[float, int, dict[str, Any]]:
+    def evaluate(
+        self, parameters: list[Array], config: dict[str, Any]
+    ) -> tuple[float, int, dict[str, Any]]:
         """Count the true classes in each cluster of the model, and compute the k-means cost of the rows."""
         facts: dict[str, Any] = {"format": FORMAT, "client": self.name}
         if not config.get("evaluate", True):
@@ -469,18 +508,24 @@ class ProtocolClient(NumPyClient):
                 for part, clustered in source.clusters(model):
                     cost += float(clustered.cost)
                     if source.labels is not None:
-                        tables.append(count_table(source.labels[part], clustered.labels, model.n_clusters))
+                        tables.append(
+                            count_table(source.labels[part], clustered.labels, model.n_clusters)
+                        )
                 if tables:
                     names = sorted({name for table in tables for name in table})
                     counts = add_tables(tables).tolist()
-                    facts["table"] = json.dumps([[str(name), row] for name, row in zip(names, counts, strict=True)])
+                    facts["table"] = json.dumps(
+                        [[str(name), row] for name, row in zip(names, counts, strict=True)]
+                    )
                 return cost, source.n_rows, hashed([], facts, (cost, source.n_rows))
         except Exception as error:
             return 0.0, 0, said_instead(self.name, self._reason(error))
 
     # An answer: parse the message; judge and charge; compute, add noise; keep, or send.
 
-    def _answered(self, arrays: list[Array], config: Mapping[str, Any]) -> tuple[Self, list[Sendable]]:
+    def _answered(
+        self, arrays: list[Array], config: Mapping[str, Any]
+    ) -> tuple[Self, list[Sendable]]:
         """Return the client as it has answered a message, and the arrays that it sends.
 
         Nothing before the consent depends on the values of rows, so that a site can charge for the answer there.
@@ -493,10 +538,14 @@ class ProtocolClient(NumPyClient):
         answering = self._who_answers(asking)
         computed = answering._computed(question)
         if any(request.releases):
-            computed = add_noise(computed, request.releases, answering.noise_source, n_shares=request.n_shares)
+            computed = add_noise(
+                computed, request.releases, answering.noise_source, n_shares=request.n_shares
+            )
         if not question.answer.keeps:
             return answering, computed
-        for sent, array, release in zip(question.answer.sends, computed, request.releases, strict=True):
+        for sent, array, release in zip(
+            question.answer.sends, computed, request.releases, strict=True
+        ):
             noisy = request.is_derived or (release is not None and release.noise_multiplier > 0)
             kept = array.values if isinstance(array, GridArray) else array
             answering._remember(sent.kept_as, [kept, np.array([noisy])])
@@ -514,7 +563,9 @@ class ProtocolClient(NumPyClient):
         find_moved = partial(self.moved, rows, question)
         releases = self._releases(question, find_moved, config) if "parts" in config else ()
         if releases and len(releases) != len(answer.sends):
-            raise DataError(f"'{answer.task}' sends {len(answer.sends)} arrays; {len(releases)} releases were given.")
+            raise DataError(
+                f"'{answer.task}' sends {len(answer.sends)} arrays; {len(releases)} releases were given."
+            )
         order, n_shares = self._order_in(config), int(config.get("n_shares", 1))
         question = self._for_its_unit(question, config)
         self._check_not_missed(question)
@@ -533,7 +584,9 @@ class ProtocolClient(NumPyClient):
         )
         hashed_as = partial(self._hash, question, rows, order, releases, n_shares)
         derives_from = rows if is_derived else ""
-        return Asking(hashed_as, order, question, rows, stand_in, request, int(config["round"]), derives_from)
+        return Asking(
+            hashed_as, order, question, rows, stand_in, request, int(config["round"]), derives_from
+        )
 
     def _for_its_unit(self, question: Question, config: Mapping[str, Any]) -> Question:
         """Return the question with the privacy unit of the run's plan; a UnitError if this client needs another.
@@ -558,7 +611,9 @@ class ProtocolClient(NumPyClient):
                 "subject_column (where each row is another person: a column of ids)."
             )
         if config.get("rows"):
-            raise UnitError(f"client {self.name}: a run that protects persons takes no rows that were kept.")
+            raise UnitError(
+                f"client {self.name}: a run that protects persons takes no rows that were kept."
+            )
         if question.answer.sends and not question.answer.keeps:
             try:
                 check_adds_parts(question)
@@ -590,7 +645,9 @@ class ProtocolClient(NumPyClient):
         """Return the kept rows that a round names, and whether they carry noise."""
         kept = self._kept(key)
         if kept is None:
-            raise MissedRoundError(f"client {self.name} has not kept its {key}; it missed the round that makes them.")
+            raise MissedRoundError(
+                f"client {self.name} has not kept its {key}; it missed the round that makes them."
+            )
         # Only arrays that are declared with kept_as may stand for rows.
         if key not in _kept_by(type(self)):
             raise DataError(f"{type(self).__name__} keeps no rows called '{key}'.")
@@ -601,7 +658,11 @@ class ProtocolClient(NumPyClient):
         if rows:
             return None
         kept = self._kept(PREPARATION)
-        n_columns = self.outline.n_columns if kept is None else preparation_from(kept[0].tobytes()).n_columns
+        n_columns = (
+            self.outline.n_columns
+            if kept is None
+            else preparation_from(kept[0].tobytes()).n_columns
+        )
         return question.moved(Known(n_rows, n_columns))
 
     def _check_not_missed(self, question: Question) -> None:
@@ -610,11 +671,19 @@ class ProtocolClient(NumPyClient):
         This comes before the consent, so that a site charges nothing for it.
         """
         if needs := [key for key in question.asks.needs if self._kept(key) is None]:
-            raise MissedRoundError(f"client {self.name} has no {needs[0]}; it missed the round that leaves them.")
+            raise MissedRoundError(
+                f"client {self.name} has no {needs[0]}; it missed the round that leaves them."
+            )
         of_prepared_rows = question.frame is not None or not isinstance(question.asks, ByTableRow)
         is_prepared = self._kept(SCHEMA) is None or self._kept(PREPARATION) is not None
-        if of_prepared_rows and question.answer.task != table_answers.prepare.answer.task and not is_prepared:
-            raise MissedRoundError(f"client {self.name} has no preparation of its table; it missed the round of it.")
+        if (
+            of_prepared_rows
+            and question.answer.task != table_answers.prepare.answer.task
+            and not is_prepared
+        ):
+            raise MissedRoundError(
+                f"client {self.name} has no preparation of its table; it missed the round of it."
+            )
 
     def _hash(
         self,
@@ -633,7 +702,13 @@ class ProtocolClient(NumPyClient):
         own_columns = self.outline.columns
         columns = None if has_schema or own_columns is None else order or list(own_columns)
         noise = repr([release and replace(release, share="") for release in releases])
-        more = [rows, json.dumps(columns), noise, str(n_shares) if releases else "", str(question.rows_per_subject)]
+        more = [
+            rows,
+            json.dumps(columns),
+            noise,
+            str(n_shares) if releases else "",
+            str(question.rows_per_subject),
+        ]
         return hash_of_question(question, more, led)
 
     def _computed(self, question: Question) -> list[Sendable]:
@@ -649,7 +724,9 @@ class ProtocolClient(NumPyClient):
             # Whether the task failed would tell the server something for free, so zeros are kept where it failed.
             self._reason(error)
             reply = [GridArray(np.zeros((self.outline.n_rows, 1))) for _ in answer.sends]
-        arrays = list(reply) if isinstance(reply, (list, tuple)) else [] if reply is None else [reply]
+        arrays = (
+            list(reply) if isinstance(reply, (list, tuple)) else [] if reply is None else [reply]
+        )
         if len(arrays) != len(answer.sends):
             raise RuntimeError(
                 f"'{answer.task}' declares {len(answer.sends)} arrays and its method returned {len(arrays)}."
@@ -657,11 +734,16 @@ class ProtocolClient(NumPyClient):
         return [array if isinstance(array, GridArray) else np.asarray(array) for array in arrays]
 
     def _releases(
-        self, question: Question, find_moved: Callable[[], tuple[Bound, ...] | None], config: Mapping[str, Any]
+        self,
+        question: Question,
+        find_moved: Callable[[], tuple[Bound, ...] | None],
+        config: Mapping[str, Any],
     ) -> tuple[Release | None, ...]:
         """Return the noise that each array needs, from the client's own bounds and the run's plan."""
         parts, plan = parse_json(config["parts"]), _read_plan(str(config.get("plan", "")))
-        if not isinstance(parts, list) or not all(name is None or isinstance(name, str) for name in parts):
+        if not isinstance(parts, list) or not all(
+            name is None or isinstance(name, str) for name in parts
+        ):
             raise DataError("a message names parts of a budget, and they are not texts.")
         return releases_of_parts(question, find_moved(), parts, plan)
 
@@ -694,7 +776,11 @@ class ProtocolClient(NumPyClient):
         elif len(fingerprint) != len(before[0]) or (fingerprint != before[0]).any():
             names = [*(data.columns or map(str, range(len(fingerprint) - 1))), "of the subjects"]
             changed = "its number of rows or its columns" if data.is_in_memory else "its files"
-            if data.is_in_memory and len(fingerprint) == len(before[0]) and fingerprint[0] == before[0][0]:
+            if (
+                data.is_in_memory
+                and len(fingerprint) == len(before[0])
+                and fingerprint[0] == before[0][0]
+            ):
                 differ = np.flatnonzero(fingerprint[1:] != before[0][1:]).tolist()
                 changed = "column " + ", ".join(f"'{names[index]}'" for index in differ)
             raise DataError(
@@ -716,7 +802,10 @@ class ProtocolClient(NumPyClient):
             if may_look:
                 self.source.check(schema)
             else:
-                schema.check_names(outline.columns or [str(index) for index in range(outline.n_columns)], owner=owner)
+                schema.check_names(
+                    outline.columns or [str(index) for index in range(outline.n_columns)],
+                    owner=owner,
+                )
             enrolling = self._who_answers(Asking(lambda _: hash_of_schema(schema)))
             enrolling.remember(SCHEMA, [as_bytes(str(config["schema"]))])
             return json.dumps(list(schema.used))
@@ -724,7 +813,9 @@ class ProtocolClient(NumPyClient):
             self.data.check()
         n_columns, expected = outline.n_columns, config.get("n_columns")
         if expected is not None and n_columns != expected:
-            raise DataError(f"client {self.name} has {n_columns} columns where the server expects {expected}.")
+            raise DataError(
+                f"client {self.name} has {n_columns} columns where the server expects {expected}."
+            )
         return json.dumps(list(outline.columns) if outline.columns is not None else n_columns)
 
     def _schema_of(self, config: Mapping[str, Any], own_schema: Schema | None) -> Schema | None:
@@ -732,14 +823,20 @@ class ProtocolClient(NumPyClient):
         if "schema" not in config:
             return None
         text = str(config["schema"])
-        return own_schema if own_schema is not None and own_schema.to_json() == text else Schema.from_json(text)
+        return (
+            own_schema
+            if own_schema is not None and own_schema.to_json() == text
+            else Schema.from_json(text)
+        )
 
 
 @lru_cache(maxsize=256)
 def _kept_by(kind: type[ProtocolClient]) -> frozenset[str]:
     """Return the names under which a class keeps rows."""
     asked = [value for name in dir(kind) if isinstance(value := getattr(kind, name), Askable)]
-    return frozenset(sent.kept_as for askable in asked for sent in askable.answer.sends if sent.kept_as)
+    return frozenset(
+        sent.kept_as for askable in asked for sent in askable.answer.sends if sent.kept_as
+    )
 
 
 @lru_cache(maxsize=8)
@@ -749,7 +846,11 @@ def _read_unit(text: str) -> tuple[PrivacyUnit, int]:
     The rest of a plan is read where noise follows from it, or where a site charges for it.
     """
     found = parse_json(text, LONGEST_PLAN)
-    unit, rows = (found.get(key) for key in ("unit", "rows_per_subject")) if isinstance(found, dict) else (None, None)
+    unit, rows = (
+        (found.get(key) for key in ("unit", "rows_per_subject"))
+        if isinstance(found, dict)
+        else (None, None)
+    )
     known = next((one for one in PRIVACY_UNITS if one == unit), None)
     if known is None or type(rows) is not int or not 1 <= rows < 2**53:
         raise DataError("a message has a plan that does not say whom it protects.")
@@ -780,14 +881,18 @@ class _Dispatcher(NumPyClient):
         self._name: str = arguments["name"]
         self._arguments = arguments
 
-    def fit(self, parameters: list[Array], config: dict[str, Any]) -> tuple[list[Array], int, dict[str, Any]]:
+    def fit(
+        self, parameters: list[Array], config: dict[str, Any]
+    ) -> tuple[list[Array], int, dict[str, Any]]:
         try:
             arrays, _, facts = self._client(config).fit(parameters, config)
         except DataError as error:
             arrays, facts = [], said_instead(self._name, str(error))
         return (arrays, 1, facts) if arrays else (TO_SERVER, 1, facts | {EMPTY: True})
 
-    def evaluate(self, parameters: list[Array], config: dict[str, Any]) -> tuple[float, int, dict[str, Any]]:
+    def evaluate(
+        self, parameters: list[Array], config: dict[str, Any]
+    ) -> tuple[float, int, dict[str, Any]]:
         try:
             return self._client(config).evaluate(parameters, config)
         except DataError as error:

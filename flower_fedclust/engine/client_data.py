@@ -61,10 +61,12 @@ class Outline:
 
     n_rows: int  #: A number of rows that the table has at least.
     n_columns: int
-    columns: tuple[str, ...] | None = None  #: Their names, in the table's order; None if they have none.
+    #: Their names, in the table's order; None if they have none.
+    columns: tuple[str, ...] | None = None
     schema: Schema | None = None  #: The facts about its columns that the site lets others know.
     most_rows: int = MOST_ROWS  #: The public bound on its number of rows.
-    n_subjects: int = 0  #: A number of persons that the table has at least; 0 if it does not name subjects.
+    #: A number of persons that the table has at least; 0 if it does not name subjects.
+    n_subjects: int = 0
 
 
 class ClientData:
@@ -137,11 +139,13 @@ class ClientData:
             source = frame if self._batches is None else self._batches
             source, self.subjects = without_subjects(source, subject_column, owner)
             frame, self._batches = (source, None) if self._batches is None else (None, source)
-            columns = None if columns is None else [name for name in as_list(columns) if name != subject_column]
+            if columns is not None:
+                columns = [name for name in as_list(columns) if name != subject_column]
         elif subjects is not None:
             check_same_order(subjects, frame, owner, "subjects")
-            where = f"{owner}: the subjects"
-            self.subjects = subjects if isinstance(subjects, Subjects) else subjects_of(subjects, where)
+            if not isinstance(subjects, Subjects):
+                subjects = subjects_of(subjects, f"{owner}: the subjects")
+            self.subjects = subjects
         self._rows: NDArray[np.float64] | None = None
         if self._batches is not None:
             self._batches = self._batches if columns is None else self._batches.select(columns)
@@ -157,23 +161,23 @@ class ClientData:
                 row_ids, name = ids_of(frame)
                 id_column = id_column or name
         self._table = frame
-        self.n_rows, n_columns = next(
-            candidate for candidate in (self._rows, self._batches, frame) if candidate is not None
-        ).shape
-        self.n_columns = int(n_columns)
+        table: Any = next(one for one in (self._rows, self._batches, frame) if one is not None)
+        self.n_rows, self.n_columns = map(int, table.shape)
         self.most_rows = most_rows
         if self.n_rows > most_rows:
             raise DataError(
                 f"{owner}: {self.n_rows:,} rows; a client has at most {most_rows:,}, so that sums over them are exact. "
                 "Give a larger most_rows, to the strategy and to a site, or split the table into two clients."
             )
-        if columns is not None and len(columns) != n_columns:
-            raise DataError(f"{owner}: {len(columns)} column names for {n_columns} columns.")
+        if columns is not None and len(columns) != self.n_columns:
+            raise DataError(f"{owner}: {len(columns)} column names for {self.n_columns} columns.")
         check_unique(() if columns is None else columns, owner)
         check_same_order(labels, frame, owner)
         check_same_order(row_ids, frame, owner, "row_ids")
         if self.subjects is not None and len(self.subjects) != self.n_rows:
-            raise DataError(f"{owner}: {len(self.subjects)} subjects for {self.n_rows} rows; give one for each row.")
+            raise DataError(
+                f"{owner}: {len(self.subjects)} subjects for {self.n_rows} rows; give one for each row."
+            )
         self.labels = None if labels is None else _checked_labels(labels, self.n_rows, owner)
         self.columns = columns
         self.owner = owner
@@ -194,7 +198,9 @@ class ClientData:
     def outline(self) -> Outline:
         """The facts that are known without another look at the rows."""
         columns = None if self.columns is None else tuple(self.columns)
-        return Outline(self.n_rows, self.n_columns, columns, self.schema, self.most_rows, self.n_subjects)
+        return Outline(
+            self.n_rows, self.n_columns, columns, self.schema, self.most_rows, self.n_subjects
+        )
 
     @property
     def n_subjects(self) -> int:
@@ -258,8 +264,12 @@ class ClientData:
         why = f"{self.owner}: an answer needs all rows at once, {n_bytes / 1e6:,.0f} MB"
         others = "strategies such as private-kmeans, federated-kmeans and spp-fgc-sums read them in batches"
         if n_bytes > memory / 2:
-            raise DataError(f"{why}, and this machine has {memory / 1e6:,.0f} MB of memory; {others}.")
-        warnings.warn(f"{why}; they are read into memory, while {others}.", RuntimeWarning, stacklevel=3)
+            raise DataError(
+                f"{why}, and this machine has {memory / 1e6:,.0f} MB of memory; {others}."
+            )
+        warnings.warn(
+            f"{why}; they are read into memory, while {others}.", RuntimeWarning, stacklevel=3
+        )
 
     @property
     def is_in_memory(self) -> bool:
@@ -278,7 +288,11 @@ class ClientData:
         batches, start = self._plain_batches(entries), 0
         for batch in batches:
             stop = start + len(batch)
-            yield batch if self.rows_each is None else replace(batch, rows_each=self.rows_each[start:stop])
+            yield (
+                batch
+                if self.rows_each is None
+                else replace(batch, rows_each=self.rows_each[start:stop])
+            )
             start = stop
 
     def batches_of_subjects(self, entries: int) -> Iterator[Batch]:
@@ -286,7 +300,11 @@ class ClientData:
         if self._batches is not None or self.rows_each is None:
             yield from self.batches(entries)
             return
-        step, order, each = max(1, entries // max(1, self.n_columns)), self._by_rows_each, self.rows_each
+        step, order, each = (
+            max(1, entries // max(1, self.n_columns)),
+            self._by_rows_each,
+            self.rows_each,
+        )
         for start in range(0, self.n_rows, step):
             numbers = order[start : start + step]
             make_rows = partial(_taken, self.rows, numbers)
@@ -298,9 +316,15 @@ class ClientData:
         entries = entries or BATCH_ENTRIES
         if self._batches is None:
             shape, table = (self.n_rows, self.n_columns), source._table
-            read = (lambda part: source.table.iloc[part]) if table is None else table.iloc.__getitem__
-            return in_batches(shape, lambda part: self.rows[part], read, owner=self.owner, entries=entries)
-        batches = self._batches.read(max(1, entries // max(1, self.n_columns, len(self._batches.columns))))
+            read = (
+                (lambda part: source.table.iloc[part]) if table is None else table.iloc.__getitem__
+            )
+            return in_batches(
+                shape, lambda part: self.rows[part], read, owner=self.owner, entries=entries
+            )
+        batches = self._batches.read(
+            max(1, entries // max(1, self.n_columns, len(self._batches.columns)))
+        )
         return batches if preparation is None else map(partial(_prepared, preparation), batches)
 
     def check(self, schema: Schema | None = None) -> None:
@@ -316,7 +340,9 @@ class ClientData:
             if schema is None:
                 _ = batch.rows
             else:
-                read = schema.values(batch.table, owner=batch.owner, first_row=batch.first_row, wanted=schema.read)
+                read = schema.values(
+                    batch.table, owner=batch.owner, first_row=batch.first_row, wanted=schema.read
+                )
                 deque(read, maxlen=0)
 
         if schema != self._fits:
@@ -329,7 +355,9 @@ class ClientData:
         """Return data that reads only these columns from its files; tables in memory keep all columns."""
         if self._batches is None:
             return self
-        return self._of(self._batches.select([name for name in self._batches.columns if name in columns]))
+        return self._of(
+            self._batches.select([name for name in self._batches.columns if name in columns])
+        )
 
     def _of(self, batches: Batches) -> ClientData:
         """Return the data with these batches in place of its own."""
@@ -353,7 +381,9 @@ class ClientData:
             labels[part] = clustered.labels
             cost += clustered.cost
             on_map += [] if clustered.places is None else [clustered.places]
-        return Clustered(labels, cost, np.concatenate(on_map) if on_map and places is None else places)
+        return Clustered(
+            labels, cost, np.concatenate(on_map) if on_map and places is None else places
+        )
 
     def clusters(self, model: Model) -> Iterator[tuple[slice, Clustered]]:
         """Yield for each batch the slice of its rows, and their labels and cost under a model."""
@@ -369,7 +399,9 @@ class ClientData:
     def out_of_scale(self) -> str:
         """Which numbers are too large or too small to be squared, in words; "" if none are, or for a table."""
         names = self.columns
-        return out_of_scale(self._rows, lambda at: f"column '{names[at]}'" if names else f"column {at}")
+        return out_of_scale(
+            self._rows, lambda at: f"column '{names[at]}'" if names else f"column {at}"
+        )
 
     def fingerprint(self) -> NDArray[np.uint64]:
         """Return the number of rows, a hash of each column, and one of the subjects.
@@ -385,8 +417,11 @@ class ClientData:
             hashes = np.stack([_hashes_of(frame.iloc[:, i]) for i in range(frame.shape[1])], axis=1)
         else:
             hashes = np.ascontiguousarray(self.rows[chosen]).view(np.uint64)
-        weights = 2 * np.arange(len(hashes), dtype=np.uint64) + 1  # odd, so that the order of the rows matters
-        return np.concatenate([[np.uint64(self.n_rows)], (hashes * weights[:, None]).sum(axis=0), *of_subjects])
+        # Odd, so that the order of the rows matters.
+        weights = 2 * np.arange(len(hashes), dtype=np.uint64) + 1
+        return np.concatenate(
+            [[np.uint64(self.n_rows)], (hashes * weights[:, None]).sum(axis=0), *of_subjects]
+        )
 
     def prepared(self, preparation: Preparation) -> ClientData:
         """Return the data with rows prepared from its table; the last result is cached."""
@@ -419,7 +454,9 @@ class ClientData:
         """Return the data with its columns in the order of another client's columns, if they have names."""
         if (other.columns is None) != (self.columns is None):
             named, bare = (self, other) if other.columns is None else (other, self)
-            raise DataError(f"{named.owner} names its columns and {bare.owner} does not; name the columns of both.")
+            raise DataError(
+                f"{named.owner} names its columns and {bare.owner} does not; name the columns of both."
+            )
         if other.columns is None:
             if other.n_columns != self.n_columns:
                 raise DataError(
@@ -437,7 +474,8 @@ class ClientData:
         check_same_names(names, columns, self.owner, whose)
         if self._batches is not None:
             return self._of(self._batches.select(columns))
-        is_raw = self._rows is None  # then no value may be read: this must not fail for a value that is not a number
+        # Then no value may be read: this must not fail for a value that is not a number.
+        is_raw = self._rows is None
         reordered = ClientData(
             self._table if is_raw else self.rows[:, [names.index(name) for name in columns]],
             self.labels,
@@ -494,7 +532,9 @@ def _taken(rows: NDArray[np.float64], numbers: NDArray[np.int32]) -> NDArray[np.
 def without_subjects(source: Any, column: str, owner: str) -> tuple[Any, Subjects]:
     """Return a table, or Batches, without its column of subjects, and the subjects of its rows."""
     if source is None:
-        raise DataError(f"{owner}: subject_column is '{column}', and the rows are no table; give subjects instead.")
+        raise DataError(
+            f"{owner}: subject_column is '{column}', and the rows are no table; give subjects instead."
+        )
     names = list(source.columns)
     look_up(column, dict.fromkeys(names), f"column of {owner} called")
     where, others = f"{owner}: column '{column}'", [name for name in names if name != column]
@@ -538,7 +578,9 @@ def _checked_labels(labels: ArrayLike, n_rows: int, owner: str) -> NDArray[Any]:
         raise DataError(f"{owner}: {len(array)} labels for {n_rows} rows; give one label per row.")
     missing = _missing(labels, array)
     if missing.any():
-        raise DataError(f"{owner}: row {int(missing.argmax())} has no label; give every row one, or none at all.")
+        raise DataError(
+            f"{owner}: row {int(missing.argmax())} has no label; give every row one, or none at all."
+        )
     return identities(labels, f"{owner}: the labels")
 
 

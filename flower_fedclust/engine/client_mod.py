@@ -44,4 +44,7 @@ def client_mod(
 def _is_ours(message: Message) -> bool:
     """Return whether a message has the fields of this package's messages; the client checks everything else."""
     records = message.content.values() if message.has_content() else ()
-    return any(isinstance(record, ConfigRecord) and {"format", "client"} <= set(record) for record in records)
+    return any(
+        isinstance(record, ConfigRecord) and {"format", "client"} <= set(record)
+        for record in records
+    )

@@ -75,7 +75,10 @@ class _Actor:
         with one_thread(), jobs(1):
             replies, memories = self._shard.answered(ins, members, adds_up=adds_up)
         # `ask_again` cannot be sent to another process; the receiving side adds its own.
-        return [(at, replace(res, ask_again=None) if isinstance(res, Summed) else res) for at, res in replies], memories
+        return [
+            (at, replace(res, ask_again=None) if isinstance(res, Summed) else res)
+            for at, res in replies
+        ], memories
 
 
 class RemoteShard:
@@ -91,7 +94,9 @@ class RemoteShard:
     n_clients : int
     """
 
-    def __init__(self, stored: Any, client_type: type[ProtocolClient], first: int, n_clients: int) -> None:
+    def __init__(
+        self, stored: Any, client_type: type[ProtocolClient], first: int, n_clients: int
+    ) -> None:
         self._given = stored, client_type, first
         self._first, self._n_clients = first, n_clients
         self._memories: Memories = {}
@@ -100,7 +105,9 @@ class RemoteShard:
     def __len__(self) -> int:
         return self._n_clients
 
-    def begin(self, ins: FitIns | EvaluateIns, members: Sequence[int], *, adds_up: bool) -> Callable[[], Replies]:
+    def begin(
+        self, ins: FitIns | EvaluateIns, members: Sequence[int], *, adds_up: bool
+    ) -> Callable[[], Replies]:
         """Ask clients, and return a function that waits for the replies."""
         reference = self._asked(ins, members, adds_up=adds_up)
 
@@ -154,7 +161,9 @@ class RemoteShard:
             self._actor = make.remote(*self._given, self._memories)
         return self._actor.answered.remote(ins, list(members), adds_up)
 
-    def _received(self, reference: Any, ins: Any, members: Sequence[int], *, adds_up: bool) -> list[tuple[int, Any]]:
+    def _received(
+        self, reference: Any, ins: Any, members: Sequence[int], *, adds_up: bool
+    ) -> list[tuple[int, Any]]:
         """Wait for replies; ask again elsewhere if the actor or its machine is lost."""
         import ray
 
@@ -167,7 +176,9 @@ class RemoteShard:
             else:
                 self._memories.update(memories)
                 return list(replies)
-        raise RuntimeError(f"a shard of {self._n_clients} clients was lost {MOST_LOSSES} times; Ray's log says why.")
+        raise RuntimeError(
+            f"a shard of {self._n_clients} clients was lost {MOST_LOSSES} times; Ray's log says why."
+        )
 
 
 @contextmanager
@@ -176,7 +187,10 @@ def sent_by_value(modules: Iterable[str]) -> Iterator[None]:
     from ray import cloudpickle
 
     ours = {__package__.partition(".")[0], "__main__", *sys.stdlib_module_names, "flwr"}
-    homes = [sys.modules[name] for name in sorted({module.partition(".")[0] for module in modules} - ours)]
+    homes = [
+        sys.modules[name]
+        for name in sorted({module.partition(".")[0] for module in modules} - ours)
+    ]
     for module in homes:
         cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
     try:
@@ -203,7 +217,8 @@ def connected(on: str) -> Iterator[None]:
     else:
         has_port = ":" in on.removeprefix("ray://") or on == "auto"
         options |= {"address": on if has_port else f"{on}:{_PORT}"}
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else Ray warns of a coming change
+    # Else Ray warns of a coming change.
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     try:
         ray.init(**options)
     except (ConnectionError, RuntimeError, OSError) as error:

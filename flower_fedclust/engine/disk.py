@@ -20,7 +20,9 @@ def make_private(folder: Path) -> Path:
     return folder
 
 
-def open_private(path: Path, flags: int = os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode: str = "wb") -> IO[bytes]:
+def open_private(
+    path: Path, flags: int = os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode: str = "wb"
+) -> IO[bytes]:
     """Open a file that only its owner can read; by default a new one."""
     return os.fdopen(os.open(path, flags, 0o600), mode)
 
@@ -71,7 +73,13 @@ def wait_for_names(folder: Path) -> None:
 
 def joined(about: Mapping[str, Any], tensors: Sequence[bytes]) -> bytes:
     """Return facts (as JSON) and tensors as one bytes object; :func:`parted` undoes this."""
-    return b"".join([json.dumps({**about, "sizes": [len(tensor) for tensor in tensors]}).encode(), b"\n", *tensors])
+    return b"".join(
+        [
+            json.dumps({**about, "sizes": [len(tensor) for tensor in tensors]}).encode(),
+            b"\n",
+            *tensors,
+        ]
+    )
 
 
 def parted(content: bytes) -> tuple[dict[str, Any], list[bytes]]:

@@ -80,13 +80,19 @@ def check_fields(config: Mapping[str, Any], known: Mapping[str, type], name: str
     """Raise a DataError if a message to a client has a field that is not known, or one of another type."""
     _check(config, known, f"client {name}: the message")
     if SECURE in config:
-        _check(parse_json(str(config[SECURE])), _OF_STEP, f"client {name}: the step of a secure sum in the message")
+        _check(
+            parse_json(str(config[SECURE])),
+            _OF_STEP,
+            f"client {name}: the step of a secure sum in the message",
+        )
     view, n_views = config.get("view"), 0
     while view is not None:
         n_views += 1
         about = parse_json(str(view))
         if n_views > _MOST_VIEWS:
-            raise DataError(f"client {name}: the message has more than {_MOST_VIEWS} views of views.")
+            raise DataError(
+                f"client {name}: the message has more than {_MOST_VIEWS} views of views."
+            )
         _check(about, _OF_VIEW, f"client {name}: the view in the message")
         view = about.get("view")
 
@@ -102,7 +108,9 @@ def _check(found: object, known: Mapping[str, type], what: str) -> None:
                 "same version of flower-fedclust on both sides."
             )
         if not isinstance(value, known[field]) or (known[field] is int and isinstance(value, bool)):
-            raise DataError(f"{what} has a field '{field}' that is not of the type {known[field].__name__}.")
+            raise DataError(
+                f"{what} has a field '{field}' that is not of the type {known[field].__name__}."
+            )
 
 
 # The question in a message.
@@ -113,12 +121,16 @@ def _read_frame(arrays: list[Array]) -> Frame:
     if len(arrays) != 2 or arrays[0].ndim != 1 or arrays[1].shape != (2,):
         raise ProtocolError("the arrays of a message are not a frame.")
     frame = Frame.of_arrays(*(np.asarray(array, dtype=np.float64) for array in arrays))
-    if not (np.isfinite(frame.origin).all() and 0 < frame.radius < math.inf and frame.norm in (1, 2)):
+    if not (
+        np.isfinite(frame.origin).all() and 0 < frame.radius < math.inf and frame.norm in (1, 2)
+    ):
         raise ProtocolError("a message has a frame with an impossible origin, radius or norm.")
     return frame
 
 
-def read_question(asked: Askable[..., Any], arrays: list[Array], fields: Mapping[str, Any], owner: type) -> Question:
+def read_question(
+    asked: Askable[..., Any], arrays: list[Array], fields: Mapping[str, Any], owner: type
+) -> Question:
     """Undo ``Question.to_wire``; ``owner`` is the class whose views a message may name."""
     arguments = _read_arguments(str(fields.get("arguments", "{}")))
     inner: Question | None = None
@@ -150,7 +162,9 @@ def read_most_rows(fields: Mapping[str, Any]) -> int:
     """Return the bound on a client's rows that a message states."""
     most_rows = int(fields.get("most_rows", MOST_ROWS))
     if not MOST_ROWS <= most_rows <= LARGEST_BOUND:
-        raise ProtocolError(f"a message allows {most_rows} rows; it may be from {MOST_ROWS} to {LARGEST_BOUND}.")
+        raise ProtocolError(
+            f"a message allows {most_rows} rows; it may be from {MOST_ROWS} to {LARGEST_BOUND}."
+        )
     return most_rows
 
 
@@ -178,7 +192,9 @@ def hash_of_schema(schema: Schema | None) -> bytes:
     return digest(b"schema", b"" if schema is None else schema.to_json().encode())
 
 
-def hash_of_question(question: Question, more: Iterable[str], led: Sequence[tuple[str, bytes]]) -> bytes:
+def hash_of_question(
+    question: Question, more: Iterable[str], led: Sequence[tuple[str, bytes]]
+) -> bytes:
     """Return the hash of what a message asks.
 
     Messages with the same meaning have the same hash: spaces in a text, the type in which a number is written,
@@ -238,7 +254,9 @@ def _bound(function: Callable[..., Any], question: Question) -> dict[str, Any]:
     try:
         bound = _signature(function).bind(*(None,) * n_first, *arrays, **question.arguments)
     except TypeError as error:
-        raise DataError(f"'{question.answer.task}' does not take the arguments of the message ({error}).") from None
+        raise DataError(
+            f"'{question.answer.task}' does not take the arguments of the message ({error})."
+        ) from None
     bound.apply_defaults()
     return dict(list(bound.arguments.items())[n_first:])
 

@@ -42,7 +42,9 @@ class Asked(Protocol):
     """Clients that are asked as one: a shard of this process or of another."""
 
     def __len__(self) -> int: ...
-    def begin(self, ins: FitIns | EvaluateIns, members: Sequence[int], *, adds_up: bool) -> Callable[[], Replies]:
+    def begin(
+        self, ins: FitIns | EvaluateIns, members: Sequence[int], *, adds_up: bool
+    ) -> Callable[[], Replies]:
         """Ask clients; the returned function waits for the replies, and names the clients to ask one by one."""
 
     def fit(self, index: int, ins: FitIns) -> FitRes:
@@ -88,7 +90,9 @@ class ShardsCarrier:
 
     def remember(self, journal: Journal, clients: Mapping[str, ClientData]) -> None:
         """Let a journal keep the clients' memories, and restore those that it kept before an interruption."""
-        journal.rows = {name: sha256(data.fingerprint().tobytes()).hexdigest() for name, data in clients.items()}
+        journal.rows = {
+            name: sha256(data.fingerprint().tobytes()).hexdigest() for name, data in clients.items()
+        }
         places = dict(zip(clients, self._places.values(), strict=True))
         for name, memory in journal.last_memories().items():
             if name in places:
@@ -102,12 +106,16 @@ class ShardsCarrier:
         """Ask shards first, all at once, and then clients that have to be asked by themselves."""
         groups = dict[tuple[int, int], list[Message]]()
         for message in messages:
-            groups.setdefault((id(self._places[message.node][0]), id(message.ins)), []).append(message)
+            groups.setdefault((id(self._places[message.node][0]), id(message.ins)), []).append(
+                message
+            )
         begun = []
         for group in groups.values():
             nodes = {self._places[message.node][1]: message.node for message in group}
             shard, ins = self._places[group[0].node][0], group[0].ins
-            begun.append((shard, ins, nodes, shard.begin(ins, list(nodes), adds_up=group[0].adds_up)))
+            begun.append(
+                (shard, ins, nodes, shard.begin(ins, list(nodes), adds_up=group[0].adds_up))
+            )
         replies, failures, sums = dict[str, Any](), list[Exception](), list[Summed]()
         for shard, ins, nodes, wait in begun:
             together, rest = wait()
@@ -121,7 +129,9 @@ class ShardsCarrier:
             for index in rest:
                 try:
                     replies[nodes[index]] = (
-                        shard.fit(index, ins) if isinstance(ins, FitIns) else shard.evaluate(index, ins)
+                        shard.fit(index, ins)
+                        if isinstance(ins, FitIns)
+                        else shard.evaluate(index, ins)
                     )
                 except Exception as error:
                     failures.append(error)

@@ -20,7 +20,15 @@ import numpy as np
 from flwr.common import Parameters
 
 from flower_fedclust.engine.disk import joined, parted
-from flower_fedclust.engine.rounds import Array, ProtocolError, Question, Reply, Round, TooFewError, Total
+from flower_fedclust.engine.rounds import (
+    Array,
+    ProtocolError,
+    Question,
+    Reply,
+    Round,
+    TooFewError,
+    Total,
+)
 from flower_fedclust.engine.store import BusyError, Store
 from flower_fedclust.engine.wire import decode, encode
 from flower_fedclust.format import FORMAT, check_format
@@ -47,7 +55,8 @@ class Record:
     number: int  #: The round's number; clients enrol in round 1.
     digest: str  #: A hash of the questions; see :func:`digest_of`.
     received: Total | list[Reply] | TooFewError | None  #: The result that the protocol got.
-    facts: Mapping[str, Any]  #: Further facts that a run needs to go on, and its log of the round, as JSON.
+    #: Further facts that a run needs to go on, and its log of the round, as JSON.
+    facts: Mapping[str, Any]
 
 
 class Journal:
@@ -65,7 +74,8 @@ class Journal:
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder).absolute()
         self.memories: Callable[[], Memories] = dict  #: The memory of clients in this process.
-        self.rows: Mapping[str, str] = {}  #: A digest of the rows of each client of this process, by name.
+        #: A digest of the rows of each client of this process, by name.
+        self.rows: Mapping[str, str] = {}
         self._store = Store(self.folder / FILE, "a journal", REMEDY, alone=True)
         self._is_open = False
         self._asked: set[str] = set()
@@ -74,14 +84,23 @@ class Journal:
         """Open the journal, and return its head: the name of the run, and entropy for its seed."""
         import joblib
 
-        about = {"format": FORMAT, "strategy": strategy, "parameters": joblib.hash(dict(parameters))}
+        about = {
+            "format": FORMAT,
+            "strategy": strategy,
+            "parameters": joblib.hash(dict(parameters)),
+        }
         self._check_folder()
         with self._as_protocol_errors():
             self._store.__enter__()
             self._is_open = True
             content = self._store.get(RUN, RUN)
         if content is None:
-            head = {**about, "run": run_id, "entropy": secrets.randbits(63), "rows": dict(self.rows)}
+            head = {
+                **about,
+                "run": run_id,
+                "entropy": secrets.randbits(63),
+                "rows": dict(self.rows),
+            }
             with self._store.changing():
                 self._store.put(RUN, RUN, json.dumps(head).encode())
             return head
@@ -93,8 +112,14 @@ class Journal:
             raise ProtocolError(
                 f"{self.folder} holds the journal of a run with another {other[0]}; choose an empty folder."
             )
-        if [type(known.get(key)) for key in ("run", "entropy", "rows")] != [str, int, dict] or known["entropy"] < 0:
-            raise ProtocolError(f"{self._store.path} does not name the run of the journal; choose an empty folder.")
+        if [type(known.get(key)) for key in ("run", "entropy", "rows")] != [
+            str,
+            int,
+            dict,
+        ] or known["entropy"] < 0:
+            raise ProtocolError(
+                f"{self._store.path} does not name the run of the journal; choose an empty folder."
+            )
         for name, digest in self.rows.items():
             if known["rows"].get(name, digest) != digest:
                 raise ProtocolError(
@@ -120,7 +145,9 @@ class Journal:
         try:
             yield
         except BusyError:
-            raise ProtocolError(f"another process is writing the journal {self.folder}; wait until it ends.") from None
+            raise ProtocolError(
+                f"another process is writing the journal {self.folder}; wait until it ends."
+            ) from None
         except DataError as error:
             raise ProtocolError(str(error)) from None
 
@@ -151,9 +178,17 @@ class Journal:
         """
         replies = record.received
         arrays: list[Array] = []
-        about: dict[str, Any] = {"round": record.number, "digest": record.digest, "facts": record.facts}
+        about: dict[str, Any] = {
+            "round": record.number,
+            "digest": record.digest,
+            "facts": record.facts,
+        }
         if isinstance(replies, Total):
-            arrays, about["n_clients"], about["noise"] = list(replies), replies.n_clients, replies.noise
+            arrays, about["n_clients"], about["noise"] = (
+                list(replies),
+                replies.n_clients,
+                replies.noise,
+            )
         elif isinstance(replies, TooFewError):
             about["too_few"] = str(replies)
         elif replies is not None:
@@ -210,10 +245,14 @@ def digest_of(round_: Round | None) -> str:
     for name, question in asked.items():
         arrays, fields = question.to_wire()
         hashed.update(
-            json.dumps([type(round_).__name__, name, fields, round_.rows, sorted(round_.named or ())]).encode()
+            json.dumps(
+                [type(round_).__name__, name, fields, round_.rows, sorted(round_.named or ())]
+            ).encode()
         )
         for array in arrays:
-            hashed.update(f"{array.dtype.str} {array.shape}".encode() + np.ascontiguousarray(array).tobytes())
+            hashed.update(
+                f"{array.dtype.str} {array.shape}".encode() + np.ascontiguousarray(array).tobytes()
+            )
     return hashed.hexdigest()
 
 
@@ -226,7 +265,9 @@ def _record(about: Mapping[str, Any], tensors: list[bytes]) -> Record:
         received = TooFewError(str(about["too_few"]))
     elif "replies" in about:
         rest = iter(arrays)
-        received = [Reply(name, [next(rest) for _ in range(count)]) for name, count in about["replies"]]
+        received = [
+            Reply(name, [next(rest) for _ in range(count)]) for name, count in about["replies"]
+        ]
     return Record(about["round"], about["digest"], received, about["facts"])
 
 
@@ -236,8 +277,14 @@ def _writable(tensors: list[bytes]) -> list[Array]:
 
 
 def _memories_to_bytes(memories: Memories) -> bytes:
-    sizes = [(name, key, len(arrays)) for name, of_one in memories.items() for key, arrays in of_one.items()]
-    everything = [array for of_one in memories.values() for arrays in of_one.values() for array in arrays]
+    sizes = [
+        (name, key, len(arrays))
+        for name, of_one in memories.items()
+        for key, arrays in of_one.items()
+    ]
+    everything = [
+        array for of_one in memories.values() for arrays in of_one.values() for array in arrays
+    ]
     return joined({"memories": sizes}, encode(everything).tensors)
 
 

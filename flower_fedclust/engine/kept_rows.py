@@ -68,7 +68,11 @@ class KeptRows:
         if not (source.is_in_memory or current_device().is_card):
             return None
         kept = self._of.get(source)
-        if kept is None or array_key(*kept.frame.arrays) != array_key(*frame.arrays) or kept.entries < entries:
+        if (
+            kept is None
+            or array_key(*kept.frame.arrays) != array_key(*frame.arrays)
+            or kept.entries < entries
+        ):
             self.n_bytes -= 0 if kept is None else kept.n_bytes
             kept = self._of[source] = KeptOfClient(self, frame, entries)
         return kept
@@ -82,7 +86,8 @@ class KeptRows:
 
 
 def _bytes_of(rows: Rows) -> int:
-    return 8 * len(rows) * (rows.n_columns + 4)  # with the norms, and the nearest points of the last question
+    # With the norms, and the nearest points of the last question.
+    return 8 * len(rows) * (rows.n_columns + 4)
 
 
 _KEPT: ContextVar[KeptRows | None] = ContextVar("kept_rows", default=None)

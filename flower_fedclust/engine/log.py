@@ -11,7 +11,12 @@ from flower_fedclust.engine.messages import EVALUATE
 from flower_fedclust.engine.replies import T, client_order
 from flower_fedclust.engine.rounds import Failure, Round, Sum, Traffic
 from flower_fedclust.exact.grid import GridArray
-from flower_fedclust.privacy.noise import Sendable, noise_exponent, total_variation, variation_of_noise
+from flower_fedclust.privacy.noise import (
+    Sendable,
+    noise_exponent,
+    total_variation,
+    variation_of_noise,
+)
 from flower_fedclust.privacy.releases import NoisePlace
 from flower_fedclust.privacy.report import Message
 
@@ -23,18 +28,21 @@ UNSEEN_ENTRIES = 2**20
 class RunLog:
     """The log of a run: messages that have left the clients, traffic, and failures."""
 
-    messages: list[Message] = field(default_factory=list)  #: The messages that have left the clients.
+    #: The messages that have left the clients.
+    messages: list[Message] = field(default_factory=list)
     traffic: list[Traffic] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
     ended: str = ""  #: The round in which the run ended early; "" if it did not.
-    asked_again: list[int] = field(default_factory=list)  #: Rounds that were asked twice because of an interruption.
-    _without_noise: dict[str, set[str]] = field(
-        default_factory=dict
-    )  # name of kept rows -> clients whose kept rows may lack noise
+    #: Rounds that were asked twice because of an interruption.
+    asked_again: list[int] = field(default_factory=list)
+    # Name of kept rows -> clients whose kept rows may lack noise.
+    _without_noise: dict[str, set[str]] = field(default_factory=dict)
 
     def notes(self) -> list[str]:
         """Return the report's notes about replies that were not used, and about an early end."""
-        lost = Counter((failure.round, failure.task) for failure in self.failures if failure.task != EVALUATE)
+        lost = Counter(
+            (failure.round, failure.task) for failure in self.failures if failure.task != EVALUATE
+        )
         notes = [
             f"{count} client{'s' if count > 1 else ''} did not answer round {number} ('{task}') as asked; what they "
             "may have sent counts as sent."
@@ -45,7 +53,9 @@ class RunLog:
             for number in self.asked_again
         ]
         if self.ended:
-            notes.append(f"The run ended early, in {self.ended}. What had left the clients by then is listed here.")
+            notes.append(
+                f"The run ended early, in {self.ended}. What had left the clients by then is listed here."
+            )
         return notes
 
     def of_round(self, number: int) -> dict[str, Any]:
@@ -83,8 +93,12 @@ class RunLog:
         enough shares of the noise arrived to make up the whole noise.
         """
         everybody = len(asked) == n_clients
-        derived = round_.rows in self._without_noise and not self._without_noise[round_.rows].intersection(asked)
-        for sent, release, variation in zip(round_.answer.sends, round_.releases, variations, strict=True):
+        derived = round_.rows in self._without_noise and not self._without_noise[
+            round_.rows
+        ].intersection(asked)
+        for sent, release, variation in zip(
+            round_.answer.sends, round_.releases, variations, strict=True
+        ):
             protected = release is not None and release.noise_multiplier > 0
             if sent.kept_as and (protected or derived):
                 # A client that did not answer may still have what it kept before.
@@ -122,7 +136,9 @@ class RunLog:
 
     def reasons(self, number: int, task: str) -> list[str]:
         """Return why clients failed in a round, each reason once."""
-        failures = [failure for failure in self.failures if (failure.round, failure.task) == (number, task)]
+        failures = [
+            failure for failure in self.failures if (failure.round, failure.task) == (number, task)
+        ]
         return list(dict.fromkeys(failure.reason for failure in in_log_order(failures)))
 
 
@@ -131,7 +147,9 @@ def in_log_order(entries: Iterable[T]) -> list[T]:
     return sorted(entries, key=lambda entry: (entry.round, client_order(entry.client)))  # type: ignore[attr-defined]
 
 
-def variations_of(round_: Round, noise: NoisePlace, reply: Sequence[Sendable], n_shares: int) -> list[float]:
+def variations_of(
+    round_: Round, noise: NoisePlace, reply: Sequence[Sendable], n_shares: int
+) -> list[float]:
     """Return the total variation between each array's noise and its law; an unseen array counts as a long one."""
     variations = []
     for index, release in enumerate(round_.releases):
@@ -142,6 +160,8 @@ def variations_of(round_: Round, noise: NoisePlace, reply: Sequence[Sendable], n
             # The server does not know the unit of kept rows; without shares the variation does not depend on it.
             variations.append(UNSEEN_ENTRIES * total_variation(release.mechanism, 1.0))
         else:
-            exponent = noise_exponent(release, 1, array.exponent) if noise == "server" else array.exponent
+            exponent = (
+                noise_exponent(release, 1, array.exponent) if noise == "server" else array.exponent
+            )
             variations.append(variation_of_noise(release, array.integers.size, n_shares, exponent))
     return variations

@@ -48,7 +48,9 @@ def answer_step(client: Any, arrays: list[Array], config: Mapping[str, Any]) -> 
         answering, sent = client._answered(arrays, config)
         answers = [on_grid(array) for array in sent]
         # In a run with a plan, noise covers the sum, so values may not decide whether a client answers.
-        if not config.get("plan") and any(answer.largest > (2**63 - 1) // n_invited for answer in answers):
+        if not config.get("plan") and any(
+            answer.largest > (2**63 - 1) // n_invited for answer in answers
+        ):
             raise DataError(
                 f"client {client.name} cannot send so large a sum: the sum over all clients could overflow."
             )
@@ -64,7 +66,9 @@ def answer_step(client: Any, arrays: list[Array], config: Mapping[str, Any]) -> 
 
 def words_of(arrays: Sequence[GridArray]) -> Words:
     """Return the integers of all arrays as one vector of unsigned 64-bit words."""
-    return np.concatenate([np.zeros(0, np.uint64), *(array.integers.ravel().view(np.uint64) for array in arrays)])
+    return np.concatenate(
+        [np.zeros(0, np.uint64), *(array.integers.ravel().view(np.uint64) for array in arrays)]
+    )
 
 
 def like(arrays: Sequence[GridArray], integers: Array) -> list[GridArray]:
@@ -72,5 +76,6 @@ def like(arrays: Sequence[GridArray], integers: Array) -> list[GridArray]:
     ends = np.cumsum([array.integers.size for array in arrays])
     parts = np.split(integers, ends[:-1])
     return [
-        GridArray(part.reshape(array.integers.shape), array.exponent) for part, array in zip(parts, arrays, strict=True)
+        GridArray(part.reshape(array.integers.shape), array.exponent)
+        for part, array in zip(parts, arrays, strict=True)
     ]

@@ -87,7 +87,9 @@ class MessageStrategy(Strategy):
         """Pass the answers to the run; return the model once there is one."""
         self._answer(replies, partial(recorddict_to_fitres, keep_input=False), of_model=False)
         arrays = self.strategy.outcome.model.to_arrays() if self.strategy.is_finished else None
-        return None if arrays is None else parameters_to_arrayrecord(encode(arrays), keep_input=True), None
+        return None if arrays is None else parameters_to_arrayrecord(
+            encode(arrays), keep_input=True
+        ), None
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -95,11 +97,15 @@ class MessageStrategy(Strategy):
         """Send the model to all clients once: to evaluate, to keep, or both."""
         return self._messages(grid, server_round, of_model=True)
 
-    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
         """Return the federated evaluation of the model, if there was one."""
         was_asked = self._answer(replies, recorddict_to_evaluateres, of_model=True)
         scores = self.strategy.evaluation if was_asked else None
-        return MetricRecord({name: float(value) for name, value in scores.items()}) if scores else None
+        return (
+            MetricRecord({name: float(value) for name, value in scores.items()}) if scores else None
+        )
 
     def _messages(self, grid: Grid, server_round: int, *, of_model: bool) -> list[Message]:
         """Return the run's messages to the nodes of a grid, in Flower's form."""
@@ -118,7 +124,11 @@ class MessageStrategy(Strategy):
         ]
 
     def _answer(
-        self, replies: Iterable[Message], to_res: Callable[[RecordDict], FitRes | EvaluateRes], *, of_model: bool
+        self,
+        replies: Iterable[Message],
+        to_res: Callable[[RecordDict], FitRes | EvaluateRes],
+        *,
+        of_model: bool,
     ) -> bool:
         """Pass replies to the run; return whether it was waiting for them."""
         by_node, failures = dict[str, FitRes | EvaluateRes](), list[Exception]()
@@ -129,7 +139,9 @@ class MessageStrategy(Strategy):
                 by_node[str(reply.metadata.src_node_id)] = to_res(reply.content)
             except Exception as error:
                 failures.append(error)
-        return self._carried is not None and self._carried.answer(Answers(by_node, failures), of_model=of_model)
+        return self._carried is not None and self._carried.answer(
+            Answers(by_node, failures), of_model=of_model
+        )
 
     def summary(self) -> None:
         """Log the strategy and its parameters."""

@@ -73,11 +73,15 @@ class Summed:
     largest: list[Integers | None]
     n_rows: Integers
     n_bytes: int  #: The size of one client's answer.
-    ask_again: Callable[[list[str]], list[FitRes]] | None  #: Returns the separate answers of some nodes.
+    #: Returns the separate answers of some nodes.
+    ask_again: Callable[[list[str]], list[FitRes]] | None
 
     def hide(self, hidden: Sequence[bool]) -> None:
         """Forget what single clients sent of arrays that noise will cover."""
-        self.largest = [None if is_hidden else largest for largest, is_hidden in zip(self.largest, hidden, strict=True)]
+        self.largest = [
+            None if is_hidden else largest
+            for largest, is_hidden in zip(self.largest, hidden, strict=True)
+        ]
 
     def take_out(self, is_out: NDArray[np.bool_]) -> dict[str, FitRes]:
         """Take answers out of the sum, and return them by node."""
@@ -101,7 +105,8 @@ class Answers:
     """The replies to some messages. A node without a reply has not answered."""
 
     replies: Mapping[str, FitRes | EvaluateRes]  #: By node.
-    failures: Collection[object] = ()  #: The carrier's errors, which say why nodes have not answered.
+    #: The carrier's errors, which say why nodes have not answered.
+    failures: Collection[object] = ()
     sums: Sequence[Summed] = ()
 
     @property
@@ -137,12 +142,17 @@ def drive(steps: Steps, carrier: Carrier, *, seconds: float = 0.0) -> Outcome:
     answer: Any = None
     while True:
         try:
-            asks, answer = steps.send(answer), None  # thousands of answers are not held while the next ones come
+            # Thousands of answers are not held while the next ones come.
+            asks, answer = steps.send(answer), None
         except StopIteration as stop:
             outcome: Outcome = stop.value
             return outcome
         try:
-            answer = waited(asks, carrier.nodes, seconds) if isinstance(asks, WhoIsThere) else carrier.carry(asks)
+            answer = (
+                waited(asks, carrier.nodes, seconds)
+                if isinstance(asks, WhoIsThere)
+                else carrier.carry(asks)
+            )
         except BaseException as error:
             steps.throw(error)  # the run notes how it ended, and raises the error again
             raise
@@ -168,7 +178,8 @@ class CalledBack:
 
     def __init__(self, steps: Steps, seconds: float) -> None:
         self._steps, self._seconds = steps, seconds
-        self._asks: WhoIsThere | list[Message] | None = None  # the last request of the run; None once the run is over
+        # The last request of the run; None once the run is over.
+        self._asks: WhoIsThere | list[Message] | None = None
         self._go_on(None)
 
     def messages(self, look: Callable[[], Iterable[str]], *, of_model: bool) -> list[Message]:

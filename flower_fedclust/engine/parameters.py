@@ -8,7 +8,17 @@ import re
 import reprlib
 from functools import cache
 from types import NoneType, UnionType
-from typing import Any, ClassVar, Literal, Self, Union, dataclass_transform, get_args, get_origin, get_type_hints
+from typing import (
+    Any,
+    ClassVar,
+    Literal,
+    Self,
+    Union,
+    dataclass_transform,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import numpy as np
 
@@ -45,7 +55,9 @@ def parameter(
     return dataclasses.field(default=default, kw_only=kw_only, metadata={"bounds": bounds})
 
 
-@dataclass_transform(kw_only_default=True, eq_default=False, field_specifiers=(parameter, dataclasses.field))
+@dataclass_transform(
+    kw_only_default=True, eq_default=False, field_specifiers=(parameter, dataclasses.field)
+)
 class Declared:
     """Base of classes whose parameters are fields: each annotation is a keyword of the constructor.
 
@@ -64,7 +76,9 @@ class Declared:
     def __new__(cls, *_: Any, **parameters: Any) -> Self:
         """Raise a TypeError if a parameter does not exist; the message suggests the nearest name."""
         known = dict.fromkeys(cls.parameter_names())
-        for name in parameters.keys() - known.keys() - inspect.signature(cls.__init__).parameters.keys():
+        for name in (
+            parameters.keys() - known.keys() - inspect.signature(cls.__init__).parameters.keys()
+        ):
             try:
                 look_up(name, known, f"parameter of {cls.__name__} called")
             except ValueError as error:
@@ -78,7 +92,10 @@ class Declared:
         """Convert NumPy numbers to Python's: a sensitivity computed from a float32 would be rounded to one."""
         kinds = ((np.floating, float), (np.integer, int), (np.bool_, bool))
         super().__setattr__(
-            name, next((kind(value) for numpy_kind, kind in kinds if isinstance(value, numpy_kind)), value)
+            name,
+            next(
+                (kind(value) for numpy_kind, kind in kinds if isinstance(value, numpy_kind)), value
+            ),
         )
 
     def check_parameters(self) -> None:
@@ -120,13 +137,17 @@ class Declared:
     def required_parameters(cls) -> tuple[str, ...]:
         """Return the names of the parameters that have no default."""
         fields = dataclasses.fields(cls)  # type: ignore[arg-type]
-        return tuple(field.name for field in fields if field.init and field.default is dataclasses.MISSING)
+        return tuple(
+            field.name for field in fields if field.init and field.default is dataclasses.MISSING
+        )
 
 
 def check_is_strategy(strategy: object) -> None:
     """Raise a TypeError if a strategy is given as a name or a class."""
     if not isinstance(strategy, Declared):
-        raise TypeError(f"strategy is {strategy!r}; give an object of a strategy, such as KFED(n_clusters=4).")
+        raise TypeError(
+            f"strategy is {strategy!r}; give an object of a strategy, such as KFED(n_clusters=4)."
+        )
 
 
 @cache
@@ -151,7 +172,9 @@ def _check(name: str, value: object, hint: Any, bounds: dict[str, float]) -> Non
         check_real(name, value, **bounds)
     elif int in kinds:
         at_least, at_most = bounds.get("at_least", -np.inf), bounds.get("at_most", np.inf)
-        check_integer(name, value, at_least=0 if at_least == -np.inf else int(at_least), at_most=at_most)
+        check_integer(
+            name, value, at_least=0 if at_least == -np.inf else int(at_least), at_most=at_most
+        )
     elif kinds == (bool,) and not isinstance(value, (bool, np.bool_)):
         raise ValueError(f"{name} is {value!r}; it must be True or False.")
 
@@ -177,10 +200,14 @@ def _complete_docs(cls: type[Declared]) -> None:
     for base in reversed(cls.__mro__[1:]):
         inherited |= base.__dict__.get("parameter_docs", {})
     cls.parameter_docs = inherited | own
-    added = [inherited[name] for name in cls.parameter_names() if name not in own and name in inherited]
+    added = [
+        inherited[name] for name in cls.parameter_names() if name not in own and name in inherited
+    ]
     if added and cls.__doc__:
         summary, *sections = re.split(_SECTION, inspect.cleandoc(cls.__doc__))
-        documented = [section for section in sections if section.startswith(_PARAMETERS)] or [_PARAMETERS]
+        documented = [section for section in sections if section.startswith(_PARAMETERS)] or [
+            _PARAMETERS
+        ]
         others = [section for section in sections if section not in documented]
         cls.__doc__ = "\n\n".join([summary, "\n".join([*documented, *added]), *others]) + "\n"
 
@@ -189,7 +216,12 @@ def _documented(docstring: str) -> dict[str, str]:
     """Return the documentation of each parameter in a docstring, by name."""
     sections = re.split(_SECTION, inspect.cleandoc(docstring))
     section = next(
-        (candidate.removeprefix(_PARAMETERS) for candidate in sections if candidate.startswith(_PARAMETERS)), ""
+        (
+            candidate.removeprefix(_PARAMETERS)
+            for candidate in sections
+            if candidate.startswith(_PARAMETERS)
+        ),
+        "",
     )
     documented = {}
     for entry in re.split(r"\n(?=\S)", section.strip()):

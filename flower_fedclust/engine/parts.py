@@ -68,7 +68,12 @@ def shares_of(parts: Mapping[str, Part], relation: Relation) -> dict[str, Share]
 
 
 def release_of(
-    moved: Bound, name: str, share: Share, multiplier: float, unit: PrivacyUnit, sites_per_subject: int = 1
+    moved: Bound,
+    name: str,
+    share: Share,
+    multiplier: float,
+    unit: PrivacyUnit,
+    sites_per_subject: int = 1,
 ) -> Release:
     """Return the noise of one array; for a person with rows at several sites the sensitivity is multiplied."""
     replaced, bound = share.relation == "replace", moved.of(share.mechanism, share.relation, unit)
@@ -82,12 +87,22 @@ def release_of(
     sensitivity = sites_per_subject * bound * (1.0 + 2.0**-50)
     triangle = moved.triangle and share.mechanism == "gaussian"
     return Release(
-        share.mechanism, sensitivity, multiplier, words, share.relation, share.sample, share=name, triangle=triangle
+        share.mechanism,
+        sensitivity,
+        multiplier,
+        words,
+        share.relation,
+        share.sample,
+        share=name,
+        triangle=triangle,
     )
 
 
 def releases_of_parts(
-    question: Question, moved: Sequence[Bound] | None, parts: Sequence[str | None], plan: Plan | None
+    question: Question,
+    moved: Sequence[Bound] | None,
+    parts: Sequence[str | None],
+    plan: Plan | None,
 ) -> tuple[Release | None, ...]:
     """Return the noise of the arrays of one answer: the only place where a bound meets a budget."""
     if plan is None:
@@ -101,24 +116,41 @@ def releases_of_parts(
             else "two arrays of a round name one part of the budget; give each a part of its own."
         )
     if moved is None or len(moved) != len(parts):
-        raise ProtocolError(f"'{question.answer.task}' names parts of the budget, and nothing bounds what it sends.")
+        raise ProtocolError(
+            f"'{question.answer.task}' names parts of the budget, and nothing bounds what it sends."
+        )
     if plan.unit == "subject":
         check_adds_parts(question)
-    paid = [sent for sent, name in zip(question.answer.sends, parts, strict=True) if name is not None]
+    paid = [
+        sent for sent, name in zip(question.answer.sends, parts, strict=True) if name is not None
+    ]
     only = _only_replaced(question.asks, paid)
     if only and any(plan.shares[name].relation != "replace" for name in named):
-        raise ProtocolError(f"'{question.answer.task}' can only be private for rows that are replaced.")
+        raise ProtocolError(
+            f"'{question.answer.task}' can only be private for rows that are replaced."
+        )
     return tuple(
         None
         if name is None
-        else release_of(bound, name, plan.shares[name], plan.multipliers[name], plan.unit, plan.sites_per_subject)
+        else release_of(
+            bound,
+            name,
+            plan.shares[name],
+            plan.multipliers[name],
+            plan.unit,
+            plan.sites_per_subject,
+        )
         for bound, name in zip(moved, parts, strict=True)
     )
 
 
 def check_adds_parts(question: Question) -> None:
     """Raise a ProtocolError unless an answer is a plain sum over rows, so that a row can be weighted by its subject."""
-    if not isinstance(question.asks, ByRow) or isinstance(question.asks, Finisher) or question.finish is not None:
+    if (
+        not isinstance(question.asks, ByRow)
+        or isinstance(question.asks, Finisher)
+        or question.finish is not None
+    ):
         raise ProtocolError(
             f"'{question.answer.task}' is no sum over rows, so that nothing bounds how much one person with several "
             "rows changes it; choose a strategy of sums over rows, or make one row for each person first."
@@ -143,8 +175,14 @@ class Budget:
     def check_pays_for(self, round_: Round) -> None:
         """Raise a ProtocolError if a round names a part that pays for other answers."""
         for name in round_.parts:
-            if name is not None and name in self.parts and round_.asks not in self.parts[name].askables:
-                raise ProtocolError(f"part '{name}' of the budget does not pay for '{round_.task}'.")
+            if (
+                name is not None
+                and name in self.parts
+                and round_.asks not in self.parts[name].askables
+            ):
+                raise ProtocolError(
+                    f"part '{name}' of the budget does not pay for '{round_.task}'."
+                )
 
 
 class Spending:
@@ -163,7 +201,9 @@ class Spending:
         """Count the releases of a round for the clients that are asked."""
         if self.plan.epsilon is None:
             return
-        noisy = [release for release in releases if release is not None and release.noise_multiplier > 0]
+        noisy = [
+            release for release in releases if release is not None and release.noise_multiplier > 0
+        ]
         for release in noisy:
             share = self.plan.shares.get(release.share)
             if (
@@ -178,7 +218,9 @@ class Spending:
                 )
         names = [release.share for release in noisy]
         if len(set(names)) < len(names):
-            raise ProtocolError(f"'{task}' has two releases of one share; a share pays for one array of a round.")
+            raise ProtocolError(
+                f"'{task}' has two releases of one share; a share pays for one array of a round."
+            )
         for name in names:
             self._asked.update((client, name) for client in clients)
             if any(self._asked[client, name] > self.plan.shares[name].count for client in clients):
@@ -191,4 +233,6 @@ class Spending:
         """Count the releases of a round before the run was interrupted; a round that was asked twice counts once."""
         for message in dict.fromkeys(messages):
             if message.release is not None:
-                self._asked.update((client, message.release.share) for client in message.clients or clients)
+                self._asked.update(
+                    (client, message.release.share) for client in message.clients or clients
+                )

@@ -68,4 +68,6 @@ def bar(name: str, total: float, show: bool | None, done: int = 0) -> Iterator[C
     columns = (*Progress.get_default_columns(), *counts, TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
         row = shown.add_task(name, total=total, completed=done)
-        yield lambda what, part: shown.update(row, completed=part, description=f"{name}: {what}" if what else name)
+        yield lambda what, part: shown.update(
+            row, completed=part, description=f"{name}: {what}" if what else name
+        )

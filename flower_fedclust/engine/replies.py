@@ -20,7 +20,16 @@ from numpy.typing import NDArray
 
 from flower_fedclust.engine.client_data import ClientData
 from flower_fedclust.engine.messages import Message, Summed
-from flower_fedclust.engine.rounds import Array, Known, ProtocolError, Question, Round, Sent, Sum, Traffic
+from flower_fedclust.engine.rounds import (
+    Array,
+    Known,
+    ProtocolError,
+    Question,
+    Round,
+    Sent,
+    Sum,
+    Traffic,
+)
 from flower_fedclust.engine.settings import Settings
 from flower_fedclust.engine.wire import EMPTY, decode, size_of, unchanged_arrays
 from flower_fedclust.exact.grid import BITS, MOST_ROWS, GridArray
@@ -67,7 +76,9 @@ def read_reply(name: str, res: R, check: Callable[[R, list[Sendable]], T]) -> T:
     """
     try:
         if res.status.code != Code.OK:
-            raise ReplyError(f"client {name} answered with an error: {one_line(res.status.message)}.")
+            raise ReplyError(
+                f"client {name} answered with an error: {one_line(res.status.message)}."
+            )
         check_format(res.metrics.get("format"), f"client {name} sent a reply that", "this server")
         if "failure" in res.metrics:
             missed, waits = (bool(res.metrics.get(key)) for key in ("missed", "waiting"))
@@ -83,7 +94,9 @@ def read_reply(name: str, res: R, check: Callable[[R, list[Sendable]], T]) -> T:
         raise ReplyError(str(error)) from None
     except Exception as error:
         log.info("the reply of client %s cannot be read", name, exc_info=error)
-        raise ReplyError(f"client {name} sent a reply that cannot be read ({type(error).__name__}).") from None
+        raise ReplyError(
+            f"client {name} sent a reply that cannot be read ({type(error).__name__})."
+        ) from None
 
 
 def traffic_of(number: int, message: Message, res: FitRes | EvaluateRes | None) -> Traffic:
@@ -107,7 +120,11 @@ def ledger_of(metrics: object) -> str:
 
 def one_line(text: object) -> str:
     """Return another party's text as one short line of printable characters; any object is accepted."""
-    raw = str(text) if isinstance(text, (str, BaseException)) else f"something of type {type(text).__name__}"
+    raw = (
+        str(text)
+        if isinstance(text, (str, BaseException))
+        else f"something of type {type(text).__name__}"
+    )
     said = " ".join(raw[: 4 * LONGEST_EXCUSE].split())
     said = "".join(letter if letter.isprintable() else "?" for letter in said)
     return said if len(said) <= LONGEST_EXCUSE else f"{said[:LONGEST_EXCUSE]}..."
@@ -116,7 +133,11 @@ def one_line(text: object) -> str:
 def _excuse(name: str, excuse: object) -> str:
     """Return a client's reason, marked so that it cannot look like the server's words about another client."""
     said = one_line(excuse)
-    return said if said.startswith(f"client {name}") and len(said) <= LONGEST_EXCUSE else f"client {name} says: {said}"
+    return (
+        said
+        if said.startswith(f"client {name}") and len(said) <= LONGEST_EXCUSE
+        else f"client {name} says: {said}"
+    )
 
 
 def client_order(name: str) -> tuple[int, int, str]:
@@ -124,14 +145,20 @@ def client_order(name: str) -> tuple[int, int, str]:
     return (0, int(name), name) if name.isdecimal() else (1, 0, name)
 
 
-def largest_in_sum(n_clients: int, exponent: int, release: Release | None, n_shares: int = 1) -> int:
+def largest_in_sum(
+    n_clients: int, exponent: int, release: Release | None, n_shares: int = 1
+) -> int:
     """Return the largest integer that each client may send, so that their sum and its noise have at most 63 bits."""
     largest, finer = 2**63 - 1, 0
     if release is not None and release.scale > 0:
         noise_unit = noise_exponent(release, n_shares, exponent)
         finer = exponent - noise_unit
         with np.errstate(over="ignore"):
-            reach = NOISE_REACH * float(np.ldexp(release.scale, -noise_unit)) * max(1.0, n_clients / n_shares)
+            reach = (
+                NOISE_REACH
+                * float(np.ldexp(release.scale, -noise_unit))
+                * max(1.0, n_clients / n_shares)
+            )
         largest -= min(largest, math.ceil(min(reach, 2.0**63)))
     return (largest >> finer) // max(n_clients, 1)
 
@@ -151,7 +178,9 @@ def checked_arrays(
     see :meth:`Inspection.hidden`.
     """
     if len(arrays) != len(sends):
-        raise ReplyError(f"client {name} sent {len(arrays)} arrays where {len(sends)} were asked for.")
+        raise ReplyError(
+            f"client {name} sent {len(arrays)} arrays where {len(sends)} were asked for."
+        )
     arrays = list(arrays)
     for index, (array, sent) in enumerate(zip(arrays, sends, strict=True)):
         plain = _entries(array)
@@ -169,7 +198,9 @@ def checked_arrays(
                 raise ReplyError(message) from None
             is_hidden = bool(hidden) and hidden[index]
             if not is_hidden and whole.largest > largest_in_sum(n_summed, whole.exponent, None):
-                raise ReplyError(f"client {name} sent {sent.content}, so large that the sum could overflow.")
+                raise ReplyError(
+                    f"client {name} sent {sent.content}, so large that the sum could overflow."
+                )
     return arrays
 
 
@@ -192,7 +223,9 @@ def unlike_most(
     values: Mapping[str, object], expected: Callable[[], object] = lambda: None
 ) -> tuple[object, list[str]]:
     """Return the most frequent value, and the clients that have another one; ``expected`` breaks a tie."""
-    (common, count), *others = Counter(values[name] for name in sorted(values, key=client_order)).most_common()
+    (common, count), *others = Counter(
+        values[name] for name in sorted(values, key=client_order)
+    ).most_common()
     if others and others[0][1] == count:
         right = expected()
         common = right if right in values.values() else common
@@ -210,7 +243,10 @@ def shapes_of(arrays: Sequence[Sendable], sends: Sequence[Sent] | None = None) -
         )
     plain = list(map(_entries, arrays))
     alike = [
-        (("rows", *array.shape[1:]) if sent.per == "row" else ("any",) * array.ndim, KINDS_OF_NUMBERS[array.dtype.kind])
+        (
+            ("rows", *array.shape[1:]) if sent.per == "row" else ("any",) * array.ndim,
+            KINDS_OF_NUMBERS[array.dtype.kind],
+        )
         for array, sent in zip(plain, sends, strict=True)
     ]
     return ", ".join(f"{shape} of {kind}".replace("'", "") for shape, kind in alike)
@@ -298,17 +334,23 @@ class Inspection:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self.n_columns = 0  #: The number of columns of the rows; known once the clients have enrolled.
+        #: The number of columns of the rows; known once the clients have enrolled.
+        self.n_columns = 0
         #: client -> its number of rows, where no noise covers it
         self.stated: dict[str, float] = {}
         self._n_rows: dict[str, tuple[float, float]] = {}  # client -> (fewest, most)
-        self._moved: tuple[Question | None, Sequence[Bound] | None] = None, None  # the last question, and its bounds
+        # The last question, and its bounds.
+        self._moved: tuple[Question | None, Sequence[Bound] | None] = None, None
 
-    def checked(self, name: str, round_: Round, arrays: list[Sendable], n_summed: int = 0) -> list[Sendable]:
+    def checked(
+        self, name: str, round_: Round, arrays: list[Sendable], n_summed: int = 0
+    ) -> list[Sendable]:
         """Return the checked arrays of one client's reply; ``n_summed`` is the number of clients in the sum, or 0."""
         sends = () if round_.answer.keeps else round_.answer.sends
         hidden = self.hidden(round_)
-        arrays = checked_arrays(name, arrays, sends, self.n_columns, n_summed=n_summed, hidden=hidden)
+        arrays = checked_arrays(
+            name, arrays, sends, self.n_columns, n_summed=n_summed, hidden=hidden
+        )
         if arrays:
             self.check_numbers(name, round_, arrays)
         return arrays
@@ -319,7 +361,10 @@ class Inspection:
         With noise="local" a reply is private when it arrives, so none of its arrays is hidden.
         """
         comes_later = self._settings.noise != "local"
-        return [comes_later and release is not None and release.noise_multiplier > 0 for release in round_.releases]
+        return [
+            comes_later and release is not None and release.noise_multiplier > 0
+            for release in round_.releases
+        ]
 
     def check_numbers(self, name: str, round_: Round, arrays: Sequence[Sendable]) -> None:
         """Check that the client's rows, counts and norms are possible."""
@@ -329,7 +374,9 @@ class Inspection:
         fewest, most = self._n_rows.get(name, (1.0, self._settings.most_rows))
         if not math.isnan(n_entries):
             if not fewest <= n_entries <= most:
-                raise ReplyError(f"client {name} sent entries for {n_entries:.0f} rows, but stated another number.")
+                raise ReplyError(
+                    f"client {name} sent entries for {n_entries:.0f} rows, but stated another number."
+                )
             fewest = most = n_entries
         for sent, array, release, tail in zip(sends, arrays, round_.releases, tails, strict=True):
             if sent.counts == "labels":
@@ -345,11 +392,14 @@ class Inspection:
                     f"client {name} sent {sent.content}, which does not fit the number of rows that it stated."
                 )
         if isinstance(round_, Sum):
-            moved: Sequence[Bound | None] = self._moved_by(round_.question_for(name)) or [None] * len(sends)
+            moved: Sequence[Bound | None] = self._moved_by(round_.question_for(name)) or [
+                None
+            ] * len(sends)
             for sent, array, release, tail, of_one_row in zip(
                 sends, arrays, round_.releases, tails, moved, strict=True
             ):
-                slack = tail * _size(array) + most * math.ulp(0.0)  # bounds of denormal numbers are rounded
+                # Bounds of denormal numbers are rounded.
+                slack = tail * _size(array) + most * math.ulp(0.0)
                 if any(
                     _norm(array, n) > (bound + slack) * (1 + 1e-9)
                     for n, bound in self._bounds(release, of_one_row, most)
@@ -363,7 +413,9 @@ class Inspection:
     def suspects(self, round_: Round, summed: Summed, n_summed: int) -> NDArray[np.bool_]:
         """Return which clients' replies must be taken out of a sum and checked alone."""
         is_suspect = np.zeros(len(summed.nodes), dtype=bool)
-        for sent, array, largest in zip(round_.answer.sends, summed.arrays, summed.largest, strict=True):
+        for sent, array, largest in zip(
+            round_.answer.sends, summed.arrays, summed.largest, strict=True
+        ):
             is_suspect |= sent.has_columns and array.integers.shape[-1:] != (self.n_columns,)
             if sent.counts != "once" and largest is not None:
                 is_suspect |= largest > largest_in_sum(n_summed, array.exponent, None)
@@ -371,7 +423,9 @@ class Inspection:
 
     def take(self, round_: Round, summed: Summed, names: Sequence[str]) -> None:
         """Note the numbers of rows of the clients whose replies arrived as one sum."""
-        for sent, array, release in zip(round_.answer.sends, summed.arrays, round_.releases, strict=True):
+        for sent, array, release in zip(
+            round_.answer.sends, summed.arrays, round_.releases, strict=True
+        ):
             one_row = GridArray(np.ones_like(array.integers).ravel()[:1])
             low, high = self._rows_in(sent, one_row, 0.0)
             if high == math.inf:
@@ -387,11 +441,14 @@ class Inspection:
             try:
                 moved = question.moved(Known(n_columns=self.n_columns))
             except Exception:
-                moved = None  # the bound may need something that an earlier round left with a client
+                # The bound may need something that an earlier round left with a client.
+                moved = None
             self._moved = question, moved
         return self._moved[1]
 
-    def _bounds(self, release: Release | None, moved: Bound | None, n_rows: float) -> list[tuple[str, float]]:
+    def _bounds(
+        self, release: Release | None, moved: Bound | None, n_rows: float
+    ) -> list[tuple[str, float]]:
         """Return the largest norms that a client's part of a sum can have, from the bounds of one row."""
         bounds = []
         if release is not None and release.relation == "add-or-remove":
@@ -421,10 +478,13 @@ class Inspection:
         else:
             common, unlike = unlike_most(shapes, lambda: self._expected_shapes(messages, alike))
         return {
-            name: f"client {name} sent arrays of the shapes {shapes[name]} where most sent {common}." for name in unlike
+            name: f"client {name} sent arrays of the shapes {shapes[name]} where most sent {common}."
+            for name in unlike
         }
 
-    def _expected_shapes(self, messages: Sequence[Message], alike: Sequence[Sent] | None) -> str | None:
+    def _expected_shapes(
+        self, messages: Sequence[Message], alike: Sequence[Sent] | None
+    ) -> str | None:
         """Return the shapes that a client with one row of zeros would send; None if it cannot answer."""
         context = Context(0, 0, UserConfig(), RecordDict(), UserConfig())
         data = ClientData(np.zeros((1, self.n_columns)))
@@ -448,7 +508,11 @@ class Inspection:
     @property
     def why_likely(self) -> str:
         """A sentence about the likely cause of a protocol's error, or ""."""
-        return f" {of_largest(*largest)}" if (largest := self.largest) and largest[1] > LARGEST_PART else ""
+        return (
+            f" {of_largest(*largest)}"
+            if (largest := self.largest) and largest[1] > LARGEST_PART
+            else ""
+        )
 
     def outliers(
         self,
@@ -464,7 +528,9 @@ class Inspection:
         """
         largest_ratio, outliers = self._settings.largest_ratio, dict[str, str]()
         hidden = self.hidden(round_)
-        for index, (sent, release) in enumerate(zip(round_.answer.sends, round_.releases, strict=True)):
+        for index, (sent, release) in enumerate(
+            zip(round_.answer.sends, round_.releases, strict=True)
+        ):
             if hidden[index]:
                 continue
             of_sums = [
@@ -474,7 +540,9 @@ class Inspection:
             ]
             sends = round_.answer.sends
             sizes = {
-                name: _noticeable(sends, arrays, index) for name, arrays in replies.items() if name not in outliers
+                name: _noticeable(sends, arrays, index)
+                for name, arrays in replies.items()
+                if name not in outliers
             }
             everything = np.concatenate([list(sizes.values()), *of_sums])
             if len(everything) < 2 or (len(everything) == 2 and everything.min() == 0):
@@ -488,7 +556,11 @@ class Inspection:
             ):
                 continue
             for called, size in zip(names, of_sums, strict=True):
-                sizes |= {name: one for name, one in zip(called, size.tolist(), strict=True) if name not in outliers}
+                sizes |= {
+                    name: one
+                    for name, one in zip(called, size.tolist(), strict=True)
+                    if name not in outliers
+                }
             ordered = sorted(size for size in sizes.values() if size > 0)
             for name in sorted(sizes, key=client_order):
                 others = _median_without(ordered, sizes[name])
@@ -506,14 +578,21 @@ class Inspection:
         plain = _entries(array)
         if (
             plain.dtype.kind not in "iu"
-            or not 0 <= int(plain.min(initial=0)) <= int(plain.max(initial=0)) < self._settings.most_clusters
+            or not 0
+            <= int(plain.min(initial=0))
+            <= int(plain.max(initial=0))
+            < self._settings.most_clusters
         ):
-            raise ReplyError(f"client {name} sent {sent.content} that are not clusters of this run.")
+            raise ReplyError(
+                f"client {name} sent {sent.content} that are not clusters of this run."
+            )
 
     def _rows_in(self, sent: Sent, array: Sendable, tail: float) -> tuple[float, float]:
         """Return the fewest and the most rows that a client can have, given its counts."""
         is_clipped = self._settings.privacy_unit == "client" and not sent.counts_rows
-        is_count = (sent.counts or sent.counts_rows) and sent.per == "client" and sent.counts != "once"
+        is_count = (
+            (sent.counts or sent.counts_rows) and sent.per == "client" and sent.counts != "once"
+        )
         if is_clipped or not is_count:
             return 0.0, math.inf
         plain = array.values if isinstance(array, GridArray) else array.astype(np.float64)
@@ -544,7 +623,9 @@ def _check_lengths(name: str, sends: Sequence[Sent], arrays: Sequence[Sendable])
         kind = "row" if sent.per == "row" else "center"
         length = shape[0] if shape else -1
         if length < (0 if sent.counts == "some rows" else 1):
-            raise ReplyError(f"client {name} sent {sent.content} of the shape {shape}, where each {kind} has an entry.")
+            raise ReplyError(
+                f"client {name} sent {sent.content} of the shape {shape}, where each {kind} has an entry."
+            )
         first = lengths.setdefault(kind, length)
         if length != first and (kind == "center" or length % max(first, 1)):
             raise ReplyError(
@@ -673,17 +754,31 @@ def checked_evaluation(
     if n_clusters is None:
         return None
     n_rows, cost = res.num_examples, res.loss
-    if type(n_rows) is not int or not 1 <= n_rows <= most_rows or not isinstance(cost, (int, float)) or not cost >= 0:
+    if (
+        type(n_rows) is not int
+        or not 1 <= n_rows <= most_rows
+        or not isinstance(cost, (int, float))
+        or not cost >= 0
+    ):
         raise ReplyError(f"client {name} sent an impossible number of rows or cost.")
     table: Table | None = None
     if "table" in res.metrics:
         counts_by_class = parse_json(str(res.metrics["table"]), _LONGEST_TABLE)
         table = {str(name_of_class): np.array(counts) for name_of_class, counts in counts_by_class}
         for row in table.values():
-            if row.shape != (n_clusters,) or row.dtype.kind != "i" or row.min() < 0 or row.max() > n_rows:
+            if (
+                row.shape != (n_clusters,)
+                or row.dtype.kind != "i"
+                or row.min() < 0
+                or row.max() > n_rows
+            ):
                 raise ReplyError(f"client {name} sent an impossible table of classes.")
-        if sum(int(row.sum()) for row in table.values()) != n_rows or len(table) != len(counts_by_class):
-            raise ReplyError(f"client {name} sent a table of classes that does not fit its number of rows.")
+        if sum(int(row.sum()) for row in table.values()) != n_rows or len(table) != len(
+            counts_by_class
+        ):
+            raise ReplyError(
+                f"client {name} sent a table of classes that does not fit its number of rows."
+            )
     return Evaluation(float(cost), n_rows, table)
 
 

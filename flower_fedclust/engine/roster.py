@@ -34,10 +34,10 @@ class Member:
     node: str  #: Its address; "" for a client of an interrupted run that has not come back.
     n_missed: int = 0  #: Rounds missed in a row.
     next_attempt: int = 0  #: The round from which it is asked again.
-    asked: set[str] = field(
-        default_factory=set
-    )  #: Tasks that leave results with clients, and that this client was asked.
-    has: set[str] = field(default_factory=set)  #: Tasks that leave results with clients, and that this client answered.
+    #: Tasks that leave results with clients, and that this client was asked.
+    asked: set[str] = field(default_factory=set)
+    #: Tasks that leave results with clients, and that this client answered.
+    has: set[str] = field(default_factory=set)
 
     def note(self, number: int, *, answered: bool) -> None:
         """Note whether the client answered a round."""
@@ -51,17 +51,22 @@ class Roster:
 
     least: int  #: The fewest clients with which a run goes on.
     expected: int  #: How many clients to wait for at the beginning.
-    server_columns: Sequence[str] | None  #: The column names of the server's rows, if they have names.
+    #: The column names of the server's rows, if they have names.
+    server_columns: Sequence[str] | None
     #: The clients, in the order in which their replies are added up.
     members: dict[str, Member] = field(default_factory=dict)
     columns: int | list[str] = (
-        0  #: The columns of the clients' rows: their number or names; 0 before anybody has enrolled.
+        #: The columns of the clients' rows: their number or names; 0 before anybody has enrolled.
+        0
     )
     in_other_order: bool = False  #: Whether any client has the columns in another order.
     connected: Collection[str] = ()  #: The nodes that were connected at the last look.
-    enrolling: set[str] = field(default_factory=set)  #: The nodes that are asked to enrol in the current round.
-    _known: set[str] = field(default_factory=set)  # nodes that were asked to enrol, as long as they are connected
-    _left: dict[str, Round] = field(default_factory=dict)  # task -> the last round that left something with clients
+    #: The nodes that are asked to enrol in the current round.
+    enrolling: set[str] = field(default_factory=set)
+    # Nodes that were asked to enrol, as long as they are connected.
+    _known: set[str] = field(default_factory=set)
+    # Task -> the last round that left something with clients.
+    _left: dict[str, Round] = field(default_factory=dict)
 
     # The connected nodes.
 
@@ -85,7 +90,9 @@ class Roster:
     @property
     def here(self) -> dict[str, Member]:
         """The clients that were connected at the last look."""
-        return {name: member for name, member in self.members.items() if member.node in self.connected}
+        return {
+            name: member for name, member in self.members.items() if member.node in self.connected
+        }
 
     def awake(self, number: int) -> dict[str, str]:
         """Return the clients to ask, with their nodes: connected, enrolled, and not silent recently.
@@ -130,7 +137,8 @@ class Roster:
     def ask(self, nodes: Sequence[str], config: Mapping[str, Any]) -> list[Message]:
         """Return messages that ask nodes to enrol."""
         told = {EMPTY: True, **config, "task": ENROL}
-        ours = {member.node for member in self.members.values()}  # these clients keep what this run left with them
+        # These clients keep what this run left with them.
+        ours = {member.node for member in self.members.values()}
         new, back = (FitIns(encode(TO_CLIENT), told | more) for more in ({}, {"goes_on": True}))
         return [Message(node, node, back if node in ours else new, "enrol") for node in nodes]
 
@@ -140,7 +148,10 @@ class Roster:
         A failure must not be blamed on another client.
         """
         claims = Counter[str]({**self._taken, **stated}.values())
-        return {node: name if claims[name := stated.get(node, node)] == 1 else node for node in self.enrolling}
+        return {
+            node: name if claims[name := stated.get(node, node)] == 1 else node
+            for node in self.enrolling
+        }
 
     @property
     def _taken(self) -> dict[str, str]:
@@ -153,7 +164,9 @@ class Roster:
         Returns the reason for each node or client that is refused.
         """
         names = self._taken | {node: name for node, (name, _) in said.items()}
-        refused = {node: reason for node, reason in _with_equal_names(names).items() if node in said}
+        refused = {
+            node: reason for node, reason in _with_equal_names(names).items() if node in said
+        }
         nodes = {name: node for node, (name, _) in said.items() if node not in refused}
         other = self._with_other_columns({name: said[node][1] for name, node in nodes.items()})
         for name in nodes.keys() - other.keys():
@@ -176,7 +189,11 @@ class Roster:
         right = f"{'the server rows have' if by_server else 'most have'} {_in_words(self.columns)}"
         reasons = {}
         for name, own in columns.items():
-            if isinstance(own, list) and isinstance(self.columns, list) and sorted(own) == sorted(self.columns):
+            if (
+                isinstance(own, list)
+                and isinstance(self.columns, list)
+                and sorted(own) == sorted(self.columns)
+            ):
                 self.in_other_order |= own != self.columns
             elif own != self.columns:
                 reasons[name] = f"client {name} has {_in_words(own)} where {right}."
@@ -200,7 +217,9 @@ class Roster:
         """
         member = self.members[name]
         for task, round_ in self._left.items():
-            may_ask = not (round_.is_noisy and task in member.asked) and name in (round_.named or (name,))
+            may_ask = not (round_.is_noisy and task in member.asked) and name in (
+                round_.named or (name,)
+            )
             if task not in member.has and may_ask:
                 return round_
         return None
@@ -215,20 +234,28 @@ def checked_enrolment(node: str, res: FitRes) -> Stated:
     """Return the name of a node, and the number or the names of its columns."""
     name = res.metrics.get("client")
     if not is_name(name):
-        raise ReplyError(f"client {node} gave no name, or none of at most {LONGEST_NAME} printable letters.")
+        raise ReplyError(
+            f"client {node} gave no name, or none of at most {LONGEST_NAME} printable letters."
+        )
     try:
         columns = parse_json(str(res.metrics.get("columns")), LONGEST_COLUMNS)
     except ValueError:
         columns = None
     is_number = type(columns) is int and 0 < columns <= MOST_COLUMNS
-    are_names = isinstance(columns, list) and columns and all(isinstance(column, str) for column in columns)
+    are_names = (
+        isinstance(columns, list) and columns and all(isinstance(column, str) for column in columns)
+    )
     if not (is_number or (are_names and len(columns) <= MOST_COLUMNS)):
         raise ReplyError(f"client {node} did not say which columns it has.")
     return name, columns
 
 
 def _in_words(columns: int | list[str]) -> str:
-    return f"{columns} columns" if isinstance(columns, int) else f"the columns {one_line(json.dumps(columns))}"
+    return (
+        f"{columns} columns"
+        if isinstance(columns, int)
+        else f"the columns {one_line(json.dumps(columns))}"
+    )
 
 
 def _with_equal_names(names: Mapping[str, str]) -> dict[str, str]:

@@ -6,7 +6,18 @@ import functools
 import json
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
-from typing import Any, Concatenate, Generic, Literal, ParamSpec, Self, TypeAlias, TypeVar, get_args, overload
+from typing import (
+    Any,
+    Concatenate,
+    Generic,
+    Literal,
+    ParamSpec,
+    Self,
+    TypeAlias,
+    TypeVar,
+    get_args,
+    overload,
+)
 
 import numpy as np
 from numpy.typing import NDArray
@@ -138,7 +149,8 @@ class Question:
     frame: Frame | None = None
     view: Question | None = None
     finish: Any = None
-    most_rows: int = MOST_ROWS  #: The public bound on a client's rows, which sets the unit of some sums.
+    #: The public bound on a client's rows, which sets the unit of some sums.
+    most_rows: int = MOST_ROWS
     #: 0 if the answer protects single rows. Otherwise it protects subjects: a subject with at least this many rows adds
     #: as much as one row. The client takes the number from the plan that comes with every message.
     rows_per_subject: int = 0
@@ -175,7 +187,10 @@ class Question:
     def to_wire(self) -> tuple[list[Array], dict[str, Any]]:
         """Return the arrays and the fields of a message."""
         frame = [] if self.frame is None else self.frame.arrays
-        fields: dict[str, Any] = {"task": self.answer.task, "arguments": json.dumps(dict(self.arguments))}
+        fields: dict[str, Any] = {
+            "task": self.answer.task,
+            "arguments": json.dumps(dict(self.arguments)),
+        }
         arrays = [*self.arrays, *frame]
         if frame:
             fields["frame"] = len(frame)
@@ -217,7 +232,11 @@ class Askable(Generic[P, R_co]):
 
     def moved_by(self, question: Question, known: Known) -> tuple[Bound, ...] | None:
         """Return how much one row, or one client, can change each array of a question."""
-        return None if self.moved is None else self.moved(known, *question.arrays, **question.arguments)
+        return (
+            None
+            if self.moved is None
+            else self.moved(known, *question.arrays, **question.arguments)
+        )
 
     def largest_of_one_row(self, question: Question) -> list[tuple[int, int]]:  # noqa: ARG002
         """Return the largest integer that a client with one row can send in each array; [] if unknown."""
@@ -237,7 +256,10 @@ class Askable(Generic[P, R_co]):
     def asked(self, *args: P.args, **kwargs: P.kwargs) -> Question:
         """Return the question for this method: positional arguments are arrays, keyword arguments are single values."""
         arguments: dict[str, Any] = dict(kwargs)
-        plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in arguments.items()}
+        plain = {
+            name: value.item() if isinstance(value, np.generic) else value
+            for name, value in arguments.items()
+        }
         return Question(self.answer, tuple(map(_own, args)), plain, self)
 
 
@@ -321,14 +343,17 @@ class Round:
 
     answer: Answer = field(init=False, repr=False, compare=False)  #: The method that is asked for.
     task: str = field(init=False, repr=False, compare=False)  #: The method's name.
-    asks: Any = field(init=False, repr=False, compare=False)  #: The :class:`Askable` of the question.
+    #: The :class:`Askable` of the question.
+    asks: Any = field(init=False, repr=False, compare=False)
     #: The clients that the round names; None if it names none.
     named: frozenset[str] | None = field(init=False, repr=False, compare=False)
     is_noisy: bool = field(init=False, repr=False, compare=False)  #: Whether any array gets noise.
 
     def __post_init__(self) -> None:
         if not self.question:
-            raise ProtocolError("a round asks no client: its mapping of questions is empty; leave the round out.")
+            raise ProtocolError(
+                "a round asks no client: its mapping of questions is empty; leave the round out."
+            )
         asked = self.question_for(None)
         clients = None if self.clients is None else tuple(self.clients)
         names = self.question if isinstance(self.question, Mapping) else clients
@@ -351,9 +376,16 @@ class Round:
         sends = self.answer.sends
         if len(self.releases) != len(sends):
             n_releases = len(self.releases)
-            raise ProtocolError(f"'{self.task}' sends {len(sends)} arrays; the round has {n_releases} releases.")
+            raise ProtocolError(
+                f"'{self.task}' sends {len(sends)} arrays; the round has {n_releases} releases."
+            )
         for sent, release in zip(sends, self.releases, strict=True):
-            if release is not None and release.scale > 0 and sent.per == "row" and release.relation == "add-or-remove":
+            if (
+                release is not None
+                and release.scale > 0
+                and sent.per == "row"
+                and release.relation == "add-or-remove"
+            ):
                 raise ProtocolError(
                     f"'{self.task}' has an entry for every row, so that the number of rows shows: its release must be "
                     "for rows that are replaced (relation='replace')."
@@ -373,7 +405,11 @@ def allowing(round_: Round, most_rows: int) -> Round:
         return replace(question, most_rows=most_rows)
 
     asked, others = round_.question, round_.others
-    questions = bound(asked) if isinstance(asked, Question) else {name: bound(one) for name, one in asked.items()}
+    questions = (
+        bound(asked)
+        if isinstance(asked, Question)
+        else {name: bound(one) for name, one in asked.items()}
+    )
     return replace(round_, question=questions, others=None if others is None else bound(others))
 
 
@@ -405,7 +441,9 @@ class Total(list[Array]):
         The standard deviation of the noise in each sum, in the units of the array; 0 without noise.
     """
 
-    def __init__(self, arrays: Iterable[Array], n_clients: int, noise: Iterable[float] = ()) -> None:
+    def __init__(
+        self, arrays: Iterable[Array], n_clients: int, noise: Iterable[float] = ()
+    ) -> None:
         super().__init__(arrays)
         self.n_clients = n_clients
         self.noise = list(noise) or [0.0] * len(self)
@@ -530,4 +568,6 @@ class ReleasedSizes:
         if index is None or not isinstance(received, Total):
             return None
         noise = received.noise
-        return cls(np.array(received[index], dtype=np.float64), noise[index], noise[0] if index else 0.0)
+        return cls(
+            np.array(received[index], dtype=np.float64), noise[index], noise[0] if index else 0.0
+        )

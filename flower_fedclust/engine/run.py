@@ -16,7 +16,15 @@ from flwr.common import EvaluateIns, FitIns
 from flower_fedclust.engine.fields import ENROL, SECURE
 from flower_fedclust.engine.journal import Journal, Record, digest_of
 from flower_fedclust.engine.log import RunLog, variations_of
-from flower_fedclust.engine.messages import EVALUATE, Answers, Kind, Message, Steps, Summed, WhoIsThere
+from flower_fedclust.engine.messages import (
+    EVALUATE,
+    Answers,
+    Kind,
+    Message,
+    Steps,
+    Summed,
+    WhoIsThere,
+)
 from flower_fedclust.engine.parts import Budget, Spending
 from flower_fedclust.engine.replies import (
     Inspection,
@@ -57,7 +65,14 @@ from flower_fedclust.exact.grid import MOST_ROWS
 from flower_fedclust.format import FORMAT
 from flower_fedclust.numerics.checks import DataError
 from flower_fedclust.numerics.threads import one_thread
-from flower_fedclust.privacy.noise import NoiseSource, OperatingSystemNoise, SeededNoise, Sendable, add_noise, on_grid
+from flower_fedclust.privacy.noise import (
+    NoiseSource,
+    OperatingSystemNoise,
+    SeededNoise,
+    Sendable,
+    add_noise,
+    on_grid,
+)
 from flower_fedclust.privacy.releases import Release
 from flower_fedclust.privacy.report import Message as Reported
 from flower_fedclust.secure import Step, SumError
@@ -95,7 +110,8 @@ class Run:
         self.journal = journal
         self.number = 0  #: The number of the last round that was asked; clients enrol in round 1.
         self.round: Round | None = (
-            None  #: The round that the protocol asks for; None before its first round and after its last.
+            #: The round that the protocol asks for; None before its first round and after its last.
+            None
         )
         self.outcome: Outcome | None = None
         self.sizes: ReleasedSizes | None = None  #: The last sizes of clusters that were released.
@@ -103,18 +119,23 @@ class Run:
         self.noise_seed = settings.noise_seed
         self.n_columns = 0  #: The number of columns of the rows that the strategy sees.
         self.n_exchanges = 0  #: How often clients were sent messages.
-        self.announced: Budget | None = None  #: The budget as far as it is known before clients enrol.
-        self.spending: Spending | None = None  #: The frozen budget and what is spent of it; None before it is frozen.
-        self.rng = np.random.default_rng(
-            settings.random_state
-        )  #: The server's randomness for choices that protect nobody.
+        #: The budget as far as it is known before clients enrol.
+        self.announced: Budget | None = None
+        #: The frozen budget and what is spent of it; None before it is frozen.
+        self.spending: Spending | None = None
+        #: The server's randomness for choices that protect nobody.
+        self.rng = np.random.default_rng(settings.random_state)
         self.log = RunLog()
         self.roster = Roster(settings.least, settings.expected_clients or 0, server_columns)
         self.inspection = Inspection(settings)
         self.sums = SecureSums(run_id, settings) if secure else None
         self._waits = False  # whether a client waits for the approval of the study
         #: The fields of every message.
-        self._common: dict[str, Any] = {"format": FORMAT, "client": settings.client_type.key(), "run": run_id}
+        self._common: dict[str, Any] = {
+            "format": FORMAT,
+            "client": settings.client_type.key(),
+            "run": run_id,
+        }
 
     # The run.
 
@@ -142,10 +163,12 @@ class Run:
                 received = yield from self._exchange(strategy, asked)
             except TooFewError as error:
                 kept = self._record(asked, error)
-                self._next_round(strategy, protocol, error)  # this raises the error, unless the protocol catches it
+                # This raises the error, unless the protocol catches it.
+                self._next_round(strategy, protocol, error)
                 self._keep(strategy, asked, kept)
                 continue
-            self._keep(strategy, asked, self._record(asked, received))  # after the noise, before anything uses it
+            # After the noise, before anything uses it.
+            self._keep(strategy, asked, self._record(asked, received))
             self._next_round(strategy, protocol, received)
             del received
         assert self.outcome is not None
@@ -155,7 +178,9 @@ class Run:
             self.evaluation = yield from self._send_model(self.outcome)
         return self.outcome
 
-    def _next_round(self, strategy: Algorithm, protocol: Protocol, received: Brought | TooFewError) -> None:
+    def _next_round(
+        self, strategy: Algorithm, protocol: Protocol, received: Brought | TooFewError
+    ) -> None:
         """Send the protocol the results of a round; take its next round, with its noise, or its outcome."""
         if self.round is not None:
             if strategy.on_received is not None and not isinstance(received, TooFewError):
@@ -164,7 +189,11 @@ class Run:
         strategy.freeze_plan()
         try:
             with one_thread():
-                round_ = protocol.throw(received) if isinstance(received, TooFewError) else protocol.send(received)
+                round_ = (
+                    protocol.throw(received)
+                    if isinstance(received, TooFewError)
+                    else protocol.send(received)
+                )
         except DataError as error:
             raise DataError(f"{error}{self.inspection.why_likely}") from error
         except StopIteration as stop:
@@ -208,7 +237,9 @@ class Run:
         try:
             for step in sums.steps(self.number, list(self.roster.members)):
                 if step.name == "mask":
-                    messages = yield from self._ask(strategy, replace(round_, clients=step.clients), step)
+                    messages = yield from self._ask(
+                        strategy, replace(round_, clients=step.clients), step
+                    )
                 else:
                     messages = yield from self._ask_step(step, round_)
                 if not messages:
@@ -224,7 +255,9 @@ class Run:
                     return None
             opened = sums.opened()
         except SumError as error:
-            raise ProtocolError(f"round {self.number} ('{round_.task}') cannot be added up: {error}.") from None
+            raise ProtocolError(
+                f"round {self.number} ('{round_.task}') cannot be added up: {error}."
+            ) from None
         total = self._total(round_, opened, sums.n_summed)
         sums.note_rows(round_, total, sums.n_clients(len(self.roster.members)))
         return total
@@ -255,11 +288,18 @@ class Run:
     def _enrolment(self, strategy: Algorithm) -> dict[str, Any]:
         """Return the fields of a message that asks clients to enrol."""
         most_rows = self.settings.most_rows
-        return {**strategy.enrolment, **({} if most_rows == MOST_ROWS else {"most_rows": most_rows})}
+        return {
+            **strategy.enrolment,
+            **({} if most_rows == MOST_ROWS else {"most_rows": most_rows}),
+        }
 
     def notes(self) -> list[str]:
         """Return the report's notes on how the sums were made."""
-        return [] if self.sums is None else self.sums.notes(len(self.roster.members), self.n_exchanges, self.number)
+        return (
+            []
+            if self.sums is None
+            else self.sums.notes(len(self.roster.members), self.n_exchanges, self.number)
+        )
 
     # Enrolment: every client gives its name and its columns.
 
@@ -299,10 +339,18 @@ class Run:
             name = metrics.get("client") if isinstance(metrics, Mapping) else None
             stated[node] = name if is_name(name) else node
         named = self.roster.names_to_log(stated)
-        asked = [replace(message, client=named[message.node]) for message in messages if message.node in nodes]
-        said = self._read(number, asked, answers, lambda message, res, _: checked_enrolment(message.client, res))
+        asked = [
+            replace(message, client=named[message.node])
+            for message in messages
+            if message.node in nodes
+        ]
+        said = self._read(
+            number, asked, answers, lambda message, res, _: checked_enrolment(message.client, res)
+        )
         self.log.note_failures(number, ENROL, self.roster.take_in(said))
-        self.log.messages.append(Reported(number, ENROL, "name and columns", "one per client", harmless=True))
+        self.log.messages.append(
+            Reported(number, ENROL, "name and columns", "one per client", harmless=True)
+        )
 
     # The journal of a run that may be interrupted.
 
@@ -364,7 +412,11 @@ class Run:
         present = self.roster.awake(self.number)
         addressees = self._addressees(round_, present)
         named = set(addressees)
-        late = {name: left for name in addressees if name in present and (left := self.roster.missed(name)) is not None}
+        late = {
+            name: left
+            for name in addressees
+            if name in present and (left := self.roster.missed(name)) is not None
+        }
         asked = {name: node for name, node in present.items() if name in named and name not in late}
         absent = {name: self.roster.why_absent(name) for name in addressees if name not in asked}
         self.log.note_failures(self.number, round_.task, absent)
@@ -377,21 +429,29 @@ class Run:
             self.spending.spend(round_.task, round_.releases, list(asked))
         if asked and isinstance(round_, Sum):
             check_capacity(round_, len(asked), n_shares)
-        others = {} if round_.others is None else {name: node for name, node in present.items() if name not in named}
+        others = (
+            {}
+            if round_.others is None
+            else {name: node for name, node in present.items() if name not in named}
+        )
         n_clients = len(asked) + len(others) + len(late)
         config = self._config(strategy, round_, len(asked), n_clients)
         if step is not None:
             config[SECURE] = field_of(step)
         messages = self._messages(asked, round_.question, config, adds_up=isinstance(round_, Sum))
         if round_.others is not None:
-            without_noise = {key: value for key, value in config.items() if key not in ("parts", "n_shares")}
+            without_noise = {
+                key: value for key, value in config.items() if key not in ("parts", "n_shares")
+            }
             messages += self._messages(others, round_.others, without_noise, "others")
         for name, left in late.items():
             self._catch_up(name, left)
             left_config = self._config(strategy, left, 1, n_clients)
             messages += self._messages({name: present[name]}, left.question, left_config, "earlier")
         if new := self.roster.new_nodes({message.node for message in messages}):
-            messages += self.roster.ask(new, {**self._common, "round": self.number, **self._enrolment(strategy)})
+            messages += self.roster.ask(
+                new, {**self._common, "round": self.number, **self._enrolment(strategy)}
+            )
         return messages
 
     def _check_declared(self, round_: Round) -> None:
@@ -423,16 +483,25 @@ class Run:
         """Return how many clients to draw for a fraction: at least as many as must answer a round."""
         return max(self.roster.least, round(fraction * n_clients))
 
-    def _config(self, strategy: Algorithm, round_: Round, n_asked: int, n_clients: int) -> dict[str, Any]:
+    def _config(
+        self, strategy: Algorithm, round_: Round, n_asked: int, n_clients: int
+    ) -> dict[str, Any]:
         """Return the common fields of a round's messages; ``n_asked`` clients answer, ``n_clients`` get any message."""
-        config: dict[str, Any] = {**self._common, "round": self.number, "n_clients": n_clients, **self._order}
+        config: dict[str, Any] = {
+            **self._common,
+            "round": self.number,
+            "n_clients": n_clients,
+            **self._order,
+        }
         if plan := strategy.plan:
             config["plan"] = plan
         if round_.rows:
             config["rows"] = round_.rows
         if any(round_.releases) and (self.settings.noise != "server" or round_.answer.keeps):
             if not round_.parts:
-                raise ProtocolError(f"'{round_.task}' takes noise of the clients; name the parts that pay for it.")
+                raise ProtocolError(
+                    f"'{round_.task}' takes noise of the clients; name the parts that pay for it."
+                )
             config["parts"] = json.dumps(list(round_.parts))
             _, config["n_shares"] = self._quorum(round_, n_asked)
         return config
@@ -450,7 +519,9 @@ class Run:
         if not isinstance(question, Question):
             messages: Messages = []
             for name, node in nodes.items():
-                messages += self._messages({name: node}, question[name], config, kind, adds_up=adds_up)
+                messages += self._messages(
+                    {name: node}, question[name], config, kind, adds_up=adds_up
+                )
             return messages
         arrays, fields = question.to_wire()
         full = {**config, **fields} if arrays else {**config, **fields, EMPTY: True}
@@ -462,7 +533,9 @@ class Run:
         """Return the messages of a step of a secure sum, other than the step in which clients answer the round."""
         self.roster.connected = dict.fromkeys((yield WhoIsThere("step", self.roster.are_enough)))
         present = self.roster.awake(self.number)
-        absent = {name: self.roster.why_absent(name) for name in step.clients if name not in present}
+        absent = {
+            name: self.roster.why_absent(name) for name in step.clients if name not in present
+        }
         self.log.note_failures(self.number, round_.task, absent)
         if not self._is_enough(step, round_, len(step.clients) - len(absent)):
             return []
@@ -474,7 +547,9 @@ class Run:
                 arrays = step.arrays.get(name, [])
                 sent = encode(arrays or TO_CLIENT)
                 ins = FitIns(sent, config if arrays else {**config, EMPTY: True})
-                messages.append(Message(present[name], name, ins, "step", size_of(sent) if arrays else 0))
+                messages.append(
+                    Message(present[name], name, ins, "step", size_of(sent) if arrays else 0)
+                )
         return messages
 
     def _catch_up(self, name: str, left: Round) -> None:
@@ -485,11 +560,19 @@ class Run:
         member.asked.add(left.task)
         if self.spending is not None:
             self.spending.spend(left.task, left.releases, [name])
-        if any(message.task == left.task and message.clients is None for message in self.log.messages):
+        if any(
+            message.task == left.task and message.clients is None for message in self.log.messages
+        ):
             return  # the report has it for every client
         variations = variations_of(left, self.settings.noise, [], 1)
         self.log.note_round(
-            self.number, left, variations, asked=[name], answered=[], n_clients=len(self.roster.members), is_enough=True
+            self.number,
+            left,
+            variations,
+            asked=[name],
+            answered=[],
+            n_clients=len(self.roster.members),
+            is_enough=True,
         )
 
     # How many clients must answer, and how many share the noise.
@@ -524,21 +607,31 @@ class Run:
         if self.settings.noise == "clients":
             fewest, colluders = 0, 0
             if self.sums is not None:
-                n, fewest, colluders = self.sums.n_clients(n), self.sums.fewest(n), self.sums.n_colluders(n)
+                n, fewest, colluders = (
+                    self.sums.n_clients(n),
+                    self.sums.fewest(n),
+                    self.sums.n_colluders(n),
+                )
             n_shares = max(1, max(self.settings.min_clients or n, fewest) - colluders)
         return release.standard_deviation * math.sqrt(n / n_shares)
 
     def _is_enough(self, step: Step, round_: Round, n_left: int) -> bool:
         """Return whether enough clients took a step; raise a TooFewError if not, unless the round is optional."""
         assert self.sums is not None
-        n_asked = len(step.clients) if step.name == "mask" else self.sums.n_clients(len(self.roster.members))
+        n_asked = (
+            len(step.clients)
+            if step.name == "mask"
+            else self.sums.n_clients(len(self.roster.members))
+        )
         of_keys = max(self.roster.least, FEWEST)
         required = of_keys if step.name == "keys" else self._quorum(round_, n_asked)[0]
         if n_left >= required:
             return True
         if not round_.needed:
             return False
-        reasons = self.log.reasons(self.number, round_.task) or self.log.reasons(self.number, task_of(step))
+        reasons = self.log.reasons(self.number, round_.task) or self.log.reasons(
+            self.number, task_of(step)
+        )
         raise TooFewError(
             f"round {self.number} ('{round_.task}'): {n_left} clients took the step '{step.name}' of a secure sum and "
             f"{required} have to; nothing was opened. {' '.join(reasons[:3])}"
@@ -548,8 +641,14 @@ class Run:
         self, number: int, task: str, n_answered: int, required: int, log: RunLog | None = None
     ) -> TooFewError:
         """Return the error that says that too few clients answered, and why."""
-        all_bring_noise = self.settings.noise == "clients" and self.settings.min_clients is None and task != ENROL
-        why = " (with noise='clients' a missing client's share of the noise is missing too)" if all_bring_noise else ""
+        all_bring_noise = (
+            self.settings.noise == "clients" and self.settings.min_clients is None and task != ENROL
+        )
+        why = (
+            " (with noise='clients' a missing client's share of the noise is missing too)"
+            if all_bring_noise
+            else ""
+        )
         reasons = " ".join((log or self.log).reasons(number, task)[:3])
         return TooFewError(
             f"round {number} ('{task}'): {n_answered} clients answered and {required} have to{why}. {reasons}"
@@ -581,10 +680,15 @@ class Run:
             return self._total(round_, add_up(arrays), n_answered, arrays)
         if self.settings.noise == "server" and any(round_.releases):
             releases, source = round_.releases, self._noise()
-            return [Reply(name, values_of(add_noise(arrays, releases, source))) for name, arrays in replies.items()]
+            return [
+                Reply(name, values_of(add_noise(arrays, releases, source)))
+                for name, arrays in replies.items()
+            ]
         return [Reply(name, values_of(arrays)) for name, arrays in replies.items()]
 
-    def _receive_masked(self, sums: SecureSums, round_: Round, messages: Sequence[Message], answers: Answers) -> int:
+    def _receive_masked(
+        self, sums: SecureSums, round_: Round, messages: Sequence[Message], answers: Answers
+    ) -> int:
         """Add masked answers to the sum, after a check of their form; return how many there are."""
         sends, n_columns = round_.answer.sends, self.inspection.n_columns
         ours = [message for message in messages if message.kind != "enrol"]
@@ -592,7 +696,9 @@ class Run:
         def check(message: Message, _: Any, arrays: list[Sendable]) -> list[Sendable]:
             if message.kind != "round":
                 return []
-            return [on_grid(array) for array in checked_arrays(message.client, arrays, sends, n_columns)]
+            return [
+                on_grid(array) for array in checked_arrays(message.client, arrays, sends, n_columns)
+            ]
 
         read = self._read(self.number, ours, answers, check)
         replies = self._by_client(ours, answers, read)
@@ -613,12 +719,18 @@ class Run:
             try:
                 step.take(message.client, *arrays)
             except (SumError, DataError, TypeError) as error:
-                what = str(error) if isinstance(error, SumError) else "arrays of another form than the step has"
+                what = (
+                    str(error)
+                    if isinstance(error, SumError)
+                    else "arrays of another form than the step has"
+                )
                 raise ReplyError(f"client {message.client} sent {what}.") from None
             return True
 
         for message in messages:
-            self.roster.members[message.client].note(self.number, answered=message.node in answers.replies)
+            self.roster.members[message.client].note(
+                self.number, answered=message.node in answers.replies
+            )
         return len(self._read(self.number, messages, answers, take))
 
     def _total(
@@ -645,11 +757,17 @@ class Run:
                 f"round {self.number} ('{round_.task}'): with its noise, the sum of "
                 f"{round_.answer.sends[index].content} exceeds 63 bits. Ask fewer clients, or choose a coarser unit."
             )
-        deviations = [0.0 if release is None else self.noise_of_sum(release) for release in round_.releases]
+        deviations = [
+            0.0 if release is None else self.noise_of_sum(release) for release in round_.releases
+        ]
         return Total(values_of(sums), n_clients, deviations)
 
     def _noise(self) -> NoiseSource:
-        return OperatingSystemNoise() if self.noise_seed is None else SeededNoise([self.noise_seed, self.number])
+        return (
+            OperatingSystemNoise()
+            if self.noise_seed is None
+            else SeededNoise([self.noise_seed, self.number])
+        )
 
     def _note_replies(
         self,
@@ -698,7 +816,9 @@ class Run:
             ours,
             alone_answers,
             lambda message, _, arrays: (
-                self.inspection.checked(message.client, round_, arrays, n_summed) if message.kind == "round" else []
+                self.inspection.checked(message.client, round_, arrays, n_summed)
+                if message.kind == "round"
+                else []
             ),
             summed,
         )
@@ -751,12 +871,16 @@ class Run:
         contents = {}
         for message in sorted(messages, key=lambda message: client_order(message.client)):
             if (n_bytes := summed.get(message.node)) is not None:
-                self.log.traffic.append(Traffic(number, message.task, message.client, message.n_bytes, n_bytes))
+                self.log.traffic.append(
+                    Traffic(number, message.task, message.client, message.n_bytes, n_bytes)
+                )
                 continue
             res: Any = answers.replies.get(message.node)
             self.log.traffic.append(traffic_of(number, message, res))
             if res is None:
-                self.log.note_failures(number, message.task, {message.client: f"client {message.client} {silent}"})
+                self.log.note_failures(
+                    number, message.task, {message.client: f"client {message.client} {silent}"}
+                )
                 continue
             try:
                 contents[message.node] = read_reply(message.client, res, partial(check, message))
@@ -792,7 +916,11 @@ class Run:
             **self._order,
         }
         for name, printed in (("clusters", outcome.clusters), ("survival", outcome.survival)):
-            if settings.share_model and printed is not None and len(said := str(printed)) <= LONGEST_DESCRIPTION:
+            if (
+                settings.share_model
+                and printed is not None
+                and len(said := str(printed)) <= LONGEST_DESCRIPTION
+            ):
                 facts[name] = said
         ins, n_bytes = EvaluateIns(sent, facts), size_of(sent)
         here = self.roster.awake(self.number)

@@ -33,13 +33,21 @@ def is_masked(round_: Round) -> bool:
 def check_round(round_: Round) -> None:
     """Raise a ProtocolError if a round would show the server single replies, or asks clients for different things."""
     if not is_masked(round_):
-        seen = [] if round_.answer.keeps else [sent for sent in round_.answer.sends if not sent.counts_rows]
+        seen = (
+            []
+            if round_.answer.keeps
+            else [sent for sent in round_.answer.sends if not sent.counts_rows]
+        )
         if seen:
             raise ProtocolError(
                 f"secure is set, and round '{round_.task}' collects {seen[0].content} from each client; leave secure "
                 "out, or choose a strategy that takes only sums."
             )
-    elif not isinstance(round_.question, Question) or round_.others is not None or round_.fraction != 1.0:
+    elif (
+        not isinstance(round_.question, Question)
+        or round_.others is not None
+        or round_.fraction != 1.0
+    ):
         raise ProtocolError(
             f"secure is set, and round '{round_.task}' does not ask all clients for the same; leave secure out, or "
             "have all of them take part."
@@ -53,7 +61,8 @@ class SecureSums:
         self.server = SecureServer(run_id)
         self._settings = settings
         self._forms: list[GridArray] = []
-        self._most_rows = math.inf  # the most rows of all clients together, from a noisy number of rows
+        # The most rows of all clients together, from a noisy number of rows.
+        self._most_rows = math.inf
 
     # How many clients are needed.
 
@@ -113,7 +122,9 @@ class SecureSums:
     def note_rows(self, round_: Round, total: Total, n_clients: int) -> None:
         """Update the bound on the rows of all clients from a noisy number of rows."""
         missing = (n_clients - total.n_clients) * self._settings.most_rows
-        for sent, release, array, noise in zip(round_.answer.sends, round_.releases, total, total.noise, strict=True):
+        for sent, release, array, noise in zip(
+            round_.answer.sends, round_.releases, total, total.noise, strict=True
+        ):
             if sent.counts_rows and release is not None and np.size(array) == 1:
                 most = max(float(np.sum(array)), 0.0) + NOISE_REACH * noise + missing
                 self._most_rows = min(self._most_rows, most)
@@ -125,7 +136,9 @@ class SecureSums:
         """
         if self._settings.epsilon is None:
             return []
-        return [index for index, array in enumerate(sums) if on_grid(array).largest >= LARGEST_MASKED]
+        return [
+            index for index, array in enumerate(sums) if on_grid(array).largest >= LARGEST_MASKED
+        ]
 
     # Sentences for the report.
 
@@ -159,8 +172,12 @@ class SecureSums:
                 "a client that knows its own noise. If masks fail, only its own share of noise protects a client."
             )
         elif settings.noise == "server":
-            notes.append("If masks fail, the server sees answers without noise, as it would without secure sums.")
-        notes.append(f"{n_messages} messages went to each client; without secure sums it would be {n_rounds}.")
+            notes.append(
+                "If masks fail, the server sees answers without noise, as it would without secure sums."
+            )
+        notes.append(
+            f"{n_messages} messages went to each client; without secure sums it would be {n_rounds}."
+        )
         return notes
 
 

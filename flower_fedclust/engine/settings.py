@@ -32,7 +32,8 @@ class Settings:
     federated_evaluation: bool
     share_model: bool
     has_tables: bool  #: Whether rows are prepared from tables with a schema.
-    n_prepared: int  #: The number of columns of prepared rows, if it is known before the run; otherwise 0.
+    #: The number of columns of prepared rows, if it is known before the run; otherwise 0.
+    n_prepared: int
     most_rows: int  #: The public bound on the rows of a client.
     n_rounds: int  #: The most rounds, the enrolment included.
 

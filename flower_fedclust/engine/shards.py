@@ -25,7 +25,16 @@ from flower_fedclust.engine.client_data import ClientData
 from flower_fedclust.engine.fields import ENROL, SECURE, read_question
 from flower_fedclust.engine.messages import Summed
 from flower_fedclust.engine.rounds import Array, Question, Sent
-from flower_fedclust.engine.wire import EMPTY, PROBE, as_numbers, decode, encode, hashed, sent_arrays, size_of
+from flower_fedclust.engine.wire import (
+    EMPTY,
+    PROBE,
+    as_numbers,
+    decode,
+    encode,
+    hashed,
+    sent_arrays,
+    size_of,
+)
 from flower_fedclust.exact.grid import MOST_ROWS, GridArray
 from flower_fedclust.exact.stacks import MOST_ROWS_OF_ONE
 from flower_fedclust.exact.subjects import COUNT_BITS
@@ -37,7 +46,17 @@ Integers = NDArray[np.int64]
 REPLY_ENTRIES = 2**20
 
 #: Clients answer together only if their class overrides none of these methods.
-OWN = ("__init__", "fit", "source", "data", "rows_in_batches", "_answered", "_parsed", "_columns", "_computed")
+OWN = (
+    "__init__",
+    "fit",
+    "source",
+    "data",
+    "rows_in_batches",
+    "_answered",
+    "_parsed",
+    "_columns",
+    "_computed",
+)
 
 OK = Status(Code.OK, "")
 
@@ -68,7 +87,9 @@ class Shard:
         self._names, self._data, self._seeds = list(clients), list(clients.values()), noise_seeds
         self._contexts: dict[int, Context] = {}  # of clients that were asked one by one
         self._apart: set[int] = set()  # clients whose replies the server must inspect one by one
-        self._can_join = all(getattr(client_type, name) is getattr(ProtocolClient, name) for name in OWN)
+        self._can_join = all(
+            getattr(client_type, name) is getattr(ProtocolClient, name) for name in OWN
+        )
         self._message: tuple[Parameters, list[Array]] | None = None
 
     # One client, made anew for every message, as Flower does.
@@ -76,7 +97,9 @@ class Shard:
     def client(self, index: int) -> ProtocolClient:
         """Return one client."""
         if index not in self._contexts:
-            self._contexts[index] = Context(0, self._first + index, UserConfig(), RecordDict(), UserConfig())
+            self._contexts[index] = Context(
+                0, self._first + index, UserConfig(), RecordDict(), UserConfig()
+            )
         return self._type(
             self._data[index],
             name=self._names[index],
@@ -89,12 +112,16 @@ class Shard:
 
     def fit(self, index: int, ins: FitIns) -> FitRes:
         """Return one client's reply."""
-        arrays, n_examples, metrics = self.client(index).fit(self._decoded(ins.parameters), ins.config)
+        arrays, n_examples, metrics = self.client(index).fit(
+            self._decoded(ins.parameters), ins.config
+        )
         return FitRes(OK, encode(arrays), n_examples, metrics)
 
     def evaluate(self, index: int, ins: EvaluateIns) -> EvaluateRes:
         """Return one client's evaluation of a model."""
-        loss, n_examples, metrics = self.client(index).evaluate(self._decoded(ins.parameters), ins.config)
+        loss, n_examples, metrics = self.client(index).evaluate(
+            self._decoded(ins.parameters), ins.config
+        )
         return EvaluateRes(OK, loss, n_examples, metrics)
 
     def _decoded(self, parameters: Parameters) -> list[Array]:
@@ -108,7 +135,11 @@ class Shard:
         if index not in self._contexts:
             return {}
         state = self._contexts[index].state
-        return {key: record.to_numpy_ndarrays() for key, record in state.items() if isinstance(record, ArrayRecord)}
+        return {
+            key: record.to_numpy_ndarrays()
+            for key, record in state.items()
+            if isinstance(record, ArrayRecord)
+        }
 
     def remind(self, index: int, memory: Mapping[str, list[Array]]) -> None:
         """Give one client a memory again."""
@@ -119,7 +150,9 @@ class Shard:
 
     # Many clients.
 
-    def begin(self, ins: FitIns | EvaluateIns, members: Sequence[int], *, adds_up: bool) -> Callable[[], Replies]:
+    def begin(
+        self, ins: FitIns | EvaluateIns, members: Sequence[int], *, adds_up: bool
+    ) -> Callable[[], Replies]:
         """Return a function that asks clients."""
         if isinstance(ins, EvaluateIns):
             return lambda: ([], list(members))
@@ -178,7 +211,10 @@ class Shard:
             return [self.fit(int(node) - self._first, ins) for node in nodes]
 
         return [
-            (part.members[0], part.summed([str(self._first + index) for index in part.members], ask_again))
+            (
+                part.members[0],
+                part.summed([str(self._first + index) for index in part.members], ask_again),
+            )
             for part in joined
             if part.members
         ], sorted(rest)
@@ -213,7 +249,13 @@ class Shard:
             return None
         if '"unit": "subject"' in str(config.get("plan", "")):
             return None  # a client adds parts of its subjects
-        if SECURE in config or config.get("rows") or "parts" in config or asked.answer.keeps or not asked.answer.sends:
+        if (
+            SECURE in config
+            or config.get("rows")
+            or "parts" in config
+            or asked.answer.keeps
+            or not asked.answer.sends
+        ):
             return None
         try:
             arrays = [] if config.get(EMPTY) else self._decoded(ins.parameters)
@@ -271,15 +313,21 @@ class _Joined:
         self.total_rows = 0  #: The number of rows in all batches.
         self._n_bytes = 0
 
-    def add(self, members: Sequence[int], n_rows: Sequence[int], arrays: Sequence[GridArray]) -> NDArray[np.intp]:
+    def add(
+        self, members: Sequence[int], n_rows: Sequence[int], arrays: Sequence[GridArray]
+    ) -> NDArray[np.intp]:
         """Add the replies of a batch; return the places of replies left out because the server must check them."""
         sizes = np.array(n_rows, dtype=np.int64)
         self.total_rows += int(sizes.sum())
         flat = [array.integers.reshape(len(sizes), -1) for array in arrays]
         pairs = zip(self._sends, arrays, flat, strict=True)
-        fits = np.logical_and.reduce([_fits(sent, integers, array.exponent, sizes) for sent, array, integers in pairs])
+        fits = np.logical_and.reduce(
+            [_fits(sent, integers, array.exponent, sizes) for sent, array, integers in pairs]
+        )
         sums = [
-            GridArray((array.integers if fits.all() else array.integers[fits]).sum(axis=0), array.exponent)
+            GridArray(
+                (array.integers if fits.all() else array.integers[fits]).sum(axis=0), array.exponent
+            )
             for array in arrays
         ]
         if self._totals:
@@ -288,7 +336,9 @@ class _Joined:
                 for before, added in zip(self._totals, sums, strict=True)
             ]
         else:
-            plain, _ = sent_arrays([GridArray(array.integers[0], array.exponent) for array in arrays])
+            plain, _ = sent_arrays(
+                [GridArray(array.integers[0], array.exponent) for array in arrays]
+            )
             self._n_bytes = size_of(encode(plain))
         self._totals = sums
         for of_batches, sent, integers in zip(self._largest, self._sends, flat, strict=True):
@@ -303,7 +353,9 @@ class _Joined:
 
     def summed(self, nodes: list[str], ask_again: Callable[[list[str]], list[FitRes]]) -> Summed:
         """Return the sum as one reply of these nodes."""
-        largest: list[Integers | None] = [np.concatenate(of_batches) for of_batches in self._largest]
+        largest: list[Integers | None] = [
+            np.concatenate(of_batches) for of_batches in self._largest
+        ]
         n_rows = np.concatenate(self._n_rows)
         return Summed(nodes, self._totals, largest, n_rows, self._n_bytes, ask_again)
 
@@ -320,6 +372,8 @@ def _fits(sent: Sent, integers: Integers, exponent: int, n_rows: Integers) -> ND
         # A row counts as 2^-exponent units. Arrays with any other unit are left for the server to check.
         expected = n_rows << -exponent if exponent in (0, -COUNT_BITS) else np.full_like(n_rows, -1)
         is_one_class = (totals == 1) & (exponent == 0)
-        right = {"some rows": totals <= expected, "once": is_one_class}.get(sent.counts, totals == expected)
+        right = {"some rows": totals <= expected, "once": is_one_class}.get(
+            sent.counts, totals == expected
+        )
         ok &= right & (sent.counts != "labels")
     return ok

@@ -96,7 +96,8 @@ class Store:
         make_private(self.path.parent)
         if os.path.lexists(self.path) and not self.path.is_file():
             raise DataError(f"{self.path} is no file; {self._remedy}.")
-        if self.path.exists() and 0 < self.path.stat().st_size < SMALLEST:  # SQLite would take it for a new file
+        # SQLite would take it for a new file.
+        if self.path.exists() and 0 < self.path.stat().st_size < SMALLEST:
             raise self._damaged()
         if not self.path.exists():
             open_private(self.path, os.O_WRONLY | os.O_CREAT).close()
@@ -123,7 +124,9 @@ class Store:
     def _connected(self) -> sqlite3.Connection:
         """Return a connection to a file that this package has written, or that is new."""
         patience = 0.0 if self._alone else PATIENCE
-        connection = sqlite3.connect(self.path, timeout=patience, isolation_level=None, check_same_thread=False)
+        connection = sqlite3.connect(
+            self.path, timeout=patience, isolation_level=None, check_same_thread=False
+        )
         try:
             if self._alone:
                 connection.execute("PRAGMA locking_mode = EXCLUSIVE")
@@ -155,19 +158,24 @@ class Store:
             return True
         if application != APPLICATION:
             raise DataError(f"{self.path} is the database of another program; {self._remedy}.")
-        raise DataError(f"{self.path} has format {version}, and this version reads {VERSION}; {self._remedy}.")
+        raise DataError(
+            f"{self.path} has format {version}, and this version reads {VERSION}; {self._remedy}."
+        )
 
     @contextmanager
     def _told(self) -> Iterator[None]:
         """Turn SQLite's errors into a DataError, a BusyError or an OSError that names the file."""
         try:
             yield
-        except UnicodeDecodeError as error:  # a damaged text, in the file or quoted in SQLite's message
+        except UnicodeDecodeError as error:
+            # A damaged text, in the file or quoted in SQLite's message.
             raise self._damaged() from error
         except sqlite3.Error as error:
             code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
             if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-                raise BusyError(f"another process is writing {self.path}; wait until it ends.") from None
+                raise BusyError(
+                    f"another process is writing {self.path}; wait until it ends."
+                ) from None
             of_disk = {
                 sqlite3.SQLITE_FULL: errno.ENOSPC,
                 sqlite3.SQLITE_IOERR: errno.EIO,
@@ -223,13 +231,16 @@ class Store:
                     (place, name, number, time.time(), crc32(piece), piece),
                 )
             connection.execute(
-                "DELETE FROM kept WHERE place = ? AND name = ? AND piece >= ?", (place, name, len(pieces))
+                "DELETE FROM kept WHERE place = ? AND name = ? AND piece >= ?",
+                (place, name, len(pieces)),
             )
 
     def forget(self, place: str, name: str | None = None) -> None:
         """Remove a content, or all of a place; only while :meth:`changing`."""
         with self._used() as connection:
-            connection.execute("DELETE FROM kept WHERE place = ? AND name = ifnull(?, name)", (place, name))
+            connection.execute(
+                "DELETE FROM kept WHERE place = ? AND name = ifnull(?, name)", (place, name)
+            )
 
     def get(self, place: str, name: str) -> bytes | None:
         """Return a content, or None."""
@@ -252,18 +263,26 @@ class Store:
                 for number, (piece, checksum, content) in enumerate(pieces):
                     if (number, type(content)) != (piece, bytes) or crc32(content) != checksum:
                         raise self._damaged()
-                yield key, pieces[0][2] if len(pieces) == 1 else b"".join(content for *_, content in pieces)
+                yield (
+                    key,
+                    pieces[0][2]
+                    if len(pieces) == 1
+                    else b"".join(content for *_, content in pieces),
+                )
 
     def names(self) -> list[tuple[str, str, float]]:
         """Return place, name and the time of the last change of every content."""
         if not self.path.exists():
             return []
         with self._used() as connection:
-            return connection.execute("SELECT place, name, changed FROM kept WHERE piece = 0 ORDER BY rowid").fetchall()
+            return connection.execute(
+                "SELECT place, name, changed FROM kept WHERE piece = 0 ORDER BY rowid"
+            ).fetchall()
 
 
 def _prepare_to_write(connection: sqlite3.Connection, *, alone: bool, at_once: bool = True) -> None:
     """Say how a change reaches the disk; a connection that only reads need not know."""
     connection.execute(f"PRAGMA journal_mode = {'WAL' if alone else 'TRUNCATE'}").fetchall()
     connection.execute(f"PRAGMA synchronous = {'FULL' if at_once else 'NORMAL'}")
-    connection.execute("PRAGMA secure_delete = ON")  # what a site forgets, such as secrets, is overwritten
+    # What a site forgets, such as secrets, is overwritten.
+    connection.execute("PRAGMA secure_delete = ON")

@@ -29,7 +29,14 @@ from flower_fedclust.engine.journal import Journal
 from flower_fedclust.engine.log import in_log_order
 from flower_fedclust.engine.messages import Answers, CalledBack, Steps
 from flower_fedclust.engine.parameters import Declared, parameter
-from flower_fedclust.engine.parts import Budget, Part, Spending, relation_of, releases_of_parts, shares_of
+from flower_fedclust.engine.parts import (
+    Budget,
+    Part,
+    Spending,
+    relation_of,
+    releases_of_parts,
+    shares_of,
+)
 from flower_fedclust.engine.progress import quiet
 from flower_fedclust.engine.replies import LARGEST_RATIO
 from flower_fedclust.engine.rounds import (
@@ -102,7 +109,9 @@ class Entry:
     @property
     def units(self) -> tuple[str, ...]:
         """The units for which a whole run under this name can be private: "record", "subject", "client", or none."""
-        has_an_epsilon = "epsilon" in self.strategy.parameter_names() and "epsilon" not in self.fixed
+        has_an_epsilon = (
+            "epsilon" in self.strategy.parameter_names() and "epsilon" not in self.fixed
+        )
         return tuple(self.strategy.promises) if has_an_epsilon else ()
 
     @property
@@ -112,9 +121,12 @@ class Entry:
         asked = [
             value
             for name in dir(client_type)
-            if isinstance(value := getattr(client_type, name), Askable) and not hasattr(ProtocolClient, name)
+            if isinstance(value := getattr(client_type, name), Askable)
+            and not hasattr(ProtocolClient, name)
         ]
-        kinds = {sent.reveals for askable in asked for sent in askable.answer.sends if not sent.kept_as}
+        kinds = {
+            sent.reveals for askable in asked for sent in askable.answer.sends if not sent.kept_as
+        }
         return tuple(kind for kind in KINDS if kind in kinds)
 
     def is_of(self, strategy: ProtocolStrategy) -> bool:
@@ -202,7 +214,9 @@ class ProtocolStrategy(Declared, Strategy):
     #: Whether every client is sent the model at the end, for a result of its own.
     share_model: bool = dataclasses.field(default=False, init=False)
     #: Called once with the strategy when it has its outcome and evaluation: Flower alone may hold the strategy.
-    on_finished: Callable[[ProtocolStrategy], None] | None = dataclasses.field(default=None, init=False)
+    on_finished: Callable[[ProtocolStrategy], None] | None = dataclasses.field(
+        default=None, init=False
+    )
     #: Called after each round with the number and the task of the round.
     on_round: Callable[[int, str], None] | None = dataclasses.field(default=None, init=False)
     #: Called with each round and its result, for rehearsals.
@@ -217,7 +231,9 @@ class ProtocolStrategy(Declared, Strategy):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         hidden = [
-            name for name in inspect.get_annotations(cls) if inspect.isfunction(getattr(ProtocolStrategy, name, None))
+            name
+            for name in inspect.get_annotations(cls)
+            if inspect.isfunction(getattr(ProtocolStrategy, name, None))
         ]
         if hidden:
             raise TypeError(
@@ -255,7 +271,9 @@ class ProtocolStrategy(Declared, Strategy):
                 "federated_evaluation is set, and shows the server each client's table; secure excludes it."
             )
         if self.secure and self.journal is not None:
-            raise ValueError("journal is given, and a run with secure sums cannot be continued; leave one of them out.")
+            raise ValueError(
+                "journal is given, and a run with secure sums cannot be continued; leave one of them out."
+            )
 
     @property
     def plan(self) -> str:
@@ -274,7 +292,9 @@ class ProtocolStrategy(Declared, Strategy):
         """Return further notes for the privacy report. Extended by subclasses."""
         if self.noise_seed is None:
             return []
-        return ["The noise was drawn from a seed, so that it can be repeated: an experiment, which protects nobody."]
+        return [
+            "The noise was drawn from a seed, so that it can be repeated: an experiment, which protects nobody."
+        ]
 
     # Attributes that a protocol reads.
 
@@ -324,7 +344,11 @@ class ProtocolStrategy(Declared, Strategy):
         """The name of the strategy with these parameters."""
         entries = vars(type(self)).get("entries", ())  # entries are not inherited
         fitting = [entry for entry in entries if entry.is_of(self)] or entries
-        return max(fitting, key=lambda entry: len(entry.fixed)).name if fitting else type(self).__name__
+        return (
+            max(fitting, key=lambda entry: len(entry.fixed)).name
+            if fitting
+            else type(self).__name__
+        )
 
     @property
     def num_rounds(self) -> int:
@@ -547,7 +571,9 @@ class ProtocolStrategy(Declared, Strategy):
         failures: list[tuple[ClientProxy, EvaluateRes] | BaseException],
     ) -> tuple[float | None, dict[str, Any]]:
         """Return the mean cost of a row, and "cost" (if finite), "n_rows", "accuracy", "nmi" and "ari"."""
-        if self._carried is None or not self._carried.answer(_answers(results, failures), of_model=True):
+        if self._carried is None or not self._carried.answer(
+            _answers(results, failures), of_model=True
+        ):
             return None, {}
         metrics = dict(self.evaluation or {})
         return (metrics["cost"] / metrics["n_rows"] if "cost" in metrics else None), metrics
@@ -563,7 +589,8 @@ class ProtocolStrategy(Declared, Strategy):
 
     def _to_send(self, manager: ClientManager, *, of_model: bool) -> list[tuple[ClientProxy, Any]]:
         def look() -> Mapping[str, ClientProxy]:
-            manager.num_available()  # some client managers look for clients only when this is called
+            # Some client managers look for clients only when this is called.
+            manager.num_available()
             self._proxies = dict(manager.all())
             return self._proxies
 
@@ -571,7 +598,8 @@ class ProtocolStrategy(Declared, Strategy):
             return []
         self._n_flower_rounds += not of_model
         return [
-            (self._proxies[message.node], message.ins) for message in self._carried.messages(look, of_model=of_model)
+            (self._proxies[message.node], message.ins)
+            for message in self._carried.messages(look, of_model=of_model)
         ]
 
     # Internals.
@@ -591,13 +619,19 @@ def _answers(results: Sequence[tuple[ClientProxy, Any]], failures: Sequence[obje
     )
 
 
-def usable(strategy: ProtocolStrategy, replies: Sequence[Reply], why_not: Callable[[Reply], str]) -> list[Reply]:
+def usable(
+    strategy: ProtocolStrategy, replies: Sequence[Reply], why_not: Callable[[Reply], str]
+) -> list[Reply]:
     """Return the usable replies of the last round, and note a failure for each other reply.
 
     ``why_not`` returns what is wrong with a reply, or "". The text completes "client x sent ...".
     """
     run = strategy._current
-    reasons = {reply.client: f"client {reply.client} sent {reason}." for reply in replies if (reason := why_not(reply))}
+    reasons = {
+        reply.client: f"client {reply.client} sent {reason}."
+        for reply in replies
+        if (reason := why_not(reply))
+    }
     run.log.note_failures(run.number, run.task, reasons)
     left = [reply for reply in replies if reply.client not in reasons]
     run.check_enough_usable(len(left))
@@ -629,27 +663,43 @@ def put_in_order(
 N_REHEARSING, N_COLUMNS, N_REHEARSED = 4, 16, 8
 
 
-def rehearse(strategy: ProtocolStrategy, columns: Sequence[str] | None, see: Callable[[Round, Any], None]) -> None:
+def rehearse(
+    strategy: ProtocolStrategy, columns: Sequence[str] | None, see: Callable[[Round, Any], None]
+) -> None:
     """Run a copy of the strategy on made-up rows; ``see`` is called with each round and its results.
 
     Errors end the rehearsal silently.
     """
     rng, n_rows = np.random.default_rng(0), 20 * min(strategy.most_clusters, N_REHEARSED)
     shape = n_rows, strategy.expected_columns or (N_COLUMNS if columns is None else len(columns))
-    copied, kept = copy.copy(strategy), dict[str, Any](secure=False, share_model=False, noise_seed=0, on_received=see)
-    kept |= {"on_finished": None, "on_round": None, "expected_clients": None, "tables": copy.deepcopy(strategy.tables)}
+    copied, kept = (
+        copy.copy(strategy),
+        dict[str, Any](secure=False, share_model=False, noise_seed=0, on_received=see),
+    )
+    kept |= {
+        "on_finished": None,
+        "on_round": None,
+        "expected_clients": None,
+        "tables": copy.deepcopy(strategy.tables),
+    }
     if strategy.most_clusters > N_REHEARSED:
         kept["n_clusters"] = N_REHEARSED
     for name, value in kept.items():
         setattr(copied, name, value)
     copied.min_clients = copied.min_clients and min(copied.min_clients, N_REHEARSING)
-    with quiet(logging.CRITICAL, "flwr", "flower_fedclust"), warnings.catch_warnings(), suppress(Exception):
+    with (
+        quiet(logging.CRITICAL, "flwr", "flower_fedclust"),
+        warnings.catch_warnings(),
+        suppress(Exception),
+    ):
         warnings.simplefilter("ignore")
         subjects = np.arange(n_rows) if strategy.privacy_unit == "subject" else None
         clients = {
             str(index): ClientData(rng.normal(size=shape), columns=columns, subjects=subjects)
             if strategy.tables is None
-            else ClientData(made_up_table(strategy.tables.schema, n_rows, rng), raw=True, subjects=subjects)
+            else ClientData(
+                made_up_table(strategy.tables.schema, n_rows, rng), raw=True, subjects=subjects
+            )
             for index in range(N_REHEARSING)
         }
         run_inline(copied, clients, range(N_REHEARSING))
@@ -726,7 +776,9 @@ class PrivateStrategy(ProtocolStrategy):
         """Raise a ValueError that names the first parameter which cannot be right. Extended by subclasses."""
         super().check_parameters()
         if not isinstance(self.budget, Mapping | None):
-            raise ValueError(f"budget is {self.budget!r}; it must be parts by name, such as {{'votes': 0.3}}.")
+            raise ValueError(
+                f"budget is {self.budget!r}; it must be parts by name, such as {{'votes': 0.3}}."
+            )
         for name, part in (self.budget or {}).items():
             check_real(f"the budget of {name}", part, above=0, at_most=1)
         self._check_unit()
@@ -735,12 +787,22 @@ class PrivateStrategy(ProtocolStrategy):
         """Raise a ValueError unless the strategy can protect the chosen privacy_unit."""
         unit = self.privacy_unit
         if unit != "record" and unit not in self.promises:
-            why = f": {self.why_not_subjects}. Make one row for each person first" if unit == "subject" else ""
-            raise ValueError(f"privacy_unit is '{unit}', and {self.name} cannot protect a {unit}{why}.")
+            why = (
+                f": {self.why_not_subjects}. Make one row for each person first"
+                if unit == "subject"
+                else ""
+            )
+            raise ValueError(
+                f"privacy_unit is '{unit}', and {self.name} cannot protect a {unit}{why}."
+            )
         if unit == "subject" and self.epsilon is None:
-            raise ValueError("privacy_unit is 'subject', and there is no epsilon; give one, or leave privacy_unit out.")
+            raise ValueError(
+                "privacy_unit is 'subject', and there is no epsilon; give one, or leave privacy_unit out."
+            )
         if unit != "subject" and (self.rows_per_subject, self.sites_per_subject) != (1, 1):
-            raise ValueError("rows_per_subject and sites_per_subject are for privacy_unit='subject'.")
+            raise ValueError(
+                "rows_per_subject and sites_per_subject are for privacy_unit='subject'."
+            )
 
     def privacy_notes(self) -> list[str]:
         """Add a warning about a large delta."""
@@ -775,7 +837,15 @@ class PrivateStrategy(ProtocolStrategy):
         shares = divided(self.shares(parts), self.budget)
         multipliers = self.noise_multipliers(shares)
         of_subjects = self.rows_per_subject, self.sites_per_subject
-        plan = Plan(self.epsilon, self.delta, self.noise, self.privacy_unit, shares, multipliers, *of_subjects)
+        plan = Plan(
+            self.epsilon,
+            self.delta,
+            self.noise,
+            self.privacy_unit,
+            shares,
+            multipliers,
+            *of_subjects,
+        )
         return Budget(parts, plan)
 
     @property
@@ -811,9 +881,12 @@ class PrivateStrategy(ProtocolStrategy):
 
     @property
     def first_plan(self) -> str:  # noqa: D102
-        return self.plan if self.budget is None else ""  # a budget may name shares that the clients' columns decide
+        # A budget may name shares that the clients' columns decide.
+        return self.plan if self.budget is None else ""
 
-    def summed(self, question: Question, *parts: str, at_most: tuple[float | None, ...] = ()) -> Sum:
+    def summed(
+        self, question: Question, *parts: str, at_most: tuple[float | None, ...] = ()
+    ) -> Sum:
         """Return the round for a sum over rows, or for a sum of the clients' means if the guarantee is for clients.
 
         Parameters
@@ -824,7 +897,9 @@ class PrivateStrategy(ProtocolStrategy):
         at_most : tuple of (float or None)
             The norms to which a client clips its means.
         """
-        return Sum(question.mean(*at_most) if self.privacy_unit == "client" else question, parts=parts)
+        return Sum(
+            question.mean(*at_most) if self.privacy_unit == "client" else question, parts=parts
+        )
 
     def noise_of(self, part: str, bound: float = 1.0) -> float:
         """Return the standard deviation of the noise in a sum that one row, or one client, can change by ``bound``.
@@ -835,7 +910,9 @@ class PrivateStrategy(ProtocolStrategy):
             return 0.0
         plan = self.frozen_plan
         share, bound = plan.shares[part], bound * self.sites_per_subject
-        return self.noise_of_sum(Release(share.mechanism, bound, plan.multipliers[part], "", share.relation))
+        return self.noise_of_sum(
+            Release(share.mechanism, bound, plan.multipliers[part], "", share.relation)
+        )
 
     def noise_scale(self, part: str, bound: float = 1.0) -> float:
         """Return the scale of the noise of :meth:`noise_of`: Gaussian noise's standard deviation, Laplace noise's b."""
@@ -849,14 +926,21 @@ class PrivateStrategy(ProtocolStrategy):
         if self.epsilon is None:
             return round_
         if any(round_.releases):
-            raise ProtocolError(f"'{round_.task}' comes with releases; a round names parts, and the run finds these.")
+            raise ProtocolError(
+                f"'{round_.task}' comes with releases; a round names parts, and the run finds these."
+            )
         if not round_.parts:
             return round_
         plan = self.frozen_plan
         if self._run is not None and self._run.spending is not None:
             self._run.spending.budget.check_pays_for(round_)
-        questions = round_.question.values() if isinstance(round_.question, Mapping) else [round_.question]
-        releases = {releases_of_parts(question, question.moved(), round_.parts, plan) for question in questions}
+        questions = (
+            round_.question.values() if isinstance(round_.question, Mapping) else [round_.question]
+        )
+        releases = {
+            releases_of_parts(question, question.moved(), round_.parts, plan)
+            for question in questions
+        }
         if len(releases) > 1:
             raise ProtocolError(
                 f"'{round_.task}' has other bounds for some clients than for others; ask in several rounds."
@@ -892,4 +976,6 @@ class ClippedStrategy(PrivateStrategy):
         """Raise a ValueError if there is an epsilon but no max_norm."""
         super().check_complete()
         if self.epsilon is not None and self.max_norm is None:
-            raise ValueError("max_norm is missing; noise for an epsilon needs a norm to which rows are clipped.")
+            raise ValueError(
+                "max_norm is missing; noise for an epsilon needs a norm to which rows are clipped."
+            )

@@ -12,7 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flower_fedclust.engine.rounds import Sent, answers
-from flower_fedclust.engine.table_answers import ByTableRow, TableRows, agreed_schema, preparation_from
+from flower_fedclust.engine.table_answers import (
+    ByTableRow,
+    TableRows,
+    agreed_schema,
+    preparation_from,
+)
 from flower_fedclust.exact.grid import GridArray
 from flower_fedclust.exact.terms import Term
 from flower_fedclust.models.base import Model
@@ -43,7 +48,9 @@ def _survival(table: TableRows, ends: Floats, *arrays: Floats, model: str, floor
     if fitted.exact_points is None or table.preparation is None:
         raise DataError(f"the clusters of a model called '{model}' cannot be found exactly.")
     clusters = fitted.exact_clusters(table.rows.integers, table.rows.exponent)
-    return time_sums(table.columns, checked_ends(ends, table.preparation.schema), clusters, fitted.n_clusters)
+    return time_sums(
+        table.columns, checked_ends(ends, table.preparation.schema), clusters, fitted.n_clusters
+    )
 
 
 _survival.__name__ = "survival"
@@ -63,11 +70,17 @@ def plain_survival(
 
     ``floor`` is as for :func:`survival`.
     """
-    source, rows, preparation = client.source, client.data.rows, preparation_from(described.tobytes())
+    source, rows, preparation = (
+        client.source,
+        client.data.rows,
+        preparation_from(described.tobytes()),
+    )
     fitted = Model.named(model).from_arrays(arrays)
     schema = agreed_schema(client, preparation.schema)
     columns = schema.values(source.table, owner=source.owner, wanted=schema.of_outcome)
-    return time_sums(columns, checked_ends(ends, schema), fitted.predict(rows), fitted.n_clusters).array
+    return time_sums(
+        columns, checked_ends(ends, schema), fitted.predict(rows), fitted.n_clusters
+    ).array
 
 
 def checked_ends(ends: Floats, schema: Schema) -> Floats:

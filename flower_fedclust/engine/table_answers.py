@@ -28,7 +28,13 @@ from flower_fedclust.models.tables import LONGEST_PREPARATION
 from flower_fedclust.numerics.checks import DataError
 from flower_fedclust.outside import parse_json
 from flower_fedclust.tables.cluster_sums import cluster_sums
-from flower_fedclust.tables.histograms import N_EXPONENT_BINS, bins_of, exponent_bins, on_interval, places_in
+from flower_fedclust.tables.histograms import (
+    N_EXPONENT_BINS,
+    bins_of,
+    exponent_bins,
+    on_interval,
+    places_in,
+)
 from flower_fedclust.tables.preparation import Preparation, measured
 from flower_fedclust.tables.schema import Column, Schema
 
@@ -66,7 +72,8 @@ def preparation_as_bytes(preparation: Preparation) -> Bytes:
 class TableRows:
     """A batch of rows of a table, as the function of an answer sees them."""
 
-    columns: Columns  #: Name, column and values (NaN for gaps) of each column that the message describes.
+    #: Name, column and values (NaN for gaps) of each column that the message describes.
+    columns: Columns
     rows: Rows  #: The prepared rows, in the frame of the question.
     preparation: Preparation | None  #: From the message.
 
@@ -81,7 +88,11 @@ class ByTableRow(ByRow):
     sees_tables = True
 
     def asked(
-        self, *arrays: Any, frame: Frame | None = None, view: Question | None = None, **arguments: Scalar
+        self,
+        *arrays: Any,
+        frame: Frame | None = None,
+        view: Question | None = None,
+        **arguments: Scalar,
     ) -> Question:
         """Return the question about a schema's columns, or with a preparation."""
         described, *others = arrays
@@ -122,7 +133,9 @@ class ByTableRow(ByRow):
         schema, wanted = agreed_schema(client, described), self.columns_of(described)
 
         def seen(batch: Batch) -> tuple[Columns, Floats]:
-            columns = schema.values(batch.table, owner=batch.owner, first_row=batch.first_row, wanted=wanted)
+            columns = schema.values(
+                batch.table, owner=batch.owner, first_row=batch.first_row, wanted=wanted
+            )
             prepared = np.empty((len(batch), 0)) if question.frame is None else batch.rows
             return list(columns) if question.rows_per_subject else columns, prepared
 
@@ -150,8 +163,12 @@ def agreed_schema(client: Any, asked: Schema) -> Schema:
     kept = client.recall(SCHEMA)
     agreed = None if kept is None else Schema.from_json(as_text(kept[0]))
     wanted = asked.read
-    if agreed is None or list(wanted.items()) != [item for item in agreed.read.items() if item[0] in wanted]:
-        raise DataError(f"client {client.name}: the message is about other columns than the run's schema.")
+    if agreed is None or list(wanted.items()) != [
+        item for item in agreed.read.items() if item[0] in wanted
+    ]:
+        raise DataError(
+            f"client {client.name}: the message is about other columns than the run's schema."
+        )
     return agreed
 
 
@@ -161,7 +178,10 @@ def agreed_schema(client: Any, asked: Schema) -> Schema:
 @by_table_row("numbers of rows by sign and binary exponent, for each column without public bounds")
 def exponents(table: TableRows) -> Term:
     """Return a histogram of the signs and binary exponents of each column."""
-    counts = [at(exponent_bins(measured(values, column)), N_EXPONENT_BINS) for _, column, values in table.columns]
+    counts = [
+        at(exponent_bins(measured(values, column)), N_EXPONENT_BINS)
+        for _, column, values in table.columns
+    ]
     words = f"a row is in one bin of each of {len(counts)} histograms"
     return side_by_side(counts, words=words).reshaped(len(counts), N_EXPONENT_BINS)
 
@@ -217,7 +237,11 @@ def plain_description(
 
     ``floor`` is as for :func:`description`.
     """
-    source, rows, preparation = client.source, client.data.rows, preparation_from(described.tobytes())
+    source, rows, preparation = (
+        client.source,
+        client.data.rows,
+        preparation_from(described.tobytes()),
+    )
     fitted = Model.named(model).from_arrays(arrays)
     columns = agreed_schema(client, preparation.schema).values(
         source.table, owner=source.owner, wanted=preparation.schema.used
@@ -238,6 +262,11 @@ def prepare(client: Any, preparation: Bytes) -> None:
         raise DataError(f"client {client.name}: {error}") from None
     schema = client.recall(SCHEMA)
     agreed = None if schema is None else Schema.from_json(as_text(schema[0]))
-    if agreed is None or agreed.without(agreed.used.keys() - received.schema.used.keys()) != received.schema:
-        raise DataError(f"client {client.name}: the preparation has another schema than the run began with.")
+    if (
+        agreed is None
+        or agreed.without(agreed.used.keys() - received.schema.used.keys()) != received.schema
+    ):
+        raise DataError(
+            f"client {client.name}: the preparation has another schema than the run began with."
+        )
     client.remember(PREPARATION, [preparation])

@@ -86,7 +86,9 @@ def _decode(tensor: bytes) -> Array:
 @lru_cache(maxsize=1024)
 def _written_header(shape: tuple[int, ...], by_columns: bool, descr: str) -> bytes:
     stream = BytesIO()
-    np.lib.format.write_array_header_1_0(stream, {"shape": shape, "fortran_order": by_columns, "descr": descr})
+    np.lib.format.write_array_header_1_0(
+        stream, {"shape": shape, "fortran_order": by_columns, "descr": descr}
+    )
     return stream.getvalue()
 
 
@@ -94,7 +96,11 @@ def _written_header(shape: tuple[int, ...], by_columns: bool, descr: str) -> byt
 def _header(header: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     stream = BytesIO(header)
     version = np.lib.format.read_magic(stream)
-    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    read = (
+        np.lib.format.read_array_header_1_0
+        if version == (1, 0)
+        else np.lib.format.read_array_header_2_0
+    )
     shape, fortran_order, dtype = read(stream)
     if dtype.hasobject:
         raise ValueError("an array of Python objects was sent; only numbers are read.")
@@ -133,7 +139,9 @@ _COUNTED = ("format", "client", "columns", EXPONENTS, "table")
 R = TypeVar("R", FitRes, EvaluateRes)
 
 
-def hashed(arrays: Sequence[Array], facts: Mapping[str, Any], numbers: Sequence[float] = ()) -> dict[str, Any]:
+def hashed(
+    arrays: Sequence[Array], facts: Mapping[str, Any], numbers: Sequence[float] = ()
+) -> dict[str, Any]:
     """Return the facts of a reply with the hash of its arrays, of these facts, and of an evaluation's numbers.
 
     The hash detects accidental changes. Anybody who changes a reply on purpose can compute a new hash.
@@ -180,8 +188,12 @@ EXTREME_EXPONENT = 4000
 def sent_arrays(arrays: Sequence[Sendable]) -> tuple[list[Array], dict[str, str]]:
     """Return the arrays to send, with grid arrays as integers, and a metric with their units."""
     exponents = tuple(array.exponent if isinstance(array, GridArray) else None for array in arrays)
-    plain = [array.integers if isinstance(array, GridArray) else np.asarray(array) for array in arrays]
-    return plain, {EXPONENTS: _written(exponents)} if any(exponent is not None for exponent in exponents) else {}
+    plain = [
+        array.integers if isinstance(array, GridArray) else np.asarray(array) for array in arrays
+    ]
+    return plain, {EXPONENTS: _written(exponents)} if any(
+        exponent is not None for exponent in exponents
+    ) else {}
 
 
 # Cached, as thousands of replies have the same units.
@@ -200,8 +212,12 @@ def received_arrays(arrays: Sequence[Array], metrics: Mapping[str, Any]) -> list
     for array, exponent in zip(arrays, exponents, strict=True):
         if exponent is None:
             received.append(array)
-        elif type(exponent) is not int or abs(exponent) > EXTREME_EXPONENT or array.dtype != np.int64:
-            raise ValueError("an array in a unit that is not a power of two, or not of 64-bit integers")
+        elif (
+            type(exponent) is not int or abs(exponent) > EXTREME_EXPONENT or array.dtype != np.int64
+        ):
+            raise ValueError(
+                "an array in a unit that is not a power of two, or not of 64-bit integers"
+            )
         else:
             received.append(GridArray(array, exponent))
     return received

@@ -22,7 +22,9 @@ _CURRENT: ContextVar[int] = ContextVar("entry_bits", default=ENTRY_BITS)
 def bits_with(most_rows: int) -> int:
     """Return how many bits a row may add to an entry of a sum over so many rows."""
     if not MOST_ROWS <= most_rows <= LARGEST_BOUND:
-        raise ValueError(f"most_rows is {most_rows}; it must be from {MOST_ROWS} to {LARGEST_BOUND}.")
+        raise ValueError(
+            f"most_rows is {most_rows}; it must be from {MOST_ROWS} to {LARGEST_BOUND}."
+        )
     return 63 - most_rows.bit_length()
 
 

@@ -42,7 +42,9 @@ class Grid:
     def __post_init__(self) -> None:
         n_columns = len(self.shape)
         if n_columns not in N_CELLS or min(self.shape) < 1 or math.prod(self.shape) > MOST_CELLS:
-            raise DataError(f"a grid has 1 to 3 columns and 1 to {MOST_CELLS} cells; its shape is {self.shape}.")
+            raise DataError(
+                f"a grid has 1 to 3 columns and 1 to {MOST_CELLS} cells; its shape is {self.shape}."
+            )
         corners = np.concatenate([self.low, self.low + self.width * np.array(self.shape)])
         if self.low.shape != (n_columns,) or not np.isfinite(corners).all() or not self.width > 0:
             raise DataError("a grid needs a finite corner for each column, and a width above 0.")

@@ -46,7 +46,13 @@ def made_once(function: Callable[[NDArray[Any], *Ts], R]) -> Callable[[NDArray[A
 
     def kept(array: NDArray[Any], *args: *Ts) -> R:
         # Views of one message are other objects each time, in the same place.
-        place = (array.__array_interface__["data"][0], array.shape, array.strides, array.dtype.str, args)
+        place = (
+            array.__array_interface__["data"][0],
+            array.shape,
+            array.strides,
+            array.dtype.str,
+            args,
+        )
         found = last.get(place)
         if found is not None and is_constant(array):
             return found[1]

@@ -118,7 +118,9 @@ class Host:
         """Return indices or a mask, to choose entries of what the device holds."""
         return positions
 
-    def nearest(self, rows: Held, twice: Floats, squares: Floats, least: Floats | None = None) -> Labels:
+    def nearest(
+        self, rows: Held, twice: Floats, squares: Floats, least: Floats | None = None
+    ) -> Labels:
         """Return, for each row, the index of the smallest ``||c||^2 - 2 x.c``; ties go to the lower index.
 
         The smallest values are written to ``least``, if it is given.
@@ -142,7 +144,9 @@ class Torch:
 
         self._torch, self._device = torch, device
         self.is_card = device.type != "cpu"
-        self.name = torch.cuda.get_device_name(device) if self.is_card else "PyTorch on the processor"
+        self.name = (
+            torch.cuda.get_device_name(device) if self.is_card else "PyTorch on the processor"
+        )
 
     def free_memory(self) -> int | None:
         """Return how many bytes are free on the card."""
@@ -153,7 +157,9 @@ class Torch:
         if not self.is_card:
             return self._torch.from_numpy(array.copy())
         # PyTorch keeps pinned blocks and takes one again as soon as its copy has ended: a ring.
-        pinned = self._torch.empty(array.shape, dtype=self._torch.from_numpy(array[:0].copy()).dtype, pin_memory=True)
+        pinned = self._torch.empty(
+            array.shape, dtype=self._torch.from_numpy(array[:0].copy()).dtype, pin_memory=True
+        )
         pinned.numpy()[...] = array
         return pinned.to(self._device, non_blocking=True)
 
@@ -227,7 +233,9 @@ class Torch:
         """Return indices or a mask as a tensor."""
         return self._torch.from_numpy(np.array(positions)).to(self._device)
 
-    def nearest(self, rows: Held, twice: Floats, squares: Floats, least: Floats | None = None) -> Labels:
+    def nearest(
+        self, rows: Held, twice: Floats, squares: Floats, least: Floats | None = None
+    ) -> Labels:
         """Return nearest points, by mm and add_: addmm is half as fast on a card."""
         twice_held, squares_held = self.hold(twice), self.hold(squares)
         labels = np.empty(len(rows), dtype=np.intp)
@@ -241,7 +249,9 @@ class Torch:
 
     def sums_at(self, rows: Held, labels: Labels, n_places: int) -> Floats:
         """Add up rows, in any order."""
-        sums = self._torch.zeros((n_places, rows.shape[1]), dtype=self._torch.float64, device=self._device)
+        sums = self._torch.zeros(
+            (n_places, rows.shape[1]), dtype=self._torch.float64, device=self._device
+        )
         return self.host(sums.index_add_(0, self.index(labels), rows))
 
 
@@ -291,7 +301,9 @@ def open_device(name: str) -> Device:
         return HOST
     kind, _, number = name.partition(":")
     if kind not in ("cuda", "torch") or (number and (kind == "torch" or not number.isdecimal())):
-        raise ValueError(f'device is "{name}"; it must be "cpu", "cuda", or "cuda:" and the number of a card.')
+        raise ValueError(
+            f'device is "{name}"; it must be "cpu", "cuda", or "cuda:" and the number of a card.'
+        )
     try:
         import torch
     except ImportError:
@@ -303,9 +315,14 @@ def open_device(name: str) -> Device:
     else:
         n_cards = torch.cuda.device_count() if torch.cuda.is_available() else 0
         if int(number or 0) >= n_cards:
-            raise ValueError(f'device is "{name}" and PyTorch finds {n_cards} cards here; leave the device out.')
+            raise ValueError(
+                f'device is "{name}" and PyTorch finds {n_cards} cards here; leave the device out.'
+            )
         card = torch.device("cuda", int(number or 0))
-        if torch.version.hip is not None or torch.cuda.get_device_capability(card) not in FAST_FLOAT64:
+        if (
+            torch.version.hip is not None
+            or torch.cuda.get_device_capability(card) not in FAST_FLOAT64
+        ):
             warnings.warn(
                 f"{torch.cuda.get_device_name(card)} has no fast float64, which exact sums need; the run uses the "
                 "processor.",
@@ -335,7 +352,10 @@ def _check(device: Device) -> None:
         (device.nearest(held, twice, squares), labels),
         (device.sums_at(held, labels, 5), sums),
         (device.host(device.trunc(device.quotient(held, 7.0))), parts),
-        (device.host(device.sqrt(device.square_norms(held))), np.sqrt(np.einsum("ij,ij->i", rows, rows))),
+        (
+            device.host(device.sqrt(device.square_norms(held))),
+            np.sqrt(np.einsum("ij,ij->i", rows, rows)),
+        ),
     ):
         if not np.array_equal(found, expected):
             raise ValueError(

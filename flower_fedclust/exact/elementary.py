@@ -52,7 +52,9 @@ def _exponential_table() -> tuple[NDArray[np.uint64], float, float, float]:
     for _ in range(STEPS):
         powers.append(power / (1 << precision))  # a quotient of integers gives the nearest float
         power = power * root >> precision
-    bits = np.array(powers).view(np.uint64) - (np.arange(STEPS, dtype=np.uint64) << np.uint64(52 - TABLE_BITS))
+    bits = np.array(powers).view(np.uint64) - (
+        np.arange(STEPS, dtype=np.uint64) << np.uint64(52 - TABLE_BITS)
+    )
     step = _logarithm_of(Fraction(2)) / STEPS
     return bits, float(1 / step), *_split(step)
 
@@ -60,7 +62,9 @@ def _exponential_table() -> tuple[NDArray[np.uint64], float, float, float]:
 @lru_cache(maxsize=1)
 def _logarithm_table() -> tuple[Floats, Floats, float, float]:
     """Return the logarithms of multiples of 1/128 from 1/2 to 3/2 in two parts, and ln 2 in two parts."""
-    parts = [_split(_logarithm_of(Fraction(j, N_PARTS))) for j in range(N_PARTS // 2, 3 * N_PARTS // 2)]
+    parts = [
+        _split(_logarithm_of(Fraction(j, N_PARTS))) for j in range(N_PARTS // 2, 3 * N_PARTS // 2)
+    ]
     high, low = np.array(parts).T.copy()
     return high, low, *_split(_logarithm_of(Fraction(2)))
 

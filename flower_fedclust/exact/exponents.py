@@ -42,7 +42,9 @@ def entry_sums(rows: Floats, exponent: int) -> Integers:
     """Return the sum of the rows, of entries truncated to multiples of ``2**(exponent - sum_bits())``."""
     bits = sum_bits()
     sums = np.zeros(rows.shape[1], dtype=np.int64)
-    for block in blocks(len(rows), rows.shape[1], block_entries=min(BLOCK_ENTRIES, 2**14 * rows.shape[1])):
+    for block in blocks(
+        len(rows), rows.shape[1], block_entries=min(BLOCK_ENTRIES, 2**14 * rows.shape[1])
+    ):
         with np.errstate(over="ignore"):
             whole = np.trunc(np.ldexp(rows[block], bits - exponent))
         # 2^15 entries of 2^38 are exact in any order.

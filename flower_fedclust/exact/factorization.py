@@ -79,7 +79,9 @@ def objective(rows: Floats, H: Floats, W: Floats, penalties: Penalties) -> float
 def membership_gradient(XW: Floats, H: Floats, WW: Floats, penalties: Penalties) -> Floats:
     """Return the gradient of (14) in H, ``2 (H W - X) W' + rho (H 1 1' - H) + mu_h H``, from ``X W'`` and ``W W'``."""
     of_fit: Floats = 2.0 * (H @ WW - XW)
-    of_penalties: Floats = (penalties.mu_h - penalties.rho) * H + penalties.rho * H.sum(axis=1, keepdims=True)
+    of_penalties: Floats = (penalties.mu_h - penalties.rho) * H + penalties.rho * H.sum(
+        axis=1, keepdims=True
+    )
     return of_fit + of_penalties
 
 
@@ -89,7 +91,9 @@ def center_gradient(rows: Floats, H: Floats, W: Floats, mu_w: float) -> Floats:
     return gradient
 
 
-def membership_steps(rows: Floats, H: Floats, W: Floats, penalties: Penalties, n_steps: int) -> Floats:
+def membership_steps(
+    rows: Floats, H: Floats, W: Floats, penalties: Penalties, n_steps: int
+) -> Floats:
     """Take Q_1 projected gradient steps on H (17), with ``gamma = alpha_1 L_H / 2``.
 
     alpha_1 is above 1, so no step raises the objective. If W and the penalties are 0, H stays as it is. A row's
@@ -98,7 +102,9 @@ def membership_steps(rows: Floats, H: Floats, W: Floats, penalties: Penalties, n
     return _membership_steps(rows @ W.T, H, W @ W.T, penalties, n_steps)
 
 
-def _membership_steps(XW: Floats, H: Floats, WW: Floats, penalties: Penalties, n_steps: int) -> Floats:
+def _membership_steps(
+    XW: Floats, H: Floats, WW: Floats, penalties: Penalties, n_steps: int
+) -> Floats:
     gamma = _step_divisor(WW, penalties)
     if gamma == 0:
         return H
@@ -122,7 +128,13 @@ def _step_divisor(WW: Floats, penalties: Penalties) -> float:
 
 
 def exact_membership_steps(
-    rows: Floats, H: Floats, W: Floats, exponent: int, penalties: Penalties, gamma: float, n_steps: int
+    rows: Floats,
+    H: Floats,
+    W: Floats,
+    exponent: int,
+    penalties: Penalties,
+    gamma: float,
+    n_steps: int,
 ) -> Floats:
     """Take Q_1 projected gradient steps on H (17) by operations that every machine rounds alike, row by row.
 
@@ -156,7 +168,9 @@ def memberships_of(rows: Floats, W: Floats, penalties: Penalties) -> Floats:
         moved = _membership_steps(XW[moving], former, WW, penalties, 10)
         H[moving] = moved
         # Row by row, so that where one ends does not depend on which others are there.
-        moving = moving[np.abs(moved - former).max(axis=1) > SMALL_CHANGE * np.abs(moved).max(axis=1)]
+        moving = moving[
+            np.abs(moved - former).max(axis=1) > SMALL_CHANGE * np.abs(moved).max(axis=1)
+        ]
         if len(moving) == 0:
             break
     return H
@@ -192,7 +206,9 @@ def center_steps(
     return W
 
 
-def clipped_center_gradient(rows: Floats, H: Floats, W: Floats, exponent: int, bound: float) -> tuple[Integers, int]:
+def clipped_center_gradient(
+    rows: Floats, H: Floats, W: Floats, exponent: int, bound: float
+) -> tuple[Integers, int]:
     """Return the sum over rows of the gradient in W of the fit, each row's clipped to a norm, exactly.
 
     A row x with memberships h has the gradient ``2 h (h W - x)'``: the outer product of the direction of h, of norm 1,
@@ -207,7 +223,9 @@ def clipped_center_gradient(rows: Floats, H: Floats, W: Floats, exponent: int, b
     within, bits = ball_in_units(float(bound), 2, unit), entry_bits() - BITS
     gradient = np.zeros(W.shape, dtype=np.int64)
     widest = max(n_clusters, n_columns)
-    for block in blocks(len(rows), widest, block_entries=min(BLOCK_ENTRIES, GRADIENT_ROWS * widest)):
+    for block in blocks(
+        len(rows), widest, block_entries=min(BLOCK_ENTRIES, GRADIENT_ROWS * widest)
+    ):
         residuals = np.trunc(H[block] * 2.0**-dropped) @ W
         residuals -= rows[block] * 2.0 ** (BITS - dropped)
         lengths = np.sqrt(integer_norms(H[block], 2))[:, None]

@@ -77,7 +77,9 @@ class GridArray:
         For arrays on whose norm no guarantee rests.
         """
         with np.errstate(over="ignore"):
-            whole = np.trunc(np.ldexp(np.nan_to_num(array, posinf=np.inf, neginf=-np.inf), -exponent))
+            whole = np.trunc(
+                np.ldexp(np.nan_to_num(array, posinf=np.inf, neginf=-np.inf), -exponent)
+            )
         return cls(np.clip(whole, -(2.0**53), 2.0**53), exponent)
 
     @cached_property
@@ -107,7 +109,11 @@ def from_units(integers: Floats | Integers, exponent: int) -> Floats:
     """Return integers in the units of the data: ``integers * 2**exponent``."""
     floats = np.asarray(integers, dtype=np.float64)
     # The product gives the same as ldexp in a tenth of the time.
-    return np.asarray(floats * math.ldexp(1.0, exponent) if -1022 <= exponent <= 1023 else np.ldexp(floats, exponent))
+    return np.asarray(
+        floats * math.ldexp(1.0, exponent)
+        if -1022 <= exponent <= 1023
+        else np.ldexp(floats, exponent)
+    )
 
 
 @lru_cache(maxsize=256)
@@ -128,7 +134,9 @@ def rows_onto_grid(rows: Held, origin: Floats, radius: float, *, norm: int = 2) 
     to the radius and truncated towards zero.
     """
     exponent = unit_exponent(radius)
-    return truncated_to_ball(rows, origin, exponent, *ball_in_units(float(radius), norm, exponent), norm), exponent
+    return truncated_to_ball(
+        rows, origin, exponent, *ball_in_units(float(radius), norm, exponent), norm
+    ), exponent
 
 
 def rows_within(rows: Floats, origin: Floats, exponent: int, *, norm: int = 2) -> Floats:
@@ -137,7 +145,9 @@ def rows_within(rows: Floats, origin: Floats, exponent: int, *, norm: int = 2) -
     For strategies without a radius, which choose the unit with :func:`reach_exponent`, and for public points such as
     centers, which have to be on the grid of the rows.
     """
-    on_grid: Floats = truncated_to_ball(rows, origin, exponent, 2.0**BITS, 2.0 ** (BITS * norm), norm)
+    on_grid: Floats = truncated_to_ball(
+        rows, origin, exponent, 2.0**BITS, 2.0 ** (BITS * norm), norm
+    )
     return on_grid
 
 
@@ -155,7 +165,9 @@ def array_onto_grid(array: Floats, bound: float, *, norm: int = 2) -> tuple[Floa
     return on_grid.reshape(array.shape), exponent
 
 
-def truncated_to_ball(rows: Held, origin: Floats, exponent: int, bound: float, limit: float, norm: int) -> Held:
+def truncated_to_ball(
+    rows: Held, origin: Floats, exponent: int, bound: float, limit: float, norm: int
+) -> Held:
     """Return ``rows - origin`` in units, truncated, and clipped to the bound if the integer norm exceeds the limit.
 
     A difference that overflows is infinite, never NaN, because both are finite.
@@ -164,7 +176,9 @@ def truncated_to_ball(rows: Held, origin: Floats, exponent: int, bound: float, l
     on_grid, held_origin = device.empty(*rows.shape), device.hold(origin)
     scale = math.ldexp(1.0, -exponent) if -1022 <= exponent <= 1022 else None
     with np.errstate(over="ignore", invalid="ignore"):
-        for block in blocks(len(rows), max(1, rows.shape[1]), block_entries=device.entries(BLOCK_ENTRIES)):
+        for block in blocks(
+            len(rows), max(1, rows.shape[1]), block_entries=device.entries(BLOCK_ENTRIES)
+        ):
             part = on_grid[block]
             device.subtract(rows[block], held_origin, out=part)
             if scale is not None:
@@ -184,14 +198,20 @@ def integer_norms(rows: Held, norm: int) -> Held:
     return abs(rows).sum(axis=1) if norm == 1 else device_of(rows).square_norms(rows)
 
 
-def _clipped(rows: Held, origin: Floats, exponent: int, bound: float, limit: float, norm: int) -> Held:
+def _clipped(
+    rows: Held, origin: Floats, exponent: int, bound: float, limit: float, norm: int
+) -> Held:
     """Scale rows down to the bound and truncate them; a quotient that was rounded up to an integer is taken back.
 
     The rows are long: in units their distance from the origin is 2^24 at least.
     """
     extreme = 2.0**500
     device = device_of(rows)
-    if exponent > -400 and -extreme < rows.min() <= rows.max() < extreme and np.abs(origin).max() < extreme:
+    if (
+        exponent > -400
+        and -extreme < rows.min() <= rows.max() < extreme
+        and np.abs(origin).max() < extreme
+    ):
         on_grid = scaled_to(rows - device.hold(origin), bound, norm)
     elif device is not HOST:
         return device.hold(_clipped(device.host(rows), origin, exponent, bound, limit, norm))
@@ -200,7 +220,9 @@ def _clipped(rows: Held, origin: Floats, exponent: int, bound: float, limit: flo
         # have taken the other branch.
         largest = np.maximum(np.abs(rows).max(axis=1), np.abs(origin).max())
         least = np.where(exponent > -400, 0.0, 2.0**-300)
-        factor = np.where(largest >= extreme, 2.0**-512, np.where(largest < least, 2.0**512, 1.0))[:, None]
+        factor = np.where(largest >= extreme, 2.0**-512, np.where(largest < least, 2.0**512, 1.0))[
+            :, None
+        ]
         on_grid = scaled_to(rows * factor - origin * factor, bound, norm)
         on_grid[~np.isfinite(largest)] = 0.0
     long = integer_norms(on_grid, norm) > limit

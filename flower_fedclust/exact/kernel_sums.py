@@ -19,7 +19,13 @@ from flower_fedclust.exact.capacity import entry_bits
 from flower_fedclust.exact.device import Held, device_of
 from flower_fedclust.exact.elementary import exponential
 from flower_fedclust.exact.exponents import reach_exponent
-from flower_fedclust.exact.grid import BITS, ENTRY_BITS, ball_in_units, truncated_to_ball, unit_exponent
+from flower_fedclust.exact.grid import (
+    BITS,
+    ENTRY_BITS,
+    ball_in_units,
+    truncated_to_ball,
+    unit_exponent,
+)
 from flower_fedclust.exact.sums import DIRECTION_BITS, directions_onto_grid, squared_distances
 from flower_fedclust.numerics.blocks import blocks
 
@@ -67,7 +73,8 @@ def columns_onto_grid(matrix: Floats) -> tuple[Floats, int]:
     # No column is longer than 2^scale: an exact integer norm says so.
     scale = reach_exponent(np.ascontiguousarray(matrix.T), np.zeros(len(matrix)))
     rounded = np.rint(np.ldexp(matrix, DIRECTION_BITS - scale)) * 2.0**-DIRECTION_BITS
-    return directions_onto_grid(rounded), scale  # this shortens columns that rounding has made longer than 1
+    # This shortens columns that rounding has made longer than 1.
+    return directions_onto_grid(rounded), scale
 
 
 def linear_features(kernel: Floats, matrix: Floats, bound: float) -> tuple[Floats, int]:
@@ -88,7 +95,9 @@ def linear_features(kernel: Floats, matrix: Floats, bound: float) -> tuple[Float
     for block in blocks(len(kernel), max(n_points, n_features), block_entries=BLOCK_ENTRIES):
         products: Floats = np.rint(kernel[block] * kernel_unit) @ directions
         products *= 1.0 / kernel_unit
-        features[block] = truncated_to_ball(products, np.zeros(n_features), exponent - scale, *within, 2)
+        features[block] = truncated_to_ball(
+            products, np.zeros(n_features), exponent - scale, *within, 2
+        )
     return features, exponent
 
 

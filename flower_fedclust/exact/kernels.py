@@ -76,13 +76,23 @@ def factor_sum(rows: Rows, points: Floats, bandwidth: float, to_factors: Floats)
         kernel = kernel_values(rows.integers[block], on_grid, rows.exponent, bandwidth)
         added.add(block, parted(linear_features(kernel, to_factors, 1.0)[0]))
     return enforced(
-        added.integers, unit_exponent(1.0), Bound(1.0, words="factors are no longer than 1"), 2**BITS, len(rows)
+        added.integers,
+        unit_exponent(1.0),
+        Bound(1.0, words="factors are no longer than 1"),
+        2**BITS,
+        len(rows),
     )
 
 
 @proven("2i")
 def normalized_moment(
-    rows: Rows, points: Floats, bandwidth: float, to_factors: Floats, total: Floats, exponent: int, floor: float
+    rows: Rows,
+    points: Floats,
+    bandwidth: float,
+    to_factors: Floats,
+    total: Floats,
+    exponent: int,
+    floor: float,
 ) -> Term:
     """Add the outer products of the factors over the degrees (upper triangle): ``F' D^-1 F``.
 
@@ -162,7 +172,9 @@ def attraction(rows: Rows, points: Floats, gamma: float) -> Term:
         pull = stack.products(np.concatenate(kernels), np.concatenate(parts))
     pull -= weight.integers[..., None] * coarse_points.astype(np.int64)
     # In a wide kernel the distance is the bound: rounding to the grid moves neither point by the radius.
-    longest = min(longest_attraction(gamma, len(points)), 4.0 * rows.radius * math.sqrt(len(points)))
+    longest = min(
+        longest_attraction(gamma, len(points)), 4.0 * rows.radius * math.sqrt(len(points))
+    )
     bound = Bound(longest, words="no row attracts the landmarks more")
     unit = rows.exponent + coarser - kernel_bits
     return enforced(pull, unit, bound, 2 ** (kernel_bits + row_bits + 1), len(rows))
@@ -186,7 +198,9 @@ def dictionary_gradient(
     scale = ((n_atoms - 1).bit_length() + 1) // 2
     total = Sums(len(rows), atoms.size)
     zeros = np.zeros(atoms.size)
-    for block in blocks(len(rows), atoms.size, block_entries=max(BLOCK_ENTRIES, GRADIENT_ROWS * atoms.size)):
+    for block in blocks(
+        len(rows), atoms.size, block_entries=max(BLOCK_ENTRIES, GRADIENT_ROWS * atoms.size)
+    ):
         kernel = kernel_values(rows.integers[block], atoms, exponent, bandwidth)
         coded, unit = linear_features(kernel, to_codes, code_bound)
         codes = from_units(coded, unit)

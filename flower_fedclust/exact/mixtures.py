@@ -59,7 +59,9 @@ def whitened(rows: Floats, means: Floats, whitening: Floats, exponent: int) -> F
     points = points_onto_grid(means, exponent)
     if whitening.ndim == 3:
         # Every direction gets a power of two of its own, which is no less than its norm.
-        scales = np.frexp(np.abs(whitening).max(axis=1))[1] + (rows.shape[1] - 1).bit_length() // 2 + 1
+        scales = (
+            np.frexp(np.abs(whitening).max(axis=1))[1] + (rows.shape[1] - 1).bit_length() // 2 + 1
+        )
     with np.errstate(over="ignore", invalid="ignore"):
         for index, offsets in enumerate(found):
             np.subtract(rows, points[index], out=offsets)
@@ -74,7 +76,8 @@ def whitened(rows: Floats, means: Floats, whitening: Floats, exponent: int) -> F
 def log_densities(offsets: Floats, constants: Floats) -> Floats:
     """Return ``constant_j - ||y_ij||^2 / 2``, of shape (n_rows, k), from whitened offsets."""
     found = np.zeros((offsets.shape[1], len(offsets)))
-    for column in range(offsets.shape[2]):  # one after the other, as the order in which they are added matters
+    # One after the other, as the order in which they are added matters.
+    for column in range(offsets.shape[2]):
         found -= (offsets[:, :, column] * offsets[:, :, column]).T
     found *= 0.5
     found += constants
@@ -144,5 +147,7 @@ def in_two_parts(values: Floats, bound: float) -> tuple[Term, Term]:
     bits = entry_bits()
     exponent, most = math.frexp(bound)[1] - bits, 2.0**bits
     high = np.clip(np.trunc(np.ldexp(values, -exponent)), -most, most)
-    rest = np.clip(np.trunc(np.ldexp(values - np.ldexp(high, exponent), bits - exponent)), -most, most)
+    rest = np.clip(
+        np.trunc(np.ldexp(values - np.ldexp(high, exponent), bits - exponent)), -most, most
+    )
     return unbounded(high, exponent, 2**bits), unbounded(rest, exponent - bits, 2**bits)

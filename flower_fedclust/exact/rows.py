@@ -65,7 +65,9 @@ class Rows:
 
     def __post_init__(self) -> None:
         if self.exponent < unit_exponent(self.radius):
-            raise ValueError(f"rows have a radius of more than 2^{BITS} units; take unit_exponent(radius).")
+            raise ValueError(
+                f"rows have a radius of more than 2^{BITS} units; take unit_exponent(radius)."
+            )
         given = np.asarray(self.held, dtype=np.float64)
         within = ball_in_units(float(self.radius), self.norm, self.exponent)
         clipped = truncated_to_ball(given, np.zeros(given.shape[1]), 0, *within, self.norm)
@@ -93,12 +95,17 @@ class Rows:
     def __getitem__(self, kept: NDArray[np.bool_]) -> Self:
         """Return some of the rows, by a mask: indices could take a row more than once."""
         if getattr(kept, "dtype", None) != np.bool_ or kept.shape != (len(self),):
-            raise TypeError("rows are chosen by a mask: a NumPy array of True or False for each row.")
+            raise TypeError(
+                "rows are chosen by a mask: a NumPy array of True or False for each row."
+            )
         return self._with(self.held[device_of(self.held).index(kept)])
 
     def _with(self, held: Held, exponent: int | None = None, radius: float | None = None) -> Self:
         """Return rows that are clipped already, to this radius or another."""
-        exponent, radius = self.exponent if exponent is None else exponent, self.radius if radius is None else radius
+        exponent, radius = (
+            self.exponent if exponent is None else exponent,
+            self.radius if radius is None else radius,
+        )
         return clipped_already(type(self), held, exponent, radius, self.norm)
 
     @property
@@ -117,7 +124,9 @@ class Rows:
         """
         exponent = max(self.exponent, _reach_from_zero(points) - BITS)
         if exponent > self.exponent:
-            coarse = device_of(self.held).trunc(self.held * math.ldexp(1.0, self.exponent - exponent))
+            coarse = device_of(self.held).trunc(
+                self.held * math.ldexp(1.0, self.exponent - exponent)
+            )
             return nearest_point(coarse, points_onto_grid(points, exponent))
         on_grid, least = self.points(points), np.empty(len(self))
         labels = nearest_point(self.held, on_grid, least)
@@ -144,10 +153,14 @@ class Rows:
     def offsets(self, centers: Floats, labels: Labels, bound: float) -> Rows:
         """Return each row less its center, clipped to a Euclidean norm, in a unit that suits the bound."""
         if np.shape(labels) != (len(self),):
-            raise ValueError(f"there are labels of the shape {np.shape(labels)} for {len(self)} rows; give each one.")
+            raise ValueError(
+                f"there are labels of the shape {np.shape(labels)} for {len(self)} rows; give each one."
+            )
         points = self.points(centers)
         found: Nearest | None = vars(self).get("nearest_points")
-        is_known = found is not None and found.labels is labels and np.array_equal(found.points, points)
+        is_known = (
+            found is not None and found.labels is labels and np.array_equal(found.points, points)
+        )
         if found is None or not is_known:
             return _one_by_one(self, points, labels, bound, None)
         return OffsetsFromNearest._made_of(self, found, bound, None, unit_exponent(bound), bound)
@@ -157,7 +170,9 @@ class Rows:
         differences = self.held - device.hold(points)[device.index(labels)]  # of integers: exact
         exponent = unit_exponent(bound)
         within = ball_in_units(float(bound), 2, exponent)
-        return truncated_to_ball(differences, np.zeros(points.shape[1]), exponent - self.exponent, *within, 2)
+        return truncated_to_ball(
+            differences, np.zeros(points.shape[1]), exponent - self.exponent, *within, 2
+        )
 
     def sums_at(self, labels: Labels, n_places: int) -> Integers:
         """Add up the rows, or their subjects' parts, at each place, in units: of shape (n_places, n_columns)."""
@@ -182,7 +197,11 @@ class Rows:
         return self._with(wider, exponent, radius)
 
     def _radius_with(self, value: float) -> float:
-        return self.radius + abs(value) if self.norm == 1 else math.hypot(self.radius, value) * (1.0 + 2.0**-50)
+        return (
+            self.radius + abs(value)
+            if self.norm == 1
+            else math.hypot(self.radius, value) * (1.0 + 2.0**-50)
+        )
 
     def clipped(self, radius: float) -> Self:
         """Return the rows clipped to a smaller radius, in the same unit."""
@@ -223,7 +242,13 @@ class OffsetsFromNearest(Rows):
 
     @classmethod
     def _made_of(
-        cls, rows: Rows, found: Nearest, bound: float, constant: float | None, exponent: int, radius: float
+        cls,
+        rows: Rows,
+        found: Nearest,
+        bound: float,
+        constant: float | None,
+        exponent: int,
+        radius: float,
     ) -> OffsetsFromNearest:
         offsets = object.__new__(cls)
         vars(offsets).update({"rows": rows, "found": found, "bound": bound, "constant": constant})
@@ -238,7 +263,9 @@ class OffsetsFromNearest(Rows):
     @cached_property
     def _made(self) -> Rows:
         """The same as other rows."""
-        return _one_by_one(self.rows, self.found.points, self.found.labels, self.bound, self.constant)
+        return _one_by_one(
+            self.rows, self.found.points, self.found.labels, self.bound, self.constant
+        )
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -267,7 +294,9 @@ class OffsetsFromNearest(Rows):
             return self._made.sums_at(labels, n_places)
         exponent = unit_exponent(self.bound)
         _, limit = ball_in_units(float(self.bound), 2, exponent)
-        squares = (found.least + rows.square_norms) * math.ldexp(1.0, min(2 * (rows.exponent - exponent), 900))
+        squares = (found.least + rows.square_norms) * math.ldexp(
+            1.0, min(2 * (rows.exponent - exponent), 900)
+        )
         long = ~(squares <= limit)
         coarser = max(self.exponent - rows.exponent, 0)
         sums, counts = _offset_sums(rows, found.points, labels, coarser)
@@ -275,7 +304,9 @@ class OffsetsFromNearest(Rows):
             return self._in_unit(sums, counts)
         clipped, own = rows[long], labels[long]
         more, more_counts = _offset_sums(clipped, found.points, own, coarser)
-        one_by_one = _one_by_one(clipped, found.points, own, self.bound, self.constant).sums_at(own, n_places)
+        one_by_one = _one_by_one(clipped, found.points, own, self.bound, self.constant).sums_at(
+            own, n_places
+        )
         return self._in_unit(sums - more, counts - more_counts) + one_by_one
 
     def _in_unit(self, sums: Integers, counts: Integers) -> Integers:
@@ -287,13 +318,17 @@ class OffsetsFromNearest(Rows):
         return np.concatenate([sums, (counts * whole)[:, None]], axis=1)
 
 
-def _one_by_one(rows: Rows, points: Floats, labels: Labels, bound: float, constant: float | None) -> Rows:
+def _one_by_one(
+    rows: Rows, points: Floats, labels: Labels, bound: float, constant: float | None
+) -> Rows:
     """Return clipped offsets, and a constant if there is one."""
     made = clipped_already(Rows, rows._offsets(points, labels, bound), unit_exponent(bound), bound)
     return made if constant is None else made.with_constant(constant)
 
 
-def _offset_sums(rows: Rows, points: Floats, labels: Labels, coarser: int) -> tuple[Integers, Integers]:
+def _offset_sums(
+    rows: Rows, points: Floats, labels: Labels, coarser: int
+) -> tuple[Integers, Integers]:
     """Add up the rows less their points, not clipped, and count them.
 
     Their unit is the rows', or one that is coarser by a power of two, to which each is truncated.

@@ -38,7 +38,9 @@ STEEPEST_FACTOR = 2.0**10
 def bandwidth_in_units(bandwidth: float, exponent: int) -> float:
     """Return a bandwidth in units of a grid, within limits beyond which it makes no difference."""
     mantissa, power = math.frexp(bandwidth)
-    return min(max(math.ldexp(mantissa, min(max(power - exponent, -1000), 1000)), NARROWEST), WIDEST)
+    return min(
+        max(math.ldexp(mantissa, min(max(power - exponent, -1000), 1000)), NARROWEST), WIDEST
+    )
 
 
 def kernel_values(rows: Floats, points: Floats, exponent: int, bandwidth: float) -> Floats:
@@ -66,7 +68,9 @@ def distance_of_features(kernel: Floats, matrix: Floats, bound: float) -> float:
     n_points, n_features = matrix.shape
     matrix = from_units(*columns_onto_grid(matrix))
     kernel_unit = 2.0 ** (((n_points - 1).bit_length() + 1) // 2 + 1 - DIRECTION_BITS)
-    in_feature_space = math.sqrt(max(2.0 * float(np.linalg.eigvalsh(matrix.T @ kernel @ matrix)[-1]), 0.0))
+    in_feature_space = math.sqrt(
+        max(2.0 * float(np.linalg.eigvalsh(matrix.T @ kernel @ matrix)[-1]), 0.0)
+    )
     # Of two rows, each entry of the kernel values is off by half a unit, and each feature by one.
     of_kernel = math.sqrt(n_points) * kernel_unit * float(np.linalg.norm(matrix, 2))
     of_features = 2.0 * math.sqrt(n_features) * math.ldexp(1.0, unit_exponent(bound))

@@ -68,7 +68,9 @@ class Stack:
         found = np.empty((len(self), first.shape[1], second.shape[1]), dtype=np.int64)
         for clients, rows in self._alike:
             shape = (len(clients), len(first) // len(clients), -1)
-            one, other = (part.reshape(shape) if rows is None else part[rows] for part in (first, second))
+            one, other = (
+                part.reshape(shape) if rows is None else part[rows] for part in (first, second)
+            )
             found[clients] = one.transpose(0, 2, 1) @ other
         return found
 
@@ -98,7 +100,9 @@ class Sums:
         self._stack = _CURRENT.get()
         if self._stack is not None:
             self._stack.check(n_rows)
-        self.integers = np.zeros(size if self._stack is None else (len(self._stack), size), dtype=np.int64)
+        self.integers = np.zeros(
+            size if self._stack is None else (len(self._stack), size), dtype=np.int64
+        )
 
     def add(self, block: slice, values: Floats) -> None:
         """Add a block of rows, which hold integers."""
@@ -107,4 +111,6 @@ class Sums:
         else:
             owners = self._stack.owners[block]
             starts = np.flatnonzero(np.diff(owners, prepend=-1))
-            self.integers[owners[starts]] += np.add.reduceat(values, starts, axis=0).astype(np.int64)
+            self.integers[owners[starts]] += np.add.reduceat(values, starts, axis=0).astype(
+                np.int64
+            )

@@ -29,7 +29,9 @@ _DIVISOR: ContextVar[int] = ContextVar("divisor", default=1)
 def parts_of(divisor: int) -> Iterator[None]:
     """Give terms of rows whose subjects all have this divisor; for the engine only."""
     if type(divisor) is not int or divisor < 1:
-        raise ValueError(f"the divisor of a row is {divisor!r}; it must be an integer of at least 1.")
+        raise ValueError(
+            f"the divisor of a row is {divisor!r}; it must be an integer of at least 1."
+        )
     token = _DIVISOR.set(divisor)
     try:
         yield

@@ -15,7 +15,13 @@ from numpy.typing import NDArray
 from flower_fedclust.exact.capacity import entry_bits
 from flower_fedclust.exact.constant import made_once
 from flower_fedclust.exact.device import Held, device_of
-from flower_fedclust.exact.grid import BITS, ball_in_units, scaled_to, truncated_to_ball, unit_exponent
+from flower_fedclust.exact.grid import (
+    BITS,
+    ball_in_units,
+    scaled_to,
+    truncated_to_ball,
+    unit_exponent,
+)
 from flower_fedclust.exact.subjects import parted, rooted
 from flower_fedclust.numerics import kmeans
 from flower_fedclust.numerics.blocks import blocks
@@ -74,7 +80,9 @@ def within_margin(rows: Floats, points: Floats, labels: Labels, margin: float) -
     """
     kept = np.empty(len(rows), dtype=bool)
     for block in blocks(len(rows), len(points)):
-        kept[block] = kmeans.within_margin(squared_distances(rows[block], points), labels[block], margin)
+        kept[block] = kmeans.within_margin(
+            squared_distances(rows[block], points), labels[block], margin
+        )
     return kept
 
 
@@ -114,13 +122,17 @@ def directions_onto_grid(directions: Floats) -> Floats:
     far = ~(squares <= 2.0**55)
     if far.any():
         if not np.isfinite(directions).all():
-            raise ValueError("a direction has an entry that is NaN or infinite; directions must be finite.")
+            raise ValueError(
+                "a direction has an entry that is NaN or infinite; directions must be finite."
+            )
         whole = np.clip(whole, -(2.0**60), 2.0**60)
     exact = np.where(far, 0.0, whole).astype(np.int64)
     long = far | (np.einsum("ij,ij->j", exact, exact) > 2 ** (2 * DIRECTION_BITS))
     if long.any():
         # Scaled to one unit less, which is more than rounding can add.
-        whole[:, long] = scaled_to(np.ascontiguousarray(whole[:, long].T), 2.0**DIRECTION_BITS - 1.0, 2).T
+        whole[:, long] = scaled_to(
+            np.ascontiguousarray(whole[:, long].T), 2.0**DIRECTION_BITS - 1.0, 2
+        ).T
     whole *= 2.0**-DIRECTION_BITS
     whole.flags.writeable = False
     return whole
@@ -133,7 +145,9 @@ def random_directions(n_columns: int, n_directions: int, seed: int) -> Floats:
     They come from the raw bits of PCG64, which NumPy does not change between versions.
     """
     if not 0 < n_directions <= n_columns:
-        raise ValueError(f"n_directions is {n_directions}; it must be from 1 to the number of columns, {n_columns}.")
+        raise ValueError(
+            f"n_directions is {n_directions}; it must be from 1 to the number of columns, {n_columns}."
+        )
     n_bytes = -(-n_columns * n_directions // 8)
     raw = np.random.PCG64(seed).random_raw(-(-n_bytes // 8)).astype("<u8").view(np.uint8)
     signs = np.unpackbits(raw, count=n_columns * n_directions).reshape(n_columns, n_directions)
@@ -216,7 +230,11 @@ def mean_distance(rows: Floats, exponent: int) -> tuple[int, int]:
     total = 0
     for block in blocks(len(rows), len(rows)):
         # A root is at most 2^26, so that 2^24 of them in these units stay below 2^63.
-        total += int((np.sqrt(squared_distances(rows[block], rows)) * 2.0**DISTANCE_BITS).astype(np.int64).sum())
+        total += int(
+            (np.sqrt(squared_distances(rows[block], rows)) * 2.0**DISTANCE_BITS)
+            .astype(np.int64)
+            .sum()
+        )
     return total // len(rows) ** 2, exponent - DISTANCE_BITS
 
 
@@ -233,7 +251,9 @@ def upper_triangle(matrix: Integers) -> Integers:
     on the diagonal and sigma / sqrt(2) off the diagonal (:func:`is_off_diagonal`).
     """
     size = matrix.shape[-1]
-    return np.ascontiguousarray(matrix).reshape(*matrix.shape[:-2], size * size)[..., _triangle(size)]
+    return np.ascontiguousarray(matrix).reshape(*matrix.shape[:-2], size * size)[
+        ..., _triangle(size)
+    ]
 
 
 def is_off_diagonal(size: int) -> NDArray[np.bool_]:

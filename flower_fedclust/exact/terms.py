@@ -51,11 +51,14 @@ class Bound:
     l2: float  #: The bound in Euclidean norm if a row is added or removed.
     l1: float = math.inf  #: The same bound in L1 norm, for Laplace noise.
     words: str = ""  #: How the bound is enforced, in words for the report.
-    apart: float | None = None  #: The bound in Euclidean norm if a row is replaced; by default twice ``l2``.
+    #: The bound in Euclidean norm if a row is replaced; by default twice ``l2``.
+    apart: float | None = None
     #: Whether the bound is the Frobenius norm of a symmetric matrix, whose upper triangle is sent.
     triangle: bool = False
-    of_client: float | None = None  #: The bound in Euclidean norm if all rows of a client are added or removed.
-    sample: tuple[int, int] | None = None  #: How many rows the client draws in secret, and from how many.
+    #: The bound in Euclidean norm if all rows of a client are added or removed.
+    of_client: float | None = None
+    #: How many rows the client draws in secret, and from how many.
+    sample: tuple[int, int] | None = None
 
     def of(self, mechanism: str, relation: str, unit: str) -> float:
         """Return the sensitivity that a guarantee needs; infinity if nothing bounds it."""
@@ -63,7 +66,11 @@ class Bound:
         if unit == "subject" and relation == "replace":
             return math.inf  # the parts of two subjects may be farther apart than two rows
         if unit == "client":
-            return math.inf if self.of_client is None or mechanism == "laplace" else times * self.of_client
+            return (
+                math.inf
+                if self.of_client is None or mechanism == "laplace"
+                else times * self.of_client
+            )
         if mechanism == "laplace":
             return times * self.l1
         return self.apart if relation == "replace" and self.apart is not None else times * self.l2
@@ -100,7 +107,9 @@ class Term:
     def reshaped(self, *shape: int) -> Term:
         """Return the same sum in another shape."""
         whole = shape if self.n_clients is None else (self.n_clients, *shape)
-        return enforced(self.integers.reshape(whole), self.exponent, self.bound, self.largest, self.n_rows)
+        return enforced(
+            self.integers.reshape(whole), self.exponent, self.bound, self.largest, self.n_rows
+        )
 
     @property
     def array(self) -> GridArray:
@@ -108,7 +117,9 @@ class Term:
         return GridArray(self.integers, self.exponent)
 
 
-def enforced(integers: Integers, exponent: int, bound: Bound, largest: int, n_rows: int = 0) -> Term:
+def enforced(
+    integers: Integers, exponent: int, bound: Bound, largest: int, n_rows: int = 0
+) -> Term:
     """Return a term whose bound the caller has enforced; for modules of ``exact`` only."""
     term = object.__new__(Term)
     integers = np.asarray(integers)
@@ -116,7 +127,13 @@ def enforced(integers: Integers, exponent: int, bound: Bound, largest: int, n_ro
     stack = current()
     if stack is not None and (not integers.ndim or len(integers) != len(stack)):
         raise NotStackedError
-    fields = {"integers": integers, "exponent": exponent, "bound": bound, "largest": largest, "n_rows": n_rows}
+    fields = {
+        "integers": integers,
+        "exponent": exponent,
+        "bound": bound,
+        "largest": largest,
+        "n_rows": n_rows,
+    }
     term.__dict__.update(fields | {"n_clients": None if stack is None else len(stack)})
     return term
 
@@ -124,7 +141,9 @@ def enforced(integers: Integers, exponent: int, bound: Bound, largest: int, n_ro
 def added_up(first: Term, second: Term) -> Term:
     """Return the sum of two batches' terms, of one form and of different rows; for the engine only."""
     n_rows = first.n_rows + second.n_rows
-    return enforced(first.integers + second.integers, first.exponent, first.bound, first.largest, n_rows)
+    return enforced(
+        first.integers + second.integers, first.exponent, first.bound, first.largest, n_rows
+    )
 
 
 def as_stack(term: Term) -> Term:
@@ -180,7 +199,9 @@ def _counted(counts: Integers, n_rows: int) -> Term:
     return enforced(counts * count_of_one_row(), -COUNT_BITS, ONE_COUNT, 2**COUNT_BITS, n_rows)
 
 
-def _places(labels: Labels, n_places: int) -> tuple[Labels, NDArray[np.bool_] | None, tuple[int, ...]]:
+def _places(
+    labels: Labels, n_places: int
+) -> tuple[Labels, NDArray[np.bool_] | None, tuple[int, ...]]:
     """Return the places of rows that have one, which rows these are (None: all), and the shape of the places."""
     stack, somewhere = current(), (labels >= 0) & (labels < n_places)
     if stack is not None:
@@ -248,16 +269,22 @@ def sketched_products(rows: Rows, n_directions: int, seed: int) -> Term:
     """
     n_columns = rows.n_columns
     directions = random_directions(n_columns, n_directions, seed)
-    short = rows.projected(directions).clipped(rows.radius * SKETCH_MARGIN * math.sqrt(n_directions / n_columns))
+    short = rows.projected(directions).clipped(
+        rows.radius * SKETCH_MARGIN * math.sqrt(n_directions / n_columns)
+    )
     stack = current()
     if stack is None:
         matrix, exponent = coarse_products(rows.held, short.held, rows.exponent)
     else:
-        (first, exponent), (second, _) = (coarsened(one.integers, one.exponent) for one in (rows, short))
+        (first, exponent), (second, _) = (
+            coarsened(one.integers, one.exponent) for one in (rows, short)
+        )
         matrix, exponent = stack.products(first, second), 2 * exponent
     most = rows.radius * short.radius
     words = "the client clips every row, and its projection, to norms whose product is this"
-    return enforced(matrix, exponent, Bound(most, most if rows.norm == 1 else math.inf, words), 2**32, len(rows))
+    return enforced(
+        matrix, exponent, Bound(most, most if rows.norm == 1 else math.inf, words), 2**32, len(rows)
+    )
 
 
 @proven("2g")
@@ -274,7 +301,9 @@ def squares(rows: Rows) -> Term:
         each, exponent = truncated_squares(rows.integers, rows.exponent)
         integers = stack.added(each)
     square = rows.radius**2
-    bound = Bound(square, square, "the client clips every row to the root of this", math.sqrt(2.0) * square)
+    bound = Bound(
+        square, square, "the client clips every row to the root of this", math.sqrt(2.0) * square
+    )
     return enforced(integers, exponent, bound, 2 ** entry_bits(), len(rows))
 
 
@@ -350,7 +379,8 @@ def costs_beside_mean(rows: Rows, solutions: Floats, bound: float) -> Term:
         Of shape (n_solutions,).
     """
     exponent = max(
-        rows.exponent, *(reach_exponent(solution, np.zeros(solution.shape[1])) - BITS for solution in solutions)
+        rows.exponent,
+        *(reach_exponent(solution, np.zeros(solution.shape[1])) - BITS for solution in solutions),
     )
     held, device = rows.held, device_of(rows.held)
     if exponent > rows.exponent:
@@ -369,7 +399,11 @@ def costs_beside_mean(rows: Rows, solutions: Floats, bound: float) -> Term:
 
 
 def unbounded(
-    integers: Floats | Integers, exponent: int, largest: int, labels: Labels | None = None, n_places: int = 1
+    integers: Floats | Integers,
+    exponent: int,
+    largest: int,
+    labels: Labels | None = None,
+    n_places: int = 1,
 ) -> Term:
     """Add integers of each row, without a bound on what a row adds; no budget can pay for it.
 
@@ -429,17 +463,27 @@ def joined(first: Term, second: Term, *, times: float) -> Term:
         raise ValueError(f"times is {times}; it must be finite.")
     finer = max(0, -second.exponent)  # the factor then stays an integer
     room = max(0, entry_bits() - (first.largest - 1).bit_length())
-    lost = max(0, finer - room)  # where a client may have so many rows that entries of both take too many bits
-    factor, finer = int(math.ldexp(times, max(0, second.exponent) - first.exponent - lost)), finer - lost
+    # Where a client may have so many rows that entries of both take too many bits.
+    lost = max(0, finer - room)
+    factor, finer = (
+        int(math.ldexp(times, max(0, second.exponent) - first.exponent - lost)),
+        finer - lost,
+    )
     columns = np.left_shift(first.integers, finer), second.integers[..., None] * factor
 
     def both(one: float, other: float) -> float:
         return one + (abs(times) * other if factor else 0.0)
 
-    bound = Bound(both(first.bound.l2, second.bound.l2), both(first.bound.l1, second.bound.l1), first.bound.words)
+    bound = Bound(
+        both(first.bound.l2, second.bound.l2),
+        both(first.bound.l1, second.bound.l1),
+        first.bound.words,
+    )
     largest = max(first.largest << finer, abs(factor) * second.largest)
     n_rows = max(first.n_rows, second.n_rows)
-    return enforced(np.concatenate(columns, axis=-1), first.exponent - finer, bound, largest, n_rows)
+    return enforced(
+        np.concatenate(columns, axis=-1), first.exponent - finer, bound, largest, n_rows
+    )
 
 
 #: In :func:`powers` an entry of 1 is 2^20 units.
@@ -481,10 +525,14 @@ def side_by_side(terms: Sequence[Term], *, words: str) -> Term:
         math.sqrt(math.fsum(one.l2**2 for one in bounds)),
         math.fsum(one.l1 for one in bounds),
         words,
-        math.sqrt(math.fsum((2.0 * one.l2 if one.apart is None else one.apart) ** 2 for one in bounds)),
+        math.sqrt(
+            math.fsum((2.0 * one.l2 if one.apart is None else one.apart) ** 2 for one in bounds)
+        ),
     )
     largest = max(term.largest << shift for term, shift in zip(terms, shifts, strict=True))
-    return enforced(np.concatenate(parts, axis=-1), exponent, bound, largest, max(term.n_rows for term in terms))
+    return enforced(
+        np.concatenate(parts, axis=-1), exponent, bound, largest, max(term.n_rows for term in terms)
+    )
 
 
 # Terms of clients' own totals, for a guarantee that covers all rows of a client. The first axis stands for clients.
@@ -493,7 +541,9 @@ def side_by_side(terms: Sequence[Term], *, words: str) -> Term:
 def _check_is_finish() -> None:
     """Refuse these terms in an answer by row: each batch would add one, and the next row may begin a batch."""
     if current() is None:
-        raise RuntimeError("this term bounds all that a client has; use it in a function marked with finishes.")
+        raise RuntimeError(
+            "this term bounds all that a client has; use it in a function marked with finishes."
+        )
 
 
 @proven("3")
@@ -541,4 +591,6 @@ def one_class(index: NDArray[np.intp], n_classes: int) -> Term:
     _check_is_finish()
     integers = (np.asarray(index)[:, None] == np.arange(n_classes)).astype(np.int64)
     root = math.sqrt(2.0)
-    return enforced(integers, 0, Bound(root, 2.0, "a client is in one class", root, of_client=1.0), 1)
+    return enforced(
+        integers, 0, Bound(root, 2.0, "a client is in one class", root, of_client=1.0), 1
+    )

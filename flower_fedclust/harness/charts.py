@@ -10,7 +10,14 @@ from itertools import pairwise
 
 import numpy as np
 
-from flower_fedclust.harness.results import Contender, Scenario, Spread, bytes_text, capital, number_text
+from flower_fedclust.harness.results import (
+    Contender,
+    Scenario,
+    Spread,
+    bytes_text,
+    capital,
+    number_text,
+)
 
 #: How many series a chart may have.
 MOST_SERIES = 8
@@ -22,7 +29,12 @@ _LETTER, _LINE = 8.8, 17.0
 _HEAD = 18
 
 #: Colors and marks for each class of guarantees, and for pooled references, in every chart.
-KINDS = {"whole run covered": "c0", "covered in part": "c1", "no guarantee": "c2", "rows pooled": "pooled"}
+KINDS = {
+    "whole run covered": "c0",
+    "covered in part": "c1",
+    "no guarantee": "c2",
+    "rows pooled": "pooled",
+}
 
 
 @dataclass(frozen=True)
@@ -42,7 +54,9 @@ class Axis:
         for step in range(1, len(texts) + 1):
             kept = list(zip(self.ticks, texts, strict=True))[::step]
             places = [(self.at(tick) * _HEAD, len(text) / 2) for tick, text in kept]
-            if all(at + half + 1 <= after - other for (at, half), (after, other) in pairwise(places)):
+            if all(
+                at + half + 1 <= after - other for (at, half), (after, other) in pairwise(places)
+            ):
                 break
         return kept
 
@@ -86,7 +100,8 @@ class Chart:
     y: Axis
     series: Sequence[Series]
     keys: Sequence[tuple[str, str]] = ()  #: The legend: names and looks.
-    labels_outside: bool = False  #: Whether labels stand right of the axes, and not among the points.
+    #: Whether labels stand right of the axes, and not among the points.
+    labels_outside: bool = False
 
     width, height, left, top, bottom = _WIDTH, _HEIGHT, _LEFT, _TOP, _HEIGHT - _BOTTOM
 
@@ -98,12 +113,17 @@ class Chart:
     @cached_property
     def right(self) -> float:
         """Where the axes end."""
-        longest = max((len(one.label) for one in self.series), default=0) if self.labels_outside else 0
+        longest = (
+            max((len(one.label) for one in self.series), default=0) if self.labels_outside else 0
+        )
         return _WIDTH - max(_RIGHT, 38 + _LETTER * longest if longest else 0)
 
     def at(self, x: float, y: float) -> tuple[float, float]:
         """Return where a point lies, from the left and from the top."""
-        across, up = self.x.at(x) * (self.right - self.left), self.y.at(y) * (self.bottom - self.top)
+        across, up = (
+            self.x.at(x) * (self.right - self.left),
+            self.y.at(y) * (self.bottom - self.top),
+        )
         return round(self.left + across, 1), round(self.bottom - up, 1)
 
     def line(self, series: Series) -> str:
@@ -115,13 +135,19 @@ class Chart:
         labeled = [(one, *self.at(*one.points[-1])) for one in self.series if one.label]
         if self.labels_outside:
             heights = apart([y for _, _, y in labeled], self.bottom + 2.0)
-            return [(one, self.right + 26, y, False) for (one, _, _), y in zip(labeled, heights, strict=True)]
+            return [
+                (one, self.right + 26, y, False)
+                for (one, _, _), y in zip(labeled, heights, strict=True)
+            ]
         taken: list[tuple[float, float, float]] = []
         placed = []
         for one, x, y in sorted(labeled, key=lambda each: (-each[2], each[1])):
             width, is_left = _LETTER * len(one.label), x > (self.left + self.right) / 2
             start, y = (x - 12 - width if is_left else x + 12), y - 10
-            while any(abs(y - at) < _LINE and start < right and left < start + width for left, right, at in taken):
+            while any(
+                abs(y - at) < _LINE and start < right and left < start + width
+                for left, right, at in taken
+            ):
                 y -= _LINE / 2
             taken.append((start, start + width, y))
             placed.append((one, x - 12 if is_left else x + 12, y, is_left))
@@ -131,12 +157,20 @@ class Chart:
     def table(self) -> tuple[list[str], list[list[str]]]:
         """The headings and the rows of the numbers: a row for each x, or for each series if they have one point."""
         if all(len(one.points) == 1 for one in self.series):
-            rows = [[one.name, self.x.text(x), self.y.text(y)] for one in self.series for x, y in one.points]
+            rows = [
+                [one.name, self.x.text(x), self.y.text(y)]
+                for one in self.series
+                for x, y in one.points
+            ]
             return ["strategy", self.x.name, self.y.name], rows
         by_series = [dict(one.points) for one in self.series]
         shown = sorted({x for one in by_series for x in one})
         rows = [
-            [f"{x:g}", *(self.y.text(one[x]) if x in one else number_text(None) for one in by_series)] for x in shown
+            [
+                f"{x:g}",
+                *(self.y.text(one[x]) if x in one else number_text(None) for one in by_series),
+            ]
+            for x in shown
         ]
         return [self.x.name, *(one.name for one in self.series)], rows
 
@@ -155,7 +189,9 @@ def apart(wanted: Sequence[float], most: float) -> list[float]:
     return placed
 
 
-def linear_axis(title: str, values: Sequence[float], *, within: tuple[float, float] = (-math.inf, math.inf)) -> Axis:
+def linear_axis(
+    title: str, values: Sequence[float], *, within: tuple[float, float] = (-math.inf, math.inf)
+) -> Axis:
     """Return a scale that holds the values, with round ticks, and no values that are impossible."""
     low, high = min(values), max(values)
     room = 0.08 * (high - low) or 0.05 * abs(high) or 0.5
@@ -180,8 +216,18 @@ def logarithmic_axis(title: str, values: Sequence[float]) -> Axis:
     ticks = sorted(set(values))
     if len(ticks) > MOST_SERIES or "bytes" in title:
         decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-        for steps in ((1.0,), (1.0, 3.0), (1.0, 2.0, 5.0), (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0)):
-            ticks = [step * 10.0**decade for decade in decades for step in steps if low <= step * 10.0**decade <= high]
+        for steps in (
+            (1.0,),
+            (1.0, 3.0),
+            (1.0, 2.0, 5.0),
+            (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0),
+        ):
+            ticks = [
+                step * 10.0**decade
+                for decade in decades
+                for step in steps
+                if low <= step * 10.0**decade <= high
+            ]
             if len(ticks) >= 3:
                 break
         ticks = ticks[:: math.ceil(len(ticks) / 6)] or [min(values)]
@@ -198,14 +244,18 @@ def _axis_of(name: str, values: Sequence[float]) -> Axis:
 def quality_axis(scenario: Scenario, contenders: Sequence[Contender]) -> Axis:
     """Return a scale for the measure that ranks, with room for the deviations."""
     spreads = [spread for _, spread in _measured(scenario, contenders)]
-    values = [spread.mean + sign * (spread.deviation or 0.0) for spread in spreads for sign in (-1, 0, 1)]
+    values = [
+        spread.mean + sign * (spread.deviation or 0.0) for spread in spreads for sign in (-1, 0, 1)
+    ]
     if scenario.measure.higher_is_better:
         shares = [min(max(value, -1.0), 1.0) for value in values]
         return linear_axis(scenario.measure.heading, shares, within=(min(0.0, *values), 1.0))
     return _axis_of(scenario.measure.heading, [value for value in values if value > 0] or values)
 
 
-def _measured(scenario: Scenario, contenders: Sequence[Contender]) -> list[tuple[Contender, Spread]]:
+def _measured(
+    scenario: Scenario, contenders: Sequence[Contender]
+) -> list[tuple[Contender, Spread]]:
     """Return the contenders that did not collapse and can be compared, with their measure."""
     ranked = scenario.ranked(contenders)
     return [(one, spread) for one in ranked if (spread := scenario.quality(one)) is not None]
@@ -213,7 +263,9 @@ def _measured(scenario: Scenario, contenders: Sequence[Contender]) -> list[tuple
 
 def epsilon_charts(scenario: Scenario) -> list[Chart]:
     """Return quality against epsilon, the best strategies first; [] if there are not several epsilons."""
-    private = [pair for pair in _measured(scenario, scenario.contenders) if (pair[0].epsilon or 0.0) > 0]
+    private = [
+        pair for pair in _measured(scenario, scenario.contenders) if (pair[0].epsilon or 0.0) > 0
+    ]
     if len({one.epsilon for one, _ in private}) < 2:
         return []
     without = scenario.best(one for one in scenario.federated if one.epsilon is None)
@@ -246,7 +298,9 @@ def epsilon_charts(scenario: Scenario) -> list[Chart]:
     for start in range(0, len(series), MOST_SERIES):
         title = f"{capital(scenario.measure.heading)} against epsilon"
         title += (
-            f" ({start // MOST_SERIES + 1} of {-(-len(series) // MOST_SERIES)})" if len(series) > MOST_SERIES else ""
+            f" ({start // MOST_SERIES + 1} of {-(-len(series) // MOST_SERIES)})"
+            if len(series) > MOST_SERIES
+            else ""
         )
         part = [*lines, *series[start : start + MOST_SERIES]]
         charts.append(Chart(scenario.name, title, said, x, y, part, labels_outside=True))
@@ -258,11 +312,17 @@ def bytes_chart(scenario: Scenario) -> Chart | None:
     measured = [
         (one, sent.mean + received.mean, spread)
         for one, spread in _measured(scenario, scenario.contenders)
-        if (sent := one.spread("bytes_up")) and (received := one.spread("bytes_down")) and sent.mean + received.mean > 0
+        if (sent := one.spread("bytes_up"))
+        and (received := one.spread("bytes_down"))
+        and sent.mean + received.mean > 0
     ]
     if not measured:
         return None
-    rivals = [(one, price, scenario.measure.sign * spread.mean) for one, price, spread in measured if not one.is_pooled]
+    rivals = [
+        (one, price, scenario.measure.sign * spread.mean)
+        for one, price, spread in measured
+        if not one.is_pooled
+    ]
     is_best = pareto_front([price for _, price, _ in rivals], [gain for _, _, gain in rivals])
     front = {one.name for (one, _, _), is_on in zip(rivals, is_best, strict=True) if is_on}
     found = {one.guarantee_kind for one, _, _ in measured}
@@ -274,7 +334,12 @@ def bytes_chart(scenario: Scenario) -> Chart | None:
         logarithmic_axis("bytes", [price for _, price, _ in measured]),
         quality_axis(scenario, [one for one, _, _ in measured]),
         [
-            Series(one.name, KINDS[one.guarantee_kind], [(price, spread.mean)], one.name if one.name in front else "")
+            Series(
+                one.name,
+                KINDS[one.guarantee_kind],
+                [(price, spread.mean)],
+                one.name if one.name in front else "",
+            )
             for one, price, spread in measured
         ],
         [(kind, look) for kind, look in KINDS.items() if kind in found],
@@ -285,6 +350,8 @@ def pareto_front(prices: Sequence[float], gains: Sequence[float]) -> list[bool]:
     """Tell for each point whether no other is at least as cheap and as good, and cheaper or better."""
     price, gain = np.asarray(prices, dtype=float), np.asarray(gains, dtype=float)
     return [
-        not np.any((price <= price[at]) & (gain >= gain[at]) & ((price < price[at]) | (gain > gain[at])))
+        not np.any(
+            (price <= price[at]) & (gain >= gain[at]) & ((price < price[at]) | (gain > gain[at]))
+        )
         for at in range(len(price))
     ]

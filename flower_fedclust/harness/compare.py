@@ -33,7 +33,11 @@ from flower_fedclust.outside import parsing
 
 #: How many doubts are printed.
 MOST_DOUBTS = 5
-_LATEX = {"\\": r"\textbackslash{}", **{one: f"\\{one}" for one in "&%$#_{}"}, "~": r"\textasciitilde{}"}
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    **{one: f"\\{one}" for one in "&%$#_{}"},
+    "~": r"\textasciitilde{}",
+}
 
 
 def compare(
@@ -111,20 +115,38 @@ def compare(
     OSError
         If there is no room left. Finished runs are kept, and the same call continues from there.
     """
-    chosen = [strategy_name(one) if isinstance(one, type) else one for one in strategies_of(strategies)]
+    chosen = [
+        strategy_name(one) if isinstance(one, type) else one for one in strategies_of(strategies)
+    ]
     named: dict[str, Any] = {"strategies": chosen, **settings}
-    sets = [] if datasets is None else list(datasets) if isinstance(datasets, (list, tuple)) else [datasets]
+    sets = (
+        []
+        if datasets is None
+        else list(datasets)
+        if isinstance(datasets, (list, tuple))
+        else [datasets]
+    )
     named["datasets"] = [part for one in sets for part in dataset_name(one).split(",")]
     named |= _clients_setting(clients, named, labels, names)
     if not named["datasets"]:
         del named["datasets"]
     comparison = comparison_from(named)
     folder = Path(tempfile.mkdtemp(prefix="fedclust-") if out is None else out)
-    run_comparison(comparison, folder, jobs=jobs, on=on, retry_failed=retry_failed, progress=progress, device=device)
+    run_comparison(
+        comparison,
+        folder,
+        jobs=jobs,
+        on=on,
+        retry_failed=retry_failed,
+        progress=progress,
+        device=device,
+    )
     return Results(folder)
 
 
-def _clients_setting(clients: Any, named: dict[str, Any], labels: Any, names: Any) -> dict[str, Any]:
+def _clients_setting(
+    clients: Any, named: dict[str, Any], labels: Any, names: Any
+) -> dict[str, Any]:
     """Return the entries of ``clients`` in the settings: data sets, a file, or rows."""
     if clients is None:
         return {}
@@ -134,10 +156,23 @@ def _clients_setting(clients: Any, named: dict[str, Any], labels: Any, names: An
     if isinstance(clients, (str, Path)):
         return {"data": Path(clients)}
     columns, schema = named.pop("columns", None), named.get("schema")
-    reading = {name: named.pop(name, None) for name in ("label_column", "client_column", "subject_column")}
-    read = read_inputs((), clients, labels=labels, names=names, several=True, columns=columns, schema=schema, **reading)
+    reading = {
+        name: named.pop(name, None) for name in ("label_column", "client_column", "subject_column")
+    }
+    read = read_inputs(
+        (),
+        clients,
+        labels=labels,
+        names=names,
+        several=True,
+        columns=columns,
+        schema=schema,
+        **reading,
+    )
     rows = federated_rows(read.clients, raw=schema is not None)
-    return {"clients": rows if read.rows is None else replace(rows, server_rows=read.rows.server_rows)}
+    return {
+        "clients": rows if read.rows is None else replace(rows, server_rows=read.rows.server_rows)
+    }
 
 
 class Results:
@@ -166,10 +201,17 @@ class Results:
         self.folder = Path(folder).absolute()
         self._read = read_comparison(self.folder)
         with parsing(str(self.folder), "a comparison", "let 'fedclust compare' run again"):
-            found = ((scenario.name, verdict(scenario), certainty(scenario)) for scenario in self._read.scenarios)
-            self.verdicts = [f"{name}: {' '.join(filter(None, sentences))}" for name, *sentences in found]
+            found = (
+                (scenario.name, verdict(scenario), certainty(scenario))
+                for scenario in self._read.scenarios
+            )
+            self.verdicts = [
+                f"{name}: {' '.join(filter(None, sentences))}" for name, *sentences in found
+            ]
             self.doubts = [
-                f"{scenario.name}: {doubt}" for scenario in self._read.scenarios for doubt in doubts(scenario)
+                f"{scenario.name}: {doubt}"
+                for scenario in self._read.scenarios
+                for doubt in doubts(scenario)
             ]
 
     def __repr__(self) -> str:
@@ -191,7 +233,9 @@ class Results:
         """Return a table for each data set: means and standard deviations over the seeds, the best in bold."""
         tables = []
         for scenario in self._read.scenarios:
-            headings, *rows = _lines(scenario, plain=lambda text: text.replace("|", "\\|"), bold="**{}**".format)
+            headings, *rows = _lines(
+                scenario, plain=lambda text: text.replace("|", "\\|"), bold="**{}**".format
+            )
             lines = [headings, ["---"] * 2 + ["--:"] * (len(headings) - 2), *rows]
             body = "\n".join(f"| {' | '.join(line)} |" for line in lines)
             tables.append(f"{scenario.name}. {verdict(scenario)}\n\n{body}\n")
@@ -202,18 +246,28 @@ class Results:
         tables = []
         for scenario in self._read.scenarios:
             headings, *rows = _lines(scenario, plain=_latex, bold=r"\textbf{{{}}}".format)
-            caption, columns = _latex(f"{scenario.name}. {verdict(scenario)}"), "ll" + "r" * (len(headings) - 2)
+            caption, columns = (
+                _latex(f"{scenario.name}. {verdict(scenario)}"),
+                "ll" + "r" * (len(headings) - 2),
+            )
             frame = pd.DataFrame(rows, columns=headings)
             tables.append(frame.to_latex(index=False, column_format=columns, caption=caption))
         return "\n".join(tables)
 
     def table(self) -> RichTable:
         """Return the numbers of all data sets for the terminal."""
-        table = RichTable("data set", title="Mean ± standard deviation over the seeds", title_justify="left")
-        found = {scenario.name: _lines(scenario, plain=str, bold=str) for scenario in self._read.scenarios}
+        table = RichTable(
+            "data set", title="Mean ± standard deviation over the seeds", title_justify="left"
+        )
+        found = {
+            scenario.name: _lines(scenario, plain=str, bold=str)
+            for scenario in self._read.scenarios
+        }
         headings = list(dict.fromkeys(heading for lines in found.values() for heading in lines[0]))
         for heading in headings:
-            table.add_column(heading, overflow="fold", justify="left" if heading == "strategy" else "right")
+            table.add_column(
+                heading, overflow="fold", justify="left" if heading == "strategy" else "right"
+            )
         for name, (line, *rows) in found.items():
             for row in rows:
                 cells = dict(zip(line, row, strict=True))
@@ -225,7 +279,9 @@ class Results:
         return write_report(self.folder)
 
 
-def _lines(scenario: Scenario, *, plain: Callable[[str], str], bold: Callable[[str], str]) -> list[list[str]]:
+def _lines(
+    scenario: Scenario, *, plain: Callable[[str], str], bold: Callable[[str], str]
+) -> list[list[str]]:
     """Return the lines of a table, the headings first, with ``bold`` around the best of each column."""
     measures = [one for one in scenario.measures if one.in_papers]
     lines = [["strategy", "epsilon", "runs", *(one.heading for one in measures)]]
@@ -238,8 +294,16 @@ def _lines(scenario: Scenario, *, plain: Callable[[str], str], bold: Callable[[s
             for measure in measures:
                 spread = one.comparable(measure.name)
                 text = "" if spread is None else measure.show(spread.mean)
-                cell = text if spread is None else plain(f"{text} {measure.deviation(spread)}".rstrip())
-                is_best = group == "sortable" and text != "" and text == scenario.starred.get(measure.name)
+                cell = (
+                    text
+                    if spread is None
+                    else plain(f"{text} {measure.deviation(spread)}".rstrip())
+                )
+                is_best = (
+                    group == "sortable"
+                    and text != ""
+                    and text == scenario.starred.get(measure.name)
+                )
                 line.append(bold(cell) if is_best else cell)
             lines.append(line)
     return lines

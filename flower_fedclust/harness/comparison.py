@@ -60,15 +60,20 @@ class Trial:
     entry: Entry  #: Its entry in the registry, which a new process may not have.
     data: str  #: The name of the data set.
     choice: RowsChoice
-    n_clusters: int | None  #: None if the number of classes is unknown; the trial then fails with the reason.
+    #: None if the number of classes is unknown; the trial then fails with the reason.
+    n_clusters: int | None
     epsilon: float | None
     seed: int
-    parameters: Mapping[str, Any]  #: The parameters of the strategy, except n_clusters and server rows.
-    variant: str | None  #: The strategy's parameters of the grid, or of an object, as text; None if there are none.
+    #: The parameters of the strategy, except n_clusters and server rows.
+    parameters: Mapping[str, Any]
+    #: The strategy's parameters of the grid, or of an object, as text; None if there are none.
+    variant: str | None
     engine: str
-    needs_server_rows: bool  #: Whether any strategy of the comparison needs them: all are compared on the same rows.
+    #: Whether any strategy of the comparison needs them: all are compared on the same rows.
+    needs_server_rows: bool
     made: ProtocolStrategy | None = None  #: The strategy, if it was given as an object.
-    stored: Path | None = None  #: The file that keeps the rows of a Python caller for the trials' processes.
+    #: The file that keeps the rows of a Python caller for the trials' processes.
+    stored: Path | None = None
 
     def strategy_for(self, n_clusters: int, server_rows: Any, origin: str = "") -> ProtocolStrategy:
         """Return the strategy to run; server rows given by the user also go to strategies that merely can use them."""
@@ -92,14 +97,17 @@ class Comparison:
 
     #: Names and objects. Objects run as they are; n_clusters, budgets, parameters and grid apply to names.
     strategies: tuple[str | ProtocolStrategy, ...]
-    datasets: tuple[str, ...] = ()  #: Data sets by name; at least one of these, ``data`` and ``clients`` is needed.
+    #: Data sets by name; at least one of these, ``data`` and ``clients`` is needed.
+    datasets: tuple[str, ...] = ()
     data: Path | None = None  #: A file of rows, or a folder with one file per client.
     clients: FederatedRows | None = None  #: Rows of a Python caller.
     client_column: str | None = None  #: A column of the file.
     label_column: str | None = None  #: A column of the file.
-    subject_column: str | None = None  #: A column of the file: whose row it is, if a person may have several.
+    #: A column of the file: whose row it is, if a person may have several.
+    subject_column: str | None = None
     columns: tuple[str, ...] | None = None  #: The columns to cluster by; all others by default.
-    schema: Path | Schema | None = None  #: The public facts about the columns of the file, or of the clients' tables.
+    #: The public facts about the columns of the file, or of the clients' tables.
+    schema: Path | Schema | None = None
     #: A file of public rows. Without it they are drawn from the rows, if a strategy needs some.
     server_data: Path | None = None
     n_server_rows: int | None = None  #: How many are drawn; by default 20 per cluster.
@@ -125,7 +133,9 @@ class Comparison:
         for name in self.names:
             find(name)
         if not self._sources:
-            raise ValueError("there are no rows; give data sets (datasets), a file of your own (data), or both.")
+            raise ValueError(
+                "there are no rows; give data sets (datasets), a file of your own (data), or both."
+            )
         for name in self.datasets:
             find_dataset(name)
         self._check_partitions()
@@ -158,7 +168,9 @@ class Comparison:
             numbers = self._numbers_of_clusters
             if self._asks_for_classes:  # then there is no other number
                 numbers = self._numbers_of_classes(source) or numbers
-            for partition, number, strategy in itertools.product(self._partitions_of(source), numbers, self.strategies):
+            for partition, number, strategy in itertools.product(
+                self._partitions_of(source), numbers, self.strategies
+            ):
                 if not isinstance(strategy, str) and number != numbers[0]:
                     continue  # an object has a number of clusters of its own
                 for epsilon, point, seed in itertools.product(
@@ -177,24 +189,36 @@ class Comparison:
         """
         files = {
             name: {"name": path.name, "sha256": _fingerprint(path)}
-            for name, path in (("data", self.data), ("server_data", self.server_data), ("schema", self.schema))
+            for name, path in (
+                ("data", self.data),
+                ("server_data", self.server_data),
+                ("schema", self.schema),
+            )
             if isinstance(path, Path)
         }
         if self.clients is not None:
             files["clients"] = {"name": "clients", "sha256": rows_fingerprint(self.clients)}
         settings = {one.name: getattr(self, one.name) for one in fields(self)}
-        choices = [self._choice(source, one, 0) for source in self._sources for one in self._partitions_of(source)]
+        choices = [
+            self._choice(source, one, 0)
+            for source in self._sources
+            for one in self._partitions_of(source)
+        ]
         settings |= {
             "strategies": [
-                strategy if isinstance(strategy, str) else _described(strategy) for strategy in self.strategies
+                strategy if isinstance(strategy, str) else _described(strategy)
+                for strategy in self.strategies
             ],
             "data": [_data_name(source) for source in self._sources],
             "server_data": None if self.server_data is None else self.server_data.name,
-            "schema": self.schema.to_json() if isinstance(self.schema, Schema) else self.schema and self.schema.name,
+            "schema": self.schema.to_json()
+            if isinstance(self.schema, Schema)
+            else self.schema and self.schema.name,
             "partitions": list(dict.fromkeys(choice.partition_name for choice in choices)),
             "files": files,
             # A file of settings cannot repeat such a comparison.
-            "python_objects": len(self.names) < len(self.strategies) or isinstance(self.schema, Schema),
+            "python_objects": len(self.names) < len(self.strategies)
+            or isinstance(self.schema, Schema),
         }
         del settings["datasets"], settings["clients"]
         for name in ("grid", "schema", "python_objects"):
@@ -215,7 +239,12 @@ class Comparison:
         """Return the trial of a strategy that was given by name or as an object."""
         if isinstance(strategy, str):
             name, made, entry = strategy, None, find(strategy)
-            given = {**_own(strategy, self.parameters), **point, "epsilon": epsilon, "delta": self.delta}
+            given = {
+                **_own(strategy, self.parameters),
+                **point,
+                "epsilon": epsilon,
+                "delta": self.delta,
+            }
             parameters = {key: given[key] for key in given if key in accepted_parameters(strategy)}
             variant = ", ".join(f"{key}={json.dumps(value)}" for key, value in point.items())
         else:
@@ -241,7 +270,12 @@ class Comparison:
         )
 
     def _key(
-        self, strategy: str, choice: RowsChoice, n_clusters: int | None, epsilon: float | None, variant: str | None
+        self,
+        strategy: str,
+        choice: RowsChoice,
+        n_clusters: int | None,
+        epsilon: float | None,
+        variant: str | None,
     ) -> str:
         has_several = len(self._numbers_of_clusters) > 1 or len(self.names) < len(self.strategies)
         # the data set may have labelings with several numbers of classes
@@ -249,16 +283,30 @@ class Comparison:
         several = [f"clusters-{n_clusters}"] if has_several else []
         shown = "none" if epsilon is None else repr(float(epsilon)).removesuffix(".0")
         data = _data_name(choice.source)
-        parts = (strategy, data, choice.partition_name, f"epsilon-{shown}", *several, *filter(None, [variant]))
-        short = [part if len(part) <= _LONGEST_PART else f"{part[:40]}-{_hash(part.encode())}" for part in parts]
-        return "__".join(re.sub(r"[^A-Za-z0-9+._-]", "-", part) for part in (*short, f"seed-{choice.seed}"))
+        parts = (
+            strategy,
+            data,
+            choice.partition_name,
+            f"epsilon-{shown}",
+            *several,
+            *filter(None, [variant]),
+        )
+        short = [
+            part if len(part) <= _LONGEST_PART else f"{part[:40]}-{_hash(part.encode())}"
+            for part in parts
+        ]
+        return "__".join(
+            re.sub(r"[^A-Za-z0-9+._-]", "-", part) for part in (*short, f"seed-{choice.seed}")
+        )
 
     @cached_property
     def public_rows(self) -> Any:
         """The rows of ``server_data``."""
         assert self.server_data is not None
         raw = self.schema is not None
-        return read_table(self.server_data, label_column=self.label_column, columns=self.columns, raw=raw).rows
+        return read_table(
+            self.server_data, label_column=self.label_column, columns=self.columns, raw=raw
+        ).rows
 
     @cached_property
     def _schema(self) -> Schema | None:
@@ -278,7 +326,9 @@ class Comparison:
         if not isinstance(strategy, str):
             return [{}]
         own = {
-            name: values for name, values in _own(strategy, self.grid).items() if name in accepted_parameters(strategy)
+            name: values
+            for name, values in _own(strategy, self.grid).items()
+            if name in accepted_parameters(strategy)
         }
         return [dict(zip(own, point, strict=True)) for point in itertools.product(*own.values())]
 
@@ -291,11 +341,17 @@ class Comparison:
         """The column that names the client of each row in the file, or None."""
         if self.client_column is not None:
             return f"the column '{self.client_column}'"
-        return "a folder with a file for each client" if self.data is not None and self.data.is_dir() else None
+        return (
+            "a folder with a file for each client"
+            if self.data is not None and self.data.is_dir()
+            else None
+        )
 
     def _partitions_of(self, source: Source) -> tuple[str, ...]:
         """Return the partitions of a source; rows that name their clients have only one."""
-        names_clients = isinstance(source, FederatedRows) or (isinstance(source, Path) and self._file_says_whose)
+        names_clients = isinstance(source, FederatedRows) or (
+            isinstance(source, Path) and self._file_says_whose
+        )
         return ("iid",) if names_clients else self.partitions or ("iid",)
 
     def _choice(self, source: Source, partition: str, seed: int) -> RowsChoice:
@@ -337,11 +393,19 @@ class Comparison:
         for partition in self.partitions:
             parsed_scheme(partition)
         says = self._file_says_whose
-        if says and not self.datasets and any(partition != "column" for partition in self.partitions):
-            raise ValueError(f"{says} says whose rows they are, so there is nothing to partition; leave out one.")
+        if (
+            says
+            and not self.datasets
+            and any(partition != "column" for partition in self.partitions)
+        ):
+            raise ValueError(
+                f"{says} says whose rows they are, so there is nothing to partition; leave out one."
+            )
         for name in ("client_column", "subject_column"):
             if getattr(self, name) is not None and self.data is None:
-                raise ValueError(f"{name} is a column of a file; give the file as data, or leave it out.")
+                raise ValueError(
+                    f"{name} is a column of a file; give the file as data, or leave it out."
+                )
 
     def _check_parameters(self) -> None:
         accepted = {name: accepted_parameters(name) for name in self.names}
@@ -359,9 +423,15 @@ class Comparison:
     def _check_files(self) -> None:
         """Read the user's files once, because every trial needs them."""
         for source in self._sources:
-            if not isinstance(source, str) and self._asks_for_classes and not self._numbers_of_classes(source):
+            if (
+                not isinstance(source, str)
+                and self._asks_for_classes
+                and not self._numbers_of_classes(source)
+            ):
                 where = _data_name(source)
-                raise ValueError(f"{where} has no known classes to count; give n_clusters, or label_column.")
+                raise ValueError(
+                    f"{where} has no known classes to count; give n_clusters, or label_column."
+                )
         if isinstance(self.data, Path) and not self._asks_for_classes:
             self._choice(self.data, "iid", self.seeds[0]).read()
         if self.server_data is not None:
@@ -384,7 +454,8 @@ def why_impossible(trial: Trial, comparison: Comparison) -> str | None:
     except (ValueError, ImportError) as error:
         return " ".join(str(error).split())
     source = trial.choice.source
-    if isinstance(source, str):  # whether a data set says whose rows they are is known once it is read
+    # Whether a data set says whose rows they are is known once it is read.
+    if isinstance(source, str):
         return None
     column = trial.choice.subject_column if isinstance(source, Path) else source.subjects
     return why_not_its_unit(strategy, [trial.data], [trial.data] if column is None else []) or None
@@ -397,10 +468,15 @@ def rows_fingerprint(rows: FederatedRows) -> str:
     found = hashlib.sha256()
     nothing: Sequence[Any] = [None] * len(rows.names)
     all_labels, all_subjects = rows.labels or nothing, rows.subjects or nothing
-    for name, part, labels, subjects in zip(rows.names, rows.clients, all_labels, all_subjects, strict=True):
+    for name, part, labels, subjects in zip(
+        rows.names, rows.clients, all_labels, all_subjects, strict=True
+    ):
         plain = pd.util.hash_pandas_object(part) if isinstance(part, pd.DataFrame) else part
         plain = part.fingerprint() if isinstance(part, Batches) else plain
-        found.update(f"{name} {part.shape} {labels is None} ".encode() + np.ascontiguousarray(plain).tobytes())
+        found.update(
+            f"{name} {part.shape} {labels is None} ".encode()
+            + np.ascontiguousarray(plain).tobytes()
+        )
         found.update(b"" if labels is None else str(np.asarray(labels).tolist()).encode())
         found.update(b"" if subjects is None else subjects.fingerprint.tobytes())
     return found.hexdigest()
@@ -416,11 +492,17 @@ def _own(strategy: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 def _described(strategy: ProtocolStrategy, without: tuple[str, ...] = ()) -> str:
     """Return the parameters of an object that differ from the defaults, as text; arrays and models as a hash."""
-    defaults = {name: one.default for name, one in inspect.signature(type(strategy)).parameters.items()}
+    defaults = {
+        name: one.default for name, one in inspect.signature(type(strategy)).parameters.items()
+    }
     found = []
     for name, value in strategy.get_params().items():
         plain = isinstance(value, (str, int, float, tuple, dict, type(None)))
-        text = json.dumps(value, default=str) if plain else f"<{type(value).__name__} {_hash(pickle.dumps(value))}>"
+        text = (
+            json.dumps(value, default=str)
+            if plain
+            else f"<{type(value).__name__} {_hash(pickle.dumps(value))}>"
+        )
         if name not in without and not (plain and value == defaults[name]):
             found.append(f"{name}={text}")
     inner = ", ".join(found)
@@ -432,13 +514,21 @@ def _hash(content: bytes) -> str:
 
 
 def _data_name(source: Any) -> str:
-    return source if isinstance(source, str) else source.name if isinstance(source, Path) else "clients"
+    return (
+        source
+        if isinstance(source, str)
+        else source.name
+        if isinstance(source, Path)
+        else "clients"
+    )
 
 
 def _fingerprint(path: Path) -> str:
     """Return a hash of a file's content, or of the names and contents of a folder's files."""
     if path.is_dir():
-        files = sorted(one for one in path.iterdir() if not one.is_dir() and one.name[0] not in "._")
+        files = sorted(
+            one for one in path.iterdir() if not one.is_dir() and one.name[0] not in "._"
+        )
         listing = "\n".join(f"{one.name} {_fingerprint(one)}" for one in files)
         return hashlib.sha256(listing.encode()).hexdigest()
     with reading(path, "data", "give another file") as file:
@@ -466,7 +556,10 @@ def comparison_from(settings: Mapping[str, Any]) -> Comparison:
 
 def settings_from_toml(path: Path) -> dict[str, Any]:
     """Return the settings in a TOML file; paths in it are relative to its folder."""
-    settings = {key.replace("-", "_"): value for key, value in read_toml(path, "correct the settings").items()}
+    settings = {
+        key.replace("-", "_"): value
+        for key, value in read_toml(path, "correct the settings").items()
+    }
     for key in settings:
         look_up(key, SETTINGS, f"setting of a comparison, which {path.name} has, called")
     for key in ("data", "server_data", "schema"):
@@ -492,7 +585,11 @@ def _schema(key: str, value: Any) -> Path | Schema:
 
 def _list(key: str, value: Any) -> list[Any]:
     values = value.split(",") if isinstance(value, str) else value
-    values = [one.strip() if isinstance(one, str) else one for one in values] if _is_list(values) else [values]
+    values = (
+        [one.strip() if isinstance(one, str) else one for one in values]
+        if _is_list(values)
+        else [values]
+    )
     if not (values := [one for one in values if not (isinstance(one, str) and one == "")]):
         raise ValueError(f"{key} is empty; give at least one, or leave it out.")
     return values
@@ -514,15 +611,21 @@ def _datasets(key: str, value: Any) -> tuple[str, ...]:
 
 
 def _strategies(key: str, value: Any) -> tuple[Any, ...]:
-    given = [one if isinstance(one, ProtocolStrategy) else _text(key, one) for one in _list(key, value)]
+    given = [
+        one if isinstance(one, ProtocolStrategy) else _text(key, one) for one in _list(key, value)
+    ]
     return tuple(strategies()) if given == ["all"] else tuple(dict.fromkeys(given))
 
 
 def _integers(key: str, value: Any) -> tuple[int, ...]:
     try:
-        return tuple(dict.fromkeys(int(one) if isinstance(one, str) else one for one in _list(key, value)))
+        return tuple(
+            dict.fromkeys(int(one) if isinstance(one, str) else one for one in _list(key, value))
+        )
     except ValueError:
-        raise ValueError(f"{key} is '{value}'; give a whole number, or several with commas.") from None
+        raise ValueError(
+            f"{key} is '{value}'; give a whole number, or several with commas."
+        ) from None
 
 
 def _seeds(key: str, value: Any) -> tuple[int, ...]:
@@ -542,7 +645,8 @@ def _parameters(key: str, value: Any) -> dict[str, Any]:
         raise ValueError(f"{key} is {value!r}; it must be a table of parameters and their values.")
     flat: dict[str, Any] = {}
     for name, content in value.items():
-        if isinstance(content, Mapping) and (name in strategies() or ":" in name):  # [set.fedsc-sums]
+        # [set.fedsc-sums]
+        if isinstance(content, Mapping) and (name in strategies() or ":" in name):
             flat |= {f"{name}.{inner}": one for inner, one in content.items()}
         else:
             flat[name] = content
@@ -577,7 +681,9 @@ SETTINGS: Mapping[str, Callable[[str, Any], Any]] = {
     "seeds": _seeds,
     "engine": _text,
     "set": _parameters,
-    "grid": lambda key, value: {name: tuple(_list(name, found)) for name, found in _parameters(key, value).items()},
+    "grid": lambda key, value: {
+        name: tuple(_list(name, found)) for name, found in _parameters(key, value).items()
+    },
     "n_clusters": _numbers,
     # Checked by the class.
     **dict.fromkeys(("clients", "n_server_rows", "n_clients", "delta"), lambda _, value: value),

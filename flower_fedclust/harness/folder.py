@@ -66,7 +66,9 @@ class ComparisonFolder:
         self.trials = self.path / "runs"
 
     @contextmanager
-    def opened(self, settings: Mapping[str, Any], runs: Sequence[Mapping[str, Any]] = ()) -> Iterator[None]:
+    def opened(
+        self, settings: Mapping[str, Any], runs: Sequence[Mapping[str, Any]] = ()
+    ) -> Iterator[None]:
         """Create the folder if needed, and lock it for a comparison and its planned runs, both ready for JSON.
 
         Raises a FileExistsError if the folder holds something else, or another process is writing it.
@@ -85,8 +87,16 @@ class ComparisonFolder:
             self.trials.mkdir(exist_ok=True)
             if not (self.path / _SETTINGS).exists():
                 started = datetime.now().astimezone().isoformat(timespec="seconds")
-                content = {"format": FORMAT, **settings, "versions": installed_versions(), "started": started}
-                self.write(_SETTINGS, json.dumps(content | {"runs": [dict(run) for run in runs]}, indent=2).encode())
+                content = {
+                    "format": FORMAT,
+                    **settings,
+                    "versions": installed_versions(),
+                    "started": started,
+                }
+                self.write(
+                    _SETTINGS,
+                    json.dumps(content | {"runs": [dict(run) for run in runs]}, indent=2).encode(),
+                )
             self._forget_unfinished(runs)
             yield
         finally:
@@ -119,7 +129,10 @@ class ComparisonFolder:
         status = (self.row(place.name) or {}).get("status")
         if status == "done":
             place = free_beside(place)
-            warnings.warn(f"another process has finished this run, too; this result is in {place}.", stacklevel=4)
+            warnings.warn(
+                f"another process has finished this run, too; this result is in {place}.",
+                stacklevel=4,
+            )
         elif status is not None:
             shutil.rmtree(place, ignore_errors=True)
         elif place.exists():
@@ -156,7 +169,12 @@ class ComparisonFolder:
         if not path.exists():
             ours = (_LOCK, f".{_SETTINGS}.new", self.trials.name)
             stranger = next(
-                (one.name for one in self.path.rglob("*") if one.name not in ours or one.is_symlink()), None
+                (
+                    one.name
+                    for one in self.path.rglob("*")
+                    if one.name not in ours or one.is_symlink()
+                ),
+                None,
             )
             if stranger is not None or self.trials.is_file():
                 raise FileExistsError(
@@ -170,7 +188,9 @@ class ComparisonFolder:
         except FormatError as error:
             raise FileExistsError(str(error)) from None
         except (DataError, KeyError):
-            raise FileExistsError(f"{path} does not hold this comparison; choose an empty folder.") from None
+            raise FileExistsError(
+                f"{path} does not hold this comparison; choose an empty folder."
+            ) from None
         if differs:
             name = differs[0]
             there, here = (json.dumps(one[name], ensure_ascii=False) for one in (known, settings))
@@ -182,7 +202,10 @@ class ComparisonFolder:
 
 def results_frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     """Return rows as a table with every column, in order and with its type."""
-    columns = {name: pd.array([row.get(name) for row in rows], dtype=kind) for name, kind in COLUMNS.items()}
+    columns = {
+        name: pd.array([row.get(name) for row in rows], dtype=kind)
+        for name, kind in COLUMNS.items()
+    }
     return pd.DataFrame(columns)
 
 
@@ -195,7 +218,9 @@ def installed_versions() -> dict[str, str | None]:
         except metadata.PackageNotFoundError:
             return None
 
-    return {"python": platform.python_version()} | {name.replace("-", "_"): version(name) for name in _PACKAGES}
+    return {"python": platform.python_version()} | {
+        name.replace("-", "_"): version(name) for name in _PACKAGES
+    }
 
 
 def is_disk_full(error: OSError) -> bool:
@@ -205,7 +230,11 @@ def is_disk_full(error: OSError) -> bool:
 
 def as_json(row: Mapping[str, Any]) -> str:
     """Return a row as JSON; a number that is not finite becomes null."""
-    lost = {name: None for name, value in row.items() if isinstance(value, float) and not math.isfinite(value)}
+    lost = {
+        name: None
+        for name, value in row.items()
+        if isinstance(value, float) and not math.isfinite(value)
+    }
     return json.dumps({**row, **lost}, indent=2, allow_nan=False) + "\n"
 
 

@@ -55,8 +55,14 @@ def write_report(folder: str | Path) -> Path:
 
 def report_page(comparison: ComparisonResults) -> str:
     """Return the page of a comparison."""
-    scenarios = [_scenario(one, f"scenario-{number}") for number, one in enumerate(comparison.scenarios)]
-    names = comparison.strategies if len(comparison.strategies) <= 3 else [f"{len(comparison.strategies)} strategies"]
+    scenarios = [
+        _scenario(one, f"scenario-{number}") for number, one in enumerate(comparison.scenarios)
+    ]
+    names = (
+        comparison.strategies
+        if len(comparison.strategies) <= 3
+        else [f"{len(comparison.strategies)} strategies"]
+    )
     data = listed(list(dict.fromkeys(one.data for one in comparison.scenarios if one.data)))
     return page_of(
         "flower_fedclust.harness",
@@ -85,10 +91,14 @@ def _summary(comparison: ComparisonResults) -> str:
     trials = comparison.trials
     budgets = sorted({trial.epsilon for trial in trials if trial.epsilon is not None})
     parts = [
-        f"{len(comparison.strategies)} strategies" if len(comparison.strategies) != 1 else "one strategy",
+        f"{len(comparison.strategies)} strategies"
+        if len(comparison.strategies) != 1
+        else "one strategy",
         number_of("data set", {trial.text("data") for trial in trials}),
         number_of("partition", {trial.text("partition") for trial in trials}),
-        f"epsilon {listed([f'{epsilon:g}' for epsilon in budgets], len(budgets))}" if budgets else "",
+        f"epsilon {listed([f'{epsilon:g}' for epsilon in budgets], len(budgets))}"
+        if budgets
+        else "",
     ]
     n_seeds = len({trial.text("seed") for trial in trials})
     started = str(comparison.settings.get("started", ""))
@@ -101,7 +111,10 @@ def _summary(comparison: ComparisonResults) -> str:
 def _overview(scenarios: Sequence[Scenario]) -> dict[str, Any]:
     """Return a row per strategy and budget with its results in all scenarios; rows without a result are left out."""
     everyone = {
-        contender.name: contender for scenario in scenarios for contender in scenario.contenders if contender.trials
+        contender.name: contender
+        for scenario in scenarios
+        for contender in scenario.contenders
+        if contender.trials
     }
 
     def order(one: Contender) -> tuple[bool, str, bool, float]:
@@ -112,7 +125,9 @@ def _overview(scenarios: Sequence[Scenario]) -> dict[str, Any]:
         spread = scenario.quality(scenario.best(own))
         if spread is None:
             failed = any(trial.status == "failed" for one in own for trial in one.others)
-            return "collapsed" if any(one.collapse for one in own) else "failed" if failed else "", False
+            return "collapsed" if any(
+                one.collapse for one in own
+            ) else "failed" if failed else "", False
         text = scenario.measure.show(spread.mean)
         return text, not own[0].is_pooled and text == scenario.starred.get(scenario.measure.name)
 
@@ -141,13 +156,17 @@ def _scenario(scenario: Scenario, identifier: str) -> dict[str, Any]:
         "collapsed": collapsed(scenario),
         "doubts": doubts(scenario),
         "missing": listed(missing),
-        "axis": quality_axis(scenario, scenario.contenders) if scenario.ranked(scenario.contenders) else None,
+        "axis": quality_axis(scenario, scenario.contenders)
+        if scenario.ranked(scenario.contenders)
+        else None,
         "near": near,
         "near_says": near_says,
         "ranks": ranks_over_seeds(scenario),
         "charts": [*epsilon_charts(scenario), *([] if traffic is None else [traffic])],
         "maps": maps,
-        "map_colors": list(dict.fromkeys(one["name"] for map in maps for one in map["content"]["groupings"])),
+        "map_colors": list(
+            dict.fromkeys(one["name"] for map in maps for one in map["content"]["groupings"])
+        ),
     }
 
 
@@ -193,7 +212,12 @@ def _maps(scenario: Scenario, identifier: str) -> list[dict[str, Any]]:
             about = f"{plural(n_shown, 'row')}{of}; seed {trial.text('seed') or 'unknown'}."
             name = f"{scenario.name}: {contender.name}"
             figures.append(
-                {"title": contender.name, "name": name, "about": about, "content": {"id": number, **content}}
+                {
+                    "title": contender.name,
+                    "name": name,
+                    "about": about,
+                    "content": {"id": number, **content},
+                }
             )
     return figures
 
@@ -229,12 +253,19 @@ def privacy_groups(comparison: ComparisonResults) -> dict[str, list[PrivacyGroup
         kind = _COVERED if is_covered else _IN_PART if trial.privacy.releases else _NONE
         key = (kind, trial.strategy, unprotected, protected)
         if key not in found:
-            without = " without epsilon" if trial.epsilon is None and trial.strategy in with_epsilon else ""
-            found[key] = PrivacyGroup(f"{trial.strategy}{without}", unprotected, protected, _report_of(trial))
+            without = (
+                " without epsilon"
+                if trial.epsilon is None and trial.strategy in with_epsilon
+                else ""
+            )
+            found[key] = PrivacyGroup(
+                f"{trial.strategy}{without}", unprotected, protected, _report_of(trial)
+            )
         budget = "no epsilon" if trial.epsilon is None else f"epsilon {trial.epsilon:g}"
         found[key].guarantees.setdefault(budget, trial.text("guarantee"))
     by_kind = {
-        kind: [group for (one, *_), group in found.items() if one == kind] for kind in (_COVERED, _IN_PART, _NONE)
+        kind: [group for (one, *_), group in found.items() if one == kind]
+        for kind in (_COVERED, _IN_PART, _NONE)
     }
     return {kind: groups for kind, groups in by_kind.items() if groups}
 
@@ -251,11 +282,16 @@ def _failures(comparison: ComparisonResults) -> dict[str, Any]:
     """Return the runs that failed or were left out, grouped by remedy, and the clients that failed."""
     found: dict[str, Any] = {}
     for status in ("failed", LEFT_OUT):
-        rows = [{**trial.row, "strategy": trial.strategy, "key": trial.key} for trial in comparison.of_status(status)]
+        rows = [
+            {**trial.row, "strategy": trial.strategy, "key": trial.key}
+            for trial in comparison.of_status(status)
+        ]
         found[status] = []
         for remedy, same in by_remedy(rows).items():
             names = listed(list(dict.fromkeys(row["strategy"] for row in same)))
-            found[status].append((f"{capital(remedy).rstrip('.')}: {plural(len(same), 'run')} of {names}", same))
+            found[status].append(
+                (f"{capital(remedy).rstrip('.')}: {plural(len(same), 'run')} of {names}", same)
+            )
     found["clients"] = [
         [trial.key, *(str(failure.get(one, NOTHING)) for one in ("client", "round", "reason"))]
         for trial in comparison.of_status("done")
@@ -266,7 +302,9 @@ def _failures(comparison: ComparisonResults) -> dict[str, Any]:
 
 def is_repeatable(settings: Mapping[str, Any]) -> bool:
     """Tell whether a file of settings can repeat a comparison: Python objects cannot be written into one."""
-    return bool(settings) and not (settings.get("python_objects") or "clients" in settings.get("files", {}))
+    return bool(settings) and not (
+        settings.get("python_objects") or "clients" in settings.get("files", {})
+    )
 
 
 def settings_as_toml(settings: Mapping[str, Any]) -> str:
@@ -296,15 +334,29 @@ def settings_as_toml(settings: Mapping[str, Any]) -> str:
     # A file of the user's own comes last, after the data sets.
     own = data.pop() if data and ({"data", "clients"} & set(files)) else None
     # A column or a folder determines by itself how the rows are spread.
-    partitions = [one for one in settings.get("partitions", ()) if one not in ("column", "files", "as given")]
+    partitions = [
+        one for one in settings.get("partitions", ()) if one not in ("column", "files", "as given")
+    ]
     content = {**settings, "datasets": data, "data": own, "partitions": partitions}
     wanted = {name: content.get(name) for name in kept}
     wanted |= {"set": settings.get("parameters"), "grid": settings.get("grid")}
-    return tomli_w.dumps({name: _without_null(value) for name, value in wanted.items() if value not in (None, [], {})})
+    return tomli_w.dumps(
+        {
+            name: _without_null(value)
+            for name, value in wanted.items()
+            if value not in (None, [], {})
+        }
+    )
 
 
 def _without_null(value: Any) -> Any:
     """Return a value of JSON with "none" for null, which TOML does not have."""
     if isinstance(value, dict):
         return {name: _without_null(one) for name, one in value.items()}
-    return [_without_null(one) for one in value] if isinstance(value, list) else "none" if value is None else value
+    return (
+        [_without_null(one) for one in value]
+        if isinstance(value, list)
+        else "none"
+        if value is None
+        else value
+    )

@@ -34,7 +34,11 @@ _LONGEST_NAME = 24
 
 
 def map_figure(
-    places: Sequence[NDArray[np.float64]], groupings: Sequence[Grouping], path: str | Path, *, title: str = ""
+    places: Sequence[NDArray[np.float64]],
+    groupings: Sequence[Grouping],
+    path: str | Path,
+    *,
+    title: str = "",
 ) -> Path:
     """Draw a map of rows, given by client, as a PNG with a panel for each grouping, and return its path.
 
@@ -59,7 +63,11 @@ def map_figure(
 
 
 def map_page(
-    places: Sequence[NDArray[np.float64]], groupings: Sequence[Grouping], path: str | Path, *, title: str = ""
+    places: Sequence[NDArray[np.float64]],
+    groupings: Sequence[Grouping],
+    path: str | Path,
+    *,
+    title: str = "",
 ) -> Path:
     """Write a map of rows, given by client, as one interactive HTML file that needs no network, and return its path.
 
@@ -72,12 +80,17 @@ def map_page(
         "starts": np.cumsum([0, *map(len, places)]).tolist(),
         "groupings": [_as_json(one, "<u4") for one in groupings],
     }
-    found = {grouping.name: len(grouping.groups) - grouping.colors.count(NO_COLOR) for grouping in groupings}
+    found = {
+        grouping.name: len(grouping.groups) - grouping.colors.count(NO_COLOR)
+        for grouping in groupings
+    }
     sizes = ", ".join(plural(count, name) for name, count in found.items())
     summary = f"A map of {plural(len(xy), 'row')}: {sizes}."
     file = made_folder_of(path)
     named = {"title": title or "Map of rows", "summary": summary}
-    file.write_text(page_of("flower_fedclust.harness", "map.html", **named, content=content), encoding="utf-8")
+    file.write_text(
+        page_of("flower_fedclust.harness", "map.html", **named, content=content), encoding="utf-8"
+    )
     return file
 
 
@@ -89,7 +102,11 @@ def map_of_trial(folder: Path, most_rows: int = MOST_ROWS) -> dict[str, Any] | N
     try:
         result = read_result(folder)
         known: dict[str, list[str | None]] = {}
-        for row in read_csv(folder / "classes.csv", "run again") if (folder / "classes.csv").is_file() else ():
+        for row in (
+            read_csv(folder / "classes.csv", "run again")
+            if (folder / "classes.csv").is_file()
+            else ()
+        ):
             known.setdefault(from_cell(row["client"]), []).append(from_cell(row["class"]) or None)
         with parsing(str(folder), "a map", "run again"):
             places, names = result["embedding"], result["names"]
@@ -97,7 +114,10 @@ def map_of_trial(folder: Path, most_rows: int = MOST_ROWS) -> dict[str, Any] | N
             columns = {"cluster": clusters} if clusters else {}
             classes: list[Any] | None = [known.get(name) for name in names] if known else None
             groupings = groupings_of(places, names, classes, columns)
-            xy, numbers = np.concatenate(places), np.concatenate([np.arange(len(part)) for part in places])
+            xy, numbers = (
+                np.concatenate(places),
+                np.concatenate([np.arange(len(part)) for part in places]),
+            )
             chosen = np.arange(len(xy))
             if len(xy) > most_rows:
                 chosen = np.sort(np.random.default_rng(0).choice(len(xy), most_rows, replace=False))
@@ -112,14 +132,22 @@ def map_of_trial(folder: Path, most_rows: int = MOST_ROWS) -> dict[str, Any] | N
         "places": base64_text(np.rint((xy[chosen] - low) / widest * 65535), "<u2"),
         "numbers": base64_text(numbers[chosen], "<u4"),
         "groupings": [
-            _as_json(Grouping(grouping.name, grouping.groups, grouping.colors, grouping.codes[chosen]), "<u2")
+            _as_json(
+                Grouping(grouping.name, grouping.groups, grouping.colors, grouping.codes[chosen]),
+                "<u2",
+            )
             for grouping in groupings
         ],
     }
 
 
 def _as_json(one: Grouping, dtype: str) -> dict[str, Any]:
-    return {"name": one.name, "groups": one.groups, "colors": one.colors, "codes": base64_text(one.codes, dtype)}
+    return {
+        "name": one.name,
+        "groups": one.groups,
+        "colors": one.colors,
+        "codes": base64_text(one.codes, dtype),
+    }
 
 
 def _name_groups(axes: Axes, grouping: Grouping, xy: NDArray[np.float64]) -> None:
@@ -127,7 +155,10 @@ def _name_groups(axes: Axes, grouping: Grouping, xy: NDArray[np.float64]) -> Non
     from matplotlib import lines, patheffects
 
     if len(grouping.groups) <= _LONGEST_LEGEND:
-        marks = [lines.Line2D([], [], color=color, marker="o", linestyle="none") for color in grouping.colors]
+        marks = [
+            lines.Line2D([], [], color=color, marker="o", linestyle="none")
+            for color in grouping.colors
+        ]
         legend = axes.legend(
             marks,
             ["-"] * len(marks),
@@ -151,7 +182,9 @@ def _name_groups(axes: Axes, grouping: Grouping, xy: NDArray[np.float64]) -> Non
             # The row nearest the median: the median of a class in two parts may lie in neither.
             x, y = rows[np.argmin(((rows - np.median(rows, axis=0)) ** 2).sum(axis=1))]
             halo = [patheffects.withStroke(linewidth=2.5, foreground="white")]
-            text = axes.text(x, y, _short(group, 12), ha="center", va="center", weight="bold", path_effects=halo)
+            text = axes.text(
+                x, y, _short(group, 12), ha="center", va="center", weight="bold", path_effects=halo
+            )
             text.set_fontsize(10 if len(grouping.groups) <= 20 else 6.5)
             text.set_parse_math(False)
 

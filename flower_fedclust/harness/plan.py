@@ -110,9 +110,13 @@ class Forecast:
         if not self.excess:
             return said
         if self.enough is None:
-            said.append(f"None of these budgets is enough: at epsilon {max(self.excess):g} noise still costs.")
+            said.append(
+                f"None of these budgets is enough: at epsilon {max(self.excess):g} noise still costs."
+            )
         else:
-            said.append(f"Above epsilon {self.enough:.2g}, more gains nothing: noise costs less than {NOTHING:.0%}.")
+            said.append(
+                f"Above epsilon {self.enough:.2g}, more gains nothing: noise costs less than {NOTHING:.0%}."
+            )
         return said
 
     def __str__(self) -> str:
@@ -121,11 +125,22 @@ class Forecast:
     def told(self, like: str = "like=", schema: str = "schema=") -> str:
         """Return the forecast as text, with the options named as the user types them."""
         facts = ", ".join(f"{count:,} {name}" for name, count in self.facts.items())
-        lines = [f"{self.strategy}, {facts}", "", f"At epsilon {self.epsilon:g}:", "     noise     signal  of"]
-        lines += [f"{release.noise:10.4g} {release.signal:10.4g}  {release.content}" for release in self.releases]
+        lines = [
+            f"{self.strategy}, {facts}",
+            "",
+            f"At epsilon {self.epsilon:g}:",
+            "     noise     signal  of",
+        ]
+        lines += [
+            f"{release.noise:10.4g} {release.signal:10.4g}  {release.content}"
+            for release in self.releases
+        ]
         lines += ["", "   epsilon  expected extra cost due to noise"]
         for epsilon, excess in self.excess.items():
-            lines.append(f"{epsilon:10g}  " + (f"{100 * excess:.2g}%" if excess >= NOTHING else f"below {NOTHING:.0%}"))
+            lines.append(
+                f"{epsilon:10g}  "
+                + (f"{100 * excess:.2g}%" if excess >= NOTHING else f"below {NOTHING:.0%}")
+            )
         lines += ["", *self.sentences]
         lines.append(
             f"Without noise the clusters cost {100 * self.without_noise:.2g}% more than those of pooled k-means, "
@@ -138,7 +153,9 @@ class Forecast:
             f"A table like yours ({like}) makes it more accurate."
         )
         if self.left_out:
-            lines.append(f"Left out of that table: {', '.join(self.left_out)}; with {schema} they would be used.")
+            lines.append(
+                f"Left out of that table: {', '.join(self.left_out)}; with {schema} they would be used."
+            )
         return "\n".join(lines)
 
     __repr__ = __str__  # the representation in a notebook
@@ -222,9 +239,11 @@ def plan(
             rows, left_out = rows_like(like, schema, columns)
     else:
         if like is not None or n_columns is not None:
-            raise ValueError("clients are given, which have rows and columns; leave out like and n_columns.")
-        options = {"labels": labels, "names": names, "columns": columns, "schema": schema, "seed": seed}
-        options |= {"label_column": label_column, "client_column": client_column}
+            raise ValueError(
+                "clients are given, which have rows and columns; leave out like and n_columns."
+            )
+        options = {"labels": labels, "names": names, "columns": columns, "schema": schema}
+        options |= {"seed": seed, "label_column": label_column, "client_column": client_column}
         options |= {"partition": partition, "n_clients": n_clients}
         made, tables = read_inputs(strategy, clients, parameters, **options).prepared()
         rows, n_clients = np.concatenate(tables), len(tables)
@@ -232,7 +251,9 @@ def plan(
     table = None if rows is None else _standard(rows, made.most_clusters)
     if table is not None:
         if n_columns not in (None, table.shape[1]):
-            raise ValueError(f"n_columns is {n_columns}, but like has {table.shape[1]}; leave n_columns out.")
+            raise ValueError(
+                f"n_columns is {n_columns}, but like has {table.shape[1]}; leave n_columns out."
+            )
         n_columns = table.shape[1]
     if n_rows is None or n_columns is None:
         missing = "n_rows" if n_rows is None else "n_columns"
@@ -255,9 +276,18 @@ def plan(
     costs = {float(one): rehearsal.mean_cost(one, seed) for one in sorted(epsilons)}
     rougher = ROUGHER if table is None else 1.0
     excess = falling({one: rougher * max(cost / without - 1, 0.0) for one, cost in costs.items()})
-    facts = {"rows": n_rows, "columns": n_columns, "clients": n_clients, "clusters": made.most_clusters}
+    facts = {"rows": n_rows, "columns": n_columns}
+    facts |= {"clients": n_clients, "clusters": made.most_clusters}
     return Forecast(
-        made.name, facts, made.epsilon, releases, smallest, excess, max(without - 1, 0.0), table is not None, left_out
+        made.name,
+        facts,
+        made.epsilon,
+        releases,
+        smallest,
+        excess,
+        max(without - 1, 0.0),
+        table is not None,
+        left_out,
     )
 
 
@@ -265,7 +295,11 @@ def falling(excess: Mapping[float, float]) -> dict[float, float]:
     """Return the nearest curve by epsilon that does not rise; the costs rise only where first centers differ."""
     budgets = sorted(excess)
     costs = [excess[epsilon] for epsilon in budgets]
-    return dict(zip(budgets, map(float, isotonic_regression(costs, increasing=False)), strict=True)) if costs else {}
+    return (
+        dict(zip(budgets, map(float, isotonic_regression(costs, increasing=False)), strict=True))
+        if costs
+        else {}
+    )
 
 
 def enough_of(excess: Mapping[float, float]) -> float | None:
@@ -331,13 +365,19 @@ class _Rehearsal:
             clients = [ClientData(own, subjects=np.arange(len(own))) for own in clients]
         result = simulate(strategy, clients, seed=seed, progress=False)
         if not isinstance(result.model, KMeansModel):
-            raise ValueError(f"{strategy.name} has no centers among the rows; a plan needs their cost.")
+            raise ValueError(
+                f"{strategy.name} has no centers among the rows; a plan needs their cost."
+            )
         if releases is not None:
             for round_, received in received_all:
-                releases.extend(_planned(round_, received, self.strategy.noise, self.n_clients, scale))
+                releases.extend(
+                    _planned(round_, received, self.strategy.noise, self.n_clients, scale)
+                )
         pooled = KMeans(k, n_init=4, random_state=seed).fit(rows).inertia_
         sizes = result.sizes
-        seen = None if sizes is None or sizes.deviation == 0 else sizes.deviation * scale * DEVIATIONS
+        seen = (
+            None if sizes is None or sizes.deviation == 0 else sizes.deviation * scale * DEVIATIONS
+        )
         if seen is not None and sizes is not None and sizes.counts.sum() <= 2 * self.n_clients:
             seen *= self.n_made / self.n_clients  # the sizes are shares of each client's rows
         return result.metrics["cost"] / pooled, seen
@@ -366,7 +406,9 @@ def rows_like(
     columns: Sequence[str] | None = None,
 ) -> tuple[Any, list[str]]:
     """Return the rows of a similar table as numbers, and the columns that were left out."""
-    frame = read_table(like, raw=True).rows if isinstance(like, (str, Path)) else as_frame(like, "like")
+    frame = (
+        read_table(like, raw=True).rows if isinstance(like, (str, Path)) else as_frame(like, "like")
+    )
     if frame is None:
         return like, []
     frame = frame if columns is None else select(frame, columns, "like")
@@ -382,7 +424,9 @@ def rows_like(
     rows = frame[used].to_numpy(dtype=np.float64, na_value=np.nan)
     rows = rows[np.isfinite(rows).all(axis=1)]
     if rows.size == 0:
-        raise ValueError("like has no row of numbers without gaps; give a schema, which takes text, dates and gaps.")
+        raise ValueError(
+            "like has no row of numbers without gaps; give a schema, which takes text, dates and gaps."
+        )
     return scale(rows), [name for name in frame.columns if name not in used]
 
 
@@ -390,7 +434,9 @@ def _standard(like: ArrayLike, n_clusters: int) -> Floats:
     """Return rows shifted to mean 0 and scaled to a mean squared norm of 1."""
     rows = checked_rows(like, owner="like")
     if len(np.unique(rows, axis=0)) <= n_clusters:
-        raise ValueError(f"like has no more than {n_clusters} different rows; a plan needs more rows than clusters.")
+        raise ValueError(
+            f"like has no more than {n_clusters} different rows; a plan needs more rows than clusters."
+        )
     rows = rows - rows.mean(axis=0)
     return np.asarray(rows / math.sqrt(float((rows**2).sum(axis=1).mean())))
 
@@ -416,14 +462,18 @@ def made_up_rows(n_rows: int, n_columns: int, n_groups: int, rng: np.random.Gene
     return np.asarray(rows / math.sqrt(float((rows**2).sum(axis=1).mean())))
 
 
-def _planned(round_: Round, received: object, place: NoisePlace, n_clients: int, scale: float) -> list[PlannedRelease]:
+def _planned(
+    round_: Round, received: object, place: NoisePlace, n_clients: int, scale: float
+) -> list[PlannedRelease]:
     """Return the releases of a rehearsed round, scaled from the rehearsal's rows to all rows."""
     if not isinstance(received, Total):
         return []
     found = []
     for sent, release, array in zip(round_.answer.sends, round_.releases, received, strict=False):
         if isinstance(release, Release) and release.scale > 0:
-            deviation = release.standard_deviation * (math.sqrt(n_clients) if place == "local" else 1.0)
+            deviation = release.standard_deviation * (
+                math.sqrt(n_clients) if place == "local" else 1.0
+            )
             signal = math.sqrt(max(float(np.mean(np.square(array))) - deviation**2, 0.0))
             found.append(PlannedRelease(sent.content, deviation * scale, signal * scale))
     return found
@@ -438,12 +488,26 @@ def forecast_figure(forecast: Forecast, path: str | Path) -> Path:
     budgets = list(forecast.excess)
     costs = [100 * max(forecast.excess[budget], NOTHING / 10) for budget in budgets]
     # Most real rows are within a factor of two of those that were made up.
-    axes.fill_between(budgets, [cost / 2 for cost in costs], [cost * 2 for cost in costs], color="#e4eef8", linewidth=0)
+    axes.fill_between(
+        budgets,
+        [cost / 2 for cost in costs],
+        [cost * 2 for cost in costs],
+        color="#e4eef8",
+        linewidth=0,
+    )
     beside: dict[str, Any] = {"textcoords": "offset points"}
-    axes.annotate("within a factor of two", (budgets[0], 2 * costs[0]), xytext=(14, -4), color="#3a6ea5", **beside)
+    axes.annotate(
+        "within a factor of two",
+        (budgets[0], 2 * costs[0]),
+        xytext=(14, -4),
+        color="#3a6ea5",
+        **beside,
+    )
     axes.plot(budgets, costs, color=TEN_COLORS[0], marker="o", markersize=4)
     axes.axhspan(100 * NOTHING / 20, 100 * NOTHING, color="#eeeeee", zorder=0)
-    axes.annotate("nothing", (budgets[0], 100 * NOTHING), xytext=(0, -10), color="#555555", **beside)
+    axes.annotate(
+        "nothing", (budgets[0], 100 * NOTHING), xytext=(0, -10), color="#555555", **beside
+    )
     if forecast.enough is not None:
         axes.axvline(forecast.enough, color=TEN_COLORS[2], linewidth=1, linestyle="--")
     axes.set(xscale="log", yscale="log", xlabel="epsilon", ylabel="extra cost due to noise")

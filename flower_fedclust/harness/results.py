@@ -103,7 +103,9 @@ def by_remedy(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, 
     found: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
         reason = str(row.get("reason") or "")
-        missing = re.match(rf"{re.escape(str(row['strategy']))} needs (\w+)\.$|(\w+) is missing;", reason)
+        missing = re.match(
+            rf"{re.escape(str(row['strategy']))} needs (\w+)\.$|(\w+) is missing;", reason
+        )
         name = missing and (missing[1] or missing[2])
         remedy = f"give {name} (--set {name}=...)" if name else reason or "No reason was written."
         found.setdefault(remedy, []).append(row)
@@ -129,7 +131,8 @@ class Measure:
     heading: str
     show: Callable[[float], str]
     higher_is_better: bool = False
-    in_papers: bool = False  #: Whether the tables in Markdown, in LaTeX and in the terminal have it.
+    #: Whether the tables in Markdown, in LaTeX and in the terminal have it.
+    in_papers: bool = False
     is_last: bool = False  #: Whether the measure stands after the guarantee on the page.
 
     @property
@@ -164,7 +167,13 @@ MEASURES = {
         Measure("nmi", "NMI", share_text, higher_is_better=True, in_papers=True),
         Measure("ari", "ARI", share_text, higher_is_better=True, in_papers=True),
         Measure("nca", "NCA", share_text, higher_is_better=True, in_papers=True),
-        Measure("adjusted_accuracy", "adjusted accuracy", share_text, higher_is_better=True, in_papers=True),
+        Measure(
+            "adjusted_accuracy",
+            "adjusted accuracy",
+            share_text,
+            higher_is_better=True,
+            in_papers=True,
+        ),
         Measure("cost_per_row", "cost per row", number_text, in_papers=True),
         Measure("silhouette", "silhouette", share_text, higher_is_better=True, in_papers=True),
         Measure("bytes_up", "sent by clients", bytes_text, in_papers=True),
@@ -174,11 +183,27 @@ MEASURES = {
         Measure("bytes_down", "sent to clients", bytes_text, is_last=True),
         Measure("peak_memory_mb", "peak memory, MB", count_text, is_last=True),
         Measure("davies_bouldin", "Davies-Bouldin", number_text, is_last=True),
-        Measure("calinski_harabasz", "Calinski-Harabasz", number_text, higher_is_better=True, is_last=True),
-        Measure("map_ca_10", "map: class by neighbors", share_text, higher_is_better=True, is_last=True),
-        Measure("map_npa_10", "map: neighbors kept", share_text, higher_is_better=True, is_last=True),
+        Measure(
+            "calinski_harabasz",
+            "Calinski-Harabasz",
+            number_text,
+            higher_is_better=True,
+            is_last=True,
+        ),
+        Measure(
+            "map_ca_10", "map: class by neighbors", share_text, higher_is_better=True, is_last=True
+        ),
+        Measure(
+            "map_npa_10", "map: neighbors kept", share_text, higher_is_better=True, is_last=True
+        ),
         Measure("map_nmi", "map: NMI", share_text, higher_is_better=True, is_last=True),
-        Measure("map_trustworthiness", "map: trustworthiness", share_text, higher_is_better=True, is_last=True),
+        Measure(
+            "map_trustworthiness",
+            "map: trustworthiness",
+            share_text,
+            higher_is_better=True,
+            is_last=True,
+        ),
     )
 }
 #: What can decide which strategy is best; the first measure that any trial has does. Accuracy comes last if there are
@@ -196,7 +221,8 @@ class TrialResult:
     """The result of one trial."""
 
     key: str  #: The name of its folder.
-    row: Mapping[str, Any]  #: Its row of the results: numbers, texts, or None, as JSON or CSV has them.
+    #: Its row of the results: numbers, texts, or None, as JSON or CSV has them.
+    row: Mapping[str, Any]
     folder: Path  #: Where its files are, or will be.
 
     def text(self, column: str) -> str:
@@ -271,7 +297,9 @@ class TrialResult:
     def privacy(self) -> PrivacyReport | None:
         """The privacy report; None if there is none that can be read."""
         try:
-            return PrivacyReport.from_dict({**json_object(self.folder / "privacy.json"), "strategy": self.strategy})
+            return PrivacyReport.from_dict(
+                {**json_object(self.folder / "privacy.json"), "strategy": self.strategy}
+            )
         except (KeyError, TypeError, ValueError, AttributeError):
             return None
 
@@ -308,7 +336,9 @@ class Contender:
     @property
     def is_covered(self) -> bool:
         """Whether the guarantee covers the whole run, in every trial."""
-        return bool(self.trials) and all(trial.text("covers_everything").lower() == "true" for trial in self.trials)
+        return bool(self.trials) and all(
+            trial.text("covers_everything").lower() == "true" for trial in self.trials
+        )
 
     @property
     def guarantee_kind(self) -> str:
@@ -326,7 +356,11 @@ class Contender:
         if self.guarantee_kind not in ("whole run covered", "covered in part"):
             return ""
         unit, noise = (self.trials[0].text(column) for column in ("privacy_unit", "noise"))
-        where = {"server": "server's noise", "clients": "clients' noise", "local": "noise in each reply"}
+        where = {
+            "server": "server's noise",
+            "clients": "clients' noise",
+            "local": "noise in each reply",
+        }
         return ", ".join(filter(None, [f"per {unit}" if unit else "", where.get(noise, "")]))
 
     @cached_property
@@ -335,7 +369,11 @@ class Contender:
         reasons = [trial.collapse for trial in self.trials if trial.collapse]
         if not reasons:
             return ""
-        share = "" if len(reasons) == len(self.trials) else f" in {len(reasons)} of {len(self.trials)} runs"
+        share = (
+            ""
+            if len(reasons) == len(self.trials)
+            else f" in {len(reasons)} of {len(self.trials)} runs"
+        )
         return " or ".join(dict.fromkeys(reasons)) + share
 
     @cached_property
@@ -352,7 +390,9 @@ class Contender:
         values = list(self.by_seed(column).values())
         if not values:
             return None
-        return Spread(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None)
+        return Spread(
+            statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None
+        )
 
     def comparable(self, column: str) -> Spread | None:
         """Return :meth:`spread`, or None if it cannot be compared with other strategies."""
@@ -360,7 +400,11 @@ class Contender:
 
     def by_seed(self, column: str) -> dict[str, float]:
         """Return the values of a column by seed."""
-        return {trial.text("seed"): value for trial in self.trials if (value := trial.number(column)) is not None}
+        return {
+            trial.text("seed"): value
+            for trial in self.trials
+            if (value := trial.number(column)) is not None
+        }
 
 
 @dataclass(frozen=True)
@@ -376,36 +420,63 @@ class Scenario:
     def name(self) -> str:
         """The data set, how it is spread unless the data say so, and the number of clusters if there are several."""
         partition = "" if self.partition in GIVEN else self.partition
-        return ", ".join(filter(None, (self.data, partition, self.n_clusters and f"{self.n_clusters} clusters")))
+        return ", ".join(
+            filter(None, (self.data, partition, self.n_clusters and f"{self.n_clusters} clusters"))
+        )
 
     @property
     def trials(self) -> list[TrialResult]:
         """All trials, whether or not they are done."""
-        return [trial for contender in self.contenders for trial in (*contender.trials, *contender.others)]
+        return [
+            trial
+            for contender in self.contenders
+            for trial in (*contender.trials, *contender.others)
+        ]
 
     @cached_property
     def measure(self) -> Measure:
         """The measure that decides which contender is best: the first one that exists and can rank."""
         columns = ("n_classes", "n_clusters", "largest_class")
         found = {
-            name: {value for trial in self.trials if (value := trial.number(name)) is not None} for name in columns
+            name: {value for trial in self.trials if (value := trial.number(name)) is not None}
+            for name in columns
         }
-        sound = [contender.spread("accuracy") for contender in self.contenders if not contender.collapse]
+        sound = [
+            contender.spread("accuracy") for contender in self.contenders if not contender.collapse
+        ]
         best = max((spread.mean for spread in sound if spread is not None), default=1.0)
-        do_numbers_differ = bool(found["n_classes"]) and not found["n_clusters"] <= found["n_classes"]
+        do_numbers_differ = (
+            bool(found["n_classes"]) and not found["n_clusters"] <= found["n_classes"]
+        )
         one_cluster_wins = best <= max(found["largest_class"], default=0.0)
-        names: tuple[str, ...] = _RANKING_IF_NUMBERS_DIFFER if do_numbers_differ or one_cluster_wins else _RANKING
-        agreements = [spread.mean for contender in self.contenders if (spread := contender.spread("nmi")) is not None]
-        if agreements and max(agreements) < ABOUT_NOTHING:  # no contender's clusters relate to the classes
+        names: tuple[str, ...] = (
+            _RANKING_IF_NUMBERS_DIFFER if do_numbers_differ or one_cluster_wins else _RANKING
+        )
+        agreements = [
+            spread.mean
+            for contender in self.contenders
+            if (spread := contender.spread("nmi")) is not None
+        ]
+        # No contender's clusters relate to the classes.
+        if agreements and max(agreements) < ABOUT_NOTHING:
             names = ("cost_per_row", *names)
         return next(
-            (MEASURES[name] for name in names if any(contender.spread(name) for contender in self.contenders)), _FIRST
+            (
+                MEASURES[name]
+                for name in names
+                if any(contender.spread(name) for contender in self.contenders)
+            ),
+            _FIRST,
         )
 
     @property
     def measures(self) -> list[Measure]:
         """The measures of any contender, beginning with the one that ranks."""
-        found = [one for one in MEASURES.values() if any(other.spread(one.name) for other in self.contenders)]
+        found = [
+            one
+            for one in MEASURES.values()
+            if any(other.spread(one.name) for other in self.contenders)
+        ]
         return sorted(found, key=lambda one: one is not self.measure)
 
     @property
@@ -421,7 +492,11 @@ class Scenario:
     @property
     def waiting(self) -> list[Contender]:
         """The contenders without a result that may still get one: while there are any, nobody is the best."""
-        return [one for one in self.contenders if not one.trials and not all(trial.status for trial in one.others)]
+        return [
+            one
+            for one in self.contenders
+            if not one.trials and not all(trial.status for trial in one.others)
+        ]
 
     def quality(self, contender: Contender | None) -> Spread | None:
         """Return the measure of a contender; None if it has none that can be compared."""
@@ -472,7 +547,9 @@ class Scenario:
             spreads = [group.comparable(measure.name) for group in self.groups["sortable"]]
             means = [spread.mean for spread in spreads if spread is not None]
             if len(means) > 1:
-                found[measure.name] = measure.show(max(means) if measure.higher_is_better else min(means))
+                found[measure.name] = measure.show(
+                    max(means) if measure.higher_is_better else min(means)
+                )
         return found
 
 
@@ -484,7 +561,8 @@ class ComparisonResults:
     """Everything in the folder of a comparison."""
 
     settings: Mapping[str, Any]  #: The content of ``comparison.json``.
-    trials: Sequence[TrialResult]  #: All trials in the order of the table, whether or not they have ended.
+    #: All trials in the order of the table, whether or not they have ended.
+    trials: Sequence[TrialResult]
 
     def of_status(self, status: str) -> list[TrialResult]:
         """Return the trials that are "done", "failed" or "left out", or that have not ended ("")."""
@@ -494,8 +572,15 @@ class ComparisonResults:
     def progress(self) -> str:
         """How many runs are done, or why others are not."""
         n_done, n_waiting = len(self.of_status("done")), len(self.of_status(""))
-        done = f"{n_done} of {plural(len(self.trials), 'run')} so far" if n_waiting else plural(n_done, "run") + " done"
-        counts = [(len(self.of_status("failed")), "failed"), (len(self.of_status(LEFT_OUT)), "not possible, left out")]
+        done = (
+            f"{n_done} of {plural(len(self.trials), 'run')} so far"
+            if n_waiting
+            else plural(n_done, "run") + " done"
+        )
+        counts = [
+            (len(self.of_status("failed")), "failed"),
+            (len(self.of_status(LEFT_OUT)), "not possible, left out"),
+        ]
         return ", ".join([done, *(f"{count} {what}" for count, what in counts if count)])
 
     @cached_property
@@ -505,9 +590,18 @@ class ComparisonResults:
         has_several = isinstance(self.settings.get("n_clusters"), list)
         found: dict[tuple[str, str, str], list[TrialResult]] = {}
         for trial in self.trials:
-            clusters = trial.text("n_clusters") if has_several or trial.text("data").startswith(SUITE) else ""
-            found.setdefault((trial.text("data"), trial.text("partition"), clusters), []).append(trial)
-        return [Scenario(data, how, _contenders(trials), number) for (data, how, number), trials in found.items()]
+            clusters = (
+                trial.text("n_clusters")
+                if has_several or trial.text("data").startswith(SUITE)
+                else ""
+            )
+            found.setdefault((trial.text("data"), trial.text("partition"), clusters), []).append(
+                trial
+            )
+        return [
+            Scenario(data, how, _contenders(trials), number)
+            for (data, how, number), trials in found.items()
+        ]
 
     @property
     def strategies(self) -> list[str]:
@@ -522,9 +616,15 @@ def read_comparison(folder: str | Path) -> ComparisonResults:
         raise FileNotFoundError(f"{path} is not a folder; name one that 'fedclust compare' wrote.")
     settings = json_object(path / "comparison.json")
     if settings:
-        check_format(settings.get("format"), str(path / "comparison.json"), remedy="run the comparison again")
+        check_format(
+            settings.get("format"), str(path / "comparison.json"), remedy="run the comparison again"
+        )
     planned = settings.get("runs")
-    rows = {str(row.get("key")): row for row in (planned if isinstance(planned, list) else []) if isinstance(row, dict)}
+    rows = {
+        str(row.get("key")): row
+        for row in (planned if isinstance(planned, list) else [])
+        if isinstance(row, dict)
+    }
     ended = {one.name: json_object(one / "run.json") for one in sorted(path.glob("runs/*/"))}
     # files beside a finished run do not count
     rows |= {key: row for key, row in ended.items() if row.get("key") == key}
@@ -533,7 +633,9 @@ def read_comparison(folder: str | Path) -> ComparisonResults:
         plain = {name: value for name, value in row.items() if not isinstance(value, list | dict)}
         trials.append(TrialResult(key, plain, path / "runs" / key))
     if not any(trial.status for trial in trials):
-        raise ValueError(f"{path} holds no run of a comparison yet; let 'fedclust compare' run first.")
+        raise ValueError(
+            f"{path} holds no run of a comparison yet; let 'fedclust compare' run first."
+        )
     return ComparisonResults(settings, trials)
 
 
@@ -565,4 +667,9 @@ def _seed_of(trial: TrialResult) -> float:
 
 def _place_of(contender: Contender) -> tuple[str, str, bool, float]:
     """Return where a contender stands in a list: by strategy, variant and epsilon, without noise last."""
-    return contender.strategy, contender.variant, contender.epsilon is None, contender.epsilon or 0.0
+    return (
+        contender.strategy,
+        contender.variant,
+        contender.epsilon is None,
+        contender.epsilon or 0.0,
+    )

@@ -102,7 +102,9 @@ def run_app(
     own: Any = strategy.strategy if isinstance(strategy, MessageStrategy) else strategy
     protocol: Any = read_inputs(own, RowsChoice(), parameters).strategy
     if protocol.expected_clients is None:
-        protocol.expected_clients = settled_number_of_nodes(grid, longest=protocol.wait_for_clients) or None
+        protocol.expected_clients = (
+            settled_number_of_nodes(grid, longest=protocol.wait_for_clients) or None
+        )
 
     def run(protocol: ProtocolStrategy) -> Result:
         if not isinstance(strategy, MessageStrategy):
@@ -113,16 +115,25 @@ def run_app(
 
     results, path, failed = run_and_save([protocol], run, out, parent=RESULTS, journal=journal)
     n_clients = max((len(result.names) for result in results), default=0)
-    show_all(results, f"{n_clients} clients, {protocol.n_clusters} clusters", path, Console(), failed)
+    show_all(
+        results, f"{n_clients} clients, {protocol.n_clusters} clusters", path, Console(), failed
+    )
     return results[0]
 
 
 def run_on_grid(
-    strategy: ProtocolStrategy, grid: Grid, timeout: float | None, clients: Mapping[str, ClientData] | None = None
+    strategy: ProtocolStrategy,
+    grid: Grid,
+    timeout: float | None,
+    clients: Mapping[str, ClientData] | None = None,
 ) -> Result:
     """Run a strategy by Flower's Strategy API; the rows of simulated clients give labels and metrics."""
     start = time.perf_counter()
-    start_grid(grid=grid, strategy=strategy, config=ServerConfig(num_rounds=strategy.num_rounds, round_timeout=timeout))
+    start_grid(
+        grid=grid,
+        strategy=strategy,
+        config=ServerConfig(num_rounds=strategy.num_rounds, round_timeout=timeout),
+    )
     return result_of(strategy, dict(clients or {}), time.perf_counter() - start)
 
 
@@ -134,7 +145,10 @@ def settled_number_of_nodes(grid: Grid, *, quiet: float = 1.0, longest: float = 
     """
     start = since = time.monotonic()
     n_nodes = 0
-    while time.monotonic() - since < (quiet if n_nodes else longest) and time.monotonic() - start < longest + quiet:
+    while (
+        time.monotonic() - since < (quiet if n_nodes else longest)
+        and time.monotonic() - start < longest + quiet
+    ):
         former, n_nodes = n_nodes, len(list(grid.get_node_ids()))
         if n_nodes != former:
             since = time.monotonic()
@@ -195,7 +209,11 @@ class NewFolder:
         path = Path(folder).absolute()
         self.path, self._is_ours = path, False
         self._note = None if journal is None else Path(journal).absolute() / RESULTS_OF_JOURNAL
-        known = {} if self._note is None or not self._note.exists() else read_json(self._note, "choose another journal")
+        known = (
+            {}
+            if self._note is None or not self._note.exists()
+            else read_json(self._note, "choose another journal")
+        )
         if known.get("wanted") == str(path) and "claimed" in known:
             claimed = Path(str(known["claimed"]))
             mark = claimed / _MARK
@@ -212,7 +230,9 @@ class NewFolder:
 
     def __exit__(self, *_: object) -> None:
         """Remove the mark, unless a journal needs it; what has been saved shows others that the folder is taken."""
-        if self._is_ours and (self._note is None or [one.name for one in self.path.iterdir()] == [_MARK]):
+        if self._is_ours and (
+            self._note is None or [one.name for one in self.path.iterdir()] == [_MARK]
+        ):
             (self.path / _MARK).unlink(missing_ok=True)
 
     def claim(self) -> Path:
@@ -225,7 +245,9 @@ class NewFolder:
         self._is_ours = True
         if self._note is not None:
             known = {"wanted": str(wanted), "claimed": str(self.path), "mark": mark}
-            replace_private(make_private(self._note.parent) / self._note.name, json.dumps(known).encode())
+            replace_private(
+                make_private(self._note.parent) / self._note.name, json.dumps(known).encode()
+            )
         if self.path != wanted:
             warnings.warn(
                 f"{wanted} holds something that this run has not written; its results are in {self.path}.",
@@ -253,12 +275,16 @@ def _made_for_one(path: Path, mark: str) -> bool:
 
 def _check_writable(path: Path, what: str) -> None:
     """Raise a PermissionError if a folder cannot be made or written: before hours of rounds, not after."""
-    there = next(folder for folder in (path, *path.parents) if folder.exists() or folder.is_symlink())
+    there = next(
+        folder for folder in (path, *path.parents) if folder.exists() or folder.is_symlink()
+    )
     if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
         raise PermissionError(f"{path} cannot be written; name another folder for the {what}.")
 
 
-def _save(results: Sequence[Result], out: NewFolder, labels: Sequence[ArrayLike] | None, subject: str) -> None:
+def _save(
+    results: Sequence[Result], out: NewFolder, labels: Sequence[ArrayLike] | None, subject: str
+) -> None:
     """Save the last result, and the metrics of all."""
     result, path = results[-1], out.claim()
     folder = _folder_for(path / result.strategy)
@@ -294,7 +320,9 @@ def _folder_for(folder: Path) -> Path:
 def _save_small(result: Result, folder: Path, error: OSError) -> NoReturn:
     """Save a result without its labels if there is no room for all of it, and raise an OSError."""
     try:
-        replace(result, labels_of_clients=[], embedding=[], row_ids=[], server_row_ids=None).save(folder)
+        replace(result, labels_of_clients=[], embedding=[], row_ids=[], server_row_ids=None).save(
+            folder
+        )
     except OSError:
         raise OSError(
             f"the run has ended, and nothing of its result can be saved in {folder}: {error}; mend this and run "
@@ -320,7 +348,9 @@ def _save_report(out: NewFolder, name: str, error: BaseException) -> None:
         (folder / _FAILURE).write_text(f"{str(error) or type(error).__name__}\n", encoding="utf-8")
         write_report(report, folder)
     except OSError as also:
-        print(f"The privacy report of what has left the clients cannot be saved ({also}). It is:\n\n{report}")
+        print(
+            f"The privacy report of what has left the clients cannot be saved ({also}). It is:\n\n{report}"
+        )
 
 
 def _folder_of_now(parent: Path) -> Path:
@@ -338,7 +368,10 @@ def _draw(result: Result, folder: Path, labels: Sequence[ArrayLike] | None) -> N
     columns = {"cluster": result.labels_of_clients} if result.labels_of_clients else {}
     groupings = groupings_of(result.embedding, result.names, labels, columns)
     map_figure(
-        result.embedding, sorted(groupings, key=lambda one: one.name != "cluster"), folder / "map.png", title=title
+        result.embedding,
+        sorted(groupings, key=lambda one: one.name != "cluster"),
+        folder / "map.png",
+        title=title,
     )
     map_page(result.embedding, groupings, folder / "map.html", title=title)
 
@@ -347,7 +380,11 @@ def _draw(result: Result, folder: Path, labels: Sequence[ArrayLike] | None) -> N
 
 
 def show_all(
-    results: Sequence[Result], title: str, path: Path, console: Console, failed: Mapping[str, Exception]
+    results: Sequence[Result],
+    title: str,
+    path: Path,
+    console: Console,
+    failed: Mapping[str, Exception],
 ) -> None:
     """Print the table, what protects each strategy, and where the results are saved; then raise the first failure.
 
@@ -358,9 +395,13 @@ def show_all(
         console.width = 140  # A log has no width; rich would assume 80 columns and cut the table.
     if results:
         console.print(results_table(results, title))
-    lines = [f"\n{result.privacy}" for result in results[:1]] + (["\nThe others:"] if len(results) > 1 else [])
+    lines = [f"\n{result.privacy}" for result in results[:1]] + (
+        ["\nThe others:"] if len(results) > 1 else []
+    )
     for result in results[1:]:
-        unprotected = "; ".join(dict.fromkeys(message.content for message in result.privacy.unprotected))
+        unprotected = "; ".join(
+            dict.fromkeys(message.content for message in result.privacy.unprotected)
+        )
         lines.append(f"  {result.strategy}: {result.privacy.guarantee()}")
         lines[-1] += f" Unprotected: {unprotected}." if unprotected else ""
     for found in (number_lines, cluster_lines, doubt_lines):
@@ -378,7 +419,9 @@ def show_all(
         shown = [Path(result.strategy, name) for result in results for name in files]
         for file in shown:
             if (path / file).exists():
-                lines.append(f"  {file}{', one page to hand to somebody' if file.name == PAGE else ''}")
+                lines.append(
+                    f"  {file}{', one page to hand to somebody' if file.name == PAGE else ''}"
+                )
     print_lines(console, *lines)
     for error in failed.values():
         raise error
@@ -390,7 +433,14 @@ def results_table(results: Sequence[Result], title: str) -> RichTable:
     table.add_column("strategy", no_wrap=True)
     metrics = {"accuracy": "accuracy", "nmi": "NMI", "ari": "ARI", "cost_per_row": "cost per row"}
     known = [name for name in metrics if any(name in result.metrics for result in results)]
-    for heading in (*(metrics[name] for name in known), "epsilon", "rounds", "up", "down", "seconds"):
+    for heading in (
+        *(metrics[name] for name in known),
+        "epsilon",
+        "rounds",
+        "up",
+        "down",
+        "seconds",
+    ):
         table.add_column(heading, justify="right", no_wrap=True)
     for result in results:
         values = (result.metrics.get(name) for name in known)
@@ -426,7 +476,9 @@ def doubt_lines(result: Result) -> str:
     """Return the doubts about a result, a line each; "" if there are none."""
     if not result.doubts:
         return ""
-    return "\n".join([f"Doubts about {result.strategy}:", *(f"  {doubt}" for doubt in result.doubts)])
+    return "\n".join(
+        [f"Doubts about {result.strategy}:", *(f"  {doubt}" for doubt in result.doubts)]
+    )
 
 
 def print_lines(console: Console, *lines: str) -> None:

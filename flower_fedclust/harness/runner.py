@@ -79,17 +79,28 @@ _RETRIES = 3
 _AHEAD = 2
 
 #: The scores of a map, and their columns in the table.
-_MAP_SCORES = {"ca_10": "map_ca_10", "npa_10": "map_npa_10", "nmi": "map_nmi", "trustworthiness": "map_trustworthiness"}
+_MAP_SCORES = {
+    "ca_10": "map_ca_10",
+    "npa_10": "map_npa_10",
+    "nmi": "map_nmi",
+    "trustworthiness": "map_trustworthiness",
+}
 
 
-def _check_where(comparison: Comparison, jobs: int | None, on: str | None, device: str | None) -> None:
+def _check_where(
+    comparison: Comparison, jobs: int | None, on: str | None, device: str | None
+) -> None:
     """Raise a ValueError unless runs can happen at these places."""
     if jobs is not None:
         check_integer("jobs", jobs, at_least=1)
     if on is not None and comparison.engine != "inline":
         engine = comparison.engine
-        raise ValueError(f"on='...' runs comparisons on Ray, and engine='{engine}' runs clients on Ray; leave out one.")
-    if device not in (None, "cpu") and (jobs != 1 or on is not None or comparison.engine != "inline"):
+        raise ValueError(
+            f"on='...' runs comparisons on Ray, and engine='{engine}' runs clients on Ray; leave out one."
+        )
+    if device not in (None, "cpu") and (
+        jobs != 1 or on is not None or comparison.engine != "inline"
+    ):
         raise ValueError(
             f'device is "{device}", and one process owns a card; set jobs to 1, and leave out on and engine.'
         )
@@ -128,8 +139,8 @@ def run_comparison(
                 record_failure(trial, folder, impossible[trial.key], status=LEFT_OUT)
                 ended[trial.key] = folder.row(trial.key) or {}
         if impossible and announce is not None:
-            said = failure_lines([ended[key] for key in impossible], LEFT_OUT)
-            announce([f"{len(impossible)} of {len(trials)} runs are not possible and are left out:", *said])
+            head = f"{len(impossible)} of {len(trials)} runs are not possible and are left out:"
+            announce([head, *failure_lines([ended[key] for key in impossible], LEFT_OUT)])
         waiting = [trial for trial in waiting if trial.key not in impossible]
 
         def rows() -> list[dict[str, Any]]:
@@ -142,7 +153,8 @@ def run_comparison(
                 return _run_here(stored, folder)
             return _run_in_processes(stored, folder, jobs or joblib.cpu_count())
 
-        folder.write_tables(rows())  # a process that was killed may not have written its last trials
+        # A process that was killed may not have written its last trials.
+        folder.write_tables(rows())
         written = time.monotonic()
         # closing: whatever happens here, no process is left running.
         with (
@@ -155,7 +167,9 @@ def run_comparison(
                     row = folder.row(trial.key)
                     if row is None:
                         place = folder.trials / trial.key
-                        raise FileNotFoundError(f"{place} was just written and is gone; do not move its folder.")
+                        raise FileNotFoundError(
+                            f"{place} was just written and is gone; do not move its folder."
+                        )
                     ended[trial.key] = row
                     says(number)
                     if time.monotonic() - written > SECONDS_BETWEEN_TABLES:
@@ -209,7 +223,9 @@ def failure_lines(rows: Sequence[Mapping[str, Any]], status: str = "failed") -> 
     """Return a line for each remedy, with the number of runs and the strategies that it would fix."""
     lines = []
     for remedy, same in by_remedy([row for row in rows if row["status"] == status]).items():
-        lines.append(f"{len(same)} of {', '.join(dict.fromkeys(str(row['strategy']) for row in same))}: {remedy}")
+        lines.append(
+            f"{len(same)} of {', '.join(dict.fromkeys(str(row['strategy']) for row in same))}: {remedy}"
+        )
     return lines
 
 
@@ -220,7 +236,11 @@ def execute(trial: Trial, folder: ComparisonFolder, read: ReadRows | None = None
     """Run one trial in this process and write its folder, even if the trial fails; raise only for a full disk."""
     forget_peak_memory()
     row = _known_before(trial)
-    with folder.new_trial(trial.key) as place, warnings.catch_warnings(record=True) as warned, one_thread():
+    with (
+        folder.new_trial(trial.key) as place,
+        warnings.catch_warnings(record=True) as warned,
+        one_thread(),
+    ):
         try:
             row |= _outcome(trial, row, place, read)
             row["status"] = "done"
@@ -235,7 +255,9 @@ def execute(trial: Trial, folder: ComparisonFolder, read: ReadRows | None = None
         _write_row(place, row, list(dict.fromkeys(str(warning.message) for warning in warned)))
 
 
-def record_failure(trial: Trial, folder: ComparisonFolder, reason: str, *, status: str = "failed") -> None:
+def record_failure(
+    trial: Trial, folder: ComparisonFolder, reason: str, *, status: str = "failed"
+) -> None:
     """Write the folder of a trial that did not run, or not to its end."""
     with folder.new_trial(trial.key) as place:
         _write_row(place, _known_before(trial) | {"status": status, "reason": reason})
@@ -249,7 +271,9 @@ def _known_before(trial: Trial) -> dict[str, Any]:
     return known | {"partition": trial.choice.partition_name, "delta": delta} | installed_versions()
 
 
-def _outcome(trial: Trial, row: dict[str, Any], place: Path, read: ReadRows | None) -> dict[str, Any]:
+def _outcome(
+    trial: Trial, row: dict[str, Any], place: Path, read: ReadRows | None
+) -> dict[str, Any]:
     """Run the strategy, write its result, and return its part of the row."""
     _register(trial)
     read = read or _read(trial)
@@ -271,7 +295,12 @@ def _outcome(trial: Trial, row: dict[str, Any], place: Path, read: ReadRows | No
         counts = np.unique(np.concatenate(rows.labels), return_counts=True)[1]
         row.update(n_classes=len(counts), largest_class=float(counts.max() / counts.sum()))
     strategy = trial.strategy_for(n_clusters, rows.server_rows, rows.server_rows_origin)
-    options: dict[str, Any] = {"engine": trial.engine, "seed": trial.seed, "progress": False, "n_jobs": 1}
+    options: dict[str, Any] = {
+        "engine": trial.engine,
+        "seed": trial.seed,
+        "progress": False,
+        "n_jobs": 1,
+    }
     if trial.made is not None:
         options["schema"] = trial.choice.schema
     result = simulate(strategy, rows, **options)
@@ -279,8 +308,12 @@ def _outcome(trial: Trial, row: dict[str, Any], place: Path, read: ReadRows | No
     result.save(place)
     if rows.labels is not None:
         labeled = zip(rows.names, rows.labels, strict=True)
-        classes = [(as_cell(name), as_cell(label)) for name, part in labeled for label in part.tolist()]
-        pd.DataFrame(classes, columns=["client", "class"]).to_csv(place / "classes.csv", index=False)
+        classes = [
+            (as_cell(name), as_cell(label)) for name, part in labeled for label in part.tolist()
+        ]
+        pd.DataFrame(classes, columns=["client", "class"]).to_csv(
+            place / "classes.csv", index=False
+        )
     report = result.privacy.to_dict()
     return {
         **result.metrics,
@@ -310,17 +343,27 @@ def _register(trial: Trial) -> None:
         registry.REGISTERED[trial.strategy] = trial.entry
 
 
-def _suite_scores(result: Result, rows: FederatedRows, read: ReadRows, n_clusters: int) -> dict[str, float]:
+def _suite_scores(
+    result: Result, rows: FederatedRows, read: ReadRows, n_clusters: int
+) -> dict[str, float]:
     """Return the scores for the best of several labelings; a row's id is its number in them."""
     labelings = getattr(read.rows, "labelings", None)
     if labelings is None or not result.labels_of_clients or rows.row_ids is None:
         return {}
-    return best_agreement(labelings[np.concatenate(rows.row_ids)], np.concatenate(result.labels_of_clients), n_clusters)
+    return best_agreement(
+        labelings[np.concatenate(rows.row_ids)],
+        np.concatenate(result.labels_of_clients),
+        n_clusters,
+    )
 
 
 def _map_scores(result: Result, rows: FederatedRows, seed: int) -> dict[str, float]:
     # A client that failed has no place in the map.
-    shown = [index for index, places in enumerate(result.embedding) if len(places) == len(rows.clients[index])]
+    shown = [
+        index
+        for index, places in enumerate(result.embedding)
+        if len(places) == len(rows.clients[index])
+    ]
     if not shown or any(isinstance(rows.clients[index], Batches) for index in shown):
         return {}
     from flower_fedclust.numerics.map_quality import map_quality
@@ -360,7 +403,9 @@ def peak_memory_mb() -> float | None:
     """Return the largest resident memory of this process, libraries included; None if it is unknown."""
     try:
         # Not getrusage: a process inherits its figure from its parent.
-        found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text(encoding="ascii"))
+        found = re.search(
+            r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text(encoding="ascii")
+        )
     except OSError:
         return None
     return None if found is None else round(int(found[1]) * 1024 / 1e6, 1)
@@ -375,7 +420,9 @@ def _run_here(trials: Sequence[Trial], folder: ComparisonFolder) -> Generator[Tr
         yield trial
 
 
-def _run_in_processes(trials: Sequence[Trial], folder: ComparisonFolder, jobs: int) -> Generator[Trial, None, None]:
+def _run_in_processes(
+    trials: Sequence[Trial], folder: ComparisonFolder, jobs: int
+) -> Generator[Trial, None, None]:
     """Run each trial in its own process, so that its memory use or death affects no other trial."""
     context = _context(trials)
     waiting, attempts = deque(trials), dict.fromkeys((trial.key for trial in trials), 0)
@@ -386,7 +433,9 @@ def _run_in_processes(trials: Sequence[Trial], folder: ComparisonFolder, jobs: i
                 trial = waiting.popleft()
                 attempts[trial.key] += 1
                 # Not a daemon, which could not start processes.
-                process = context.Process(target=_work, args=(trial, folder.path), name=trial.key, daemon=False)
+                process = context.Process(
+                    target=_work, args=(trial, folder.path), name=trial.key, daemon=False
+                )
                 with _script_left_alone(trial):
                     process.start()
                 working[process.sentinel] = (process, trial)
@@ -461,7 +510,8 @@ def _context(trials: Sequence[Trial]) -> Any:
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
-    of_trials = {trial.entry.strategy.__module__ for trial in trials} - {"__main__"}  # each process imports that one
+    # Each process imports that one.
+    of_trials = {trial.entry.strategy.__module__ for trial in trials} - {"__main__"}
     context.set_forkserver_preload([*_PRELOADED, *of_trials])
     return context
 
@@ -502,9 +552,14 @@ def run_on_ray(
                 except ray.exceptions.RayError as error:
                     cause = getattr(error, "cause", None) or error
                     what = next(iter(str(cause).splitlines()), "")
-                    record_failure(trial, folder, f"The task of this run ended without a result: {what}")
+                    record_failure(
+                        trial, folder, f"The task of this run ended without a result: {what}"
+                    )
                 else:
-                    with folder.new_trial(trial.key) as place, zipfile.ZipFile(io.BytesIO(packed)) as archive:
+                    with (
+                        folder.new_trial(trial.key) as place,
+                        zipfile.ZipFile(io.BytesIO(packed)) as archive,
+                    ):
                         archive.extractall(place)
                 yield trial
 
@@ -519,7 +574,12 @@ class _Store:
 
     def rows_of(self, trial: Trial) -> Any:
         choice = trial.choice
-        key = (choice.dataset, choice.data, trial.stored, choice.seed if choice.dataset is not None else None)
+        key = (
+            choice.dataset,
+            choice.data,
+            trial.stored,
+            choice.seed if choice.dataset is not None else None,
+        )
         if key not in self._by_choice:
             read = _read(trial)
             # A data set that takes no seed is the same for each.

@@ -36,7 +36,11 @@ def verdict(scenario: Scenario) -> str:
     best = scenario.best(scenario.federated)
     if best is None:
         none_is_left = any(contender.collapse for contender in scenario.contenders)
-        return "No strategy is better than one cluster for everything." if none_is_left else "There is nothing to rank."
+        return (
+            "No strategy is better than one cluster for everything."
+            if none_is_left
+            else "There is nothing to rank."
+        )
     private = scenario.best(one for one in scenario.federated if one.is_covered)
     said = f"The best is {_described(scenario, best)}"
     if private is None:
@@ -64,8 +68,13 @@ def doubts(scenario: Scenario) -> list[str]:
             for doubt in trial.metrics.get("doubts", ()):
                 found.setdefault(doubt["code"], []).append(doubt["sentence"])
         for code, sentences in found.items():
-            if code not in ("one-cluster", "no-better-than-one"):  # the page says that these collapsed
-                share = "" if len(contender.trials) == 1 else f" ({len(sentences)} of {len(contender.trials)} runs)"
+            # The page says that these collapsed.
+            if code not in ("one-cluster", "no-better-than-one"):
+                share = (
+                    ""
+                    if len(contender.trials) == 1
+                    else f" ({len(sentences)} of {len(contender.trials)} runs)"
+                )
                 said.append(f"{contender.name}{share}: {sentences[0]}")
         # Another seed may spread the rows differently; only runs on the same rows in the same order are compared.
         fingerprints = {trial.text("rows_sha256") for trial in contender.trials}
@@ -107,7 +116,13 @@ def certainty(scenario: Scenario) -> str:
 
 def number_of_seeds(scenario: Scenario) -> int:
     """Return over how many seeds the best contender that does not pool rows was run."""
-    return max((len(one.by_seed(scenario.measure.name)) for one in scenario.ranked(scenario.federated)[:1]), default=0)
+    return max(
+        (
+            len(one.by_seed(scenario.measure.name))
+            for one in scenario.ranked(scenario.federated)[:1]
+        ),
+        default=0,
+    )
 
 
 def undecided(scenario: Scenario) -> tuple[list[str], str]:
@@ -144,7 +159,9 @@ def _described(scenario: Scenario, one: Contender) -> str:
 
 def _cost_beside(one: Contender, pooled: Sequence[Contender]) -> str:
     own = one.comparable("cost_per_row")
-    costs = [spread.mean for other in pooled if (spread := other.comparable("cost_per_row")) is not None]
+    costs = [
+        spread.mean for other in pooled if (spread := other.comparable("cost_per_row")) is not None
+    ]
     if own is None or not costs or min(costs) <= 0:
         return ""
     percent = 100 * (own.mean / min(costs) - 1)
@@ -162,7 +179,8 @@ class Difference:
 
     other: Contender
     lead: float  #: Mean of the paired differences of the measure, above 0 if the best is better.
-    p_value: float  #: The paired t-test's p-value, after Holm's correction for all contenders compared with the best.
+    #: The paired t-test's p-value, after Holm's correction for all contenders compared with the best.
+    p_value: float
 
 
 def differences(scenario: Scenario) -> list[Difference]:
@@ -171,11 +189,16 @@ def differences(scenario: Scenario) -> list[Difference]:
     found: list[tuple[Contender, float, float]] = []
     for other in ranked[1:]:
         best, own = (one.by_seed(scenario.measure.name) for one in (ranked[0], other))
-        leads = np.array([scenario.measure.sign * (best[seed] - own[seed]) for seed in best if seed in own])
+        leads = np.array(
+            [scenario.measure.sign * (best[seed] - own[seed]) for seed in best if seed in own]
+        )
         if len(leads) >= LEAST_SEEDS:
             found.append((other, float(leads.mean()), _p_value(leads)))
     corrected = holm([p_value for _, _, p_value in found])
-    return [Difference(one, lead, p_value) for (one, lead, _), p_value in zip(found, corrected, strict=True)]
+    return [
+        Difference(one, lead, p_value)
+        for (one, lead, _), p_value in zip(found, corrected, strict=True)
+    ]
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -183,7 +206,9 @@ def holm(p_values: Sequence[float]) -> list[float]:
     order = np.argsort(p_values, kind="stable")
     factors = np.arange(len(order), 0, -1)
     corrected = np.empty(len(order))
-    corrected[order] = np.minimum(np.maximum.accumulate(factors * np.asarray(p_values, dtype=float)[order]), 1.0)
+    corrected[order] = np.minimum(
+        np.maximum.accumulate(factors * np.asarray(p_values, dtype=float)[order]), 1.0
+    )
     return corrected.tolist()
 
 
@@ -204,7 +229,8 @@ class Ranks:
     """Mean ranks of contenders; 1 is the best rank."""
 
     means: dict[str, float]  #: Mean ranks by contender, the best first.
-    letters: dict[str, str]  #: For each contender, a letter for each group of contenders that may be equally good.
+    #: For each contender, a letter for each group of contenders that may be equally good.
+    letters: dict[str, str]
     over: str  #: The blocks of the test: "seeds" or "data sets". Each block ranks all contenders.
     critical_difference: float  #: Mean ranks that differ by more than this differ significantly.
     p_value: float  #: The p-value of Friedman's test that all contenders are equally good.
@@ -232,7 +258,11 @@ def alike(means: Sequence[float], difference: float) -> list[tuple[int, int]]:
     """Return the first and last index of each maximal group of sorted means that lie within a difference."""
     groups: list[tuple[int, int]] = []
     for first, mean in enumerate(means):
-        last = max(index for index, other in enumerate(means) if other - mean < difference or index == first)
+        last = max(
+            index
+            for index, other in enumerate(means)
+            if other - mean < difference or index == first
+        )
         if not groups or last > groups[-1][1]:
             groups.append((first, last))
     return groups
@@ -240,11 +270,17 @@ def alike(means: Sequence[float], difference: float) -> list[tuple[int, int]]:
 
 def ranks_over_seeds(scenario: Scenario) -> Ranks | None:
     """Return the ranks within one scenario, a block per seed; None with too few seeds or contenders."""
-    values = {one.name: one.by_seed(scenario.measure.name) for one in scenario.ranked(scenario.contenders)}
+    values = {
+        one.name: one.by_seed(scenario.measure.name) for one in scenario.ranked(scenario.contenders)
+    }
     seeds = sorted(set().union(*values.values()))
     whole = [name for name, found in values.items() if len(found) == len(seeds)]
     losses = [[-scenario.measure.sign * values[name][seed] for name in whole] for seed in seeds]
-    return None if scenario.waiting else _ranks(whole, losses, f"{plural(len(seeds), 'seed')} on this data set")
+    return (
+        None
+        if scenario.waiting
+        else _ranks(whole, losses, f"{plural(len(seeds), 'seed')} on this data set")
+    )
 
 
 def ranks_over_scenarios(scenarios: Sequence[Scenario]) -> Ranks | None:
@@ -252,7 +288,13 @@ def ranks_over_scenarios(scenarios: Sequence[Scenario]) -> Ranks | None:
     columns: list[dict[str, float]] = []
     for scenario in scenarios:
         spreads = {one.name: scenario.quality(one) for one in scenario.ranked(scenario.contenders)}
-        columns.append({name: -scenario.measure.sign * one.mean for name, one in spreads.items() if one is not None})
+        columns.append(
+            {
+                name: -scenario.measure.sign * one.mean
+                for name, one in spreads.items()
+                if one is not None
+            }
+        )
     whole = [name for name in columns[0] if all(name in column for column in columns)]
     losses = [[column[name] for name in whole] for column in columns]
     is_complete = not any(scenario.waiting for scenario in scenarios)
@@ -265,7 +307,9 @@ def _ranks(names: Sequence[str], losses: ArrayLike, over: str) -> Ranks | None:
         return None
     means = stats.rankdata(table, axis=1).mean(axis=0)
     # If all ranks are the same, the statistic is 0 / 0.
-    p_value = float(stats.friedmanchisquare(*table.T).pvalue) if np.ptp(table, axis=1).any() else 1.0
+    p_value = (
+        float(stats.friedmanchisquare(*table.T).pvalue) if np.ptp(table, axis=1).any() else 1.0
+    )
     by_name = {names[index]: float(means[index]) for index in np.argsort(means, kind="stable")}
     difference = critical_difference(len(names), len(table))
     letters = dict.fromkeys(by_name, "")

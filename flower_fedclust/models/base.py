@@ -31,7 +31,8 @@ class Clustered:
     """Labels, cost and places of some rows."""
 
     labels: Labels  #: The cluster of each row.
-    cost: float  #: The sum over rows of the squared distance to the nearest center, in the space of the centers.
+    #: The sum over rows of the squared distance to the nearest center, in the space of the centers.
+    cost: float
     places: Floats | None = None  #: Where each row lies on the model's map, if it has one.
 
 
@@ -158,8 +159,11 @@ class Model(ABC):
         path.mkdir(parents=True, exist_ok=True)
         for name in (_ARRAYS, _DESCRIPTION):
             if (path / name).exists():
-                raise FileExistsError(f"{path} already holds a model; choose a new folder, so that nothing is lost.")
-        with (path / _ARRAYS).open("xb") as arrays:  # only one of two processes that save at once can create it
+                raise FileExistsError(
+                    f"{path} already holds a model; choose a new folder, so that nothing is lost."
+                )
+        # Only one of two processes that save at once can create it.
+        with (path / _ARRAYS).open("xb") as arrays:
             np.savez(arrays, *self.to_arrays())
         description = {
             **stamp(),

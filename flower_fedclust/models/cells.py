@@ -62,23 +62,40 @@ class CellModel(RowModel, name="cells"):
         directions: ArrayLike | None = None,
     ) -> None:
         numbers = np.array(labels, dtype=np.float64)
-        self.density_, self.origin_ = np.array(density, dtype=np.float64), np.array(origin, dtype=np.float64)
+        self.density_, self.origin_ = (
+            np.array(density, dtype=np.float64),
+            np.array(origin, dtype=np.float64),
+        )
         self.grid_ = Grid(np.array(low, dtype=np.float64), float(width), numbers.shape)
         self._n_clusters = check_integer("n_clusters", n_clusters, at_least=1)
         if not ((numbers >= -1) & (numbers < n_clusters) & (numbers == np.floor(numbers))).all():
-            raise DataError(f"labels: every cell needs a cluster from 0 to {n_clusters - 1}, or -1.")
-        if self.density_.shape != numbers.shape or not (np.isfinite(self.density_) & (self.density_ >= 0)).all():
-            raise DataError(f"density: give finite numbers of shape {numbers.shape} that are not negative.")
+            raise DataError(
+                f"labels: every cell needs a cluster from 0 to {n_clusters - 1}, or -1."
+            )
+        if (
+            self.density_.shape != numbers.shape
+            or not (np.isfinite(self.density_) & (self.density_ >= 0)).all()
+        ):
+            raise DataError(
+                f"density: give finite numbers of shape {numbers.shape} that are not negative."
+            )
         self.labels_ = numbers.astype(np.intp)
-        self.directions_ = np.zeros((0, 0)) if directions is None else np.array(directions, dtype=np.float64)
+        self.directions_ = (
+            np.zeros((0, 0)) if directions is None else np.array(directions, dtype=np.float64)
+        )
         n_dimensions = numbers.ndim
         self.n_columns = len(self.directions_) or n_dimensions
         if self.directions_.shape not in ((0, 0), (self.n_columns, n_dimensions)) or (
-            self.directions_.size and not (np.isfinite(self.directions_) & (np.abs(self.directions_) <= 1)).all()
+            self.directions_.size
+            and not (np.isfinite(self.directions_) & (np.abs(self.directions_) <= 1)).all()
         ):
-            raise DataError(f"directions: give numbers from -1 to 1 of shape (n_columns, {n_dimensions}).")
+            raise DataError(
+                f"directions: give numbers from -1 to 1 of shape (n_columns, {n_dimensions})."
+            )
         if self.origin_.shape != (self.n_columns,) or not np.isfinite(self.origin_).all():
-            raise DataError(f"origin: give a finite number for each of the {self.n_columns} columns.")
+            raise DataError(
+                f"origin: give a finite number for each of the {self.n_columns} columns."
+            )
         self.cluster_points: Floats = self._leave(self._means())
         self.exact_points = np.concatenate([self.origin_[None, :], self.cluster_points])
 
@@ -96,14 +113,20 @@ class CellModel(RowModel, name="cells"):
         """About how many rows are in each cluster, of shape (n_clusters,)."""
         labels = self.labels_.ravel()
         inside = labels >= 0
-        return np.asarray(np.bincount(labels[inside], self.density_.ravel()[inside], self.n_clusters), dtype=np.float64)
+        return np.asarray(
+            np.bincount(labels[inside], self.density_.ravel()[inside], self.n_clusters),
+            dtype=np.float64,
+        )
 
     def _means(self) -> Floats:
         """Return the mean of each cluster's rows, as far as cells show it; the mean of all for one without rows."""
         weights = self.density_.ravel() + 1e-9
         centers, labels = self.grid_.centers(), self.labels_.ravel()
         inside = labels >= 0
-        sums = [np.bincount(labels[inside], (weights * column)[inside], self.n_clusters) for column in centers.T]
+        sums = [
+            np.bincount(labels[inside], (weights * column)[inside], self.n_clusters)
+            for column in centers.T
+        ]
         totals = np.bincount(labels[inside], weights[inside], self.n_clusters)[:, None]
         means = np.stack(sums, axis=1) / np.maximum(totals, 1e-12)
         return np.where(totals > 0, means, weights @ centers / weights.sum())
@@ -119,7 +142,9 @@ class CellModel(RowModel, name="cells"):
             places = places @ self.directions_ if self.directions_.size else places
             cells = self.grid_.nearest(np.nan_to_num(places))
             offsets = places - self.grid_.centers(cells)
-            return Clustered(self.labels_.ravel()[cells], float(np.einsum("ij,ij->", offsets, offsets)))
+            return Clustered(
+                self.labels_.ravel()[cells], float(np.einsum("ij,ij->", offsets, offsets))
+            )
 
     def exact_clusters(self, rows: Floats, exponent: int) -> Labels:
         """Return the cluster of the cell of each row on a grid, exactly."""
@@ -131,16 +156,27 @@ class CellModel(RowModel, name="cells"):
     def readable(self) -> dict[str, Any]:
         """Return the grid, and size, mean and extent of each cluster; without directions, in the rows' units."""
         shift = 0.0 if self.directions_.size else self.origin_
-        labels, centers, half = self.labels_.ravel(), self.grid_.centers() + shift, self.grid_.width / 2
+        labels, centers, half = (
+            self.labels_.ravel(),
+            self.grid_.centers() + shift,
+            self.grid_.width / 2,
+        )
         regions = []
         for cluster, size in enumerate(self.sizes_):
             cells = centers[(labels == cluster) & (self.density_.ravel() > 0)]
             region = {"cluster": cluster, "rows": round(float(size), 1), "cells": len(cells)}
             region["mean"] = self.cluster_points[cluster].tolist()
             if len(cells):
-                region |= {"from": (cells.min(axis=0) - half).tolist(), "to": (cells.max(axis=0) + half).tolist()}
+                region |= {
+                    "from": (cells.min(axis=0) - half).tolist(),
+                    "to": (cells.max(axis=0) + half).tolist(),
+                }
             regions.append(region)
-        grid = {"low": (self.grid_.low + shift).tolist(), "width": self.grid_.width, "cells": list(self.grid_.shape)}
+        grid = {
+            "low": (self.grid_.low + shift).tolist(),
+            "width": self.grid_.width,
+            "cells": list(self.grid_.shape),
+        }
         return {"grid": {**grid, "directions": self.directions_.T.tolist()}, "regions": regions}
 
     def to_arrays(self) -> list[Floats]:
@@ -153,7 +189,11 @@ class CellModel(RowModel, name="cells"):
     def from_arrays(cls, arrays: Sequence[Floats]) -> Self:
         """Make the model from the arrays that :meth:`to_arrays` returned; they may come from another party."""
         labels, density, low, (width, n_clusters), origin, directions = arrays
-        if not 1 <= n_clusters <= MOST_CELLS or n_clusters != int(n_clusters) or labels.size > MOST_CELLS:
+        if (
+            not 1 <= n_clusters <= MOST_CELLS
+            or n_clusters != int(n_clusters)
+            or labels.size > MOST_CELLS
+        ):
             raise DataError(f"a model of cells has 1 to {MOST_CELLS} clusters and cells.")
         return cls(
             labels,

@@ -39,7 +39,9 @@ class CenterModel(RowModel):
     def transform(self, rows: ArrayLike) -> Floats:
         """Return the distances of rows to the centers, of shape (n_rows, n_clusters), in the space of the centers."""
         checked = self._checked(rows)
-        return np.concatenate([self.transform_block(checked[block]) for block in blocks(len(checked), self._widest)])
+        return np.concatenate(
+            [self.transform_block(checked[block]) for block in blocks(len(checked), self._widest)]
+        )
 
     def transform_block(self, rows: Floats) -> Floats:
         """Return the distances of a block of checked rows to the centers."""
@@ -126,13 +128,21 @@ class SpectralModel(CenterModel, name="spectral"):
     columns_from = "the dictionary has"
 
     def __init__(
-        self, dictionary: ArrayLike, bandwidth: float, projection: ArrayLike, cluster_centers: ArrayLike
+        self,
+        dictionary: ArrayLike,
+        bandwidth: float,
+        projection: ArrayLike,
+        cluster_centers: ArrayLike,
     ) -> None:
-        self.exact_points = self.dictionary_ = checked_rows(np.array(dictionary), owner="dictionary")
+        self.exact_points = self.dictionary_ = checked_rows(
+            np.array(dictionary), owner="dictionary"
+        )
         self.n_columns = self.dictionary_.shape[1]
         self.bandwidth_ = check_real("bandwidth", bandwidth, above=0)
         self.projection_ = checked_rows(np.array(projection), owner="projection")
-        self.cluster_points = self.embedding_centers_ = checked_rows(np.array(cluster_centers), owner="cluster_centers")
+        self.cluster_points = self.embedding_centers_ = checked_rows(
+            np.array(cluster_centers), owner="cluster_centers"
+        )
 
     def __repr__(self) -> str:
         n_atoms = len(self.dictionary_)
@@ -142,9 +152,13 @@ class SpectralModel(CenterModel, name="spectral"):
         """Return the cluster of each row on a grid, embedded and compared with the centers exactly."""
         n_atoms, n_dimensions = self.projection_.shape
         # At least the norm of k(x, Z) P, which is divided by its own norm; a product with a power of two is exact.
-        bound = float(np.abs(self.projection_).max()) * 2.0 ** math.ceil(math.log2(n_atoms * n_dimensions**0.5))
+        bound = float(np.abs(self.projection_).max()) * 2.0 ** math.ceil(
+            math.log2(n_atoms * n_dimensions**0.5)
+        )
         atoms = points_onto_grid(self.dictionary_, exponent)
-        embedded, unit = embedded_rows(rows, atoms, exponent, self.bandwidth_, self.projection_, bound)
+        embedded, unit = embedded_rows(
+            rows, atoms, exponent, self.bandwidth_, self.projection_, bound
+        )
         return nearest_point(embedded, points_onto_grid(self.embedding_centers_, unit))
 
     def embed(self, rows: ArrayLike) -> Floats:
@@ -160,7 +174,12 @@ class SpectralModel(CenterModel, name="spectral"):
 
     def to_arrays(self) -> list[Floats]:
         """Return dictionary, bandwidth, projection and centers."""
-        return [self.dictionary_, np.array([self.bandwidth_]), self.projection_, self.embedding_centers_]
+        return [
+            self.dictionary_,
+            np.array([self.bandwidth_]),
+            self.projection_,
+            self.embedding_centers_,
+        ]
 
     @classmethod
     def from_arrays(cls, arrays: Sequence[Floats]) -> Self:

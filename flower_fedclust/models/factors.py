@@ -42,9 +42,16 @@ class FactorModel(RowModel, name="factors"):
     columns_from = "the components have"
 
     def __init__(
-        self, components: ArrayLike, origin: ArrayLike | None = None, *, rho: float = 0.0, mu_h: float = 0.0
+        self,
+        components: ArrayLike,
+        origin: ArrayLike | None = None,
+        *,
+        rho: float = 0.0,
+        mu_h: float = 0.0,
     ) -> None:
-        self.cluster_points = self.components_ = checked_rows(np.array(components), owner="components")
+        self.cluster_points = self.components_ = checked_rows(
+            np.array(components), owner="components"
+        )
         self.n_columns = self.components_.shape[1]
         self._origin: Floats | None = None
         if origin is not None:
@@ -55,11 +62,16 @@ class FactorModel(RowModel, name="factors"):
                 )
             self.n_columns -= 1
             along = np.maximum(
-                self.components_[:, -1:], LEAST_SLOPE * np.linalg.norm(self.components_, axis=1)[:, None]
+                self.components_[:, -1:],
+                LEAST_SLOPE * np.linalg.norm(self.components_, axis=1)[:, None],
             )
-            met = self.components_[:, :-1] * np.divide(self._origin[-1], along, out=0.0 * along, where=along > 0)
+            met = self.components_[:, :-1] * np.divide(
+                self._origin[-1], along, out=0.0 * along, where=along > 0
+            )
             self.cluster_points = self._origin[:-1] + met
-        self.penalties = Penalties(check_real("rho", rho, at_least=0), check_real("mu_h", mu_h, at_least=0))
+        self.penalties = Penalties(
+            check_real("rho", rho, at_least=0), check_real("mu_h", mu_h, at_least=0)
+        )
 
     def __repr__(self) -> str:
         return f"FactorModel({self.n_clusters} components of {self.n_columns} columns)"
@@ -69,7 +81,9 @@ class FactorModel(RowModel, name="factors"):
 
         Each row's memberships depend on that row only. They are not negative, and need not add up to 1.
         """
-        return memberships_of(self._about_origin(self._checked(rows)), self.components_, self.penalties)
+        return memberships_of(
+            self._about_origin(self._checked(rows)), self.components_, self.penalties
+        )
 
     def cluster_block(self, rows: Floats) -> Clustered:
         """Return the clusters with the largest memberships, and the squared error of the factorization."""

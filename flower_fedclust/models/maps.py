@@ -80,7 +80,9 @@ class MapModel(CenterModel, name="map"):
         self.method = method
         self.landmarks_ = checked_rows(np.array(landmarks), owner="landmarks")
         self.coordinates_ = checked_rows(np.array(coordinates), owner="coordinates")
-        self.cluster_points = self.map_centers_ = checked_rows(np.array(cluster_centers), owner="cluster_centers")
+        self.cluster_points = self.map_centers_ = checked_rows(
+            np.array(cluster_centers), owner="cluster_centers"
+        )
         self.n_neighbors = check_real("n_neighbors", n_neighbors, above=0)
         self.min_dist = check_real("min_dist", min_dist, at_least=0)
         self._squared = squared
@@ -88,15 +90,21 @@ class MapModel(CenterModel, name="map"):
         self.stays_with_server = self._distances is not None
         n_points = len(self.landmarks_ if self._distances is None else self._distances)
         if len(self.coordinates_) != n_points:
-            raise ValueError(f"coordinates: {len(self.coordinates_)} places for {n_points} points; give one for each.")
+            raise ValueError(
+                f"coordinates: {len(self.coordinates_)} places for {n_points} points; give one for each."
+            )
         self._origin = None if origin is None else np.asarray(origin, dtype=np.float64)
-        self._directions = None if directions is None else checked_rows(np.array(directions), owner="directions")
+        self._directions = (
+            None if directions is None else checked_rows(np.array(directions), owner="directions")
+        )
         if (origin is None) != (directions is None):
             raise ValueError("origin and directions go together; give both or neither.")
         self.n_columns = self.landmarks_.shape[1] if self._origin is None else len(self._origin)
 
     def __repr__(self) -> str:
-        return f"MapModel({self.method}, {len(self.coordinates_)} points, {self.n_clusters} clusters)"
+        return (
+            f"MapModel({self.method}, {len(self.coordinates_)} points, {self.n_clusters} clusters)"
+        )
 
     @property
     def _widest(self) -> int:
@@ -115,25 +123,37 @@ class MapModel(CenterModel, name="map"):
         if self._origin is not None and self._directions is not None:
             rows = within_reach(rows - self._origin) @ self._directions
         n_points = len(self.coordinates_)
-        wanted = tsne_n_neighbors(n_points + 1, self.n_neighbors) if self.method == "tsne" else int(self.n_neighbors)
+        wanted = (
+            tsne_n_neighbors(n_points + 1, self.n_neighbors)
+            if self.method == "tsne"
+            else int(self.n_neighbors)
+        )
         wanted = min(wanted, n_points)
         if self._distances is None:
             neighbors, distances = nearest_landmarks(rows, self.landmarks_, wanted)
         else:
             B = landmark_distances(rows, self.landmarks_)
             W = distances_between(self.landmarks_)
-            neighbors, distances = nystrom_neighbors_of_new(B, self._distances, W, wanted, squared=self._squared)
+            neighbors, distances = nystrom_neighbors_of_new(
+                B, self._distances, W, wanted, squared=self._squared
+            )
         if self.method == "tsne":
             return place_tsne(neighbors, distances, self.coordinates_, perplexity=self.n_neighbors)
-        return place_umap(neighbors, distances, self.coordinates_, n_neighbors=wanted, min_dist=self.min_dist)
+        return place_umap(
+            neighbors, distances, self.coordinates_, n_neighbors=wanted, min_dist=self.min_dist
+        )
 
     def cluster(self, rows: ArrayLike, places: Floats | None = None) -> Clustered:
         """Return labels, cost and places of rows; rows with known places are not placed again."""
-        return nearest_centers(self.transform(rows) if places is None else places, self.map_centers_)
+        return nearest_centers(
+            self.transform(rows) if places is None else places, self.map_centers_
+        )
 
     def to_arrays(self) -> list[Floats]:
         """Return the settings, the landmarks, the map, its centers, and the optional arrays, which may be empty."""
-        settings = np.array([self._METHODS.index(self.method), self.n_neighbors, self.min_dist, self._squared])
+        settings = np.array(
+            [self._METHODS.index(self.method), self.n_neighbors, self.min_dist, self._squared]
+        )
         optional = [(self._distances, (0, 0)), (self._origin, (0,)), (self._directions, (0, 0))]
         return [
             settings,

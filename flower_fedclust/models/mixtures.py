@@ -8,7 +8,14 @@ from typing import Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from flower_fedclust.exact.mixtures import STRUCTURES, Structure, log_densities, structure_named, whitened, whitening_of
+from flower_fedclust.exact.mixtures import (
+    STRUCTURES,
+    Structure,
+    log_densities,
+    structure_named,
+    whitened,
+    whitening_of,
+)
 from flower_fedclust.models.base import Clustered, RowModel
 from flower_fedclust.numerics.blocks import blocks
 from flower_fedclust.numerics.checks import DataError, checked_rows
@@ -50,23 +57,35 @@ class MixtureModel(RowModel, name="mixture"):
     columns_from = "the means have"
 
     def __init__(
-        self, weights: ArrayLike, means: ArrayLike, covariances: ArrayLike, covariance_type: Structure
+        self,
+        weights: ArrayLike,
+        means: ArrayLike,
+        covariances: ArrayLike,
+        covariance_type: Structure,
     ) -> None:
         self.means_ = checked_rows(np.array(means), owner="means")
         self.weights_ = np.array(weights, dtype=np.float64)
         self.covariances_ = np.array(covariances, dtype=np.float64)
         self.covariance_type_ = structure_named(covariance_type)
         k, self.n_columns = self.means_.shape
-        if self.weights_.shape != (k,) or not (self.weights_ > 0).all() or abs(self.weights_.sum() - 1) > 1e-6:
+        if (
+            self.weights_.shape != (k,)
+            or not (self.weights_ > 0).all()
+            or abs(self.weights_.sum() - 1) > 1e-6
+        ):
             raise DataError(f"weights: give {k} numbers above 0 that add up to 1.")
         shapes = (self.means_.shape, (k, self.n_columns, self.n_columns))
         if self.covariances_.shape not in shapes or not np.isfinite(self.covariances_).all():
-            raise DataError(f"covariances: give finite numbers of shape {shapes[1]} or {shapes[0]}.")
+            raise DataError(
+                f"covariances: give finite numbers of shape {shapes[1]} or {shapes[0]}."
+            )
         try:
             if self.covariances_.ndim == 2 and not (self.covariances_ > 0).all():
                 raise np.linalg.LinAlgError
             root = np.sqrt if self.covariances_.ndim == 2 else np.linalg.cholesky
-            self._whitening = whitening_of(self.weights_, np.asarray(root(self.covariances_), dtype=np.float64))
+            self._whitening = whitening_of(
+                self.weights_, np.asarray(root(self.covariances_), dtype=np.float64)
+            )
         except np.linalg.LinAlgError:
             raise DataError("covariances: every covariance has to be positive.") from None
         self.cluster_points = self.exact_points = self.means_
@@ -98,7 +117,10 @@ class MixtureModel(RowModel, name="mixture"):
 
     def _log_densities(self, rows: ArrayLike) -> Floats:
         checked = self._checked(rows)
-        parts = [densities_of(checked[block], self._prototypes) for block in blocks(len(checked), self._widest)]
+        parts = [
+            densities_of(checked[block], self._prototypes)
+            for block in blocks(len(checked), self._widest)
+        ]
         return np.concatenate(parts)
 
     @property
@@ -108,7 +130,11 @@ class MixtureModel(RowModel, name="mixture"):
     def exact_clusters(self, rows: Floats, exponent: int) -> Labels:
         """Return the most probable component of each row on a grid, exactly."""
         whitening, constants = self._whitening
-        return np.asarray(log_densities(whitened(rows, self.means_, whitening, exponent), constants).argmax(axis=1))
+        return np.asarray(
+            log_densities(whitened(rows, self.means_, whitening, exponent), constants).argmax(
+                axis=1
+            )
+        )
 
     def cluster_block(self, rows: Floats) -> Clustered:
         """Return the most probable components, and the squared distances to their means."""

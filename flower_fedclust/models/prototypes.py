@@ -58,7 +58,9 @@ class PrototypeModel(RowModel, name="prototypes"):
         self.means_ = checked_rows(np.array(means), owner="means")
         self.clusters_ = np.array(clusters, dtype=np.intp)
         self._n_clusters = check_integer("n_clusters", n_clusters, at_least=1)
-        self.counts_ = np.ones(len(self.means_)) if counts is None else np.array(counts, dtype=np.float64)
+        self.counts_ = (
+            np.ones(len(self.means_)) if counts is None else np.array(counts, dtype=np.float64)
+        )
         self.covariances_ = None if covariances is None else np.array(covariances, dtype=np.float64)
         n_prototypes, self.n_columns = self.means_.shape
         if self.clusters_.shape != (n_prototypes,) or self.counts_.shape != (n_prototypes,):
@@ -68,7 +70,9 @@ class PrototypeModel(RowModel, name="prototypes"):
         if self.covariances_ is not None:
             shapes = (self.means_.shape, (*self.means_.shape, self.n_columns))
             if self.covariances_.shape not in shapes or not np.isfinite(self.covariances_).all():
-                raise ValueError(f"covariances: give finite numbers of shape {shapes[0]} or {shapes[1]}.")
+                raise ValueError(
+                    f"covariances: give finite numbers of shape {shapes[0]} or {shapes[1]}."
+                )
         if not (np.isfinite(self.counts_) & (self.counts_ > 0)).all():
             raise ValueError("counts: every prototype needs a finite number above 0.")
         self.exact_points = self.means_ if self.covariances_ is None else None
@@ -112,7 +116,13 @@ class PrototypeModel(RowModel, name="prototypes"):
         """Return means, covariances (or an empty array), counts, clusters and their number."""
         covariances = np.empty(0) if self.covariances_ is None else self.covariances_
         clusters = self.clusters_.astype(np.float64)
-        return [self.means_, covariances, self.counts_, clusters, np.array([float(self.n_clusters)])]
+        return [
+            self.means_,
+            covariances,
+            self.counts_,
+            clusters,
+            np.array([float(self.n_clusters)]),
+        ]
 
     @classmethod
     def from_arrays(cls, arrays: Sequence[Floats]) -> Self:

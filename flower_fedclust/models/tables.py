@@ -101,4 +101,7 @@ class TableModel(Model, name="table"):
         """Undo :meth:`to_arrays`; the arrays may come from another party."""
         text, *others = arrays
         fields = parse_json(np.asarray(text, dtype=np.uint8).tobytes(), LONGEST_PREPARATION)
-        return cls(Preparation.from_dict(fields["preparation"]), Model.named(fields["model"]).from_arrays(others))
+        return cls(
+            Preparation.from_dict(fields["preparation"]),
+            Model.named(fields["model"]).from_arrays(others),
+        )

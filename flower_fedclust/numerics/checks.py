@@ -28,7 +28,9 @@ class MissingFileError(DataError, FileNotFoundError):
 _NAMED_COLUMNS = 10
 
 
-def refuse_columns(owner: str, not_numeric: Sequence[str], not_finite: Sequence[str], advice: str = "") -> NoReturn:
+def refuse_columns(
+    owner: str, not_numeric: Sequence[str], not_finite: Sequence[str], advice: str = ""
+) -> NoReturn:
     """Raise a DataError that names every unusable column, and the remedy."""
     named = [*not_numeric, *not_finite][:_NAMED_COLUMNS]
     if more := len(not_numeric) + len(not_finite) - len(named):
@@ -44,7 +46,9 @@ def refuse_columns(owner: str, not_numeric: Sequence[str], not_finite: Sequence[
     raise DataError(f"{owner}: {listed}; {remedy}{advice}.")
 
 
-def checked_rows(rows: ArrayLike, *, owner: str, columns: Sequence[str] | None = None) -> NDArray[np.float64]:
+def checked_rows(
+    rows: ArrayLike, *, owner: str, columns: Sequence[str] | None = None
+) -> NDArray[np.float64]:
     """Return the rows as a two-dimensional array of finite floats, or raise a DataError."""
 
     def column_name(index: int) -> str:
@@ -54,15 +58,21 @@ def checked_rows(rows: ArrayLike, *, owner: str, columns: Sequence[str] | None =
         rows = np.ma.filled(rows.astype(object), np.nan)  # a masked entry may hold any number
     rows = plain_array(rows)
     if hasattr(rows, "toarray"):
-        raise DataError(f"{owner}: the rows are a sparse matrix; give a dense one, as its toarray() does.")
+        raise DataError(
+            f"{owner}: the rows are a sparse matrix; give a dense one, as its toarray() does."
+        )
     try:
         array = np.asarray(rows)
     except ValueError:
-        raise DataError(f"{owner}: the rows are not of one length; give every row the same columns.") from None
+        raise DataError(
+            f"{owner}: the rows are not of one length; give every row the same columns."
+        ) from None
     if array.dtype.kind in "cmM":
         raise DataError(f"{owner}: the rows are complex numbers or dates; give real numbers.")
     if array.ndim != 2:
-        raise DataError(f"{owner}: the rows have shape {array.shape}; give two dimensions, one row a sample.")
+        raise DataError(
+            f"{owner}: the rows have shape {array.shape}; give two dimensions, one row a sample."
+        )
     for what, length in zip(("rows", "columns"), array.shape, strict=True):
         if length == 0:
             raise DataError(f"{owner} has no {what}; give at least one.")
@@ -103,7 +113,9 @@ def checked_point(name: str, given: ArrayLike) -> NDArray[np.float64]:
     return point
 
 
-def first_not_finite(rows: NDArray[np.float64], column_name: Callable[[int], str], first_row: int = 0) -> list[str]:
+def first_not_finite(
+    rows: NDArray[np.float64], column_name: Callable[[int], str], first_row: int = 0
+) -> list[str]:
     """Describe the first NaN or infinite entry of each column; rows are counted from ``first_row``."""
     # One sum is NaN or infinite if any entry is; only then is it worth looking for the entry.
     with np.errstate(over="ignore", invalid="ignore"):
@@ -124,7 +136,11 @@ def out_of_scale(rows: NDArray[np.float64] | None, column_name: Callable[[int], 
     if rows is not None and size > LARGEST:
         row, column = divmod(int((np.abs(rows) > LARGEST).argmax()), rows.shape[1])
         return f"row {row}, {column_name(column)} is beyond {LARGEST:g}; look for a wrong value, or scale the column."
-    return f"all entries are within {SMALLEST:g} of 0; scale the columns." if 0 < size < SMALLEST else ""
+    return (
+        f"all entries are within {SMALLEST:g} of 0; scale the columns."
+        if 0 < size < SMALLEST
+        else ""
+    )
 
 
 def check_scale(rows: NDArray[np.float64], owner: str) -> None:
@@ -135,8 +151,14 @@ def check_scale(rows: NDArray[np.float64], owner: str) -> None:
 
 def check_integer(name: str, value: object, *, at_least: int, at_most: float = np.inf) -> int:
     """Return an integer parameter; raise a ValueError that says what it must be."""
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not at_least <= value <= at_most:
-        allowed = f"{at_least} or more" if at_most == np.inf else f"from {at_least} to {at_most:.0f}"
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, (int, np.integer))
+        or not at_least <= value <= at_most
+    ):
+        allowed = (
+            f"{at_least} or more" if at_most == np.inf else f"from {at_least} to {at_most:.0f}"
+        )
         raise ValueError(f"{name} is {value!r}; it must be an integer, {allowed}.")
     return int(value)
 
@@ -151,12 +173,16 @@ def check_real(
     at_most: float = np.inf,
 ) -> float:
     """Return a real parameter; raise a ValueError that says what it must be."""
-    is_number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+    is_number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(
+        value, bool
+    )
     if is_number and above < value < below and at_least <= value <= at_most:  # type: ignore[operator]
         return float(value)  # type: ignore[arg-type]
     limits = {"above": above, "at least": at_least, "below": below, "at most": at_most}
     bounds = [f"{relation} {limit:g}" for relation, limit in limits.items() if np.isfinite(limit)]
-    raise ValueError(f"{name} is {value!r}; it must be a finite number {' and '.join(bounds)}".rstrip() + ".")
+    raise ValueError(
+        f"{name} is {value!r}; it must be a finite number {' and '.join(bounds)}".rstrip() + "."
+    )
 
 
 def check_max_l1_norm(max_l1_norm: float | None, epsilon: float | None) -> None:
@@ -164,7 +190,9 @@ def check_max_l1_norm(max_l1_norm: float | None, epsilon: float | None) -> None:
     if max_l1_norm is not None:
         check_real("max_l1_norm", max_l1_norm, above=0)
     elif epsilon is not None:
-        raise ValueError("max_l1_norm is missing; noise for an epsilon needs an L1 norm to which rows are clipped.")
+        raise ValueError(
+            "max_l1_norm is missing; noise for an epsilon needs an L1 norm to which rows are clipped."
+        )
 
 
 def check_choice(name: str, value: object, choices: Sequence[str]) -> None:

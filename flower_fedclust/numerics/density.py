@@ -66,7 +66,11 @@ class Histogram(NamedTuple):
         weights /= weights.sum()
         for axis in range(density.ndim):
             density = correlate1d(density, weights, axis, mode="constant")
-        return density, float(weights.max()) ** density.ndim, float((weights**2).sum()) ** density.ndim
+        return (
+            density,
+            float(weights.max()) ** density.ndim,
+            float((weights**2).sum()) ** density.ndim,
+        )
 
 
 def width_of(histogram: Histogram) -> float:
@@ -103,7 +107,9 @@ class Density:
             return found
         group = found.peaks().group
         sizes = np.bincount(group)
-        is_real = np.bincount(group, counts.ravel()[places]) >= DEVIATIONS_OF_A_GROUP * deviation * np.sqrt(sizes)
+        is_real = np.bincount(
+            group, counts.ravel()[places]
+        ) >= DEVIATIONS_OF_A_GROUP * deviation * np.sqrt(sizes)
         kept = is_real[group] if is_real.any() else np.ones(len(places), dtype=bool)
         return cls(counts.shape, places[kept], found.values[kept], squares, noise)
 
@@ -118,7 +124,9 @@ class Density:
                 other = rank[tuple((cells + step).T)]
                 one = np.flatnonzero(other >= 0)
                 ends = one, other[one]
-                found.append((np.minimum(*ends), np.maximum(*ends), np.full(len(one), np.linalg.norm(step))))
+                found.append(
+                    (np.minimum(*ends), np.maximum(*ends), np.full(len(one), np.linalg.norm(step)))
+                )
         denser, thinner, distances = (np.concatenate(parts) for parts in zip(*found, strict=True))
         return denser, thinner, distances
 
@@ -180,7 +188,9 @@ class Cut(NamedTuple):
     centers: Floats | None = None  #: The centers of round clusters, in cells.
 
 
-def cut(histogram: Histogram, n_clusters: int, rng: np.random.Generator, *, thin: bool = False) -> Cut:
+def cut(
+    histogram: Histogram, n_clusters: int, rng: np.random.Generator, *, thin: bool = False
+) -> Cut:
     """Cut the cells into clusters: round ones, or at the most persistent peaks, or by a normalized cut.
 
     Clusters are round if equal Gaussians explain the histogram; k-means has fewer numbers to find than a cut, and so
@@ -200,7 +210,9 @@ def cut(histogram: Histogram, n_clusters: int, rng: np.random.Generator, *, thin
     are_clear = are_enough and rises[best].min() >= CLEAR_RISE
     centers = _round_centers(histogram, density, n_clusters, rng)
     if centers is not None:
-        labels: Labels | None = nearest_center(_cells(density.shape), centers).reshape(density.shape)
+        labels: Labels | None = nearest_center(_cells(density.shape), centers).reshape(
+            density.shape
+        )
     else:
         labels = None if are_clear else _normalized(histogram, width, n_clusters, rng)
     if labels is None:
@@ -209,10 +221,14 @@ def cut(histogram: Histogram, n_clusters: int, rng: np.random.Generator, *, thin
         labels = density.labeled(cluster[density.peaks(peaks.tops[best]).group])
     values = np.zeros(density.shape)
     values.flat[density.places] = density.values
-    return Cut(np.where(values > 0, labels, -1) if thin else labels, values, np.sort(rises)[::-1], centers)
+    return Cut(
+        np.where(values > 0, labels, -1) if thin else labels, values, np.sort(rises)[::-1], centers
+    )
 
 
-def agreement_of_another_cut(found: Cut, deviation: float, n_clusters: int, rng: np.random.Generator) -> float | None:
+def agreement_of_another_cut(
+    found: Cut, deviation: float, n_clusters: int, rng: np.random.Generator
+) -> float | None:
     """Estimate the adjusted Rand index between a cut and that of a run with other noise; None without noise."""
     if not deviation or not found.density.any():
         return None
@@ -220,11 +236,15 @@ def agreement_of_another_cut(found: Cut, deviation: float, n_clusters: int, rng:
     for _ in range(N_OTHER_RUNS):
         noisy = found.density + deviation * rng.standard_normal(found.density.shape)
         other = cut(Histogram(noisy, deviation), n_clusters, rng).labels
-        indices.append(weighted_rand_index(labels, other.ravel(), found.density.ravel(), n_clusters))
+        indices.append(
+            weighted_rand_index(labels, other.ravel(), found.density.ravel(), n_clusters)
+        )
     return float(np.mean(indices))
 
 
-def _round_centers(histogram: Histogram, density: Density, n_clusters: int, rng: np.random.Generator) -> Floats | None:
+def _round_centers(
+    histogram: Histogram, density: Density, n_clusters: int, rng: np.random.Generator
+) -> Floats | None:
     """Return the centers of k-means, in cells, if equal Gaussians explain the histogram."""
     if len(density.places) <= n_clusters:
         return None
@@ -268,7 +288,11 @@ def misfit_of_equal_gaussians(histogram: Histogram, centers: Floats) -> float:
         spread = (cells.T * weights) @ cells - both - both.T + (means.T * more) @ means
         within = (vectors * values) @ vectors.T
         within = within + (spread - more.sum() * within) / sizes.sum()
-        means = np.clip(means + (moved - more[:, None] * means) / sizes[:, None], 0.0, np.array(counts.shape) - 1.0)
+        means = np.clip(
+            means + (moved - more[:, None] * means) / sizes[:, None],
+            0.0,
+            np.array(counts.shape) - 1.0,
+        )
     return _unexplained(histogram, density, squares, explained)
 
 
@@ -285,16 +309,26 @@ def _cells(shape: tuple[int, ...]) -> Floats:
     return np.indices(shape).reshape(len(shape), -1).T.astype(np.float64)
 
 
-def misfit_of_round_clusters(histogram: Histogram, means: Floats, within: Floats, shares: Floats) -> float:
+def misfit_of_round_clusters(
+    histogram: Histogram, means: Floats, within: Floats, shares: Floats
+) -> float:
     """Return the part of the squared density that Gaussians leave unexplained; 0 if there is only noise to see.
 
     They have the given means and shares, in cells, and one covariance; the shares, and how wide each is, are adapted.
     """
     counts, deviation = histogram
-    (smooth, _, squares), n_rows, d = histogram.smoothed(1.0), max(float(counts.sum()), 1.0), counts.ndim
+    (smooth, _, squares), n_rows, d = (
+        histogram.smoothed(1.0),
+        max(float(counts.sum()), 1.0),
+        counts.ndim,
+    )
     density = smooth.ravel()
-    least, (values, vectors) = max(deviation * float(np.sqrt(squares)), LEAST_DENSITY), np.linalg.eigh(within)
-    widths = np.sqrt(np.maximum(values, 0.0) + 1.0 + 1 / 12)  # the kernel and the cells add their own variance
+    least, (values, vectors) = (
+        max(deviation * float(np.sqrt(squares)), LEAST_DENSITY),
+        np.linalg.eigh(within),
+    )
+    # The kernel and the cells add their own variance.
+    widths = np.sqrt(np.maximum(values, 0.0) + 1.0 + 1 / 12)
     cells = _cells(counts.shape)
     places, around = cells @ vectors / widths, means @ vectors / widths
     spread, explained = np.ones(len(means)), np.empty(len(cells))
@@ -318,7 +352,9 @@ def _blocks(cells: Floats, means: Floats) -> Iterable[slice]:
     return blocks(len(cells), len(means), block_entries=CELL_ENTRIES)
 
 
-def _normalized(histogram: Histogram, width: float, n_clusters: int, rng: np.random.Generator) -> Labels | None:
+def _normalized(
+    histogram: Histogram, width: float, n_clusters: int, rng: np.random.Generator
+) -> Labels | None:
     """Cut the graph of neighboring cells, weighted by the square of the lower density; None if there are too few."""
     density = Density.of(histogram, max(width, LEAST_WIDTH_OF_A_CUT))
     if len(density.places) > MOST_CELLS_OF_A_CUT:
@@ -344,7 +380,9 @@ def _normalized(histogram: Histogram, width: float, n_clusters: int, rng: np.ran
     least = 1e-7 * graph.sum() / len(kept)
     scale = 1.0 / np.sqrt(graph.sum(axis=1) + least)
     graph[np.diag_indices_from(graph)] = least
-    _, vectors = eigh(scale[:, None] * graph * scale, subset_by_index=[len(kept) - n_clusters, len(kept) - 1])
+    _, vectors = eigh(
+        scale[:, None] * graph * scale, subset_by_index=[len(kept) - n_clusters, len(kept) - 1]
+    )
     vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
     centers = weighted_kmeans(vectors, values[kept], n_clusters, rng, n_init=N_INIT)
     labels = np.full(n_cells, -1, dtype=np.intp)

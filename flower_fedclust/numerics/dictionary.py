@@ -48,10 +48,14 @@ def objective(rows: Floats, Z: Floats, C: Floats, bandwidth: float, regularizati
 
 def curvature(rows: Floats, Z: Floats, C: Floats, bandwidth: float) -> Floats:
     """Return the inverse of the step size of each atom, of shape (n_atoms,)."""
-    return _curvature(C, C.T @ C, gaussian_kernel(rows, Z, bandwidth), gaussian_kernel(Z, Z, bandwidth), bandwidth)
+    return _curvature(
+        C, C.T @ C, gaussian_kernel(rows, Z, bandwidth), gaussian_kernel(Z, Z, bandwidth), bandwidth
+    )
 
 
-def _gradient(rows: Floats, Z: Floats, C: Floats, gram: Floats, Kxz: Floats, Kzz: Floats, bandwidth: float) -> Floats:
+def _gradient(
+    rows: Floats, Z: Floats, C: Floats, gram: Floats, Kxz: Floats, Kzz: Floats, bandwidth: float
+) -> Floats:
     """Return the derivative of the objective by the atoms (equation 15, whose sigma is r)."""
     W = -C * Kxz
     Q = 0.5 * gram * Kzz
@@ -126,7 +130,12 @@ def factors(rows: Floats, Z: Floats, bandwidth: float, regularization: float) ->
 
 
 def factor_map(
-    Z: Floats, bandwidth: float, regularization: float, *, nystrom: bool = False, steepest: float = math.inf
+    Z: Floats,
+    bandwidth: float,
+    regularization: float,
+    *,
+    nystrom: bool = False,
+    steepest: float = math.inf,
 ) -> Floats:
     """Return the matrix that turns a row's kernel values with the atoms into its factors.
 
@@ -151,7 +160,9 @@ def code_map(Z: Floats, bandwidth: float, regularization: float) -> Floats:
     return np.asarray(pinvh(Kzz))
 
 
-def matched_dictionary(mean: Floats, deviation: Floats, n_atoms: int, rng: np.random.Generator) -> Floats:
+def matched_dictionary(
+    mean: Floats, deviation: Floats, n_atoms: int, rng: np.random.Generator
+) -> Floats:
     """Draw atoms with the columns' means and standard deviations; the paper starts "randomly".
 
     Atoms of unit scale about the origin may be far from the data, where the kernel is flat and the gradient vanishes.

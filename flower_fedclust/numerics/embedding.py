@@ -84,8 +84,12 @@ def tsne_map(
         knn_index=index, perplexity=min(perplexity, n_needed / NEIGHBORS_PER_PERPLEXITY), n_jobs=1
     )
     start = _spectral_start(opentsne, affinities.P, random_state)
-    repulsion: dict[str, Any] = _WIDE_GRID if _N_ROWS_FOR_WIDE_GRID <= n_rows < _N_ROWS_FOR_GRID else {}
-    tsne = opentsne.TSNE(initialization=start, n_iter=n_iter, n_jobs=1, random_state=random_state, **repulsion)
+    repulsion: dict[str, Any] = (
+        _WIDE_GRID if _N_ROWS_FOR_WIDE_GRID <= n_rows < _N_ROWS_FOR_GRID else {}
+    )
+    tsne = opentsne.TSNE(
+        initialization=start, n_iter=n_iter, n_jobs=1, random_state=random_state, **repulsion
+    )
     return np.array(tsne.fit(affinities=affinities), dtype=np.float64)
 
 
@@ -120,9 +124,15 @@ def place_tsne(
     # openTSNE chooses by the number of new rows, but a row's place must not depend on other rows.
     method = "bh" if n_rows < _N_ROWS_FOR_GRID else "fft"
     as_many = SimpleNamespace(P=np.empty((n_rows, 0)))  # openTSNE reads nothing else of a fixed map
-    fixed = opentsne.tsne.TSNEEmbedding(coordinates - middle, as_many, negative_gradient_method=method)
+    fixed = opentsne.tsne.TSNEEmbedding(
+        coordinates - middle, as_many, negative_gradient_method=method
+    )
     placed = opentsne.tsne.PartialTSNEEmbedding(
-        np.median(fixed.view(np.ndarray)[neighbors], axis=1), fixed, P, negative_gradient_method=method, n_jobs=1
+        np.median(fixed.view(np.ndarray)[neighbors], axis=1),
+        fixed,
+        P,
+        negative_gradient_method=method,
+        n_jobs=1,
     )
     placed.optimize(
         n_iter,
@@ -176,7 +186,9 @@ def umap_map(
         gamma=1.0,
         negative_sample_rate=5,
         n_epochs=n_epochs,
-        init="spectral" if n_rows > N_ROWS_OF_A_MAP else random.uniform(-10.0, 10.0, size=(n_rows, 2)),
+        init="spectral"
+        if n_rows > N_ROWS_OF_A_MAP
+        else random.uniform(-10.0, 10.0, size=(n_rows, 2)),
         random_state=random,
         metric="euclidean",
         metric_kwds={},
@@ -283,7 +295,9 @@ def _check(neighbors: Integers, n_needed: int, n_rows: int = N_ROWS_OF_A_MAP) ->
     if n_rows < N_ROWS_OF_A_MAP:
         raise DataError(f"{n_rows} rows are too few for a map; give at least {N_ROWS_OF_A_MAP}.")
     if neighbors.shape[1] < n_needed:
-        raise ValueError(f"neighbors: there are {neighbors.shape[1]} for each row; give at least {n_needed}.")
+        raise ValueError(
+            f"neighbors: there are {neighbors.shape[1]} for each row; give at least {n_needed}."
+        )
 
 
 def _over_mean(distances: Floats, *, by_row: bool = False) -> Floats:
@@ -294,7 +308,9 @@ def _over_mean(distances: Floats, *, by_row: bool = False) -> Floats:
     """
     # Divide by the largest first: a sum of huge distances would overflow.
     largest = distances.max(axis=1 if by_row else None, keepdims=True, initial=0.0)
-    relative: Floats = np.divide(distances, largest, out=np.zeros_like(distances), where=largest > 0)
+    relative: Floats = np.divide(
+        distances, largest, out=np.zeros_like(distances), where=largest > 0
+    )
     means = relative.mean(axis=1 if by_row else None, keepdims=True)
     np.divide(relative, means, out=relative, where=means > 0)
     return relative

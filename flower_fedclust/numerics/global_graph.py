@@ -82,7 +82,9 @@ def prototype_affinity(
     # All equally near prototypes are kept, so that their order does not matter.
     kept = foreign & (distances <= reach[:, None])
     if n_kept == 1:
-        kept = _with_bridges(kept & kept.T, distances, np.arange(len(kept)) if part is None else part, n_parts)
+        kept = _with_bridges(
+            kept & kept.T, distances, np.arange(len(kept)) if part is None else part, n_parts
+        )
     exponents = np.where(kept, np.log(counts) - distances / _scale(distances.min(axis=1)), -np.inf)
     largest = exponents.max(axis=1, keepdims=True)  # without it, all could underflow
     shares = np.exp(exponents - np.where(np.isfinite(largest), largest, 0.0))
@@ -92,7 +94,9 @@ def prototype_affinity(
     return 0.5 * (affinity + affinity.T)
 
 
-def _with_bridges(kept: NDArray[np.bool_], distances: Floats, part: Labels, n_parts: int) -> NDArray[np.bool_]:
+def _with_bridges(
+    kept: NDArray[np.bool_], distances: Floats, part: Labels, n_parts: int
+) -> NDArray[np.bool_]:
     """Add the shortest links that leave n_parts parts; equally short ones are added together."""
     from scipy.sparse import csr_array
 
@@ -114,10 +118,14 @@ def parts_of(blocks: csr_array, prototype: Labels, n_prototypes: int) -> Labels:
 
     edges = blocks.tocoo()
     ends = (prototype[edges.coords[0]], prototype[edges.coords[1]])
-    return components_of(csr_array(coo_array((np.ones(edges.nnz), ends), shape=(n_prototypes, n_prototypes))))[1]
+    return components_of(
+        csr_array(coo_array((np.ones(edges.nnz), ends), shape=(n_prototypes, n_prototypes)))
+    )[1]
 
 
-def without_far_edges(blocks: csr_array, prototype: Labels, divergences: Floats, n_clusters: int) -> csr_array:
+def without_far_edges(
+    blocks: csr_array, prototype: Labels, divergences: Floats, n_clusters: int
+) -> csr_array:
     """Return the clients' graphs with less weight on edges that would be shorter if the rows were in one place.
 
     A client joins each row to the nearest of its own rows; among the rows of all clients there may be nearer ones. An
@@ -133,12 +141,15 @@ def without_far_edges(blocks: csr_array, prototype: Labels, divergences: Floats,
     n_near = max(1, min(n_near, len(divergences) // (2 * n_clusters)))
     if len(divergences) <= n_near:
         return blocks
-    reach = np.partition(divergences, n_near, axis=1)[:, n_near]  # the nearest is the prototype itself
+    # The nearest is the prototype itself.
+    reach = np.partition(divergences, n_near, axis=1)[:, n_near]
     edges = blocks.tocoo()
     first, second = prototype[edges.coords[0]], prototype[edges.coords[1]]
     across, within = divergences[first, second], np.maximum(reach[first], reach[second])
     factors = np.divide(within, across, out=np.ones(edges.nnz), where=across > within) ** FADING
-    return csr_array(coo_array((edges.data * np.maximum(factors, LEAST_PART), edges.coords), shape=blocks.shape))
+    return csr_array(
+        coo_array((edges.data * np.maximum(factors, LEAST_PART), edges.coords), shape=blocks.shape)
+    )
 
 
 def without_far_links(
@@ -173,7 +184,10 @@ def without_far_links(
     shortest = np.where(client[:, None] != client, divergences, np.inf).min(axis=1)
     kept = np.where(is_small, np.maximum(shortest, usual), usual)
     kept = np.maximum(kept[:, None], kept)
-    fading = np.divide(kept, divergences, out=np.ones_like(divergences), where=divergences > kept) ** FADING
+    fading = (
+        np.divide(kept, divergences, out=np.ones_like(divergences), where=divergences > kept)
+        ** FADING
+    )
     faded: Floats = affinity * fading
     return faded
 
@@ -219,7 +233,9 @@ class GlobalGraph:
     def product(self, vectors: Floats) -> Floats:
         """Return E* times vectors of shape (n_rows, n_vectors)."""
         sums, _ = cluster_sums(self._by_size(vectors), self.prototype, len(self.affinity))
-        product: Floats = self.blocks @ vectors + self._by_size((self.affinity @ sums)[self.prototype])
+        product: Floats = self.blocks @ vectors + self._by_size(
+            (self.affinity @ sums)[self.prototype]
+        )
         return product
 
     def _by_size(self, vectors: Floats) -> Floats:
@@ -246,7 +262,9 @@ class GlobalGraph:
         first, second = np.nonzero(edge)
         edges = self.blocks.tocoo()
         heads = np.concatenate([edges.coords[0], linked, first + self.n_rows])
-        tails = np.concatenate([edges.coords[1], self.prototype[linked] + self.n_rows, second + self.n_rows])
+        tails = np.concatenate(
+            [edges.coords[1], self.prototype[linked] + self.n_rows, second + self.n_rows]
+        )
         size = self.n_rows + n_prototypes
         graph = csr_array(coo_array((np.ones(len(heads)), (heads, tails)), shape=(size, size)))
         found = components_of(graph)[1][: self.n_rows]
@@ -257,7 +275,9 @@ class GlobalGraph:
         """Return the rows of the top eigenvectors of ``D^-1/2 E* D^-1/2``, scaled to norm 1."""
         n_components, component = self.components()
         if n_components <= n_vectors:
-            return unit_rows(top_normalized_eigenvectors(self.product, self.degrees, n_vectors, component))
+            return unit_rows(
+                top_normalized_eigenvectors(self.product, self.degrees, n_vectors, component)
+            )
         # Each component is embedded as one point.
         table = np.zeros((n_components, len(fallback)))
         np.add.at(table, (component, self.prototype), 1.0 if self.sizes is None else self.sizes)
@@ -265,7 +285,9 @@ class GlobalGraph:
 
     def toarray(self) -> Floats:
         """Return E* written out, of shape (n_rows, n_rows): for pictures and tests, not for many rows."""
-        between = self._by_size(self._by_size(self.affinity[np.ix_(self.prototype, self.prototype)]).T)
+        between = self._by_size(
+            self._by_size(self.affinity[np.ix_(self.prototype, self.prototype)]).T
+        )
         dense: Floats = self.blocks.toarray() + between
         return dense
 
@@ -273,7 +295,9 @@ class GlobalGraph:
 def _top_eigenvectors_of(graph: Floats, n_vectors: int) -> Floats:
     """Return the top eigenvectors of a small, dense and connected graph."""
     together = np.zeros(len(graph), dtype=np.intp)
-    return top_normalized_eigenvectors(lambda vectors: graph @ vectors, graph.sum(axis=1), n_vectors, together)
+    return top_normalized_eigenvectors(
+        lambda vectors: graph @ vectors, graph.sum(axis=1), n_vectors, together
+    )
 
 
 # A graph of centers, weighted by votes: how many rows lie between two centers.
@@ -291,7 +315,9 @@ def vote_graph(votes: Floats, centers: Floats, scale: float) -> Floats:
     n_centers = len(centers)
     graph = np.zeros((n_centers, n_centers))
     threshold = scale * np.log(max(len(votes) / 2.0, 1.0))
-    graph[np.triu_indices(n_centers, 1)] = np.where(votes > threshold, votes if scale else votes**2, 0.0)
+    graph[np.triu_indices(n_centers, 1)] = np.where(
+        votes > threshold, votes if scale else votes**2, 0.0
+    )
     graph += graph.T
     if n_centers == 1:
         return graph

@@ -8,7 +8,12 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from flower_fedclust.numerics.kmeans import cluster_sums, nearest_center, squared_distances, within_margin
+from flower_fedclust.numerics.kmeans import (
+    cluster_sums,
+    nearest_center,
+    squared_distances,
+    within_margin,
+)
 from flower_fedclust.numerics.vectors import top_eigenvectors
 
 Floats = NDArray[np.float64]
@@ -21,7 +26,12 @@ MOST_DECOMPOSED = 500
 
 
 def weighted_kmeans(
-    rows: Floats, weights: Floats | None, n_clusters: int, rng: np.random.Generator, *, n_init: int = N_RESTARTS
+    rows: Floats,
+    weights: Floats | None,
+    n_clusters: int,
+    rng: np.random.Generator,
+    *,
+    n_init: int = N_RESTARTS,
 ) -> Floats:
     """Return the centers of the best of several runs of scikit-learn's k-means, of shape (n_clusters, n_columns).
 
@@ -32,7 +42,8 @@ def weighted_kmeans(
 
     estimator = KMeans(n_clusters, n_init=n_init, random_state=int(rng.integers(2**31)))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # rows that coincide: centers coincide then, too
+        # Rows that coincide: centers coincide then, too.
+        warnings.simplefilter("ignore", ConvergenceWarning)
         return np.asarray(estimator.fit(rows, sample_weight=weights).cluster_centers_)
 
 
@@ -59,7 +70,9 @@ def server_lloyds(
     return weighted_kmeans(server_rows, None, n_clusters, rng)
 
 
-def sphere_packing(server_rows: Floats, n_clusters: int, radius: float, rng: np.random.Generator) -> Floats:
+def sphere_packing(
+    server_rows: Floats, n_clusters: int, radius: float, rng: np.random.Generator
+) -> Floats:
     """Spread centers over the cube without looking at any row (FedDP-KMeans appendix G.3).
 
     The largest distance ``a`` is searched by bisection for which random centers of the cube
@@ -124,7 +137,9 @@ def awasthi_sheffet(rows: Floats, n_clusters: int, rng: np.random.Generator) -> 
     from sklearn.cluster import KMeans
 
     # As bytes, because unique compares rows of thousands of columns for minutes; 0.0 makes one zero of two.
-    n_different = len(np.unique(np.ascontiguousarray(rows + 0.0).view(f"V{rows.itemsize * rows.shape[1]}")))
+    n_different = len(
+        np.unique(np.ascontiguousarray(rows + 0.0).view(f"V{rows.itemsize * rows.shape[1]}"))
+    )
     n_clusters = min(n_clusters, n_different)
     projected = rows @ top_singular_vectors(rows, n_clusters, rng)
     projected_centers = weighted_kmeans(projected, None, n_clusters, rng)
@@ -134,5 +149,10 @@ def awasthi_sheffet(rows: Floats, n_clusters: int, rng: np.random.Generator) -> 
     all_sums, all_counts = cluster_sums(rows, labels, n_clusters)
     # A cluster without a clear row starts from the mean of all its rows.
     kept = counts > 0
-    centers = np.where(kept[:, None], sums, all_sums) / np.where(kept, counts, np.maximum(all_counts, 1))[:, None]
-    return np.asarray(KMeans(n_clusters, init=centers, n_init=1, max_iter=300).fit(rows).cluster_centers_)
+    centers = (
+        np.where(kept[:, None], sums, all_sums)
+        / np.where(kept, counts, np.maximum(all_counts, 1))[:, None]
+    )
+    return np.asarray(
+        KMeans(n_clusters, init=centers, n_init=1, max_iter=300).fit(rows).cluster_centers_
+    )

@@ -42,7 +42,11 @@ def to_compare(centers: Floats) -> tuple[Floats, Floats]:
 
 
 def nearest_by_product(
-    rows: Floats, twice: Floats, squares: Floats, origin: Floats | None = None, least: Floats | None = None
+    rows: Floats,
+    twice: Floats,
+    squares: Floats,
+    origin: Floats | None = None,
+    least: Floats | None = None,
 ) -> Labels:
     """Return, for each row, the index of the smallest ``||c||^2 - 2 x.c``; ties go to the lower index.
 
@@ -97,7 +101,9 @@ def cluster_sums(rows: Floats, labels: Labels, n_clusters: int) -> tuple[Floats,
     """Add up the rows of each cluster, and count them: of the shapes (n_clusters, n_columns) and (n_clusters,)."""
     from scipy.sparse import csc_array
 
-    membership = csc_array((np.ones(len(rows)), labels, np.arange(len(rows) + 1)), shape=(n_clusters, len(rows)))
+    membership = csc_array(
+        (np.ones(len(rows)), labels, np.arange(len(rows) + 1)), shape=(n_clusters, len(rows))
+    )
     sums: Floats = membership @ rows
     return sums, np.bincount(labels, minlength=n_clusters).astype(np.float64)
 
@@ -118,7 +124,9 @@ def shrunk_towards(known: Floats, noisy: Floats, noise_variance: Floats) -> Floa
     difference = noisy - known
     squared_norm = np.einsum("ij,ij->i", difference, difference)
     lost = max(known.shape[1] - 2, 0) * noise_variance
-    kept = 1.0 - np.divide(lost, squared_norm, out=np.ones_like(squared_norm), where=squared_norm > lost)
+    kept = 1.0 - np.divide(
+        lost, squared_norm, out=np.ones_like(squared_norm), where=squared_norm > lost
+    )
     return np.where((lost > 0)[:, None], known + kept[:, None] * difference, noisy)
 
 

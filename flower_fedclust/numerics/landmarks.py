@@ -89,7 +89,9 @@ def repulsion_gradient(Y: Floats, gamma: float) -> Floats:
         kernel = _kernel(Y[block], Y, gamma)
         total += kernel.T @ Y[block]
         weight += kernel.sum(axis=0)
-    gradient: Floats = (4.0 * gamma / (n_landmarks * (n_landmarks - 1.0))) * (total - weight[:, None] * Y)
+    gradient: Floats = (4.0 * gamma / (n_landmarks * (n_landmarks - 1.0))) * (
+        total - weight[:, None] * Y
+    )
     return gradient
 
 
@@ -138,7 +140,9 @@ def _kernel(rows: Floats, Y: Floats, gamma: float) -> Floats:
 
 
 def _kernel_sum(rows: Floats, others: Floats, gamma: float) -> float:
-    return sum(float(_kernel(rows[block], others, gamma).sum()) for block in blocks(len(rows), len(others)))
+    return sum(
+        float(_kernel(rows[block], others, gamma).sum()) for block in blocks(len(rows), len(others))
+    )
 
 
 def _around_the_landmarks(rows: Floats, Y: Floats) -> tuple[Floats, Floats]:

@@ -72,9 +72,14 @@ def map_quality(
         n_clusters = int(classes.max()) + 1 if n_clusters is None else n_clusters
         for k in PAPER_NEIGHBORS:
             if k <= _TRAIN_TENTHS * n_rows // 10:
-                scores[f"ca_{k}"] = classification_accuracy(places, classes, k, random_state=random_state)
+                scores[f"ca_{k}"] = classification_accuracy(
+                    places, classes, k, random_state=random_state
+                )
     if possible := [k for k in PAPER_NEIGHBORS if k < n_rows]:
-        scores |= {f"npa_{k}": value for k, value in neighbor_preservation(points, places, possible).items()}
+        scores |= {
+            f"npa_{k}": value
+            for k, value in neighbor_preservation(points, places, possible).items()
+        }
 
     sample = np.arange(n_rows)
     if n_rows > SAMPLE_ROWS:
@@ -117,14 +122,22 @@ def classification_accuracy(
     classes = _checked_labels(labels, len(places))
     n_train = _TRAIN_TENTHS * len(places) // 10
     if n_neighbors > n_train:
-        raise ValueError(f"n_neighbors={n_neighbors} is too large: the training split has only {n_train} rows.")
-    train, test = train_test_split(np.arange(len(places)), train_size=n_train, random_state=random_state)
+        raise ValueError(
+            f"n_neighbors={n_neighbors} is too large: the training split has only {n_train} rows."
+        )
+    train, test = train_test_split(
+        np.arange(len(places)), train_size=n_train, random_state=random_state
+    )
     return float(
-        KNeighborsClassifier(n_neighbors).fit(places[train], classes[train]).score(places[test], classes[test])
+        KNeighborsClassifier(n_neighbors)
+        .fit(places[train], classes[train])
+        .score(places[test], classes[test])
     )
 
 
-def neighbor_preservation(rows: ArrayLike, embedding: ArrayLike, n_neighbors: Sequence[int]) -> dict[int, float]:
+def neighbor_preservation(
+    rows: ArrayLike, embedding: ArrayLike, n_neighbors: Sequence[int]
+) -> dict[int, float]:
     """Return the share of each row's nearest other rows that are also its nearest on the map (NPA).
 
     Parameters
@@ -142,7 +155,9 @@ def neighbor_preservation(rows: ArrayLike, embedding: ArrayLike, n_neighbors: Se
     """
     near, near_on_map = (
         # Far from the origin, distances from a matrix product would lose their digits.
-        NearestNeighbors(n_neighbors=max(n_neighbors)).fit(array - array.mean(axis=0)).kneighbors()[1]
+        NearestNeighbors(n_neighbors=max(n_neighbors))
+        .fit(array - array.mean(axis=0))
+        .kneighbors()[1]
         for array in _checked_pair(rows, embedding)
     )
     shares = {}
@@ -152,10 +167,14 @@ def neighbor_preservation(rows: ArrayLike, embedding: ArrayLike, n_neighbors: Se
     return shares
 
 
-def _checked_pair(rows: ArrayLike, embedding: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _checked_pair(
+    rows: ArrayLike, embedding: ArrayLike
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     points, places = checked_rows(rows, owner="rows"), checked_rows(embedding, owner="embedding")
     if len(points) != len(places):
-        raise ValueError(f"embedding has {len(places)} places for {len(points)} rows; give one for each row.")
+        raise ValueError(
+            f"embedding has {len(places)} places for {len(points)} rows; give one for each row."
+        )
     return points, places
 
 
@@ -163,7 +182,9 @@ def _checked_labels(labels: ArrayLike, n_rows: int) -> NDArray[np.intp]:
     """Return the classes as numbers from 0."""
     array = np.asarray(labels)
     if array.shape != (n_rows,):
-        raise ValueError(f"labels have shape {array.shape}; give one for each of the {n_rows} rows of the map.")
+        raise ValueError(
+            f"labels have shape {array.shape}; give one for each of the {n_rows} rows of the map."
+        )
     # NaN, of whatever type, does not equal itself.
     missing = [row for row, label in enumerate(array.tolist()) if label is None or label != label]
     if missing:

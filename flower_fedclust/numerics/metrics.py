@@ -13,7 +13,9 @@ Counts = NDArray[np.int64]
 MOST_SCORED_ROWS = 2_000_000
 
 
-def count_table(classes: ArrayLike, clusters: NDArray[np.intp], n_clusters: int) -> dict[str, Counts]:
+def count_table(
+    classes: ArrayLike, clusters: NDArray[np.intp], n_clusters: int
+) -> dict[str, Counts]:
     """Count, for every class, the rows in each cluster; noise, with the label -1, is in none."""
     names, index = np.unique(np.asarray(classes), return_inverse=True)
     table = np.zeros((len(names), n_clusters), dtype=np.int64)
@@ -61,7 +63,9 @@ def agreement(table: Counts) -> dict[str, float]:
     }
 
 
-def best_agreement(labelings: NDArray[np.intp], clusters: NDArray[np.intp], n_clusters: int) -> dict[str, float]:
+def best_agreement(
+    labelings: NDArray[np.intp], clusters: NDArray[np.intp], n_clusters: int
+) -> dict[str, float]:
     """Return each score for the labeling with which it is best; rows with the label 0 are not scored.
 
     A labeling counts if it has n_clusters classes, or if none has. "nca" is the normalized clustering accuracy: the
@@ -94,4 +98,7 @@ def _adjusted(table: Counts) -> dict[str, float]:
 
     by_class = table / np.maximum(table.sum(axis=1, keepdims=True), 1) / len(table)
     overall = table / table.sum()
-    return {"nca": above_chance(by_class, len(table)), "adjusted_accuracy": above_chance(overall, max(table.shape))}
+    return {
+        "nca": above_chance(by_class, len(table)),
+        "adjusted_accuracy": above_chance(overall, max(table.shape)),
+    }

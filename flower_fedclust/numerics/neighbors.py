@@ -57,24 +57,37 @@ def likely_products(
     order, starts = _cells(points)
     points, searching, ends = points[order], searching[order], np.append(starts[1:], len(F))
     sizes = ends - starts
-    means, likely = (np.add.reduceat(array, starts) / sizes[:, None] for array in (points, searching))
+    means, likely = (
+        np.add.reduceat(array, starts) / sizes[:, None] for array in (points, searching)
+    )
     n_best = min(SPARE * n_neighbors, len(F) - 1)
-    found, products = np.empty((len(F), n_neighbors), dtype=np.intp), np.empty((len(F), n_neighbors))
+    found, products = (
+        np.empty((len(F), n_neighbors), dtype=np.intp),
+        np.empty((len(F), n_neighbors)),
+    )
     for cell, (start, size) in enumerate(zip(starts, sizes, strict=True)):
         mean_products = means @ likely[cell]
         mean_products[cell] = np.inf  # its own rows come first
         best_cells = np.argsort(-mean_products, kind="stable")
-        n_compared = np.searchsorted(np.cumsum(sizes[best_cells]), max(n_candidates, n_best + 1)) + 1
-        places = np.concatenate([np.arange(starts[one], ends[one]) for one in best_cells[:n_compared]])
+        n_compared = (
+            np.searchsorted(np.cumsum(sizes[best_cells]), max(n_candidates, n_best + 1)) + 1
+        )
+        places = np.concatenate(
+            [np.arange(starts[one], ends[one]) for one in best_cells[:n_compared]]
+        )
         compared, candidates = points[places].T, order[places]
-        for block in blocks(size, max(len(places), n_best * F.shape[1]), block_entries=block_entries):
+        for block in blocks(
+            size, max(len(places), n_best * F.shape[1]), block_entries=block_entries
+        ):
             itself = np.arange(size)[block]
             rough = searching[start + itself] @ compared
             rough[np.arange(len(itself)), itself] = -np.inf
             rows, best = candidates[itself], candidates[_largest(rough, n_best)]
             full = np.einsum("ij,ikj->ik", queries[rows], F[best])
             kept = np.argsort(-full, axis=1, kind="stable")[:, :n_neighbors]
-            found[rows], products[rows] = (np.take_along_axis(array, kept, axis=1) for array in (best, full))
+            found[rows], products[rows] = (
+                np.take_along_axis(array, kept, axis=1) for array in (best, full)
+            )
     return found, products
 
 
@@ -99,10 +112,14 @@ def _cells(points: Singles) -> tuple[Integers, Integers]:
     """Return the rows sorted by cell, and where each cell starts; large cells, of equal rows perhaps, are cut."""
     rng = np.random.default_rng(0)
     n_cells = -(-len(points) // ROWS_PER_CELL)
-    sample = points[rng.choice(len(points), min(ROWS_FOR_A_CELL * n_cells, len(points)), replace=False)]
+    sample = points[
+        rng.choice(len(points), min(ROWS_FOR_A_CELL * n_cells, len(points)), replace=False)
+    ]
     centers = sample[:n_cells]
     for _ in range(CELL_STEPS):
-        centers = centers_of(*cluster_sums(sample, nearest_center(sample, centers), n_cells), fallback=centers)
+        centers = centers_of(
+            *cluster_sums(sample, nearest_center(sample, centers), n_cells), fallback=centers
+        )
     cell = nearest_center(points, centers)
     order = np.argsort(cell, kind="stable")
     sizes = np.bincount(cell, minlength=n_cells)
@@ -121,8 +138,12 @@ def _largest(products: Singles, n_best: int) -> Integers:
     maxima = whole.max(axis=1)
     groups = np.argpartition(maxima, n_groups - n_best, axis=1)[:, n_groups - n_best :]
     members = (groups[:, :, None] + n_groups * np.arange(GROUP)).reshape(len(products), -1)
-    rest = np.broadcast_to(np.arange(n_groups * GROUP, n_columns), (len(products), n_columns - n_groups * GROUP))
+    rest = np.broadcast_to(
+        np.arange(n_groups * GROUP, n_columns), (len(products), n_columns - n_groups * GROUP)
+    )
     members = np.hstack([members, rest])
     entries = np.take_along_axis(products, members, axis=1)
-    best = np.argpartition(entries, entries.shape[1] - n_best, axis=1)[:, entries.shape[1] - n_best :]
+    best = np.argpartition(entries, entries.shape[1] - n_best, axis=1)[
+        :, entries.shape[1] - n_best :
+    ]
     return np.take_along_axis(members, best, axis=1)

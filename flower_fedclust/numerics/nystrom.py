@@ -87,7 +87,9 @@ def nearest_landmarks(rows: Floats, Y: Floats, n_neighbors: int) -> tuple[Intege
     neighbors = np.empty((len(rows), n_neighbors), dtype=np.intp)
     distances = np.empty((len(rows), n_neighbors))
     for block in blocks(len(rows), len(Y)):
-        neighbors[block], distances[block] = _smallest(landmark_distances(rows[block], Y), n_neighbors)
+        neighbors[block], distances[block] = _smallest(
+            landmark_distances(rows[block], Y), n_neighbors
+        )
     return neighbors, distances
 
 
@@ -143,7 +145,9 @@ def nystrom_projection(W: Floats) -> tuple[Floats, Floats]:
     return projection, np.sign(values[order])
 
 
-def nystrom_neighbors(B: Floats, W: Floats, n_neighbors: int, *, squared: bool) -> tuple[Integers, Floats]:
+def nystrom_neighbors(
+    B: Floats, W: Floats, n_neighbors: int, *, squared: bool
+) -> tuple[Integers, Floats]:
     """Return the nearest other rows of every row by the Nystrom distances, and those distances.
 
     With ``squared``, by the squares of B and W; otherwise by equation (22).
@@ -162,14 +166,24 @@ def nystrom_neighbors_of_new(
 
 
 def _neighbors(
-    B: Floats, B_searching: Floats, W: Floats, n_neighbors: int, *, squared: bool, without_itself: bool
+    B: Floats,
+    B_searching: Floats,
+    W: Floats,
+    n_neighbors: int,
+    *,
+    squared: bool,
+    without_itself: bool,
 ) -> tuple[Integers, Floats]:
     """``D^_ij = -q_i . f_j`` with ``q_i = -s f_i``: the nearest rows have the largest inner products."""
     unit = 2.0 ** math.frexp(float(W.max()))[1]
     if squared:
-        B, B_searching, W = (np.minimum(each / unit, _FARTHEST) ** 2 for each in (B, B_searching, W))
+        B, B_searching, W = (
+            np.minimum(each / unit, _FARTHEST) ** 2 for each in (B, B_searching, W)
+        )
     projection, signs = nystrom_projection(W)
     queries = (B_searching @ projection) * -signs
-    neighbors, products = largest_products(B @ projection, queries, n_neighbors, without_itself=without_itself)
+    neighbors, products = largest_products(
+        B @ projection, queries, n_neighbors, without_itself=without_itself
+    )
     distances = np.maximum(-products, 0.0)
     return neighbors, unit * np.sqrt(distances) if squared else distances

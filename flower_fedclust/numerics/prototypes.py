@@ -24,8 +24,10 @@ class Prototypes:
     """Clusters of rows, each as a Gaussian."""
 
     means: Floats  #: Of shape (n_prototypes, n_columns).
-    covariances: Floats  #: Of shape (n_prototypes, n_columns, n_columns); diagonal ones without the last.
-    counts: Floats  #: How many rows each stands for, of shape (n_prototypes,); with noise, about. Positive.
+    #: Of shape (n_prototypes, n_columns, n_columns); diagonal ones without the last.
+    covariances: Floats
+    #: How many rows each stands for, of shape (n_prototypes,); with noise, about. Positive.
+    counts: Floats
 
     def __len__(self) -> int:
         return len(self.means)
@@ -58,7 +60,10 @@ def prototypes_of(rows: Floats, labels: Labels, *, diagonal: bool = False) -> Pr
 
 
 def shrunk(
-    prototypes: Prototypes, *, noise_deviation: Floats | None = None, floor: float = COVARIANCE_FLOOR
+    prototypes: Prototypes,
+    *,
+    noise_deviation: Floats | None = None,
+    floor: float = COVARIANCE_FLOOR,
 ) -> Prototypes:
     """Return prototypes whose covariances can be inverted: drawn to their mean, the more the fewer rows there are.
 
@@ -77,7 +82,9 @@ def shrunk(
     if noise_deviation is not None:
         own = own * spread**2 / (spread**2 + noise_deviation**2)
     own = own.reshape(-1, *[1] * (covariances.ndim - 1))
-    smallest = floor * spread * (np.ones(n_columns) if prototypes.is_diagonal else np.eye(n_columns))
+    smallest = (
+        floor * spread * (np.ones(n_columns) if prototypes.is_diagonal else np.eye(n_columns))
+    )
     return Prototypes(prototypes.means, own * covariances + (1.0 - own) * pooled + smallest, counts)
 
 
@@ -145,10 +152,14 @@ def log_densities(rows: Floats, prototypes: Prototypes) -> Floats:
     from scipy.stats import Covariance, multivariate_normal
 
     found = np.empty((len(rows), len(prototypes)))
-    for index, (mean, covariance) in enumerate(zip(prototypes.means, prototypes.covariances, strict=True)):
+    for index, (mean, covariance) in enumerate(
+        zip(prototypes.means, prototypes.covariances, strict=True)
+    ):
         if prototypes.is_diagonal:
             shape = Covariance.from_diagonal(covariance)
         else:
             shape = Covariance.from_cholesky(np.linalg.cholesky(covariance))
-        found[:, index] = np.log(prototypes.counts[index]) + multivariate_normal.logpdf(rows, mean, shape)
+        found[:, index] = np.log(prototypes.counts[index]) + multivariate_normal.logpdf(
+            rows, mean, shape
+        )
     return found

@@ -41,7 +41,12 @@ def n_neighbors_of(n_rows: int) -> int:
 
 
 def largest_products(
-    F: Floats, queries: Floats, n_neighbors: int, *, without_itself: bool, block_entries: int | None = None
+    F: Floats,
+    queries: Floats,
+    n_neighbors: int,
+    *,
+    without_itself: bool,
+    block_entries: int | None = None,
 ) -> tuple[Integers, Floats]:
     """Return, for each query, the rows of F with the largest inner products, and these products.
 
@@ -56,17 +61,26 @@ def largest_products(
     squared_norms = np.einsum("ij,ij->i", F, F)
     largest = float(squared_norms.max())
     searched = np.column_stack([F, np.sqrt(largest - squared_norms)])
-    index = NearestNeighbors(n_neighbors=n_neighbors + without_itself, algorithm="brute").fit(searched)
-    found, products = np.empty((len(queries), n_neighbors), dtype=np.intp), np.empty((len(queries), n_neighbors))
+    index = NearestNeighbors(n_neighbors=n_neighbors + without_itself, algorithm="brute").fit(
+        searched
+    )
+    found, products = (
+        np.empty((len(queries), n_neighbors), dtype=np.intp),
+        np.empty((len(queries), n_neighbors)),
+    )
     for block in blocks(len(queries), F.shape[1] + 1, block_entries=block_entries):
         # Only the direction of a query matters. With equal lengths, no distance loses digits.
-        searching = np.column_stack([unit_rows(queries[block]) * np.sqrt(largest), np.zeros(len(queries[block]))])
+        searching = np.column_stack(
+            [unit_rows(queries[block]) * np.sqrt(largest), np.zeros(len(queries[block]))]
+        )
         distances, candidates = index.kneighbors(searching)
         if without_itself:
             itself = candidates == np.arange(len(F))[block, None]
             # A row need not be the most similar to itself. If it is not among the candidates, the last one is surplus.
             itself[~itself.any(axis=1), -1] = True
-            distances, candidates = (each[~itself].reshape(-1, n_neighbors) for each in (distances, candidates))
+            distances, candidates = (
+                each[~itself].reshape(-1, n_neighbors) for each in (distances, candidates)
+            )
         found[block] = candidates
         scale = np.linalg.norm(queries[block], axis=1, keepdims=True) / (np.sqrt(largest) or 1.0)
         products[block] = (largest - 0.5 * distances**2) * scale
@@ -117,7 +131,9 @@ def components_of(graph: csr_array) -> tuple[int, Integers]:
     return int(n_components), component.astype(np.intp)
 
 
-def graph_embedding(graph: csr_array, n_vectors: int, F: Floats, sizes: Floats | None = None) -> Floats:
+def graph_embedding(
+    graph: csr_array, n_vectors: int, F: Floats, sizes: Floats | None = None
+) -> Floats:
     """Return the embedding of spectral clustering: rows of the top eigenvectors, scaled to norm 1 (Ng et al. 2001).
 
     The factors F are used only if the graph has more components than clusters (``n_vectors``). Then the eigenvectors
@@ -135,7 +151,9 @@ def graph_embedding(graph: csr_array, n_vectors: int, F: Floats, sizes: Floats |
 def top_graph_eigenvectors(graph: csr_array, n_vectors: int, component: Integers) -> Floats:
     """Return the top eigenvectors of ``D^-1/2 A D^-1/2``, as :func:`top_normalized_eigenvectors` does."""
     degrees = np.asarray(graph.sum(axis=1)).ravel()
-    return top_normalized_eigenvectors(lambda vectors: graph @ vectors, degrees, n_vectors, component)
+    return top_normalized_eigenvectors(
+        lambda vectors: graph @ vectors, degrees, n_vectors, component
+    )
 
 
 def top_normalized_eigenvectors(
@@ -157,7 +175,9 @@ def top_normalized_eigenvectors(
     known[np.arange(n_rows), component] = np.sqrt(degrees)
     scale = 1.0 / np.sqrt(degrees)[:, None]
     # The other eigenvalues lie between -1 and 1.
-    return with_top_eigenvectors(known, lambda vectors: scale * product(scale * vectors), n_vectors, deflation=3.0)
+    return with_top_eigenvectors(
+        known, lambda vectors: scale * product(scale * vectors), n_vectors, deflation=3.0
+    )
 
 
 def with_top_eigenvectors(
@@ -176,7 +196,9 @@ def with_top_eigenvectors(
     rng = np.random.default_rng(0)
     values, vectors = _top_eigenvectors(known, product, n_wanted, deflation, rng)
     for _ in range(n_wanted if n_vectors < n_rows else 0):
-        missed, vector = _top_eigenvectors(np.column_stack([known, vectors]), product, 1, deflation, rng)
+        missed, vector = _top_eigenvectors(
+            np.column_stack([known, vectors]), product, 1, deflation, rng
+        )
         if missed[0] <= values[0] + EIGENVALUE_TOLERANCE * deflation:
             break
         values, vectors = np.append(values[1:], missed), np.column_stack([vectors[:, 1:], vector])
@@ -186,7 +208,11 @@ def with_top_eigenvectors(
 
 
 def _top_eigenvectors(
-    deflated: Floats, product: Callable[[Floats], Floats], n_wanted: int, deflation: float, rng: np.random.Generator
+    deflated: Floats,
+    product: Callable[[Floats], Floats],
+    n_wanted: int,
+    deflation: float,
+    rng: np.random.Generator,
 ) -> tuple[Floats, Floats]:
     """Return the top eigenvalues and eigenvectors in rising order, with the vectors of ``deflated`` taken out."""
     from scipy.sparse.linalg import LinearOperator, eigsh
@@ -229,7 +255,10 @@ def spectral_projection(normalized_moment: Floats, n_vectors: int, noise: float 
     are the squared norms of the columns of ``G V``.
     """
     values, vectors = np.linalg.eigh(normalized_moment)
-    values, vectors = variances_along(values[::-1], noise)[:n_vectors], vectors[:, ::-1][:, :n_vectors]
+    values, vectors = (
+        variances_along(values[::-1], noise)[:n_vectors],
+        vectors[:, ::-1][:, :n_vectors],
+    )
     kept = values > float(values[0]) * len(vectors) * np.finfo(float).eps
     scale = np.divide(1.0, np.sqrt(np.maximum(values, 0.0)), out=np.zeros_like(values), where=kept)
     projection = np.zeros((len(vectors), n_vectors))

@@ -34,7 +34,8 @@ def variances_along(values: Floats, noise: float) -> Floats:
     if noise == 0.0:
         return values
     falling = _falling(values - noise**2 * _inverse_gaps(values))
-    n_clear = int(np.count_nonzero(values > noise * math.sqrt(2 * len(values))))  # by the semicircle law
+    # By the semicircle law.
+    n_clear = int(np.count_nonzero(values > noise * math.sqrt(2 * len(values))))
     return np.concatenate([np.maximum(falling[:n_clear], 0.0), _positive(falling[n_clear:])])
 
 

@@ -54,7 +54,9 @@ class StructuralGraph:
         shared = np.empty(self.neighbors.shape)
         for block in blocks(n_rows, width**3):
             theirs = nearest[self.neighbors[block]]
-            shared[block] = (theirs[:, :, None, :] == nearest[block, None, :, None]).sum(axis=(2, 3))
+            shared[block] = (theirs[:, :, None, :] == nearest[block, None, :, None]).sum(
+                axis=(2, 3)
+            )
         return StructuralGraph(self.neighbors, self.weights * (shared / (2 * width - shared)))
 
 

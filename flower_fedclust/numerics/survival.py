@@ -132,7 +132,9 @@ class LifeTables:
     @cached_property
     def covariance(self) -> Floats:
         """The covariances of each curve at the ends of bins, of noise and sampling; (n_groups, n_bins, n_bins)."""
-        variances = self.deviation**2 + np.maximum(np.concatenate([self.events, self.censored], axis=1), 1.0)
+        variances = self.deviation**2 + np.maximum(
+            np.concatenate([self.events, self.censored], axis=1), 1.0
+        )
         of_beyond = self.deviation**2 + np.maximum(self.beyond, 1.0)
         at_risk = np.where(self.is_known, np.maximum(self.at_risk, 1.0), 1.0)
         passing = np.maximum(1.0 - self._dying, 1.0 / at_risk)
@@ -229,14 +231,18 @@ class LifeTables:
 
         A curve is taken to fall evenly within a bin.
         """
-        n_shared = int(np.count_nonzero(self.ends <= (self.shared_time if until is None else until)))
+        n_shared = int(
+            np.count_nonzero(self.ends <= (self.shared_time if until is None else until))
+        )
         if n_shared == 0:
             return [Interval(np.nan, 0.0, np.inf)] * self.n_groups
         widths = np.diff(self.ends[:n_shared], prepend=0.0)
         weights = (widths + np.append(widths[1:], 0.0)) / 2.0
         curves = self.survival[:, :n_shared]
         values = widths[0] / 2.0 + curves @ weights
-        variances = np.einsum("i,gij,j->g", weights, self.covariance[:, :n_shared, :n_shared], weights)
+        variances = np.einsum(
+            "i,gij,j->g", weights, self.covariance[:, :n_shared, :n_shared], weights
+        )
         reach = DEVIATIONS * np.sqrt(np.maximum(variances, 0.0))
         longest = float(self.ends[n_shared - 1])
         return [
@@ -263,9 +269,14 @@ class LifeTables:
         of_all = events.sum(axis=0)
         shares, rates = at_risk / in_all, of_all / in_all
         difference = (events - shares * of_all).sum(axis=1)
-        variance = _hypergeometric(shares, of_all, in_all) + self.deviation**2 * _moved_by_noise(shares, rates)
+        variance = _hypergeometric(shares, of_all, in_all) + self.deviation**2 * _moved_by_noise(
+            shares, rates
+        )
         # The differences add up to 0, so the last one says nothing new.
-        kept, inverse = difference[:-1], np.linalg.pinv(variance[:-1, :-1], rcond=1e-10, hermitian=True)
+        kept, inverse = (
+            difference[:-1],
+            np.linalg.pinv(variance[:-1, :-1], rcond=1e-10, hermitian=True),
+        )
         n_degrees = int(np.linalg.matrix_rank(variance[:-1, :-1], hermitian=True))
         if n_degrees == 0:
             return None
@@ -288,7 +299,11 @@ def _moved_by_noise(shares: Floats, rates: Floats) -> Floats:
     direct = np.eye(n_groups)[:, :, None] - shares[:, None, :]
     by_risk = direct * rates
     earlier = np.cumsum(by_risk, axis=2)
-    by_events, by_censored, by_beyond = direct - earlier, earlier - by_risk / 2.0, earlier[:, :, -1:]
+    by_events, by_censored, by_beyond = (
+        direct - earlier,
+        earlier - by_risk / 2.0,
+        earlier[:, :, -1:],
+    )
     moved = np.concatenate([by_events, by_censored, by_beyond], axis=2).reshape(n_groups, -1)
     return np.asarray(moved @ moved.T)
 
@@ -300,9 +315,12 @@ def _never_rising(values: Floats) -> Floats:
     starts, stops = np.arange(n_values)[:, None], np.arange(n_values)[None, :]
     means = (sums[None, 1:] - sums[:-1, None]) / np.maximum(stops - starts + 1, 1)
     means = np.where(stops >= starts, means, -np.inf)
-    greatest = np.maximum.accumulate(means[:, ::-1], axis=1)[:, ::-1]  # over all stops from a place on
+    # Over all stops from a place on.
+    greatest = np.maximum.accumulate(means[:, ::-1], axis=1)[:, ::-1]
     greatest = np.where(stops >= starts, greatest, np.inf)
-    return np.asarray(np.minimum.accumulate(greatest, axis=0)[np.arange(n_values), np.arange(n_values)])
+    return np.asarray(
+        np.minimum.accumulate(greatest, axis=0)[np.arange(n_values), np.arange(n_values)]
+    )
 
 
 def n_time_bins(n_rows: float, deviation: float, most: int) -> int:

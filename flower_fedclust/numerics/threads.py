@@ -107,7 +107,10 @@ def _load_libraries() -> None:
 
     If the environment allows one thread only, later libraries obey it, and nothing is imported.
     """
-    if os.environ.get("OMP_NUM_THREADS") == "1" and os.environ.get("OPENBLAS_NUM_THREADS", "1") == "1":
+    if (
+        os.environ.get("OMP_NUM_THREADS") == "1"
+        and os.environ.get("OPENBLAS_NUM_THREADS", "1") == "1"
+    ):
         return
     import sklearn.cluster  # noqa: F401
 

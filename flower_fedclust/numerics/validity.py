@@ -41,7 +41,9 @@ def numbers_of(n_clusters: Any) -> tuple[int, int]:
     elif not isinstance(n_clusters, (str, tuple, list)):
         number = check_integer("n_clusters", n_clusters, at_least=2)
         return number, number
-    raise ValueError(f"n_clusters is {n_clusters!r}; it must be a number, 'auto', or a range such as (2, 12).")
+    raise ValueError(
+        f"n_clusters is {n_clusters!r}; it must be a number, 'auto', or a range such as (2, 12)."
+    )
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,9 @@ class ClusterSums:
     silhouettes: Floats  #: Simplified ones.
 
     @classmethod
-    def of_rows(cls, rows: Floats, centers: Floats, weights: Floats | None = None, *, scatter: float = 0.0) -> Self:
+    def of_rows(
+        cls, rows: Floats, centers: Floats, weights: Floats | None = None, *, scatter: float = 0.0
+    ) -> Self:
         """Return the sums of rows that belong to the nearest of at least two centers."""
         k = len(centers)
         added_up = np.zeros((4, k))
@@ -64,9 +68,13 @@ class ClusterSums:
             labels = squared.argmin(axis=1)
             nearest, second = np.sqrt(np.partition(squared, 1, axis=1)[:, :2].T)
             # Hruschka's silhouette, by distances to centers: (b - a) / max(a, b), and a <= b.
-            silhouette = np.divide(second - nearest, second, out=np.zeros_like(second), where=second > 0)
+            silhouette = np.divide(
+                second - nearest, second, out=np.zeros_like(second), where=second > 0
+            )
             weight = np.ones(len(labels)) if weights is None else weights[block]
-            for row, values in zip(added_up, (np.ones_like(weight), nearest, nearest**2, silhouette), strict=True):
+            for row, values in zip(
+                added_up, (np.ones_like(weight), nearest, nearest**2, silhouette), strict=True
+            ):
                 row += np.bincount(labels, weight * values, k)
         return cls(*added_up)
 
@@ -90,11 +98,15 @@ class ClusterSums:
         np.fill_diagonal(apart, np.inf)
         found = {"silhouette": float(self.silhouettes.sum() / n_rows)}
         if apart.min() > 0:
-            found["davies_bouldin"] = float(((scatter[:, None] + scatter) / apart).max(axis=1).mean())
+            found["davies_bouldin"] = float(
+                ((scatter[:, None] + scatter) / apart).max(axis=1).mean()
+            )
         between = float(counts @ ((points - counts @ points / n_rows) ** 2).sum(axis=1))
         within = float(self.squares.sum())
         if within > 0 and n_rows > n_clusters:
-            found["calinski_harabasz"] = between / (n_clusters - 1) / (within / (n_rows - n_clusters))
+            found["calinski_harabasz"] = (
+                between / (n_clusters - 1) / (within / (n_rows - n_clusters))
+            )
         return found
 
 
@@ -115,10 +127,13 @@ class Repeated(NamedTuple):
     """How far other runs would find the same clusters."""
 
     agreement: float  #: The mean adjusted Rand index of these clusters and those of imitated runs.
-    each: Floats  #: For each cluster, the mean Jaccard index with the cluster of an imitated run that is most like it.
+    #: For each cluster, the mean Jaccard index with the cluster of an imitated run that is most like it.
+    each: Floats
     without_noise: float  #: The mean adjusted Rand index between imitated runs without noise.
-    excess: float  #: By which part these clusters cost more than the best ones without noise, on rows of the cells.
-    equal_within: float  #: The part of the cost by which another way to divide the rows is worse at most; or infinite.
+    #: By which part these clusters cost more than the best ones without noise, on rows of the cells.
+    excess: float
+    #: The part of the cost by which another way to divide the rows is worse at most; or infinite.
+    equal_within: float
 
 
 @dataclass(frozen=True)
@@ -144,7 +159,9 @@ class ClusterNumber:
     @property
     def is_clear(self) -> bool:
         """Whether another run would find these clusters, farther apart than k-means would find them in one Gaussian."""
-        everywhere, among_stable = (self._gain(self._best_of(among)) for among in (None, self._is_stable))
+        everywhere, among_stable = (
+            self._gain(self._best_of(among)) for among in (None, self._is_stable)
+        )
         return bool(self._is_stable.any() and min(everywhere, among_stable) >= CLEAR)
 
     @property
@@ -165,7 +182,10 @@ class ClusterNumber:
         if not self.is_clear:
             index, which = self._best_of(None), "none"
             if self._gain(index) >= CLEAR:
-                index, which = self._best_of(self._is_stable), "none that another run would find again"
+                index, which = (
+                    self._best_of(self._is_stable),
+                    "none that another run would find again",
+                )
             return (
                 f"No clear number: with {fewest} to {most} clusters, {which} is farther from the others than in one "
                 f"Gaussian of this spread (silhouette {self.silhouette[index]:.2f} with {self.numbers[index]}, and "
@@ -186,13 +206,23 @@ class ClusterNumber:
             if one != index and self._is_stable[one] and self.silhouette[one] > here - 4 * TOLERANCE
         ]
         if others:
-            nearly = " and ".join(f"{self.numbers[other]} ({self.silhouette[other]:.2f})" for other in others[:2])
+            nearly = " and ".join(
+                f"{self.numbers[other]} ({self.silhouette[other]:.2f})" for other in others[:2]
+            )
             return f"{said} Nearly as good: {nearly}."
         return said
 
     def __str__(self) -> str:
-        header = "clusters  silhouette  of one Gaussian  stability  Davies-Bouldin  Calinski-Harabasz"
-        columns = (self.silhouette, self.of_one_gaussian, self.stability, self.davies_bouldin, self.calinski_harabasz)
+        header = (
+            "clusters  silhouette  of one Gaussian  stability  Davies-Bouldin  Calinski-Harabasz"
+        )
+        columns = (
+            self.silhouette,
+            self.of_one_gaussian,
+            self.stability,
+            self.davies_bouldin,
+            self.calinski_harabasz,
+        )
         lines = [
             f"{n:8d}  {own:10.3f}  {one:15.3f}  {stable:9.2f}  {db:14.3f}  {ch:17.1f}"
             for n, own, one, stable, db, ch in zip(self.numbers, *columns, strict=True)
@@ -204,10 +234,21 @@ class ClusterNumber:
     def to_dict(self) -> dict[str, Any]:
         """Return the fields, the number and the advice, ready for JSON."""
         fields = asdict(self)
-        for name in ("silhouette", "davies_bouldin", "calinski_harabasz", "of_one_gaussian", "stability"):
+        for name in (
+            "silhouette",
+            "davies_bouldin",
+            "calinski_harabasz",
+            "of_one_gaussian",
+            "stability",
+        ):
             fields[name] = [float(value) if np.isfinite(value) else None for value in fields[name]]
         fields["numbers"] = list(self.numbers)
-        return {**fields, "chosen": self.chosen, "is_clear": self.is_clear, "sentence": self.sentence}
+        return {
+            **fields,
+            "chosen": self.chosen,
+            "is_clear": self.is_clear,
+            "sentence": self.sentence,
+        }
 
     @property
     def _is_stable(self) -> NDArray[np.bool_]:
@@ -251,14 +292,17 @@ class PeakNumber:
         """Return the estimate from the rises of all peaks in descending order."""
         padded = np.concatenate([rises, np.zeros(numbers[1] + 1)])
         return cls(
-            list(range(numbers[0], numbers[1] + 1)), [float(one) for one in padded[numbers[0] - 1 : numbers[1] + 1]]
+            list(range(numbers[0], numbers[1] + 1)),
+            [float(one) for one in padded[numbers[0] - 1 : numbers[1] + 1]],
         )
 
     @property
     def ratios(self) -> Floats:
         """How many times as far as the next peak the last of so many rises; 0 if it does not stand out."""
         rises = np.array(self.rises)
-        return np.where(rises[:-1] >= CLEAR_PEAK, rises[:-1] / np.maximum(rises[1:], LEAST_RISE), 0.0)
+        return np.where(
+            rises[:-1] >= CLEAR_PEAK, rises[:-1] / np.maximum(rises[1:], LEAST_RISE), 0.0
+        )
 
     @property
     def chosen(self) -> int:
@@ -290,7 +334,9 @@ class PeakNumber:
     def curves(self) -> dict[str, Sequence[float]]:
         """The curve of a picture: for each number, its rise as a fraction of the largest rise."""
         largest = max(*self.rises, 1e-12)
-        return {"rise of the last peak, over the largest": [rise / largest for rise in self.rises[:-1]]}
+        return {
+            "rise of the last peak, over the largest": [rise / largest for rise in self.rises[:-1]]
+        }
 
     def __str__(self) -> str:
         lines = [f"{n:8d}  {rise:21.1f}" for n, rise in zip(self.numbers, self.rises, strict=False)]
@@ -301,4 +347,9 @@ class PeakNumber:
     def to_dict(self) -> dict[str, Any]:
         """Return the fields, the number and the advice, ready for JSON."""
         fields = {"numbers": list(self.numbers), "rises": list(self.rises)}
-        return {**fields, "chosen": self.chosen, "is_clear": self.is_clear, "sentence": self.sentence}
+        return {
+            **fields,
+            "chosen": self.chosen,
+            "is_clear": self.is_clear,
+            "sentence": self.sentence,
+        }

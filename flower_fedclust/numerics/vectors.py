@@ -14,7 +14,11 @@ def clip_rows(rows: Floats, radius: float, *, norm: int = 2) -> Floats:
     """Scale every row that is longer than the radius down to it."""
     if 2.0**500 <= radius < math.inf:  # its square may overflow
         power = math.frexp(radius)[1]
-        return np.asarray(np.ldexp(clip_rows(np.ldexp(rows, -power), math.ldexp(radius, -power), norm=norm), power))
+        return np.asarray(
+            np.ldexp(
+                clip_rows(np.ldexp(rows, -power), math.ldexp(radius, -power), norm=norm), power
+            )
+        )
     if norm == 1:
         lengths = np.abs(rows).sum(axis=1)
     else:

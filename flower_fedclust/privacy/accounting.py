@@ -65,8 +65,10 @@ class Share:
     """A named part of a privacy budget, and the releases whose noise it pays for."""
 
     mechanism: Mechanism
-    fraction: float  #: The share's epsilon in proportion to the other shares'; the fractions need not add up to 1.
-    count: int = 1  #: The number of releases, each in a round of its own; they divide the fraction equally.
+    #: The share's epsilon in proportion to the other shares'; the fractions need not add up to 1.
+    fraction: float
+    #: The number of releases, each in a round of its own; they divide the fraction equally.
+    count: int = 1
     #: As in :class:`~flower_fedclust.privacy.releases.Release`; the same for all shares of a budget.
     relation: Relation = "add-or-remove"
     #: As in :class:`~flower_fedclust.privacy.releases.Release`. Shares with the same sample depend on the same rows,
@@ -83,7 +85,10 @@ def divided(shares: Mapping[str, Share], budget: Mapping[str, float] | None) -> 
         return dict(shares)
     for name in budget:
         look_up(name, shares, "part of the budget called")
-    budget = {name: check_real(f"the budget of {name}", part, above=0, at_most=1) for name, part in budget.items()}
+    budget = {
+        name: check_real(f"the budget of {name}", part, above=0, at_most=1)
+        for name, part in budget.items()
+    }
     rest = 1.0 - math.fsum(budget.values())
     left = [name for name in shares if name not in budget]
     others = math.fsum(shares[name].fraction for name in left)
@@ -91,7 +96,9 @@ def divided(shares: Mapping[str, Share], budget: Mapping[str, float] | None) -> 
         remedy = f"leave some for: {', '.join(left)}." if left else "its parts must add up to 1."
         raise ValueError(f"budget adds up to {1.0 - rest:g}; {remedy}")
     return {
-        name: replace(share, fraction=budget.get(name, rest * share.fraction / others if others else 0.0))
+        name: replace(
+            share, fraction=budget.get(name, rest * share.fraction / others if others else 0.0)
+        )
         for name, share in shares.items()
     }
 
@@ -116,7 +123,9 @@ def composed_epsilon(
     """
     uses = Counter(releases)
     if len({release.relation for release in uses}) > 1:
-        raise ValueError("releases for adding or removing a record do not compose with releases for replacing one.")
+        raise ValueError(
+            "releases for adding or removing a record do not compose with releases for replacing one."
+        )
     event = _event(uses)
     if near is None:
         coarse = _epsilon(event, delta, 1e-2)
@@ -137,11 +146,17 @@ def _event(uses: Mapping[Release, int], *, sampled: bool = False) -> dp_accounti
     counts: Counter[dp_accounting.DpEvent] = Counter()
     for release, count in uses.items():
         counts[release.event(sampled=sampled)] += count
-    gaussian = {event: count for event, count in counts.items() if isinstance(event, dp_accounting.GaussianDpEvent)}
+    gaussian = {
+        event: count
+        for event, count in counts.items()
+        if isinstance(event, dp_accounting.GaussianDpEvent)
+    }
     # Sorted, so that the same releases give the same epsilon to the last digit.
     others = {event: counts[event] for event in sorted(counts.keys() - gaussian.keys(), key=repr)}
     if gaussian:
-        joint = joint_multiplier((event.noise_multiplier, count) for event, count in gaussian.items())
+        joint = joint_multiplier(
+            (event.noise_multiplier, count) for event, count in gaussian.items()
+        )
         others[dp_accounting.GaussianDpEvent(joint)] = 1
         if len(others) == 1:
             return next(iter(others))
@@ -166,7 +181,9 @@ def _epsilon(event: dp_accounting.DpEvent, delta: float, interval: float) -> flo
             return float(dp_accounting.get_epsilon_gaussian(event.noise_multiplier, delta))
     # The multiplier is noise over sensitivity under the release's own relation, so that this relation fits both.
     relation = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
-    return float(dp_accounting.pld.PLDAccountant(relation, interval).compose(event).get_epsilon(delta))
+    return float(
+        dp_accounting.pld.PLDAccountant(relation, interval).compose(event).get_epsilon(delta)
+    )
 
 
 @lru_cache(maxsize=1024)
@@ -175,7 +192,9 @@ def _sampled_epsilon(event: dp_accounting.DpEvent, delta: float) -> float:
 
     # Only the Renyi accountant composes sampled releases.
     relation = dp_accounting.NeighboringRelation.REPLACE_ONE
-    return float(dp_accounting.rdp.RdpAccountant(ORDERS, relation).compose(event).get_epsilon(delta))
+    return float(
+        dp_accounting.rdp.RdpAccountant(ORDERS, relation).compose(event).get_epsilon(delta)
+    )
 
 
 def delta_of_composition(delta: float) -> float:
@@ -190,7 +209,11 @@ def delta_of_sampling(epsilon: float, variation: float) -> float:
     TV)-private.
     """
     # As a logarithm, so that a large epsilon does not overflow.
-    return math.exp(min(math.log(variation) + epsilon + math.log1p(math.exp(-epsilon)), 0.0)) if variation > 0 else 0.0
+    return (
+        math.exp(min(math.log(variation) + epsilon + math.log1p(math.exp(-epsilon)), 0.0))
+        if variation > 0
+        else 0.0
+    )
 
 
 # Calibration.
@@ -211,7 +234,9 @@ def calibrate(shares: Mapping[str, Share], epsilon: float | None, delta: float) 
 
 
 @lru_cache(maxsize=256)
-def _calibrated(shares: tuple[Share, ...], epsilon: float | None, delta: float) -> tuple[float, ...]:
+def _calibrated(
+    shares: tuple[Share, ...], epsilon: float | None, delta: float
+) -> tuple[float, ...]:
     from flower_fedclust.privacy.library import dp_accounting
 
     _check_shares(shares, epsilon)
@@ -223,7 +248,9 @@ def _calibrated(shares: tuple[Share, ...], epsilon: float | None, delta: float) 
 
     def multipliers(factor: float) -> tuple[float, ...]:
         return tuple(
-            _multiplier(share.mechanism, factor * share.fraction / share.count / total, delta / n_releases)
+            _multiplier(
+                share.mechanism, factor * share.fraction / share.count / total, delta / n_releases
+            )
             for share in shares
         )
 
@@ -234,7 +261,12 @@ def _calibrated(shares: tuple[Share, ...], epsilon: float | None, delta: float) 
     bracket = dp_accounting.LowerEndpointAndGuess(epsilon * 1e-3, epsilon)
     tolerance = epsilon * 1e-4
     factor = dp_accounting.calibrate_dp_mechanism(
-        lambda: _Accountant(partial(_epsilon, interval=interval)), event, epsilon, delta, bracket, tol=tolerance
+        lambda: _Accountant(partial(_epsilon, interval=interval)),
+        event,
+        epsilon,
+        delta,
+        bracket,
+        tol=tolerance,
     )
     # For a small epsilon at a small delta, the divergences of these orders give no bound, whatever the noise.
     if any(share.sample for share in shares) and (
@@ -279,7 +311,9 @@ def _check_shares(shares: Sequence[Share], epsilon: float | None) -> None:
                 "positive and finite, for one release or more."
             )
     if len({share.relation for share in shares}) > 1:
-        raise ValueError("shares for adding or removing a record do not compose with shares for replacing one.")
+        raise ValueError(
+            "shares for adding or removing a record do not compose with shares for replacing one."
+        )
     if epsilon is not None and not epsilon > 0:
         raise ValueError(f"epsilon is {epsilon}; it must be positive.")
 
@@ -320,11 +354,13 @@ def releases_of(shares: Mapping[T, Share], multipliers: Mapping[T, float]) -> Co
 class Plan:
     """All releases of a run: frozen before the first one, and announced so that a site can decide."""
 
-    epsilon: float | None  #: The epsilon to which the noise was calibrated, with delta; None without noise.
+    #: The epsilon to which the noise was calibrated, with delta; None without noise.
+    epsilon: float | None
     delta: float
     noise: NoisePlace  #: The party that draws the noise.
     unit: PrivacyUnit
-    shares: Mapping[str, Share]  #: The parts of the budget, by name, with the number of releases of each.
+    #: The parts of the budget, by name, with the number of releases of each.
+    shares: Mapping[str, Share]
     multipliers: Mapping[str, float]  #: The noise multiplier of each release, by the same names.
     #: For the unit "subject": a row counts as one of at least so many rows, and a person is at no more than so many
     #: sites.
@@ -333,9 +369,20 @@ class Plan:
 
     def to_json(self) -> str:
         """Return the plan as one line."""
-        shares = {name: asdict(share) | {"multiplier": self.multipliers[name]} for name, share in self.shares.items()}
-        about = {"epsilon": self.epsilon, "delta": self.delta, "noise": self.noise, "unit": self.unit}
-        of_subjects = {"rows_per_subject": self.rows_per_subject, "sites_per_subject": self.sites_per_subject}
+        shares = {
+            name: asdict(share) | {"multiplier": self.multipliers[name]}
+            for name, share in self.shares.items()
+        }
+        about = {
+            "epsilon": self.epsilon,
+            "delta": self.delta,
+            "noise": self.noise,
+            "unit": self.unit,
+        }
+        of_subjects = {
+            "rows_per_subject": self.rows_per_subject,
+            "sites_per_subject": self.sites_per_subject,
+        }
         return json.dumps(about | of_subjects | {"shares": shares})
 
     @classmethod
@@ -344,7 +391,9 @@ class Plan:
         try:
             return cls(*_read(found))
         except (LookupError, TypeError, AttributeError, OverflowError) as error:
-            raise ValueError(f"the plan of a run cannot be read ({type(error).__name__}).") from None
+            raise ValueError(
+                f"the plan of a run cannot be read ({type(error).__name__})."
+            ) from None
 
     def check(self) -> None:
         """Raise a ValueError if the plan composes to more than was asked for.
@@ -371,7 +420,11 @@ class Plan:
         """
         multipliers = {
             name: multiplier
-            * (0.5 if self.unit == "client" or (in_sample and self.shares[name].relation != "replace") else 1.0)
+            * (
+                0.5
+                if self.unit == "client" or (in_sample and self.shares[name].relation != "replace")
+                else 1.0
+            )
             for name, multiplier in self.multipliers.items()
         }
         uses = tuple(releases_of(self.shares, multipliers).items())
@@ -386,18 +439,30 @@ def _epsilon_of_plan(uses: tuple[tuple[Release, int], ...], delta: float, near: 
 
 
 #: The fields of a plan in JSON, and of each of its shares.
-_PLAN_FIELDS = {"epsilon", "delta", "noise", "unit", "rows_per_subject", "sites_per_subject", "shares"}
+_PLAN_FIELDS = {
+    "epsilon",
+    "delta",
+    "noise",
+    "unit",
+    "rows_per_subject",
+    "sites_per_subject",
+    "shares",
+}
 _SHARE_FIELDS = {"mechanism", "fraction", "count", "relation", "sample", "multiplier"}
 
 
-def _read(found: Any) -> tuple[float, float, NoisePlace, PrivacyUnit, dict[str, Share], dict[str, float], int, int]:
+def _read(
+    found: Any,
+) -> tuple[float, float, NoisePlace, PrivacyUnit, dict[str, Share], dict[str, float], int, int]:
     check_choice("noise", found["noise"], NOISE_PLACES)
     check_choice("unit", found["unit"], PRIVACY_UNITS)
     given: Mapping[str, Mapping[str, Any]] = found["shares"]
     if set(found) != _PLAN_FIELDS or any(set(fields) != _SHARE_FIELDS for fields in given.values()):
         raise ValueError("a plan has other fields than a plan of this version.")
     if len(given) > MOST_SHARES or max(map(len, given), default=0) > LONGEST_NAME:
-        raise ValueError(f"a plan has more than {MOST_SHARES} shares, or a name of more than {LONGEST_NAME} letters.")
+        raise ValueError(
+            f"a plan has more than {MOST_SHARES} shares, or a name of more than {LONGEST_NAME} letters."
+        )
     shares: dict[str, Share] = {}
     multipliers: dict[str, float] = {}
     for name, fields in given.items():
@@ -410,7 +475,8 @@ def _read(found: Any) -> tuple[float, float, NoisePlace, PrivacyUnit, dict[str, 
             None if sample is None else (_integer(sample[0]), _integer(sample[1])),
         )
         multipliers[name] = _number(fields["multiplier"])
-        Release(share.mechanism, 1.0, multipliers[name], "", share.relation, share.sample)  # checks them
+        # Checks them.
+        Release(share.mechanism, 1.0, multipliers[name], "", share.relation, share.sample)
     if sum(share.count for share in shares.values()) > MOST_RELEASES:
         raise ValueError(f"a plan has more than {MOST_RELEASES} releases.")
     if len({share.relation for share in shares.values()}) > 1:

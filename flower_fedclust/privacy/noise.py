@@ -116,7 +116,9 @@ class Thresholds:
     def __init__(self, probabilities: Sequence[Decimal]) -> None:
         self.thresholds = [_fixed(probability) for probability in probabilities]
         self.first = np.array([threshold >> 64 for threshold in self.thresholds], dtype=np.uint64)
-        self.second = np.array([threshold & (2**64 - 1) for threshold in self.thresholds], dtype=np.uint64)
+        self.second = np.array(
+            [threshold & (2**64 - 1) for threshold in self.thresholds], dtype=np.uint64
+        )
 
     @classmethod
     def cumulative(cls, weights: Sequence[Decimal]) -> Thresholds:
@@ -148,7 +150,9 @@ def choose(table: Thresholds, words: Words, source: NoiseSource) -> Integers:
         tied = np.flatnonzero((indices > 0) & (words == table.first[indices - 1]))
         if tied.size:
             pairs = zip(words[tied].tolist(), source.words(tied.size).tolist(), strict=True)
-            indices[tied] = [bisect_right(table.thresholds, (first << 64) | second) for first, second in pairs]
+            indices[tied] = [
+                bisect_right(table.thresholds, (first << 64) | second) for first, second in pairs
+            ]
     return indices
 
 
@@ -164,7 +168,9 @@ def _decimal(number: Fraction) -> Decimal:
 
 def _check_scale(scale: float) -> None:
     if not 0 <= scale <= LARGEST_SCALE:
-        raise ValueError(f"the noise is {scale:g} units wide; it must be between 0 and 2^55: choose a coarser unit.")
+        raise ValueError(
+            f"the noise is {scale:g} units wide; it must be between 0 and 2^55: choose a coarser unit."
+        )
 
 
 def _with_signs(magnitudes: Integers, negative: NDArray[np.bool_]) -> Integers:
@@ -182,7 +188,8 @@ def _laplace_table(scale: float) -> Thresholds:
         rate = _decimal(1 / Fraction(scale))
         probabilities = []
         for digit in range(62):
-            if 2**digit * rate > 90:  # the remaining digits are 1 with probability below 2^-129 in total
+            # The remaining digits are 1 with probability below 2^-129 in total.
+            if 2**digit * rate > 90:
                 break
             probabilities.append(1 / (1 + (2**digit * rate).exp()))
         return Thresholds([*probabilities, (-rate / 2).exp(), Decimal("0.5")])
@@ -213,7 +220,8 @@ def sample_laplace(scale: float, size: int, source: NoiseSource) -> Integers:
 @lru_cache(maxsize=64)
 def _gaussian_table(fine_scale: float, width: int) -> Thresholds:
     """Return the table of the intervals [j 2^width, (j + 1) 2^width), each weighted by its density at the left end."""
-    n_intervals = math.ceil(14 * fine_scale / 2**width)  # less than 2^-140 lies beyond 14 deviations
+    # Less than 2^-140 lies beyond 14 deviations.
+    n_intervals = math.ceil(14 * fine_scale / 2**width)
     with localcontext(CONTEXT):
         step = _decimal(-(Fraction(2) ** (2 * width)) / (2 * Fraction(fine_scale) ** 2))
         ratio, change, weights = step.exp(), (2 * step).exp(), [Decimal(1)]
@@ -242,14 +250,18 @@ def sample_gaussian(scale: float, size: int, source: NoiseSource) -> Integers:
     drawn, n_drawn = np.empty(size, dtype=np.int64), 0
     while n_drawn < size:
         wanted = min(size - n_drawn, 8 * BLOCK)
-        found = _gaussian_candidates(table, fine_scale, width, wanted + wanted // 8 + 8, source)[:wanted]
+        found = _gaussian_candidates(table, fine_scale, width, wanted + wanted // 8 + 8, source)[
+            :wanted
+        ]
         drawn[n_drawn : n_drawn + len(found)] = found
         n_drawn += len(found)
     magnitudes = (np.abs(drawn) + 2 ** (finer - 1) - (drawn < 0)) >> finer
     return _with_signs(magnitudes, drawn < 0)
 
 
-def _gaussian_candidates(table: Thresholds, fine_scale: float, width: int, size: int, source: NoiseSource) -> Integers:
+def _gaussian_candidates(
+    table: Thresholds, fine_scale: float, width: int, size: int, source: NoiseSource
+) -> Integers:
     """Return the accepted ones of ``size`` candidates: m for the cell [m, m + 1), ``-m - 1`` for [-m - 1, -m)."""
     choice, place, acceptance = source.words(3 * size).reshape(3, size)
     left = choose(table, choice, source) << width
@@ -261,7 +273,9 @@ def _gaussian_candidates(table: Thresholds, fine_scale: float, width: int, size:
     for index in np.flatnonzero(np.abs(uniform - estimate) < MARGIN):
         start, cell = int(left[index]), int(left[index]) + int(offset[index])
         with localcontext(CONTEXT):
-            exponent = Fraction(4 * start**2 - (2 * cell + 1) ** 2) / (8 * Fraction(fine_scale) ** 2)
+            exponent = Fraction(4 * start**2 - (2 * cell + 1) ** 2) / (
+                8 * Fraction(fine_scale) ** 2
+            )
             accepted[index] = is_below(int(acceptance[index]), _decimal(exponent).exp(), source)
     # A negative candidate is the complement of m, so that cell 0 has a sign, too.
     candidates: Integers = (left + offset) ^ -(place >> np.uint64(63)).astype(np.int64)
@@ -307,7 +321,11 @@ def _share_tables(scale: float, n_shares: int) -> tuple[Thresholds, Thresholds, 
             lengths.append((-(2 ** len(lengths)) * rate).exp())
         root = (rate / 4).exp()
         step = 1 / (2 * (root + 1 / root) ** 2)
-        return Thresholds.cumulative(numbers), Thresholds.cumulative(lengths), Thresholds([step, 2 * step])
+        return (
+            Thresholds.cumulative(numbers),
+            Thresholds.cumulative(lengths),
+            Thresholds([step, 2 * step]),
+        )
 
 
 @proven("5")
@@ -336,8 +354,12 @@ def sample_laplace_share(scale: float, n_shares: int, size: int, source: NoiseSo
         part = drawn[start : start + BLOCK]
         first, last = source.words(2 * len(part)).reshape(2, -1)
         ends = np.cumsum(choose(numbers, first, source))
-        totals = np.concatenate([[0], np.cumsum(_jumps(lengths, float(scale), int(ends[-1]), source))])
-        part[:] = np.diff(totals[ends], prepend=0) + np.array([-1, 1, 0])[choose(steps, last, source)]
+        totals = np.concatenate(
+            [[0], np.cumsum(_jumps(lengths, float(scale), int(ends[-1]), source))]
+        )
+        part[:] = (
+            np.diff(totals[ends], prepend=0) + np.array([-1, 1, 0])[choose(steps, last, source)]
+        )
     return drawn
 
 
@@ -358,7 +380,9 @@ def _jumps(lengths: Thresholds, scale: float, size: int, source: NoiseSource) ->
         for index in np.flatnonzero(np.abs(uniform - estimate) < MARGIN):
             whole, more = int(power[index]), int(offset[index])
             with localcontext(CONTEXT):
-                probability = Decimal(whole) / (whole + more) * _decimal(-more / Fraction(scale)).exp()
+                probability = (
+                    Decimal(whole) / (whole + more) * _decimal(-more / Fraction(scale)).exp()
+                )
                 accepted[index] = is_below(int(acceptance[index]), probability, source)
         found = _with_signs(power + offset, place >= 2**63)[accepted][:wanted]
         drawn[n_drawn : n_drawn + len(found)] = found
@@ -418,7 +442,9 @@ def add_noise(
 ) -> list[Sendable]:
     """Return the arrays with the noise of their releases, or with one of ``n_shares`` shares of it."""
     return [
-        array if release is None or release.scale == 0 else _with_noise(array, release, source, n_shares)
+        array
+        if release is None or release.scale == 0
+        else _with_noise(array, release, source, n_shares)
         for array, release in zip(arrays, releases, strict=True)
     ]
 
@@ -431,7 +457,9 @@ def on_grid(array: Sendable) -> GridArray:
     if isinstance(array, GridArray):
         return array
     if array.dtype.kind not in "iub":
-        raise TypeError("an array of floats is to be summed or given noise; the client's method must return GridArray.")
+        raise TypeError(
+            "an array of floats is to be summed or given noise; the client's method must return GridArray."
+        )
     return GridArray(array)
 
 
@@ -469,8 +497,12 @@ def add_relative_noise(array: Floats, relative_noise: float, source: NoiseSource
     return array + noise_in_floats("gaussian", scale, array.shape, source) if scale > 0 else array
 
 
-def noise_in_floats(mechanism: Mechanism, scale: float, shape: tuple[int, ...], source: NoiseSource) -> Floats:
+def noise_in_floats(
+    mechanism: Mechanism, scale: float, shape: tuple[int, ...], source: NoiseSource
+) -> Floats:
     """Return noise as floats, 40 bits finer than its scale: for experiments that promise nothing."""
     draw = sample_gaussian if mechanism == "gaussian" else sample_laplace
-    noise: Floats = draw(2.0**40, math.prod(shape), source).reshape(shape) * np.float64(scale * 2.0**-40)
+    noise: Floats = draw(2.0**40, math.prod(shape), source).reshape(shape) * np.float64(
+        scale * 2.0**-40
+    )
     return noise

@@ -56,7 +56,9 @@ class Release:
                 f"sensitivity is {self.sensitivity}; it must be finite and at least {sys.float_info.min:g}."
             )
         if not 0 <= self.noise_multiplier < math.inf:
-            raise ValueError(f"noise_multiplier is {self.noise_multiplier}; it must be finite and not negative.")
+            raise ValueError(
+                f"noise_multiplier is {self.noise_multiplier}; it must be finite and not negative."
+            )
         if self.triangle and self.mechanism != "gaussian":
             raise ValueError("triangle is only for Gaussian noise.")
         check_sample(self.sample)
@@ -119,7 +121,9 @@ def on_the_same_rows(releases: Iterable[Release]) -> list[Release]:
     for (mechanism, relation, sample), found in multipliers.items():
         is_joint = sample is not None and len(found) > 1
         joint = [joint_multiplier((multiplier, 1) for multiplier in found)] if is_joint else found
-        together += [Release(mechanism, 1.0, multiplier, "", relation, sample) for multiplier in joint]
+        together += [
+            Release(mechanism, 1.0, multiplier, "", relation, sample) for multiplier in joint
+        ]
     return together
 
 
@@ -129,10 +133,14 @@ def joint_multiplier(multipliers: Iterable[tuple[float, int]]) -> float:
     smallest = min(multiplier for multiplier, _ in found)
     if smallest == 0:
         return 0.0
-    return smallest / math.sqrt(math.fsum(count * (smallest / multiplier) ** 2 for multiplier, count in found))
+    return smallest / math.sqrt(
+        math.fsum(count * (smallest / multiplier) ** 2 for multiplier, count in found)
+    )
 
 
 def check_sample(sample: tuple[int, int] | None) -> None:
     """Raise a ValueError unless a sample draws at least one row, and no more rows than there are."""
     if sample is not None and not 1 <= sample[0] <= sample[1]:
-        raise ValueError(f"sample is {sample}; give the number of rows drawn, at least 1, and the number of rows.")
+        raise ValueError(
+            f"sample is {sample}; give the number of rows drawn, at least 1, and the number of rows."
+        )

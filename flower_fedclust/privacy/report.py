@@ -16,7 +16,13 @@ from flower_fedclust.privacy.accounting import (
     delta_of_composition,
     delta_of_sampling,
 )
-from flower_fedclust.privacy.releases import NoisePlace, PrivacyUnit, Relation, Release, on_the_same_rows
+from flower_fedclust.privacy.releases import (
+    NoisePlace,
+    PrivacyUnit,
+    Relation,
+    Release,
+    on_the_same_rows,
+)
 
 #: How neighboring data sets differ.
 NEIGHBOR_SENTENCES: dict[tuple[PrivacyUnit, Relation], str] = {
@@ -32,8 +38,14 @@ NEIGHBOR_SENTENCES: dict[tuple[PrivacyUnit, Relation], str] = {
     ("subject", "replace"): (
         "all rows of one person at one client, replaced by another person's (how many rows a client has is not hidden)"
     ),
-    ("record", "replace"): "one row of one client, replaced by any other (how many rows a client has is not hidden)",
-    ("client", "replace"): "all rows of one client, replaced by as many others (how many it has is not hidden)",
+    (
+        "record",
+        "replace",
+    ): "one row of one client, replaced by any other (how many rows a client has is not hidden)",
+    (
+        "client",
+        "replace",
+    ): "all rows of one client, replaced by as many others (how many it has is not hidden)",
 }
 
 #: How a person is told whether the guarantee is about them, and about what.
@@ -104,7 +116,8 @@ class Message:
     harmless: bool = False
     #: The clients that were asked, if not all were. The message does not depend on the others.
     clients: tuple[str, ...] | None = None
-    reveals: str = "sums"  #: The kind of the message: what the receiver would learn from it without noise.
+    #: The kind of the message: what the receiver would learn from it without noise.
+    reveals: str = "sums"
     #: Total-variation distance, at most, of the noise that was drawn from the noise that is accounted for.
     variation: float = 0.0
 
@@ -172,7 +185,10 @@ class PrivacyReport:
     @property
     def relation(self) -> Relation | None:
         """How neighboring data sets differ; None if there is no release."""
-        return next((message.release.relation for message in self.releases if message.release is not None), None)
+        return next(
+            (message.release.relation for message in self.releases if message.release is not None),
+            None,
+        )
 
     @property
     def neighbors(self) -> str | None:
@@ -202,7 +218,9 @@ class PrivacyReport:
         if not self.releases or self.delta is None:
             return float("inf")
         delta = delta_of_composition(self.delta)
-        return max(composed_epsilon(group, delta, near=self.requested_epsilon) for group in self._groups())
+        return max(
+            composed_epsilon(group, delta, near=self.requested_epsilon) for group in self._groups()
+        )
 
     def epsilon_at_sites(self, n_sites: int) -> float:
         """Return the epsilon, at delta, of a person with rows at this many clients; infinity without a release.
@@ -234,7 +252,8 @@ class PrivacyReport:
     def _groups(self) -> list[Counter[Release]]:
         """Return the releases of each client, but none that another client's releases include."""
         named = [name for message in self.releases for name in message.clients or ()]
-        drawn = dict.fromkeys(named) or {"": None}  # clients that no message names have the fewest releases
+        # Clients that no message names have the fewest releases.
+        drawn = dict.fromkeys(named) or {"": None}
         replies: dict[str, dict[int, list[Release]]] = {name: {} for name in drawn}
         for message in self.releases:
             for name in drawn if message.clients is None else message.clients:
@@ -281,7 +300,12 @@ class PrivacyReport:
         ``(e^epsilon + delta) / (e^epsilon + 1)`` at most. A test with false positive rate a has a true positive rate of
         ``e^epsilon a + delta`` at most.
         """
-        if not self.releases or self.delta is None or not self.is_noise_exact_enough or not self.unit:
+        if (
+            not self.releases
+            or self.delta is None
+            or not self.is_noise_exact_enough
+            or not self.unit
+        ):
             return None
         factor = math.exp(min(self.epsilon, 50.0))
         right = (factor + self.delta) / (factor + 1.0)
@@ -289,7 +313,9 @@ class PrivacyReport:
         found = min(1.0, factor * 0.01 + self.delta, 1.0 - (0.99 - self.delta) / factor)
         whose, what = YOURS[self.unit]
         asked = (
-            f"whether {what} is in the data" if self.relation == "add-or-remove" else f"which of two values {what} has"
+            f"whether {what} is in the data"
+            if self.relation == "add-or-remove"
+            else f"which of two values {what} has"
         )
         sentence = (
             f"If {whose}: think of somebody who knows everything else, sees all that is covered, and guesses {asked}. "
@@ -312,24 +338,37 @@ class PrivacyReport:
         """Say what the guarantee is for a person who has rows at more clients than it covers."""
         most = self.sites_per_subject
         known = "at one site" if most == 1 else f"at {most} sites at most"
-        one, two = (f"{_at_most(self.epsilon_at_sites(most + more))} at {most + more}" for more in (1, 2))
+        one, two = (
+            f"{_at_most(self.epsilon_at_sites(most + more))} at {most + more}" for more in (1, 2)
+        )
         return f"This is for your rows {known}. If you have rows at more of them, epsilon is {one} sites, and {two}."
 
     def assumptions(self) -> list[str]:
         """Return who is trusted with what, and what is not covered, as sentences; none without a guarantee."""
         if not self.releases:
             return []
-        places = [PLACE_SENTENCES[self.noise], COLLUSION_SENTENCES[self.noise]] if self.noise else []
+        places = (
+            [PLACE_SENTENCES[self.noise], COLLUSION_SENTENCES[self.noise]] if self.noise else []
+        )
         return [*places, *TRUST_SENTENCES]
 
     def what_leaves(self) -> str:
         """Return what leaves each site, in three short lists: covered by noise, unprotected, and harmless."""
-        covered = [message for message in self.messages if message.is_protected or message.post_processing]
-        harmless = [message for message in self.messages if self._is_harmless(message) and message not in covered]
+        covered = [
+            message for message in self.messages if message.is_protected or message.post_processing
+        ]
+        harmless = [
+            message
+            for message in self.messages
+            if self._is_harmless(message) and message not in covered
+        ]
         lines = [LEAVING_SENTENCES[self.noise or "server"], *_contents(covered)] if covered else []
         lines += ["Leaves each site, unprotected:", *(_contents(self.unprotected) or ["  nothing"])]
         if harmless:
-            lines += ["Leaves each site, and says nothing about the values of its rows:", *_contents(harmless)]
+            lines += [
+                "Leaves each site, and says nothing about the values of its rows:",
+                *_contents(harmless),
+            ]
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
@@ -375,7 +414,9 @@ class PrivacyReport:
         if self.neighbors:
             lines.append(f"Neighboring data sets differ in {self.neighbors}.")
         if self.releases and self.unit == "subject":
-            lines.append("A row adds its part of a person, so every number of rows below counts persons.")
+            lines.append(
+                "A row adds its part of a person, so every number of rows below counts persons."
+            )
         if self.releases and self.requested_epsilon is not None and self.delta is not None:
             lines.append(
                 f"Asked for: epsilon {self.requested_epsilon:g}, delta {self.delta:g}. The releases that were made "
@@ -386,11 +427,18 @@ class PrivacyReport:
         if assumptions := self.assumptions():
             lines += ["", "Who is trusted, and with what:"]
             lines += [f"  - {assumption}" for assumption in assumptions]
-        derived = [message for message in self.messages if message.post_processing and not self._is_harmless(message)]
+        derived = [
+            message
+            for message in self.messages
+            if message.post_processing and not self._is_harmless(message)
+        ]
         harmless = [message for message in self.messages if self._is_harmless(message)]
         for heading, found in (
             ("Protected by noise:", _grouped(self.releases)),
-            ("Computed from nothing but what is protected above, so that it costs no more:", _grouped(derived)),
+            (
+                "Computed from nothing but what is protected above, so that it costs no more:",
+                _grouped(derived),
+            ),
             (
                 "Unprotected (no mechanism covers these messages):",
                 _grouped(self.unprotected) or ["  nothing that depends on the rows"],
@@ -429,7 +477,10 @@ def _grouped(messages: Sequence[Message]) -> list[str]:
         rounds = list(dict.fromkeys(message.round for message in group))
         lines.append(f"  {_rounds(rounds)} '{first.task}': {first.content} ({first.detail})")
         if first.is_protected:
-            lines.append("      " + _mechanism([message.release for message in group if message.release is not None]))
+            lines.append(
+                "      "
+                + _mechanism([message.release for message in group if message.release is not None])
+            )
     return lines
 
 

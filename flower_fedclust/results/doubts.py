@@ -86,17 +86,26 @@ def collapse_of(
     all rows.
     """
     if n_clusters != 1 and largest is not None and largest > 1 - ABOUT_NOTHING:
-        return "one-cluster", "all rows in one cluster" if largest == 1 else "nearly all rows in one cluster"
+        return (
+            "one-cluster",
+            "all rows in one cluster" if largest == 1 else "nearly all rows in one cluster",
+        )
     if cost is not None and cost_of_one is not None and cost >= cost_of_one:
         return "no-better-than-one", "no better than one cluster for all"
     return None
 
 
 def doubts_about(
-    strategy: ProtocolStrategy, model: Model, labels: Sequence[NDArray[np.intp]], metrics: Mapping[str, float]
+    strategy: ProtocolStrategy,
+    model: Model,
+    labels: Sequence[NDArray[np.intp]],
+    metrics: Mapping[str, float],
 ) -> tuple[Doubt, ...]:
     """Return the doubts about a strategy that has run, the worst first; labels are empty if no rows are at hand."""
-    found = [*_of_rows(model.n_clusters, labels, metrics), *_of_sizes(strategy, model, bool(labels))]
+    found = [
+        *_of_rows(model.n_clusters, labels, metrics),
+        *_of_sizes(strategy, model, bool(labels)),
+    ]
     found += [*_of_clients(strategy, labels), *_of_sites(strategy, labels)]
     number = strategy.outcome.number
     if number is not None and not number.is_clear:
@@ -117,12 +126,20 @@ def doubts_about(
     if clusters is not None:
         found += _of_description(clusters)
     elif getattr(strategy.tables, "description", 0):
-        sentence = f"The clusters are not described, and this used no budget: {why_not(strategy, model)}."
+        sentence = (
+            f"The clusters are not described, and this used no budget: {why_not(strategy, model)}."
+        )
         found.append(Doubt("not-described", sentence))
-    if strategy.tables is not None and strategy.outcome.survival is None and strategy.tables.schema.of_outcome:
+    if (
+        strategy.tables is not None
+        and strategy.outcome.survival is None
+        and strategy.tables.schema.of_outcome
+    ):
         why = why_not(strategy, model, SURVIVAL)
         why = why or 'a sum of the clients\' means has no numbers of rows; choose the unit "record"'
-        found.append(Doubt("no-survival", f"There are no survival curves, and this used no budget: {why}."))
+        found.append(
+            Doubt("no-survival", f"There are no survival curves, and this used no budget: {why}.")
+        )
     return tuple(found)
 
 
@@ -130,7 +147,9 @@ def doubts_about_scale(clients: Sequence[ClientData]) -> tuple[Doubt, ...]:
     """Return a doubt about the first client whose distances are infinite or 0 because squares of rows overflow."""
     for client in clients:
         if where := client.out_of_scale:
-            return (Doubt("out-of-scale", f"{client.owner}: {where}", {"client": client.owner}, "rows"),)
+            return (
+                Doubt("out-of-scale", f"{client.owner}: {where}", {"client": client.owner}, "rows"),
+            )
     return ()
 
 
@@ -159,7 +178,9 @@ def doubts_about_files(empty: Sequence[str]) -> tuple[Doubt, ...]:
     return (Doubt("empty-file", sentence, {"files": list(empty)}, "rows"),)
 
 
-def doubts_about_labels(labels: Sequence[NDArray[np.intp]], predicted: Sequence[NDArray[np.intp]]) -> tuple[Doubt, ...]:
+def doubts_about_labels(
+    labels: Sequence[NDArray[np.intp]], predicted: Sequence[NDArray[np.intp]]
+) -> tuple[Doubt, ...]:
     """Return a doubt if the model finds other clusters for the rows of the run than the run itself."""
     from sklearn.metrics import adjusted_rand_score
 
@@ -195,15 +216,28 @@ def doubts_over_runs(labels: Sequence[NDArray[Any]]) -> tuple[Doubt, ...]:
         f"{different} of {len(labels)} runs found other clusters than the rest (mean adjusted Rand index of two runs: "
         f"{mean:.2f}): trust what all of them find, or use fewer clusters or a larger n_init."
     )
-    return (Doubt("seeds-differ", sentence, {"runs": len(labels), "elsewhere": different, "ari": mean}, "rows"),)
+    return (
+        Doubt(
+            "seeds-differ",
+            sentence,
+            {"runs": len(labels), "elsewhere": different, "ari": mean},
+            "rows",
+        ),
+    )
 
 
-def _of_rows(n_clusters: int, labels: Sequence[NDArray[np.intp]], metrics: Mapping[str, float]) -> list[Doubt]:
-    largest, cost, of_one = (metrics.get(name) for name in ("largest_cluster", "cost_per_row", "cost_of_one_cluster"))
+def _of_rows(
+    n_clusters: int, labels: Sequence[NDArray[np.intp]], metrics: Mapping[str, float]
+) -> list[Doubt]:
+    largest, cost, of_one = (
+        metrics.get(name) for name in ("largest_cluster", "cost_per_row", "cost_of_one_cluster")
+    )
     numbers = {"largest_cluster": largest, "cost_per_row": cost, "cost_of_one_cluster": of_one}
     if (collapse := collapse_of(n_clusters, largest, cost, of_one)) is not None:
         code, words = collapse
-        what = "This run found nothing" if code == "one-cluster" else "These clusters explain nothing"
+        what = (
+            "This run found nothing" if code == "one-cluster" else "These clusters explain nothing"
+        )
         return [Doubt(code, f"{what}: {words}.", numbers, "rows")]
     counts = cluster_sizes(labels, n_clusters) if labels else np.empty(0)
     empty = np.flatnonzero(counts == 0).tolist()
@@ -227,7 +261,8 @@ def _of_clients(strategy: ProtocolStrategy, labels: Sequence[NDArray[np.intp]]) 
 def _of_sites(strategy: ProtocolStrategy, labels: Sequence[NDArray[np.intp]]) -> list[Doubt]:
     """Return a doubt if clusters follow the sites, and each site has clustered its own rows for the server."""
     sees_sites = any(
-        message.reveals == "centers" and message.detail.startswith("one per") for message in strategy.report.messages
+        message.reveals == "centers" and message.detail.startswith("one per")
+        for message in strategy.report.messages
     )
     if not sees_sites or len(labels) < 2 or (told := told_by_sites(labels)) <= MOST_BY_SITE:
         return []
@@ -275,7 +310,10 @@ def _of_sizes(strategy: ProtocolStrategy, model: Model, has_labels: bool) -> lis
     numbers = {"shares": [round(float(share), 4) for share in shares]}
     small = np.flatnonzero(sizes.counts <= DEVIATIONS * deviation).tolist()
     found = []
-    if not has_labels and (collapse := collapse_of(n_clusters, float(shares.max()), None, None)) is not None:
+    if (
+        not has_labels
+        and (collapse := collapse_of(n_clusters, float(shares.max()), None, None)) is not None
+    ):
         found.append(Doubt("one-cluster", f"This run found nothing: {collapse[1]}.", numbers))
     if small and deviation > 0:
         percent = min(100 * DEVIATIONS * deviation / max(float(counts.sum()), deviation), 100.0)
@@ -289,22 +327,36 @@ def _of_sizes(strategy: ProtocolStrategy, model: Model, has_labels: bool) -> lis
     return [*found, *_of_positions(sizes.counts, sizes.sum_deviation, set(small), model)]
 
 
-def _of_positions(counts: NDArray[np.float64], sum_deviation: float, drowned: set[int], model: Model) -> list[Doubt]:
+def _of_positions(
+    counts: NDArray[np.float64], sum_deviation: float, drowned: set[int], model: Model
+) -> list[Doubt]:
     """Return a doubt about centers that noise may have moved halfway to the nearest other center."""
     if not isinstance(model, KMeansModel) or sum_deviation == 0.0 or model.n_clusters < 2:
         return []
     centers = model.cluster_centers_
     apart = squared_distances(centers, centers)
     np.fill_diagonal(apart, np.inf)
-    moved = np.divide(DEVIATIONS * sum_deviation, counts, out=np.full(len(counts), np.inf), where=counts > 0)
-    reached = [one for one in np.flatnonzero(2 * moved >= np.sqrt(apart.min(axis=1))).tolist() if one not in drowned]
+    moved = np.divide(
+        DEVIATIONS * sum_deviation, counts, out=np.full(len(counts), np.inf), where=counts > 0
+    )
+    reached = [
+        one
+        for one in np.flatnonzero(2 * moved >= np.sqrt(apart.min(axis=1))).tolist()
+        if one not in drowned
+    ]
     if not reached:
         return []
     sentence = (
         f"Noise may have moved the center of {_listed(reached, model.n_clusters).lower()} halfway to the nearest "
         "other: use a larger epsilon, more rows or fewer clusters."
     )
-    return [Doubt("noisy-center", sentence, {"clusters": reached, "moved": [float(moved[one]) for one in reached]})]
+    return [
+        Doubt(
+            "noisy-center",
+            sentence,
+            {"clusters": reached, "moved": [float(moved[one]) for one in reached]},
+        )
+    ]
 
 
 def _of_density(gain: DensityGain | None) -> list[Doubt]:
@@ -325,7 +377,11 @@ def _of_bounds(strategy: ProtocolStrategy, model: Model) -> list[Doubt]:
     if bound is None or not isinstance(model, KMeansModel):
         return []
     given: ArrayLike | None = getattr(strategy, "origin", None)
-    origin = np.zeros(model.cluster_centers_.shape[1]) if given is None else np.asarray(given, dtype=np.float64)
+    origin = (
+        np.zeros(model.cluster_centers_.shape[1])
+        if given is None
+        else np.asarray(given, dtype=np.float64)
+    )
     norms = np.linalg.norm(model.cluster_centers_ - origin, axis=1)
     outside = np.flatnonzero(norms >= 0.999 * bound).tolist()
     if not outside:
@@ -363,7 +419,9 @@ def _of_columns(strategy: ProtocolStrategy, preparation: Preparation) -> list[Do
 
 def _of_description(clusters: Clusters) -> list[Doubt]:
     """Return doubts about a description that noise has hidden, and about columns that are clearly clipped."""
-    if clusters.deviation > 0 and all(len(clusters.sentences(one)) == 1 for one in range(clusters.n_clusters)):
+    if clusters.deviation > 0 and all(
+        len(clusters.sentences(one)) == 1 for one in range(clusters.n_clusters)
+    ):
         sentence = (
             "The description says nothing about the clusters but their sizes: no difference stands out of the noise. "
             "Use more rows, a larger epsilon, or a larger part of the budget (describe=0.3)."
@@ -375,7 +433,9 @@ def _of_description(clusters: Clusters) -> list[Doubt]:
     if beyond.empty:
         return []
     names = list(dict.fromkeys(beyond["column"]))
-    noise = [name for name in names if used[name].interval is None and _is_mostly_beyond(clusters, name)]
+    noise = [
+        name for name in names if used[name].interval is None and _is_mostly_beyond(clusters, name)
+    ]
     found = []
     if noise:
         sentence = (
@@ -383,7 +443,10 @@ def _of_description(clusters: Clusters) -> list[Doubt]:
             "bounds in the schema, or ignore the column."
         )
         found.append(Doubt("noisy-bounds", sentence, {"columns": noise}))
-        names, beyond = [name for name in names if name not in noise], beyond[~beyond["column"].isin(noise)]
+        names, beyond = (
+            [name for name in names if name not in noise],
+            beyond[~beyond["column"].isin(noise)],
+        )
     if not names:
         return found
     most = beyond.loc[beyond["value"].idxmax()]

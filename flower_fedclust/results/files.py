@@ -36,7 +36,12 @@ from flower_fedclust.tables.survival import Survival
 
 T = TypeVar("T")
 
-_DESCRIPTION, _METRICS, _TRAFFIC, _PRIVACY = "result.json", "metrics.json", "traffic.csv", "privacy.json"
+_DESCRIPTION, _METRICS, _TRAFFIC, _PRIVACY = (
+    "result.json",
+    "metrics.json",
+    "traffic.csv",
+    "privacy.json",
+)
 #: The files of a privacy report.
 REPORT_FILES = (_PRIVACY, "privacy.txt")
 #: The file of rows that no client had, and the reason it states.
@@ -100,7 +105,11 @@ def write_labels(
             name = f"{id_column} (id)" if id_column in (_CLUSTER, _REASON) else id_column
             table.writerow([as_cell(name), _CLUSTER, *([] if why is None else [_REASON])])
             cells = map(as_cell, row_ids)
-            table.writerows(zip(cells, labels, strict=True) if why is None else zip(cells, labels, why, strict=True))
+            table.writerows(
+                zip(cells, labels, strict=True)
+                if why is None
+                else zip(cells, labels, why, strict=True)
+            )
     except BaseException:
         path.unlink(missing_ok=True)  # a truncated CSV file looks like a complete one
         raise
@@ -115,7 +124,9 @@ def each(array: NDArray[Any]) -> Iterator[Any]:
 def _write_left_out(path: Path, row_ids: NDArray[Any], *, id_column: str, why: str) -> None:
     """Write a file for rows that have no labels, all for one reason."""
     n_rows = len(row_ids)
-    write_labels(path, each(row_ids), repeat(None, n_rows), id_column=id_column, why=repeat(why, n_rows))
+    write_labels(
+        path, each(row_ids), repeat(None, n_rows), id_column=id_column, why=repeat(why, n_rows)
+    )
 
 
 def read_labels(path: Path) -> LabelFile:
@@ -128,7 +139,12 @@ def read_labels(path: Path) -> LabelFile:
         has_none = (clusters == "").to_numpy()
         reasons = frame[_REASON][has_none].tolist() if _REASON in frame else []
         labels = clusters[~has_none].astype(np.intp).to_numpy()
-        return LabelFile(_as_ids([from_cell(name) for name in ids]), labels, from_cell(frame.columns[0]), *reasons[:1])
+        return LabelFile(
+            _as_ids([from_cell(name) for name in ids]),
+            labels,
+            from_cell(frame.columns[0]),
+            *reasons[:1],
+        )
 
 
 def _as_ids(names: list[str]) -> NDArray[Any]:
@@ -147,7 +163,9 @@ def empty_folder(path: str | Path) -> Path:
     """Return the absolute path of a folder that does not exist or is empty; raise FileExistsError otherwise."""
     path = Path(path).absolute()
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise FileExistsError(f"{path} already holds something; choose a new folder, so that nothing is lost.")
+        raise FileExistsError(
+            f"{path} already holds something; choose a new folder, so that nothing is lost."
+        )
     return path
 
 
@@ -162,7 +180,9 @@ def find_folder(folder: str | Path, file: str) -> Path:
     path = Path(folder).absolute()
     if not path.is_dir():
         raise FileNotFoundError(f"There is no folder {folder}.")
-    inside = [] if (path / file).exists() else sorted(found.parent for found in path.glob(f"*/{file}"))
+    inside = (
+        [] if (path / file).exists() else sorted(found.parent for found in path.glob(f"*/{file}"))
+    )
     if len(inside) > 1:
         raise ValueError(
             f"{folder} holds {len(inside)} results; name one of the folders {', '.join(one.name for one in inside)}."
@@ -211,14 +231,19 @@ def save_result(result: ResultData, folder: str | Path) -> Path:
     fresh, moved = Path(mkdtemp(prefix=".saving-", dir=path)), list[Path]()
     try:
         if any(one != fresh for one in path.iterdir()):
-            raise FileExistsError(f"Another process saves into {path}; choose another folder, so that nothing is lost.")
+            raise FileExistsError(
+                f"Another process saves into {path}; choose another folder, so that nothing is lost."
+            )
         path.chmod(0o700)  # labels reveal as much as rows
         _write_files(result, fresh)
-        for file in sorted(fresh.iterdir(), key=lambda file: file.name == _DESCRIPTION):  # it shows that all are there
+        # It shows that all are there.
+        for file in sorted(fresh.iterdir(), key=lambda file: file.name == _DESCRIPTION):
             moved.append(file.rename(path / file.name))
     except BaseException:  # for example a full disk: half a result would block the next attempt
         for left in (fresh, *moved):
-            shutil.rmtree(left, ignore_errors=True) if left.is_dir() else left.unlink(missing_ok=True)
+            shutil.rmtree(left, ignore_errors=True) if left.is_dir() else left.unlink(
+                missing_ok=True
+            )
         if is_new:
             with suppress(OSError):  # somebody else has put something there
                 path.rmdir()
@@ -239,7 +264,9 @@ def _write_files(result: ResultData, path: Path) -> None:
         for index in range(len(result.labels_of_clients)):
             _write_labels_of_client(result, index, path / "labels" / f"{files[index]}.csv")
     if result.server_row_ids is not None:
-        _write_left_out(path / _LEFT_OUT, result.server_row_ids, id_column=result.id_column, why=_MADE_PUBLIC)
+        _write_left_out(
+            path / _LEFT_OUT, result.server_row_ids, id_column=result.id_column, why=_MADE_PUBLIC
+        )
     if result.embedding:
         (path / "embedding").mkdir()
         for file, places in zip(files, result.embedding, strict=False):
@@ -264,7 +291,9 @@ def _write_files(result: ResultData, path: Path) -> None:
         "form": result.form,
         "floor": result.floor,
         "files": files,
-        "sizes": None if result.sizes is None else {**asdict(result.sizes), "counts": result.sizes.counts.tolist()},
+        "sizes": None
+        if result.sizes is None
+        else {**asdict(result.sizes), "counts": result.sizes.counts.tolist()},
         "clusters": None if result.clusters is None else result.clusters.to_dict(),
         "survival": None if result.survival is None else result.survival.to_dict(),
     }
@@ -294,9 +323,15 @@ def read_result(folder: str | Path) -> dict[str, Any]:
         names = [str(name) for name in description["clients"]]
         files = [_checked_file_name(name) for name in description["files"]]
         # A deployment has no labels. Otherwise there is a file for each client, in their order.
-        read = [read_labels(path / "labels" / f"{name}.csv") for name in files if (path / "labels").exists()]
+        read = [
+            read_labels(path / "labels" / f"{name}.csv")
+            for name in files
+            if (path / "labels").exists()
+        ]
         public = read_labels(path / _LEFT_OUT) if (path / _LEFT_OUT).exists() else None
-        places = [path / "embedding" / f"{name}.csv" for name in files if (path / "embedding").exists()]
+        places = [
+            path / "embedding" / f"{name}.csv" for name in files if (path / "embedding").exists()
+        ]
         return {
             "strategy": summary["strategy"],
             "model": model,
@@ -333,7 +368,9 @@ def _number(written: dict[str, Any]) -> ClusterNumber | PeakNumber:
     """Undo ``to_dict`` of a number of clusters, which writes numbers that are not finite as None."""
     kind = PeakNumber if "rises" in written else ClusterNumber
     kept = {field.name: written[field.name] for field in fields(kind)}
-    found: dict[str, Any] = {name: [math.nan if one is None else one for one in kept[name]] for name in kept}
+    found: dict[str, Any] = {
+        name: [math.nan if one is None else one for one in kept[name]] for name in kept
+    }
     return kind(**found)
 
 
@@ -348,7 +385,11 @@ def _places(path: Path) -> NDArray[np.float64]:
 
 def _checked_file_name(name: Any) -> str:
     """Return a file's name; raise a ValueError if it leads out of the folder."""
-    if not isinstance(name, str) or name in ("", ".", "..") or any(mark in name for mark in "/\\\0"):
+    if (
+        not isinstance(name, str)
+        or name in ("", ".", "..")
+        or any(mark in name for mark in "/\\\0")
+    ):
         raise ValueError("it names a file outside its folder")
     return name
 
@@ -361,4 +402,6 @@ def _checked_form(form: Any) -> Form:
 def _traffic(row: dict[str, str]) -> Traffic:
     up, down = int(row["bytes_up"]), int(row["bytes_down"])
     client = from_cell(row["client"])
-    return Traffic(int(row["round"]), row["task"], client, bytes_down=down, bytes_up=up, ledger=row["ledger"])
+    return Traffic(
+        int(row["round"]), row["task"], client, bytes_down=down, bytes_up=up, ledger=row["ledger"]
+    )

@@ -78,7 +78,9 @@ def result_page(result: ResultData, subject: str = "") -> str:
     n_clusters = result.model.n_clusters
     shares, errors = shares_and_errors(result, n_clusters)
     are_exact = (
-        result.clusters is None and not has_sizes(result, n_clusters) and any(map(len, result.labels_of_clients))
+        result.clusters is None
+        and not has_sizes(result, n_clusters)
+        and any(map(len, result.labels_of_clients))
     )
     are_known = are_exact or result.clusters is not None or has_sizes(result, n_clusters)
     profile = profile_of(result, shares, errors)
@@ -93,14 +95,18 @@ def result_page(result: ResultData, subject: str = "") -> str:
         made=f"{datetime.now():%Y-%m-%d}",
         plane=plane,
         has_rings=any(one["ring"] > one["radius"] / 3 for one in plane),
-        picture=None if result.model.space == "rows" and result.model.cluster_points is not None else _picture(result),
+        picture=None
+        if result.model.space == "rows" and result.model.cluster_points is not None
+        else _picture(result),
         cards=_cards(result, shares, errors, are_known),
         is_described=result.clusters is not None,
         counted=counted_in(result, n_clusters),
         has_noise=_has_noise(result),
         bounds=[] if result.clusters is None else result.clusters.bounds,
         survival=None if result.survival is None else survival_on_page(result.survival),
-        table=None if result.clusters is None or n_clusters > WIDEST_TABLE else result.clusters.table_one(),
+        table=None
+        if result.clusters is None or n_clusters > WIDEST_TABLE
+        else result.clusters.table_one(),
         profile=None if profile is None else _heat(profile),
         unit="" if profile is None else profile.unit,
         has_hidden=profile is not None and bool(np.isnan(profile.values).any()),
@@ -133,8 +139,12 @@ def _privacy(report: PrivacyReport) -> dict[str, Any]:
 def _of_rows(result: ResultData) -> str:
     """Return " of 150 rows"; if noise protects their number, as it was released, and "" if it was not."""
     if not result.privacy.releases:
-        n_rows, sizes = sum(map(len, result.labels_of_clients)), sizes_of(result, result.model.n_clusters)
-        is_any_hidden = sizes is not None and bool(sizes.is_hidden.any())  # the total less the others would tell it
+        n_rows, sizes = (
+            sum(map(len, result.labels_of_clients)),
+            sizes_of(result, result.model.n_clusters),
+        )
+        # The total less the others would tell it.
+        is_any_hidden = sizes is not None and bool(sizes.is_hidden.any())
         return f" of {plural(n_rows, 'row')}" if n_rows and not is_any_hidden else ""
     if result.sizes is None or not has_sizes(result, result.model.n_clusters):
         return ""
@@ -152,20 +162,35 @@ def _contents(messages: Sequence[Message]) -> list[str]:
     rounds: dict[str, set[int]] = {}
     for message in messages:
         rounds.setdefault(f"{message.content} ({message.detail})", set()).add(message.round)
-    return [f"{what}, in {len(those)} rounds" if len(those) > 1 else what for what, those in rounds.items()]
+    return [
+        f"{what}, in {len(those)} rounds" if len(those) > 1 else what
+        for what, those in rounds.items()
+    ]
 
 
-def _cards(result: ResultData, shares: Floats, errors: Floats, are_known: bool) -> list[dict[str, Any]]:
+def _cards(
+    result: ResultData, shares: Floats, errors: Floats, are_known: bool
+) -> list[dict[str, Any]]:
     """Return for each cluster its color, its size as text and as a bar, and how it differs from the rest."""
     largest = max(float((shares + DEVIATIONS * errors).max()), 1e-12)
     cards, sizes, counted = [], sizes_of(result, len(shares)), counted_in(result, len(shares))
-    for index, (color, share, error) in enumerate(zip(group_colors(len(shares)), shares, errors, strict=True)):
+    for index, (color, share, error) in enumerate(
+        zip(group_colors(len(shares)), shares, errors, strict=True)
+    ):
         size = _size(sizes, index, counted) if are_known and sizes is not None else ""
         sentences = [] if result.clusters is None else result.clusters.sentences(index)
         low, high = max(share - DEVIATIONS * error, 0.0), share + DEVIATIONS * error
-        card: dict[str, Any] = {"color": color, "size": sentences[0] if sentences else size, "said": sentences[1:]}
+        card: dict[str, Any] = {
+            "color": color,
+            "size": sentences[0] if sentences else size,
+            "said": sentences[1:],
+        }
         card |= {"is_noise": bool(share <= DEVIATIONS * error), "has_bar": are_known}
-        card |= {"width": 100 * share / largest, "low": 100 * low / largest, "error": 100 * (high - low) / largest}
+        card |= {
+            "width": 100 * share / largest,
+            "low": 100 * low / largest,
+            "error": 100 * (high - low) / largest,
+        }
         cards.append(card)
     return cards
 
@@ -178,7 +203,9 @@ def _has_noise(result: ResultData) -> bool:
 
 def _size(sizes: Estimate, index: int, counted: str) -> str:
     """Return the share of a cluster in words."""
-    value, error, limit, high = (float(one[index]) for one in (sizes.value, sizes.error, sizes.fewer_than, sizes.high))
+    value, error, limit, high = (
+        float(one[index]) for one in (sizes.value, sizes.error, sizes.fewer_than, sizes.high)
+    )
     return words.size(value, DEVIATIONS * error, limit, high, counted)
 
 
@@ -194,9 +221,17 @@ def _plane(result: ResultData, shares: Floats, errors: Floats) -> list[dict[str,
     scale = float(((np.array([_WIDTH, _HEIGHT]) - 2 * _MARGIN) / reach).min())
     at = (places - middle) * [scale, -scale] + [_WIDTH / 2, _HEIGHT / 2]
     discs = []
-    for color, (x, y), share, error, noise in zip(group_colors(len(shares)), at, shares, errors, moved, strict=True):
+    for color, (x, y), share, error, noise in zip(
+        group_colors(len(shares)), at, shares, errors, moved, strict=True
+    ):
         radius = max(_RADIUS * math.sqrt(max(float(share), 0.0)), _LEAST_RADIUS)
-        disc = {"x": x, "y": y, "radius": radius, "color": color, "ring": min(noise * scale, _WIDTH)}
+        disc = {
+            "x": x,
+            "y": y,
+            "radius": radius,
+            "color": color,
+            "ring": min(noise * scale, _WIDTH),
+        }
         discs.append({**disc, "is_noise": bool(share <= DEVIATIONS * error)})
     return discs
 
@@ -217,7 +252,11 @@ def _heat(profile: Profile) -> list[Mapping[str, Any]]:
         cells = [
             None
             if math.isnan(value)
-            else {"text": f"{value:+.1f}".replace("-", "−"), "part": f"{abs(value) / limit:.2f}", "is_more": value > 0}
+            else {
+                "text": f"{value:+.1f}".replace("-", "−"),
+                "part": f"{abs(value) / limit:.2f}",
+                "is_more": value > 0,
+            }
             for value in values.tolist()
         ]
         rows.append({"name": name, "cells": cells})

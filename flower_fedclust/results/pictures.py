@@ -39,7 +39,12 @@ _MOST_NUMBERS = 40
 #: With more points, a map is drawn as a density.
 DENSE = 100_000
 #: Titles for the spaces of the points that stand for clusters.
-_SPACES = {"rows": "", "map": " on the map", "embedding": " in the embedding", "codes": " among the codes"}
+_SPACES = {
+    "rows": "",
+    "map": " on the map",
+    "embedding": " in the embedding",
+    "codes": " among the codes",
+}
 # The inside of a cluster that could be noise: it is outlined, not filled.
 _HOLLOW = "#ffffff"
 
@@ -53,7 +58,9 @@ def figure_of(width: float, height: float) -> Figure:
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise ValueError("Pictures need matplotlib; install the extra, pip install 'flower-fedclust[maps]'.") from None
+        raise ValueError(
+            "Pictures need matplotlib; install the extra, pip install 'flower-fedclust[maps]'."
+        ) from None
 
     class Picture(Figure):
         def _repr_png_(self) -> bytes:  # notebooks call it
@@ -91,9 +98,16 @@ def cluster_figure(result: ResultData) -> Figure:
     model, centers = result.model, result.model.cluster_points
     shares, errors = shares_and_errors(result, model.n_clusters)
     is_noise = shares <= DEVIATIONS * errors
-    colors = [_HOLLOW if noise else color for noise, color in zip(is_noise, group_colors(len(shares)), strict=True)]
+    colors = [
+        _HOLLOW if noise else color
+        for noise, color in zip(is_noise, group_colors(len(shares)), strict=True)
+    ]
     profile = profile_of(result, shares, errors)
-    panels = [*(["plane"] if centers is not None else []), "sizes", *(["profile"] if profile is not None else [])]
+    panels = [
+        *(["plane"] if centers is not None else []),
+        "sizes",
+        *(["profile"] if profile is not None else []),
+    ]
     height = max(4.2, 1.2 + 0.24 * max(len(shares), 0 if profile is None else len(profile.names)))
     figure = figure_of(5.2 * len(panels), min(height, 12.0))
     for axes, name in zip(np.ravel(figure.subplots(1, len(panels))), panels, strict=True):
@@ -104,14 +118,26 @@ def cluster_figure(result: ResultData) -> Figure:
                 continue
             if model.space == "map":
                 _draw_map(axes, result)
-            _draw_plane(axes, centers, shares, moved_by_noise(result, len(shares)), colors, model.space)
+            _draw_plane(
+                axes, centers, shares, moved_by_noise(result, len(shares)), colors, model.space
+            )
         elif name == "sizes":
             _draw_sizes(axes, shares, errors, colors, counted_in(result, len(shares)))
-            if result.clusters is None and not has_sizes(result, model.n_clusters) and result.privacy.releases:
+            if (
+                result.clusters is None
+                and not has_sizes(result, model.n_clusters)
+                and result.privacy.releases
+            ):
                 axes.set_xlabel("% of the rows, counted from labels, which no guarantee covers")
         elif profile is not None:
             _draw_profile(figure, axes, profile)
-    figure.suptitle(f"{result.strategy}: {len(shares)} clusters", x=0.01, ha="left", weight="bold", parse_math=False)
+    figure.suptitle(
+        f"{result.strategy}: {len(shares)} clusters",
+        x=0.01,
+        ha="left",
+        weight="bold",
+        parse_math=False,
+    )
     return figure
 
 
@@ -135,7 +161,9 @@ def sizes_of(result: ResultData, n_clusters: int) -> Estimate | None:
         floor = Floor(result.floor if of_rows else 0, of_rows=of_rows)
         return shares_of_counts(floor, result.sizes.counts, result.sizes.deviation)
     if result.labels_of_clients:
-        return shares_of_counts(Floor(result.floor), cluster_sizes(result.labels_of_clients, n_clusters), 0.0)
+        return shares_of_counts(
+            Floor(result.floor), cluster_sizes(result.labels_of_clients, n_clusters), 0.0
+        )
     return None
 
 
@@ -175,9 +203,15 @@ def profile_of(result: ResultData, shares: Floats, errors: Floats) -> Profile | 
         found = _described_profile(result.clusters)
     else:
         model, could_be_noise = result.model, shares <= DEVIATIONS * errors
-        if model.cluster_points is None or model.space != "rows" or np.count_nonzero(~could_be_noise) <= 1:
+        if (
+            model.cluster_points is None
+            or model.space != "rows"
+            or np.count_nonzero(~could_be_noise) <= 1
+        ):
             return None
-        found = _profile_of_centers(result, model.cluster_points, np.where(could_be_noise, 0.0, shares))
+        found = _profile_of_centers(
+            result, model.cluster_points, np.where(could_be_noise, 0.0, shares)
+        )
     largest = np.abs(np.nan_to_num(found.values)).max(axis=0)
     is_seen = np.count_nonzero(~np.isnan(found.values), axis=0) > 0
     order = np.argsort(-largest, kind="stable")
@@ -191,10 +225,16 @@ def _described_profile(clusters: Clusters) -> Profile:
     """Return the differences of a description."""
     frame = clusters.frame
     frame = frame[(frame["column"] != "") & ~frame["what"].isin(SHAPES)]
-    named = frame.assign(name=frame["column"] + np.where(frame["what"] == "mean", "", ": " + frame["what"]))
-    named["effect"] = named["effect"].where(named["effect"].abs() > DEVIATIONS * named["effect_error"])
+    named = frame.assign(
+        name=frame["column"] + np.where(frame["what"] == "mean", "", ": " + frame["what"])
+    )
+    named["effect"] = named["effect"].where(
+        named["effect"].abs() > DEVIATIONS * named["effect_error"]
+    )
     table = named.pivot(index="name", columns="cluster", values="effect")
-    return Profile(list(table.index), table.to_numpy().T, "difference from the rest, in standard deviations")
+    return Profile(
+        list(table.index), table.to_numpy().T, "difference from the rest, in standard deviations"
+    )
 
 
 def _profile_of_centers(result: ResultData, centers: Floats, shares: Floats) -> Profile:
@@ -202,11 +242,14 @@ def _profile_of_centers(result: ResultData, centers: Floats, shares: Floats) -> 
     weights = shares / max(float(shares.sum()), np.finfo(float).tiny)
     values = centers - weights @ centers
     spread = np.sqrt(weights @ values**2)
-    order = np.argsort(-spread, kind="stable")[:MOST_LINES]  # the columns in which the centers differ most
+    # The columns in which the centers differ most.
+    order = np.argsort(-spread, kind="stable")[:MOST_LINES]
     kept = np.sort(order)
     values = np.divide(values, spread, out=np.zeros_like(values), where=spread > 0)
     values[shares == 0] = np.nan
-    names = [str(column) for column in getattr(result.model, "columns_", None) or range(centers.shape[1])]
+    names = [
+        str(column) for column in getattr(result.model, "columns_", None) or range(centers.shape[1])
+    ]
     if isinstance(result.model, TableModel):
         names = result.model.preparation.names
     unit = "difference from the mean, in standard deviations of the centers"
@@ -238,7 +281,10 @@ def shortened(names: Sequence[str], longest: int = _LONGEST_NAME) -> list[str]:
 
 def _n_shared(one: str, other: str) -> int:
     """Return how many first characters two names share."""
-    return next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+    return next(
+        (at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b),
+        min(len(one), len(other)),
+    )
 
 
 def _draw_map(axes: Axes, result: ResultData) -> None:
@@ -250,8 +296,12 @@ def _draw_map(axes: Axes, result: ResultData) -> None:
     model: Any = result.model.model if isinstance(result.model, TableModel) else result.model
     points = np.concatenate(result.embedding) if are_rows else model.coordinates_
     if len(points) >= DENSE:
-        grays = ListedColormap([f"#{level:02x}{level:02x}{level:02x}" for level in range(235, 115, -8)])
-        axes.hexbin(points[:, 0], points[:, 1], gridsize=90, bins="log", mincnt=1, cmap=grays, linewidths=0)
+        grays = ListedColormap(
+            [f"#{level:02x}{level:02x}{level:02x}" for level in range(235, 115, -8)]
+        )
+        axes.hexbin(
+            points[:, 0], points[:, 1], gridsize=90, bins="log", mincnt=1, cmap=grays, linewidths=0
+        )
     else:
         nearest = cdist(points, model.map_centers_).argmin(axis=1)
         size = float(np.clip(6000 / len(points), 0.5, 12))
@@ -259,7 +309,9 @@ def _draw_map(axes: Axes, result: ResultData) -> None:
         axes.scatter(points[:, 0], points[:, 1], s=size, c=colors, alpha=0.8, linewidths=0)
     of_rows = "rows, by what they sent with noise" if model.stays_with_server else "landmarks"
     what = "rows" if are_rows else of_rows
-    axes.set_xlabel(f"{'shading' if len(points) >= DENSE else 'points'}: {len(points):,} {what}", fontsize=8)
+    axes.set_xlabel(
+        f"{'shading' if len(points) >= DENSE else 'points'}: {len(points):,} {what}", fontsize=8
+    )
 
 
 def _draw_regions(axes: Axes, model: CellModel) -> None:
@@ -272,17 +324,26 @@ def _draw_regions(axes: Axes, model: CellModel) -> None:
     labels = np.take_along_axis(model.labels_.reshape(shape), densest, 2)[:, :, 0]
     density = density.max(axis=2)
     colors = np.array([to_rgb(color) for color in [*group_colors(model.n_clusters), "#888888"]])
-    shade = (0.15 + 0.85 * np.sqrt(density / max(float(density.max()), 1e-12))) * (density > 0) + 0.15 * (density <= 0)
+    shade = (0.15 + 0.85 * np.sqrt(density / max(float(density.max()), 1e-12))) * (
+        density > 0
+    ) + 0.15 * (density <= 0)
     image = 1.0 - shade[:, :, None] * (1.0 - colors[labels])
     low = model.grid_.low + (0.0 if model.directions_.size else model.origin_)
     ends = np.stack([low, low + model.grid_.width * np.array(model.grid_.shape)], axis=1)
     second = ends[1] if len(ends) > 1 else np.array([0.0, model.grid_.width])
     axes.imshow(
-        image.swapaxes(0, 1), origin="lower", extent=(*ends[0], *second), aspect="auto", interpolation="nearest"
+        image.swapaxes(0, 1),
+        origin="lower",
+        extent=(*ends[0], *second),
+        aspect="auto",
+        interpolation="nearest",
     )
     named = "direction" if model.directions_.size else "column"
     columns = list(model.columns_ or [f"{named} {index}" for index in range(3)])
-    axes.set(xlabel=columns[0] if named == "column" else f"{named} 0", title="the regions of the clusters")
+    axes.set(
+        xlabel=columns[0] if named == "column" else f"{named} 0",
+        title="the regions of the clusters",
+    )
     if len(ends) > 1:
         axes.set_ylabel(columns[1] if named == "column" else f"{named} 1")
 
@@ -291,25 +352,39 @@ def places_in_plane(centers: Floats, shares: Floats, space: str) -> Floats:
     """Return centers on the map, or in the plane of their first two principal components, weighted by size."""
     weights = shares / max(float(shares.sum()), np.finfo(float).tiny)
     offsets = centers - weights @ centers
-    _, _, directions = np.linalg.svd(np.sqrt(np.maximum(weights, 1e-12))[:, None] * offsets, full_matrices=False)
+    _, _, directions = np.linalg.svd(
+        np.sqrt(np.maximum(weights, 1e-12))[:, None] * offsets, full_matrices=False
+    )
     places = centers if space == "map" else offsets @ directions[:2].T
-    return np.asarray(np.column_stack([places, np.zeros((len(places), max(2 - places.shape[1], 0)))]))
+    return np.asarray(
+        np.column_stack([places, np.zeros((len(places), max(2 - places.shape[1], 0)))])
+    )
 
 
-def _draw_plane(axes: Axes, centers: Floats, shares: Floats, moved: Floats, colors: list[str], space: str) -> None:
+def _draw_plane(
+    axes: Axes, centers: Floats, shares: Floats, moved: Floats, colors: list[str], space: str
+) -> None:
     from matplotlib.patches import Circle
 
     places = places_in_plane(centers, shares, space)
     alpha = 0.3 if space == "map" else 0.75
     axes.scatter(
-        places[:, 0], places[:, 1], s=30 + 4000 * shares, c=colors, alpha=alpha, edgecolors=_edges(colors), linewidths=1
+        places[:, 0],
+        places[:, 1],
+        s=30 + 4000 * shares,
+        c=colors,
+        alpha=alpha,
+        edgecolors=_edges(colors),
+        linewidths=1,
     )
     size = 9 if len(places) <= _MOST_NUMBERS else 5
     for index, (place, noise) in enumerate(zip(places, moved, strict=True)):
         if noise > 0:
             around = {"fill": False, "linestyle": ":", "edgecolor": "#555555", "linewidth": 0.8}
             axes.add_patch(Circle(tuple(place), DEVIATIONS * noise, **around))
-        axes.annotate(str(index), tuple(place), ha="center", va="center", fontsize=size, weight="bold")
+        axes.annotate(
+            str(index), tuple(place), ha="center", va="center", fontsize=size, weight="bold"
+        )
     if space != "map":
         reach = max(float(np.ptp(places, axis=0).max()), 1e-12)
         middle = (places.max(axis=0) + places.min(axis=0)) / 2
@@ -328,11 +403,21 @@ def _numbered(clusters: Sized, most: int = _MOST_NUMBERS) -> slice:
     return slice(None, None, -(-len(clusters) // most))
 
 
-def _draw_sizes(axes: Axes, shares: Floats, errors: Floats, colors: list[str], counted: str) -> None:
+def _draw_sizes(
+    axes: Axes, shares: Floats, errors: Floats, colors: list[str], counted: str
+) -> None:
     at = np.arange(len(shares))
     bars = 100 * DEVIATIONS * errors if errors.any() else None
     thin = {"elinewidth": 0.9, "capsize": 2}
-    axes.barh(at, 100 * shares, xerr=bars, color=colors, edgecolor=_edges(colors), height=0.7, error_kw=thin)
+    axes.barh(
+        at,
+        100 * shares,
+        xerr=bars,
+        color=colors,
+        edgecolor=_edges(colors),
+        height=0.7,
+        error_kw=thin,
+    )
     axes.set_yticks(at[_numbered(at)])
     axes.invert_yaxis()
     axes.set_xlim(0, min(axes.get_xlim()[1], 100))  # error bars may extend beyond 0 and 100
@@ -348,7 +433,9 @@ def _draw_profile(figure: Figure, axes: Axes, profile: Profile) -> None:
 
     scale: Any = matplotlib.colormaps["RdBu_r"].with_extremes(bad="#e4e4e4")
     limit = max(float(np.nanmax(np.abs(np.nan_to_num(values)))), 1e-12)
-    picture = axes.imshow(np.ma.masked_invalid(values.T), cmap=scale, vmin=-limit, vmax=limit, aspect="auto")
+    picture = axes.imshow(
+        np.ma.masked_invalid(values.T), cmap=scale, vmin=-limit, vmax=limit, aspect="auto"
+    )
     axes.set_xticks(range(len(values))[_numbered(values, _MOST_NUMBERS // 2)])
     axes.set_yticks(range(len(profile.names)))
     axes.set_yticklabels(shortened(profile.names))
@@ -357,7 +444,9 @@ def _draw_profile(figure: Figure, axes: Axes, profile: Profile) -> None:
         text.set_fontsize(8)
     axes.set(xlabel="cluster", title="what distinguishes them")
     bar = figure.colorbar(picture, ax=axes, location="bottom", shrink=0.8, pad=0.02, aspect=40)
-    bar.set_label(profile.unit + ("; gray: too few, or noise" if np.isnan(values).any() else ""), fontsize=8)
+    bar.set_label(
+        profile.unit + ("; gray: too few, or noise" if np.isnan(values).any() else ""), fontsize=8
+    )
 
 
 # Colors and groups of rows.
@@ -404,7 +493,10 @@ def groupings_of(
     """
     sizes = [len(part) for part in places]
     clients = Grouping(
-        "client", [str(name) for name in names], group_colors(len(names)), np.repeat(np.arange(len(names)), sizes)
+        "client",
+        [str(name) for name in names],
+        group_colors(len(names)),
+        np.repeat(np.arange(len(names)), sizes),
     )
     named = ({} if labels is None else {"class": labels}) | dict(columns)
     return [clients, *(_grouping(name, values, sizes) for name, values in named.items())]
@@ -414,11 +506,18 @@ def _grouping(name: str, values: Sequence[ArrayLike | None], sizes: Sequence[int
     """Return the rows grouped by a value; rows without a value are the last group."""
     texts: list[str | None] = []
     for part, size in zip(values, sizes, strict=True):
-        known = np.full(size, None) if part is None or len(np.asarray(part)) != size else np.asarray(part)
+        known = (
+            np.full(size, None)
+            if part is None or len(np.asarray(part)) != size
+            else np.asarray(part)
+        )
         texts += [_text(value) for value in known.tolist()]
     groups: list[str] = sorted({text for text in texts if text is not None}, key=natural_order)
     colors = group_colors(len(groups))
-    number: dict[str | None, int] = {**{text: index for index, text in enumerate(groups)}, None: len(groups)}
+    number: dict[str | None, int] = {
+        **{text: index for index, text in enumerate(groups)},
+        None: len(groups),
+    }
     if None in texts:
         groups.append(f"(no {name})")
         colors.append(NO_COLOR)
@@ -435,7 +534,9 @@ def _text(value: Any) -> str | None:
 def natural_order(text: str) -> tuple[list[tuple[bool, int, str]], str]:
     """Return a key that sorts "site 10" after "site 9"."""
     pieces = re.findall(r"[0-9]+|[^0-9]+", text)
-    return [(not piece.isdecimal(), int(piece) if piece.isdecimal() else 0, piece) for piece in pieces], text
+    return [
+        (not piece.isdecimal(), int(piece) if piece.isdecimal() else 0, piece) for piece in pieces
+    ], text
 
 
 def base64_text(array: NDArray[Any], dtype: str) -> str:

@@ -19,7 +19,12 @@ from flower_fedclust.models import KMeansModel, Model, TableModel
 from flower_fedclust.numerics.kmeans import kmeans_cost
 from flower_fedclust.numerics.metrics import add_tables, agreement, cluster_sizes, count_table
 from flower_fedclust.numerics.validity import ClusterSums
-from flower_fedclust.results.doubts import doubts_about, doubts_about_labels, doubts_about_numbers, doubts_about_scale
+from flower_fedclust.results.doubts import (
+    doubts_about,
+    doubts_about_labels,
+    doubts_about_numbers,
+    doubts_about_scale,
+)
 from flower_fedclust.results.files import read_result, save_result
 from flower_fedclust.results.page import result_page
 from flower_fedclust.results.pictures import cluster_figure, made_folder_of, saved_figure
@@ -193,9 +198,15 @@ def result_of(strategy: ProtocolStrategy, data: Mapping[str, ClientData], second
     outcome = strategy.outcome
     model, clients = outcome.model, list(data.values())
     none = np.empty((0, 2))  # the client took no part
-    places = [None if outcome.embedding is None else outcome.embedding.get(name, none) for name in data]
+    places = [
+        None if outcome.embedding is None else outcome.embedding.get(name, none) for name in data
+    ]
     inner = model
-    of_tables = doubts_about_numbers(clients, model.preparation.schema) if isinstance(model, TableModel) else ()
+    of_tables = (
+        doubts_about_numbers(clients, model.preparation.schema)
+        if isinstance(model, TableModel)
+        else ()
+    )
     if isinstance(model, TableModel):
         inner, clients = model.model, [client.prepared(model.preparation) for client in clients]
     if isinstance(inner, KMeansModel):
@@ -206,7 +217,10 @@ def result_of(strategy: ProtocolStrategy, data: Mapping[str, ClientData], second
         shown = [one.places for one in found if one.places is not None]
     of_data = (*of_tables, *doubts_about_scale(clients))
     if outcome.labels is not None:
-        predicted, labels = labels, [outcome.labels.get(name, np.empty(0, dtype=np.intp)) for name in data]
+        predicted, labels = (
+            labels,
+            [outcome.labels.get(name, np.empty(0, dtype=np.intp)) for name in data],
+        )
         of_data = (*doubts_about_labels(labels, predicted), *of_data)
     metrics = _metrics(inner, cost, clients, labels) if data else dict(strategy.evaluation or {})
     return Result(
@@ -220,7 +234,9 @@ def result_of(strategy: ProtocolStrategy, data: Mapping[str, ClientData], second
         metrics=metrics,
         seconds=seconds,
         embedding=shown,
-        history={name: [float(value) for value in values] for name, values in outcome.history.items()},
+        history={
+            name: [float(value) for value in values] for name, values in outcome.history.items()
+        },
         doubts=(*doubts_about(strategy, inner, labels, metrics), *of_data),
         number=outcome.number,
         sizes=strategy.released_sizes,
@@ -234,7 +250,9 @@ def result_of(strategy: ProtocolStrategy, data: Mapping[str, ClientData], second
 
 def _groups(clients: Sequence[ClientData]) -> Iterator[list[ClientData]]:
     """Yield clients with few rows in memory together, and every other by itself."""
-    for is_small, alike in groupby(clients, lambda client: client.is_in_memory and client.n_rows <= FEW_ROWS):
+    for is_small, alike in groupby(
+        clients, lambda client: client.is_in_memory and client.n_rows <= FEW_ROWS
+    ):
         some = list(alike)
         step = MANY_CLIENTS if is_small else 1
         yield from (some[start : start + step] for start in range(0, len(some), step))
@@ -243,10 +261,16 @@ def _groups(clients: Sequence[ClientData]) -> Iterator[list[ClientData]]:
 def _pieces(clients: Sequence[ClientData]) -> Iterator[NDArray[np.float64]]:
     """Yield the rows of all clients, in pieces."""
     for group in _groups(clients):
-        yield from group[0].pieces() if len(group) == 1 else [np.concatenate([client.rows for client in group])]
+        yield from (
+            group[0].pieces()
+            if len(group) == 1
+            else [np.concatenate([client.rows for client in group])]
+        )
 
 
-def _clusters_of(model: KMeansModel, clients: Sequence[ClientData]) -> tuple[list[NDArray[np.intp]], float]:
+def _clusters_of(
+    model: KMeansModel, clients: Sequence[ClientData]
+) -> tuple[list[NDArray[np.intp]], float]:
     """Return the labels of each client's rows, and the cost of all of them."""
     labels, cost = list[NDArray[np.intp]](), 0.0
     for group in _groups(clients):

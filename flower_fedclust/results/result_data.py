@@ -68,7 +68,10 @@ class ResultData:
             return dict(zip(self.names, self.labels_of_clients, strict=False))
         if self.form == "list" or not self.labels_of_clients:
             return self.labels_of_clients
-        everywhere = [*self.row_ids, *([] if self.server_row_ids is None else [self.server_row_ids])]
+        everywhere = [
+            *self.row_ids,
+            *([] if self.server_row_ids is None else [self.server_row_ids]),
+        ]
         found = np.full(1 + max(int(ids.max(initial=-1)) for ids in everywhere), -1, dtype=np.intp)
         for ids, labels in zip(self.row_ids, self.labels_of_clients, strict=True):
             if len(ids) == len(labels):  # otherwise the client took no part
@@ -114,7 +117,9 @@ class ResultData:
     def __repr__(self) -> str:
         lines = [self._headline()]
         for name, text in self._facts().items():
-            lines.append(f"{name:<{_MARGIN}}{textwrap.shorten(text, _WIDTH - _MARGIN, placeholder=' ...')}")
+            lines.append(
+                f"{name:<{_MARGIN}}{textwrap.shorten(text, _WIDTH - _MARGIN, placeholder=' ...')}"
+            )
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
@@ -145,16 +150,24 @@ class ResultData:
         if "cost_per_row" in self.metrics:
             facts["cost"] = f"{self.metrics['cost_per_row']:.4g} per row"
             if "cost_of_one_cluster" in self.metrics:
-                facts["cost"] += f"; with one cluster for all rows {self.metrics['cost_of_one_cluster']:.4g}"
+                facts["cost"] += (
+                    f"; with one cluster for all rows {self.metrics['cost_of_one_cluster']:.4g}"
+                )
         scores = {"accuracy": "accuracy", "nmi": "NMI", "ari": "ARI"}
-        if found := [f"{name} {self.metrics[key]:.3f}" for key, name in scores.items() if key in self.metrics]:
+        if found := [
+            f"{name} {self.metrics[key]:.3f}" for key, name in scores.items() if key in self.metrics
+        ]:
             facts["scores"] = ", ".join(found)
         facts["privacy"] = _guarantee_as_text(self.privacy)
-        contents = list(dict.fromkeys(f"{one.content} ({one.detail})" for one in self.privacy.unprotected))
+        contents = list(
+            dict.fromkeys(f"{one.content} ({one.detail})" for one in self.privacy.unprotected)
+        )
         facts["unprotected"] = "; ".join(contents) or "nothing that depends on the rows"
         if self.failures:
             first = self.failures[0]
-            facts["failed"] = f"{len(self.failures)}: {first.client} in round {first.round}: {first.reason}"
+            facts["failed"] = (
+                f"{len(self.failures)}: {first.client} in round {first.round}: {first.reason}"
+            )
         if self.doubts:
             facts["doubts"] = f"{len(self.doubts)}: {self.doubts[0]}"
         facts["model"] = repr(self.model)

@@ -41,7 +41,9 @@ def survival_figure(survival: Survival, path: str | Path | None = None) -> Figur
     colors = group_colors(survival.n_clusters)
     height = 3.4 + 0.22 * survival.n_clusters
     figure = figure_of(7.2, height)
-    above, below = figure.subplots(2, 1, sharex=True, gridspec_kw={"height_ratios": [3.0, height - 3.2]})
+    above, below = figure.subplots(
+        2, 1, sharex=True, gridspec_kw={"height_ratios": [3.0, height - 3.2]}
+    )
     for cluster, color in enumerate(colors):
         times, curve, low, high = survival.curve(cluster)
         if len(times) == 1:
@@ -70,11 +72,20 @@ def _write_rows_at_risk(axes: Axes, survival: Survival, colors: list[str]) -> No
         for time, place in zip(times, places, strict=True):
             text = survival.at_risk_as_text(cluster, int(place))
             axes.text(time, cluster, text, color="#222222", fontsize=7.5, ha="center", va="center")
-        axes.plot([-0.05], [cluster], transform=axes.get_yaxis_transform(), color=color, marker="s", clip_on=False)
+        axes.plot(
+            [-0.05],
+            [cluster],
+            transform=axes.get_yaxis_transform(),
+            color=color,
+            marker="s",
+            clip_on=False,
+        )
     axes.set(ylim=(survival.n_clusters - 0.5, -0.5), yticks=[], xticks=times)
     axes.set_xticklabels([f"{time:g}" for time in times])
     unit = f"time in {survival.unit}" if survival.unit else "time"
-    axes.set_xlabel(f"{unit}; above it the {survival.counted} at risk", fontsize=8, parse_math=False)
+    axes.set_xlabel(
+        f"{unit}; above it the {survival.counted} at risk", fontsize=8, parse_math=False
+    )
     axes.tick_params(length=0, labelsize=8)
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
@@ -100,7 +111,9 @@ def survival_on_page(survival: Survival) -> dict[str, Any]:
         return top + (height - top - bottom) * (1.0 - share)
 
     def points(times: Floats, shares: Floats) -> str:
-        return " ".join(f"{x_of(time):.1f},{y_of(share):.1f}" for time, share in zip(times, shares, strict=True))
+        return " ".join(
+            f"{x_of(time):.1f},{y_of(share):.1f}" for time, share in zip(times, shares, strict=True)
+        )
 
     curves = []
     for cluster, color in enumerate(group_colors(survival.n_clusters)):
@@ -114,7 +127,10 @@ def survival_on_page(survival: Survival) -> dict[str, Any]:
         "size": _SIZE,
         "curves": curves,
         "times": [{"x": x_of(time), "text": f"{time:g}"} for time in ticks],
-        "shares": [{"y": y_of(share), "text": f"{100 * share:.0f}%"} for share in (0.0, 0.25, 0.5, 0.75, 1.0)],
+        "shares": [
+            {"y": y_of(share), "text": f"{100 * share:.0f}%"}
+            for share in (0.0, 0.25, 0.5, 0.75, 1.0)
+        ],
         "ends": {"left": left, "right": width - right, "bottom": y_of(0.0), "half": y_of(0.5)},
         "unit": survival.unit,
         "counted": survival.counted,

@@ -86,7 +86,8 @@ class _Facts:
     index: int = -1  #: The place of this client among all clients.
     n: int = 0  #: How many clients take part in the run.
     roster: str = ""
-    last: int = 0  #: The last sum for which shares were dealt: each has its number, and none comes again.
+    #: The last sum for which shares were dealt: each has its number, and none comes again.
+    last: int = 0
     step: str = "keys"  #: The last step that was taken.
     #: The two secrets: for its own mask, and for the keys of its pairs.
     secrets: list[str] = field(default_factory=list)
@@ -96,7 +97,8 @@ class _Facts:
     least: int = 0
     #: question -> the list of clients over which its sum was confirmed
     confirmed: dict[str, str] = field(default_factory=dict)
-    former: list[str] = field(default_factory=list)  #: Hashes of earlier runs for which it has sent a key.
+    #: Hashes of earlier runs for which it has sent a key.
+    former: list[str] = field(default_factory=list)
 
 
 class Checks:
@@ -115,7 +117,9 @@ def check_of_pair(key: bytes) -> bytes:
     return sha256(b"pair" + key).digest()[:CHECK]
 
 
-def mask_of(kind: int, invited: Sequence[int], question: bytes, n_words: int) -> Callable[[bytes], Words]:
+def mask_of(
+    kind: int, invited: Sequence[int], question: bytes, n_words: int
+) -> Callable[[bytes], Words]:
     """Return a function that makes a mask from a secret, for one list of clients and one question."""
     purpose = crypto.digest(b"mask", kind, crypto.list_of(invited), question)
     return lambda secret: crypto.mask(crypto.derive(secret, purpose), n_words)
@@ -124,7 +128,9 @@ def mask_of(kind: int, invited: Sequence[int], question: bytes, n_words: int) ->
 class SecureClient:
     """One client of a run; ``kept`` is what :meth:`to_arrays` returned after the last step."""
 
-    def __init__(self, name: str, trust: Trust | None = None, kept: Sequence[NDArray[Any]] | None = None) -> None:
+    def __init__(
+        self, name: str, trust: Trust | None = None, kept: Sequence[NDArray[Any]] | None = None
+    ) -> None:
         self.name = name
         self.trust = trust or Trust()
         self._facts: _Facts | None = None
@@ -142,7 +148,9 @@ class SecureClient:
     @property
     def _known(self) -> _Facts:
         if self._facts is None:
-            raise Refusal(f"client {self.name} has no keys for this run, or has lost them; it takes no part.")
+            raise Refusal(
+                f"client {self.name} has no keys for this run, or has lost them; it takes no part."
+            )
         return self._facts
 
     # The two steps of a run.
@@ -153,9 +161,15 @@ class SecureClient:
         if _short(run) in former:
             raise Refusal(f"client {self.name} has sent its key for this run before.")
         if len(former) >= MOST_RUNS:
-            raise Refusal(f"client {self.name} has sent keys for {MOST_RUNS} runs; start its node anew.")
+            raise Refusal(
+                f"client {self.name} has sent keys for {MOST_RUNS} runs; start its node anew."
+            )
         private, given = X25519PrivateKey.generate(), self.trust.identity
-        identity = Ed25519PrivateKey.generate() if given is None else Ed25519PrivateKey.from_private_bytes(given)
+        identity = (
+            Ed25519PrivateKey.generate()
+            if given is None
+            else Ed25519PrivateKey.from_private_bytes(given)
+        )
         public = private.public_key().public_bytes_raw()
         self._facts = _Facts(run, private.private_bytes_raw().hex(), public.hex(), former=former)
         self._pairs = self._round = b""
@@ -169,23 +183,42 @@ class SecureClient:
         n = len(names)
         fewest = max(self.trust.fewest, FEWEST)
         if not fewest <= n <= MOST:
-            raise Refusal(f"client {self.name}: {n} clients take part; it takes part with {fewest} to {MOST}.")
+            raise Refusal(
+                f"client {self.name}: {n} clients take part; it takes part with {fewest} to {MOST}."
+            )
         signed = crypto.rows_of(keys, n, SIGNED)
         own = [index for index, name in enumerate(names) if name == self.name]
         if len(own) != 1 or signed[own[0]][:KEY].hex() != facts.public:
-            raise Refusal(f"client {self.name}: the list of keys does not have its own key under its name.")
+            raise Refusal(
+                f"client {self.name}: the list of keys does not have its own key under its name."
+            )
         publics = {one[:KEY] for one in signed}
-        if len(set(names)) < n or len(publics) < n or len({one[KEY : 2 * KEY] for one in signed}) < n:
+        if (
+            len(set(names)) < n
+            or len(publics) < n
+            or len({one[KEY : 2 * KEY] for one in signed}) < n
+        ):
             raise Refusal(f"client {self.name}: two clients of the list have one name or one key.")
         for name, one in zip(names, signed, strict=True):
             if not crypto.is_signed(run, name, one):
-                raise Refusal(f"client {self.name}: the key of client {name} is not signed by its owner.")
-            if self.trust.peers is not None and name != self.name and self.trust.peers.get(name) != one[KEY : 2 * KEY]:
-                raise Refusal(f"client {self.name}: the key of client {name} is not signed with the key pinned for it.")
+                raise Refusal(
+                    f"client {self.name}: the key of client {name} is not signed by its owner."
+                )
+            if (
+                self.trust.peers is not None
+                and name != self.name
+                and self.trust.peers.get(name) != one[KEY : 2 * KEY]
+            ):
+                raise Refusal(
+                    f"client {self.name}: the key of client {name} is not signed with the key pinned for it."
+                )
         facts.roster = crypto.roster_of(run, names, signed).hex()
         facts.index, facts.n, roster = own[0], n, bytes.fromhex(facts.roster)
         try:
-            own_key, me = X25519PrivateKey.from_private_bytes(bytes.fromhex(facts.private)), facts.index
+            own_key, me = (
+                X25519PrivateKey.from_private_bytes(bytes.fromhex(facts.private)),
+                facts.index,
+            )
             self._pairs = b"".join(
                 crypto.pair_key(own_key, one[:KEY], roster, min(me, other), max(me, other))
                 for other, one in enumerate(signed)
@@ -201,13 +234,19 @@ class SecureClient:
         """Draw two secrets, and deal shares of them: return a row for each client, and the checks of the secrets."""
         facts = self._at(run)
         if facts.step == "keys" or not facts.last < number < 2**31:
-            raise Refusal(f"client {self.name}: sum {number} comes before the keys, or it was begun before.")
+            raise Refusal(
+                f"client {self.name}: sum {number} comes before the keys, or it was begun before."
+            )
         me, n, check = facts.index, facts.n, Checks(bytes.fromhex(facts.roster), number)
         purpose = crypto.digest(b"round", bytes.fromhex(facts.roster), number)
         pairs = (self._pairs[KEY * other : KEY * (other + 1)] for other in range(n))
-        self._round = b"".join(crypto.derive(pair, purpose, KEY * len(KINDS_OF_KEYS)) for pair in pairs)
+        self._round = b"".join(
+            crypto.derive(pair, purpose, KEY * len(KINDS_OF_KEYS)) for pair in pairs
+        )
         secrets = [os.urandom(KEY), os.urandom(KEY)]
-        shares = [split(int.from_bytes(secret, "big"), n, crypto.threshold(n)) for secret in secrets]
+        shares = [
+            split(int.from_bytes(secret, "big"), n, crypto.threshold(n)) for secret in secrets
+        ]
         of_masks = self._keys(MASKS)
         locked = crypto.xor(b"".join(of_masks), crypto.derive(secrets[PAIRS], LOCK))
         nonce, sender, rows = os.urandom(NONCE), _as_sender(me), []
@@ -217,7 +256,11 @@ class SecureClient:
             checks = [check(me, other, kind, share) for kind, share in enumerate(pair)]
             checks.append(check_of_pair(of_masks[other]))
             rows.append(b"".join([nonce, sealed, *checks, locked[KEY * other : KEY * (other + 1)]]))
-        facts.last, facts.step, facts.secrets = number, "share", [secret.hex() for secret in secrets]
+        facts.last, facts.step, facts.secrets = (
+            number,
+            "share",
+            [secret.hex() for secret in secrets],
+        )
         facts.question, facts.invited, facts.arrived = "", [], []
         of_secrets = [check(me, n, kind, secret) for kind, secret in enumerate(secrets)]
         return crypto.as_rows(rows, DEALT), crypto.as_rows(of_secrets, CHECK)
@@ -228,7 +271,9 @@ class SecureClient:
         The noise is divided into ``n_shares``: so many are left in a sum if others withhold theirs.
         """
         facts = self._at(run, "share", number)
-        facts.least = max(n_shares + crypto.noise_colluders(facts.n), self.trust.fewest, crypto.threshold(facts.n))
+        facts.least = max(
+            n_shares + crypto.noise_colluders(facts.n), self.trust.fewest, crypto.threshold(facts.n)
+        )
         facts.invited = self._listed(invited, range(facts.n), "dealt shares")
         return len(facts.invited)
 
@@ -236,8 +281,12 @@ class SecureClient:
         """Return an answer, masked: bound to the round, the list of clients and the question."""
         facts = self._known
         if facts.step != "share" or not facts.invited:
-            raise Refusal(f"client {self.name} was asked for a masked answer of a sum to which it was not invited.")
-        of_self, of_pair = (mask_of(kind, facts.invited, question, len(words)) for kind in (SELF, PAIRS))
+            raise Refusal(
+                f"client {self.name} was asked for a masked answer of a sum to which it was not invited."
+            )
+        of_self, of_pair = (
+            mask_of(kind, facts.invited, question, len(words)) for kind in (SELF, PAIRS)
+        )
         masked, keys = words + of_self(bytes.fromhex(facts.secrets[SELF])), self._keys(MASKS)
         for other in facts.invited:
             if facts.index < other:
@@ -281,16 +330,25 @@ class SecureClient:
                 f"client {self.name}: {n_agree} clients have confirmed its list of the answers that arrived; "
                 f"{crypto.threshold(facts.n)} have to."
             )
-        arrived, keys, check = set(facts.arrived), self._keys(SHARES), Checks(bytes.fromhex(facts.roster), number)
+        arrived, keys, check = (
+            set(facts.arrived),
+            self._keys(SHARES),
+            Checks(bytes.fromhex(facts.roster), number),
+        )
         opened = []
         for dealer, row in zip(facts.invited, dealt, strict=True):
             try:
-                pair = ChaCha20Poly1305(keys[dealer]).decrypt(row[:NONCE], row[NONCE:SEALED], _as_sender(dealer))
+                pair = ChaCha20Poly1305(keys[dealer]).decrypt(
+                    row[:NONCE], row[NONCE:SEALED], _as_sender(dealer)
+                )
             except InvalidTag:
                 opened.append(bytes(OPENED))
                 continue
             kind = SELF if dealer in arrived else PAIRS
-            share, made = pair[SHARE_BYTES * kind :][:SHARE_BYTES], row[SEALED + CHECK * kind :][:CHECK]
+            share, made = (
+                pair[SHARE_BYTES * kind :][:SHARE_BYTES],
+                row[SEALED + CHECK * kind :][:CHECK],
+            )
             fits = made == check(dealer, facts.index, kind, share)
             opened.append(b"\1" + share if fits else bytes(OPENED))
         facts.step, facts.secrets, self._round = "ready", [], b""
@@ -304,7 +362,9 @@ class SecureClient:
         if facts.run != run:
             raise Refusal(f"client {self.name} has no keys for this run; it takes no part.")
         if (step and facts.step != step) or (number and facts.last != number):
-            raise Refusal(f"client {self.name} was asked for a step of a secure sum that does not follow its last one.")
+            raise Refusal(
+                f"client {self.name} was asked for a step of a secure sum that does not follow its last one."
+            )
         return facts
 
     def _keys(self, kind: int) -> list[bytes]:
@@ -316,7 +376,10 @@ class SecureClient:
         """Return a function from a key and its sender to a confirmation of the list of answers that have arrived."""
         facts = self._known
         said = crypto.digest(
-            b"list", bytes.fromhex(facts.question), crypto.list_of(facts.invited), crypto.list_of(facts.arrived)
+            b"list",
+            bytes.fromhex(facts.question),
+            crypto.list_of(facts.invited),
+            crypto.list_of(facts.arrived),
         )
         return lambda key, sender: crypto.code(key, said + _as_sender(sender))
 
@@ -325,7 +388,11 @@ class SecureClient:
         facts = self._known
         is_list = isinstance(listed, list) and all(type(one) is int for one in listed)
         found: list[int] = listed if is_list else []  # type: ignore[assignment]
-        if not found or any(one >= other for one, other in pairwise(found)) or not set(found) <= set(among):
+        if (
+            not found
+            or any(one >= other for one, other in pairwise(found))
+            or not set(found) <= set(among)
+        ):
             raise Refusal(f"client {self.name}: the list of clients that {what} is none.")
         if facts.index not in found:
             raise Refusal(f"client {self.name} is not in the list of clients that {what}.")

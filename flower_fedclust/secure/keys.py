@@ -24,7 +24,8 @@ Words = NDArray[np.uint64]
 VERSION = b"flower-fedclust secure sums 1"
 
 KEY = 32  #: Bytes of a key.
-CHECK = 16  #: Bytes of a check: to find a second value with the same check takes about 2^128 attempts.
+#: Bytes of a check: to find a second value with the same check takes about 2^128 attempts.
+CHECK = 16
 SIGNED = 128  #: Bytes of a signed key: the key, the identity, the signature.
 
 #: Fewer clients than this learn each other's answers from the sum and their own.
@@ -97,13 +98,17 @@ def drawn(key: bytes, marks: Words) -> Words:
     state = np.zeros((len(marks), 2), dtype="<u8")
     for start in range(0, marks.shape[1], 2):
         block = np.ascontiguousarray(state ^ marks[:, start : start + 2], dtype="<u8")
-        state = np.frombuffer(cipher.encryptor().update(block.tobytes()), dtype="<u8").reshape(-1, 2)
+        state = np.frombuffer(cipher.encryptor().update(block.tobytes()), dtype="<u8").reshape(
+            -1, 2
+        )
     return state[:, 0].astype(np.uint64)
 
 
 def xor(data: bytes, key: bytes) -> bytes:
     """Encrypt, or decrypt, under a key that is used once."""
-    return (np.frombuffer(data, np.uint8) ^ np.frombuffer(stream(key, len(data)), np.uint8)).tobytes()
+    return (
+        np.frombuffer(data, np.uint8) ^ np.frombuffer(stream(key, len(data)), np.uint8)
+    ).tobytes()
 
 
 def sign(identity: Ed25519PrivateKey, run: str, name: str, public: bytes) -> bytes:
@@ -136,7 +141,11 @@ def list_of(clients: Iterable[int]) -> bytes:
 
 def rows_of(array: object, n_rows: int, width: int) -> list[bytes]:
     """Return the rows of another party's array of bytes; raise a DataError if it has another form."""
-    if not isinstance(array, np.ndarray) or array.dtype != np.uint8 or array.shape != (n_rows, width):
+    if (
+        not isinstance(array, np.ndarray)
+        or array.dtype != np.uint8
+        or array.shape != (n_rows, width)
+    ):
         raise DataError("an array of a secure sum has another type or shape than its step needs.")
     whole = np.ascontiguousarray(array).tobytes()
     return [whole[at : at + width] for at in range(0, n_rows * width, width)]

@@ -36,9 +36,12 @@ class Step:
 
     name: str
     clients: list[str]
-    take: Callable[..., None]  #: Called with a client's name and the arrays that the client has sent.
-    facts: Mapping[str, Any] = field(default_factory=dict)  #: The part of the message that all clients get.
-    arrays: Mapping[str, list[Bytes]] = field(default_factory=dict)  #: The part of the message for each single client.
+    #: Called with a client's name and the arrays that the client has sent.
+    take: Callable[..., None]
+    #: The part of the message that all clients get.
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    #: The part of the message for each single client.
+    arrays: Mapping[str, list[Bytes]] = field(default_factory=dict)
 
 
 @dataclass
@@ -51,11 +54,13 @@ class _Sum:
     invited: list[int] = field(default_factory=list)
     masked: dict[int, Words] = field(default_factory=dict)
     arrived: list[int] = field(default_factory=list)
-    confirmed: dict[int, dict[int, bytes]] = field(default_factory=dict)  #: sender -> receiver -> confirmation
+    #: sender -> receiver -> confirmation
+    confirmed: dict[int, dict[int, bytes]] = field(default_factory=dict)
     #: Hashes of the questions that the clients say they were asked.
     questions: dict[int, bytes] = field(default_factory=dict)
     shares: dict[int, dict[int, int]] = field(default_factory=dict)  #: dealer -> point -> share
-    accused: dict[int, list[int]] = field(default_factory=dict)  #: dealer -> clients that cannot use its share
+    #: dealer -> clients that cannot use its share
+    accused: dict[int, list[int]] = field(default_factory=dict)
 
 
 class SecureServer:
@@ -65,7 +70,8 @@ class SecureServer:
         self.run = run
         self.names: list[str] = []  #: The names of the clients, in the order of their places.
         self.signed: dict[str, bytes] = {}  #: The clients' keys, by name.
-        self.knows_others: dict[str, bool] = {}  #: Whether a client has compared the keys with pinned ones.
+        #: Whether a client has compared the keys with pinned ones.
+        self.knows_others: dict[str, bool] = {}
         self._roster = b""
         self._sum = _Sum(0)
 
@@ -141,7 +147,10 @@ class SecureServer:
     def take_shares(self, name: str, dealt: object, secrets: object) -> None:
         """Take the shares that a client deals."""
         place = self.place(name)
-        rows, checks = crypto.rows_of(dealt, len(self.names), DEALT), crypto.rows_of(secrets, 2, CHECK)
+        rows, checks = (
+            crypto.rows_of(dealt, len(self.names), DEALT),
+            crypto.rows_of(secrets, 2, CHECK),
+        )
         self._sum.dealt[place], self._sum.secrets[place] = rows, checks
 
     def invited(self) -> list[int]:
@@ -184,12 +193,16 @@ class SecureServer:
     def confirmations_for(self, name: str) -> Bytes:
         """Return the confirmations of the other clients for a client; zeros for clients that have sent none."""
         place, said = self.place(name), self._sum.confirmed
-        return crypto.as_rows([said.get(one, {}).get(place, bytes(CHECK)) for one in self._sum.arrived], CHECK)
+        return crypto.as_rows(
+            [said.get(one, {}).get(place, bytes(CHECK)) for one in self._sum.arrived], CHECK
+        )
 
     def shares_for(self, name: str) -> Bytes:
         """Return the shares that the clients have dealt to one of them, with their checks."""
         place = self.place(name)
-        return crypto.as_rows([self._sum.dealt[dealer][place][:FORWARDED] for dealer in self._sum.invited], FORWARDED)
+        return crypto.as_rows(
+            [self._sum.dealt[dealer][place][:FORWARDED] for dealer in self._sum.invited], FORWARDED
+        )
 
     def take_opened(self, name: str, array: object) -> None:
         """Take one share of each client, and check each: a share that its dealer has not made is its sender's fault."""
@@ -213,7 +226,9 @@ class SecureServer:
         """Return the sum of the answers that have arrived; a SumError names the client that makes it impossible."""
         this, question = self._sum, self._question
         total = np.zeros(len(next(iter(this.masked.values()))), dtype=np.uint64)
-        of_self, of_pair = (mask_of(kind, this.invited, question, len(total)) for kind in (SELF, PAIRS))
+        of_self, of_pair = (
+            mask_of(kind, this.invited, question, len(total)) for kind in (SELF, PAIRS)
+        )
         for words in this.masked.values():
             total += words
         for dealer in this.arrived:
@@ -231,8 +246,14 @@ class SecureServer:
         shares = this.shares.get(dealer, {})
         if len(shares) < need:
             accused = self.named(this.accused.get(dealer, []))
-            by = f"; {', '.join(accused[:5])} could not use the shares that it dealt" if accused else ""
-            raise SumError(f"{len(shares)} of {need} shares of client {self.names[dealer]} were opened{by}")
+            by = (
+                f"; {', '.join(accused[:5])} could not use the shares that it dealt"
+                if accused
+                else ""
+            )
+            raise SumError(
+                f"{len(shares)} of {need} shares of client {self.names[dealer]} were opened{by}"
+            )
         secret = join(dict(sorted(shares.items())[:need]))
         content = secret.to_bytes(KEY + 1, "big")[1:]
         check = Checks(self._roster, this.number)(dealer, len(self.names), kind, content)

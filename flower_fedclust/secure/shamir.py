@@ -23,7 +23,8 @@ def split(secret: int, n_shares: int, threshold: int) -> list[int]:
     The polynomial is drawn by its differences at 0: f(x) is the sum of d_j times x choose j, which is a uniform
     polynomial as well, and its values at all points take additions only.
     """
-    drawn = os.urandom(48 * (threshold - 1))  # 128 bits more than the prime has: each is uniform up to 2^-127
+    # 128 bits more than the prime has: each is uniform up to 2^-127.
+    drawn = os.urandom(48 * (threshold - 1))
     random = (int.from_bytes(drawn[at : at + 48], "big") % PRIME for at in range(0, len(drawn), 48))
     differences = [secret, *random, *[0] * (n_shares + 1 - threshold)]
     shares = []
@@ -38,7 +39,10 @@ def split(secret: int, n_shares: int, threshold: int) -> list[int]:
 def join(shares: Mapping[int, int]) -> int:
     """Return the secret, given as many shares as the threshold, by point."""
     points = tuple(sorted(shares))
-    return sum(weight * shares[point] for point, weight in zip(points, _weights(points), strict=True)) % PRIME
+    return (
+        sum(weight * shares[point] for point, weight in zip(points, _weights(points), strict=True))
+        % PRIME
+    )
 
 
 @lru_cache(maxsize=8)

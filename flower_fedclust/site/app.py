@@ -24,7 +24,14 @@ from flwr.common import EvaluateIns, EvaluateRes, FitIns, FitRes, Parameters
 from flower_fedclust.engine.client import ProtocolClient, Request, UnitError, said_instead
 from flower_fedclust.engine.client_data import ClientData, Outline
 from flower_fedclust.engine.disk import make_private, open_private, replace_private
-from flower_fedclust.engine.fields import ENROL, OF_MODEL, OF_ROUND, SECURE, check_fields, check_is_ours
+from flower_fedclust.engine.fields import (
+    ENROL,
+    OF_MODEL,
+    OF_ROUND,
+    SECURE,
+    check_fields,
+    check_is_ours,
+)
 from flower_fedclust.engine.masked import step_of
 from flower_fedclust.engine.rounds import ProtocolError
 from flower_fedclust.engine.wire import decode, encode
@@ -82,8 +89,17 @@ EVALUATE, RECEIVE = "evaluate", "receive"
 ATTEMPTS = 2
 
 #: Entries of the ledger for an answer without arrays, and for an evaluation.
-_NOTHING: dict[str, Any] = {"arrays": [], "epsilon": 0.0, "delta": 0.0, "unit": "", "is_claim": False, "plan": ""}
-EVALUATED = _NOTHING | {"arrays": [{"content": "cost, number of rows, table of classes", "covered": "nothing"}]}
+_NOTHING: dict[str, Any] = {
+    "arrays": [],
+    "epsilon": 0.0,
+    "delta": 0.0,
+    "unit": "",
+    "is_claim": False,
+    "plan": "",
+}
+EVALUATED = _NOTHING | {
+    "arrays": [{"content": "cost, number of rows, table of classes", "covered": "nothing"}]
+}
 
 
 def load_rows(settings: SiteSettings) -> ClientData:
@@ -96,7 +112,9 @@ def load_rows(settings: SiteSettings) -> ClientData:
         settings.query,
         label_column=settings.label_column,
         id_column=settings.id_column,
-        subject_column=settings.subject_column if schema is None else schema.subjects_in(settings.subject_column),
+        subject_column=settings.subject_column
+        if schema is None
+        else schema.subjects_in(settings.subject_column),
         columns=settings.columns,
         raw=True,
         most_in_memory=settings.limits.rows_mb * MEGABYTE,
@@ -125,7 +143,9 @@ class Site:
     ``load`` returns the rows; by default they are read from where the settings say.
     """
 
-    def __init__(self, settings: SiteSettings, load: Callable[[], ClientData] | None = None) -> None:
+    def __init__(
+        self, settings: SiteSettings, load: Callable[[], ClientData] | None = None
+    ) -> None:
         self.settings = settings
         self.folder = Path(settings.folder)
         self.ledger = Ledger(self.folder / "ledger.jsonl")
@@ -170,7 +190,14 @@ class Site:
     def _table_asked(self) -> str:
         """A digest of the settings that say which rows and columns the site has."""
         given = self.settings
-        asked = (given.data, given.query, given.columns, given.label_column, given.id_column, given.policy.sample)
+        asked = (
+            given.data,
+            given.query,
+            given.columns,
+            given.label_column,
+            given.id_column,
+            given.policy.sample,
+        )
         schema = given.schema_file and Path(given.schema_file).read_text(encoding="utf-8")
         return digest(repr((*asked, given.subject_column, schema)))
 
@@ -240,7 +267,9 @@ class Site:
                 own = [entry for entry in self.ledger.entries if entry["run"] == run]
             if own:
                 with run_lock(self.folder, run):
-                    saved = save_result(self.kept, self.settings.name, self.data, own, context, config, model)
+                    saved = save_result(
+                        self.kept, self.settings.name, self.data, own, context, config, model
+                    )
                 self.note("result", run=run, folder=str(saved))
         except Exception as error:
             self.note("failed", run=run, task="result", reason=_why(error))
@@ -248,7 +277,9 @@ class Site:
     def note(self, event: str, **facts: Any) -> None:
         """Write a line into the site's audit log, and into Flower's log."""
         facts = {name: printable(value) for name, value in facts.items()}
-        words = ", ".join(f"{name} {value}" for name, value in facts.items() if value not in (None, "", []))
+        words = ", ".join(
+            f"{name} {value}" for name, value in facts.items() if value not in (None, "", [])
+        )
         is_well = event in ("answered", "repeated", "result")
         log.log(logging.INFO if is_well else logging.WARNING, "%s: %s", event, words)
         path = make_private(self.folder) / "audit.jsonl"
@@ -270,7 +301,8 @@ class _SiteApp(ClientApp):
         try:
             return super().__call__(message, context)
         except Exception as error:
-            with suppress(OSError):  # for example, of a full disk: its message names a path of the site
+            # For example, of a full disk: its message names a path of the site.
+            with suppress(OSError):
                 self._site.note("failed", run=str(context.run_id), reason=_why(error))
             raise RuntimeError(FAILED) from None
 
@@ -291,7 +323,11 @@ class _SiteClient(Client):
             return fit_res(encode(arrays).tensors, metrics, n_examples)
 
         return self._answered(
-            str(ins.config.get("task")), _number(ins.config.get("round")), ins, compute, partial(fit_res, [])
+            str(ins.config.get("task")),
+            _number(ins.config.get("round")),
+            ins,
+            compute,
+            partial(fit_res, []),
         )
 
     def evaluate(self, ins: EvaluateIns) -> EvaluateRes:
@@ -325,7 +361,9 @@ class _SiteClient(Client):
         try:
             check_fields(config, OF_MODEL if is_model else OF_ROUND, name)
             if not is_model and task in (EVALUATE, RECEIVE):
-                raise DataError(f"client {name}: a message of a round has the task '{task}', as one with a model has.")
+                raise DataError(
+                    f"client {name}: a message of a round has the task '{task}', as one with a model has."
+                )
         except ValueError as error:
             site.note(REFUSED, run=str(context.run_id), reason=str(error), kind="fields")
             return without_answer(said_instead(name, REFUSED))
@@ -341,8 +379,15 @@ class _SiteClient(Client):
             with site.ledger.locked():
                 site.check_kept()
             threads, device = site.settings.limits.threads, open_device(site.settings.limits.device)
-            with run_lock(site.folder, run), jobs(threads), on_device(device), site.kept.store.opened():
-                answer = answer_from_bytes(self._of_run(about, config, ins.parameters.tensors, compute))
+            with (
+                run_lock(site.folder, run),
+                jobs(threads),
+                on_device(device),
+                site.kept.store.opened(),
+            ):
+                answer = answer_from_bytes(
+                    self._of_run(about, config, ins.parameters.tensors, compute)
+                )
             answer.metrics["ledger"] = site.ledger.witness
             return cast(Answer, answer)
         except Exception as error:
@@ -370,7 +415,9 @@ class _SiteClient(Client):
         # A masked answer is the answer of its round; the other steps of a secure sum reveal nothing about rows.
         is_step = step not in ("", "mask")
         about["task"] = f"{SECURE} {step}" if is_step else task
-        name = f"{task if is_other else f'{SECURE}-{step}' if is_step else 'round'}-{about['round']}"
+        name = (
+            f"{task if is_other else f'{SECURE}-{step}' if is_step else 'round'}-{about['round']}"
+        )
         question: dict[str, Any] = {
             "strategy": ",".join(names),
             "app": site.app_of_server,
@@ -388,7 +435,11 @@ class _SiteClient(Client):
         own = [entry for entry in entries if entry["run"] == run]
         # Enrolling again reveals nothing new, and a run that is continued asks for it again.
         enrolled = next((entry for entry in own if task == ENROL == entry["task"]), None)
-        former = None if task == ENROL else next((entry for entry in own if entry["answer"] == name), None)
+        former = (
+            None
+            if task == ENROL
+            else next((entry for entry in own if entry["answer"] == name), None)
+        )
         kept = None if former is None else _kept_answer(former, kept_run, question["asked"])
         if kept is not None:
             site.note("repeated", **about)
@@ -447,7 +498,9 @@ class _SiteClient(Client):
         else:
             kept_run.keep(context, {entry["answer"]: content})
             with site.ledger.locked():
-                site.ledger.note(entry, sent=hashlib.sha256(content).hexdigest(), n_bytes=len(content))
+                site.ledger.note(
+                    entry, sent=hashlib.sha256(content).hexdigest(), n_bytes=len(content)
+                )
             took = {"seconds": round(time.monotonic() - self.began, 2), "memory_mb": peak_memory()}
             site.note("answered", **about, epsilon=entry["epsilon"] or None, **took)
         if entry["task"] == ENROL:
@@ -464,7 +517,9 @@ class _SiteClient(Client):
             raise Refused("the message does not say which round it belongs to.")
         if "schema" in config and self.site.outline.schema is None:
             # Whether the rows fit a schema tells something about them, and a server could try any schema.
-            raise Refused("the run has a schema, but site.toml names none; name the one that the sites agreed on.")
+            raise Refused(
+                "the run has a schema, but site.toml names none; name the one that the sites agreed on."
+            )
         return names
 
     def _client(self, names: list[str], config: Mapping[str, Any], gate: _Gate) -> ProtocolClient:
@@ -473,10 +528,19 @@ class _SiteClient(Client):
         asked = types.get(str(config.get("client")))
         if asked is None:
             known = ", ".join(names) or "any strategy"
-            raise Refused(f"the message asks for '{config.get('client')}', which is not part of {known}.")
+            raise Refused(
+                f"the message asks for '{config.get('client')}', which is not part of {known}."
+            )
         site, context = self.site, self.own_context
         name, outline = site.settings.name, site.outline
-        return asked(lambda: site.data, name=name, context=context, consent=gate, trust=site.trust, outline=outline)
+        return asked(
+            lambda: site.data,
+            name=name,
+            context=context,
+            consent=gate,
+            trust=site.trust,
+            outline=outline,
+        )
 
 
 class _Gate:
@@ -487,16 +551,21 @@ class _Gate:
 
     says_what_failed = False
 
-    def __init__(self, site: Site, run: str, former: dict[str, Any] | None, about: Mapping[str, Any]) -> None:
+    def __init__(
+        self, site: Site, run: str, former: dict[str, Any] | None, about: Mapping[str, Any]
+    ) -> None:
         self.site = site
         self.run = run
         self.former = former
         self.about = about
-        self.entry: dict[str, Any] | None = None  #: The ledger's entry, once the message is charged.
+        #: The ledger's entry, once the message is charged.
+        self.entry: dict[str, Any] | None = None
         self.refusal: Refused | None = None  #: Kept here because the client catches every error.
 
     def check(self, request: Request) -> None:
-        self._decide(lambda: self._budget.judge(request), lambda judged: self._budget.check_total(judged))
+        self._decide(
+            lambda: self._budget.judge(request), lambda judged: self._budget.check_total(judged)
+        )
 
     def check_evaluation(self, name: str) -> None:  # noqa: ARG002
         def judged() -> dict[str, Any]:
@@ -509,11 +578,15 @@ class _Gate:
     def _budget(self) -> Budget:
         """The budget that is left, by the ledger as it is now."""
         entries, data_set = self.site.ledger.entries, self.site.data_set
-        others = [entry for entry in entries if entry["run"] == self.run and entry is not self.former]
+        others = [
+            entry for entry in entries if entry["run"] == self.run and entry is not self.former
+        ]
         before = spent((entry for entry in entries if entry["run"] != self.run), data_set)
         return Budget(self.site.settings.policy, others, before)
 
-    def _decide(self, judge: Callable[[], dict[str, Any]], again: Callable[[dict[str, Any]], None]) -> None:
+    def _decide(
+        self, judge: Callable[[], dict[str, Any]], again: Callable[[dict[str, Any]], None]
+    ) -> None:
         try:
             judged = judge()
             is_first = not any(entry["arrays"] for entry in self._budget.run)
@@ -553,7 +626,9 @@ def _kept_answer(entry: Mapping[str, Any], kept_run: KeptRun, asked: str) -> byt
     if "sent" not in entry:
         if kept is None and entry.get("begun", 1) < ATTEMPTS:
             return None
-        raise _Failed("the round was charged before, and the process ended before its answer could leave.")
+        raise _Failed(
+            "the round was charged before, and the process ended before its answer could leave."
+        )
     if kept is None or hashlib.sha256(kept).hexdigest() != entry["sent"]:
         raise Refused("the round was answered before, but the answer is no longer kept.")
     return kept
@@ -562,7 +637,9 @@ def _kept_answer(entry: Mapping[str, Any], kept_run: KeptRun, asked: str) -> byt
 def _why(error: Exception | None) -> str:
     """Return an error's type, message and place."""
     where = traceback.extract_tb(None if error is None else error.__traceback__)[-1:]
-    return f"{type(error).__name__}: {error}" + "".join(f" ({Path(at.filename).name}:{at.lineno})" for at in where)
+    return f"{type(error).__name__}: {error}" + "".join(
+        f" ({Path(at.filename).name}:{at.lineno})" for at in where
+    )
 
 
 def _number(value: Any) -> int | None:

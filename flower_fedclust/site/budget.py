@@ -70,7 +70,9 @@ def spent(entries: Iterable[Mapping[str, Any]], data_set: str) -> Spent:
 def uncovered(arrays: Iterable[Mapping[str, Any]]) -> set[str]:
     """Return what leaves without a release, of the arrays of an entry, as the line of a study names it."""
     named = {ROW_COUNT for array in arrays if array.get("covered") == COUNTED}
-    return named | {array.get("reveals", EVALUATIONS) for array in arrays if array.get("covered") == UNCOVERED}
+    return named | {
+        array.get("reveals", EVALUATIONS) for array in arrays if array.get("covered") == UNCOVERED
+    }
 
 
 class Budget:
@@ -96,9 +98,18 @@ class Budget:
         moved = request.moved(self.policy.known_rows(request.n_rows))
         arrays: list[dict[str, Any]] = []
         for sent, release, bound in zip(request.answer.sends, request.releases, moved, strict=True):
-            about: dict[str, Any] = {"content": sent.content, "reveals": sent.reveals, "per": sent.per}
+            about: dict[str, Any] = {
+                "content": sent.content,
+                "reveals": sent.reveals,
+                "per": sent.per,
+            }
             about |= {"masked": True} if request.is_masked else {}
-            if plan is not None and release is not None and bound is not None and not request.is_derived:
+            if (
+                plan is not None
+                and release is not None
+                and bound is not None
+                and not request.is_derived
+            ):
                 arrays.append(about | self._with_noise(request, release, bound))
             else:
                 arrays.append(about | {"covered": self._without_noise(request, plan, sent)})
@@ -109,14 +120,22 @@ class Budget:
         claims = of_server or any(array.get("shares", 1) > 1 for array in arrays)
         delta = self.policy.delta_per_run if epsilon else 0.0
         unit = whom(plan) if plan is not None and epsilon else ""
-        judged = {"epsilon": epsilon, "delta": delta, "unit": unit, "is_claim": claims, "plan": digest(request.plan)}
+        judged = {
+            "epsilon": epsilon,
+            "delta": delta,
+            "unit": unit,
+            "is_claim": claims,
+            "plan": digest(request.plan),
+        }
         self.check_total(judged)
         return {"arrays": arrays, **judged}
 
     def check_evaluation(self) -> None:
         """Raise Refused unless another model may be evaluated."""
         if self.policy.secure is not None:
-            raise Refused("an evaluation would leave without a mask; secure in the policy is 'required'.")
+            raise Refused(
+                "an evaluation would leave without a mask; secure in the policy is 'required'."
+            )
         if self.before.n_evaluations >= self.policy.evaluations:
             raise OverBudget(
                 f"this would be evaluation number {self.before.n_evaluations + 1}; evaluations in the policy is "
@@ -138,7 +157,8 @@ class Budget:
     def _plan(self, request: Request) -> Plan | None:
         """Return the run's plan, which its first message announced and every other message has to repeat."""
         plans = (entry["plan"] for entry in self.run if entry["arrays"] and entry["plan"])
-        announced = next(plans, digest(request.plan))  # answers without noise may come before the plan
+        # Answers without noise may come before the plan.
+        announced = next(plans, digest(request.plan))
         if digest(request.plan) != announced:
             raise Refused("the run announces other noise than in its first round.")
         if not request.plan:
@@ -166,7 +186,9 @@ class Budget:
                 "places with it; a site with sample in its policy takes part in runs for add-or-remove only."
             )
         if plan.noise == "server" and not self.policy.trusts_server_noise:
-            raise Refused("the server says that it adds the noise; trusts_server_noise in the policy is false.")
+            raise Refused(
+                "the server says that it adds the noise; trusts_server_noise in the policy is false."
+            )
         return plan
 
     def _check_row_count(self, request: Request, sent: Sent) -> None:
@@ -186,7 +208,9 @@ class Budget:
             return "computed from rows that carry noise"
         if plan is not None and plan.noise == "server" and sent.reveals == "sums":
             return "noise of the server, as it says"
-        replaces = plan is not None and any(share.relation == "replace" for share in plan.shares.values())
+        replaces = plan is not None and any(
+            share.relation == "replace" for share in plan.shares.values()
+        )
         if sent.counts_rows and self.policy.row_count and replaces:
             return COUNTED
         if sent.reveals in self.policy.unprotected:
@@ -199,8 +223,12 @@ class Budget:
     def _with_noise(self, request: Request, release: Release, moved: Bound) -> dict[str, Any]:
         """Return the entry for an array with noise that a share of the plan pays for."""
         sample = release.sample
-        if sample is not None and (moved.sample is None or moved.sample[0] > sample[0] or moved.sample[1] < sample[1]):
-            raise Refused(f"'{request.answer.task}' does not draw {sample[0]} of {sample[1]} rows, as announced.")
+        if sample is not None and (
+            moved.sample is None or moved.sample[0] > sample[0] or moved.sample[1] < sample[1]
+        ):
+            raise Refused(
+                f"'{request.answer.task}' does not draw {sample[0]} of {sample[1]} rows, as announced."
+            )
         return {
             "mechanism": release.mechanism,
             "multiplier": release.noise_multiplier,
@@ -216,21 +244,29 @@ class Budget:
         """
         own = [array["share"] for array in arrays if "multiplier" in array]
         if len(set(own)) < len(own):
-            raise Refused(f"two arrays of one reply take their noise from one share ({', '.join(own)}).")
+            raise Refused(
+                f"two arrays of one reply take their noise from one share ({', '.join(own)})."
+            )
         if len({plan.shares[name].sample for name in own}) > 1:
-            raise Refused(f"the arrays of one reply have shares with different samples ({', '.join(own)}).")
+            raise Refused(
+                f"the arrays of one reply have shares with different samples ({', '.join(own)})."
+            )
         former = [array for entry in self.run for array in entry["arrays"]]
         taken = Counter(array["share"] for array in [*former, *arrays] if "multiplier" in array)
         for name, count in taken.items():
             if name in plan.shares and count > plan.shares[name].count:
-                raise OverBudget(f"the run announced {plan.shares[name].count} releases of '{name}' and asks for more.")
+                raise OverBudget(
+                    f"the run announced {plan.shares[name].count} releases of '{name}' and asks for more."
+                )
 
     def _epsilon(self, plan: Plan | None) -> float:
         """Return what the run costs: all that was announced, so that nothing that the server learns changes it."""
         if plan is None:
             return 0.0
         known = (
-            entry["epsilon"] for entry in self.run if entry["arrays"] and entry["delta"] == self.policy.delta_per_run
+            entry["epsilon"]
+            for entry in self.run
+            if entry["arrays"] and entry["delta"] == self.policy.delta_per_run
         )
         epsilon = next(known, None) or self.policy.epsilon_of(plan)
         if epsilon > self.policy.epsilon_per_run:

@@ -31,7 +31,11 @@ PYTHONS = ((3, 11), (3, 13))
 #: Stand-ins for missing or wrong settings, so that the other settings can be checked.
 STAND_IN = {"name": "unnamed", "data": "missing"}
 
-TABLES: dict[str, type[BaseModel]] = {"policy": Policy, "limits": Limits, "metrics": MetricsSettings}
+TABLES: dict[str, type[BaseModel]] = {
+    "policy": Policy,
+    "limits": Limits,
+    "metrics": MetricsSettings,
+}
 
 
 def findings(site_toml: Path, options: Sequence[str] = ()) -> list[str]:
@@ -44,7 +48,9 @@ def findings(site_toml: Path, options: Sequence[str] = ()) -> list[str]:
         check_flower()
     if not PYTHONS[0] <= sys.version_info[:2] <= PYTHONS[1]:
         first, last = (".".join(map(str, one)) for one in PYTHONS)
-        found.append(f"Python {sys.version.split()[0]} runs this site; use a Python from {first} to {last}.")
+        found.append(
+            f"Python {sys.version.split()[0]} runs this site; use a Python from {first} to {last}."
+        )
     found += _of_options(options)
     given: dict[str, Any] = {}
     with _collected(found):
@@ -59,12 +65,17 @@ def findings(site_toml: Path, options: Sequence[str] = ()) -> list[str]:
     from flower_fedclust.engine.roster import LONGEST_NAME, is_name
 
     if not is_name(settings.name):
-        found.append(f"name in site.toml: servers refuse it; choose at most {LONGEST_NAME} characters that print.")
+        found.append(
+            f"name in site.toml: servers refuse it; choose at most {LONGEST_NAME} characters that print."
+        )
     found += _of_masks(settings)
     if given.get("data"):
         from flower_fedclust.data.files import with_rows_of_spreadsheet
 
-        found += [with_rows_of_spreadsheet(reason, Path(settings.data)) for reason in checked_rows(settings)[1]]
+        found += [
+            with_rows_of_spreadsheet(reason, Path(settings.data))
+            for reason in checked_rows(settings)[1]
+        ]
     found += _of_folder(settings)
     if settings.metrics is not None and find_spec("prometheus_client") is None:
         found.append(MISSING)
@@ -84,10 +95,16 @@ def _settings(given: dict[str, Any], path: Path) -> tuple[SiteSettings, list[str
             table.pop(keys[0], None)
             said, where = error["msg"].lower(), ".".join(map(str, error["loc"]))
             if error["type"] == "extra_forbidden":
-                fields = TABLES.get(str(error["loc"][0]) if len(error["loc"]) > 1 else "", SiteSettings).model_fields
+                fields = TABLES.get(
+                    str(error["loc"][0]) if len(error["loc"]) > 1 else "", SiteSettings
+                ).model_fields
                 names: list[str] = []
                 with _collected(names):
-                    look_up(keys[0], {field.alias or name: None for name, field in fields.items()}, "setting")
+                    look_up(
+                        keys[0],
+                        {field.alias or name: None for name, field in fields.items()},
+                        "setting",
+                    )
                 said = names[0]
             wrong.append(f"{path}: {where}: {said}{'' if said[-1] in '.?' else '; correct it.'}")
     return SiteSettings.checked({**STAND_IN, **given}, str(path), path.parent), wrong
@@ -127,15 +144,22 @@ def _of_options(options: Sequence[str]) -> Iterator[str]:
             with _collected([]):
                 is_key = isinstance(load_ssh_private_key(key, None), EllipticCurvePrivateKey)
             if not is_key:
-                found.append(f"{name} is no private key of a node; make one with ssh-keygen -t ecdsa -b 384 -f node")
+                found.append(
+                    f"{name} is no private key of a node; make one with ssh-keygen -t ecdsa -b 384 -f node"
+                )
             found += _of_mode(Path(name).expanduser(), 0o600)
     if (name := named.get("--root-certificates")) is not None:
         with _collected(found):
             content, dates = Path(name).expanduser().read_bytes(), []
             with _collected([]):
-                dates = [certificate.not_valid_after_utc for certificate in x509.load_pem_x509_certificates(content)]
+                dates = [
+                    certificate.not_valid_after_utc
+                    for certificate in x509.load_pem_x509_certificates(content)
+                ]
             if not dates:
-                found.append(f"{name} has no certificate; get ca.pem from the operator of the SuperLink.")
+                found.append(
+                    f"{name} has no certificate; get ca.pem from the operator of the SuperLink."
+                )
             found += [
                 f"{name}: a certificate has expired on {date:%Y-%m-%d}; get ca.pem from the operator of the SuperLink."
                 for date in dates
@@ -194,13 +218,20 @@ def checked_rows(settings: SiteSettings) -> tuple[ClientData | None, list[str]]:
     reasons, data = list[str](), None
     with _collected(reasons):
         data = load_rows(settings)
-    has_subjects = settings.subject_column is not None if data is None else data.subjects is not None
+    has_subjects = (
+        settings.subject_column is not None if data is None else data.subjects is not None
+    )
     reasons = [*_reasons_of_policy(settings.policy, has_subjects=has_subjects), *reasons]
     if data is not None:
-        most, too_few = settings.limits.most_rows, settings.policy.too_few(data.n_rows, data.n_subjects)
+        most, too_few = (
+            settings.limits.most_rows,
+            settings.policy.too_few(data.n_rows, data.n_subjects),
+        )
         reasons += [f"{settings.data_set} {reason}." for reason in too_few]
         if data.n_rows > most:
-            reasons.append(f"{settings.data_set} has {data.n_rows} rows; most_rows in the limits is {most}.")
+            reasons.append(
+                f"{settings.data_set} has {data.n_rows} rows; most_rows in the limits is {most}."
+            )
         with _collected(reasons):
             data.check(data.schema)
             if not data.n_columns:

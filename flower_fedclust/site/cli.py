@@ -31,7 +31,9 @@ class StartsByDefault(TyperGroup):
 
 
 site_app = typer.Typer(
-    cls=StartsByDefault, help="Start and check this site, and decide about studies.", no_args_is_help=True
+    cls=StartsByDefault,
+    help="Start and check this site, and decide about studies.",
+    no_args_is_help=True,
 )
 ledger_app = typer.Typer(help="Show and check what has left this site.", no_args_is_help=True)
 
@@ -42,18 +44,34 @@ COLUMNS = (
     *("number", "time", "run", "round", "task", "study", "strategy", "app", "data_set"),
     *("epsilon", "delta", "unit", "is_claim"),
 )
-ARRAY_COLUMNS = ("content", "reveals", "per", "covered", "mechanism", "multiplier", "relation", "share", "shares")
+ARRAY_COLUMNS = (
+    "content",
+    "reveals",
+    "per",
+    "covered",
+    "mechanism",
+    "multiplier",
+    "relation",
+    "share",
+    "shares",
+)
 
 
-@site_app.command(name="start", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+@site_app.command(
+    name="start", context_settings={"allow_extra_args": True, "ignore_unknown_options": True}
+)
 def start_site(
     context: typer.Context,
     site_toml: SiteToml,
     init: Annotated[
-        bool, typer.Option("--init", help="Create the ledger and end: once, before the first start.")
+        bool,
+        typer.Option("--init", help="Create the ledger and end: once, before the first start."),
     ] = False,
     check: Annotated[
-        bool, typer.Option("--check", help="List all that is wrong with this setup, and end; nothing is written.")
+        bool,
+        typer.Option(
+            "--check", help="List all that is wrong with this setup, and end; nothing is written."
+        ),
     ] = False,
 ) -> None:
     """Start this site's SuperNode (the default): it runs this package's code and follows the policy in site.toml.
@@ -72,7 +90,10 @@ def start_site(
 
     if check:
         found = findings(site_toml, context.args)
-        typer.echo("\n".join(f"{number}. {one}" for number, one in enumerate(found, 1)) or "Nothing is wrong.")
+        typer.echo(
+            "\n".join(f"{number}. {one}" for number, one in enumerate(found, 1))
+            or "Nothing is wrong."
+        )
         raise typer.Exit(1 if found else 0)
     check_flower()
     settings = SiteSettings.from_toml(site_toml)
@@ -86,10 +107,13 @@ def start_site(
     data, reasons = checked_rows(settings)
     if data is None or reasons:
         raise ValueError("\n".join(["with this site.toml the site cannot answer runs:", *reasons]))
-    _ = Site(settings, lambda: data).data  # writes the outline of the table, which messages may read before the rows
+    # Writes the outline of the table, which messages may read before the rows.
+    _ = Site(settings, lambda: data).data
     policy, total = settings.policy, spent(site.ledger.read(), site.data_set)
     budget = f"epsilon {total.epsilon:.4g} of {policy.epsilon:g} is spent, at most {policy.epsilon_per_run:g} per run."
-    typer.echo(f"Site {settings.name}: {data.n_rows} rows of {data.n_columns} columns; {budget}", err=True)
+    typer.echo(
+        f"Site {settings.name}: {data.n_rows} rows of {data.n_columns} columns; {budget}", err=True
+    )
     if settings.metrics is not None:
         start_beside(site_toml)
     start(site_toml, context.args)
@@ -128,8 +152,12 @@ def studies(site_toml: SiteToml = Path("site.toml")) -> None:
     found = _site(site_toml).studies.read()
     for one in sorted(found, key=lambda one: one.since):
         state = f"{one.state}, but too late" if one.is_over() else one.state
-        typer.echo(f"{time.strftime('%Y-%m-%d %H:%M', time.localtime(one.since))}  {state:9}  {one}")
-    typer.echo(f"{len(found)} studies; 'fedclust site approve ID' and 'fedclust site stop ID' decide about one.")
+        typer.echo(
+            f"{time.strftime('%Y-%m-%d %H:%M', time.localtime(one.since))}  {state:9}  {one}"
+        )
+    typer.echo(
+        f"{len(found)} studies; 'fedclust site approve ID' and 'fedclust site stop ID' decide about one."
+    )
 
 
 @ledger_app.command()
@@ -145,14 +173,27 @@ def show(site_toml: SiteToml = Path("site.toml")) -> None:
     runs: dict[str, list[dict[str, Any]]] = {}
     for entry in entries:
         runs.setdefault(entry["run"], []).append(entry)
-    table = Table("run", "from", "study", "strategy", "data set", "answers", "epsilon", "for each", "without noise")
+    table = Table(
+        "run",
+        "from",
+        "study",
+        "strategy",
+        "data set",
+        "answers",
+        "epsilon",
+        "for each",
+        "without noise",
+    )
     for name, own in runs.items():
         epsilon = max(entry["epsilon"] for entry in own)
         is_claim = any(entry["is_claim"] for entry in own)
         sent = [entry for entry in own if entry.get("sent")]
-        n_open = sum(array.get("covered") == "nothing" for entry in sent for array in entry["arrays"])
+        n_open = sum(
+            array.get("covered") == "nothing" for entry in sent for array in entry["arrays"]
+        )
         table.add_row(
-            Text(printable(name[:12])),  # printed as Text, because a name from a server must not act as markup
+            # Printed as Text, because a name from a server must not act as markup.
+            Text(printable(name[:12])),
             own[0]["time"],
             Text(printable(own[0]["study"])),
             Text(printable(own[0]["strategy"])),
@@ -165,25 +206,36 @@ def show(site_toml: SiteToml = Path("site.toml")) -> None:
     console.print(table)
     for data_set in dict.fromkeys(entry["data_set"] for entry in entries):
         total = spent(entries, data_set)
-        claimed = f", of which {total.claimed:.4g} rest on what others claim" if total.claimed else ""
+        claimed = (
+            f", of which {total.claimed:.4g} rest on what others claim" if total.claimed else ""
+        )
         evaluations = f"; {total.n_evaluations} models evaluated" if total.n_evaluations else ""
-        typer.echo(f"{data_set}: epsilon {total.epsilon:.4g} at delta {total.delta:.3g} in all{claimed}{evaluations}.")
+        typer.echo(
+            f"{data_set}: epsilon {total.epsilon:.4g} at delta {total.delta:.3g} in all{claimed}{evaluations}."
+        )
 
 
 @ledger_app.command()
 def check(
     site_toml: SiteToml = Path("site.toml"),
     head: Annotated[
-        str | None, typer.Option(help="NUMBER:HASH of a line, as a check or a result has it: it must still be there.")
+        str | None,
+        typer.Option(
+            help="NUMBER:HASH of a line, as a check or a result has it: it must still be there."
+        ),
     ] = None,
 ) -> None:
     """Check ledger, head and kept answers against one another; print the number and the hash of the last line."""
     site = _site(site_toml)
     _check(site)
     if head is not None and not site.ledger.has(head):
-        raise ValueError(f"{site.ledger.path} has no line {head}; lines that were there are gone or were changed.")
+        raise ValueError(
+            f"{site.ledger.path} has no line {head}; lines that were there are gone or were changed."
+        )
     n_entries = len(site.ledger.entries)
-    typer.echo(f"{n_entries} entries; each follows from those before it. The last line: {site.ledger.witness}")
+    typer.echo(
+        f"{n_entries} entries; each follows from those before it. The last line: {site.ledger.witness}"
+    )
 
 
 @ledger_app.command()
@@ -203,7 +255,9 @@ def export(
             table.writerow([*COLUMNS, *ARRAY_COLUMNS])
             for entry in entries:
                 for array in entry["arrays"] or [{}]:
-                    cells = [entry.get(name, "") for name in COLUMNS] + [array.get(name, "") for name in ARRAY_COLUMNS]
+                    cells = [entry.get(name, "") for name in COLUMNS] + [
+                        array.get(name, "") for name in ARRAY_COLUMNS
+                    ]
                     table.writerow([_as_text(cell) for cell in cells])
     else:
         raise ValueError(f"{out} is given; choose a file that ends in .csv or .json.")
@@ -214,7 +268,11 @@ def _as_text(cell: Any) -> Any:
     """Return a cell that no spreadsheet takes for a formula: a server chooses the names of runs and studies."""
     from flower_fedclust.site.policy import printable
 
-    return f"'{printable(cell)}" if isinstance(cell, str) and cell[:1] in tuple("=+-@\t\r") else printable(cell)
+    return (
+        f"'{printable(cell)}"
+        if isinstance(cell, str) and cell[:1] in tuple("=+-@\t\r")
+        else printable(cell)
+    )
 
 
 def _entries(site_toml: Path) -> list[dict[str, Any]]:

@@ -21,7 +21,9 @@ def refusals(named: Mapping[str, str], *, insecure: bool) -> Iterator[str]:
     """
     address, authority = named["--superlink"], named.get("--root-certificates")
     try:
-        _come_and_go(address, authority, named.get("--auth-supernode-private-key"), insecure=insecure)
+        _come_and_go(
+            address, authority, named.get("--auth-supernode-private-key"), insecure=insecure
+        )
     except ImportError:
         yield "this Flower has no Fleet API that this check knows; start the site to see whether it connects."
     except Exception as error:
@@ -53,7 +55,9 @@ def _come_and_go(address: str, authority: str | None, key: str | None, *, insecu
         client._client.timeout = PATIENCE
         if key is None:  # as in Flower, a node without a key registers a new key
             client.RegisterNode(fleet.RegisterNodeFleetRequest(public_key=public))
-        found = client.ActivateNode(fleet.ActivateNodeRequest(public_key=public, heartbeat_interval=HEARTBEAT))
+        found = client.ActivateNode(
+            fleet.ActivateNodeRequest(public_key=public, heartbeat_interval=HEARTBEAT)
+        )
         with suppress(Exception):
             client.DeactivateNode(fleet.DeactivateNodeRequest(node_id=found.node_id))
             if key is None:
@@ -89,7 +93,11 @@ def _reason(error: Exception, address: str, authority: str | None, *, insecure: 
             "address and ca.pem from the operator of the SuperLink."
         )
     if "SSL" in said or isinstance(error, httpx.RemoteProtocolError | httpx.ReadError):
-        speaks = "speaks TLS; leave --insecure out" if insecure else "does not speak TLS there; check the port"
+        speaks = (
+            "speaks TLS; leave --insecure out"
+            if insecure
+            else "does not speak TLS there; check the port"
+        )
         return f"{address} answers, but {speaks} ({type(error).__name__}: {said})."
     return (
         f"no SuperLink can be reached at {address} ({said or type(error).__name__}); check the address, the SuperLink, "

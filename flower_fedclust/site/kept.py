@@ -78,13 +78,19 @@ class Kept:
             known[place_of(entry["run"]), entry["answer"]] = entry.get("sent", "")
             runs.add(place_of(entry["run"]))
         for place, name, _ in self.store.names():
-            if place not in runs or (place != TABLE and name != MEMORY and (place, name) not in known):
+            if place not in runs or (
+                place != TABLE and name != MEMORY and (place, name) not in known
+            ):
                 raise LedgerError(
                     f"{self.path} has an answer ({place}, {name}) that the ledger does not know: lines of the ledger "
                     "are missing."
                 )
             sent = known.get((place, name))
-            if whole and sent and hashlib.sha256(self.store.get(place, name) or b"").hexdigest() != sent:
+            if (
+                whole
+                and sent
+                and hashlib.sha256(self.store.get(place, name) or b"").hexdigest() != sent
+            ):
                 raise LedgerError(
                     f"{self.path}: the answer ({place}, {name}) is not what the ledger says was sent; the site does "
                     "not send it again."
@@ -95,7 +101,9 @@ class Kept:
         oldest, last = time.time() - keep_days * 86400, dict[str, float]()
         for place, _, changed in self.store.names():
             last[place] = max(changed, last.get(place, changed))
-        for place in [place for place, changed in last.items() if changed < oldest and place != TABLE]:
+        for place in [
+            place for place, changed in last.items() if changed < oldest and place != TABLE
+        ]:
             with suppress(Timeout), _lock_of(self.folder, place, 0), self.store.changing():
                 self.store.forget(place)
 
@@ -121,7 +129,10 @@ class KeptRun:
             about, tensors = _read(content, str(self._kept.path))
             rest = iter(tensors)
             for key, fields in about["memory"].items():
-                arrays = {name: Array(dtype, tuple(shape), stype, next(rest)) for name, dtype, shape, stype in fields}
+                arrays = {
+                    name: Array(dtype, tuple(shape), stype, next(rest))
+                    for name, dtype, shape, stype in fields
+                }
                 context.state[key] = ArrayRecord(arrays)
         self._known = _identities(context)
 
@@ -170,7 +181,9 @@ def run_lock(site_folder: Path, run: str, timeout: float = -1) -> FileLock:
 
 def _lock_of(site_folder: Path, place: str, timeout: float) -> FileLock:
     number = int.from_bytes(hashlib.sha256(place.encode()).digest()[:8]) % N_LOCKS
-    return FileLock(make_private(site_folder / "locks") / f"{number}.lock", timeout=timeout, mode=0o600)
+    return FileLock(
+        make_private(site_folder / "locks") / f"{number}.lock", timeout=timeout, mode=0o600
+    )
 
 
 def place_of(run: str) -> str:
@@ -180,7 +193,11 @@ def place_of(run: str) -> str:
 
 def answer_to_bytes(answer: FitRes | EvaluateRes) -> bytes:
     """Return an answer as bytes."""
-    about: dict[str, Any] = {"format": FORMAT, "num_examples": answer.num_examples, "metrics": dict(answer.metrics)}
+    about: dict[str, Any] = {
+        "format": FORMAT,
+        "num_examples": answer.num_examples,
+        "metrics": dict(answer.metrics),
+    }
     if isinstance(answer, EvaluateRes):
         return joined(about | {"loss": answer.loss}, [])
     return joined(about, answer.parameters.tensors)
@@ -196,13 +213,20 @@ def answer_from_bytes(content: bytes) -> FitRes | EvaluateRes:
 
 def _read(content: bytes, what: str) -> tuple[dict[str, Any], list[bytes]]:
     about, tensors = parted(content)
-    check_format(about.get("format"), what, "this site", "use the version that wrote it until the run has ended")
+    check_format(
+        about.get("format"),
+        what,
+        "this site",
+        "use the version that wrote it until the run has ended",
+    )
     return about, tensors
 
 
 def fit_res(tensors: list[bytes], metrics: Mapping[str, Any], num_examples: int = 1) -> FitRes:
     """Return Flower's answer to a round."""
-    return FitRes(Status(Code.OK, ""), Parameters(tensors, "numpy.ndarray"), num_examples, dict(metrics))
+    return FitRes(
+        Status(Code.OK, ""), Parameters(tensors, "numpy.ndarray"), num_examples, dict(metrics)
+    )
 
 
 def evaluate_res(loss: float, num_examples: int, metrics: Mapping[str, Any]) -> EvaluateRes:
@@ -236,7 +260,12 @@ def read_outline(kept: Kept, asked: str) -> Outline | None:
 def write_outline(kept: Kept, asked: str, outline: Outline) -> None:
     """Write the outline of a table, for messages that come before anybody may look at its rows."""
     schema = None if outline.schema is None else outline.schema.to_json()
-    about = {"asked": asked, "n_rows": outline.n_rows, "n_columns": outline.n_columns, "columns": outline.columns}
+    about = {
+        "asked": asked,
+        "n_rows": outline.n_rows,
+        "n_columns": outline.n_columns,
+        "columns": outline.columns,
+    }
     about |= {"schema": schema, "most_rows": outline.most_rows, "n_subjects": outline.n_subjects}
     content = json.dumps({"format": FORMAT, **about}).encode()
     if kept.store.get(TABLE, TABLE) != content:
@@ -276,7 +305,9 @@ def save_result(
     result = Result(
         strategy=strategy,
         model=model,
-        labels_of_clients=[found.labels if own is None or len(own) != data.n_rows else own.astype(np.intp)],
+        labels_of_clients=[
+            found.labels if own is None or len(own) != data.n_rows else own.astype(np.intp)
+        ],
         names=[name],
         privacy=report_of(entries, strategy),
         traffic=[],
@@ -299,32 +330,42 @@ def save_result(
 def report_of(entries: Sequence[Mapping[str, Any]], strategy: str) -> PrivacyReport:
     """Return the privacy report of a run from one site's ledger: what has left this site."""
     messages: list[Message] = []
-    notes = ["This is what has left one site, by its own ledger; multipliers are relative to the site's clipping."]
+    notes = [
+        "This is what has left one site, by its own ledger; multipliers are relative to the site's clipping."
+    ]
     places: set[NoisePlace] = set()
     for entry in entries:
         number, task = entry["round"], entry["task"]
         if task == ENROL and entry.get("sent"):
-            messages.append(Message(number, task, "name and columns", "of this site", harmless=True))
+            messages.append(
+                Message(number, task, "name and columns", "of this site", harmless=True)
+            )
         for array in entry["arrays"]:
             covered, detail = array.get("covered"), f"one per {array.get('per', 'client')}"
             if covered == "kept at the site":
                 continue
             detail += ", masked for a secure sum" if array.get("masked") else ""
             detail += "" if entry.get("sent") else ", charged and not sent"
-            release = None
-            if "multiplier" in array:
-                bound = "in units of what the site clips to"
-                multiplier = array["multiplier"]
-                release = Release(array["mechanism"], 1.0, multiplier, bound, array["relation"], share=array["share"])
+            release = _release_of(array)
+            if release is not None:
                 places.add("clients" if array["shares"] > 1 else "local")
             elif covered is not None and covered.startswith("noise of the server"):
                 detail += ", with noise that the server promises to add"
                 places.add("server")
-            derived, kind = covered == "computed from rows that carry noise", array.get("reveals", "sums")
-            message = Message(number, task, array["content"], detail, release, post_processing=derived, reveals=kind)
+            message = Message(
+                number,
+                task,
+                array["content"],
+                detail,
+                release,
+                post_processing=covered == "computed from rows that carry noise",
+                reveals=array.get("reveals", "sums"),
+            )
             messages.append(message)
     if any(entry["is_claim"] for entry in entries):
-        notes.append("The epsilon of this run rests on noise that others add; the site cannot check it.")
+        notes.append(
+            "The epsilon of this run rests on noise that others add; the site cannot check it."
+        )
     epsilon = max(entry["epsilon"] for entry in entries)
     return PrivacyReport(
         strategy=strategy,
@@ -334,6 +375,20 @@ def report_of(entries: Sequence[Mapping[str, Any]], strategy: str) -> PrivacyRep
         unit=unit_of(max(entries, key=lambda entry: float(entry["epsilon"]))) if epsilon else None,
         noise=next(iter(sorted(places)), None) if len(places) == 1 else None,
         notes=tuple(notes),
+    )
+
+
+def _release_of(array: Mapping[str, Any]) -> Release | None:
+    """Return the release of an array that has noise, by its entry in the ledger."""
+    if "multiplier" not in array:
+        return None
+    return Release(
+        array["mechanism"],
+        1.0,
+        array["multiplier"],
+        "in units of what the site clips to",
+        array["relation"],
+        share=array["share"],
     )
 
 

@@ -54,7 +54,10 @@ class Ledger:
     def has(self, witness: str) -> bool:
         """Return whether a line is there, given its hash, or its number and hash."""
         found = witness.rpartition(":")[2]
-        return found in self._hashes and witness in (found, f"{self._hashes.index(found) + 1}:{found}")
+        return found in self._hashes and witness in (
+            found,
+            f"{self._hashes.index(found) + 1}:{found}",
+        )
 
     def create(self) -> None:
         """Begin a ledger; raise a LedgerError if there is a ledger or a head."""
@@ -62,7 +65,9 @@ class Ledger:
         with self._lock():
             for path in (self.path, self.head):
                 if path.exists():
-                    raise LedgerError(f"{path} exists already; a ledger is created only once, in a new folder.")
+                    raise LedgerError(
+                        f"{path} exists already; a ledger is created only once, in a new folder."
+                    )
             open_private(self.path).close()
             self._write({"format": FORMAT})
 
@@ -94,7 +99,8 @@ class Ledger:
 
         Raise a LedgerError if a line was changed, added, removed or moved, or if lines are missing.
         """
-        head = self._read_head()  # read before the ledger: another process may be writing, and the ledger only grows
+        # Read before the ledger: another process may be writing, and the ledger only grows.
+        head = self._read_head()
         with self.path.open("rb") as file:
             file.seek(0, os.SEEK_END)
             if file.tell() < self._n_bytes:
@@ -157,7 +163,9 @@ class Ledger:
         there = [path for path in (self.path, self.head) if path.exists()]
         if there or self._hashes:
             gone = next(path for path in (self.path, self.head) if path not in there)
-            return LedgerError(f"{gone} is gone; put it back: without it the site does not know what has left it.")
+            return LedgerError(
+                f"{gone} is gone; put it back: without it the site does not know what has left it."
+            )
         return LedgerError(
             f"{self.path} does not exist: 'fedclust site --init' creates it, once, before a site's first run."
         )
@@ -170,9 +178,15 @@ class Ledger:
             form = full.get("format") if number == 1 else FORMAT
             follows = full["number"] == number and ("of" not in full or full["of"] in self._by_line)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            raise LedgerError(f"{self.path}, line {number}: this is not an entry of a ledger.") from None
+            raise LedgerError(
+                f"{self.path}, line {number}: this is not an entry of a ledger."
+            ) from None
         try:
-            check_format(form, f"{self.path}, line 1:", remedy="use the version that wrote it, or begin a new ledger")
+            check_format(
+                form,
+                f"{self.path}, line 1:",
+                remedy="use the version that wrote it, or begin a new ledger",
+            )
         except FormatError as error:
             raise LedgerError(str(error)) from None
         if not follows or said != f'{_hash(self._last, body + b"}")}"}}'.encode():
@@ -187,7 +201,11 @@ class Ledger:
         self._hashes.append(full["hash"])
         if "of" in full:
             self._by_line[full["of"]].update(
-                {key: value for key, value in full.items() if key not in ("number", "of", "salt", "hash")}
+                {
+                    key: value
+                    for key, value in full.items()
+                    if key not in ("number", "of", "salt", "hash")
+                }
             )
         elif "format" not in full:
             self.entries.append(full)

@@ -24,7 +24,9 @@ from flower_fedclust.site.ledger import LedgerError
 from flower_fedclust.site.policy import MEGABYTE, SiteSettings
 
 #: Message for an operator who has not installed the package for metrics.
-MISSING = "site.toml has a table [metrics]; pip install 'flower-fedclust[metrics]', or remove the table."
+MISSING = (
+    "site.toml has a table [metrics]; pip install 'flower-fedclust[metrics]', or remove the table."
+)
 
 #: Labels for events of the audit log, and for reasons of refusals. All others become "other".
 EVENTS = ("answered", "repeated", "refused", "failed", "result", "approved", "stopped")
@@ -44,17 +46,31 @@ class Metrics:
         self._log: BinaryIO | None = None
         self._lock = threading.Lock()
         registry = CollectorRegistry()
-        self.events = Counter("fedclust_messages", "Lines of the audit log", ["event"], registry=registry)
-        self.refusals = Counter("fedclust_refusals", "Messages that were refused", ["reason"], registry=registry)
+        self.events = Counter(
+            "fedclust_messages", "Lines of the audit log", ["event"], registry=registry
+        )
+        self.refusals = Counter(
+            "fedclust_refusals", "Messages that were refused", ["reason"], registry=registry
+        )
         for event in EVENTS:
             self.events.labels(event)
         for reason in REASONS:
             self.refusals.labels(reason)
-        self.seconds = Histogram("fedclust_seconds", "Time of an answer", registry=registry, buckets=SECONDS)
+        self.seconds = Histogram(
+            "fedclust_seconds", "Time of an answer", registry=registry, buckets=SECONDS
+        )
         sizes = [size * MEGABYTE for size in MEGABYTES]
-        self.memory = Histogram("fedclust_memory_bytes", "Most memory of an answer", registry=registry, buckets=sizes)
-        self.left = Gauge("fedclust_epsilon_left", "Epsilon that the policy leaves for more runs", registry=registry)
-        self.waiting = Gauge("fedclust_studies_waiting", "Studies that wait for approval", registry=registry)
+        self.memory = Histogram(
+            "fedclust_memory_bytes", "Most memory of an answer", registry=registry, buckets=sizes
+        )
+        self.left = Gauge(
+            "fedclust_epsilon_left",
+            "Epsilon that the policy leaves for more runs",
+            registry=registry,
+        )
+        self.waiting = Gauge(
+            "fedclust_studies_waiting", "Studies that wait for approval", registry=registry
+        )
         self.healthy = Gauge("fedclust_healthy", "1 if the site can answer", registry=registry)
         self._page = make_wsgi_app(registry)
 
@@ -65,9 +81,17 @@ class Metrics:
                 self._count(line)
             wrong = ""
             try:
-                if not os.access(self.site.settings.data, os.R_OK) and "://" not in self.site.settings.data:
+                if (
+                    not os.access(self.site.settings.data, os.R_OK)
+                    and "://" not in self.site.settings.data
+                ):
                     wrong = "table"
-                self.waiting.set(sum(one.state == "waiting" and not one.is_over() for one in self.site.studies.read()))
+                self.waiting.set(
+                    sum(
+                        one.state == "waiting" and not one.is_over()
+                        for one in self.site.studies.read()
+                    )
+                )
                 total = spent(self._entries(), self.site.data_set)
                 self.left.set(max(0.0, self.site.settings.policy.epsilon - total.epsilon))
             except (ValueError, OSError):
@@ -119,12 +143,20 @@ class Metrics:
         if memory is not None:
             self.memory.observe(_up(memory, MEGABYTES) * MEGABYTE)
 
-    def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+    def __call__(
+        self, environ: dict[str, Any], start_response: Callable[..., Any]
+    ) -> Iterable[bytes]:
         """Answer a request, as WSGI."""
         path, wrong = environ.get("PATH_INFO"), self.update()
         if path == "/metrics":
             return self._page(environ, start_response)  # type: ignore[no-any-return]
-        status = "404 Not Found" if path != "/health" else "503 Service Unavailable" if wrong else "200 OK"
+        status = (
+            "404 Not Found"
+            if path != "/health"
+            else "503 Service Unavailable"
+            if wrong
+            else "200 OK"
+        )
         start_response(status, [("Content-Type", "text/plain")])
         return [f"{wrong or 'ok'}\n".encode() if path == "/health" else b""]
 
@@ -158,7 +190,9 @@ def start_beside(site_toml: Path) -> None:
     if find_spec("prometheus_client") is None:
         raise ImportError(MISSING)
     if os.name != "posix":  # on other systems a process does not notice that its parent has ended
-        raise ValueError("site.toml has a table [metrics], which this system does not support; remove the table.")
+        raise ValueError(
+            "site.toml has a table [metrics], which this system does not support; remove the table."
+        )
     command = [sys.executable, "-P", "-m", __name__, str(site_toml.absolute()), str(os.getpid())]
     subprocess.Popen(command, stdin=subprocess.DEVNULL)
 

@@ -117,14 +117,22 @@ class Policy(_Table):
     def check_run(self, strategies: list[str], study: str) -> None:
         """Raise Refused unless the site takes part in a run whose config names these strategies and this study."""
         if self.studies is not None and study not in self.studies:
-            raise Refused(f"the run's study is '{study}'; studies in the policy lists {', '.join(self.studies)}.")
+            raise Refused(
+                f"the run's study is '{study}'; studies in the policy lists {', '.join(self.studies)}."
+            )
         if self.strategies is not None and not strategies:
-            raise Refused(f"the run names no strategy; strategies in the policy lists {', '.join(self.strategies)}.")
+            raise Refused(
+                f"the run names no strategy; strategies in the policy lists {', '.join(self.strategies)}."
+            )
         for name in strategies:
             if self.strategies is not None and name not in self.strategies:
-                raise Refused(f"the run names {name}; strategies in the policy lists {', '.join(self.strategies)}.")
+                raise Refused(
+                    f"the run names {name}; strategies in the policy lists {', '.join(self.strategies)}."
+                )
             if self.strategies is None and ":" in name:
-                raise Refused(f"the run names {name}, a class of some module; strategies in the policy must list it.")
+                raise Refused(
+                    f"the run names {name}, a class of some module; strategies in the policy must list it."
+                )
 
     def check_floor(self, task: str, config: Mapping[str, Any]) -> None:
         """Raise Refused if a run describes clusters and would print smaller numbers of rows than allowed."""
@@ -157,7 +165,9 @@ class Policy(_Table):
         """Raise Refused unless the site answers this task, for so many clients and shares of noise."""
         task = request.answer.task
         if self.tasks is not None and task not in self.tasks:
-            raise Refused(f"the task is '{task}'; tasks in the policy lists {', '.join(self.tasks)}.")
+            raise Refused(
+                f"the task is '{task}'; tasks in the policy lists {', '.join(self.tasks)}."
+            )
         if request.n_clients < self.fewest_clients:
             raise Refused(
                 f"the round asks {request.n_clients} clients for '{task}'; fewest_clients in the policy is "
@@ -272,7 +282,9 @@ class SiteSettings(_Table):
         try:
             found = cls.model_validate(given)
         except ValidationError as error:
-            wrong = [f"{'.'.join(map(str, one['loc']))}: {one['msg'].lower()}" for one in error.errors()]
+            wrong = [
+                f"{'.'.join(map(str, one['loc']))}: {one['msg'].lower()}" for one in error.errors()
+            ]
             raise ValueError(f"{where}: {'; '.join(wrong)}.") from None
         data = found.data if "://" in found.data else str(base / found.data)
         schema = None if found.schema_file is None else str(base / found.schema_file)
@@ -280,7 +292,8 @@ class SiteSettings(_Table):
             update={
                 "data": data,
                 "schema_file": schema,
-                "data_set": found.data_set or re.sub("//[^@/]*@", "//", data),  # the URL without its password
+                # The URL without its password.
+                "data_set": found.data_set or re.sub("//[^@/]*@", "//", data),
                 "folder": str(base / found.folder),
             }
         )
@@ -293,7 +306,9 @@ def check_names(**names: str) -> None:
     """Raise Refused unless names of a message, which will be in the ledger, are short and print as one line."""
     for what, name in names.items():
         if len(name) > LONGEST_NAME:
-            raise TooMuch(f"the {what} has a name of {len(name)} characters; {LONGEST_NAME} is the most.")
+            raise TooMuch(
+                f"the {what} has a name of {len(name)} characters; {LONGEST_NAME} is the most."
+            )
         if not name.isprintable():
             raise TooMuch(f"the {what} has a name with characters that do not print.")
 
@@ -313,16 +328,24 @@ def check_message(limits: Limits, config: Mapping[str, Any], tensors: Sequence[b
     n_entries = 0
     for array in decode(Parameters(list(tensors), "numpy.ndarray")):
         if array.dtype.kind not in "biuf" or array.dtype.itemsize > ENTRY:
-            raise TooMuch(f"the message has an array of {array.dtype.str[:20]}; only plain numbers are read.")
+            raise TooMuch(
+                f"the message has an array of {array.dtype.str[:20]}; only plain numbers are read."
+            )
         n_entries += math.prod(max(length, 1) for length in array.shape)
     if ENTRY * n_entries > limits.message_mb * MEGABYTE:
-        raise TooMuch(f"the message has {n_entries} entries, more than message_mb in the limits allows.")
+        raise TooMuch(
+            f"the message has {n_entries} entries, more than message_mb in the limits allows."
+        )
     steps = math.prod(_amounts(config))
     if steps > limits.most_steps:
-        raise TooMuch(f"the message asks for {steps:.3g} steps; most_steps in the limits is {limits.most_steps}.")
+        raise TooMuch(
+            f"the message asks for {steps:.3g} steps; most_steps in the limits is {limits.most_steps}."
+        )
     work = limits.most_rows * max(n_entries, 1) * steps
     if work > limits.most_work:
-        raise TooMuch(f"the message asks for work of {work:.3g}; most_work in the limits is {limits.most_work:g}.")
+        raise TooMuch(
+            f"the message asks for work of {work:.3g}; most_work in the limits is {limits.most_work:g}."
+        )
 
 
 def _amounts(config: Mapping[str, Any]) -> Iterable[float]:
@@ -344,7 +367,9 @@ def _amounts(config: Mapping[str, Any]) -> Iterable[float]:
             if not abs(value) < 2**63:
                 raise TooMuch(f"'{printable(name)}' is not a usable amount.")
             yield max(abs(value), 1)
-        elif isinstance(value, int) and abs(value) > (LARGEST_EXPONENT if is_exponent(name) else 2**63):
+        elif isinstance(value, int) and abs(value) > (
+            LARGEST_EXPONENT if is_exponent(name) else 2**63
+        ):
             raise TooMuch(f"'{printable(name)}' is too large.")
 
 
@@ -360,28 +385,39 @@ def is_exponent(name: str) -> bool:
 
 def size_of_message(config: Mapping[str, Any], tensors: Sequence[bytes]) -> int:
     """Return how many bytes of a message a site may keep."""
-    return sum(map(len, tensors)) + sum(len(value) for value in config.values() if isinstance(value, (str, bytes)))
+    return sum(map(len, tensors)) + sum(
+        len(value) for value in config.values() if isinstance(value, (str, bytes))
+    )
 
 
-def check_run(limits: Limits, entries: Sequence[Mapping[str, Any]], run: str, keep_days: int) -> None:
+def check_run(
+    limits: Limits, entries: Sequence[Mapping[str, Any]], run: str, keep_days: int
+) -> None:
     """Raise Refused if a run may not begin, or may not have another answer, given the whole ledger."""
     begun: dict[str, str] = {}
     for entry in entries:
         begun.setdefault(entry["run"], entry["time"])
     n_begun = sum(first >= ago(1) for first in begun.values())
     if run not in begun and n_begun >= limits.runs_per_day:
-        raise TooMuch(f"{n_begun} runs have begun within a day; runs_per_day in the limits is {limits.runs_per_day}.")
+        raise TooMuch(
+            f"{n_begun} runs have begun within a day; runs_per_day in the limits is {limits.runs_per_day}."
+        )
     n_answers = sum(entry["run"] == run for entry in entries)
     if n_answers >= limits.answers_per_run:
         raise TooMuch(
             f"the run has had {n_answers} answers; answers_per_run in the limits is {limits.answers_per_run}."
         )
-    last = {entry["run"]: entry["time"] for entry in entries}  # a run's answers are kept for keep_days after its last
+    # A run's answers are kept for keep_days after its last.
+    last = {entry["run"]: entry["time"] for entry in entries}
     kept = sum(
-        entry.get("n_bytes", 0) + entry.get("n_asked", 0) for entry in entries if last[entry["run"]] >= ago(keep_days)
+        entry.get("n_bytes", 0) + entry.get("n_asked", 0)
+        for entry in entries
+        if last[entry["run"]] >= ago(keep_days)
     )
     if kept > limits.kept_mb * MEGABYTE:
-        raise TooMuch(f"answers of {kept / MEGABYTE:.0f} MB are kept; kept_mb in the limits is {limits.kept_mb}.")
+        raise TooMuch(
+            f"answers of {kept / MEGABYTE:.0f} MB are kept; kept_mb in the limits is {limits.kept_mb}."
+        )
 
 
 def ago(days: float) -> str:
@@ -402,7 +438,9 @@ def restrict_process(limits: Limits) -> None:
         (resource.RLIMIT_CPU, limits.cpu_seconds),
     ):
         _, hard = resource.getrlimit(kind)
-        resource.setrlimit(kind, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
+        resource.setrlimit(
+            kind, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard)
+        )
 
 
 def peak_memory() -> int | None:
@@ -419,7 +457,12 @@ def printable(value: Any) -> Any:
     """Return a text from others as one short printable line; return anything but a text unchanged."""
     if not isinstance(value, str):
         return value
-    short = value if len(value) <= LONGEST_SAID else f"{value[:LONGEST_SAID]}… ({len(value)} characters)"
+    short = (
+        value
+        if len(value) <= LONGEST_SAID
+        else f"{value[:LONGEST_SAID]}… ({len(value)} characters)"
+    )
     return "".join(
-        one if one.isprintable() else one.encode("unicode_escape", "backslashreplace").decode() for one in short
+        one if one.isprintable() else one.encode("unicode_escape", "backslashreplace").decode()
+        for one in short
     )

@@ -30,7 +30,10 @@ def sampled(data: ClientData, most: int, key: bytes) -> ClientData:
         taken = np.zeros(len(places), dtype=bool)
         taken[np.argsort(places, kind="stable")[:most]] = True
         return data.chosen(np.flatnonzero(taken[data.subjects.codes]))
-    text_keys = (hashlib.blake2b(key, person=b"sample %d" % index, digest_size=8).hexdigest() for index in range(2))
+    text_keys = (
+        hashlib.blake2b(key, person=b"sample %d" % index, digest_size=8).hexdigest()
+        for index in range(2)
+    )
     hashed = _Hashed(tuple(text_keys))
     has_ids = data.row_ids is not None
     first = drawn(key, hashed.exactly(data.row_ids)) if has_ids else _of_rows(data, key, hashed)
@@ -53,7 +56,9 @@ def _of_rows(data: ClientData, key: bytes, hashed: _Hashed, *, exactly: bool = F
     numbers = np.concatenate(found)
     if data.labels is None or not exactly:
         return numbers
-    return drawn(key, np.column_stack([numbers, np.zeros_like(numbers), hashed.exactly(data.labels)]))
+    return drawn(
+        key, np.column_stack([numbers, np.zeros_like(numbers), hashed.exactly(data.labels)])
+    )
 
 
 class _Hashed:

@@ -20,7 +20,17 @@ from flower_fedclust.engine.store import Store
 from flower_fedclust.numerics.checks import DataError
 from flower_fedclust.outside import parse_json, parsing
 from flower_fedclust.privacy.accounting import LONGEST_PLAN, Plan
-from flower_fedclust.site.policy import DAY, WHO, Policy, Refused, SiteSettings, TooMuch, ago, printable, whom
+from flower_fedclust.site.policy import (
+    DAY,
+    WHO,
+    Policy,
+    Refused,
+    SiteSettings,
+    TooMuch,
+    ago,
+    printable,
+    whom,
+)
 
 State = Literal["waiting", "approved", "running", "stopped"]
 
@@ -67,7 +77,8 @@ class Study:
     epsilon: float | None = None  #: The epsilon of the plan, as this site computes it.
     noise: str = ""  #: The party that adds the noise.
     unit: Literal["record", "subject"] = "record"  #: Whom that epsilon is for.
-    open: list[str] = field(default_factory=list)  #: Messages that may leave without a release of the plan.
+    #: Messages that may leave without a release of the plan.
+    open: list[str] = field(default_factory=list)
     used: list[str] = field(default_factory=list)  #: Messages that have left without a release.
     #: Messages that a run has asked for without a release, and that ``open`` does not list.
     refused: list[str] = field(default_factory=list)
@@ -88,7 +99,10 @@ class Study:
 
     def __str__(self) -> str:
         """Return the study as one line; what the server chose is quoted, after all that the site has computed."""
-        costs, without = "no plan of noise announced", f"without noise: {', '.join(self.open) or 'nothing'}"
+        costs, without = (
+            "no plan of noise announced",
+            f"without noise: {', '.join(self.open) or 'nothing'}",
+        )
         if self.epsilon is not None:
             promised = ", which the sums leave without" if self.noise == "server" else ""
             costs = f"epsilon {self.epsilon:.4g} for each {WHO[self.unit]} (noise: {self.noise}{promised})"
@@ -109,7 +123,9 @@ class Studies:
     def read(self) -> list[Study]:
         """Return all studies; raise a DataError if the file was damaged."""
         if (older := self.path.with_name(OLDER)).exists():
-            raise DataError(f"{older} is of an older version, which this one does not read; {REMEDY}.")
+            raise DataError(
+                f"{older} is of an older version, which this one does not read; {REMEDY}."
+            )
         contents = list(self._store.items(STUDIES))
         with parsing(str(self.path), "studies", REMEDY):
             return [Study(**json.loads(content)) for _, content in contents]
@@ -134,29 +150,38 @@ class Studies:
         if refusal is not None:
             raise refusal
 
-    def admit(self, asked: Study, task: str, plan: str, entries: Iterable[Mapping[str, Any]]) -> None:
+    def admit(
+        self, asked: Study, task: str, plan: str, entries: Iterable[Mapping[str, Any]]
+    ) -> None:
         """Raise Waiting or Refused unless a message of a run may be answered.
 
         ``asked`` is what the message says of itself, ``plan`` the plan that it announces, ``entries`` the ledger.
         """
         needs = self.settings.policy.approve is not None
         if plan and needs:
-            self._priced(plan)  # computed outside the lock, because it takes up to seconds; the result is cached
+            # Computed outside the lock, because it takes up to seconds; the result is cached.
+            self._priced(plan)
         with self._changing() as studies:
             study = next((one for one in studies if one.run == asked.run), None)
             if study is None:
                 if needs and task != ENROL:
-                    raise Refused("the run asks before it has enrolled; approve in the policy does not allow that.")
+                    raise Refused(
+                        "the run asks before it has enrolled; approve in the policy does not allow that."
+                    )
                 if plan and needs:
                     self._show(asked, plan)
                     asked.first_plan = digest(plan)
-                study = next((one for one in studies if one.is_open() and _asks(one) == _asks(asked)), None)
+                study = next(
+                    (one for one in studies if one.is_open() and _asks(one) == _asks(asked)), None
+                )
                 if study is None:
                     if not plan:
                         asked.open = _named(self.settings.policy, None)
                     # If a run was refused in the middle, the line of the next run that asks for the same names the
                     # reason.
-                    former = next((one for one in reversed(studies) if _asks(one) == _asks(asked)), None)
+                    former = next(
+                        (one for one in reversed(studies) if _asks(one) == _asks(asked)), None
+                    )
                     asked.open = _joined(asked.open, () if former is None else former.refused)
                     study = self._added(studies, asked, entries)
                 study.run = asked.run
@@ -168,16 +193,25 @@ class Studies:
                 return
             self._check_approved(study, asked, task, plan)
 
-    def _added(self, studies: list[Study], asked: Study, entries: Iterable[Mapping[str, Any]]) -> Study:
+    def _added(
+        self, studies: list[Study], asked: Study, entries: Iterable[Mapping[str, Any]]
+    ) -> Study:
         """Add a study, and forget old ones that nobody has stopped."""
         oldest, limit = time.time() - self.settings.keep_days * DAY, ago(self.settings.keep_days)
         live = {entry["run"] for entry in entries if entry["time"] >= limit}
         studies[:] = [
-            study for study in studies if study.state == "stopped" or study.run in live or study.since > oldest
+            study
+            for study in studies
+            if study.state == "stopped" or study.run in live or study.since > oldest
         ]
-        n_waiting, most = sum(study.state == "waiting" for study in studies), self.settings.limits.runs_per_day
+        n_waiting, most = (
+            sum(study.state == "waiting" for study in studies),
+            self.settings.limits.runs_per_day,
+        )
         if n_waiting >= most:
-            raise TooMuch(f"{n_waiting} studies wait for approval; runs_per_day in the limits is {most}.")
+            raise TooMuch(
+                f"{n_waiting} studies wait for approval; runs_per_day in the limits is {most}."
+            )
         asked.id = hashlib.sha256(f"{asked.run} {time.time_ns()}".encode()).hexdigest()[:12]
         asked.turn("waiting")
         studies.append(asked)
@@ -189,10 +223,14 @@ class Studies:
         if (study.name, study.strategy) != (asked.name, asked.strategy) or (
             asked.schema != study.schema and (asked.schema or task == ENROL)
         ):
-            raise Refused(f"the run asks for something else than study {study.id}, which it began as.")
+            raise Refused(
+                f"the run asks for something else than study {study.id}, which it began as."
+            )
         if task != ENROL and plan and digest(plan) != study.plan:
             if study.state == "running" and study.plan:
-                raise Refused(f"the run announces another plan of noise than study {study.id}, which it began as.")
+                raise Refused(
+                    f"the run announces another plan of noise than study {study.id}, which it began as."
+                )
             if digest(plan) != (study.plan or study.first_plan):  # nobody has seen this plan
                 self._show(study, plan)
                 study.turn("waiting")
@@ -248,8 +286,14 @@ class Studies:
         with self._changing() as studies:
             study = _found(studies, wanted)
             if study.state != "waiting" or study.is_over():
-                over = f" for more than {DAYS} days; it has to be submitted again" if study.is_over() else ""
-                raise ValueError(f"study {study.id} is {study.state}{over}; only a study that waits can be approved.")
+                over = (
+                    f" for more than {DAYS} days; it has to be submitted again"
+                    if study.is_over()
+                    else ""
+                )
+                raise ValueError(
+                    f"study {study.id} is {study.state}{over}; only a study that waits can be approved."
+                )
             study.turn("approved")
             return study
 
@@ -272,7 +316,11 @@ def _named(policy: Policy, plan: Plan | None) -> list[str]:
     With a plan, ``unprotected`` is no part of it: such messages wait until a line names them.
     """
     named: list[str] = [] if plan is not None else list(policy.unprotected)
-    if policy.row_count and plan is not None and any(share.relation == "replace" for share in plan.shares.values()):
+    if (
+        policy.row_count
+        and plan is not None
+        and any(share.relation == "replace" for share in plan.shares.values())
+    ):
         named.append(ROW_COUNT)
     return [*named, EVALUATIONS] if policy.evaluations else named
 
@@ -294,5 +342,7 @@ def _asks(study: Study) -> tuple[str, ...]:
 def _found(studies: list[Study], wanted: str) -> Study:
     found = [study for study in studies if wanted and study.id.startswith(wanted)]
     if len(found) != 1:
-        raise ValueError(f"{len(found)} studies have an id that begins with '{wanted}'; see 'fedclust site studies'.")
+        raise ValueError(
+            f"{len(found)} studies have an id that begins with '{wanted}'; see 'fedclust site studies'."
+        )
     return found[0]

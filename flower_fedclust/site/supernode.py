@@ -62,7 +62,9 @@ def check_flower() -> Any:
     module = import_module("flwr.supernode.runtime.run_clientapp")
     missing = [name for name in REPLACED if not callable(getattr(module, name, None))]
     if missing:
-        raise UnsupportedFlower(f"Flower {found} has no {', '.join(missing)} where a client process loads its app.")
+        raise UnsupportedFlower(
+            f"Flower {found} has no {', '.join(missing)} where a client process loads its app."
+        )
     return module
 
 
@@ -125,7 +127,9 @@ def leave_working_directory_out() -> None:
 def main(site_toml: str, task: str, *arguments: str) -> None:
     """Answer one task of a SuperNode, with Flower's own client process and the site's client."""
     if task not in TASKS:
-        _site_of(site_toml).note("refused", task=task, reason="a site's SuperNode does not start this process.")
+        _site_of(site_toml).note(
+            "refused", task=task, reason="a site's SuperNode does not start this process."
+        )
         raise SystemExit(1)
     module = check_flower()
     # The site's own line has the reason. Tracebacks would fill Flower's log with the server's words.

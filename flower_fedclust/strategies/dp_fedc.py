@@ -51,7 +51,10 @@ from flower_fedclust.exact.terms import Bound
 from flower_fedclust.models import FactorModel
 from flower_fedclust.numerics.checks import checked_rows
 from flower_fedclust.numerics.vectors import clip_rows
-from flower_fedclust.strategies.common.client_drawing import draw_equally_often, most_rounds_per_client
+from flower_fedclust.strategies.common.client_drawing import (
+    draw_equally_often,
+    most_rounds_per_client,
+)
 from flower_fedclust.strategies.common.first_centers import GIVEN_CENTERS_NOTE, check_given_centers
 from flower_fedclust.strategies.common.frame import FRAME_ROUNDS, RowsInFrame, frame_of_rows
 from flower_fedclust.strategies.common.moments import MomentsClient
@@ -120,7 +123,8 @@ def _of_length(W: Floats, length: float) -> Floats:
 class MovedOrigin:
     """Where the rays of the clusters begin, if not at 0."""
 
-    origin: Floats  #: The mean of all rows, and the coordinate that every row gets: see :func:`lifted`.
+    #: The mean of all rows, and the coordinate that every row gets: see :func:`lifted`.
+    origin: Floats
     deviation: Floats  #: The standard deviations of the columns.
 
 
@@ -265,7 +269,9 @@ class DPFedC(ClippedStrategy):
         moved = np.column_stack([moved, lifted_moved]) if origin else moved
         return W + moved / total.n_clients, value_of_digits(objectives) / total.n_clients  # (16)
 
-    def _noisy_step(self, W: Floats, S: Sequence[str], local: LocalSteps) -> Generator[Round, Total | None, Floats]:
+    def _noisy_step(
+        self, W: Floats, S: Sequence[str], local: LocalSteps
+    ) -> Generator[Round, Total | None, Floats]:
         """Take the average of the drawn clients' steps, with one eta for all.
 
         Centers are clipped to the norm of rows. The fit does not determine the scale of centers and memberships, and
@@ -285,7 +291,9 @@ class DPFedC(ClippedStrategy):
         return clip_rows(W, self.max_norm)
 
     def _asked_for_gradient(self, W: Floats, local: LocalSteps) -> Question:
-        return DPFedCClient.clipped_gradient.asked(W, max_gradient_norm=self._max_gradient_norm, **local)
+        return DPFedCClient.clipped_gradient.asked(
+            W, max_gradient_norm=self._max_gradient_norm, **local
+        )
 
     def _of_drawn(
         self,
@@ -307,7 +315,8 @@ class DPFedC(ClippedStrategy):
         frame, _ = yield from frame_of_rows()
         sums, squares, n_rows = yield Sum(DPFedCClient.clipped_column_sums.asked(frame=frame))
         offset = sums / n_rows
-        with np.errstate(over="ignore", invalid="ignore"):  # the squares overflow, so the origin stays
+        # The squares overflow, so the origin stays.
+        with np.errstate(over="ignore", invalid="ignore"):
             mean, variance = frame.origin + offset, np.maximum(squares / n_rows - offset**2, 0.0)
             is_near = 0 < variance.sum() < NEAR_MEAN * float(mean @ mean) < math.inf
         if not is_near:
@@ -320,10 +329,16 @@ class DPFedC(ClippedStrategy):
             given = checked_rows(self.init, owner="init")
             if moved is not None:
                 return lifted(given, moved.origin)
-            return clip_rows(given, self.max_norm) if self._on_grid and self.max_norm is not None else given
+            return (
+                clip_rows(given, self.max_norm)
+                if self._on_grid and self.max_norm is not None
+                else given
+            )
         drawn = self.rng.standard_normal((self.n_clusters, self.n_columns))
         if moved is not None:
-            W = np.column_stack([FIRST_SPREAD * moved.deviation * drawn, np.full(len(drawn), moved.origin[-1])])
+            W = np.column_stack(
+                [FIRST_SPREAD * moved.deviation * drawn, np.full(len(drawn), moved.origin[-1])]
+            )
             return _of_length(W, float(np.linalg.norm(moved.deviation)))
         W = np.abs(drawn)
         return W if not self._is_private or self.max_norm is None else _of_length(W, self.max_norm)
@@ -432,11 +447,17 @@ def moved_by_a_row(max_gradient_norm: float) -> tuple[Bound, Bound]:
 
 
 def clipped_sums(
-    rows: RowsInFrame, H: Floats, W: Floats, max_gradient_norm: float, batch: slice | NDArray[np.intp] = slice(None)
+    rows: RowsInFrame,
+    H: Floats,
+    W: Floats,
+    max_gradient_norm: float,
+    batch: slice | NDArray[np.intp] = slice(None),
 ) -> tuple[GridArray, GridArray]:
     """Return two sums over some rows: their clipped gradients, and the products of their memberships."""
     drawn, unit = rows_onto_grid(H[batch], np.zeros(len(W)), MAX_MEMBERSHIP)
-    gradient = clipped_center_gradient(rows.integers[batch], drawn, rows.points(W), rows.exponent, max_gradient_norm)
+    gradient = clipped_center_gradient(
+        rows.integers[batch], drawn, rows.points(W), rows.exponent, max_gradient_norm
+    )
     products, unit_of_products = second_moment(drawn, unit)
     return GridArray(*gradient), GridArray(upper_triangle(products), unit_of_products)
 
@@ -473,7 +494,9 @@ class DPFedCClient(MomentsClient):
         part = n_drawn(len(rows), batch_size) / len(rows)
         eta = center_step_size(part * H.T @ H, step_scale, part * mu_w)
         public = self.generator(local["random_state"])
-        batches = self.minibatches(n_center_steps, batch_size, lambda: public.permutation(len(rows)))
+        batches = self.minibatches(
+            n_center_steps, batch_size, lambda: public.permutation(len(rows))
+        )
         moved = center_steps(rows, H, W, batches, part * mu_w, eta) - W
         n_columns = self.rows.shape[1]
         along = moved[:, n_columns] if origin else np.zeros(len(W))
@@ -505,7 +528,9 @@ class DPFedCClient(MomentsClient):
         """Return the rows as they are, or about an origin."""
         return lifted(self.rows, *origin) if origin else self.rows
 
-    def _updated_memberships(self, W: Floats, local: LocalSteps, unclipped: Floats | None = None) -> Floats:
+    def _updated_memberships(
+        self, W: Floats, local: LocalSteps, unclipped: Floats | None = None
+    ) -> Floats:
         """Return and keep the memberships of the rows after Q_1 steps (17).
 
         They start from uniform random numbers, also for a client that comes late or has lost its memberships.
@@ -520,7 +545,9 @@ class DPFedCClient(MomentsClient):
         if local["divisor"] > 0:
             rows = self._clipped_rows(local["max_norm"])
             points = rows.points(W)
-            H = exact_membership_steps(rows.integers, H, points, rows.exponent, penalties, local["divisor"], n_steps)
+            H = exact_membership_steps(
+                rows.integers, H, points, rows.exponent, penalties, local["divisor"], n_steps
+            )
         else:
             max_norm = local["max_norm"]
             given = self.rows if unclipped is None else unclipped

@@ -131,11 +131,17 @@ class FedDPKMeans(ServerDataStrategy):
             bound = self._bounds(Q).second_moment
             question = FedDPKMeansClient.traceless_moment.asked(**ball.rows, moment_bound=bound)
         (moment,) = yield Sum(question, parts=["second_moment"])
-        return directions_onto_grid(top_eigenvectors(triangle_to_symmetric(moment), self.n_clusters))
+        return directions_onto_grid(
+            top_eigenvectors(triangle_to_symmetric(moment), self.n_clusters)
+        )
 
-    def _step_2(self, ball: Ball, Q: Floats, Pi: Floats, projected_Q: Floats) -> Generator[Round, Total, Floats]:
+    def _step_2(
+        self, ball: Ball, Q: Floats, Pi: Floats, projected_Q: Floats
+    ) -> Generator[Round, Total, Floats]:
         """Return xi, of shape (n_clusters, n_dimensions of the subspace)."""
-        (weights,) = received = yield self._weights_round("weights", self._weights(ball, Pi, projected_Q), Q)
+        (weights,) = received = yield self._weights_round(
+            "weights", self._weights(ball, Pi, projected_Q), Q
+        )
         # A weight below one standard deviation of the noise is more likely noise than rows, and could draw a center
         # to an empty place. The paper does not say what to do with negative weights.
         weights = np.where(weights > received.noise[0], weights, 0.0)
@@ -181,7 +187,9 @@ class FedDPKMeans(ServerDataStrategy):
         client, of_counts = FedDPKMeansClient, counting(self.privacy_unit)
         clusters = (client.cluster_sums, client.cluster_means)
         return {
-            "second_moment": Part((client.second_moment, client.traceless_moment), one, int(self._projects)),
+            "second_moment": Part(
+                (client.second_moment, client.traceless_moment), one, int(self._projects)
+            ),
             "weights": Part(client.weights, two, 1, of_counts),
             "sums": Part(clusters, sums),
             "counts": Part(clusters, counts, 1, of_counts),
@@ -209,16 +217,31 @@ class FedDPKMeansClient(ClusterClient):
         """Return (P^j)' P^j (Algorithm 1, line 4)."""
         return products(rows)
 
-    @finishes(second_moment, "moment_bound", moment="the client's second moment, less its mean eigenvalue times I")
-    def traceless_moment(totals: tuple[Term, ...], n_rows: Integers, *, moment_bound: float) -> Term:  # noqa: ARG004
+    @finishes(
+        second_moment,
+        "moment_bound",
+        moment="the client's second moment, less its mean eigenvalue times I",
+    )
+    def traceless_moment(
+        totals: tuple[Term, ...],
+        n_rows: Integers,  # noqa: ARG004
+        *,
+        moment_bound: float,
+    ) -> Term:
         """Return (P^j)' P^j less its mean eigenvalue times I: a shorter matrix with the same eigenvectors."""
         moments, n_columns = totals[0].integers.copy(), math.isqrt(2 * totals[0].integers.shape[-1])
         diagonal = ~is_off_diagonal(n_columns)
         moments[:, diagonal] -= moments[:, diagonal].sum(axis=1, keepdims=True) // n_columns
         matrices = triangle_to_symmetric(from_units(moments, totals[0].exponent))
-        return clipped_total(matrices, moment_bound, triangle=True, words="the client clips its matrix to this norm")
+        return clipped_total(
+            matrices, moment_bound, triangle=True, words="the client clips its matrix to this norm"
+        )
 
-    @by_row(weights=Sent("number of rows nearest to each server row, in the data subspace", counts="every row"))
+    @by_row(
+        weights=Sent(
+            "number of rows nearest to each server row, in the data subspace", counts="every row"
+        )
+    )
     def weights(rows: Rows, projected_Q: Floats, Pi: Floats) -> Term:
         """Return w_q(Pi P^j) of equation (3)."""
         return at(rows.projected(Pi).nearest(projected_Q), len(projected_Q))

@@ -139,16 +139,28 @@ class DictionaryStrategy(ClippedStrategy):
         moments, frame = yield from column_moments(rows=rows)
         first = self._first_dictionary(moments)
         Z, objectives = first.atoms - frame.origin, []  # line 1
-        for _ in range(self.n_steps):  # lines 3 to 21; the engine draws the clients (lines 2 and 20)
+        # Lines 3 to 21; the engine draws the clients (lines 2 and 20).
+        for _ in range(self.n_steps):
             question = DictionaryClient.dictionary_steps.asked(
-                Z, *frame.arrays, **first.kernel, n_steps=self.n_local_steps, relative_noise=relative_noise
+                Z,
+                *frame.arrays,
+                **first.kernel,
+                n_steps=self.n_local_steps,
+                relative_noise=relative_noise,
             )
             total = yield Sum(question, fraction=self.fraction_fit, rows=rows)
             former, Z = Z, total[0] / total.n_clients  # line 4, equation 11
             objectives.append(float(total[1] / total[2]))
-            if np.linalg.norm(Z / first.bandwidth - former / first.bandwidth, axis=1).max() <= self.tol:
+            if (
+                np.linalg.norm(Z / first.bandwidth - former / first.bandwidth, axis=1).max()
+                <= self.tol
+            ):
                 break
-        return dataclasses.replace(first, atoms=leave_within_range(frame, Z)), with_room(frame), objectives
+        return (
+            dataclasses.replace(first, atoms=leave_within_range(frame, Z)),
+            with_room(frame),
+            objectives,
+        )
 
     def _learn_with_noise(self) -> Generator[Round, Any, tuple[Dictionary, Frame]]:
         """Run stage I with one local step in each round (Q = 1), and release its noisy sum over the rows.
@@ -185,7 +197,9 @@ class DictionaryStrategy(ClippedStrategy):
                 bound=bound,
             )
             (step,) = yield Sum(question, parts=["dictionary_steps"])
-            found = dataclasses.replace(found, atoms=Z - bandwidth * (step / np.maximum(L, L.mean())[:, None]))
+            found = dataclasses.replace(
+                found, atoms=Z - bandwidth * (step / np.maximum(L, L.mean())[:, None])
+            )
         return found, frame
 
     def _first_dictionary(self, moments: Moments) -> Dictionary:
@@ -215,7 +229,9 @@ class DictionaryStrategy(ClippedStrategy):
         """Four rounds for the moments, or one with noise; and S."""
         return (1 if self.has_noisy_dictionary else MOMENT_ROUNDS) + self.n_steps
 
-    def dictionary_parts(self, moments: float, steps: float, *, replaced: bool = False) -> dict[str, Part]:
+    def dictionary_parts(
+        self, moments: float, steps: float, *, replaced: bool = False
+    ) -> dict[str, Part]:
         """Return the parts of a budget that pay for stage I."""
         of_steps = Part(DictionaryClient.clipped_gradient, steps, self.n_steps)
         return {**moment_parts(moments, replaced=replaced), "dictionary_steps": of_steps}
@@ -261,7 +277,9 @@ class FedSC(DictionaryStrategy, CodesStrategy):
         """Run stage I (Algorithm 1), then stage II."""
         dictionary, _, objectives = yield from self.learn_dictionary()
         # The paper sends C_p^S, codes by the dictionary before the last average; these are codes by the last average.
-        replies = yield Gather(FedSCClient.codes.asked(dictionary.atoms, **dictionary.kernel, relative_noise=0.0))
+        replies = yield Gather(
+            FedSCClient.codes.asked(dictionary.atoms, **dictionary.kernel, relative_noise=0.0)
+        )
         return (yield from self.stage_2(dictionary, replies, objectives))
 
     def stage_2(
@@ -270,7 +288,8 @@ class FedSC(DictionaryStrategy, CodesStrategy):
         """Cluster the codes: each row of the reconstructed kernel C K(Z, Z) C' keeps its largest entries (25)."""
         C = np.concatenate([reply.arrays[0] for reply in replies])
         F = C @ kernel_root(dictionary.atoms, dictionary.bandwidth)
-        if self.sparsify:  # k(x, x) is 1; a row that the atoms fit better would otherwise be everybody's neighbor
+        # k(x, x) is 1; a row that the atoms fit better would otherwise be everybody's neighbor.
+        if self.sparsify:
             F = unit_rows(F)
         model, by_client = yield from self.cluster_factors(dictionary, F, replies)
         return Outcome(model, by_client, history={"objective": objectives})
@@ -325,7 +344,9 @@ class FedSCSums(DictionaryStrategy, SpectralSumsStrategy):
         """Raise a ValueError that names the first invalid parameter."""
         super().check_parameters()
         if self.n_atoms is not None and self.n_atoms < self.n_clusters:
-            raise ValueError(f"n_atoms is {self.n_atoms} and n_clusters is {self.n_clusters}; give as many at least.")
+            raise ValueError(
+                f"n_atoms is {self.n_atoms} and n_clusters is {self.n_clusters}; give as many at least."
+            )
         if self.epsilon is not None and self.regularization == 0:
             raise ValueError(
                 "regularization is 0; with epsilon it must be positive, as it bounds the factors of a row."
@@ -418,7 +439,11 @@ class DictionaryClient(MomentsClient):
         """Return Z_p^s (Algorithm 1, lines 8 to 15) and the objective before the steps, both computed in floats."""
         rows = self.enter(*frame)
         power = rows.exponent + BITS
-        X, start, origin = rows.integers * 2.0**-BITS, np.ldexp(Z, -power), np.ldexp(frame[0], -power)
+        X, start, origin = (
+            rows.integers * 2.0**-BITS,
+            np.ldexp(Z, -power),
+            np.ldexp(frame[0], -power),
+        )
         mantissa, exponent = math.frexp(bandwidth)
         r = min(max(math.ldexp(mantissa, exponent - power), NARROWEST), WIDEST)
         C = codes(X, start, r, regularization)
@@ -432,7 +457,11 @@ class DictionaryClient(MomentsClient):
             GridArray(np.array(len(rows))),
         )
 
-    @by_row(dictionary_steps=Sent("sum over the rows of the dictionary's clipped gradient", has_columns=True))
+    @by_row(
+        dictionary_steps=Sent(
+            "sum over the rows of the dictionary's clipped gradient", has_columns=True
+        )
+    )
     def clipped_gradient(
         rows: Rows,
         Z: Floats,
@@ -444,16 +473,22 @@ class DictionaryClient(MomentsClient):
         bound: float,
     ) -> Term:
         """Return the sum of the rows' gradients (15), each clipped to ``bound``, with lengths in bandwidths."""
-        return dictionary_gradient(rows.clipped(max_norm), Z, bandwidth, to_codes, code_bound, bound)
+        return dictionary_gradient(
+            rows.clipped(max_norm), Z, bandwidth, to_codes, code_bound, bound
+        )
 
 
 class FedSCClient(DictionaryClient, LabelsClient):
     """The client half of :class:`FedSC`."""
 
     @answers(Sent("code of every row", "codes", per="row"))
-    def codes(self, Z: Floats, *, bandwidth: float, regularization: float, relative_noise: float) -> Floats:
+    def codes(
+        self, Z: Floats, *, bandwidth: float, regularization: float, relative_noise: float
+    ) -> Floats:
         """Return C_p (equation 14), with relative noise."""
-        return add_relative_noise(codes(self.rows, Z, bandwidth, regularization), relative_noise, self.noise_source)
+        return add_relative_noise(
+            codes(self.rows, Z, bandwidth, regularization), relative_noise, self.noise_source
+        )
 
 
 class FedSCSumsClient(DictionaryClient, SpectralSumsClient):

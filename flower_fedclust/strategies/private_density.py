@@ -28,7 +28,12 @@ from flower_fedclust.exact.rows import Frame, Rows
 from flower_fedclust.exact.sums import directions_onto_grid
 from flower_fedclust.exact.terms import Term, at, side_by_side
 from flower_fedclust.models import CellModel, KMeansModel
-from flower_fedclust.numerics.density import Histogram, agreement_of_another_cut, cut, misfit_of_round_clusters
+from flower_fedclust.numerics.density import (
+    Histogram,
+    agreement_of_another_cut,
+    cut,
+    misfit_of_round_clusters,
+)
 from flower_fedclust.numerics.validity import PeakNumber, numbers_of
 from flower_fedclust.strategies.common.frame import FRAME_ROUNDS, frame_of_rows
 from flower_fedclust.strategies.common.private_search import (
@@ -132,19 +137,29 @@ class PrivateDensity(SearchStrategy):
             low, high, _ = yield from self._ranges(whole, ALL_COLUMNS, -radius, radius)
             low, high, n_rows = yield from self._ranges(whole, ALL_COLUMNS, low, high)
             grid = Grid.over(low, high, ROWS_OVER_NOISE[len(low)] * self._rows_over_noise(n_rows))
-            return self._cut(whole, ALL_COLUMNS, grid, (yield from self._histogram(whole, ALL_COLUMNS, grid)))
-        frame, n_rows = yield from (frame_of_rows() if self.max_norm is None else frame_of_most(self))
+            return self._cut(
+                whole, ALL_COLUMNS, grid, (yield from self._histogram(whole, ALL_COLUMNS, grid))
+            )
+        frame, n_rows = yield from (
+            frame_of_rows() if self.max_norm is None else frame_of_most(self)
+        )
         found = yield from rough_clusters(self, frame, n_rows)
         space, frame = found.space, found.space.frame
-        directions = directions_onto_grid(np.ascontiguousarray(space.directions[:, :MOST_DIRECTIONS]))
-        reach = REACH * np.sqrt(np.maximum(space.values[:MOST_DIRECTIONS], LEAST_VARIANCE * space.total))
+        directions = directions_onto_grid(
+            np.ascontiguousarray(space.directions[:, :MOST_DIRECTIONS])
+        )
+        reach = REACH * np.sqrt(
+            np.maximum(space.values[:MOST_DIRECTIONS], LEAST_VARIANCE * space.total)
+        )
         low, high, _ = yield from self._ranges(frame, directions, -reach, reach)
         grid = Grid.over(low, high, OF_MANY_COLUMNS * self._rows_over_noise(n_rows))
         histogram = yield from self._histogram(frame, directions, grid)
         if self.label_noise or not _are_round(found, grid, histogram):
             return self._cut(frame, directions, grid, histogram)
         agreement = (
-            agreement_of_another_run(found.fine, space.spread, found.centers, self.rng) if self.epsilon else None
+            agreement_of_another_run(found.fine, space.spread, found.centers, self.rng)
+            if self.epsilon
+            else None
         )
         model = KMeansModel(frame.leave(found.centers @ space.inside.T))
         return Outcome(model, number=found.number, agreement=agreement)
@@ -185,23 +200,42 @@ class PrivateDensity(SearchStrategy):
         (counts,) = received = yield self.summed(question, "ranges", at_most=(bound,))
         # By the extreme values of Gaussians, noise hardly exceeds this many standard deviations anywhere.
         noise = received.noise[0] * math.sqrt(2 * math.log(counts.size))
-        ends = np.array([(_first(count, noise), N_PARTS - _first(count[::-1], noise)) for count in counts])
+        ends = np.array(
+            [(_first(count, noise), N_PARTS - _first(count[::-1], noise)) for count in counts]
+        )
         ends[ends[:, 0] >= ends[:, 1]] = 0, N_PARTS
-        return low + widths * ends[:, 0], low + widths * ends[:, 1], float(counts.sum()) / len(low) * self._scale
+        return (
+            low + widths * ends[:, 0],
+            low + widths * ends[:, 1],
+            float(counts.sum()) / len(low) * self._scale,
+        )
 
-    def _histogram(self, frame: Frame, directions: Floats, grid: Grid) -> Generator[Round, Total, Histogram]:
+    def _histogram(
+        self, frame: Frame, directions: Floats, grid: Grid
+    ) -> Generator[Round, Total, Histogram]:
         """Return the noisy number of rows in each cell."""
         shape = np.array(grid.shape, dtype=np.int64)
-        question = PrivateDensityClient.rows_in_cells.asked(grid.low, shape, directions, frame=frame, width=grid.width)
-        (counts,) = received = yield self.summed(question, "grid", at_most=(self._norm_of_client(CELLS_OF_CLIENT),))
-        return Histogram((counts * self._scale).reshape(grid.shape), received.noise[0] * self._scale)
+        question = PrivateDensityClient.rows_in_cells.asked(
+            grid.low, shape, directions, frame=frame, width=grid.width
+        )
+        (counts,) = received = yield self.summed(
+            question, "grid", at_most=(self._norm_of_client(CELLS_OF_CLIENT),)
+        )
+        return Histogram(
+            (counts * self._scale).reshape(grid.shape), received.noise[0] * self._scale
+        )
 
     # Bounds and budget.
 
     @property
     def n_protocol_rounds(self) -> int:
         """The rounds for the cells of a search, of which few columns need fewer, a range, and the histogram."""
-        return max(first_rounds(center_rows=True, counts_rows=True), FRAME_ROUNDS + 3) + CELL_ROUNDS + 1 + 1
+        return (
+            max(first_rounds(center_rows=True, counts_rows=True), FRAME_ROUNDS + 3)
+            + CELL_ROUNDS
+            + 1
+            + 1
+        )
 
     @property
     def _scale(self) -> float:
@@ -215,7 +249,11 @@ class PrivateDensity(SearchStrategy):
 
     def _norm_of_client(self, n_parts: int) -> float:
         """Return the typical norm of the fractions of a client's rows in so many parts; 1 for a row."""
-        return math.sqrt(1 / self.rows_per_client + 1 / n_parts) if self.privacy_unit == "client" else 1.0
+        return (
+            math.sqrt(1 / self.rows_per_client + 1 / n_parts)
+            if self.privacy_unit == "client"
+            else 1.0
+        )
 
     def parts(self) -> Mapping[str, Part]:
         """Return parts for the ranges and the cells; in many columns, with all of private k-means but Lloyd steps."""
@@ -223,8 +261,12 @@ class PrivateDensity(SearchStrategy):
         n_columns = self.n_columns if self.client_names else math.inf
         is_wide, client = n_columns > MOST_DIRECTIONS, PrivateDensityClient
         return {
-            **(parts_of_cells(client, counts_rows=self.privacy_unit != "client") if is_wide else {}),
-            "ranges": gaussian_part(client.rows_in_ranges, COST_OF_RANGES, 1 if is_wide else RANGE_ROUNDS),
+            **(
+                parts_of_cells(client, counts_rows=self.privacy_unit != "client") if is_wide else {}
+            ),
+            "ranges": gaussian_part(
+                client.rows_in_ranges, COST_OF_RANGES, 1 if is_wide else RANGE_ROUNDS
+            ),
             "grid": gaussian_part(client.rows_in_cells, COST_OF_GRID, 1),
         }
 
@@ -232,11 +274,16 @@ class PrivateDensity(SearchStrategy):
 def _are_round(found: Found, grid: Grid, histogram: Histogram) -> bool:
     """Tell whether Gaussians at the centers of private k-means explain the cells, as far as noise shows."""
     n_known = min(found.centers.shape[1], MOST_DIRECTIONS)
-    means, shares = np.zeros((len(found.centers), MOST_DIRECTIONS)), found.weights / found.weights.sum()
+    means, shares = (
+        np.zeros((len(found.centers), MOST_DIRECTIONS)),
+        found.weights / found.weights.sum(),
+    )
     means[:, :n_known] = found.centers[:, :n_known]
     within = np.diag(found.space.values[:MOST_DIRECTIONS]) - (means.T * shares) @ means
     places = (means - grid.low) / grid.width - 0.5
-    return misfit_of_round_clusters(histogram, places, within / grid.width**2, shares) < LARGEST_MISFIT
+    return (
+        misfit_of_round_clusters(histogram, places, within / grid.width**2, shares) < LARGEST_MISFIT
+    )
 
 
 def _first(counts: Floats, noise: float) -> int:
@@ -256,17 +303,26 @@ def _first(counts: Floats, noise: float) -> int:
 class PrivateDensityClient(SearchClient):
     """The client half of :class:`PrivateDensity`."""
 
-    @by_row(ranges=Sent("number of rows in each part of the range of each direction", is_positive=True))
+    @by_row(
+        ranges=Sent("number of rows in each part of the range of each direction", is_positive=True)
+    )
     def rows_in_ranges(rows: Rows, low: Floats, widths: Floats, directions: Floats) -> Term:
         """Count the rows in :data:`N_PARTS` parts of each direction; empty directions mean all columns."""
         rows = rows.projected(directions)
         inner = np.arange(1, N_PARTS)
         columns = zip(rows.integers.T, low, widths, strict=True)
-        counts = [at(parts_of(one, start + width * inner, rows.exponent), N_PARTS) for one, start, width in columns]
-        return side_by_side(counts, words="a row counts once in each direction").reshaped(len(low), N_PARTS)
+        counts = [
+            at(parts_of(one, start + width * inner, rows.exponent), N_PARTS)
+            for one, start, width in columns
+        ]
+        return side_by_side(counts, words="a row counts once in each direction").reshaped(
+            len(low), N_PARTS
+        )
 
     @by_row(grid=Sent("number of rows in each cell", counts="every row"))
-    def rows_in_cells(rows: Rows, low: Floats, shape: NDArray[np.int64], directions: Floats, *, width: float) -> Term:
+    def rows_in_cells(
+        rows: Rows, low: Floats, shape: NDArray[np.int64], directions: Floats, *, width: float
+    ) -> Term:
         """Count the rows in each cell of a grid; rows outside count in the cells at its edge."""
         rows, grid = rows.projected(directions), Grid(low, width, tuple(int(one) for one in shape))
         return at(grid.places(rows.integers, rows.exponent), math.prod(grid.shape))

@@ -99,7 +99,11 @@ class PrivateKMeans(SearchStrategy):
         if not is_table(self.server_data):
             self._check_server_data()
         width = None if self.origin is None else len(np.asarray(self.origin))
-        if width and self.server_data is not None and np.asarray(self.server_data).shape[1] != width:
+        if (
+            width
+            and self.server_data is not None
+            and np.asarray(self.server_data).shape[1] != width
+        ):
             raise ValueError("origin and server_data have different numbers of columns.")
 
     def check_complete(self) -> None:
@@ -117,18 +121,26 @@ class PrivateKMeans(SearchStrategy):
             rows = checked_rows(self.server_data, owner="server_data")
             check_scale(rows, "server_data")
             if self.max_norm is None and (rows == rows[0]).all():
-                raise ValueError("server_data: all rows are equal, so that their radius is 0; give rows that differ.")
+                raise ValueError(
+                    "server_data: all rows are equal, so that their radius is 0; give rows that differ."
+                )
 
     # The server half.
 
     def protocol(self) -> Protocol:
         """Find where the rows lie, their cells, and the best of many solutions."""
         if self.epsilon is None:
-            public = None if self.server_data is None else np.asarray(self.server_data, dtype=np.float64)
-            frame, centers, number = yield from kmeans_of_all_rows(numbers_of(self.n_clusters), self.rng, public)
+            public = (
+                None if self.server_data is None else np.asarray(self.server_data, dtype=np.float64)
+            )
+            frame, centers, number = yield from kmeans_of_all_rows(
+                numbers_of(self.n_clusters), self.rng, public
+            )
             return Outcome(KMeansModel(frame.leave(centers)), number=number)
         # 1. Where the rows are, and in which directions they spread.
-        frame, n_rows = yield from frame_of_most(self, center_rows=self.center_rows, n_rows=self.n_rows)
+        frame, n_rows = yield from frame_of_most(
+            self, center_rows=self.center_rows, n_rows=self.n_rows
+        )
         space = yield from space_of_rows(self, frame, n_rows, center_rows=self.center_rows)
         # 2. Cells, and from these the number of clusters, if the user asked for it.
         space, cells = yield from cells_of_rows(self, space, self._public(space.frame))
@@ -139,7 +151,9 @@ class PrivateKMeans(SearchStrategy):
         best = yield from best_of_many(self, space, cells, k)
         # 4. What another run would find, by all that was released.
         errors, inside = best.signal[:, :2], space.inside
-        again = repeated(cells, best.centers, errors, inside, space.elsewhere, best.compared, self.rng)
+        again = repeated(
+            cells, best.centers, errors, inside, space.elsewhere, best.compared, self.rng
+        )
         model = KMeansModel(space.frame.leave(best.centers))
         return Outcome(model, number=number, agreement=again.agreement, again=again)
 
@@ -156,7 +170,11 @@ class PrivateKMeans(SearchStrategy):
     @property
     def expected_columns(self) -> int | None:
         """The width of the server's rows or of the origin, if one of them was given."""
-        return super().expected_columns if self.server_data is None else int(np.asarray(self.server_data).shape[1])
+        return (
+            super().expected_columns
+            if self.server_data is None
+            else int(np.asarray(self.server_data).shape[1])
+        )
 
     @property
     def ball(self) -> Frame:
@@ -164,12 +182,22 @@ class PrivateKMeans(SearchStrategy):
         if self.server_data is None:
             return super().ball
         rows = np.asarray(self.server_data, dtype=np.float64)
-        origin = rows.mean(axis=0) if self.origin is None else np.asarray(self.origin, dtype=np.float64)
-        radius = float(np.linalg.norm(rows - origin, axis=1).max()) if self.max_norm is None else self.max_norm
+        origin = (
+            rows.mean(axis=0) if self.origin is None else np.asarray(self.origin, dtype=np.float64)
+        )
+        radius = (
+            float(np.linalg.norm(rows - origin, axis=1).max())
+            if self.max_norm is None
+            else self.max_norm
+        )
         return Frame(origin, radius)
 
     def _public(self, frame: Frame) -> Floats | None:
-        return None if self.server_data is None else frame.enter(np.asarray(self.server_data, dtype=np.float64))
+        return (
+            None
+            if self.server_data is None
+            else frame.enter(np.asarray(self.server_data, dtype=np.float64))
+        )
 
     @property
     def _counts_rows(self) -> bool:
@@ -178,14 +206,18 @@ class PrivateKMeans(SearchStrategy):
     def parts(self) -> Mapping[str, Part]:
         """Return a part for each round; in the last step, the sizes have a small part of their own."""
         client = PrivateKMeansClient
-        first = parts_of_cells(client, center_rows=self.center_rows, counts_rows=self._counts_rows, costs=COSTS)
+        first = parts_of_cells(
+            client, center_rows=self.center_rows, counts_rows=self._counts_rows, costs=COSTS
+        )
         return {**first, **parts_of_solutions(client)}
 
     def privacy_notes(self) -> list[str]:
         """Add the assumptions about what is public."""
         notes = super().privacy_notes()
         if self.n_rows is not None:
-            notes.append(f"The number of all rows, {self.n_rows}, is taken to be public, and no guarantee covers it.")
+            notes.append(
+                f"The number of all rows, {self.n_rows}, is taken to be public, and no guarantee covers it."
+            )
         if self.server_data is not None:
             n_rows = len(np.asarray(self.server_data))
             note = f"The {n_rows} server rows are taken to be public, and no guarantee covers them."

@@ -40,7 +40,12 @@ from flower_fedclust.numerics.prototypes import FULL_COLUMNS
 from flower_fedclust.numerics.validity import numbers_of
 from flower_fedclust.numerics.vectors import clip_rows
 from flower_fedclust.strategies.common.clusters import ClusterClient
-from flower_fedclust.strategies.common.many_starts import ALL_ROWS_ROUNDS, StartsClient, kmeans_of_all_rows, spectrum_of
+from flower_fedclust.strategies.common.many_starts import (
+    ALL_ROWS_ROUNDS,
+    StartsClient,
+    kmeans_of_all_rows,
+    spectrum_of,
+)
 from flower_fedclust.strategies.common.mixture_fit import Mixture, Seen, tied_mixture
 from flower_fedclust.strategies.common.mixture_search import MixtureSearch
 from flower_fedclust.strategies.common.private_search import (
@@ -164,7 +169,10 @@ class PrivateMixture(SearchStrategy):
             mixture, agreement = yield from self._em_steps(search)
         gain = yield from self._gain(search, mixture)
         # 6. What another run would find.
-        agreement = min(agreement, agreement_of_another_run(fine, space.spread, start.centers @ space.inside, self.rng))
+        agreement = min(
+            agreement,
+            agreement_of_another_run(fine, space.spread, start.centers @ space.inside, self.rng),
+        )
         return Outcome(search.model(mixture), number=number, agreement=agreement, gain=gain)
 
     def _em_steps(self, search: MixtureSearch) -> Generator[Round, Total, tuple[Mixture, float]]:
@@ -177,17 +185,27 @@ class PrivateMixture(SearchStrategy):
             _keep(search, question, received)
         mixture, agreement = search.best(mixture)
         noise = DEVIATIONS * received.noise[0] / search.space.units.number / scale
-        return mixture.without(mixture.weights <= min(noise, LEAST_SHARE / len(mixture.weights))), agreement
+        return mixture.without(
+            mixture.weights <= min(noise, LEAST_SHARE / len(mixture.weights))
+        ), agreement
 
-    def _gain(self, search: MixtureSearch, mixture: Mixture) -> Generator[Round, Total, DensityGain]:
+    def _gain(
+        self, search: MixtureSearch, mixture: Mixture
+    ) -> Generator[Round, Total, DensityGain]:
         """Ask how much better than one Gaussian the mixture describes the rows."""
         one = search.one_gaussian(mixture)
         question = PrivateMixtureClient.gain.asked(
-            *mixture.arrays, *one.arrays, search.directions, frame=search.space.frame, bound=MOST_GAIN
+            *mixture.arrays,
+            *one.arrays,
+            search.directions,
+            frame=search.space.frame,
+            bound=MOST_GAIN,
         )
         (total,) = received = yield self.summed(question, "gain", at_most=(MOST_GAIN,))
         n_units = search.space.units.number
-        return DensityGain(float(total[0]) / n_units, received.noise[0] / n_units, search.hidden(mixture, one))
+        return DensityGain(
+            float(total[0]) / n_units, received.noise[0] / n_units, search.hidden(mixture, one)
+        )
 
     @property
     def _structures(self) -> tuple[Structure, ...]:
@@ -195,16 +213,24 @@ class PrivateMixture(SearchStrategy):
 
     def _noise_of_variances(self, search: MixtureSearch) -> float:
         """Return the norm of the noise in a component's variances, in these, by sums of the first structure."""
-        return self._bounds(search, search.references[0], "moments")[3] * math.sqrt(len(search.moment))
+        return self._bounds(search, search.references[0], "moments")[3] * math.sqrt(
+            len(search.moment)
+        )
 
-    def _bounds(self, search: MixtureSearch, mixture: Mixture, part: str) -> tuple[float, float, float, float]:
+    def _bounds(
+        self, search: MixtureSearch, mixture: Mixture, part: str
+    ) -> tuple[float, float, float, float]:
         """Return the scale of memberships, both norms of an EM step, and the noise in an entry of a covariance."""
         units, scale = search.space.units, math.sqrt(max(mixture.means.shape[1] / 2, 1.0))
-        bound, of_means = search.norms(mixture, scale, self.rows_per_client if units.are_clients else 0)
+        bound, of_means = search.norms(
+            mixture, scale, self.rows_per_client if units.are_clients else 0
+        )
         noise = self.noise_of(part, of_means if units.are_clients else bound)
         return scale, bound, of_means, noise * len(mixture.means) / units.number
 
-    def _expectation(self, search: MixtureSearch, mixture: Mixture, part: str) -> tuple[Round, float]:
+    def _expectation(
+        self, search: MixtureSearch, mixture: Mixture, part: str
+    ) -> tuple[Round, float]:
         """Return the round of an EM step, and the scale of memberships; products only if noise leaves something."""
         for structure in search.structures[:2]:
             asked = mixture.as_structure(structure)
@@ -212,7 +238,12 @@ class PrivateMixture(SearchStrategy):
             if noise < LARGEST_NOISE:
                 break
         question = PrivateMixtureClient.expectation.asked(
-            *asked.arrays, search.directions, frame=search.space.frame, structure=structure, scale=scale, bound=bound
+            *asked.arrays,
+            search.directions,
+            frame=search.space.frame,
+            structure=structure,
+            scale=scale,
+            bound=bound,
         )
         return self.summed(question, part, at_most=(of_means,)), scale
 
@@ -221,23 +252,33 @@ class PrivateMixture(SearchStrategy):
     def _em(self) -> Protocol:
         """Take EM steps from the clusters of k-means and their common covariance, until they converge."""
         notes: list[tuple[Round, Total]] = []
-        _, _, number = yield from _noted(kmeans_of_all_rows(numbers_of(self.n_clusters), self.rng), notes)
+        _, _, number = yield from _noted(
+            kmeans_of_all_rows(numbers_of(self.n_clusters), self.rng), notes
+        )
         last = notes[-1][0].question_for(None)
         sums, counts = notes[-1][1]
         assert last.frame is not None
         frame, d = last.frame, sums.shape[1]
         sums_of = next(note for note in notes if note[0].asks is StartsClient.second_moment)
-        sketch = {name: int(value) for name, value in sums_of[0].question_for(None).arguments.items()}
+        sketch = {
+            name: int(value) for name, value in sums_of[0].question_for(None).arguments.items()
+        }
         values, vectors, _, _, total = spectrum_of(sums_of[1][0], sketch, counts.sum(), 0.0)
         # Variance that a sketch does not show is taken to be equal in all columns.
-        moment = (vectors * values) @ vectors.T + max(total - float(values.sum()), 0.0) / d * np.eye(d)
+        moment = (vectors * values) @ vectors.T + max(
+            total - float(values.sum()), 0.0
+        ) / d * np.eye(d)
         least = max(FLOOR * float(np.trace(moment)) / d, 1e-300)
         means = centers_of(sums, counts, fallback=last.arrays[0])
-        structure = self._structures[0] if self.covariance_type != "auto" or d <= FULL_COLUMNS else "diag"
+        structure = (
+            self._structures[0] if self.covariance_type != "auto" or d <= FULL_COLUMNS else "diag"
+        )
         mixture = tied_mixture(counts, means, moment, 0.0, least).as_structure(structure)
         change = math.inf
         for _ in range(N_EM_ROUNDS):
-            question = PrivateMixtureClient.exact_expectation.asked(*mixture.arrays, frame=frame, structure=structure)
+            question = PrivateMixtureClient.exact_expectation.asked(
+                *mixture.arrays, frame=frame, structure=structure
+            )
             moments, rest = yield Sum(question)
             former, mixture = mixture, mixture.maximized(moments + rest, least)
             before, change = change, float(np.abs(mixture.since(former)).max())
@@ -252,7 +293,9 @@ class PrivateMixture(SearchStrategy):
                 RuntimeWarning,
                 stacklevel=2,
             )
-        model = MixtureModel(mixture.weights, frame.leave(mixture.means), mixture.covariances, structure)
+        model = MixtureModel(
+            mixture.weights, frame.leave(mixture.means), mixture.covariances, structure
+        )
         return Outcome(model, number=number)
 
     # Parameters and budget.
@@ -279,7 +322,9 @@ class PrivateMixture(SearchStrategy):
         }
 
 
-def _noted(rounds: Generator[Round, Total, R], notes: list[tuple[Round, Total]]) -> Generator[Round, Total, R]:
+def _noted(
+    rounds: Generator[Round, Total, R], notes: list[tuple[Round, Total]]
+) -> Generator[Round, Total, R]:
     """Run a part of a protocol, and keep its questions and results."""
     try:
         asked = next(rounds)
@@ -296,17 +341,26 @@ def _keep(search: MixtureSearch, asked: Round, received: Total) -> None:
     """Keep a sum if it depends on the mixture."""
     if (of_rows := _of_rows(asked.question_for(None))) is not None:
         n_units = search.space.units.number
-        noise = [np.full(one.size, sd / n_units) for one, sd in zip(received, received.noise, strict=True)]
+        noise = [
+            np.full(one.size, sd / n_units)
+            for one, sd in zip(received, received.noise, strict=True)
+        ]
         values = np.concatenate([one.ravel() for one in received]) / n_units
         search.seen.append(Seen(values, np.concatenate(noise), of_rows))
 
 
 def _of_rows(question: Question) -> Callable[[Rows], Floats] | None:
     """Return the function of a row that a question adds up; None if the answer says little about the mixture."""
-    client, asked, bound = PrivateMixtureClient, question.asks, float(question.arguments.get("bound", math.inf))
+    client, asked, bound = (
+        PrivateMixtureClient,
+        question.asks,
+        float(question.arguments.get("bound", math.inf)),
+    )
     if asked is client.expectation:
         structure, scale = str(question.arguments["structure"]), float(question.arguments["scale"])
-        return lambda rows: clip_rows(row_moments(rows, *question.arrays, structure=structure, scale=scale), bound)
+        return lambda rows: clip_rows(
+            row_moments(rows, *question.arrays, structure=structure, scale=scale), bound
+        )
     if asked is client.cells:
         points, directions = question.arrays
     elif asked is client.steps and len(question.arrays[0]) == 1:
@@ -328,7 +382,9 @@ def _of_rows(question: Question) -> Callable[[Rows], Floats] | None:
 # The client half.
 
 
-def row_densities(rows: Rows, means: Floats, whitening: Floats, constants: Floats, directions: Floats) -> Floats:
+def row_densities(
+    rows: Rows, means: Floats, whitening: Floats, constants: Floats, directions: Floats
+) -> Floats:
     """Return the logarithm of the density at each row, but for a constant, in public directions."""
     integers, parts = rows.projected(directions).integers, []
     for start in range(0, max(len(integers), 1), BLOCK_ROWS):
@@ -349,16 +405,21 @@ def row_moments(
 ) -> Floats:
     """Return each row's memberships and the moments of its whitened offsets, in public directions."""
     named, integers, parts = structure_named(structure), rows.projected(directions).integers, []
-    for start in range(0, max(len(integers), 1), BLOCK_ROWS):  # a few rows at a time, as several arrays are this long
+    # A few rows at a time, as several arrays are this long.
+    for start in range(0, max(len(integers), 1), BLOCK_ROWS):
         offsets = whitened(integers[start : start + BLOCK_ROWS], means, whitening, rows.exponent)
-        parts.append(moments(offsets, responsibilities(log_densities(offsets, constants)), named, scale))
+        parts.append(
+            moments(offsets, responsibilities(log_densities(offsets, constants)), named, scale)
+        )
     return np.concatenate(parts)
 
 
 class PrivateMixtureClient(SearchClient, ClusterClient):
     """The client half of :class:`PrivateMixture`."""
 
-    @by_row(moments="memberships and moments of the rows' whitened offsets, each row's vector clipped")
+    @by_row(
+        moments="memberships and moments of the rows' whitened offsets, each row's vector clipped"
+    )
     def expectation(
         rows: Rows,
         means: Floats,
@@ -392,7 +453,10 @@ class PrivateMixtureClient(SearchClient, ClusterClient):
         of_one = row_densities(rows, mean, whitening_of_one, constant, directions)
         return vectors(np.minimum(of_mixture - of_one, bound / 3)[:, None], bound)
 
-    @by_row(moments="memberships and moments of the rows' whitened offsets", rest="what 40 bits of them cut off")
+    @by_row(
+        moments="memberships and moments of the rows' whitened offsets",
+        rest="what 40 bits of them cut off",
+    )
     def exact_expectation(
         rows: Rows, means: Floats, whitening: Floats, constants: Floats, *, structure: str
     ) -> tuple[Term, Term]:

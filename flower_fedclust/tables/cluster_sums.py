@@ -60,7 +60,11 @@ def _parts(column: Column, found: Figures, n_parts: int) -> tuple[float, ...]:
     edges = _natural(column, edges)
     if column.interval is not None:
         edges[0], edges[-1] = column.interval
-    return tuple(words.round_edges(edges, whole=column.kind != "number", ends=column.interval is None).tolist())
+    return tuple(
+        words.round_edges(
+            edges, whole=column.kind != "number", ends=column.interval is None
+        ).tolist()
+    )
 
 
 def _natural(column: Column, values: Floats) -> Floats:
@@ -71,7 +75,11 @@ def _natural(column: Column, values: Floats) -> Floats:
 def edges_of(preparation: Preparation, name: str, column: Column) -> Floats:
     """Return the edges of the parts of a measured column, in its own units, or in days since 1970."""
     found = preparation.figures[name]
-    return np.array(found.parts) if found.parts else _natural(column, np.array([found.low, found.high]))
+    return (
+        np.array(found.parts)
+        if found.parts
+        else _natural(column, np.array([found.low, found.high]))
+    )
 
 
 def bins_of_column(preparation: Preparation, name: str, column: Column) -> tuple[int, bool]:
@@ -93,7 +101,10 @@ def places_of(preparation: Preparation) -> dict[str, slice]:
 
 def places_of_bins(preparation: Preparation, name: str) -> slice:
     """Return the places of the sums that count rows in the bins of a column."""
-    place, is_measured = places_of(preparation)[name], preparation.schema.used[name].kind in MEASURED
+    place, is_measured = (
+        places_of(preparation)[name],
+        preparation.schema.used[name].kind in MEASURED,
+    )
     return slice(place.start + N_POWERS * is_measured, place.stop)
 
 
@@ -104,7 +115,8 @@ def cluster_sums(
     n_clusters: int,
 ) -> Term:
     """Add the description of each row to the sums of its cluster; of shape (n_clusters, n_sums)."""
-    labels = np.where((labels >= 0) & (labels < n_clusters), labels, n_clusters)  # a row in no cluster counts nowhere
+    # A row in no cluster counts nowhere.
+    labels = np.where((labels >= 0) & (labels < n_clusters), labels, n_clusters)
     ball = Frame(np.zeros(N_POWERS), math.sqrt(LARGEST_POWERS))
     terms = [at(labels, n_clusters).reshaped(n_clusters, 1)]
     for name, column, values in columns:
@@ -116,13 +128,15 @@ def cluster_sums(
             scaled = np.nan_to_num(scaled)
             powers = np.column_stack([scaled, scaled * scaled - MIDDLE_SQUARE])
             terms.append(at(there, n_clusters, ball.rows(powers)))
-            edges[-1] = np.nextafter(edges[-1], np.inf)  # a value at the upper bound is not beyond it
+            # A value at the upper bound is not beyond it.
+            edges[-1] = np.nextafter(edges[-1], np.inf)
             codes = np.where(gaps, n_bins - has_gaps, np.searchsorted(edges, values, side="right"))
         else:
             codes = places_in(values, n_bins - has_gaps)
         places = np.where(codes < n_bins, labels * n_bins + codes, n_clusters * n_bins)
         terms.append(at(places, n_clusters * n_bins).reshaped(n_clusters, n_bins))
-    said = (
-        "a row is in one cluster, and in each column in one category or part, with a number of -1 to 1 and its square"
+    words = (
+        "a row is in one cluster, and in each column in one category or part, with a number of -1 "
+        "to 1 and its square"
     )
-    return side_by_side(terms, words=said)
+    return side_by_side(terms, words=words)

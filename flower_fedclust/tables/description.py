@@ -96,7 +96,12 @@ class Clusters:
         whole, n_clusters = self.sums.sum(axis=0, keepdims=True), self.n_clusters
         return Groups(
             own=Group(self.preparation, self.sums, self.deviation, floor),
-            rest=Group(self.preparation, whole - self.sums, self.deviation * math.sqrt(n_clusters - 1), floor),
+            rest=Group(
+                self.preparation,
+                whole - self.sums,
+                self.deviation * math.sqrt(n_clusters - 1),
+                floor,
+            ),
             whole=Group(self.preparation, whole, self.deviation * math.sqrt(n_clusters), floor),
         )
 
@@ -125,11 +130,15 @@ class Clusters:
         for name, column in self.preparation.schema.used.items():
             parts += self._parts_of_column(name, column)
         table = {
-            name: np.concatenate([np.full(self.n_clusters, part.get(name, np.nan)) for part in parts])
+            name: np.concatenate(
+                [np.full(self.n_clusters, part.get(name, np.nan)) for part in parts]
+            )
             for name in ("column", "what", "unit", *NUMBERS, "note")
         }
         clusters = np.tile(np.arange(self.n_clusters), len(parts))
-        return pd.DataFrame({"cluster": clusters, **table}).sort_values("cluster", kind="stable", ignore_index=True)
+        return pd.DataFrame({"cluster": clusters, **table}).sort_values(
+            "cluster", kind="stable", ignore_index=True
+        )
 
     def _size_parts(self) -> list[dict[str, Any]]:
         """Return the rows of the frame about sizes: shares, and numbers unless they count clients."""
@@ -139,7 +148,10 @@ class Clusters:
             own = self.groups.own
             counts = Estimate.within(own.n_rows, np.full(self.n_clusters, own.noise_of_rows), 0.0)
             limit = self.sizes.fewer_than
-            low, high = (np.where(np.isnan(limit), one, end) for one, end in ((counts.low, 0.0), (counts.high, limit)))
+            low, high = (
+                np.where(np.isnan(limit), one, end)
+                for one, end in ((counts.low, 0.0), (counts.high, limit))
+            )
             counts = Estimate(counts.value, counts.error, low, high, limit)
             parts.append({**named, "what": self.counted, **_printed(OF_OWN, counts)})
         return parts
@@ -155,7 +167,9 @@ class Clusters:
         elif own.floor.least > 0:
             known = own.floor.known_of(own.n_rows[:, None], add_up=False)
             shares, half = known.middle[:, 0] / total, known.half[:, 0] / total
-        errors = min(own.noise_of_rows / total, 1.0) * np.sqrt((1 - shares) ** 2 + shares**2 * (self.n_clusters - 1))
+        errors = min(own.noise_of_rows / total, 1.0) * np.sqrt(
+            (1 - shares) ** 2 + shares**2 * (self.n_clusters - 1)
+        )
         return floored(own.floor, np.full(self.n_clusters, total), shares, errors, half)
 
     def _parts_of_column(self, name: str, column: Column) -> list[dict[str, Any]]:
@@ -166,15 +180,25 @@ class Clusters:
         for what in own:
             is_share = what not in (MEAN, SPREAD, *QUANTILES)
             in_all = float(whole[what].value[0])
-            spread = math.sqrt(in_all * (1 - in_all)) if is_share else spread_of(self.groups.whole, name, column)
-            found: dict[str, Any] = {"column": name, "what": what, "unit": "" if is_share else column.unit}
+            spread = (
+                math.sqrt(in_all * (1 - in_all))
+                if is_share
+                else spread_of(self.groups.whole, name, column)
+            )
+            found: dict[str, Any] = {
+                "column": name,
+                "what": what,
+                "unit": "" if is_share else column.unit,
+            }
             found |= _compared(own[what], rest[what], few, few_in_rest, spread)
             if self.groups.own.deviation == 0 and self.groups.own.floor.least > 0:
                 # The difference over its effect would tell the standard deviation of all rows, and so small counts.
                 found["effect"] = np.round(found["effect"], EFFECT_DIGITS)
             if what not in SHAPES:
                 found |= _standardized(what, own, rest, few | few_in_rest)
-            parts.append({key: found[key] for key in found if what not in SHAPES or key not in DIFFERENCES})
+            parts.append(
+                {key: found[key] for key in found if what not in SHAPES or key not in DIFFERENCES}
+            )
         return parts
 
     def _few(self, name: str, column: Column) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
@@ -208,7 +232,11 @@ class Clusters:
             if column.kind in MEASURED:
                 ends = edges_of(self.preparation, name, column)[[0, -1]].tolist()
             lines += lines_of_column(name, column, ends, both, smd, few)
-        heading = ("", f"all {self.counted}", *(f"cluster {index}" for index in range(self.n_clusters)))
+        heading = (
+            "",
+            f"all {self.counted}",
+            *(f"cluster {index}" for index in range(self.n_clusters)),
+        )
         return TableOne(heading, tuple(lines), tuple(self._notes()))
 
     def _notes(self) -> list[str]:
@@ -217,7 +245,9 @@ class Clusters:
         if self.deviation > 0:
             said.append(f"± is {DEVIATIONS:g} standard deviations of the noise.")
         elif self.sizes.is_hidden.any():
-            said.append(f"Clusters of fewer than {self.floor} rows are left out of all rows and of the rest.")
+            said.append(
+                f"Clusters of fewer than {self.floor} rows are left out of all rows and of the rest."
+            )
         return said
 
     def sentences(self, cluster: int) -> list[str]:
@@ -229,14 +259,27 @@ class Clusters:
         clear = frame[frame["effect"].abs() > DEVIATIONS * frame["effect_error"]]
         clear = clear[~clear["what"].isin(SHAPES) & (clear["effect"].abs() >= LEAST_TOLD)]
         numbers = zip(clear["what"], clear["difference"], clear["difference_error"], strict=True)
-        told = [what != "mean" or words.shows_a_difference(one, DEVIATIONS * error) for what, one, error in numbers]
+        told = [
+            what != "mean" or words.shows_a_difference(one, DEVIATIONS * error)
+            for what, one, error in numbers
+        ]
         clear = clear[np.array(told, dtype=bool)]
         order = clear["effect"].abs().sort_values(ascending=False, kind="stable").index
         for _, row in clear.loc[order].head(MOST_TOLD).iterrows():
-            medians = frame[(frame["column"] == row["column"]) & (frame["what"] == "median")].to_dict("records")
+            medians = frame[
+                (frame["column"] == row["column"]) & (frame["what"] == "median")
+            ].to_dict("records")
             column = self.preparation.schema.columns[row["column"]]
-            ends = edges_of(self.preparation, row["column"], column)[[0, -1]].tolist() if medians else ()
-            said.append(words.difference(column, row, medians[0] if medians else {}, DEVIATIONS, ends, self.counted))
+            ends = (
+                edges_of(self.preparation, row["column"], column)[[0, -1]].tolist()
+                if medians
+                else ()
+            )
+            said.append(
+                words.difference(
+                    column, row, medians[0] if medians else {}, DEVIATIONS, ends, self.counted
+                )
+            )
         return said
 
     def part_beyond(self, name: str) -> tuple[float, float]:
@@ -256,8 +299,13 @@ class Clusters:
         said = []
         for name, column in self.preparation.schema.used.items():
             if column.kind in MEASURED:
-                ends, found = edges_of(self.preparation, name, column), self.frame[self.frame["column"] == name]
-                limits = [found.loc[found["what"] == what, "high"].tolist() for what in (BELOW, ABOVE)]
+                ends, found = (
+                    edges_of(self.preparation, name, column),
+                    self.frame[self.frame["column"] == name],
+                )
+                limits = [
+                    found.loc[found["what"] == what, "high"].tolist() for what in (BELOW, ABOVE)
+                ]
                 said.append(words.bounds(name, column, ends, limits))
         return said
 
@@ -295,8 +343,19 @@ class Clusters:
     def from_dict(cls, written: Mapping[str, Any]) -> Self:
         """Undo :meth:`to_dict`."""
         preparation = Preparation.from_dict(written["preparation"])
-        of_clients, floor, counted = bool(written["of_clients"]), int(written["floor"]), str(written["counted"])
-        return cls(preparation, np.array(written["sums"]), float(written["deviation"]), of_clients, floor, counted)
+        of_clients, floor, counted = (
+            bool(written["of_clients"]),
+            int(written["floor"]),
+            str(written["counted"]),
+        )
+        return cls(
+            preparation,
+            np.array(written["sums"]),
+            float(written["deviation"]),
+            of_clients,
+            floor,
+            counted,
+        )
 
 
 class Groups(NamedTuple):
@@ -315,7 +374,10 @@ class Groups(NamedTuple):
         for name, column in preparation.schema.used.items():
             place = places_of_bins(preparation, name)
             counts = floor.known_of(exact[:, place], add_up=column.kind not in MEASURED)
-            middle[is_shown, place], half[is_shown, place] = counts.middle[is_shown], counts.half[is_shown]
+            middle[is_shown, place], half[is_shown, place] = (
+                counts.middle[is_shown],
+                counts.half[is_shown],
+            )
             if column.kind in MEASURED and column.gaps != "refuse":
                 # So few values count nowhere, and the number of gaps, which would tell how many they are, is not known.
                 gap, whole = place.stop - 1, places_of(preparation)[name]
@@ -324,7 +386,9 @@ class Groups(NamedTuple):
                 exact[is_few, gap] = exact[is_few, 0]
                 half[is_few, gap] = (floor.least - 1) / 2
                 middle[is_few, gap] = exact[is_few, 0] - half[is_few, gap]
-        own = Group(preparation, np.where(is_shown[:, None], exact, sums), 0.0, floor, (middle, half))
+        own = Group(
+            preparation, np.where(is_shown[:, None], exact, sums), 0.0, floor, (middle, half)
+        )
         others = [one.sum(axis=0, keepdims=True) - one for one in (exact, middle, half)]
         in_all = [one.sum(axis=0, keepdims=True) for one in (exact, middle, half)]
         return cls(
@@ -348,11 +412,16 @@ def _numbers_of(group: Group, name: str, column: Column) -> dict[str, Estimate]:
 
 def _joined(first: Estimate, last: Estimate) -> Estimate:
     """Return the numbers of two sets of groups as one."""
-    pairs = ((getattr(one, name) for one in (first, last)) for name in ("value", "error", "low", "high", "fewer_than"))
+    pairs = (
+        (getattr(one, name) for one in (first, last))
+        for name in ("value", "error", "low", "high", "fewer_than")
+    )
     return Estimate(*(np.concatenate(list(pair)) for pair in pairs))
 
 
-def _compared_by(what: str, own: Mapping[str, Estimate], rest: Mapping[str, Estimate]) -> tuple[Estimate, ...]:
+def _compared_by(
+    what: str, own: Mapping[str, Estimate], rest: Mapping[str, Estimate]
+) -> tuple[Estimate, ...]:
     """Return the numbers for a standardized difference: two shares, or two means with their standard deviations."""
     if what != MEAN:
         return own[what], rest[what]
@@ -363,35 +432,52 @@ def _standardized(
     what: str, own: Mapping[str, Estimate], rest: Mapping[str, Estimate], few: NDArray[np.bool_]
 ) -> dict[str, Floats]:
     pair = standardized(*_compared_by(what, own, rest))
-    return {key: np.where(few, np.nan, one) for key, one in zip(("smd", "smd_error"), pair, strict=True)}
+    return {
+        key: np.where(few, np.nan, one) for key, one in zip(("smd", "smd_error"), pair, strict=True)
+    }
 
 
 def _printed(keys: Sequence[str], found: Estimate) -> dict[str, Floats]:
     """Return the numbers of a frame; a share that the floor hides has only limits."""
     value, error = (np.where(found.is_hidden, np.nan, one) for one in (found.value, found.error))
     # A quantile that may lie anywhere has no value.
-    value, error = (np.where(np.isfinite(error) | np.isnan(error), one, np.nan) for one in (value, error))
+    value, error = (
+        np.where(np.isfinite(error) | np.isnan(error), one, np.nan) for one in (value, error)
+    )
     return dict(zip(keys, (value, error, found.low, found.high, found.fewer_than), strict=True))
 
 
 def _compared(
-    own: Estimate, rest: Estimate, few: NDArray[np.bool_], few_in_rest: NDArray[np.bool_], spread: float
+    own: Estimate,
+    rest: Estimate,
+    few: NDArray[np.bool_],
+    few_in_rest: NDArray[np.bool_],
+    spread: float,
 ) -> dict[str, Any]:
     """Compare a cluster's numbers of one kind with the rest; NaN where there are too few rows."""
-    found: dict[str, Any] = {key: np.where(few, np.nan, one) for key, one in _printed(OF_OWN, own).items()}
-    found |= {key: np.where(few | few_in_rest, np.nan, one) for key, one in _printed(OF_REST, rest).items()}
+    found: dict[str, Any] = {
+        key: np.where(few, np.nan, one) for key, one in _printed(OF_OWN, own).items()
+    }
+    found |= {
+        key: np.where(few | few_in_rest, np.nan, one)
+        for key, one in _printed(OF_REST, rest).items()
+    }
     apart, error = own.value - rest.value, np.hypot(own.error, rest.error)
     is_open = few | few_in_rest | ~np.isfinite(apart) | ~np.isfinite(error)
     is_loud = ~few & ~(own.error <= spread / 2)
     hidden = is_open | is_loud | ~(rest.error <= spread / 2)
     limits = (own.low, own.high, rest.low, rest.high)
     # A difference would tell a share that the floor hides.
-    is_limit = np.any([np.isinf(limit) for limit in limits], axis=0) | own.is_hidden | rest.is_hidden
+    is_limit = (
+        np.any([np.isinf(limit) for limit in limits], axis=0) | own.is_hidden | rest.is_hidden
+    )
     found["difference"], found["difference_error"] = (
         np.where(is_open | is_limit, np.nan, one) for one in (apart, error)
     )
     with np.errstate(divide="ignore", invalid="ignore"):
-        found["effect"], found["effect_error"] = (np.where(hidden, np.nan, one / spread) for one in (apart, error))
+        found["effect"], found["effect_error"] = (
+            np.where(hidden, np.nan, one / spread) for one in (apart, error)
+        )
     if spread == 0:
         found["effect"] = np.where(few, np.nan, 0.0)
     found["note"] = np.select([few, is_loud], ["few", "noise"], "")

@@ -53,9 +53,13 @@ _PERSON = re.compile(
 _NAME_TEXT = r"(?![A-Z]{1,3}$)[^\W\d_a-zß-öø-ÿ][^\W\d_]*(?:[ ,.'’-]+[^\W\d_]+)*\.?"
 
 #: Names of columns that say how long rows were followed, of units of time in them, and of events.
-_TIME = re.compile(r"(?i)(^|[\W_])(time|days?|weeks?|months?|years?|follow[\W_]?up|survival|futime)($|[\W_])")
+_TIME = re.compile(
+    r"(?i)(^|[\W_])(time|days?|weeks?|months?|years?|follow[\W_]?up|survival|futime)($|[\W_])"
+)
 _UNIT = re.compile(r"(?i)(^|[\W_])(days|weeks|months|years)($|[\W_])")
-_EVENT = re.compile(r"(?i)(^|[\W_])(event|(vital[\W_]?)?status|dead|death|died|deceased|relapsed?|fustat)($|[\W_])")
+_EVENT = re.compile(
+    r"(?i)(^|[\W_])(event|(vital[\W_]?)?status|dead|death|died|deceased|relapsed?|fustat)($|[\W_])"
+)
 
 #: The smallest share of numbers in a column of numbers with a few words.
 MOST_WORDS, NUMBERS_PART = 5, 0.8
@@ -78,7 +82,9 @@ SUBJECTS = "FROM YOUR ROWS: if rows with one value of '{name}' are about one per
 
 LISTED = "FROM YOUR ROWS: list every value that may occur at any site, and none that identifies somebody."
 MISSING = "FROM YOUR ROWS: values are missing."
-MANY = f"FROM YOUR ROWS: more than {MOST_CATEGORIES} different texts, which may be names or free text."
+MANY = (
+    f"FROM YOUR ROWS: more than {MOST_CATEGORIES} different texts, which may be names or free text."
+)
 UNIQUE = "FROM YOUR ROWS: no value occurs twice; the values may stand for people."
 PEOPLE = "FROM YOUR ROWS: by its name, the column names people."
 LIKE_NAMES = (
@@ -102,7 +108,9 @@ OF_PERSON = (
 )
 IF_AMOUNTS = 'If these are grades, set kind = "ordinal". If they are amounts, use the next lines instead of all above:'
 CODED = "FROM YOUR ROWS: {codes} may stand for a missing value ({why}). If not, delete this line."
-IF_CODED = "FROM YOUR ROWS: {codes} may stand for a missing value ({why}). If so, use the next lines too:"
+IF_CODED = (
+    "FROM YOUR ROWS: {codes} may stand for a missing value ({why}). If so, use the next lines too:"
+)
 NOT_NUMBERS = "FROM YOUR ROWS: {count}, in row {row} for the first time. Correct this."
 IF_SKEWED = "FROM YOUR ROWS: a few values are much larger than the others. If these are amounts, use the next line too:"
 
@@ -139,12 +147,26 @@ def draft(table: Any, *, source: str) -> str:
     """Return a draft of a schema for a pandas DataFrame, as TOML that marks what was read from rows."""
     labels = labeled_codes(table)
     table = typed(table)
-    columns = {str(name): _drafted(str(name), table[name], labels.get(name, {})) for name in table.columns}
-    persons = [name for name, drafted in columns.items() if drafted.remarks.get("kind") == REPEATED_ID][:1]
+    columns = {
+        str(name): _drafted(str(name), table[name], labels.get(name, {})) for name in table.columns
+    }
+    persons = [
+        name for name, drafted in columns.items() if drafted.remarks.get("kind") == REPEATED_ID
+    ][:1]
     _offer_time(columns, table, persons)
-    lines = [one for name in persons for one in (SUBJECTS.format(name=name), *_toml_lines({"subject_column": name}))]
+    lines = [
+        one
+        for name in persons
+        for one in (SUBJECTS.format(name=name), *_toml_lines({"subject_column": name}))
+    ]
     offered = ["".join(f"# {line}\n" for line in lines)] if lines else []
-    return "\n".join([HEADER.format(source=source), *offered, *(one.to_toml(name) for name, one in columns.items())])
+    return "\n".join(
+        [
+            HEADER.format(source=source),
+            *offered,
+            *(one.to_toml(name) for name, one in columns.items()),
+        ]
+    )
 
 
 def _offer_time(columns: Mapping[str, _Drafted], table: Any, persons: Sequence[str]) -> None:
@@ -152,16 +174,24 @@ def _offer_time(columns: Mapping[str, _Drafted], table: Any, persons: Sequence[s
 
     If all rows of a person have one time, it is counted from one date of the person.
     """
-    events = [name for name, one in columns.items() if one.fields["kind"] == "binary" and _EVENT.search(name)]
+    events = [
+        name
+        for name, one in columns.items()
+        if one.fields["kind"] == "binary" and _EVENT.search(name)
+    ]
     numbers = [name for name, one in columns.items() if one.fields["kind"] in ("number", "integer")]
-    lowest = {name: np.nanmin(numbers_of_texts(table[name])[0]) for name in numbers if _TIME.search(name)}
+    lowest = {
+        name: np.nanmin(numbers_of_texts(table[name])[0]) for name in numbers if _TIME.search(name)
+    }
     for name in (name for name, least in lowest.items() if least >= 0 and events):
         is_one = [one for one in persons if table.groupby(one)[name].nunique().max() == 1]
         unit = _UNIT.search(name)
         fields = {"kind": "time-to-event", "event": events[0], "bins": [12, 24, 36, 48, 60]}
         fields |= {"time_zero": "subject" if is_one else "row"}
         if is_one:
-            fields["row_time"] = next((other for other, least in lowest.items() if least < 0), "...")
+            fields["row_time"] = next(
+                (other for other, least in lowest.items() if least < 0), "..."
+            )
         fields |= {"unit": unit[2].lower()} if unit else {}
         when = IF_TIME.format(event=events[0]) + (f" {OF_PERSON}" if is_one else "")
         columns[name].instead.append((when, fields))
@@ -181,7 +211,9 @@ def _drafted(name: str, series: Any, labels: Mapping[float, str]) -> _Drafted:
     if pd.api.types.is_datetime64_any_dtype(present.dtype):
         return _measured("date", has_gaps)
     are_codes = n_values <= MOST_CODES and len(present) >= ROWS_PER_CODE * n_values
-    if not pd.api.types.is_numeric_dtype(present.dtype) or pd.api.types.is_bool_dtype(present.dtype):
+    if not pd.api.types.is_numeric_dtype(present.dtype) or pd.api.types.is_bool_dtype(
+        present.dtype
+    ):
         return _of_texts(name, present, has_gaps, are_codes)
     numbers = _read_as("number", present)
     if numbers is None:
@@ -207,9 +239,14 @@ def _of_texts(name: str, present: Any, has_gaps: bool, are_codes: bool) -> _Draf
     if formats := date_formats(others) if len(others) else []:
         if formats == [ISO] and _read_as("date", others) is not None:
             return _measured("date", has_gaps, words)
-        return _ignored(f"FROM YOUR ROWS: dates are written as {' and as '.join(formats)}; write all as {ISO}.")
+        return _ignored(
+            f"FROM YOUR ROWS: dates are written as {' and as '.join(formats)}; write all as {ISO}."
+        )
     is_plain = pd.to_numeric(texts, errors="coerce").notna().all()  # digits alone may be codes
-    if not (are_codes or is_plain) and (drafted := _of_numbers_and_words(name, present, has_gaps)) is not None:
+    if (
+        not (are_codes or is_plain)
+        and (drafted := _of_numbers_and_words(name, present, has_gaps)) is not None
+    ):
         return drafted
     if people := _why_people(name, present):
         return _ignored(people)
@@ -228,20 +265,36 @@ def _of_numbers_and_words(name: str, present: Any, has_gaps: bool) -> _Drafted |
     numbers, are_words = numbers_of_texts(texts)
     words = texts[are_words].str.strip()
     numbers = pd.Series(numbers[~are_words])
-    if len(numbers) < NUMBERS_PART * len(texts) or words.nunique() > MOST_WORDS or (numbers.abs() >= 2.0**53).any():
+    if (
+        len(numbers) < NUMBERS_PART * len(texts)
+        or words.nunique() > MOST_WORDS
+        or (numbers.abs() >= 2.0**53).any()
+    ):
         return None
     if len(words) and numbers.nunique() <= MOST_CODES:
         return None
     if (numbers % 1 == 0).all() and (people := _why_people(name, numbers)):
         return _ignored(people)
-    is_known = words.str.lower().isin(MISSING_WORDS) | (words.map(words.value_counts()) >= ROWS_PER_CODE)
-    marks = (
-        UNCLEAR if has_unclear_commas(present) else MARKED if texts[~are_words].str.contains("[<>≤≥,]").any() else ""
+    is_known = words.str.lower().isin(MISSING_WORDS) | (
+        words.map(words.value_counts()) >= ROWS_PER_CODE
     )
-    drafted = _of_numbers(numbers, has_gaps, find_codes(numbers.to_numpy(), {}), words[is_known].unique(), marks)
+    marks = (
+        UNCLEAR
+        if has_unclear_commas(present)
+        else MARKED
+        if texts[~are_words].str.contains("[<>≤≥,]").any()
+        else ""
+    )
+    drafted = _of_numbers(
+        numbers, has_gaps, find_codes(numbers.to_numpy(), {}), words[is_known].unique(), marks
+    )
     if not is_known.all():
         unknown = words[~is_known]
-        count = "an entry is not a number" if len(unknown) == 1 else f"{len(unknown)} entries are not numbers"
+        count = (
+            "an entry is not a number"
+            if len(unknown) == 1
+            else f"{len(unknown)} entries are not numbers"
+        )
         more = NOT_NUMBERS.format(count=count, row=unknown.index[0])
         drafted.remarks["kind"] = f"{marks} {more}".strip()
     return drafted
@@ -255,13 +308,17 @@ def _why_people(name: str, present: Any) -> str:
     is_id = n_values > MOST_CODES and _ID_NAME.search(name)
     if n_values == len(present):
         return UNIQUE if is_id or n_values > (MOST_CODES if are_texts else MOST_CATEGORIES) else ""
-    is_id = is_id or (n_values > MOST_CATEGORIES and present.astype(str).str.fullmatch(_ID_TEXT).all())
+    is_id = is_id or (
+        n_values > MOST_CATEGORIES and present.astype(str).str.fullmatch(_ID_TEXT).all()
+    )
     if is_id or not are_texts or n_values <= 2:
         return REPEATED_ID if is_id else ""
     if _PERSON.search(name):
         return PEOPLE
     different = pd.Series(present.unique()).astype(str).str.strip()
-    are_like_names = n_values > MOST_CODES and different.str.fullmatch(_NAME_TEXT).mean() > NUMBERS_PART
+    are_like_names = (
+        n_values > MOST_CODES and different.str.fullmatch(_NAME_TEXT).mean() > NUMBERS_PART
+    )
     return LIKE_NAMES if are_like_names else ""
 
 
@@ -283,10 +340,14 @@ def _measured(kind: Any, has_gaps: bool, missing: Sequence[Any] = ()) -> _Drafte
     fields = {"kind": kind} | ({"gaps": "mean"} if has_gaps or len(missing) else {})
     fields |= {"missing": list(missing)} if len(missing) else {}
     remarks = {"gaps": MISSING} if has_gaps else {}
-    return _Drafted(fields, remarks | {"missing": CODED.format(codes=_in_words(missing), why="a word")})
+    return _Drafted(
+        fields, remarks | {"missing": CODED.format(codes=_in_words(missing), why="a word")}
+    )
 
 
-def _of_numbers(numbers: Any, has_gaps: bool, codes: Codes, words: Sequence[str] = (), remark: str = "") -> _Drafted:
+def _of_numbers(
+    numbers: Any, has_gaps: bool, codes: Codes, words: Sequence[str] = (), remark: str = ""
+) -> _Drafted:
     rest = numbers[~numbers.isin([*codes.sure, *codes.unsure])]
     sure = [*codes.sure, *words]
     drafted = _measured("integer" if (rest % 1 == 0).all() else "number", has_gaps, sure)
@@ -296,7 +357,9 @@ def _of_numbers(numbers: Any, has_gaps: bool, codes: Codes, words: Sequence[str]
         drafted.remarks["missing"] = CODED.format(codes=_in_words(sure), why=why)
     if codes.unsure:
         when = IF_CODED.format(codes=_in_words(codes.unsure), why=codes.why_unsure)
-        drafted.instead.append((when, {"missing": codes.unsure} | ({} if has_gaps or sure else {"gaps": "mean"})))
+        drafted.instead.append(
+            (when, {"missing": codes.unsure} | ({} if has_gaps or sure else {"gaps": "mean"}))
+        )
         if sure:
             drafted.instead[-1][1]["missing"] = [*sure, *codes.unsure]
     if rest.min() >= 0 and rest.skew() > SKEWED:
@@ -318,12 +381,16 @@ def made_up_table(schema: Schema, n_rows: int, rng: np.random.Generator) -> Any:
     """Return a DataFrame that fits a schema, for rehearsals before anything runs on real rows."""
     import pandas as pd
 
-    return pd.DataFrame({name: _made_up(column, n_rows, rng) for name, column in schema.read.items()})
+    return pd.DataFrame(
+        {name: _made_up(column, n_rows, rng) for name, column in schema.read.items()}
+    )
 
 
 def _made_up(column: Column, n_rows: int, rng: np.random.Generator) -> Any:
     if column.categories is not None:
-        return np.array(column.categories, dtype=object)[rng.integers(len(column.categories), size=n_rows)]
+        return np.array(column.categories, dtype=object)[
+            rng.integers(len(column.categories), size=n_rows)
+        ]
     low, high = column.interval or (0.0, column.bins[-1] if column.bins else 100.0)
     values = low + (high - low) * rng.random(n_rows)
     if column.kind == "date":

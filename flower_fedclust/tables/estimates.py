@@ -50,15 +50,22 @@ class Group:
         self.totals, self.squares, self.bins = {}, {}, {}
         for name, place in places_of(preparation).items():
             if preparation.schema.used[name].kind in MEASURED:
-                self.totals[name], self.squares[name] = sums[:, place.start], sums[:, place.start + 1]
+                self.totals[name], self.squares[name] = (
+                    sums[:, place.start],
+                    sums[:, place.start + 1],
+                )
             self.bins[name] = sums[:, places_of_bins(preparation, name)]
         self.information = 1.0 + math.fsum(1.0 / bins.shape[1] for bins in self.bins.values())
         if deviation > 0:  # exact sums agree without an adjustment
             self._adjust()
-        self.known, self.halves = self.bins, {name: np.zeros_like(bins) for name, bins in self.bins.items()}
+        self.known, self.halves = (
+            self.bins,
+            {name: np.zeros_like(bins) for name, bins in self.bins.items()},
+        )
         if known is not None:
             self.known, self.halves = (
-                {name: one[:, places_of_bins(preparation, name)] for name in self.bins} for one in known
+                {name: one[:, places_of_bins(preparation, name)] for name in self.bins}
+                for one in known
             )
 
     def _adjust(self) -> None:
@@ -104,7 +111,9 @@ class Estimate:
     fewer_than: Floats
 
     @classmethod
-    def within(cls, value: Floats, error: Floats, least: float = -math.inf, most: float = math.inf) -> Estimate:
+    def within(
+        cls, value: Floats, error: Floats, least: float = -math.inf, most: float = math.inf
+    ) -> Estimate:
         """Return a number between two ends, with two deviations on either side."""
         low, high = (np.clip(value + sign * DEVIATIONS * error, least, most) for sign in (-1, 1))
         return cls(np.clip(value, least, most), error, low, high, np.full(len(value), np.nan))
@@ -128,7 +137,9 @@ def shares_of(group: Group, name: str, column: Column) -> dict[str, Estimate]:
     elif group.deviation > 0:
         shares = on_simplex(shares)
     return {
-        what: floored(group.floor, group.n_rows, shares[:, place], errors[:, place], halves[:, place])
+        what: floored(
+            group.floor, group.n_rows, shares[:, place], errors[:, place], halves[:, place]
+        )
         for place, what in enumerate(names, start=first)
     }
 
@@ -147,7 +158,9 @@ def _positive(counts: Floats) -> Floats:
     return np.where(counts > 0, counts, np.nan)
 
 
-def floored(floor: Floor, n_rows: Floats, shares: Floats, errors: Floats, halves: Floats) -> Estimate:
+def floored(
+    floor: Floor, n_rows: Floats, shares: Floats, errors: Floats, halves: Floats
+) -> Estimate:
     """Return shares of so many rows; those below the floor are hidden.
 
     ``errors`` are deviations of noise. An exact share has none; it is known up to ``halves`` on either side.
@@ -178,7 +191,11 @@ def shares_of_counts(floor: Floor, counts: NDArray[Any], deviation: float) -> Es
         exact = np.maximum(exact, 0.0)
         total = max(float(exact.sum()), LEAST)
     return floored(
-        floor, np.full(len(exact), total), exact / total, np.full(len(exact), deviation / total), half / total
+        floor,
+        np.full(len(exact), total),
+        exact / total,
+        np.full(len(exact), deviation / total),
+        half / total,
     )
 
 
@@ -230,10 +247,14 @@ def _tails(group: Group, name: str, column: Column) -> dict[str, Estimate]:
     """Return the shares of values beyond the bounds, as far as the floor lets them be known."""
     n_edges = len(edges_of(group.preparation, name, column))
     counts, found = _positive(group.n_present(name, column)), {}
-    for place, (what, (share, error)) in zip((0, n_edges), _tail_shares(group, name, column).items(), strict=True):
+    for place, (what, (share, error)) in zip(
+        (0, n_edges), _tail_shares(group, name, column).items(), strict=True
+    ):
         if group.deviation == 0:
             share = group.known[name][:, place] / counts
-        found[what] = floored(group.floor, counts, share, error, group.halves[name][:, place] / counts)
+        found[what] = floored(
+            group.floor, counts, share, error, group.halves[name][:, place] / counts
+        )
         open_gaps = group.open_gaps(name, column)
         if open_gaps.any():
             open_found = _open_share(group, name, place, open_gaps)
@@ -248,7 +269,11 @@ def _tails(group: Group, name: str, column: Column) -> dict[str, Estimate]:
 
 def _open_share(group: Group, name: str, place: int, open_gaps: Floats) -> Estimate:
     """Return the share of values in a bin if it is open how many values there are: a limit over them would tell it."""
-    known, half, gaps = group.known[name][:, place], group.halves[name][:, place], group.known[name][:, -1]
+    known, half, gaps = (
+        group.known[name][:, place],
+        group.halves[name][:, place],
+        group.known[name][:, -1],
+    )
     fewest, most = (_positive(group.n_rows - gaps + sign * open_gaps) for sign in (-1, 1))
     low, high = (known - half) / most, (known + half) / fewest
     return floored(group.floor, fewest, (low + high) / 2, np.zeros(len(low)), (high - low) / 2)
@@ -263,7 +288,10 @@ def _told(group: Group, name: str, column: Column, values: Floats) -> Floats:
     open_gaps = group.open_gaps(name, column)
     if not open_gaps.any():
         return values
-    edges, counts = edges_of(group.preparation, name, column), _positive(group.n_present(name, column))
+    edges, counts = (
+        edges_of(group.preparation, name, column),
+        _positive(group.n_present(name, column)),
+    )
     half, mean = (edges[-1] - edges[0]) / 2, _scaled_mean(group, name, column)[0]
     variance = np.clip(group.squares[name] / counts + MIDDLE_SQUARE - mean**2, 0.0, 1.0)
     least = 1.0 if column.kind == "integer" else LEAST
@@ -272,17 +300,23 @@ def _told(group: Group, name: str, column: Column, values: Floats) -> Floats:
     return np.where(open_gaps > 0, np.round(values / steps) * steps, values)
 
 
-def _may_be_clipped(group: Group, name: str, column: Column) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+def _may_be_clipped(
+    group: Group, name: str, column: Column
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Tell where so many values may lie below or above bounds that were found that a mean is only a limit."""
     if column.interval is not None:
         nowhere = np.zeros(len(group.n_rows), dtype=bool)
         return nowhere, nowhere
-    tails = {what: Estimate.within(*tail, 0, 1) for what, tail in _tail_shares(group, name, column).items()}
+    tails = {
+        what: Estimate.within(*tail, 0, 1)
+        for what, tail in _tail_shares(group, name, column).items()
+    }
     below, above = tails[BELOW], tails[ABOVE]
     is_below = (below.high >= MOST_BEYOND) | (below.value > below.error)
     is_above = (above.high >= MOST_BEYOND) | (above.value > above.error)
     if edges_of(group.preparation, name, column)[0] == 0:
-        is_below &= below.low > 0  # the run has found no values below 0, so there are none unless the counts show some
+        # The run has found no values below 0, so there are none unless the counts show some.
+        is_below &= below.low > 0
     return is_below, is_above
 
 
@@ -294,7 +328,11 @@ def _scaled_mean(group: Group, name: str, column: Column) -> tuple[Floats, Float
 
 
 def _mean(
-    group: Group, name: str, column: Column, is_below: NDArray[np.bool_], is_above: NDArray[np.bool_]
+    group: Group,
+    name: str,
+    column: Column,
+    is_below: NDArray[np.bool_],
+    is_above: NDArray[np.bool_],
 ) -> Estimate:
     edges, counts = edges_of(group.preparation, name, column), group.n_present(name, column)
     low, half = edges[0], (edges[-1] - edges[0]) / 2
@@ -306,12 +344,17 @@ def _mean(
     return Estimate(found.value, error, least, most, found.fewer_than)
 
 
-def _standard_deviation(group: Group, name: str, column: Column, is_clipped: NDArray[np.bool_]) -> Estimate:
+def _standard_deviation(
+    group: Group, name: str, column: Column, is_clipped: NDArray[np.bool_]
+) -> Estimate:
     """Return the standard deviation, a lower limit where values are clipped: that never makes it larger.
 
     With n rows, sums T of scaled values and Q of their squares less 1/2, the variance is ``Q / n + 1/2 - (T / n)^2``.
     """
-    edges, counts = edges_of(group.preparation, name, column), _positive(group.n_present(name, column))
+    edges, counts = (
+        edges_of(group.preparation, name, column),
+        _positive(group.n_present(name, column)),
+    )
     half = (edges[-1] - edges[0]) / 2
     mean, of_rows = _scaled_mean(group, name, column)
     square = group.squares[name] / counts
@@ -319,7 +362,9 @@ def _standard_deviation(group: Group, name: str, column: Column, is_clipped: NDA
     of_sums = group.deviation * np.sqrt(1 + 4 * mean**2)
     error = np.hypot(of_sums, (2 * mean**2 - square) * of_rows) / counts
     value = np.sqrt(variance)
-    low, high = (np.sqrt(np.clip(variance + sign * DEVIATIONS * error, 0.0, 1.0)) for sign in (-1, 1))
+    low, high = (
+        np.sqrt(np.clip(variance + sign * DEVIATIONS * error, 0.0, 1.0)) for sign in (-1, 1)
+    )
     error = np.maximum(high - value, value - low) / DEVIATIONS
     low, value, high = (_told(group, name, column, half * one) for one in (low, value, high))
     high = np.where(is_clipped, np.inf, high)
@@ -327,9 +372,15 @@ def _standard_deviation(group: Group, name: str, column: Column, is_clipped: NDA
 
 
 def _quantiles(group: Group, name: str, column: Column) -> dict[str, Estimate]:
-    edges, (below, errors) = edges_of(group.preparation, name, column), shares_below(group, name, column)
+    edges, (below, errors) = (
+        edges_of(group.preparation, name, column),
+        shares_below(group, name, column),
+    )
     is_whole = column.kind == "integer"
-    found = {what: _quantile(part, edges, below, errors, whole=is_whole) for what, part in QUANTILES.items()}
+    found = {
+        what: _quantile(part, edges, below, errors, whole=is_whole)
+        for what, part in QUANTILES.items()
+    }
     if group.deviation > 0 or group.floor.least == 0:
         return found
     return {what: _middle(one) for what, one in found.items()}
@@ -343,7 +394,9 @@ def _middle(found: Estimate) -> Estimate:
     return Estimate(value, found.error, found.low, found.high, found.fewer_than)
 
 
-def _quantile(part: float, edges: Floats, below: Floats, errors: Floats, *, whole: bool) -> Estimate:
+def _quantile(
+    part: float, edges: Floats, below: Floats, errors: Floats, *, whole: bool
+) -> Estimate:
     """Return the interval of edges at which the share of rows below, with its noise, crosses a part."""
     # The first edges at which fewer rows lie below than the part, and the last ones at which more do, noise or not.
     surely_fewer = below + DEVIATIONS * errors < part
@@ -361,7 +414,13 @@ def _quantile(part: float, edges: Floats, below: Floats, errors: Floats, *, whol
     # Between two edges a line is the best guess.
     ascending = np.maximum.accumulate(np.nan_to_num(below), axis=1)
     value = np.array([np.interp(part, row, edges) for row in ascending])
-    return Estimate(np.clip(value, low, high), (high - low) / (2 * DEVIATIONS), low, high, np.full(len(low), np.nan))
+    return Estimate(
+        np.clip(value, low, high),
+        (high - low) / (2 * DEVIATIONS),
+        low,
+        high,
+        np.full(len(low), np.nan),
+    )
 
 
 def spread_of(whole: Group, name: str, column: Column) -> float:

@@ -43,7 +43,8 @@ class Floor:
     """The smallest count that is printed; 0 prints all that noise does not hide."""
 
     least: int = FLOOR
-    of_rows: bool = True  #: Whether the counts are numbers of rows. Otherwise limits are printed as shares only.
+    #: Whether the counts are numbers of rows. Otherwise limits are printed as shares only.
+    of_rows: bool = True
 
     def __post_init__(self) -> None:
         check_integer("floor", self.least, at_least=0)
@@ -67,10 +68,15 @@ class Floor:
         many rows as are hidden. Where it is too small to hide them, no count of the cluster is known.
         """
         is_small = self.hides(exact, 0.0)
-        middle, half = np.where(is_small, self._most / 2, exact), np.where(is_small, self._most / 2, 0.0)
+        middle, half = (
+            np.where(is_small, self._most / 2, exact),
+            np.where(is_small, self._most / 2, 0.0),
+        )
         if add_up:
             for cluster in np.flatnonzero(is_small.any(axis=1)):
-                middle[cluster], half[cluster] = self._without_difference(exact[cluster], is_small[cluster])
+                middle[cluster], half[cluster] = self._without_difference(
+                    exact[cluster], is_small[cluster]
+                )
         return Counts(middle, half)
 
     @property
@@ -78,13 +84,19 @@ class Floor:
         """The largest count that is hidden."""
         return max(self.least - 1.0, 0.0)
 
-    def _without_difference(self, exact: Floats, is_small: NDArray[np.bool_]) -> tuple[Floats, Floats]:
+    def _without_difference(
+        self, exact: Floats, is_small: NDArray[np.bool_]
+    ) -> tuple[Floats, Floats]:
         """Return the middles and halves of one cluster's counts, whose sum is printed."""
         largest, total = int(exact.argmax()), float(exact.sum())
         most_hidden = self._most * np.count_nonzero(is_small)
-        hidden = exact[largest] + exact[is_small].sum()  # this number is known: it is the total less the printed counts
+        # This number is known: it is the total less the printed counts.
+        hidden = exact[largest] + exact[is_small].sum()
         if is_small[largest] or hidden - most_hidden < self.least:
             return np.full(len(exact), total / 2), np.full(len(exact), total / 2)
-        middle, half = np.where(is_small, self._most / 2, exact), np.where(is_small, self._most / 2, 0.0)
+        middle, half = (
+            np.where(is_small, self._most / 2, exact),
+            np.where(is_small, self._most / 2, 0.0),
+        )
         middle[largest], half[largest] = hidden - most_hidden / 2, most_hidden / 2
         return middle, half

@@ -52,7 +52,9 @@ N_QUANTILES = 129
 def exponent_bins(values: Floats) -> NDArray[np.intp]:
     """Return the bin of each entry's sign and binary exponent, of ``N_EXPONENT_BINS``; -1 for a gap (NaN)."""
     # The highest 12 bits of a float are its sign and its exponent, raised by 1023.
-    return _BIN_OF_CODE[(np.ascontiguousarray(values).view(np.uint64) >> np.uint64(52)).view(np.int64)]
+    return _BIN_OF_CODE[
+        (np.ascontiguousarray(values).view(np.uint64) >> np.uint64(52)).view(np.int64)
+    ]
 
 
 def _bins_of_codes() -> NDArray[np.intp]:
@@ -103,7 +105,10 @@ def range_of(counts: Floats, deviation: float, n_columns: int = 1) -> FoundRange
     n_held = float(counts[first : last + 1].sum())
     if first == last == N_MAGNITUDES:
         return FoundRange(-1.0, 1.0, n_held)  # all entries are 0
-    low, high = 0.0 if first == N_MAGNITUDES else _edge(first), 0.0 if last == N_MAGNITUDES else _edge(last + 1)
+    low, high = (
+        0.0 if first == N_MAGNITUDES else _edge(first),
+        0.0 if last == N_MAGNITUDES else _edge(last + 1),
+    )
     return FoundRange(low, high, n_held)
 
 
@@ -227,15 +232,20 @@ def figures_of(
         if kept.sum() <= 0:
             return None if deviation == 0 else known
         places = np.arange(len(kept))
-        fill = float(kept @ places / kept.sum()) if column.kind == "ordinal" else float(kept.argmax())
+        fill = (
+            float(kept @ places / kept.sum()) if column.kind == "ordinal" else float(kept.argmax())
+        )
         return replace(known, fill=fill, counts=tuple(kept.tolist()))
     edges = histogram_edges(known.low, known.high, len(counts))
     found = replace(known, fill=(known.low + known.high) / 2)
     where = occupied(counts, deviation, n_columns)
     is_narrowed = column.bounds is None
     if is_narrowed and where is not None:
-        n_held = counts[slice(*where)].sum() - (n_beyond if 0 in where or len(counts) in where else 0.0)
-        is_narrowed = n_held >= LEAST_HELD * n_entries  # otherwise noise hides where in the range most entries are
+        n_held = counts[slice(*where)].sum() - (
+            n_beyond if 0 in where or len(counts) in where else 0.0
+        )
+        # Otherwise noise hides where in the range most entries are.
+        is_narrowed = n_held >= LEAST_HELD * n_entries
     if where is None:
         if deviation == 0:
             return None
@@ -247,12 +257,15 @@ def figures_of(
         first = 0  # a column of amounts begins at 0
     edges = edges[first : last + 1]
     parts, n_present = distribution(counts[first:last])
-    if powers is not None and n_present <= 0:  # the noise hides how many entries there are: only the range is known
+    # The noise hides how many entries there are: only the range is known.
+    if powers is not None and n_present <= 0:
         powers, found = None, replace(found, center=found.fill, spread=(known.high - known.low) / 4)
     if is_narrowed:
         least = float(edges[-1] - edges[0]) / 64
         low = min(quantile(parts, edges, PART_BEYOND), float(edges[-1]) - least)
-        found = replace(found, low=low, high=max(quantile(parts, edges, 1.0 - PART_BEYOND), low + least))
+        found = replace(
+            found, low=low, high=max(quantile(parts, edges, 1.0 - PART_BEYOND), low + least)
+        )
     n_kept = len(edges) if column.scale == "rank" else min(len(edges), N_QUANTILES)
     kept = np.linspace(0, len(edges) - 1, n_kept).astype(int)
     found = replace(found, quantiles=tuple(edges[kept].tolist()), ranks=tuple(parts[kept].tolist()))
@@ -283,9 +296,18 @@ def why_it_hardly_counts(column: Column, found: Figures) -> str:
     edges, parts, width = np.array(found.quantiles), np.array(found.ranks), found.high - found.low
     is_amount = column.kind == "number" or (column.kind == "integer" and width > LEAST_AMOUNTS)
     median = quantile(parts, edges, 0.5)
-    if is_amount and found.low >= 0 and not column.logarithm and found.high / 1000 < median < found.high / 10:
+    if (
+        is_amount
+        and found.low >= 0
+        and not column.logarithm
+        and found.high / 1000 < median < found.high / 10
+    ):
         return "skewed"
     fullest = int(np.diff(parts).argmax())
     low, high = edges[fullest], edges[fullest + 1]
     is_narrow = width > 8 * (high - low) or len(edges) == 2  # in a single bin, noise hides where
-    return "crowded" if is_narrow and parts[fullest + 1] - parts[fullest] > CROWDED and not low <= 0 <= high else ""
+    return (
+        "crowded"
+        if is_narrow and parts[fullest + 1] - parts[fullest] > CROWDED and not low <= 0 <= high
+        else ""
+    )

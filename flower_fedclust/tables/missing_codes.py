@@ -17,9 +17,45 @@ Floats = NDArray[np.float64]
 #: Words that stand for a missing value, in lower case.
 MISSING_WORDS = frozenset(
     (
-        *(".", "-", "--", "?", "*", "x", "unknown", "unk", "missing", "miss", "refused", "declined", "not available"),
-        *("not applicable", "not known", "not done", "not recorded", "no answer", "no response", "none", "nil", "nd"),
-        *("don't know", "dont know", "dk", "n.a.", "na", "n/a", "nan", "null", "unbekannt", "keine angabe", "k.a."),
+        *(
+            ".",
+            "-",
+            "--",
+            "?",
+            "*",
+            "x",
+            "unknown",
+            "unk",
+            "missing",
+            "miss",
+            "refused",
+            "declined",
+            "not available",
+        ),
+        *(
+            "not applicable",
+            "not known",
+            "not done",
+            "not recorded",
+            "no answer",
+            "no response",
+            "none",
+            "nil",
+            "nd",
+        ),
+        *(
+            "don't know",
+            "dont know",
+            "dk",
+            "n.a.",
+            "na",
+            "n/a",
+            "nan",
+            "null",
+            "unbekannt",
+            "keine angabe",
+            "k.a.",
+        ),
         *("inconnu", "desconocido", "sconosciuto", "onbekend"),
     )
 )
@@ -32,7 +68,26 @@ _LABEL_OF_MISSING = re.compile(
 )
 
 #: Numbers that people choose to say that a value is missing; below 0 also these and -1, -7, -8 and -9.
-_POSITIVE = (77, 88, 96, 97, 98, 99, 777, 888, 996, 997, 998, 999, 7777, 8888, 9996, 9997, 9998, 9999)
+_POSITIVE = (
+    77,
+    88,
+    96,
+    97,
+    98,
+    99,
+    777,
+    888,
+    996,
+    997,
+    998,
+    999,
+    7777,
+    8888,
+    9996,
+    9997,
+    9998,
+    9999,
+)
 _LONG = (99.9, 99.99, 999.9, 999.99, 9999.9, 99999, 999999, 9999999, 99999999)
 CHOSEN = np.array([*_POSITIVE, *_LONG, -1, -7, -8, -9, *(-one for one in (*_POSITIVE, *_LONG))])
 
@@ -73,7 +128,12 @@ def find_codes(numbers: Floats, labels: Mapping[float, str]) -> Codes:
                 unsure.append(float(value))
     named = [f"{value:g} has the label '{labels[value]}'" for value in labeled]
     far = ["far from all other values"] if len(sure) > len(labeled) else []
-    return Codes(_whole(sure), ", ".join(named + far), _whole(unsure), "apart from the other values, and frequent")
+    return Codes(
+        _whole(sure),
+        ", ".join(named + far),
+        _whole(unsure),
+        "apart from the other values, and frequent",
+    )
 
 
 def labeled_codes(table: Any) -> dict[str, dict[float, str]]:

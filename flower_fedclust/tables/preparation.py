@@ -68,7 +68,9 @@ class Preparation:
     def __post_init__(self) -> None:
         used = self.schema.used
         if set(self.figures) != set(used):
-            raise ValueError("the figures of a preparation are for other columns than its schema uses.")
+            raise ValueError(
+                "the figures of a preparation are for other columns than its schema uses."
+            )
         for name, column in used.items():
             if reason := _wrong_in(self.figures[name], column):
                 raise ValueError(f"the preparation of column '{name}': {reason}.")
@@ -76,7 +78,11 @@ class Preparation:
     def to_dict(self) -> dict[str, Any]:
         """Return the preparation, ready for JSON."""
         figures = {
-            name: {key: value for key, value in asdict(found).items() if value != getattr(_DEFAULT, key)}
+            name: {
+                key: value
+                for key, value in asdict(found).items()
+                if value != getattr(_DEFAULT, key)
+            }
             for name, found in self.figures.items()
         }
         return {"version": VERSION, "schema": json.loads(self.schema.to_json()), "figures": figures}
@@ -84,7 +90,10 @@ class Preparation:
     @classmethod
     def from_dict(cls, written: Mapping[str, Any]) -> Self:
         """Undo :meth:`to_dict`; raise a ValueError for another version, or for anything that is not a preparation."""
-        if not isinstance(written, Mapping) or not {"version", "schema", "figures"} <= written.keys():
+        if (
+            not isinstance(written, Mapping)
+            or not {"version", "schema", "figures"} <= written.keys()
+        ):
             raise ValueError("a preparation has a version, a schema and figures.")
         if written["version"] != VERSION:
             raise ValueError(
@@ -95,7 +104,9 @@ class Preparation:
             figures = _FIGURES.validate_json(json.dumps(written["figures"]))
         except ValidationError as error:
             name = next(iter(error.errors()[0]["loc"]), "")
-            raise ValueError(f"the preparation of column '{name}': its figures cannot be read.") from None
+            raise ValueError(
+                f"the preparation of column '{name}': its figures cannot be read."
+            ) from None
         return cls(Schema.from_json(json.dumps(written["schema"])), figures)
 
     @property
@@ -159,7 +170,9 @@ class Preparation:
         """The largest L1 norm of a prepared row."""
         return float(self._reaches[1].sum()) * (1 + 2.0**-30)
 
-    def transform(self, table: Any, *, owner: str = "the table", first_row: int = 0) -> NDArray[np.float64]:
+    def transform(
+        self, table: Any, *, owner: str = "the table", first_row: int = 0
+    ) -> NDArray[np.float64]:
         """Return the rows of a table as numbers, each from its own row alone.
 
         Parameters
@@ -195,16 +208,21 @@ class Preparation:
             part = rows[start : start + BLOCK_ROWS]
             block = turned[:, : len(part)]
             for name, column, values in columns:
-                self._place(name, column, values[start : start + BLOCK_ROWS], block[self.places[name]])
+                self._place(
+                    name, column, values[start : start + BLOCK_ROWS], block[self.places[name]]
+                )
             part[:] = block.T
         return rows
 
     def _place(self, name: str, column: Column, values: Floats, out: Floats) -> None:
         """Write the prepared values of a column into ``out``."""
         found = self.figures[name]
-        missing = np.isnan(values) if np.isnan(values.min()) else None  # the minimum is NaN if any entry is NaN
+        # The minimum is NaN if any entry is NaN.
+        missing = np.isnan(values) if np.isnan(values.min()) else None
         if column.is_one_hot or column.kind == "binary":
-            places = (values if missing is None else np.where(missing, found.fill, values)).astype(np.intp)
+            places = (values if missing is None else np.where(missing, found.fill, values)).astype(
+                np.intp
+            )
             if column.is_one_hot:
                 for place in range(len(out)):
                     np.multiply(places == place, column.weight * math.sqrt(0.5), out=out[place])
@@ -214,7 +232,9 @@ class Preparation:
         values = measured(values, column)
         if missing is not None:
             values = np.where(missing, found.fill, values)
-        np.multiply(scaled(np.clip(values, found.low, found.high), column, found), column.weight, out=out[0])
+        np.multiply(
+            scaled(np.clip(values, found.low, found.high), column, found), column.weight, out=out[0]
+        )
         if column.gaps == "category":
             out[1] = ((0.0 if missing is None else missing) - 0.5) * column.weight
 
@@ -227,7 +247,14 @@ def _wrong_in(found: Figures, column: Column) -> str:
     """Explain why the figures of a column are wrong; "" if every value that fits the schema can be prepared."""
     lists = (found.quantiles, found.ranks, found.parts, found.counts)
     figures = np.array(
-        [found.low, found.high, found.fill, found.center, found.spread, *(x for one in lists for x in one)]
+        [
+            found.low,
+            found.high,
+            found.fill,
+            found.center,
+            found.spread,
+            *(x for one in lists for x in one),
+        ]
     )
     if not (np.abs(figures) <= LARGEST).all():
         return f"a figure is not finite, or beyond {LARGEST:g}"
@@ -237,7 +264,9 @@ def _wrong_in(found: Figures, column: Column) -> str:
             return "low, high or fill is no place in the list of its categories"
         if column.kind != "ordinal" and found.fill != math.trunc(found.fill):
             return "fill is no place in the list of its categories"
-        return "counts are not one for each category" if len(found.counts) not in (0, n_places) else ""
+        return (
+            "counts are not one for each category" if len(found.counts) not in (0, n_places) else ""
+        )
     known = public_interval(column)
     if known is not None and (found.low, found.high) != known:
         return "low and high are not the bounds in the schema"
@@ -262,7 +291,10 @@ def _wrong_in_ranks(found: Figures, column: Column) -> str:
     if len(quantiles) != len(ranks) or not 2 <= len(ranks) <= MOST_QUANTILES:
         return f"quantiles and ranks are not as many, from 2 to {MOST_QUANTILES}"
     steps = np.diff(quantiles)
-    if not ((steps == 0) | (steps > NEAREST)).all() or (quantiles[0], quantiles[-1]) != (found.low, found.high):
+    if not ((steps == 0) | (steps > NEAREST)).all() or (quantiles[0], quantiles[-1]) != (
+        found.low,
+        found.high,
+    ):
         return "quantiles do not ascend from low to high"
     if (np.diff(ranks) < 0).any() or ranks[0] < 0 or ranks[-1] > 1:
         return "ranks do not ascend between 0 and 1"
@@ -287,7 +319,9 @@ def measured(values: Floats, column: Column) -> Floats:
     """Return the values of a column, or their log(1 + x), with the same bits on every machine."""
     if not column.logarithm:
         return values
-    return np.where(np.isnan(values), np.nan, logarithm(1.0 + np.maximum(np.nan_to_num(values), 0.0)))
+    return np.where(
+        np.isnan(values), np.nan, logarithm(1.0 + np.maximum(np.nan_to_num(values), 0.0))
+    )
 
 
 def public_interval(column: Column) -> tuple[float, float] | None:

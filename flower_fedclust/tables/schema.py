@@ -17,7 +17,15 @@ from typing import Any, Literal, Self, TypeAlias
 import numpy as np
 import tomli_w
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator, with_config
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+    with_config,
+)
 
 from flower_fedclust.data.cells import READ_AS_MISSING, are_cells, are_missing, as_cells, numbers_in
 from flower_fedclust.data.identities import most_exact
@@ -27,7 +35,9 @@ from flower_fedclust.numerics.checks import DataError, MissingFileError
 from flower_fedclust.outside import parsing, read_toml
 
 Floats = NDArray[np.float64]
-Kind: TypeAlias = Literal["number", "integer", "category", "ordinal", "binary", "date", "time-to-event", "ignored"]
+Kind: TypeAlias = Literal[
+    "number", "integer", "category", "ordinal", "binary", "date", "time-to-event", "ignored"
+]
 Gaps: TypeAlias = Literal["refuse", "mean", "category"]
 Scale: TypeAlias = Literal["bounds", "standard", "robust", "rank"]
 Bound: TypeAlias = float | datetime.date | datetime.datetime
@@ -73,7 +83,9 @@ def days_of(bound: float | datetime.date) -> float:
     """Return a bound as a number: a date becomes days since 1970."""
     if isinstance(bound, datetime.datetime):
         naive = bound.astimezone(datetime.UTC).replace(tzinfo=None) if bound.tzinfo else bound
-        return (naive - datetime.datetime.combine(EPOCH, datetime.time())) / datetime.timedelta(days=1)
+        return (naive - datetime.datetime.combine(EPOCH, datetime.time())) / datetime.timedelta(
+            days=1
+        )
     return float((bound - EPOCH).days) if isinstance(bound, datetime.date) else float(bound)
 
 
@@ -160,7 +172,9 @@ class Column(BaseModel):
         if self.kind not in MEASURED:
             for name, default in (("bounds", None), ("scale", "bounds"), ("logarithm", False)):
                 if getattr(self, name) != default:
-                    raise ValueError(f"{name} is given, but only the kinds {', '.join(MEASURED)} have it")
+                    raise ValueError(
+                        f"{name} is given, but only the kinds {', '.join(MEASURED)} have it"
+                    )
         if self.kind == TIME:
             self._check_time()
         else:
@@ -176,23 +190,33 @@ class Column(BaseModel):
 
     def _check_listed(self) -> None:
         if self.categories is None:
-            raise ValueError("categories are missing; list the values that are known without looking at rows")
+            raise ValueError(
+                "categories are missing; list the values that are known without looking at rows"
+            )
         if repeated := repeated_in(self.categories):
             raise ValueError(f"categories has '{repeated[0]}' twice")
         if self.gaps == "category" and "missing" in self.categories:
-            raise ValueError("categories has 'missing', which gaps = \"category\" adds; call yours something else")
+            raise ValueError(
+                "categories has 'missing', which gaps = \"category\" adds; call yours something else"
+            )
         wanted = 2 if self.kind == "binary" else None
         if len(self.categories) < 2 or len(self.categories) != (wanted or len(self.categories)):
-            raise ValueError(f"categories has {len(self.categories)}; give {'2' if wanted else '2 or more'}")
+            raise ValueError(
+                f"categories has {len(self.categories)}; give {'2' if wanted else '2 or more'}"
+            )
 
     def _check_time(self) -> None:
         if self.weight != 1 or self.gaps == "mean":
             name = "weight" if self.weight != 1 else 'gaps = "mean"'
             raise ValueError(f"{name} is given, but nothing is clustered by a {TIME}")
         if not self.event:
-            raise ValueError("event is missing; name the binary column that says whether the event ended the time")
+            raise ValueError(
+                "event is missing; name the binary column that says whether the event ended the time"
+            )
         if not self.bins or len(self.bins) > MOST_TIMES:
-            raise ValueError(f"bins has {len(self.bins)} ends; give the upper ends of 1 to {MOST_TIMES} bins of time")
+            raise ValueError(
+                f"bins has {len(self.bins)} ends; give the upper ends of 1 to {MOST_TIMES} bins of time"
+            )
         ends = np.array((0.0, *self.bins))
         if not (np.diff(ends) > 1e-100).all() or ends[-1] > 1e100:
             raise ValueError("bins must ascend and begin above 0")
@@ -216,7 +240,9 @@ class Column(BaseModel):
             raise ValueError("missing is given, but an ignored column is not used")
         listed = set(map(_other_spelling, self.categories or ()))
         if both := [code for code in self.missing if _other_spelling(code) in listed]:
-            raise ValueError(f"missing has '{both[0]}', which is also among the categories; leave it out of one")
+            raise ValueError(
+                f"missing has '{both[0]}', which is also among the categories; leave it out of one"
+            )
 
     def _check_bounds(self, bounds: tuple[Bound, Bound]) -> None:
         are_dates = [isinstance(bound, datetime.date) for bound in bounds]
@@ -227,7 +253,9 @@ class Column(BaseModel):
             raise ValueError("bounds must be two different values, the lower one first")
         if self.logarithm and low < 0:
             raise ValueError("bounds begin below 0, which has no logarithm")
-        if not 1e-100 < high - low < 1e100 or (self.logarithm and not math.log(1 + high) - math.log(1 + low) > 1e-12):
+        if not 1e-100 < high - low < 1e100 or (
+            self.logarithm and not math.log(1 + high) - math.log(1 + low) > 1e-12
+        ):
             raise ValueError("bounds are too near to each other, or too far apart, to compute with")
 
     @property
@@ -361,7 +389,9 @@ class Schema(BaseModel):
             return value
         name, columns = value.get("subject_column"), value["columns"]
         return (
-            value if name is None or name in columns else {**value, "columns": {**columns, name: {"kind": "ignored"}}}
+            value
+            if name is None or name in columns
+            else {**value, "columns": {**columns, name: {"kind": "ignored"}}}
         )
 
     @model_validator(mode="after")
@@ -387,7 +417,9 @@ class Schema(BaseModel):
         event, row_time = self.columns.get(time.event), self.columns.get(time.row_time)
         if event is None or event.kind != "binary":
             n_values = 0 if event is None else len(event.categories or ())
-            competing = f"; with several events, {_NOT_COUNTED['competing']}" if n_values > 2 else ""
+            competing = (
+                f"; with several events, {_NOT_COUNTED['competing']}" if n_values > 2 else ""
+            )
             raise ValueError(
                 f"column '{name}': event names '{time.event}', which must be a binary column of the schema, first "
                 f"without and then with the event{competing}"
@@ -402,7 +434,9 @@ class Schema(BaseModel):
             raise ValueError(
                 f"column '{time.event}' has gaps = \"mean\" or a weight, but nothing is clustered by an event"
             )
-        if time.row_time and (row_time is None or row_time.kind not in ("number", "integer") or row_time.logarithm):
+        if time.row_time and (
+            row_time is None or row_time.kind not in ("number", "integer") or row_time.logarithm
+        ):
             raise ValueError(
                 f"column '{name}': row_time names '{time.row_time}', which must be a number or an integer of the schema"
             )
@@ -443,7 +477,9 @@ class Schema(BaseModel):
     def from_json(cls, text: str) -> Schema:
         """Return the schema that :meth:`to_json` wrote; raise a ValueError for any other text, or a longer one."""
         if len(text) > LONGEST_SCHEMA:
-            raise ValueError(f"a schema of {len(text)} characters was sent; send at most {LONGEST_SCHEMA}.")
+            raise ValueError(
+                f"a schema of {len(text)} characters was sent; send at most {LONGEST_SCHEMA}."
+            )
         return _from_json(text)
 
     @classmethod
@@ -464,7 +500,9 @@ class Schema(BaseModel):
         """The columns to cluster by: all columns except ignored ones and the time to an event."""
         others = self.of_outcome
         return {
-            name: column for name, column in self.columns.items() if column.kind != "ignored" and name not in others
+            name: column
+            for name, column in self.columns.items()
+            if column.kind != "ignored" and name not in others
         }
 
     @property
@@ -481,9 +519,15 @@ class Schema(BaseModel):
         """The columns that are not ignored."""
         return self.used | self.of_outcome
 
-    def of_columns(self, wanted: Callable[[Column], bool], *, among: Collection[str] | None = None) -> Schema | None:
+    def of_columns(
+        self, wanted: Callable[[Column], bool], *, among: Collection[str] | None = None
+    ) -> Schema | None:
         """Return a schema with some of the used columns; None if there are none."""
-        used = self.used if among is None else {name: one for name, one in self.used.items() if name in among}
+        used = (
+            self.used
+            if among is None
+            else {name: one for name, one in self.used.items() if name in among}
+        )
         columns = {name: column for name, column in used.items() if wanted(column)}
         return Schema(columns=columns) if columns else None
 
@@ -515,12 +559,16 @@ class Schema(BaseModel):
                 except MisfitError as misfit:
                     reasons.append(f"column '{name}': {misfit}")
         if reasons:
-            raise DataError(f"{owner}: the table does not fit the schema: {some(reasons, between='; ')}.")
+            raise DataError(
+                f"{owner}: the table does not fit the schema: {some(reasons, between='; ')}."
+            )
 
     def check_names(self, names: Sequence[str], *, owner: str) -> None:
         """Raise a DataError that names every column of a table that is missing or too much; no row is looked at."""
         if reasons := _reasons_of_names(names, self.columns):
-            raise DataError(f"{owner}: the table does not fit the schema: {some(reasons, between='; ')}.")
+            raise DataError(
+                f"{owner}: the table does not fit the schema: {some(reasons, between='; ')}."
+            )
 
     def check_equal(self, other: Schema | None, *, owner: str) -> None:
         """Raise a DataError unless a run's schema is the one that a site has agreed to."""
@@ -545,9 +593,14 @@ class Schema(BaseModel):
 
         Raise a DataError that names the first column that does not fit; its rows are counted from ``first_row``.
         """
-        names, wanted = [str(name) for name in table.columns], self.used if wanted is None else wanted
+        names, wanted = (
+            [str(name) for name in table.columns],
+            self.used if wanted is None else wanted,
+        )
         if reasons := _reasons_of_names(names, self.columns, wanted):
-            raise DataError(f"{owner}: the table does not fit the schema: {some(reasons, between='; ')}.")
+            raise DataError(
+                f"{owner}: the table does not fit the schema: {some(reasons, between='; ')}."
+            )
         places = {name: index for index, name in enumerate(names)}
         for name, column in self.read.items():
             if name not in wanted:
@@ -555,7 +608,9 @@ class Schema(BaseModel):
             try:
                 values = read_column(table.iloc[:, places[name]], column, first_row=first_row)
             except MisfitError as misfit:
-                raise DataError(f"{owner}: the table does not fit the schema: column '{name}': {misfit}.") from None
+                raise DataError(
+                    f"{owner}: the table does not fit the schema: column '{name}': {misfit}."
+                ) from None
             yield name, column, values
 
 
@@ -571,7 +626,9 @@ def _explained(source: str) -> Iterator[None]:
     try:
         yield
     except ValidationError as error:
-        reasons = dict.fromkeys(map(_in_words, error.errors(include_url=False, include_input=False)))
+        reasons = dict.fromkeys(
+            map(_in_words, error.errors(include_url=False, include_input=False))
+        )
         raise ValueError(f"{source}: {some(list(reasons), between='; ')}.") from None
 
 
@@ -606,7 +663,9 @@ def _in_words(error: Mapping[str, Any]) -> str:
     key = ".".join(place[2:3] if where else place)
     reason = _REASONS.get(error["type"], str(error["msg"]).removeprefix("Value error, "))
     context = {**error.get("ctx", {}), "keys": ", ".join(Column.model_fields)}
-    reason = reason[:1].lower() + reason[1:].format(**context) if error["type"] in _REASONS else reason
+    reason = (
+        reason[:1].lower() + reason[1:].format(**context) if error["type"] in _REASONS else reason
+    )
     return ": ".join(part for part in (where, f"{key} {reason}" if key else reason) if part)
 
 
@@ -630,9 +689,16 @@ def read_column(series: Any, column: Column, *, first_row: int = 0) -> Floats:
             _refuse_dates(series)
         values = _numbers(series, first_row)
         if column.kind == TIME:
-            _refuse(values < 0, True, first_row, "is a time below 0; correct it, or leave the row out")
+            _refuse(
+                values < 0, True, first_row, "is a time below 0; correct it, or leave the row out"
+            )
         if column.kind == "integer":
-            _refuse(values != np.trunc(values), ~np.isnan(values), first_row, "is not a whole number; correct it")
+            _refuse(
+                values != np.trunc(values),
+                ~np.isnan(values),
+                first_row,
+                "is not a whole number; correct it",
+            )
     with np.errstate(over="ignore", invalid="ignore"):
         total = values.sum()
     if np.isfinite(total):  # a sum is not finite if any value is not
@@ -641,7 +707,12 @@ def read_column(series: Any, column: Column, *, first_row: int = 0) -> Floats:
     gaps = np.isnan(values)
     if column.gaps == "refuse":
         remedies = '"category"' if column.kind == TIME else '"mean" or "category"'
-        _refuse(gaps, True, first_row, f"is missing; fill it in, or let the schema say gaps = {remedies}")
+        _refuse(
+            gaps,
+            True,
+            first_row,
+            f"is missing; fill it in, or let the schema say gaps = {remedies}",
+        )
     elif column.is_one_hot and column.gaps == "category":
         values[gaps] = len(column.categories or ())
     return values
@@ -653,12 +724,15 @@ def are_coded_missing(series: Any, column: Column) -> NDArray[np.bool_]:
 
     if not column.missing:
         return np.zeros(len(series), dtype=bool)
-    are_numbers = pd.api.types.is_numeric_dtype(series.dtype) and not pd.api.types.is_bool_dtype(series.dtype)
+    are_numbers = pd.api.types.is_numeric_dtype(series.dtype) and not pd.api.types.is_bool_dtype(
+        series.dtype
+    )
     codes, are_words = numbers_in(as_cells(column.missing))
     codes = codes[~are_words]
     if are_numbers:
         if series.dtype.kind == "f" and series.dtype.itemsize < 8:
-            codes = codes.astype(f"f{series.dtype.itemsize}")  # as a float32, 99.9 is another number
+            # As a float32, 99.9 is another number.
+            codes = codes.astype(f"f{series.dtype.itemsize}")
         found: NDArray[np.bool_] = series.isin(codes).to_numpy(dtype=bool, na_value=False)
         return found
     if series.dtype.kind == "M":
@@ -668,7 +742,11 @@ def are_coded_missing(series: Any, column: Column) -> NDArray[np.bool_]:
     texts = series.str.strip()
     words = {*column.missing, *map(_other_spelling, column.missing)}
     found = texts.isin(list(words)).to_numpy(dtype=bool, na_value=False)
-    return found | np.isin(numbers_in(texts)[0], codes) if column.kind in ("number", "integer") else found
+    return (
+        found | np.isin(numbers_in(texts)[0], codes)
+        if column.kind in ("number", "integer")
+        else found
+    )
 
 
 def is_unlisted(series: Any, column: Column) -> NDArray[np.bool_]:
@@ -692,7 +770,12 @@ def _numbers(series: Any, first_row: int) -> Floats:
         found: Floats = series.to_numpy(dtype=np.float64, na_value=np.nan)
         return found
     numbers, are_words = numbers_of_texts(series)
-    _refuse(are_words, True, first_row, "is not a number; correct it, or list it in the schema, under 'missing'")
+    _refuse(
+        are_words,
+        True,
+        first_row,
+        "is not a number; correct it, or list it in the schema, under 'missing'",
+    )
     return numbers
 
 
@@ -717,7 +800,9 @@ def numbers_of_texts(series: Any) -> tuple[Floats, NDArray[np.bool_]]:
     if are_cells(series):
         numbers, marked = numbers_in(series)
     else:
-        numbers = pd.to_numeric(series, errors="coerce").to_numpy(np.float64, copy=True, na_value=np.nan)
+        numbers = pd.to_numeric(series, errors="coerce").to_numpy(
+            np.float64, copy=True, na_value=np.nan
+        )
         marked = np.isnan(numbers) & ~are_missing(series)
     if marked.any():
         texts = series[marked].astype(str).str.strip().str.extract(f"^{_MARKED}$", expand=False)
@@ -730,7 +815,9 @@ def columns_with_unclear_commas(tables: Iterable[Any], schema: Schema) -> list[s
 
     ``tables`` are the parts of one table; they are read until every column is clear.
     """
-    unclear = {name: False for name, column in schema.used.items() if column.kind in ("number", "integer")}
+    unclear = {
+        name: False for name, column in schema.used.items() if column.kind in ("number", "integer")
+    }
     for table in tables:
         for place, name in enumerate(map(str, table.columns)):
             if name in unclear and (found := _has_unclear_commas(table.iloc[:, place])) is not None:
@@ -772,7 +859,11 @@ def _days(series: Any, first_row: int) -> Floats:
             series = series.astype(object).where(series.notna(), None)
             is_number = series.str.fullmatch(r"[\d.]+", na=False).to_numpy(bool)
             _refuse(is_number, True, first_row, f"is a number; write it as {ISO}")
-    dates = series if series.dtype.kind == "M" else pd.to_datetime(series, errors="coerce", format="ISO8601", utc=True)
+    dates = (
+        series
+        if series.dtype.kind == "M"
+        else pd.to_datetime(series, errors="coerce", format="ISO8601", utc=True)
+    )
     is_bad = dates.isna() & series.notna()
     if is_bad.any() and len(formats := date_formats(series.dropna())) > 1:
         raise MisfitError(f"dates are written as {' and as '.join(formats)}; write all as {ISO}")
@@ -810,11 +901,18 @@ def _places(series: Any, categories: tuple[str, ...], first_row: int) -> Floats:
     try:  # in a column of objects, pandas takes True and 1 for the same value
         codes, found = pd.factorize(series.map(text_of, na_action="ignore") if is_mixed else series)
     except TypeError:
-        raise MisfitError("it holds values that cannot be categories, such as lists; leave it out") from None
+        raise MisfitError(
+            "it holds values that cannot be categories, such as lists; leave it out"
+        ) from None
     if found.dtype.kind == "f":
-        are_long = np.append(np.abs(np.asarray(found, dtype=np.float64)) >= most_exact(found.dtype), False)[codes]
+        are_long = np.append(
+            np.abs(np.asarray(found, dtype=np.float64)) >= most_exact(found.dtype), False
+        )[codes]
         _refuse(
-            are_long, True, first_row, "is a code too long for a column of floats; make the column text or integers"
+            are_long,
+            True,
+            first_row,
+            "is a code too long for a column of floats; make the column text or integers",
         )
     places = _places_of_names(categories)
     texts = [text_of(value) for value in found]
@@ -852,7 +950,9 @@ def _other_spelling(name: str) -> str:
     return name.lower() if name.lower() in ("true", "false") else name
 
 
-def _refuse(is_bad: NDArray[np.bool_], counts: NDArray[np.bool_] | bool, first_row: int, why: str) -> None:
+def _refuse(
+    is_bad: NDArray[np.bool_], counts: NDArray[np.bool_] | bool, first_row: int, why: str
+) -> None:
     """Raise a MisfitError that names the first row that is bad and counts, if any."""
     bad = is_bad & counts
     if bad.any():

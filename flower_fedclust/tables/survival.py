@@ -40,7 +40,10 @@ def n_places(n_bins: int) -> int:
 
 
 def time_sums(
-    columns: Iterable[tuple[str, Column, Floats]], ends: Floats, labels: NDArray[np.intp], n_clusters: int
+    columns: Iterable[tuple[str, Column, Floats]],
+    ends: Floats,
+    labels: NDArray[np.intp],
+    n_clusters: int,
 ) -> Term:
     """Count each row at one place of its cluster; of shape (n_clusters, n_places).
 
@@ -52,10 +55,15 @@ def time_sums(
     events, n_bins = read[time.event][1], len(ends)
     bins = np.searchsorted(ends, times, side="left")
     is_missing = np.isnan(times) | ((bins < n_bins) & ~np.isin(events, (0.0, 1.0)))
-    codes = np.select([is_missing, bins >= n_bins, events == 1.0], [2 * n_bins + 1, 2 * n_bins, bins], n_bins + bins)
+    codes = np.select(
+        [is_missing, bins >= n_bins, events == 1.0],
+        [2 * n_bins + 1, 2 * n_bins, bins],
+        n_bins + bins,
+    )
     counts = (labels >= 0) & (labels < n_clusters)
     if time.row_time:
-        counts &= read[time.row_time][1] <= 0.0  # a missing time of the row is not known to be before
+        # A missing time of the row is not known to be before.
+        counts &= read[time.row_time][1] <= 0.0
     places = np.where(counts, labels * n_places(n_bins) + codes, -1)
     return at(places, n_clusters * n_places(n_bins)).reshaped(n_clusters, n_places(n_bins))
 
@@ -102,8 +110,12 @@ class Survival:
     def tables(self) -> LifeTables:
         """The life tables with all counts, as released; what is printed follows from :attr:`printed`."""
         n_bins = len(self.ends)
-        events, censored, beyond, _ = np.split(self.sums, [n_bins, 2 * n_bins, 2 * n_bins + 1], axis=1)
-        return LifeTables(self.ends, events, censored, beyond[:, 0], self.deviation, fewest=self.floor)
+        events, censored, beyond, _ = np.split(
+            self.sums, [n_bins, 2 * n_bins, 2 * n_bins + 1], axis=1
+        )
+        return LifeTables(
+            self.ends, events, censored, beyond[:, 0], self.deviation, fewest=self.floor
+        )
 
     @cached_property
     def compared(self) -> list[int]:
@@ -125,9 +137,12 @@ class Survival:
             return None
         each = [self._pooled_table(cluster, self._in_common) for cluster in self.compared]
         events, censored, beyond = (
-            np.concatenate([getattr(one, name) for one in each]) for name in ("events", "censored", "beyond")
+            np.concatenate([getattr(one, name) for one in each])
+            for name in ("events", "censored", "beyond")
         )
-        return LifeTables(self.ends[self._in_common], events, censored, beyond, fewest=self.floor).log_rank()
+        return LifeTables(
+            self.ends[self._in_common], events, censored, beyond, fewest=self.floor
+        ).log_rank()
 
     @cached_property
     def printed(self) -> list[LifeTables]:
@@ -144,7 +159,9 @@ class Survival:
         if self.deviation == 0:
             return self._pooled_table(cluster, self._pooled[cluster])
         tables = self.tables
-        events, censored, beyond = (one[[cluster]] for one in (tables.events, tables.censored, tables.beyond))
+        events, censored, beyond = (
+            one[[cluster]] for one in (tables.events, tables.censored, tables.beyond)
+        )
         return LifeTables(self.ends, events, censored, beyond, self.deviation, fewest=self.floor)
 
     def _exact(self, cluster: int) -> tuple[Floats, Floats, float]:
@@ -159,8 +176,12 @@ class Survival:
         events, censored, beyond = self._exact(cluster)
         starts, stop = np.append(0, places[:-1] + 1), places[-1] + 1 if len(places) else 0
         later = events[stop:].sum() + censored[stop:].sum() + beyond
-        died, lost = (np.add.reduceat(one[:stop], starts) if stop else one[:0] for one in (events, censored))
-        return LifeTables(self.ends[places], died[None], lost[None], np.array([later]), fewest=self.floor)
+        died, lost = (
+            np.add.reduceat(one[:stop], starts) if stop else one[:0] for one in (events, censored)
+        )
+        return LifeTables(
+            self.ends[places], died[None], lost[None], np.array([later]), fewest=self.floor
+        )
 
     @cached_property
     def _in_common(self) -> NDArray[np.intp]:
@@ -176,7 +197,10 @@ class Survival:
         """
         alone = [self._ends_of([cluster]) for cluster in range(self.n_clusters)]
         common = self._in_common.tolist()
-        return [self._ends_of([cluster], common) if len(one) else one for cluster, one in enumerate(alone)]
+        return [
+            self._ends_of([cluster], common) if len(one) else one
+            for cluster, one in enumerate(alone)
+        ]
 
     def _ends_of(self, clusters: Sequence[int], kept: Sequence[int] = ()) -> NDArray[np.intp]:
         """Return the bins at whose ends the exact counts of some clusters may be named; ``kept`` are among them.
@@ -186,7 +210,8 @@ class Survival:
         """
         if not len(clusters):
             return np.empty(0, dtype=np.intp)
-        columns = []  # until the end of each bin: rows that had the event, rows that were last seen, and those left
+        # Until the end of each bin: rows that had the event, rows that were last seen, and those left.
+        columns = []
         for events, censored, beyond in map(self._exact, clusters):
             died, lost = np.cumsum(events), np.cumsum(censored)
             columns += [died, lost, died[-1] + lost[-1] + beyond - died - lost]
@@ -236,15 +261,26 @@ class Survival:
         rows: list[dict[str, Any]] = []
         for cluster in range(self.n_clusters):
             rows += self._curve(cluster) + self._rows_at_risk(cluster)
-            numbers = {"median": self.medians[cluster], "restricted mean": self.restricted_means[cluster]}
+            numbers = {
+                "median": self.medians[cluster],
+                "restricted mean": self.restricted_means[cluster],
+            }
             for what, found in numbers.items():
                 until = self.shared_time if what == "restricted mean" else math.nan
                 note = "few" if math.isnan(found.value) else ""
                 rows.append({"what": what, "time": until, **found._asdict(), "note": note})
-            rows.append({"what": "missing", "time": math.nan, **self._printed(self.sums[cluster, -1], self.deviation)})
+            rows.append(
+                {
+                    "what": "missing",
+                    "time": math.nan,
+                    **self._printed(self.sums[cluster, -1], self.deviation),
+                }
+            )
             for row in rows:
                 row.setdefault("cluster", cluster)
-        return pd.DataFrame(rows, columns=["cluster", "what", "time", "value", "low", "high", "note"])
+        return pd.DataFrame(
+            rows, columns=["cluster", "what", "time", "value", "low", "high", "note"]
+        )
 
     def shown(self, cluster: int) -> NDArray[np.intp]:
         """Return the bins at whose ends the curve of a cluster is shown."""
@@ -271,7 +307,8 @@ class Survival:
         times = np.append(0.0, table.ends[table.is_known[0]])
         counts = zip(times.tolist(), table.starting[0], table.starting_deviation, strict=False)
         return [
-            {"what": "at risk", "time": time, **self._printed(count, deviation)} for time, count, deviation in counts
+            {"what": "at risk", "time": time, **self._printed(count, deviation)}
+            for time, count, deviation in counts
         ]
 
     def at_risk_as_text(self, cluster: int, place: int) -> str:
@@ -298,7 +335,12 @@ class Survival:
         if count < self._fewest(deviation):
             return {"value": math.nan, "low": math.nan, "high": math.nan, "note": "few"}
         reach = DEVIATIONS * deviation
-        return {"value": float(count), "low": float(max(count - reach, 0.0)), "high": float(count + reach), "note": ""}
+        return {
+            "value": float(count),
+            "low": float(max(count - reach, 0.0)),
+            "high": float(count + reach),
+            "note": "",
+        }
 
     # Words.
 
@@ -342,8 +384,15 @@ class Survival:
         until = self.shared_time
         if until == 0:
             return []
-        known = [(cluster, one) for cluster, one in enumerate(self.restricted_means) if not math.isnan(one.value)]
-        return [f"cluster {cluster}: {self._rounded(one)} of {self._time(until)}" for cluster, one in known]
+        known = [
+            (cluster, one)
+            for cluster, one in enumerate(self.restricted_means)
+            if not math.isnan(one.value)
+        ]
+        return [
+            f"cluster {cluster}: {self._rounded(one)} of {self._time(until)}"
+            for cluster, one in known
+        ]
 
     @staticmethod
     def _rounded(number: Interval) -> str:
@@ -373,17 +422,37 @@ class Survival:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the released counts about time, ready for JSON."""
-        known = {"ends": self.ends.tolist(), "sums": self.sums.tolist(), "deviation": self.deviation}
-        return {**known, "unit": self.unit, "happened": self.happened, "floor": self.floor, "counted": self.counted}
+        known = {
+            "ends": self.ends.tolist(),
+            "sums": self.sums.tolist(),
+            "deviation": self.deviation,
+        }
+        return {
+            **known,
+            "unit": self.unit,
+            "happened": self.happened,
+            "floor": self.floor,
+            "counted": self.counted,
+        }
 
     @classmethod
     def from_dict(cls, written: Mapping[str, Any]) -> Self:
         """Undo :meth:`to_dict`."""
-        ends, sums = np.array(written["ends"], dtype=np.float64), np.array(written["sums"], dtype=np.float64)
+        ends, sums = (
+            np.array(written["ends"], dtype=np.float64),
+            np.array(written["sums"], dtype=np.float64),
+        )
         if ends.ndim != 1 or sums.ndim != 2 or sums.shape[1] != n_places(len(ends)):
             raise ValueError("the counts of a survival are not as many as its bins need.")
         words = str(written["unit"]), str(written["happened"])
-        return cls(ends, sums, float(written["deviation"]), *words, int(written["floor"]), str(written["counted"]))
+        return cls(
+            ends,
+            sums,
+            float(written["deviation"]),
+            *words,
+            int(written["floor"]),
+            str(written["counted"]),
+        )
 
 
 def _named(clusters: Sequence[int]) -> str:
@@ -391,7 +460,12 @@ def _named(clusters: Sequence[int]) -> str:
 
 
 def survival_of(
-    schema: Schema, ends: Floats, sums: Floats, deviation: float, floor: int = FLOOR, counted: str = ROWS
+    schema: Schema,
+    ends: Floats,
+    sums: Floats,
+    deviation: float,
+    floor: int = FLOOR,
+    counted: str = ROWS,
 ) -> Survival:
     """Return the survival that noisy counts show, in the words of the schema."""
     (time,) = (column for column in schema.of_outcome.values() if column.kind == TIME)

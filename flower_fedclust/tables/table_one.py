@@ -73,9 +73,18 @@ class TableOne:
 
     def latex(self) -> str:
         """Return a LaTeX tabular, which needs the package booktabs."""
-        first, *others = (" & ".join(map(_in_latex, row)) + r" \\" for row in (self.heading, *self.lines))
+        first, *others = (
+            " & ".join(map(_in_latex, row)) + r" \\" for row in (self.heading, *self.lines)
+        )
         layout = f"l{'r' * (len(self.heading) - 1)}"
-        body = [rf"\begin{{tabular}}{{{layout}}}", r"\toprule", first, r"\midrule", *others, r"\bottomrule"]
+        body = [
+            rf"\begin{{tabular}}{{{layout}}}",
+            r"\toprule",
+            first,
+            r"\midrule",
+            *others,
+            r"\bottomrule",
+        ]
         return "\n".join([*body, r"\end{tabular}", *(f"% {note}" for note in self.notes)]) + "\n"
 
     def save(self, folder: str | Path, name: str = "table-one") -> list[Path]:
@@ -84,7 +93,9 @@ class TableOne:
         files = [stem.with_name(f"{name}.{ending}") for ending in ("csv", "md", "tex")]
         with files[0].open("w", newline="", encoding="utf-8") as file:
             table = csv.writer(file)
-            table.writerows((_as_label(label), *cells) for label, *cells in (self.heading, *self.lines))
+            table.writerows(
+                (_as_label(label), *cells) for label, *cells in (self.heading, *self.lines)
+            )
         files[1].write_text(self.markdown(), encoding="utf-8")
         files[2].write_text(self.latex(), encoding="utf-8")
         return files
@@ -103,7 +114,9 @@ def _in_markdown(text: str) -> str:
 
 def _in_latex(text: str) -> str:
     n_spaces = len(text) - len(text.lstrip(" "))
-    return r"\quad " * (n_spaces // 2) + "".join(_LATEX.get(letter, letter) for letter in text.strip())
+    return r"\quad " * (n_spaces // 2) + "".join(
+        _LATEX.get(letter, letter) for letter in text.strip()
+    )
 
 
 # Lines. The last group holds all rows, and is printed first.
@@ -111,13 +124,21 @@ def _in_latex(text: str) -> str:
 Numbers = Mapping[str, Estimate]
 
 
-def lines_of_sizes(counts: Floats | None, noise: Floats, shares: Estimate, counted: str) -> list[tuple[str, ...]]:
+def lines_of_sizes(
+    counts: Floats | None, noise: Floats, shares: Estimate, counted: str
+) -> list[tuple[str, ...]]:
     """Return the lines of the numbers of rows, unless they count clients, and of the shares; the total is last."""
     lines = []
     hidden = shares.is_hidden
     if counts is not None:
-        told = [words.with_error(one, DEVIATIONS * error) for one, error in zip(counts, noise, strict=True)]
-        cells = [_fewer(shares, place).partition(" (")[0] if hidden[place] else said for place, said in enumerate(told)]
+        told = [
+            words.with_error(one, DEVIATIONS * error)
+            for one, error in zip(counts, noise, strict=True)
+        ]
+        cells = [
+            _fewer(shares, place).partition(" (")[0] if hidden[place] else said
+            for place, said in enumerate(told)
+        ]
         lines.append(_line("n" if counted == ROWS else f"n ({counted})", cells))
     return [*lines, _line("share", [_share(shares, place) for place in range(len(hidden))])]
 
@@ -150,16 +171,25 @@ def lines_of_column(
         lines += [_line(f"{name}{unit}: mean (sd)", cells(means)), *differences(MEAN)]
         lines.append(_line("  median (quartiles)", cells(quartiles)))
         if MISSING in numbers:
-            lines.append(_line(f"{name}: {MISSING}", cells([_share(numbers[MISSING], one) for one in places])))
+            lines.append(
+                _line(
+                    f"{name}: {MISSING}", cells([_share(numbers[MISSING], one) for one in places])
+                )
+            )
         return lines
     for what in numbers:
-        lines.append(_line(f"{name}: {what}", cells([_share(numbers[what], one) for one in places])))
+        lines.append(
+            _line(f"{name}: {what}", cells([_share(numbers[what], one) for one in places]))
+        )
         lines += differences(what)
     return lines
 
 
 def standardized(
-    own: Estimate, rest: Estimate, own_spread: Estimate | None = None, rest_spread: Estimate | None = None
+    own: Estimate,
+    rest: Estimate,
+    own_spread: Estimate | None = None,
+    rest_spread: Estimate | None = None,
 ) -> tuple[Floats, Floats]:
     """Return the difference of each group from the rest in standard deviations, and the deviation of its noise.
 
@@ -175,7 +205,11 @@ def standardized(
         errors = [2 * one.value * one.error for one in (own_spread, rest_spread)]
     scale = np.sqrt((variances[0] + variances[1]) / 2)
     is_open = own.is_hidden | rest.is_hidden | ~(scale > 0)
-    for one in (own, rest, *(() if own_spread is None or rest_spread is None else (own_spread, rest_spread))):
+    for one in (
+        own,
+        rest,
+        *(() if own_spread is None or rest_spread is None else (own_spread, rest_spread)),
+    ):
         is_open |= ~np.isfinite(one.low) | ~np.isfinite(one.high)
     scale = np.where(is_open, np.nan, scale)
     of_scale = np.hypot(*errors) / 4 / scale**2  # relative
@@ -213,7 +247,9 @@ def _mean_and_spread(column: Column, numbers: Numbers, place: int, ends: Sequenc
 
 
 def _median_and_quartiles(column: Column, numbers: Numbers, place: int) -> str:
-    first, median, third = (words.between(*_at(numbers[what], place)[2:], column) for what in QUANTILES)
+    first, median, third = (
+        words.between(*_at(numbers[what], place)[2:], column) for what in QUANTILES
+    )
     return f"{median} ({first}; {third})"
 
 

@@ -20,13 +20,18 @@ def round_edges(edges: Floats, *, whole: bool, ends: bool) -> Floats:
     least = np.minimum(np.append(gaps, np.inf), np.append(np.inf, gaps))
     least = np.where(least > 0, least, np.inf)
     least[[0, -1]] = (edges[-1] - edges[0]) / 20
-    units = 10.0 ** np.floor(np.log10(np.where(np.isfinite(least), least / 4, edges[-1] - edges[0])))
+    units = 10.0 ** np.floor(
+        np.log10(np.where(np.isfinite(least), least / 4, edges[-1] - edges[0]))
+    )
     if whole:
         units = np.maximum(units, 1.0)
     rounded = np.round(edges / units) * units
     rounded[0], rounded[-1] = edges[0], edges[-1]
     if ends:
-        rounded[0], rounded[-1] = np.floor(edges[0] / units[0]) * units[0], np.ceil(edges[-1] / units[-1]) * units[-1]
+        rounded[0], rounded[-1] = (
+            np.floor(edges[0] / units[0]) * units[0],
+            np.ceil(edges[-1] / units[-1]) * units[-1],
+        )
     inner = rounded[(rounded > rounded[0]) & (rounded < rounded[-1])]
     return np.unique(np.concatenate([rounded[:1], inner, rounded[-1:]]))
 
@@ -135,7 +140,11 @@ def between(low: float, high: float, column: Column) -> str:
     if not math.isfinite(low) and not math.isfinite(high):
         return "unknown"
     if math.isinf(low) or math.isinf(high):
-        return f"at least {_edge(low, column)}" if math.isinf(high) else f"at most {_edge(high, column)}"
+        return (
+            f"at least {_edge(low, column)}"
+            if math.isinf(high)
+            else f"at most {_edge(high, column)}"
+        )
     first, last = _edge(low, column), _edge(high, column)
     return first if first == last else f"{first} to {last}"
 
@@ -149,15 +158,24 @@ def difference(
     counted: str,
 ) -> str:
     """Say how a cluster differs from the rest in one number; ``ends`` are the bounds of a measured column."""
-    name, error, rest_error = row["column"], deviations * row["error"], deviations * row["rest_error"]
+    name, error, rest_error = (
+        row["column"],
+        deviations * row["error"],
+        deviations * row["rest_error"],
+    )
     if row["what"] != "mean":
         what = "is missing" if row["what"] == "missing" else f"is {row['what']}"
-        own, rest = _share(row, "value", "", error, counted), _share(row, "rest", "rest_", rest_error, counted)
+        own, rest = (
+            _share(row, "value", "", error, counted),
+            _share(row, "rest", "rest_", rest_error, counted),
+        )
         return f"{name} {what}: {own}, in the rest {rest}"
     own = mean(column, row["value"], error, row["low"], row["high"], ends)
     if math.isnan(row["difference"]):
         rest = mean(column, row["rest"], rest_error, row["rest_low"], row["rest_high"], ends)
-        medians = [between(median[f"{side}low"], median[f"{side}high"], column) for side in ("", "rest_")]
+        medians = [
+            between(median[f"{side}low"], median[f"{side}high"], column) for side in ("", "rest_")
+        ]
         return f"{name}: {own}, median {medians[0]}; in the rest {rest}, median {medians[1]}"
     apart = with_error(abs(row["difference"]), deviations * row["difference_error"])
     more, less = ("days later", "days earlier") if column.kind == "date" else ("more", "less")
@@ -191,7 +209,9 @@ def mean(
         within = " within the bounds"
     is_limit = math.isinf(low) != math.isinf(high)
     if not is_limit and error > 0:
-        _, up, _ = (value, math.ceil(error), 0) if column.kind == "date" else _as_printed(value, error)
+        _, up, _ = (
+            (value, math.ceil(error), 0) if column.kind == "date" else _as_printed(value, error)
+        )
         # An end at a bound is no news.
         low = -math.inf if value - up <= ends[0] else value - error
         high = math.inf if value + up >= ends[1] else value + error
@@ -200,10 +220,16 @@ def mean(
         is_limit = math.isinf(low) or math.isinf(high)
     if not is_limit:
         around = f" ± {math.ceil(error)} days" if error > 0 else ""
-        said = f"{_day(value)}{around}" if column.kind == "date" else f"{with_error(value, error)}{unit}"
+        said = (
+            f"{_day(value)}{around}"
+            if column.kind == "date"
+            else f"{with_error(value, error)}{unit}"
+        )
         return f"{said}{within}"
     limit, words = (low, "at least") if math.isinf(high) else (high, "at most")
-    said = _day(limit) if column.kind == "date" else _rounded(limit, error, up=math.isinf(low)) + unit
+    said = (
+        _day(limit) if column.kind == "date" else _rounded(limit, error, up=math.isinf(low)) + unit
+    )
     return f"{words} {said}{within}"
 
 
@@ -220,5 +246,7 @@ def bounds(name: str, column: Column, ends: Floats, limits: Sequence[Sequence[fl
     """Return the bounds of a column, and the limits of the shares of rows below and above them, cluster by cluster."""
     unit = f" {column.unit}" if column.unit else ""
     known = "" if column.interval is not None else ", found"
-    below, above = (", ".join(_limit(1.0 if math.isnan(share) else share) for share in side) for side in limits)
+    below, above = (
+        ", ".join(_limit(1.0 if math.isnan(share) else share) for share in side) for side in limits
+    )
     return f"{name}: {_edge(ends[0], column)} to {_edge(ends[-1], column)}{unit}{known}; below {below}%; above {above}%"

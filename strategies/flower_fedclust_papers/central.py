@@ -114,7 +114,9 @@ class CentralDPLloyd(CentralPrivateKMeans):
             for index in np.flatnonzero(counts):
                 count = counts[index] + _two_sided_geometric(of_count, rng)
                 count = count if count >= 1 else 1 - count  # folded at a half
-                centers[index] = bounded_laplace(sums[index], of_column, 2.0, float(count), rng) / count
+                centers[index] = (
+                    bounded_laplace(sums[index], of_column, 2.0, float(count), rng) / count
+                )
         return centers
 
 
@@ -208,9 +210,13 @@ class CentralLSH(CentralPrivateKMeans):
         deviation = noise_of_sums(self.central_epsilon, self.central_delta)
         means, weights = noisy_leaves(clip_rows(rows, 1.0), self.n_clusters, deviation, rng)
         n_centers = min(self.n_clusters, len(np.unique(means, axis=0)))
-        found = KMeans(n_centers, n_init=1, random_state=int(rng.integers(2**31))).fit(means, sample_weight=weights)
+        found = KMeans(n_centers, n_init=1, random_state=int(rng.integers(2**31))).fit(
+            means, sample_weight=weights
+        )
         # With fewer leaves than clusters, the last center is repeated.
-        return np.asarray(found.cluster_centers_[np.minimum(np.arange(self.n_clusters), n_centers - 1)])
+        return np.asarray(
+            found.cluster_centers_[np.minimum(np.arange(self.n_clusters), n_centers - 1)]
+        )
 
 
 @lru_cache(maxsize=64)
@@ -237,7 +243,9 @@ def noisy_leaves(
         return len(part) + _two_sided_geometric(of_count, rng)
 
     count = noisy_count(rows)
-    fewest = max(1, min(int(ROWS_OVER_NOISE * np.sqrt(n_columns) * deviation), count // (2 * n_clusters)))
+    fewest = max(
+        1, min(int(ROWS_OVER_NOISE * np.sqrt(n_columns) * deviation), count // (2 * n_clusters))
+    )
     level, leaves = [(rows, max(count, 1))], list[tuple[Floats, int]]()
     for vector in rng.normal(size=(MOST_DEPTH, n_columns)):
         children = list[tuple[Floats, int]]()
@@ -252,7 +260,9 @@ def noisy_leaves(
                 leaves.append((part, count))
         level = children
     leaves += level
-    sums = np.array([part.sum(axis=0) for part, _ in leaves]) + deviation * rng.normal(size=(len(leaves), n_columns))
+    sums = np.array([part.sum(axis=0) for part, _ in leaves]) + deviation * rng.normal(
+        size=(len(leaves), n_columns)
+    )
     counts = np.array([count for _, count in leaves], dtype=np.int64)
     return clip_rows(sums / counts[:, None], 1.0), counts
 
@@ -283,7 +293,9 @@ def folded(values: Floats) -> Floats:
     return np.asarray(np.where(place > 2, 4 - place, place) - 1)
 
 
-def _sums_and_counts(rows: Floats, labels: NDArray[np.intp], k: int) -> tuple[Floats, NDArray[np.intp]]:
+def _sums_and_counts(
+    rows: Floats, labels: NDArray[np.intp], k: int
+) -> tuple[Floats, NDArray[np.intp]]:
     sums = np.zeros((k, rows.shape[1]))
     np.add.at(sums, labels, rows)
     return sums, np.bincount(labels, minlength=k)

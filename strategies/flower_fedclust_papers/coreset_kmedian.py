@@ -76,7 +76,9 @@ class CoresetKMedian(PerturbedRowsStrategy):
         rows = yield from self.rows_to_work_on()
         t = self.coreset_size or max(SAMPLES_PER_CLUSTER * self.n_clusters, FEWEST_SAMPLES)
         # Round 1.
-        question = CoresetKMedianClient.own_cost.asked(n_clusters=self.n_clusters, random_state=self._seed())
+        question = CoresetKMedianClient.own_cost.asked(
+            n_clusters=self.n_clusters, random_state=self._seed()
+        )
         replies = yield Gather(question, rows=rows)
         costs = np.array([float(reply.arrays[0]) for reply in replies])
         n_samples = allotted(costs, t, self.rng)
@@ -96,7 +98,9 @@ class CoresetKMedian(PerturbedRowsStrategy):
             samples, sample_weights, medians, median_weights = reply.arrays
             points += [samples, medians]
             weights += [sample_weights, median_weights]
-            not_negative += without_negative_weights(samples, sample_weights, medians, median_weights)
+            not_negative += without_negative_weights(
+                samples, sample_weights, medians, median_weights
+            )
         coreset = np.concatenate(points)
         centers = weighted_kmedian(coreset, np.concatenate(not_negative), self.n_clusters, self.rng)
         if len(centers) < self.n_clusters:
@@ -117,7 +121,9 @@ class CoresetKMedianClient(PerturbedRowsClient):
     def own_cost(self, *, n_clusters: int, random_state: int) -> Floats:
         """Return cost(P_i, B_i), and keep B_i. One restart is enough, because B_i may be off by a constant factor."""
         rng = self.generator(random_state)
-        medians = weighted_kmedian(self.rows, None, n_clusters, rng, n_restarts=1, max_iter=100, tol=1e-4)
+        medians = weighted_kmedian(
+            self.rows, None, n_clusters, rng, n_restarts=1, max_iter=100, tol=1e-4
+        )
         self.remember(OWN_MEDIANS, [medians])
         return np.array(kmedian_cost(self.rows, medians))
 
@@ -134,10 +140,14 @@ class CoresetKMedianClient(PerturbedRowsClient):
         """Return S_i and B_i with their weights."""
         kept = self.recall(OWN_MEDIANS)
         if kept is None:
-            raise MissedRoundError(f"client {self.name} has no medians of its own; it missed the round before.")
+            raise MissedRoundError(
+                f"client {self.name} has no medians of its own; it missed the round before."
+            )
         (medians,) = kept
         rng = self.generator(random_state)
-        samples, sample_weights, weights = draw_coreset(self.rows, medians, n_samples, cost_per_sample, rng)
+        samples, sample_weights, weights = draw_coreset(
+            self.rows, medians, n_samples, cost_per_sample, rng
+        )
         return samples, sample_weights, medians, weights
 
 

@@ -15,7 +15,18 @@ from typing import Literal, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from flower_fedclust.engine import Entry, Gather, Protocol, Question, Reply, Sent, Sum, Total, answers, parameter
+from flower_fedclust.engine import (
+    Entry,
+    Gather,
+    Protocol,
+    Question,
+    Reply,
+    Sent,
+    Sum,
+    Total,
+    answers,
+    parameter,
+)
 from flower_fedclust.engine.parts import Part, releases_of_parts
 from flower_fedclust.engine.rounds import Round, within
 from flower_fedclust.exact.digits import digits_of, value_of_digits
@@ -105,7 +116,9 @@ class DPFedCPrinted(DPFedC):
         """Raise a ValueError that names the first invalid parameter."""
         super().check_parameters()
         if self._is_private and self.rho == "paper":
-            raise ValueError("rho is 'paper', which nothing protects; with epsilon give a number, or 'growing'.")
+            raise ValueError(
+                "rho is 'paper', which nothing protects; with epsilon give a number, or 'growing'."
+            )
 
     def begin(self) -> Protocol:
         """Begin a new run, in which no rows have been counted."""
@@ -202,7 +215,10 @@ class DPFedCPrinted(DPFedC):
             return super().parts()
         b, n = self.batch_size, self._fewest_rows
         sample, answer = (b, n) if b < n else None, DPFedCPrintedClient.drawn_gradient
-        return {name: replace(part, answers=answer, sample=sample) for name, part in super().parts().items()}
+        return {
+            name: replace(part, answers=answer, sample=sample)
+            for name, part in super().parts().items()
+        }
 
     def freeze_plan(self) -> None:
         """Freeze the plan, unless it depends on rows that have not been counted."""
@@ -327,11 +343,17 @@ class DPFedCTheorem2(DPFedCPrinted):
     def frozen_plan(self) -> Plan:
         """The noise of Theorem 2 for every single round, which depends on the number of its steps on W."""
         b, n, counts = self.batch_size, self._fewest_rows, self._rounds_by_steps
-        shares = {f"{Q_2} steps": Share("gaussian", 1.0, count, "replace") for Q_2, count in counts.items()}
-        multipliers = {
-            f"{Q_2} steps": noise_multiplier(Q_2 * min(b, n) / n, self.round_epsilon, self.delta) for Q_2 in counts
+        shares = {
+            f"{Q_2} steps": Share("gaussian", 1.0, count, "replace")
+            for Q_2, count in counts.items()
         }
-        return Plan(self.round_epsilon, self.delta, self.noise, self.privacy_unit, shares, multipliers)
+        multipliers = {
+            f"{Q_2} steps": noise_multiplier(Q_2 * min(b, n) / n, self.round_epsilon, self.delta)
+            for Q_2 in counts
+        }
+        return Plan(
+            self.round_epsilon, self.delta, self.noise, self.privacy_unit, shares, multipliers
+        )
 
     @property
     def plan(self) -> str:
@@ -343,7 +365,10 @@ class DPFedCTheorem2(DPFedCPrinted):
         if not round_.parts:
             return round_
         question = round_.question_for(None)
-        return replace(round_, releases=releases_of_parts(question, question.moved(), round_.parts, self.frozen_plan))
+        return replace(
+            round_,
+            releases=releases_of_parts(question, question.moved(), round_.parts, self.frozen_plan),
+        )
 
     def privacy_notes(self) -> list[str]:
         """Add what the paper's epsilon means."""
@@ -356,7 +381,9 @@ class DPFedCTheorem2(DPFedCPrinted):
     @property
     def report(self) -> PrivacyReport:
         """The privacy report of the rounds that ran; no epsilon was asked for the run."""
-        return dataclasses.replace(super().report, delta=self.delta, unit=self.privacy_unit, noise=self.noise)
+        return dataclasses.replace(
+            super().report, delta=self.delta, unit=self.privacy_unit, noise=self.noise
+        )
 
 
 # The paper's statements about its noise (section V-B), for comparison. No guarantee of a run rests on them.
@@ -385,7 +412,9 @@ def noise_multiplier(sampling_ratio: float, epsilon: float, delta: float) -> flo
     return 2.0 * sampling_ratio * math.sqrt(2.0 * math.log(logarithm)) / epsilon
 
 
-def total_epsilon(epsilon: float, sampling_ratio: float, p: float, n_rounds: int, c0: float) -> float:
+def total_epsilon(
+    epsilon: float, sampling_ratio: float, p: float, n_rounds: int, c0: float
+) -> float:
     """Return ``c0 q^2 epsilon sqrt(p R / (1 - q))``, the paper's epsilon of R rounds (Theorem 3).
 
     The paper never gives c0. For q of 1 or more, as in its own settings, the result is NaN.
@@ -398,7 +427,9 @@ def total_epsilon(epsilon: float, sampling_ratio: float, p: float, n_rounds: int
 # The client half.
 
 
-def moved_by_a_drawn_row(n_rows: int, batch_size: int, max_gradient_norm: float) -> tuple[Bound, ...]:
+def moved_by_a_drawn_row(
+    n_rows: int, batch_size: int, max_gradient_norm: float
+) -> tuple[Bound, ...]:
     """Return how far replacing one row moves the two sums of a client with at least n_rows rows, of which it draws."""
     sample = (n_drawn(n_rows, batch_size), n_rows)  # with more rows, a smaller fraction is drawn
     return tuple(replace(bound, sample=sample) for bound in moved_by_a_row(max_gradient_norm))
@@ -437,7 +468,9 @@ class DPFedCPrintedClient(DPFedCClient):
     def secret_minibatches(self, n_steps: int, batch_size: int) -> Iterator[NDArray[np.intp]]:
         """Draw rows that the server cannot predict, as it could from random_state; the guarantee needs this."""
         return self.minibatches(
-            n_steps, batch_size, lambda: np.argsort(self.noise_source.words(len(self.rows)), kind="stable")
+            n_steps,
+            batch_size,
+            lambda: np.argsort(self.noise_source.words(len(self.rows)), kind="stable"),
         )
 
 

@@ -69,10 +69,14 @@ class DPLloyd(ServerDataStrategy):
         server_data = self._server_rows()
         frame = Frame.around(server_data, centered=self.center_rows)
         server_rows = frame.enter(server_data)
-        centers = SERVER_INITIALISATIONS[self.init](server_rows, self.n_clusters, frame.radius, self.rng)
+        centers = SERVER_INITIALISATIONS[self.init](
+            server_rows, self.n_clusters, frame.radius, self.rng
+        )
         bound = None
         if self.privacy_unit == "client":
-            bound = ClientBounds.from_server_rows(server_rows, self.n_clusters, self.rows_per_client).means
+            bound = ClientBounds.from_server_rows(
+                server_rows, self.n_clusters, self.rows_per_client
+            ).means
         statistic = ClusterStatistic(("sums", "counts"), self.shrink_centers, bound)
         for _ in range(self.n_rounds):
             centers = yield from lloyd_step(centers, frame, statistic)

@@ -37,12 +37,16 @@ OWN_CLUSTERS = "own clusters"
 class LocalClustersClient(ProtocolClient):
     """A client that clusters its own rows first, and later learns into which cluster each of its own was merged."""
 
-    @answers(Sent("cluster of every row", "codes", per="row", counts="labels"), needs=[OWN_CLUSTERS])
+    @answers(
+        Sent("cluster of every row", "codes", per="row", counts="labels"), needs=[OWN_CLUSTERS]
+    )
     def merged_labels(self, merged: Labels) -> Labels:
         """Return each row's merged cluster, and keep these labels."""
         own = self.recall(OWN_CLUSTERS)
         if own is None:
-            raise MissedRoundError(f"client {self.name} has no clusters of its own; it missed the round before.")
+            raise MissedRoundError(
+                f"client {self.name} has no clusters of its own; it missed the round before."
+            )
         labels: Labels = merged[own[0]]
         self.remember("labels", [labels])
         return labels
@@ -54,7 +58,8 @@ def gather_merged_labels(
     """Tell each client into which clusters its own were merged; return the labels of its rows, by client."""
     parts = np.split(merged, np.cumsum(n_per_client)[:-1])
     questions = {
-        reply.client: LocalClustersClient.merged_labels.asked(part) for reply, part in zip(replies, parts, strict=True)
+        reply.client: LocalClustersClient.merged_labels.asked(part)
+        for reply, part in zip(replies, parts, strict=True)
     }
     replies = yield Gather(questions)
     return {reply.client: reply.arrays[0].astype(np.intp) for reply in replies}
@@ -104,7 +109,9 @@ class DSC(ProtocolStrategy):
                 random_state=int(self.rng.integers(2**31)),
             )
         )
-        means, sizes = (np.concatenate([reply.arrays[index] for reply in replies]) for index in (0, 1))
+        means, sizes = (
+            np.concatenate([reply.arrays[index] for reply in replies]) for index in (0, 1)
+        )
         if len(means) < self.n_clusters:
             raise DataError(
                 f"n_clusters={self.n_clusters} is too large: the clients found {len(means)} clusters together; "
@@ -116,7 +123,9 @@ class DSC(ProtocolStrategy):
         merged = nearest_center(means, centers)
         warn_of_empty_clusters(self.name, np.bincount(merged, minlength=self.n_clusters))
         n_per_client = [len(reply.arrays[0]) for reply in replies]
-        return Outcome(KMeansModel(centers), (yield from gather_merged_labels(merged, replies, n_per_client)))
+        return Outcome(
+            KMeansModel(centers), (yield from gather_merged_labels(merged, replies, n_per_client))
+        )
 
 
 class DSCClient(LocalClustersClient):

@@ -61,21 +61,29 @@ class EncodedModel(CenterModel, name="encoded"):
     ) -> None:
         self.layers_ = checked_layers(layers, activation)
         self.activation = activation
-        self.cluster_points = self.latent_centers_ = checked_rows(np.array(cluster_centers), owner="cluster_centers")
+        self.cluster_points = self.latent_centers_ = checked_rows(
+            np.array(cluster_centers), owner="cluster_centers"
+        )
         self.n_columns, n_latent = len(self.layers_[0]), len(self.layers_[-1])
         if self.latent_centers_.shape[1] != n_latent:
             raise DataError(
                 f"cluster_centers: {self.latent_centers_.shape[1]} columns where the encoder gives {n_latent}."
             )
-        self.origin_ = self._checked_vector("origin", np.zeros(self.n_columns) if origin is None else origin)
-        self.scale_ = self._checked_vector("scale", np.ones(self.n_columns) if scale is None else scale)
+        self.origin_ = self._checked_vector(
+            "origin", np.zeros(self.n_columns) if origin is None else origin
+        )
+        self.scale_ = self._checked_vector(
+            "scale", np.ones(self.n_columns) if scale is None else scale
+        )
         if not (self.scale_ > 0).all():
             raise DataError(f"scale: column {int((self.scale_ <= 0).argmax())} is not above 0.")
 
     def _checked_vector(self, name: str, values: ArrayLike) -> Floats:
         vector = np.array(values, dtype=np.float64)
         if vector.shape != (self.n_columns,) or not np.isfinite(vector).all():
-            raise DataError(f"{name}: give a finite number for each of the {self.n_columns} columns.")
+            raise DataError(
+                f"{name}: give a finite number for each of the {self.n_columns} columns."
+            )
         return vector
 
     def __repr__(self) -> str:

@@ -9,7 +9,16 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from flower_fedclust.engine import Entry, Gather, Outcome, Protocol, ProtocolStrategy, Sent, answers, parameter
+from flower_fedclust.engine import (
+    Entry,
+    Gather,
+    Outcome,
+    Protocol,
+    ProtocolStrategy,
+    Sent,
+    answers,
+    parameter,
+)
 from flower_fedclust.numerics.checks import DataError, warn_of_empty_clusters
 from flower_fedclust.numerics.spectral import unit_rows
 from flower_fedclust.strategies.common.spectral import cluster_embedding
@@ -137,7 +146,9 @@ class FedSubspaceClustering(ProtocolStrategy):
                 "set it lower, n_local_clusters higher, or eigengap=False."
             )
         local_cluster = np.repeat(np.arange(sum(n_per_client)), self.n_samples)
-        embedding = subspace_embedding(self._graph(points, local_cluster), points, self.n_clusters, local_cluster)
+        embedding = subspace_embedding(
+            self._graph(points, local_cluster), points, self.n_clusters, local_cluster
+        )
         _, merged = cluster_embedding(embedding, self.n_clusters, self.rng)
         warn_of_empty_clusters(self.name, np.bincount(merged, minlength=self.n_clusters))
         model = self._model(points, merged[local_cluster])
@@ -147,8 +158,12 @@ class FedSubspaceClustering(ProtocolStrategy):
     def _graph(self, points: Floats, local_cluster: Labels) -> csr_array:
         """Return the graph of the local clusters."""
         if self.merge == "ssc":
-            return expression_graph(self_expression(points, self.alpha, groups=local_cluster), local_cluster)
-        usual = max(FEWEST_NEIGHBORS, math.ceil(len(points) / self.n_clusters / POINTS_PER_NEIGHBOR))
+            return expression_graph(
+                self_expression(points, self.alpha, groups=local_cluster), local_cluster
+            )
+        usual = max(
+            FEWEST_NEIGHBORS, math.ceil(len(points) / self.n_clusters / POINTS_PER_NEIGHBOR)
+        )
         return angle_graph(points, self.n_neighbors or usual, local_cluster)
 
     def _model(self, points: Floats, labels: Labels) -> SubspaceModel:
@@ -164,7 +179,13 @@ class FedSubspaceClustering(ProtocolStrategy):
 class FedSubspaceClusteringClient(LocalClustersClient):
     """Clusters its own rows by their subspaces."""
 
-    @answers(Sent("random points of the subspaces of the client's own clusters", "centers", has_columns=True))
+    @answers(
+        Sent(
+            "random points of the subspaces of the client's own clusters",
+            "centers",
+            has_columns=True,
+        )
+    )
     def subspace_points(
         self,
         *,
@@ -179,7 +200,9 @@ class FedSubspaceClusteringClient(LocalClustersClient):
         """Return points from the subspaces of the client's own clusters, and keep which row is in which."""
         has_direction = self.rows.any(axis=1)
         if not has_direction.any():
-            raise DataError(f"client {self.name}: all rows are zero and have no direction; leave the client out.")
+            raise DataError(
+                f"client {self.name}: all rows are zero and have no direction; leave the client out."
+            )
         directions = unit_rows(self.rows[has_direction])
         # Each client draws its own points; this protects nothing, because the server knows the seed.
         rng = self.generator(random_state)
@@ -188,14 +211,21 @@ class FedSubspaceClusteringClient(LocalClustersClient):
         labels[has_direction] = found
         self.remember(OWN_CLUSTERS, [labels])
         bases = [
-            subspace_basis(directions[found == cluster], energy=energy, n_dimensions=n_dimensions or None)
+            subspace_basis(
+                directions[found == cluster], energy=energy, n_dimensions=n_dimensions or None
+            )
             for cluster in range(int(found.max()) + 1)
         ]
         return np.concatenate([draw_from_sphere(basis, n_samples, rng) for basis in bases])
 
 
 def cluster_directions(
-    directions: Floats, n_clusters: int, rng: np.random.Generator, *, alpha: float, eigengap: bool = True
+    directions: Floats,
+    n_clusters: int,
+    rng: np.random.Generator,
+    *,
+    alpha: float,
+    eigengap: bool = True,
 ) -> Labels:
     """Cluster rows of norm 1 by sparse subspace clustering, into at most as many clusters as there are rows."""
     n_clusters = min(n_clusters, len(directions))

@@ -90,12 +90,16 @@ class FedDPKMeansProofs(FedDPKMeans):
         server_data = self._server_rows()
         frame = Frame.around(server_data, centered=self.center_rows)
         ball, Q = Ball(frame), frame.enter(server_data)
-        regions = (yield from self._reduce_diameter(ball, Q)) if self.reduce_diameter else None  # Lemma 16
+        # Lemma 16.
+        regions = (yield from self._reduce_diameter(ball, Q)) if self.reduce_diameter else None
         if regions is not None:
             asked = FedDPKMeansProofsClient.together.asked(
                 regions.anchors, regions.shifts, frame=frame, radius=regions.radius
             )
-            ball, Q = Ball(frame, asked, regions.radius), regions.enter(frame.rows(server_data)).values
+            ball, Q = (
+                Ball(frame, asked, regions.radius),
+                regions.enter(frame.rows(server_data)).values,
+            )
 
         Pi = yield from self._step_1(ball, Q)
         projected_Q = Q @ Pi
@@ -107,7 +111,9 @@ class FedDPKMeansProofs(FedDPKMeans):
             nu = yield from self._lloyd_step(ball, Q, nu, ("lloyd_sums", "lloyd_counts"))
         return KMeansModel(frame.leave(nu if regions is None else regions.leave(nu)))
 
-    def _step_3(self, ball: Ball, Q: Floats, Pi: Floats, xi: Floats) -> Generator[Round, Total, Floats]:
+    def _step_3(
+        self, ball: Ball, Q: Floats, Pi: Floats, xi: Floats
+    ) -> Generator[Round, Total, Floats]:
         """Return nu from the rows within the margin (Algorithm 5, part 2), of shape (n_clusters, n_columns)."""
         lifted = xi @ Pi.T
         if self.margin == 1.0:
@@ -123,7 +129,9 @@ class FedDPKMeansProofs(FedDPKMeans):
         reply = yield Sum(question, parts=statistic.parts)
         return clip_rows(statistic.next_centers(reply, lifted), ball.radius)
 
-    def _simplify(self, ball: Ball, Q: Floats, Pi: Floats, projected_Q: Floats) -> Generator[Round, Total, Floats]:
+    def _simplify(
+        self, ball: Ball, Q: Floats, Pi: Floats, projected_Q: Floats
+    ) -> Generator[Round, Total, Floats]:
         """Return F, the server rows that stand for enough rows (Algorithm 4, SimplifyServerData).
 
         Line 6 compares the noisy weights with 2 log n / epsilon, far below their noise Lap(T / epsilon), so that server
@@ -136,7 +144,9 @@ class FedDPKMeansProofs(FedDPKMeans):
         remaining = ~frozen  # Q_t
         for _ in range(T):
             candidates = np.flatnonzero(frozen | remaining)  # C
-            (weights,) = yield self._weights_round("simplify", self._weights(ball, Pi, projected_Q[candidates]), Q)
+            (weights,) = yield self._weights_round(
+                "simplify", self._weights(ball, Pi, projected_Q[candidates]), Q
+            )
             light = np.zeros(len(projected_Q), dtype=bool)  # L
             light[candidates] = weights <= scale * math.log(T * len(projected_Q))
             frozen |= remaining & ~light
@@ -174,7 +184,9 @@ class FedDPKMeansProofs(FedDPKMeans):
             return None
         anchors = Q[kept]
         n_components, component = connected_components(near[kept][:, kept], directed=False)
-        representatives = anchors[[int(np.flatnonzero(component == c)[0]) for c in range(n_components)]]
+        representatives = anchors[
+            [int(np.flatnonzero(component == c)[0]) for c in range(n_components)]
+        ]
         # Twice the largest distance to a representative bounds every component's diameter.
         diameter = 2 * float(np.linalg.norm(anchors - representatives[component], axis=1).max())
         targets = np.zeros_like(representatives)
@@ -193,7 +205,11 @@ class FedDPKMeansProofs(FedDPKMeans):
 
     @property
     def _w_min(self) -> float:
-        return self.smallest_cluster if self.smallest_cluster is not None else 1 / (2 * self.n_clusters)
+        return (
+            self.smallest_cluster
+            if self.smallest_cluster is not None
+            else 1 / (2 * self.n_clusters)
+        )
 
     @property
     def _n_simplify_rounds(self) -> int:
@@ -201,11 +217,15 @@ class FedDPKMeansProofs(FedDPKMeans):
         parts = BUDGET[self.privacy_unit]
         epsilon = (1.0 if self.epsilon is None else self.epsilon) * parts[1] / sum(parts)
         n_server_rows = len(np.asarray(self.server_data))
-        return max(1, math.ceil(10 * math.log(4 * math.log(n_server_rows) / (epsilon * self._w_min))))
+        return max(
+            1, math.ceil(10 * math.log(4 * math.log(n_server_rows) / (epsilon * self._w_min)))
+        )
 
     def _scale(self, part: str, Q: Floats) -> float:
         """Return the scale of the noise in counts by server row."""
-        return self.noise_scale(part, self._bounds(Q).weights if self.privacy_unit == "client" else 1.0)
+        return self.noise_scale(
+            part, self._bounds(Q).weights if self.privacy_unit == "client" else 1.0
+        )
 
     def parts(self) -> Mapping[str, Part]:
         """Add the parts of the options."""
@@ -242,7 +262,9 @@ class FedDPKMeansProofsClient(FedDPKMeansClient):
         sums="sum of the clear rows in each cluster",
         counts=Sent("number of clear rows in each cluster", counts="some rows", sizes=True),
     )
-    def clear_cluster_sums(rows: Rows, lifted: Floats, xi: Floats, Pi: Floats, *, margin: float) -> tuple[Term, Term]:
+    def clear_cluster_sums(
+        rows: Rows, lifted: Floats, xi: Floats, Pi: Floats, *, margin: float
+    ) -> tuple[Term, Term]:
         """Return the sums and counts of the rows within the margin (Algorithm 5, part 2)."""
         projected = rows.projected(Pi)
         labels = projected.nearest(xi)

@@ -15,7 +15,11 @@ from flower_fedclust.engine.rounds import Round
 from flower_fedclust.exact.grid import GridArray
 from flower_fedclust.exact.kernel_sums import linear_features
 from flower_fedclust.exact.rows import Frame
-from flower_fedclust.exact.spectral_sums import distance_of_features, kernel_values, matrix_onto_grid
+from flower_fedclust.exact.spectral_sums import (
+    distance_of_features,
+    kernel_values,
+    matrix_onto_grid,
+)
 from flower_fedclust.exact.terms import Bound
 from flower_fedclust.numerics.checks import LARGEST, SMALLEST
 from flower_fedclust.numerics.dictionary import code_map
@@ -103,20 +107,26 @@ class FedSCPerturbed(FedSC):
                     f"perturb='{RELATIVE_NOISE[name]}'."
                 )
             if self.epsilon is not None:
-                raise ValueError(f"epsilon and {name} are both given; relative noise has no epsilon, so give one.")
+                raise ValueError(
+                    f"epsilon and {name} are both given; relative noise has no epsilon, so give one."
+                )
         if self.relative_dictionary_noise > 0 and self.n_rounds == 0:
             raise ValueError(
                 "relative_dictionary_noise is given and n_rounds is 0, so that no client sends a dictionary; give 1 or "
                 "more."
             )
         if self.epsilon is None and not given:
-            levels = [name for name, perturbed in RELATIVE_NOISE.items() if perturbed == self.perturb]
+            levels = [
+                name for name, perturbed in RELATIVE_NOISE.items() if perturbed == self.perturb
+            ]
             raise ValueError(
                 f"perturb is '{self.perturb}' and there is no noise level; give epsilon and max_norm, or "
                 f"{' or '.join(levels)}."
             )
         if self.has_noisy_dictionary and self.regularization == 0 and self.max_code_norm is None:
-            raise ValueError("regularization is 0 and max_code_norm is not given; one of them has to bound the codes.")
+            raise ValueError(
+                "regularization is 0 and max_code_norm is not given; one of them has to bound the codes."
+            )
 
     # The server half.
 
@@ -132,14 +142,18 @@ class FedSCPerturbed(FedSC):
         replies = yield from self._codes(dictionary, frame, rows)
         return (yield from self.stage_2(dictionary, replies, objectives))
 
-    def _codes(self, dictionary: Dictionary, frame: Frame, rows: str) -> Generator[Round, Any, list[Reply]]:
+    def _codes(
+        self, dictionary: Dictionary, frame: Frame, rows: str
+    ) -> Generator[Round, Any, list[Reply]]:
         """Return the clients' codes.
 
         The paper sends C_p^S, codes by the dictionary before the last average; these are codes by the last average.
         """
         Z, r = dictionary.atoms, dictionary.bandwidth
         if not self.has_noisy_dictionary:
-            question = FedSCPerturbedClient.codes.asked(Z, **dictionary.kernel, relative_noise=self.relative_code_noise)
+            question = FedSCPerturbedClient.codes.asked(
+                Z, **dictionary.kernel, relative_noise=self.relative_code_noise
+            )
             replies: list[Reply] = yield Gather(question, rows=rows)
             return replies
         assert self.max_norm is not None
@@ -169,7 +183,9 @@ class FedSCPerturbed(FedSC):
         """Return one part for the rows with "data"; with "factors", the moments, the dictionary and the codes."""
         if self.perturb == "data":
             return ROWS_PART
-        return self.dictionary_parts(0.1, 0.1, replaced=True) | {"codes": Part(FedSCPerturbedClient.clipped_codes, 0.8)}
+        return self.dictionary_parts(0.1, 0.1, replaced=True) | {
+            "codes": Part(FedSCPerturbedClient.clipped_codes, 0.8)
+        }
 
     def what_the_server_can_compute(self) -> list[str]:
         """Say what noise without an epsilon is worth."""
@@ -190,8 +206,15 @@ def codes_moved(Z: Floats, to_codes: Floats, frame: Frame, bandwidth: float, bou
     c = (K(Z, Z) + lambda I)^-1 phi(Z)' phi(x) is linear in phi(x), by a map of norm 1 / (2 sqrt(lambda)) at most; and
     ||phi(x) - phi(x')||^2 = 2 - 2 k(x, x') is at most 2. The paper's bound (Lemma J.1) is far larger.
     """
-    apart, clipped = distance_of_features(kernel_within(frame, Z, bandwidth), to_codes, bound), 2.0 * bound
-    words = "no two codes are farther apart" if apart < clipped else "the client clips every code to half of this norm"
+    apart, clipped = (
+        distance_of_features(kernel_within(frame, Z, bandwidth), to_codes, bound),
+        2.0 * bound,
+    )
+    words = (
+        "no two codes are farther apart"
+        if apart < clipped
+        else "the client clips every code to half of this norm"
+    )
     return Bound(math.inf, apart=min(apart, clipped), words=words)
 
 
@@ -205,7 +228,13 @@ class FedSCPerturbedClient(PerturbedRowsClient, FedSCClient):
         ),
     )
     def clipped_codes(
-        self, Z: Floats, to_codes: Floats, *frame: Floats, bandwidth: float, max_norm: float, bound: float
+        self,
+        Z: Floats,
+        to_codes: Floats,
+        *frame: Floats,
+        bandwidth: float,
+        max_norm: float,
+        bound: float,
     ) -> GridArray:
         """Return C_p of the clipped rows, with each code clipped too, as integers for the noise."""
         rows = self.enter(*frame)

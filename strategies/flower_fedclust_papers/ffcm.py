@@ -8,7 +8,17 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from flower_fedclust.engine import ClippedStrategy, Entry, Gather, Protocol, Question, Sent, Sum, answers, parameter
+from flower_fedclust.engine import (
+    ClippedStrategy,
+    Entry,
+    Gather,
+    Protocol,
+    Question,
+    Sent,
+    Sum,
+    answers,
+    parameter,
+)
 from flower_fedclust.engine.by_row import by_row
 from flower_fedclust.engine.parts import Part
 from flower_fedclust.engine.rounds import Array, Round
@@ -22,8 +32,15 @@ from flower_fedclust.numerics.initialization import weighted_kmeans
 from flower_fedclust.numerics.kmeans import centers_of, squared_distances
 from flower_fedclust.numerics.vectors import clip_rows
 from flower_fedclust.privacy.releases import SUMS_OVER_ROWS
-from flower_fedclust.strategies.common.client_drawing import draw_equally_often, most_rounds_per_client
-from flower_fedclust.strategies.common.first_centers import FirstCentersStrategy, LocalCentersClient, frame_with_centers
+from flower_fedclust.strategies.common.client_drawing import (
+    draw_equally_often,
+    most_rounds_per_client,
+)
+from flower_fedclust.strategies.common.first_centers import (
+    FirstCentersStrategy,
+    LocalCentersClient,
+    frame_with_centers,
+)
 from flower_fedclust.strategies.common.frame import FRAME_ROUNDS, FrameClient, frame_of_rows
 from flower_fedclust_papers.fuzzy import fuzzy_memberships, fuzzy_steps, more_bits_for
 
@@ -39,7 +56,11 @@ SUMS = (
     Sent("sum of the weights in each cluster", sizes=True),
 )
 OWN_SUMS = (
-    Sent("sum of the client's rows in each cluster, weighted by membership", "centers", has_columns=True),
+    Sent(
+        "sum of the client's rows in each cluster, weighted by membership",
+        "centers",
+        has_columns=True,
+    ),
     Sent("sum of the client's weights in each cluster", "centers"),
 )
 
@@ -76,7 +97,13 @@ class FuzzyStrategy(FirstCentersStrategy):
         return draw_equally_often(self.client_names, n_drawn, self.n_rounds, self.rng, most=most)
 
     def _step(
-        self, question: Question, centers: Floats, frame: Frame, clients: Sequence[str], *, parts: Sequence[str] = ()
+        self,
+        question: Question,
+        centers: Floats,
+        frame: Frame,
+        clients: Sequence[str],
+        *,
+        parts: Sequence[str] = (),
     ) -> Generator[Round, Any, Floats]:
         """Return the merged centers of one round, in the coordinates of the frame."""
         # With noise, a weight below one row is noise, and would only magnify the noise of the sum.
@@ -85,7 +112,9 @@ class FuzzyStrategy(FirstCentersStrategy):
         def divided(sums_and_weights: Sequence[Array]) -> Floats:
             sums, weights = sums_and_weights
             # Averages of clipped rows lie in the ball, whatever noise does to the sums.
-            return clip_rows(centers_of(sums, weights, fallback=centers, at_least=at_least), frame.radius)
+            return clip_rows(
+                centers_of(sums, weights, fallback=centers, at_least=at_least), frame.radius
+            )
 
         if self.merge == "average":
             total = yield Sum(question, clients=clients, parts=parts, needed=False)
@@ -242,7 +271,9 @@ class PrivateFFCM(ClippedStrategy, FuzzyStrategy):
         asked = client.weighted_rows if self.merge == "average" else client.own_weighted_rows
         for clients in self._drawn(most=self.frozen_plan.shares["sums"].count):
             question = asked.asked(centers, frame=ball, fuzzifier=self.fuzzifier)
-            centers = yield from self._step(question, centers, ball, clients, parts=("sums", "weights"))
+            centers = yield from self._step(
+                question, centers, ball, clients, parts=("sums", "weights")
+            )
         return KMeansModel(centers)
 
 
@@ -275,10 +306,14 @@ class FuzzyClient(FrameClient):
     ) -> tuple[GridArray, GridArray]:
         """Return ``sum_i u_ij^m x_i`` and ``sum_i u_ij^m``, whose quotient is the client's center after its steps."""
         if not 0 <= more_bits <= more_bits_for(len(self.rows)):
-            raise DataError(f"client {self.name}: sums of weights with {more_bits} more bits could overflow.")
+            raise DataError(
+                f"client {self.name}: sums of weights with {more_bits} more bits could overflow."
+            )
         rows = self.enter(*frame)
         points = rows.points(centers)
-        sums, weights, unit = fuzzy_steps(rows.integers, points, fuzzifier, n_local_steps, more_bits=more_bits)
+        sums, weights, unit = fuzzy_steps(
+            rows.integers, points, fuzzifier, n_local_steps, more_bits=more_bits
+        )
         return GridArray(sums, rows.exponent + unit), GridArray(weights, unit)
 
     @answers(*OWN_SUMS)
@@ -286,7 +321,9 @@ class FuzzyClient(FrameClient):
         self, centers: Floats, *frame: Floats, fuzzifier: float, n_local_steps: int, more_bits: int
     ) -> tuple[GridArray, GridArray]:
         """Return the same to a server that sees every client's sums, and so its centers."""
-        return self.fuzzy_sums(centers, *frame, fuzzifier=fuzzifier, n_local_steps=n_local_steps, more_bits=more_bits)
+        return self.fuzzy_sums(
+            centers, *frame, fuzzifier=fuzzifier, n_local_steps=n_local_steps, more_bits=more_bits
+        )
 
 
 class FFCMClient(FuzzyClient, LocalCentersClient):

@@ -38,7 +38,8 @@ def fuzzy_memberships(rows: Floats, centers: Floats, fuzzifier: float) -> Floats
     ratios = np.divide(nearest, distances, out=np.ones_like(distances), where=distances > 0)
     memberships = power(ratios, 1.0 / (fuzzifier - 1.0))
     total = np.zeros((len(rows), 1))
-    for column in range(len(centers)):  # added one after the other, because the order of additions matters
+    # Added one after the other, because the order of additions matters.
+    for column in range(len(centers)):
         total += memberships[:, column : column + 1]
     memberships /= total
     return memberships
@@ -46,7 +47,9 @@ def fuzzy_memberships(rows: Floats, centers: Floats, fuzzifier: float) -> Floats
 
 def more_bits_for(n_rows: float) -> int:
     """Return how many more bits the weights can have so that their sums over so many rows still fit into an int64."""
-    return int(np.clip(62 - BITS - WEIGHT_BITS - np.ceil(np.log2(max(n_rows, 1.0))), 0, MOST_MORE_BITS))
+    return int(
+        np.clip(62 - BITS - WEIGHT_BITS - np.ceil(np.log2(max(n_rows, 1.0))), 0, MOST_MORE_BITS)
+    )
 
 
 def fuzzy_sums(

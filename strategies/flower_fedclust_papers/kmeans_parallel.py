@@ -9,7 +9,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flower_fedclust.engine import Entry, Gather, Outcome, Protocol, Sent, Sum, answers, parameter, usable
+from flower_fedclust.engine import (
+    Entry,
+    Gather,
+    Outcome,
+    Protocol,
+    Sent,
+    Sum,
+    answers,
+    parameter,
+    usable,
+)
 from flower_fedclust.engine.by_row import by_row
 from flower_fedclust.engine.rounds import Round
 from flower_fedclust.exact.capacity import entry_bits
@@ -86,7 +96,14 @@ class KMeansParallel(PerturbedRowsStrategy):
     @property
     def n_protocol_rounds(self) -> int:
         """Noise, the frame, the first candidate, two for each time that rows are drawn, weights, and Lloyd steps."""
-        return (self.epsilon is not None) + FRAME_ROUNDS + 1 + 2 * self.n_sampling_rounds + 1 + self.n_rounds
+        return (
+            (self.epsilon is not None)
+            + FRAME_ROUNDS
+            + 1
+            + 2 * self.n_sampling_rounds
+            + 1
+            + self.n_rounds
+        )
 
     def protocol(self) -> Protocol:
         """Draw candidates (Algorithm 2), cluster them, and take Lloyd steps."""
@@ -94,7 +111,9 @@ class KMeansParallel(PerturbedRowsStrategy):
         frame, _ = yield from frame_of_rows(rows=rows)
         candidates, costs = yield from self._candidates(frame, rows)
         # Step 7.
-        (weights,) = yield Sum(KMeansParallelClient.candidate_weights.asked(candidates, frame=frame), rows=rows)
+        (weights,) = yield Sum(
+            KMeansParallelClient.candidate_weights.asked(candidates, frame=frame), rows=rows
+        )
         has_rows = weights > 0  # a candidate may come from a client that has left since
         if np.count_nonzero(has_rows) < self.n_clusters:
             raise DataError(
@@ -102,16 +121,24 @@ class KMeansParallel(PerturbedRowsStrategy):
                 "rows; set it lower, or oversampling or n_sampling_rounds higher."
             )
         # Step 8.
-        centers = weighted_kmeans(candidates[has_rows], weights[has_rows], self.n_clusters, self.rng)
-        centers = frame.leave((yield from lloyd_steps(centers, frame, self.n_rounds, self.tol, rows=rows)))
+        centers = weighted_kmeans(
+            candidates[has_rows], weights[has_rows], self.n_clusters, self.rng
+        )
+        centers = frame.leave(
+            (yield from lloyd_steps(centers, frame, self.n_rounds, self.tol, rows=rows))
+        )
         centers = self.within_norm(centers)  # where the means of clipped rows must lie
         return Outcome(KMeansModel(centers), history={"candidate_cost": costs})
 
-    def _candidates(self, frame: Frame, rows: str) -> Generator[Round, Any, tuple[Floats, list[float]]]:
+    def _candidates(
+        self, frame: Frame, rows: str
+    ) -> Generator[Round, Any, tuple[Floats, list[float]]]:
         """Return the candidates, in the coordinates of the frame, and the cost before each time that rows are drawn."""
         # Step 1: a row drawn uniformly from all. To ask for the numbers of rows first would take one more round, and
         # a single client would answer the next.
-        replies = yield Gather(KMeansParallelClient.uniform_row.asked(random_state=self._seed()), rows=rows)
+        replies = yield Gather(
+            KMeansParallelClient.uniform_row.asked(random_state=self._seed()), rows=rows
+        )
         replies = usable(self, replies, lambda reply: _beyond(frame, reply.arrays[0][None, :]))
         n_rows = np.array([float(reply.arrays[1]) for reply in replies])
         first = [reply.arrays[0] - frame.origin for reply in replies]
@@ -121,19 +148,26 @@ class KMeansParallel(PerturbedRowsStrategy):
         costs = []
         for _ in range(self.n_sampling_rounds):
             # Step 2 and, in later rounds, step 4.
-            (cost,) = yield Sum(KMeansParallelClient.candidate_cost.asked(candidates, frame=frame), rows=rows)
+            (cost,) = yield Sum(
+                KMeansParallelClient.candidate_cost.asked(candidates, frame=frame), rows=rows
+            )
             costs.append(float(np.ldexp(cost, 2 * unit_exponent(frame.radius))))
             if cost == 0:
                 break  # every row is a candidate
             # Steps 4 and 5. Equal rows are one candidate: the second would be nearest to no row.
             question = KMeansParallelClient.far_rows.asked(
-                candidates, *frame.arrays, oversampling=oversampling, cost=float(cost), random_state=self._seed()
+                candidates,
+                *frame.arrays,
+                oversampling=oversampling,
+                cost=float(cost),
+                random_state=self._seed(),
             )
             replies = yield Gather(question, rows=rows)
             replies = usable(self, replies, lambda reply: _beyond(frame, reply.arrays[0], most))
             drawn = [reply.arrays[0] - frame.origin for reply in replies]
             candidates = np.unique(np.concatenate([candidates, *drawn]), axis=0)
-        if len(candidates) < self.n_clusters:  # a client that overstates its cost keeps all clients from drawing
+        # A client that overstates its cost keeps all clients from drawing.
+        if len(candidates) < self.n_clusters:
             candidates = np.unique(np.concatenate([candidates, first]), axis=0)
         return candidates, costs
 
@@ -150,22 +184,36 @@ def _beyond(frame: Frame, rows: Floats, most: float = math.inf) -> str:
 class KMeansParallelClient(PerturbedRowsClient, ClusterClient):
     """Draws rows, and adds up their distances from the candidates."""
 
-    @answers(Sent("one row, drawn uniformly", "rows", has_columns=True), Sent("number of rows", counts_rows=True))
+    @answers(
+        Sent("one row, drawn uniformly", "rows", has_columns=True),
+        Sent("number of rows", counts_rows=True),
+    )
     def uniform_row(self, *, random_state: int) -> tuple[Floats, Floats]:
         """Return one of the rows, and their number."""
         drawn = self.generator(random_state).integers(len(self.rows))
         return self.rows[drawn], np.array(float(len(self.rows)))
 
-    @by_row(cost=Sent("sum of the squared distances of the rows from the nearest candidate", is_positive=True))
+    @by_row(
+        cost=Sent(
+            "sum of the squared distances of the rows from the nearest candidate", is_positive=True
+        )
+    )
     def candidate_cost(rows: Rows, candidates: Floats) -> Term:
         """Return phi_X(C) in squared units of the frame, distances rounded up: 0 only if all rows are candidates."""
         exponent = cost_exponent()
         squares = np.ceil(np.ldexp(_least_squares(rows, candidates), -exponent))
         return unbounded(squares, exponent, 2 ** entry_bits())
 
-    @answers(Sent("the rows that were drawn", "rows", per="row", counts="some rows", has_columns=True))
+    @answers(
+        Sent("the rows that were drawn", "rows", per="row", counts="some rows", has_columns=True)
+    )
     def far_rows(
-        self, candidates: Floats, *frame: Floats, oversampling: float, cost: float, random_state: int
+        self,
+        candidates: Floats,
+        *frame: Floats,
+        oversampling: float,
+        cost: float,
+        random_state: int,
     ) -> Floats:
         """Return each row with probability ``min(1, l d^2(x, C) / phi_X(C))``, in squared units of the frame."""
         chances = oversampling * (_least_squares(self.enter(*frame), candidates) / cost)

@@ -48,12 +48,18 @@ def weiszfeld_step(rows: Floats, weights: Floats, centers: Floats, labels: Label
         own = labels[block]
         difference = rows[block] - centers[own]
         distance = np.linalg.norm(difference, axis=1)
-        inverse = np.divide(weights[block], distance, out=np.zeros_like(distance), where=distance > 0)
+        inverse = np.divide(
+            weights[block], distance, out=np.zeros_like(distance), where=distance > 0
+        )
         R += cluster_sums(difference * inverse[:, None], own, n_clusters)[0]
         total += np.bincount(own, weights=inverse, minlength=n_clusters)
-        eta += np.bincount(own, weights=np.where(distance > 0, 0.0, weights[block]), minlength=n_clusters)
+        eta += np.bincount(
+            own, weights=np.where(distance > 0, 0.0, weights[block]), minlength=n_clusters
+        )
     length = np.linalg.norm(R, axis=1)
-    kept = np.divide(np.maximum(length - eta, 0.0), length, out=np.zeros(n_clusters), where=length > 0)
+    kept = np.divide(
+        np.maximum(length - eta, 0.0), length, out=np.zeros(n_clusters), where=length > 0
+    )
     step = np.divide(kept, total, out=np.zeros(n_clusters), where=total > 0)
     moved: Floats = centers + step[:, None] * R
     return moved
@@ -80,7 +86,9 @@ def alternate(
     return centers, costs
 
 
-def kmedian_plusplus(rows: Floats, weights: Floats, n_clusters: int, rng: np.random.Generator) -> Floats:
+def kmedian_plusplus(
+    rows: Floats, weights: Floats, n_clusters: int, rng: np.random.Generator
+) -> Floats:
     """Draw different rows as first centers, by k-means++ with distances in place of squares.
 
     As in scikit-learn, each center is the best of a few candidates. There must be ``n_clusters`` different rows.

@@ -30,7 +30,12 @@ from flower_fedclust.strategies.common.spectral import kernel_within
 from flower_fedclust.strategies.maps.landmarks import Averaging, CodedRowsStrategy, Landmarks
 from flower_fedclust.strategies.maps.maps import FederatedMap, FederatedMapClient, FedTSNE, FedUMAP
 from flower_fedclust.strategies.maps.speclust import FedSpeClust, FedSpeClustClient
-from flower_fedclust_papers.perturbed_rows import NOISY_ROWS, ROWS_PART, PerturbedRowsClient, perturb_rows
+from flower_fedclust_papers.perturbed_rows import (
+    NOISY_ROWS,
+    ROWS_PART,
+    PerturbedRowsClient,
+    perturb_rows,
+)
 
 Floats = NDArray[np.float64]
 
@@ -115,7 +120,9 @@ class PerturbedCodes(CodedRowsStrategy):
         return (
             yield from self.learn_landmarks(
                 averaging="gradients" if self.perturb == "gradients" else self.averaging,
-                relative_noise=self.relative_noise if self.perturb in ("landmarks", "gradients") else 0.0,
+                relative_noise=self.relative_noise
+                if self.perturb in ("landmarks", "gradients")
+                else 0.0,
                 rows=self.coded_rows,
             )
         )
@@ -159,10 +166,16 @@ class PerturbedMap(PerturbedCodes, FederatedMap):
         """Gather the distances of all rows to the landmarks: of noisy rows, or with noise, or as they are."""
         if self.perturb == "distances" and self.epsilon is not None and self.max_norm is not None:
             frame = self._landmark_frame(self.max_norm)
-            question = PerturbedMapClient.clipped_distances.asked(Y, *frame.arrays, max_norm=self.max_norm)
+            question = PerturbedMapClient.clipped_distances.asked(
+                Y, *frame.arrays, max_norm=self.max_norm
+            )
             return (yield Gather(question, parts=["distances"]))
         if self.perturb == "distances":
-            return (yield Gather(PerturbedMapClient.noisy_distances.asked(Y, relative_noise=self.relative_noise)))
+            return (
+                yield Gather(
+                    PerturbedMapClient.noisy_distances.asked(Y, relative_noise=self.relative_noise)
+                )
+            )
         return (yield from super().distances_to(Y))
 
 
@@ -227,11 +240,15 @@ class FedSpeClustPerturbed(PerturbedCodes, FedSpeClust):
 
     perturb: Literal["data", "landmarks", "gradients", "kernel"] = parameter("data")
 
-    def kernel_with(self, Y: Floats, bandwidth: float) -> Generator[Round, list[Reply], list[Reply]]:
+    def kernel_with(
+        self, Y: Floats, bandwidth: float
+    ) -> Generator[Round, list[Reply], list[Reply]]:
         """Gather the kernel values of all rows with the landmarks: of noisy rows, or with noise, or as they are."""
         if self.perturb == "kernel" and self.epsilon is not None and self.max_norm is not None:
             frame = self._landmark_frame(self.max_norm)
-            question = FedSpeClustPerturbedClient.landmark_kernel_on_grid.asked(Y, *frame.arrays, bandwidth=bandwidth)
+            question = FedSpeClustPerturbedClient.landmark_kernel_on_grid.asked(
+                Y, *frame.arrays, bandwidth=bandwidth
+            )
             return (yield Gather(question, parts=["kernel"]))
         if self.perturb == "kernel":
             question = FedSpeClustPerturbedClient.noisy_kernel.asked(
@@ -256,7 +273,9 @@ class PerturbedMapClient(PerturbedRowsClient, FederatedMapClient):
     @answers(Sent("distances of every row to the landmarks", "codes", per="row"))
     def noisy_distances(self, Y: Floats, *, relative_noise: float) -> Floats:
         """Return B_p with relative noise."""
-        return add_relative_noise(landmark_distances(self.rows, Y), relative_noise, self.noise_source)
+        return add_relative_noise(
+            landmark_distances(self.rows, Y), relative_noise, self.noise_source
+        )
 
     @answers(
         Sent("distances of every clipped row to the landmarks", "codes", per="row"),
@@ -276,7 +295,9 @@ class PerturbedMapClient(PerturbedRowsClient, FederatedMapClient):
         distances = np.empty((len(rows), len(Y)), dtype=np.int64)
         for block in blocks(len(rows), len(Y)):
             clipped = truncated_to_ball(rows.integers[block], zeros, 0, bound, limit, 2)
-            distances[block] = np.clip(np.sqrt(squared_distances(clipped, points)), nearest, farthest)
+            distances[block] = np.clip(
+                np.sqrt(squared_distances(clipped, points)), nearest, farthest
+            )
         return GridArray(distances, rows.exponent)
 
 
@@ -302,11 +323,15 @@ class FedSpeClustPerturbedClient(PerturbedRowsClient, FedSpeClustClient):
     @answers(Sent("kernel values of every row with the landmarks", "codes", per="row"))
     def noisy_kernel(self, Y: Floats, *, bandwidth: float, relative_noise: float) -> Floats:
         """Return K(X_p, Y) with relative noise."""
-        return add_relative_noise(gaussian_kernel(self.rows, Y, bandwidth), relative_noise, self.noise_source)
+        return add_relative_noise(
+            gaussian_kernel(self.rows, Y, bandwidth), relative_noise, self.noise_source
+        )
 
     @answers(
         Sent("kernel values of every row with the landmarks", "codes", per="row"),
-        moved=lambda _, Y, *frame, bandwidth: (_kernel_moved(Y, Frame.of_arrays(*frame), bandwidth),),
+        moved=lambda _, Y, *frame, bandwidth: (
+            _kernel_moved(Y, Frame.of_arrays(*frame), bandwidth),
+        ),
     )
     def landmark_kernel_on_grid(self, Y: Floats, *frame: Floats, bandwidth: float) -> GridArray:
         """Return K(X_p, Y) as integers for the noise."""
@@ -315,6 +340,9 @@ class FedSpeClustPerturbedClient(PerturbedRowsClient, FedSpeClustClient):
         return GridArray.truncated(kernel, -BITS)
 
 
-PerturbedMap.client_type, PerturbedMap.codes_answer = PerturbedMapClient, PerturbedMapClient.clipped_distances
+PerturbedMap.client_type, PerturbedMap.codes_answer = (
+    PerturbedMapClient,
+    PerturbedMapClient.clipped_distances,
+)
 FedSpeClustPerturbed.client_type = FedSpeClustPerturbedClient
 FedSpeClustPerturbed.codes_answer = FedSpeClustPerturbedClient.landmark_kernel_on_grid

@@ -102,14 +102,22 @@ class PEMeans(ClippedStrategy):
     def protocol(self) -> Protocol:
         """Vote, cluster the candidates, mutate; at the end leave the projection, if there is one."""
         assert self.max_norm is not None
-        origin = np.zeros(self.n_columns) if self.origin is None else np.asarray(self.origin, dtype=np.float64)
+        origin = (
+            np.zeros(self.n_columns)
+            if self.origin is None
+            else np.asarray(self.origin, dtype=np.float64)
+        )
         frame = Frame(origin, self.max_norm)
         n_rows = yield from self._count()
         directions = np.zeros((0, 0))
         if self.n_directions is not None:
-            drawn = self.rng.standard_normal((self.n_columns, self.n_directions)) / math.sqrt(self.n_directions)
+            drawn = self.rng.standard_normal((self.n_columns, self.n_directions)) / math.sqrt(
+                self.n_directions
+            )
             # On the clients' grid a direction has a norm of at most 1; shortening all alike moves no vote.
-            directions = directions_onto_grid(drawn / max(float(np.linalg.norm(drawn, axis=0).max()), 1.0))
+            directions = directions_onto_grid(
+                drawn / max(float(np.linalg.norm(drawn, axis=0).max()), 1.0)
+            )
         centers = yield from self._evolve(frame, directions, n_rows)
         if directions.size:
             centers = yield from self._leave_projection(frame, directions, centers)
@@ -121,7 +129,9 @@ class PEMeans(ClippedStrategy):
         (count,) = yield Sum(PEMeansClient.row_count.asked(), parts=["row_count"])
         return max(float(count), 1.0)
 
-    def _evolve(self, frame: Frame, directions: Floats, n_rows: float) -> Generator[Round, Total, Floats]:
+    def _evolve(
+        self, frame: Frame, directions: Floats, n_rows: float
+    ) -> Generator[Round, Total, Floats]:
         """Return the centers of the last generation."""
         k, radius = self.n_clusters, frame.radius
         n_columns = directions.shape[1] if directions.size else self.n_columns
@@ -142,11 +152,15 @@ class PEMeans(ClippedStrategy):
             n_init = N_INIT_LAST if generation == self.n_rounds - 1 else N_INIT
             centers = clustered(candidates, kept_votes(votes, n_rows), k, self.rng, n_init=n_init)
             repeated = np.repeat(centers, n_mutants, axis=0)
-            mutants = clip_rows(repeated + STEP * radius * levy_steps(repeated.shape, BETA, self.rng), radius)
+            mutants = clip_rows(
+                repeated + STEP * radius * levy_steps(repeated.shape, BETA, self.rng), radius
+            )
             candidates = np.concatenate([centers, mutants])
         return centers
 
-    def _leave_projection(self, frame: Frame, directions: Floats, centers: Floats) -> Generator[Round, Total, Floats]:
+    def _leave_projection(
+        self, frame: Frame, directions: Floats, centers: Floats
+    ) -> Generator[Round, Total, Floats]:
         """Return the noisy means, in all columns, of the rows nearest to each center in the projection.
 
         The budget pays for independent noise in every column. The authors' code adds one number to all columns, and
@@ -170,7 +184,9 @@ class PEMeans(ClippedStrategy):
         """Return the parts of the count, the votes and the last step."""
         client, last = PEMeansClient, int(self.n_directions is not None)
         return {
-            "row_count": gaussian_part(client.row_count, COSTS["row_count"], int(self.n_rows is None)),
+            "row_count": gaussian_part(
+                client.row_count, COSTS["row_count"], int(self.n_rows is None)
+            ),
             "votes": gaussian_part(client.votes, COSTS["votes"], self.n_rounds),
             "sums": gaussian_part(client.projected_sums, COSTS["sums"], last),
             "counts": gaussian_part(client.projected_sums, COSTS["counts"], last),
@@ -180,7 +196,9 @@ class PEMeans(ClippedStrategy):
         """Add what is assumed to be public."""
         notes = super().privacy_notes()
         if self.n_rows is not None:
-            notes.append(f"The number of all rows, {self.n_rows}, is taken to be public, and no guarantee covers it.")
+            notes.append(
+                f"The number of all rows, {self.n_rows}, is taken to be public, and no guarantee covers it."
+            )
         return notes
 
 
@@ -191,7 +209,9 @@ def in_ball(n_points: int, n_columns: int, radius: float, rng: np.random.Generat
     return np.asarray(radius * points * rng.random((n_points, 1)) ** (1 / n_columns))
 
 
-def packed_in_ball(n_points: int, n_columns: int, radius: float, rng: np.random.Generator) -> Floats:
+def packed_in_ball(
+    n_points: int, n_columns: int, radius: float, rng: np.random.Generator
+) -> Floats:
     """Spread points over a ball, each at some distance from the earlier ones; bisection finds the largest distance."""
 
     def packed(distance: float) -> Floats | None:
@@ -200,7 +220,9 @@ def packed_in_ball(n_points: int, n_columns: int, radius: float, rng: np.random.
             attempts = in_ball(PACKING_ATTEMPTS, n_columns, radius, rng)
             before = points[:index]
             squares = np.einsum("ij,ij->i", before, before) - 2 * attempts @ before.T
-            nearest = squares.min(axis=1, initial=np.inf) + np.einsum("ij,ij->i", attempts, attempts)
+            nearest = squares.min(axis=1, initial=np.inf) + np.einsum(
+                "ij,ij->i", attempts, attempts
+            )
             if nearest.max() < distance**2:
                 return None
             points[index] = attempts[int((nearest >= distance**2).argmax())]
@@ -221,9 +243,15 @@ def levy_steps(shape: tuple[int, ...], beta: float, rng: np.random.Generator) ->
     """Draw steps whose tails are about as heavy as in Levy's stable law of index beta (Mantegna 1994)."""
     from scipy.special import gamma
 
-    ratio = gamma(1 + beta) * np.sin(np.pi * beta / 2) / (gamma((1 + beta) / 2) * beta * 2 ** ((beta - 1) / 2))
+    ratio = (
+        gamma(1 + beta)
+        * np.sin(np.pi * beta / 2)
+        / (gamma((1 + beta) / 2) * beta * 2 ** ((beta - 1) / 2))
+    )
     scale = ratio ** (1 / beta)
-    return np.asarray(scale * rng.standard_normal(shape) / np.abs(rng.standard_normal(shape)) ** (1 / beta))
+    return np.asarray(
+        scale * rng.standard_normal(shape) / np.abs(rng.standard_normal(shape)) ** (1 / beta)
+    )
 
 
 def kept_votes(votes: Floats, total: float) -> Floats:

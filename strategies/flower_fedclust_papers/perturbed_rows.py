@@ -24,7 +24,9 @@ Floats = NDArray[np.float64]
 NOISY_ROWS = "noisy rows"
 
 
-def perturb_rows(max_norm: float | None, *, relative_noise: float = 0.0) -> Generator[Round, list[Array], None]:
+def perturb_rows(
+    max_norm: float | None, *, relative_noise: float = 0.0
+) -> Generator[Round, list[Array], None]:
     """Have every client add noise to its rows, once, and keep them as ``NOISY_ROWS`` (FedSC, equation 22).
 
     With an epsilon, rows are clipped to max_norm (tau_X of FedSC, Proposition 3.7): differential privacy for each
@@ -36,7 +38,9 @@ def perturb_rows(max_norm: float | None, *, relative_noise: float = 0.0) -> Gene
         raise ValueError(
             "max_norm and relative_noise are both given; relative noise would move rows beyond their bound."
         )
-    question = PerturbedRowsClient.perturb_rows.asked(relative_noise=relative_noise, max_norm=max_norm or math.inf)
+    question = PerturbedRowsClient.perturb_rows.asked(
+        relative_noise=relative_noise, max_norm=max_norm or math.inf
+    )
     yield Sum(question, parts=["rows"])
 
 
@@ -59,7 +63,11 @@ class PerturbedRowsStrategy(ClippedStrategy):
 
     def within_norm(self, centers: Floats) -> Floats:
         """Return centers, clipped like the rows."""
-        return centers if self.epsilon is None or self.max_norm is None else clip_rows(centers, self.max_norm)
+        return (
+            centers
+            if self.epsilon is None or self.max_norm is None
+            else clip_rows(centers, self.max_norm)
+        )
 
     def _seed(self) -> int:
         """Return a seed for the clients' draws."""

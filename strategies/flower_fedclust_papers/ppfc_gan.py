@@ -19,7 +19,11 @@ from flower_fedclust.engine import (
 from flower_fedclust.numerics.checks import DataError, warn_of_empty_clusters
 from flower_fedclust.numerics.initialization import weighted_kmeans
 from flower_fedclust_papers.encoded_model import EncodedModel
-from flower_fedclust_papers.networks.deep_clustering import common_scale, pretrained_autoencoder, refined_clusters
+from flower_fedclust_papers.networks.deep_clustering import (
+    common_scale,
+    pretrained_autoencoder,
+    refined_clusters,
+)
 from flower_fedclust_papers.networks.gan import synthetic_rows
 from flower_fedclust_papers.networks.layers import outputs
 from flower_fedclust_papers.networks.training import require_torch
@@ -133,13 +137,22 @@ class PPFCGAN(ProtocolStrategy):
             n_epochs=self.n_pretraining_epochs,
             n_hidden=self.n_hidden,
         )
-        first = weighted_kmeans(outputs(scaled, autoencoder.encoder), None, self.n_clusters, self.rng)
+        first = weighted_kmeans(
+            outputs(scaled, autoencoder.encoder), None, self.n_clusters, self.rng
+        )
         clusters = refined_clusters(
             scaled, autoencoder.encoder, first, random_state=self._seed(), n_targets=self.n_targets
         )
-        model = EncodedModel(clusters.encoder, clusters.centers, origin=origin, scale=np.full(rows.shape[1], scale))
-        warn_of_empty_clusters(self.name, np.bincount(model.predict(rows), minlength=self.n_clusters))
-        return Outcome(model, history={"reconstruction_loss": autoencoder.losses, "clustering_loss": clusters.losses})
+        model = EncodedModel(
+            clusters.encoder, clusters.centers, origin=origin, scale=np.full(rows.shape[1], scale)
+        )
+        warn_of_empty_clusters(
+            self.name, np.bincount(model.predict(rows), minlength=self.n_clusters)
+        )
+        return Outcome(
+            model,
+            history={"reconstruction_loss": autoencoder.losses, "clustering_loss": clusters.losses},
+        )
 
     def _seed(self) -> int:
         return int(self.rng.integers(2**31))

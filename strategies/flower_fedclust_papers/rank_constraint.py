@@ -18,7 +18,11 @@ from numpy.typing import NDArray
 from flower_fedclust.numerics.blocks import blocks
 from flower_fedclust.numerics.kmeans import squared_distances
 from flower_fedclust.numerics.spectral import components_of, with_top_eigenvectors
-from flower_fedclust.numerics.structural_graph import StructuralGraph, neighbors_of_client, structural_graph
+from flower_fedclust.numerics.structural_graph import (
+    StructuralGraph,
+    neighbors_of_client,
+    structural_graph,
+)
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -36,7 +40,11 @@ DENSE_ROWS = 500
 def constrained_client_graph(rows: Floats, n_clusters: int, n_neighbors: int) -> StructuralGraph:
     """Return a client's E^p with n_clusters components, if there are more rows than clusters."""
     own = neighbors_of_client(len(rows), n_clusters, n_neighbors)
-    return rank_constrained_graph(rows, n_clusters, own) if len(rows) > n_clusters else structural_graph(rows, own)
+    return (
+        rank_constrained_graph(rows, n_clusters, own)
+        if len(rows) > n_clusters
+        else structural_graph(rows, own)
+    )
 
 
 def rank_constrained_graph(rows: Floats, n_clusters: int, n_neighbors: int) -> StructuralGraph:
@@ -144,7 +152,9 @@ def rank_constrained_solution(E: Floats, n_clusters: int) -> tuple[csr_array, Fl
     def solved(F: Floats | None, penalty: float) -> csr_array:
         parts = []
         for block in blocks(n_rows, n_rows):
-            points = E[block] if F is None else E[block] - 0.5 * penalty * squared_distances(F[block], F)
+            points = (
+                E[block] if F is None else E[block] - 0.5 * penalty * squared_distances(F[block], F)
+            )
             parts.append(csr_array(project_to_simplex(points)))
         return csr_array(vstack(parts))
 

@@ -161,7 +161,9 @@ class SPPFGCPlus(ProtocolStrategy):
         exponent = layers_exponent(layers)
         for _ in range(self._n_pretraining_rounds):
             layers, _ = yield from self._trained(frame, layers, exponent)
-        replies = yield Gather(SPPFGCPlusClient.encoded_graph.asked(*frame, *layers, **self._upload(layers)))
+        replies = yield Gather(
+            SPPFGCPlusClient.encoded_graph.asked(*frame, *layers, **self._upload(layers))
+        )
         labels, P_g = self._server_side(replies)
         history: dict[str, list[float]] = {"reconstruction": [], "clustering": []}
         for _ in range(self.n_rounds):
@@ -170,7 +172,9 @@ class SPPFGCPlus(ProtocolStrategy):
             # Lines 5 to 7, and the mean of the layers.
             layers, losses = yield from self._trained(frame, layers, exponent, P_g)
             # Lines 8 to 12.
-            replies = yield Gather(SPPFGCPlusClient.encoded_graph.asked(*frame, *layers, **self._upload(layers)))
+            replies = yield Gather(
+                SPPFGCPlusClient.encoded_graph.asked(*frame, *layers, **self._upload(layers))
+            )
             # Lines 14 to 18.
             labels, P_g = self._server_side(replies, P_g)
             for name, loss in zip(history, losses, strict=True):
@@ -179,7 +183,9 @@ class SPPFGCPlus(ProtocolStrategy):
         warn_of_empty_clusters(self.name, np.bincount(labels, minlength=self.n_clusters))
         by_client = yield from send_labels(labels, replies)
         origin, scale = frame
-        model = EncodedModel(encoder_of(layers), P_g, origin=origin, scale=np.full(len(origin), float(scale)))
+        model = EncodedModel(
+            encoder_of(layers), P_g, origin=origin, scale=np.full(len(origin), float(scale))
+        )
         return Outcome(model, by_client, history=history)
 
     def _first_layers(self) -> Generator[Round, Any, tuple[tuple[Floats, Floats], list[Floats]]]:
@@ -200,7 +206,11 @@ class SPPFGCPlus(ProtocolStrategy):
         return (moments.mean, np.array(scale if scale > 0 else 1.0)), layers
 
     def _trained(
-        self, frame: tuple[Floats, Floats], layers: list[Floats], exponent: int, P_g: Floats | None = None
+        self,
+        frame: tuple[Floats, Floats],
+        layers: list[Floats],
+        exponent: int,
+        P_g: Floats | None = None,
     ) -> Generator[Round, Any, tuple[list[Floats], Floats]]:
         """Let every client train the layers; return their mean over rows (McMahan et al. 2017) and the mean losses."""
         wanted: dict[str, Any] = {
@@ -214,7 +224,9 @@ class SPPFGCPlus(ProtocolStrategy):
         *sums, losses, n_rows = yield Sum(question)
         return [layer / n_rows for layer in sums], losses / n_rows
 
-    def _server_side(self, replies: Sequence[Reply], former: Floats | None = None) -> tuple[Labels, Floats]:
+    def _server_side(
+        self, replies: Sequence[Reply], former: Floats | None = None
+    ) -> tuple[Labels, Floats]:
         """Return the clusters of all rows, and their mean codes P_g; an empty cluster keeps its former mean."""
         uploads = read_uploads(replies, self.n_clusters)
         # Lines 15 to 17, as in Algorithm 1 by default.
@@ -278,7 +290,11 @@ class SPPFGCPlus(ProtocolStrategy):
         # Means and covariances in each round.
         share = Share("laplace", 1.0, 2 * (self.n_rounds + 1))
         multiplier = calibrate({"prototypes": share}, self.epsilon, self.delta)["prototypes"]
-        bound = 2.0 * encoder_of(layers)[-1].size if self.max_l1_norm is None else float(self.max_l1_norm)
+        bound = (
+            2.0 * encoder_of(layers)[-1].size
+            if self.max_l1_norm is None
+            else float(self.max_l1_norm)
+        )
         return wanted | {"epsilon": 1.0 / multiplier, "max_l1_norm": bound}
 
 
@@ -325,14 +341,27 @@ class SPPFGCPlusClient(MomentsClient, LabelsClient):
         if len(P_g):
             towards = {"centers": P_g, "labels": self._own_labels(), "weight": weight}
         seed = int(self.generator(random_state).integers(2**31))
-        trained = trained_vae(self._scaled(origin, scale), layers, n_steps=n_steps, random_state=seed, **towards)
+        trained = trained_vae(
+            self._scaled(origin, scale), layers, n_steps=n_steps, random_state=seed, **towards
+        )
         n_rows = len(self.rows)
-        on_grid = [GridArray(layer * n_rows, exponent) for layer in layers_onto_grid(trained.layers, exponent)]
-        losses = np.array([np.mean(trained.reconstruction), np.mean(trained.clustering) if len(P_g) else 0.0])
-        return [*on_grid, GridArray.truncated(losses * n_rows, LOSS_EXPONENT), GridArray(np.array(n_rows))]
+        on_grid = [
+            GridArray(layer * n_rows, exponent)
+            for layer in layers_onto_grid(trained.layers, exponent)
+        ]
+        losses = np.array(
+            [np.mean(trained.reconstruction), np.mean(trained.clustering) if len(P_g) else 0.0]
+        )
+        return [
+            *on_grid,
+            GridArray.truncated(losses * n_rows, LOSS_EXPONENT),
+            GridArray(np.array(n_rows)),
+        ]
 
     @answers(*UPLOAD)
-    def encoded_graph(self, /, origin: Floats, scale: Floats, *layers: Floats, **wanted: Any) -> tuple[Array, ...]:
+    def encoded_graph(
+        self, /, origin: Floats, scale: Floats, *layers: Floats, **wanted: Any
+    ) -> tuple[Array, ...]:
         """Return E^p and P_k of the codes (lines 8 to 11)."""
         return self._graph(codes_of(self._scaled(origin, scale), layers), **wanted)
 

@@ -22,7 +22,12 @@ from flower_fedclust.exact.sums import triangle_to_symmetric
 from flower_fedclust.numerics.checks import DataError, check_max_l1_norm
 from flower_fedclust.numerics.copies import copies_of
 from flower_fedclust.numerics.global_graph import GlobalGraph
-from flower_fedclust.numerics.prototypes import Prototypes, kullback_leibler, nearest_covariances, prototypes_of
+from flower_fedclust.numerics.prototypes import (
+    Prototypes,
+    kullback_leibler,
+    nearest_covariances,
+    prototypes_of,
+)
 from flower_fedclust.numerics.spectral import components_of
 from flower_fedclust.numerics.structural_graph import client_graph
 from flower_fedclust.numerics.vectors import clip_rows
@@ -41,7 +46,10 @@ from flower_fedclust.strategies.spp_fgc.spp_fgc import (
     sent_graph,
 )
 from flower_fedclust.strategies.spp_fgc.spp_fgc_sums import PAPER
-from flower_fedclust_papers.rank_constraint import constrained_client_graph, rank_constrained_solution
+from flower_fedclust_papers.rank_constraint import (
+    constrained_client_graph,
+    rank_constrained_solution,
+)
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.intp]
@@ -128,7 +136,9 @@ class SPPFGCPrinted(SPPFGC):
             return super()._global_graph(uploads, prototypes)
         divergences = kullback_leibler(prototypes)
         between = printed_affinity(divergences, uploads.client)
-        graph = GlobalGraph(uploads.diagonal, uploads.prototype, 0.5 * (between + between.T), uploads.sizes)
+        graph = GlobalGraph(
+            uploads.diagonal, uploads.prototype, 0.5 * (between + between.T), uploads.sizes
+        )
         return graph, divergences
 
     def _server_side(self, uploads: Uploads, prototypes: Prototypes) -> Labels:
@@ -146,7 +156,9 @@ class SPPFGCPrinted(SPPFGC):
         if self.assignment == "rows-of-s":
             return cluster_embedding(S.toarray(), C, self.rng, uploads.sizes)[1]
         n_components, component = components_of(S)
-        return component if n_components == C else cluster_embedding(F, C, self.rng, uploads.sizes)[1]
+        return (
+            component if n_components == C else cluster_embedding(F, C, self.rng, uploads.sizes)[1]
+        )
 
     def privacy_notes(self) -> list[str]:
         """Add that the paper's noise guarantees nothing."""
@@ -219,7 +231,9 @@ def mixture_labels(rows: Floats, n_clusters: int, rng: np.random.Generator) -> L
     return np.unique(labels, return_inverse=True)[1].astype(np.intp)
 
 
-def noisy_as_in_the_paper(found: Prototypes, epsilon: float, max_l1_norm: float, source: NoiseSource) -> Prototypes:
+def noisy_as_in_the_paper(
+    found: Prototypes, epsilon: float, max_l1_norm: float, source: NoiseSource
+) -> Prototypes:
     """Return prototypes with the Laplace noise of equation (8), scaled as in appendix C.II, which guarantees nothing.
 
     The sensitivities ``2 R / N_min`` and ``(2 sqrt(2) + 4) R^2 / N_min`` assume fixed clusters, and the latter bounds

@@ -34,7 +34,13 @@ from flower_fedclust.strategies.spp_fgc.spp_fgc import (
     read_uploads,
     sent_graph,
 )
-from flower_fedclust.strategies.spp_fgc.spp_fgc_sums import PAPER, Cells, CellsClient, CellsStrategy, laplace_part
+from flower_fedclust.strategies.spp_fgc.spp_fgc_sums import (
+    PAPER,
+    Cells,
+    CellsClient,
+    CellsStrategy,
+    laplace_part,
+)
 
 Floats = NDArray[np.float64]
 
@@ -99,7 +105,10 @@ class SPPFGCPrivatePrototypes(CellsStrategy, StructuralGraphStrategy):
         # The noise in each client's own reply.
         multipliers = self.frozen_plan.multipliers
         of_products = math.sqrt(2.0) * multipliers["prototype_products"] * radius**2
-        changed = [prototypes_of_cells(reply, cells, of_products, multipliers["prototype_counts"]) for reply in replies]
+        changed = [
+            prototypes_of_cells(reply, cells, of_products, multipliers["prototype_counts"])
+            for reply in replies
+        ]
         # A noisy covariance is less certain than its count says.
         deviations = np.concatenate([deviation for _, deviation in changed])
         return read_uploads([reply for reply, _ in changed], self.n_clusters, deviations)
@@ -113,14 +122,18 @@ class SPPFGCPrivatePrototypes(CellsStrategy, StructuralGraphStrategy):
         """Return half of the budget for the cells, and half for the prototypes."""
         answer = SPPFGCPrivatePrototypesClient.cell_prototypes
         return {
-            **self.cell_parts(origin=0.1, distances=0.05, second_moment=0.1, lloyd=0.25, n_lloyd_rounds=1),
+            **self.cell_parts(
+                origin=0.1, distances=0.05, second_moment=0.1, lloyd=0.25, n_lloyd_rounds=1
+            ),
             "prototype_sums": laplace_part(answer, 0.25),
             "prototype_products": laplace_part(answer, 0.15),
             "prototype_counts": laplace_part(answer, 0.1),
         }
 
 
-def prototypes_of_cells(reply: Reply, cells: Cells, deviation: float, scale: float) -> tuple[Reply, Floats]:
+def prototypes_of_cells(
+    reply: Reply, cells: Cells, deviation: float, scale: float
+) -> tuple[Reply, Floats]:
     """Return a client's reply to ``cell_prototypes`` in the form of ``structural_graph``, and its covariances' noise.
 
     Nearly empty cells, by their noisy count, are dropped, and their rows go to the nearest remaining cell.
@@ -130,8 +143,12 @@ def prototypes_of_cells(reply: Reply, cells: Cells, deviation: float, scale: flo
     centers, frame = cells.centers, cells.frame
     n_cells, n_columns = centers.shape
     widths = (n_columns, n_columns * (n_columns + 1) // 2)
-    shapes_fit = sums.shape == centers.shape and moments.shape in [(n_cells, width) for width in widths]
-    check_fits(reply.client, shapes_fit and noisy_counts.shape == (n_cells,) and are_indices(own, n_cells))
+    shapes_fit = sums.shape == centers.shape and moments.shape in [
+        (n_cells, width) for width in widths
+    ]
+    check_fits(
+        reply.client, shapes_fit and noisy_counts.shape == (n_cells,) and are_indices(own, n_cells)
+    )
     kept = noisy_counts > max(2.0 * scale, 0.5)
     if not kept.any():
         kept = noisy_counts >= noisy_counts.max()
@@ -144,8 +161,12 @@ def prototypes_of_cells(reply: Reply, cells: Cells, deviation: float, scale: flo
         full = np.array([triangle_to_symmetric(moment) for moment in moments])
         covariances = nearest_covariances(full - means[:, :, None] * means[:, None, :])
     position = np.cumsum(kept) - 1
-    moved = np.where(kept, position, nearest_center(centers, centers[kept]))[np.asarray(own, dtype=np.intp)]
-    changed = Reply(reply.client, [moved, neighbors, weights, frame.leave(means), covariances, sizes])
+    moved = np.where(kept, position, nearest_center(centers, centers[kept]))[
+        np.asarray(own, dtype=np.intp)
+    ]
+    changed = Reply(
+        reply.client, [moved, neighbors, weights, frame.leave(means), covariances, sizes]
+    )
     return changed, deviation / sizes
 
 
@@ -189,7 +210,10 @@ class SPPFGCPrivatePrototypesClient(CellsClient, LabelsClient):
         ends = np.cumsum(counts.integers)
         by_cell = rows.integers[np.argsort(labels, kind="stable")]
         add = squares if diagonal else products
-        own = [add(dataclasses.replace(rows, held=by_cell[start:end])).array for start, end in pairwise([0, *ends])]
+        own = [
+            add(dataclasses.replace(rows, held=by_cell[start:end])).array
+            for start, end in pairwise([0, *ends])
+        ]
         by_cell_products = GridArray(np.array([one.integers for one in own]), own[0].exponent)
         return (*sent_graph(labels, copies, E, n_neighbors), sums, by_cell_products, counts)
 

@@ -43,9 +43,13 @@ class SubspaceModel(RowModel, name="subspaces"):
     def __init__(self, bases: Sequence[ArrayLike]) -> None:
         self.bases_ = [_checked_basis(basis, index) for index, basis in enumerate(bases)]
         if not any(len(basis) for basis in self.bases_):
-            raise ValueError("bases: there is no vector in them; give at least one cluster a basis.")
+            raise ValueError(
+                "bases: there is no vector in them; give at least one cluster a basis."
+            )
         if len({basis.shape[1] for basis in self.bases_}) > 1:
-            raise ValueError("bases: they have different numbers of columns; give all of them the same.")
+            raise ValueError(
+                "bases: they have different numbers of columns; give all of them the same."
+            )
         self.n_columns = self.bases_[0].shape[1]
 
     def __repr__(self) -> str:
@@ -69,7 +73,9 @@ class SubspaceModel(RowModel, name="subspaces"):
         residuals = squared_residuals(unit_rows(rows), self.bases_)
         # A row that is orthogonal to all subspaces must not join a cluster without one.
         residuals[:, [len(basis) == 0 for basis in self.bases_]] = np.inf
-        return Clustered(residuals.argmin(axis=1), float(squared_residuals(rows, self.bases_).min(axis=1).sum()))
+        return Clustered(
+            residuals.argmin(axis=1), float(squared_residuals(rows, self.bases_).min(axis=1).sum())
+        )
 
     def to_arrays(self) -> list[Floats]:
         """Return the bases, one array for each cluster."""
@@ -86,6 +92,10 @@ def _checked_basis(basis: ArrayLike, index: int) -> Floats:
     if array.ndim == 2 and len(array) == 0 and array.shape[1] > 0:
         return array
     checked = checked_rows(array, owner=f"basis {index}")
-    if not np.allclose(checked @ checked.T, np.eye(len(checked)), rtol=0, atol=ORTHONORMAL_TOLERANCE):
-        raise ValueError(f"basis {index} is not orthonormal; give vectors of norm 1 at right angles to each other.")
+    if not np.allclose(
+        checked @ checked.T, np.eye(len(checked)), rtol=0, atol=ORTHONORMAL_TOLERANCE
+    ):
+        raise ValueError(
+            f"basis {index} is not orthonormal; give vectors of norm 1 at right angles to each other."
+        )
     return checked

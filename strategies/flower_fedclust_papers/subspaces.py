@@ -127,8 +127,17 @@ def _expression_of(
                 done[:] = True
             if done.any():
                 found[:, left[done]] = sparse[:, done]
-                left, stiffness, products, own = left[~done], stiffness[~done], products[:, ~done], own[:, ~done]
-                sparse, multiplier, forbidden = sparse[:, ~done], multiplier[:, ~done], np.nonzero(own)
+                left, stiffness, products, own = (
+                    left[~done],
+                    stiffness[~done],
+                    products[:, ~done],
+                    own[:, ~done],
+                )
+                sparse, multiplier, forbidden = (
+                    sparse[:, ~done],
+                    multiplier[:, ~done],
+                    np.nonzero(own),
+                )
     return csr_array(found.T)
 
 
@@ -138,7 +147,9 @@ def _largest(products: Floats, own: NDArray[np.bool_]) -> Floats:
     return largest
 
 
-def _duality_gaps(rows: Floats, expressed: Floats, sparse: Floats, own: NDArray[np.bool_], penalties: Floats) -> Floats:
+def _duality_gaps(
+    rows: Floats, expressed: Floats, sparse: Floats, own: NDArray[np.bool_], penalties: Floats
+) -> Floats:
     """Return an upper bound on how far the objective of each column is above its minimum.
 
     The residual, made short enough that its product with no row is above the penalty, is a point of the dual problem.
@@ -146,9 +157,13 @@ def _duality_gaps(rows: Floats, expressed: Floats, sparse: Floats, own: NDArray[
     residuals = expressed - sparse.T @ rows
     largest = _largest(rows @ residuals.T, own)
     scale = np.minimum(1.0, penalties / np.maximum(largest, np.finfo(float).tiny))
-    primal = 0.5 * np.einsum("ij,ij->i", residuals, residuals) + penalties * np.abs(sparse).sum(axis=0)
+    primal = 0.5 * np.einsum("ij,ij->i", residuals, residuals) + penalties * np.abs(sparse).sum(
+        axis=0
+    )
     short = expressed - scale[:, None] * residuals
-    dual = 0.5 * np.einsum("ij,ij->i", expressed, expressed) - 0.5 * np.einsum("ij,ij->i", short, short)
+    dual = 0.5 * np.einsum("ij,ij->i", expressed, expressed) - 0.5 * np.einsum(
+        "ij,ij->i", short, short
+    )
     gaps: Floats = primal - dual
     return gaps
 
@@ -183,7 +198,9 @@ def angle_graph(rows: Floats, n_neighbors: int, groups: Integers | None = None) 
         similar = np.where(own[block, None] == own[None, :], 0.0, np.abs(rows[block] @ rows.T))
         neighbors[block] = np.argpartition(similar, -n_neighbors, axis=1)[:, -n_neighbors:]
         cosines[block] = np.take_along_axis(similar, neighbors[block], axis=1)
-    weights = np.where(cosines > ORTHOGONAL, np.exp(-2.0 * np.arccos(np.minimum(cosines, 1.0))), 0.0)
+    weights = np.where(
+        cosines > ORTHOGONAL, np.exp(-2.0 * np.arccos(np.minimum(cosines, 1.0))), 0.0
+    )
     graph = symmetric_graph(neighbors, weights)
     return graph if groups is None else _between_groups(graph, groups)
 
@@ -205,12 +222,16 @@ def n_clusters_by_eigengap(graph: csr_array, at_most: int) -> int:
     degrees = np.asarray(graph.sum(axis=1)).ravel()
     scaled = vectors / np.sqrt(np.where(degrees > 0, degrees, 1.0))[:, None]
     # The eigenvectors of D^-1/2 A D^-1/2, where a row without an edge counts as a row with a loop.
-    values = np.einsum("ij,ij->j", scaled, graph @ scaled) + np.sum(vectors[degrees <= 0] ** 2, axis=0)
+    values = np.einsum("ij,ij->j", scaled, graph @ scaled) + np.sum(
+        vectors[degrees <= 0] ** 2, axis=0
+    )
     values = np.sort(values)[::-1]
     return int(np.argmax(values[:-1] - values[1:])) + 1
 
 
-def subspace_embedding(graph: csr_array, rows: Floats, n_vectors: int, groups: Integers | None = None) -> Floats:
+def subspace_embedding(
+    graph: csr_array, rows: Floats, n_vectors: int, groups: Integers | None = None
+) -> Floats:
     """Return the embedding of spectral clustering: rows of the top eigenvectors, scaled to norm 1 (Ng et al. 2001).
 
     Rows, of norm 1, are used only if the graph has more components than clusters (``n_vectors``). Then the eigenvectors
@@ -222,13 +243,17 @@ def subspace_embedding(graph: csr_array, rows: Floats, n_vectors: int, groups: I
     if n_components <= n_vectors:
         return unit_rows(top_graph_eigenvectors(graph, n_vectors, component))
     of_rows = component if groups is None else component[groups]
-    members = csr_array((np.ones(len(rows)), of_rows, np.arange(len(rows) + 1)), shape=(len(rows), n_components))
+    members = csr_array(
+        (np.ones(len(rows)), of_rows, np.arange(len(rows) + 1)), shape=(len(rows), n_components)
+    )
     similarities = np.zeros((n_components, n_components))
     for block in blocks(len(rows), len(rows)):
         similarities += members[block].T @ ((rows[block] @ rows.T) ** 2 @ members)
     # Squared cosines are inner products of outer products, so that the matrix has a root.
     values, vectors = np.linalg.eigh(similarities)
-    embedding: Floats = low_rank_embedding(vectors * np.sqrt(np.maximum(values, 0.0)), n_vectors)[component]
+    embedding: Floats = low_rank_embedding(vectors * np.sqrt(np.maximum(values, 0.0)), n_vectors)[
+        component
+    ]
     return embedding
 
 

@@ -16,7 +16,9 @@ Floats = NDArray[np.float64]
 Labels = NDArray[np.intp]
 
 
-def rows_from_codes(dictionary: Floats, codes: Floats, *, bandwidth: float, regularization: float) -> Floats:
+def rows_from_codes(
+    dictionary: Floats, codes: Floats, *, bandwidth: float, regularization: float
+) -> Floats:
     """Recover rows from FedSC's dictionary Z and codes C, each of shape (n_rows, n_atoms).
 
     A code solves ``(K_zz + λ I) c = k(Z, x)`` (equation 14), so a product gives the kernel values of its row back.
@@ -45,13 +47,17 @@ def rows_from_distances(landmarks: Floats, distances: Floats) -> Floats:
 def _located(points: Floats, squared_distances: Floats) -> Floats:
     """Return the rows at these distances from the points, by linear least squares; exact if there is no noise."""
     if len(points) <= points.shape[1]:
-        raise ValueError(f"Rows of {points.shape[1]} columns need more points than these {len(points)}.")
+        raise ValueError(
+            f"Rows of {points.shape[1]} columns need more points than these {len(points)}."
+        )
     center = points.mean(axis=0)
     moved = points - center
     # ||z_j||^2 - ||x - z_j||^2 = 2 z_j x - ||x||^2. The last is the same for all points, and their mean is 0: least
     # squares leaves it in the residual.
     squared_norms = np.einsum("ij,ij->i", moved, moved)
-    offsets: Floats = np.linalg.lstsq(2.0 * moved, (squared_norms - squared_distances).T, rcond=None)[0].T
+    offsets: Floats = np.linalg.lstsq(
+        2.0 * moved, (squared_norms - squared_distances).T, rcond=None
+    )[0].T
     return offsets + center
 
 
@@ -59,17 +65,23 @@ def clusters_from_codes(codes: Floats, n_clusters: int, *, random_state: int = 0
     """Cluster rows by k-means on their codes (FedSC, appendix D.4, "Malicious attack on C", and Table 6)."""
     from sklearn.cluster import KMeans
 
-    return np.asarray(KMeans(n_clusters, n_init=10, random_state=random_state).fit(codes).labels_, dtype=np.intp)
+    return np.asarray(
+        KMeans(n_clusters, n_init=10, random_state=random_state).fit(codes).labels_, dtype=np.intp
+    )
 
 
-def clusters_from_graph(neighbors: Labels, weights: Floats, n_clusters: int, *, random_state: int = 0) -> Labels:
+def clusters_from_graph(
+    neighbors: Labels, weights: Floats, n_clusters: int, *, random_state: int = 0
+) -> Labels:
     """Cluster rows by the graph of their nearest neighbors; both arrays have shape (n_rows, n_neighbors)."""
     from scipy.sparse import csr_array
     from sklearn.cluster import SpectralClustering
 
     n_rows, n_neighbors = neighbors.shape
     start = np.arange(0, n_rows * n_neighbors + 1, n_neighbors, dtype=np.int32)
-    graph = csr_array((weights.ravel(), neighbors.ravel().astype(np.int32), start), shape=(n_rows, n_rows))
+    graph = csr_array(
+        (weights.ravel(), neighbors.ravel().astype(np.int32), start), shape=(n_rows, n_rows)
+    )
     found = SpectralClustering(n_clusters, affinity="precomputed", random_state=random_state)
     with warnings.catch_warnings():
         # Clusters that are far apart make such a graph, and are what the attack looks for.
@@ -90,7 +102,9 @@ def relative_errors(recovered: Floats, rows: Floats) -> Floats:
     return relative
 
 
-def row_from_sums(sums: Floats, counts: Labels, sums_before: Floats, counts_before: Labels) -> Floats:
+def row_from_sums(
+    sums: Floats, counts: Labels, sums_before: Floats, counts_before: Labels
+) -> Floats:
     """Return the mean of the rows that came or went between two runs, for each cluster whose count has changed.
 
     Two runs without noise whose tables differ in one row give that row away, whoever else took part in both.
@@ -128,12 +142,18 @@ def row_by_replay(observed: Sequence[Floats], answers: Sequence[Sequence[Floats]
         if [np.shape(one) for one in answer] != [np.shape(one) for one in observed]:
             return np.inf
         pairs = zip(observed, answer, strict=True)
-        return float(np.sqrt(sum(np.sum((np.asarray(one) - np.asarray(other)) ** 2.0) for one, other in pairs)))
+        return float(
+            np.sqrt(
+                sum(np.sum((np.asarray(one) - np.asarray(other)) ** 2.0) for one, other in pairs)
+            )
+        )
 
     return np.array([-distance(answer) for answer in answers])
 
 
-def sums_by_evaluations(cost: Callable[[Floats], float], n_rows: int, n_columns: int, *, reach: float) -> Floats:
+def sums_by_evaluations(
+    cost: Callable[[Floats], float], n_rows: int, n_columns: int, *, reach: float
+) -> Floats:
     """Compute the sum S of a client's rows from the costs that it reports of models which the server makes up.
 
     A model of one center c costs ``sum ||x||^2 - 2 c'S + n ||c||^2``: one model for each column, at a distance of
@@ -148,5 +168,7 @@ def sums_by_evaluations(cost: Callable[[Floats], float], n_rows: int, n_columns:
 def images_from_prototypes(means: Floats, shape: tuple[int, int]) -> Floats:
     """Return prototypes of images as images with entries from 0 to 1."""
     least, most = float(means.min()), float(means.max())
-    images: Floats = ((means - least) / max(most - least, np.finfo(np.float64).tiny)).reshape(len(means), *shape)
+    images: Floats = ((means - least) / max(most - least, np.finfo(np.float64).tiny)).reshape(
+        len(means), *shape
+    )
     return images

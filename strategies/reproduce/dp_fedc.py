@@ -23,7 +23,11 @@ def agreement_and_epsilon(experiment: Experiment, seed: int) -> dict[str, float]
     own = {}
     if experiment.parameters.get("init") == "random":
         # With noise, a first center may depend on no row: random non-negative directions, as long as a row.
-        centers = np.abs(np.random.default_rng(seed).standard_normal((N_CLUSTERS, load(experiment.data).rows.shape[1])))
+        centers = np.abs(
+            np.random.default_rng(seed).standard_normal(
+                (N_CLUSTERS, load(experiment.data).rows.shape[1])
+            )
+        )
         own["init"] = MAX_NORM * centers / np.linalg.norm(centers, axis=1, keepdims=True)
     result, _ = run(experiment, seed, **own)
     spent = {"epsilon by composition": result.privacy.epsilon} if result.privacy.releases else {}
@@ -47,7 +51,10 @@ def agreement_time_and_memory(experiment: Experiment, seed: int) -> dict[str, fl
     before, start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
     result, _ = run(experiment, seed)
     seconds, after = time.process_time() - start, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return agreement_scores(result) | {"seconds": seconds, "GB above the rows": (after - before) / 2**20}
+    return agreement_scores(result) | {
+        "seconds": seconds,
+        "GB above the rows": (after - before) / 2**20,
+    }
 
 
 @measure("theorem 2")
@@ -60,9 +67,14 @@ def theorem_2(experiment: Experiment, _: int) -> dict[str, float]:
     n_rows, batch, n_rounds, share = 100, 50, 100, 0.3
     steps = [10 // t + 1 for t in range(1, n_rounds + 1)]
     multipliers = [noise_multiplier(one * batch / n_rows, epsilon, DELTA) for one in steps]
-    releases = [Release("gaussian", 1.0, multiplier, "Lemma 2", "replace") for multiplier in multipliers]
+    releases = [
+        Release("gaussian", 1.0, multiplier, "Lemma 2", "replace") for multiplier in multipliers
+    ]
     # A client that is drawn evenly over the rounds.
-    drawn = [releases[index] for index in np.linspace(1, n_rounds - 1, round(share * n_rounds)).astype(int)]
+    drawn = [
+        releases[index]
+        for index in np.linspace(1, n_rounds - 1, round(share * n_rounds)).astype(int)
+    ]
     return {
         "Theorem 3, c0 = 1": total_epsilon(epsilon, batch / n_rows, share, n_rounds, c0=1.0),
         "drawn 30 times": composed_epsilon(drawn, DELTA),

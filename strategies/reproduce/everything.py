@@ -56,8 +56,12 @@ def read_kept(path: Path = KEPT) -> dict[Key, Kept]:
     with path.open(newline="", encoding="utf-8") as file:
         for line in csv.DictReader(file):
             key = (line["paper"], line["table"], line["row"], line["column"])
-            figure = Figure(float(line["ours"]), float(line["deviation"]) if line["deviation"] else None)
-            found[key] = Kept(int(line["seeds"]), figure, line["date"], float(line["seconds"] or 0.0))
+            figure = Figure(
+                float(line["ours"]), float(line["deviation"]) if line["deviation"] else None
+            )
+            found[key] = Kept(
+                int(line["seeds"]), figure, line["date"], float(line["seconds"] or 0.0)
+            )
     return found
 
 
@@ -65,7 +69,9 @@ def write_kept(path: Path, papers: Sequence[Paper], figures: Mapping[Key, Kept])
     """Write figures in the order of the papers' tables; what no table has any more is left out."""
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(("paper", "table", "row", "column", "seeds", "ours", "deviation", "date", "seconds"))
+        writer.writerow(
+            ("paper", "table", "row", "column", "seeds", "ours", "deviation", "date", "seconds")
+        )
         for key in keys_of(papers):
             if (kept := figures.get(key)) is not None:
                 mean, deviation = kept.figure
@@ -92,12 +98,21 @@ def tasks_that_fit(papers: Sequence[Paper], draws: Draws, minutes: float) -> lis
         for table in paper.tables:
             if table.why_not() is not None:
                 continue
-            tasks = [(paper.name, table.name, row.name, seed) for row in table.rows for seed in range(table.seeds)]
+            tasks = [
+                (paper.name, table.name, row.name, seed)
+                for row in table.rows
+                for seed in range(table.seeds)
+            ]
             left = [task for task in tasks if draws.known(*task) is None]
             missing.append((table.minutes * len(left) / len(table.rows), left))
     missing.sort(key=lambda one: one[0])
     ends = np.cumsum([needed for needed, _ in missing])
-    return [task for (_, left), end in zip(missing, ends, strict=True) if end <= minutes for task in left]
+    return [
+        task
+        for (_, left), end in zip(missing, ends, strict=True)
+        if end <= minutes
+        for task in left
+    ]
 
 
 _paper = cache(find_paper)
@@ -160,7 +175,10 @@ def figures_of(papers: Sequence[Paper], draws: Draws) -> dict[Key, Kept]:
     for paper in papers:
         for table in paper.tables:
             for row in table.rows:
-                known = [draws.known(paper.name, table.name, row.name, seed) for seed in range(table.seeds)]
+                known = [
+                    draws.known(paper.name, table.name, row.name, seed)
+                    for seed in range(table.seeds)
+                ]
                 own = [draw for draw in known if draw is not None]
                 if len(own) < table.seeds:
                     continue

@@ -68,7 +68,10 @@ def voters() -> Table:
         answers[name] = texts
     schema = Schema.of({"columns": columns})
     # All of it is public: every answer is listed, and a missing one is an answer.
-    figures = {name: Figures(high=len(column.categories or ()) - 1.0) for name, column in schema.used.items()}
+    figures = {
+        name: Figures(high=len(column.categories or ()) - 1.0)
+        for name, column in schema.used.items()
+    }
     rows = Preparation(schema, figures).transform(table[list(ANSWERS)].assign(**answers))
     return Table(rows, owners=np.unique(table["state"], return_inverse=True)[1])
 
@@ -92,7 +95,9 @@ def texts() -> Table:
             if len(own) >= FEWEST_TEXTS:
                 owners += [owners[-1] + 1 if owners else 0] * len(own)
                 found += own
-    words = HashingVectorizer(n_features=2**14, alternate_sign=False, stop_words="english").transform(found)
+    words = HashingVectorizer(
+        n_features=2**14, alternate_sign=False, stop_words="english"
+    ).transform(found)
     rows = np.asarray(GaussianRandomProjection(N_DIRECTIONS, random_state=0).fit_transform(words))
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)
     return Table(rows / np.where(lengths > 0, lengths, 1.0), owners=np.array(owners))

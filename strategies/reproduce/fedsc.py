@@ -42,7 +42,10 @@ def agreement_and_kernel_error(experiment: Experiment, seed: int) -> dict[str, f
         rows = add_noise(load(experiment.data), experiment.row_noise, seed).rows
         Z, bandwidth = result.model.dictionary_, result.model.bandwidth_
         with one_thread():
-            F, K = factors(rows, Z, bandwidth, REGULARIZATION), gaussian_kernel(rows, rows, bandwidth)
+            F, K = (
+                factors(rows, Z, bandwidth, REGULARIZATION),
+                gaussian_kernel(rows, rows, bandwidth),
+            )
             scores["relative kernel error"] = float(np.linalg.norm(F @ F.T - K) / np.linalg.norm(K))
     return scores
 

@@ -25,7 +25,12 @@ def xi(n_columns: int, t: float) -> float:
 
 
 def separation(
-    rows: NDArray[np.float64], labels: NDArray[np.integer], *, bandwidth: float, n_neighbors: int, tolerance: float
+    rows: NDArray[np.float64],
+    labels: NDArray[np.integer],
+    *,
+    bandwidth: float,
+    n_neighbors: int,
+    tolerance: float,
 ) -> float:
     """Return the kernel error that clusters withstand, ``B_1 = ε/2 - max_i 1/4 [max_k K_ik^inter - min_k K_ik^intra]``.
 
@@ -37,7 +42,9 @@ def separation(
     from sklearn.neighbors import NearestNeighbors
 
     # Distances do not change when everything is moved, and near the origin fewer digits of them are lost.
-    distances, neighbors = NearestNeighbors(n_neighbors=n_neighbors).fit(rows - rows.mean(axis=0)).kneighbors()
+    distances, neighbors = (
+        NearestNeighbors(n_neighbors=n_neighbors).fit(rows - rows.mean(axis=0)).kneighbors()
+    )
     kernel = np.exp(-(distances**2) / (2.0 * bandwidth**2))
     same_class = labels[neighbors] == labels[:, None]
     inter = np.where(same_class, 0.0, kernel).max(axis=1)
@@ -62,7 +69,9 @@ def kernel_error_of_noisy_factors(factor_error: float) -> float:
 def gaussian_multiplier(epsilon: float, delta: float) -> float:
     """Return ``c / ε`` with ``c² = 2 ln(1.25 / δ)``, which holds for an epsilon of at most 1."""
     if not 0 < epsilon <= 1:
-        raise ValueError(f"epsilon is {epsilon:g}; the paper's closed formula holds above 0 and up to 1.")
+        raise ValueError(
+            f"epsilon is {epsilon:g}; the paper's closed formula holds above 0 and up to 1."
+        )
     return math.sqrt(2.0 * math.log(1.25 / delta)) / epsilon
 
 
@@ -86,12 +95,19 @@ class FedSCBounds:
 
     def reconstruction_error(self) -> float:
         """Return ``B_2 = (sqrt(d) τ_C + 1) γ``, the last term of equation (24); 0 if there is no residual."""
-        return (math.sqrt(self.n_atoms) * self.max_code_norm + 1.0) * self.residual if self.residual else 0.0
+        return (
+            (math.sqrt(self.n_atoms) * self.max_code_norm + 1.0) * self.residual
+            if self.residual
+            else 0.0
+        )
 
     def kernel_error_of_noisy_rows(self, data_noise: float) -> float:
         """Bound the error of each kernel value, ``B(σ) = 1/r² [(σ ξ + sqrt(2) θ)² - 2 θ²] + B_2`` (equation 24)."""
         norm = data_noise * xi(self.n_columns, self.t)
-        return norm * (norm + 2.0 * math.sqrt(2.0) * self.max_norm) / self.bandwidth**2 + self.reconstruction_error()
+        return (
+            norm * (norm + 2.0 * math.sqrt(2.0) * self.max_norm) / self.bandwidth**2
+            + self.reconstruction_error()
+        )
 
     def largest_data_noise(self, separation: float) -> float:
         """Return the noise at which it is B_1, ``1/ξ [sqrt(r² (B_1 - B_2) + 2 θ²) - sqrt(2) θ]`` (equation 30)."""
@@ -116,10 +132,16 @@ class FedSCBounds:
         but the noise on an atom has as many numbers as there are columns.
         """
         of_an_atom = dictionary_noise * xi(self.n_columns, self.t) / self.bandwidth
-        of_the_dictionary = self.max_code_norm * math.sqrt(-2.0 * math.expm1(-(of_an_atom**2) / 2.0))
-        return self.residual + math.sqrt(self.n_atoms) * (code_noise * xi(self.n_atoms, self.t) + of_the_dictionary)
+        of_the_dictionary = self.max_code_norm * math.sqrt(
+            -2.0 * math.expm1(-(of_an_atom**2) / 2.0)
+        )
+        return self.residual + math.sqrt(self.n_atoms) * (
+            code_noise * xi(self.n_atoms, self.t) + of_the_dictionary
+        )
 
-    def factor_noise_is_useful(self, dictionary_noise: float, code_noise: float, separation: float) -> bool:
+    def factor_noise_is_useful(
+        self, dictionary_noise: float, code_noise: float, separation: float
+    ) -> bool:
         """Tell whether the clusters stay correct with this noise on the factors (first line of equation 36)."""
         error = self.factor_error(dictionary_noise, code_noise)
         return separation >= 0 and error <= largest_factor_error(separation)
@@ -132,12 +154,28 @@ class FedSCBounds:
         one gradient step in a round.
         """
         squared = self.bandwidth**2
-        sensitivity = 2.0 * math.sqrt(self.n_atoms) * self.max_code_norm * self.max_norm * self.step_size / squared
+        sensitivity = (
+            2.0
+            * math.sqrt(self.n_atoms)
+            * self.max_code_norm
+            * self.max_norm
+            * self.step_size
+            / squared
+        )
         spread = (self.max_norm + self.max_dictionary_norm) * (self.max_norm + self.max_distance)
         sensitivity *= 1.0 + spread / squared
-        return sensitivity * math.sqrt(8.0 * self.n_rounds * math.log(math.e + epsilon / delta)) / epsilon
+        return (
+            sensitivity
+            * math.sqrt(8.0 * self.n_rounds * math.log(math.e + epsilon / delta))
+            / epsilon
+        )
 
     def smallest_code_noise(self, epsilon: float, delta: float) -> float:
         """Return ``σ_C = 2 c sqrt(d) τ_X (τ_X + Υ) / (λ r² ε)`` (theorem 3.9), if the dictionary is already private."""
         reach = math.sqrt(self.n_atoms) * self.max_norm * (self.max_norm + self.max_distance)
-        return 2.0 * reach / (self.regularization * self.bandwidth**2) * gaussian_multiplier(epsilon, delta)
+        return (
+            2.0
+            * reach
+            / (self.regularization * self.bandwidth**2)
+            * gaussian_multiplier(epsilon, delta)
+        )

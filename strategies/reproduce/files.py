@@ -53,7 +53,11 @@ def read_mat(name: str, rows: str = "X") -> Table:
         found = loadmat(str(path), variable_names=[rows, "Label"])
         X, labels = np.asarray(found[rows], dtype=np.float64).T, np.asarray(found["Label"]).ravel()
     except (MatReadError, KeyError, ValueError, NotImplementedError, OSError) as error:
-        raise DataError(f"{path} has no numbers {rows} and Label; copy it again from {SOURCE}.") from error
+        raise DataError(
+            f"{path} has no numbers {rows} and Label; copy it again from {SOURCE}."
+        ) from error
     if X.ndim != 2 or len(X) != len(labels) or not np.isfinite(X).all():
-        raise DataError(f"{path} must have a finite column of {rows} for each Label; copy it again from {SOURCE}.")
+        raise DataError(
+            f"{path} must have a finite column of {rows} for each Label; copy it again from {SOURCE}."
+        )
     return Table(np.ascontiguousarray(X), np.unique(labels, return_inverse=True)[1], name=name)

@@ -73,7 +73,11 @@ def _scores(rows: NDArray[Any], places: NDArray[Any], labels: NDArray[Any]) -> d
 def federated(experiment: Experiment, seed: int) -> dict[str, float]:
     """Measure the map of a federated run."""
     result, clients = run(experiment, seed)
-    return _scores(np.concatenate(clients.clients), np.concatenate(result.embedding), np.concatenate(clients.labels))
+    return _scores(
+        np.concatenate(clients.clients),
+        np.concatenate(result.embedding),
+        np.concatenate(clients.labels),
+    )
 
 
 @measure("pooled map")

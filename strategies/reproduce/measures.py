@@ -22,7 +22,9 @@ Measure = Callable[[Experiment, int], Mapping[str, float]]
 #: From a row of a table and a seed to our figures by column.
 MEASURES: dict[str, Measure] = {}
 #: Data sets of the papers that the package does not have.
-DATA: dict[str, Callable[[], Table]] = {name: partial(read_mat, *found) for name, found in SETS.items()}
+DATA: dict[str, Callable[[], Table]] = {
+    name: partial(read_mat, *found) for name, found in SETS.items()
+}
 
 
 def _registered(registry: dict[str, Any], name: str) -> Callable[[Any], Any]:
@@ -53,7 +55,9 @@ def add_noise(table: Table, level: float, seed: int) -> Table:
     """Add Gaussian noise to rows, in standard deviations of all entries together (FedSC, Table 1)."""
     if level == 0:
         return table
-    drawn = np.random.default_rng([seed, 1]).normal(scale=level * table.rows.std(), size=table.rows.shape)
+    drawn = np.random.default_rng([seed, 1]).normal(
+        scale=level * table.rows.std(), size=table.rows.shape
+    )
     return Table(table.rows + drawn, table.labels)
 
 
@@ -61,7 +65,10 @@ def split_rows(table: Table, experiment: Experiment, seed: int) -> FederatedRows
     """Split a table over clients, also in the ways that only the papers have."""
     split = experiment.split
     if experiment.gathered is not None:
-        table, split = with_gathered_classes(table, experiment.gathered, experiment.clients, seed), "column"
+        table, split = (
+            with_gathered_classes(table, experiment.gathered, experiment.clients, seed),
+            "column",
+        )
     elif split == "whole-classes":
         table, split = with_whole_classes(table, experiment.clients), "column"
     return partition(table, split, n_clients=experiment.clients, random_state=seed)
@@ -92,8 +99,12 @@ def run(experiment: Experiment, seed: int, **more: Any) -> tuple[Result, Federat
     table = add_noise(load(experiment.data), experiment.row_noise, seed)
     clients = split_rows(table, experiment, seed)
     n_clusters = len(np.unique(np.asarray(table.labels)))
-    made = make_strategy(experiment.strategy, **{"n_clusters": n_clusters, **experiment.parameters, **more})
-    return simulate(made, clients.clients, labels=clients.labels, seed=seed, progress=False), clients
+    made = make_strategy(
+        experiment.strategy, **{"n_clusters": n_clusters, **experiment.parameters, **more}
+    )
+    return simulate(
+        made, clients.clients, labels=clients.labels, seed=seed, progress=False
+    ), clients
 
 
 def agreement_scores(result: Result) -> dict[str, float]:

@@ -22,14 +22,26 @@ def table_lines(
 ) -> list[str]:
     """Return a table in Markdown: a line for each row, with our figures and the printed ones in parentheses."""
     n_seeds = rows[0].n_seeds if rows else table.seeds
-    seeds = "One seed." if n_seeds == 1 else f"Mean{' ± standard deviation' if deviations else ''} of {n_seeds} seeds."
-    beside = f" In parentheses: {table.beside}." if any(outcome.row.printed for outcome in rows) else ""
+    seeds = (
+        "One seed."
+        if n_seeds == 1
+        else f"Mean{' ± standard deviation' if deviations else ''} of {n_seeds} seeds."
+    )
+    beside = (
+        f" In parentheses: {table.beside}." if any(outcome.row.printed for outcome in rows) else ""
+    )
     measured = f"`{table.name}`, {dates}. " if dates else ""
     lines = [f"## {table.title}", "", f"{measured}{seeds}{beside} {table.remark}".rstrip(), ""]
-    measures = [column for column in table.columns if any(column in outcome.ours for outcome in rows)]
+    measures = [
+        column for column in table.columns if any(column in outcome.ours for outcome in rows)
+    ]
     lines += [f"| | {' | '.join(measures)} |", f"|---|{'--:|' * len(measures)}"]
     for outcome in rows:
-        cells = ["could not be run"] if outcome.reason else [_cell(outcome, name, deviations) for name in measures]
+        cells = (
+            ["could not be run"]
+            if outcome.reason
+            else [_cell(outcome, name, deviations) for name in measures]
+        )
         lines.append(f"| {' | '.join(map(escaped, [outcome.row.name, *cells]))} |")
     return [*lines, ""]
 
@@ -39,15 +51,21 @@ def markdown(paper: Paper, outcomes: Outcomes, not_run: Mapping[str, str], comma
     versions = ", ".join(f"{name} {version}" for name, version in installed_versions().items())
     lines = [f"# {paper.name}, reproduced", "", f"{paper.source}.", ""]
     lines += [f"`{command}`, {date.today().isoformat()}; {versions}.", ""]
-    lines += ["The CSV file beside this page also has the standard deviations and the differences.", ""]
-    return "\n".join([*lines, *_tables([(*one, "") for one in outcomes]), *_not_reproduced(paper, not_run)])
+    lines += [
+        "The CSV file beside this page also has the standard deviations and the differences.",
+        "",
+    ]
+    return "\n".join(
+        [*lines, *_tables([(*one, "") for one in outcomes]), *_not_reproduced(paper, not_run)]
+    )
 
 
 def _tables(outcomes: Sequence[tuple[PaperTable, Sequence[RowOutcome], str]]) -> Iterator[str]:
     """Yield the lines of tables with dates."""
     said = ""
     for table, rows, dates in outcomes:
-        shown = table if table.remark != said else dataclasses.replace(table, remark="")  # not the same remark twice
+        # Not the same remark twice.
+        shown = table if table.remark != said else dataclasses.replace(table, remark="")
         yield from table_lines(shown, rows, deviations=False, dates=dates)
         said = table.remark
 
@@ -99,7 +117,9 @@ class Line:
 def lines_of(paper: Paper, figures: Mapping[Key, Kept]) -> Iterator[Line]:
     """Yield a line for each printed figure, for each table without any, and for each item that is not reproduced."""
     for table in paper.tables:
-        printed = [(row, column, figure) for row in table.rows for column, figure in row.printed.items()]
+        printed = [
+            (row, column, figure) for row in table.rows for column, figure in row.printed.items()
+        ]
         for row, column, figure in printed:
             kept = figures.get((paper.name, table.name, row.name, column))
             shown = (paper.name, table.title, f"{row.name}: {column}", str(Figure(figure.mean)))
@@ -110,9 +130,18 @@ def lines_of(paper: Paper, figures: Mapping[Key, Kept]) -> Iterator[Line]:
             worse = gap if table.better == "lower" else -gap
             yield Line(*shown, str(Figure(kept.figure.mean)), _when(kept), gap, worse)
         if not printed:
-            of_table = [kept for key, kept in figures.items() if key[:2] == (paper.name, table.name)]
+            of_table = [
+                kept for key, kept in figures.items() if key[:2] == (paper.name, table.name)
+            ]
             ours = f"[{len(of_table)} figures]({paper.name}.md)" if of_table else ""
-            yield Line(paper.name, table.title, "", "no numbers", ours, _when(*of_table) if of_table else NOT_RUN)
+            yield Line(
+                paper.name,
+                table.title,
+                "",
+                "no numbers",
+                ours,
+                _when(*of_table) if of_table else NOT_RUN,
+            )
     for item, reason in paper.not_reproduced.items():
         yield Line(paper.name, item, "", "", "not possible", reason)
 
@@ -144,7 +173,13 @@ def page_of_paper(paper: Paper, figures: Mapping[Key, Kept]) -> str:
         f"`python -m reproduce {paper.name} --table NAME`, and with the date of its figures.",
         "",
     ]
-    return "\n".join([*lines, *_tables(outcomes), *_not_reproduced(paper, dict.fromkeys(sorted(without), NOT_RUN))])
+    return "\n".join(
+        [
+            *lines,
+            *_tables(outcomes),
+            *_not_reproduced(paper, dict.fromkeys(sorted(without), NOT_RUN)),
+        ]
+    )
 
 
 def page(papers: Sequence[Paper], figures: Mapping[Key, Kept]) -> str:
@@ -170,23 +205,38 @@ def page(papers: Sequence[Paper], figures: Mapping[Key, Kept]) -> str:
     ]
     for line in (*worse, *without, *others):
         gap = "" if line.gap is None else f"{line.gap:+.4f}"
-        cells = (f"[{line.paper}]({line.paper}.md)", line.item, line.what, line.printed, line.ours, gap, line.remark)
+        cells = (
+            f"[{line.paper}]({line.paper}.md)",
+            line.item,
+            line.what,
+            line.printed,
+            line.ours,
+            gap,
+            line.remark,
+        )
         text.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join([*text, ""])
 
 
-def outcomes_of(paper: Paper, figures: Mapping[Key, Kept]) -> Iterator[tuple[PaperTable, list[RowOutcome], str]]:
+def outcomes_of(
+    paper: Paper, figures: Mapping[Key, Kept]
+) -> Iterator[tuple[PaperTable, list[RowOutcome], str]]:
     """Yield the tables that have figures, with their rows and dates."""
     for table in paper.tables:
         rows: list[RowOutcome] = []
         dates: list[Kept] = []
         for row in table.rows:
-            found = {column: figures.get((paper.name, table.name, row.name, column)) for column in row.columns}
+            found = {
+                column: figures.get((paper.name, table.name, row.name, column))
+                for column in row.columns
+            }
             own = {column: kept for column, kept in found.items() if kept is not None}
             if own:
                 seeds = max(kept.seeds for kept in own.values())
                 ours = {column: kept.figure for column, kept in own.items()}
-                rows.append(RowOutcome(row, seeds, ours, max(kept.seconds for kept in own.values())))
+                rows.append(
+                    RowOutcome(row, seeds, ours, max(kept.seconds for kept in own.values()))
+                )
                 dates += own.values()
         if rows:
             yield table, rows, _dates(dates)
@@ -203,5 +253,7 @@ def items_named(text: str) -> set[str]:
     for kind, numbers in _ITEMS.findall(text):
         for part in re.split(", | and ", numbers):
             first, _, last = part.partition(" to ")
-            found |= {f"{kind} {n}" for n in (range(int(first), int(last) + 1) if last else [first])}
+            found |= {
+                f"{kind} {n}" for n in (range(int(first), int(last) + 1) if last else [first])
+            }
     return found

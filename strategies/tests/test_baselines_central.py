@@ -55,10 +55,14 @@ def test_packed_centers_are_apart_and_in_the_box():
 
 
 def test_folding_reflects_at_the_bounds():
-    np.testing.assert_allclose(folded(np.array([0.5, 1.25, -1.5, 3.0, 5.0])), [0.5, 0.75, -0.5, -1.0, 1.0])
+    np.testing.assert_allclose(
+        folded(np.array([0.5, 1.25, -1.5, 3.0, 5.0])), [0.5, 0.75, -0.5, -1.0, 1.0]
+    )
 
 
-@pytest.mark.parametrize(("value", "epsilon", "bound"), [(0.5, 1.0, 2.0), (-8.0, 0.05, 8.0), (3.0, 5.0, 100.0)])
+@pytest.mark.parametrize(
+    ("value", "epsilon", "bound"), [(0.5, 1.0, 2.0), (-8.0, 0.05, 8.0), (3.0, 5.0, 100.0)]
+)
 def test_bounded_laplace_is_laplace_within_the_bound(value, epsilon, bound):
     rng = np.random.default_rng(1)
     drawn = bounded_laplace(np.full(20_000, value), epsilon, 2.0, bound, rng)

@@ -7,7 +7,12 @@ from flower_fedclust.checking import watched_run
 from flower_fedclust.engine import ClientData
 from flower_fedclust.simulation import simulate
 from flower_fedclust_papers.coreset_kmedian import CoresetKMedian
-from flower_fedclust_papers.kmedian import alternate, kmedian_cost, weighted_kmedian, without_negative_weights
+from flower_fedclust_papers.kmedian import (
+    alternate,
+    kmedian_cost,
+    weighted_kmedian,
+    without_negative_weights,
+)
 
 K = 6
 ROWS, _ = make_blobs(900, n_features=4, centers=K, random_state=2)
@@ -69,7 +74,9 @@ def test_centers_solve_k_median_on_the_coreset_without_negative_weights():
     log, result = recorded(coreset_size=100)
     replies = [reply.arrays for reply in log[-1][1]]
     coreset = np.concatenate([arrays[at] for arrays in replies for at in (0, 2)])
-    weights = np.concatenate([own for arrays in replies for own in without_negative_weights(*arrays)])
+    weights = np.concatenate(
+        [own for arrays in replies for own in without_negative_weights(*arrays)]
+    )
     centers = result.model.cluster_centers_
     _, costs = alternate(coreset, weights, centers, tol=0.0)
     assert costs[0] < costs[-1] * (1 + 1e-4)
@@ -81,7 +88,9 @@ def test_history_has_the_cost_that_the_coreset_gives_and_it_is_about_that_of_the
     log, result = recorded(coreset_size=1000)
     (cost,) = result.history["coreset_cost"]
     parts = [reply.arrays[at : at + 2] for reply in log[-1][1] for at in (0, 2)]
-    raw = sum(kmedian_cost(points, result.model.cluster_centers_, weights) for points, weights in parts)
+    raw = sum(
+        kmedian_cost(points, result.model.cluster_centers_, weights) for points, weights in parts
+    )
     assert cost == pytest.approx(raw, rel=1e-9)
     assert cost == pytest.approx(k_median_cost(result), rel=0.05)
 
@@ -100,8 +109,12 @@ def test_centers_are_medians_which_rows_far_out_hardly_move():
     rng = np.random.default_rng(0)
     rows = np.concatenate([rng.normal(size=(400, 2)), rng.normal([30.0, 0.0], 1.0, size=(400, 2))])
     rows[::20] += [0.0, 25.0]
-    centers = simulate(CoresetKMedian(2, coreset_size=2000), np.split(rows, 4), seed=0).model.cluster_centers_
-    np.testing.assert_allclose(centers[centers[:, 0].argsort()], [[0.0, 0.0], [30.0, 0.0]], atol=0.4)
+    centers = simulate(
+        CoresetKMedian(2, coreset_size=2000), np.split(rows, 4), seed=0
+    ).model.cluster_centers_
+    np.testing.assert_allclose(
+        centers[centers[:, 0].argsort()], [[0.0, 0.0], [30.0, 0.0]], atol=0.4
+    )
 
 
 # Edges

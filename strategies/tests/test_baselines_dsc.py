@@ -47,18 +47,28 @@ def test_separated_blobs_and_the_means_of_all_their_rows_are_found():
     expected = np.array([ROWS[c == CLASSES].mean(axis=0) for c in range(K)])
     centers = result.model.cluster_centers_
     # They are means of means, weighted by sizes that differ between clients.
-    np.testing.assert_allclose(centers[nearest_center(expected, centers)], expected, rtol=0, atol=1e-9)
+    np.testing.assert_allclose(
+        centers[nearest_center(expected, centers)], expected, rtol=0, atol=1e-9
+    )
 
 
 def test_clusters_of_clients_that_have_two_classes_only_are_merged():
     parts = [np.isin(CLASSES, pair) for pair in ((0, 1), (1, 2), (2, 3), (3, 0))]
     strategy = DSC(K, n_local_clusters=2, random_state=0)
-    result = simulate(strategy, [ROWS[part] for part in parts], labels=[CLASSES[part] for part in parts])
+    result = simulate(
+        strategy, [ROWS[part] for part in parts], labels=[CLASSES[part] for part in parts]
+    )
     assert result.metrics["accuracy"] == 1.0
 
 
 def test_each_client_learns_of_its_own_clusters_and_keeps_what_they_were_merged_into(seen):
-    clients = [ROWS[:150], ROWS[150:151], ROWS[151:300], np.repeat(ROWS[300:301], 5, axis=0), ROWS[301:]]
+    clients = [
+        ROWS[:150],
+        ROWS[150:151],
+        ROWS[151:300],
+        np.repeat(ROWS[300:301], 5, axis=0),
+        ROWS[301:],
+    ]
     names = ["10", "9", "b", "a", "c"]
     result = simulate(WatchedDSC(K, n_local_clusters=7, random_state=0), clients, names=names)
     assert [len(seen[name][0]) for name in names] == [7, 1, 7, 1, 7]
@@ -89,7 +99,9 @@ def test_fewer_distinct_rows_than_local_clusters_are_as_many_clusters(seen):
 
 
 def test_a_cluster_that_k_means_left_empty_is_not_sent(seen, monkeypatch):
-    monkeypatch.setattr("flower_fedclust_papers.dsc.cluster_rows", lambda rows, *_: (None, 2 * (rows[:, 0] > 0)))
+    monkeypatch.setattr(
+        "flower_fedclust_papers.dsc.cluster_rows", lambda rows, *_: (None, 2 * (rows[:, 0] > 0))
+    )
     rows = np.repeat([[-3.0], [5.0]], 4, axis=0)
     result = simulate(WatchedDSC(2, n_local_clusters=3, random_state=0), [rows, rows])
     assert [len(merged) for merged, _, _ in seen.values()] == [2, 2]

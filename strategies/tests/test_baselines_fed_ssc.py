@@ -82,7 +82,8 @@ def test_a_union_of_subspaces_is_recovered_from_clients_that_hold_some_of_them(o
 def test_new_rows_go_to_their_subspace_whatever_their_length_and_sign():
     rng = np.random.default_rng(7)
     scaled = [
-        rows * rng.choice([-1, 1], size=(len(rows), 1)) * rng.uniform(0.1, 50, (len(rows), 1)) for rows in CLIENTS
+        rows * rng.choice([-1, 1], size=(len(rows), 1)) * rng.uniform(0.1, 50, (len(rows), 1))
+        for rows in CLIENTS
     ]
     result = simulate(FedSubspaceClustering(K, random_state=0), scaled, labels=CLASSES)
     assert result.metrics["accuracy"] == 1.0
@@ -98,8 +99,12 @@ def test_new_rows_go_to_their_subspace_whatever_their_length_and_sign():
 
 def test_more_points_help_against_noise():
     clients, classes = federation(1, noise=0.03)
-    strategies = (FedSubspaceClustering(K, eigengap=True, n_samples=n, random_state=0) for n in (1, 5))
-    one, five = (simulate(strategy, clients, labels=classes).metrics["accuracy"] for strategy in strategies)
+    strategies = (
+        FedSubspaceClustering(K, eigengap=True, n_samples=n, random_state=0) for n in (1, 5)
+    )
+    one, five = (
+        simulate(strategy, clients, labels=classes).metrics["accuracy"] for strategy in strategies
+    )
     assert one < 0.95
     assert five >= 0.98
 
@@ -148,7 +153,11 @@ def test_each_client_sends_points_of_its_clusters_subspaces_and_learns_where_the
 @pytest.mark.parametrize("merge", ["ssc", "tsc"])
 def test_points_of_one_local_cluster_are_not_connected(merge):
     points = unit_rows(rows_of([0, 0, 1, 1, 0, 0, 1, 1], np.random.default_rng(0)))
-    graph = FedSubspaceClustering(2, merge=merge, n_samples=2)._graph(points, np.repeat(np.arange(4), 2)).toarray()
+    graph = (
+        FedSubspaceClustering(2, merge=merge, n_samples=2)
+        ._graph(points, np.repeat(np.arange(4), 2))
+        .toarray()
+    )
     assert not graph.diagonal().any()
     np.testing.assert_allclose(graph, graph.T)
     assert graph[0, 2] > graph[0, 1]
@@ -160,18 +169,24 @@ def test_points_of_one_local_cluster_are_not_connected(merge):
 
 def test_the_point_of_a_client_with_one_row_is_that_row(seen):
     clients, classes = [*CLIENTS, CLIENTS[0][:1] * 5], [*CLASSES, CLASSES[0][:1]]
-    result = simulate(WatchedFedSC(K, random_state=0), clients, labels=classes, names=[*"abcdefghijklm"])
+    result = simulate(
+        WatchedFedSC(K, random_state=0), clients, labels=classes, names=[*"abcdefghijklm"]
+    )
     assert result.metrics["accuracy"] == 1.0
     np.testing.assert_allclose(np.abs(seen["m"][0] @ unit_rows(clients[-1]).T), 1.0)
 
 
 def test_a_client_whose_rows_are_all_zero_fails_and_the_others_go_on():
-    result = simulate(FedSubspaceClustering(K, min_clients=3, random_state=0), [*FEW, np.zeros((5, D))])
+    result = simulate(
+        FedSubspaceClustering(K, min_clients=3, random_state=0), [*FEW, np.zeros((5, D))]
+    )
     assert [failure.client for failure in result.failures] == ["4"]
 
 
 def test_rows_of_zeros_join_the_largest_of_the_clients_clusters(seen):
-    simulate(WatchedFedSC(K, random_state=0), [np.insert(rows, [0, 5, 22], 0.0, axis=0) for rows in FEW])
+    simulate(
+        WatchedFedSC(K, random_state=0), [np.insert(rows, [0, 5, 22], 0.0, axis=0) for rows in FEW]
+    )
     largest = []
     for _, own, _, _ in seen.values():
         largest.append(np.bincount(np.delete(own, [0, 6, 24])).argmax())
@@ -181,7 +196,9 @@ def test_rows_of_zeros_join_the_largest_of_the_clients_clusters(seen):
 
 def test_equal_rows_are_in_one_cluster(seen):
     clients = [np.repeat(rows, 2, axis=0) for rows in FEW]
-    simulate(WatchedFedSC(K, eigengap=True, random_state=0), [*clients, np.repeat(FEW[0][:1], 6, axis=0)])
+    simulate(
+        WatchedFedSC(K, eigengap=True, random_state=0), [*clients, np.repeat(FEW[0][:1], 6, axis=0)]
+    )
     assert not seen["4"][1].any()
     assert len(seen["4"][0]) == 1
     for _, own, _, _ in seen.values():
@@ -191,7 +208,9 @@ def test_equal_rows_are_in_one_cluster(seen):
 def test_there_are_at_most_as_many_local_clusters_as_rows():
     rows = np.eye(5)[:3]
     for eigengap in (True, False):
-        labels = cluster_directions(rows, 7, np.random.default_rng(0), alpha=10.0, eigengap=eigengap)
+        labels = cluster_directions(
+            rows, 7, np.random.default_rng(0), alpha=10.0, eigengap=eigengap
+        )
         assert sorted(labels) == [0, 1, 2]
     assert cluster_directions(rows[:1], 7, np.random.default_rng(0), alpha=10.0).tolist() == [0]
 

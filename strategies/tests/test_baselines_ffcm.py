@@ -38,7 +38,10 @@ def slow_step(rows, centers, fuzzifier=2.0):
         if any(on):
             memberships = [here / sum(on) for here in on]
         else:
-            memberships = [1 / sum((d / other) ** (2 / (fuzzifier - 1)) for other in distances) for d in distances]
+            memberships = [
+                1 / sum((d / other) ** (2 / (fuzzifier - 1)) for other in distances)
+                for d in distances
+            ]
         for j, membership in enumerate(memberships):
             sums[j] += membership**fuzzifier * row
             weights[j] += membership**fuzzifier
@@ -48,7 +51,9 @@ def slow_step(rows, centers, fuzzifier=2.0):
 def slow_centers(rows, centers, n_steps, fuzzifier=2.0):
     for _ in range(n_steps):
         sums, weights = slow_step(rows, centers, fuzzifier)
-        centers = np.array([s / w if w > 0 else c for s, w, c in zip(sums, weights, centers, strict=True)])
+        centers = np.array(
+            [s / w if w > 0 else c for s, w, c in zip(sums, weights, centers, strict=True)]
+        )
     return centers
 
 
@@ -77,7 +82,9 @@ def test_rounds_equal_pooled_fuzzy_c_means(n_rounds, fuzzifier):
 def test_the_partition_of_the_rows_changes_nothing():
     shuffled = ROWS[np.random.default_rng(3).permutation(300)]
     strategy = FFCM(K, init=INIT, n_rounds=4, tol=0.0)
-    one, other = (centers_of_run(strategy, np.split(shuffled, cuts)) for cuts in ([150], list(range(1, 300))))
+    one, other = (
+        centers_of_run(strategy, np.split(shuffled, cuts)) for cuts in ([150], list(range(1, 300)))
+    )
     assert np.array_equal(one, other)
 
 
@@ -100,7 +107,9 @@ def test_a_cluster_without_weight_keeps_its_center():
     points = np.array([[0.0, 0.0], [1.0, 0.0]])
     init = np.array([[0.0, 0.0], [1.0, 0.0], [7.0, 7.0]])
     for merge in ("average", "k-means"):
-        centers = centers_of_run(FFCM(3, init=init, n_rounds=3, merge=merge), [points[[0, 1, 1]], points[[0]]])
+        centers = centers_of_run(
+            FFCM(3, init=init, n_rounds=3, merge=merge), [points[[0, 1, 1]], points[[0]]]
+        )
         np.testing.assert_allclose(centers, init, atol=1e-6)
         assert np.array_equal(centers[2], init[2])
 
@@ -110,9 +119,14 @@ def test_a_cluster_without_weight_keeps_its_center():
 
 def test_k_means_keeps_the_numbers_of_the_clusters_so_that_a_run_can_stop():
     means = 6.0 * np.vstack([np.eye(D), -np.ones(D)])
-    clients = [means[CLASSES[:100]] + np.random.default_rng(seed).normal(size=(100, D)) for seed in range(3)]
+    clients = [
+        means[CLASSES[:100]] + np.random.default_rng(seed).normal(size=(100, D))
+        for seed in range(3)
+    ]
     for order in ([0, 1, 2, 3], [2, 3, 1, 0]):
-        result = simulate(FFCM(K, merge="k-means", n_rounds=60, init=means[order], random_state=0), clients)
+        result = simulate(
+            FFCM(K, merge="k-means", n_rounds=60, init=means[order], random_state=0), clients
+        )
         assert max(row.round for row in result.traffic) < 40
         assert np.array_equal(result.model.predict(means[order]), np.arange(K))
 
@@ -124,7 +138,10 @@ def test_k_means_finds_the_means_where_the_clients_have_different_clusters():
     clients = [rows[np.isin(classes, pair)] for pair in ((0, 1), (1, 2), (2, 3), (3, 4), (4, 0))]
 
     def run(merge):
-        return simulate(FFCM(5, merge=merge, n_local_steps=20, fuzzifier=1.5, n_rounds=5, random_state=0), clients)
+        return simulate(
+            FFCM(5, merge=merge, n_local_steps=20, fuzzifier=1.5, n_rounds=5, random_state=0),
+            clients,
+        )
 
     merged = run("k-means")
     assert off(merged.model.cluster_centers_, means).max() < 1.0
@@ -144,17 +161,23 @@ def test_a_clients_answer_is_moved_by_no_more_than_the_declared_sensitivity(fuzz
     strategy = PrivateFFCM(2, init=centers, max_norm=max_norm, n_rounds=2)
     releases = [m.release for m in simulate(strategy, CLIENTS).privacy.releases]
     assert [release.sensitivity for release in releases[:2]] == pytest.approx([max_norm, 1.0])
-    assert {(release.relation, release.mechanism) for release in releases} == {("add-or-remove", "gaussian")}
+    assert {(release.relation, release.mechanism) for release in releases} == {
+        ("add-or-remove", "gaussian")
+    }
 
     def answer(rows):
         client = PrivateFuzzyClient(ClientData(rows), name="0")
         ball = Frame(np.zeros(3), max_norm)
-        return [array.values for array in client.weighted_rows(centers, frame=ball, fuzzifier=fuzzifier)]
+        return [
+            array.values for array in client.weighted_rows(centers, frame=ball, fuzzifier=fuzzifier)
+        ]
 
     rows = np.random.default_rng(0).normal(size=(6, 3)) * factor
     # Rows on centers have the largest weights, far ones the largest norms.
     for added in np.vstack([np.eye(3) * factor * 9, -np.eye(3) * factor * 9, centers]):
-        for one, other, release in zip(answer(rows), answer(np.vstack([rows, added])), releases[:2], strict=True):
+        for one, other, release in zip(
+            answer(rows), answer(np.vstack([rows, added])), releases[:2], strict=True
+        ):
             assert np.linalg.norm(one - other) <= release.sensitivity
 
 
@@ -166,10 +189,14 @@ def test_the_declared_sensitivity_is_reached_so_no_smaller_one_holds():
 
 
 def test_a_client_that_is_drawn_for_some_rounds_pays_for_these():
-    few, all_ = (PrivateFFCM(K, max_norm=3.0, n_rounds=6, fraction_fit=fraction) for fraction in (0.4, 1.0))
+    few, all_ = (
+        PrivateFFCM(K, max_norm=3.0, n_rounds=6, fraction_fit=fraction) for fraction in (0.4, 1.0)
+    )
     few, all_ = (simulate(strategy, CLIENTS, seed=0).privacy for strategy in (few, all_))
     assert 0.99 < few.composed_epsilon <= 1.0 + 1e-9
-    assert few.releases[0].release.noise_multiplier < 0.75 * all_.releases[0].release.noise_multiplier
+    assert (
+        few.releases[0].release.noise_multiplier < 0.75 * all_.releases[0].release.noise_multiplier
+    )
 
 
 def test_without_its_noise_the_private_run_is_that_of_the_clipped_rows():
@@ -177,7 +204,9 @@ def test_without_its_noise_the_private_run_is_that_of_the_clipped_rows():
     clipped = ROWS * np.minimum(1, radius / np.linalg.norm(ROWS, axis=1))[:, None]
     strategy = QuietFFCM(K, init=INIT, max_norm=radius, n_rounds=3)
     # With noise weights have 15 bits.
-    np.testing.assert_allclose(centers_of_run(strategy), slow_centers(clipped, INIT, 3), rtol=0, atol=1e-3)
+    np.testing.assert_allclose(
+        centers_of_run(strategy), slow_centers(clipped, INIT, 3), rtol=0, atol=1e-3
+    )
 
 
 @MERGES
@@ -207,10 +236,13 @@ def test_local_centers_count_by_their_noisy_weights_with_noise():
 
 
 @pytest.mark.parametrize(
-    ("merge", "epsilon", "factor"), [("average", 10.0, 1.9), ("k-means", 10.0, 7.0), ("average", 100.0, 1.05)]
+    ("merge", "epsilon", "factor"),
+    [("average", 10.0, 1.9), ("k-means", 10.0, 7.0), ("average", 100.0, 1.05)],
 )
 def test_many_rows_bear_the_noise(merge, epsilon, factor):
-    rows, _ = make_blobs(6000, 4, centers=5, cluster_std=0.05, center_box=(-0.5, 0.5), random_state=1)
+    rows, _ = make_blobs(
+        6000, 4, centers=5, cluster_std=0.05, center_box=(-0.5, 0.5), random_state=1
+    )
     clients = np.array_split(rows[np.random.default_rng(0).permutation(6000)], 6)
     init = np.random.default_rng(0).normal(size=(5, 4)) * 0.3
     strategy = PrivateFFCM(5, merge=merge, epsilon=epsilon, max_norm=1.2, n_rounds=10, init=init)

@@ -52,17 +52,24 @@ def test_each_row_is_drawn_with_the_papers_probability():
     n_runs = 3000
     times = np.zeros(50)
     for seed in range(n_runs):
-        drawn = far_rows(client, candidates, oversampling=4.0, cost=squared.sum(), random_state=seed)
+        drawn = far_rows(
+            client, candidates, oversampling=4.0, cost=squared.sum(), random_state=seed
+        )
         times += (rows[:, None] == drawn).all(axis=2).any(axis=1)
     assert times[1] == 0  # a candidate
     np.testing.assert_allclose(times / n_runs, chances, atol=4.5 * 0.5 / np.sqrt(n_runs))
-    assert times.sum() == pytest.approx(n_runs * chances.sum(), abs=4.5 * np.sqrt(n_runs * chances.sum()))
+    assert times.sum() == pytest.approx(
+        n_runs * chances.sum(), abs=4.5 * np.sqrt(n_runs * chances.sum())
+    )
 
 
 def test_clients_draw_independently_of_one_another():
     rows = np.random.default_rng(0).normal(size=(400, 2))
     options = {"oversampling": 100.0, "cost": cost_of(rows, rows[:1]), "random_state": 7}
-    drawn = [{tuple(row) for row in far_rows(client_of(rows, name), rows[:1], **options)} for name in ("0", "1")]
+    drawn = [
+        {tuple(row) for row in far_rows(client_of(rows, name), rows[:1], **options)}
+        for name in ("0", "1")
+    ]
     assert drawn[0] != drawn[1]
     assert len(drawn[0] & drawn[1]) < 0.75 * min(map(len, drawn))
 
@@ -79,9 +86,12 @@ def test_first_candidate_is_any_row_with_the_same_probability():
         for found_so_far in ([exponent_indicator(4)], [45.0, 10.0], [exponent_indicator(3)]):
             asked = protocol.send([np.asarray(array, dtype=float) for array in found_so_far])
         answers = [
-            client_of(part, str(index)).uniform_row(**asked.question.arguments) for index, part in enumerate(parts)
+            client_of(part, str(index)).uniform_row(**asked.question.arguments)
+            for index, part in enumerate(parts)
         ]
-        asked = protocol.send([Reply(str(index), list(answer)) for index, answer in enumerate(answers)])
+        asked = protocol.send(
+            [Reply(str(index), list(answer)) for index, answer in enumerate(answers)]
+        )
         (candidates,), frame = asked.question.arrays, asked.question.frame
         assert (frame.origin, frame.radius) == (origin, radius)
         found.append(int(candidates[0, 0] + origin[0]))
@@ -123,16 +133,22 @@ def test_centers_before_lloyd_are_the_means_of_the_candidates_by_weight():
     nearest = cdist(candidates, centers).argmin(axis=1)
     for index, center in enumerate(centers):
         own = nearest == index
-        np.testing.assert_allclose(center, np.average(candidates[own], axis=0, weights=weights[own]), rtol=1e-9)
+        np.testing.assert_allclose(
+            center, np.average(candidates[own], axis=0, weights=weights[own]), rtol=1e-9
+        )
 
 
 def test_costs_in_the_history_are_those_of_the_candidates_and_fall():
     log, result = recorded()
     asked = [
-        round_.question.arrays[0] + round_.question.frame.origin for round_, _ in log if round_.task == "candidate_cost"
+        round_.question.arrays[0] + round_.question.frame.origin
+        for round_, _ in log
+        if round_.task == "candidate_cost"
     ]
     np.testing.assert_allclose(
-        result.history["candidate_cost"], [cost_of(ROWS, candidates) for candidates in asked], rtol=1e-6
+        result.history["candidate_cost"],
+        [cost_of(ROWS, candidates) for candidates in asked],
+        rtol=1e-6,
     )
     assert (np.diff(result.history["candidate_cost"]) < 0).all()
 
@@ -179,7 +195,9 @@ def test_all_rows_on_candidates_end_the_draws_early():
     assert result.history["candidate_cost"][-1] == 0
     assert len(result.history["candidate_cost"]) < 40
     found = result.model.cluster_centers_
-    np.testing.assert_allclose(found[np.lexsort(found.round(3).T[::-1])], rows[np.lexsort(rows.T[::-1])], atol=1e-6)
+    np.testing.assert_allclose(
+        found[np.lexsort(found.round(3).T[::-1])], rows[np.lexsort(rows.T[::-1])], atol=1e-6
+    )
 
 
 def test_too_few_distinct_rows_or_draws_are_refused():
@@ -201,7 +219,9 @@ def test_with_epsilon_nothing_is_computed_from_the_rows_themselves():
     assert others
     assert all(round_.rows == NOISY_ROWS for round_ in others)
     true = {tuple(row) for row in ROWS}
-    drawn = [reply.arrays[0] for round_, brought in log if round_.task == "far_rows" for reply in brought]
+    drawn = [
+        reply.arrays[0] for round_, brought in log if round_.task == "far_rows" for reply in brought
+    ]
     assert not true & {tuple(row) for row in np.concatenate(drawn)}
 
 

@@ -59,7 +59,9 @@ def test_model_labels_new_rows_as_it_labels_the_clients_rows(result):
 
 
 @pytest.mark.parametrize(("n_synthetic", "sizes"), [(None, [40, 120, 7]), (25, [25, 25, 25])])
-def test_client_makes_as_many_rows_as_it_has_or_as_it_is_told_and_none_is_a_true_row(n_synthetic, sizes):
+def test_client_makes_as_many_rows_as_it_has_or_as_it_is_told_and_none_is_a_true_row(
+    n_synthetic, sizes
+):
     made, _ = recorded([CLIENTS[0][:40], CLIENTS[1], CLIENTS[2][:7]], n_synthetic=n_synthetic)
     assert [len(rows) for rows in made] == sizes
     assert not {tuple(row) for row in ROWS} & {tuple(row) for rows in made for row in rows}
@@ -73,7 +75,9 @@ def test_clients_with_equal_rows_make_different_rows():
 def test_report_says_that_nothing_covers_the_synthetic_rows(result):
     report = result.privacy
     assert not report.covers_everything
-    assert [(message.task, message.reveals) for message in report.unprotected] == [("synthetic_rows", "codes")]
+    assert [(message.task, message.reveals) for message in report.unprotected] == [
+        ("synthetic_rows", "codes")
+    ]
     assert any("A GAN can repeat the rows" in note for note in report.notes)
 
 

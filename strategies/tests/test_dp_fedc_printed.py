@@ -5,7 +5,17 @@ from itertools import chain, pairwise
 
 import numpy as np
 import pytest
-from test_dp_fedc import CLIENTS, H_0, LABELS, ROWS, W_0, BegunClient, by_the_paper, drawn_by_round, far_rows
+from test_dp_fedc import (
+    CLIENTS,
+    H_0,
+    LABELS,
+    ROWS,
+    W_0,
+    BegunClient,
+    by_the_paper,
+    drawn_by_round,
+    far_rows,
+)
 from watching import failing, watched
 
 from flower_fedclust.exact.factorization import Penalties, lifted, membership_steps
@@ -26,13 +36,22 @@ class Begun(DPFedCPrinted):
 # Algorithm 1
 
 
-@pytest.mark.parametrize("options", [{"rho": 3.0, "mu_h": 0.1}, {"rho": 0.5, "mu_h": 2.0, "mu_w": 5.0}])
+@pytest.mark.parametrize(
+    "options", [{"rho": 3.0, "mu_h": 0.1}, {"rho": 0.5, "mu_h": 2.0, "mu_w": 5.0}]
+)
 @pytest.mark.parametrize("rows", [ROWS, ROWS - 4.0], ids=["not negative", "negative"])
 def test_one_client_is_the_pooled_algorithm(rows, options, monkeypatch):
     monkeypatch.setitem(H_0, "0", H_0["5"])
     watched_type, _, messages = watched(Begun)
     strategy = watched_type(
-        3, n_rounds=12, init=W_0, batch_size=999, min_clients=1, fraction_fit=1.0, step_scale=2.0, **options
+        3,
+        n_rounds=12,
+        init=W_0,
+        batch_size=999,
+        min_clients=1,
+        fraction_fit=1.0,
+        step_scale=2.0,
+        **options,
     )
     result = simulate(strategy, [rows])
     W, H = by_the_paper([rows], [["0"]] * 12, **options)
@@ -52,10 +71,20 @@ def test_one_client_is_the_pooled_algorithm(rows, options, monkeypatch):
 def test_several_clients_are_algorithm_1_with_the_clients_that_were_drawn(options):
     strategy_type, _, messages = watched(Begun)
     result = simulate(
-        strategy_type(3, n_rounds=9, init=W_0, batch_size=999, random_state=4, **{"step_scale": 2.0} | options), CLIENTS
+        strategy_type(
+            3, n_rounds=9, init=W_0, batch_size=999, random_state=4, **{"step_scale": 2.0} | options
+        ),
+        CLIENTS,
     )
-    names = {"step_scale": "alpha", "n_membership_steps": "Q_1", "n_center_steps": "Q_hat", "step_decay": "decay"}
-    papers = {names.get(name, name): value for name, value in options.items() if name != "fraction_fit"}
+    names = {
+        "step_scale": "alpha",
+        "n_membership_steps": "Q_1",
+        "n_center_steps": "Q_hat",
+        "step_decay": "decay",
+    }
+    papers = {
+        names.get(name, name): value for name, value in options.items() if name != "fraction_fit"
+    }
     W, H = by_the_paper(CLIENTS, drawn_by_round(result), **papers)
     np.testing.assert_allclose(result.model.components_, W, rtol=1e-6, atol=1e-8)
     kept = {each.client: each.kept[MEMBERSHIPS] for each in messages if MEMBERSHIPS in each.kept}
@@ -85,7 +114,9 @@ def test_about_the_mean_the_algorithm_is_the_same_for_rows_with_one_more_coordin
         DPFedCPrinted(3, init=lifted(rows[:3], origin), step_scale=2.0, **options),
         [lifted(each, origin) for each in clients],
     )
-    np.testing.assert_allclose(moved.model.components_, shown.model.components_, rtol=1e-6, atol=1e-8)
+    np.testing.assert_allclose(
+        moved.model.components_, shown.model.components_, rtol=1e-6, atol=1e-8
+    )
     assert list(np.concatenate(moved.labels)) == list(np.concatenate(shown.labels))
     assert moved.model.n_columns == 3
     assert np.abs(moved.model.cluster_points - 50).max() < 20
@@ -97,7 +128,9 @@ def test_about_the_mean_the_algorithm_is_the_same_for_rows_with_one_more_coordin
     ids=["printed", "zero", "the paper's rho"],
 )
 def test_rays_begin_at_0_as_in_the_paper(options):
-    result = simulate(DPFedCPrinted(3, n_rounds=2, random_state=0, **options), np.array_split(far_rows(0)[0], 3))
+    result = simulate(
+        DPFedCPrinted(3, n_rounds=2, random_state=0, **options), np.array_split(far_rows(0)[0], 3)
+    )
     assert result.model.components_.shape == (3, 3)
 
 
@@ -114,7 +147,12 @@ def batches_of(monkeypatch, clients, **options):
 
     monkeypatch.setattr(dp_fedc, "center_steps", watched)
     numbered = [np.column_stack([np.arange(1.0, n + 1), np.ones(n)]) for n in clients]
-    simulate(DPFedCPrinted(2, fraction_fit=1.0, rho=0.0, step_scale=2.0, **({"random_state": 0} | options)), numbered)
+    simulate(
+        DPFedCPrinted(
+            2, fraction_fit=1.0, rho=0.0, step_scale=2.0, **({"random_state": 0} | options)
+        ),
+        numbered,
+    )
     return taken
 
 
@@ -139,7 +177,9 @@ def test_client_with_fewer_rows_than_a_batch_takes_all_in_every_step(monkeypatch
 
 def test_all_clients_update_their_memberships_and_only_those_drawn_upload():
     strategy_type, _, messages = watched(DPFedCPrinted)
-    result = simulate(strategy_type(3, n_rounds=6, fraction_fit=0.4, rho="growing", random_state=0), CLIENTS)
+    result = simulate(
+        strategy_type(3, n_rounds=6, fraction_fit=0.4, rho="growing", random_state=0), CLIENTS
+    )
     for number in range(2, 8):
         rows = [row for row in result.traffic if row.round == number]
         assert sorted(row.client for row in rows) == ["0", "1", "2", "3", "4"]
@@ -163,7 +203,11 @@ def test_client_that_misses_rounds_goes_on_with_what_it_has_kept():
         (4, "1", "client 1 fails."),
         (5, "1", "client 1 fails."),
     }
-    of_one = {each.round: (each.received, each.kept.get(MEMBERSHIPS)) for each in messages if each.client == "1"}
+    of_one = {
+        each.round: (each.received, each.kept.get(MEMBERSHIPS))
+        for each in messages
+        if each.client == "1"
+    }
     before, (parameters, after) = of_one[3][1], of_one[6]
     assert np.array_equal(of_one[5][1], before)
     expected = membership_steps(CLIENTS[1], before, parameters[0], Penalties(1.0, 0.1), 10)
@@ -177,7 +221,10 @@ def test_client_that_misses_rounds_goes_on_with_what_it_has_kept():
 def test_first_centers_of_zeros_take_their_unit_from_the_rows_in_one_round_more(scale):
     strategy = DPFedCPrinted(3, init=np.zeros((3, 4)), n_rounds=3, rho=0.0, random_state=0)
     result = simulate(strategy, [rows * scale for rows in CLIENTS])
-    assert [row.task for row in result.traffic if row.client == "0"][:2] == ["enrol", "entry_exponent"]
+    assert [row.task for row in result.traffic if row.client == "0"][:2] == [
+        "enrol",
+        "entry_exponent",
+    ]
     assert strategy.num_rounds == 5
     # The first step is from 0: -2 H' (0 - X) / eta, with memberships of the order of 1.
     assert 0.1 * scale < np.abs(result.model.components_).max() < 100 * scale

@@ -48,7 +48,11 @@ from flower_fedclust_papers.dp_fedc_printed import (
 
 
 def printed_rounds(clients=CLIENTS, seed=0, **options):
-    return run_of(DPFedCPrinted(3, **(PRIVATE | {"batch_size": 999, "step_scale": 2.0} | options)), clients, seed)
+    return run_of(
+        DPFedCPrinted(3, **(PRIVATE | {"batch_size": 999, "step_scale": 2.0} | options)),
+        clients,
+        seed,
+    )
 
 
 def told_for_centers(n_center_steps=1, eta=3.0, **options):
@@ -61,10 +65,14 @@ def told_for_centers(n_center_steps=1, eta=3.0, **options):
 
 @settings(deadline=None, max_examples=60)
 @given(attacks(), st.sampled_from([1, 2, 999]))
-def test_a_row_that_is_replaced_moves_the_sums_of_drawn_rows_by_their_sensitivities_at_most(case, batch_size):
+def test_a_row_that_is_replaced_moves_the_sums_of_drawn_rows_by_their_sensitivities_at_most(
+    case, batch_size
+):
     rows, other, W, local = case
     given = local | {"batch_size": batch_size}
-    of_gradients, of_products = moved_by_replacing("drawn_gradient", rows, other, W, given, DPFedCPrintedClient)
+    of_gradients, of_products = moved_by_replacing(
+        "drawn_gradient", rows, other, W, given, DPFedCPrintedClient
+    )
     assert of_gradients <= 4 * Fraction(local["max_gradient_norm"]) ** 2
     assert of_products <= 2
 
@@ -97,7 +105,10 @@ def test_the_worst_row_comes_near_the_sensitivity_of_theorem_2():
     ],
 )
 def test_rows_are_clipped_before_anything_else(task, kind, local):
-    one, two = (reply_to(task, each, MEANS, local, kind) for each in (3.0 * ROWS, clip_rows(3.0 * ROWS, MAX_NORM)))
+    one, two = (
+        reply_to(task, each, MEANS, local, kind)
+        for each in (3.0 * ROWS, clip_rows(3.0 * ROWS, MAX_NORM))
+    )
     for first, second in zip(one, two, strict=True):
         np.testing.assert_allclose(first.values, second.values, rtol=1e-6, atol=1e-6)
 
@@ -129,7 +140,9 @@ def drawn(monkeypatch):
         return true_gradient(rows, H, W, exponent, bound)
 
     monkeypatch.setattr(dp_fedc, "clipped_center_gradient", watched)
-    monkeypatch.setattr(DPFedCPrinted, "noise_multipliers", lambda self, shares: dict.fromkeys(shares, 20.0))
+    monkeypatch.setattr(
+        DPFedCPrinted, "noise_multipliers", lambda self, shares: dict.fromkeys(shares, 20.0)
+    )
     return taken
 
 
@@ -138,7 +151,11 @@ NUMBERED = [np.column_stack([np.arange(60) / 1000, np.ones(60)])] * 2
 
 def run_numbered(drawn, seed, n_rounds=2):
     drawn.clear()
-    simulate(DPFedCPrinted(2, n_rounds=n_rounds, random_state=0, **(PRIVATE | {"batch_size": 6})), NUMBERED, seed=seed)
+    simulate(
+        DPFedCPrinted(2, n_rounds=n_rounds, random_state=0, **(PRIVATE | {"batch_size": 6})),
+        NUMBERED,
+        seed=seed,
+    )
     return [list(each) for each in drawn]
 
 
@@ -163,8 +180,12 @@ def sampled_composed(gradients, products, n_rounds, delta):
         [dp_accounting.GaussianDpEvent(each.noise_multiplier) for each in (gradients, products)]
     )
     n_drawn, n_rows = gradients.sample
-    accountant = rdp.RdpAccountant(neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_ONE)
-    accountant.compose(dp_accounting.SampledWithoutReplacementDpEvent(n_rows, n_drawn, both), n_rounds)
+    accountant = rdp.RdpAccountant(
+        neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_ONE
+    )
+    accountant.compose(
+        dp_accounting.SampledWithoutReplacementDpEvent(n_rows, n_drawn, both), n_rounds
+    )
     return accountant.get_epsilon(delta)
 
 
@@ -181,7 +202,9 @@ def sampled():
 def test_rows_of_a_small_batch_are_a_sample_and_cost_less_noise(sampled):
     gradients, products = sampled[0][0][0].releases
     assert gradients.sample == products.sample == (10, 120)
-    whole = printed_rounds(n_rounds=4, epsilon=12.0, fraction_fit=1.0, budget={"products": 0.5})[0][0][0].releases
+    whole = printed_rounds(n_rounds=4, epsilon=12.0, fraction_fit=1.0, budget={"products": 0.5})[0][
+        0
+    ][0].releases
     assert [release.sample for release in whole] == [None, None]
     for release, without in zip((gradients, products), whole, strict=True):
         assert release.noise_multiplier < 0.7 * without.noise_multiplier
@@ -225,7 +248,11 @@ def test_client_that_does_not_say_how_many_rows_it_has_is_not_drawn():
             3, n_rounds=4, fraction_fit=1.0, max_norm=MAX_NORM, **options
         )
         _, result = run_of(strategy)
-        uploads = {row.client for row in result.traffic if row.task in ("drawn_gradient", "factorise_clipped")}
+        uploads = {
+            row.client
+            for row in result.traffic
+            if row.task in ("drawn_gradient", "factorise_clipped")
+        }
         assert uploads == {"1", "2", "3", "4"}
         assert [len(labels) for labels in result.labels] == [len(rows) for rows in CLIENTS]
 
@@ -238,7 +265,13 @@ def theorem_2(**options):
 
 
 def test_noise_of_theorem_2_is_equation_29_in_every_round():
-    options = {"n_rounds": 4, "round_epsilon": 0.8, "delta": 1e-4, "batch_size": 7, "max_gradient_norm": 0.3}
+    options = {
+        "n_rounds": 4,
+        "round_epsilon": 0.8,
+        "delta": 1e-4,
+        "batch_size": 7,
+        "max_gradient_norm": 0.3,
+    }
     seen, _ = run_of(theorem_2(**options))
     assert len(seen) == 4
     for t, (round_, _) in enumerate(seen, start=1):
@@ -259,10 +292,17 @@ def test_report_of_theorem_2_says_what_its_rounds_compose_to():
     report = result.privacy
     multipliers = [round_.releases[0].noise_multiplier for round_, _ in seen]
     assert multipliers == pytest.approx([noise_multiplier(0.1, 1.0, 1e-6)] * 10)
-    assert report.composed_epsilon == pytest.approx(gaussians_composed(multipliers, 1e-6, step=1e-3), rel=2e-3)
+    assert report.composed_epsilon == pytest.approx(
+        gaussians_composed(multipliers, 1e-6, step=1e-3), rel=2e-3
+    )
     assert report.composed_epsilon > 10.0
     assert report.requested_epsilon is None
-    assert (report.delta, report.unit, report.noise, report.relation) == (1e-6, "record", "server", "replace")
+    assert (report.delta, report.unit, report.noise, report.relation) == (
+        1e-6,
+        "record",
+        "server",
+        "replace",
+    )
     assert report.covers_everything
     assert any("Theorem 2 for epsilon 1 in every single round" in note for note in report.notes)
 
@@ -270,11 +310,19 @@ def test_report_of_theorem_2_says_what_its_rounds_compose_to():
 @pytest.mark.parametrize("noise", ["server", "clients", "local"])
 def test_noise_of_theorem_2_has_its_declared_deviation_wherever_it_is_drawn(noise):
     # Rows and first centers of zeros, and no membership of anything: the centers move by the noise alone.
-    options = {"n_center_steps": 0, "n_membership_steps": 200, "mu_h": 1e6, "rho": 0.0, "init": np.zeros((3, 4))}
+    options = {
+        "n_center_steps": 0,
+        "n_membership_steps": 200,
+        "mu_h": 1e6,
+        "rho": 0.0,
+        "init": np.zeros((3, 4)),
+    }
     strategy = theorem_2(n_rounds=12, fraction_fit=0.6, noise=noise, **options)
     seen, _ = run_of(strategy, [np.zeros((9, 4))] * 5)
     sums = np.concatenate([moved.ravel() for _, (moved,) in seen])
-    deviation = seen[0][0].releases[0].standard_deviation * (math.sqrt(3) if noise == "local" else 1.0)
+    deviation = seen[0][0].releases[0].standard_deviation * (
+        math.sqrt(3) if noise == "local" else 1.0
+    )
     assert np.std(sums) == pytest.approx(deviation, rel=4 / math.sqrt(2 * len(sums)))
 
 
@@ -290,7 +338,9 @@ def test_a_plan_of_theorem_2_that_clients_would_refuse_is_refused_at_constructio
         with pytest.raises(ValueError, match="n_center_steps"):
             theorem_2(n_center_steps=400, noise=noise)
     theorem_2(n_center_steps=400)
-    strategy = theorem_2(n_center_steps=250, n_rounds=100, noise="clients", fraction_fit=1.0, batch_size=1)
+    strategy = theorem_2(
+        n_center_steps=250, n_rounds=100, noise="clients", fraction_fit=1.0, batch_size=1
+    )
     steps = [strategy._n_center_steps(t) for t in range(1, 101)]
     assert 20 < len(set(steps)) <= MOST_SHARES
     strategy._smallest_client[:] = [10]
@@ -304,13 +354,18 @@ def test_noise_that_equation_29_does_not_give_is_refused(q, delta):
 
 
 def test_total_is_equation_32_and_no_number_where_all_rows_are_used():
-    assert total_epsilon(0.7, 0.1, 1.0, 7, 2.5) == pytest.approx(2.5 * 0.1**2 * 0.7 * math.sqrt(7 / 0.9), rel=1e-12)
+    assert total_epsilon(0.7, 0.1, 1.0, 7, 2.5) == pytest.approx(
+        2.5 * 0.1**2 * 0.7 * math.sqrt(7 / 0.9), rel=1e-12
+    )
     assert math.isnan(total_epsilon(1.0, 1.0, 0.3, 100, 1.0))
 
 
 @pytest.mark.parametrize(
     "strategy",
-    [DPFedCTheorem2(2, max_norm=1.0, n_rounds=2), DPFedCPrinted(2, epsilon=8.0, delta=1e-5, batch_size=5, n_rounds=2)],
+    [
+        DPFedCTheorem2(2, max_norm=1.0, n_rounds=2),
+        DPFedCPrinted(2, epsilon=8.0, delta=1e-5, batch_size=5, n_rounds=2),
+    ],
     ids=["theorem-2", "sampled"],
 )
 def test_the_noise_of_a_run_on_tables_follows_from_the_rows_that_were_counted(strategy):

@@ -18,7 +18,10 @@ def slow_lloyd(rows, centers, n_rounds):
         members = [[] for _ in centers]
         for row in rows:
             members[int(np.argmin([((row - center) ** 2).sum() for center in centers]))].append(row)
-        centers = [np.mean(own, axis=0) if own else center for own, center in zip(members, centers, strict=True)]
+        centers = [
+            np.mean(own, axis=0) if own else center
+            for own, center in zip(members, centers, strict=True)
+        ]
     return np.array(centers)
 
 
@@ -32,7 +35,9 @@ def slow_frame(rows, center_rows):
 
 @pytest.mark.parametrize("init", SERVER_INITIALISATIONS)
 @pytest.mark.parametrize(("center_rows", "n_rounds"), [(True, 3), (False, 1)])
-def test_dp_lloyd_without_noise_equals_pooled_lloyd_from_the_same_start(init, center_rows, n_rounds):
+def test_dp_lloyd_without_noise_equals_pooled_lloyd_from_the_same_start(
+    init, center_rows, n_rounds
+):
     strategy = DPLloyd(
         K,
         server_data=SERVER_ROWS,

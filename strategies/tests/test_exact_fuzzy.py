@@ -22,14 +22,19 @@ def slow_memberships(rows, centers, fuzzifier):
     """Bezdek's formula by the letter, for rows that lie on no center."""
     distances = cdist(rows, centers)
     return np.array(
-        [[1 / sum((d / other) ** (2 / (fuzzifier - 1)) for other in row) for d in row] for row in distances]
+        [
+            [1 / sum((d / other) ** (2 / (fuzzifier - 1)) for other in row) for d in row]
+            for row in distances
+        ]
     )
 
 
 @FUZZIFIERS
 def test_memberships_are_those_of_the_formula(fuzzifier):
     expected = slow_memberships(ROWS, CENTERS, fuzzifier)
-    np.testing.assert_allclose(fuzzy_memberships(ROWS, CENTERS, fuzzifier), expected, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(
+        fuzzy_memberships(ROWS, CENTERS, fuzzifier), expected, rtol=1e-9, atol=1e-12
+    )
 
 
 ENTRIES = st.one_of(st.integers(-3, 3), st.integers(-(2**24), 2**24), st.just(2**24))
@@ -55,9 +60,13 @@ def test_memberships_are_finite_and_add_up_to_1_whatever_the_magnitudes(rows, ce
     fuzzifier=st.one_of(st.floats(1.0001, 5), st.sampled_from([1 + 1e-15, 1e300])),
     more_bits=st.integers(0, 10),
 )
-def test_weights_of_a_row_are_integers_that_add_up_to_1_at_most(rows, centers, fuzzifier, more_bits):
+def test_weights_of_a_row_are_integers_that_add_up_to_1_at_most(
+    rows, centers, fuzzifier, more_bits
+):
     for row in rows.astype(float):
-        sums, weights, exponent = fuzzy_sums(row[None], centers.astype(float), fuzzifier, more_bits=more_bits)
+        sums, weights, exponent = fuzzy_sums(
+            row[None], centers.astype(float), fuzzifier, more_bits=more_bits
+        )
         assert exponent == -15 - more_bits
         assert weights.min() >= 0
         assert weights.sum() <= 2**-exponent
@@ -69,13 +78,17 @@ def test_what_a_row_adds_does_not_depend_on_the_rows_beside_it(fuzzifier):
     for more_bits in (0, 5):
         whole = fuzzy_sums(ROWS, CENTERS, fuzzifier, more_bits=more_bits)[:2]
         for parts in ([1, 30], [2, 3, 59], list(range(1, 60))):
-            each = [fuzzy_sums(part, CENTERS, fuzzifier, more_bits=more_bits)[:2] for part in np.split(ROWS, parts)]
+            each = [
+                fuzzy_sums(part, CENTERS, fuzzifier, more_bits=more_bits)[:2]
+                for part in np.split(ROWS, parts)
+            ]
             for index in (0, 1):
                 assert np.array_equal(sum(found[index] for found in each), whole[index])
 
 
 @pytest.mark.parametrize(
-    ("n_rows", "more_bits"), [(1, 10), (2**12, 10), (2**12 + 1, 9), (2**17, 5), (2**22, 0), (1e9, 0)]
+    ("n_rows", "more_bits"),
+    [(1, 10), (2**12, 10), (2**12 + 1, 9), (2**17, 5), (2**22, 0), (1e9, 0)],
 )
 def test_weights_are_as_fine_as_their_sums_allow(n_rows, more_bits):
     assert more_bits_for(n_rows) == more_bits
@@ -91,7 +104,9 @@ def test_a_row_on_a_center_belongs_to_it_and_one_on_two_to_both_alike(fuzzifier)
 
 def test_all_centers_at_the_origin_are_as_good_as_any():
     assert np.array_equal(fuzzy_memberships(ROWS, np.zeros((4, 4)), 2.0), np.full((60, 4), 0.25))
-    assert np.array_equal(fuzzy_memberships(np.zeros((1, 4)), np.zeros((4, 4)), 2.0), np.full((1, 4), 0.25))
+    assert np.array_equal(
+        fuzzy_memberships(np.zeros((1, 4)), np.zeros((4, 4)), 2.0), np.full((1, 4), 0.25)
+    )
 
 
 @FUZZIFIERS
@@ -111,8 +126,12 @@ def in_floats(found):
 def test_sums_and_weights_are_those_of_a_loop_over_rows(fuzzifier, more_bits, unit):
     sums, weights = in_floats(fuzzy_sums(ROWS, CENTERS, fuzzifier, more_bits=more_bits))
     powers = slow_memberships(ROWS, CENTERS, fuzzifier) ** fuzzifier
-    expected = [sum(p[j] * row for p, row in zip(powers, ROWS, strict=True)) for j in range(len(CENTERS))]
-    np.testing.assert_allclose(sums, expected, rtol=0, atol=1.001 * unit * np.abs(ROWS).sum(axis=0).max())
+    expected = [
+        sum(p[j] * row for p, row in zip(powers, ROWS, strict=True)) for j in range(len(CENTERS))
+    ]
+    np.testing.assert_allclose(
+        sums, expected, rtol=0, atol=1.001 * unit * np.abs(ROWS).sum(axis=0).max()
+    )
     np.testing.assert_allclose(weights, powers.sum(axis=0), rtol=0, atol=1.001 * unit * len(ROWS))
 
 
@@ -132,7 +151,9 @@ def test_steps_are_sums_from_the_centers_of_the_step_before(n_steps):
         centers = powers.T @ ROWS / powers.sum(axis=0)[:, None]
     expected = in_floats(fuzzy_sums(ROWS, np.trunc(centers), 2.0, more_bits=10))
     found = in_floats(fuzzy_steps(ROWS, CENTERS, 2.0, n_steps, more_bits=10))
-    np.testing.assert_allclose(found[0], expected[0], rtol=0, atol=1e-6 * np.abs(ROWS).sum(axis=0).max())
+    np.testing.assert_allclose(
+        found[0], expected[0], rtol=0, atol=1e-6 * np.abs(ROWS).sum(axis=0).max()
+    )
     np.testing.assert_allclose(found[1], expected[1], rtol=1e-5)
 
 
@@ -146,7 +167,10 @@ def test_a_center_without_weight_stays_where_it_is():
 @pytest.mark.parametrize("fuzzifier", [1.05, 1.5, 2.0, 3.7])
 def test_steps_never_raise_the_objective(fuzzifier):
     def objective(centers):
-        return np.sum(slow_memberships(ROWS, centers, fuzzifier) ** fuzzifier * cdist(ROWS, centers, "sqeuclidean"))
+        return np.sum(
+            slow_memberships(ROWS, centers, fuzzifier) ** fuzzifier
+            * cdist(ROWS, centers, "sqeuclidean")
+        )
 
     sums, weights = in_floats(fuzzy_sums(ROWS, CENTERS, fuzzifier, more_bits=10))
     assert objective(sums / weights[:, None]) < objective(CENTERS)
@@ -159,8 +183,14 @@ def many(row, n_rows):
 EDGE = np.array([[2.0**BITS]])
 #: Sums over rows that lie as far from a center as a row can.
 SUMS = {
-    "fuzzy weights": lambda n: fuzzy_sums(many(EDGE, n), EDGE, 2.0, more_bits=more_bits_for(MOST_ROWS))[0],
-    "costs": lambda n: (squared_distances(many(EDGE, n), -EDGE) * 2.0 ** -cost_exponent()).sum(axis=0).astype(np.int64),
+    "fuzzy weights": lambda n: fuzzy_sums(
+        many(EDGE, n), EDGE, 2.0, more_bits=more_bits_for(MOST_ROWS)
+    )[0],
+    "costs": lambda n: (
+        (squared_distances(many(EDGE, n), -EDGE) * 2.0 ** -cost_exponent())
+        .sum(axis=0)
+        .astype(np.int64)
+    ),
 }
 
 

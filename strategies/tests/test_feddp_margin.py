@@ -50,9 +50,12 @@ def test_clear_rows_are_those_of_a_slow_loop(margin, radius):
 
 def test_clear_means_are_those_of_a_slow_loop():
     clusters = slow(1 / 3, 100.0)
-    offsets, presence = client().clear_cluster_means(LIFTED, XI, PI, frame=ball(100.0), margin=1 / 3, means_bound=100.0)
+    offsets, presence = client().clear_cluster_means(
+        LIFTED, XI, PI, frame=ball(100.0), margin=1 / 3, means_bound=100.0
+    )
     assert presence.values.tolist() == [float(bool(members)) for members in clusters]
     expected = [
-        np.mean(own, axis=0) - center if own else np.zeros(D) for own, center in zip(clusters, LIFTED, strict=True)
+        np.mean(own, axis=0) - center if own else np.zeros(D)
+        for own, center in zip(clusters, LIFTED, strict=True)
     ]
     np.testing.assert_allclose(offsets.values, expected, atol=100 * 2.0**-23)

@@ -18,7 +18,9 @@ def recorded(clients, server_rows, seed=None, **options):
     off = {"margin": 1.0, "simplify_server_data": False, "reduce_diameter": False}
     given = {"epsilon": None, "random_state": 2} | off | options
     strategy = FedDPKMeansProofs(K, server_data=server_rows, **given)
-    run = watched_run(strategy, {str(index): ClientData(rows) for index, rows in enumerate(clients)}, seed=seed)
+    run = watched_run(
+        strategy, {str(index): ClientData(rows) for index, rows in enumerate(clients)}, seed=seed
+    )
     return run.result, [(round_, run.received[number]) for number, round_ in run.rounds.items()]
 
 
@@ -57,11 +59,18 @@ def test_simplify_keeps_all_server_rows_where_fewer_than_k_are_heavy(heavy):
 
 def test_simplify_follows_algorithm_4_with_the_noisy_weights_that_it_was_sent(heavy):
     clients, server_rows, _ = heavy
-    result, yielded = recorded(clients, server_rows, seed=1, epsilon=50.0, simplify_server_data=True)
+    result, yielded = recorded(
+        clients, server_rows, seed=1, epsilon=50.0, simplify_server_data=True
+    )
     weights = [(round_, brought) for round_, brought in yielded if round_.task == "weights"]
     *simplifying, (last, _) = weights
     all_rows = simplifying[0][0].question.arrays[0]
-    T = max(1, math.ceil(10 * math.log(4 * math.log(len(server_rows)) / (50.0 * 0.2 / 1.0 * (1 / (2 * K))))))
+    T = max(
+        1,
+        math.ceil(
+            10 * math.log(4 * math.log(len(server_rows)) / (50.0 * 0.2 / 1.0 * (1 / (2 * K))))
+        ),
+    )
     assert 1 <= len(simplifying) <= T
 
     def positions(rows):
@@ -72,7 +81,8 @@ def test_simplify_follows_algorithm_4_with_the_noisy_weights_that_it_was_sent(he
         C = sorted(F | Q)
         assert positions(round_.question.arrays[0]) == set(C)
         scale = round_.releases[0].scale  # T / epsilon
-        L = {q for q, w in zip(C, noisy, strict=True) if w <= scale * math.log(T * len(all_rows))}  # Lemma 25
+        # Lemma 25.
+        L = {q for q, w in zip(C, noisy, strict=True) if w <= scale * math.log(T * len(all_rows))}
         F |= Q - L
         if t + 1 < len(simplifying):
             Q = positions(simplifying[t + 1][0].question.arrays[0]) - F
@@ -101,8 +111,12 @@ def two_far_groups(far):
     means[1, 1] = 6.0
     means[2, 0] = far
     rows = np.concatenate([mean + rng.uniform(-0.5, 0.5, size=(80, D)) for mean in means])
-    corners = np.array([[s if i == j else 0.0 for i in range(D)] for j in range(D) for s in (-3.0, 3.0)])
-    server_rows = np.concatenate([mean + part for mean in means for part in (corners, rng.uniform(-1, 1, (10, D)))])
+    corners = np.array(
+        [[s if i == j else 0.0 for i in range(D)] for j in range(D) for s in (-3.0, 3.0)]
+    )
+    server_rows = np.concatenate(
+        [mean + part for mean in means for part in (corners, rng.uniform(-1, 1, (10, D)))]
+    )
     rng.shuffle(rows)
     return np.split(rows, [50, 130]), server_rows
 
@@ -110,7 +124,9 @@ def two_far_groups(far):
 def radii(yielded):
     """Of the balls to which the rounds clip."""
     return [
-        round_.question.frame.radius if round_.question.view is None else round_.question.view.arguments["radius"]
+        round_.question.frame.radius
+        if round_.question.view is None
+        else round_.question.view.arguments["radius"]
         for round_, _ in yielded
     ]
 
@@ -125,7 +141,10 @@ def test_far_groups_are_moved_together_and_the_centers_come_back():
     order = [reduced.model.predict([center])[0] for center in plain.model.cluster_centers_]
     assert sorted(order) == [0, 1, 2]
     np.testing.assert_allclose(
-        reduced.model.cluster_centers_[order], plain.model.cluster_centers_, rtol=0, atol=1e6 * 2.0**-24
+        reduced.model.cluster_centers_[order],
+        plain.model.cluster_centers_,
+        rtol=0,
+        atol=1e6 * 2.0**-24,
     )
 
 
@@ -141,7 +160,9 @@ def test_noise_shrinks_with_the_diameter():
     clients, server_rows = two_far_groups(1e7)
     scales = []
     for reduce_diameter in (False, True):
-        _, yielded = recorded(clients, server_rows, seed=0, epsilon=4.0, reduce_diameter=reduce_diameter)
+        _, yielded = recorded(
+            clients, server_rows, seed=0, epsilon=4.0, reduce_diameter=reduce_diameter
+        )
         scales.append(yielded[-1][0].releases[0].scale)
     assert scales[1] < scales[0] / 100
 
@@ -166,5 +187,7 @@ def test_regions_are_left_where_they_were_entered():
     entered = regions.enter(frame.rows(rows)).values
     assert np.linalg.norm(entered, axis=1).max() < regions.radius - 1
     unit = frame.radius * 2.0**-24
-    np.testing.assert_allclose(entered[30:], entered[:30] + np.array([50.0, 3.0, 0.0]), atol=2 * unit)
+    np.testing.assert_allclose(
+        entered[30:], entered[:30] + np.array([50.0, 3.0, 0.0]), atol=2 * unit
+    )
     np.testing.assert_allclose(regions.leave(entered), rows, rtol=0, atol=2 * unit)

@@ -28,7 +28,9 @@ from flower_fedclust_papers.perturbed_rows import NOISY_ROWS
 
 
 @pytest.mark.parametrize(
-    "noise", [{"epsilon": 5.0, "max_norm": MAX_NORM}, {"relative_data_noise": 0.2}], ids=["epsilon", "relative"]
+    "noise",
+    [{"epsilon": 5.0, "max_norm": MAX_NORM}, {"relative_data_noise": 0.2}],
+    ids=["epsilon", "relative"],
 )
 def test_every_later_message_is_computed_from_the_noisy_rows_alone(noise):
     class Forgetful(FedSCPerturbedClient):
@@ -44,7 +46,9 @@ def test_every_later_message_is_computed_from_the_noisy_rows_alone(noise):
         client_type = Forgetful
 
     options = {"perturb": "data", "n_rounds": 2, **noise}
-    forgetful, ordinary = (simulate(of(3, **options), CLIENTS, seed=0) for of in (Strategy, FedSCPerturbed))
+    forgetful, ordinary = (
+        simulate(of(3, **options), CLIENTS, seed=0) for of in (Strategy, FedSCPerturbed)
+    )
     assert forgetful.failures == []
     for one, other in zip(forgetful.model.to_arrays(), ordinary.model.to_arrays(), strict=True):
         assert np.array_equal(one, other)
@@ -54,7 +58,9 @@ def test_every_later_message_is_computed_from_the_noisy_rows_alone(noise):
 
 @pytest.mark.parametrize(("epsilon", "delta"), [(0.5, 1e-6), (3.0, 1e-4), (20.0, 1e-6)])
 def test_report_on_perturbed_data_covers_everything_with_one_release(epsilon, delta):
-    rounds, result = rounds_of(FedSCPerturbed, perturb="data", epsilon=epsilon, delta=delta, max_norm=MAX_NORM)
+    rounds, result = rounds_of(
+        FedSCPerturbed, perturb="data", epsilon=epsilon, delta=delta, max_norm=MAX_NORM
+    )
     report = result.privacy
     (message,) = report.releases
     release = message.release
@@ -70,22 +76,34 @@ def test_report_on_perturbed_data_covers_everything_with_one_release(epsilon, de
     assert report.unprotected == []
     assert report.epsilon == pytest.approx(epsilon_composed([release], delta), rel=1e-3)
     assert 0.99 * epsilon <= report.epsilon <= epsilon * ALLOWANCE
-    assert (report.requested_epsilon, report.delta, report.unit, report.noise) == (epsilon, delta, "record", "local")
+    assert (report.requested_epsilon, report.delta, report.unit, report.noise) == (
+        epsilon,
+        delta,
+        "record",
+        "local",
+    )
     assert rounds[0].task == "perturb_rows"
     assert all(round_.rows == NOISY_ROWS for round_ in rounds[1:] if round_.task != "keep_labels")
 
 
 def test_a_row_that_is_replaced_moves_the_rows_before_noise_by_the_sensitivity_at_most():
-    rounds, _ = rounds_of(FedSCPerturbed, perturb="data", epsilon=3.0, max_norm=MAX_NORM, n_rounds=0)
+    rounds, _ = rounds_of(
+        FedSCPerturbed, perturb="data", epsilon=3.0, max_norm=MAX_NORM, n_rounds=0
+    )
     (release,) = rounds[0].releases
     rng = np.random.default_rng(0)
     for scale, _ in itertools.product([1e-3, 1.0, 10.0, 1e8, 1e200], range(20)):
         rows, other = rng.normal(size=(5, 3)) * scale, rng.normal(size=3) * scale
         replaced = np.vstack([other, rows[1:]])
-        (one,), (two,) = (reply_to(FedSCPerturbedClient, rounds[0], each) for each in (rows, replaced))
+        (one,), (two,) = (
+            reply_to(FedSCPerturbedClient, rounds[0], each) for each in (rows, replaced)
+        )
         assert np.array_equal(one[1:], two[1:])
         assert length(one - two, release) <= release.sensitivity * ALLOWANCE
-    (one,), (two,) = (reply_to(FedSCPerturbedClient, rounds[0], sign * np.eye(3)[:1] * 1e9) for sign in (1.0, -1.0))
+    (one,), (two,) = (
+        reply_to(FedSCPerturbedClient, rounds[0], sign * np.eye(3)[:1] * 1e9)
+        for sign in (1.0, -1.0)
+    )
     assert length(one - two, release) == pytest.approx(release.sensitivity)
 
 
@@ -109,18 +127,31 @@ def test_relative_noise_promises_nothing(options):
 
 
 def test_relative_noise_has_the_deviation_that_it_says():
-    clients = [np.random.default_rng(seed).normal(size=(700, 3)) * [1.0, 5.0, 2.0] for seed in range(2)]
+    clients = [
+        np.random.default_rng(seed).normal(size=(700, 3)) * [1.0, 5.0, 2.0] for seed in range(2)
+    ]
     plain = run_of(clients=clients, n_rounds=1)[2]
-    for option, task in {"relative_dictionary_noise": "dictionary_steps", "relative_code_noise": "codes"}.items():
-        noisy = run_of(FedSCPerturbed, clients=clients, n_rounds=1, perturb="factors", **{option: 0.5})[2]
+    for option, task in {
+        "relative_dictionary_noise": "dictionary_steps",
+        "relative_code_noise": "codes",
+    }.items():
+        noisy = run_of(
+            FedSCPerturbed, clients=clients, n_rounds=1, perturb="factors", **{option: 0.5}
+        )[2]
         for name in ("0", "1"):
             (without,), (with_noise,) = (
                 [each.sent[0] for each in messages if (each.task, each.client) == (task, name)]
                 for messages in (plain, noisy)
             )
             assert (with_noise - without).std() == pytest.approx(0.5 * without.std(), rel=0.15)
-    messages = run_of(FedSCPerturbed, clients=clients, n_rounds=1, perturb="data", relative_data_noise=0.5)[2]
-    (kept,) = (each.kept[NOISY_ROWS] for each in messages if (each.task, each.client) == ("perturb_rows", "1"))
+    messages = run_of(
+        FedSCPerturbed, clients=clients, n_rounds=1, perturb="data", relative_data_noise=0.5
+    )[2]
+    (kept,) = (
+        each.kept[NOISY_ROWS]
+        for each in messages
+        if (each.task, each.client) == ("perturb_rows", "1")
+    )
     assert (kept - clients[1]).std() == pytest.approx(0.5 * clients[1].std(), rel=0.06)
 
 
@@ -148,7 +179,9 @@ def factor_rounds():
     return get
 
 
-def test_releases_of_perturbed_factors_have_the_sensitivities_of_a_row_that_is_replaced(factor_rounds):
+def test_releases_of_perturbed_factors_have_the_sensitivities_of_a_row_that_is_replaced(
+    factor_rounds,
+):
     for option in FACTORS:
         rounds, _ = factor_rounds(option)
         moments, *steps, codes, labels = rounds
@@ -158,7 +191,9 @@ def test_releases_of_perturbed_factors_have_the_sensitivities_of_a_row_that_is_r
         ]
         assert MAX_NORM**2 <= moments.releases[1].sensitivity <= 2 * MAX_NORM**2
         for step in steps:
-            assert step.releases[0].sensitivity == pytest.approx(2 * step.question.arguments["bound"])
+            assert step.releases[0].sensitivity == pytest.approx(
+                2 * step.question.arguments["bound"]
+            )
         expected = FACTORS[option].get("max_code_norm", 1.0) * 2
         if option in ("plain", "rounds", "large_lambda"):
             expected = 1 / np.sqrt(2 * FACTORS[option].get("regularization", 0.01))
@@ -173,17 +208,24 @@ def test_a_row_moves_the_codes_and_the_sums_by_as_much_as_their_sensitivity(fact
     moments, codes = rounds[0], rounds[-2]
     plus, minus = np.eye(3)[:1] * 1e6, -np.eye(3)[:1] * 1e6
     one, two = (reply_to(FedSCPerturbedClient, moments, rows) for rows in (plus, minus))
-    assert length(one[0] - two[0], moments.releases[0]) == pytest.approx(moments.releases[0].sensitivity)
+    assert length(one[0] - two[0], moments.releases[0]) == pytest.approx(
+        moments.releases[0].sensitivity
+    )
     # Where the kernel of the atoms has the eigenvalue lambda twice, no code can move farther.
     Z = np.array([[MAX_NORM, 0, 0], [-MAX_NORM, 0, 0]])
     to_codes, (_, _, *frame) = 0.5 * np.eye(2), codes.question.arrays
-    clients = FedSCPerturbedClient(ClientData(plus), name="0"), FedSCPerturbedClient(ClientData(minus), name="1")
+    clients = (
+        FedSCPerturbedClient(ClientData(plus), name="0"),
+        FedSCPerturbedClient(ClientData(minus), name="1"),
+    )
     arguments = dict(codes.question.arguments) | {"bandwidth": 0.1}
     one, two = (client.clipped_codes(Z, to_codes, *frame, **arguments).values for client in clients)
     assert length(one - two, codes.releases[0]) == pytest.approx(np.sqrt(0.5), rel=1e-6)
     # A client goes by the matrix that it is sent, whoever sends it.
     for times in (1.0, 1.01):
-        (moved,) = FedSCPerturbedClient.clipped_codes.asked(Z, times * to_codes, *frame, **arguments).moved()
+        (moved,) = FedSCPerturbedClient.clipped_codes.asked(
+            Z, times * to_codes, *frame, **arguments
+        ).moved()
         assert moved.apart == pytest.approx(times * np.sqrt(0.5), rel=1e-5)
     rounds, _ = factor_rounds("rounds")
     step = next(round_ for round_ in rounds if round_.task == "clipped_gradient")
@@ -191,17 +233,23 @@ def test_a_row_moves_the_codes_and_the_sums_by_as_much_as_their_sensitivity(fact
     question = FedSCPerturbedClient.clipped_gradient.asked(
         np.zeros((1, 3)), np.eye(1), frame=step.question.frame, **arguments
     )
-    (one,), (two,) = (question.asks.reply(question, rows) for rows in (np.eye(3)[:1], -np.eye(3)[:1]))
+    (one,), (two,) = (
+        question.asks.reply(question, rows) for rows in (np.eye(3)[:1], -np.eye(3)[:1])
+    )
     assert np.linalg.norm(one.values - two.values) == pytest.approx(2e-3)
 
 
 @pytest.mark.parametrize("perturb", ["data", "factors"])
 def test_rows_are_not_recovered_from_a_run_with_epsilon(perturb):
-    attacks = pytest.importorskip("reproduce.attacks", reason="the attacks are in flower-fedclust-papers")
+    attacks = pytest.importorskip(
+        "reproduce.attacks", reason="the attacks are in flower-fedclust-papers"
+    )
     rows = load_dataset("iris").rows
     rows = rows - [6.0, 3.0, 4.0, 1.0]
     clients = np.array_split(rows, 4)
-    _, result, messages = run_of(FedSCPerturbed, clients=clients, perturb=perturb, epsilon=5.0, max_norm=4.0)
+    _, result, messages = run_of(
+        FedSCPerturbed, clients=clients, perturb=perturb, epsilon=5.0, max_norm=4.0
+    )
     errors = []
     for task, client, parameters, sent, *_ in messages:
         if task in ("codes", "clipped_codes"):
@@ -253,7 +301,8 @@ def test_a_parameter_that_cannot_be_is_named(options, name):
 @pytest.mark.parametrize(
     ("command", "reason"),
     [
-        ("run fedsc-perturbed-data --dataset iris", "epsilon and max_norm"),  # an example is for explaining
+        # An example is for explaining.
+        ("run fedsc-perturbed-data --dataset iris", "epsilon and max_norm"),
         ("explain fedsc-perturbed-data --n-clusters 3 --epsilon none", "noise level"),
     ],
 )

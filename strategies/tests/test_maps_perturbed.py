@@ -38,7 +38,9 @@ RELATIVE = {"relative_noise": 0.1}
 
 
 def local(perturb, epsilon=5.0, **options):
-    return rounds_of(FedTSNEPerturbed, perturb=perturb, epsilon=epsilon, max_norm=MAX_NORM, **options)
+    return rounds_of(
+        FedTSNEPerturbed, perturb=perturb, epsilon=epsilon, max_norm=MAX_NORM, **options
+    )
 
 
 # Perturbed data
@@ -56,7 +58,9 @@ def test_perturbed_data_cover_everything_with_one_release():
     )
     assert (release.mechanism, release.relation) == ("gaussian", "replace")
     assert release.sensitivity == pytest.approx(2 * MAX_NORM)
-    assert release.noise_multiplier == pytest.approx(dp_accounting.get_sigma_gaussian(3.0, 1e-5), rel=2e-3)
+    assert release.noise_multiplier == pytest.approx(
+        dp_accounting.get_sigma_gaussian(3.0, 1e-5), rel=2e-3
+    )
     assert report.covers_everything
     assert 0.99 * 3.0 <= report.composed_epsilon <= 3.0 * ALLOWANCE
     assert [round_.task for round_ in rounds] == [
@@ -75,7 +79,11 @@ def test_perturbed_data_cover_everything_with_one_release():
 def test_sensitivities_of_perturbed_distances_are_those_of_a_row_that_is_replaced():
     rounds, _, _ = local("distances")
     moments, attraction, _, distances, _ = rounds
-    assert [release and release.relation for release in moments.releases] == ["replace", "replace", None]
+    assert [release and release.relation for release in moments.releases] == [
+        "replace",
+        "replace",
+        None,
+    ]
     assert attraction.releases[0].sensitivity == pytest.approx(
         2 * longest_attraction(attraction.question.arguments["gamma"], 30)
     )
@@ -96,10 +104,18 @@ def test_sensitivities_of_perturbed_distances_are_those_of_a_row_that_is_replace
     # Landmarks on one line, beyond all rows, see a row that is turned round at its full length, and no more than that.
     frame = distances.question.arrays[1:]
     for far in (2.0 * MAX_NORM, 1e6):
-        for axis in (np.eye(25)[:1], np.full((1, 25), 0.2), np.eye(25)[:1] + np.linspace(0.0, 0.1, 25)):
-            clients = [PerturbedMapClient(ClientData(sign * axis * 1e9), name="0") for sign in (1.0, -1.0)]
+        for axis in (
+            np.eye(25)[:1],
+            np.full((1, 25), 0.2),
+            np.eye(25)[:1] + np.linspace(0.0, 0.1, 25),
+        ):
+            clients = [
+                PerturbedMapClient(ClientData(sign * axis * 1e9), name="0") for sign in (1.0, -1.0)
+            ]
             landmarks = np.tile(axis * far, (30, 1))
-            one, two = (each.clipped_distances(landmarks, *frame, max_norm=MAX_NORM) for each in clients)
+            one, two = (
+                each.clipped_distances(landmarks, *frame, max_norm=MAX_NORM) for each in clients
+            )
             assert 1 - 1e-6 < share_of(one, two, distances.releases[0]) <= 1
     assert farthest["clipped_column_sums"] > 0.25
 
@@ -113,11 +129,18 @@ def test_what_takes_noise_of_a_row_is_the_same_bits_whatever_rows_stand_beside_i
     together = reply_to(distances, rows, PerturbedMapClient)[0]
     alone = [reply_to(distances, row[None], PerturbedMapClient)[0].integers for row in rows]
     assert np.array_equal(together.integers, np.concatenate(alone))
-    within = rows / np.maximum(np.abs(rows).max(axis=1, keepdims=True) / MAX_NORM, 1.0)  # whose norms do not overflow
-    clipped = within * np.minimum(1.0, MAX_NORM / np.linalg.norm(within, axis=1, keepdims=True).clip(1e-300))
-    np.testing.assert_allclose(together.values, np.linalg.norm(clipped[:, None] - Y[None], axis=2), atol=1e-4)
+    # Whose norms do not overflow.
+    within = rows / np.maximum(np.abs(rows).max(axis=1, keepdims=True) / MAX_NORM, 1.0)
+    clipped = within * np.minimum(
+        1.0, MAX_NORM / np.linalg.norm(within, axis=1, keepdims=True).clip(1e-300)
+    )
+    np.testing.assert_allclose(
+        together.values, np.linalg.norm(clipped[:, None] - Y[None], axis=2), atol=1e-4
+    )
     total = reply_to(attraction, rows, PerturbedMapClient)[0].integers
-    assert np.array_equal(total, sum(reply_to(attraction, row[None], PerturbedMapClient)[0].integers for row in rows))
+    assert np.array_equal(
+        total, sum(reply_to(attraction, row[None], PerturbedMapClient)[0].integers for row in rows)
+    )
 
 
 # Noise that protects nothing
@@ -127,8 +150,13 @@ def test_what_takes_noise_of_a_row_is_the_same_bits_whatever_rows_stand_beside_i
 def test_noise_on_the_landmarks_gives_the_run_no_guarantee_and_a_note_says_why(perturb):
     rounds, result, _ = local(perturb)
     report = result.privacy
-    assert {message.task for message in report.releases} == {"clipped_column_sums", "landmark_attraction"}
-    assert report.composed_epsilon == pytest.approx(composed_epsilon(released(rounds), 1e-6), rel=1e-3)
+    assert {message.task for message in report.releases} == {
+        "clipped_column_sums",
+        "landmark_attraction",
+    }
+    assert report.composed_epsilon == pytest.approx(
+        composed_epsilon(released(rounds), 1e-6), rel=1e-3
+    )
     assert not report.covers_everything
     assert {message.task for message in report.unprotected} == {"landmark_distances"}
     assert "The run as a whole has NO such guarantee" in report.guarantee()
@@ -163,7 +191,10 @@ def test_relative_noise_is_on_what_it_is_said_to_be_on():
 
 @pytest.mark.parametrize(
     "options",
-    [{"perturb": "gradients", "epsilon": 5.0, "max_norm": 4.0}, {"perturb": "landmarks", "relative_noise": 1.0}],
+    [
+        {"perturb": "gradients", "epsilon": 5.0, "max_norm": 4.0},
+        {"perturb": "landmarks", "relative_noise": 1.0},
+    ],
     ids=["gradients with epsilon", "landmarks with noise"],
 )
 def test_rows_are_recovered_from_what_the_server_receives(options):
@@ -178,7 +209,9 @@ def test_rows_are_not_recovered_from_a_run_with_epsilon_that_covers_them(perturb
         if perturb == "data" and task == "landmark_distances":
             # The attack finds the noisy rows, and no more.
             assert (
-                attacks.relative_errors(attacks.rows_from_distances(parameters[0], sent[0]), kept[NOISY_ROWS]).max()
+                attacks.relative_errors(
+                    attacks.rows_from_distances(parameters[0], sent[0]), kept[NOISY_ROWS]
+                ).max()
                 < 1e-6
             )
 
@@ -188,10 +221,14 @@ def test_rows_are_not_recovered_from_a_run_with_epsilon_that_covers_them(perturb
 
 def test_noise_on_kernel_values_covers_the_run_and_on_gradients_it_does_not():
     budget = {"epsilon": 5.0, "max_norm": 8.0}
-    protected = simulate(FedSpeClustPerturbed(3, perturb="kernel", **budget, **SMALL), SPECLUST_CLIENTS).privacy
+    protected = simulate(
+        FedSpeClustPerturbed(3, perturb="kernel", **budget, **SMALL), SPECLUST_CLIENTS
+    ).privacy
     assert protected.covers_everything
     assert protected.relation == "replace"
-    partly = simulate(FedSpeClustPerturbed(3, perturb="gradients", **budget, **SMALL), SPECLUST_CLIENTS).privacy
+    partly = simulate(
+        FedSpeClustPerturbed(3, perturb="gradients", **budget, **SMALL), SPECLUST_CLIENTS
+    ).privacy
     assert not partly.covers_everything
     assert "NO such guarantee" in partly.guarantee()
 
@@ -204,7 +241,9 @@ def test_kernel_values_of_two_rows_on_landmarks_far_apart_are_no_farther_apart_t
 def test_a_model_of_noisy_rows_puts_the_rows_of_its_run_elsewhere_and_a_doubt_says_so():
     strategy = FedSpeClustPerturbed(3, epsilon=1.0, max_norm=9.0, n_rounds=2)
     rows = [np.random.default_rng(seed).normal(size=(40, 3)) for seed in range(2)]
-    assert [doubt.code for doubt in simulate(strategy, rows, seed=0).doubts] == ["predicts-otherwise"]
+    assert [doubt.code for doubt in simulate(strategy, rows, seed=0).doubts] == [
+        "predicts-otherwise"
+    ]
 
 
 # Parameters
@@ -226,7 +265,9 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "options", "name"), BAD, ids=lambda value: getattr(value, "__name__", None))
+@pytest.mark.parametrize(
+    ("kind", "options", "name"), BAD, ids=lambda value: getattr(value, "__name__", None)
+)
 def test_a_wrong_parameter_is_named(kind, options, name):
     with pytest.raises(ValueError, match=name):
         kind(3, **options).check_complete()

@@ -16,7 +16,9 @@ CODED_CENTERS = RNG.normal(size=(6, 3))
 
 @pytest.mark.parametrize("activation", ["relu", "tanh"])
 def test_codes_are_the_outputs_of_scikit_learns_network(activation):
-    network = MLPRegressor(hidden_layer_sizes=(7, 5), activation=activation, max_iter=5, random_state=0)
+    network = MLPRegressor(
+        hidden_layer_sizes=(7, 5), activation=activation, max_iter=5, random_state=0
+    )
     with pytest.warns(UserWarning, match="Maximum iterations"):
         network.fit(ROWS, ROWS[:, :3])
     layers = [one for pair in zip(network.coefs_, network.intercepts_, strict=True) for one in pair]

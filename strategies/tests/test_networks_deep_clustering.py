@@ -41,18 +41,26 @@ def test_reconstruction_loss_falls_and_is_that_of_the_layers(trained):
     losses = trained.losses
     assert len(losses) == 150
     assert losses[-1] < 0.1 * losses[0]
-    assert losses[0] == pytest.approx(1.0, rel=0.1)  # outputs begin near 0, and entries have mean square 1
+    # Outputs begin near 0, and entries have mean square 1.
+    assert losses[0] == pytest.approx(1.0, rel=0.1)
     again = outputs(outputs(ROWS, trained.encoder), trained.decoder)
     assert np.mean((again - ROWS) ** 2) == pytest.approx(losses[-1], rel=0.2)
 
 
 def test_seed_repeats_every_bit(trained, first_centers):
-    first, second, other = (pretrained_autoencoder(ROWS, 2, random_state=seed, n_epochs=3) for seed in (0, 0, 1))
+    first, second, other = (
+        pretrained_autoencoder(ROWS, 2, random_state=seed, n_epochs=3) for seed in (0, 0, 1)
+    )
     assert first.losses == second.losses
-    assert all(np.array_equal(one, two) for one, two in zip(first.encoder, second.encoder, strict=True))
+    assert all(
+        np.array_equal(one, two) for one, two in zip(first.encoder, second.encoder, strict=True)
+    )
     assert not np.array_equal(first.encoder[0], other.encoder[0])
     one, two = (
-        refined_clusters(ROWS, trained.encoder, first_centers, random_state=5, n_targets=2, tol=-1.0) for _ in "ab"
+        refined_clusters(
+            ROWS, trained.encoder, first_centers, random_state=5, n_targets=2, tol=-1.0
+        )
+        for _ in "ab"
     )
     assert np.array_equal(one.centers, two.centers)
     assert one.losses == two.losses
@@ -97,7 +105,9 @@ def test_divergence_from_a_target_falls(trained, first_centers):
     assert kl(P, after) < moved.losses[0] < kl(P, before)  # which is a mean on the way
 
 
-def test_codes_are_surer_of_their_clusters_afterwards_and_the_clusters_right(trained, first_centers):
+def test_codes_are_surer_of_their_clusters_afterwards_and_the_clusters_right(
+    trained, first_centers
+):
     moved = refined_clusters(ROWS, trained.encoder, first_centers, random_state=0)
     codes = outputs(ROWS, moved.encoder)
     before = soft_assignment(outputs(ROWS, trained.encoder), first_centers).max(axis=1).mean()
@@ -108,7 +118,9 @@ def test_codes_are_surer_of_their_clusters_afterwards_and_the_clusters_right(tra
 def test_it_ends_when_no_row_changes_its_cluster(trained, first_centers):
     # The blobs are far apart: at the second target all are where they were.
     assert len(refined_clusters(ROWS, trained.encoder, first_centers, random_state=0).losses) == 1
-    forced = refined_clusters(ROWS, trained.encoder, first_centers, random_state=0, n_targets=3, tol=-1.0)
+    forced = refined_clusters(
+        ROWS, trained.encoder, first_centers, random_state=0, n_targets=3, tol=-1.0
+    )
     assert len(forced.losses) == 3
 
 

@@ -53,13 +53,17 @@ def test_rows_are_in_all_the_clusters_and_mostly_there(made):
 def test_rows_are_not_the_true_ones_but_training_brings_them_near(made):
     untrained = synthetic_rows(ROWS, 400, random_state=0, n_epochs=1)
     scale = ROWS.std(axis=0)
-    to_made, to_untrained = (cdist(ROWS / scale, rows / scale).min(axis=1) for rows in (made, untrained))
+    to_made, to_untrained = (
+        cdist(ROWS / scale, rows / scale).min(axis=1) for rows in (made, untrained)
+    )
     assert to_made.min() > 1e-6
     assert to_made.mean() < 0.5 * to_untrained.mean()
 
 
 def test_seed_repeats_every_bit_and_another_gives_other_rows():
-    first, second, other = (synthetic_rows(ROWS, 30, random_state=seed, n_epochs=3) for seed in (4, 4, 5))
+    first, second, other = (
+        synthetic_rows(ROWS, 30, random_state=seed, n_epochs=3) for seed in (4, 4, 5)
+    )
     assert np.array_equal(first, second)
     assert not np.array_equal(first, other)
 
@@ -67,7 +71,9 @@ def test_seed_repeats_every_bit_and_another_gives_other_rows():
 @pytest.mark.parametrize("factor", [1e-200, 1e200])
 def test_the_unit_of_a_column_is_the_unit_of_the_synthetic_column(factor):
     units = np.array([1.0, factor, 1.0])
-    plain, scaled = (synthetic_rows(rows, 30, random_state=1, n_epochs=4) for rows in (ROWS, ROWS * units))
+    plain, scaled = (
+        synthetic_rows(rows, 30, random_state=1, n_epochs=4) for rows in (ROWS, ROWS * units)
+    )
     np.testing.assert_allclose(scaled, plain * units, rtol=1e-6)
 
 
@@ -144,7 +150,9 @@ def test_layers_have_the_variance_that_keeps_the_size_of_sums():
     assert not layers[3].any()
 
 
-@pytest.mark.parametrize(("activation", "module"), [("relu", torch.nn.ReLU()), ("tanh", torch.nn.Tanh())])
+@pytest.mark.parametrize(
+    ("activation", "module"), [("relu", torch.nn.ReLU()), ("tanh", torch.nn.Tanh())]
+)
 def test_outputs_in_numpy_equal_torchs(activation, module):
     layers = [*new_layers([3, 8], torch_generator(0)), *new_layers([8, 5, 2], torch_generator(1))]
     network = network_of(layers, module)
@@ -161,6 +169,8 @@ def test_batches_have_every_row_once_and_about_one_size():
     assert sorted(torch.cat(parts).tolist()) == list(range(130))
 
 
-@pytest.mark.parametrize(("n_rows", "epochs"), [(10, 1000), (64, 1000), (65, 500), (64_000, 1), (640_000, 1)])
+@pytest.mark.parametrize(
+    ("n_rows", "epochs"), [(10, 1000), (64, 1000), (65, 500), (64_000, 1), (640_000, 1)]
+)
 def test_few_rows_need_more_epochs(n_rows, epochs):
     assert n_epochs_for(1000, n_rows, 64) == epochs

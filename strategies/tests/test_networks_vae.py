@@ -30,14 +30,24 @@ def test_everybody_with_the_seed_has_the_same_first_layers(first):
     again, other = new_vae(64, 4, 32, random_state=0), new_vae(64, 4, 32, random_state=1)
     assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
     assert not np.array_equal(first[0], other[0])
-    assert [layer.shape for layer in first] == [(64, 32), (32,), (32, 8), (8,), (4, 32), (32,), (32, 64), (64,)]
+    assert [layer.shape for layer in first] == [
+        (64, 32),
+        (32,),
+        (32, 8),
+        (8,),
+        (4, 32),
+        (32,),
+        (32, 64),
+        (64,),
+    ]
 
 
 def test_the_loss_falls_and_codes_tell_rows_apart(pretrained):
     losses = pretrained.reconstruction
     assert losses[-1] < 0.75 * losses[0]
     assert pretrained.clustering == []
-    assert (codes_of(ROWS, pretrained.layers).std(axis=0) > 0.3).sum() >= 2  # a code that says nothing is all prior
+    # A code that says nothing is all prior.
+    assert (codes_of(ROWS, pretrained.layers).std(axis=0) > 0.3).sum() >= 2
 
 
 def test_the_codes_are_the_means_that_torch_computes(pretrained):
@@ -45,7 +55,12 @@ def test_the_codes_are_the_means_that_torch_computes(pretrained):
     hidden = torch.relu(torch.tensor(ROWS) @ weights[0] + weights[1])
     expected = (hidden @ weights[2] + weights[3])[:, :4].numpy()
     np.testing.assert_allclose(codes_of(ROWS, pretrained.layers), expected, atol=1e-10)
-    assert [layer.shape for layer in encoder_of(pretrained.layers)] == [(64, 32), (32,), (32, 4), (4,)]
+    assert [layer.shape for layer in encoder_of(pretrained.layers)] == [
+        (64, 32),
+        (32,),
+        (32, 4),
+        (4,),
+    ]
 
 
 def test_training_repeats_bit_for_bit_and_leaves_what_it_was_given(first):
@@ -69,7 +84,13 @@ def test_a_larger_lambda_draws_codes_nearer_to_the_centers_of_their_clusters(pre
     labels[::10] = rng.integers(5, size=len(labels[::10]))  # not all of them have the nearest
 
     def distance(weight):
-        options = {"n_steps": 60, "random_state": 2, "centers": centers, "labels": labels, "weight": weight}
+        options = {
+            "n_steps": 60,
+            "random_state": 2,
+            "centers": centers,
+            "labels": labels,
+            "weight": weight,
+        }
         trained = trained_vae(ROWS, pretrained.layers, **options)
         assert len(trained.clustering) == len(trained.reconstruction)
         return np.mean(np.linalg.norm(codes_of(ROWS, trained.layers) - centers[labels], axis=1))
@@ -88,7 +109,9 @@ def test_the_divergence_that_is_reported_is_that_of_equation_14(pretrained):
     P = np.full(Q.shape, 0.1 / 4)
     P[np.arange(len(P)), labels] += 0.9
     # It changes little in the three steps of one epoch.
-    assert trained.clustering[0] == pytest.approx(np.mean(np.sum(P * np.log(P / Q), axis=1)), rel=0.1)
+    assert trained.clustering[0] == pytest.approx(
+        np.mean(np.sum(P * np.log(P / Q), axis=1)), rel=0.1
+    )
 
 
 def test_centers_without_labels_are_refused(first):

@@ -33,7 +33,9 @@ def slow_median(rows, weights):
     def cost(center):
         return weights @ np.linalg.norm(rows - center, axis=1)
 
-    found = minimize(cost, rows.mean(axis=0), method="Nelder-Mead", options={"xatol": 1e-10, "fatol": 1e-12})
+    found = minimize(
+        cost, rows.mean(axis=0), method="Nelder-Mead", options={"xatol": 1e-10, "fatol": 1e-12}
+    )
     return min([cost(found.x), *(cost(row) for row in rows)])
 
 
@@ -84,7 +86,9 @@ def test_step_is_the_mean_of_the_rows_weighted_by_their_inverse_distances():
 
 def test_steps_lead_to_the_geometric_median():
     median = steps(ROWS, WEIGHTS, ROWS.mean(axis=0), 300)
-    assert kmedian_cost(ROWS, median, WEIGHTS) == pytest.approx(slow_median(ROWS, WEIGHTS), rel=1e-9)
+    assert kmedian_cost(ROWS, median, WEIGHTS) == pytest.approx(
+        slow_median(ROWS, WEIGHTS), rel=1e-9
+    )
 
 
 def test_row_with_more_than_half_of_the_weight_is_the_median_and_is_not_left():
@@ -97,7 +101,9 @@ def test_row_with_more_than_half_of_the_weight_is_the_median_and_is_not_left():
 def test_center_at_which_all_its_rows_lie_and_center_without_rows_stay():
     rows = np.array([[1.0, 2.0]] * 5)
     centers = np.array([[1.0, 2.0], [9.0, 9.0]])
-    np.testing.assert_array_equal(weiszfeld_step(rows, np.ones(5), centers, np.zeros(5, dtype=np.intp)), centers)
+    np.testing.assert_array_equal(
+        weiszfeld_step(rows, np.ones(5), centers, np.zeros(5, dtype=np.intp)), centers
+    )
 
 
 @given(
@@ -147,9 +153,14 @@ def test_seeds_are_drawn_by_distance():
     # From 0, the row at 3 is three times as likely as the row at 1 (four are drawn, and the best is kept).
     rows = np.array([[0.0], [1.0], [3.0]])
     weights = np.array([1e9, 1.0, 1.0])
-    second = [kmedian_plusplus(rows, weights, 2, np.random.default_rng(seed))[1, 0] for seed in range(2000)]
+    second = [
+        kmedian_plusplus(rows, weights, 2, np.random.default_rng(seed))[1, 0]
+        for seed in range(2000)
+    ]
     # The row at 3 leaves a cost of 1, that at 1 a cost of 2: the latter is kept only if both draws gave it.
-    assert np.mean(np.array(second) == 1.0) == pytest.approx(0.25**2, abs=4 * np.sqrt(0.0625 * 0.94 / 2000))
+    assert np.mean(np.array(second) == 1.0) == pytest.approx(
+        0.25**2, abs=4 * np.sqrt(0.0625 * 0.94 / 2000)
+    )
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -159,15 +170,21 @@ def test_restarts_find_the_optimum_of_a_tiny_problem(seed):
     best = np.inf
     for of_others in itertools.product([False, True], repeat=5):
         first = np.array([True, *of_others])
-        best = min(best, sum(slow_median(rows[own], weights[own]) for own in (first, ~first) if own.any()))
-    centers = weighted_kmedian(rows, weights, 2, np.random.default_rng(seed), n_restarts=15, tol=1e-9)
+        best = min(
+            best, sum(slow_median(rows[own], weights[own]) for own in (first, ~first) if own.any())
+        )
+    centers = weighted_kmedian(
+        rows, weights, 2, np.random.default_rng(seed), n_restarts=15, tol=1e-9
+    )
     assert kmedian_cost(rows, centers, weights) == pytest.approx(best, rel=1e-5)
 
 
 def test_weights_count_as_copies():
     times = RNG.integers(1, 4, size=60)
     weighted = weighted_kmedian(ROWS, times.astype(float), 3, np.random.default_rng(0), tol=1e-10)
-    copied = weighted_kmedian(ROWS.repeat(times, axis=0), None, 3, np.random.default_rng(0), tol=1e-10)
+    copied = weighted_kmedian(
+        ROWS.repeat(times, axis=0), None, 3, np.random.default_rng(0), tol=1e-10
+    )
     costs = [kmedian_cost(ROWS, centers, times.astype(float)) for centers in (weighted, copied)]
     assert costs[0] == pytest.approx(costs[1], rel=1e-3)
 
@@ -242,7 +259,9 @@ def test_cost_of_the_coreset_is_unbiased():
         total = 0.0
         for part, own, n_samples in zip(parts, medians, allotted(costs, t, rng), strict=True):
             samples, weights, own_weights = draw_coreset(part, own, n_samples, costs.sum() / t, rng)
-            total += kmedian_cost(samples, CENTERS, weights) + kmedian_cost(own, CENTERS, own_weights)
+            total += kmedian_cost(samples, CENTERS, weights) + kmedian_cost(
+                own, CENTERS, own_weights
+            )
         found.append(total)
     error = np.mean(found) - kmedian_cost(ROWS, CENTERS)
     assert abs(error) < 4 * np.std(found) / np.sqrt(n_runs)

@@ -43,7 +43,9 @@ def by_lasso(rows, alpha, groups=None):
     for i, row in enumerate(rows):
         others = np.flatnonzero(groups != groups[i])
         penalties[i] = np.abs(rows[others] @ row).max() / alpha
-        estimator = Lasso(penalties[i] / len(row), fit_intercept=False, tol=1e-8, max_iter=1_000_000)
+        estimator = Lasso(
+            penalties[i] / len(row), fit_intercept=False, tol=1e-8, max_iter=1_000_000
+        )
         C[i, others] = estimator.fit(rows[others].T, row).coef_
     return C, penalties
 
@@ -74,7 +76,9 @@ def test_a_row_of_a_union_of_subspaces_is_expressed_by_rows_of_its_own_subspace(
 def test_the_units_of_the_rows_change_nothing():
     expected = self_expression(NOISY, 10.0).toarray()
     for unit in (1e-8, 1e8):
-        np.testing.assert_allclose(self_expression(NOISY * unit, 10.0).toarray(), expected, rtol=0, atol=1e-9)
+        np.testing.assert_allclose(
+            self_expression(NOISY * unit, 10.0).toarray(), expected, rtol=0, atol=1e-9
+        )
 
 
 def test_blocks_change_nothing_but_the_last_digits():
@@ -183,7 +187,9 @@ def test_more_components_than_clusters_are_merged_by_the_angles_between_their_ro
     embedding = subspace_embedding(graph, rows, 3)
     assert adjusted_rand_score(clusters(embedding, 3), np.repeat(np.arange(3), 8)) == 1.0
     nodes = subspace_embedding(csr_array((6, 6)), rows, 3, half)
-    np.testing.assert_allclose(nodes[half] @ nodes[half].T, embedding @ embedding.T, rtol=0, atol=1e-9)
+    np.testing.assert_allclose(
+        nodes[half] @ nodes[half].T, embedding @ embedding.T, rtol=0, atol=1e-9
+    )
 
 
 # Bases
@@ -192,12 +198,22 @@ def test_more_components_than_clusters_are_merged_by_the_angles_between_their_ro
 def test_a_basis_spans_the_rows_and_keeps_the_energy_that_it_should():
     rows = RNG.normal(size=(40, 3)) * [10.0, 1.0, 0.1] @ np.linalg.qr(RNG.normal(size=(9, 3)))[0].T
     share = np.cumsum(np.linalg.svd(rows)[1][:3] ** 2) / np.sum(rows**2)
-    for energy, n_dimensions in ((share[0] - 1e-6, 1), (share[0] + 1e-6, 2), (share[1] + 1e-9, 3), (1.0, 3)):
+    for energy, n_dimensions in (
+        (share[0] - 1e-6, 1),
+        (share[0] + 1e-6, 2),
+        (share[1] + 1e-9, 3),
+        (1.0, 3),
+    ):
         basis = subspace_basis(rows, energy=energy)
         assert basis.shape == (n_dimensions, 9)
         np.testing.assert_allclose(basis @ basis.T, np.eye(n_dimensions), atol=1e-12)
         assert np.sum((rows @ basis.T) ** 2) >= energy * np.sum(rows**2) * (1 - 1e-9)
-    assert [len(subspace_basis(rows, energy=0.5, n_dimensions=n)) for n in (1, 2, 3, 7)] == [1, 2, 3, 3]
+    assert [len(subspace_basis(rows, energy=0.5, n_dimensions=n)) for n in (1, 2, 3, 7)] == [
+        1,
+        2,
+        3,
+        3,
+    ]
     np.testing.assert_allclose(np.abs(subspace_basis(rows[:1]) @ unit_rows(rows[:1]).T), 1.0)
 
 
@@ -213,7 +229,8 @@ def test_residuals_are_those_of_least_squares():
     rows = RNG.normal(size=(15, 12)) * 1e4
     bases = [*BASES, np.empty((0, 12)), np.eye(12)]
     expected = [
-        [np.sum((row - basis.T @ np.linalg.lstsq(basis.T, row)[0]) ** 2) for basis in bases[:3]] for row in rows
+        [np.sum((row - basis.T @ np.linalg.lstsq(basis.T, row)[0]) ** 2) for basis in bases[:3]]
+        for row in rows
     ]
     residuals = squared_residuals(rows, bases)
     np.testing.assert_allclose(residuals[:, :3], expected, rtol=1e-9)

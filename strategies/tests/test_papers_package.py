@@ -36,7 +36,10 @@ def imported():
     """Yield the file and the name of everything that the package imports from the core."""
     for path in PACKAGE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "flower_fedclust":
+            if (
+                isinstance(node, ast.ImportFrom)
+                and (node.module or "").split(".")[0] == "flower_fedclust"
+            ):
                 for name in node.names:
                     yield path.name, f"{node.module}.{name.name}".removeprefix("flower_fedclust.")
 
@@ -45,7 +48,9 @@ def is_public(name):
     """Say whether authors may import a name: it is in a public module, or in a folder of which all is public."""
     module = name.rpartition(".")[0]
     is_in_folder = module.split(".")[0] in {"exact", "models", "numerics", "strategies"}
-    return (module in PUBLIC or is_in_folder) and not any(part.startswith("_") for part in name.split("."))
+    return (module in PUBLIC or is_in_folder) and not any(
+        part.startswith("_") for part in name.split(".")
+    )
 
 
 def test_it_imports_only_what_authors_of_strategies_may_import():
@@ -71,7 +76,10 @@ def test_each_strategy_is_found_by_its_name(name):
 @pytest.mark.parametrize("name", sorted(POINTS[plugins.MODELS]))
 def test_each_model_is_found_by_its_name(name):
     found = Model.named(name)
-    assert (found.name, f"{found.__module__}:{found.__name__}") == (name, POINTS[plugins.MODELS][name])
+    assert (found.name, f"{found.__module__}:{found.__name__}") == (
+        name,
+        POINTS[plugins.MODELS][name],
+    )
 
 
 def test_the_core_knows_all_names_so_that_it_can_say_what_to_install():

@@ -4,7 +4,20 @@ import json
 
 import numpy as np
 import pytest
-from hostile import BOTH, ENROL, FAILED, NO_LIMIT, PLAN, Server, arrays_of, audit, gaussian, plan_of, refused, site
+from hostile import (
+    BOTH,
+    ENROL,
+    FAILED,
+    NO_LIMIT,
+    PLAN,
+    Server,
+    arrays_of,
+    audit,
+    gaussian,
+    plan_of,
+    refused,
+    site,
+)
 from test_site_hostile_rows import BALL, KEEPING, chains, what_is_kept_comes_of_several
 from test_site_hostile_servers import CENTERS, REPLACED, multipliers
 from test_site_hostile_servers import added as added
@@ -63,9 +76,13 @@ def test_a_server_cannot_choose_a_relation_that_an_answer_does_not_support(tmp_p
     assert own.ledger.read() == []
 
 
-def test_rows_that_are_kept_carry_noise_for_the_norm_to_which_they_are_clipped(tmp_path, careful, added):
+def test_rows_that_are_kept_carry_noise_for_the_norm_to_which_they_are_clipped(
+    tmp_path, careful, added
+):
     noise = [gaussian(5.0, relation="replace")]
-    said = refused(Server(careful, strategy="fed-tsne-perturbed").ask(KEEP, releases=noise), careful)
+    said = refused(
+        Server(careful, strategy="fed-tsne-perturbed").ask(KEEP, releases=noise), careful
+    )
     assert "relations in the policy" in said
     own = site(tmp_path / "own", **NO_LIMIT)
     assert arrays_of(Server(own, strategy="fed-tsne-perturbed").ask(KEEP, releases=noise)) == []
@@ -98,9 +115,16 @@ def test_what_is_said_to_follow_from_rows_with_noise_reads_no_others(tmp_path):
     server = Server(loose, strategy="fed-tsne-perturbed")
     config = ENROL | {"client": PerturbedMapClient.key(), "schema": COLUMNS.to_json()}
     assert "failure" not in server.send([], config).metrics
-    preparation = Preparation(COLUMNS, {name: Figures(low=-9.0, high=9.0) for name in "abc"}).to_dict()
+    preparation = Preparation(
+        COLUMNS, {name: Figures(low=-9.0, high=9.0) for name in "abc"}
+    ).to_dict()
     arrays_of(server.ask(PerturbedMapClient.prepare.asked(as_bytes(json.dumps(preparation)))))
-    arrays_of(server.ask(PerturbedMapClient.perturb_rows.asked(relative_noise=0.0, max_norm=4.0), releases=[REPLACED]))
+    arrays_of(
+        server.ask(
+            PerturbedMapClient.perturb_rows.asked(relative_noise=0.0, max_norm=4.0),
+            releases=[REPLACED],
+        )
+    )
     bins = as_bytes(json.dumps([[name, 4, True] for name in "abc"]))
     for asked in (
         PerturbedMapClient.histograms.asked(bins, np.array(3 * [[-9.0, 9.0]])),
@@ -111,7 +135,9 @@ def test_what_is_said_to_follow_from_rows_with_noise_reads_no_others(tmp_path):
         assert "takes the client's own rows, and not its noisy rows" in audit(loose)[-1]["reason"]
 
 
-def test_what_is_computed_from_noisy_rows_shows_their_number_and_stays_unless_that_may_leave(tmp_path):
+def test_what_is_computed_from_noisy_rows_shows_their_number_and_stays_unless_that_may_leave(
+    tmp_path,
+):
     derived = MomentsClient.clipped_column_sums.asked(frame=BALL)
     for row_count in (False, True):
         own = site(tmp_path / str(row_count), **NO_LIMIT | {"row_count": row_count})
@@ -129,10 +155,18 @@ def test_arrays_with_an_entry_for_every_row_stay_unless_their_kind_or_the_count_
     asked = PerturbedMapClient.clipped_distances.asked(Y, *frame, max_norm=4.0)
     noise = [gaussian(4.0, relation="replace")]
     careful = site(tmp_path / "careful", **NO_LIMIT | {"row_count": False})
-    assert "row_count" in refused(Server(careful, strategy="fed-tsne-perturbed").ask(asked, releases=noise), careful)
-    for name, allowed in {"counted": {}, "listed": {"unprotected": ["codes"], "row_count": False}}.items():
+    assert "row_count" in refused(
+        Server(careful, strategy="fed-tsne-perturbed").ask(asked, releases=noise), careful
+    )
+    for name, allowed in {
+        "counted": {},
+        "listed": {"unprotected": ["codes"], "row_count": False},
+    }.items():
         own = site(tmp_path / name, **NO_LIMIT | allowed)
-        assert len(arrays_of(Server(own, strategy="fed-tsne-perturbed").ask(asked, releases=noise))[0]) == 60
+        assert (
+            len(arrays_of(Server(own, strategy="fed-tsne-perturbed").ask(asked, releases=noise))[0])
+            == 60
+        )
 
 
 def test_kept_rows_of_a_task_that_failed_are_those_of_no_row(careful, monkeypatch):

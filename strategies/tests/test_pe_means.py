@@ -28,19 +28,28 @@ def test_the_number_of_generations_is_the_papers():
 def test_iris_comes_near_the_optimum_with_the_papers_generations():
     rows = in_unit_ball(load_iris().data)
     optimum = KMeans(3, n_init=10, random_state=0).fit(rows).inertia_ / len(rows)
-    options = {"epsilon": 8.0, "delta": 150**-1.1, "n_rows": 150, "n_rounds": PEMeans.generations(4, 8.0)}
+    options = {
+        "epsilon": 8.0,
+        "delta": 150**-1.1,
+        "n_rows": 150,
+        "n_rounds": PEMeans.generations(4, 8.0),
+    }
     assert np.mean([run(rows, 3, seed, **options)[1] for seed in range(3)]) < 1.2 * optimum
 
 
 def test_a_generation_is_one_sum_of_votes_and_nothing_else():
-    result, _ = run(in_unit_ball(np.random.default_rng(0).normal(size=(200, 3))), 2, epsilon=8.0, n_rounds=3)
+    result, _ = run(
+        in_unit_ball(np.random.default_rng(0).normal(size=(200, 3))), 2, epsilon=8.0, n_rounds=3
+    )
     assert {message.release.share for message in result.privacy.releases} == {"row_count", "votes"}
 
 
 @pytest.mark.parametrize("n_rows", [None, 600])
 def test_the_last_step_leaves_the_projection(n_rows):
     rng = np.random.default_rng(1)
-    rows = in_unit_ball(rng.normal(size=(3, 40))[rng.integers(3, size=600)] * 3 + rng.normal(size=(600, 40)) * 0.3)
+    rows = in_unit_ball(
+        rng.normal(size=(3, 40))[rng.integers(3, size=600)] * 3 + rng.normal(size=(600, 40)) * 0.3
+    )
     result, cost = run(rows, 3, epsilon=100.0, n_rounds=12, n_directions=8, n_rows=n_rows)
     assert result.model.cluster_centers_.shape == (3, 40)
     assert cost < 0.5 * np.mean((rows**2).sum(axis=1))

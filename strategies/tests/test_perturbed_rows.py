@@ -39,13 +39,20 @@ class Perturbing(ClippedStrategy):
         return ROWS_PART
 
     def noise_multipliers(self, shares=None):
-        return super().noise_multipliers(shares) if self.multiplier is None else {"rows": self.multiplier}
+        return (
+            super().noise_multipliers(shares)
+            if self.multiplier is None
+            else {"rows": self.multiplier}
+        )
 
     def protocol(self):
         yield from perturb_rows(self.max_norm_of_rows, relative_noise=self.relative_noise)
         model = KMeansModel(np.zeros((1, 3)))
         model.moments, _ = yield from column_moments(rows=NOISY_ROWS)
-        model.kept = [reply.arrays[0] for reply in (yield Gather(TellingClient.all_rows.asked(), rows=NOISY_ROWS))]
+        model.kept = [
+            reply.arrays[0]
+            for reply in (yield Gather(TellingClient.all_rows.asked(), rows=NOISY_ROWS))
+        ]
         return model
 
 
@@ -54,7 +61,9 @@ def clipped(rows, max_norm):
 
 
 def private(max_norm, multiplier, **options):
-    return Perturbing(epsilon=30.0, max_norm=max_norm, multiplier=multiplier, **{"noise": "local"} | options)
+    return Perturbing(
+        epsilon=30.0, max_norm=max_norm, multiplier=multiplier, **{"noise": "local"} | options
+    )
 
 
 def release_of(max_norm, multiplier):
@@ -73,11 +82,17 @@ def test_calibrated_release_spends_the_whole_budget_on_the_rows():
 
 
 def kept_by(rows, max_norm):
-    return PerturbedRowsClient(ClientData(rows), name="0").perturb_rows(relative_noise=0.0, max_norm=max_norm).values
+    return (
+        PerturbedRowsClient(ClientData(rows), name="0")
+        .perturb_rows(relative_noise=0.0, max_norm=max_norm)
+        .values
+    )
 
 
 def test_replacing_a_row_moves_what_is_kept_by_no_more_than_the_sensitivity():
-    candidates = [np.array(row) for row in ([0.0, 0], [9, 0], [-9, 0], [0, 0.5], [-0.5, 0], [3, -4], [-3, 4])]
+    candidates = [
+        np.array(row) for row in ([0.0, 0], [9, 0], [-9, 0], [0, 0.5], [-0.5, 0], [3, -4], [-3, 4])
+    ]
     kept = [kept_by([[1.0, 1.0], row], 2.0) for row in candidates]
     farthest = max(np.linalg.norm(one - other) for one, other in itertools.product(kept, repeat=2))
     release = release_of(2.0, 1.0)
@@ -128,11 +143,17 @@ def test_all_that_follows_is_computed_from_what_was_kept_and_costs_one_release()
     release = release_of(10.0, 4.0)
     result = simulate(private(10.0, 4.0), CLIENTS)
     pooled = np.concatenate(result.model.kept)
-    np.testing.assert_allclose(result.model.moments.mean, pooled.mean(axis=0), rtol=0, atol=512 * 2.0**-24)
-    np.testing.assert_allclose(result.model.moments.deviation, pooled.std(axis=0), rtol=0, atol=512 * 2.0**-24)
+    np.testing.assert_allclose(
+        result.model.moments.mean, pooled.mean(axis=0), rtol=0, atol=512 * 2.0**-24
+    )
+    np.testing.assert_allclose(
+        result.model.moments.deviation, pooled.std(axis=0), rtol=0, atol=512 * 2.0**-24
+    )
     report = result.privacy
     assert report.covers_everything
-    assert [(message.task, message.release) for message in report.releases] == [("perturb_rows", release)]
+    assert [(message.task, message.release) for message in report.releases] == [
+        ("perturb_rows", release)
+    ]
     assert report.composed_epsilon == pytest.approx(composed_epsilon([release], 1e-6), rel=1e-3)
     assert all(message.post_processing for message in report.messages if message.round > 2)
     assert "replaced by any other" in report.neighbors

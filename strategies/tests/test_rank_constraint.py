@@ -41,7 +41,11 @@ def rank_data():
     moons, of_moon = make_moons(160, noise=0.05, random_state=0)
     blobs, of_blob = make_blobs(90, centers=[[0, 0], [9, 0], [0, 9]], random_state=0)
     touching, of_touching = make_blobs(150, centers=3, cluster_std=1.0, random_state=0)
-    return {"moons": (moons, of_moon), "blobs": (blobs, of_blob), "touching": (touching, of_touching)}
+    return {
+        "moons": (moons, of_moon),
+        "blobs": (blobs, of_blob),
+        "touching": (touching, of_touching),
+    }
 
 
 @pytest.mark.parametrize("k", [3, 5, 10])
@@ -104,7 +108,9 @@ def test_bottom_eigenvectors_are_those_of_the_laplacian(method, n_vectors):
     found = bottom_eigenvectors(csr_array(A), n_vectors)
     assert found.shape == (80, n_vectors)
     np.testing.assert_allclose(found.T @ found, np.eye(n_vectors), atol=1e-8)
-    np.testing.assert_allclose(np.diag(found.T @ laplacian_of(A) @ found), values[:n_vectors], atol=1e-5)
+    np.testing.assert_allclose(
+        np.diag(found.T @ laplacian_of(A) @ found), values[:n_vectors], atol=1e-5
+    )
     assert subspace_angles(found, vectors[:, :n_vectors]).max() < 1e-3
 
 
@@ -125,7 +131,9 @@ def test_bottom_eigenvectors_have_every_component(method, n_vectors):
 # The simplex
 
 
-@given(st.integers(0, 10_000), st.integers(1, 12), st.sampled_from([1e-3, 1.0, 50.0]), st.booleans())
+@given(
+    st.integers(0, 10_000), st.integers(1, 12), st.sampled_from([1e-3, 1.0, 50.0]), st.booleans()
+)
 @settings(max_examples=80, deadline=None)
 def test_projection_onto_the_simplex_is_that_of_a_search(seed, n_entries, scale, with_ties):
     rng = np.random.default_rng(seed)
@@ -145,7 +153,12 @@ def global_matrix(seed=0):
     rng = np.random.default_rng(seed)
     cluster = np.tile(np.repeat([0, 1], 10), 3)
     rows = rng.normal(size=(60, 2)) + 8.0 * cluster[:, None]
-    E = block_diag(*[structural_graph(rows[start : start + 20], 4).symmetric.toarray() for start in (0, 20, 40)])
+    E = block_diag(
+        *[
+            structural_graph(rows[start : start + 20], 4).symmetric.toarray()
+            for start in (0, 20, 40)
+        ]
+    )
     client = np.repeat([0, 1, 2], 20)
     E += np.where((client[:, None] != client) & (cluster[:, None] == cluster), 0.02, 0.0)
     return E + np.where(client[:, None] != client, 0.002, 0.0), cluster
@@ -181,7 +194,9 @@ def test_each_row_of_the_server_graph_solves_problem_32(monkeypatch):
     S, _ = rank_constrained_solution(E, 2)
     assert len(given_F) >= 2  # in the steps, and of S
     F, penalty = given_F[-2], 2.0 ** (len(given_F) - 1)
-    expected = [projected(E[i] - 0.5 * penalty * ((F[i] - F) ** 2).sum(axis=1)) for i in range(len(E))]
+    expected = [
+        projected(E[i] - 0.5 * penalty * ((F[i] - F) ** 2).sum(axis=1)) for i in range(len(E))
+    ]
     np.testing.assert_allclose(S.toarray(), expected, atol=1e-9)
 
 

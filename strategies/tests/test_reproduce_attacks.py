@@ -29,11 +29,15 @@ def recovered(form, rows, *, n_points=100, noise=0.0, shift=0.0):
     """Attack what a client uploads about its rows, with noise in units of the upload's spread."""
     generator = np.random.default_rng(1)
     rows = rows + shift
-    points = rows.mean(axis=0) + rows.std(axis=0) * generator.standard_normal((n_points, rows.shape[1]))
+    points = rows.mean(axis=0) + rows.std(axis=0) * generator.standard_normal(
+        (n_points, rows.shape[1])
+    )
     bandwidth = pdist(rows).mean()
     values = cdist(rows, points) if form == "distances" else kernel(rows, points, bandwidth)
     if form == "codes":
-        values = np.linalg.solve(kernel(points, points, bandwidth) + 0.01 * np.eye(n_points), values.T).T
+        values = np.linalg.solve(
+            kernel(points, points, bandwidth) + 0.01 * np.eye(n_points), values.T
+        ).T
     values = values + noise * values.std() * generator.standard_normal(values.shape)
     if form == "codes":
         return attacks.rows_from_codes(points, values, bandwidth=bandwidth, regularization=0.01)
@@ -78,7 +82,9 @@ def test_exact_sums_of_two_runs_give_the_row_that_came():
     rows, row = RNG.normal(size=(50, 5)), RNG.normal(size=5)
     sums, counts = np.array([rows[:20].sum(axis=0), rows[20:].sum(axis=0)]), np.array([20, 30])
     now = sums + np.array([np.zeros(5), row])
-    np.testing.assert_allclose(attacks.row_from_sums(now, counts + np.array([0, 1]), sums, counts), row[None])
+    np.testing.assert_allclose(
+        attacks.row_from_sums(now, counts + np.array([0, 1]), sums, counts), row[None]
+    )
 
 
 def test_centers_of_small_clusters_tell_members_from_others_four_times_in_five():
@@ -93,7 +99,9 @@ def test_evaluations_of_models_of_the_servers_choice_give_the_sum_of_the_rows():
     client = ProtocolClient(ClientData(RNG.normal(size=(40, 5))), name="0")
 
     def cost(centers):
-        found, n_rows, _ = client.evaluate(KMeansModel(centers).to_arrays(), {"model": KMeansModel.name})
+        found, n_rows, _ = client.evaluate(
+            KMeansModel(centers).to_arrays(), {"model": KMeansModel.name}
+        )
         assert n_rows == 40
         return found
 
@@ -116,7 +124,9 @@ def test_a_prototype_of_images_is_an_image_that_is_like_its_clients():
     prototypes = KMeans(10, n_init=1, random_state=0).fit(DIGITS).cluster_centers_
     images = attacks.images_from_prototypes(prototypes, (8, 8))
     assert (images.shape, images.min(), images.max()) == ((10, 8, 8), 0.0, 1.0)
-    assert min(max(np.corrcoef(image.ravel(), row)[0, 1] for row in DIGITS) for image in images) > 0.75
+    assert (
+        min(max(np.corrcoef(image.ravel(), row)[0, 1] for row in DIGITS) for image in images) > 0.75
+    )
 
 
 def messages():
@@ -125,7 +135,12 @@ def messages():
     for entry in strategies().values():
         kind = entry.strategy.client_type
         asked = [value for name in dir(kind) if isinstance(value := getattr(kind, name), Askable)]
-        found |= {sent.content: sent.reveals for one in asked for sent in one.answer.sends if not sent.kept_as}
+        found |= {
+            sent.content: sent.reveals
+            for one in asked
+            for sent in one.answer.sends
+            if not sent.kept_as
+        }
     return found
 
 
@@ -136,7 +151,9 @@ def test_every_message_names_an_attack_that_exists_and_the_page_has_what_came_of
         assert attack_on(content, kind)
         assert kind == "rows" or callable(getattr(attacks, name))
     page = (Path(__file__).parents[2] / "docs" / "attacks.md").read_text(encoding="utf-8")
-    rows = [line.removeprefix("| ").split(" | ") for line in page.splitlines() if line.startswith("| ")][1:]
+    rows = [
+        line.removeprefix("| ").split(" | ") for line in page.splitlines() if line.startswith("| ")
+    ][1:]
     written = {row[0]: row[1].strip("` ") for row in rows}
     assert written == {content: attack_by_name(content, kinds[content]) for content in written}
     assert all(attack_on("anything", kind) for kind in KINDS)

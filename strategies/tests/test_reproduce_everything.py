@@ -10,7 +10,15 @@ from scipy.io import savemat
 from flower_fedclust.numerics.checks import DataError
 from reproduce import __main__ as command
 from reproduce import everything, files
-from reproduce.everything import Kept, figures_of, keys_of, measured, read_kept, tasks_that_fit, write_kept
+from reproduce.everything import (
+    Kept,
+    figures_of,
+    keys_of,
+    measured,
+    read_kept,
+    tasks_that_fit,
+    write_kept,
+)
 from reproduce.files import FOLDER, read_mat
 from reproduce.pages import items_named, lines_of, page, pages_of
 from reproduce.tables import HERE, Draw, Draws, Figure, find_paper, paper_names
@@ -65,7 +73,12 @@ def test_every_item_of_a_paper_has_a_table_or_a_reason(paper):
 
 def test_items_are_read_from_titles():
     assert items_named("Tables 1 and 3: Iris") == {"Table 1", "Table 3"}
-    assert items_named("Table I, TCGA; Figures 2, 6 and 7") == {"Table I", "Figure 2", "Figure 6", "Figure 7"}
+    assert items_named("Table I, TCGA; Figures 2, 6 and 7") == {
+        "Table I",
+        "Figure 2",
+        "Figure 6",
+        "Figure 7",
+    }
     assert items_named("Tables 2 to 5") == {"Table 2", "Table 3", "Table 4", "Table 5"}
     assert items_named("Other data: digits") == set()
 
@@ -73,14 +86,20 @@ def test_items_are_read_from_titles():
 def test_kept_figures_belong_to_tables_and_the_pages_are_made_of_them():
     figures = read_kept()
     assert figures.keys() <= set(keys_of(PAPERS))
-    assert all(re.fullmatch(r"\d{4}-\d\d-\d\d", kept.date) and kept.seeds > 0 for kept in figures.values())
+    assert all(
+        re.fullmatch(r"\d{4}-\d\d-\d\d", kept.date) and kept.seeds > 0 for kept in figures.values()
+    )
     for name, text in pages_of(PAPERS, figures).items():
-        assert (DOCS / name).read_text(encoding="utf-8") == text, f"{name} is old: run --everything FOLDER --hours 0"
+        assert (DOCS / name).read_text(encoding="utf-8") == text, (
+            f"{name} is old: run --everything FOLDER --hours 0"
+        )
 
 
 def test_figures_are_kept_with_their_dates(toys, tmp_path):
     figures = read_kept(tmp_path / "kept")
-    assert figures["toys", "slow", "k-FED", "accuracy"] == Kept(1, Figure(0.75, None), "2024-05-01", 9.0)
+    assert figures["toys", "slow", "k-FED", "accuracy"] == Kept(
+        1, Figure(0.75, None), "2024-05-01", 9.0
+    )
     write_kept(tmp_path / "again", [toys], figures)
     again = read_kept(tmp_path / "again")
     assert again == {key: kept for key, kept in figures.items() if key[1] != "gone"}
@@ -98,7 +117,9 @@ def test_the_quickest_tables_that_fit_are_run_and_nothing_that_is_known(toys):
     assert figures_of([toys], draws) == {}  # one seed of two
     draws.add(*toy[1], draw=Draw({"accuracy": 0.75}, 2.0, "2024-05-04"))
     found = figures_of([toys], draws)
-    assert found == {("toys", "toy", "k-FED", "accuracy"): Kept(2, Figure(0.625, 0.125), "2024-05-04", 3.0)}
+    assert found == {
+        ("toys", "toy", "k-FED", "accuracy"): Kept(2, Figure(0.625, 0.125), "2024-05-04", 3.0)
+    }
 
 
 def test_a_page_has_the_largest_gap_first_and_then_what_has_none(toys, tmp_path):
@@ -109,9 +130,14 @@ def test_a_page_has_the_largest_gap_first_and_then_what_has_none(toys, tmp_path)
     lines = [line for line in text.splitlines() if line.startswith("| [toys]")]
     assert [line.split(" | ")[5] for line in lines] == ["-0.2500", "", "", "+0.5000"]
     assert "not possible |  | no cats are at hand. |" in text
-    assert "| Figure 1: a curve |  | no numbers | [1 figures](toys.md) |  | 1 seed, 2024-05-01 |" in text
+    assert (
+        "| Figure 1: a curve |  | no numbers | [1 figures](toys.md) |  | 1 seed, 2024-05-01 |"
+        in text
+    )
     (tmp_path / "toys.toml").write_text(
-        TOML.replace("seeds = 2,", "seeds = 2, ").replace("[tables.toy]\n", '[tables.toy]\nbetter = "lower"\n')
+        TOML.replace("seeds = 2,", "seeds = 2, ").replace(
+            "[tables.toy]\n", '[tables.toy]\nbetter = "lower"\n'
+        )
     )
     lower = {line.what: line.shortfall for line in lines_of(find_paper("toys", tmp_path), figures)}
     assert lower["k-FED: accuracy"] == 0.5
@@ -135,14 +161,27 @@ def test_the_command_goes_on_where_it_stopped(toys, tmp_path, monkeypatch, capsy
     assert "toys, toy, k-FED, 1: broken." in capsys.readouterr().out
     assert command.main(["--everything", str(out)]) == 1
     assert asked[1] == asked[0][1:]
-    assert sorted(path.name for path in out.iterdir()) == ["draws.jsonl", "everything.md", "kept.csv", "toys.md"]
+    assert sorted(path.name for path in out.iterdir()) == [
+        "draws.jsonl",
+        "everything.md",
+        "kept.csv",
+        "toys.md",
+    ]
     with (out / "kept.csv").open() as file:
-        assert [line["row"] for line in csv.DictReader(file)] == ["k-FED", "pooled", "k-FED"]  # 2 seeds; kept; kept
+        # 2 seeds; kept; kept.
+        assert [line["row"] for line in csv.DictReader(file)] == ["k-FED", "pooled", "k-FED"]
 
 
 @pytest.mark.parametrize(
     "more",
-    [["fedsc"], ["--seeds", "2"], ["--table", "iris"], ["--hours", "-1"], ["--hours", "inf"], ["--processes", "0"]],
+    [
+        ["fedsc"],
+        ["--seeds", "2"],
+        ["--table", "iris"],
+        ["--hours", "-1"],
+        ["--hours", "inf"],
+        ["--processes", "0"],
+    ],
 )
 def test_a_wrong_argument_beside_everything_is_refused(more, tmp_path):
     with pytest.raises(SystemExit) as ended:
@@ -154,7 +193,10 @@ def test_a_wrong_argument_beside_everything_is_refused(more, tmp_path):
 def test_a_draw_is_measured_by_its_names():
     draw = measured(("fedsc", "iris", "k-means, pooled", 0))
     assert draw.figures["accuracy"] == pytest.approx(0.8933, abs=1e-4)
-    assert "EDCLUST" in measured(("fedsc", "mat", "COIL20: FedSC", 0)) or files.path_of("COIL20") is not None
+    assert (
+        "EDCLUST" in measured(("fedsc", "mat", "COIL20: FedSC", 0))
+        or files.path_of("COIL20") is not None
+    )
 
 
 def test_draws_run_in_processes_until_the_time_is_over(tmp_path):

@@ -23,7 +23,9 @@ def factorized(rows, dictionary, bandwidth, regularization):
     """Return the codes (equation 14), and gamma by its definition."""
     gram, between = kernel(dictionary, dictionary, bandwidth), kernel(rows, dictionary, bandwidth)
     codes = np.linalg.solve(gram + regularization * np.eye(len(gram)), between.T).T
-    return codes, math.sqrt((1 - 2 * (codes * between).sum(axis=1) + ((codes @ gram) * codes).sum(axis=1)).max())
+    return codes, math.sqrt(
+        (1 - 2 * (codes * between).sum(axis=1) + ((codes @ gram) * codes).sum(axis=1)).max()
+    )
 
 
 def test_equations_by_hand():
@@ -39,12 +41,21 @@ def test_equations_by_hand():
     assert replace(FACTORS, residual=0.05).factor_error(0.1, 0.02) == pytest.approx(of_factors)
     multiplier = math.sqrt(2 * math.log(1.25 / 1e-5)) / 0.5
     assert DATA.smallest_data_noise(0.5, 1e-5) == pytest.approx(2 * 0.8 * multiplier)
-    codes = FedSCBounds(n_atoms=9, bandwidth=2.0, regularization=0.5, max_norm=1.0, max_distance=3.0)
-    assert codes.smallest_code_noise(0.5, 1e-5) == pytest.approx(2 * multiplier * 3 * (1 + 3) / (4 * 0.5))
+    codes = FedSCBounds(
+        n_atoms=9, bandwidth=2.0, regularization=0.5, max_norm=1.0, max_distance=3.0
+    )
+    assert codes.smallest_code_noise(0.5, 1e-5) == pytest.approx(
+        2 * multiplier * 3 * (1 + 3) / (4 * 0.5)
+    )
     sensitivity = 2 * 3 * 0.25 * 0.5 / 4.0 * (1 + (1.0 + 3.0) * (1.0 + 4.0) / 4.0)
     of_dictionary = math.sqrt(8 * 10 * sensitivity**2 * math.log(math.e + 2.0 / 1e-5) / 2.0**2)
     dictionary = replace(
-        codes, n_rounds=10, step_size=0.5, max_code_norm=0.25, max_dictionary_norm=3.0, max_distance=4.0
+        codes,
+        n_rounds=10,
+        step_size=0.5,
+        max_code_norm=0.25,
+        max_dictionary_norm=3.0,
+        max_distance=4.0,
     )
     assert dictionary.smallest_dictionary_noise(2.0, 1e-5) == pytest.approx(of_dictionary)
     with pytest.raises(ValueError, match="epsilon"):
@@ -92,7 +103,11 @@ def test_theorems_3_1_and_3_8_bound_the_error_of_the_reconstructed_kernel(seed):
     noisy = rows + generator.normal(scale=0.05, size=rows.shape)
     codes, residual = factorized(noisy, dictionary, bandwidth, 1e-3)
     bound = setting(codes, residual, 150 * 149).kernel_error_of_noisy_rows(0.05)
-    assert 0 < np.abs(codes @ kernel(dictionary, dictionary, bandwidth) @ codes.T - true).max() <= bound
+    assert (
+        0
+        < np.abs(codes @ kernel(dictionary, dictionary, bandwidth) @ codes.T - true).max()
+        <= bound
+    )
 
     codes, residual = factorized(rows, dictionary, bandwidth, 0.1)
     moved = dictionary + generator.normal(scale=0.02, size=dictionary.shape)
@@ -107,10 +122,16 @@ def test_the_noise_of_many_columns_breaks_the_bound_as_printed_and_not_ours():
     atoms = np.random.default_rng(0).standard_normal((2, 1000))
     error = 1.0 - kernel(atoms, atoms, math.sqrt(1000))[0, 1]
     printed, ours = (
-        FedSCBounds(n_columns, 2, bandwidth=math.sqrt(1000), max_code_norm=1.0, t=1.0).factor_error(1.0, 0.0)
+        FedSCBounds(n_columns, 2, bandwidth=math.sqrt(1000), max_code_norm=1.0, t=1.0).factor_error(
+            1.0, 0.0
+        )
         for n_columns in (2, 1000)
     )
-    assert 2 * bounds.kernel_error_of_noisy_factors(printed) < error <= bounds.kernel_error_of_noisy_factors(ours)
+    assert (
+        2 * bounds.kernel_error_of_noisy_factors(printed)
+        < error
+        <= bounds.kernel_error_of_noisy_factors(ours)
+    )
 
 
 def test_factor_noise_is_useful_up_to_the_separation():
@@ -133,4 +154,6 @@ def test_separation_is_that_of_a_loop_over_rows(n_neighbors):
             values[labels[i] == labels[j]].append(math.exp(-(distances[j] ** 2) / (2 * 1.7**2)))
         largest = max(largest, max(values[False], default=0.0) - min(values[True], default=0.0))
     options = {"bandwidth": 1.7, "n_neighbors": n_neighbors, "tolerance": 0.3}
-    assert bounds.separation(rows + 1e4, labels, **options) == pytest.approx(0.3 / 2 - largest / 4, abs=1e-9)
+    assert bounds.separation(rows + 1e4, labels, **options) == pytest.approx(
+        0.3 / 2 - largest / 4, abs=1e-9
+    )

@@ -41,7 +41,9 @@ def test_every_setting_of_a_table_reaches_one_of_its_rows(name):
     for table, text in tomllib.loads((HERE / f"{name}.toml").read_text())["tables"].items():
         (read,) = PAPERS[name].chosen([table])
         for setting in text.get("settings", {}):
-            assert any(hasattr(row, setting) or setting in row.parameters for row in read.rows), setting
+            assert any(hasattr(row, setting) or setting in row.parameters for row in read.rows), (
+                setting
+            )
 
 
 @pytest.mark.parametrize(
@@ -57,7 +59,10 @@ def test_every_setting_of_a_table_reaches_one_of_its_rows(name):
 )
 def test_every_printed_figure_belongs_to_a_row(paper, n_figures, sample):
     with (HERE / f"{paper}.csv").open() as file:
-        figures = [(one["table"], one["row"], one["column"], float(one["mean"])) for one in csv.DictReader(file)]
+        figures = [
+            (one["table"], one["row"], one["column"], float(one["mean"]))
+            for one in csv.DictReader(file)
+        ]
     assert len(figures) == n_figures
     assert sample in figures
     shown = {
@@ -70,14 +75,24 @@ def test_every_printed_figure_belongs_to_a_row(paper, n_figures, sample):
 
 
 def test_a_paper_is_found_by_its_strategies():
-    for name in ("feddp-kmeans", "fedsc", "fed-tsne", "fed-speclust", "dp-fedc", "spp-fgc-plus", "private-kmeans"):
+    for name in (
+        "feddp-kmeans",
+        "fedsc",
+        "fed-tsne",
+        "fed-speclust",
+        "dp-fedc",
+        "spp-fgc-plus",
+        "private-kmeans",
+    ):
         assert name in strategies()
         assert find_paper(name).name in PAPERS
 
 
 def run_rows(paper, table, *names, n_seeds=1):
     (chosen,) = PAPERS[paper].chosen([table])
-    chosen = replace(chosen, rows=tuple(row for row in chosen.rows if row.name in names or not names))
+    chosen = replace(
+        chosen, rows=tuple(row for row in chosen.rows if row.name in names or not names)
+    )
     found = {outcome.row.name: outcome for outcome in run_table(chosen, n_seeds)}
     assert len(found) == (len(names) or len(chosen.rows))
     assert not any(outcome.reason for outcome in found.values())
@@ -97,7 +112,9 @@ def test_the_radius_of_the_mixture_is_near_the_paper():
 
 
 def test_theorem_3_claims_less_than_composition():
-    found = run_rows("dp-fedc", "theorem-2", "epsilon of a round 0.5")["epsilon of a round 0.5"].ours
+    found = run_rows("dp-fedc", "theorem-2", "epsilon of a round 0.5")[
+        "epsilon of a round 0.5"
+    ].ours
     assert found["drawn 30 times"].mean < found["drawn 100 times"].mean
 
 
@@ -118,7 +135,11 @@ def test_spp_fgc_is_near_the_paper_on_iris_and_its_printed_recipe_is_not():
         ("fedsc", "attack", ("Iris",)),
         ("spp-fgc", "noise", ("moons: SPPFGCSums, epsilon 100", "moons: SPP-FGC, without noise")),
         ("spp-fgc", "printed-ablation", ("Iris: as printed", "Iris: as printed, without both")),
-        ("maps", "speclust-digits", ("Fed-SpeClust+, one class a client, dense graph", "Fed-SpeClust, sums only, IID")),
+        (
+            "maps",
+            "speclust-digits",
+            ("Fed-SpeClust+, one class a client, dense graph", "Fed-SpeClust, sums only, IID"),
+        ),
         ("pe-means", "private-kmeans-paid", ("iris (150, 4, 3)",)),
     ],
 )
@@ -138,14 +159,20 @@ def test_cost_over_the_optimum_falls_with_epsilon():
 
 @pytest.mark.parametrize("n_clients", [5, 10])
 def test_whole_classes_are_never_shared(n_clients):
-    rows = split_rows(load_dataset("digits"), Experiment("", (), clients=n_clients, split="whole-classes"), seed=0)
+    rows = split_rows(
+        load_dataset("digits"), Experiment("", (), clients=n_clients, split="whole-classes"), seed=0
+    )
     classes = [set(labels.tolist()) for labels in rows.labels]
     assert [len(own) for own in classes] == [10 // n_clients] * n_clients
     assert set.union(*classes) == set(range(10))
 
 
-@pytest.mark.parametrize(("level", "at_home", "elsewhere"), [(0.0, 50, 50), (0.6, 320, 20), (1.0, 500, 0)])
-def test_a_part_of_each_class_gathers_with_one_client_and_the_rest_is_dealt_out(level, at_home, elsewhere):
+@pytest.mark.parametrize(
+    ("level", "at_home", "elsewhere"), [(0.0, 50, 50), (0.6, 320, 20), (1.0, 500, 0)]
+)
+def test_a_part_of_each_class_gathers_with_one_client_and_the_rest_is_dealt_out(
+    level, at_home, elsewhere
+):
     table = Table(np.zeros((5000, 1)), np.repeat(np.arange(10), 500))
     rows = split_rows(table, Experiment("", (), gathered=level), seed=0)
     counts = np.array([np.bincount(labels, minlength=10) for labels in rows.labels])
@@ -153,7 +180,12 @@ def test_a_part_of_each_class_gathers_with_one_client_and_the_rest_is_dealt_out(
 
 
 @pytest.mark.parametrize(
-    "without", [{"private_graph": False}, {"global_graph": False}, {"private_graph": False, "global_graph": False}]
+    "without",
+    [
+        {"private_graph": False},
+        {"global_graph": False},
+        {"private_graph": False, "global_graph": False},
+    ],
 )
 def test_spp_fgc_runs_without_its_graphs(without):
     rows = partition(DATA["iris, rows of L1 norm 1"](), "iid", n_clients=4)

@@ -32,7 +32,9 @@ def test_the_server_has_rows_that_no_client_has(groups):
 
 def test_costs_are_over_those_of_pooled_rows(groups):
     columns = ("epsilon 100", "no privacy")
-    private = Experiment("", columns, "feddp-kmeans", "groups", parameters={"delta": 1e-6, "privacy_unit": "record"})
+    private = Experiment(
+        "", columns, "feddp-kmeans", "groups", parameters={"delta": 1e-6, "privacy_unit": "record"}
+    )
     (column, found), *others = cost_over_pooled(private, 0).items()
     assert (column, others) == ("epsilon 100", [])
     assert 0.9 < found < 1.5

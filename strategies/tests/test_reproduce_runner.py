@@ -70,8 +70,16 @@ def asked(tmp_path, monkeypatch):
 
 def test_rows_are_all_combinations_of_a_groups_values(asked, tmp_path):
     rows = find_paper("k-fed", tmp_path).tables[0].rows
-    assert [row.name for row in rows[2:]] == ["k-FED|half", "k-FED|1.0", "pooled|half", "pooled|1.0"]
-    assert [(row.strategy, row.clients, row.row_noise) for row in rows[2:4]] == [("k-fed", 3, 0.5), ("k-fed", 3, 1.0)]
+    assert [row.name for row in rows[2:]] == [
+        "k-FED|half",
+        "k-FED|1.0",
+        "pooled|half",
+        "pooled|1.0",
+    ]
+    assert [(row.strategy, row.clients, row.row_noise) for row in rows[2:4]] == [
+        ("k-fed", 3, 0.5),
+        ("k-fed", 3, 1.0),
+    ]
     assert rows[4].clients == 2  # a method comes before the table's settings
     assert rows[0].printed == {"accuracy": Figure(0.4, 0.1)}
     assert rows[2].printed == {"accuracy": Figure(0.5)}
@@ -79,7 +87,10 @@ def test_rows_are_all_combinations_of_a_groups_values(asked, tmp_path):
 
 def test_ours_is_the_mean_over_the_seeds_and_a_row_that_fails_stops_no_other(asked, tmp_path):
     first, failed, *runs = run_table(find_paper("toys", tmp_path).tables[0], 3)
-    assert first.ours == {"accuracy": Figure(1.0, pytest.approx((2 / 3) ** 0.5)), "NMI": Figure(0.5, 0.0)}
+    assert first.ours == {
+        "accuracy": Figure(1.0, pytest.approx((2 / 3) ** 0.5)),
+        "NMI": Figure(0.5, 0.0),
+    }
     assert first.difference("accuracy") == pytest.approx(0.6)
     assert first.difference("NMI") is None
     assert (failed.reason, failed.ours) == ("the rows are gone.", {})
@@ -114,7 +125,11 @@ def test_results_are_printed_and_saved(asked, tmp_path, capsys):
         ("broken", "", "", ""),
     ]
     assert rows[2]["reason"] == "the rows are gone."
-    assert sorted(path.name for path in out.iterdir()) == ["draws.jsonl", "results.csv", "results.md"]
+    assert sorted(path.name for path in out.iterdir()) == [
+        "draws.jsonl",
+        "results.csv",
+        "results.md",
+    ]
 
 
 def test_the_same_command_continues_an_interrupted_one(asked, tmp_path, monkeypatch):
@@ -138,7 +153,14 @@ def test_the_same_command_continues_an_interrupted_one(asked, tmp_path, monkeypa
 
 
 @pytest.mark.parametrize(
-    "arguments", [["toy"], ["toys", "--table", "tou"], ["toys", "--seeds", "0"], [], ["toys", "--out", "{mine}"]]
+    "arguments",
+    [
+        ["toy"],
+        ["toys", "--table", "tou"],
+        ["toys", "--seeds", "0"],
+        [],
+        ["toys", "--out", "{mine}"],
+    ],
 )
 def test_a_wrong_argument_is_refused_before_anything_runs(asked, tmp_path, arguments):
     (tmp_path / "mine").mkdir()
@@ -168,7 +190,9 @@ def test_the_list_has_every_table_and_what_is_not_reproduced(capsys):
 
 
 def test_a_table_says_how_to_install_whatever_it_needs(monkeypatch):
-    extras = tomllib.loads((tables.HERE.parents[1] / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    extras = tomllib.loads((tables.HERE.parents[1] / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
     assert set(tables.EXTRAS.values()) <= set(extras)
     monkeypatch.setattr(tables.importlib.util, "find_spec", lambda name: None)
     papers = [find_paper(name) for name in tables.paper_names()]

@@ -28,19 +28,25 @@ def gradient(batch_size, n_columns=3):
         "divisor": 8.0,
     }
     W = np.eye(n_columns)
-    return DPFedCPrintedClient.drawn_gradient.asked(W, batch_size=batch_size, max_gradient_norm=1.0, **local)
+    return DPFedCPrintedClient.drawn_gradient.asked(
+        W, batch_size=batch_size, max_gradient_norm=1.0, **local
+    )
 
 
 def server_of(own):
     return Server(own, strategy="dp-fedc-printed")
 
 
-SAMPLED = {name: Share("gaussian", 0.5, 10, "replace", (5, 50)) for name in ("gradients", "products")}
+SAMPLED = {
+    name: Share("gaussian", 0.5, 10, "replace", (5, 50)) for name in ("gradients", "products")
+}
 
 
 def sampled_by(shares):
     found = plan(shares)
-    releases = [gaussian(found.multipliers[name], relation="replace", share=name) for name in SAMPLED]
+    releases = [
+        gaussian(found.multipliers[name], relation="replace", share=name) for name in SAMPLED
+    ]
     return {"releases": releases, "plan": found.to_json()}
 
 
@@ -70,20 +76,32 @@ def test_refusals_do_not_depend_on_the_number_of_rows(tmp_path):
             for of in (50, 59, 60, 61):
                 # With two samples all are refused, some by this and some by how many rows there are to draw.
                 samples = {"gradients": (min(drawn, of), of), "products": None}
-                releases = [gaussian(9.0, relation="replace", share=name, sample=samples[name]) for name in SAMPLED]
-                Server(own, 100 * drawn + of, strategy="dp-fedc-printed").ask(gradient(drawn), releases=releases)
+                releases = [
+                    gaussian(9.0, relation="replace", share=name, sample=samples[name])
+                    for name in SAMPLED
+                ]
+                Server(own, 100 * drawn + of, strategy="dp-fedc-printed").ask(
+                    gradient(drawn), releases=releases
+                )
         said.add(tuple(line["reason"] for line in audit(own)))
     (reasons,) = said
     assert {"does not draw" in reason for reason in reasons} == {True, False}
-    assert not any("59" in reason or "61 rows" in reason for reason in reasons if "announced" not in reason)
+    assert not any(
+        "59" in reason or "61 rows" in reason for reason in reasons if "announced" not in reason
+    )
 
 
 def test_a_sample_is_of_rows_that_are_public(tmp_path):
     careful = site(tmp_path / "careful", relations=BOTH)
     counted = site(tmp_path / "counted", relations=BOTH, row_count=True)
     fifty, sixty = (
-        sampled_by({name: Share("gaussian", 0.5, 10, "replace", (5, of)) for name in SAMPLED}) for of in (50, 60)
+        sampled_by({name: Share("gaussian", 0.5, 10, "replace", (5, of)) for name in SAMPLED})
+        for of in (50, 60)
     )
-    for own, config, is_answered in [(careful, sixty, False), (careful, fifty, True), (counted, sixty, True)]:
+    for own, config, is_answered in [
+        (careful, sixty, False),
+        (careful, fifty, True),
+        (counted, sixty, True),
+    ]:
         answer = server_of(own).ask(gradient(5), **config)
         assert ("failure" not in answer.metrics) == is_answered

@@ -38,7 +38,9 @@ def found(digits):
 def blobs():
     rng = np.random.default_rng(1)
     means = np.array([[0.0, 0, 0], [9.0, 0, 0], [0.0, 9, 0]])
-    return [np.concatenate([rng.normal(mean, 1.0, size=(15, 3)) for mean in means]) for _ in range(3)]
+    return [
+        np.concatenate([rng.normal(mean, 1.0, size=(15, 3)) for mean in means]) for _ in range(3)
+    ]
 
 
 def test_a_few_rounds_on_digits_lower_the_loss_and_find_the_digits(found):
@@ -75,13 +77,18 @@ def test_clients_train_with_the_layers_and_the_clusters_that_they_were_sent(blob
     for first in (0, 3, 6):
         assert all(np.array_equal(begun[first], other) for other in begun[first : first + 3])
         assert len({options["random_state"] for options, _, _ in seen[first : first + 3]}) == 3
-    means = [np.mean([layers[0] for _, layers, _ in seen[first : first + 3]], axis=0) for first in (0, 3, 6)]
+    means = [
+        np.mean([layers[0] for _, layers, _ in seen[first : first + 3]], axis=0)
+        for first in (0, 3, 6)
+    ]
     np.testing.assert_allclose(begun[3], means[0], atol=1e-6)
     np.testing.assert_allclose(result.model.layers_[0], means[2], atol=1e-6)
 
 
 def test_where_a_code_is_as_wide_as_a_row_the_first_graph_is_that_of_the_rows(blobs):
-    result = simulate(SPPFGCPlus(3, random_state=0, **(TINY | {"n_rounds": 0, "n_hidden": 6})), blobs)
+    result = simulate(
+        SPPFGCPlus(3, random_state=0, **(TINY | {"n_rounds": 0, "n_hidden": 6})), blobs
+    )
     tasks = {message.task for message in result.privacy.messages}
     assert "encoded_graph" in tasks
     assert not tasks & {"trained_layers", "frame_products"}
@@ -96,8 +103,12 @@ def test_where_a_code_is_as_wide_as_a_row_the_first_graph_is_that_of_the_rows(bl
     [({"n_hidden": 128}, 27), ({"n_hidden": 40}, 20), ({"n_hidden": 8}, 10), ({"n_latent": 3}, 3)],
 )
 def test_codes_of_wide_rows_hold_most_of_their_variance(change, n_latent):
-    wide = np.random.default_rng(0).standard_normal((4, 500, 38))  # as long in every direction: 27 of 38 hold 70%
-    clients = [rows - rows.mean(axis=0) for rows in np.linalg.qr(wide.reshape(2000, 38))[0].reshape(4, 500, 38)]
+    # As long in every direction: 27 of 38 hold 70%.
+    wide = np.random.default_rng(0).standard_normal((4, 500, 38))
+    clients = [
+        rows - rows.mean(axis=0)
+        for rows in np.linalg.qr(wide.reshape(2000, 38))[0].reshape(4, 500, 38)
+    ]
     strategy = SPPFGCPlus(2, random_state=0, n_rounds=0, n_pretraining_rounds=0, **change)
     assert simulate(strategy, clients).model.latent_centers_.shape == (2, n_latent)
 
@@ -106,7 +117,11 @@ def test_codes_of_wide_rows_hold_most_of_their_variance(change, n_latent):
 def test_codes_of_more_than_10_numbers_are_joined_as_far_as_they_share_neighbors(n_latent):
     Z = np.random.default_rng(0).normal(size=(60, n_latent))
     wanted = {"n_clusters": 2, "n_neighbors": 5, "n_prototypes": 4, "random_state": 0}
-    sent = SPPFGCPlus.client_type(ClientData(Z), name="a", context=None)._graph(Z, **wanted)[2].reshape(60, 5)
+    sent = (
+        SPPFGCPlus.client_type(ClientData(Z), name="a", context=None)
+        ._graph(Z, **wanted)[2]
+        .reshape(60, 5)
+    )
     graph = client_graph(Z, 2, 5)
     expected = graph.by_shared_neighbors() if n_latent > 10 else graph
     np.testing.assert_array_equal(sent, expected.weights.astype(np.float32))

@@ -28,13 +28,20 @@ OURS = {"solver": "spectral", "prototypes": "atoms", "affinity": "distances"}
 
 def graph_reply(rows, name="0", **options):
     client = SPPFGCPrintedClient(ClientData(rows), name=name, noise_seed=0)
-    printed = {"rank_constraint": False, "mixture": False, "epsilon": math.inf, "max_l1_norm": math.inf}
+    printed = {
+        "rank_constraint": False,
+        "mixture": False,
+        "epsilon": math.inf,
+        "max_l1_norm": math.inf,
+    }
     with one_thread():  # as in a run
         return Reply(name, list(client.printed_graph(**(ARGUMENTS | printed | options))))
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("name", "at_most"), [("iris", 0.88), ("breast-cancer", 0.75), ("moons", 0.75)])
+@pytest.mark.parametrize(
+    ("name", "at_most"), [("iris", 0.88), ("breast-cancer", 0.75), ("moons", 0.75)]
+)
 def test_recipe_as_it_is_printed_finds_far_less(name, at_most):
     printed = np.mean(accuracies(name, "iid", range(2), kind=SPPFGCPrinted))
     assert printed <= at_most
@@ -43,7 +50,9 @@ def test_recipe_as_it_is_printed_finds_far_less(name, at_most):
 
 def test_printed_affinity_is_equation_10():
     divergences, client = np.random.default_rng(0).exponential(size=(9, 9)), np.arange(9) // 3
-    expected = [[np.exp(-divergences[a, b]) * (client[a] != client[b]) for b in range(9)] for a in range(9)]
+    expected = [
+        [np.exp(-divergences[a, b]) * (client[a] != client[b]) for b in range(9)] for a in range(9)
+    ]
     np.testing.assert_allclose(printed_affinity(divergences, client), expected, rtol=1e-15)
 
 
@@ -89,7 +98,9 @@ def test_mixture_is_the_same_in_any_unit_of_the_rows(scale, columns):
 def test_noise_of_the_paper_has_the_scales_of_appendix_c(diagonal):
     found = prototypes_of(ROWS, CLASSES, diagonal=diagonal)
     bound, epsilon, smallest = 10.0, 1e6, np.bincount(CLASSES).min()
-    draws = [noisy_as_in_the_paper(found, epsilon, bound, SeededNoise([seed])) for seed in range(400)]
+    draws = [
+        noisy_as_in_the_paper(found, epsilon, bound, SeededNoise([seed])) for seed in range(400)
+    ]
     means = np.array([draw.means - found.means for draw in draws])
     covariances = np.array([draw.covariances - found.covariances for draw in draws])
     assert np.abs(means).mean() == pytest.approx(2 * bound / (smallest * epsilon), rel=0.1)
@@ -116,7 +127,10 @@ def test_noise_of_the_paper_is_no_release_and_the_report_says_so(options):
     seen, result = ran(SPPFGCPrinted, **options)
     assert not any(release for round_ in seen for release in round_.releases)
     assert_nothing_is_covered(result.privacy)
-    assert sum("as the paper scales it, which proves nothing" in note for note in result.privacy.notes) == 1
+    assert (
+        sum("as the paper scales it, which proves nothing" in note for note in result.privacy.notes)
+        == 1
+    )
 
 
 def test_noise_without_a_norm_is_refused():

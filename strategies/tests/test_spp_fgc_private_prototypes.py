@@ -14,7 +14,10 @@ from flower_fedclust.exact.rows import Frame
 from flower_fedclust.numerics.prototypes import prototypes_of, shrunk
 from flower_fedclust.numerics.threads import one_thread
 from flower_fedclust.strategies.spp_fgc.spp_fgc_sums import Cells
-from flower_fedclust_papers.spp_fgc_private_prototypes import SPPFGCPrivatePrototypesClient, prototypes_of_cells
+from flower_fedclust_papers.spp_fgc_private_prototypes import (
+    SPPFGCPrivatePrototypesClient,
+    prototypes_of_cells,
+)
 
 FRAME = Frame(np.array([1.0, 2.0, 0.0]), 12.0, norm=1)
 CELLS = Cells(FRAME, MEANS - FRAME.origin, np.ones(3), 60.0)
@@ -44,7 +47,9 @@ def test_cells_without_noise_are_the_prototypes_of_their_rows(diagonal):
     slow = prototypes_of(FRAME.enter(ROWS), own, diagonal=diagonal)
     np.testing.assert_allclose(reply.arrays[3], slow.means + FRAME.origin, atol=1e-6)
     # Products are of entries truncated to 16 bits of the radius.
-    np.testing.assert_allclose(reply.arrays[4], slow.covariances, atol=4 * FRAME.radius**2 * 2.0**-15)
+    np.testing.assert_allclose(
+        reply.arrays[4], slow.covariances, atol=4 * FRAME.radius**2 * 2.0**-15
+    )
     assert np.array_equal(reply.arrays[5], slow.counts)
     assert not deviation.any()
     assert gathered([reply]).prototypes.is_diagonal is diagonal
@@ -56,7 +61,9 @@ def test_products_by_cell_are_the_same_whichever_rows_stand_beside(diagonal):
     whole = cells_sent(rows, diagonal=diagonal)
     parts = [cells_sent(part, diagonal=diagonal) for part in (rows[:7], rows[7:40], rows[40:])]
     for position in (3, 4, 5):
-        assert np.array_equal(whole[position].integers, sum(part[position].integers for part in parts))
+        assert np.array_equal(
+            whole[position].integers, sum(part[position].integers for part in parts)
+        )
 
 
 def test_rows_of_a_cell_with_hardly_a_row_go_to_the_nearest_that_is_left():
@@ -65,7 +72,9 @@ def test_rows_of_a_cell_with_hardly_a_row_go_to_the_nearest_that_is_left():
     changed, deviation = of_cells(reply, products=2.0, counts=3.0)
     assert len(changed.arrays[3]) == 2
     assert np.array_equal(changed.arrays[0], np.where(CLASSES == 2, 1, 0))
-    np.testing.assert_allclose(deviation, math.sqrt(2) * FRAME.radius**2 * 2.0 / np.array([30.0, 40.0]))
+    np.testing.assert_allclose(
+        deviation, math.sqrt(2) * FRAME.radius**2 * 2.0 / np.array([30.0, 40.0])
+    )
     reply.arrays[5] = np.array([-3.0, 0.2, -9.0])
     changed, _ = of_cells(reply, products=2.0, counts=3.0)
     assert changed.arrays[5].tolist() == [1.0]
@@ -115,8 +124,18 @@ def test_report_of_graphs_says_that_they_are_not_covered(name):
         "prototype of every row", "nearest rows of every row", "weights of the nearest rows of every row",
     }  # fmt: skip
     assert report.noise == "local"
-    assert any("no noise covers either, so that nothing is promised for the run" in note for note in report.notes)
+    assert any(
+        "no noise covers either, so that nothing is promised for the run" in note
+        for note in report.notes
+    )
     assert "The run as a whole has NO such guarantee" in report.guarantee()
     gathered = next(round_ for round_ in seen if round_.task == "cell_prototypes")
     assert isinstance(gathered, Gather)
-    assert [release is None for release in gathered.releases] == [True, True, True, False, False, False]
+    assert [release is None for release in gathered.releases] == [
+        True,
+        True,
+        True,
+        False,
+        False,
+        False,
+    ]

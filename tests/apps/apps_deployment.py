@@ -23,7 +23,9 @@ BIN = Path(sys.executable).parent
 
 def checkout(folder: Path) -> Path:
     """Copy what the repository holds: Flower would look at every file of its history and of its environment."""
-    besides = shutil.ignore_patterns(".git", ".venv*", ".*_cache", ".hypothesis", "__pycache__", "_build", "results")
+    besides = shutil.ignore_patterns(
+        ".git", ".venv*", ".*_cache", ".hypothesis", "__pycache__", "_build", "results"
+    )
     return Path(shutil.copytree(ROOT, folder / "checkout", ignore=besides, dirs_exist_ok=True))
 
 
@@ -84,18 +86,28 @@ class Deployment:
             "--insecure",
             *("--superlink", f"127.0.0.1:{self.port}"),
             *("--port", str(port)),
-            *("--node-config", f'name="{name}" data="{data}" label-column="kind" evaluation="true"'),
+            *(
+                "--node-config",
+                f'name="{name}" data="{data}" label-column="kind" evaluation="true"',
+            ),
         )
 
-    def wait_until(self, is_ready: Callable[[], bool], *names: str, seconds: float = PATIENCE) -> None:
+    def wait_until(
+        self, is_ready: Callable[[], bool], *names: str, seconds: float = PATIENCE
+    ) -> None:
         """Return when something is ready; fail with the logs of processes if one has ended, or if it takes too long."""
         deadline = time.monotonic() + seconds
         while not is_ready():
             ended = [name for name in names if self.processes[name].poll() is not None]
             if ended or time.monotonic() > deadline:
-                said = "\n".join((self.folder / f"{name}.log").read_text(errors="replace") for name in ended or names)
+                said = "\n".join(
+                    (self.folder / f"{name}.log").read_text(errors="replace")
+                    for name in ended or names
+                )
                 self.stop()
-                raise TimeoutError(f"{', '.join(ended or names)}: {'ended' if ended else 'not ready in time'}\n{said}")
+                raise TimeoutError(
+                    f"{', '.join(ended or names)}: {'ended' if ended else 'not ready in time'}\n{said}"
+                )
             time.sleep(0.2)
 
     def _listens(self) -> bool:
@@ -105,7 +117,11 @@ class Deployment:
     def wait_for_supernodes(self, *names: str, seconds: float = PATIENCE) -> None:
         """Return when the SuperLink knows them all."""
         logs = [self.folder / f"{name}.log" for name in names]
-        self.wait_until(lambda: all(b"SuperNode ID" in log.read_bytes() for log in logs), *names, seconds=seconds)
+        self.wait_until(
+            lambda: all(b"SuperNode ID" in log.read_bytes() for log in logs),
+            *names,
+            seconds=seconds,
+        )
 
     def submit(self, name: str, *options: str, **config: object) -> subprocess.Popen[bytes]:
         """Submit a run, and return the process that shows what it says; it is in the file NAME.log."""
@@ -116,7 +132,9 @@ class Deployment:
 
     def said(self, name: str) -> str:
         """Return what a process has said until now, without colours."""
-        return re.sub(r"\x1b\[[0-9;]*m", "", (self.folder / f"{name}.log").read_text(errors="replace"))
+        return re.sub(
+            r"\x1b\[[0-9;]*m", "", (self.folder / f"{name}.log").read_text(errors="replace")
+        )
 
     def wait_for_round(self, name: str, number: int) -> None:
         """Return when a SuperNode has received its message of a round; what a run itself says is shown later."""

@@ -15,17 +15,24 @@ class SidesClient(authoring.FrameClient):
 class Sides(authoring.ClippedStrategy):
     """Two clusters: one Lloyd step from two opposite public points, with noise."""
 
-    entries = (authoring.Entry("sides", "one Lloyd step from two opposite points, with noise", "nowhere"),)
+    entries = (
+        authoring.Entry("sides", "one Lloyd step from two opposite points, with noise", "nowhere"),
+    )
     client_type = SidesClient
     n_protocol_rounds = 1
 
     def parts(self):
         """Return three quarters for the sums and a quarter for the counts."""
         answer = SidesClient.by_side
-        return {"sums": authoring.Part(answer, 0.75), "counts": authoring.Part(answer, 0.25, mechanism="laplace")}
+        return {
+            "sums": authoring.Part(answer, 0.75),
+            "counts": authoring.Part(answer, 0.25, mechanism="laplace"),
+        }
 
     def protocol(self):
         frame = authoring.Frame(np.zeros(self.n_columns), self.max_norm)
         points = np.outer([-1.0, 1.0], np.ones(self.n_columns)) * self.max_norm / 4
-        sums, counts = yield authoring.Sum(SidesClient.by_side.asked(points, frame=frame), parts=["sums", "counts"])
+        sums, counts = yield authoring.Sum(
+            SidesClient.by_side.asked(points, frame=frame), parts=["sums", "counts"]
+        )
         return authoring.KMeansModel(sums / np.maximum(counts, 1.0)[:, None])

@@ -24,7 +24,13 @@ from flower_fedclust.registry import find
 from flower_fedclust.strategies.baselines.pooled import PooledRowsClient
 from flower_fedclust.strategies.common.first_centers import LocalCentersClient
 
-RUN_CONFIG = {"strategy": "feddp-kmeans", "dataset": "iris", "partition": "iid", "data-seed": 0, "n-clusters": 3}
+RUN_CONFIG = {
+    "strategy": "feddp-kmeans",
+    "dataset": "iris",
+    "partition": "iid",
+    "data-seed": 0,
+    "n-clusters": 3,
+}
 SERVER_ROWS = np.random.default_rng(0).normal(size=(60, 4))
 
 
@@ -35,20 +41,28 @@ def context(node: dict, **run: object) -> Context:
 @pytest.fixture
 def own_file(tmp_path):
     path = tmp_path / "own.csv"
-    pd.DataFrame({"a": [1.0, 2.0, 3.0], "b": [4.0, 5.0, 6.0], "kind": ["x", "y", "x"]}).to_csv(path, index=False)
+    pd.DataFrame({"a": [1.0, 2.0, 3.0], "b": [4.0, 5.0, 6.0], "kind": ["x", "y", "x"]}).to_csv(
+        path, index=False
+    )
     return path
 
 
 def test_a_site_asks_its_database_and_does_not_say_which(own_file):
     pytest.importorskip("duckdb")
-    node = {"data": "duckdb://", "query": f"SELECT b, a FROM '{own_file}' WHERE a > 1", "name": "north"}
+    node = {
+        "data": "duckdb://",
+        "query": f"SELECT b, a FROM '{own_file}' WHERE a > 1",
+        "name": "north",
+    }
     data = client_app.load(context(node))
     np.testing.assert_array_equal(data.rows, [[5, 2], [6, 3]])
     assert client_app.consent(context(node)).kinds == {"sums"}
     url = f"sqlite:///{own_file.parent}/secret.db"
     pd.DataFrame({"a": ["x"]}).to_sql("visits", url, index=False)
     with pytest.raises(DataError, match="column 'a' is not numeric") as caught:
-        _ = client_app.load(context({"data": url, "query": "SELECT a FROM visits", "name": "north"})).rows
+        _ = client_app.load(
+            context({"data": url, "query": "SELECT a FROM visits", "name": "north"})
+        ).rows
     assert "secret" not in str(caught.value)
     with pytest.raises(DataError, match="query"):
         client_app.load(context({"data": url}))
@@ -72,7 +86,11 @@ def test_a_site_keeps_its_table_as_it_is_and_holds_the_server_to_its_own_schema(
     agreed += 'categories = ["x", "y"]\n'
     (tmp_path / "columns.toml").write_text(agreed)
     node = {"data": str(own_file), "schema": str(tmp_path / "columns.toml")}
-    for said, is_agreed in ((agreed, True), (agreed.replace("ignored", "number"), False), ("", False)):
+    for said, is_agreed in (
+        (agreed, True),
+        (agreed.replace("ignored", "number"), False),
+        ("", False),
+    ):
         site = context(node, schema=said)
         schema = config.schema(site.run_config)
         message = {"task": "enrol"} | ({} if schema is None else {"schema": schema.to_json()})
@@ -104,7 +122,9 @@ def answer(node, strategy, method, *arrays, **arguments):
 
 @pytest.mark.parametrize("consent", [None, "sums", "sums,centers"])
 def test_a_site_with_rows_of_its_own_sends_them_only_if_its_operator_consents(own_file, consent):
-    node = {"data": str(own_file), "columns": "a,b"} | ({} if consent is None else {"consent": consent})
+    node = {"data": str(own_file), "columns": "a,b"} | (
+        {} if consent is None else {"consent": consent}
+    )
     arrays, failure = answer(node, "pooled-kmeans", PooledRowsClient.all_rows)
     assert arrays == []
     assert failure.endswith("its operator would have to consent to 'rows'.")
@@ -118,7 +138,9 @@ def test_a_site_sends_centers_of_its_own_clusters_only_if_its_operator_consents(
     asked = {"n_clusters": 2, "random_state": 0}
     _, failure = answer(node, "k-fed", LocalCentersClient.local_centers, **asked)
     assert "does not send centers" in failure
-    _, failure = answer(node | {"consent": "centers"}, "k-fed", LocalCentersClient.local_centers, **asked)
+    _, failure = answer(
+        node | {"consent": "centers"}, "k-fed", LocalCentersClient.local_centers, **asked
+    )
     assert failure is None
 
 
@@ -153,7 +175,9 @@ def test_columns_and_label_column_are_never_the_servers_choice(own_file):
 def test_a_site_evaluates_models_only_if_its_operator_allows_it(own_file, allowed):
     node = {"data": str(own_file), "columns": "a,b", "label-column": "kind"}
     made = client_app.make_client(
-        context(node if allowed is None else node | {"evaluation": allowed}, strategy="feddp-kmeans")
+        context(
+            node if allowed is None else node | {"evaluation": allowed}, strategy="feddp-kmeans"
+        )
     ).numpy_client
     client = find("feddp-kmeans").strategy.client_type.key()
     asked = {"format": FORMAT, "client": client, "model": "k-means"}
@@ -164,9 +188,12 @@ def test_a_site_evaluates_models_only_if_its_operator_allows_it(own_file, allowe
 
 def test_simulated_clients_have_every_row_once_and_the_servers_rows_are_not_among_them():
     rows = config.simulated_rows(RUN_CONFIG, 4)
-    up_to_three = config.simulated_rows(RUN_CONFIG | {"n-clusters": "2-3"}, 4)  # a range has rows for the most of them
+    # A range has rows for the most of them.
+    up_to_three = config.simulated_rows(RUN_CONFIG | {"n-clusters": "2-3"}, 4)
     np.testing.assert_array_equal(up_to_three.clients[3], rows.clients[3])
-    parts = [client_app.load(context({"partition-id": index, "num-partitions": 4})) for index in range(4)]
+    parts = [
+        client_app.load(context({"partition-id": index, "num-partitions": 4})) for index in range(4)
+    ]
     for part, expected in zip(parts, rows.clients, strict=True):
         np.testing.assert_array_equal(part.rows, expected)
     assert sum(len(part.rows) for part in parts) + len(rows.server_rows) == 150

@@ -39,7 +39,10 @@ def test_one_app_finds_clusters_and_trains_with_them(app, tmp_path, capsys):
 def test_the_app_looks_into_no_message_of_the_strategy():
     text = "".join(path.read_text() for path in FOLDER.glob("*.py"))
     assert "config_records" not in text
-    assert len([line for line in (FOLDER / "message_api.py").read_text().splitlines() if line.strip()]) < 55
+    assert (
+        len([line for line in (FOLDER / "message_api.py").read_text().splitlines() if line.strip()])
+        < 55
+    )
 
 
 def test_the_mod_answers_its_strategy_alone(monkeypatch):
@@ -48,7 +51,9 @@ def test_the_mod_answers_its_strategy_alone(monkeypatch):
     mod = fc.client_mod(fc.PrivateKMeans.client_type, lambda context: fc.ClientData(np.eye(3)))
     passed = []
     for content in (
-        RecordDict({"config": ConfigRecord({"centers": [1.0]}), "arrays": ArrayRecord([np.eye(2)])}),
+        RecordDict(
+            {"config": ConfigRecord({"centers": [1.0]}), "arrays": ArrayRecord([np.eye(2)])}
+        ),
         RecordDict({"fitins.config": ConfigRecord({"format": "csv"})}),
         RecordDict(),
     ):

@@ -37,14 +37,18 @@ def deployment(tmp_path):
 
 @pytest.mark.long
 @pytest.mark.slow
-def test_supernodes_find_the_inline_result_and_survive_one_bad_and_one_silent_site(deployment, sites, tmp_path):
+def test_supernodes_find_the_inline_result_and_survive_one_bad_and_one_silent_site(
+    deployment, sites, tmp_path
+):
     bad = sites["north"].copy()
     bad.iloc[7, 2] = np.nan
     bad.to_csv(tmp_path / "bad.csv", index=False)
     sites["south"].to_csv(tmp_path / "silent.csv", index=False)
     # Another order of the columns is put right; another name is not.
     sites["south"].iloc[:, [1, 0, 2, 3, 4]].to_csv(tmp_path / "south.csv", index=False)
-    sites["south"].rename(columns={"petal width (cm)": "width"}).to_csv(tmp_path / "renamed.csv", index=False)
+    sites["south"].rename(columns={"petal width (cm)": "width"}).to_csv(
+        tmp_path / "renamed.csv", index=False
+    )
     names = ("north", "south", "bad", "renamed", "silent")
     for name in names:
         deployment.supernode(name, tmp_path / f"{name}.csv")
@@ -77,14 +81,22 @@ def test_supernodes_find_the_inline_result_and_survive_one_bad_and_one_silent_si
     summary = json.loads((saved / "metrics.json").read_text())
     together = pd.concat([sites["north"], sites["south"]])
     predicted = inline.model.predict(together.drop(columns="kind").to_numpy())
-    assert summary["metrics"]["nmi"] == pytest.approx(normalized_mutual_info_score(together["kind"], predicted))
-    assert summary["metrics"]["ari"] == pytest.approx(adjusted_rand_score(together["kind"], predicted))
+    assert summary["metrics"]["nmi"] == pytest.approx(
+        normalized_mutual_info_score(together["kind"], predicted)
+    )
+    assert summary["metrics"]["ari"] == pytest.approx(
+        adjusted_rand_score(together["kind"], predicted)
+    )
     failures = {failure["client"]: failure["reason"] for failure in summary["failures"]}
     assert len(failures) == 3
     assert "where the server rows have" in failures["renamed"]
     assert "row 7" in failures["bad"]
     assert "petal length" in failures["bad"]
-    assert any("did not answer" in reason for name, reason in failures.items() if name not in ("bad", "renamed"))
+    assert any(
+        "did not answer" in reason
+        for name, reason in failures.items()
+        if name not in ("bad", "renamed")
+    )
 
     report = json.loads((saved / "privacy.json").read_text())
     assert not report["covers_everything"]
@@ -117,7 +129,9 @@ def test_a_seeded_flwr_run_on_ray_gives_the_inline_bits(simulation, tmp_path):
     assert f"Saved in {tmp_path / 'out'}" in output
 
     rows = partition(hold_out_server_rows(load_dataset("iris"), 60), "iid", n_clients=3)
-    private = fc.FedDPKMeans(3, server_data=rows.server_rows, epsilon=5.0, noise="clients", n_rounds=1)
+    private = fc.FedDPKMeans(
+        3, server_data=rows.server_rows, epsilon=5.0, noise="clients", n_rounds=1
+    )
     for strategy in (private, fc.KFED(3)):
         inline = fc.simulate(strategy, rows.clients, labels=rows.labels, seed=3)
         saved = tmp_path / "out" / strategy.name
@@ -125,7 +139,9 @@ def test_a_seeded_flwr_run_on_ray_gives_the_inline_bits(simulation, tmp_path):
             np.testing.assert_array_equal(model["arr_0"], inline.model.cluster_centers_)
         assert json.loads((saved / "metrics.json").read_text())["metrics"] == inline.metrics
         for name, labels in zip(inline.names, inline.labels, strict=True):
-            np.testing.assert_array_equal(pd.read_csv(saved / "labels" / f"{name}.csv")["cluster"], labels)
+            np.testing.assert_array_equal(
+                pd.read_csv(saved / "labels" / f"{name}.csv")["cluster"], labels
+            )
 
 
 @pytest.mark.long
@@ -133,7 +149,13 @@ def test_a_seeded_flwr_run_on_ray_gives_the_inline_bits(simulation, tmp_path):
 def test_the_superlink_says_that_a_run_failed_and_why(deployment, tmp_path):
     out = tmp_path / "out"
     output = deployment.run(
-        **{"strategy": "k-fed", "dataset": "", "n-clusters": 3, "wait-for-clients": 1.0, "out": str(out)}
+        **{
+            "strategy": "k-fed",
+            "dataset": "",
+            "n-clusters": 3,
+            "wait-for-clients": 1.0,
+            "out": str(out),
+        }
     )
     state = deployment.state(output)
     assert state["status"] == "finished:failed"

@@ -53,9 +53,15 @@ def test_apps_meet_the_format_of_flower_hub_and_hold_no_copy_of_the_package(ours
 
 @pytest.mark.parametrize(
     ("name", "sentence"),
-    [("my_app", "Flower takes no app named 'my_app'"), ("a" * 33, "at most 32"), ("full", "already holds something")],
+    [
+        ("my_app", "Flower takes no app named 'my_app'"),
+        ("a" * 33, "at most 32"),
+        ("full", "already holds something"),
+    ],
 )
-def test_an_app_that_cannot_be_is_refused_in_a_sentence_and_nothing_is_written(tmp_path, name, sentence):
+def test_an_app_that_cannot_be_is_refused_in_a_sentence_and_nothing_is_written(
+    tmp_path, name, sentence
+):
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "notes.txt").touch()
     with pytest.raises((ValueError, FileExistsError), match=sentence):

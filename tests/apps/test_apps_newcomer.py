@@ -32,8 +32,12 @@ def newcomer(tmp_path):
 
 def runs_to_its_result(newcomer: Newcomer, folder: Path, *options: str) -> Path:
     """Run the app in a folder, and return the folder of its only result: `flwr run` ends with 0 even if a run fails."""
-    said = re.sub(r"\x1b\[[0-9;]*m", "", newcomer.says(["flwr", "run", ".", "--stream", *options], folder))
-    assert "Starting local SuperLink" in said, "a SuperLink that this test has not started is running; stop it"
+    said = re.sub(
+        r"\x1b\[[0-9;]*m", "", newcomer.says(["flwr", "run", ".", "--stream", *options], folder)
+    )
+    assert "Starting local SuperLink" in said, (
+        "a SuperLink that this test has not started is running; stop it"
+    )
     assert "Installing application dependencies" in said, said[-5000:]
     assert len(newcomer.results) == 1, said[-5000:]
     (saved,) = newcomer.results
@@ -43,7 +47,9 @@ def runs_to_its_result(newcomer: Newcomer, folder: Path, *options: str) -> Path:
 
 @pytest.mark.parametrize(("config", "is_covered"), [("feddp-kmeans", True), ("fedsc", False)])
 def test_this_app_runs_from_a_checkout(newcomer, tmp_path, config, is_covered):
-    saved = runs_to_its_result(newcomer, checkout(tmp_path), "--run-config", f"strategies/{config}.toml")
+    saved = runs_to_its_result(
+        newcomer, checkout(tmp_path), "--run-config", f"strategies/{config}.toml"
+    )
     assert saved.name == config
     assert json.loads((saved / "privacy.json").read_text())["covers_everything"] == is_covered
     assert json.loads((saved / "metrics.json").read_text())["metrics"]["nmi"] > 0.3
@@ -62,6 +68,11 @@ def test_dependencies_and_every_extra_resolve_together_for_every_python(tmp_path
     folder = ROOT if ours else write_app(tmp_path / "first-app")
     shutil.copy(folder / "pyproject.toml", tmp_path)
     done = subprocess.run(
-        [sys.executable, "-m", "uv", "lock"], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
+        [sys.executable, "-m", "uv", "lock"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -37,12 +37,18 @@ EXPERIMENTS = ("appendix G.3", "section 5.3")
 
 
 def run_config(path: Path) -> dict[str, object]:
-    return PROJECT["tool"]["flwr"]["app"]["config"] | tomllib.loads(path.read_text(encoding="utf-8"))
+    return PROJECT["tool"]["flwr"]["app"]["config"] | tomllib.loads(
+        path.read_text(encoding="utf-8")
+    )
 
 
 def said(path: Path) -> dict[str, str]:
     """What the comment at the head of a run config says."""
-    return dict(re.findall(r"^# (Paper|Algorithm|Form|Needs|Clients): (.+)$", path.read_text(), re.MULTILINE))
+    return dict(
+        re.findall(
+            r"^# (Paper|Algorithm|Form|Needs|Clients): (.+)$", path.read_text(), re.MULTILINE
+        )
+    )
 
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
@@ -53,7 +59,9 @@ def test_the_strategies_of_every_run_config_can_be_made_together(path):
     assert ("./strategies" in said(path).get("Needs", "")) == bool(OF_SECOND & set(names))
     if not set(names) <= strategies().keys():
         pytest.skip("it needs the second distribution; `make papers` has it")
-    made = make_strategies(names, config.parameters(run), np.random.default_rng(0).normal(size=(60, 64)))
+    made = make_strategies(
+        names, config.parameters(run), np.random.default_rng(0).normal(size=(60, 64))
+    )
     assert [strategy.name for strategy in made] == names
 
 
@@ -66,10 +74,14 @@ def test_every_run_config_says_what_it_is_and_the_index_says_the_same(path):
     blocks = re.findall(r"^```\n(.*?)^```$", INDEX, re.MULTILINE | re.DOTALL)
     assert [line for block in blocks for line in block.splitlines()].count(command) == 1
     ((algorithm, form, told, needs),) = re.findall(
-        rf"^\| \[{name}\]\({name}\.toml\) \| ([^|]+) \| ([^|]+) \| (\d+) \| ([^|]*) \|", INDEX, re.MULTILINE
+        rf"^\| \[{name}\]\({name}\.toml\) \| ([^|]+) \| ([^|]+) \| (\d+) \| ([^|]*) \|",
+        INDEX,
+        re.MULTILINE,
     )
     assert about["Algorithm"].split(" (")[0] == algorithm.split(" (")[0]
-    assert form == about["Form"] or (form == "corrected" and about["Form"].startswith("the paper's, corrected where "))
+    assert form == about["Form"] or (
+        form == "corrected" and about["Form"].startswith("the paper's, corrected where ")
+    )
     assert int(told) == clients
     assert about.get("Needs", "").removeprefix("pip install ") == needs.strip("` ")
     for folder, extra in re.findall(r"(\.(?:/strategies)?)\[(\w+)\]", needs):

@@ -36,13 +36,25 @@ def test_what_a_run_decides_has_the_names_and_the_defaults_of_the_strategy():
 
 
 def test_every_strategy_of_a_run_gets_what_the_run_config_decides():
-    run = {"dataset": "iris", "wait-for-clients": 5, "share-model": True, "secure": False, "noise-seed": 3}
+    run = {
+        "dataset": "iris",
+        "wait-for-clients": 5,
+        "share-model": True,
+        "secure": False,
+        "noise-seed": 3,
+    }
     run |= {"partition": "iid", "data-seed": 0}
     choice = config.rows_choice(run, 4)
-    given = read_inputs(["k-fed", KFED], choice, {"n_clusters": 3}, settings=config.settings(run, 4), several=True)
+    given = read_inputs(
+        ["k-fed", KFED], choice, {"n_clusters": 3}, settings=config.settings(run, 4), several=True
+    )
     columns = given.rows.columns
     for strategy in given.strategies:
-        assert (strategy.wait_for_clients, strategy.expected_clients, strategy.server_columns) == (5.0, 4, columns)
+        assert (strategy.wait_for_clients, strategy.expected_clients, strategy.server_columns) == (
+            5.0,
+            4,
+            columns,
+        )
         assert (strategy.share_model, strategy.noise_seed, strategy.random_state) == (True, 3, 3)
     with pytest.raises(ValueError, match="noise-seed is for simulated rows"):
         config.settings(run | {"dataset": ""}, 4)

@@ -41,8 +41,21 @@ def test_a_strategy_of_forty_lines_is_compared_reported_and_run_by_flower(tmp_pa
 
     try:
         columns = ("--data", "rows.csv", "--client-column", "site", "--label-column", "kind")
-        options = ("--epsilons", "8", "--seeds", "1", "--set", "max_norm=10", "--jobs", "1", "--out", "out")
-        assert "The best is " in said("fedclust", "compare", "--strategies", "sides:Sides,k-fed", *columns, *options)
+        options = (
+            "--epsilons",
+            "8",
+            "--seeds",
+            "1",
+            "--set",
+            "max_norm=10",
+            "--jobs",
+            "1",
+            "--out",
+            "out",
+        )
+        assert "The best is " in said(
+            "fedclust", "compare", "--strategies", "sides:Sides,k-fed", *columns, *options
+        )
         said("fedclust", "report", "out")
         assert "sides:Sides" in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
         said("fedclust", "new-app", "mine")
@@ -50,9 +63,20 @@ def test_a_strategy_of_forty_lines_is_compared_reported_and_run_by_flower(tmp_pa
         app = tmp_path / "mine" / "app.py"
         code = app.read_text().replace("fc.PrivateKMeans", "Sides")
         app.write_text(
-            code.replace("import flower_fedclust as fc", "import flower_fedclust as fc\nfrom sides import Sides")
+            code.replace(
+                "import flower_fedclust as fc",
+                "import flower_fedclust as fc\nfrom sides import Sides",
+            )
         )
-        said("flwr", "run", "mine", "here", "--stream", "--run-config", f'n-clusters=2 out="{tmp_path / "flower"}"')
+        said(
+            "flwr",
+            "run",
+            "mine",
+            "here",
+            "--stream",
+            "--run-config",
+            f'n-clusters=2 out="{tmp_path / "flower"}"',
+        )
     finally:
         deployment.stop()
     report = json.loads((tmp_path / "flower" / "sides" / "privacy.json").read_text())

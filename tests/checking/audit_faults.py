@@ -160,7 +160,14 @@ def cases():
     found["spp-fgc-private-prototypes"] = SPPFGCPrivatePrototypes(
         3, n_neighbors=5, n_prototypes=6, epsilon=8.0, max_l1_norm=1.0
     )
-    long_rows = {"n_clusters": 3, "n_rounds": 2, "n_atoms": 6, "n_lloyd_rounds": 2, "max_norm": 4.0, "epsilon": 8.0}
+    long_rows = {
+        "n_clusters": 3,
+        "n_rounds": 2,
+        "n_atoms": 6,
+        "n_lloyd_rounds": 2,
+        "max_norm": 4.0,
+        "epsilon": 8.0,
+    }
     accepted = set(type(found["fedsc-sums server-record"]).parameter_names())
     found["fedsc long rows"] = type(found["fedsc-sums server-record"])(
         **{name: value for name, value in long_rows.items() if name in accepted}
@@ -180,7 +187,10 @@ def cases():
     public = 0.3 * np.random.default_rng(1).normal(size=(30, 24))
     found["feddp wide"] = fc.FedDPKMeans(n_clusters=4, epsilon=8.0, delta=1e-6, server_data=public)
     own = {name: getattr(found[LLOYD], name) for name in found[LLOYD].parameter_names()}
-    found |= {f"{LLOYD} {noise}-record": type(found[LLOYD])(**own | {"noise": noise}) for noise in PLACES[1:]}
+    found |= {
+        f"{LLOYD} {noise}-record": type(found[LLOYD])(**own | {"noise": noise})
+        for noise in PLACES[1:]
+    }
     found["gathered server"] = checking_toys.Means(2, gathers=True)
     found["gathered clients"] = checking_toys.Means(2, gathers=True, noise="clients")
     found |= {f"unlucky {noise}": checking_toys.Unlucky(2, noise=noise) for noise in PLACES}
@@ -201,7 +211,8 @@ def look(names: Sequence[str], sizes: Sequence[tuple[int, float]]) -> int:
 
     time.perf_counter = time.process_time
     known = cases()
-    if unknown := set(names) - known.keys():  # else it would look as if the fault had kept a run from ending
+    # Else it would look as if the fault had kept a run from ending.
+    if unknown := set(names) - known.keys():
         print(f"there is no {sorted(unknown)[0]} to be audited")
         return 1
     for name, (runs, seconds) in ((name, size) for size in sizes for name in names):
@@ -220,7 +231,8 @@ def look(names: Sequence[str], sizes: Sequence[tuple[int, float]]) -> int:
 
 def look_in_copy(fault: Fault) -> int:
     """Look for a fault with the script of the copy in which it is planted."""
-    os.environ["FEDCLUST_TESTED"] = "core"  # the cases name strategies of the package; others are imported
+    # The cases name strategies of the package; others are imported.
+    os.environ["FEDCLUST_TESTED"] = "core"
     sys.path.insert(0, str(Path("tests/checking").resolve()))
     import audit_faults
 
@@ -237,8 +249,12 @@ def wanted_faults(ids: list[str], path: Path) -> list[Fault]:
 
 def main() -> int:
     """Run the script; return 1 if a fault is not found."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="+", metavar="ID", help="faults to plant; by default all that are listed")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--only", nargs="+", metavar="ID", help="faults to plant; by default all that are listed"
+    )
     parser.add_argument("--faults", type=Path, default=FAULTS, help="another list of faults")
     parser.add_argument("--jobs", type=int, default=2, help="how many audits run at a time")
     args = parser.parse_args()
@@ -256,7 +272,9 @@ def main() -> int:
         n_found += is_found
         verdict = "found     " if is_found else "NOT FOUND "
         print(f"{verdict}{done.fault.id} ({done.seconds:.0f} s): {said}", flush=True)
-    print(f"an audit finds {n_found} of {len(wanted)} faults; alarms without a fault: {alarms or 'none'}.")
+    print(
+        f"an audit finds {n_found} of {len(wanted)} faults; alarms without a fault: {alarms or 'none'}."
+    )
     return int(n_found < len(wanted) or bool(alarms))
 
 

@@ -42,7 +42,8 @@ class MeansClient(ProtocolClient):
         return self._rows(max_norm).total()
 
     @answers(
-        Sent("the clipped rows", "rows", per="row", kept_as="own"), moved=lambda _, *, max_norm: (Bound(max_norm),)
+        Sent("the clipped rows", "rows", per="row", kept_as="own"),
+        moved=lambda _, *, max_norm: (Bound(max_norm),),
     )
     def keep(self, *, max_norm: float):
         """Keep the clipped rows."""
@@ -87,7 +88,10 @@ class Means(ClippedStrategy):
     def parts(self):
         """Return half of the budget for each array."""
         answer = self.client_type.sums
-        return {"sums": Part(answer, 0.5, self.n_rounds), "counts": Part(answer, 0.5, self.n_rounds, "laplace")}
+        return {
+            "sums": Part(answer, 0.5, self.n_rounds),
+            "counts": Part(answer, 0.5, self.n_rounds, "laplace"),
+        }
 
     def ask(self):
         """Return a round."""
@@ -99,7 +103,10 @@ class Means(ClippedStrategy):
         for _ in range(self.n_rounds):
             received = yield self.ask()
             if self.gathers:
-                received = (sum(arrays) for arrays in zip(*(reply.arrays for reply in received), strict=True))
+                received = (
+                    sum(arrays)
+                    for arrays in zip(*(reply.arrays for reply in received), strict=True)
+                )
             sums, counts = received
         return KMeansModel(centers(self, sums / max(float(counts), 1.0)))
 
@@ -119,7 +126,9 @@ class Sending(Means):
         """Ask with the points."""
         arrays = [] if self.points is None else [np.asarray(self.points)]
         for _ in range(self.n_rounds):
-            yield Sum(self.client_type.sums.asked(*arrays, max_norm=self.max_norm), parts=self.paid_by)
+            yield Sum(
+                self.client_type.sums.asked(*arrays, max_norm=self.max_norm), parts=self.paid_by
+            )
         return KMeansModel(centers(self, np.zeros(self.n_columns)))
 
 
@@ -205,4 +214,6 @@ def changed(toy=Means, **attributes):
 
 def centers(strategy, mean):
     """Return centers about a mean."""
-    return np.clip(mean, -1e3, 1e3) + 0.1 * strategy.rng.normal(size=(strategy.n_clusters, strategy.n_columns))
+    return np.clip(mean, -1e3, 1e3) + 0.1 * strategy.rng.normal(
+        size=(strategy.n_clusters, strategy.n_columns)
+    )

@@ -65,7 +65,9 @@ def pairs(strategy, relation, n_columns, sizes=SIZES):
         if strategy.privacy_unit == "client":
             return Pair(what, (*others, rows), np.vstack([rows, row, row])[::-1])
         if relation == "replace":
-            return Pair(f"{what}, replaced", (*others, np.vstack([rows, row])), np.vstack([rows, -row]))
+            return Pair(
+                f"{what}, replaced", (*others, np.vstack([rows, row])), np.vstack([rows, -row])
+            )
         return Pair(what, (*others, rows), np.vstack([rows, row]))
 
     for size in sizes:
@@ -75,12 +77,19 @@ def pairs(strategy, relation, n_columns, sizes=SIZES):
         if size > 13:
             continue
         yield pair(
-            f"a row beside {size} rows, the others have four", [near[i : i + 4] for i in (0, 4, 8)], rows, near[:1]
+            f"a row beside {size} rows, the others have four",
+            [near[i : i + 4] for i in (0, 4, 8)],
+            rows,
+            near[:1],
         )
         tiny = [1e-6 * one for one in ones]
-        yield pair(f"a far row beside {size} rows near zero, as the others are", tiny, 1e-6 * rows, far)
+        yield pair(
+            f"a far row beside {size} rows near zero, as the others are", tiny, 1e-6 * rows, far
+        )
         zeros = [np.zeros((2, n_columns))] * 3
-        yield pair(f"a far row beside {size} rows of zeros", zeros, np.zeros((size, n_columns)), -far)
+        yield pair(
+            f"a far row beside {size} rows of zeros", zeros, np.zeros((size, n_columns)), -far
+        )
         large = np.full((1, n_columns), np.finfo(float).max)
         yield pair(f"the largest float beside {size} rows", ones, rows, large)
 
@@ -98,7 +107,9 @@ class Replay:
             self.released.append(found)
             return found
         self.place += 1
-        if self.place > len(self.released) or shapes(self.released[self.place - 1]) != shapes(found):
+        if self.place > len(self.released) or shapes(self.released[self.place - 1]) != shapes(
+            found
+        ):
             self.unlike.append(f"the noise of place {self.place} has another shape or unit")
             return found
         return self.released[self.place - 1]
@@ -124,7 +135,10 @@ def seen(strategy, tables, noise):
     """Run, and return all that the server has done, by what it is."""
     strategy = copy.copy(strategy)
     strategy.run_id = "run"
-    data = {name: ClientData(rows, owner=f"client {name}") for name, rows in zip(NAMES, tables, strict=True)}
+    data = {
+        name: ClientData(rows, owner=f"client {name}")
+        for name, rows in zip(NAMES, tables, strict=True)
+    }
     lines, said = Lines(), io.StringIO()
     loggers = [logging.getLogger(name) for name in ("flower_fedclust", "flwr", "py.warnings")]
     before = [(logger, logger.level) for logger in loggers]
@@ -146,7 +160,11 @@ def seen(strategy, tables, noise):
         for logger, level in before:
             logger.removeHandler(lines)
             logger.setLevel(level)
-    texts = [str(one.message) for one in warned if "flower_fedclust" in one.filename or one.category is RuntimeWarning]
+    texts = [
+        str(one.message)
+        for one in warned
+        if "flower_fedclust" in one.filename or one.category is RuntimeWarning
+    ]
     facts["the log"] = [line for line in lines.lines if "finished in" not in line]
     return facts | {"what is printed": said.getvalue(), "the warnings": texts}
 
@@ -158,7 +176,8 @@ def facts_of(run):
         "the error that ends the run": repr(run.error),
         "the rounds": [(number, round_.task) for number, round_ in run.rounds.items()],
         "the messages": [
-            (one.round, one.client, dict(one.ins.config), one.ins.parameters.tensors) for one in run.exchanges
+            (one.round, one.client, dict(one.ins.config), one.ins.parameters.tensors)
+            for one in run.exchanges
         ],
         "the failures": [str(one) for one in strategy.failures],
         "the traffic": [str(one) for one in strategy.traffic],
@@ -199,7 +218,9 @@ def state_of(value, path="", found=None, known=None):
             parts = [("state", value.bit_generator.state)]
         else:
             parts = list(getattr(value, "__dict__", {}).items())
-            parts += [(name, getattr(value, name, None)) for name in getattr(type(value), "__slots__", ())]
+            parts += [
+                (name, getattr(value, name, None)) for name in getattr(type(value), "__slots__", ())
+            ]
         found[path] = f"{type(value).__name__} of {len(parts)}"
         for name, one in parts:
             if name not in OUTSIDE:
@@ -219,7 +240,9 @@ def difference(strategy, pair):
         if one == other:
             continue
         if isinstance(one, dict) and isinstance(other, dict):
-            places = [place for place in one.keys() | other.keys() if one.get(place) != other.get(place)]
+            places = [
+                place for place in one.keys() | other.keys() if one.get(place) != other.get(place)
+            ]
             found.append(f"{what}: {', '.join(sorted(places, key=len)[:3])}")
         elif isinstance(one, list) and isinstance(other, list):
             apart = [str(two)[:160] for two in one if two not in other] + [
@@ -237,7 +260,9 @@ def search(strategy, n_columns=4, sizes=SIZES):
     relations = {release.relation for _, _, release in run.releases}
     if not relations or not run.strategy.report.covers_everything:
         return
-    for pair in pairs(strategy, "replace" if "replace" in relations else "add-or-remove", n_columns, sizes):
+    for pair in pairs(
+        strategy, "replace" if "replace" in relations else "add-or-remove", n_columns, sizes
+    ):
         yield pair.what, difference(strategy, pair)
 
 
@@ -249,7 +274,9 @@ def private_cases():
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("strategies", nargs="*")
     parser.add_argument("--quick", action="store_true", help="tables of a few rows only")
     given = parser.parse_args()
@@ -259,8 +286,15 @@ def main():
         begin = time.monotonic()
         compared = list(search(known[name], sizes=SIZES[:5] if given.quick else SIZES))
         wrong = [f"{what}: {one}" for what, found in compared for one in found]
-        said = f"{len(compared)} pairs" if compared else "not compared, because noise does not cover everything"
-        print(f"{name}: {said}, {len(wrong)} differences, {time.monotonic() - begin:.0f} s", flush=True)
+        said = (
+            f"{len(compared)} pairs"
+            if compared
+            else "not compared, because noise does not cover everything"
+        )
+        print(
+            f"{name}: {said}, {len(wrong)} differences, {time.monotonic() - begin:.0f} s",
+            flush=True,
+        )
         for one in wrong[:6]:
             print(f"    {one[:400]}", flush=True)
         n_wrong += bool(wrong)

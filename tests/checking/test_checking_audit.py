@@ -18,7 +18,12 @@ from typer.testing import CliRunner
 import flower_fedclust as fc
 from flower_fedclust.checking import Neighbors, Subject, audit
 from flower_fedclust.checking.books import epsilon_of
-from flower_fedclust.checking.neighbors import findings_of_samples, neighbor_tables, ratio_of, with_edges
+from flower_fedclust.checking.neighbors import (
+    findings_of_samples,
+    neighbor_tables,
+    ratio_of,
+    with_edges,
+)
 from flower_fedclust.checking.noise import Loss, compare_with_law, lower, upper
 from flower_fedclust.cli.commands import app
 from flower_fedclust.engine import GridArray
@@ -55,8 +60,12 @@ def slow(monkeypatch):
 # Neighbors.
 
 
-@pytest.mark.parametrize(("is_triangle", "norm"), [(False, math.sqrt(1 + 4 + 9)), (True, math.sqrt(1 + 2 * 4 + 9))])
-def test_entries_off_the_diagonal_of_a_triangle_count_twice_in_the_norm_of_a_change(is_triangle, norm):
+@pytest.mark.parametrize(
+    ("is_triangle", "norm"), [(False, math.sqrt(1 + 4 + 9)), (True, math.sqrt(1 + 2 * 4 + 9))]
+)
+def test_entries_off_the_diagonal_of_a_triangle_count_twice_in_the_norm_of_a_change(
+    is_triangle, norm
+):
     release = Release("gaussian", 2.0, 1.0, "a bound", triangle=is_triangle)
     ratio, is_too_far = ratio_of(np.array([1, 2, 3]), 0, release)
     assert ratio == pytest.approx(norm / 2.0)
@@ -64,7 +73,10 @@ def test_entries_off_the_diagonal_of_a_triangle_count_twice_in_the_norm_of_a_cha
 
 
 def test_a_row_is_added_and_replaced_among_equal_rows_too():
-    rows, hard = np.zeros((3, 2)), [("a long row", np.array([9.0, 0.0])), ("its opposite", np.array([-9.0, 0.0]))]
+    rows, hard = (
+        np.zeros((3, 2)),
+        [("a long row", np.array([9.0, 0.0])), ("its opposite", np.array([-9.0, 0.0]))],
+    )
     added, *_ = neighbor_tables(rows, hard, "record", "add-or-remove")
     np.testing.assert_array_equal(added.rows, [[9.0, 0.0]] * 3)
     np.testing.assert_array_equal(added.others, [[9.0, 0.0]] * 2)
@@ -99,10 +111,16 @@ def test_the_hardest_neighbors_reach_the_sensitivity_and_do_not_exceed_it(sound)
 def test_the_command_audits_by_name_and_saves(tmp_path):
     pytest.importorskip("matplotlib")
     given = ["audit", "feddp-kmeans", "--runs", "800", "--seconds", "300"]
-    done = CliRunner().invoke(app, [*given, "--epsilon", "8", "--out", str(tmp_path / "audit"), "--json"])
+    done = CliRunner().invoke(
+        app, [*given, "--epsilon", "8", "--out", str(tmp_path / "audit"), "--json"]
+    )
     assert done.exit_code == 0, done.output
     assert json.loads((tmp_path / "audit" / "audit.json").read_text())["verdict"] == "sound"
-    assert {path.name for path in (tmp_path / "audit").iterdir()} == {"audit.json", "audit.txt", "audit.png"}
+    assert {path.name for path in (tmp_path / "audit").iterdir()} == {
+        "audit.json",
+        "audit.txt",
+        "audit.png",
+    }
     assert (tmp_path / "audit" / "audit.png").stat().st_size > 10_000
 
 
@@ -115,7 +133,14 @@ def test_noise_of_clients_is_audited_from_outputs_alone(place, gathers):
 
 
 def test_a_round_that_is_given_up_lacks_no_share():
-    assert audit(fc.DPFedC(3, max_norm=1.0, epsilon=8.0, n_rounds=2, noise="clients"), runs=2, seconds=0.1).broken == []
+    assert (
+        audit(
+            fc.DPFedC(3, max_norm=1.0, epsilon=8.0, n_rounds=2, noise="clients"),
+            runs=2,
+            seconds=0.1,
+        ).broken
+        == []
+    )
 
 
 @pytest.mark.long
@@ -174,12 +199,17 @@ def test_a_row_that_is_not_clipped_is_found_and_tells_neighbors_apart():
     assert "'sum of the rows' in rounds 2 to 3 moves by 40 times its sensitivity" in found.sentence
     assert found.loss.epsilon_at_least > 1.0
     assert found.loss.expected > 8.0
-    assert any(clause.startswith("neighbors can be told apart: epsilon is at least") for clause in found.broken)
+    assert any(
+        clause.startswith("neighbors can be told apart: epsilon is at least")
+        for clause in found.broken
+    )
 
 
 def test_the_command_ends_with_1_where_a_promise_is_broken(monkeypatch, sound):
     for found, code in ((audit(with_method("sums", far)(2), runs=2), 1), (sound, 0)):
-        monkeypatch.setattr("flower_fedclust.cli.advice.audit_by_name", lambda *_, found=found, **__: found)
+        monkeypatch.setattr(
+            "flower_fedclust.cli.advice.audit_by_name", lambda *_, found=found, **__: found
+        )
         assert CliRunner().invoke(app, ["audit", "feddp-kmeans"]).exit_code == code
 
 
@@ -189,7 +219,9 @@ def test_a_count_that_depends_on_the_rows_around_is_found():
         return total, type(number)(number.integers + len(self.rows) % 2)
 
     found = audit(with_method("sums", sums)(2), runs=40)
-    assert any("'number of rows'" in clause and "moves by 2 times" in clause for clause in found.broken)
+    assert any(
+        "'number of rows'" in clause and "moves by 2 times" in clause for clause in found.broken
+    )
 
 
 @pytest.mark.long
@@ -199,7 +231,10 @@ def test_a_choice_by_float_products_is_found_where_points_mirror_each_other():
         return rows.sums(nearest_center(rows.values, centers), len(centers))
 
     found = audit(with_method("sums", sums, toy=Sending)(2, points=POINTS), runs=2)
-    assert any("'number of rows'" in one and "of points that mirror each other" in one for one in found.broken)
+    assert any(
+        "'number of rows'" in one and "of points that mirror each other" in one
+        for one in found.broken
+    )
 
 
 @pytest.mark.usefixtures("slow")
@@ -210,7 +245,10 @@ def test_a_tie_that_depends_on_other_rows_is_found_however_little_time_there_is(
         return rows.sums(highest if len(rows) % 2 else lowest, len(centers))
 
     found = audit(with_method("sums", sums, toy=Sending)(2, points=POINTS), runs=2, seconds=4.0)
-    assert any("'number of rows' in rounds 2 to 3 moves by 51 times its sensitivity" in one for one in found.broken)
+    assert any(
+        "'number of rows' in rounds 2 to 3 moves by 51 times its sensitivity" in one
+        for one in found.broken
+    )
 
 
 def test_a_projection_that_relies_on_the_servers_directions_is_found():
@@ -232,7 +270,9 @@ def test_rounding_up_is_found_where_a_bound_is_next_below_a_power_of_two():
         squares = np.ceil(np.ldexp(rows.integers**2, -10)).sum(axis=0)  # of 40 bits
         return GridArray(squares, 2 * rows.exponent + 10), GridArray(np.array(len(self.rows)))
 
-    strategy = with_method("sums", sums, moved=lambda _, *, max_norm: (Bound(max_norm**2), ONE_COUNT))(2)
+    strategy = with_method(
+        "sums", sums, moved=lambda _, *, max_norm: (Bound(max_norm**2), ONE_COUNT)
+    )(2)
     assert with_edges(Subject(strategy), 53).strategy.max_norm == np.nextafter(4.0, 0.0)
     (clause,) = (one for one in audit(strategy, runs=2).broken if "'sum of the rows'" in one)
     assert "moves by a little more than its sensitivity" in clause
@@ -244,23 +284,33 @@ def test_an_answer_that_rests_on_an_earlier_run_is_found():
         return self.data.derived("clipped", lambda: self._rows(max_norm).total())
 
     found = audit(with_method("sums", sums)(2), runs=2)
-    assert "the answer to 'sums' depends on a run that the client has answered before" in found.findings
+    assert (
+        "the answer to 'sums' depends on a run that the client has answered before"
+        in found.findings
+    )
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("place", ["server", "local"])
 def test_noise_of_half_the_width_is_found_wherever_it_is_drawn(place, monkeypatch):
     honest = noise_module.sample_laplace_share
-    monkeypatch.setattr(noise_module, "sample_laplace_share", lambda scale, *rest: honest(0.5 * scale, *rest))
+    monkeypatch.setattr(
+        noise_module, "sample_laplace_share", lambda scale, *rest: honest(0.5 * scale, *rest)
+    )
     found = audit(Means(2, noise=place), runs=80)
-    assert "the noise of 'number of rows' in rounds 2 to 3 is narrower than declared" in found.sentence
+    assert (
+        "the noise of 'number of rows' in rounds 2 to 3 is narrower than declared" in found.sentence
+    )
 
 
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
         (lambda noise: noise // 16 * 16, "is with holes"),
-        (lambda noise: noise * (np.arange(noise.size) > 0), "is narrower than declared in one of its entries"),
+        (
+            lambda noise: noise * (np.arange(noise.size) > 0),
+            "is narrower than declared in one of its entries",
+        ),
         (
             lambda noise: np.full(noise.size, noise[0]),
             "in round 2, entry 0 depends on the noise of 'sum of the rows' in round 2, entry 2",
@@ -296,7 +346,9 @@ def test_noise_from_a_source_of_16_bits_is_found(place, monkeypatch):
 
     monkeypatch.setattr(OperatingSystemNoise, "words", words)
     found = audit(Means(2, noise=place), runs=800)
-    assert any(one.startswith("the noise of 'sum of the rows' repeats: of ") for one in found.broken)
+    assert any(
+        one.startswith("the noise of 'sum of the rows' repeats: of ") for one in found.broken
+    )
 
 
 @pytest.mark.long
@@ -306,7 +358,10 @@ def test_noise_of_several_arrays_from_the_same_words_is_found(place, monkeypatch
 
     def add_noise(arrays, releases, source, *, n_shares=1):
         words = source.words(2).tolist()
-        return [honest(*pair, SeededNoise(words), n_shares) for pair in zip(arrays, releases, strict=True)]
+        return [
+            honest(*pair, SeededNoise(words), n_shares)
+            for pair in zip(arrays, releases, strict=True)
+        ]
 
     monkeypatch.setattr(run_module, "add_noise", add_noise)
     monkeypatch.setattr(client_module, "add_noise", add_noise)
@@ -333,7 +388,10 @@ def test_a_round_that_nobody_answers_and_the_report_leaves_out_is_found(monkeypa
             lambda self: np.argsort(self.noise_source.words(25))[:15],
             "15 rows count in an answer to 'sums', and 5 are declared",
         ),
-        (lambda self: self.generator(7).permutation(25)[:5], "every answer to one message is of the same rows"),
+        (
+            lambda self: self.generator(7).permutation(25)[:5],
+            "every answer to one message is of the same rows",
+        ),
         (
             lambda self: np.r_[0, np.argsort(self.noise_source.words(25))[:4]],
             "a row counts in 1 of the answers to 'sums'",
@@ -358,7 +416,9 @@ def test_rows_that_are_not_drawn_as_is_declared_are_found(drawn, says):
 
 def test_a_class_that_promises_what_nothing_covers_is_found():
     found = audit(changed(paid_by=("sums", None))(2), runs=2)
-    assert "a guarantee per record is promised, and nothing covers 'number of rows'" in found.findings
+    assert (
+        "a guarantee per record is promised, and nothing covers 'number of rows'" in found.findings
+    )
 
 
 def test_metrics_and_numbers_that_follow_from_rows_are_found():
@@ -430,7 +490,9 @@ def test_sound_noise_is_called_broken_as_rarely_as_is_said():
         release, is_whole, exponent = Release("laplace", 1.0, 1.0, ""), True, -12
 
         def __init__(self, rng):
-            self.noise = {"": [np.rint(rng.laplace(size=40) * 2.0**12) * 2.0**-12 for _ in range(5)]}
+            self.noise = {
+                "": [np.rint(rng.laplace(size=40) * 2.0**12) * 2.0**-12 for _ in range(5)]
+            }
             self.standardized = list(self.noise.values())
 
     rng = np.random.default_rng(2)

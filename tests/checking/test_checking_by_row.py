@@ -6,7 +6,11 @@ from checking_toys import with_method
 
 from flower_fedclust import authoring
 from flower_fedclust.checking import Subject, audit, strategy_checks
-from flower_fedclust.checking.by_row import findings_by_row, findings_of_large_tables, findings_of_sizes
+from flower_fedclust.checking.by_row import (
+    findings_by_row,
+    findings_of_large_tables,
+    findings_of_sizes,
+)
 from flower_fedclust.engine import GridArray, Sum
 from flower_fedclust.exact import terms
 from flower_fedclust.exact.rows import Rows
@@ -28,7 +32,9 @@ def by_place(rows):
 
 
 def first_of_a_batch(rows):
-    return authoring.vectors(np.where(np.arange(len(rows)) == 0, 9.0, 0.0)[:, None] + 0 * rows.values, rows.radius)
+    return authoring.vectors(
+        np.where(np.arange(len(rows)) == 0, 9.0, 0.0)[:, None] + 0 * rows.values, rows.radius
+    )
 
 
 def beyond_the_first(rows):
@@ -42,7 +48,9 @@ def one_row_many_times(rows):
 
 
 def sums_so_far(rows):
-    return authoring.total(Rows(np.cumsum(rows.integers, axis=0), rows.exponent, rows.radius, rows.norm))
+    return authoring.total(
+        Rows(np.cumsum(rows.integers, axis=0), rows.exponent, rows.radius, rows.norm)
+    )
 
 
 def large_batches(rows):
@@ -52,7 +60,9 @@ def large_batches(rows):
 
 def every_37th(rows):
     """Every 37th row of a batch is twice as long, as far as the bound allows."""
-    return authoring.vectors(rows.values * (1 + (np.arange(len(rows)) % 37 == 36))[:, None], rows.radius)
+    return authoring.vectors(
+        rows.values * (1 + (np.arange(len(rows)) % 37 == 36))[:, None], rows.radius
+    )
 
 
 def beyond_2048(rows):
@@ -60,7 +70,15 @@ def beyond_2048(rows):
     return authoring.vectors(rows.values * (np.arange(len(rows)) < 2048)[:, None], rows.radius)
 
 
-FAULTS = (less_the_mean, by_place, first_of_a_batch, beyond_the_first, one_row_many_times, sums_so_far, large_batches)
+FAULTS = (
+    less_the_mean,
+    by_place,
+    first_of_a_batch,
+    beyond_the_first,
+    one_row_many_times,
+    sums_so_far,
+    large_batches,
+)
 
 
 def strategy_of(function):
@@ -106,7 +124,9 @@ def test_the_order_of_rows_is_found_apart_from_batches():
 def test_tables_of_many_rows_are_compared_with_their_parts(function):
     subject = Subject(strategy_of(function))
     found, left = findings_of_sizes(subject.run, subject.names[0])
-    assert found == [f"the answer to '{function.__name__}' of 4096 rows is not the sum of the answers to their parts"]
+    assert found == [
+        f"the answer to '{function.__name__}' of 4096 rows is not the sum of the answers to their parts"
+    ]
     assert left == []
     assert findings_of_sizes(subject.run, subject.names[0], deadline=0.0)[1]
 
@@ -153,7 +173,9 @@ def test_an_answer_that_fails_for_some_rows_is_named():
 def test_terms_that_are_no_sums_over_rows_are_found():
     def rounded_together(rows):
         whole = terms.total(rows)
-        return terms.enforced(np.trunc(whole.integers / 3.0).astype(np.int64), *whole.form[1:], whole.n_rows)
+        return terms.enforced(
+            np.trunc(whole.integers / 3.0).astype(np.int64), *whole.form[1:], whole.n_rows
+        )
 
     with pytest.raises(AssertionError, match="the batches in which rows are read"):
         CHECK(Subject(strategy_of(rounded_together)))
@@ -187,7 +209,9 @@ def test_neighbors_of_many_rows_are_compared_for_answers_of_a_whole_client(chang
     found, left = findings_of_large_tables(subject.run, subject.names[0], *subject.neighboring)
     assert any("'sum of the rows' moves by " in one for one in found)
     assert left == []
-    assert findings_of_large_tables(subject.run, subject.names[0], *subject.neighboring, deadline=0.0)[1]
+    assert findings_of_large_tables(
+        subject.run, subject.names[0], *subject.neighboring, deadline=0.0
+    )[1]
 
 
 def test_neighbors_of_many_rows_do_not_move_what_is_sound():

@@ -40,7 +40,9 @@ def other_cases():
     """
     kinds = ("", "many", "diag", "server-record", "server-client", "clients-record")
     parts = {case: case.partition(" ")[::2] for case in private_cases()}
-    return sorted(case for case, (name, way) in parts.items() if way in kinds or name == "feddp-kmeans")
+    return sorted(
+        case for case, (name, way) in parts.items() if way in kinds or name == "feddp-kmeans"
+    )
 
 
 @pytest.mark.long
@@ -111,7 +113,11 @@ def test_the_search_finds_a_client_that_is_left_out(monkeypatch):
 
     def leaving_out(self, *given):
         answered, sums = checked(self, *given)
-        large = {name for name, arrays in answered.items() if any(one.values.sum() > 65_536 for one in arrays[:1])}
+        large = {
+            name
+            for name, arrays in answered.items()
+            if any(one.values.sum() > 65_536 for one in arrays[:1])
+        }
         reasons = {name: f"client {name} sent too much." for name in large if self.number == 2}
         self.log.note_failures(self.number, "row_count", reasons)
         return {name: arrays for name, arrays in answered.items() if name not in reasons}, sums

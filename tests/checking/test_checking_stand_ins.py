@@ -34,7 +34,9 @@ def test_sound_noise_is_sound_in_large_arrays_too(noise, gathers):
 
 def test_what_there_is_no_time_for_is_named():
     subject = Subject(Means(2))
-    found, left = findings_of_stand_ins(subject.run, Drawer(subject.run, subject.names[0]), 1e-6, deadline=0.0)
+    found, left = findings_of_stand_ins(
+        subject.run, Drawer(subject.run, subject.names[0]), 1e-6, deadline=0.0
+    )
     assert (found, left) == ([], ["the noise of 'sums' for large arrays"])
 
 
@@ -51,7 +53,9 @@ def by_entry(change):
         noise = (noisy.integers - plain.integers).ravel()
         deviations = np.ldexp(plain.integers.astype(float), noisy.exponent).ravel() / release.scale
         changed_noise = change(noise, deviations).astype(np.int64)
-        return GridArray(plain.integers + changed_noise.reshape(plain.integers.shape), noisy.exponent)
+        return GridArray(
+            plain.integers + changed_noise.reshape(plain.integers.shape), noisy.exponent
+        )
 
     return with_noise
 
@@ -61,10 +65,22 @@ def again(noise, period, sign=1):
 
 
 FAULTS = {
-    "none above 20 deviations": (lambda n, x: np.where(np.abs(x) > 20, 0, n), "depends on the entries"),
-    "none below -1000 deviations": (lambda n, x: np.where(x < -1000, 0, n), "depends on the entries"),
-    "none on zeros": (lambda n, x: np.where((x == 0) & (np.abs(x).max() > 0), 0, n), "depends on the entries"),
-    "half in one octave": (lambda n, x: np.where((x > 8) & (x < 16), n // 2, n), "depends on the entries"),
+    "none above 20 deviations": (
+        lambda n, x: np.where(np.abs(x) > 20, 0, n),
+        "depends on the entries",
+    ),
+    "none below -1000 deviations": (
+        lambda n, x: np.where(x < -1000, 0, n),
+        "depends on the entries",
+    ),
+    "none on zeros": (
+        lambda n, x: np.where((x == 0) & (np.abs(x).max() > 0), 0, n),
+        "depends on the entries",
+    ),
+    "half in one octave": (
+        lambda n, x: np.where((x > 8) & (x < 16), n // 2, n),
+        "depends on the entries",
+    ),
     "away from zero": (lambda n, x: np.where(x > 1000, np.abs(n), n), "depends on the entries"),
     "repeats after 2,048 entries": (lambda n, _: again(n, 2048), "repeats itself"),
     "repeats after 8,192 entries": (lambda n, _: again(n, 8192), "repeats itself"),
@@ -76,7 +92,10 @@ FAULTS = {
         lambda n, _: np.where(np.arange(n.size) % 2, n, again(n, 2048)),
         "depends on itself",
     ),
-    "none beyond the first 4,096 entries": (lambda n, _: np.where(np.arange(n.size) < 4096, n, 0), "narrower"),
+    "none beyond the first 4,096 entries": (
+        lambda n, _: np.where(np.arange(n.size) < 4096, n, 0),
+        "narrower",
+    ),
     "half in one block of 2,048": (
         lambda n, _: np.where(np.arange(n.size) // 2048 == 3, n // 2, n),
         "narrower than declared in one of its parts",
@@ -95,7 +114,9 @@ def test_a_fault_that_small_arrays_do_not_show_is_found(fault, noise, monkeypatc
 
 
 def test_an_audit_says_that_it_is_broken(monkeypatch):
-    monkeypatch.setattr(noise_module, "_with_noise", by_entry(FAULTS["none above 20 deviations"][0]))
+    monkeypatch.setattr(
+        noise_module, "_with_noise", by_entry(FAULTS["none above 20 deviations"][0])
+    )
     found = audit(Means(2), runs=10)
     assert found.verdict == "broken"
     assert any("depends on the entries that it is added to" in one for one in found.broken)
@@ -104,7 +125,9 @@ def test_an_audit_says_that_it_is_broken(monkeypatch):
 def test_words_of_the_operating_system_that_repeat_are_found(monkeypatch):
     words = noise_module.OperatingSystemNoise.words
     monkeypatch.setattr(
-        noise_module.OperatingSystemNoise, "words", lambda self, size: np.resize(words(self, min(size, 2048)), size)
+        noise_module.OperatingSystemNoise,
+        "words",
+        lambda self, size: np.resize(words(self, min(size, 2048)), size),
     )
     found, _ = found_in(n_rounds=1)
     assert any("repeats itself" in one or "depends on itself" in one for one in found)

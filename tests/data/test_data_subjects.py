@@ -33,11 +33,17 @@ def test_rows_are_one_persons_if_their_identities_are_equal(name):
 @pytest.mark.parametrize("name", IDENTITIES)
 @pytest.mark.parametrize("size", [1, 2, 6])
 def test_in_files_they_are_the_same_persons(name, size):
-    given = pd.Series(IDENTITIES[name], dtype=None if isinstance(IDENTITIES[name], np.ndarray) else object)
-    found = subjects_in_batches((given[start : start + size] for start in range(0, 6, size)), "the subjects")
+    given = pd.Series(
+        IDENTITIES[name], dtype=None if isinstance(IDENTITIES[name], np.ndarray) else object
+    )
+    found = subjects_in_batches(
+        (given[start : start + size] for start in range(0, 6, size)), "the subjects"
+    )
     _, first = np.unique(found.codes, return_index=True)
     assert pd.factorize(found.codes)[0].tolist() == WHOSE
-    np.testing.assert_array_equal(found.words, subjects_of(given, "the subjects").words[np.array(WHOSE)[first]])
+    np.testing.assert_array_equal(
+        found.words, subjects_of(given, "the subjects").words[np.array(WHOSE)[first]]
+    )
 
 
 @pytest.mark.parametrize(
@@ -50,10 +56,20 @@ def test_in_files_they_are_the_same_persons(name, size):
         (pd.array([5, 6, None], dtype="Int64"), "row 2 is missing"),
         ([1.0, np.nan, 2.0], "row 1 is missing"),
     ],
-    ids=["fractions", "merged floats", "infinity", "a gap in text", "a gap in integers", "a gap in floats"],
+    ids=[
+        "fractions",
+        "merged floats",
+        "infinity",
+        "a gap in text",
+        "a gap in integers",
+        "a gap in floats",
+    ],
 )
 def test_floats_and_gaps_are_refused_without_a_value(given, why):
-    for read in (subjects_of, lambda values, where: subjects_in_batches([pd.Series(values)], where)):
+    for read in (
+        subjects_of,
+        lambda values, where: subjects_in_batches([pd.Series(values)], where),
+    ):
         with pytest.raises(DataError, match=why) as error:
             read(given, "the table: column 'patient'")
         assert "9007199254740992" not in str(error.value)
@@ -88,7 +104,10 @@ def test_the_column_is_read_and_never_clustered_by(tmp_path):
 @pytest.mark.parametrize("blank", ["", "  "])
 def test_rows_of_unknown_persons_are_not_one_person(blank):
     column = pd.Series(["a", "b", blank, blank])
-    for read in (subjects_of, lambda column, where: subjects_in_batches([column[:2], column[2:]], where)):
+    for read in (
+        subjects_of,
+        lambda column, where: subjects_in_batches([column[:2], column[2:]], where),
+    ):
         with pytest.raises(DataError, match="row 2 is missing"):
             read(column, "the table")
 
@@ -99,7 +118,9 @@ def test_categories_that_are_floats_are_refused_as_floats_are():
 
 
 def test_rows_that_are_other_persons_are_other_data_in_files_too(tmp_path):
-    frame = pd.DataFrame({"x": np.arange(6.0), "who": [1, 1, 2, 2, 3, 3], "also": [1, 2, 2, 3, 3, 1]})
+    frame = pd.DataFrame(
+        {"x": np.arange(6.0), "who": [1, 1, 2, 2, 3, 3], "also": [1, 2, 2, 3, 3, 1]}
+    )
     frame.to_csv(tmp_path / "rows.csv", index=False)
     for source in (frame[["x", "who", "also"]], None):
         found = {}
@@ -113,9 +134,13 @@ def test_rows_that_are_other_persons_are_other_data_in_files_too(tmp_path):
 
 def test_public_rows_are_drawn_by_person():
     codes = np.repeat(np.arange(20), np.arange(1, 21))
-    table = Table(np.arange(420.0).reshape(210, 2), subjects=subjects_of(codes, ""), name="rows.csv")
+    table = Table(
+        np.arange(420.0).reshape(210, 2), subjects=subjects_of(codes, ""), name="rows.csv"
+    )
     rest = hold_out_server_rows(table, 30)
-    public, others = ({codes[int(row[0]) // 2] for row in one} for one in (rest.server_rows, rest.rows))
+    public, others = (
+        {codes[int(row[0]) // 2] for row in one} for one in (rest.server_rows, rest.rows)
+    )
     assert public & others == set()
     assert public | others == set(range(20))
     assert 30 <= len(rest.server_rows) < 50
@@ -131,7 +156,9 @@ def test_public_rows_are_drawn_by_person():
 def test_some_rows_have_the_persons_that_are_left():
     own = ClientData(frame_of(30), subject_column="patient")
     kept = np.arange(0, own.n_rows, 3)
-    np.testing.assert_array_equal(own.chosen(kept).rows_each, subjects_of(frame_of(30)["patient"][kept], "").rows_each)
+    np.testing.assert_array_equal(
+        own.chosen(kept).rows_each, subjects_of(frame_of(30)["patient"][kept], "").rows_each
+    )
 
 
 def test_persons_are_spread_over_clients_with_all_their_rows():
@@ -141,10 +168,16 @@ def test_persons_are_spread_over_clients_with_all_their_rows():
     parts = partition(table, "iid", n_clients=3)
     at = [set(frame["patient"][ids]) for ids in parts.row_ids]
     assert sum(map(len, at)) == len(set().union(*at)) == 30
-    for rows_each, ids in zip((one.rows_each for one in parts.subjects), parts.row_ids, strict=True):
+    for rows_each, ids in zip(
+        (one.rows_each for one in parts.subjects), parts.row_ids, strict=True
+    ):
         np.testing.assert_array_equal(rows_each, subjects.rows_each[ids])
     with pytest.raises(ValueError, match="several clients"):
-        partition(Table(table.rows, labels=subjects.codes % 2, subjects=subjects), "dirichlet:1", n_clients=3)
+        partition(
+            Table(table.rows, labels=subjects.codes % 2, subjects=subjects),
+            "dirichlet:1",
+            n_clients=3,
+        )
 
 
 def test_a_sample_of_persons_has_all_their_rows_in_any_order():

@@ -98,7 +98,11 @@ def test_a_comparison_scores_a_battery_without_its_noise(suite, tmp_path):
         progress=False,
     )
     found = results.to_pandas().set_index(["strategy", "data", "n_clusters"]).sort_index()
-    assert sorted(found.loc["k-fed"].index) == [("suite:ours/three", 2), ("suite:ours/three", 3), ("suite:ours/two", 2)]
+    assert sorted(found.loc["k-fed"].index) == [
+        ("suite:ours/three", 2),
+        ("suite:ours/three", 3),
+        ("suite:ours/two", 2),
+    ]
     assert (found["status"] == "done").all()
     # The five rows of noise are as far away as a cluster; unscored, three clusters of the rest are found.
     scores = found.loc["feddp-kmeans", "suite:ours/two", 2]
@@ -113,7 +117,17 @@ def test_a_comparison_scores_a_battery_without_its_noise(suite, tmp_path):
 
 
 def test_the_command_takes_a_set(suite, tmp_path):
-    asked = ["compare", "--strategies", "k-fed", "--datasets", "suite:ours/two", "--seeds", "1", "--n-clients", "2"]
+    asked = [
+        "compare",
+        "--strategies",
+        "k-fed",
+        "--datasets",
+        "suite:ours/two",
+        "--seeds",
+        "1",
+        "--n-clients",
+        "2",
+    ]
     done = CliRunner().invoke(cli, [*asked, "--out", str(tmp_path / "out")])
     assert done.exit_code == 0, done.output
     assert "suite:ours/two, iid, 2 clusters" in " ".join(done.output.split())

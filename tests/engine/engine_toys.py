@@ -9,7 +9,14 @@ from typing import Any
 
 import numpy as np
 from flwr.app import Context, RecordDict
-from flwr.common import Code, EvaluateRes, FitRes, Status, ndarrays_to_parameters, parameters_to_ndarrays
+from flwr.common import (
+    Code,
+    EvaluateRes,
+    FitRes,
+    Status,
+    ndarrays_to_parameters,
+    parameters_to_ndarrays,
+)
 from flwr.server import Server, SimpleClientManager
 from flwr.server.client_proxy import ClientProxy
 
@@ -55,9 +62,15 @@ def paid(mechanism, multiplier, relation="add-or-remove", *, moved=MOVED):
 def plan_of(releases, **options):
     """Return a plan that has these releases, whatever they compose to."""
     given = {release.share: release for release in releases if release is not None}
-    shares = {name: Share(one.mechanism, 1.0, 1, one.relation, one.sample) for name, one in given.items()}
+    shares = {
+        name: Share(one.mechanism, 1.0, 1, one.relation, one.sample) for name, one in given.items()
+    }
     about = {"epsilon": 1.0, "delta": 1e-6, "noise": "local", "unit": "record"} | options
-    return Plan(**about, shares=shares, multipliers={name: one.noise_multiplier for name, one in given.items()})
+    return Plan(
+        **about,
+        shares=shares,
+        multipliers={name: one.noise_multiplier for name, one in given.items()},
+    )
 
 
 def with_releases(config, releases):
@@ -142,7 +155,11 @@ class Toy(PrivateStrategy):
     @property
     def plan(self):
         """What the messages say of it."""
-        return self.frozen_plan.to_json() if any(any(round_.releases) for round_ in self.rounds) else super().plan
+        return (
+            self.frozen_plan.to_json()
+            if any(any(round_.releases) for round_ in self.rounds)
+            else super().plan
+        )
 
     @property
     def n_protocol_rounds(self):
@@ -160,7 +177,9 @@ class Toy(PrivateStrategy):
 class ByHand(ClientProxy):
     """A ClientProxy whose client lives here. ``misbehave[round]`` is called with the FitRes instead of returning it."""
 
-    def __init__(self, cid, client_type, rows, *, name, noise_seed=None, labels=None, misbehave=None):
+    def __init__(
+        self, cid, client_type, rows, *, name, noise_seed=None, labels=None, misbehave=None
+    ):
         super().__init__(str(cid))
         self.node_id = cid
         self.name = name
@@ -176,12 +195,16 @@ class ByHand(ClientProxy):
 
     def client(self):
         data = ClientData(self.rows, self.labels, owner=f"client {self.name}")
-        return self.client_type(data, name=self.name, context=self.context, noise_seed=self.noise_seed)
+        return self.client_type(
+            data, name=self.name, context=self.context, noise_seed=self.noise_seed
+        )
 
     def fit(self, ins, timeout=None, group_id=None):
         self.asked[ins.config["task"]] += 1
         self.received.append(ins)
-        arrays, n_examples, metrics = self.client().fit(parameters_to_ndarrays(ins.parameters), dict(ins.config))
+        arrays, n_examples, metrics = self.client().fit(
+            parameters_to_ndarrays(ins.parameters), dict(ins.config)
+        )
         res = FitRes(Status(Code.OK, ""), ndarrays_to_parameters(arrays), n_examples, metrics)
         if ins.config["round"] in self.misbehave:
             res = self.misbehave[ins.config["round"]](res)
@@ -189,7 +212,9 @@ class ByHand(ClientProxy):
         return res
 
     def evaluate(self, ins, timeout=None, group_id=None):
-        loss, n_examples, metrics = self.client().evaluate(parameters_to_ndarrays(ins.parameters), dict(ins.config))
+        loss, n_examples, metrics = self.client().evaluate(
+            parameters_to_ndarrays(ins.parameters), dict(ins.config)
+        )
         return EvaluateRes(Status(Code.OK, ""), loss, n_examples, metrics)
 
     def get_properties(self, ins, timeout, group_id):
@@ -238,7 +263,12 @@ def proxies_of(client_type, clients, names=None, seed=None, **options):
     names = [str(index) for index in range(len(clients))] if names is None else names
     return [
         ByHand(
-            100 + index, client_type, rows, name=name, noise_seed=None if seed is None else seed + 1 + index, **options
+            100 + index,
+            client_type,
+            rows,
+            name=name,
+            noise_seed=None if seed is None else seed + 1 + index,
+            **options,
         )
         for index, (rows, name) in enumerate(zip(clients, names, strict=True))
     ]
@@ -248,7 +278,9 @@ def replaced(arrays):
     """Misbehaviour: send these arrays."""
 
     def reply(res):
-        return with_hash(FitRes(res.status, ndarrays_to_parameters(arrays), res.num_examples, res.metrics))
+        return with_hash(
+            FitRes(res.status, ndarrays_to_parameters(arrays), res.num_examples, res.metrics)
+        )
 
     return reply
 

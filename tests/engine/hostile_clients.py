@@ -46,7 +46,22 @@ HEADERS = [
     "__import__('os').abort()",
 ]
 
-KINDS = ["<f8", ">f8", "<f4", "<f2", "<g", "<i8", ">i8", "<i1", "<u8", "|b1", "<c16", "<U8", "|S3", "<M8[s]"]
+KINDS = [
+    "<f8",
+    ">f8",
+    "<f4",
+    "<f2",
+    "<g",
+    "<i8",
+    ">i8",
+    "<i1",
+    "<u8",
+    "|b1",
+    "<c16",
+    "<U8",
+    "|S3",
+    "<M8[s]",
+]
 NUMBERS = [
     0.0,
     -0.0,
@@ -74,8 +89,21 @@ def with_header(header: str) -> bytes:
 
 def some_array(rng: np.random.Generator, array: np.ndarray) -> np.ndarray:
     """Return another array in the place of an honest one."""
-    shapes = [array.shape, (), (0,), (1,), array.shape[::-1], (*array.shape, 1), (*array.shape, 0), array.shape[1:]]
-    shapes += [(2 * array.shape[0], *array.shape[1:]), (array.shape[0] + 1, *array.shape[1:])] if array.ndim else []
+    shapes = [
+        array.shape,
+        (),
+        (0,),
+        (1,),
+        array.shape[::-1],
+        (*array.shape, 1),
+        (*array.shape, 0),
+        array.shape[1:],
+    ]
+    shapes += (
+        [(2 * array.shape[0], *array.shape[1:]), (array.shape[0] + 1, *array.shape[1:])]
+        if array.ndim
+        else []
+    )
     with np.errstate(all="ignore"):
         match int(rng.integers(8)):
             case 0:  # all alike
@@ -84,19 +112,29 @@ def some_array(rng: np.random.Generator, array: np.ndarray) -> np.ndarray:
                 return (array.astype(float) * float(rng.choice(NUMBERS))).astype(array.dtype)
             case 2:  # one entry
                 changed = array.copy()
-                changed.flat[: 1 if array.size else 0] = np.array(rng.choice(NUMBERS)).astype(array.dtype)
+                changed.flat[: 1 if array.size else 0] = np.array(rng.choice(NUMBERS)).astype(
+                    array.dtype
+                )
                 return changed
             case 3:
                 return array.astype(str(rng.choice(KINDS)))
             case 4:
                 shape = shapes[rng.integers(len(shapes))]
-                return np.resize(array, shape).astype(array.dtype) if array.size else np.zeros(shape, array.dtype)
+                return (
+                    np.resize(array, shape).astype(array.dtype)
+                    if array.size
+                    else np.zeros(shape, array.dtype)
+                )
             case 5:  # noise
-                return (rng.standard_normal(array.shape) * 10.0 ** rng.integers(-3, 12)).astype(array.dtype)
+                return (rng.standard_normal(array.shape) * 10.0 ** rng.integers(-3, 12)).astype(
+                    array.dtype
+                )
             case 6:
                 return np.asfortranarray(array)[..., ::-1] if array.ndim else array
             case _:  # any bits at all
-                return np.frombuffer(rng.bytes(array.nbytes), dtype=array.dtype).reshape(array.shape)
+                return np.frombuffer(rng.bytes(array.nbytes), dtype=array.dtype).reshape(
+                    array.shape
+                )
 
 
 def some_parameters(rng: np.random.Generator, honest: Parameters) -> Any:
@@ -109,11 +147,17 @@ def some_parameters(rng: np.random.Generator, honest: Parameters) -> Any:
         case 2:
             return Parameters([b""] * 100_000, "")
         case 3:
-            return Parameters([*honest.tensors, honest.tensors[-1]] if arrays else [bytes(9)], "numpy.ndarray")
+            return Parameters(
+                [*honest.tensors, honest.tensors[-1]] if arrays else [bytes(9)], "numpy.ndarray"
+            )
         case 4:
-            return Parameters([TENSORS[rng.integers(len(TENSORS))] for _ in honest.tensors], "numpy.ndarray")
+            return Parameters(
+                [TENSORS[rng.integers(len(TENSORS))] for _ in honest.tensors], "numpy.ndarray"
+            )
         case 5:
-            return Parameters([with_header(str(rng.choice(HEADERS))) for _ in honest.tensors], "numpy.ndarray")
+            return Parameters(
+                [with_header(str(rng.choice(HEADERS))) for _ in honest.tensors], "numpy.ndarray"
+            )
         case 6:
             flipped = [bytearray(tensor) for tensor in honest.tensors]
             for tensor in flipped:
@@ -122,7 +166,10 @@ def some_parameters(rng: np.random.Generator, honest: Parameters) -> Any:
         case _:
             chosen = int(rng.integers(max(len(arrays), 1))) if rng.random() < 0.5 else None
             return encode(
-                [some_array(rng, one) if chosen in (None, index) else one for index, one in enumerate(arrays)]
+                [
+                    some_array(rng, one) if chosen in (None, index) else one
+                    for index, one in enumerate(arrays)
+                ]
             )
 
 
@@ -132,11 +179,18 @@ def some_metrics(rng: np.random.Generator, honest: dict[str, Any]) -> Any:
         case 0:
             return anything if rng.random() < 0.3 else {}
         case 1:
-            return honest | {str(rng.choice([*honest, "failure", "missed", "empty", "table", "ledger"])): anything}
+            return honest | {
+                str(
+                    rng.choice([*honest, "failure", "missed", "empty", "table", "ledger"])
+                ): anything
+            }
         case 2:
             return {name: ANYTHING[rng.integers(len(ANYTHING))] for name in honest}
         case 3 if EXPONENTS in honest:
-            units = [one if one is None else one + int(rng.integers(-60, 60)) for one in json.loads(honest[EXPONENTS])]
+            units = [
+                one if one is None else one + int(rng.integers(-60, 60))
+                for one in json.loads(honest[EXPONENTS])
+            ]
             return honest | {EXPONENTS: json.dumps(units)}
         case 4:
             return honest | {"failure": anything, "missed": True}
@@ -146,7 +200,9 @@ def some_metrics(rng: np.random.Generator, honest: dict[str, Any]) -> Any:
 
 def with_arrays(res: Any, change: Any) -> Any:
     """Return a reply with other arrays."""
-    return claimed(replace(res, parameters=encode([change(array) for array in decode(res.parameters)])))
+    return claimed(
+        replace(res, parameters=encode([change(array) for array in decode(res.parameters)]))
+    )
 
 
 def claimed(res: Any) -> Any:
@@ -169,7 +225,9 @@ class Hostile(WatchedSite):
         Takes a task and the honest reply, and returns what is sent; by default anything at random.
     """
 
-    def __init__(self, *args: Any, seed: int, start: int, attack: Any = None, **options: Any) -> None:
+    def __init__(
+        self, *args: Any, seed: int, start: int, attack: Any = None, **options: Any
+    ) -> None:
         super().__init__(*args, **options)
         self.attack = attack
         self.rng = np.random.default_rng([seed, start])
@@ -179,7 +237,9 @@ class Hostile(WatchedSite):
         res = super().fit(ins, timeout, group_id)
         if int(ins.config["round"]) < self.start:
             return res
-        return self.changed(res) if self.attack is None else self.attack(str(ins.config["task"]), res)
+        return (
+            self.changed(res) if self.attack is None else self.attack(str(ins.config["task"]), res)
+        )
 
     def evaluate(self, ins, timeout=None, group_id=None):
         return self.changed(super().evaluate(ins, timeout, group_id))
@@ -194,7 +254,9 @@ class Hostile(WatchedSite):
             return res
         if which < 0.15:
             code = Code.FIT_NOT_IMPLEMENTED
-            return replace(res, status=Status(code, str(ANYTHING[rng.integers(len(ANYTHING))])[:1000]))
+            return replace(
+                res, status=Status(code, str(ANYTHING[rng.integers(len(ANYTHING))])[:1000])
+            )
         if which < 0.17:
             return replace(res, status=None)
         if which < 0.25:
@@ -215,7 +277,9 @@ class Served:
     incomplete: set[int] = field(default_factory=set)
 
 
-def served(strategy, data, *hostile: str, seed: int = 0, start: int = 2, attack: Any = None) -> Served:
+def served(
+    strategy, data, *hostile: str, seed: int = 0, start: int = 2, attack: Any = None
+) -> Served:
     """Run a strategy as Flower does, on honest clients and hostile ones."""
     found = Served(strategy := copy.copy(strategy))
     strategy.noise_seed, strategy.random_state, strategy.wait_for_clients = seed, seed, 0.0
@@ -223,16 +287,25 @@ def served(strategy, data, *hostile: str, seed: int = 0, start: int = 2, attack:
 
     def received(round_, brought):
         number = strategy._current.number
-        asked = [one for site in manager.clients.values() for one in site.exchanges if one.round == number]
+        asked = [
+            one
+            for site in manager.clients.values()
+            for one in site.exchanges
+            if one.round == number
+        ]
         n_asked = sum(one.ins.config["task"] == round_.task for one in asked)
         if round_.answer.sends and not round_.answer.keeps and brought is not None:
-            found.incomplete |= {number} if getattr(brought, "n_clients", len(brought)) < n_asked else set()
+            found.incomplete |= (
+                {number} if getattr(brought, "n_clients", len(brought)) < n_asked else set()
+            )
 
     strategy.on_received = received
     for index, (name, own) in enumerate(data.items()):
         options = {"seed": seed, "start": start, "attack": attack} if name in hostile else {}
         kind = Hostile if name in hostile else WatchedSite
-        manager.register(kind(index, name, strategy.client_type, own, noise_seed=seed + index, **options))
+        manager.register(
+            kind(index, name, strategy.client_type, own, noise_seed=seed + index, **options)
+        )
 
     def answers(messages, ask):
         results, failures = [], []

@@ -16,7 +16,8 @@ from flower_fedclust.tables import Schema
 rng = np.random.default_rng(7)
 LABELS = rng.integers(0, 3, 1500)
 NUMBERS = pd.DataFrame(
-    np.round(1024 * (rng.normal(size=(1500, 3)) + 4.0 * np.eye(3)[LABELS])) / 1024, columns=["a", "b", "c"]
+    np.round(1024 * (rng.normal(size=(1500, 3)) + 4.0 * np.eye(3)[LABELS])) / 1024,
+    columns=["a", "b", "c"],
 )
 NUMBERS["whole"] = LABELS
 NUMBERS["flag"] = LABELS == 1
@@ -52,7 +53,9 @@ def parts_of(table, folder):
     folder.mkdir()
     for index, (start, stop) in enumerate(((0, 700), (700, 700), (700, 701), (701, 1500))):
         order = list(table.columns)[:: 1 if index % 2 else -1]
-        table.iloc[start:stop][order].to_parquet(folder / f"part-{index}.parquet", row_group_size=400, index=False)
+        table.iloc[start:stop][order].to_parquet(
+            folder / f"part-{index}.parquet", row_group_size=400, index=False
+        )
     return folder
 
 
@@ -87,7 +90,12 @@ def run(strategy, rows, schema=None):
         strategy.max_norm = 8.0
     if schema is None and hasattr(strategy, "max_l1_norm"):
         strategy.max_l1_norm = 14.0
-    return fc.simulate(strategy, {"north": rows, "south": NUMBERS if schema is None else TABLE}, schema=schema, seed=0)
+    return fc.simulate(
+        strategy,
+        {"north": rows, "south": NUMBERS if schema is None else TABLE},
+        schema=schema,
+        seed=0,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +104,9 @@ def in_memory():
 
     def find(name, schema):
         if (name, schema is None) not in kept:
-            kept[name, schema is None] = run(STRATEGIES[name], NUMBERS if schema is None else TABLE, schema)
+            kept[name, schema is None] = run(
+                STRATEGIES[name], NUMBERS if schema is None else TABLE, schema
+            )
         return kept[name, schema is None]
 
     return find
@@ -106,19 +116,26 @@ def in_memory():
 #: two in LONG ask for what private k-means asks for, and for more sums of the same kinds, and take longest.
 LONG = ("private-mixture", "private-density")
 CASES = [
-    *(pytest.param(name, "parquet", marks=[pytest.mark.long] if name in LONG else []) for name in STRATEGIES),
+    *(
+        pytest.param(name, "parquet", marks=[pytest.mark.long] if name in LONG else [])
+        for name in STRATEGIES
+    ),
     *(("federated-kmeans", kind) for kind in WRITERS if kind != "parquet"),
 ]
 
 
 @pytest.mark.parametrize("schema", [None, SCHEMA], ids=["numbers", "schema"])
 @pytest.mark.parametrize(("name", "kind"), CASES)
-def test_rows_of_files_give_the_same_bits_as_in_memory(name, kind, schema, in_memory, tmp_path, monkeypatch):
+def test_rows_of_files_give_the_same_bits_as_in_memory(
+    name, kind, schema, in_memory, tmp_path, monkeypatch
+):
     columns = list((NUMBERS if schema is None else TABLE).columns)
     path = WRITERS[kind](NUMBERS if schema is None else TABLE, tmp_path)
     expected = in_memory(name, schema)
     monkeypatch.setattr(by_row, "BATCH_ENTRIES", 997)
-    monkeypatch.setattr(ClientData, "_check_fits_memory", lambda self: pytest.fail("all rows are read at once"))
+    monkeypatch.setattr(
+        ClientData, "_check_fits_memory", lambda self: pytest.fail("all rows are read at once")
+    )
     given = ("duckdb://", path) if kind == "query" else (path,)
     found = run(STRATEGIES[name], read_batches(*given, columns=columns).rows, schema)
     for one, other in zip(found.model.to_arrays(), expected.model.to_arrays(), strict=True):
@@ -128,7 +145,9 @@ def test_rows_of_files_give_the_same_bits_as_in_memory(name, kind, schema, in_me
     assert found.metrics == pytest.approx(expected.metrics, rel=1e-9)
 
 
-def test_rows_of_files_are_read_at_once_only_for_an_answer_that_needs_all_of_them_with_a_warning(tmp_path, monkeypatch):
+def test_rows_of_files_are_read_at_once_only_for_an_answer_that_needs_all_of_them_with_a_warning(
+    tmp_path, monkeypatch
+):
     rows = read_batches(parquet(NUMBERS, tmp_path)).rows
     with pytest.warns(RuntimeWarning, match=r"client north: .* all rows at once.*private-kmeans"):
         found = run(fc.KFED(n_clusters=3), rows)
@@ -157,7 +176,9 @@ def test_threads_keep_the_order_and_find_the_same_error(n_jobs):
 
 def test_few_batches_are_in_memory_at_a_time():
     taken = []
-    for done, _ in enumerate(mapped(lambda number: number, (taken.append(one) or one for one in range(100)), 3)):
+    for done, _ in enumerate(
+        mapped(lambda number: number, (taken.append(one) or one for one in range(100)), 3)
+    ):
         assert len(taken) <= done + 5
 
 
@@ -178,7 +199,9 @@ def test_the_first_bad_entry_is_named_by_file_row_and_column_and_never_by_its_va
     row = 1234 - 701 if kind == "parts" else 1234
     with pytest.raises(fc.DataError, match=rf"^{file}: row {row}, column 'b' is NaN") as caught:
         fc.simulate(
-            STRATEGIES["federated-kmeans"], {"north": read_batches(*given).rows, "south": NUMBERS}, n_jobs=n_jobs
+            STRATEGIES["federated-kmeans"],
+            {"north": read_batches(*given).rows, "south": NUMBERS},
+            n_jobs=n_jobs,
         )
     assert "987" not in str(caught.value)
 
@@ -187,8 +210,12 @@ def test_text_and_dates_are_refused_where_numbers_are_needed(tmp_path):
     table = NUMBERS.astype({"b": object})
     table.loc[1234, "b"] = "swordfish"
     path = csv(table, tmp_path)
-    with pytest.raises(fc.DataError, match=r"^one\.csv: row 1234, column 'b' is not numeric.*schema") as caught:
-        fc.simulate(STRATEGIES["federated-kmeans"], {"north": read_batches(path).rows, "south": NUMBERS})
+    with pytest.raises(
+        fc.DataError, match=r"^one\.csv: row 1234, column 'b' is not numeric.*schema"
+    ) as caught:
+        fc.simulate(
+            STRATEGIES["federated-kmeans"], {"north": read_batches(path).rows, "south": NUMBERS}
+        )
     assert "swordfish" not in str(caught.value)
     with pytest.raises(fc.DataError, match="column 'born' is dates"):
         ClientData(read_batches(parquet(TABLE[["born"]], tmp_path)).rows).check()
@@ -199,7 +226,9 @@ def test_a_row_that_does_not_fit_the_schema_is_named(tmp_path, monkeypatch):
     table = TABLE.copy()
     table.loc[1234, "work"] = "swordfish"
     rows = read_batches(parquet(table, tmp_path)).rows
-    with pytest.raises(fc.DataError, match=r"one\.parquet: .*column 'work': row 1234 is a category") as caught:
+    with pytest.raises(
+        fc.DataError, match=r"one\.parquet: .*column 'work': row 1234 is a category"
+    ) as caught:
         run(STRATEGIES["private-kmeans"], rows, SCHEMA)
     assert "swordfish" not in str(caught.value)
 
@@ -223,12 +252,17 @@ def test_parts_with_other_columns_and_folders_without_rows_are_refused(tmp_path)
     (folder / "part-9.parquet").touch()  # empty
     assert len(read_batches(folder).rows) == 1500
     NUMBERS[["a", "b"]].to_parquet(folder / "part-4.parquet")
-    with pytest.raises(fc.DataError, match=r"part-4\.parquet has other columns than part-0\.parquet: it lacks .*'c'"):
+    with pytest.raises(
+        fc.DataError,
+        match=r"part-4\.parquet has other columns than part-0\.parquet: it lacks .*'c'",
+    ):
         read_batches(folder)
     (tmp_path / "none").mkdir()
     with pytest.raises(fc.DataError, match="none has no rows"):
         read_batches(tmp_path / "none")
-    with pytest.raises(fc.DataError, match=r"cannot be read in batches; save it as one of: \.parquet"):
+    with pytest.raises(
+        fc.DataError, match=r"cannot be read in batches; save it as one of: \.parquet"
+    ):
         read_batches(tmp_path / "rows.xlsx")
 
 
@@ -244,7 +278,9 @@ def test_cells_of_a_csv_file_are_what_is_written_and_the_same_numbers_as_in_memo
     path = csv(pd.DataFrame(table), tmp_path)
     found = read_batches(path).rows
     for name, cells in table.items():
-        assert [None if pd.isna(one) else one for one in found.column(name)] == [one or None for one in cells], name
+        assert [None if pd.isna(one) else one for one in found.column(name)] == [
+            one or None for one in cells
+        ], name
     numbers = read_table(path, columns=["whole", "mixed"]).rows
     batches = read_batches(path, columns=["whole", "mixed"]).rows.read(2)
     np.testing.assert_array_equal(np.concatenate([batch.rows for batch in batches]), numbers)
@@ -253,7 +289,9 @@ def test_cells_of_a_csv_file_are_what_is_written_and_the_same_numbers_as_in_memo
 
 def test_a_row_group_larger_than_memory_allows_is_read_a_few_pages_at_a_time(tmp_path):
     path = tmp_path / "wide.parquet"
-    pd.DataFrame(np.zeros((200_000, 4))).rename(columns=str).to_parquet(path, row_group_size=200_000)
+    pd.DataFrame(np.zeros((200_000, 4))).rename(columns=str).to_parquet(
+        path, row_group_size=200_000
+    )
     sizes = [len(batch) for batch in read_batches(path).rows.read(1000)]
     assert sizes == [1000] * 200
 
@@ -264,7 +302,9 @@ def test_a_row_group_larger_than_memory_allows_is_read_a_few_pages_at_a_time(tmp
 def test_large_files_of_clients_folders_and_sites_stay_where_they_are(tmp_path, monkeypatch):
     expected = run(STRATEGIES["federated-kmeans"], NUMBERS)
     monkeypatch.setattr("flower_fedclust.data.files.MOST_IN_MEMORY", 8 * NUMBERS.size - 8)
-    monkeypatch.setattr(ClientData, "_check_fits_memory", lambda self: pytest.fail("all rows are read at once"))
+    monkeypatch.setattr(
+        ClientData, "_check_fits_memory", lambda self: pytest.fail("all rows are read at once")
+    )
     folder = tmp_path / "clients"
     folder.mkdir()
     parquet(NUMBERS, folder).rename(folder / "north.parquet")
@@ -281,22 +321,31 @@ def test_large_files_of_clients_folders_and_sites_stay_where_they_are(tmp_path, 
 @pytest.mark.parametrize("schema", [None, SCHEMA], ids=["numbers", "schema"])
 def test_a_comparison_leaves_rows_in_files_and_knows_them_again(schema, tmp_path, monkeypatch):
     table = NUMBERS if schema is None else TABLE
-    clients = {"north": read_batches(parquet(table, tmp_path)).rows, "south": read_batches(csv(table, tmp_path)).rows}
+    clients = {
+        "north": read_batches(parquet(table, tmp_path)).rows,
+        "south": read_batches(csv(table, tmp_path)).rows,
+    }
     options = {"n_clusters": 3, "seeds": 1, "epsilons": 8.0, "progress": False, "jobs": 1}
     options |= {} if schema is None else {"schema": Schema.of(schema)}
     expected = fc.compare("private-kmeans", dict.fromkeys(clients, table), **options)
-    monkeypatch.setattr(ClientData, "_check_fits_memory", lambda self: pytest.fail("all rows are read at once"))
+    monkeypatch.setattr(
+        ClientData, "_check_fits_memory", lambda self: pytest.fail("all rows are read at once")
+    )
     for _ in range(2):  # the second call finds the same rows, and runs nothing
         found = fc.compare("private-kmeans", clients, out=tmp_path / "out", **options)
     columns = ["status", "n_rows", "cost", "bytes_up"]
-    assert found.to_pandas()[columns].values.tolist() == expected.to_pandas()[columns].values.tolist()
+    assert (
+        found.to_pandas()[columns].values.tolist() == expected.to_pandas()[columns].values.tolist()
+    )
     parquet(table[::-1], tmp_path)
     with pytest.raises(FileExistsError):
         fc.compare("private-kmeans", clients | {"north": read_batches(tmp_path / "one.parquet").rows},
                    out=tmp_path / "out", **options)  # fmt: skip
 
 
-def test_one_file_of_many_clients_that_takes_half_the_memory_is_refused_with_a_remedy(tmp_path, monkeypatch):
+def test_one_file_of_many_clients_that_takes_half_the_memory_is_refused_with_a_remedy(
+    tmp_path, monkeypatch
+):
     path = csv(NUMBERS, tmp_path)
     monkeypatch.setattr("flower_fedclust.data.files.machine_memory", lambda: path.stat().st_size)
     with pytest.raises(fc.DataError, match="a file for each client"):
@@ -309,7 +358,9 @@ def test_one_file_of_many_clients_that_takes_half_the_memory_is_refused_with_a_r
 def test_predictions_for_a_large_file_are_the_same_as_in_memory(schema, tmp_path, monkeypatch):
     table = NUMBERS if schema is None else TABLE
     run(STRATEGIES["private-kmeans"], table, schema).save(tmp_path / "result")
-    new = table.astype({"whole": float}).assign(patient=[f"p{index}" for index in range(len(table))], more=1.0)
+    new = table.astype({"whole": float}).assign(
+        patient=[f"p{index}" for index in range(len(table))], more=1.0
+    )
     new.loc[[3, 700], "b"] = np.nan
     path = parquet(new, tmp_path)
     expected = predict_file(tmp_path / "result", path, tmp_path / "memory.csv", id_column="patient")

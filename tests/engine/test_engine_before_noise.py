@@ -28,7 +28,10 @@ class AnyClient(ToyClient):
     def any_sum(self):
         return GridArray(self.rows.astype(np.int64).sum(axis=0), -20)
 
-    @answers(Sent("number of rows", counts="every row"), moved=lambda *_, **__: (Bound(1.0, 1.0, words="a row"),))
+    @answers(
+        Sent("number of rows", counts="every row"),
+        moved=lambda *_, **__: (Bound(1.0, 1.0, words="a row"),),
+    )
     def count(self):
         return np.array([len(self.rows)])
 
@@ -67,7 +70,9 @@ def seen(strategy, clients, caplog, *, secure=False):
         "progress": progress,
         "n_clients": [getattr(one, "n_clients", None) for one in found.received],
         "largest": strategy.largest_client,
-        "doubts": [one.code for one in result_of(strategy, {}, 0.0).doubts if one.code == "one-client"],
+        "doubts": [
+            one.code for one in result_of(strategy, {}, 0.0).doubts if one.code == "one-client"
+        ],
         "notes": strategy.report.notes,
         "messages": strategy.report.messages,
         "logs": [record.getMessage() for record in caplog.records],
@@ -95,7 +100,9 @@ NEIGHBORS = {
 @pytest.mark.parametrize("secure", [False, True], ids=["plain", "secure"])
 def test_values_that_noise_will_cover_decide_nothing(values, other, noise, secure, caplog):
     def run(*values):
-        strategy = AnyToy([Sum(AnyClient.any_sum.asked(), releases=[ONE_ROW])], epsilon=1.0, noise=noise)
+        strategy = AnyToy(
+            [Sum(AnyClient.any_sum.asked(), releases=[ONE_ROW])], epsilon=1.0, noise=noise
+        )
         return seen(strategy, numbers(*values), caplog, secure=secure)
 
     one, two = run(*values), run(*values[:2], other)
@@ -151,14 +158,18 @@ def test_with_noise_of_each_clients_own_a_reply_is_private_and_compared(caplog):
     small = paid("gaussian", 1.0, moved=Bound(1e-3, 1e-3, words="nothing"))
 
     class Clipped(AnyClient):
-        @answers(Sent("sum of the rows"), moved=lambda *_, **__: (Bound(1e-3, 1e-3, words="nothing"),))
+        @answers(
+            Sent("sum of the rows"), moved=lambda *_, **__: (Bound(1e-3, 1e-3, words="nothing"),)
+        )
         def any_sum(self):
             return GridArray(self.rows.astype(np.int64).sum(axis=0), -20)
 
     class ClippedToy(AnyToy):
         client_type = Clipped
 
-    strategy = ClippedToy([Gather(Clipped.any_sum.asked(), releases=[small])], epsilon=1.0, noise="local")
+    strategy = ClippedToy(
+        [Gather(Clipped.any_sum.asked(), releases=[small])], epsilon=1.0, noise="local"
+    )
     found = seen(strategy, numbers(1, 1, 1, 2**50), caplog)
     assert [failure.client for failure in found.decided["failures"]] == ["3"]
 
@@ -174,7 +185,9 @@ def test_an_impossible_count_is_left_out_whatever_the_noise(sent, said):
     proxies = proxies_of(AnyClient, numbers(1, 1, 1, 1))
     proxies[3].misbehave[2] = replaced(sent)
     release = paid("laplace", 1.0, moved=Bound(1.0, 1.0, words="a row"))
-    strategy = serve(AnyToy([Sum(AnyClient.count.asked(), releases=[release])], epsilon=1.0), proxies)
+    strategy = serve(
+        AnyToy([Sum(AnyClient.count.asked(), releases=[release])], epsilon=1.0), proxies
+    )
     (failure,) = strategy.failures
     assert failure.client == "3"
     assert said in failure.reason
@@ -188,11 +201,17 @@ HUGE = 2**62 - 2**40
 @pytest.mark.parametrize("secure", [False, True], ids=["plain", "secure"])
 @pytest.mark.parametrize("noise", ["server", "clients"])
 def test_a_sum_beyond_63_bits_ends_the_run_after_the_noise_and_names_no_client(noise, secure):
-    strategy = AnyToy([Sum(AnyClient.any_sum.asked(), releases=[ONE_ROW])], epsilon=1.0, noise=noise)
+    strategy = AnyToy(
+        [Sum(AnyClient.any_sum.asked(), releases=[ONE_ROW])], epsilon=1.0, noise=noise
+    )
     strategy.secure = secure
-    with pytest.raises(ProtocolError, match="with its noise, the sum of sum of the rows exceeds 63 bits") as caught:
+    with pytest.raises(
+        ProtocolError, match="with its noise, the sum of sum of the rows exceeds 63 bits"
+    ) as caught:
         run_inline(
-            strategy, {str(index): ClientData(rows) for index, rows in enumerate(numbers(HUGE, HUGE, HUGE))}, range(3)
+            strategy,
+            {str(index): ClientData(rows) for index, rows in enumerate(numbers(HUGE, HUGE, HUGE))},
+            range(3),
         )
     assert "client" not in str(caught.value).replace("fewer clients", "")
     assert strategy.failures == []
@@ -201,7 +220,9 @@ def test_a_sum_beyond_63_bits_ends_the_run_after_the_noise_and_names_no_client(n
 @pytest.mark.parametrize("above", [-3, -2, -1, 0, 1])
 def test_noise_decides_whether_a_sum_fits_63_bits(above):
     # The same raw sum is beyond 63 bits or not, as its noise has it.
-    drawn = sample_gaussian(np.nextafter(ONE_ROW.scale, np.inf) * 2.0**20, 2, SeededNoise([0, 2])).tolist()
+    drawn = sample_gaussian(
+        np.nextafter(ONE_ROW.scale, np.inf) * 2.0**20, 2, SeededNoise([0, 2])
+    ).tolist()
     assert max(drawn) > 2**30
     target = 2**63 - 1 - max(drawn) + above
     parts = [target // 3 + (index < target % 3) for index in range(3)]

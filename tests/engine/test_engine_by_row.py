@@ -36,7 +36,10 @@ def bits(question, rows, size=None):
     """Return what a client with these rows answers, computed in batches of so many."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine, "BATCH_ENTRIES", (size or len(rows)) * rows.shape[1])
-        return [(array.exponent, array.integers.tobytes()) for array in question.asks.reply(question, rows)]
+        return [
+            (array.exponent, array.integers.tobytes())
+            for array in question.asks.reply(question, rows)
+        ]
 
 
 def depends_on(question, rows):
@@ -56,9 +59,15 @@ if PAPERS:
     MORE = {
         "feddp-kmeans margin": fc.FedDPKMeansProofs(**FEDDP),
         "feddp-kmeans margin client": fc.FedDPKMeansProofs(
-            **FEDDP, epsilon=8.0, privacy_unit="client", simplify_server_data=False, reduce_diameter=False
+            **FEDDP,
+            epsilon=8.0,
+            privacy_unit="client",
+            simplify_server_data=False,
+            reduce_diameter=False,
         ),
-        "ffcm-private merged": fc.PrivateFFCM(3, max_norm=3.0, epsilon=8.0, merge="k-means", noise="local"),
+        "ffcm-private merged": fc.PrivateFFCM(
+            3, max_norm=3.0, epsilon=8.0, merge="k-means", noise="local"
+        ),
         "pe-means projected": fc.PEMeans(3, max_norm=3.0, epsilon=8.0, n_rounds=2, n_directions=2),
     }
 #: The questions do not depend on who adds the noise.
@@ -81,7 +90,9 @@ STRATEGIES = {
     case: strategy
     for case, strategy in cases().items()
     # SPP-FGC+ has the answers of others, asks none of them, and takes long.
-    if case.partition(" ")[2] in VARIANTS and has_answers_by_row(strategy) and strategy.name != "spp-fgc-plus"
+    if case.partition(" ")[2] in VARIANTS
+    and has_answers_by_row(strategy)
+    and strategy.name != "spp-fgc-plus"
 } | MORE
 
 
@@ -94,7 +105,9 @@ def asked(case, n_columns):
     rows = np.vstack([*subject.rows, *(row[None] for _, row in far_rows(subject.rows[0]))])
     found = {}
     for round_ in subject.run.rounds.values():
-        questions = [round_.question] if isinstance(round_.question, Question) else round_.question.values()
+        questions = (
+            [round_.question] if isinstance(round_.question, Question) else round_.question.values()
+        )
         for question in questions:
             if isinstance(question.asks, ByRow) and not round_.rows:
                 first, _ = found.setdefault(question.answer, (question, question))
@@ -106,7 +119,11 @@ def asked(case, n_columns):
 @pytest.mark.parametrize("case", STRATEGIES)
 def test_an_answer_by_row_depends_neither_on_batches_nor_on_the_order_of_rows(case):
     questions, rows = asked(case, 3)
-    assert [(question.answer.task, found) for question in questions if (found := depends_on(question, rows))] == []
+    assert [
+        (question.answer.task, found)
+        for question in questions
+        if (found := depends_on(question, rows))
+    ] == []
 
 
 @pytest.mark.filterwarnings("ignore:.* clusters where n_clusters is 3:RuntimeWarning")
@@ -119,7 +136,9 @@ def test_many_clients_at_once_answer_what_each_answers_alone(case):
         alone = [question.asks.reply(question, part) for part in parts]
         for index, array in enumerate(together):
             assert [array.exponent] * len(parts) == [one[index].exponent for one in alone]
-            assert np.array_equal(array.integers, [one[index].integers for one in alone]), question.answer.task
+            assert np.array_equal(array.integers, [one[index].integers for one in alone]), (
+                question.answer.task
+            )
 
 
 ANY_COLUMNS = [case for case, strategy in STRATEGIES.items() if strategy.expected_columns is None]
@@ -129,7 +148,11 @@ ANY_COLUMNS = [case for case, strategy in STRATEGIES.items() if strategy.expecte
 @pytest.mark.parametrize("case", ANY_COLUMNS)
 def test_the_same_holds_for_rows_of_500_columns(case):
     questions, rows = asked(case, 500)
-    assert [(question.answer.task, found) for question in questions if (found := depends_on(question, rows))] == []
+    assert [
+        (question.answer.task, found)
+        for question in questions
+        if (found := depends_on(question, rows))
+    ] == []
 
 
 @pytest.mark.long
@@ -161,7 +184,9 @@ class MixingClient(authoring.FrameClient):
     @authoring.by_row(array="sum of the rows, rounded as a whole")
     def rounded_together(rows):
         whole = terms.total(rows)
-        return enforced(np.trunc(whole.integers / 3.0).astype(np.int64), *whole.form[1:], whole.n_rows)
+        return enforced(
+            np.trunc(whole.integers / 3.0).astype(np.int64), *whole.form[1:], whole.n_rows
+        )
 
     @authoring.by_row(array="number of rows at the beginning of a batch")
     def first_rows(rows):
@@ -176,7 +201,9 @@ def test_a_sound_answer_depends_on_nothing_else():
     assert depends_on(MixingClient.sound.asked(frame=FRAME), ROWS) == []
 
 
-@pytest.mark.parametrize("fault", ["less_the_mean", "rounded_together", "first_rows", "beyond_the_first"])
+@pytest.mark.parametrize(
+    "fault", ["less_the_mean", "rounded_together", "first_rows", "beyond_the_first"]
+)
 def test_an_answer_in_which_rows_are_mixed_is_found(fault):
     found = depends_on(getattr(MixingClient, fault).asked(frame=FRAME), ROWS)
     assert {"batches of 1", "batches of 7"} <= set(found)
@@ -237,18 +264,36 @@ def ended(rounds, match):
 @pytest.mark.parametrize(
     ("question", "parts", "match"),
     [
-        (PaidClient.squares.asked(frame=FRAME), ("sums",), "'sums' of the budget does not pay for 'squares'"),
+        (
+            PaidClient.squares.asked(frame=FRAME),
+            ("sums",),
+            "'sums' of the budget does not pay for 'squares'",
+        ),
         (SUMS[0], ("sums", "sums"), "two arrays of a round name one part"),
         (SUMS[0], ("sum", "counts"), "part 'sum', which is not in the run's plan"),
         (SUMS[0], ("sums",), "nothing bounds what it sends"),
-        (PaidClient.products.asked(frame=FRAME), ("products",), "nothing bounds how much one record"),
         (
-            {name: PaidClient.sums.asked(frame=authoring.Frame(np.zeros(2), 1.0 + int(name))) for name in "01"},
+            PaidClient.products.asked(frame=FRAME),
+            ("products",),
+            "nothing bounds how much one record",
+        ),
+        (
+            {
+                name: PaidClient.sums.asked(frame=authoring.Frame(np.zeros(2), 1.0 + int(name)))
+                for name in "01"
+            },
             ("sums", "counts"),
             "has other bounds for some clients",
         ),
     ],
-    ids=["another answer", "twice in a round", "no such part", "too few parts", "no bound", "a bound for each client"],
+    ids=[
+        "another answer",
+        "twice in a round",
+        "no such part",
+        "too few parts",
+        "no bound",
+        "a bound for each client",
+    ],
 )
 def test_what_no_part_pays_for_is_not_asked(question, parts, match):
     assert ended([(question, parts)], match) == 0
@@ -301,7 +346,9 @@ def test_a_sum_that_could_overflow_with_its_noise_is_refused_before_anybody_is_a
 
 
 @pytest.mark.parametrize("n_clients", [1, 3, 1000])
-@pytest.mark.parametrize(("multiplier", "exponent"), [(0.0, 0), (1e-3, 0), (1.0, 0), (2.0**40, 5), (2.0**70, 0)])
+@pytest.mark.parametrize(
+    ("multiplier", "exponent"), [(0.0, 0), (1e-3, 0), (1.0, 0), (2.0**40, 5), (2.0**70, 0)]
+)
 def test_the_largest_replies_and_noise_add_up_to_63_bits_at_most(n_clients, multiplier, exponent):
     release = Release("laplace", 1.0, multiplier, "") if multiplier else None
     largest = largest_in_sum(n_clients, exponent, release)
@@ -313,4 +360,6 @@ def test_the_largest_replies_and_noise_add_up_to_63_bits_at_most(n_clients, mult
 
 def test_a_round_that_asks_nobody_is_an_error_that_names_it():
     with pytest.raises(ProtocolError, match="a round asks no client"):
-        serve(Toy([Sum(ToyClient.moments.asked()), Sum({})]), proxies_of(ToyClient, [np.eye(2)] * 3))
+        serve(
+            Toy([Sum(ToyClient.moments.asked()), Sum({})]), proxies_of(ToyClient, [np.eye(2)] * 3)
+        )

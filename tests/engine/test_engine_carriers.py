@@ -13,7 +13,10 @@ from flower_fedclust.engine.messages import Answers, drive
 from flower_fedclust.engine.wire import decode, encode
 from flower_fedclust.simulation import noise_seed_of
 
-ROWS = {name: np.random.default_rng(index).normal(size=(30 + index, 3)) for index, name in enumerate("abcd")}
+ROWS = {
+    name: np.random.default_rng(index).normal(size=(30 + index, 3))
+    for index, name in enumerate("abcd")
+}
 OK = Status(Code.OK, "")
 
 
@@ -64,12 +67,17 @@ def through_files(strategy, folder, seed, silent=()):
         FolderClient(
             folder / name,
             lambda context, name=name, index=index: strategy.client_type(
-                fc.ClientData(ROWS[name]), name=name, context=context, noise_seed=noise_seed_of(seed, index)
+                fc.ClientData(ROWS[name]),
+                name=name,
+                context=context,
+                noise_seed=noise_seed_of(seed, index),
             ),
         )
         for index, name in enumerate(ROWS)
     ]
-    carrier = FolderCarrier(folder, lambda: [one.answer() for one in clients if one.folder.name not in silent])
+    carrier = FolderCarrier(
+        folder, lambda: [one.answer() for one in clients if one.folder.name not in silent]
+    )
     return drive(strategy.steps(), carrier)
 
 
@@ -77,12 +85,16 @@ CASES = {
     "sums with noise": lambda: fc.PrivateKMeans(3, epsilon=8.0, max_norm=4.0),
     "noise of the clients": lambda: fc.PrivateKMeans(3, epsilon=8.0, max_norm=4.0, noise="clients"),
     "replies": lambda: fc.KFED(3),
-    "a model that is evaluated": lambda: fc.FederatedKMeans(3, n_rounds=2, federated_evaluation=True),
+    "a model that is evaluated": lambda: fc.FederatedKMeans(
+        3, n_rounds=2, federated_evaluation=True
+    ),
     "what clients remember": lambda: fc.DPFedC(2, n_rounds=3),
 }
 
 
-@pytest.mark.parametrize(("case", "secure"), [*((case, False) for case in CASES), ("sums with noise", True)])
+@pytest.mark.parametrize(
+    ("case", "secure"), [*((case, False) for case in CASES), ("sums with noise", True)]
+)
 def test_messages_through_files_in_a_folder_give_the_bits_of_a_simulation(case, secure, tmp_path):
     strategy = CASES[case]()
     strategy.secure = secure
@@ -95,7 +107,10 @@ def test_messages_through_files_in_a_folder_give_the_bits_of_a_simulation(case, 
 
 
 def test_a_carrier_and_its_clients_take_at_most_fifty_lines():
-    assert sum(len(inspect.getsource(kind).splitlines()) for kind in (FolderClient, FolderCarrier)) <= 50
+    assert (
+        sum(len(inspect.getsource(kind).splitlines()) for kind in (FolderClient, FolderCarrier))
+        <= 50
+    )
 
 
 def test_a_carrier_says_nothing_of_a_silent_client_and_the_run_notes_it(tmp_path):
@@ -115,7 +130,9 @@ def test_an_error_of_a_carrier_ends_the_run_with_its_report(tmp_path):
     clients = [
         FolderClient(
             tmp_path / name,
-            lambda context, name=name: strategy.client_type(fc.ClientData(ROWS[name]), name=name, context=context),
+            lambda context, name=name: strategy.client_type(
+                fc.ClientData(ROWS[name]), name=name, context=context
+            ),
         )
         for name in ROWS
     ]

@@ -21,14 +21,24 @@ pytestmark = [pytest.mark.slow, pytest.mark.long]
 def machine():
     import ray
 
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # as `connected` does: else Ray warns
-    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    # As `connected` does: else Ray warns.
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    ray.init(
+        address="local",
+        num_cpus=2,
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level="ERROR",
+    )
     yield
     ray.shutdown()
 
 
 def both(make, clients=CLIENTS, **options):
-    inline, shards = (fc.simulate(make(), clients, seed=5, engine=engine, **options) for engine in ("inline", "shards"))
+    inline, shards = (
+        fc.simulate(make(), clients, seed=5, engine=engine, **options)
+        for engine in ("inline", "shards")
+    )
     assert difference(inline, shards) == ""
     assert inline.privacy == shards.privacy
     assert inline.doubts == shards.doubts
@@ -82,7 +92,9 @@ def test_failures_are_those_of_inline():
     rounds = [Gather(FatalClient.fails.asked()), Sum(ToyClient.moments.asked())]
     result = both(lambda: Fatal(rounds), [rows[:, :2] for rows in CLIENTS])
     # 14 clients fail, fail again when they are asked once more, and miss the next round.
-    assert [sum(failure.task == task for failure in result.failures) for task in ("fails", "moments")] == [28, 14]
+    assert [
+        sum(failure.task == task for failure in result.failures) for task in ("fails", "moments")
+    ] == [28, 14]
 
 
 def test_a_journal_goes_on_with_the_same_bits(tmp_path):

@@ -42,7 +42,9 @@ QUESTIONS = {
 
 
 def reply(task, consent, *, releases=(), n_shares=1, rows="", client=None):
-    client = client or RevealingClient(ClientData(np.arange(8.0).reshape(4, 2)), name="oslo", consent=consent)
+    client = client or RevealingClient(
+        ClientData(np.arange(8.0).reshape(4, 2)), name="oslo", consent=consent
+    )
     config = {"task": task, "round": 2, "rows": rows}
     if releases:
         config = with_releases(config | {"n_shares": n_shares}, releases)
@@ -81,29 +83,46 @@ def test_a_share_of_the_noise_or_none_does_not_replace_consent(options):
 
 
 def test_each_array_of_a_reply_needs_consent_of_its_own():
-    assert "does not send rows" in reply("rows_and_count", Consent({"sums"}), releases=[None, REPLACED])[1]
-    assert "does not send sums (number of rows)" in reply("rows_and_count", Consent(()), releases=[REPLACED, None])[1]
+    assert (
+        "does not send rows"
+        in reply("rows_and_count", Consent({"sums"}), releases=[None, REPLACED])[1]
+    )
+    assert (
+        "does not send sums (number of rows)"
+        in reply("rows_and_count", Consent(()), releases=[REPLACED, None])[1]
+    )
 
 
 def test_what_is_kept_needs_no_consent_and_what_comes_of_it_does_unless_it_carries_noise():
     for release, refused in ((REPLACED, False), (None, True)):
         (proxy,) = proxies_of(RevealingClient, [np.arange(8.0).reshape(4, 2)])
-        client = RevealingClient(ClientData(proxy.rows), name="oslo", context=proxy.context, consent=Consent({"sums"}))
+        client = RevealingClient(
+            ClientData(proxy.rows), name="oslo", context=proxy.context, consent=Consent({"sums"})
+        )
         assert not reply("keep", None, releases=[release] if release else (), client=client)[1]
-        assert ("does not send rows" in reply("rows_and_count", None, rows="copy", client=client)[1]) is refused
+        assert (
+            "does not send rows" in reply("rows_and_count", None, rows="copy", client=client)[1]
+        ) is refused
 
 
 def test_a_kind_that_does_not_exist_is_refused():
-    with pytest.raises(ValueError, match="consent is 'pictures'; it must be one of: sums, centers, codes, rows"):
+    with pytest.raises(
+        ValueError, match="consent is 'pictures'; it must be one of: sums, centers, codes, rows"
+    ):
         Consent({"sums", "pictures"})
 
 
 def test_the_evaluation_is_answered_only_where_it_is_allowed():
     for allowed in (True, False):
-        client = ToyClient(ClientData(np.ones((3, 2)), [0, 1, 1]), name="oslo", consent=Consent(evaluation=allowed))
+        client = ToyClient(
+            ClientData(np.ones((3, 2)), [0, 1, 1]), name="oslo", consent=Consent(evaluation=allowed)
+        )
         cost, n_rows, facts = client.evaluate([np.zeros((1, 2))], {"model": "k-means"})
         assert ("table" in facts, n_rows) == ((True, 3) if allowed else (False, 0))
-    assert facts["failure"] == "client oslo does not evaluate models; its operator would have to allow it."
+    assert (
+        facts["failure"]
+        == "client oslo does not evaluate models; its operator would have to allow it."
+    )
     assert cost == 0.0
 
 

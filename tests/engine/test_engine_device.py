@@ -17,7 +17,10 @@ from flower_fedclust.exact.rows import Frame
 RUNS = {
     "private-kmeans": ("private-kmeans", {"epsilon": 1.0, "max_norm": 12.0}),
     "exact k-means": ("private-kmeans", {"epsilon": None}),
-    "feddp-kmeans": ("feddp-kmeans", {"epsilon": 1.0, "server_data": np.random.default_rng(5).normal(size=(60, 8))}),
+    "feddp-kmeans": (
+        "feddp-kmeans",
+        {"epsilon": 1.0, "server_data": np.random.default_rng(5).normal(size=(60, 8))},
+    ),
     "private-density": ("private-density", {"epsilon": 1.0, "max_norm": 12.0}),
     "spp-fgc-sums": ("spp-fgc-sums", {}),
     "secure sums": ("private-kmeans", {"epsilon": 1.0, "max_norm": 12.0, "secure": True}),
@@ -28,7 +31,9 @@ RUNS = {
 def rows():
     rng = np.random.default_rng(0)
     means = 3 * rng.normal(size=(4, 8))
-    return list(np.array_split(means[rng.integers(4, size=30_000)] + rng.normal(size=(30_000, 8)), 3))
+    return list(
+        np.array_split(means[rng.integers(4, size=30_000)] + rng.normal(size=(30_000, 8)), 3)
+    )
 
 
 @contextmanager
@@ -38,7 +43,10 @@ def hashed(monkeypatch):
 
     def watched(self, *args, **kwargs):
         arrays = reply(self, *args, **kwargs)
-        hashes.extend((self.answer.task, sha256(one.integers.tobytes()).hexdigest(), one.exponent) for one in arrays)
+        hashes.extend(
+            (self.answer.task, sha256(one.integers.tobytes()).hexdigest(), one.exponent)
+            for one in arrays
+        )
         return arrays
 
     with monkeypatch.context() as patched:
@@ -127,10 +135,20 @@ def test_a_comparison_and_the_command_take_a_device(tmp_path, rows, monkeypatch)
 
     monkeypatch.setattr(Frame, "rows", watched)
     given = [part[:200] for part in rows]
-    fc.compare("federated-kmeans", given, n_clusters=2, seeds=1, jobs=1, out=tmp_path / "one", device="torch")
+    fc.compare(
+        "federated-kmeans",
+        given,
+        n_clusters=2,
+        seeds=1,
+        jobs=1,
+        out=tmp_path / "one",
+        device="torch",
+    )
     assert "torch" in seen
     with pytest.raises(ValueError, match="set jobs to 1"):
-        fc.compare("federated-kmeans", given, n_clusters=2, seeds=1, out=tmp_path / "two", device="torch")
+        fc.compare(
+            "federated-kmeans", given, n_clusters=2, seeds=1, out=tmp_path / "two", device="torch"
+        )
 
 
 def test_a_supernode_names_its_device_in_its_own_config(rows):

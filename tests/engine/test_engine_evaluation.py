@@ -81,7 +81,9 @@ def test_federated_evaluation_is_listed_as_unprotected_and_ends_the_guarantee(bl
         strategy = FedDPKMeans(4, server_data=rows[::10], epsilon=20.0, federated_evaluation=asked)
         report = simulate(strategy, split(rows), labels=split(labels), seed=0).privacy
         assert report.covers_everything is not asked
-        assert {message.task for message in report.unprotected} == ({"evaluate"} if asked else set())
+        assert {message.task for message in report.unprotected} == (
+            {"evaluate"} if asked else set()
+        )
         assert ("NO such guarantee" in report.guarantee()) is asked
 
 
@@ -96,11 +98,16 @@ def test_federated_evaluation_without_labels_gives_the_cost_alone(blobs):
 def drive_with_evaluation(strategy, manager, reorder=list):
     parameters = strategy.initialize_parameters(manager)
     for number in range(1, strategy.num_rounds + 1):
-        results = [(proxy, proxy.fit(ins)) for proxy, ins in strategy.configure_fit(number, parameters, manager)]
+        results = [
+            (proxy, proxy.fit(ins))
+            for proxy, ins in strategy.configure_fit(number, parameters, manager)
+        ]
         parameters = strategy.aggregate_fit(number, results, [])[0] or parameters
         asked = strategy.configure_evaluate(number, parameters, manager)
         if asked:
-            strategy.aggregate_evaluate(number, reorder([(proxy, proxy.evaluate(ins)) for proxy, ins in asked]), [])
+            strategy.aggregate_evaluate(
+                number, reorder([(proxy, proxy.evaluate(ins)) for proxy, ins in asked]), []
+            )
 
 
 def test_order_in_which_evaluations_come_changes_no_bit(blobs):
@@ -124,7 +131,9 @@ def test_classes_are_the_same_whether_a_client_writes_them_as_integers_or_floats
         proxy.labels = own.astype(float) if index % 2 else own
     drive_with_evaluation(strategy, manager_of(proxies))
     predicted = strategy.outcome.model.predict(rows)
-    assert strategy.evaluation["nmi"] == pytest.approx(normalized_mutual_info_score(labels, predicted), rel=1e-12)
+    assert strategy.evaluation["nmi"] == pytest.approx(
+        normalized_mutual_info_score(labels, predicted), rel=1e-12
+    )
 
 
 def test_evaluation_that_a_client_misses_is_reported(blobs):
@@ -134,7 +143,10 @@ def test_evaluation_that_a_client_misses_is_reported(blobs):
     manager = manager_of(proxies)
     parameters = strategy.initialize_parameters(manager)
     for number in (1, 2):
-        results = [(proxy, proxy.fit(ins)) for proxy, ins in strategy.configure_fit(number, parameters, manager)]
+        results = [
+            (proxy, proxy.fit(ins))
+            for proxy, ins in strategy.configure_fit(number, parameters, manager)
+        ]
         strategy.aggregate_fit(number, results, [])
     asked = strategy.configure_evaluate(2, parameters, manager)
     results = [(proxy, proxy.evaluate(ins)) for proxy, ins in asked[1:]]
@@ -164,9 +176,14 @@ def test_an_evaluation_in_batches_equals_one_and_keeps_no_large_array(monkeypatc
     whole = proxy.evaluate(ask)
     sizes = []
     cluster = KMeansModel.cluster
-    monkeypatch.setattr(KMeansModel, "cluster", lambda self, part: sizes.append(part.size) or cluster(self, part))
+    monkeypatch.setattr(
+        KMeansModel, "cluster", lambda self, part: sizes.append(part.size) or cluster(self, part)
+    )
     monkeypatch.setattr(engine_client_data, "EVALUATED_ENTRIES", 64)
     batched = proxy.evaluate(ask)
     assert max(sizes) == 64
     assert batched.loss == pytest.approx(whole.loss, rel=1e-12)
-    assert (batched.metrics["table"], batched.num_examples) == (whole.metrics["table"], whole.num_examples)
+    assert (batched.metrics["table"], batched.num_examples) == (
+        whole.metrics["table"],
+        whole.num_examples,
+    )

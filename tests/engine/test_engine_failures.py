@@ -12,7 +12,16 @@ from flwr.server import Server, SimpleClientManager
 from sklearn.base import clone
 
 from flower_fedclust.data import read_table
-from flower_fedclust.engine import ClientData, DataError, Gather, ProtocolError, Sent, Sum, TooFewError, answers
+from flower_fedclust.engine import (
+    ClientData,
+    DataError,
+    Gather,
+    ProtocolError,
+    Sent,
+    Sum,
+    TooFewError,
+    answers,
+)
 from flower_fedclust.engine.inline import run_inline
 from flower_fedclust.engine.journal import Journal
 from flower_fedclust.engine.replies import ReplyError, checked_arrays
@@ -66,10 +75,19 @@ def test_client_that_refuses_is_reported_and_survived(clients):
 @pytest.mark.parametrize(
     ("error", "said"),
     [
-        (DataError("row 3, column 'a' is NaN; fill it in."), "row 3, column 'a' is NaN; fill it in."),
+        (
+            DataError("row 3, column 'a' is NaN; fill it in."),
+            "row 3, column 'a' is NaN; fill it in.",
+        ),
         (KeyError("secret 41.3"), "client 3 failed with KeyError; its own log says more."),
-        (ValueError("could not convert 'Kari Nordmann'"), "client 3 failed with ValueError; its own log says more."),
-        (FileNotFoundError("Kari Nordmann.csv"), "client 3 failed with FileNotFoundError; its own log says more."),
+        (
+            ValueError("could not convert 'Kari Nordmann'"),
+            "client 3 failed with ValueError; its own log says more.",
+        ),
+        (
+            FileNotFoundError("Kari Nordmann.csv"),
+            "client 3 failed with FileNotFoundError; its own log says more.",
+        ),
     ],
 )
 def test_only_the_message_of_a_data_error_leaves_the_client(error, said):
@@ -83,8 +101,13 @@ def test_only_the_message_of_a_data_error_leaves_the_client(error, said):
 
 
 def test_a_client_says_that_its_file_is_missing_or_its_rows_are_not_wrapped(tmp_path):
-    for load, said in ((lambda: read_table(tmp_path / "north.csv"), "north.csv"), (np.eye(2), "give ClientData(rows)")):
-        assert said in ToyClient(load, name="3").fit([], {"task": "enrol", "round": 1})[2]["failure"]
+    for load, said in (
+        (lambda: read_table(tmp_path / "north.csv"), "north.csv"),
+        (np.eye(2), "give ClientData(rows)"),
+    ):
+        assert (
+            said in ToyClient(load, name="3").fit([], {"task": "enrol", "round": 1})[2]["failure"]
+        )
 
 
 def test_a_file_that_changes_between_rounds_ends_the_clients_part_and_no_value_is_said(tmp_path):
@@ -122,13 +145,17 @@ def test_columns_in_another_order_at_a_site_are_put_right_and_others_are_left_ou
     }
     again = clone(strategy)
     run_inline(again, other, [None] * 5)
-    assert np.array_equal(again.outcome.model.cluster_centers_, strategy.outcome.model.cluster_centers_)
+    assert np.array_equal(
+        again.outcome.model.cluster_centers_, strategy.outcome.model.cluster_centers_
+    )
     assert list(again.outcome.model.columns_) == ["a", "b"]
     assert again.evaluation == strategy.evaluation
     assert {failure.client for failure in again.failures} == {"4"}
 
 
-def test_whoever_stops_a_run_stops_it_at_once_and_what_flower_raises_for_a_client_does_not_end_it(clients, monkeypatch):
+def test_whoever_stops_a_run_stops_it_at_once_and_what_flower_raises_for_a_client_does_not_end_it(
+    clients, monkeypatch
+):
     asked = []
 
     def fit(self, index, ins):
@@ -169,28 +196,76 @@ def test_round_that_names_a_method_of_another_client_stops_with_a_sentence(clien
 @pytest.mark.parametrize(
     ("arrays", "exponents", "sentence"),
     [
-        ([np.array([3]), np.array([np.nan, 0.0])], None, "client 1 sent an array that is not made of finite numbers."),
-        ([np.array([3]), np.array([np.inf, 0.0])], None, "client 1 sent an array that is not made of finite numbers."),
-        ([np.array([1 + 2j]), SUMS], None, "client 1 sent an array that is not made of finite numbers."),
-        ([np.array(["x"]), SUMS], None, "client 1 sent an array that is not made of finite numbers."),
-        ([np.array([3]), np.zeros(2)], None, "client 1 sent sum of the rows .* as floats; .* integers in a unit."),
+        (
+            [np.array([3]), np.array([np.nan, 0.0])],
+            None,
+            "client 1 sent an array that is not made of finite numbers.",
+        ),
+        (
+            [np.array([3]), np.array([np.inf, 0.0])],
+            None,
+            "client 1 sent an array that is not made of finite numbers.",
+        ),
+        (
+            [np.array([1 + 2j]), SUMS],
+            None,
+            "client 1 sent an array that is not made of finite numbers.",
+        ),
+        (
+            [np.array(["x"]), SUMS],
+            None,
+            "client 1 sent an array that is not made of finite numbers.",
+        ),
+        (
+            [np.array([3]), np.zeros(2)],
+            None,
+            "client 1 sent sum of the rows .* as floats; .* integers in a unit.",
+        ),
         ([np.array([3]), np.zeros(2)], [0, -40], "client 1 sent an array in a unit that is not .*"),
-        ([np.array([3]), SUMS.astype(np.int32)], [0, -40], "client 1 sent an array in a unit that is not .*"),
+        (
+            [np.array([3]), SUMS.astype(np.int32)],
+            [0, -40],
+            "client 1 sent an array in a unit that is not .*",
+        ),
         ([np.array([3]), SUMS], [0, 1e9], "client 1 sent an array in a unit that is not .*"),
         ([np.array([3]), SUMS], [0, True], "client 1 sent an array in a unit that is not .*"),
-        ([np.array([3]), SUMS], [0], "client 1 sent a list of units of another length than its arrays."),
-        ([np.array([3]), SUMS], {"0": 1}, "client 1 sent a list of units of another length than its arrays."),
-        ([np.array([3]), SUMS], [0, -41], "client 1 sent arrays of the shapes .* where most sent .*"),
+        (
+            [np.array([3]), SUMS],
+            [0],
+            "client 1 sent a list of units of another length than its arrays.",
+        ),
+        (
+            [np.array([3]), SUMS],
+            {"0": 1},
+            "client 1 sent a list of units of another length than its arrays.",
+        ),
+        (
+            [np.array([3]), SUMS],
+            [0, -41],
+            "client 1 sent arrays of the shapes .* where most sent .*",
+        ),
         ([np.array([3])], None, "client 1 sent 1 arrays where 2 were asked for."),
-        ([np.array([3]), np.zeros(3, np.int64)], [0, -40], "client 1 sent arrays of the shapes .* where most sent .*"),
-        ([np.array([3]), SUMS[:, None]], [0, -40], "client 1 sent arrays of the shapes .* where most sent .*"),
+        (
+            [np.array([3]), np.zeros(3, np.int64)],
+            [0, -40],
+            "client 1 sent arrays of the shapes .* where most sent .*",
+        ),
+        (
+            [np.array([3]), SUMS[:, None]],
+            [0, -40],
+            "client 1 sent arrays of the shapes .* where most sent .*",
+        ),
         ([np.array(3), SUMS], [0, -40], "client 1 sent arrays of the shapes .* where most sent .*"),
     ],
 )
 def test_rubbish_is_counted_as_a_failure_and_never_added_up(clients, arrays, exponents, sentence):
     proxies = proxies_of(ToyClient, clients)
-    metrics = {"client": "1"} if exponents is None else {"client": "1", EXPONENTS: json.dumps(exponents)}
-    proxies[1].misbehave[2] = lambda res: with_hash(FitRes(res.status, encode(arrays), 1, metrics | {"format": FORMAT}))
+    metrics = (
+        {"client": "1"} if exponents is None else {"client": "1", EXPONENTS: json.dumps(exponents)}
+    )
+    proxies[1].misbehave[2] = lambda res: with_hash(
+        FitRes(res.status, encode(arrays), 1, metrics | {"format": FORMAT})
+    )
     toy = Toy([Sum(ToyClient.moments.asked())])
     drive(toy, proxies)
     (failure,) = toy.failures
@@ -243,7 +318,9 @@ def test_proxy_that_raises_is_reported_and_survived_and_asked_again(clients, run
 
 def test_reply_with_a_status_that_is_not_ok_is_a_failure(clients):
     proxies = proxies_of(ToyClient, clients)
-    proxies[0].misbehave[2] = lambda res: FitRes(Status(Code.FIT_NOT_IMPLEMENTED, "no"), res.parameters, 1, {})
+    proxies[0].misbehave[2] = lambda res: FitRes(
+        Status(Code.FIT_NOT_IMPLEMENTED, "no"), res.parameters, 1, {}
+    )
     toy = serve(Toy([Sum(ToyClient.moments.asked())]), proxies)
     assert [failure.client for failure in toy.failures] == ["0"]
     assert toy.outcome.model.brought[0][0] == [14.0]
@@ -260,7 +337,9 @@ def test_two_clients_are_enough_where_nothing_is_said_and_one_is_not(clients):
 def test_too_few_connected_clients_stop_the_run_with_a_sentence(clients):
     toy = Toy([Sum(ToyClient.moments.asked())], min_clients=3)
     toy.wait_for_clients = 0.0
-    with pytest.raises(ProtocolError, match="2 clients are connected and min_clients is 3; start more clients"):
+    with pytest.raises(
+        ProtocolError, match="2 clients are connected and min_clients is 3; start more clients"
+    ):
         drive(toy, proxies_of(ToyClient, clients[:2]))
 
 
@@ -278,7 +357,9 @@ class LateManager(SimpleClientManager):
 
 
 @pytest.mark.parametrize(("n_missing", "seconds"), [(0, 30.0), (1, 0.5)])
-def test_run_waits_for_the_clients_it_expects_and_begins_without_clients_that_never_come(clients, n_missing, seconds):
+def test_run_waits_for_the_clients_it_expects_and_begins_without_clients_that_never_come(
+    clients, n_missing, seconds
+):
     toy = Toy([Sum(ToyClient.moments.asked())])
     toy.expected_clients = len(clients) + n_missing
     toy.wait_for_clients = seconds
@@ -292,7 +373,9 @@ def test_clients_of_the_same_name_are_left_out_as_nobody_knows_who_is_who(client
     drive(toy, proxies_of(ToyClient, clients, ["oslo", "bergen", "oslo", "bodø"]))
     assert toy.client_names == ["bergen", "bodø"]
     assert {failure.client for failure in toy.failures} == {"100", "102"}
-    assert toy.failures[0].reason.startswith("2 clients call themselves 'oslo' (nodes 100, 102), so that none")
+    assert toy.failures[0].reason.startswith(
+        "2 clients call themselves 'oslo' (nodes 100, 102), so that none"
+    )
 
 
 def test_client_with_other_columns_than_most_is_left_out_with_a_sentence(clients):
@@ -309,7 +392,8 @@ def test_client_with_other_columns_than_the_server_rows_says_so(clients):
         expected_columns = 3
 
     toy = serve(
-        Wide([Sum(ToyClient.moments.asked())]), proxies_of(ToyClient, [np.ones((2, 3)), np.zeros((2, 3)), clients[0]])
+        Wide([Sum(ToyClient.moments.asked())]),
+        proxies_of(ToyClient, [np.ones((2, 3)), np.zeros((2, 3)), clients[0]]),
     )
     (failure,) = toy.failures
     assert failure.reason == "client 2 has 2 columns where the server expects 3."
@@ -323,12 +407,19 @@ def test_client_with_other_columns_than_the_server_rows_says_so(clients):
         ([["a", 1.0]], "client 1: column 0 is not numeric; encode it as numbers or leave it out."),
     ],
 )
-def test_bad_rows_of_one_client_are_reported_in_a_sentence_and_the_rest_goes_on(clients, rows, sentence):
+def test_bad_rows_of_one_client_are_reported_in_a_sentence_and_the_rest_goes_on(
+    clients, rows, sentence
+):
     class Late(ByHand):
         def client(self):
-            return ToyClient(lambda: ClientData(self.rows, owner=f"client {self.name}"), name=self.name)
+            return ToyClient(
+                lambda: ClientData(self.rows, owner=f"client {self.name}"), name=self.name
+            )
 
-    proxies = [Late(index, ToyClient, data, name=str(index)) for index, data in enumerate([clients[0], rows])]
+    proxies = [
+        Late(index, ToyClient, data, name=str(index))
+        for index, data in enumerate([clients[0], rows])
+    ]
     proxies += [Late(2, ToyClient, clients[1], name="2")]
     toy = serve(Toy([Sum(ToyClient.moments.asked())]), proxies)
     assert [failure.reason for failure in toy.failures] == [sentence]
@@ -337,7 +428,9 @@ def test_bad_rows_of_one_client_are_reported_in_a_sentence_and_the_rest_goes_on(
 
 def test_order_in_which_failures_come_changes_nothing(clients):
     def failures(reorder):
-        proxies = proxies_of(ToyClient, [*clients, np.ones((2, 3)), np.ones((2, 4)), np.ones((2, 5))])
+        proxies = proxies_of(
+            ToyClient, [*clients, np.ones((2, 3)), np.ones((2, 4)), np.ones((2, 5))]
+        )
         proxies[0].misbehave[2] = replaced([np.zeros(1)])
         proxies[1].misbehave[2] = replaced([np.full(1, np.nan), np.zeros(2)])
         toy = Toy([Sum(ToyClient.moments.asked())])
@@ -356,7 +449,10 @@ def test_round_with_another_number_of_releases_than_arrays_is_an_error(clients):
 def test_a_reply_with_other_columns_than_the_rows_is_refused():
     sends = (Sent("the rows", has_columns=True),)
     assert len(checked_arrays("3", [np.zeros((2, 4))], sends, 4)) == 1
-    with pytest.raises(ReplyError, match=r"client 3 sent an array of the shape \(2, 5\) where the rows have 4 columns"):
+    with pytest.raises(
+        ReplyError,
+        match=r"client 3 sent an array of the shape \(2, 5\) where the rows have 4 columns",
+    ):
         checked_arrays("3", [np.zeros((2, 5))], sends, 4)
 
 
@@ -402,11 +498,16 @@ def test_a_run_that_went_on_without_a_round_goes_on_from_its_journal(tmp_path):
         results.append(toy)
     first, again = results
     assert again.told == first.told
-    np.testing.assert_array_equal(again.outcome.model.cluster_centers_, first.outcome.model.cluster_centers_)
+    np.testing.assert_array_equal(
+        again.outcome.model.cluster_centers_, first.outcome.model.cluster_centers_
+    )
     assert again.report == first.report
 
 
 def test_a_protocol_that_does_not_go_on_ends_with_the_error_and_its_report():
     with pytest.raises(TooFewError, match="1 clients answered and 2 have to") as caught:
-        drive(Toy([Sum(ToyClient.moments.asked(), clients=["0", "1", "2"])]), silent_in_the_second_round())
+        drive(
+            Toy([Sum(ToyClient.moments.asked(), clients=["0", "1", "2"])]),
+            silent_in_the_second_round(),
+        )
     assert [message.task for message in caught.value.privacy_report.messages][-1] == "moments"

@@ -27,7 +27,8 @@ def tables(sizes):
     rng = np.random.default_rng(1)
     return {
         f"c{index}": fc.ClientData(
-            4 * np.eye(3)[np.arange(size) % 3] + 0.2 * rng.normal(size=(size, 3)), np.arange(size) % 3
+            4 * np.eye(3)[np.arange(size) % 3] + 0.2 * rng.normal(size=(size, 3)),
+            np.arange(size) % 3,
         )
         for index, size in enumerate(sizes)
     }
@@ -43,7 +44,8 @@ def score(strategy, data):
     found = dict(zip(data, result_of(strategy, data, 0.0).labels, strict=True))
     honest = [name for name in data if name != BAD]
     return adjusted_rand_score(
-        np.concatenate([data[name].labels for name in honest]), np.concatenate([found[name] for name in honest])
+        np.concatenate([data[name].labels for name in honest]),
+        np.concatenate([found[name] for name in honest]),
     )
 
 
@@ -56,7 +58,9 @@ def times_10_000(task, res):
 
 
 @pytest.mark.parametrize("name", ["fed-tsne", "fed-umap"])
-def test_a_client_whose_rows_are_at_no_distance_from_the_landmarks_is_left_out_of_the_map(name, data):
+def test_a_client_whose_rows_are_at_no_distance_from_the_landmarks_is_left_out_of_the_map(
+    name, data
+):
     strategy = run(name, data, zeros, n_rounds=3, n_landmarks=30)
     assert {failure.client for failure in strategy.failures} == {BAD}
     assert strategy.failures[-1].task == "landmark_distances"
@@ -68,7 +72,9 @@ def test_a_client_whose_kernel_values_are_none_is_left_out(data):
         return times_10_000(task, res) if task == "landmark_kernel" else res
 
     strategy = run("fed-speclust", data, attack, n_rounds=3, n_landmarks=30)
-    assert {(failure.task, failure.client) for failure in strategy.failures} == {("landmark_kernel", BAD)}
+    assert {(failure.task, failure.client) for failure in strategy.failures} == {
+        ("landmark_kernel", BAD)
+    }
     assert score(strategy, data) > 0.9
 
 
@@ -76,14 +82,20 @@ def test_a_sum_is_no_longer_than_the_rows_of_its_client_can_make_it(data):
     n_axes = {"column_sums": 1, "cluster_sums": 2}
 
     def sums_alone(task, res):
-        return with_arrays(res, lambda array: array * (10_000 if array.ndim == n_axes.get(task) else 1))
+        return with_arrays(
+            res, lambda array: array * (10_000 if array.ndim == n_axes.get(task) else 1)
+        )
 
     strategy = run("spp-fgc-sums", data, sums_alone)
-    assert {(failure.task, failure.client) for failure in strategy.failures} == {(task, BAD) for task in n_axes}
+    assert {(failure.task, failure.client) for failure in strategy.failures} == {
+        (task, BAD) for task in n_axes
+    }
     assert score(strategy, data) > 0.9
 
 
-@pytest.mark.parametrize("name", [pytest.param("spp-fgc-sums", marks=pytest.mark.long), "federated-kmeans"])
+@pytest.mark.parametrize(
+    "name", [pytest.param("spp-fgc-sums", marks=pytest.mark.long), "federated-kmeans"]
+)
 def test_a_client_that_multiplies_its_rows_as_well_is_a_doubt(name, data):
     strategy = run(name, data, times_10_000)
     (doubt,) = [one for one in result_of(strategy, data, 0.0).doubts if one.code == "one-client"]
@@ -94,10 +106,16 @@ def test_a_client_that_multiplies_its_rows_as_well_is_a_doubt(name, data):
 @pytest.mark.parametrize("n_rows", [2**39, 2**60])
 def test_what_most_clients_say_of_their_number_makes_no_array_that_fills_the_memory(n_rows, data):
     def attack(task, res):
-        return with_arrays(res, lambda array: np.full_like(array, n_rows)) if task == "row_count" else res
+        return (
+            with_arrays(res, lambda array: np.full_like(array, n_rows))
+            if task == "row_count"
+            else res
+        )
 
     names = list(data)[:4]
-    strategy = run("private-kmeans", data, attack, *names, max_norm=6.0, noise="clients", min_clients=2)
+    strategy = run(
+        "private-kmeans", data, attack, *names, max_norm=6.0, noise="clients", min_clients=2
+    )
     if n_rows > 2**40:
         assert {failure.client for failure in strategy.failures} == set(names)
     assert strategy.is_finished
@@ -105,7 +123,9 @@ def test_what_most_clients_say_of_their_number_makes_no_array_that_fills_the_mem
 
 def test_one_site_with_nearly_all_rows_is_a_doubt_and_half_of_them_are_none():
     for size, expected in ((8000, ["c0"]), (160, [])):
-        result = fc.simulate(fc.FedDPKMeans(3, server_data=4 * np.eye(3), epsilon=4.0), tables([size, 80, 80, 80]))
+        result = fc.simulate(
+            fc.FedDPKMeans(3, server_data=4 * np.eye(3), epsilon=4.0), tables([size, 80, 80, 80])
+        )
         found = [one for one in result.doubts if one.code == "one-client"]
         assert [one.numbers["client"] for one in found] == expected
         assert all(one.basis == "rows" for one in found)
@@ -113,7 +133,13 @@ def test_one_site_with_nearly_all_rows_is_a_doubt_and_half_of_them_are_none():
 
 def test_a_site_with_nearly_all_rows_in_a_deployment_is_known_by_the_evaluation():
     data = tables([4000, 80, 80, 80])
-    strategy = run("feddp-kmeans", data, lambda task, res: res, server_data=4 * np.eye(3), federated_evaluation=True)
+    strategy = run(
+        "feddp-kmeans",
+        data,
+        lambda task, res: res,
+        server_data=4 * np.eye(3),
+        federated_evaluation=True,
+    )
     (doubt,) = [one for one in result_of(strategy, {}, 0.0).doubts if one.code == "one-client"]
     assert (doubt.numbers["client"], doubt.basis) == ("c0", "released")
 
@@ -140,7 +166,12 @@ def test_numbers_of_any_kind_become_those_that_a_protocol_computes_with(kind):
 
 
 @pytest.mark.parametrize(
-    "array", [np.array([2**63], dtype=np.uint64), np.array([np.finfo(np.longdouble).max]), np.array([np.nan])]
+    "array",
+    [
+        np.array([2**63], dtype=np.uint64),
+        np.array([np.finfo(np.longdouble).max]),
+        np.array([np.nan]),
+    ],
 )
 def test_a_number_that_does_not_fit_is_the_replys_fault(array):
     with pytest.raises(ReplyError):
@@ -149,7 +180,9 @@ def test_a_number_that_does_not_fit_is_the_replys_fault(array):
 
 def read(parameters):
     res = claimed(FitRes(Status(Code.OK, ""), parameters, 1, {"format": FORMAT}))
-    return read_reply("north", res, lambda _, arrays: checked_arrays("north", arrays, [Sent("numbers")], 1))
+    return read_reply(
+        "north", res, lambda _, arrays: checked_arrays("north", arrays, [Sent("numbers")], 1)
+    )
 
 
 def test_a_table_of_a_billion_rows_takes_no_memory_for_each():

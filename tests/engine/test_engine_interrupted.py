@@ -44,7 +44,8 @@ def begin(engine, n_rounds=4, journal="", wait_in=0):
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        start_new_session=True,  # so that the signal reaches all processes of the run, as a terminal's does
+        # So that the signal reaches all processes of the run, as a terminal's does.
+        start_new_session=True,
     )
 
 
@@ -62,12 +63,19 @@ def interrupted(process, number):
 
 @pytest.fixture(scope="module")
 def expected():
-    rows = {name: np.random.default_rng(index).normal(size=(200, 4)) for index, name in enumerate("abcd")}
+    rows = {
+        name: np.random.default_rng(index).normal(size=(200, 4))
+        for index, name in enumerate("abcd")
+    }
     strategy = fc.FederatedKMeans(3, n_rounds=4, tol=0.0)
     return fc.simulate(strategy, rows, seed=0).model.cluster_centers_.tobytes().hex()
 
 
-ENGINES = ["inline", pytest.param("shards", marks=pytest.mark.long), pytest.param("ray", marks=pytest.mark.long)]
+ENGINES = [
+    "inline",
+    pytest.param("shards", marks=pytest.mark.long),
+    pytest.param("ray", marks=pytest.mark.long),
+]
 
 
 @pytest.mark.parametrize("engine", ENGINES)

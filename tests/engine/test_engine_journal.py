@@ -24,8 +24,12 @@ PUBLIC = np.random.default_rng(9).normal(size=(12, 3))
 STRATEGIES = {
     "without a seed of its own": lambda: fc.FederatedKMeans(3, n_rounds=2),
     "remembering": lambda: fc.DPFedC(2, n_rounds=4, random_state=0),
-    "with the server's noise": lambda: fc.FedDPKMeans(3, server_data=PUBLIC, epsilon=8.0, n_rounds=2),
-    "with kept rows": lambda: fc.FedSCSums(2, epsilon=8.0, max_norm=4.0, n_rounds=2, random_state=0),
+    "with the server's noise": lambda: fc.FedDPKMeans(
+        3, server_data=PUBLIC, epsilon=8.0, n_rounds=2
+    ),
+    "with kept rows": lambda: fc.FedSCSums(
+        2, epsilon=8.0, max_norm=4.0, n_rounds=2, random_state=0
+    ),
     "by client": lambda: fc.FedSC(2, n_rounds=1, n_atoms=4),
 }
 
@@ -51,7 +55,9 @@ def bits(result):
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
-def test_a_run_that_ends_after_any_round_goes_on_to_the_same_bits_and_the_same_report(name, tmp_path, monkeypatch):
+def test_a_run_that_ends_after_any_round_goes_on_to_the_same_bits_and_the_same_report(
+    name, tmp_path, monkeypatch
+):
     whole = fc.simulate(STRATEGIES[name](), ROWS, seed=4)
     n_rounds = whole.summary()["rounds"]
     for number in range(1, n_rounds + 1):
@@ -83,7 +89,9 @@ def run_in_a_process(journal, place, number=0):
         Shard.fit = dying
         np.savez(
             place,
-            *fc.simulate(fc.DPFedC(2, n_rounds=4, epsilon=8.0, max_norm=9.0), ROWS, seed=1, journal=journal).labels,
+            *fc.simulate(
+                fc.DPFedC(2, n_rounds=4, epsilon=8.0, max_norm=9.0), ROWS, seed=1, journal=journal
+            ).labels,
         )
         code = 0
     finally:
@@ -93,7 +101,9 @@ def run_in_a_process(journal, place, number=0):
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_process_that_is_killed_in_every_round_of_five_goes_on_to_the_same_labels(tmp_path):
     journal, found, whole = tmp_path / "journal", tmp_path / "found.npz", tmp_path / "whole.npz"
-    assert [run_in_a_process(journal, found, number) for number in (2, 3, 4, 5)] == 4 * [-signal.SIGKILL]
+    assert [run_in_a_process(journal, found, number) for number in (2, 3, 4, 5)] == 4 * [
+        -signal.SIGKILL
+    ]
     assert run_in_a_process(journal, found) == run_in_a_process(None, whole) == 0
     with np.load(found) as after, np.load(whole) as expected:
         for name in expected.files:
@@ -101,7 +111,9 @@ def test_a_process_that_is_killed_in_every_round_of_five_goes_on_to_the_same_lab
 
 
 @pytest.mark.parametrize("name", ["without a seed of its own", "remembering"])
-def test_what_was_being_written_when_the_machine_stopped_is_asked_again(name, tmp_path, monkeypatch):
+def test_what_was_being_written_when_the_machine_stopped_is_asked_again(
+    name, tmp_path, monkeypatch
+):
     whole, keep = fc.simulate(STRATEGIES[name](), ROWS, seed=4), Journal.keep
 
     def kept(self, record):
@@ -110,7 +122,9 @@ def test_what_was_being_written_when_the_machine_stopped_is_asked_again(name, tm
         keep(self, record)
         if record.number == 3:
             shutil.copytree(self.folder, tmp_path / "complete")
-            for index, size in enumerate(np.linspace(before, log.stat().st_size - 1, 5).astype(int)):
+            for index, size in enumerate(
+                np.linspace(before, log.stat().st_size - 1, 5).astype(int)
+            ):
                 torn = Path(shutil.copytree(self.folder, tmp_path / f"torn-{index}"))
                 os.truncate(torn / "journal.sqlite-wal", size)
 
@@ -124,7 +138,9 @@ def test_what_was_being_written_when_the_machine_stopped_is_asked_again(name, tm
         assert bits(again) == bits(whole)
 
 
-@pytest.mark.parametrize("content", [b"0", b"a letter", bytes(4096), b"SQLite format 3\0" + bytes(4080)])
+@pytest.mark.parametrize(
+    "content", [b"0", b"a letter", bytes(4096), b"SQLite format 3\0" + bytes(4080)]
+)
 def test_a_file_that_is_no_journal_is_refused_and_stays(tmp_path, content):
     (tmp_path / "journal.sqlite").write_bytes(content)
     with pytest.raises(ProtocolError, match=r"journal\.sqlite.*; choose an empty folder"):
@@ -135,7 +151,11 @@ def test_a_file_that_is_no_journal_is_refused_and_stays(tmp_path, content):
 def test_a_database_of_another_program_or_of_another_version_is_refused_and_stays(tmp_path):
     for folder, change, said in (
         (tmp_path / "other", "CREATE TABLE notes (text)", "the database of another program"),
-        (tmp_path / "later", f"PRAGMA application_id = {APPLICATION}; PRAGMA user_version = 9", "has format 9"),
+        (
+            tmp_path / "later",
+            f"PRAGMA application_id = {APPLICATION}; PRAGMA user_version = 9",
+            "has format 9",
+        ),
     ):
         folder.mkdir()
         with closing(sqlite3.connect(folder / "journal.sqlite")) as connection:
@@ -185,16 +205,23 @@ def interrupted(folder, clients, noise, monkeypatch):
 
 
 @pytest.mark.parametrize(("noise", "times"), [("server", 1), ("clients", 2), ("local", 2)])
-def test_noisy_answers_that_clients_may_have_sent_twice_count_twice(tmp_path, monkeypatch, noise, times):
-    _, toy, proxies = interrupted(tmp_path / "j", [rows[:, :2] for rows in ROWS], noise, monkeypatch)
-    assert [proxy.asked["total"] for proxy in proxies] == 4 * [2]  # the first round is not asked again
+def test_noisy_answers_that_clients_may_have_sent_twice_count_twice(
+    tmp_path, monkeypatch, noise, times
+):
+    _, toy, proxies = interrupted(
+        tmp_path / "j", [rows[:, :2] for rows in ROWS], noise, monkeypatch
+    )
+    # The first round is not asked again.
+    assert [proxy.asked["total"] for proxy in proxies] == 4 * [2]
     rounds = [message.round for message in toy.report.releases]
     assert [rounds.count(number) for number in (2, 3, 4)] == [2, 2 * times, 2]
     assert ("asked twice" in str(toy.report)) == (times == 2)
 
 
 def test_messages_of_a_run_that_goes_on_have_its_name_and_its_numbers(tmp_path, monkeypatch):
-    first, second, proxies = interrupted(tmp_path / "j", [rows[:, :2] for rows in ROWS], "server", monkeypatch)
+    first, second, proxies = interrupted(
+        tmp_path / "j", [rows[:, :2] for rows in ROWS], "server", monkeypatch
+    )
     assert first._run.id == second._run.id
     configs = [ins.config for ins in proxies[0].received]
     assert [config["round"] for config in configs] == [1, 3, 4]
@@ -215,7 +242,9 @@ def test_a_client_that_does_not_come_back_is_named_and_the_others_go_on(tmp_path
     with again.journal:
         drive(again, proxies_of(ToyClient, [rows[:, :2] for rows in ROWS])[:3])
     assert [brought[0] for brought in again.outcome.model.brought] == [126, 93]
-    assert [(one.round, one.reason) for one in again.failures] == [(3, "client 3 is not connected.")]
+    assert [(one.round, one.reason) for one in again.failures] == [
+        (3, "client 3 is not connected.")
+    ]
 
 
 def test_what_a_client_sent_for_itself_is_not_in_the_journal(tmp_path):
@@ -246,7 +275,9 @@ def test_a_journal_is_of_one_run_and_is_written_by_one_process(tmp_path):
     with pytest.raises(ProtocolError, match="another strategy"):
         run(fc.FederatedKMeans(3))
     with pytest.raises(ProtocolError, match="client 2 has other rows"):
-        fc.simulate(fc.KFED(3, random_state=0), [*ROWS[:2], ROWS[2][::-1], ROWS[3]], journal=tmp_path / "j")
+        fc.simulate(
+            fc.KFED(3, random_state=0), [*ROWS[:2], ROWS[2][::-1], ROWS[3]], journal=tmp_path / "j"
+        )
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "letter.txt").write_text("keep me")
     with pytest.raises(ProtocolError, match="other files"):
@@ -280,10 +311,14 @@ def test_a_full_disk_is_named_and_the_run_goes_on_once_there_is_room(tmp_path, m
     assert bits(again) == bits(fc.simulate(fc.FederatedKMeans(3), ROWS, seed=0))
 
 
-def test_a_finished_journal_gives_the_result_again_and_a_changed_round_is_refused(tmp_path, monkeypatch):
+def test_a_finished_journal_gives_the_result_again_and_a_changed_round_is_refused(
+    tmp_path, monkeypatch
+):
     first = fc.simulate(fc.FederatedKMeans(3), ROWS, journal=tmp_path)
     assert bits(fc.simulate(fc.FederatedKMeans(3), ROWS, journal=tmp_path)) == bits(first)
     first, second, *rest = Journal(tmp_path).records()
-    monkeypatch.setattr(Journal, "records", lambda _: [first, second, replace(second, number=3), *rest[1:]])
+    monkeypatch.setattr(
+        Journal, "records", lambda _: [first, second, replace(second, number=3), *rest[1:]]
+    )
     with pytest.raises(ProtocolError, match="round 3"):
         fc.simulate(fc.FederatedKMeans(3), ROWS, journal=tmp_path)

@@ -4,7 +4,17 @@ import json
 
 import numpy as np
 import pytest
-from engine_toys import Toy, ToyClient, drive, on_grid, paid, proxies_of, raising, replaced, toy_answers
+from engine_toys import (
+    Toy,
+    ToyClient,
+    drive,
+    on_grid,
+    paid,
+    proxies_of,
+    raising,
+    replaced,
+    toy_answers,
+)
 from flwr.app import Context, RecordDict
 from flwr.app.user_config import UserConfig
 
@@ -108,7 +118,8 @@ def is_post_processing(report, task):
 def test_reply_of_a_client_that_keeps_has_no_byte_of_an_array(clients, kind, noise, release):
     proxies = proxies_of(KeepingClient, clients)
     toy = private(
-        [kind(KeepingClient.keep.asked(), releases=[release]), Sum(KeepingClient.visits.asked())], noise=noise
+        [kind(KeepingClient.keep.asked(), releases=[release]), Sum(KeepingClient.visits.asked())],
+        noise=noise,
     )
     drive(toy, proxies)
     for proxy in proxies:
@@ -137,7 +148,10 @@ def test_later_round_sees_what_was_kept_under_its_name_and_the_next_one_the_true
 
 def test_kept_array_is_in_the_contexts_state_and_nowhere_else(clients):
     proxies = proxies_of(KeepingClient, clients[:2])
-    drive(Keeping([Sum(KeepingClient.keep.asked()), Sum(KeepingClient.moments.asked(), rows="copy")]), proxies)
+    drive(
+        Keeping([Sum(KeepingClient.keep.asked()), Sum(KeepingClient.moments.asked(), rows="copy")]),
+        proxies,
+    )
     for proxy, rows in zip(proxies, clients, strict=False):
         assert list(proxy.context.state) == ["fedclust.copy", "fedclust.copy asked"]
         kept, _ = proxy.context.state["fedclust.copy"].to_numpy_ndarrays()
@@ -159,7 +173,9 @@ def test_kept_arrays_outlive_the_client_object_by_hand_inline_and_under_the_mess
     drive(by_hand, proxies_of(KeepingClient, clients))
     found.append(by_hand.outcome.model.brought)
     through_messages = Keeping(rounds)
-    app = client_app(KeepingClient, lambda context: ClientData(clients[context.node_config["partition-id"]]))
+    app = client_app(
+        KeepingClient, lambda context: ClientData(clients[context.node_config["partition-id"]])
+    )
     MessageStrategy(through_messages).start(LocalGrid(app, len(clients)))
     found.append(through_messages.outcome.model.brought)
     for other in found[1:]:
@@ -198,7 +214,10 @@ def test_client_that_missed_the_keeping_round_says_nothing_of_its_rows_by_saying
     proxies = proxies_of(KeepingClient, clients)
     away(proxies[1], 2)
     toy = private(
-        [Sum(KeepingClient.keep.asked(), releases=[RELEASE]), Sum(KeepingClient.moments.asked(), rows="copy")],
+        [
+            Sum(KeepingClient.keep.asked(), releases=[RELEASE]),
+            Sum(KeepingClient.moments.asked(), rows="copy"),
+        ],
         noise="local",
     )
     drive(toy, proxies)
@@ -208,8 +227,15 @@ def test_client_that_missed_the_keeping_round_says_nothing_of_its_rows_by_saying
 
 
 def test_name_under_which_nobody_has_kept_anything_stops_the_run_with_the_sentence(clients):
-    with pytest.raises(ProtocolError, match="client 0 has not kept its copies; it missed the round that makes them"):
-        simulate(Keeping([Sum(KeepingClient.keep.asked()), Sum(KeepingClient.moments.asked(), rows="copies")]), clients)
+    with pytest.raises(
+        ProtocolError, match="client 0 has not kept its copies; it missed the round that makes them"
+    ):
+        simulate(
+            Keeping(
+                [Sum(KeepingClient.keep.asked()), Sum(KeepingClient.moments.asked(), rows="copies")]
+            ),
+            clients,
+        )
 
 
 def test_client_that_sends_what_it_was_to_keep_has_failed(clients):
@@ -234,7 +260,10 @@ def test_array_that_was_kept_in_an_earlier_run_does_not_stand_in_for_one_that_wa
     drive(Keeping([Sum(KeepingClient.keep.asked())]), proxies)
     away(proxies[1], 2)
     second = private(
-        [Sum(KeepingClient.keep.asked(), releases=[RELEASE]), Gather(KeepingClient.all_rows.asked(), rows="copy")],
+        [
+            Sum(KeepingClient.keep.asked(), releases=[RELEASE]),
+            Gather(KeepingClient.all_rows.asked(), rows="copy"),
+        ],
         noise="local",
     )
     drive(second, proxies)
@@ -248,10 +277,15 @@ def test_array_that_was_kept_in_an_earlier_run_does_not_stand_in_for_one_that_wa
 @pytest.mark.parametrize("min_clients", [None, 2])
 @pytest.mark.parametrize("noise", NOISE_PLACES)
 @pytest.mark.parametrize("kind", [Sum, Gather])
-def test_kept_array_has_all_the_noise_of_its_release_whatever_noise_is(clients, kind, noise, min_clients, release):
+def test_kept_array_has_all_the_noise_of_its_release_whatever_noise_is(
+    clients, kind, noise, min_clients, release
+):
     many = [np.full((1000, 2), 7.0)] * 3
     proxies = proxies_of(KeepingClient, many)
-    rounds = [kind(KeepingClient.keep.asked(), releases=[release]), Gather(KeepingClient.all_rows.asked(), rows="copy")]
+    rounds = [
+        kind(KeepingClient.keep.asked(), releases=[release]),
+        Gather(KeepingClient.all_rows.asked(), rows="copy"),
+    ]
     toy = private(rounds, noise=noise, min_clients=min_clients)
     drive(toy, proxies)
     kept = rows_of(toy.outcome.model.brought[1])
@@ -304,7 +338,10 @@ def test_array_kept_without_a_release_beside_one_that_has_it_gets_no_noise(clien
 def test_seed_repeats_the_noise_of_what_is_kept_and_no_seed_does_not(clients, noise):
     def kept(seed):
         toy = private(
-            [Sum(KeepingClient.keep.asked(), releases=[RELEASE]), Gather(KeepingClient.all_rows.asked(), rows="copy")],
+            [
+                Sum(KeepingClient.keep.asked(), releases=[RELEASE]),
+                Gather(KeepingClient.all_rows.asked(), rows="copy"),
+            ],
             noise=noise,
         )
         return simulate(toy, clients, seed=seed).model.brought[1][0].arrays[0]
@@ -337,7 +374,9 @@ def test_noise_of_the_method_and_noise_of_the_release_are_not_the_same_numbers(s
 
 
 @pytest.mark.parametrize("kind", [Sum, Gather])
-def test_what_is_kept_with_noise_is_a_release_and_what_is_computed_from_it_costs_nothing_more(clients, kind):
+def test_what_is_kept_with_noise_is_a_release_and_what_is_computed_from_it_costs_nothing_more(
+    clients, kind
+):
     rounds = [
         kind(KeepingClient.keep.asked(), releases=[RELEASE]),
         Sum(KeepingClient.moments.asked(), rows="copy"),
@@ -353,7 +392,9 @@ def test_what_is_kept_with_noise_is_a_release_and_what_is_computed_from_it_costs
     ]
     assert report.unprotected == []
     assert report.covers_everything
-    assert report.composed_epsilon == composed_epsilon([RELEASE], delta_of_composition(1e-6), near=1.0)
+    assert report.composed_epsilon == composed_epsilon(
+        [RELEASE], delta_of_composition(1e-6), near=1.0
+    )
 
 
 def keep(*releases):
@@ -372,7 +413,11 @@ ONE_OF_TWO = Sum(KeepingClient.keep_two.asked(), releases=[RELEASE, None])
 
 #: Rounds; for each "visits" whether its rows carried noise; and the tasks that cost budget.
 REPORTED = {
-    "kept as they are": ([keep(), used("copy"), keep_again(), used("second copy")], [False, False], []),
+    "kept as they are": (
+        [keep(), used("copy"), keep_again(), used("second copy")],
+        [False, False],
+        [],
+    ),
     "kept with noise": ([keep(RELEASE), used("copy"), used()], [True, False], ["keep"]),
     "one of two arrays": ([ONE_OF_TWO, used("one"), used("another")], [True, False], ["keep_two"]),
     "kept from noisy rows": ([keep(RELEASE), keep_again(), used("second copy")], [True], ["keep"]),
@@ -391,7 +436,9 @@ def test_the_report_knows_which_kept_rows_carry_noise(clients, case):
 
 
 @pytest.mark.parametrize("first", [keep(), keep(RELEASE)], ids=["true rows", "noisy rows"])
-def test_noise_on_what_follows_from_kept_rows_is_refused_as_one_row_may_have_changed_many(clients, first, caplog):
+def test_noise_on_what_follows_from_kept_rows_is_refused_as_one_row_may_have_changed_many(
+    clients, first, caplog
+):
     with pytest.raises(ProtocolError, match="0 clients answered"):
         simulate(private([first, keep_again(RELEASE)]), clients)
     assert "nothing bounds what it sends" in caplog.text
@@ -412,11 +459,16 @@ def test_name_under_which_the_true_rows_are_kept_later_protects_nothing_any_more
 @pytest.mark.parametrize("relation", ["replace", "add-or-remove"])
 def test_declared_number_of_rows_is_told_apart_in_the_report(clients, relation):
     release = paid("gaussian", 3.0, relation)
-    rounds = [Sum(KeepingClient.count.asked()), Sum(KeepingClient.visits.asked(), releases=[release])]
+    rounds = [
+        Sum(KeepingClient.count.asked()),
+        Sum(KeepingClient.visits.asked(), releases=[release]),
+    ]
     report = simulate(private(rounds), clients).privacy
     assert [message.counts_rows for message in report.messages] == [False, True, False]
     assert report.covers_everything == (relation == "replace")
-    assert [message.task for message in report.unprotected] == ([] if relation == "replace" else ["count"])
+    assert [message.task for message in report.unprotected] == (
+        [] if relation == "replace" else ["count"]
+    )
 
 
 # The declaration.
@@ -472,6 +524,7 @@ def test_noise_for_one_client_does_not_cover_the_others(clients):
 def test_an_entry_for_every_row_cannot_have_a_release_for_rows_that_come_and_go(clients):
     release = paid("gaussian", 3.0)
     with pytest.raises(
-        ProtocolError, match=r"the number of rows shows: its release must be for rows that are replaced"
+        ProtocolError,
+        match=r"the number of rows shows: its release must be for rows that are replaced",
     ):
         simulate(private([Sum(KeepingClient.keep.asked(), releases=[release])]), clients)

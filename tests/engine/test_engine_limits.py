@@ -23,11 +23,19 @@ def tables(strategy):
 
 #: What has a limit, and how much of it these tables have: a row, a number, a client.
 LIMITS = {
-    "rows of a client that is stacked with others": ("engine.shards.MOST_ROWS_OF_ONE", N_ROWS, rows),
+    "rows of a client that is stacked with others": (
+        "engine.shards.MOST_ROWS_OF_ONE",
+        N_ROWS,
+        rows,
+    ),
     "numbers of clients that are stacked": ("engine.shards.BATCH_ENTRIES", 4 * 3 * N_ROWS, rows),
     "rows that are added up together": ("exact.sums.BLOCK_ROWS", N_ROWS, rows),
     "rows that are prepared together": ("tables.preparation.BLOCK_ROWS", N_ROWS, tables),
-    "rows whose moments are computed together": ("strategies.private_mixture.BLOCK_ROWS", N_ROWS, rows),
+    "rows whose moments are computed together": (
+        "strategies.private_mixture.BLOCK_ROWS",
+        N_ROWS,
+        rows,
+    ),
 }
 STRATEGIES = {
     "k-means": lambda: fc.PrivateKMeans(3, epsilon=50.0, max_norm=9.0),
@@ -42,12 +50,20 @@ def without_limits():
 
 
 def bits(result):
-    return [np.asarray(array).tobytes() for array in result.model.to_arrays()], str(result.privacy), result.bytes_up
+    return (
+        [np.asarray(array).tobytes() for array in result.model.to_arrays()],
+        str(result.privacy),
+        result.bytes_up,
+    )
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@pytest.mark.parametrize(("name", "what"), [("mixture" if "moments" in what else "k-means", what) for what in LIMITS])
-def test_a_table_on_either_side_of_a_limit_gives_the_same_bits(name, what, without_limits, monkeypatch):
+@pytest.mark.parametrize(
+    ("name", "what"), [("mixture" if "moments" in what else "k-means", what) for what in LIMITS]
+)
+def test_a_table_on_either_side_of_a_limit_gives_the_same_bits(
+    name, what, without_limits, monkeypatch
+):
     limit, size, run = LIMITS[what]
     for beyond in (-1, 0, 1):
         monkeypatch.setattr(f"flower_fedclust.{limit}", size + beyond)

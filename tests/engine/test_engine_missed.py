@@ -43,7 +43,9 @@ def test_a_client_that_did_not_answer_is_asked_again_and_then_takes_part(is_hear
     tasks = [ins.config["task"] for ins in proxies[3].received]
     assert tasks == [ENROL, *["store"] * (1 + is_heard), "clipped"]
     assert [(one.round, one.client) for one in strategy.failures] == [(2, "3"), (3, "3")]
-    assert [one.content for one in strategy.report.unprotected] == ["sum of the rows, clipped to what was stored"] * 2
+    assert [one.content for one in strategy.report.unprotected] == [
+        "sum of the rows, clipped to what was stored"
+    ] * 2
 
 
 class NeedyClient(ToyClient):
@@ -76,7 +78,9 @@ class Watching:
 
 
 def client_of(proxy, consent):
-    return proxy.client_type(fc.ClientData(proxy.rows), name=proxy.name, context=proxy.context, consent=consent)
+    return proxy.client_type(
+        fc.ClientData(proxy.rows), name=proxy.name, context=proxy.context, consent=consent
+    )
 
 
 def test_what_an_answer_needs_is_looked_for_before_anything_is_charged():
@@ -95,7 +99,10 @@ def test_a_client_without_the_preparation_of_its_table_says_so_before_anything_i
         data = fc.ClientData(frame, raw=True)
         client = NeedyClient(data, name="0", context=proxy.context, consent=consent)
         return client.fit(
-            [], {"task": task, "round": 2, "schema": schema.to_json()} if task == ENROL else {"task": task, "round": 2}
+            [],
+            {"task": task, "round": 2, "schema": schema.to_json()}
+            if task == ENROL
+            else {"task": task, "round": 2},
         )[2]
 
     assert "failure" not in ask(ENROL)

@@ -33,8 +33,12 @@ def scale_of(noise, release):
 
 
 @pytest.mark.parametrize("release", [GAUSSIAN, LAPLACE])
-@pytest.mark.parametrize(("noise", "factor"), [("server", 1.0), ("clients", 1.0), ("local", np.sqrt(5))])
-def test_noise_of_a_sum_has_the_scale_of_the_release_wherever_it_is_drawn(clients, release, noise, factor):
+@pytest.mark.parametrize(
+    ("noise", "factor"), [("server", 1.0), ("clients", 1.0), ("local", np.sqrt(5))]
+)
+def test_noise_of_a_sum_has_the_scale_of_the_release_wherever_it_is_drawn(
+    clients, release, noise, factor
+):
     brought = simulate(noisy(release=release, noise=noise), clients, seed=1).model.brought
     drawn = np.concatenate([arrays[0] for arrays in brought])
     if release.mechanism == "laplace" and noise == "local":
@@ -57,7 +61,9 @@ def test_a_share_of_the_noise_is_not_reported_to_cover_a_reply_that_the_server_s
         result = simulate(noisy(noise="clients", kind=Gather), clients, seed=1)
     except (ProtocolError, ValueError):
         return
-    enough = all(np.std(reply.arrays[0]) > 0.8 * GAUSSIAN.scale for reply in result.model.brought[0])
+    enough = all(
+        np.std(reply.arrays[0]) > 0.8 * GAUSSIAN.scale for reply in result.model.brought[0]
+    )
     assert enough or not result.privacy.covers_everything
 
 
@@ -117,8 +123,14 @@ def test_min_clients_alone_bring_all_the_noise(clients):
     assert np.std(drawn) == pytest.approx(GAUSSIAN.scale, rel=0.1)
 
 
-def test_missing_client_is_survived_where_min_clients_is_given_or_the_noise_is_drawn_elsewhere(clients):
-    for options in ({"noise": "clients", "min_clients": 4}, {"noise": "server"}, {"noise": "local"}):
+def test_missing_client_is_survived_where_min_clients_is_given_or_the_noise_is_drawn_elsewhere(
+    clients,
+):
+    for options in (
+        {"noise": "clients", "min_clients": 4},
+        {"noise": "server"},
+        {"noise": "local"},
+    ):
         proxies = proxies_of(ToyClient, clients)
         proxies[4].misbehave[2] = raising(TimeoutError("gone"))
         toy = noisy(**options)
@@ -144,7 +156,11 @@ def answer(client, **more):
 @pytest.mark.parametrize("more", [{}, {"n_clients": 1, "run": "1", "arguments": "{}"}])
 def test_no_message_makes_the_noise_of_a_client_repeatable(clients, more):
     proxies = proxies_of(ToyClient, [clients[1]] * 6)
-    replies = {np.concatenate(answer(proxy.client(), **more)).tobytes() for proxy in proxies for _ in range(5)}
+    replies = {
+        np.concatenate(answer(proxy.client(), **more)).tobytes()
+        for proxy in proxies
+        for _ in range(5)
+    }
     assert len(replies) == 30
 
 
@@ -206,7 +222,12 @@ def test_server_that_adds_the_noise_gets_the_sum_without_it(clients):
     proxies = proxies_of(ToyClient, clients)
     ins = FitIns(ndarrays_to_parameters([]), {"task": "moments", "round": 2})
     res = proxies[1].fit(ins)
-    assert res.metrics == {"format": FORMAT, "client": "1", "exponents": "[null, -40]", HASH: res.metrics[HASH]}
+    assert res.metrics == {
+        "format": FORMAT,
+        "client": "1",
+        "exponents": "[null, -40]",
+        HASH: res.metrics[HASH],
+    }
     assert "trusted" in str(simulate(noisy(), clients).privacy)
 
 
@@ -215,7 +236,9 @@ def test_how_far_the_noise_is_from_its_law_is_in_every_message_with_noise(client
     report = simulate(noisy(noise=noise), clients).privacy
     distances = [message.variation for message in report.messages if message.release is not None]
     # ROWS entries, each within 2^-84 of its law, or five shares of it.
-    assert distances == pytest.approx([ROWS * (5 if noise == "clients" else 1) * 2.0**-84] * 2, rel=1e-3, abs=0)
+    assert distances == pytest.approx(
+        [ROWS * (5 if noise == "clients" else 1) * 2.0**-84] * 2, rel=1e-3, abs=0
+    )
     assert report.is_noise_exact_enough
 
 

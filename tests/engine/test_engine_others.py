@@ -4,7 +4,18 @@ import json
 
 import numpy as np
 import pytest
-from engine_toys import Toy, ToyClient, drive, on_grid, paid, proxies_of, raising, replaced, serve, toy_answers
+from engine_toys import (
+    Toy,
+    ToyClient,
+    drive,
+    on_grid,
+    paid,
+    proxies_of,
+    raising,
+    replaced,
+    serve,
+    toy_answers,
+)
 from flwr.common import FitRes, parameters_to_ndarrays
 
 from flower_fedclust.checking import LocalGrid
@@ -37,12 +48,18 @@ class StandingByClient(ToyClient):
 
     @answers()
     def note(self, *arrays, **arguments):
-        self.remember("noted", [np.array(len(arrays)), *arrays, np.array(arguments.get("weight", -1.0))])
+        self.remember(
+            "noted", [np.array(len(arrays)), *arrays, np.array(arguments.get("weight", -1.0))]
+        )
 
     @answers("what was noted")
     def noted(self):
         found = self.recall("noted")
-        return np.array([-1.0]) if found is None else np.concatenate([np.ravel(array) for array in found])
+        return (
+            np.array([-1.0])
+            if found is None
+            else np.concatenate([np.ravel(array) for array in found])
+        )
 
     @answers()
     def note_rows(self, *arrays, **arguments):
@@ -98,7 +115,12 @@ def run(rounds, clients, misbehave=None, by=drive, **options):
 
 def test_clients_that_a_round_does_not_ask_get_the_other_task(clients):
     _, proxies = run([half()], clients)
-    assert [(proxy.asked["tell"], proxy.asked["note"]) for proxy in proxies] == [(1, 0), (0, 1), (1, 0), (0, 1)]
+    assert [(proxy.asked["tell"], proxy.asked["note"]) for proxy in proxies] == [
+        (1, 0),
+        (0, 1),
+        (1, 0),
+        (0, 1),
+    ]
 
 
 def test_without_another_task_they_hear_nothing_of_the_round(clients):
@@ -108,10 +130,15 @@ def test_without_another_task_they_hear_nothing_of_the_round(clients):
 
 def test_they_are_asked_their_own_question_and_none_that_is_for_a_single_client(clients):
     own = {"0": np.full(2, 100.0), "2": np.full(2, 200.0)}
-    questions = {name: StandingByClient.tell.asked(SHARED, array, weight=2.0) for name, array in own.items()}
+    questions = {
+        name: StandingByClient.tell.asked(SHARED, array, weight=2.0) for name, array in own.items()
+    }
     note = StandingByClient.note.asked(SHARED, weight=2.0)
     toy, proxies = run([half(Gather, questions, clients=None, others=note)], clients)
-    assert [reply.arrays[0].tolist() for reply in toy.outcome.model.brought[0]] == [[106.0, 108.0], [206.0, 208.0]]
+    assert [reply.arrays[0].tolist() for reply in toy.outcome.model.brought[0]] == [
+        [106.0, 108.0],
+        [206.0, 208.0],
+    ]
     for proxy in proxies[1::2]:
         n_arrays, array, weight = proxy.client().recall("noted")
         assert (n_arrays, array.tolist(), weight) == (1, SHARED.tolist(), 2.0)
@@ -121,7 +148,10 @@ def test_they_are_asked_their_own_question_and_none_that_is_for_a_single_client(
 
 
 def test_they_see_the_rows_that_the_round_names(clients):
-    rounds = [Sum(StandingByClient.keep.asked()), half(rows="copy", others=StandingByClient.note_rows.asked())]
+    rounds = [
+        Sum(StandingByClient.keep.asked()),
+        half(rows="copy", others=StandingByClient.note_rows.asked()),
+    ]
     _, proxies = run(rounds, clients)
     for proxy, rows in zip(proxies[1::2], clients[1::2], strict=True):
         np.testing.assert_allclose(proxy.client().recall("noted")[0], 10.0 * rows.sum(axis=0))
@@ -135,7 +165,11 @@ def test_they_are_told_nothing_of_the_noise(clients, noise):
         told = {"format", "client", "task", "round", "arguments", "run", "n_clients", "plan"}
         assert set(proxy.received[1].config) == told
     for proxy in proxies[::2]:
-        assert ("parts" in proxy.received[1].config) == ("n_shares" in proxy.received[1].config) == (noise != "server")
+        assert (
+            ("parts" in proxy.received[1].config)
+            == ("n_shares" in proxy.received[1].config)
+            == (noise != "server")
+        )
 
 
 def test_where_a_round_asks_all_there_are_no_others(clients):
@@ -163,7 +197,9 @@ def test_a_fraction_is_drawn_as_it_is_without_others_and_all_the_rest_gets_the_o
 @pytest.mark.parametrize("kind", [Sum, Gather])
 def test_what_the_round_brings_is_what_it_brings_without_others(clients, kind):
     def brought(others):
-        toy, _ = run([half(kind, MOMENTS, others=others), Sum(StandingByClient.moments.asked())], clients)
+        toy, _ = run(
+            [half(kind, MOMENTS, others=others), Sum(StandingByClient.moments.asked())], clients
+        )
         first, second = toy.outcome.model.brought
         first = [array for reply in first for array in reply.arrays] if kind is Gather else first
         return [array.tolist() for array in (*first, *second)], toy.report.messages
@@ -179,9 +215,13 @@ def test_what_the_round_brings_is_what_it_brings_without_others(clients, kind):
 def test_arrays_that_one_of_them_sends_anyway_change_nothing(clients, kind, arrays, by):
     toy, _ = run([half(kind)], clients, {1: replaced(arrays)}, by)
     honest, _ = run([half(kind)], clients, by=by)
-    for one, other in zip(toy.outcome.model.brought[0], honest.outcome.model.brought[0], strict=True):
+    for one, other in zip(
+        toy.outcome.model.brought[0], honest.outcome.model.brought[0], strict=True
+    ):
         assert getattr(one, "client", None) == getattr(other, "client", None)
-        assert np.array_equal(getattr(one, "arrays", [one])[0], getattr(other, "arrays", [other])[0])
+        assert np.array_equal(
+            getattr(one, "arrays", [one])[0], getattr(other, "arrays", [other])[0]
+        )
     assert toy.failures == []
     assert toy.report.messages == honest.report.messages
 
@@ -201,7 +241,11 @@ def test_one_of_them_cannot_take_the_name_of_a_client_that_was_asked(clients):
 
 
 def test_the_report_says_how_many_were_drawn_and_lists_only_them(clients):
-    rounds = [half(), half(Gather, StandingByClient.all_rows.asked()), Sum(StandingByClient.moments.asked())]
+    rounds = [
+        half(),
+        half(Gather, StandingByClient.all_rows.asked()),
+        Sum(StandingByClient.moments.asked()),
+    ]
     toy, _ = run(rounds, clients)
     assert [(m.task, m.detail, m.clients) for m in toy.report.messages] == [
         ("enrol", "one per client", None),
@@ -229,7 +273,9 @@ def test_one_that_refuses_is_a_failure_of_its_own_task_and_the_run_goes_on(clien
     assert toy.outcome.model.brought[0][0].tolist() == (2 * SHARED).tolist()
     assert toy.outcome.model.brought[1][0] == [19.0]
     told = [message for message in toy.report.unprotected if message.task == "stumble"]
-    assert [message.content for message in told] == ["why client 1 could not answer (a row and a column, no value)"]
+    assert [message.content for message in told] == [
+        "why client 1 could not answer (a row and a column, no value)"
+    ]
 
 
 def test_one_that_missed_a_round_says_nothing_of_its_rows(clients):
@@ -243,10 +289,21 @@ def test_one_that_missed_a_round_says_nothing_of_its_rows(clients):
 
 @pytest.mark.parametrize("by", [drive, serve])
 def test_one_that_is_silent_is_a_failure_of_its_own_task_and_in_the_traffic(clients, by):
-    toy, _ = run([half(), Sum(StandingByClient.moments.asked())], clients, {1: raising(TimeoutError("gone"))}, by)
-    assert toy.failures == [Failure(2, "note", "1", "client 1 did not answer (TimeoutError: gone).")]
+    toy, _ = run(
+        [half(), Sum(StandingByClient.moments.asked())],
+        clients,
+        {1: raising(TimeoutError("gone"))},
+        by,
+    )
+    assert toy.failures == [
+        Failure(2, "note", "1", "client 1 did not answer (TimeoutError: gone).")
+    ]
     down = len(encode([SHARED]).tensors[0])
-    assert [(row.client, row.task, row.bytes_down, row.bytes_up) for row in toy.traffic if row.round == 2] == [
+    assert [
+        (row.client, row.task, row.bytes_down, row.bytes_up)
+        for row in toy.traffic
+        if row.round == 2
+    ] == [
         ("0", "tell", down, down),
         ("1", "note", down, 0),
         ("2", "tell", down, down),
@@ -269,7 +326,9 @@ def test_where_clients_bring_the_noise_all_that_are_asked_have_to_answer_and_no_
     toy, proxies = run(rounds, clients, {3: raising(TimeoutError("gone"))}, **private)
     assert toy.is_finished
     assert [proxy.received[1].config["n_shares"] for proxy in proxies[:3]] == [3, 3, 3]
-    with pytest.raises(ProtocolError, match=r"2 clients answered and 3 have to .*share of the noise is missing too"):
+    with pytest.raises(
+        ProtocolError, match=r"2 clients answered and 3 have to .*share of the noise is missing too"
+    ):
         run(rounds, clients, {2: raising(TimeoutError("gone"))}, **private)
 
 
@@ -279,7 +338,9 @@ def test_a_sum_has_the_noise_of_its_release_and_none_of_theirs(noise):
     rounds = [half(question=StandingByClient.tell.asked(np.zeros(size)), releases=[RELEASE])]
     toy = StandingBy(rounds, noise=noise, epsilon=1.0, delta=1e-6)
     (noisy,) = simulate(toy, [np.ones((2, 2))] * 4, seed=1).model.brought[0]
-    assert np.std(noisy) == pytest.approx(RELEASE.scale * (np.sqrt(2) if noise == "local" else 1.0), rel=0.05)
+    assert np.std(noisy) == pytest.approx(
+        RELEASE.scale * (np.sqrt(2) if noise == "local" else 1.0), rel=0.05
+    )
 
 
 # What is refused.
@@ -289,7 +350,10 @@ def test_a_task_for_them_that_sends_something_is_refused_with_a_sentence(clients
     for asked in (HALF, None):
         with pytest.raises(ProtocolError) as caught:
             run([half(clients=asked, others=MOMENTS)], clients)
-        assert str(caught.value) == "'moments' is for clients that a round does not ask, and sends something."
+        assert (
+            str(caught.value)
+            == "'moments' is for clients that a round does not ask, and sends something."
+        )
 
 
 def test_a_question_for_them_that_their_class_does_not_know_is_refused_with_a_sentence(clients):
@@ -298,7 +362,10 @@ def test_a_question_for_them_that_their_class_does_not_know_is_refused_with_a_se
         def dance(self):
             pass
 
-    with pytest.raises(ProtocolError, match="StandingByClient has no method 'dance'; the strategy's client_type must"):
+    with pytest.raises(
+        ProtocolError,
+        match="StandingByClient has no method 'dance'; the strategy's client_type must",
+    ):
         run([half(others=Dancing.dance.asked())], clients)
 
 
@@ -313,13 +380,17 @@ def test_a_run_under_the_message_api_is_the_inline_run(clients):
     ]
     inline = simulate(StandingBy(rounds, random_state=1), clients)
     strategy = StandingBy(rounds, random_state=1)
-    app = client_app(StandingByClient, lambda context: ClientData(clients[context.node_config["partition-id"]]))
+    app = client_app(
+        StandingByClient, lambda context: ClientData(clients[context.node_config["partition-id"]])
+    )
     MessageStrategy(strategy).start(LocalGrid(app, 4))
     assert strategy.traffic == inline.traffic
     assert strategy.failures == inline.failures
     assert strategy.report.messages == inline.privacy.messages
     found, expected = strategy.outcome.model.brought[2], inline.model.brought[2]
-    assert [(r.client, r.arrays[0].tolist()) for r in found] == [(r.client, r.arrays[0].tolist()) for r in expected]
+    assert [(r.client, r.arrays[0].tolist()) for r in found] == [
+        (r.client, r.arrays[0].tolist()) for r in expected
+    ]
     assert sum(len(reply.arrays[0]) > 1 for reply in found) == 2
 
 
@@ -330,6 +401,10 @@ def generator(name, random_state=5):
     return StandingByClient(np.ones((1, 2)), name=name).generator(random_state)
 
 
-@pytest.mark.parametrize(("name", "random_state"), [("bergen", 5), ("osl", 5), ("oslo0", 5), ("Oslo", 5), ("oslo", 6)])
+@pytest.mark.parametrize(
+    ("name", "random_state"), [("bergen", 5), ("osl", 5), ("oslo0", 5), ("Oslo", 5), ("oslo", 6)]
+)
 def test_another_client_and_another_random_state_draw_otherwise(name, random_state):
-    assert not np.array_equal(generator("oslo").uniform(size=9), generator(name, random_state).uniform(size=9))
+    assert not np.array_equal(
+        generator("oslo").uniform(size=9), generator(name, random_state).uniform(size=9)
+    )

@@ -8,7 +8,13 @@ import pytest
 from sklearn.base import clone
 
 import flower_fedclust as fc
-from flower_fedclust.engine import ClippedStrategy, Entry, PrivateStrategy, ProtocolStrategy, parameter
+from flower_fedclust.engine import (
+    ClippedStrategy,
+    Entry,
+    PrivateStrategy,
+    ProtocolStrategy,
+    parameter,
+)
 from flower_fedclust.engine.parameters import Declared
 from flower_fedclust.engine.parts import Part
 from flower_fedclust.models import KMeansModel
@@ -92,7 +98,9 @@ def test_parameters_are_fields_in_the_signature_by_name_and_n_clusters_by_positi
         "min_clients", "random_state", "federated_evaluation", "most_rows",
         "n_steps", "n_turns", "mode", "tol", "exact",
     }  # fmt: skip
-    assert set(Example(2).get_params()) == set(signature.parameters) == set(Example.parameter_names())
+    assert (
+        set(Example(2).get_params()) == set(signature.parameters) == set(Example.parameter_names())
+    )
     with pytest.raises(TypeError, match="positional"):
         Example(2, 3)
     with pytest.raises(TypeError, match="n_step"):
@@ -128,7 +136,9 @@ def test_a_bad_value_is_refused_in_one_sentence(name, value, sentence):
 
 
 def test_values_of_numpy_are_taken():
-    made = Example(np.int64(2), tol=np.float32(0.1), exact=np.True_).set_params(n_steps=np.uint8(200))
+    made = Example(np.int64(2), tol=np.float32(0.1), exact=np.True_).set_params(
+        n_steps=np.uint8(200)
+    )
     values = (made.n_clusters, made.tol, made.exact, made.n_steps)
     assert values == (2, float(np.float32(0.1)), True, 200)
     assert [type(value) for value in values] == [int, float, bool, int]
@@ -161,7 +171,11 @@ def test_clone_and_set_params_work_and_attributes_of_a_run_are_no_parameters():
 
 def test_documentation_of_the_bases_is_added_where_the_parameters_are():
     text = inspect.getdoc(Example)
-    assert text.index("exact : bool") < text.index("min_clients : int, optional") < text.index("Notes\n-----")
+    assert (
+        text.index("exact : bool")
+        < text.index("min_clients : int, optional")
+        < text.index("Notes\n-----")
+    )
     assert Example.parameter_docs["n_turns"] == "n_turns : int, default=3\n    How many."
     assert Example.parameter_docs["n_steps"].startswith("n_steps : int, default=3")
     assert "\n\n\n" not in text
@@ -169,7 +183,9 @@ def test_documentation_of_the_bases_is_added_where_the_parameters_are():
 
 def test_a_class_without_a_section_gets_one():
     text = inspect.getdoc(Narrower)
-    assert text.startswith("A narrower example, without a section of its own.\n\nParameters\n----------\n")
+    assert text.startswith(
+        "A narrower example, without a section of its own.\n\nParameters\n----------\n"
+    )
     assert text.count("n_clusters : int") == text.count("mode : ") == 1
 
 
@@ -182,7 +198,10 @@ def test_what_a_class_says_itself_stands_instead_of_what_its_base_says():
 
 def test_max_norm_is_needed_with_an_epsilon():
     Clipped(2).check_complete()
-    with pytest.raises(ValueError, match=r"^max_norm is missing; noise for an epsilon needs a norm to which rows are"):
+    with pytest.raises(
+        ValueError,
+        match=r"^max_norm is missing; noise for an epsilon needs a norm to which rows are",
+    ):
         Clipped(2, epsilon=1.0).check_complete()
 
 
@@ -195,7 +214,11 @@ def test_of_the_names_that_fit_the_one_that_fixes_most_is_taken():
 
         entries = (Entry("plain", ""), Entry("slow", "", fixed={"mode": "slow"}))
 
-    assert [Named(2).name, Named(2, mode="slow").name, Example(2).name] == ["plain", "slow", "Example"]
+    assert [Named(2).name, Named(2, mode="slow").name, Example(2).name] == [
+        "plain",
+        "slow",
+        "Example",
+    ]
 
 
 # Budgets by name.
@@ -208,7 +231,9 @@ def test_a_budget_by_name_goes_to_that_share_and_the_rest_is_divided_as_before()
     assert more["sums"] < plain["sums"]
     assert more["counts"] > plain["counts"]
     assert Private(2, budget={"sums": 0.75}).noise_multipliers() == pytest.approx(plain)
-    assert Private(2, budget={"sums": 0.75, "counts": 0.25}).noise_multipliers() == pytest.approx(plain)
+    assert Private(2, budget={"sums": 0.75, "counts": 0.25}).noise_multipliers() == pytest.approx(
+        plain
+    )
 
 
 @pytest.mark.parametrize(
@@ -218,7 +243,10 @@ def test_a_budget_by_name_goes_to_that_share_and_the_rest_is_divided_as_before()
         ({"sums": 1.0}, "budget adds up to 1; leave some for: counts."),
         ({"sums": 0.5, "counts": 0.4}, "budget adds up to 0.9; its parts must add up to 1."),
         ({"sums": 0.7, "counts": 0.7}, "budget adds up to 1.4; its parts must add up to 1."),
-        ([("sums", 0.7)], "budget is [('sums', 0.7)]; it must be parts by name, such as {'votes': 0.3}."),
+        (
+            [("sums", 0.7)],
+            "budget is [('sums', 0.7)]; it must be parts by name, such as {'votes': 0.3}.",
+        ),
     ],
 )
 def test_a_budget_that_cannot_be_divided_says_why(budget, sentence):
@@ -247,7 +275,9 @@ def test_a_base_that_would_hide_a_parameter_of_another_is_refused():
     class Plain(Root):
         """Only inherits it."""
 
-    with pytest.raises(TypeError, match="Wrong: name Other, which declares size, as its first base"):
+    with pytest.raises(
+        TypeError, match="Wrong: name Other, which declares size, as its first base"
+    ):
 
         class Wrong(Plain, Other):
             """Would have the size of Root."""
@@ -260,12 +290,16 @@ def test_a_base_that_would_hide_a_parameter_of_another_is_refused():
 
 @pytest.mark.parametrize("delta", [0.0, 1e-30, 1e-13, 1.0])
 def test_a_delta_below_what_can_be_computed_is_refused(delta):
-    with pytest.raises(ValueError, match=r"delta is .*; it must be a finite number at least 1e-12 and below 1"):
+    with pytest.raises(
+        ValueError, match=r"delta is .*; it must be a finite number at least 1e-12 and below 1"
+    ):
         Private(2, delta=delta).check_parameters()
     Private(2, delta=1e-12).check_parameters()
     assert not Private(2, epsilon=1.0, delta=1e-4).privacy_notes()
     (note,) = Private(2, epsilon=1.0, delta=0.01).privacy_notes()
-    assert note.startswith("delta is 0.01: with this probability everything about a row may come out.")
+    assert note.startswith(
+        "delta is 0.01: with this probability everything about a row may come out."
+    )
 
 
 def test_a_part_of_delta_is_left_for_the_sampler():
@@ -273,13 +307,18 @@ def test_a_part_of_delta_is_left_for_the_sampler():
     with_part = calibrate(strategy.shares(), 2.0, 1e-5 * (1 - 2.0**-10))
     assert strategy.noise_multipliers() == with_part
     assert all(
-        strategy.noise_multipliers()[name] > whole for name, whole in calibrate(strategy.shares(), 2.0, 1e-5).items()
+        strategy.noise_multipliers()[name] > whole
+        for name, whole in calibrate(strategy.shares(), 2.0, 1e-5).items()
     )
 
 
-@pytest.mark.parametrize(("given", "meant"), [("eps", "epsilon"), ("k", "n_clusters"), ("n_cluster", "n_clusters")])
+@pytest.mark.parametrize(
+    ("given", "meant"), [("eps", "epsilon"), ("k", "n_clusters"), ("n_cluster", "n_clusters")]
+)
 def test_a_parameter_that_there_is_not_is_told_the_nearest(given, meant):
-    with pytest.raises(TypeError, match=f"no parameter of PrivateKMeans called '{given}': did you mean '{meant}'"):
+    with pytest.raises(
+        TypeError, match=f"no parameter of PrivateKMeans called '{given}': did you mean '{meant}'"
+    ):
         fc.PrivateKMeans(**{given: 2})
     with pytest.raises(ValueError, match=f"did you mean '{meant}'"):
         fc.simulate("private-kmeans", [np.eye(3)], **{given: 2})
@@ -287,5 +326,11 @@ def test_a_parameter_that_there_is_not_is_told_the_nearest(given, meant):
 
 @pytest.mark.parametrize("name", ["steps", "protocol", "evaluate"])
 def test_a_parameter_that_would_hide_a_method_is_refused_when_the_class_is_made(name):
-    with pytest.raises(TypeError, match=f"Hiding has a parameter '{name}', which would hide the method"):
-        type("Hiding", (fc.KFED,), {"__annotations__": {name: "int"}, name: 3, "__module__": __name__})
+    with pytest.raises(
+        TypeError, match=f"Hiding has a parameter '{name}', which would hide the method"
+    ):
+        type(
+            "Hiding",
+            (fc.KFED,),
+            {"__annotations__": {name: "int"}, name: 3, "__module__": __name__},
+        )

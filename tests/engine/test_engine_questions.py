@@ -36,7 +36,9 @@ class AskedClient(ToyClient):
 
     @toy_answers("sum of the rows, times an array")
     def times(self, factors, *, power=1, negative=False):
-        return GridArray.truncated((self.rows**power * factors).sum(axis=0) * (-1 if negative else 1), -40)
+        return GridArray.truncated(
+            (self.rows**power * factors).sum(axis=0) * (-1 if negative else 1), -40
+        )
 
 
 class AnotherClient(AskedClient):
@@ -84,10 +86,19 @@ def test_an_honest_message_is_answered(proxy):
         ({"round": "2"}, "the message has a field 'round' that is not of the type int"),
         ({"frame": True}, "the message has a field 'frame' that is not of the type int"),
         ({"plan": 3}, "the message has a field 'plan' that is not of the type str"),
-        ({"secure": '{"step": "keys", "pad": 1}'}, "the step of a secure sum in the message has a field 'pad'"),
-        ({"secure": '{"step": "roster", "names": "ab"}'}, "a field 'names' that is not of the type list"),
+        (
+            {"secure": '{"step": "keys", "pad": 1}'},
+            "the step of a secure sum in the message has a field 'pad'",
+        ),
+        (
+            {"secure": '{"step": "roster", "names": "ab"}'},
+            "a field 'names' that is not of the type list",
+        ),
         ({"secure": "[]"}, "the step of a secure sum in the message is not an object with fields"),
-        ({"task": "enrol", "pad": ""}, "the message has a field 'pad' that this client does not know"),
+        (
+            {"task": "enrol", "pad": ""},
+            "the message has a field 'pad' that this client does not know",
+        ),
         ({"arguments": '{"power": 1}'}, "'row_sums' does not take the arguments of the message"),
     ],
 )
@@ -99,7 +110,10 @@ def test_a_field_that_nobody_reads_is_refused(proxy, fields, said):
 
 def test_a_field_of_a_view_that_nobody_reads_is_refused(proxy):
     text = proxy.received[-1].config["view"]
-    assert "the view in the message has a field 'pad'" in answer(proxy, view=nested(text, pad=1))[2]["failure"]
+    assert (
+        "the view in the message has a field 'pad'"
+        in answer(proxy, view=nested(text, pad=1))[2]["failure"]
+    )
     deep = nested(text, view=nested(text, pad=1))
     assert "the view in the message has a field 'pad'" in answer(proxy, view=deep)[2]["failure"]
 
@@ -127,7 +141,9 @@ def without(name):
 
 def arrays_as(convert):
     def change(ins):
-        ins.parameters = ndarrays_to_parameters([convert(array) for array in parameters_to_ndarrays(ins.parameters)])
+        ins.parameters = ndarrays_to_parameters(
+            [convert(array) for array in parameters_to_ndarrays(ins.parameters)]
+        )
 
     return change
 
@@ -148,7 +164,10 @@ SAME = {
     "a plan": (TIMES, fields(plan=Plan(1.0, 1e-6, "server", "record", {}, {}).to_json())),
     "a run of another length": (TIMES, fields(n_clients=99)),
     "a negative zero": (ROWS, arrays_as(lambda array: np.where(array == 0, -0.0, array))),
-    "spaces in a view": (ROWS, lambda ins: ins.config.update(view=" " + ins.config["view"].replace(",", " ,"))),
+    "spaces in a view": (
+        ROWS,
+        lambda ins: ins.config.update(view=" " + ins.config["view"].replace(",", " ,")),
+    ),
 }
 
 
@@ -169,7 +188,9 @@ def falls_silent(proxy):
 
     def answered(ins, timeout=None, group_id=None):
         asked.append(ins.config["task"])
-        if asked.count("secure open") > 1 or (asked[-1] != "secure open" and "secure open" in asked):
+        if asked.count("secure open") > 1 or (
+            asked[-1] != "secure open" and "secure open" in asked
+        ):
             raise TimeoutError("gone")
         return fit(ins, timeout, group_id)
 
@@ -192,7 +213,9 @@ def changing(fit, change):
 
 @pytest.mark.parametrize(("question", "change"), SAME.values(), ids=SAME)
 def test_the_same_question_in_other_words_is_not_answered_among_fewer_clients(question, change):
-    with pytest.raises(ProtocolError, match="the same question was asked before, and answered by other clients"):
+    with pytest.raises(
+        ProtocolError, match="the same question was asked before, and answered by other clients"
+    ):
         asked_twice(question, change)
 
 

@@ -42,7 +42,9 @@ def tables():
     centers = 3 * np.eye(4)[:3]
     return {
         f"c{index}": ClientData(
-            centers[np.arange(30) % 3] + 0.2 * rng.normal(size=(30, 4)), np.arange(30) % 3, owner=f"client c{index}"
+            centers[np.arange(30) % 3] + 0.2 * rng.normal(size=(30, 4)),
+            np.arange(30) % 3,
+            owner=f"client c{index}",
         )
         for index in range(6)
     }
@@ -59,7 +61,9 @@ def check(name, seed):
         except (ProtocolError, DataError) as error:
             ended = error
         except Exception as error:
-            raise AssertionError(f"{name}, seed {seed}, from round {start}: {type(error).__name__}: {error}") from error
+            raise AssertionError(
+                f"{name}, seed {seed}, from round {start}: {type(error).__name__}: {error}"
+            ) from error
         else:
             ended = None
     if ended is not None:
@@ -68,15 +72,23 @@ def check(name, seed):
         return
     run = found.strategy
     assert run.is_finished
-    assert all(np.isfinite(array).all() for array in run.outcome.model.to_arrays() if array.dtype.kind == "f")
+    assert all(
+        np.isfinite(array).all()
+        for array in run.outcome.model.to_arrays()
+        if array.dtype.kind == "f"
+    )
     assert all(np.isfinite(score) for score in (run.evaluation or {}).values())
-    assert not {failure.client for failure in run.failures} & (tables().keys() - {BAD}), run.failures
+    assert not {failure.client for failure in run.failures} & (tables().keys() - {BAD}), (
+        run.failures
+    )
     assert all(failure.reason.isprintable() for failure in run.failures)
     assert all(len(failure.reason) < 1500 for failure in run.failures)
     assert found.incomplete <= {failure.round for failure in run.failures}
 
 
-@pytest.mark.parametrize("name", [name for name in one_of_each_client() if name not in ("ppfc-gan", "spp-fgc-plus")])
+@pytest.mark.parametrize(
+    "name", [name for name in one_of_each_client() if name not in ("ppfc-gan", "spp-fgc-plus")]
+)
 def test_a_client_that_sends_anything_is_left_out_by_name(name):
     check(name, 0)
 

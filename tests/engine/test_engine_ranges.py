@@ -56,7 +56,11 @@ def clients():
 
 def bad_reply(clients, rounds, arrays, exponents=None, **parameters):
     """Return the failures where client 1 answers the last round with other arrays."""
-    metrics = {"client": "1"} if exponents is None else {"client": "1", "exponents": json.dumps(exponents)}
+    metrics = (
+        {"client": "1"}
+        if exponents is None
+        else {"client": "1", "exponents": json.dumps(exponents)}
+    )
     proxies = proxies_of(CountingClient, clients, seed=1)
     proxies[1].misbehave[1 + len(rounds)] = lambda res: with_hash(
         FitRes(res.status, encode(arrays), 1, metrics | {"format": FORMAT})
@@ -108,7 +112,9 @@ def test_what_has_an_entry_for_each_row_or_center_has_equally_many(clients, plac
 def test_a_client_that_says_a_million_times_what_others_say_is_left_out(clients):
     ((name, reason),) = bad_reply(clients, [COUNT], [np.array(4_000_000)])
     assert name == "1"
-    assert reason.startswith("client 1 sent number of rows, more than 65,536 times as large as most sent")
+    assert reason.startswith(
+        "client 1 sent number of rows, more than 65,536 times as large as most sent"
+    )
 
 
 @pytest.mark.parametrize("mechanism", ["gaussian", "laplace"])
@@ -117,7 +123,9 @@ def test_noise_is_never_taken_for_a_lie_and_what_is_beyond_its_tail_is(clients, 
     sums = Sum(CountingClient.clipped_sum.asked(), releases=[paid(mechanism, 5.0, moved=CLIPPED)])
     votes = Sum(CountingClient.votes.asked(), releases=[paid(mechanism, 5.0, moved=ONE_COUNT)])
     many = [COUNT] + 40 * [sums, votes]
-    toy = serve(Counting(many, noise=noise, epsilon=1.0, min_clients=2), proxies_of(CountingClient, clients))
+    toy = serve(
+        Counting(many, noise=noise, epsilon=1.0, min_clients=2), proxies_of(CountingClient, clients)
+    )
     assert toy.failures == []
     inspection = Inspection(toy)
     inspection.check_numbers("1", COUNT, [np.array(3)])
@@ -140,7 +148,9 @@ def test_noise_is_never_taken_for_a_lie_and_what_is_beyond_its_tail_is(clients, 
 )
 def test_a_client_that_enrols_without_name_or_columns_is_left_out(clients, metrics, named):
     proxies = proxies_of(CountingClient, clients)
-    proxies[1].misbehave[1] = lambda res: with_hash(FitRes(res.status, res.parameters, 1, metrics | {"format": FORMAT}))
+    proxies[1].misbehave[1] = lambda res: with_hash(
+        FitRes(res.status, res.parameters, 1, metrics | {"format": FORMAT})
+    )
     toy = serve(Counting([COUNT]), proxies)
     assert toy.client_names == ["0", "2", "3"]
     assert [failure.client for failure in toy.failures] == [named]
@@ -177,6 +187,8 @@ def test_an_evaluation_that_no_rows_can_give_is_left_out(clients, loss, n_rows, 
 
 
 @pytest.mark.parametrize("strategy", ["federated-kmeans", "private-kmeans", "dp-fedc"])
-@pytest.mark.parametrize("fault", ["half of the rows", "1.7e308", "a million times too large", "columns that are none"])
+@pytest.mark.parametrize(
+    "fault", ["half of the rows", "1.7e308", "a million times too large", "columns that are none"]
+)
 def test_one_bad_client_is_survived_or_ends_the_run_by_name(strategy, fault):
     assert bad_client.ending_of(strategy, fault)[0] in ("survived", "ended")

@@ -76,7 +76,9 @@ def test_a_client_that_went_and_comes_back_as_another_node_is_itself_again(clien
         (np.ones((2, 3)), "late", "client late has 3 columns where most have 2 columns."),
     ],
 )
-def test_a_late_client_has_a_name_of_its_own_and_the_columns_of_the_others(clients, rows, name, reason):
+def test_a_late_client_has_a_name_of_its_own_and_the_columns_of_the_others(
+    clients, rows, name, reason
+):
     manager = manager_of(proxies_of(ToyClient, clients))
     late = proxies_of(ToyClient, [rows], [name])[0]
     late.cid = "777"
@@ -85,7 +87,9 @@ def test_a_late_client_has_a_name_of_its_own_and_the_columns_of_the_others(clien
     assert toy.failures[0].reason.startswith(reason)
 
 
-def test_who_is_silent_again_and_again_is_asked_less_and_less_often_and_taken_back_when_it_answers(clients):
+def test_who_is_silent_again_and_again_is_asked_less_and_less_often_and_taken_back_when_it_answers(
+    clients,
+):
     proxies = proxies_of(ToyClient, clients)
     for number in (2, 3, 5):
         proxies[3].misbehave[number] = raising(TimeoutError("gone"))
@@ -113,7 +117,10 @@ def test_too_few_that_are_there_end_the_run_before_anything_is_sent(clients):
     manager = manager_of(proxies)
     with pytest.raises(ProtocolError) as caught:
         run(Toy(2 * [MOMENTS]), manager, at(3, lambda: manager.unregister(proxies[0])))
-    assert str(caught.value) == "round 3 ('moments'): 1 clients answered and 2 have to. client 0 is not connected."
+    assert (
+        str(caught.value)
+        == "round 3 ('moments'): 1 clients answered and 2 have to. client 0 is not connected."
+    )
     assert proxies[1].asked["moments"] == 1
 
 
@@ -125,7 +132,9 @@ class ComingBack(SimpleClientManager):
 
     def all(self):
         self.left -= self.gone is not None
-        return {cid: proxy for cid, proxy in super().all().items() if cid != self.gone or self.left < 0}
+        return {
+            cid: proxy for cid, proxy in super().all().items() if cid != self.gone or self.left < 0
+        }
 
 
 def test_where_too_few_are_there_they_are_waited_for(clients):
@@ -143,7 +152,9 @@ def test_where_too_few_are_there_they_are_waited_for(clients):
 @pytest.mark.parametrize("epsilon", [None, 8.0])
 def test_dp_fedc_goes_on_where_one_of_four_clients_is_frozen(epsilon):
     rng = np.random.default_rng(0)
-    data = {name: fc.ClientData(rng.normal(size=(20, 3)), owner=f"client {name}") for name in "abcd"}
+    data = {
+        name: fc.ClientData(rng.normal(size=(20, 3)), owner=f"client {name}") for name in "abcd"
+    }
     private = {} if epsilon is None else {"epsilon": epsilon, "max_norm": 3.0}
     strategy = fc.DPFedC(2, n_rounds=8, random_state=0, **private)
 
@@ -155,17 +166,27 @@ def test_dp_fedc_goes_on_where_one_of_four_clients_is_frozen(epsilon):
     found = watched_run(strategy, data, seed=1, tamper={"b": frozen})
     assert found.strategy.is_finished
     assert {failure.client for failure in found.strategy.failures} == {"b"}
-    answered = {row.round for row in found.strategy.traffic if row.task in ("factorize", "clipped_gradient")}
+    answered = {
+        row.round for row in found.strategy.traffic if row.task in ("factorize", "clipped_gradient")
+    }
     assert max(answered) == found.strategy.num_rounds
 
 
-def test_a_site_that_returns_under_its_node_enrols_first_and_is_asked_for_one_thing_a_round(clients):
+def test_a_site_that_returns_under_its_node_enrols_first_and_is_asked_for_one_thing_a_round(
+    clients,
+):
     proxies = proxies_of(ToyClient, clients)
     manager = manager_of(proxies)
     steps = {3: lambda: manager.unregister(proxies[2]), 4: lambda: manager.register(proxies[2])}
     toy = Toy(5 * [MOMENTS])
     assert run(toy, manager, lambda number: steps.get(number, int)()) == [19, 12, 12, 19, 19]
-    assert [ins.config["task"] for ins in proxies[2].received] == ["enrol", "moments", "enrol", "moments", "moments"]
+    assert [ins.config["task"] for ins in proxies[2].received] == [
+        "enrol",
+        "moments",
+        "enrol",
+        "moments",
+        "moments",
+    ]
     assert [(one.round, one.client) for one in toy.failures] == [(3, "2"), (4, "2")]
 
 
@@ -199,13 +220,28 @@ def test_a_site_that_missed_what_a_round_left_with_the_others_is_sent_it_again(c
     late.cid = "777"
     manager = manager_of(proxies)
     honest = proxies[1].fit
-    proxies[1].fit = lambda ins: raising(TimeoutError("gone"))(None) if ins.config["round"] == 2 else honest(ins)
-    rounds = [Gather(Remembering.store.asked(np.array([1]))), *5 * [Sum(Remembering.stored.asked())]]
+    proxies[1].fit = lambda ins: (
+        raising(TimeoutError("gone"))(None) if ins.config["round"] == 2 else honest(ins)
+    )
+    rounds = [
+        Gather(Remembering.store.asked(np.array([1]))),
+        *5 * [Sum(Remembering.stored.asked())],
+    ]
     toy = RememberingToy(rounds)
     drive_on(toy, manager, at(3, lambda: manager.register(late)))
     assert [int(one[0][0]) for one in toy.outcome.model.brought[1:]] == [3, 4, 5, 5, 5]
-    assert [ins.config["task"] for ins in late.received] == ["enrol", "store", "stored", "stored", "stored"]
-    assert [ins.config["task"] for ins in proxies[1].received] == ["enrol", "store", *4 * ["stored"]]
+    assert [ins.config["task"] for ins in late.received] == [
+        "enrol",
+        "store",
+        "stored",
+        "stored",
+        "stored",
+    ]
+    assert [ins.config["task"] for ins in proxies[1].received] == [
+        "enrol",
+        "store",
+        *4 * ["stored"],
+    ]
 
 
 class Keeping(ToyClient):
@@ -233,10 +269,13 @@ def test_what_took_noise_is_sent_to_a_late_site_once_and_to_nobody_a_second_time
     late = proxies_of(Keeping, clients[:1], ["late"])[0]
     late.cid = "777"
     manager = manager_of(proxies)
-    silent = {(proxies[1].fit, 2), (late.fit, 4)}  # the first when all are asked, the second when it is sent it
+    # The first when all are asked, the second when it is sent it.
+    silent = {(proxies[1].fit, 2), (late.fit, 4)}
 
     def fit(honest):
-        return lambda ins: raising(OSError())(0) if (honest, ins.config["round"]) in silent else honest(ins)
+        return lambda ins: (
+            raising(OSError())(0) if (honest, ins.config["round"]) in silent else honest(ins)
+        )
 
     proxies[1].fit, late.fit = fit(proxies[1].fit), fit(late.fit)
     toy = KeepingToy([], noise="local", epsilon=1.0)

@@ -94,13 +94,29 @@ def test_the_server_never_holds_an_answer_without_its_mask():
         found = parameters_to_ndarrays(of_mask.parameters)
         assert found[0].tolist() != [count]
         assert (found[1] != np.ldexp(sums, 40)).all()
-        assert [len(parameters_to_ndarrays(res.parameters)) for res in proxy.sent] == [1, 1, 1, 2, 2, 2, 1]
+        assert [len(parameters_to_ndarrays(res.parameters)) for res in proxy.sent] == [
+            1,
+            1,
+            1,
+            2,
+            2,
+            2,
+            1,
+        ]
 
 
 def quick_sums():
     """Strategies that take only sums, and do so quickly."""
     slow = {"fed-umap-sums", "fed-tsne-sums", "spp-fgc-plus", "fed-speclust-sums"}
-    some_replies = {"fed-tsne", "fed-umap", "fed-speclust", "fedsc", "fedsc-perturbed-data", "ffcm", "k-means-parallel"}
+    some_replies = {
+        "fed-tsne",
+        "fed-umap",
+        "fed-speclust",
+        "fedsc",
+        "fedsc-perturbed-data",
+        "ffcm",
+        "k-means-parallel",
+    }
     some_replies |= {"fed-tsne-perturbed", "fed-umap-perturbed", "fed-speclust-perturbed"}
     return sorted(set(entries()) - set(NEEDS_REPLIES) - some_replies - slow)
 
@@ -113,9 +129,13 @@ def of_registry(name, **parameters):
 @pytest.mark.parametrize("name", quick_sums())
 def test_every_strategy_that_takes_only_sums_has_the_plain_result(name):
     rng = np.random.default_rng(1)
-    clients = [np.concatenate([rng.normal(size=(15, 3)), rng.normal(size=(15, 3)) + 4]) for _ in range(4)]
+    clients = [
+        np.concatenate([rng.normal(size=(15, 3)), rng.normal(size=(15, 3)) + 4]) for _ in range(4)
+    ]
     strategy = of_registry(name)
-    plain, secure = (fc.simulate(strategy, clients, seed=1, secure=is_secure) for is_secure in (False, True))
+    plain, secure = (
+        fc.simulate(strategy, clients, seed=1, secure=is_secure) for is_secure in (False, True)
+    )
     for before, after in zip(plain.model.to_arrays(), secure.model.to_arrays(), strict=True):
         np.testing.assert_array_equal(before, after)
     for before, after in zip(plain.labels, secure.labels, strict=True):
@@ -127,9 +147,13 @@ def test_every_strategy_that_takes_only_sums_has_the_plain_result(name):
 @pytest.mark.parametrize("name", ["fed-tsne-sums", "fed-umap-sums", "fed-speclust-sums"])
 def test_maps_of_sums_have_the_plain_result(name):
     rng = np.random.default_rng(1)
-    clients = [np.concatenate([rng.normal(size=(15, 3)), rng.normal(size=(15, 3)) + 4]) for _ in range(4)]
+    clients = [
+        np.concatenate([rng.normal(size=(15, 3)), rng.normal(size=(15, 3)) + 4]) for _ in range(4)
+    ]
     strategy = of_registry(name)
-    plain, secure = (fc.simulate(strategy, clients, seed=1, secure=is_secure) for is_secure in (False, True))
+    plain, secure = (
+        fc.simulate(strategy, clients, seed=1, secure=is_secure) for is_secure in (False, True)
+    )
     for before, after in zip(plain.labels, secure.labels, strict=True):
         np.testing.assert_array_equal(before, after)
 
@@ -149,14 +173,18 @@ def ask_nobody(monkeypatch):
 def test_a_strategy_that_needs_single_replies_is_refused_and_the_round_named(name, monkeypatch):
     clients = [np.random.default_rng(index).normal(size=(15, 3)) for index in range(4)]
     ask_nobody(monkeypatch)  # nobody is asked for anything
-    with pytest.raises((ProtocolError, ValueError), match=f"secure is set, and round '{NEEDS_REPLIES[name]}'"):
+    with pytest.raises(
+        (ProtocolError, ValueError), match=f"secure is set, and round '{NEEDS_REPLIES[name]}'"
+    ):
         fc.simulate(of_registry(name), clients, seed=1, secure=True)
 
 
 def test_noise_of_the_server_and_of_the_clients_is_the_same_as_without_masks():
     for noise, cls in (("server", fc.PrivateKMeans), ("local", fc.PrivateDensity)):
         strategy = cls(2, epsilon=3.0, max_norm=3.0, noise=noise)
-        plain, secure = (fc.simulate(strategy, CLIENTS, seed=4, secure=is_secure) for is_secure in (False, True))
+        plain, secure = (
+            fc.simulate(strategy, CLIENTS, seed=4, secure=is_secure) for is_secure in (False, True)
+        )
         for before, after in zip(plain.model.to_arrays(), secure.model.to_arrays(), strict=True):
             np.testing.assert_array_equal(before, after)
 
@@ -166,7 +194,10 @@ def test_noise_of_the_server_and_of_the_clients_is_the_same_as_without_masks():
 @pytest.mark.parametrize("engine", ["ray", "shards"])
 def test_clients_on_ray_and_in_shards_find_the_inline_bits(engine):
     strategy = fc.FedDPKMeans(2, server_data=RNG.normal(size=(30, 2)), epsilon=None, n_rounds=1)
-    inline, other = (fc.simulate(strategy, CLIENTS[:4], seed=1, secure=True, engine=one) for one in ("inline", engine))
+    inline, other = (
+        fc.simulate(strategy, CLIENTS[:4], seed=1, secure=True, engine=one)
+        for one in ("inline", engine)
+    )
     np.testing.assert_array_equal(inline.model.cluster_centers_, other.model.cluster_centers_)
 
 
@@ -202,7 +233,9 @@ def test_three_of_ten_clients_may_drop_out_at_any_step(step):
         Dropping(proxies[place], step)
     strategy = serve(made(rounds_of(1)), proxies)
     left = [rows for place, rows in enumerate(CLIENTS) if place not in (0, 4, 9)]
-    check_brought(strategy.outcome.model.brought[0], CLIENTS if step in ("confirm", "open") else left)
+    check_brought(
+        strategy.outcome.model.brought[0], CLIENTS if step in ("confirm", "open") else left
+    )
     assert {failure.client for failure in strategy.failures} >= {"0", "4", "9"}
 
 
@@ -212,7 +245,8 @@ def test_three_of_ten_clients_may_drop_out_at_different_steps():
         Dropping(proxies[place], step)
     strategy = serve(made(rounds_of(1)), proxies)
     check_brought(
-        strategy.outcome.model.brought[0], [rows for place, rows in enumerate(CLIENTS) if place not in (1, 5)]
+        strategy.outcome.model.brought[0],
+        [rows for place, rows in enumerate(CLIENTS) if place not in (1, 5)],
     )
 
 
@@ -229,7 +263,9 @@ def test_with_more_dropouts_the_run_ends_with_a_sentence_and_nothing_opened(step
     assert "nothing was opened" in str(raised.value)
     if step != "open":  # then the others have opened shares, fewer than are needed
         assert all(
-            json.loads(ins.config.get("secure", "{}")).get("step") != "open" for one in proxies for ins in one.received
+            json.loads(ins.config.get("secure", "{}")).get("step") != "open"
+            for one in proxies
+            for ins in one.received
         )
 
 
@@ -246,7 +282,9 @@ def test_an_optional_round_that_too_few_answer_is_left_out():
 def test_a_client_that_dropped_out_of_one_sum_is_in_the_next():
     proxies = proxies_of(ToyClient, CLIENTS)
     dropping = Dropping(proxies[3], "mask")
-    strategy = made([*rounds_of(1), Gather(ToyClient.store.asked(np.ones(1))), Sum(MOMENTS.asked(power=3))])
+    strategy = made(
+        [*rounds_of(1), Gather(ToyClient.store.asked(np.ones(1))), Sum(MOMENTS.asked(power=3))]
+    )
     strategy.on_round = lambda number, task: number == 2 and setattr(dropping, "step", "")
     brought = serve(strategy, proxies).outcome.model.brought
     check_brought(brought[0], [rows for place, rows in enumerate(CLIENTS) if place != 3])
@@ -254,20 +292,26 @@ def test_a_client_that_dropped_out_of_one_sum_is_in_the_next():
 
 
 @pytest.mark.parametrize("late", [["b", "a"], ["a", "b"]])
-def test_a_client_that_comes_later_with_its_columns_in_another_order_answers_the_same_question(late):
+def test_a_client_that_comes_later_with_its_columns_in_another_order_answers_the_same_question(
+    late,
+):
     frames = [pd.DataFrame(rows, columns=["a", "b"]) for rows in CLIENTS[:5]]
     *first, last = proxies_of(ToyClient, [*frames[:4], frames[4][late]])
     manager = manager_of(first)
     bound = np.full(1, 0.1)
-    strategy = made([Gather(ToyClient.store.asked(bound)), *rounds_of(1), Sum(ToyClient.clipped.asked())])
+    strategy = made(
+        [Gather(ToyClient.store.asked(bound)), *rounds_of(1), Sum(ToyClient.clipped.asked())]
+    )
     strategy.on_round = lambda number, task: number == 1 and manager.register(last)
     server = Server(client_manager=manager, strategy=strategy)
     server.fit(num_rounds=strategy.num_rounds, timeout=None)
     asked = [message.config for proxy in (*first, last) for message in proxy.received]
     of_rows = [config for config in asked if config["task"] in {"store", "moments", "clipped"}]
-    assert {config.get("columns") for config in of_rows} == {'["a", "b"]'}  # before any client has another order, too
+    # Before any client has another order, too.
+    assert {config.get("columns") for config in of_rows} == {'["a", "b"]'}
     total = strategy.outcome.model.brought[2]
-    assert total.n_clients == 5  # it was sent the bound after the others, and took no part in the first sum
+    # It was sent the bound after the others, and took no part in the first sum.
+    assert total.n_clients == 5
     clipped = [np.trunc(np.ldexp(np.clip(rows, None, 0.1).sum(axis=0), 40)) for rows in CLIENTS[:5]]
     np.testing.assert_array_equal(total[0], np.ldexp(np.sum(clipped, axis=0), -40))
 
@@ -287,7 +331,9 @@ def test_a_client_whose_answer_could_make_the_sum_overflow_is_left_out():
     strategy = Large([Sum(LargeClient.counted.asked())])
     strategy.secure = True
     serve(strategy, proxies)
-    assert strategy.outcome.model.brought[0][0] == sum(len(rows) for rows in CLIENTS) - len(CLIENTS[2])
+    assert strategy.outcome.model.brought[0][0] == sum(len(rows) for rows in CLIENTS) - len(
+        CLIENTS[2]
+    )
     assert strategy.outcome.model.brought[0].n_clients == 9
     assert any("could overflow" in failure.reason for failure in strategy.failures)
 
@@ -299,12 +345,17 @@ def test_a_client_whose_answer_could_make_the_sum_overflow_is_left_out():
     ("round_", "reason"),
     [
         (Gather(MOMENTS.asked()), "collects number of rows from each client"),
-        (Sum({str(index): MOMENTS.asked() for index in range(10)}), "does not ask all clients for the same"),
+        (
+            Sum({str(index): MOMENTS.asked() for index in range(10)}),
+            "does not ask all clients for the same",
+        ),
         (Sum(MOMENTS.asked(), fraction=0.5), "does not ask all clients for the same"),
     ],
 )
 @pytest.mark.parametrize("is_rehearsed", [True, False])
-def test_a_round_that_shows_single_replies_is_refused_before_it_is_asked(round_, reason, is_rehearsed, monkeypatch):
+def test_a_round_that_shows_single_replies_is_refused_before_it_is_asked(
+    round_, reason, is_rehearsed, monkeypatch
+):
     if not is_rehearsed:  # as where the rehearsal does not come to the round
         monkeypatch.setattr(strategies, "rehearse", lambda *_: None)
     proxies = proxies_of(ToyClient, CLIENTS)
@@ -313,7 +364,9 @@ def test_a_round_that_shows_single_replies_is_refused_before_it_is_asked(round_,
     asked = {ins.config["task"] for proxy in proxies for ins in proxy.received}
     steps = {"secure keys", "secure roster", "secure share", "secure confirm", "secure open"}
     assert asked == (set() if is_rehearsed else {"enrol", "moments"} | steps)
-    of_last = [ins.config for proxy in proxies for ins in proxy.received if ins.config["task"] == "moments"]
+    of_last = [
+        ins.config for proxy in proxies for ins in proxy.received if ins.config["task"] == "moments"
+    ]
     assert all("secure" in config for config in of_last)
 
 
@@ -349,7 +402,9 @@ def test_a_strategy_for_tables_is_rehearsed_on_made_up_tables(monkeypatch):
 
 def test_rounds_that_send_nothing_are_as_without_masks():
     rounds = [Gather(ToyClient.store.asked(np.ones(2))), *rounds_of(1)]
-    check_brought(serve(made(rounds), proxies_of(ToyClient, CLIENTS)).outcome.model.brought[1], CLIENTS)
+    check_brought(
+        serve(made(rounds), proxies_of(ToyClient, CLIENTS)).outcome.model.brought[1], CLIENTS
+    )
 
 
 def test_two_clients_are_too_few():
@@ -357,7 +412,9 @@ def test_two_clients_are_too_few():
         serve(made(rounds_of(1)), proxies_of(ToyClient, CLIENTS[:2]))
 
 
-@pytest.mark.parametrize(("name", "value"), [("journal", "a folder"), ("federated_evaluation", True)])
+@pytest.mark.parametrize(
+    ("name", "value"), [("journal", "a folder"), ("federated_evaluation", True)]
+)
 def test_what_secure_sums_exclude_is_refused_before_anything_is_sent(name, value, tmp_path):
     strategy = fc.FedDPKMeans(2, server_data=CLIENTS[0], epsilon=None)
     given = {"journal": tmp_path / value} if name == "journal" else {}
@@ -377,7 +434,10 @@ class Between:
         proxy.fit = self
 
     def __call__(self, ins, timeout=None, group_id=None):
-        if self.task == ins.config["task"] or json.loads(ins.config.get("secure", "{}")).get("step") == self.step:
+        if (
+            self.task == ins.config["task"]
+            or json.loads(ins.config.get("secure", "{}")).get("step") == self.step
+        ):
             ins = type(ins)(ins.parameters, dict(ins.config))
             self.change(ins)
         return self.fit(ins, timeout, group_id)
@@ -386,7 +446,10 @@ class Between:
 def test_a_client_that_is_asked_another_question_does_not_open_and_is_not_read():
     proxies = proxies_of(ToyClient, CLIENTS)
     Between(proxies[6], "mask", lambda ins: ins.config.update(arguments='{"power": 2}'))
-    with pytest.raises(ProtocolError, match="cannot be added up: 6 answered another question than the other clients"):
+    with pytest.raises(
+        ProtocolError,
+        match="cannot be added up: 6 answered another question than the other clients",
+    ):
         serve(made(rounds_of(1)), proxies)
 
 
@@ -395,22 +458,30 @@ def other_array(ins):
 
 
 @pytest.mark.parametrize("is_checked", [True, False])
-def test_a_client_that_was_asked_something_else_in_an_earlier_round_is_not_read(is_checked, monkeypatch):
+def test_a_client_that_was_asked_something_else_in_an_earlier_round_is_not_read(
+    is_checked, monkeypatch
+):
     # The question of the sum is the same. All but the victim have stored a bound to which all their rows are clipped.
     proxies = proxies_of(ToyClient, CLIENTS)
     Between(proxies[6], "", other_array, task="store")
-    strategy = made([Gather(ToyClient.store.asked(np.full(1, -9.0))), Sum(ToyClient.clipped.asked())])
+    strategy = made(
+        [Gather(ToyClient.store.asked(np.full(1, -9.0))), Sum(ToyClient.clipped.asked())]
+    )
     victim = np.ldexp(np.trunc(np.ldexp(CLIENTS[6].sum(axis=0), 40)), -40)
     others = -9.0 * (len(np.concatenate(CLIENTS)) - len(CLIENTS[6]))
     if is_checked:  # a server that keeps to the protocol names the client
-        with pytest.raises(ProtocolError, match=r"6 answered another question .* in an earlier round"):
+        with pytest.raises(
+            ProtocolError, match=r"6 answered another question .* in an earlier round"
+        ):
             serve(strategy, proxies)
         return
     monkeypatch.setattr(SecureServer, "check_questions", lambda self: None)
     total = serve(strategy, proxies).outcome.model.brought[1]
     assert (total[0] != others + victim).all()
     opened = next(
-        res for res, ins in zip(proxies[6].sent, proxies[6].received, strict=True) if "open" in ins.config["task"]
+        res
+        for res, ins in zip(proxies[6].sent, proxies[6].received, strict=True)
+        if "open" in ins.config["task"]
     )
     assert "1 clients have confirmed its list" in opened.metrics["failure"]
 
@@ -420,7 +491,10 @@ def test_a_sum_cannot_be_asked_for_without_its_mask():
     proxies = proxies_of(ToyClient, CLIENTS)
     Between(proxies[6], "mask", lambda ins: ins.config.update(secure='{"step": "none"}'))
     strategy = serve(made(rounds_of(1)), proxies)
-    check_brought(strategy.outcome.model.brought[0], [rows for place, rows in enumerate(CLIENTS) if place != 6])
+    check_brought(
+        strategy.outcome.model.brought[0],
+        [rows for place, rows in enumerate(CLIENTS) if place != 6],
+    )
     assert any("that there is not" in failure.reason for failure in strategy.failures)
 
 
@@ -465,10 +539,16 @@ def test_noise_is_divided_among_those_that_are_left_without_colluders():
     rounds = [Sum(MOMENTS.asked(), releases=[None, release])]
     proxies = proxies_of(ToyClient, CLIENTS)
     strategy = serve(made(rounds, noise="clients", epsilon=1.0, min_clients=8), proxies)
-    asked = next(ins.config for ins in proxies[0].received if "mask" in ins.config.get("secure", ""))
+    asked = next(
+        ins.config for ins in proxies[0].received if "mask" in ins.config.get("secure", "")
+    )
     assert asked["n_shares"] == 8 - noise_colluders(10) == 7
-    assert strategy.outcome.model.brought[0].noise[1] == pytest.approx(release.standard_deviation * (10 / 7) ** 0.5)
-    assert any("1/7 of the noise, and no sum of fewer than 8" in note for note in strategy.report.notes)
+    assert strategy.outcome.model.brought[0].noise[1] == pytest.approx(
+        release.standard_deviation * (10 / 7) ** 0.5
+    )
+    assert any(
+        "1/7 of the noise, and no sum of fewer than 8" in note for note in strategy.report.notes
+    )
 
 
 def test_a_list_with_too_few_shares_of_noise_is_not_opened():
@@ -476,9 +556,14 @@ def test_a_list_with_too_few_shares_of_noise_is_not_opened():
     for place in (0, 1, 2):  # seven are left: enough for the masks, and not for the noise
         Dropping(proxies[place], "mask")
     strategy = made(
-        [Sum(MOMENTS.asked(), releases=[None, paid("gaussian", 1.0)])], noise="clients", epsilon=1.0, min_clients=8
+        [Sum(MOMENTS.asked(), releases=[None, paid("gaussian", 1.0)])],
+        noise="clients",
+        epsilon=1.0,
+        min_clients=8,
     )
-    with pytest.raises(ProtocolError, match="7 clients took the step 'mask' of a secure sum and 8 have to"):
+    with pytest.raises(
+        ProtocolError, match="7 clients took the step 'mask' of a secure sum and 8 have to"
+    ):
         serve(strategy, proxies)
 
 
@@ -486,11 +571,13 @@ def test_a_list_with_too_few_shares_of_noise_is_not_opened():
 def test_the_shares_that_are_left_have_at_least_the_variance_that_is_accounted_for(mechanism):
     n, least = 10, 7
     assert least == threshold(n)
-    n_shares = least - noise_colluders(n)  # so many are left of the shortest list without those that withhold theirs
+    # So many are left of the shortest list without those that withhold theirs.
+    n_shares = least - noise_colluders(n)
     release = paid(mechanism, 1.0)
     zeros = [GridArray(np.zeros(20_000, np.int64), -4)]
     shares = [
-        add_noise(zeros, [release], SeededNoise([7, index]), n_shares=n_shares)[0].values for index in range(n_shares)
+        add_noise(zeros, [release], SeededNoise([7, index]), n_shares=n_shares)[0].values
+        for index in range(n_shares)
     ]
     found = float(np.sum(shares, axis=0).var())
     # The deviation of a variance over 20,000 entries is below 1.6% for either mechanism.
@@ -500,7 +587,9 @@ def test_the_shares_that_are_left_have_at_least_the_variance_that_is_accounted_f
 
 def test_a_secure_sum_of_more_rows_than_63_bits_hold_is_refused_before_it_is_asked(monkeypatch):
     def run():
-        return fc.simulate(fc.PrivateKMeans(3, epsilon=5.0, max_norm=12.0), CLIENTS[:4], seed=1, secure=True)
+        return fc.simulate(
+            fc.PrivateKMeans(3, epsilon=5.0, max_norm=12.0), CLIENTS[:4], seed=1, secure=True
+        )
 
     usual = run().model.to_arrays()
     # 4 clients of 2^37 rows would need 64 bits. The noisy number of rows says that there are fewer.
@@ -518,5 +607,8 @@ def test_a_secure_sum_of_more_rows_than_63_bits_hold_is_refused_before_it_is_ask
         note(sums, round_, Total([2.0**60 * one for one in total], 4, total.noise), n_clients)
 
     monkeypatch.setattr(SecureSums, "note_rows", note_rows)
-    with pytest.raises(ProtocolError, match=r"with up to 549,755,813,888 rows their secure sum could exceed 63 bits"):
+    with pytest.raises(
+        ProtocolError,
+        match=r"with up to 549,755,813,888 rows their secure sum could exceed 63 bits",
+    ):
         run()

@@ -17,7 +17,10 @@ from flower_fedclust.exact import terms
 RNG = np.random.default_rng(0)
 CENTERS = 4.0 * np.eye(3)
 #: From 1 to 9 rows.
-CLIENTS = [CENTERS[RNG.integers(3, size=size)] + RNG.normal(size=(size, 3)) for size in RNG.integers(1, 10, size=40)]
+CLIENTS = [
+    CENTERS[RNG.integers(3, size=size)] + RNG.normal(size=(size, 3))
+    for size in RNG.integers(1, 10, size=40)
+]
 PUBLIC = CENTERS[RNG.integers(3, size=30)] + RNG.normal(size=(30, 3))
 PRIVATE = {"epsilon": 20.0, "max_norm": 12.0}
 
@@ -26,16 +29,24 @@ STRATEGIES = {
     "server": lambda: fc.PrivateKMeans(3, **PRIVATE),
     "clients": lambda: fc.PrivateFederatedKMeans(3, **PRIVATE, n_rounds=2, noise="clients"),
     "local": lambda: fc.PrivateFederatedKMeans(3, **PRIVATE, n_rounds=2, noise="local"),
-    "client level": lambda: fc.PrivateKMeans(3, **PRIVATE, privacy_unit="client", rows_per_client=5),
+    "client level": lambda: fc.PrivateKMeans(
+        3, **PRIVATE, privacy_unit="client", rows_per_client=5
+    ),
     "mixture": lambda: fc.PrivateMixture(3, **PRIVATE),
-    "mixture at client level": lambda: fc.PrivateMixture(3, **PRIVATE, privacy_unit="client", rows_per_client=5),
+    "mixture at client level": lambda: fc.PrivateMixture(
+        3, **PRIVATE, privacy_unit="client", rows_per_client=5
+    ),
     "density": lambda: fc.PrivateDensity(3, **PRIVATE),
-    "density at client level": lambda: fc.PrivateDensity(3, **PRIVATE, privacy_unit="client", rows_per_client=5),
+    "density at client level": lambda: fc.PrivateDensity(
+        3, **PRIVATE, privacy_unit="client", rows_per_client=5
+    ),
     "client level with server rows": lambda: fc.FedDPKMeans(
         3, server_data=PUBLIC, epsilon=20.0, privacy_unit="client", rows_per_client=5, n_rounds=1
     ),
     "gather": lambda: fc.KFED(3),
-    "some clients in each round": lambda: fc.DPFedC(3, n_rounds=2, fraction_fit=0.5, epsilon=20.0, max_norm=12.0),
+    "some clients in each round": lambda: fc.DPFedC(
+        3, n_rounds=2, fraction_fit=0.5, epsilon=20.0, max_norm=12.0
+    ),
     "evaluated": lambda: fc.FederatedKMeans(3, federated_evaluation=True),
     "map": lambda: fc.FedUMAPSums(3),
 }
@@ -78,7 +89,8 @@ def test_clients_that_answer_together_give_the_same_result(name, joined):
 
 class SidesClient(authoring.FrameClient):
     @authoring.by_row(
-        sums=Sent("sums by side", has_columns=True), counts=Sent("rows by side", counts="every row", sizes=True)
+        sums=Sent("sums by side", has_columns=True),
+        counts=Sent("rows by side", counts="every row", sizes=True),
     )
     def sides(rows):
         sides = (rows.integers[:, 0] > 0).astype(np.intp)
@@ -91,7 +103,9 @@ class SidesClient(authoring.FrameClient):
     @authoring.by_row(sums="sums of the sorted rows")
     def in_another_order(rows):
         order = np.argsort(rows.integers[:, 0])
-        return terms.at(np.zeros(len(rows), dtype=np.intp), 1, replace(rows, held=rows.integers[order]))
+        return terms.at(
+            np.zeros(len(rows), dtype=np.intp), 1, replace(rows, held=rows.integers[order])
+        )
 
     @authoring.by_row(sums="sums of the rows on one side")
     def some(rows):
@@ -116,11 +130,14 @@ FRAME, ROWS = authoring.Frame(np.zeros(2), 16.0), [rows[:, :2] for rows in CLIEN
 def run(*tasks, clients=ROWS, kind=Sum, frame=FRAME, **options):
     rounds = [kind(getattr(SidesClient, task).asked(frame=frame)) for task in tasks]
     results = [
-        make(Sides(rounds, **options), clients, **seed) for make, seed in ((alone, {}), (fc.simulate, {"seed": 5}))
+        make(Sides(rounds, **options), clients, **seed)
+        for make, seed in ((alone, {}), (fc.simulate, {"seed": 5}))
     ]
     assert difference(*results) == ""
     assert results[0].privacy == results[1].privacy
-    assert [doubt.code for doubt in results[0].doubts] == [doubt.code for doubt in results[1].doubts]
+    assert [doubt.code for doubt in results[0].doubts] == [
+        doubt.code for doubt in results[1].doubts
+    ]
     return results[1]
 
 
@@ -129,7 +146,9 @@ def test_sums_are_the_sums_over_all_clients(joined):
     assert max(joined) == 40
     sums, counts = result.model.brought[0]
     rows = np.vstack(ROWS)
-    np.testing.assert_allclose(sums, [rows[rows[:, 0] <= 0].sum(axis=0), rows[rows[:, 0] > 0].sum(axis=0)], atol=1e-4)
+    np.testing.assert_allclose(
+        sums, [rows[rows[:, 0] <= 0].sum(axis=0), rows[rows[:, 0] > 0].sum(axis=0)], atol=1e-4
+    )
     assert counts.sum() == len(rows)
 
 
@@ -185,7 +204,9 @@ def test_a_sum_that_could_overflow_is_refused(joined, monkeypatch):
     monkeypatch.setattr("flower_fedclust.engine.replies.largest_in_sum", lambda *_: 2**25)
     result = run("sides", min_clients=1)
     assert 0 < len(result.failures) < 40
-    assert all("so large that the sum could overflow" in failure.reason for failure in result.failures)
+    assert all(
+        "so large that the sum could overflow" in failure.reason for failure in result.failures
+    )
 
 
 def test_large_clients_and_columns_in_another_order_come_by_themselves_or_are_put_right(joined):

@@ -51,7 +51,9 @@ def visits(part="visits", **options):
 def run(*makers):
     toy, proxies = planned(*makers), proxies_of(ToyClient, CLIENTS)
     drive(toy, proxies)
-    plans = {ins.config["plan"] for proxy in proxies for ins in proxy.received if "plan" in ins.config}
+    plans = {
+        ins.config["plan"] for proxy in proxies for ins in proxy.received if "plan" in ins.config
+    }
     return toy, [proxy.asked["visits"] for proxy in proxies], plans
 
 
@@ -136,7 +138,9 @@ def test_another_release_than_the_planned_one_is_refused(other):
 
 
 def test_more_noise_than_planned_is_nobodys_harm():
-    more = changed(lambda release: replace(release, noise_multiplier=2.0 * release.noise_multiplier))
+    more = changed(
+        lambda release: replace(release, noise_multiplier=2.0 * release.noise_multiplier)
+    )
     proxies = proxies_of(ToyClient, CLIENTS)
     drive(planned(visits(), cls=more), proxies)
     assert [proxy.asked["visits"] for proxy in proxies] == [1] * 4
@@ -146,7 +150,10 @@ def test_more_noise_than_planned_is_nobodys_harm():
 def test_a_run_that_would_cost_more_than_was_asked_for_sends_no_message(factor):
     class Greedy(Planned):
         def noise_multipliers(self, shares=None):
-            return {name: factor * multiplier for name, multiplier in super().noise_multipliers(shares).items()}
+            return {
+                name: factor * multiplier
+                for name, multiplier in super().noise_multipliers(shares).items()
+            }
 
     proxies = proxies_of(ToyClient, CLIENTS)
     with pytest.raises(ValueError, match="epsilon"):

@@ -30,7 +30,11 @@ def test_contents_come_back_in_the_order_in_which_they_were_first_put(tmp_path, 
         for name, content in (("b", b"0123456789"), ("a", b""), ("b", b"0123456"), ("c", b"abcd")):
             with one.changing():
                 one.put("here", name, content)
-    assert list(store(tmp_path, alone=alone).items("here")) == [("b", b"0123456"), ("a", b""), ("c", b"abcd")]
+    assert list(store(tmp_path, alone=alone).items("here")) == [
+        ("b", b"0123456"),
+        ("a", b""),
+        ("c", b"abcd"),
+    ]
     assert store(tmp_path, alone=alone).get("there", "b") is None
 
 
@@ -80,7 +84,9 @@ def test_a_process_that_is_killed_anywhere_leaves_a_whole_change(tmp_path, alone
     before = 0
     for attempt in range(6):
         (tmp_path / "begun").unlink(missing_ok=True)
-        process = FORK.Process(target=_count, args=(tmp_path,), kwargs={"alone": alone, "until": 10**6})
+        process = FORK.Process(
+            target=_count, args=(tmp_path,), kwargs={"alone": alone, "until": 10**6}
+        )
         process.start()
         while not (tmp_path / "begun").exists():
             assert process.is_alive()
@@ -94,7 +100,10 @@ def test_a_process_that_is_killed_anywhere_leaves_a_whole_change(tmp_path, alone
 
 
 def test_processes_wait_for_each_other_and_none_loses_a_change(tmp_path):
-    processes = [FORK.Process(target=_count, args=(tmp_path,), kwargs={"alone": False, "until": 8}) for _ in range(4)]
+    processes = [
+        FORK.Process(target=_count, args=(tmp_path,), kwargs={"alone": False, "until": 8})
+        for _ in range(4)
+    ]
     for process in processes:
         process.start()
     for process in processes:
@@ -118,7 +127,10 @@ def test_a_file_of_one_process_is_refused_to_others_until_it_ends(tmp_path):
         with pytest.raises(BusyError, match=r"another process is writing .*x\.sqlite"):
             store(tmp_path, alone=True).get("here", "a")
     killed = FORK.Process(
-        target=lambda: (store(tmp_path, alone=True).__enter__(), os.kill(os.getpid(), signal.SIGKILL))
+        target=lambda: (
+            store(tmp_path, alone=True).__enter__(),
+            os.kill(os.getpid(), signal.SIGKILL),
+        )
     )
     killed.start()
     killed.join()
@@ -151,7 +163,9 @@ def test_a_damaged_file_is_named(tmp_path):
     content = bytearray((tmp_path / "x.sqlite").read_bytes())
     content[4096:] = bytes(len(content) - 4096)
     (tmp_path / "x.sqlite").write_bytes(content)
-    with pytest.raises(DataError, match=r"x\.sqlite is damaged, or does not hold numbers; choose another folder\."):
+    with pytest.raises(
+        DataError, match=r"x\.sqlite is damaged, or does not hold numbers; choose another folder\."
+    ):
         one.get("here", "a")
 
 

@@ -44,7 +44,11 @@ def slow_sums(frame, least=1):
         d = max(int(n), least)
         parts = [abs(value) // d * (1 if value >= 0 else -1) for value in whole]
         of_count = 2**15 // d
-        one = [np.array(parts), np.array(of_count), np.array([of_count * (whole[0] <= 0), of_count * (whole[0] > 0)])]
+        one = [
+            np.array(parts),
+            np.array(of_count),
+            np.array([of_count * (whole[0] <= 0), of_count * (whole[0] > 0)]),
+        ]
         found = one if found is None else [a + b for a, b in zip(found, one, strict=True)]
     return found
 
@@ -52,7 +56,9 @@ def slow_sums(frame, least=1):
 @pytest.mark.parametrize("least", [1, 5, 100])
 def test_each_row_adds_its_integers_over_the_number_of_its_persons_rows(least):
     frame = table_of()
-    sums, _, counts, places = everything.reply(asked(least), ClientData(frame, subject_column="patient"))
+    sums, _, counts, places = everything.reply(
+        asked(least), ClientData(frame, subject_column="patient")
+    )
     expected = slow_sums(frame, least)
     for one, other in zip((sums, counts, places), expected, strict=True):
         np.testing.assert_array_equal(one.integers, other)
@@ -67,7 +73,11 @@ def test_batches_may_cut_a_person_anywhere(tmp_path, monkeypatch):
     data = ClientData(table.rows, subjects=table.subjects)
     monkeypatch.setattr("flower_fedclust.engine.by_row.BATCH_ENTRIES", 7)
     monkeypatch.setattr(ClientData, "batches_of_subjects", lambda self, entries: self.batches(7))
-    for source in (data, ClientData(frame, subject_column="patient"), ClientData(table.rows, subjects=table.subjects)):
+    for source in (
+        data,
+        ClientData(frame, subject_column="patient"),
+        ClientData(table.rows, subjects=table.subjects),
+    ):
         found = everything.reply(asked(), source)
         for one, other in zip(whole, found, strict=True):
             np.testing.assert_array_equal(one.integers, other.integers)
@@ -108,9 +118,20 @@ bounds = [-4, 4]
 
 def test_tables_are_prepared_and_described_for_persons():
     """With one row for each person a described run of a table has the bits of records, and copies change little."""
-    once = {name: table_of(150, seed).drop_duplicates("patient") for seed, name in enumerate(("a", "b"))}
-    options = {"n_clusters": 2, "epsilon": 30.0, "schema": SCHEMA, "describe": True, "seed": 3, "progress": False}
-    records = fc.simulate("private-kmeans", {k: v.drop(columns="patient") for k, v in once.items()}, **options)
+    once = {
+        name: table_of(150, seed).drop_duplicates("patient") for seed, name in enumerate(("a", "b"))
+    }
+    options = {
+        "n_clusters": 2,
+        "epsilon": 30.0,
+        "schema": SCHEMA,
+        "describe": True,
+        "seed": 3,
+        "progress": False,
+    }
+    records = fc.simulate(
+        "private-kmeans", {k: v.drop(columns="patient") for k, v in once.items()}, **options
+    )
     options |= {"privacy_unit": "subject", "subject_column": "patient"}
     persons = fc.simulate("private-kmeans", once, **options)
     assert persons.privacy.covers_everything

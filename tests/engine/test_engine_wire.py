@@ -3,7 +3,14 @@ import io
 import numpy as np
 import pytest
 from engine_toys import Toy, ToyClient, proxies_of, serve
-from flwr.common import EvaluateIns, FitIns, FitRes, Parameters, ndarrays_to_parameters, parameters_to_ndarrays
+from flwr.common import (
+    EvaluateIns,
+    FitIns,
+    FitRes,
+    Parameters,
+    ndarrays_to_parameters,
+    parameters_to_ndarrays,
+)
 
 import flower_fedclust as fc
 from flower_fedclust.engine import ProtocolError, Sum, client_fn, journal
@@ -36,7 +43,9 @@ def test_decoding_undoes_encoding_bit_for_bit(array):
 
 def test_bytes_are_those_of_flower():
     assert encode(ARRAYS).tensors == ndarrays_to_parameters(ARRAYS).tensors
-    for one, other in zip(decode(encode(ARRAYS)), parameters_to_ndarrays(encode(ARRAYS)), strict=True):
+    for one, other in zip(
+        decode(encode(ARRAYS)), parameters_to_ndarrays(encode(ARRAYS)), strict=True
+    ):
         assert np.array_equal(one, other, equal_nan=one.dtype.kind == "f")
 
 
@@ -61,7 +70,9 @@ def test_array_of_python_objects_is_refused_and_not_unpickled():
         decode(Parameters([buffer.getvalue()], "numpy.ndarray"))
 
 
-@pytest.mark.parametrize("tensor", [b"", b"x", b"\x93NUMPY", b"\x93NUMPY\x01\x00\xff\xff", b"rubbish" * 30])
+@pytest.mark.parametrize(
+    "tensor", [b"", b"x", b"\x93NUMPY", b"\x93NUMPY\x01\x00\xff\xff", b"rubbish" * 30]
+)
 def test_bytes_that_are_no_array_are_a_value_error(tensor):
     with pytest.raises(ValueError, match=r"\w"):
         decode(Parameters([tensor], "numpy.ndarray"))
@@ -79,7 +90,17 @@ def test_json_is_read():
 
 
 @pytest.mark.parametrize(
-    "text", ["[" * 100_000, '{"a":' * 100_000, "[" * 500 + "]" * 500, "[1", "", b"\xff", "1" * 10_000, "[1]" + " " * 50]
+    "text",
+    [
+        "[" * 100_000,
+        '{"a":' * 100_000,
+        "[" * 500 + "]" * 500,
+        "[1",
+        "",
+        b"\xff",
+        "1" * 10_000,
+        "[1]" + " " * 50,
+    ],
 )
 def test_json_that_is_wrong_too_long_or_too_deep_is_a_value_error(text):
     with pytest.raises(ValueError, match=r"\w"):
@@ -89,10 +110,14 @@ def test_json_that_is_wrong_too_long_or_too_deep_is_a_value_error(text):
 # Formats: what another version has written is refused in a sentence.
 
 
-@pytest.mark.parametrize("stated", [None, 0, FORMAT - 1, FORMAT + 1, str(FORMAT), True, 10**400, [FORMAT]])
+@pytest.mark.parametrize(
+    "stated", [None, 0, FORMAT - 1, FORMAT + 1, str(FORMAT), True, 10**400, [FORMAT]]
+)
 def test_another_format_is_refused_in_a_sentence_that_names_the_remedy(stated):
     check_format(FORMAT, "this message")
-    with pytest.raises(FormatError, match=r"^this message .* format .*; install the same version of \S+ on both\.$"):
+    with pytest.raises(
+        FormatError, match=r"^this message .* format .*; install the same version of \S+ on both\.$"
+    ):
         check_format(stated, "this message", "this site")
 
 
@@ -100,21 +125,30 @@ def test_every_message_states_its_format_and_a_client_refuses_another():
     proxies = proxies_of(ToyClient, ROWS, ["a", "b", "c"])
     serve(Toy([Sum(ToyClient.moments.asked())]), proxies)
     assert {ins.config["format"] for proxy in proxies for ins in proxy.received} == {FORMAT}
-    client = client_fn(ToyClient, lambda context: pytest.fail("rows were loaded"))(proxies[0].context)
+    client = client_fn(ToyClient, lambda context: pytest.fail("rows were loaded"))(
+        proxies[0].context
+    )
     message = proxies[0].received[1].config | {"format": FORMAT - 1}
     answered = client.fit(FitIns(encode([]), dict(message)))
     assert "reads format" in answered.metrics["failure"]
     assert answered.metrics["format"] == FORMAT
-    assert "reads format" in client.evaluate(EvaluateIns(encode([]), dict(message))).metrics["failure"]
+    assert (
+        "reads format" in client.evaluate(EvaluateIns(encode([]), dict(message))).metrics["failure"]
+    )
     for foreign in ({}, {"client": ToyClient.key()}, {"lr": 0.1}):
         for ask, ins in ((client.fit, FitIns), (client.evaluate, EvaluateIns)):
-            with pytest.raises(ProtocolError, match="answers strategies of flower-fedclust, and this message is not"):
+            with pytest.raises(
+                ProtocolError,
+                match="answers strategies of flower-fedclust, and this message is not",
+            ):
                 ask(ins(encode([]), foreign))
 
 
 def test_a_reply_of_another_format_is_a_failure_and_not_used():
     def older(res):
-        return FitRes(res.status, res.parameters, res.num_examples, res.metrics | {"format": FORMAT - 1})
+        return FitRes(
+            res.status, res.parameters, res.num_examples, res.metrics | {"format": FORMAT - 1}
+        )
 
     proxies = proxies_of(ToyClient, ROWS, ["a", "b", "c"])
     proxies[1].misbehave = {2: older}

@@ -30,7 +30,9 @@ class Deployed(ClientProxy):
     def __init__(self, index, app):
         super().__init__(str(index))
         self.node_id, self.app = index, app
-        self.context = Context(1, index, UserConfig({"partition-id": index}), RecordDict(), UserConfig())
+        self.context = Context(
+            1, index, UserConfig({"partition-id": index}), RecordDict(), UserConfig()
+        )
 
     def fit(self, ins, timeout, group_id):
         message = Message(fitins_to_recorddict(ins, keep_input=True), self.node_id, "train")
@@ -66,7 +68,9 @@ def run(monkeypatch):
 def test_mods_that_measure_work(run, one):
     found = run(one)
     whole = fc.simulate(fc.FederatedKMeans(2, random_state=0, n_rounds=1), ROWS)
-    np.testing.assert_array_equal(found.outcome.model.cluster_centers_, whole.model.cluster_centers_)
+    np.testing.assert_array_equal(
+        found.outcome.model.cluster_centers_, whole.model.cluster_centers_
+    )
     assert found.traffic == whole.traffic
 
 
@@ -82,7 +86,9 @@ def clips_a_little(message, context, call_next):
 def rounds_a_little(message, context, call_next):
     reply = call_next(message, context)
     for name, record in reply.content.array_records.items():
-        arrays = [array.astype(np.float32).astype(array.dtype) for array in record.to_numpy_ndarrays()]
+        arrays = [
+            array.astype(np.float32).astype(array.dtype) for array in record.to_numpy_ndarrays()
+        ]
         reply.content[name] = ArrayRecord(arrays)
     return reply
 
@@ -98,14 +104,22 @@ def adds_an_array(message, context, call_next):
     "one",
     [
         *(clips_a_little, rounds_a_little, adds_an_array, mod.LocalDpMod(1.0, 1.0, 1.0, 1e-5)),
-        *(mod.fixedclipping_mod, mod.adaptiveclipping_mod, older.fixedclipping_mod, secagg_mod, secaggplus_mod),
+        *(
+            mod.fixedclipping_mod,
+            mod.adaptiveclipping_mod,
+            older.fixedclipping_mod,
+            secagg_mod,
+            secaggplus_mod,
+        ),
     ],
     ids=lambda one: getattr(one, "__name__", type(one).__name__),
 )
 def test_whatever_changes_arrays_on_their_way_is_found_before_anything_is_asked(run, one, caplog):
     with pytest.raises(ProtocolError, match=r"round 1 \('enrol'\): 0 clients answered") as caught:
         run(one)
-    assert "something has changed on the way" in str(caught.value) or "remove them" in str(caught.value)
+    assert "something has changed on the way" in str(caught.value) or "remove them" in str(
+        caught.value
+    )
 
 
 def changes_one_sum(message, context, call_next):
@@ -127,9 +141,13 @@ def test_a_mod_that_changes_only_a_later_round_is_found_there(run):
     found = run(changes_one_sum)
     assert min(failure.round for failure in found.failures) > 1
     assert {failure.client for failure in found.failures} == {"2"}
-    assert found.failures[0].reason.startswith("client 2 sent a reply that something has changed on the way")
+    assert found.failures[0].reason.startswith(
+        "client 2 sent a reply that something has changed on the way"
+    )
     whole = fc.simulate(fc.FederatedKMeans(2, random_state=0, n_rounds=1), ROWS[:2])
-    np.testing.assert_array_equal(found.outcome.model.cluster_centers_, whole.model.cluster_centers_)
+    np.testing.assert_array_equal(
+        found.outcome.model.cluster_centers_, whole.model.cluster_centers_
+    )
 
 
 class ChangedAfterwards(fc.FederatedKMeans.client_type):
@@ -137,7 +155,11 @@ class ChangedAfterwards(fc.FederatedKMeans.client_type):
 
     def fit(self, parameters, config):
         arrays, n_examples, facts = super().fit(parameters, config)
-        return [array + (self.name == "2" and config["task"] != "enrol") for array in arrays], n_examples, facts
+        return (
+            [array + (self.name == "2" and config["task"] != "enrol") for array in arrays],
+            n_examples,
+            facts,
+        )
 
     def evaluate(self, parameters, config):
         cost, n_rows, facts = super().evaluate(parameters, config)
@@ -199,10 +221,13 @@ class Renamed(wrappers.FedAvg):
 def served_by(strategy, inner):
     app = ClientApp(
         client_fn=fc.client_fn(
-            inner.client_type, lambda context: fc.ClientData(ROWS[int(context.node_config["partition-id"])])
+            inner.client_type,
+            lambda context: fc.ClientData(ROWS[int(context.node_config["partition-id"])]),
         )
     )
-    server = Server(client_manager=manager_of([Deployed(index, app) for index in range(3)]), strategy=strategy)
+    server = Server(
+        client_manager=manager_of([Deployed(index, app) for index in range(3)]), strategy=strategy
+    )
     server.set_max_workers(1)
     server.fit(inner.num_rounds, timeout=None)
     return inner
@@ -217,26 +242,40 @@ def test_a_wrapper_that_changes_nothing_works():
 
 
 @pytest.mark.usefixtures("run")
-@pytest.mark.parametrize("name", [name for name in dir(wrappers) if name.startswith(("Differential", "DPFedAvg"))])
+@pytest.mark.parametrize(
+    "name", [name for name in dir(wrappers) if name.startswith(("Differential", "DPFedAvg"))]
+)
 def test_wrappers_that_clip_updates_of_a_model_are_found_while_clients_enrol(name):
-    given = {"noise_multiplier": 0.1, "clipping_norm": 1.0, "num_sampled_clients": 3, "clip_norm": 1.0}
+    given = {
+        "noise_multiplier": 0.1,
+        "clipping_norm": 1.0,
+        "num_sampled_clients": 3,
+        "clip_norm": 1.0,
+    }
     made, inner = getattr(wrappers, name), fc.FederatedKMeans(2, random_state=0, n_rounds=1)
     accepted = made.__init__.__code__.co_varnames
     with pytest.raises(ProtocolError, match=r"round 1 \('enrol'\): 0 clients answered") as caught:
-        served_by(made(inner, **{key: value for key, value in given.items() if key in accepted}), inner)
-    assert "something has changed" in str(caught.value) or "that this client does not know" in str(caught.value)
+        served_by(
+            made(inner, **{key: value for key, value in given.items() if key in accepted}), inner
+        )
+    assert "something has changed" in str(caught.value) or "that this client does not know" in str(
+        caught.value
+    )
 
 
 def grid_of(strategy, *mods):
     def load(context):
         return fc.ClientData(ROWS[int(context.node_config["partition-id"])])
 
-    return LocalGrid(ClientApp(client_fn=fc.client_fn(strategy.client_type, load), mods=list(mods)), 3)
+    return LocalGrid(
+        ClientApp(client_fn=fc.client_fn(strategy.client_type, load), mods=list(mods)), 3
+    )
 
 
 #: What is said of Flower's wrappers under the Message API; "" if they change nothing that a protocol reads.
 OF_MESSAGES = {
-    "DifferentialPrivacyClientSideAdaptiveClipping": "norm_bit",  # Flower's own: its mod at the clients is missing
+    # Flower's own: its mod at the clients is missing.
+    "DifferentialPrivacyClientSideAdaptiveClipping": "norm_bit",
     "DifferentialPrivacyClientSideFixedClipping": "",
     "DifferentialPrivacyServerSideAdaptiveClipping": "something has changed",
     "DifferentialPrivacyServerSideFixedClipping": "something has changed",
@@ -244,12 +283,19 @@ OF_MESSAGES = {
 
 
 @pytest.mark.usefixtures("run")
-@pytest.mark.parametrize("name", [name for name in dir(wrappers_of_messages) if name.startswith("Differential")])
+@pytest.mark.parametrize(
+    "name", [name for name in dir(wrappers_of_messages) if name.startswith("Differential")]
+)
 def test_wrappers_of_the_message_api_are_found_or_change_nothing(name):
     given = {"noise_multiplier": 0.1, "clipping_norm": 1.0, "num_sampled_clients": 3}
-    made, inner = getattr(wrappers_of_messages, name), fc.FederatedKMeans(2, random_state=0, n_rounds=1)
+    made, inner = (
+        getattr(wrappers_of_messages, name),
+        fc.FederatedKMeans(2, random_state=0, n_rounds=1),
+    )
     accepted = made.__init__.__code__.co_varnames
-    wrapper = made(fc.MessageStrategy(inner), **{key: value for key, value in given.items() if key in accepted})
+    wrapper = made(
+        fc.MessageStrategy(inner), **{key: value for key, value in given.items() if key in accepted}
+    )
 
     def run():
         wrapper.start(grid_of(inner), ArrayRecord([np.zeros(4)]), inner.num_rounds)
@@ -264,7 +310,9 @@ def test_wrappers_of_the_message_api_are_found_or_change_nothing(name):
 
 
 @pytest.mark.usefixtures("run")
-@pytest.mark.parametrize("one", [clips_a_little, mod.LocalDpMod(1.0, 1.0, 1.0, 1e-5), mod.fixedclipping_mod])
+@pytest.mark.parametrize(
+    "one", [clips_a_little, mod.LocalDpMod(1.0, 1.0, 1.0, 1e-5), mod.fixedclipping_mod]
+)
 def test_mods_under_the_message_api_are_found_while_clients_enrol(one):
     strategy = fc.FederatedKMeans(2, random_state=0, n_rounds=1)
     with pytest.raises(ProtocolError, match=r"round 1 \('enrol'\): 0 clients answered"):

@@ -34,10 +34,19 @@ def assert_same_bits(tmp_path):
             kernels += [{"OPENBLAS_CORETYPE": kernel} for kernel in ("Haswell", "Zen")]
         if "avx512" in flags:
             kernels += [{"OPENBLAS_CORETYPE": "SkylakeX"}]
-        child = [sys.executable, "-W", "ignore", "-c", program + DIGEST, str(tmp_path / "given.npz")]
+        child = [
+            sys.executable,
+            "-W",
+            "ignore",
+            "-c",
+            program + DIGEST,
+            str(tmp_path / "given.npz"),
+        ]
         hashes = {}
         for kernel in kernels:
-            done = subprocess.run(child, env=os.environ | kernel, capture_output=True, text=True, check=True)
+            done = subprocess.run(
+                child, env=os.environ | kernel, capture_output=True, text=True, check=True
+            )
             hashes[json.dumps(kernel)] = done.stdout
         assert len(set(hashes.values())) == 1, hashes
 

@@ -63,7 +63,9 @@ class Wrong(authoring.FrameClient):
 
     @authoring.view
     def nothing_of_ours(rows):
-        return SimpleNamespace(integers=1e6 * rows.integers, exponent=rows.exponent, radius=1e-3, norm=2)
+        return SimpleNamespace(
+            integers=1e6 * rows.integers, exponent=rows.exponent, radius=1e-3, norm=2
+        )
 
     @authoring.view
     def narrower(rows):
@@ -88,7 +90,10 @@ def reply_to(question, rows=ROWS):
 
 @pytest.mark.parametrize("name", ["bound_of_rows", "shape_of_rows", "finish_of_rows"])
 def test_forms_that_depend_on_rows_are_refused(name):
-    with pytest.raises(RuntimeError, match=f"'{name}' returns a term whose shape, unit or bound depends on the rows"):
+    with pytest.raises(
+        RuntimeError,
+        match=f"'{name}' returns a term whose shape, unit or bound depends on the rows",
+    ):
         reply_to(getattr(Wrong, name).asked(frame=FRAME))
 
 
@@ -147,12 +152,22 @@ def test_joined_adds_up_the_bounds_of_what_it_joins(name, times, norm):
 def test_joined_needs_a_finite_weight(times):
     rows = FRAME.rows(ROWS)
     with pytest.raises(ValueError, match="times is"):
-        terms.joined(terms.at(np.zeros(30, dtype=np.intp), 1, rows), SECONDS["counts"](rows), times=times)
+        terms.joined(
+            terms.at(np.zeros(30, dtype=np.intp), 1, rows), SECONDS["counts"](rows), times=times
+        )
 
 
 @pytest.mark.parametrize(
     "chosen",
-    [np.zeros(30, dtype=np.intp), np.arange(3), slice(0, 3), 0, [True] * 30, np.ones(29, dtype=bool), np.eye(30) > 0],
+    [
+        np.zeros(30, dtype=np.intp),
+        np.arange(3),
+        slice(0, 3),
+        0,
+        [True] * 30,
+        np.ones(29, dtype=bool),
+        np.eye(30) > 0,
+    ],
     ids=["one row many times", "indices", "a slice", "a number", "a list", "too few", "a matrix"],
 )
 def test_rows_are_chosen_by_a_mask_alone(chosen):
@@ -206,11 +221,15 @@ def test_what_a_view_makes_longer_is_clipped():
 
 
 def test_a_view_returns_rows_and_nothing_else():
-    with pytest.raises(TypeError, match="'nothing_of_ours' returns SimpleNamespace; it must return Rows"):
+    with pytest.raises(
+        TypeError, match="'nothing_of_ours' returns SimpleNamespace; it must return Rows"
+    ):
         reply_to(Wrong.total.asked(view=Wrong.nothing_of_ours.asked(frame=FRAME)))
 
 
-@pytest.mark.parametrize(("view", "reason"), [("more", "more than one vector"), ("narrower", "depends on the rows")])
+@pytest.mark.parametrize(
+    ("view", "reason"), [("more", "more than one vector"), ("narrower", "depends on the rows")]
+)
 def test_a_view_that_makes_more_rows_or_a_radius_of_them_is_refused(view, reason):
     with pytest.raises(RuntimeError, match=reason):
         reply_to(Wrong.total.asked(view=getattr(Wrong, view).asked(frame=FRAME)))
@@ -225,7 +244,9 @@ def test_no_rows_are_answered_with_zeros():
 def test_answers_are_the_same_in_batches_of_any_size(monkeypatch, entries):
     expected = [reply.integers.tolist() for reply in reply_to(Wrong.total.asked(frame=FRAME))]
     monkeypatch.setattr(engine, "BATCH_ENTRIES", entries)
-    assert [reply.integers.tolist() for reply in reply_to(Wrong.total.asked(frame=FRAME))] == expected
+    assert [
+        reply.integers.tolist() for reply in reply_to(Wrong.total.asked(frame=FRAME))
+    ] == expected
 
 
 @pytest.mark.parametrize("rows", [ROWS, ROWS[:0]], ids=["rows", "no rows"])
@@ -247,7 +268,14 @@ def test_each_row_has_one_offset(n_labels):
     """One row that a mask leaves had been repeated for as many labels as an author gave."""
     rows = FRAME.rows(ROWS)[np.arange(len(ROWS)) == 3]
     if n_labels == len(rows):
-        assert len(rows.offsets(np.zeros((2, rows.integers.shape[1])), np.zeros(n_labels, dtype=int), 1.0)) == 1
+        assert (
+            len(
+                rows.offsets(
+                    np.zeros((2, rows.integers.shape[1])), np.zeros(n_labels, dtype=int), 1.0
+                )
+            )
+            == 1
+        )
         return
     with pytest.raises(ValueError, match=r"labels of the shape \(.*\) for 1 rows; give each one"):
         rows.offsets(np.zeros((2, rows.integers.shape[1])), np.zeros(n_labels, dtype=int), 1.0)

@@ -11,7 +11,12 @@ from flower_fedclust.exact.exponents import entry_sums
 from flower_fedclust.exact.factorization import clipped_center_gradient
 from flower_fedclust.exact.grid import BITS, ENTRY_BITS, MOST_ROWS
 from flower_fedclust.exact.kernel_sums import weighted_sums
-from flower_fedclust.exact.kernels import attraction, dictionary_gradient, factor_sum, normalized_moment
+from flower_fedclust.exact.kernels import (
+    attraction,
+    dictionary_gradient,
+    factor_sum,
+    normalized_moment,
+)
 from flower_fedclust.exact.rows import Rows
 from flower_fedclust.exact.sums import cluster_sums, second_moment, square_sums
 from flower_fedclust.exact.terms import powers, squares, total, weighted
@@ -36,12 +41,18 @@ SUMS = {
     "attraction": lambda n: attraction(Rows(many(EDGE, n), -BITS, 1.0), -ONE, 1e-300).integers,
     "factors": lambda n: factor_sum(Rows(many(ZERO, n), -BITS, 1.0), ZERO, 1.0, ONE).integers,
     "moment": lambda n: (
-        normalized_moment(Rows(many(ZERO, n), -BITS, 1.0), ZERO, 1.0, ONE, ONE[0], -BITS, 0.25).integers
+        normalized_moment(
+            Rows(many(ZERO, n), -BITS, 1.0), ZERO, 1.0, ONE, ONE[0], -BITS, 0.25
+        ).integers
     ),
     "gradient of a dictionary": lambda n: (
-        dictionary_gradient(Rows(many(EDGE / 4, n), -BITS, 1.0), ZERO, 0.5, 1e6 * ONE, 1e3, 2.0**-20).integers
+        dictionary_gradient(
+            Rows(many(EDGE / 4, n), -BITS, 1.0), ZERO, 0.5, 1e6 * ONE, 1e3, 2.0**-20
+        ).integers
     ),
-    "gradient of centers": lambda n: clipped_center_gradient(many(EDGE, n), many(EDGE, n), -EDGE, -BITS, 0.25)[0],
+    "gradient of centers": lambda n: clipped_center_gradient(
+        many(EDGE, n), many(EDGE, n), -EDGE, -BITS, 0.25
+    )[0],
     "powers": lambda n: powers(np.ones(n)).integers,
 }
 
@@ -68,9 +79,15 @@ def test_with_a_larger_bound_on_rows_int64_holds_their_sum_too(what, most_rows):
 
 
 def test_a_larger_bound_on_rows_makes_only_the_unit_coarser():
-    rows = Rows(np.random.default_rng(0).integers(-(2**20), 2**20, (50, 3)).astype(float), -BITS, 1.0)
+    rows = Rows(
+        np.random.default_rng(0).integers(-(2**20), 2**20, (50, 3)).astype(float), -BITS, 1.0
+    )
     weights = np.random.default_rng(1).random((50, 4)) / 4
-    makers = [squares, lambda given: weighted(weights, given), lambda given: attraction(given, np.zeros((2, 3)), 1.0)]
+    makers = [
+        squares,
+        lambda given: weighted(weights, given),
+        lambda given: attraction(given, np.zeros((2, 3)), 1.0),
+    ]
     for make in makers:
         by_default = make(rows)
         with with_rows(LARGEST_BOUND):
@@ -105,7 +122,10 @@ def test_a_run_states_its_bound_on_rows_and_says_what_it_costs():
 def test_a_client_refuses_a_run_that_allows_fewer_rows_than_it_may_have():
     rows = np.random.default_rng(0).normal(size=(60, 2))
     data = {name: fc.ClientData(rows, owner=name, most_rows=10**9) for name in "ab"}
-    with pytest.raises(fc.ProtocolError, match="the run allows 8,388,607 rows, and this client may have up to 1,000"):
+    with pytest.raises(
+        fc.ProtocolError,
+        match="the run allows 8,388,607 rows, and this client may have up to 1,000",
+    ):
         fc.simulate("k-fed", data, n_clusters=2, seed=0)
     fc.simulate("k-fed", data, n_clusters=2, seed=0, most_rows=10**9)
 

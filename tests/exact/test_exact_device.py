@@ -164,7 +164,10 @@ def test_tensors_give_the_bits_of_arrays_by_exact_operations_alone(radius, norm,
     if radius == 1e300:
         values = values[60:][:400]
     if not 1e-100 < radius < 1e100:
-        kinds = [lambda rows: terms.total(rows), lambda rows: terms.at(rows.nearest(np.zeros((2, 5))), 2, rows)]
+        kinds = [
+            lambda rows: terms.total(rows),
+            lambda rows: terms.at(rows.nearest(np.zeros((2, 5))), 2, rows),
+        ]
     else:
         kinds = None
     device = open_device("torch")
@@ -198,7 +201,9 @@ def test_offsets_from_nearest_points_add_up_as_they_do_one_by_one(bound, constan
     assert one.form == other.form
     np.testing.assert_array_equal(one.integers, other.integers)
     np.testing.assert_array_equal(summed.integers, singly.integers)
-    slow = sum(singly.integers[nearest == 2].astype(np.int64), np.zeros(singly.n_columns, dtype=np.int64))
+    slow = sum(
+        singly.integers[nearest == 2].astype(np.int64), np.zeros(singly.n_columns, dtype=np.int64)
+    )
     np.testing.assert_array_equal(one.integers[2], slow)
 
 
@@ -209,10 +214,22 @@ def test_labels_that_decide_which_offsets_are_clipped_cannot_be_changed():
 
 
 def test_nothing_in_exact_compiles_or_names_what_is_fused():
-    forbidden = {"addcmul", "addcdiv", "addmm", "baddbmm", "pow", "exp2", "compile", "triton", "einsum_"}
+    forbidden = {
+        "addcmul",
+        "addcdiv",
+        "addmm",
+        "baddbmm",
+        "pow",
+        "exp2",
+        "compile",
+        "triton",
+        "einsum_",
+    }
     for name in ("device.py",):
         tree = ast.parse((EXACT / name).read_text())
-        found = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)} & forbidden
+        found = {
+            node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)
+        } & forbidden
         assert not found
     users = [path.name for path in EXACT.glob("*.py") if "torch" in {n.name for n in imports(path)}]
     assert users == ["device.py"]
@@ -277,7 +294,9 @@ def test_numbers_over_tensors_are_rounded_once():
     np.testing.assert_array_equal(device.host(device.quotient(held, 3.0)), values / 3.0)
     np.testing.assert_array_equal(device.host(device.sqrt(held)), np.sqrt(values))
     powers = np.arange(-1022, 1024)
-    np.testing.assert_array_equal(device.host(device.powers_of_two(device.index(powers))), np.ldexp(1.0, powers))
+    np.testing.assert_array_equal(
+        device.host(device.powers_of_two(device.index(powers))), np.ldexp(1.0, powers)
+    )
     assert math.isinf(device.host(device.hold(np.array([np.inf])))[0])
     with warnings.catch_warnings():
         warnings.simplefilter("error")

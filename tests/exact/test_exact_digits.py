@@ -23,7 +23,9 @@ def test_sums_of_digits_are_the_sums_of_the_numbers_rounded_once(values):
     assert value_of_digits(digits.astype(float)) == expected  # as a protocol receives it
 
 
-@pytest.mark.parametrize("value", [0.0, -0.0, 5e-324, -5e-324, 1.0, -1.7976931348623157e308, math.pi])
+@pytest.mark.parametrize(
+    "value", [0.0, -0.0, 5e-324, -5e-324, 1.0, -1.7976931348623157e308, math.pi]
+)
 def test_digits_of_a_single_number_are_that_number_and_fit_into_32_bits(value):
     digits = digits_of(value)
     assert digits.dtype == np.int64

@@ -23,9 +23,15 @@ def numbers(function, of):
 
 def test_exponentials_are_those_of_decimals():
     rng = np.random.default_rng(0)
-    x = [rng.uniform(-708.3, 709.7, 700), rng.uniform(-2, 0, 700), -(10.0 ** rng.uniform(-18, 2.8, 700))]
+    x = [
+        rng.uniform(-708.3, 709.7, 700),
+        rng.uniform(-2, 0, 700),
+        -(10.0 ** rng.uniform(-18, 2.8, 700)),
+    ]
     steps = np.arange(-40, 40) * np.log(2) / 4096  # between two entries of the table
-    x = np.concatenate([*x, steps, np.nextafter(steps, 9), [0.0, -5e-324, -708.0, 709.0, -707.999, 708.999]])
+    x = np.concatenate(
+        [*x, steps, np.nextafter(steps, 9), [0.0, -5e-324, -708.0, 709.0, -707.999, 708.999]]
+    )
     assert largest_relative_error(exponential(x), numbers(Decimal.exp, x)) < 2.0**-50
 
 
@@ -41,7 +47,22 @@ def test_the_table_of_exponentials_holds_the_nearest_floats():
 
 @pytest.mark.filterwarnings("error")
 def test_exponentials_beyond_the_normal_range():
-    x = np.array([-np.inf, -1e308, -746.0, -745.13, -730.5, -708.4, 709.78, 709.79, 1e300, np.inf, np.nan, -1.0])
+    x = np.array(
+        [
+            -np.inf,
+            -1e308,
+            -746.0,
+            -745.13,
+            -730.5,
+            -708.4,
+            709.78,
+            709.79,
+            1e300,
+            np.inf,
+            np.nan,
+            -1.0,
+        ]
+    )
     found = exponential(x)
     np.testing.assert_array_equal(found[:3], 0.0)
     exact = [float(value) for value in numbers(Decimal.exp, x[3:7])]
@@ -52,7 +73,9 @@ def test_exponentials_beyond_the_normal_range():
 
 
 def test_no_exponential_of_what_is_not_positive_is_above_1():
-    x = np.concatenate([-(10.0 ** np.linspace(-320, 3, 20_001)), [0.0, -0.0, -5e-324], -np.arange(9) * 2.0**-54])
+    x = np.concatenate(
+        [-(10.0 ** np.linspace(-320, 3, 20_001)), [0.0, -0.0, -5e-324], -np.arange(9) * 2.0**-54]
+    )
     found = exponential(x)
     assert found.max() == 1.0
     assert found.min() >= 0.0
@@ -61,7 +84,9 @@ def test_no_exponential_of_what_is_not_positive_is_above_1():
 
 def test_an_exponential_is_the_same_alone_and_in_any_array(monkeypatch):
     rng = np.random.default_rng(1)
-    x = np.concatenate([-rng.exponential(5, 300), rng.uniform(-1000, 1000, 60), [-np.inf, 0.0, -2000.0]])
+    x = np.concatenate(
+        [-rng.exponential(5, 300), rng.uniform(-1000, 1000, 60), [-np.inf, 0.0, -2000.0]]
+    )
     whole = exponential(x)
     alone = np.concatenate([exponential(x[i : i + 1]) for i in range(len(x))])
     assert whole.tobytes() == alone.tobytes()
@@ -86,7 +111,9 @@ def test_logarithms_are_those_of_decimals():
     near = 10.0 ** rng.uniform(-15, -2, 700)
     x = [10.0 ** rng.uniform(-323, 308, 700), 1 + near, 1 - near, rng.uniform(0.3, 3, 700)]
     borders = (np.arange(64, 192) + 0.5) / 128
-    x = np.concatenate([*x, borders, np.nextafter(borders, 0), [5e-324, SMALLEST, LARGEST, 0.70703125, 2.0, 0.5]])
+    x = np.concatenate(
+        [*x, borders, np.nextafter(borders, 0), [5e-324, SMALLEST, LARGEST, 0.70703125, 2.0, 0.5]]
+    )
     x = x[x != 1]
     assert largest_relative_error(logarithm(x), numbers(Decimal.ln, x)) < 2.0**-50
 
@@ -100,7 +127,11 @@ def test_logarithms_of_what_is_not_positive_or_not_finite():
 @pytest.mark.parametrize("exponent", [0.5, -2.3, 1.0, 100.0, -17.0, 1e-3, 1e9, 2 / 3])
 def test_powers_are_those_of_decimals(exponent):
     rng = np.random.default_rng(0)
-    base = 10.0 ** rng.uniform(-300, 300, 400) if abs(exponent) < 10 else 1 + rng.uniform(-700, 700, 400) / 1e10
+    base = (
+        10.0 ** rng.uniform(-300, 300, 400)
+        if abs(exponent) < 10
+        else 1 + rng.uniform(-700, 700, 400) / 1e10
+    )
     found = power(base, exponent)
     normal = (found > SMALLEST) & (found < LARGEST)
     assert normal.sum() > 100

@@ -47,12 +47,21 @@ def factorizations(draw):
     n, k, m = draw(st.integers(1, 8)), draw(st.integers(1, 6)), draw(st.integers(1, 5))
     scales = [10.0 ** draw(st.integers(-6, 6)) for _ in range(3)]
     rows, W = rng.normal(size=(n, m)) * scales[0], rng.normal(size=(k, m)) * scales[1]
-    H = rng.uniform(size=(n, k)) * scales[2] * (rng.uniform(size=(n, k)) < draw(st.sampled_from([1.0, 0.5])))
+    H = (
+        rng.uniform(size=(n, k))
+        * scales[2]
+        * (rng.uniform(size=(n, k)) < draw(st.sampled_from([1.0, 0.5])))
+    )
     if draw(st.booleans()):
         rows, W = np.abs(rows), np.abs(W)
     unit = float(np.mean(np.sum(W**2, axis=1)))
     rho, mu_h, mu_w = (draw(st.sampled_from([0.0, 1e-3, 0.4, 1.0, 30.0])) for _ in range(3))
-    return rows, H, W, Penalties(rho * unit, mu_h * unit, mu_w * float(np.mean(np.sum(H**2, axis=1))))
+    return (
+        rows,
+        H,
+        W,
+        Penalties(rho * unit, mu_h * unit, mu_w * float(np.mean(np.sum(H**2, axis=1)))),
+    )
 
 
 def size(rows, H, W, penalties):
@@ -64,13 +73,23 @@ def size(rows, H, W, penalties):
 
 
 def test_objective_is_equation_14():
-    for penalties in (Penalties(), PENALTIES, Penalties(rho=2.0), Penalties(mu_h=2.0), Penalties(mu_w=2.0)):
-        assert objective(ROWS, H, W, penalties) == pytest.approx(slow_objective(ROWS, H, W, penalties), rel=1e-12)
+    for penalties in (
+        Penalties(),
+        PENALTIES,
+        Penalties(rho=2.0),
+        Penalties(mu_h=2.0),
+        Penalties(mu_w=2.0),
+    ):
+        assert objective(ROWS, H, W, penalties) == pytest.approx(
+            slow_objective(ROWS, H, W, penalties), rel=1e-12
+        )
 
 
 def test_memberships_in_one_cluster_alone_are_not_penalised_by_rho():
     alone = np.where(H.max(axis=1, keepdims=True) > H, 0.0, H)
-    assert objective(ROWS, alone, W, Penalties(rho=1e6)) == pytest.approx(objective(ROWS, alone, W, Penalties()))
+    assert objective(ROWS, alone, W, Penalties(rho=1e6)) == pytest.approx(
+        objective(ROWS, alone, W, Penalties())
+    )
     assert objective(ROWS, H, W, Penalties(rho=1e6)) > 1e3 * objective(ROWS, H, W, Penalties())
 
 
@@ -80,14 +99,24 @@ def test_gradients_agree_with_finite_differences(case):
     rows, H, W, penalties = case
     rng = np.random.default_rng(0)
     for gradient, moved, at in (
-        (membership_gradient(rows @ W.T, H, W @ W.T, penalties), lambda H: objective(rows, H, W, penalties), H),
-        (center_gradient(rows, H, W, penalties.mu_w), lambda W: objective(rows, H, W, penalties), W),
+        (
+            membership_gradient(rows @ W.T, H, W @ W.T, penalties),
+            lambda H: objective(rows, H, W, penalties),
+            H,
+        ),
+        (
+            center_gradient(rows, H, W, penalties.mu_w),
+            lambda W: objective(rows, H, W, penalties),
+            W,
+        ),
     ):
         assert gradient.shape == at.shape
         # (14) is a quadratic in H and in W: central differences of any step are its slope but for rounding.
         direction = rng.normal(size=at.shape) * (np.abs(at).max() or 1.0)
         up, down = moved(at + direction), moved(at - direction)
-        assert (up - down) / 2 == pytest.approx(np.sum(gradient * direction), abs=1e-9 * (abs(up) + abs(down)))
+        assert (up - down) / 2 == pytest.approx(
+            np.sum(gradient * direction), abs=1e-9 * (abs(up) + abs(down))
+        )
 
 
 # Steps on H
@@ -121,9 +150,15 @@ def test_step_on_the_memberships_is_equation_17():
     gamma = 1.5 * lipschitz / 2
     expected = H
     for _ in range(4):
-        gradient = 2 * (expected @ W - ROWS) @ W.T + 0.7 * expected @ (np.ones((k, k)) - np.eye(k)) + 0.3 * expected
+        gradient = (
+            2 * (expected @ W - ROWS) @ W.T
+            + 0.7 * expected @ (np.ones((k, k)) - np.eye(k))
+            + 0.3 * expected
+        )
         expected = np.maximum(expected - gradient / gamma, 0.0)
-    np.testing.assert_allclose(membership_steps(ROWS, H, W, PENALTIES, 4), expected, rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(
+        membership_steps(ROWS, H, W, PENALTIES, 4), expected, rtol=1e-12, atol=1e-14
+    )
     assert (expected == 0).any()
     assert (expected > 0).any()
 
@@ -136,7 +171,9 @@ def test_memberships_of_a_row_depend_on_the_row_the_centers_and_where_they_began
     replaced, begun = ROWS.copy(), H.copy()
     replaced[4], begun[4] = 1e6, 50.0
     others = np.arange(30) != 4
-    assert np.array_equal(membership_steps(replaced, begun, W, PENALTIES, 20)[others], together[others])
+    assert np.array_equal(
+        membership_steps(replaced, begun, W, PENALTIES, 20)[others], together[others]
+    )
 
 
 def test_memberships_stay_where_nothing_depends_on_them():
@@ -177,9 +214,13 @@ def test_centers_at_right_angles_give_memberships_in_closed_form():
     mu_h = 0.4
     squared = np.sum(centers**2, axis=1)
     expected = np.maximum(2 * rows @ centers.T / (2 * squared + mu_h), 0.0)
-    np.testing.assert_allclose(memberships_of(rows, centers, Penalties(mu_h=mu_h)), expected, atol=1e-4)
     np.testing.assert_allclose(
-        memberships_of(rows, centers, Penalties()), np.maximum(rows @ centers.T / squared, 0.0), atol=1e-4
+        memberships_of(rows, centers, Penalties(mu_h=mu_h)), expected, atol=1e-4
+    )
+    np.testing.assert_allclose(
+        memberships_of(rows, centers, Penalties()),
+        np.maximum(rows @ centers.T / squared, 0.0),
+        atol=1e-4,
     )
 
 
@@ -253,7 +294,9 @@ def exact_gradient(rows, H, W, bound):
 def test_clipped_gradient_is_the_sum_of_clipped_gradients_of_single_rows(case, part):
     rows, H, W, _ = case
     H = H / max(np.linalg.norm(H, axis=1).max(), 1e-300)
-    largest = max(2 * np.linalg.norm(h) * np.linalg.norm(h @ W - x) for x, h in zip(rows, H, strict=True))
+    largest = max(
+        2 * np.linalg.norm(h) * np.linalg.norm(h @ W - x) for x, h in zip(rows, H, strict=True)
+    )
     bound = part * largest or 1.0
     total, _ = slow_clipped_gradient(rows, H, W, bound)
     # What truncation takes from a residual, in parts of the longest row or center.
@@ -262,7 +305,10 @@ def test_clipped_gradient_is_the_sum_of_clipped_gradients_of_single_rows(case, p
     np.testing.assert_allclose(exact_gradient(rows, H, W, bound).values, total, rtol=0, atol=lost)
     for x, h in zip(rows, H, strict=True):
         own = exact_gradient(x[None], h[None], W, bound)
-        assert Fraction(4) ** own.exponent * int((own.integers.astype(object) ** 2).sum()) <= Fraction(bound) ** 2
+        assert (
+            Fraction(4) ** own.exponent * int((own.integers.astype(object) ** 2).sum())
+            <= Fraction(bound) ** 2
+        )
 
 
 def test_gradient_within_the_bound_is_the_gradient_of_the_fit():
@@ -283,12 +329,16 @@ def test_what_a_row_adds_to_the_gradient_does_not_depend_on_the_others(n_cluster
 
     whole = gradient(slice(None))
     for left_out in (0, 17, 4999):
-        assert np.array_equal(whole - gradient(slice(left_out, left_out + 1)), gradient(np.arange(5000) != left_out))
+        assert np.array_equal(
+            whole - gradient(slice(left_out, left_out + 1)), gradient(np.arange(5000) != left_out)
+        )
 
 
 def test_row_that_belongs_to_nothing_or_is_met_exactly_has_no_share():
     assert not exact_gradient(ROWS, np.zeros_like(H), W, 0.1).integers.any()
-    assert not exact_gradient(np.repeat(W, 2, axis=0), np.repeat(np.eye(3), 2, axis=0), W, 0.1).integers.any()
+    assert not exact_gradient(
+        np.repeat(W, 2, axis=0), np.repeat(np.eye(3), 2, axis=0), W, 0.1
+    ).integers.any()
 
 
 # Steps on a grid
@@ -301,7 +351,9 @@ def test_steps_on_a_grid_are_those_in_floats(power):
     integers, _, centers, exponent = on_grids(ROWS * scale, H, W * scale)
     gamma = membership_step_divisor(W * scale, penalties)
     found = exact_membership_steps(integers, H, centers, exponent, penalties, gamma, 20)
-    np.testing.assert_allclose(found, membership_steps(ROWS * scale, H, W * scale, penalties, 20), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        found, membership_steps(ROWS * scale, H, W * scale, penalties, 20), rtol=1e-5, atol=1e-6
+    )
 
 
 def test_steps_on_a_grid_give_a_row_the_same_bits_whatever_rows_stand_beside_it():
@@ -311,14 +363,18 @@ def test_steps_on_a_grid_give_a_row_the_same_bits_whatever_rows_stand_beside_it(
     told = (centers, exponent, PENALTIES, 9.0, 15)
     together = exact_membership_steps(integers, begun, *told)
     for part in (slice(0, 1), slice(3, 5), slice(7, 20), slice(0, 199)):
-        assert np.array_equal(exact_membership_steps(integers[part], begun[part], *told), together[part])
+        assert np.array_equal(
+            exact_membership_steps(integers[part], begun[part], *told), together[part]
+        )
 
 
 def test_steps_on_a_grid_do_nothing_where_nothing_depends_on_memberships():
     integers, _, centers, exponent = on_grids(ROWS, H, np.zeros_like(W))
     gamma = membership_step_divisor(np.zeros_like(W), Penalties())
     assert gamma == 0
-    assert np.array_equal(exact_membership_steps(integers, H, centers, exponent, Penalties(), gamma, 5), H)
+    assert np.array_equal(
+        exact_membership_steps(integers, H, centers, exponent, Penalties(), gamma, 5), H
+    )
 
 
 # Steps on the centers
@@ -328,7 +384,9 @@ def test_steps_on_the_centers_are_equation_18_one_minibatch_after_the_other():
     batches = [np.array([0, 3, 7]), np.array([2, 9]), np.arange(30)]
     expected = W
     for batch in batches:
-        gradient = sum(2 * np.outer(H[j], H[j] @ expected - ROWS[j]) for j in batch) + 0.2 * expected
+        gradient = (
+            sum(2 * np.outer(H[j], H[j] @ expected - ROWS[j]) for j in batch) + 0.2 * expected
+        )
         expected = expected - gradient / 40.0
     np.testing.assert_allclose(center_steps(ROWS, H, W, batches, 0.2, 40.0), expected, rtol=1e-12)
 
@@ -339,7 +397,9 @@ def test_a_step_on_the_centers_is_no_longer_than_the_bound_lets_it_be(bound):
     step = center_steps(ROWS, H, W, batches[:1], 0.2, 40.0, bound) - W
     gradient = center_gradient(ROWS[:10], H[:10], W, 0.2)
     np.testing.assert_allclose(step, -gradient / np.linalg.norm(gradient) * bound / 40.0, rtol=1e-9)
-    assert np.linalg.norm(center_steps(ROWS, H, W, batches, 0.2, 40.0, bound) - W) <= 2 * bound / 40.0 * (1 + 1e-9)
+    assert np.linalg.norm(
+        center_steps(ROWS, H, W, batches, 0.2, 40.0, bound) - W
+    ) <= 2 * bound / 40.0 * (1 + 1e-9)
 
 
 def test_no_center_moves_where_no_row_belongs_to_anything():

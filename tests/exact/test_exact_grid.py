@@ -39,7 +39,19 @@ from flower_fedclust.exact.sums import (
     within_margin,
 )
 
-RADII = [1.0, 3.0, 0.1, 7.3e5, 1e-300, 1e300, 5e-324, 1.7e308, 2.0**-1000, np.nextafter(1.0, 0), np.nextafter(1.0, 2)]
+RADII = [
+    1.0,
+    3.0,
+    0.1,
+    7.3e5,
+    1e-300,
+    1e300,
+    5e-324,
+    1.7e308,
+    2.0**-1000,
+    np.nextafter(1.0, 0),
+    np.nextafter(1.0, 2),
+]
 
 
 def hard_rows(n_columns=7, seed=0):
@@ -48,7 +60,15 @@ def hard_rows(n_columns=7, seed=0):
     normal = rng.normal(size=(60, n_columns))
     unit = normal / np.linalg.norm(normal, axis=1, keepdims=True)
     sizes = 10.0 ** rng.uniform(-320, 308, size=(60, 1))
-    rows = [normal, unit, unit * (1 + 1e-9), unit * (1 - 2.0**-53), np.sign(unit) * sizes, 3 * unit, unit * 2.0**-26]
+    rows = [
+        normal,
+        unit,
+        unit * (1 + 1e-9),
+        unit * (1 - 2.0**-53),
+        np.sign(unit) * sizes,
+        3 * unit,
+        unit * 2.0**-26,
+    ]
     special = np.zeros((8, n_columns))
     special[0, 0], special[1, -1], special[2, 0], special[3] = 1e308, -1.797e308, 5e-324, -0.0
     special[4], special[5, 0], special[6, 0], special[7] = 1.797e308, 1e308, 1.0, -1e-310
@@ -84,7 +104,9 @@ def test_another_norm_is_refused():
 @pytest.mark.parametrize("origin", [0.0, 0.37, 1e308, -1e-310])
 @pytest.mark.parametrize("n_columns", [1, 7])
 def test_no_row_is_longer_than_the_radius_whatever_it_holds(radius, norm, origin, n_columns):
-    on_grid, exponent = rows_onto_grid(hard_rows(n_columns), np.full(n_columns, origin), radius, norm=norm)
+    on_grid, exponent = rows_onto_grid(
+        hard_rows(n_columns), np.full(n_columns, origin), radius, norm=norm
+    )
     assert np.isfinite(on_grid).all()
     np.testing.assert_array_equal(on_grid, np.trunc(on_grid))
     limit = (Fraction(radius) / Fraction(2) ** exponent) ** norm
@@ -105,7 +127,9 @@ def test_many_rows_that_are_clipped_keep_to_the_radius_and_are_next_to_it(norm, 
         assert norms.max() <= limit
         assert norms.min() > limit * (1 - 1e-4)
         clipped = rows * radius / np.linalg.norm(rows, axis=1, ord=norm)[:, None]
-        np.testing.assert_allclose(from_units(on_grid, exponent), clipped, atol=radius * 3e-5 / np.sqrt(n_columns))
+        np.testing.assert_allclose(
+            from_units(on_grid, exponent), clipped, atol=radius * 3e-5 / np.sqrt(n_columns)
+        )
 
 
 def test_a_quotient_that_rounds_up_is_taken_back():
@@ -136,7 +160,9 @@ def test_a_row_beside_a_far_origin_in_another_column_is_finite(size):
     for norm in (1, 2):
         on_grid, exponent = rows_onto_grid(rows, origin, 1e-310, norm=norm)
         assert np.isfinite(on_grid).all()
-        assert max(exact_norms(on_grid, norm)) <= (Fraction(1e-310) / Fraction(2) ** exponent) ** norm
+        assert (
+            max(exact_norms(on_grid, norm)) <= (Fraction(1e-310) / Fraction(2) ** exponent) ** norm
+        )
     if size < 1e150:
         assert Fraction(3e-308) <= Fraction(2) ** reach_exponent(rows[:2], origin)
 
@@ -160,7 +186,9 @@ def test_any_row_any_origin_any_radius(row, origin, radius, norm):
     on_grid, exponent = rows_onto_grid(rows, np.array(origin), radius, norm=norm)
     assert max(exact_norms(on_grid, norm)) <= (Fraction(radius) / Fraction(2) ** exponent) ** norm
     assert not on_grid[1].any()
-    np.testing.assert_array_equal(rows_onto_grid(rows[:1], np.array(origin), radius, norm=norm)[0], on_grid[:1])
+    np.testing.assert_array_equal(
+        rows_onto_grid(rows[:1], np.array(origin), radius, norm=norm)[0], on_grid[:1]
+    )
 
 
 @pytest.mark.parametrize("norm", [1, 2])
@@ -169,7 +197,9 @@ def test_any_row_any_origin_any_radius(row, origin, radius, norm):
 def test_a_row_is_the_same_alone_and_in_any_batch(norm, n_columns, radius, monkeypatch):
     rows, origin = hard_rows(n_columns), np.full(n_columns, 0.1)
     whole, _ = rows_onto_grid(rows, origin, radius, norm=norm)
-    alone = np.concatenate([rows_onto_grid(row[None], origin, radius, norm=norm)[0] for row in rows])
+    alone = np.concatenate(
+        [rows_onto_grid(row[None], origin, radius, norm=norm)[0] for row in rows]
+    )
     assert whole.tobytes() == alone.tobytes()
     columns_first = rows_onto_grid(np.asfortranarray(rows)[::-1], origin, radius, norm=norm)[0]
     np.testing.assert_array_equal(columns_first[::-1], whole)
@@ -182,7 +212,9 @@ def test_an_array_as_a_whole_is_clipped_as_one_row_is(norm):
     array = np.random.default_rng(0).normal(size=(4, 5)) * 100
     on_grid, exponent = array_onto_grid(array, 3.0, norm=norm)
     assert on_grid.shape == (4, 5)
-    assert exact_norms([on_grid.ravel()], norm)[0] <= (Fraction(3) / Fraction(2) ** exponent) ** norm
+    assert (
+        exact_norms([on_grid.ravel()], norm)[0] <= (Fraction(3) / Fraction(2) ** exponent) ** norm
+    )
     expected = array * 3 / np.linalg.norm(array.ravel(), ord=norm)
     np.testing.assert_allclose(from_units(on_grid, exponent), expected, rtol=1e-4)
 
@@ -196,7 +228,10 @@ def grid_and_points(seed=0, n_rows=300, n_columns=4, n_points=6):
 
 def test_distances_and_nearest_points_are_those_of_python_integers():
     rows, points, _ = grid_and_points()
-    squared = [[sum((int(a) - int(b)) ** 2 for a, b in zip(x, c, strict=True)) for c in points] for x in rows]
+    squared = [
+        [sum((int(a) - int(b)) ** 2 for a, b in zip(x, c, strict=True)) for c in points]
+        for x in rows
+    ]
     assert squared_distances(rows, points).astype(np.int64).tolist() == squared
     assert nearest_point(rows, points).tolist() == [row.index(min(row)) for row in squared]
     assert any(sorted(row)[0] == sorted(row)[1] for row in squared)
@@ -204,8 +239,13 @@ def test_distances_and_nearest_points_are_those_of_python_integers():
 
 
 def test_the_longest_rows_and_points_have_exact_products():
-    longest = np.array([[2.0**25, 0, 0], [-(2.0**25), 0, 0], [2.0**24, -(2.0**24), 2.0**24], [2.0**25 - 1, 1, -1]])
-    exact = [[sum((int(a) - int(b)) ** 2 for a, b in zip(x, c, strict=True)) for c in longest] for x in longest]
+    longest = np.array(
+        [[2.0**25, 0, 0], [-(2.0**25), 0, 0], [2.0**24, -(2.0**24), 2.0**24], [2.0**25 - 1, 1, -1]]
+    )
+    exact = [
+        [sum((int(a) - int(b)) ** 2 for a, b in zip(x, c, strict=True)) for c in longest]
+        for x in longest
+    ]
     assert squared_distances(longest, longest).astype(np.int64).tolist() == exact
     assert exact[0][1] == 2**52
 
@@ -231,7 +271,9 @@ def test_sums_and_counts_are_those_of_python_integers(n_rows, n_clusters):
     assert sums.dtype == counts.dtype == np.int64
     for r in range(n_clusters):
         assert counts[r] == (labels == r).sum()
-        assert sums[r].tolist() == [sum(int(entry) for entry in column) for column in rows[labels == r].T]
+        assert sums[r].tolist() == [
+            sum(int(entry) for entry in column) for column in rows[labels == r].T
+        ]
 
 
 def test_truncated_means_drop_the_remainder_and_are_0_without_a_row():
@@ -247,13 +289,19 @@ def test_rows_within_a_margin_are_those_of_exact_distances(margin):
     labels = nearest_point(rows, points)
     kept = within_margin(rows, points, labels, margin)
     for row, label, clear in zip(squared_distances(rows, points), labels, kept, strict=True):
-        assert clear == all(row[label] <= margin**2 * row[s] for s in range(len(points)) if s != label)
+        assert clear == all(
+            row[label] <= margin**2 * row[s] for s in range(len(points)) if s != label
+        )
     assert within_margin(rows, points[:1], labels * 0, margin).all()
 
 
 def test_a_row_on_the_margin_is_within_and_one_beyond_is_not():
     rows, points = np.array([[4.0], [8.0], [9.0]]), np.array([[0.0], [32.0]])
-    assert within_margin(rows, points, np.zeros(3, dtype=np.intp), 1 / 3).tolist() == [True, True, False]
+    assert within_margin(rows, points, np.zeros(3, dtype=np.intp), 1 / 3).tolist() == [
+        True,
+        True,
+        False,
+    ]
 
 
 @pytest.mark.parametrize("scale", [1.0, 3.0, 1e-3, 1e300])
@@ -280,7 +328,10 @@ def test_projected_rows_are_exact_and_no_longer_than_the_radius():
     for directions in (np.linalg.qr(rng.normal(size=(6, 2)))[0], np.ones((6, 4)) / np.sqrt(6)):
         Pi = directions_onto_grid(directions)
         projected = project_rows(rows, directions, 3.0)
-        exact = [[sum(Fraction(a) * Fraction(b) for a, b in zip(x, v, strict=True)) for v in Pi.T] for x in rows]
+        exact = [
+            [sum(Fraction(a) * Fraction(b) for a, b in zip(x, v, strict=True)) for v in Pi.T]
+            for x in rows
+        ]
         limit = (Fraction(3) / Fraction(2) ** exponent) ** 2
         for row, found in zip(exact, projected, strict=True):
             whole = [int(entry) for entry in row]
@@ -295,7 +346,9 @@ def test_second_moments_are_those_of_python_integers(monkeypatch):
     rows, _, exponent = grid_and_points(n_rows=50)
     matrix, unit = second_moment(rows, exponent)
     coarse = [[int(entry / 2**9) for entry in row] for row in rows]
-    assert matrix.tolist() == [[sum(row[a] * row[b] for row in coarse) for b in range(4)] for a in range(4)]
+    assert matrix.tolist() == [
+        [sum(row[a] * row[b] for row in coarse) for b in range(4)] for a in range(4)
+    ]
     assert unit == 2 * (exponent + 9)
     monkeypatch.setattr("flower_fedclust.exact.sums.BLOCK_ROWS", 7)
     np.testing.assert_array_equal(second_moment(rows, exponent)[0], matrix)
@@ -306,7 +359,10 @@ def test_a_row_moves_the_second_moment_by_the_squared_radius_at_most():
     rows, exponent = rows_onto_grid(hard_rows(3), np.zeros(3), radius)
     for row in rows:
         matrix, unit = second_moment(row[None], exponent)
-        assert sum(int(entry) ** 2 for entry in matrix.ravel()) * Fraction(4) ** unit <= Fraction(radius) ** 4
+        assert (
+            sum(int(entry) ** 2 for entry in matrix.ravel()) * Fraction(4) ** unit
+            <= Fraction(radius) ** 4
+        )
 
 
 def test_a_triangle_holds_the_matrix():
@@ -323,13 +379,21 @@ def test_without_a_radius_exponents_give_a_unit_that_clips_nothing(size):
     rng = np.random.default_rng(0)
     rows = np.clip(rng.normal(size=(40, 6)), -1.7, 1.7) * size
     exponent = table_exponent(rows)
-    assert Fraction(2) ** (exponent - 1) < Fraction(float(np.abs(rows).max())) <= Fraction(2) ** exponent
+    assert (
+        Fraction(2) ** (exponent - 1)
+        < Fraction(float(np.abs(rows).max()))
+        <= Fraction(2) ** exponent
+    )
     sums = entry_sums(rows, exponent)
     assert np.abs(sums).max() <= len(rows) * 2**38
     mean = from_units(sums / len(rows), exponent - 38)  # divided first: a sum may overflow
-    np.testing.assert_allclose(mean / size, np.mean(rows / size, axis=0), rtol=1e-9, atol=1e-9 if size > 1e-320 else 1)
+    np.testing.assert_allclose(
+        mean / size, np.mean(rows / size, axis=0), rtol=1e-9, atol=1e-9 if size > 1e-320 else 1
+    )
     e = reach_exponent(rows, mean)
-    longest = max(sum((Fraction(a) - Fraction(b)) ** 2 for a, b in zip(r, mean, strict=True)) for r in rows)
+    longest = max(
+        sum((Fraction(a) - Fraction(b)) ** 2 for a, b in zip(r, mean, strict=True)) for r in rows
+    )
     assert longest <= Fraction(4) ** e
     assert Fraction(4) ** (e - 2) < longest or size < 1e-300
     on_grid = rows_within(rows, mean, e - 25)
@@ -368,8 +432,12 @@ for given in np.load(sys.argv[1]).values():
 """
 
 
-def test_the_results_are_the_same_bits_with_any_blas_kernel_and_any_numpy_dispatch(assert_same_bits):
-    assert_same_bits(CHILD, **{f"rows{n_columns}": hard_rows(n_columns) for n_columns in (1, 3, 100, 333)})
+def test_the_results_are_the_same_bits_with_any_blas_kernel_and_any_numpy_dispatch(
+    assert_same_bits,
+):
+    assert_same_bits(
+        CHILD, **{f"rows{n_columns}": hard_rows(n_columns) for n_columns in (1, 3, 100, 333)}
+    )
 
 
 def test_squares_are_truncated_and_no_longer_than_the_squared_norm():
@@ -377,7 +445,9 @@ def test_squares_are_truncated_and_no_longer_than_the_squared_norm():
     rows, exponent = rows_onto_grid(rng.normal(size=(9000, 3)), np.zeros(3), 1.0)
     squares, unit = square_sums(rows, exponent)
     shift = unit - 2 * exponent
-    assert squares.tolist() == [sum(int(entry) ** 2 >> shift for entry in column) for column in rows.T]
+    assert squares.tolist() == [
+        sum(int(entry) ** 2 >> shift for entry in column) for column in rows.T
+    ]
     for row in rows[:200]:
         alone, _ = square_sums(row[None], exponent)
         norm = sum(int(entry) ** 2 for entry in row)
@@ -392,6 +462,10 @@ def test_a_difference_that_overflows_keeps_its_direction():
 
 @pytest.mark.parametrize("norm", [1, 2])
 def test_every_row_of_a_long_table_is_clipped(norm):
-    on_grid, exponent = rows_onto_grid(np.tile([3.0, -4.0], (40_000, 1)), np.zeros(2), 1.0, norm=norm)
+    on_grid, exponent = rows_onto_grid(
+        np.tile([3.0, -4.0], (40_000, 1)), np.zeros(2), 1.0, norm=norm
+    )
     expected = np.array([3.0, -4.0]) / (7.0 if norm == 1 else 5.0)
-    np.testing.assert_allclose(np.ldexp(on_grid, exponent), np.tile(expected, (40_000, 1)), rtol=1e-6)
+    np.testing.assert_allclose(
+        np.ldexp(on_grid, exponent), np.tile(expected, (40_000, 1)), rtol=1e-6
+    )

@@ -20,7 +20,9 @@ from flower_fedclust.numerics.landmarks import attraction_sum, longest_attractio
 
 def attraction_sums(rows, points, exponent, gamma):
     """The attraction of rows on the grid by points on the grid."""
-    term = attraction(Rows(rows, exponent, math.ldexp(1.0, exponent + 25)), from_units(points, exponent), gamma)
+    term = attraction(
+        Rows(rows, exponent, math.ldexp(1.0, exponent + 25)), from_units(points, exponent), gamma
+    )
     return term.integers, term.exponent
 
 
@@ -102,16 +104,28 @@ def test_what_a_row_gives_is_the_same_alone_and_among_others(n_columns, n_points
         alone = gaussian_kernel(rows[i : i + 1], points, exponent, 0.4)
         assert alone.tobytes() == kernel[i].tobytes()
         np.testing.assert_array_equal(linear_features(alone, matrix, 0.9)[0][0], features[i])
-    assert gaussian_kernel(rows[permutation], points, exponent, 0.4).tobytes() == kernel[permutation].tobytes()
-    np.testing.assert_array_equal(linear_features(kernel[permutation], matrix, 0.9)[0], features[permutation])
+    assert (
+        gaussian_kernel(rows[permutation], points, exponent, 0.4).tobytes()
+        == kernel[permutation].tobytes()
+    )
+    np.testing.assert_array_equal(
+        linear_features(kernel[permutation], matrix, 0.9)[0], features[permutation]
+    )
     # Sums: those of single rows, of any order, and of blocks of any size.
     sums = [attraction_sums(rows, points, exponent, 0.4)[0], *weighted_sums(rows, kernel)]
     single = [0, 0, 0]
     for i in range(0, 1000, 50):
         part = slice(i, i + 50)
-        pieces = [attraction_sums(rows[part], points, exponent, 0.4)[0], *weighted_sums(rows[part], kernel[part])]
+        pieces = [
+            attraction_sums(rows[part], points, exponent, 0.4)[0],
+            *weighted_sums(rows[part], kernel[part]),
+        ]
         single = [total + piece for total, piece in zip(single, pieces, strict=True)]
-    for name, entries in {"KERNEL_ENTRIES": 40, "BLOCK_ENTRIES": 2**13, "WEIGHTED_ROWS": 11}.items():
+    for name, entries in {
+        "KERNEL_ENTRIES": 40,
+        "BLOCK_ENTRIES": 2**13,
+        "WEIGHTED_ROWS": 11,
+    }.items():
         monkeypatch.setattr(kernel_sums, name, entries)
     monkeypatch.setattr("flower_fedclust.exact.kernels.ATTRACTED_ENTRIES", 2**13)
     order = [attraction_sums(rows[permutation], points, exponent, 0.4)[0]]
@@ -155,7 +169,8 @@ def test_the_product_is_that_of_fractions(n_points):
     for row, found in zip(kernel, features, strict=True):
         for column, integer in zip(matrix.T, found, strict=True):
             whole = sum(
-                Fraction(round(Fraction(k) * 2**bits), 2**bits) * Fraction(round(Fraction(m) * 2**27 / 2**scale), 2**27)
+                Fraction(round(Fraction(k) * 2**bits), 2**bits)
+                * Fraction(round(Fraction(m) * 2**27 / 2**scale), 2**27)
                 for k, m in zip(row, column, strict=True)
             )
             assert int(whole * Fraction(2) ** (scale - unit)) == integer
@@ -166,7 +181,9 @@ def test_the_product_is_that_of_fractions(n_points):
 @pytest.mark.parametrize("bound", [1e-310, 0.7, 3.0, 1e300])
 def test_no_feature_is_longer_than_the_bound(size, bound):
     rng = np.random.default_rng(0)
-    kernel = np.concatenate([rng.uniform(size=(50, 5)), np.ones((1, 5)), np.zeros((1, 5)), np.eye(5)])
+    kernel = np.concatenate(
+        [rng.uniform(size=(50, 5)), np.ones((1, 5)), np.zeros((1, 5)), np.eye(5)]
+    )
     matrix = rng.uniform(-1, 1, size=(5, 3)) * size
     matrix[:, 0] = size
     features, unit = linear_features(kernel, matrix, bound)
@@ -197,7 +214,9 @@ def test_weighted_sums_are_those_of_python_integers():
     for r in range(len(points)):
         assert totals[r] == sum(row[r] for row in whole)
         for column in range(rows.shape[1]):
-            assert sums[r, column] == sum(row[r] * int(x[column]) for row, x in zip(whole, rows, strict=True))
+            assert sums[r, column] == sum(
+                row[r] * int(x[column]) for row, x in zip(whole, rows, strict=True)
+            )
 
 
 def test_the_longest_rows_with_weight_1_have_exact_sums():
@@ -226,11 +245,16 @@ def test_a_row_moves_weighted_sums_by_the_norm_of_its_weights_times_its_own():
 
 def exact_attraction(rows, points, exponent, gamma):
     """Return the sums in Python's integers, with kernel values from decimals."""
-    rows, points = ([[round(Fraction(int(entry), 16)) for entry in row] for row in array] for array in (rows, points))
+    rows, points = (
+        [[round(Fraction(int(entry), 16)) for entry in row] for row in array]
+        for array in (rows, points)
+    )
     sums = [[0] * len(points[0]) for _ in points]
     for j, y in enumerate(points):
         for x in rows:
-            kernel = int(exact_kernel_value(x, y, exponent + 4, gamma) * (1 - Fraction(1, 2**40)) * 2**18)
+            kernel = int(
+                exact_kernel_value(x, y, exponent + 4, gamma) * (1 - Fraction(1, 2**40)) * 2**18
+            )
             sums[j] = [total + kernel * (a - b) for total, a, b in zip(sums[j], x, y, strict=True)]
     return sums
 
@@ -278,7 +302,9 @@ def test_the_bound_holds_at_every_distance_and_for_any_gamma():
     rng = np.random.default_rng(0)
     for gamma in 10.0 ** rng.uniform(-6, 6, 40):
         worst = 1 / math.sqrt(2 * gamma)
-        distances = np.clip(worst * 2.0**25 * np.array([1.0, 0.999, 1.001, 0.5, 2.0, 6.0]), -(2.0**24), 2.0**24)
+        distances = np.clip(
+            worst * 2.0**25 * np.array([1.0, 0.999, 1.001, 0.5, 2.0, 6.0]), -(2.0**24), 2.0**24
+        )
         points = np.trunc(distances[:, None])
         for row in (np.zeros(1), np.array([2.0**24]), np.array([-(2.0**25)])):
             assert_within_the_bound(row, points, -25, gamma)
@@ -295,7 +321,10 @@ def test_the_longest_rows_have_exact_attraction():
     # With gamma next to 0 every kernel value is the largest there is; 40,001 rows are more than a float64 sum holds.
     rows, points = np.full((40_001, 1), 2.0**25 - 16), np.array([[-(2.0**25)], [0.0]])
     sums, _ = attraction_sums(rows, points, -25, 1e-300)
-    assert sums.tolist() == [[40_001 * (2**18 - 1) * (2**22 - 1)], [40_001 * (2**18 - 1) * (2**21 - 1)]]
+    assert sums.tolist() == [
+        [40_001 * (2**18 - 1) * (2**22 - 1)],
+        [40_001 * (2**18 - 1) * (2**21 - 1)],
+    ]
 
 
 # Machines.
@@ -318,7 +347,9 @@ for n_columns in (1, 3, 100):
 """
 
 
-def test_the_results_are_the_same_bits_with_any_blas_kernel_and_any_numpy_dispatch(assert_same_bits):
+def test_the_results_are_the_same_bits_with_any_blas_kernel_and_any_numpy_dispatch(
+    assert_same_bits,
+):
     rng = np.random.default_rng(0)
     arrays = {"x": np.concatenate([-rng.exponential(5, 2000), rng.uniform(-800, 800, 500)])}
     arrays["matrix"] = rng.normal(size=(30, 40))

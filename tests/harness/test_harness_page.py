@@ -34,13 +34,22 @@ class Page(HTMLParser):
 
     def __init__(self, folder):
         super().__init__()
-        self.source, self.elements, self.open = write_report(folder).read_text(encoding="utf-8"), [], []
+        self.source, self.elements, self.open = (
+            write_report(folder).read_text(encoding="utf-8"),
+            [],
+            [],
+        )
         self.feed(self.source)
         assert not self.open
 
     def handle_starttag(self, tag, attributes):
         assert len({name for name, _ in attributes}) == len(attributes)
-        element = {"tag": tag, "around": [one["tag"] for one in self.open], "text": "", **dict(attributes)}
+        element = {
+            "tag": tag,
+            "around": [one["tag"] for one in self.open],
+            "text": "",
+            **dict(attributes),
+        }
         self.elements.append(element)
         if tag not in ("meta", "link", "br", "img", "input"):
             self.open.append(element)
@@ -64,7 +73,11 @@ class Page(HTMLParser):
 def save_run(folder, row, result=None, classes=None):
     """Write the folder of a run, with centers unless its result says otherwise."""
     key = f"{row['strategy']}__{row['data']}__iid__epsilon-{row['epsilon']}__seed-{row['seed']}"
-    path = folder / "runs" / "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in key)
+    path = (
+        folder
+        / "runs"
+        / "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in key)
+    )
     row = {"key": path.name, "partition": "iid", "status": "done", "reason": None, **row}
     if result is not None:
         result.save(path)
@@ -84,14 +97,23 @@ def save_run(folder, row, result=None, classes=None):
     if result is None:
         (path / "centers.csv").write_text("0\n")
     if classes is not None:
-        lines = [f"{name},{one}" for name, part in zip(result.names, classes, strict=True) for one in part]
+        lines = [
+            f"{name},{one}"
+            for name, part in zip(result.names, classes, strict=True)
+            for one in part
+        ]
         (path / "classes.csv").write_text("\n".join(["client,class", *lines]) + "\n")
     (path / "run.json").write_text(json.dumps(row))
     return path
 
 
 def settings(folder, **more):
-    known = {"strategies": ["pooled-kmeans", "k-fed"], "data": ["iris"], "partitions": ["iid"], "seeds": [0, 1]}
+    known = {
+        "strategies": ["pooled-kmeans", "k-fed"],
+        "data": ["iris"],
+        "partitions": ["iid"],
+        "seeds": [0, 1],
+    }
     content = {"format": FORMAT, **known, "started": "2026-01-02T03:04:05+00:00", **more}
     (folder / "comparison.json").write_text(json.dumps(content))
     return folder
@@ -105,7 +127,11 @@ def real(tmp_path_factory):
     for seed in (0, 1):
         rows = partition(load_dataset("iris"), "iid", n_clients=4, random_state=seed)
         public = rows.clients[0][:30]
-        strategies = [(fc.PooledKMeans(3), None), (fc.KFED(3), None), (fc.FedSC(3, n_rounds=4), None)]
+        strategies = [
+            (fc.PooledKMeans(3), None),
+            (fc.KFED(3), None),
+            (fc.FedSC(3, n_rounds=4), None),
+        ]
         for epsilon in (0.5, 1.0):
             strategies.append((fc.FedDPKMeans(3, server_data=public, epsilon=epsilon), epsilon))
         if seed == 0:
@@ -113,7 +139,13 @@ def real(tmp_path_factory):
         for strategy, epsilon in strategies:
             names = [f"site {EVIL[:9]}{index}" for index in range(4)]
             result = fc.simulate(strategy, rows.clients, labels=rows.labels, names=names, seed=seed)
-            row = {"strategy": strategy.name, "data": "iris", "epsilon": epsilon, "seed": seed, "n_rows": 150}
+            row = {
+                "strategy": strategy.name,
+                "data": "iris",
+                "epsilon": epsilon,
+                "seed": seed,
+                "n_rows": 150,
+            }
             save_run(folder, row, result, rows.labels)
     failed = {"strategy": "fedsc-sums", "data": "iris", "epsilon": 1.0, "seed": 0}
     save_run(folder, {**failed, "status": "failed", "reason": f"It did not end: {EVIL}"})
@@ -132,8 +164,20 @@ def fake(folder, **columns):
     for strategy in ("pooled-kmeans", "a", "b"):
         for epsilon in (None,) if strategy == "pooled-kmeans" else (0.5, 2.0):
             for seed in range(3):
-                made = {"accuracy": numbers.random(), "cost_per_row": numbers.gamma(1), "bytes_up": 7, "bytes_down": 1}
-                row = {"strategy": strategy, "data": "d", "epsilon": epsilon, "seed": seed, **made, **columns}
+                made = {
+                    "accuracy": numbers.random(),
+                    "cost_per_row": numbers.gamma(1),
+                    "bytes_up": 7,
+                    "bytes_down": 1,
+                }
+                row = {
+                    "strategy": strategy,
+                    "data": "d",
+                    "epsilon": epsilon,
+                    "seed": seed,
+                    **made,
+                    **columns,
+                }
                 rows.append({**row, "covers_everything": epsilon is not None})
                 save_run(folder, rows[-1])
     return pd.DataFrame(rows)
@@ -143,10 +187,14 @@ def test_the_page_is_whole_by_itself_and_nothing_in_it_moves(page):
     policy = page.all("meta", **{"http_equiv": "Content-Security-Policy"})[0]["content"]
     assert "default-src 'none'" in policy
     assert not page.all("link") + page.all("img")
-    assert not [one for one in page.elements if one.get("src") or not one.get("href", "#").startswith("#")]
+    assert not [
+        one for one in page.elements if one.get("src") or not one.get("href", "#").startswith("#")
+    ]
     assert "http://" not in page.source
     assert "https://" not in page.source
-    assert not re.search(r"\b(animation|transition|scroll-behavior|requestAnimationFrame)\b", page.source)
+    assert not re.search(
+        r"\b(animation|transition|scroll-behavior|requestAnimationFrame)\b", page.source
+    )
 
 
 def test_a_screen_reader_finds_names_scopes_headings_and_a_way_past_the_links(page):
@@ -155,8 +203,15 @@ def test_a_screen_reader_finds_names_scopes_headings_and_a_way_past_the_links(pa
     referred = [name for one in page.elements for name in one.get("aria-labelledby", "").split()]
     assert set(referred) | {one["href"][1:] for one in page.all("a")} <= set(ids)
     captions = {one["id"] for one in page.all("caption")}
-    assert len(page.all("table")) == len(captions) == len({one["text"] for one in page.all("caption")}) > 4
-    assert {one["aria-labelledby"] for one in page.all("div", class_="box", tabindex="0", role="group")} == captions
+    assert (
+        len(page.all("table"))
+        == len(captions)
+        == len({one["text"] for one in page.all("caption")})
+        > 4
+    )
+    assert {
+        one["aria-labelledby"] for one in page.all("div", class_="box", tabindex="0", role="group")
+    } == captions
     assert all(one["scope"] in ("row", "col") for one in page.all("th"))
     levels = [int(one["tag"][1]) for one in page.elements if re.fullmatch("h[1-6]", one["tag"])]
     assert levels[0] == 1
@@ -172,7 +227,11 @@ def test_every_picture_says_what_it_is_and_has_its_numbers_beside_it(page):
     names = [one["aria-label"] for one in page.all("svg", class_="chart", role="img")]
     assert len(set(names)) == len(names) >= 2
     assert set(names) <= {one["text"] for one in page.all("caption")}
-    numbers = [one["text"] for one in page.all("summary") if one["text"].startswith("The numbers of this chart")]
+    numbers = [
+        one["text"]
+        for one in page.all("summary")
+        if one["text"].startswith("The numbers of this chart")
+    ]
     assert numbers == [f"The numbers of this chart ({name})" for name in names]
     (canvas,) = page.all("canvas")
     assert (canvas["role"], canvas["tabindex"]) == ("application", "0")
@@ -195,7 +254,11 @@ def contrast(one, other):
 
 #: From linear RGB to the cube of LMS, and from LMS to OKLab (Ottosson 2020).
 LMS = np.array(
-    [[0.41222147, 0.53633254, 0.05144599], [0.21190350, 0.68069955, 0.10739696], [0.08830246, 0.28171884, 0.62997870]]
+    [
+        [0.41222147, 0.53633254, 0.05144599],
+        [0.21190350, 0.68069955, 0.10739696],
+        [0.08830246, 0.28171884, 0.62997870],
+    ]
 )
 LAB = np.array(
     [
@@ -218,7 +281,10 @@ def with_lightness(color, limit, choose):
 
 @pytest.mark.parametrize("scheme", [0, 1], ids=["light", "dark"])
 def test_every_text_and_every_mark_stands_out_from_what_lies_behind(page, scheme):
-    styles = [dict(re.findall(r"--([\w-]+): (#\w{6})", part)) for part in re.findall(r":root {([^}]*)}", page.source)]
+    styles = [
+        dict(re.findall(r"--([\w-]+): (#\w{6})", part))
+        for part in re.findall(r":root {([^}]*)}", page.source)
+    ]
     assert styles[0].keys() == styles[1].keys()
     assert "opacity:" not in "".join(re.findall(r"<style>(.*?)</style>", page.source, re.DOTALL))
     colors, name = styles[scheme], ("light", "dark")[scheme]
@@ -227,17 +293,33 @@ def test_every_text_and_every_mark_stands_out_from_what_lies_behind(page, scheme
     for mark in ("strong-line", "accent", *(f"c{index}" for index in range(10))):
         assert min(contrast(colors[mark], colors[behind]) for behind in ("panel", "page")) >= 3
     # The script limits the lightness (in OKLab) of colors on a map.
-    limit = float(re.search({"light": r"min\(l, ([.\d]+)\)", "dark": r"max\(l, ([.\d]+)\)"}[name], page.source)[1])
+    limit = float(
+        re.search(
+            {"light": r"min\(l, ([.\d]+)\)", "dark": r"max\(l, ([.\d]+)\)"}[name], page.source
+        )[1]
+    )
     shown = {
-        with_lightness(color, limit, max if name == "dark" else min) for n in (10, 40, 100) for color in group_colors(n)
+        with_lightness(color, limit, max if name == "dark" else min)
+        for n in (10, 40, 100)
+        for color in group_colors(n)
     }
     assert min(contrast(color, colors["panel"]) for color in shown) >= 3
-    assert len({with_lightness(color, limit, max if name == "dark" else min) for color in group_colors(10)}) == 10
+    assert (
+        len(
+            {
+                with_lightness(color, limit, max if name == "dark" else min)
+                for color in group_colors(10)
+            }
+        )
+        == 10
+    )
 
 
 def test_a_row_has_its_strategy_and_its_epsilon_and_headings_that_sort(page):
     rows = [one for one in page.all("th", scope="row") if "data-value" in one]
-    named = [(one["data-value"], other["text"]) for one, other in zip(rows[::2], rows[1::2], strict=True)]
+    named = [
+        (one["data-value"], other["text"]) for one, other in zip(rows[::2], rows[1::2], strict=True)
+    ]
     assert ("feddp-kmeans", "0.5") in named
     assert len(set(named)) == len(named) == 6  # and the one that failed is not among them
     assert len([one for one in page.all("button") if "thead" in one["around"]]) > 8
@@ -250,16 +332,28 @@ def test_values_that_are_not_there_are_said_in_words_and_not_printed(page, tmp_p
     dashes = [one for one in page.elements if one["text"] == NOTHING]
     assert dashes
     assert all(one["aria-hidden"] == "true" for one in dashes)
-    strange = {"nmi": math.nan, "ari": math.inf, "seconds": None, "epsilon_spent": "", "rounds": "nan"}
+    strange = {
+        "nmi": math.nan,
+        "ari": math.inf,
+        "seconds": None,
+        "epsilon_spent": "",
+        "rounds": "nan",
+    }
     fake(tmp_path, **strange)
     for one in (page, Page(tmp_path)):
-        texts = [element["text"] for element in one.elements if element["tag"] in ("td", "th", "p", "text", "li")]
+        texts = [
+            element["text"]
+            for element in one.elements
+            if element["tag"] in ("td", "th", "p", "text", "li")
+        ]
         words = {word.strip("()*,.±").lower() for text in texts for word in text.split()}
         assert not words & {"nan", "inf", "undefined", "null"}
         assert not [key for element in one.elements for key in element.values() if key == "nan"]
 
 
-def test_means_and_deviations_are_those_of_pandas_and_the_best_is_marked_by_more_than_a_color(tmp_path):
+def test_means_and_deviations_are_those_of_pandas_and_the_best_is_marked_by_more_than_a_color(
+    tmp_path,
+):
     frame, page = fake(tmp_path), None
     page = Page(tmp_path)
     grouped = frame.groupby(["strategy", "epsilon"], dropna=False)["accuracy"].agg(["mean", "std"])
@@ -269,7 +363,10 @@ def test_means_and_deviations_are_those_of_pandas_and_the_best_is_marked_by_more
     shown = {f"{mean:.3f}± {deviation:.3f}" for mean, deviation in grouped.to_numpy()}
     assert {one["text"].rpartition(") ")[2] for one in cells} == shown
     means = frame.groupby(["strategy", "epsilon"])[["accuracy", "cost_per_row"]].mean()
-    for column, best in (("accuracy", means["accuracy"].max()), ("cost_per_row", means["cost_per_row"].min())):
+    for column, best in (
+        ("accuracy", means["accuracy"].max()),
+        ("cost_per_row", means["cost_per_row"].min()),
+    ):
         (starred,) = [one for one in page.all("td", data_column=column) if "★" in one["text"]]
         assert float(starred["data-value"]) == pytest.approx(best)
         assert "(best)" in starred["text"]
@@ -277,10 +374,13 @@ def test_means_and_deviations_are_those_of_pandas_and_the_best_is_marked_by_more
 
 def test_a_cost_in_another_space_is_never_the_best(real, page):
     (scenario,) = read_comparison(real).scenarios
-    comparable = {one.strategy: one.is_comparable("cost_per_row") for one in scenario.contenders if one.trials}
+    comparable = {
+        one.strategy: one.is_comparable("cost_per_row") for one in scenario.contenders if one.trials
+    }
     elsewhere = {"fedsc", "fed-tsne-sums"}
     assert comparable == {
-        name: name not in elsewhere for name in ("pooled-kmeans", "k-fed", "feddp-kmeans", *elsewhere)
+        name: name not in elsewhere
+        for name in ("pooled-kmeans", "k-fed", "feddp-kmeans", *elsewhere)
     }
     daggers = [one for one in page.all("td", data_column="cost_per_row") if "†" in one["text"]]
     assert len(daggers) == 2
@@ -299,13 +399,23 @@ def test_text_from_outside_is_shown_and_never_run(tmp_path):
     path = save_run(tmp_path, row)
     failures = [{"round": 1, "client": EVIL, "reason": EVIL}]
     message = {"round": 1, "task": EVIL, "content": EVIL, "detail": EVIL, "release": None}
-    metrics = {"format": FORMAT, "history": {EVIL: [3.0, 2.0, None, 1.0, 1.0]}, "failures": failures}
+    metrics = {
+        "format": FORMAT,
+        "history": {EVIL: [3.0, 2.0, None, 1.0, 1.0]},
+        "failures": failures,
+    }
     privacy = {"format": FORMAT, "guarantee": EVIL, "messages": [message], "notes": [EVIL]}
     (path / "metrics.json").write_text(json.dumps(metrics))
     (path / "privacy.json").write_text(json.dumps(privacy))
     (path / "privacy.txt").write_text(EVIL)
     save_run(tmp_path, {**row, "strategy": "b", "status": "failed", "reason": EVIL})
-    settings(tmp_path, strategies=[EVIL], parameters={EVIL: EVIL}, started=EVIL, versions={"python": EVIL})
+    settings(
+        tmp_path,
+        strategies=[EVIL],
+        parameters={EVIL: EVIL},
+        started=EVIL,
+        versions={"python": EVIL},
+    )
     page = Page(tmp_path)
     assert EVIL in page.all("pre")[0]["text"]
     assert not page.all("img")
@@ -323,10 +433,16 @@ def test_a_map_has_the_clients_classes_and_clusters_of_its_rows(real):
     assert classes["groups"][-1] != "(no class)"
     labels = [read_labels(file).labels for file in sorted((trial.folder / "labels").iterdir())]
     codes = np.frombuffer(base64.b64decode(clusters["codes"]), "<u2")
-    np.testing.assert_array_equal([int(clusters["groups"][code]) for code in codes], np.concatenate(labels))
+    np.testing.assert_array_equal(
+        [int(clusters["groups"][code]) for code in codes], np.concatenate(labels)
+    )
     assert (few["n_shown"], few["n_rows"], drawn["n_shown"]) == (20, 150, 150)
-    all_numbers, numbers = (np.frombuffer(base64.b64decode(one["numbers"]), "<u4") for one in (drawn, few))
-    np.testing.assert_array_equal(all_numbers, np.concatenate([np.arange(len(part)) for part in labels]))
+    all_numbers, numbers = (
+        np.frombuffer(base64.b64decode(one["numbers"]), "<u4") for one in (drawn, few)
+    )
+    np.testing.assert_array_equal(
+        all_numbers, np.concatenate([np.arange(len(part)) for part in labels])
+    )
     assert len(numbers) == 20
 
 
@@ -357,33 +473,53 @@ def test_a_strategy_that_is_covered_with_an_epsilon_is_not_called_without_a_guar
         row = {"strategy": strategy.name, "data": "iris", "epsilon": epsilon, "seed": 0}
         save_run(tmp_path, row, fc.simulate(strategy, rows, seed=0, progress=False))
     page = Page(tmp_path)
-    found = [one["text"] for one in page.all("summary") if one["text"].startswith(("No guarantee", "The whole run"))]
-    assert found == ["The whole run is covered: private-kmeans", "No guarantee: private-kmeans without epsilon"]
+    found = [
+        one["text"]
+        for one in page.all("summary")
+        if one["text"].startswith(("No guarantee", "The whole run"))
+    ]
+    assert found == [
+        "The whole run is covered: private-kmeans",
+        "No guarantee: private-kmeans without epsilon",
+    ]
     (head,) = [one["text"] for one in page.all("p") if one["text"].startswith("2 runs done")]
     assert head.startswith("2 runs done: one strategy, epsilon 2; 1 seed.")
 
 
-def test_what_a_cost_is_measured_from_is_said_of_the_strategies_on_the_page_and_of_no_other(page, tmp_path):
+def test_what_a_cost_is_measured_from_is_said_of_the_strategies_on_the_page_and_of_no_other(
+    page, tmp_path
+):
     (note,) = [one["text"] for one in page.all("p") if one["text"].startswith("†")]
     assert "fed-tsne-sums on its map" in note
     assert "fedsc among eigenvectors" in note
     rows = partition(load_dataset("iris"), "iid", n_clients=3, random_state=0).clients
     result = fc.simulate(fc.PrivateMixture(3, epsilon=None), rows, seed=0, progress=False)
-    save_run(tmp_path, {"strategy": "private-mixture", "data": "iris", "epsilon": None, "seed": 0}, result)
+    save_run(
+        tmp_path,
+        {"strategy": "private-mixture", "data": "iris", "epsilon": None, "seed": 0},
+        result,
+    )
     (note,) = [one["text"] for one in Page(tmp_path).all("p") if one["text"].startswith("†")]
-    assert note.endswith("The cost of a row is measured by private-mixture from the mean of its component.")
+    assert note.endswith(
+        "The cost of a row is measured by private-mixture from the mean of its component."
+    )
 
 
 def test_sections_are_named_by_their_question_and_data_sets_only_where_there_are_several(tmp_path):
     row = {"strategy": "a", "epsilon": None, "seed": 0, "partition": "column", "accuracy": 0.5}
     save_run(tmp_path, {**row, "data": "numbers.csv"})
-    assert [one["text"] for one in Page(tmp_path).all("h2")] == ["Which strategy is best?", "How to repeat it"]
+    assert [one["text"] for one in Page(tmp_path).all("h2")] == [
+        "Which strategy is best?",
+        "How to repeat it",
+    ]
     save_run(tmp_path, {**row, "data": "iris", "partition": "iid"})
     names = [one["text"] for one in Page(tmp_path).all("h2")]
     assert names[:3] == ["All data sets at a glance", "iris, iid", "numbers.csv"]
 
 
-@pytest.mark.parametrize("values", [[0.6, 1.0], [1200.0, 1300.0], [123456.0, 123999.0], [1e-5, 2e-5], [0.5, 90.0]])
+@pytest.mark.parametrize(
+    "values", [[0.6, 1.0], [1200.0, 1300.0], [123456.0, 123999.0], [1e-5, 2e-5], [0.5, 90.0]]
+)
 def test_the_numbers_of_an_axis_in_a_table_have_room(values):
     for axis in (linear_axis("cost", values), logarithmic_axis("cost", values)):
         kept = axis.short_ticks
@@ -394,9 +530,18 @@ def test_the_numbers_of_an_axis_in_a_table_have_room(values):
 
 def test_runs_that_failed_are_listed_with_their_sentence(page, tmp_path):
     assert any(one["text"].endswith(f": It did not end: {EVIL}") for one in page.all("li"))
-    assert f"It did not end: {EVIL}: 1 run of fedsc-sums" in [one["text"] for one in page.all("summary")]
+    assert f"It did not end: {EVIL}: 1 run of fedsc-sums" in [
+        one["text"] for one in page.all("summary")
+    ]
     assert any("Without a result: fedsc-sums at epsilon 1" in one["text"] for one in page.all("p"))
-    row = {"strategy": "a", "data": "d", "epsilon": 1.0, "seed": 0, "status": "failed", "reason": "No room."}
+    row = {
+        "strategy": "a",
+        "data": "d",
+        "epsilon": 1.0,
+        "seed": 0,
+        "status": "failed",
+        "reason": "No room.",
+    }
     save_run(tmp_path, row)
     alone = Page(tmp_path)
     assert "No room." in alone.source
@@ -406,10 +551,20 @@ def test_runs_that_failed_are_listed_with_their_sentence(page, tmp_path):
 
 def test_without_classes_the_cost_decides_and_less_is_better(tmp_path):
     for strategy, cost in (("a", 2.0), ("b", 1.0), ("pooled-kmeans", 0.5)):
-        row = {"strategy": strategy, "data": "d", "epsilon": None, "seed": 0, "cost_per_row": cost, "silhouette": 0.5}
+        row = {
+            "strategy": strategy,
+            "data": "d",
+            "epsilon": None,
+            "seed": 0,
+            "cost_per_row": cost,
+            "silhouette": 0.5,
+        }
         save_run(tmp_path, row)
     (scenario,) = read_comparison(tmp_path).scenarios
-    assert (scenario.measure.name, scenario.best(scenario.federated).strategy) == ("cost_per_row", "b")
+    assert (scenario.measure.name, scenario.best(scenario.federated).strategy) == (
+        "cost_per_row",
+        "b",
+    )
     assert "b: 100% above the pooled cost, silhouette 0.500" in verdict(scenario)
     page = Page(tmp_path)
     assert [one["aria-sort"] for one in page.all("th") if "aria-sort" in one] == ["ascending"]
@@ -443,12 +598,16 @@ def test_what_failed_and_what_was_not_possible_are_told_apart(tmp_path):
     fake(tmp_path)
     row = {"data": "d", "epsilon": 1.0, "seed": 0}
     save_run(tmp_path, {**row, "strategy": "x", "status": "failed", "reason": "It broke."})
-    save_run(tmp_path, {**row, "strategy": "y", "status": "left out", "reason": "y needs max_norm."})
+    save_run(
+        tmp_path, {**row, "strategy": "y", "status": "left out", "reason": "y needs max_norm."}
+    )
     page = Page(tmp_path)
     assert page.all("p")[0]["text"].startswith("15 runs done, 1 failed, 1 not possible, left out: ")
     assert [one["text"] for one in page.all("h3")] == ["Failed", "Not possible, and left out"]
     summaries = [one["text"] for one in page.all("summary")]
-    assert summaries.index("It broke: 1 run of x") < summaries.index("Give max_norm (--set max_norm=...): 1 run of y")
+    assert summaries.index("It broke: 1 run of x") < summaries.index(
+        "Give max_norm (--set max_norm=...): 1 run of y"
+    )
 
 
 def test_rows_that_were_set_aside_as_public_are_counted_beside_the_others(tmp_path):
@@ -491,7 +650,13 @@ def test_no_chart_has_more_than_eight_series(tmp_path):
     numbers = np.random.default_rng(0)
     for strategy in (f"strategy-{index}" for index in range(20)):
         for epsilon in (0.5, 2.0):
-            row = {"strategy": strategy, "data": "d", "epsilon": epsilon, "seed": 0, "accuracy": numbers.random()}
+            row = {
+                "strategy": strategy,
+                "data": "d",
+                "epsilon": epsilon,
+                "seed": 0,
+                "accuracy": numbers.random(),
+            }
             save_run(tmp_path, row)
     charts = re.findall(r'<svg [^>]*class="chart".*?</svg>', Page(tmp_path).source, re.DOTALL)
     assert [chart.count('class="line"') for chart in charts] == [8, 8, 4]
@@ -499,7 +664,14 @@ def test_no_chart_has_more_than_eight_series(tmp_path):
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(0.0, "0"), (12345.6, "12,346"), (0.012345, "0.01235"), (3.0, "3.000"), (1e-7, "1.000e-07"), (math.nan, "–")],
+    [
+        (0.0, "0"),
+        (12345.6, "12,346"),
+        (0.012345, "0.01235"),
+        (3.0, "3.000"),
+        (1e-7, "1.000e-07"),
+        (math.nan, "–"),
+    ],
 )
 def test_numbers_have_the_digits_that_count(value, text):
     assert number_text(value) == text

@@ -47,11 +47,15 @@ class Parsed(HTMLParser):
 
 
 def map_figure(places, names, labels, path, *, title="", columns=None):
-    return figure_of_groupings(places, groupings_of(places, names, labels, columns or {}), path, title=title)
+    return figure_of_groupings(
+        places, groupings_of(places, names, labels, columns or {}), path, title=title
+    )
 
 
 def map_page(places, names, labels, path, *, title="", columns=None):
-    return page_of_groupings(places, groupings_of(places, names, labels, columns or {}), path, title=title)
+    return page_of_groupings(
+        places, groupings_of(places, names, labels, columns or {}), path, title=title
+    )
 
 
 def page_of(tmp_path, *args, **kwargs):
@@ -59,7 +63,11 @@ def page_of(tmp_path, *args, **kwargs):
 
 
 def content_of(page):
-    return json.loads(re.search(r'<script type="application/json" id="content">(.*?)</script>', page, re.DOTALL)[1])
+    return json.loads(
+        re.search(r'<script type="application/json" id="content">(.*?)</script>', page, re.DOTALL)[
+            1
+        ]
+    )
 
 
 def numbers(text, dtype):
@@ -74,7 +82,10 @@ def pixels_of(path):
 
 def colors_in(path):
     colors, counts = np.unique(pixels_of(path), return_counts=True)
-    return {f"#{color:06x}": count for color, count in zip(colors.tolist(), counts.tolist(), strict=True)}
+    return {
+        f"#{color:06x}": count
+        for color, count in zip(colors.tolist(), counts.tolist(), strict=True)
+    }
 
 
 @pytest.fixture
@@ -83,17 +94,23 @@ def matplotlib():
 
 
 @pytest.mark.parametrize(("n_clients", "n_classes"), [(4, 2), (3, 12), (40, 40), (100, 5)])
-def test_the_png_has_the_color_of_every_client_and_class(matplotlib, tmp_path, n_clients, n_classes):
+def test_the_png_has_the_color_of_every_client_and_class(
+    matplotlib, tmp_path, n_clients, n_classes
+):
     embedding = [RNG.normal(size=(40, 2)) for _ in range(n_clients)]
     labels = [np.arange(40) % n_classes for _ in range(n_clients)]
     names = [f"c{i}" for i in range(n_clients)]
-    found = colors_in(map_figure(embedding, names, labels, tmp_path / "new" / "map.png", title="a title"))
+    found = colors_in(
+        map_figure(embedding, names, labels, tmp_path / "new" / "map.png", title="a title")
+    )
     assert set(group_colors(n_clients)) | set(group_colors(n_classes)) <= set(found)
 
 
 def test_rows_have_the_color_of_their_own_client(matplotlib, tmp_path):
     places, shift = np.random.default_rng(1).normal(size=(300, 2)), np.array([20, 0])
-    pixels = pixels_of(map_figure([places - shift, places + shift], ["left", "right"], None, tmp_path / "map.png"))
+    pixels = pixels_of(
+        map_figure([places - shift, places + shift], ["left", "right"], None, tmp_path / "map.png")
+    )
     left, right = (int(color[1:], 16) for color in group_colors(2))
     # Without the legend.
     pixels = pixels[: int(0.9 * len(pixels))]
@@ -126,11 +143,15 @@ def test_every_group_has_a_color_of_its_own_and_ten_those_of_the_source():
 
 
 @pytest.mark.filterwarnings("error")
-def test_names_that_matplotlib_would_misread_are_drawn_and_no_backend_is_chosen(matplotlib, tmp_path, monkeypatch):
+def test_names_that_matplotlib_would_misread_are_drawn_and_no_backend_is_chosen(
+    matplotlib, tmp_path, monkeypatch
+):
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
     wrong = r"$\wrong{$"
     labels = [np.full(len(part), wrong) for part in MAP]
-    assert map_figure(MAP, [wrong, "_hidden", "long " * 20], labels, tmp_path / "a.png", title=wrong).exists()
+    assert map_figure(
+        MAP, [wrong, "_hidden", "long " * 20], labels, tmp_path / "a.png", title=wrong
+    ).exists()
 
 
 def test_without_matplotlib_a_sentence_says_what_to_install(tmp_path, monkeypatch):
@@ -169,7 +190,9 @@ def test_classes_of_all_clients_are_numbered_together_in_their_natural_order(tmp
 
 def test_the_page_refers_to_nothing_outside(tmp_path):
     page = page_of(tmp_path, MAP, NAMES, CLASSES)
-    assert not re.search(r"https?:|//[a-z]|src\s*=|href|url\(|@import|fetch\(|XMLHttp|import\(", page)
+    assert not re.search(
+        r"https?:|//[a-z]|src\s*=|href|url\(|@import|fetch\(|XMLHttp|import\(", page
+    )
     assert "default-src 'none'" in page
     assert "@@" not in page
     assert len(re.findall("<script", page)) == 2
@@ -178,7 +201,9 @@ def test_the_page_refers_to_nothing_outside(tmp_path):
 def test_text_of_the_user_stays_text(tmp_path):
     evil_classes = [np.full(len(part), EVIL) for part in MAP]
     columns = {EVIL: CLASSES}
-    page = page_of(tmp_path, MAP, [EVIL, "south", "east"], evil_classes, title=EVIL, columns=columns)
+    page = page_of(
+        tmp_path, MAP, [EVIL, "south", "east"], evil_classes, title=EVIL, columns=columns
+    )
     plain = page_of(tmp_path, MAP, NAMES, CLASSES, title="a title", columns={"cluster": CLASSES})
     parsed = Parsed(page)
     assert parsed.elements == Parsed(plain).elements
@@ -208,7 +233,8 @@ def test_controls_have_labels_and_the_map_a_text(tmp_path):
     ("strategy", "n_panels"),
     [
         (fc.PrivateKMeans(3, epsilon=2.0, max_norm=30.0), 3),  # plane, sizes and profile
-        (fc.PrivateFederatedKMeans(3, epsilon=0.05, max_norm=30.0, n_rounds=1), 2),  # nothing stands out of the noise
+        # Nothing stands out of the noise.
+        (fc.PrivateFederatedKMeans(3, epsilon=0.05, max_norm=30.0, n_rounds=1), 2),
         (fc.FedSCSums(3), 2),  # centers in an embedding, and so no profile by column
         (fc.SPPFGCSums(3), 3),  # prototypes among the rows
         (fc.FedTSNESums(3), 2),  # a map
@@ -216,13 +242,18 @@ def test_controls_have_labels_and_the_map_a_text(tmp_path):
 )
 def test_every_result_can_be_drawn_from_what_was_released(strategy, n_panels, tmp_path):
     numbers = np.random.default_rng(0)
-    rows = [10 * np.eye(3)[numbers.integers(3, size=600)] + numbers.normal(size=(600, 3)) for _ in range(2)]
+    rows = [
+        10 * np.eye(3)[numbers.integers(3, size=600)] + numbers.normal(size=(600, 3))
+        for _ in range(2)
+    ]
     result = fc.simulate(strategy, rows, seed=0, progress=False)
     figure = result.plot(tmp_path / "clusters.png")
     panels = [axes for axes in figure.axes if axes.get_title()]
     assert len(panels) == n_panels
     assert (tmp_path / "clusters.png").stat().st_size > 5000
-    is_hollow = [bar.get_facecolor()[:3] == (1.0, 1.0, 1.0) for axes in panels for bar in axes.patches]
+    is_hollow = [
+        bar.get_facecolor()[:3] == (1.0, 1.0, 1.0) for axes in panels for bar in axes.patches
+    ]
     assert any(is_hollow) == (strategy.epsilon is not None and strategy.epsilon < 1)
 
 

@@ -35,14 +35,23 @@ def test_more_budget_costs_less_until_more_buys_nothing(few_rows):
 def test_enough_lies_where_the_curve_falls_below_what_is_nothing():
     assert enough_of({0.1: 0.2, 1.0: 0.002}) == pytest.approx(10**-0.5)
     assert enough_of({0.1: 0.01, 1.0: 0.0}) == 0.1
-    assert enough_of({0.1: 0.01, 1.0: 0.5, 10.0: 0.0}) == pytest.approx(10 ** (np.log(25) / np.log(250)))
+    assert enough_of({0.1: 0.01, 1.0: 0.5, 10.0: 0.0}) == pytest.approx(
+        10 ** (np.log(25) / np.log(250))
+    )
     assert enough_of({0.1: 0.4, 1.0: 0.03}) is None
 
 
 def test_every_release_has_its_noise_beside_what_it_hides_in(few_rows):
     contents = [release.content for release in few_rows.releases]
-    assert any(content.startswith("sums of the rows' offsets from the nearest center of each") for content in contents)
-    counts = [release for release in few_rows.releases if release.content == "number of rows nearest to each center"]
+    assert any(
+        content.startswith("sums of the rows' offsets from the nearest center of each")
+        for content in contents
+    )
+    counts = [
+        release
+        for release in few_rows.releases
+        if release.content == "number of rows nearest to each center"
+    ]
     assert 150 < counts[-1].signal < 500  # the root mean square of three sizes of 600 rows
     assert few_rows.smallest_cluster == pytest.approx(2 * counts[-1].noise)
     assert json.dumps(few_rows.to_dict())
@@ -71,10 +80,14 @@ def test_made_up_rows_have_unequal_groups_about_0_which_columns_blur():
 def test_a_table_like_the_one_to_come_says_how_far_apart_its_groups_lie():
     rng = np.random.default_rng(0)
     near, far = (
-        np.repeat(np.eye(3, 4) * distance, 100, axis=0) + rng.standard_normal((300, 4)) for distance in (1, 20)
+        np.repeat(np.eye(3, 4) * distance, 100, axis=0) + rng.standard_normal((300, 4))
+        for distance in (1, 20)
     )
     strategy = fc.PrivateKMeans(3, epsilon=1.0, max_norm=12.0)
-    costs = [fc.plan(strategy, n_rows=600, like=like, epsilons=(0.3,)).excess[0.3] for like in (near, far)]
+    costs = [
+        fc.plan(strategy, n_rows=600, like=like, epsilons=(0.3,)).excess[0.3]
+        for like in (near, far)
+    ]
     assert costs[0] < 1 < 3 < costs[1]
     with pytest.raises(ValueError, match="n_columns is 3, but like has 4"):
         fc.plan(strategy, n_rows=600, n_columns=3, like=far)
@@ -96,8 +109,19 @@ def test_what_cannot_be_planned_is_said():
 def test_the_command_prints_the_curve_and_draws_it(tmp_path):
     from flower_fedclust.cli.commands import app
 
-    asked = ["plan", "federated-kmeans-private", "--n-rows", "300", "--n-columns", "2", "--n-clusters", "2"]
-    said = CliRunner().invoke(app, [*asked, "--epsilons", "1", "--json", "--out", str(tmp_path / "plan")])
+    asked = [
+        "plan",
+        "federated-kmeans-private",
+        "--n-rows",
+        "300",
+        "--n-columns",
+        "2",
+        "--n-clusters",
+        "2",
+    ]
+    said = CliRunner().invoke(
+        app, [*asked, "--epsilons", "1", "--json", "--out", str(tmp_path / "plan")]
+    )
     assert said.exit_code == 0
     assert json.loads(said.stdout)["excess"][0]["epsilon"] == 1.0
     assert {path.name for path in (tmp_path / "plan").iterdir()} == {"plan.png", "plan.json"}

@@ -72,13 +72,20 @@ def test_all_metrics_are_saved_together_and_nothing_is_overwritten(results, tmp_
     with pytest.raises(FileExistsError):
         run_and_save(["k-fed"], never, tmp_path / "out")
     for journal in ("new", "known"):
-        run_and_save([fc.KFED(2)], simulated, tmp_path / f"second-{journal}", journal=tmp_path / "known")
+        run_and_save(
+            [fc.KFED(2)], simulated, tmp_path / f"second-{journal}", journal=tmp_path / "known"
+        )
         with pytest.raises(FileExistsError):  # a journal replaces no result of another run
             run_and_save([fc.KFED(2)], never, tmp_path / "out", journal=tmp_path / journal)
-    assert run_and_save(["k-fed"], lambda _: results[1], None, parent=tmp_path / "p")[1].parent == tmp_path / "p"
+    assert (
+        run_and_save(["k-fed"], lambda _: results[1], None, parent=tmp_path / "p")[1].parent
+        == tmp_path / "p"
+    )
 
 
-def test_a_full_disk_leaves_a_whole_result_without_labels_or_none_at_all(results, tmp_path, monkeypatch):
+def test_a_full_disk_leaves_a_whole_result_without_labels_or_none_at_all(
+    results, tmp_path, monkeypatch
+):
     def full(*_, **__):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -119,7 +126,9 @@ def in_other_process(out, command="run"):
 
 @pytest.mark.parametrize("journal", [None, "journal"])
 @pytest.mark.parametrize("command", ["run", "compare"])
-def test_two_runs_with_one_folder_keep_both_results_and_the_second_says_where_it_is(tmp_path, command, journal):
+def test_two_runs_with_one_folder_keep_both_results_and_the_second_says_where_it_is(
+    tmp_path, command, journal
+):
     """The second run removed the first one's folder, and its own epsilon was spent for nothing."""
     out, theirs = tmp_path / "out", {}
 
@@ -136,14 +145,17 @@ def test_two_runs_with_one_folder_keep_both_results_and_the_second_says_where_it
     assert theirs
     assert content_of(out) == theirs
     assert np.array_equal(fc.load(path).model.cluster_centers_, results[0].model.cluster_centers_)
-    if journal is not None:  # a run that goes on finds its own folder, and not the one that it was told
+    # A run that goes on finds its own folder, and not the one that it was told.
+    if journal is not None:
         _, path, _ = run_and_save([fc.KFED(2)], simulated, out, journal=journal)
         assert path == tmp_path / "out-2"
         assert len(list(path.glob("k-fed*"))) == 1
         assert content_of(out) == theirs
 
 
-def test_a_run_that_goes_on_takes_no_folder_that_another_has_filled_in_the_meantime(tmp_path, monkeypatch):
+def test_a_run_that_goes_on_takes_no_folder_that_another_has_filled_in_the_meantime(
+    tmp_path, monkeypatch
+):
     out, journal = tmp_path / "out", tmp_path / "journal"
     with monkeypatch.context() as patched:
         interrupted_in(patched, 4)
@@ -153,12 +165,16 @@ def test_a_run_that_goes_on_takes_no_folder_that_another_has_filled_in_the_meant
     theirs = in_other_process(out)
     with pytest.raises(FileExistsError):
         run_and_save([fc.FederatedKMeans(2)], never, out, journal=journal)
-    _, path, failed = run_and_save([fc.FederatedKMeans(2)], simulated, tmp_path / "other", journal=journal)
+    _, path, failed = run_and_save(
+        [fc.FederatedKMeans(2)], simulated, tmp_path / "other", journal=journal
+    )
     assert (path, failed) == (tmp_path / "other", {})
     assert content_of(out) == theirs
 
 
-def test_two_results_that_are_saved_into_one_folder_at_once_are_both_whole(results, tmp_path, monkeypatch):
+def test_two_results_that_are_saved_into_one_folder_at_once_are_both_whole(
+    results, tmp_path, monkeypatch
+):
     """Both had found it empty: their files were mixed, and one that failed removed the files of the other."""
     from flower_fedclust.results import files
 
@@ -221,18 +237,30 @@ def test_replies_that_a_run_ends_without_using_are_in_its_report():
     strategy = fc.FedDPKMeans(3, server_data=PUBLIC, epsilon=2.0, noise="clients")
     gone = {"2": lambda number, honest: honest() if number == 1 else 1 / 0}
     with pytest.raises(fc.ProtocolError, match="share of the noise is missing too") as caught:
-        watched_run(strategy, {str(index): fc.ClientData(rows) for index, rows in enumerate(CLIENTS)}, tamper=gone)
+        watched_run(
+            strategy,
+            {str(index): fc.ClientData(rows) for index, rows in enumerate(CLIENTS)},
+            tamper=gone,
+        )
     report = caught.value.privacy_report
     assert [message.task for message in report.messages] == ["enrol", "second_moment"]
     assert "1 client did not answer round 2 ('second_moment') as asked" in str(report)
 
 
 def test_a_rehearsal_says_what_a_run_says():
-    parameters = {"n_clusters": 3, "epsilon": 0.7, "delta": 1e-5, "n_rounds": 2, "privacy_unit": "client"}
+    parameters = {
+        "n_clusters": 3,
+        "epsilon": 0.7,
+        "delta": 1e-5,
+        "n_rounds": 2,
+        "privacy_unit": "client",
+    }
     report = rehearse("feddp-kmeans", parameters, 5)
     run = fc.simulate(fc.FedDPKMeans(server_data=PUBLIC, **parameters), CLIENTS).privacy
     assert report.epsilon == run.epsilon
-    found = [[(one.round, one.task, one.content) for one in known.messages] for known in (report, run)]
+    found = [
+        [(one.round, one.task, one.content) for one in known.messages] for known in (report, run)
+    ]
     assert found[0] == found[1]
     noise = [[one.release.noise_multiplier for one in known.releases] for known in (report, run)]
     assert noise[0] == noise[1]
@@ -250,7 +278,9 @@ def interrupted_in(monkeypatch, number):
     monkeypatch.setattr(Journal, "keep", last)
 
 
-def test_ctrl_c_leaves_the_report_and_the_results_that_were_there_and_the_same_call_goes_on(tmp_path, monkeypatch):
+def test_ctrl_c_leaves_the_report_and_the_results_that_were_there_and_the_same_call_goes_on(
+    tmp_path, monkeypatch
+):
     made = [fc.KFED(2), fc.FederatedKMeans(2)]
     out, journal = tmp_path / "out", tmp_path / "journal"
     with monkeypatch.context() as patched:
@@ -258,8 +288,12 @@ def test_ctrl_c_leaves_the_report_and_the_results_that_were_there_and_the_same_c
         with pytest.raises(KeyboardInterrupt):
             run_and_save(made, simulated, out, journal=journal)
     assert (out / "k-fed" / "model.npz").exists()
-    assert "round 4 ('reach')" in (out / "federated-kmeans" / "privacy.txt").read_text(encoding="utf-8")
-    assert (out / "federated-kmeans" / "failure.txt").read_text(encoding="utf-8") == "KeyboardInterrupt\n"
+    assert "round 4 ('reach')" in (out / "federated-kmeans" / "privacy.txt").read_text(
+        encoding="utf-8"
+    )
+    assert (out / "federated-kmeans" / "failure.txt").read_text(
+        encoding="utf-8"
+    ) == "KeyboardInterrupt\n"
     if os.name != "nt":  # results and journals are their owner's alone
         for folder in (out, journal / "k-fed"):
             assert stat.S_IMODE(folder.stat().st_mode) == 0o700
@@ -282,7 +316,18 @@ def test_a_folder_that_cannot_be_written_is_refused_before_the_first_round(tmp_p
 
 
 def test_the_command_goes_on_from_its_journal(tmp_path, monkeypatch):
-    command = ["run", "federated-kmeans", "--dataset", "iris", "--n-clusters", "3", "--n-clients", "3", "--seed", "1"]
+    command = [
+        "run",
+        "federated-kmeans",
+        "--dataset",
+        "iris",
+        "--n-clusters",
+        "3",
+        "--n-clients",
+        "3",
+        "--seed",
+        "1",
+    ]
     command += ["--journal", str(tmp_path / "journal"), "--out", str(tmp_path / "out")]
     with monkeypatch.context() as patched:
         interrupted_in(patched, 4)
@@ -299,7 +344,9 @@ def test_the_command_goes_on_from_its_journal(tmp_path, monkeypatch):
     assert (tmp_path / "out" / "federated-kmeans" / "model.npz").exists()
 
 
-def test_a_report_that_the_disk_has_no_room_for_is_printed_and_the_error_kept(results, tmp_path, capsys, monkeypatch):
+def test_a_report_that_the_disk_has_no_room_for_is_printed_and_the_error_kept(
+    results, tmp_path, capsys, monkeypatch
+):
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "journal.sqlite")
     full.privacy_report = results[0].privacy
 

@@ -23,7 +23,15 @@ from typer.testing import CliRunner
 
 from flower_fedclust.cli.commands import app as cli
 from flower_fedclust.data import read_table
-from flower_fedclust.engine import Entry, GridArray, ProtocolClient, ProtocolStrategy, Sum, answers, parameter
+from flower_fedclust.engine import (
+    Entry,
+    GridArray,
+    ProtocolClient,
+    ProtocolStrategy,
+    Sum,
+    answers,
+    parameter,
+)
 from flower_fedclust.harness import runner
 from flower_fedclust.harness.compare import Results
 from flower_fedclust.harness.comparison import Comparison
@@ -35,7 +43,9 @@ from flower_fedclust.registry import REGISTERED
 from flower_fedclust.results.result import Result
 
 HERE = Path(__file__).parent
-SMALL = Comparison(strategies=("k-fed", "pooled-kmeans"), datasets=("iris",), n_clients=3, seeds=(0, 1))
+SMALL = Comparison(
+    strategies=("k-fed", "pooled-kmeans"), datasets=("iris",), n_clients=3, seeds=(0, 1)
+)
 # What two runs of the same may differ in.
 MEASURED = ["seconds", "peak_memory_mb"]
 
@@ -43,7 +53,9 @@ MEASURED = ["seconds", "peak_memory_mb"]
 class ToyClient(ProtocolClient):
     @answers("sum of the rows", "number of rows")
     def total(self):
-        return GridArray.truncated(self.rows.sum(axis=0, keepdims=True), -30), np.array([len(self.rows)])
+        return GridArray.truncated(self.rows.sum(axis=0, keepdims=True), -30), np.array(
+            [len(self.rows)]
+        )
 
 
 class Toy(ProtocolStrategy):
@@ -83,10 +95,18 @@ def toy(monkeypatch):
 def read_results(out):
     """The table in CSV, with the types of the columns."""
     texts = pd.read_csv(out / "results.csv", dtype=str, keep_default_na=False).to_dict("records")
-    read = {"string": str, "Int64": int, "Float64": float, "boolean": {"True": True, "False": False}.__getitem__}
+    read = {
+        "string": str,
+        "Int64": int,
+        "Float64": float,
+        "boolean": {"True": True, "False": False}.__getitem__,
+    }
     assert all(list(row) == list(COLUMNS) for row in texts)
     return results_frame(
-        [{name: None if text == "" else read[COLUMNS[name]](text) for name, text in row.items()} for row in texts]
+        [
+            {name: None if text == "" else read[COLUMNS[name]](text) for name, text in row.items()}
+            for row in texts
+        ]
     )
 
 
@@ -105,27 +125,49 @@ def test_two_processes_and_none_give_the_same_table_and_csv_and_parquet_the_same
         assert tables[-1]["status"].tolist() == ["done"] * 2
         assert (tables[-1]["peak_memory_mb"] > 50).all()
         assert (tables[-1]["seconds"] > 0).all()
-    pd.testing.assert_frame_equal(*(table.drop(columns=MEASURED) for table in tables), check_exact=True)
+    pd.testing.assert_frame_equal(
+        *(table.drop(columns=MEASURED) for table in tables), check_exact=True
+    )
 
 
 def test_a_row_says_what_was_asked_and_what_was_got(tmp_path):
     comparison = replace(SMALL, strategies=("k-fed", "feddp-kmeans"), epsilons=(1.0,), seeds=(4,))
     plain, private = run_comparison(comparison, tmp_path, jobs=1)
     assert plain["n_public"] == 60
-    assert (plain["epsilon"], plain["epsilon_spent"], plain["covers_everything"]) == (None, None, False)
+    assert (plain["epsilon"], plain["epsilon_spent"], plain["covers_everything"]) == (
+        None,
+        None,
+        False,
+    )
     assert (private["epsilon"], private["delta"], private["privacy_unit"]) == (1.0, 1e-6, "record")
     assert 0.9 < private["epsilon_spent"] <= 1.0
     assert private["covers_everything"]
     # 60 rows were made public for the one that needs them, and both have the others.
     for row in (plain, private):
-        assert (row["seed"], row["n_clients"], row["n_rows"], row["n_columns"], row["n_clusters"]) == (4, 3, 90, 4, 3)
+        assert (
+            row["seed"],
+            row["n_clients"],
+            row["n_rows"],
+            row["n_columns"],
+            row["n_clusters"],
+        ) == (4, 3, 90, 4, 3)
         assert row["bytes_up"] > 0
         assert 0 < row["accuracy"] <= 1
     folder = tmp_path / "runs" / private["key"]
-    files = {"metrics.json", "privacy.json", "privacy.txt", "traffic.csv", "labels", "classes.csv", "model.npz"}
+    files = {
+        "metrics.json",
+        "privacy.json",
+        "privacy.txt",
+        "traffic.csv",
+        "labels",
+        "classes.csv",
+        "model.npz",
+    }
     assert files <= {path.name for path in folder.iterdir()}
     classes = pd.read_csv(folder / "classes.csv")
-    assert sum(len(pd.read_csv(path)) for path in (folder / "labels").iterdir()) == len(classes) == 90
+    assert (
+        sum(len(pd.read_csv(path)) for path in (folder / "labels").iterdir()) == len(classes) == 90
+    )
     assert set(classes["client"]) == {0, 1, 2}
     settings = json.loads((tmp_path / "comparison.json").read_text())
     assert settings["strategies"] == ["k-fed", "feddp-kmeans"]
@@ -137,7 +179,9 @@ def test_a_strategy_that_is_only_registered_is_compared_here_and_in_processes(tm
     for jobs in (1, 2):
         row, _ = run_comparison(comparison, tmp_path / str(jobs), jobs=jobs)
         assert (row["strategy"], row["status"]) == ("toy", "done")
-        centers = np.loadtxt(tmp_path / str(jobs) / "runs" / row["key"] / "centers.csv", delimiter=",")
+        centers = np.loadtxt(
+            tmp_path / str(jobs) / "runs" / row["key"] / "centers.csv", delimiter=","
+        )
         np.testing.assert_allclose(centers, [5.843333, 3.057333, 3.758, 1.199333], rtol=1e-5)
     assert "toy and k-fed on iris" in write_report(tmp_path / "2").read_text(encoding="utf-8")
     assert "toy" in str(json.loads(CliRunner().invoke(cli, ["list", "--json"]).output))
@@ -145,7 +189,9 @@ def test_a_strategy_that_is_only_registered_is_compared_here_and_in_processes(tm
 
 def test_processes_leave_the_users_script_alone_or_ask_for_its_guard(tmp_path, monkeypatch, toy):
     script, marker = tmp_path / "script.py", tmp_path / "was-run"
-    run_again = "from flower_fedclust.harness.runner import run_comparison\nrun_comparison(None, None)\n"
+    run_again = (
+        "from flower_fedclust.harness.runner import run_comparison\nrun_comparison(None, None)\n"
+    )
     script.write_text(f"open({str(marker)!r}, 'w').close()\n{run_again}")
     monkeypatch.setattr(sys.modules["__main__"], "__file__", str(script), raising=False)
     monkeypatch.setattr(sys.modules["__main__"], "__spec__", None)
@@ -173,7 +219,9 @@ def test_what_fails_is_recorded_with_its_sentence_and_the_rest_goes_on(tmp_path,
     )
     rows = run_comparison(comparison, tmp_path, jobs=1)
     reasons = {row["key"]: row["reason"] for row in rows}
-    assert [key for key, reason in reasons.items() if reason is None] == ["k-fed__iris__iid__epsilon-none__seed-0"]
+    assert [key for key, reason in reasons.items() if reason is None] == [
+        "k-fed__iris__iid__epsilon-none__seed-0"
+    ]
     for beginning, named in {
         "fedsc-sums__iris__iid": "max_norm",
         "toy__iris__iid": "KeyError",
@@ -183,7 +231,9 @@ def test_what_fails_is_recorded_with_its_sentence_and_the_rest_goes_on(tmp_path,
         ((key, reason),) = [pair for pair in reasons.items() if pair[0].startswith(beginning)]
         assert named in reason
         assert (tmp_path / "runs" / key / "traceback.txt").exists() == beginning.startswith("toy")
-    assert [line[:30] for line in failure_lines(rows, "left out")] == ["2 of fedsc-sums: give max_norm"]
+    assert [line[:30] for line in failure_lines(rows, "left out")] == [
+        "2 of fedsc-sums: give max_norm"
+    ]
     assert Results(tmp_path).table().row_count == 1
 
 
@@ -206,21 +256,50 @@ def test_what_failed_is_run_again_only_when_asked(tmp_path, monkeypatch):
 
 
 def test_a_process_that_is_killed_is_tried_again_and_then_recorded(tmp_path, toy):
-    once = replace(SMALL, strategies=("toy", "k-fed"), seeds=(0,), parameters={"marker": str(tmp_path / "was-killed")})
+    once = replace(
+        SMALL,
+        strategies=("toy", "k-fed"),
+        seeds=(0,),
+        parameters={"marker": str(tmp_path / "was-killed")},
+    )
     rows = run_comparison(once, tmp_path / "once", jobs=2)
     assert (tmp_path / "was-killed").exists()
     assert {row["status"] for row in rows} == {"done"}
-    rows = run_comparison(replace(once, parameters={"mishap": "killed"}), tmp_path / "always", jobs=2)
+    rows = run_comparison(
+        replace(once, parameters={"mishap": "killed"}), tmp_path / "always", jobs=2
+    )
     assert [row["strategy"] for row in rows if "SIGKILL" in str(row["reason"])] == ["toy"]
-    assert sorted(path.name for path in (tmp_path / "always" / "runs").iterdir()) == sorted(row["key"] for row in rows)
+    assert sorted(path.name for path in (tmp_path / "always" / "runs").iterdir()) == sorted(
+        row["key"] for row in rows
+    )
 
 
 @pytest.mark.long
 def test_a_comparison_whose_process_is_killed_goes_on_and_repeats_nothing(tmp_path):
     comparison, out = replace(SMALL, seeds=tuple(range(4))), tmp_path / "killed"
-    options = ["--datasets", "iris", "--n-clients", "3", "--seeds", "4", "--jobs", "2", "--out", str(out)]
-    command = [sys.executable, "-m", "flower_fedclust.cli.commands", "compare", "--strategies", "k-fed,pooled-kmeans"]
-    process = subprocess.Popen([*command, *options], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    options = [
+        "--datasets",
+        "iris",
+        "--n-clients",
+        "3",
+        "--seeds",
+        "4",
+        "--jobs",
+        "2",
+        "--out",
+        str(out),
+    ]
+    command = [
+        sys.executable,
+        "-m",
+        "flower_fedclust.cli.commands",
+        "compare",
+        "--strategies",
+        "k-fed,pooled-kmeans",
+    ]
+    process = subprocess.Popen(
+        [*command, *options], stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
     while process.poll() is None and len(list(out.glob("runs/*/run.json"))) < 3:
         time.sleep(0.01)
     process.send_signal(signal.SIGKILL)
@@ -230,7 +309,9 @@ def test_a_comparison_whose_process_is_killed_goes_on_and_repeats_nothing(tmp_pa
     left = content_of(out)
     time.sleep(0.5)
     assert content_of(out) == left, "no process outlives the first one, to write on"
-    done = {path.parent for path in out.glob("runs/*/run.json") if path.parent.suffix != ".unfinished"}
+    done = {
+        path.parent for path in out.glob("runs/*/run.json") if path.parent.suffix != ".unfinished"
+    }
     before = {path: changed for path, changed in left.items() if path.parent in done}
     assert 3 <= len(done) < 8
 
@@ -242,8 +323,12 @@ def test_a_comparison_whose_process_is_killed_goes_on_and_repeats_nothing(tmp_pa
     assert not list(out.glob("runs/*.unfinished"))
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(errno.ENOSPC, "No space left on device")])
-def test_ctrl_c_or_a_full_disk_leaves_what_is_done_and_the_next_call_goes_on(tmp_path, monkeypatch, error):
+@pytest.mark.parametrize(
+    "error", [KeyboardInterrupt(), OSError(errno.ENOSPC, "No space left on device")]
+)
+def test_ctrl_c_or_a_full_disk_leaves_what_is_done_and_the_next_call_goes_on(
+    tmp_path, monkeypatch, error
+):
     save, saved = Result.save, []
 
     def save_two(self, folder):
@@ -272,22 +357,30 @@ def test_ctrl_c_or_a_full_disk_leaves_what_is_done_and_the_next_call_goes_on(tmp
     assert not list(tmp_path.glob("*.new"))
 
 
-def test_tables_are_not_written_after_every_run_and_a_pipe_hears_how_far_it_is(tmp_path, monkeypatch):
+def test_tables_are_not_written_after_every_run_and_a_pipe_hears_how_far_it_is(
+    tmp_path, monkeypatch
+):
     tables, said = [], []
-    monkeypatch.setattr(ComparisonFolder, "write_tables", lambda self, rows: tables.append(len(rows)))
+    monkeypatch.setattr(
+        ComparisonFolder, "write_tables", lambda self, rows: tables.append(len(rows))
+    )
     monkeypatch.setattr(runner, "SECONDS_BETWEEN_TABLES", math.inf)
     monkeypatch.setattr(runner, "SECONDS_BETWEEN_LINES", 0.0)
     run_comparison(SMALL, tmp_path, jobs=1, announce=said.append)
     assert tables == [0, 4]
     assert len(said) == 3
-    assert all(re.fullmatch(r"\d of 4 runs done; about \d+ (s|min) left\.", line) for (line,) in said)
+    assert all(
+        re.fullmatch(r"\d of 4 runs done; about \d+ (s|min) left\.", line) for (line,) in said
+    )
     again = []
     run_comparison(SMALL, tmp_path, jobs=1, announce=again.append)
     assert not again
 
 
 def test_a_disk_that_is_full_for_another_process_is_said_too(tmp_path, toy):
-    comparison = replace(SMALL, strategies=("k-fed", "toy"), seeds=(0,), parameters={"mishap": "full"})
+    comparison = replace(
+        SMALL, strategies=("k-fed", "toy"), seeds=(0,), parameters={"mishap": "full"}
+    )
     with pytest.raises(OSError, match="No space left"):
         run_comparison(comparison, tmp_path, jobs=2)
 
@@ -316,7 +409,11 @@ def test_another_comparison_and_another_process_are_refused_and_half_a_run_is_re
     assert content_of(tmp_path) == before
     (tmp_path / "runs" / first["key"]).rename(tmp_path / "runs" / f"{first['key']}.abc.unfinished")
     again, _ = run_comparison(comparison, tmp_path, jobs=1)
-    assert {**again, "seconds": 0, "peak_memory_mb": 0} == {**first, "seconds": 0, "peak_memory_mb": 0}
+    assert {**again, "seconds": 0, "peak_memory_mb": 0} == {
+        **first,
+        "seconds": 0,
+        "peak_memory_mb": 0,
+    }
     assert len(list((tmp_path / "runs").iterdir())) == 2
 
 
@@ -325,7 +422,9 @@ def test_a_map_is_scored_as_its_paper_does(tmp_path):
     comparison = replace(SMALL, strategies=("fed-tsne",), seeds=(0,), parameters={"n_rounds": 2})
     (row,) = run_comparison(comparison, tmp_path, jobs=1)
     assert row["reason"] is None
-    assert all(0 < row[name] <= 1 for name in ("map_ca_10", "map_npa_10", "map_nmi", "map_trustworthiness"))
+    assert all(
+        0 < row[name] <= 1 for name in ("map_ca_10", "map_npa_10", "map_nmi", "map_trustworthiness")
+    )
     assert len(list((tmp_path / "runs" / row["key"] / "embedding").iterdir())) == 3
 
 
@@ -376,7 +475,9 @@ def test_a_killed_driver_and_a_lost_machine_cost_nothing_but_time(tmp_path, monk
     def is_written():
         return marker.exists() and len(marker.read_text()) > 0
 
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+    cluster = Cluster(
+        initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False}
+    )
     try:
         machines = [cluster.add_node(num_cpus=1) for _ in range(2)]
         # A driver that is killed while a run waits.
@@ -406,21 +507,29 @@ def test_a_killed_driver_and_a_lost_machine_cost_nothing_but_time(tmp_path, monk
     assert [row["status"] for row in rows] == ["done"] * 4
     assert {path: path.stat().st_mtime_ns for path in done} == done
     run_comparison(comparison_of(marker), tmp_path / "here", jobs=1)
-    tables = [pd.read_parquet(one / "results.parquet").drop(columns=MEASURED) for one in (out, tmp_path / "here")]
+    tables = [
+        pd.read_parquet(one / "results.parquet").drop(columns=MEASURED)
+        for one in (out, tmp_path / "here")
+    ]
     pd.testing.assert_frame_equal(*tables, check_exact=True)
     for one in sorted((tmp_path / "here" / "runs").rglob("*.npz")):
         with np.load(one) as here, np.load(out / one.relative_to(tmp_path / "here")) as there:
             assert all(np.array_equal(here[name], there[name]) for name in here.files)
 
 
-def test_a_run_that_another_process_has_finished_too_goes_beside_it_and_nothing_else_is_removed(tmp_path):
+def test_a_run_that_another_process_has_finished_too_goes_beside_it_and_nothing_else_is_removed(
+    tmp_path,
+):
     """Where locks do not work, as on some network drives, the second process removed what the first had finished."""
     comparison = replace(SMALL, seeds=(0,), strategies=("k-fed",))
     ((key, _),) = [(row["key"], row) for row in run_comparison(comparison, tmp_path, jobs=1)]
     table, before = read_results(tmp_path), content_of(tmp_path / "runs")
     folder = ComparisonFolder(tmp_path)
     (tmp_path / "runs" / "mine.unfinished").mkdir()
-    with pytest.warns(UserWarning, match="has finished this run, too"), folder.new_trial(key) as place:
+    with (
+        pytest.warns(UserWarning, match="has finished this run, too"),
+        folder.new_trial(key) as place,
+    ):
         (place / "run.json").write_bytes((tmp_path / "runs" / key / "run.json").read_bytes())
     assert before.items() <= content_of(tmp_path / "runs").items()
     assert (tmp_path / "runs" / f"{key}-2" / "run.json").exists()

@@ -11,7 +11,13 @@ from test_harness_page import Page, save_run, settings
 from unequal import unequal_classes
 
 import flower_fedclust as fc
-from flower_fedclust.harness.results import Contender, Scenario, TrialResult, by_remedy, read_comparison
+from flower_fedclust.harness.results import (
+    Contender,
+    Scenario,
+    TrialResult,
+    by_remedy,
+    read_comparison,
+)
 from flower_fedclust.harness.verdict import (
     LEVEL,
     alike,
@@ -43,7 +49,9 @@ def of_unequal_classes(folder, runs, n_clusters=6, with_classes=False):
             row = {
                 **agreement(add_tables([count_table(KINDS, found, n_clusters)])),
                 "n_classes": 2,
-                "largest_class": float(np.bincount(KINDS).max() / len(KINDS)) if with_classes else None,
+                "largest_class": float(np.bincount(KINDS).max() / len(KINDS))
+                if with_classes
+                else None,
                 "n_clusters": n_clusters,
                 "n_clients": 4,
                 "cost_per_row": cost,
@@ -54,7 +62,10 @@ def of_unequal_classes(folder, runs, n_clusters=6, with_classes=False):
                 "seconds": 2.0,
                 "covers_everything": epsilon is not None,
             }
-            save_run(folder, {"strategy": strategy, "data": "unequal", "epsilon": epsilon, "seed": seed, **row})
+            save_run(
+                folder,
+                {"strategy": strategy, "data": "unequal", "epsilon": epsilon, "seed": seed, **row},
+            )
     (scenario,) = read_comparison(settings(folder)).scenarios
     return scenario
 
@@ -63,7 +74,14 @@ def save_accuracies(folder, accuracies, data="d"):
     for strategy, values in accuracies.items():
         for seed, value in enumerate(values):
             save_run(
-                folder, {"strategy": strategy, "data": data, "epsilon": None, "seed": seed, "accuracy": float(value)}
+                folder,
+                {
+                    "strategy": strategy,
+                    "data": data,
+                    "epsilon": None,
+                    "seed": seed,
+                    "accuracy": float(value),
+                },
             )
     return read_comparison(folder)
 
@@ -71,7 +89,10 @@ def save_accuracies(folder, accuracies, data="d"):
 def test_a_run_that_put_all_rows_into_one_cluster_is_marked_and_never_crowned(tmp_path):
     """What puts all rows into one cluster has by far the highest accuracy."""
     found = [KMeans(6, n_init=1, random_state=seed).fit_predict(ROWS) for seed in range(5)]
-    worse = [np.where(np.random.default_rng(seed).random(len(one)) < 0.3, 0, one) for seed, one in enumerate(found)]
+    worse = [
+        np.where(np.random.default_rng(seed).random(len(one)) < 0.3, 0, one)
+        for seed, one in enumerate(found)
+    ]
     runs = [
         ("pooled-kmeans", None, found),
         ("federated-kmeans", None, found),
@@ -86,8 +107,15 @@ def test_a_run_that_put_all_rows_into_one_cluster_is_marked_and_never_crowned(tm
     assert [one.name for one in scenario.contenders if one.collapse] == [collapsed]
     assert scenario.best(scenario.federated).strategy == "federated-kmeans"
     page = Page(tmp_path)
-    assert not [one for one in page.all("td", data_column="accuracy") if "★" in one["text"] and "0.745" in one["text"]]
-    assert [one["text"] for one in page.all("em")] == ["pooled reference", "collapsed: all rows in one cluster"]
+    assert not [
+        one
+        for one in page.all("td", data_column="accuracy")
+        if "★" in one["text"] and "0.745" in one["text"]
+    ]
+    assert [one["text"] for one in page.all("em")] == [
+        "pooled reference",
+        "collapsed: all rows in one cluster",
+    ]
     charts = [one["text"] for one in page.all("svg", class_="chart")]
     assert charts
     assert not [text for text in charts if "epsilon 1" in text]
@@ -97,11 +125,15 @@ def test_a_run_that_put_all_rows_into_one_cluster_is_marked_and_never_crowned(tm
     assert best.startswith("The best is federated-kmeans: ARI ")
     assert best.endswith("at the pooled cost, 1.0 kB per site, 2 s")
     assert "federated-kmeans-private at epsilon 4: ARI" in private
-    assert certainty(scenario).startswith("federated-kmeans is significantly better than the other (")
+    assert certainty(scenario).startswith(
+        "federated-kmeans is significantly better than the other ("
+    )
 
 
 def test_if_everything_collapsed_nothing_is_crowned(tmp_path):
-    scenario = of_unequal_classes(tmp_path, [("pooled-kmeans", None, [ONE_CLUSTER]), ("a", 1.0, [ONE_CLUSTER])])
+    scenario = of_unequal_classes(
+        tmp_path, [("pooled-kmeans", None, [ONE_CLUSTER]), ("a", 1.0, [ONE_CLUSTER])]
+    )
     assert scenario.best(scenario.contenders) is None
     assert verdict(scenario).startswith("No strategy is better")
     assert "★</span>" not in Page(tmp_path).source
@@ -122,7 +154,8 @@ SHIFTED = {
     [
         (("nearly", "one"), 2, False, "accuracy", 1),
         (("half", "third"), 2, True, "ari", 0),  # one cluster for everything has a higher accuracy
-        (("guess", "other guess"), 6, False, "cost_per_row", 0),  # no clusters relate to the classes
+        # No clusters relate to the classes.
+        (("guess", "other guess"), 6, False, "cost_per_row", 0),
     ],
 )
 def test_what_decides_the_ranking(tmp_path, found, n_clusters, with_classes, measure, n_collapsed):
@@ -156,14 +189,20 @@ def test_ranks_tell_of_seeds_and_of_data_sets_if_there_are_enough(tmp_path):
         assert ranks.letters == {"a": "a", "b": "ab", "c": "ab", "d": "b"}
         assert ranks.p_value == pytest.approx(0.0018, abs=1e-4)
     assert ranks_over_seeds(read.scenarios[1]) is None
-    notes = [one["text"] for one in Page(tmp_path).all("p", class_="note") if "Mean ranks are over" in one["text"]]
+    notes = [
+        one["text"]
+        for one in Page(tmp_path).all("p", class_="note")
+        if "Mean ranks are over" in one["text"]
+    ]
     assert [one.split()[4:7] for one in notes] == [["5", "data", "sets;"], ["5", "seeds", "on"]]
 
 
 def test_a_difference_that_may_be_due_to_chance_is_not_called_one(tmp_path):
     numbers = np.random.default_rng(1)
     made = {"a": (0.9, 0.01), "b": (0.895, 0.02), "c": (0.5, 0.01)}
-    accuracies = {name: mean + deviation * numbers.normal(size=5) for name, (mean, deviation) in made.items()}
+    accuracies = {
+        name: mean + deviation * numbers.normal(size=5) for name, (mean, deviation) in made.items()
+    }
     (scenario,) = save_accuracies(tmp_path / "five", accuracies).scenarios
     sure = {one.other.strategy: one.p_value < LEVEL for one in differences(scenario)}
     second = next(name for name in ("b", "a") if name in sure)
@@ -175,7 +214,9 @@ def test_a_difference_that_may_be_due_to_chance_is_not_called_one(tmp_path):
 
 
 @pytest.mark.parametrize(("other", "p_value"), [([0.9, 0.8, 0.7], 1.0), ([0.5, 0.4, 0.3], 0.0)])
-def test_a_difference_that_is_the_same_on_all_seeds_is_certain_unless_there_is_none(other, p_value, tmp_path):
+def test_a_difference_that_is_the_same_on_all_seeds_is_certain_unless_there_is_none(
+    other, p_value, tmp_path
+):
     (scenario,) = save_accuracies(tmp_path, {"a": [0.9, 0.8, 0.7], "b": other}).scenarios
     assert [one.p_value for one in differences(scenario)] == [p_value]
     assert ("significantly better" in certainty(scenario)) == (p_value == 0.0)
@@ -183,7 +224,9 @@ def test_a_difference_that_is_the_same_on_all_seeds_is_certain_unless_there_is_n
 
 def test_few_seeds_are_said_to_show_nothing_and_not_that_strategies_are_as_good(tmp_path):
     """A cost 42% higher was said to be perhaps as good, because three seeds have no power."""
-    (scenario,) = save_accuracies(tmp_path / "three", {"a": [0.9, 0.8, 0.95], "b": [0.63, 0.7, 0.4]}).scenarios
+    (scenario,) = save_accuracies(
+        tmp_path / "three", {"a": [0.9, 0.8, 0.95], "b": [0.63, 0.7, 0.4]}
+    ).scenarios
     assert certainty(scenario) == "3 seeds cannot show whether a is better than b: use more."
     assert undecided(scenario) == (["b"], "3 seeds cannot show whether it is worse than the best")
     source = Page(tmp_path / "three").source
@@ -209,7 +252,9 @@ def test_failures_are_grouped_by_what_would_fix_them():
 def test_clusters_other_than_the_classes_are_no_collapse(tmp_path):
     """One of three seeds finds groups that the classes do not name: its clustering is as good as the others."""
     other = (ROWS[:, 0] > np.median(ROWS[:, 0])).astype(int)
-    scenario = of_unequal_classes(tmp_path, [("a", None, [SHIFTED["nearly"], SHIFTED["nearly"], other])], 2)
+    scenario = of_unequal_classes(
+        tmp_path, [("a", None, [SHIFTED["nearly"], SHIFTED["nearly"], other])], 2
+    )
     assert [one.collapse for one in scenario.contenders] == [""]
 
 
@@ -221,7 +266,11 @@ def test_a_report_tells_the_doubts_of_runs_and_of_seeds_that_differ(tmp_path):
         np.savetxt(place / "labels" / "a.csv", labels, fmt="%d", header="cluster", comments="")
         said = [{"code": "drowned", "sentence": "Cluster 1 is noise."}] * (seed < 2)
         (place / "metrics.json").write_text(json.dumps({"doubts": said}))
-        trials.append(TrialResult(str(seed), {"strategy": "k-fed", "status": "done", "rows_sha256": "same"}, place))
+        trials.append(
+            TrialResult(
+                str(seed), {"strategy": "k-fed", "status": "done", "rows_sha256": "same"}, place
+            )
+        )
     drowned, differ = doubts(Scenario("rows", "iid", [Contender("k-fed", None, trials)]))
     assert drowned == "k-fed (2 of 3 runs): Cluster 1 is noise."
     assert differ.startswith("k-fed: 2 of 3 runs")
@@ -229,7 +278,9 @@ def test_a_report_tells_the_doubts_of_runs_and_of_seeds_that_differ(tmp_path):
 
 def test_runs_on_other_rows_are_not_compared_row_by_row(tmp_path):
     """Another seed spreads the same rows over the clients in another way, and what k-means finds stays the same."""
-    results = fc.compare("pooled-kmeans", datasets="iris", seeds=4, n_clients=3, jobs=1, out=tmp_path / "out")
+    results = fc.compare(
+        "pooled-kmeans", datasets="iris", seeds=4, n_clients=3, jobs=1, out=tmp_path / "out"
+    )
     (scenario,) = read_comparison(results.folder).scenarios
     assert len({trial.text("rows_sha256") for trial in scenario.contenders[0].trials}) == 4
     assert not [one for one in doubts(scenario) if "runs found other clusters" in one]

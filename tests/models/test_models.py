@@ -31,9 +31,14 @@ DIRECTIONS = np.linalg.qr(RNG.normal(size=(3, 3)))[0]
 #: Each way to make a model from copies of arrays, and what it says that it is.
 MODELS = {
     "k-means": (lambda: KMeansModel(POINTS.copy()), "KMeansModel(5 centers of 3 columns)"),
-    "factors": (lambda: FactorModel(np.abs(POINTS), rho=0.3, mu_h=0.01), "FactorModel(5 components of 3 columns)"),
+    "factors": (
+        lambda: FactorModel(np.abs(POINTS), rho=0.3, mu_h=0.01),
+        "FactorModel(5 components of 3 columns)",
+    ),
     "factors about an origin": (
-        lambda: FactorModel(np.column_stack([POINTS, np.arange(5.0) - 1]), [0.0, 1.0, 2.0, 0.5], rho=0.3),
+        lambda: FactorModel(
+            np.column_stack([POINTS, np.arange(5.0) - 1]), [0.0, 1.0, 2.0, 0.5], rho=0.3
+        ),
         "FactorModel(5 components of 3 columns)",
     ),
     "map": (
@@ -41,12 +46,20 @@ MODELS = {
         "MapModel(tsne, 5 points, 4 clusters)",
     ),
     "map of rows": (
-        lambda: MapModel("umap", POINTS, PLACES, CENTERS, n_neighbors=3.0, min_dist=0.2, distances=DISTANCES),
+        lambda: MapModel(
+            "umap", POINTS, PLACES, CENTERS, n_neighbors=3.0, min_dist=0.2, distances=DISTANCES
+        ),
         "MapModel(umap, 5 points, 4 clusters)",
     ),
     "map of reduced rows": (
         lambda: MapModel(
-            "tsne", POINTS, PLACES, CENTERS, n_neighbors=2.0, origin=np.arange(3.0), directions=DIRECTIONS
+            "tsne",
+            POINTS,
+            PLACES,
+            CENTERS,
+            n_neighbors=2.0,
+            origin=np.arange(3.0),
+            directions=DIRECTIONS,
         ),
         "MapModel(tsne, 5 points, 4 clusters)",
     ),
@@ -161,7 +174,11 @@ def test_a_model_does_not_change_with_the_arrays_it_was_made_from(kind):
 
 def test_rows_of_another_width_or_with_gaps_are_refused(model):
     gap = np.where(np.arange(12).reshape(4, 3) == 5, np.nan, 1.0)
-    methods = [name for name in ("predict", "cost", "cluster", "transform", "embed", "encode") if hasattr(model, name)]
+    methods = [
+        name
+        for name in ("predict", "cost", "cluster", "transform", "embed", "encode")
+        if hasattr(model, name)
+    ]
     for method in methods:
         with pytest.raises(ValueError, match=r"^rows: 2 columns"):
             getattr(model, method)(np.ones((4, 2)))
@@ -192,7 +209,13 @@ INVALID = {
         ],
     ),
     MapModel: (
-        {"method": "tsne", "landmarks": POINTS, "coordinates": PLACES, "cluster_centers": CENTERS, "n_neighbors": 3.0},
+        {
+            "method": "tsne",
+            "landmarks": POINTS,
+            "coordinates": PLACES,
+            "cluster_centers": CENTERS,
+            "n_neighbors": 3.0,
+        },
         [
             ("method", "pca"),
             ("landmarks", [[1.0, np.nan]]),
@@ -263,17 +286,24 @@ if PAPERS:
 
 
 @pytest.mark.parametrize(
-    ("made", "name", "value"), [(made, name, value) for made, (_, bad) in INVALID.items() for name, value in bad]
+    ("made", "name", "value"),
+    [(made, name, value) for made, (_, bad) in INVALID.items() for name, value in bad],
 )
 def test_an_invalid_argument_is_named(made, name, value):
-    with pytest.raises(ValueError, match=rf"\b({name}|{name[:-1]}|means)\b" if name != "bases" else "bas[ie]s"):
+    with pytest.raises(
+        ValueError, match=rf"\b({name}|{name[:-1]}|means)\b" if name != "bases" else "bas[ie]s"
+    ):
         made(**INVALID[made][0] | {name: value})
 
 
-@pytest.mark.parametrize("schema", [None, {"columns": {"a": {"kind": "number"}, "b": {"kind": "number"}}}])
+@pytest.mark.parametrize(
+    "schema", [None, {"columns": {"a": {"kind": "number"}, "b": {"kind": "number"}}}]
+)
 def test_one_row_may_be_a_mapping_or_a_series_and_other_columns_are_named_and_not_used(schema):
     table = pd.DataFrame({"a": np.arange(12.0), "b": np.tile([1.0, 5.0], 6)})
-    model = fc.simulate(fc.FederatedKMeans(2), {"n": table[:6], "s": table[6:]}, schema=schema, seed=0).model
+    model = fc.simulate(
+        fc.FederatedKMeans(2), {"n": table[:6], "s": table[6:]}, schema=schema, seed=0
+    ).model
     expected = model.predict(table)
     for index, row in table.iterrows():
         for one in (row, row[["b", "a"]], dict(row), [dict(row)]):

@@ -15,14 +15,18 @@ DENSITY = [[5.0, 3.0, 0.0], [1.0, 4.0, 1.0]]
 
 def model(**changes):
     options = {"density": DENSITY, "origin": [10.0, 20.0]} | changes
-    return CellModel(options.pop("labels", LABELS), options.pop("n_clusters", 2), [0.0, -1.0], 0.5, **options)
+    return CellModel(
+        options.pop("labels", LABELS), options.pop("n_clusters", 2), [0.0, -1.0], 0.5, **options
+    )
 
 
 def test_every_row_has_the_label_of_its_cell_or_of_the_nearest_at_the_edge():
     rows = [[10.1, 19.1], [10.6, 19.6], [10.2, 20.2], [-99.0, 0.0], [99.0, 1e300]]
     assert model().predict(rows).tolist() == [0, 1, -1, 0, 1]
     assert model().cost([[10.25, 19.25]]) == pytest.approx(0.0)
-    assert model().cluster_points == pytest.approx(np.array([[10.25, 19.4375], [10.75, 19.75]]), abs=1e-6)
+    assert model().cluster_points == pytest.approx(
+        np.array([[10.25, 19.4375], [10.75, 19.75]]), abs=1e-6
+    )
     assert model().sizes_.tolist() == [8.0, 6.0]
 
 

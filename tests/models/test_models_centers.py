@@ -47,7 +47,10 @@ def spectral():
 
 
 def slow_place(row):
-    kernel = [np.exp(-sum((row[j] - atom[j]) ** 2 for j in range(3)) / (2 * BANDWIDTH**2)) for atom in ATOMS]
+    kernel = [
+        np.exp(-sum((row[j] - atom[j]) ** 2 for j in range(3)) / (2 * BANDWIDTH**2))
+        for atom in ATOMS
+    ]
     point = np.array([sum(kernel[i] * PROJECTION[i, k] for i in range(5)) for k in range(2)])
     return point / np.sqrt((point**2).sum())
 

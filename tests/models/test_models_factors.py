@@ -27,7 +27,9 @@ def test_memberships_are_found_with_the_penalties_of_the_model(model):
 def test_memberships_are_stationary(rho, mu_h, scale):
     model = FactorModel(COMPONENTS * scale, rho=rho * scale**2, mu_h=mu_h * scale**2)
     found = model.memberships(ROWS * scale)
-    moved = np.abs(membership_steps(ROWS * scale, found, model.components_, model.penalties, 1) - found)
+    moved = np.abs(
+        membership_steps(ROWS * scale, found, model.components_, model.penalties, 1) - found
+    )
     assert (moved.max(axis=1) <= 1e-4 * found.max(axis=1)).all()
 
 
@@ -52,7 +54,10 @@ def test_a_row_that_belongs_to_nothing_still_has_a_cluster(model):
 
 def test_about_an_origin_a_row_is_the_row_with_one_more_coordinate():
     origin, components = np.array([5.0, 1, 0, 2, 3, 0.7]), np.abs(RNG.normal(1.0, size=(3, 6)))
-    about, plain = FactorModel(components, origin, rho=RHO, mu_h=MU_H), FactorModel(components, rho=RHO, mu_h=MU_H)
+    about, plain = (
+        FactorModel(components, origin, rho=RHO, mu_h=MU_H),
+        FactorModel(components, rho=RHO, mu_h=MU_H),
+    )
     rows = origin[:5] + ROWS - 1
     same = np.column_stack([rows - origin[:5], np.full(60, 0.7)])
     assert np.array_equal(about.memberships(rows), plain.memberships(same))

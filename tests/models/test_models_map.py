@@ -3,7 +3,11 @@ import pytest
 
 from flower_fedclust.models import MapModel
 from flower_fedclust.numerics.embedding import place_tsne, place_umap
-from flower_fedclust.numerics.nystrom import distances_between, landmark_distances, nystrom_neighbors_of_new
+from flower_fedclust.numerics.nystrom import (
+    distances_between,
+    landmark_distances,
+    nystrom_neighbors_of_new,
+)
 
 RNG = np.random.default_rng(4)
 LANDMARKS = RNG.normal(size=(20, 3)) * 2
@@ -20,9 +24,13 @@ DIRECTIONS = np.linalg.qr(RNG.normal(size=(5, 3)))[0]
 def made(kind="landmarks", method="tsne", n_neighbors=3.0):
     options = {"n_neighbors": n_neighbors, "min_dist": 0.2}
     if kind == "rows":
-        return MapModel(method, LANDMARKS, PLACES_OF_MAPPED, CENTERS, distances=DISTANCES, **options)
+        return MapModel(
+            method, LANDMARKS, PLACES_OF_MAPPED, CENTERS, distances=DISTANCES, **options
+        )
     if kind == "reduced":
-        return MapModel(method, LANDMARKS, PLACES, CENTERS, origin=ORIGIN, directions=DIRECTIONS, **options)
+        return MapModel(
+            method, LANDMARKS, PLACES, CENTERS, origin=ORIGIN, directions=DIRECTIONS, **options
+        )
     return MapModel(method, LANDMARKS, PLACES, CENTERS, **options)
 
 
@@ -48,7 +56,9 @@ def test_row_is_placed_by_umap_where_the_map_is_of_umap():
     expected = place_umap(*nearest(ROWS, 3), PLACES, n_neighbors=3, min_dist=0.2)
     np.testing.assert_allclose(made(method="umap").transform(ROWS), expected, atol=1e-4)
     # The distance that UMAP keeps is its own parameter.
-    other = MapModel("umap", LANDMARKS, PLACES, CENTERS, n_neighbors=3.0, min_dist=0.9).transform(ROWS)
+    other = MapModel("umap", LANDMARKS, PLACES, CENTERS, n_neighbors=3.0, min_dist=0.9).transform(
+        ROWS
+    )
     assert not np.allclose(other, expected, atol=1e-3)
 
 
@@ -64,7 +74,9 @@ def test_row_is_placed_by_the_nystrom_distances_from_the_rows_of_the_map_where_t
 def test_row_is_moved_and_projected_where_the_map_is_of_reduced_rows():
     wide = rows_of("reduced")
     projected = np.array([(row - ORIGIN) @ DIRECTIONS for row in wide])
-    np.testing.assert_allclose(made("reduced").transform(wide), made().transform(projected), atol=1e-9)
+    np.testing.assert_allclose(
+        made("reduced").transform(wide), made().transform(projected), atol=1e-9
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -72,14 +84,19 @@ def test_cluster_is_that_of_the_nearest_center_on_the_map(kind):
     rows, model = rows_of(kind), made(kind)
     places = model.transform(rows)
     assert places.shape == (12, 2)
-    expected = [int(np.argmin([((place - center) ** 2).sum() for center in CENTERS])) for place in places]
+    expected = [
+        int(np.argmin([((place - center) ** 2).sum() for center in CENTERS])) for place in places
+    ]
     predicted = model.predict(rows)
     assert predicted.dtype == np.intp
     assert predicted.tolist() == expected
     cost = model.cost(rows)
     assert type(cost) is float
     assert cost == pytest.approx(
-        sum(((place - CENTERS[label]) ** 2).sum() for place, label in zip(places, expected, strict=True))
+        sum(
+            ((place - CENTERS[label]) ** 2).sum()
+            for place, label in zip(places, expected, strict=True)
+        )
     )
 
 
@@ -95,7 +112,9 @@ def test_the_cost_of_a_map_is_that_of_known_places_where_they_are_given():
 def test_place_of_a_row_does_not_depend_on_the_other_rows(kind, method):
     rows, model = rows_of(kind)[:5], made(kind, method)
     together = model.transform(rows)
-    np.testing.assert_allclose(np.vstack([model.transform(row[None]) for row in rows]), together, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(
+        np.vstack([model.transform(row[None]) for row in rows]), together, rtol=0, atol=1e-6
+    )
 
 
 @pytest.mark.parametrize("method", ["tsne", "umap"])
@@ -109,8 +128,16 @@ def test_more_neighbors_than_points_are_all_points(n_neighbors, method):
 
 @pytest.mark.parametrize("method", ["tsne", "umap"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_row_that_is_a_point_of_the_map_and_rows_that_are_far_from_all_have_finite_places(kind, method):
-    rows = np.vstack([LANDMARKS[:1], MAPPED[:1], *(np.full((1, 3), far) for far in (1e6, 1e200, np.finfo(float).max))])
+def test_row_that_is_a_point_of_the_map_and_rows_that_are_far_from_all_have_finite_places(
+    kind, method
+):
+    rows = np.vstack(
+        [
+            LANDMARKS[:1],
+            MAPPED[:1],
+            *(np.full((1, 3), far) for far in (1e6, 1e200, np.finfo(float).max)),
+        ]
+    )
     rows = np.hstack([rows, rows[:, :2]]) if kind == "reduced" else rows
     assert np.isfinite(made(kind, method).transform(rows)).all()
 

@@ -32,7 +32,9 @@ def test_predictions_are_those_of_scikit_learn(covariance_type, tmp_path):
         assert one.covariance_type_ == covariance_type
     on_grid, exponent = rows_onto_grid(ROWS, np.zeros(3), 20.0)
     assert (model.exact_clusters(on_grid, exponent) == fitted.predict(ROWS)).mean() > 0.99
-    assert model.cost(ROWS) == pytest.approx(((ROWS - fitted.means_[fitted.predict(ROWS)]) ** 2).sum())
+    assert model.cost(ROWS) == pytest.approx(
+        ((ROWS - fitted.means_[fitted.predict(ROWS)]) ** 2).sum()
+    )
 
 
 @pytest.mark.parametrize(
@@ -45,6 +47,8 @@ def test_predictions_are_those_of_scikit_learn(covariance_type, tmp_path):
     ],
 )
 def test_an_impossible_mixture_is_refused(part, value):
-    given = {"weights": [0.5, 0.5], "means": np.zeros((2, 3)), "covariances": np.ones((2, 3))} | {part: value}
+    given = {"weights": [0.5, 0.5], "means": np.zeros((2, 3)), "covariances": np.ones((2, 3))} | {
+        part: value
+    }
     with pytest.raises(ValueError, match=part):
         MixtureModel(**given, covariance_type="diag")

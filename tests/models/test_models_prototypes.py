@@ -27,7 +27,9 @@ def slow_densities(row, kind, counts=COUNTS):
 
 def model_of(kind, **options):
     covariances = {"none": None, "full": FULL, "diagonal": DIAGONAL}[kind]
-    return PrototypeModel(MEANS, CLUSTERS, 3, covariances=covariances, **{"counts": COUNTS, **options})
+    return PrototypeModel(
+        MEANS, CLUSTERS, 3, covariances=covariances, **{"counts": COUNTS, **options}
+    )
 
 
 @pytest.fixture(params=["none", "full", "diagonal"])
@@ -41,7 +43,14 @@ def test_row_goes_to_the_cluster_whose_prototypes_have_the_largest_density_toget
     for row in ROWS:
         densities = slow_densities(row, kind)
         expected.append(
-            int(np.argmax([sum(p for p, c in zip(densities, CLUSTERS, strict=True) if c == k) for k in range(3)]))
+            int(
+                np.argmax(
+                    [
+                        sum(p for p, c in zip(densities, CLUSTERS, strict=True) if c == k)
+                        for k in range(3)
+                    ]
+                )
+            )
         )
     predicted = model_of(kind).predict(ROWS)
     assert predicted.dtype == np.intp
@@ -54,7 +63,9 @@ def test_several_prototypes_of_a_cluster_add_up():
     one = PrototypeModel(means, clusters, 2, covariances=np.ones((3, 1)))
     # Each is less dense than the first at 0.3, and both together are more.
     assert one.predict([[0.3]]).tolist() == [1]
-    assert PrototypeModel(means[:2], [0, 1], 2, covariances=np.ones((2, 1))).predict([[0.3]]).tolist() == [0]
+    assert PrototypeModel(means[:2], [0, 1], 2, covariances=np.ones((2, 1))).predict(
+        [[0.3]]
+    ).tolist() == [0]
 
 
 def test_counts_are_equal_unless_given():
@@ -65,7 +76,9 @@ def test_counts_are_equal_unless_given():
 
 
 def test_without_covariances_a_row_goes_to_the_cluster_of_the_nearest_mean():
-    expected = [int(CLUSTERS[np.argmin([((row - mean) ** 2).sum() for mean in MEANS])]) for row in ROWS]
+    expected = [
+        int(CLUSTERS[np.argmin([((row - mean) ** 2).sum() for mean in MEANS])]) for row in ROWS
+    ]
     assert model_of("none").predict(ROWS).tolist() == expected
 
 
@@ -103,5 +116,7 @@ def test_model_may_be_made_of_lists():
 
 
 def test_the_point_of_a_cluster_is_the_mean_of_its_prototypes_and_of_all_if_it_has_none():
-    model = PrototypeModel([[0.0, 0.0], [4.0, 0.0], [0.0, 8.0]], [0, 0, 2], 3, counts=[1.0, 3.0, 4.0])
+    model = PrototypeModel(
+        [[0.0, 0.0], [4.0, 0.0], [0.0, 8.0]], [0, 0, 2], 3, counts=[1.0, 3.0, 4.0]
+    )
     np.testing.assert_allclose(model.cluster_points, [[3.0, 0.0], [1.5, 4.0], [0.0, 8.0]])

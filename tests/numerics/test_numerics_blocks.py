@@ -14,8 +14,12 @@ def test_blocks_hold_every_row_once_in_order(n_rows, n_entries, block_entries):
     assert all(len(piece) for piece in pieces)
 
 
-@pytest.mark.parametrize(("n_entries", "block_entries", "size"), [(3, 12, 4), (3, 14, 4), (3, 15, 5), (1, 7, 7)])
+@pytest.mark.parametrize(
+    ("n_entries", "block_entries", "size"), [(3, 12, 4), (3, 14, 4), (3, 15, 5), (1, 7, 7)]
+)
 def test_block_has_as_many_rows_as_its_entries_allow(n_entries, block_entries, size):
-    sizes = [block.stop - block.start for block in blocks(20, n_entries, block_entries=block_entries)]
+    sizes = [
+        block.stop - block.start for block in blocks(20, n_entries, block_entries=block_entries)
+    ]
     assert set(sizes) == {size}
     assert len(sizes) == -(-20 // size)

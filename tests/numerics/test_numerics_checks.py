@@ -64,7 +64,9 @@ def test_every_bad_entry_is_named_by_row_and_column_with_the_remedy():
     rows = with_entry(np.inf)
     rows[0, 0] = -np.inf
     with np.errstate(invalid="ignore"):
-        assert message_of(rows).startswith("client 3: row 0, column 0 is infinite and row 2, column 1 is infinite;")
+        assert message_of(rows).startswith(
+            "client 3: row 0, column 0 is infinite and row 2, column 1 is infinite;"
+        )
 
 
 def test_rows_that_are_finite_with_a_sum_that_overflows_are_good():
@@ -76,7 +78,10 @@ def test_rows_that_are_finite_with_a_sum_that_overflows_are_good():
 @pytest.mark.parametrize("dtype", [object, str])
 def test_a_text_column_is_named(dtype):
     rows = np.array([[1.0, 2.0, "blue"], [3.0, 4.0, "red"]], dtype=dtype)
-    assert message_of(rows) == "client 3: column 2 is not numeric; encode it as numbers or leave it out."
+    assert (
+        message_of(rows)
+        == "client 3: column 2 is not numeric; encode it as numbers or leave it out."
+    )
     assert "column 'color' is not numeric" in message_of(rows, columns=["a", "b", "color"])
 
 
@@ -100,9 +105,13 @@ def test_what_is_no_table_of_numbers_is_refused(rows, said):
 
 @pytest.mark.parametrize("dtype", [float, int, bool, object])
 def test_what_is_masked_is_not_known(dtype):
-    rows = np.ma.masked_array(np.ones((3, 2), dtype), mask=[[False, False], [False, True], [False, False]])
+    rows = np.ma.masked_array(
+        np.ones((3, 2), dtype), mask=[[False, False], [False, True], [False, False]]
+    )
     assert message_of(rows).startswith("client 3: row 1, column 1 is NaN")
-    np.testing.assert_array_equal(checked_rows(np.ma.masked_array(np.ones((3, 2), dtype)), owner="o"), np.ones((3, 2)))
+    np.testing.assert_array_equal(
+        checked_rows(np.ma.masked_array(np.ones((3, 2), dtype)), owner="o"), np.ones((3, 2))
+    )
 
 
 def test_the_message_never_contains_a_value():
@@ -111,11 +120,20 @@ def test_the_message_never_contains_a_value():
     infinite = np.full((3, 2), -SECRET)
     infinite[1, 1] = np.inf
     text = np.array([[SECRET, "31337.25 pounds"]], dtype=object)
-    for rows in (nan, infinite, text, text.astype(str), np.full(3, SECRET), np.full((1, 1, 1), SECRET)):
+    for rows in (
+        nan,
+        infinite,
+        text,
+        text.astype(str),
+        np.full(3, SECRET),
+        np.full((1, 1, 1), SECRET),
+    ):
         assert "31337" not in message_of(rows)
 
 
-@pytest.mark.parametrize("value", [0, -1, 2.0, np.float64(3), "3", None, True, np.True_, float("nan")])
+@pytest.mark.parametrize(
+    "value", [0, -1, 2.0, np.float64(3), "3", None, True, np.True_, float("nan")]
+)
 def test_what_is_not_an_integer_of_the_least_size_is_refused(value):
     message = f"n_clusters is {value!r}; it must be an integer, 1 or more."
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
@@ -133,13 +151,19 @@ def test_what_is_not_an_integer_of_the_least_size_is_refused(value):
 )
 def test_the_bounds_of_a_real_number_are_open_or_closed_as_they_are_named(value, limits, said):
     assert check_real("x", 1.0, at_least=1) == check_real("x", 1.0, at_most=1) == 1.0
-    with pytest.raises(ValueError, match=re.escape(f"x is {value!r}; it must be a finite number {said}.")):
+    with pytest.raises(
+        ValueError, match=re.escape(f"x is {value!r}; it must be a finite number {said}.")
+    ):
         check_real("x", value, **limits)
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), True, np.True_, "1", None, 1j, [1.0]])
+@pytest.mark.parametrize(
+    "value", [float("nan"), float("inf"), -float("inf"), True, np.True_, "1", None, 1j, [1.0]]
+)
 def test_what_is_not_a_finite_number_is_refused(value):
-    with pytest.raises(ValueError, match=f"^{re.escape(f'x is {value!r}; it must be a finite number.')}$"):
+    with pytest.raises(
+        ValueError, match=f"^{re.escape(f'x is {value!r}; it must be a finite number.')}$"
+    ):
         check_real("x", value)
 
 
@@ -161,7 +185,9 @@ def test_a_choice_that_does_not_exist_is_told_the_choices(value):
     ids=str,
 )
 def test_empty_clusters_are_warned_of_in_one_sentence(counts, found, wanted):
-    with pytest.warns(RuntimeWarning, match=f"^fedsc found {found} clusters where n_clusters is {wanted}") as caught:
+    with pytest.warns(
+        RuntimeWarning, match=f"^fedsc found {found} clusters where n_clusters is {wanted}"
+    ) as caught:
         warn_of_empty_clusters("fedsc", counts)
     assert len(caught) == 1
     assert caught[0].filename == __file__

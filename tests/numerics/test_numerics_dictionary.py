@@ -59,7 +59,9 @@ def test_the_objective_is_equation_8_written_out(case, bandwidth):
     rows, Z, C = random_case(*case)
     for regularization in (0.0, 0.01, 3.0):
         expected = slow_objective(rows, Z, C, bandwidth, regularization)
-        assert objective(rows, Z, C, bandwidth, regularization) == pytest.approx(expected, rel=1e-11)
+        assert objective(rows, Z, C, bandwidth, regularization) == pytest.approx(
+            expected, rel=1e-11
+        )
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -70,9 +72,13 @@ def test_the_gradient_15_is_that_of_central_differences(case, bandwidth):
     for index in np.ndindex(*Z.shape):
         step = np.zeros_like(Z)
         step[index] = 1e-5 * bandwidth
-        above, below = (slow_objective(rows, Z + sign * step, C, bandwidth, 0.2) for sign in (1, -1))
+        above, below = (
+            slow_objective(rows, Z + sign * step, C, bandwidth, 0.2) for sign in (1, -1)
+        )
         expected[index] = (above - below) / (2e-5 * bandwidth)
-    np.testing.assert_allclose(gradient(rows, Z, C, bandwidth), expected, rtol=1e-6, atol=1e-7 / bandwidth)
+    np.testing.assert_allclose(
+        gradient(rows, Z, C, bandwidth), expected, rtol=1e-6, atol=1e-7 / bandwidth
+    )
 
 
 @pytest.mark.parametrize("offset", [1e3, 1e6])
@@ -117,7 +123,9 @@ def test_codes_are_no_longer_than_a_half_over_the_root_of_lambda(
 
 @pytest.mark.parametrize("offset", [0.0, 0.3, 1000.0])
 @pytest.mark.parametrize("n_copies", [1, 3])
-def test_coinciding_atoms_without_a_penalty_share_the_code_that_one_of_them_would_have(offset, n_copies):
+def test_coinciding_atoms_without_a_penalty_share_the_code_that_one_of_them_would_have(
+    offset, n_copies
+):
     rows, Z, _ = random_case(0, spread=3.0)
     rows, Z = rows + offset, Z + offset
     alone = codes(rows, Z, 1.0, 0.0)
@@ -136,7 +144,10 @@ def assert_no_step_raises_the_objective(rows, Z, C, bandwidth, n_steps=3):
     for _ in range(n_steps):
         after = dictionary_steps(rows, Z, C, bandwidth, 1)
         assert np.isfinite(after).all()
-        assert objective(rows, after, C, bandwidth, 0.0) <= objective(rows, Z, C, bandwidth, 0.0) + 1e-14 * scale_
+        assert (
+            objective(rows, after, C, bandwidth, 0.0)
+            <= objective(rows, Z, C, bandwidth, 0.0) + 1e-14 * scale_
+        )
         Z = after
 
 
@@ -150,7 +161,9 @@ def assert_no_step_raises_the_objective(rows, Z, C, bandwidth, n_steps=3):
     log_codes=st.floats(-4, 3),
     signs=st.sampled_from(["both", "positive", "negative", "sparse", "of equation 14"]),
 )
-def test_no_step_raises_the_objective(seed, shape, log_bandwidth, log_spread, log_far, log_codes, signs):
+def test_no_step_raises_the_objective(
+    seed, shape, log_bandwidth, log_spread, log_far, log_codes, signs
+):
     n_rows, n_atoms, n_columns = shape
     bandwidth = 10**log_bandwidth
     rows, Z, C = random_case(seed, n_rows, n_atoms, n_columns)
@@ -177,7 +190,10 @@ def test_an_atom_moves_by_the_gradient_over_the_largest_second_derivative(bandwi
         move = np.asarray(direction, dtype=float) * 1e-3 * bandwidth
         values = [objective(rows, Z + times * move, C, bandwidth, 0.0) for times in (-1, 0, 1)]
         second = (values[0] - 2 * values[1] + values[2]) / np.sum(move**2)
-        slope, step = gradient(rows, Z, C, bandwidth), dictionary_steps(rows, Z, C, bandwidth, 1) - Z
+        slope, step = (
+            gradient(rows, Z, C, bandwidth),
+            dictionary_steps(rows, Z, C, bandwidth, 1) - Z,
+        )
         return second, -slope[0, 0] / step[0, 0]
 
     # Terms of a row and an atom: attraction is most curved on the row, repulsion at sqrt(3) r from it.
@@ -224,7 +240,9 @@ def test_a_rows_gradient_is_the_gradient_of_that_row_alone(case):
         alone = gradient(rows[i : i + 1], Z, C[i : i + 1], 0.7)
         np.testing.assert_allclose(gradients[i], alone, rtol=1e-9, atol=1e-12)
         assert norms[i] == pytest.approx(np.linalg.norm(alone), rel=1e-9, abs=1e-12)
-    np.testing.assert_allclose(gradients.sum(axis=0), gradient(rows, Z, C, 0.7), rtol=1e-9, atol=1e-11)
+    np.testing.assert_allclose(
+        gradients.sum(axis=0), gradient(rows, Z, C, 0.7), rtol=1e-9, atol=1e-11
+    )
 
 
 # Factors
@@ -309,7 +327,10 @@ def stage_one(name, n_rounds=10, n_steps=5):
     Z = matched_dictionary(rows.mean(axis=0), rows.std(axis=0), max(10 * n_clusters, 50), rng)
     for _ in range(n_rounds):
         C = [codes(client, Z, bandwidth, REGULARIZATION) for client in clients]
-        moved = [dictionary_steps(client, Z, code, bandwidth, n_steps) for client, code in zip(clients, C, strict=True)]
+        moved = [
+            dictionary_steps(client, Z, code, bandwidth, n_steps)
+            for client, code in zip(clients, C, strict=True)
+        ]
         Z = np.mean(moved, axis=0)
     return rows, bandwidth, Z
 

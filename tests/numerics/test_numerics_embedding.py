@@ -64,7 +64,9 @@ def neighbors_of_digits(kind):
     gamma = landmark_gamma(rows.var(axis=0))
     Y = matched_dictionary(rows.mean(axis=0), rows.std(axis=0), 150, np.random.default_rng(0))
     for _ in range(15):
-        Y = np.mean([landmark_steps(client, Y, gamma, 3) for client in np.array_split(rows, 5)], axis=0)
+        Y = np.mean(
+            [landmark_steps(client, Y, gamma, 3) for client in np.array_split(rows, 5)], axis=0
+        )
     B, B_new, W = landmark_distances(rows, Y), landmark_distances(new, Y), distances_between(Y)
     return *nystrom_neighbors(B, W, n_neighbors, squared=False), *nystrom_neighbors_of_new(
         B_new, B, W, n_neighbors, squared=False
@@ -113,7 +115,9 @@ def blobs(seed=0, n_rows=60, n_columns=5, n_blobs=3):
 @pytest.mark.long
 def test_a_tsne_map_of_exact_neighbors_is_as_good_as_opentsnes_map_of_the_rows():
     rows, _, labels, _ = digits()
-    theirs = openTSNE.TSNE(perplexity=PERPLEXITY, n_iter=300, neighbors="exact", random_state=0).fit(rows)
+    theirs = openTSNE.TSNE(
+        perplexity=PERPLEXITY, n_iter=300, neighbors="exact", random_state=0
+    ).fit(rows)
     ours = tsne_of_digits("exact")
     assert ours.shape == (len(rows), 2)
     assert accuracy(ours, labels) > 0.965
@@ -124,7 +128,10 @@ def test_a_tsne_map_of_exact_neighbors_is_as_good_as_opentsnes_map_of_the_rows()
 @pytest.mark.long
 def test_a_tsne_map_of_nystrom_neighbors_is_nearly_as_good():
     _, _, labels, _ = digits()
-    assert accuracy(tsne_of_digits("nystrom"), labels) > accuracy(tsne_of_digits("exact"), labels) - 0.02
+    assert (
+        accuracy(tsne_of_digits("nystrom"), labels)
+        > accuracy(tsne_of_digits("exact"), labels) - 0.02
+    )
     assert nmi(tsne_of_digits("nystrom"), labels) > nmi(tsne_of_digits("exact"), labels) - 0.06
 
 
@@ -165,14 +172,18 @@ def test_a_unit_that_is_a_power_of_two_changes_no_bit(method, unit):
 def test_any_unit_gives_the_same_distances_over_their_mean(unit, by_row):
     _, distances, _, _ = neighbors_of_blobs()
     expected = distances / distances.mean(axis=1 if by_row else None, keepdims=True)
-    np.testing.assert_allclose(embedding._over_mean(distances * unit, by_row=by_row), expected, rtol=1e-13)
+    np.testing.assert_allclose(
+        embedding._over_mean(distances * unit, by_row=by_row), expected, rtol=1e-13
+    )
 
 
 @pytest.mark.parametrize("method", ["tsne", "umap"])
 def test_distances_of_0_have_a_map(method):
     neighbors, distances, new_neighbors, _ = neighbors_of_blobs()
     make, place = (tsne_map, place_tsne) if method == "tsne" else (umap_map, place_umap)
-    coordinates = make(neighbors, np.zeros_like(distances), **{"perplexity": 10.0} if method == "tsne" else {})
+    coordinates = make(
+        neighbors, np.zeros_like(distances), **{"perplexity": 10.0} if method == "tsne" else {}
+    )
     assert np.isfinite(coordinates).all()
     assert np.isfinite(place(new_neighbors, np.zeros_like(distances[:30]), coordinates)).all()
 
@@ -220,10 +231,14 @@ def test_a_place_depends_on_nothing_but_the_row_and_the_map(place):
     np.testing.assert_array_equal(coordinates, before)
     np.testing.assert_array_equal(place(neighbors[:100], distances[:100], coordinates), whole)
     for some in (slice(0, 1), slice(40, 47), slice(None, None, -3)):
-        np.testing.assert_array_equal(place(neighbors[:100][some], distances[:100][some], coordinates), whole[some])
+        np.testing.assert_array_equal(
+            place(neighbors[:100][some], distances[:100][some], coordinates), whole[some]
+        )
     # Rows of quite other distances beside it do not move it either.
     mixed = np.vstack([distances[:100], 1e6 * distances[:100]])
-    np.testing.assert_array_equal(place(np.vstack([neighbors[:100]] * 2), mixed, coordinates)[:100], whole)
+    np.testing.assert_array_equal(
+        place(np.vstack([neighbors[:100]] * 2), mixed, coordinates)[:100], whole
+    )
 
 
 @pytest.mark.long
@@ -245,7 +260,13 @@ def test_another_process_places_rows_at_the_same_points(tmp_path):
         "u = place_umap(a['neighbors'], a['distances'], a['umap'])\n"
         "np.savez(sys.argv[2], tsne=t, umap=u)\n"
     )
-    command = [sys.executable, "-c", program, str(tmp_path / "arrays.npz"), str(tmp_path / "placed.npz")]
+    command = [
+        sys.executable,
+        "-c",
+        program,
+        str(tmp_path / "arrays.npz"),
+        str(tmp_path / "placed.npz"),
+    ]
     # Of umap-learn's functions some use as many threads as there are: here one, there two.
     environment = os.environ | {"NUMBA_NUM_THREADS": "2"}
     subprocess.run(command, check=True, env=environment)
@@ -294,7 +315,11 @@ def test_a_graph_that_falls_apart_into_many_parts_has_one_map_for_a_seed():
 @pytest.mark.parametrize("kind", ["different", "equal", "in pairs"])
 def test_a_few_rows_have_maps(n_rows, kind):
     rows = np.random.default_rng(0).normal(size=(n_rows, 3))
-    rows = {"different": rows, "equal": np.ones((n_rows, 3)), "in pairs": rows[np.arange(n_rows) // 2]}[kind]
+    rows = {
+        "different": rows,
+        "equal": np.ones((n_rows, 3)),
+        "in pairs": rows[np.arange(n_rows) // 2],
+    }[kind]
     neighbors, distances = nearest_others(rows, n_rows - 1)
     for make in (tsne_map, umap_map):
         found = make(neighbors, distances)
@@ -308,7 +333,9 @@ def test_fewer_rows_have_none(make):
         make(*nearest_others(np.eye(3), 2))
 
 
-@pytest.mark.parametrize(("function", "n_needed"), [(tsne_map, 59), (umap_map, 14), (place_tsne, 15), (place_umap, 5)])
+@pytest.mark.parametrize(
+    ("function", "n_needed"), [(tsne_map, 59), (umap_map, 14), (place_tsne, 15), (place_umap, 5)]
+)
 def test_too_few_neighbors_are_an_error(function, n_needed):
     rows, _ = blobs()
     map_ = () if function in (tsne_map, umap_map) else (rows[:, :2],)
@@ -318,7 +345,12 @@ def test_too_few_neighbors_are_an_error(function, n_needed):
 
 @pytest.mark.parametrize(
     ("module", "function"),
-    [("openTSNE.tsne", tsne_map), ("openTSNE.tsne", place_tsne), ("umap.umap_", umap_map), ("umap.umap_", place_umap)],
+    [
+        ("openTSNE.tsne", tsne_map),
+        ("openTSNE.tsne", place_tsne),
+        ("umap.umap_", umap_map),
+        ("umap.umap_", place_umap),
+    ],
 )
 def test_an_error_says_how_to_install_a_missing_package(monkeypatch, module, function):
     monkeypatch.setitem(sys.modules, module, None)

@@ -35,7 +35,10 @@ def random_divergences(size=9, seed=0, scale=5.0):
 def slow_affinity(J, counts, client, n_kept, weight):
     """The affinity as its docstring says, one prototype at a time, before and after it is made symmetric."""
     size = len(J)
-    others = [sorted((b for b in range(size) if client[b] != client[a]), key=lambda b: J[a, b]) for a in range(size)]
+    others = [
+        sorted((b for b in range(size) if client[b] != client[a]), key=lambda b: J[a, b])
+        for a in range(size)
+    ]
     nearest = [J[a, others[a][0]] for a in range(size)]
     tau = np.median(nearest)
     A = np.zeros((size, size))
@@ -121,7 +124,9 @@ def test_equally_short_bridges_come_together():
     ("n_clusters", "n_prototypes", "n_near"),
     [(2, 200, 12), (2, 40, 5), (2, 8, 2), (20, 720, 4), (20, 800, 5), (20, 100, 2), (20, 1600, 10)],
 )
-def test_the_more_prototypes_a_cluster_has_the_more_of_them_are_near(n_clusters, n_prototypes, n_near):
+def test_the_more_prototypes_a_cluster_has_the_more_of_them_are_near(
+    n_clusters, n_prototypes, n_near
+):
     places = np.arange(n_prototypes, dtype=np.float64)  # the first has its n-th nearest at n
     J = np.abs(places[:, None] - places)
     ends = np.array([0, 1, *range(2, n_prototypes)])
@@ -140,10 +145,13 @@ def test_an_edge_between_prototypes_far_from_each_other_counts_less():
     expected[:2, 2] = expected[2, :2] = (4 / 4.2) ** 16
     expected[:2, 3:] = expected[3:, :2] = 0.03  # a part of the weight of outliers is left
     np.testing.assert_allclose(found, expected)
-    np.testing.assert_allclose(without_far_edges(csr_array(1.0 - np.eye(5)), prototype, 1e9 * J, 1).toarray(), expected)
+    np.testing.assert_allclose(
+        without_far_edges(csr_array(1.0 - np.eye(5)), prototype, 1e9 * J, 1).toarray(), expected
+    )
     ones = csr_array(1.0 - np.eye(4))
     np.testing.assert_array_equal(
-        without_far_edges(ones, np.zeros(4, dtype=int), np.zeros((1, 1)), 1).toarray(), 1 - np.eye(4)
+        without_far_edges(ones, np.zeros(4, dtype=int), np.zeros((1, 1)), 1).toarray(),
+        1 - np.eye(4),
     )
 
 
@@ -158,11 +166,16 @@ def test_a_link_longer_than_the_edges_within_clients_fades():
     client = np.array([0, 0, 1, 1])
     found = without_far_links(affinity, csr_array(graph), prototype, J, client, 2)
     half, far = 0.5**8, (2 / 9) ** 8
-    np.testing.assert_allclose(found, [[0, 0, half, 1], [0, 0, far, 1], [half, far, 0, 0], [1, 1, 0, 0]])
+    np.testing.assert_allclose(
+        found, [[0, 0, half, 1], [0, 0, far, 1], [half, far, 0, 0], [1, 1, 0, 0]]
+    )
     scaled = without_far_links(affinity, csr_array(graph), prototype, 1e9 * J, client, 2)
     np.testing.assert_allclose(scaled, found)
-    alone = csr_array(np.eye(5))  # no client joins two prototypes, so nothing says how long an edge may be
-    np.testing.assert_array_equal(without_far_links(affinity, alone, prototype, J, client, 2), affinity)
+    # No client joins two prototypes, so nothing says how long an edge may be.
+    alone = csr_array(np.eye(5))
+    np.testing.assert_array_equal(
+        without_far_links(affinity, alone, prototype, J, client, 2), affinity
+    )
 
 
 def test_links_do_not_fade_if_most_edges_join_equal_rows():
@@ -192,7 +205,8 @@ def test_where_most_of_the_nearest_divergences_are_0_their_mean_is_the_scale():
     with np.errstate(divide="raise", invalid="raise"):
         found = prototype_affinity(J, np.ones(5), client, weight=0.5)
     near, far = 1.0, np.exp(-(8.0 - 4.0) / (8.0 / 5.0))
-    assert found[3, 4] == pytest.approx(0.5 * near / (near + 2 * far))  # 3 keeps 4 and, equally near, 1 and 2
+    # 3 keeps 4 and, equally near, 1 and 2.
+    assert found[3, 4] == pytest.approx(0.5 * near / (near + 2 * far))
     # 1 and 2 keep only what coincides with them.
     assert found[3, 1] == pytest.approx(0.5 * 0.5 * far / (near + 2 * far))
     assert found[0, 1] == pytest.approx(0.25)
@@ -203,7 +217,9 @@ def test_affinity_does_not_change_with_the_units_of_the_rows():
     rows, labels = rng.normal(size=(90, 3)) * [1, 3, 9], np.repeat(np.arange(9), 10)
 
     def affinity(factor):
-        return prototype_affinity(mean_distances(prototypes_of(factor * rows, labels)), np.full(9, 10.0), CLIENT)
+        return prototype_affinity(
+            mean_distances(prototypes_of(factor * rows, labels)), np.full(9, 10.0), CLIENT
+        )
 
     np.testing.assert_allclose(affinity(1e-5), affinity(1.0), rtol=1e-7)
 
@@ -316,7 +332,9 @@ def far_pieces(distance):
     """Six prototypes of three clients, each a component: two near each other, two a little farther, two far away."""
     positions = np.array([0.0, 1.0, 10.0, 11.0, 10.0 + distance, 11.0 + distance])
     found = Prototypes(positions[:, None], np.ones((6, 1)), np.full(6, 4.0))
-    graph = GlobalGraph(csr_array(block_diag(*[np.ones((4, 4))] * 6)), np.repeat(np.arange(6), 4), np.zeros((6, 6)))
+    graph = GlobalGraph(
+        csr_array(block_diag(*[np.ones((4, 4))] * 6)), np.repeat(np.arange(6), 4), np.zeros((6, 6))
+    )
     return graph, full_affinity(mean_distances(found))
 
 
@@ -332,8 +350,12 @@ def test_of_more_components_than_clusters_those_with_near_prototypes_are_togethe
 
 def test_components_that_several_prototypes_have_are_compared_row_by_row():
     prototype = np.array([0, 0, 1, 2, 2, 2, 3, 3])
-    affinity = np.array([[1, 0.9, 0.2, 0], [0.9, 1, 0.1, 0.4], [0.2, 0.1, 1, 0.3], [0, 0.4, 0.3, 1]])
-    graph = GlobalGraph(csr_array(block_diag(*[np.ones((n, n)) for n in (3, 3, 2)])), prototype, np.zeros((4, 4)))
+    affinity = np.array(
+        [[1, 0.9, 0.2, 0], [0.9, 1, 0.1, 0.4], [0.2, 0.1, 1, 0.3], [0, 0.4, 0.3, 1]]
+    )
+    graph = GlobalGraph(
+        csr_array(block_diag(*[np.ones((n, n)) for n in (3, 3, 2)])), prototype, np.zeros((4, 4))
+    )
     by_row = affinity[np.ix_(prototype, prototype)]
     parts = np.split(np.arange(8), [3, 6])
     between = np.array([[by_row[np.ix_(one, other)].sum() for other in parts] for one in parts])

@@ -81,13 +81,19 @@ def test_packing_of_an_interval_comes_near_the_best_distance(n_clusters, optimum
 
 
 @pytest.mark.parametrize("n_columns", [2, 10, 100])
-def test_packed_centers_lie_in_the_cube_at_a_distance_from_each_other_that_grows_with_the_radius(n_columns):
+def test_packed_centers_lie_in_the_cube_at_a_distance_from_each_other_that_grows_with_the_radius(
+    n_columns,
+):
     centers = sphere_packing(np.zeros((1, n_columns)), 6, 3.0, rng())
     assert centers.shape == (6, n_columns)
     assert np.abs(centers).max() <= 3.0
     random = rng().uniform(-3, 3, size=(200, 6, n_columns))
-    assert packing_distance(centers, 3.0) > np.median([packing_distance(each, 3.0) for each in random])
-    np.testing.assert_allclose(sphere_packing(np.zeros((1, n_columns)), 6, 6.0, rng()), 2 * centers, rtol=1e-12)
+    assert packing_distance(centers, 3.0) > np.median(
+        [packing_distance(each, 3.0) for each in random]
+    )
+    np.testing.assert_allclose(
+        sphere_packing(np.zeros((1, n_columns)), 6, 6.0, rng()), 2 * centers, rtol=1e-12
+    )
 
 
 def test_packing_never_reads_a_value_of_a_row():
@@ -95,7 +101,8 @@ def test_packing_never_reads_a_value_of_a_row():
         shape = (7, 3)
 
     np.testing.assert_array_equal(
-        sphere_packing(OnlyShape(), 4, 1.0, rng()), sphere_packing(np.full((2, 3), np.nan), 4, 1.0, rng())
+        sphere_packing(OnlyShape(), 4, 1.0, rng()),
+        sphere_packing(np.full((2, 3), np.nan), 4, 1.0, rng()),
     )
 
 
@@ -119,12 +126,18 @@ def test_awasthi_sheffet_is_a_fixed_point_of_lloyds_algorithm():
     rows = load_iris().data
     centers = awasthi_sheffet(rows, 3, rng())
     labels = cdist(rows, centers).argmin(axis=1)
-    np.testing.assert_allclose(centers, [rows[labels == index].mean(axis=0) for index in range(3)], rtol=1e-6)
+    np.testing.assert_allclose(
+        centers, [rows[labels == index].mean(axis=0) for index in range(3)], rtol=1e-6
+    )
 
 
 @pytest.mark.parametrize(("n_rows", "n_columns"), [(60, 501), (501, 501), (60, 20)])
-def test_singular_vectors_are_the_same_by_either_side_and_by_the_randomized_method(n_rows, n_columns):
-    rows = rng(1).normal(size=(n_rows, 3)) @ (np.array([9.0, 5.0, 3.0])[:, None] * rng(2).normal(size=(3, n_columns)))
+def test_singular_vectors_are_the_same_by_either_side_and_by_the_randomized_method(
+    n_rows, n_columns
+):
+    rows = rng(1).normal(size=(n_rows, 3)) @ (
+        np.array([9.0, 5.0, 3.0])[:, None] * rng(2).normal(size=(3, n_columns))
+    )
     rows += 0.01 * rng(3).normal(size=rows.shape)
     found = top_singular_vectors(rows, 3, rng())
     expected = np.linalg.svd(rows)[2][:3]

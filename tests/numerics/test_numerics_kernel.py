@@ -9,7 +9,9 @@ from flower_fedclust.numerics import kernel
 from flower_fedclust.numerics.kernel import gaussian_kernel, mean_distance
 
 
-@pytest.fixture(params=[(60, 7, 5, 0), (40, 1, 3, 1), (30, 60, 12, 2), (9, 2, 1, 3), (1, 3, 1, 4)], ids=str)
+@pytest.fixture(
+    params=[(60, 7, 5, 0), (40, 1, 3, 1), (30, 60, 12, 2), (9, 2, 1, 3), (1, 3, 1, 4)], ids=str
+)
 def rows_and_others(request):
     n_rows, n_columns, n_others, seed = request.param
     rng = np.random.default_rng(seed)
@@ -31,13 +33,17 @@ def test_the_kernel_is_that_of_footnote_2_and_scikit_learns(rows_and_others, ban
 def test_the_kernel_does_not_change_when_rows_and_bandwidth_change_their_unit(rows_and_others):
     rows, others = rows_and_others
     np.testing.assert_allclose(
-        gaussian_kernel(1e3 * rows, 1e3 * others, 2e3), gaussian_kernel(rows, others, 2.0), rtol=1e-9
+        gaussian_kernel(1e3 * rows, 1e3 * others, 2e3),
+        gaussian_kernel(rows, others, 2.0),
+        rtol=1e-9,
     )
 
 
 def test_the_kernel_keeps_its_digits_for_rows_far_from_the_origin():
     rows = np.random.default_rng(0).integers(-3, 4, (20, 4)).astype(float)
-    np.testing.assert_array_equal(gaussian_kernel(rows + 2**30, rows + 2**30, 2.0), gaussian_kernel(rows, rows, 2.0))
+    np.testing.assert_array_equal(
+        gaussian_kernel(rows + 2**30, rows + 2**30, 2.0), gaussian_kernel(rows, rows, 2.0)
+    )
 
 
 def test_the_mean_distance_is_that_of_equations_40_and_41(rows_and_others):

@@ -47,7 +47,11 @@ def test_block_by_block_gives_the_labels_of_one_block(rows_and_centers, monkeypa
     rows, centers = rows_and_centers
     whole = nearest_center(rows, centers)
     for n_rows in (1, 7, len(rows) - 1):
-        monkeypatch.setattr(kmeans, "cached_blocks", lambda n, _, step=n_rows: blocks.blocks(n, 1, block_entries=step))
+        monkeypatch.setattr(
+            kmeans,
+            "cached_blocks",
+            lambda n, _, step=n_rows: blocks.blocks(n, 1, block_entries=step),
+        )
         np.testing.assert_array_equal(nearest_center(rows, centers), whole)
 
 
@@ -58,9 +62,13 @@ def test_within_margin_agrees_with_a_loop_over_rows_and_centers(rows_and_centers
     expected = []
     for row, label in zip(rows, labels, strict=True):
         own = np.linalg.norm(row - centers[label])
-        others = [np.linalg.norm(row - center) for index, center in enumerate(centers) if index != label]
+        others = [
+            np.linalg.norm(row - center) for index, center in enumerate(centers) if index != label
+        ]
         expected.append(all(own <= margin * other for other in others))
-    np.testing.assert_array_equal(within_margin(squared_distances(rows, centers), labels, margin), expected)
+    np.testing.assert_array_equal(
+        within_margin(squared_distances(rows, centers), labels, margin), expected
+    )
 
 
 def test_within_margin_keeps_the_row_that_lies_on_the_margin_and_drops_the_one_beyond():
@@ -90,13 +98,17 @@ def test_a_cluster_with_a_count_below_one_keeps_its_former_center(count):
 
 
 def test_a_count_of_exactly_one_divides():
-    np.testing.assert_array_equal(centers_of(np.array([[7.0]]), np.array([1.0]), np.array([[0.0]])), [[7.0]])
+    np.testing.assert_array_equal(
+        centers_of(np.array([[7.0]]), np.array([1.0]), np.array([[0.0]])), [[7.0]]
+    )
 
 
 def test_kmeans_cost_is_scikit_learns_inertia():
     rows, _ = make_blobs(600, 5, centers=6, random_state=0)
     estimator = KMeans(6, n_init=1, random_state=0).fit(rows)
-    assert kmeans_cost(rows, estimator.cluster_centers_) == pytest.approx(estimator.inertia_, rel=1e-10)
+    assert kmeans_cost(rows, estimator.cluster_centers_) == pytest.approx(
+        estimator.inertia_, rel=1e-10
+    )
 
 
 def test_kmeans_cost_is_zero_where_every_row_is_a_center_however_far_from_the_origin():
@@ -110,7 +122,9 @@ def test_rows_far_from_the_origin_have_the_nearest_center_too(offset):
     rows, centers = rng.normal(size=(500, 4)) + offset, rng.normal(size=(5, 4)) + offset
     slow = cdist(rows, centers).argmin(axis=1)
     assert (nearest_center(rows, centers) == slow).all()
-    assert kmeans_cost(rows, centers) == pytest.approx((cdist(rows, centers).min(axis=1) ** 2).sum(), rel=1e-6)
+    assert kmeans_cost(rows, centers) == pytest.approx(
+        (cdist(rows, centers).min(axis=1) ** 2).sum(), rel=1e-6
+    )
 
 
 def test_centers_in_the_plane_are_not_shrunk():
@@ -122,5 +136,7 @@ def test_shrinking_takes_what_james_and_stein_take_and_never_more_than_all():
     known = np.ones((2, 5))
     difference = np.array([[3.0, 0.0, 4.0, 0.0, 0.0], [0.5, 0.0, 0.0, 0.0, 0.5]])
     shrunk = shrunk_towards(known, known + difference, np.array([2.0, 2.0]))
-    np.testing.assert_allclose(shrunk[0] - known[0], (1 - 3 * 2.0 / 25.0) * difference[0], rtol=1e-12)
+    np.testing.assert_allclose(
+        shrunk[0] - known[0], (1 - 3 * 2.0 / 25.0) * difference[0], rtol=1e-12
+    )
     assert np.array_equal(shrunk[1], known[1])

@@ -21,10 +21,21 @@ from flower_fedclust.numerics.landmarks import (
 
 def random_case(seed, n_rows=12, n_landmarks=5, n_columns=3, spread=1.0):
     rng = np.random.default_rng(seed)
-    return spread * rng.normal(size=(n_rows, n_columns)), spread * rng.normal(size=(n_landmarks, n_columns))
+    return spread * rng.normal(size=(n_rows, n_columns)), spread * rng.normal(
+        size=(n_landmarks, n_columns)
+    )
 
 
-CASES = [(0,), (1, 1), (2, 20, 1), (3, 1, 1), (4, 7, 2), (5, 9, 9, 1), (6, 30, 6, 4, 3.0), (7, 4, 8, 2, 0.1)]
+CASES = [
+    (0,),
+    (1, 1),
+    (2, 20, 1),
+    (3, 1, 1),
+    (4, 7, 2),
+    (5, 9, 9, 1),
+    (6, 30, 6, 4, 3.0),
+    (7, 4, 8, 2, 0.1),
+]
 
 
 def k(x, y, gamma):
@@ -86,13 +97,17 @@ def test_the_gradient_is_equation_13_with_samples_as_columns(case):
     first = -4 * gamma / (n * m) * (rows.T @ kernel - Y.T @ np.diag(np.ones(n) @ kernel))
     among = np.array([[k(x, y, gamma) for y in Y] for x in Y])
     second = 4 * gamma / max(m * (m - 1), 1) * (Y.T @ among - Y.T @ np.diag(np.ones(m) @ among))
-    np.testing.assert_allclose(mmd_gradient(rows, Y, gamma), (first + second).T, rtol=1e-9, atol=1e-13)
+    np.testing.assert_allclose(
+        mmd_gradient(rows, Y, gamma), (first + second).T, rtol=1e-9, atol=1e-13
+    )
     np.testing.assert_allclose(repulsion_gradient(Y, gamma), second.T, rtol=1e-9, atol=1e-13)
 
 
 def test_the_gradient_keeps_its_digits_far_from_the_origin():
     rows, Y = random_case(0)
-    np.testing.assert_allclose(mmd_gradient(rows + 1e7, Y + 1e7, 0.4), mmd_gradient(rows, Y, 0.4), atol=1e-8)
+    np.testing.assert_allclose(
+        mmd_gradient(rows + 1e7, Y + 1e7, 0.4), mmd_gradient(rows, Y, 0.4), atol=1e-8
+    )
 
 
 # Gradients of single rows
@@ -107,9 +122,14 @@ def test_the_sum_over_rows_is_a_loop_over_rows(case):
 
 @settings(max_examples=100, deadline=None, derandomize=True)
 @given(
-    seed=st.integers(0, 10_000), n_landmarks=st.integers(1, 20), gamma=st.floats(1e-3, 1e2), log_row=st.floats(-3, 8)
+    seed=st.integers(0, 10_000),
+    n_landmarks=st.integers(1, 20),
+    gamma=st.floats(1e-3, 1e2),
+    log_row=st.floats(-3, 8),
 )
-def test_one_row_moves_the_sum_by_no_more_than_the_longest_gradient(seed, n_landmarks, gamma, log_row):
+def test_one_row_moves_the_sum_by_no_more_than_the_longest_gradient(
+    seed, n_landmarks, gamma, log_row
+):
     rows, Y = random_case(seed, n_landmarks=n_landmarks)
     rows[0] *= 10**log_row
     # Rows far out cost digits of the sum over the others, which have none of their own there.
@@ -181,7 +201,10 @@ def test_no_direction_has_more_than_the_curvature(seed, n_rows, n_landmarks, gam
     rows, Y = random_case(seed, n_rows, n_landmarks, 2)
     # Landmarks in two places, moved against each other, are the worst.
     places = np.where(rng.random((n_landmarks, 1)) < 0.5, -1.0, 1.0) * np.array([[1.0, 0.0]])
-    for points, u in ((Y, rng.normal(size=Y.shape)), (0.5 * math.sqrt(1.5 / gamma) * places, places)):
+    for points, u in (
+        (Y, rng.normal(size=Y.shape)),
+        (0.5 * math.sqrt(1.5 / gamma) * places, places),
+    ):
         found = directional_curvature(rows, points, gamma, u, 1e-4 / math.sqrt(gamma))
         assert found <= curvature(gamma, n_landmarks) * (1 + 1e-5)
 

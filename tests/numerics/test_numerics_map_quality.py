@@ -53,10 +53,14 @@ def test_neighbor_preservation_is_that_of_a_loop_over_all_pairs():
 def test_copies_of_a_row_are_neighbors_and_a_map_in_one_place_is_no_better_than_chance():
     copies = np.repeat(ROWS[:50], 2, axis=0)
     assert neighbor_preservation(copies, copies, [1, 10]) == {1: 1.0, 10: 1.0}
-    assert neighbor_preservation(ROWS, np.zeros((150, 2)), [50])[50] == pytest.approx(50 / 149, abs=0.1)
+    assert neighbor_preservation(ROWS, np.zeros((150, 2)), [50])[50] == pytest.approx(
+        50 / 149, abs=0.1
+    )
 
 
-@pytest.mark.parametrize("other", [turned(MAP), 1e-9 * MAP, 1e6 * MAP, MAP + 1e3, MAP[:, ::-1]], ids=range(5))
+@pytest.mark.parametrize(
+    "other", [turned(MAP), 1e-9 * MAP, 1e6 * MAP, MAP + 1e3, MAP[:, ::-1]], ids=range(5)
+)
 def test_turning_scaling_and_moving_a_map_change_no_score(other):
     labels = np.arange(150) % 3
     before, after = (map_quality(ROWS, places, labels) for places in (MAP, other))
@@ -84,7 +88,9 @@ def test_the_scores_of_k_means_are_of_its_clusters_in_the_map():
     assert scores["ari"] == pytest.approx(adjusted_rand_score(halves, labels))
     assert scores["silhouette"] == pytest.approx(silhouette_score(places, labels))
     assert map_quality(places, places, labels)["ari"] == 1
-    assert map_quality(RNG.normal(size=(200, 3)), places, labels)["silhouette"] == scores["silhouette"]
+    assert (
+        map_quality(RNG.normal(size=(200, 3)), places, labels)["silhouette"] == scores["silhouette"]
+    )
 
 
 def test_of_many_rows_a_random_sample_gives_silhouette_and_trustworthiness(monkeypatch):
@@ -96,7 +102,11 @@ def test_of_many_rows_a_random_sample_gives_silhouette_and_trustworthiness(monke
     for name in ("silhouette", "trustworthiness"):
         assert sampled[name] != whole[name]
         assert sampled[name] == pytest.approx(whole[name], abs=0.05)
-    assert {**sampled, "silhouette": 0, "trustworthiness": 0} == {**whole, "silhouette": 0, "trustworthiness": 0}
+    assert {**sampled, "silhouette": 0, "trustworthiness": 0} == {
+        **whole,
+        "silhouette": 0,
+        "trustworthiness": 0,
+    }
     assert map_quality(rows, places, labels) == sampled
     assert map_quality(rows, places, labels, random_state=1)["silhouette"] != sampled["silhouette"]
 
@@ -104,7 +114,11 @@ def test_of_many_rows_a_random_sample_gives_silhouette_and_trustworthiness(monke
 def test_without_labels_their_scores_are_left_out():
     without = ["npa_1", "npa_10", "npa_50", "trustworthiness"]
     assert list(map_quality(ROWS, MAP)) == without
-    assert list(map_quality(ROWS, MAP, n_clusters=3)) == [*without[:3], "silhouette", "trustworthiness"]
+    assert list(map_quality(ROWS, MAP, n_clusters=3)) == [
+        *without[:3],
+        "silhouette",
+        "trustworthiness",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -114,7 +128,20 @@ def test_without_labels_their_scores_are_left_out():
         (2, {"ca_1", "npa_1", "nmi", "ari"}),
         (15, {"ca_1", "ca_10", "npa_1", "npa_10", "nmi", "ari", "silhouette"}),
         (20, {"ca_1", "ca_10", "npa_1", "npa_10", "nmi", "ari", "silhouette"}),
-        (51, {"ca_1", "ca_10", "npa_1", "npa_10", "npa_50", "nmi", "ari", "silhouette", "trustworthiness"}),
+        (
+            51,
+            {
+                "ca_1",
+                "ca_10",
+                "npa_1",
+                "npa_10",
+                "npa_50",
+                "nmi",
+                "ari",
+                "silhouette",
+                "trustworthiness",
+            },
+        ),
     ],
 )
 def test_what_so_few_rows_do_not_have_is_left_out(n_rows, names):

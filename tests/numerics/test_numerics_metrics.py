@@ -12,7 +12,9 @@ SHAPES = [(3, 3), (2, 5), (5, 2), (1, 4), (4, 1), (4, 6)]
 def random_labels(n_classes, n_clusters, seed=0):
     rng = np.random.default_rng(seed)
     classes = rng.integers(n_classes, size=300)
-    clusters = np.where(rng.random(300) < 0.5, classes % n_clusters, rng.integers(n_clusters, size=300))
+    clusters = np.where(
+        rng.random(300) < 0.5, classes % n_clusters, rng.integers(n_clusters, size=300)
+    )
     return classes, clusters
 
 
@@ -20,7 +22,13 @@ def brute_force_accuracy(classes, clusters, n_classes, n_clusters):
     best = 0
     size = max(n_classes, n_clusters)
     for permutation in permutations(range(size)):
-        best = max(best, sum(permutation[cluster] == label for label, cluster in zip(classes, clusters, strict=True)))
+        best = max(
+            best,
+            sum(
+                permutation[cluster] == label
+                for label, cluster in zip(classes, clusters, strict=True)
+            ),
+        )
     return best / len(classes)
 
 
@@ -32,7 +40,9 @@ def table_of(classes, clusters, n_clusters):
 def test_nmi_and_ari_of_the_table_are_scikit_learns_of_the_labels(shape):
     classes, clusters = random_labels(*shape)
     scores = agreement(table_of(classes, clusters, shape[1]))
-    assert scores["nmi"] == pytest.approx(normalized_mutual_info_score(classes, clusters), abs=1e-12)
+    assert scores["nmi"] == pytest.approx(
+        normalized_mutual_info_score(classes, clusters), abs=1e-12
+    )
     assert scores["ari"] == pytest.approx(adjusted_rand_score(classes, clusters), abs=1e-12)
 
 
@@ -41,7 +51,9 @@ def test_accuracy_is_the_best_over_all_matches(shape):
     for seed in range(2):
         classes, clusters = random_labels(*shape, seed)
         expected = brute_force_accuracy(classes, clusters, *shape)
-        assert agreement(table_of(classes, clusters, shape[1]))["accuracy"] == pytest.approx(expected, abs=1e-12)
+        assert agreement(table_of(classes, clusters, shape[1]))["accuracy"] == pytest.approx(
+            expected, abs=1e-12
+        )
 
 
 def test_count_table_counts_every_class_in_every_cluster():
@@ -53,7 +65,9 @@ def test_count_table_counts_every_class_in_every_cluster():
         np.testing.assert_array_equal(row, expected)
 
 
-@pytest.mark.parametrize("classes", [["b", "a", "b"], np.array(["b", "a", "b"])], ids=["list", "array"])
+@pytest.mark.parametrize(
+    "classes", [["b", "a", "b"], np.array(["b", "a", "b"])], ids=["list", "array"]
+)
 def test_classes_may_be_strings(classes):
     table = count_table(classes, np.array([0, 1, 1]), 2)
     assert {name: row.tolist() for name, row in table.items()} == {"a": [0, 1], "b": [1, 1]}
@@ -62,7 +76,9 @@ def test_classes_may_be_strings(classes):
 
 def test_a_whole_number_is_the_same_class_as_integer_as_float_and_as_text():
     classes = [np.array([1, 2]), [1.0, 2.5], ["1", "x"]]
-    tables = [count_table(names, np.array([index == 1, 1]), 2) for index, names in enumerate(classes)]
+    tables = [
+        count_table(names, np.array([index == 1, 1]), 2) for index, names in enumerate(classes)
+    ]
     np.testing.assert_array_equal(add_tables(tables), [[2, 1], [0, 1], [0, 1], [0, 1]])
 
 
@@ -82,7 +98,10 @@ def test_tables_with_different_classes_add_up_to_the_table_of_all_rows():
 # accuracy (our adjusted accuracy) and adjusted Rand index.
 GENIECLUST = [
     ([[5, 1], [2, 8]], [0.6333333333333333, 0.625, 0.35]),
-    ([[10, 2, 1], [0, 7, 3], [4, 4, 20]], [0.5917582417582419, 0.588235294117647, 0.325822744850446]),
+    (
+        [[10, 2, 1], [0, 7, 3], [4, 4, 20]],
+        [0.5917582417582419, 0.588235294117647, 0.325822744850446],
+    ),
     (
         [[40, 0, 5, 5], [1, 9, 0, 0], [0, 2, 3, 1], [30, 0, 0, 30]],
         [0.5666666666666668, 0.5343915343915344, 0.24889138474264616],
@@ -92,14 +111,18 @@ GENIECLUST = [
 
 def rows_with(table):
     classes, clusters = np.indices(np.shape(table))
-    return np.repeat(classes.ravel(), np.ravel(table)) + 1, np.repeat(clusters.ravel(), np.ravel(table))
+    return np.repeat(classes.ravel(), np.ravel(table)) + 1, np.repeat(
+        clusters.ravel(), np.ravel(table)
+    )
 
 
 @pytest.mark.parametrize(("table", "expected"), GENIECLUST, ids=["2", "3", "4"])
 def test_normalized_accuracies_are_genieclusts(table, expected):
     classes, clusters = rows_with(table)
     scores = best_agreement(classes[:, None], clusters, len(table))
-    assert [scores["nca"], scores["adjusted_accuracy"], scores["ari"]] == pytest.approx(expected, abs=1e-12)
+    assert [scores["nca"], scores["adjusted_accuracy"], scores["ari"]] == pytest.approx(
+        expected, abs=1e-12
+    )
 
 
 def test_rows_with_the_label_0_are_not_scored():
@@ -111,7 +134,9 @@ def test_rows_with_the_label_0_are_not_scored():
 
 def test_the_best_labeling_with_as_many_classes_as_clusters_counts():
     clusters = np.repeat([0, 1], 20)
-    labelings = np.column_stack([np.arange(40) % 2 + 1, np.where(np.arange(40) < 30, clusters, 1) + 1, clusters + 1])
+    labelings = np.column_stack(
+        [np.arange(40) % 2 + 1, np.where(np.arange(40) < 30, clusters, 1) + 1, clusters + 1]
+    )
     assert best_agreement(labelings, clusters, 2)["ari"] == 1.0
     assert best_agreement(labelings[:, :1], clusters, 2)["ari"] < 0.1
     # A labeling of four classes does not count for two clusters; if none has as many classes, all count.

@@ -10,7 +10,11 @@ from flower_fedclust.numerics.dictionary import codes, kernel_root, matched_dict
 from flower_fedclust.numerics.kernel import mean_distance
 from flower_fedclust.numerics.kmeans import nearest_center
 from flower_fedclust.numerics.neighbors import _cells, likely_products
-from flower_fedclust.numerics.nystrom import distances_between, landmark_distances, nystrom_projection
+from flower_fedclust.numerics.nystrom import (
+    distances_between,
+    landmark_distances,
+    nystrom_projection,
+)
 from flower_fedclust.numerics.spectral import graph_embedding, largest_products, similarity_graph
 
 
@@ -28,7 +32,9 @@ def kernel_factors(rows, n_atoms=300):
 
 def distance_factors(rows, n_landmarks=300):
     """Return factors and queries whose products are the negative Nystrom distances of Fed-UMAP."""
-    Y = matched_dictionary(rows.mean(axis=0), rows.std(axis=0), n_landmarks, np.random.default_rng(0))
+    Y = matched_dictionary(
+        rows.mean(axis=0), rows.std(axis=0), n_landmarks, np.random.default_rng(0)
+    )
     projection, signs = nystrom_projection(distances_between(Y))
     F = landmark_distances(rows, Y) @ projection
     return F, F * -signs
@@ -58,12 +64,15 @@ def test_compared_with_all_rows_the_neighbors_are_exact(factors, n_neighbors):
     found, products = likely_products(F, queries, n_neighbors)
     exact, _ = largest_products(F, queries, n_neighbors, without_itself=True)
     assert found.dtype == np.intp
-    assert (np.sort(found, axis=1) == np.sort(exact, axis=1)).mean() > 0.995  # two may be equally near but for rounding
+    # Two may be equally near but for rounding.
+    assert (np.sort(found, axis=1) == np.sort(exact, axis=1)).mean() > 0.995
     np.testing.assert_allclose(products, np.einsum("ij,ikj->ik", queries, F[found]), rtol=1e-12)
     assert (np.diff(products, axis=1) <= 0).all()
 
 
-@pytest.mark.parametrize("F", [np.ones((3_000, 2)), np.zeros((3_000, 2)), np.repeat(np.eye(3), 1_000, axis=0)])
+@pytest.mark.parametrize(
+    "F", [np.ones((3_000, 2)), np.zeros((3_000, 2)), np.repeat(np.eye(3), 1_000, axis=0)]
+)
 def test_equal_rows_have_each_other_and_never_themselves(F):
     found, products = likely_products(F, F, 5, n_candidates=10)
     assert (found != np.arange(len(F))[:, None]).all()

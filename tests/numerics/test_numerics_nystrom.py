@@ -37,7 +37,9 @@ def assert_neighbors(distances, neighbors, found, n_neighbors, atol=1e-11):
     assert neighbors.shape == found.shape == expected.shape
     assert neighbors.dtype == np.intp
     np.testing.assert_allclose(found, np.maximum(expected, 0.0), atol=atol)
-    np.testing.assert_allclose(np.maximum(np.take_along_axis(distances, neighbors, axis=1), 0.0), found, atol=atol)
+    np.testing.assert_allclose(
+        np.maximum(np.take_along_axis(distances, neighbors, axis=1), 0.0), found, atol=atol
+    )
     assert (np.diff(found, axis=1) >= 0).all()
     assert (np.diff(np.sort(neighbors, axis=1), axis=1) > 0).all()
 
@@ -50,17 +52,24 @@ def test_distances_to_landmarks_are_exact_however_short_and_far_from_the_origin(
     rows, Y = random_case()
     rows[:12] = Y + 10.0 ** np.arange(-12, 0)[:, None]
     rows, Y = rows + offset, Y + offset
-    np.testing.assert_allclose(landmark_distances(rows, Y), cdist(rows, Y), rtol=1e-9, atol=1e-15 * (1 + offset))
+    np.testing.assert_allclose(
+        landmark_distances(rows, Y), cdist(rows, Y), rtol=1e-9, atol=1e-15 * (1 + offset)
+    )
 
 
 @pytest.mark.parametrize("n_neighbors", [1, 4, 30])
 def test_of_landmarks_at_one_distance_the_first_come_first(n_neighbors):
     rng = np.random.default_rng(3)
-    rows, Y = rng.integers(0, 3, size=(200, 2)).astype(float), rng.integers(0, 3, size=(30, 2)).astype(float)
+    rows, Y = (
+        rng.integers(0, 3, size=(200, 2)).astype(float),
+        rng.integers(0, 3, size=(30, 2)).astype(float),
+    )
     expected = np.argsort(landmark_distances(rows, Y), axis=1, kind="stable")[:, :n_neighbors]
     neighbors, distances = nearest_landmarks(rows, Y, n_neighbors)
     np.testing.assert_array_equal(neighbors, expected)
-    np.testing.assert_array_equal(distances, np.sort(landmark_distances(rows, Y), axis=1)[:, :n_neighbors])
+    np.testing.assert_array_equal(
+        distances, np.sort(landmark_distances(rows, Y), axis=1)[:, :n_neighbors]
+    )
 
 
 def test_the_nearest_landmarks_are_those_of_a_dense_sort():
@@ -118,7 +127,9 @@ def test_noise_makes_distances_negative_which_become_0():
     assert distances.min() == 0.0
     assert_neighbors(D, neighbors, distances, 5, atol=1e-9)
     # The more negative is the nearer.
-    np.testing.assert_allclose(np.take_along_axis(D, neighbors, axis=1), np.sort(D, axis=1)[:, :5], atol=1e-9)
+    np.testing.assert_allclose(
+        np.take_along_axis(D, neighbors, axis=1), np.sort(D, axis=1)[:, :5], atol=1e-9
+    )
 
 
 def test_a_cutoff_leaves_small_eigenvalues_out(monkeypatch):
@@ -136,7 +147,9 @@ def test_where_all_landmarks_are_one_there_are_neighbors_all_the_same(n_landmark
     rows, _ = random_case(n_rows=9)
     Y = np.ones((n_landmarks, 5))
     with np.errstate(all="raise"):
-        neighbors, distances = nystrom_neighbors(landmark_distances(rows, Y), distances_between(Y), 4, squared=squared)
+        neighbors, distances = nystrom_neighbors(
+            landmark_distances(rows, Y), distances_between(Y), 4, squared=squared
+        )
     np.testing.assert_array_equal(distances, 0.0)
     for i, row in enumerate(neighbors):
         assert i not in row
@@ -147,7 +160,9 @@ def test_where_all_landmarks_are_one_there_are_neighbors_all_the_same(n_landmark
 def test_rows_that_are_equal_have_each_other_and_never_themselves(squared):
     _, Y = random_case()
     rows = np.repeat(np.random.default_rng(1).normal(size=(4, 5)), 3, axis=0)
-    neighbors, _ = nystrom_neighbors(landmark_distances(rows, Y), distances_between(Y), 11, squared=squared)
+    neighbors, _ = nystrom_neighbors(
+        landmark_distances(rows, Y), distances_between(Y), 11, squared=squared
+    )
     for i, row in enumerate(neighbors):
         assert sorted([i, *row]) == list(range(12))
     _, distances = nystrom_neighbors(

@@ -30,7 +30,9 @@ def random_prototypes(n_prototypes=5, n_columns=3, *, diagonal=False, seed=0):
 
 def as_full(prototypes):
     """The same prototypes, their variances written as matrices."""
-    return Prototypes(prototypes.means, np.array([np.diag(v) for v in prototypes.covariances]), prototypes.counts)
+    return Prototypes(
+        prototypes.means, np.array([np.diag(v) for v in prototypes.covariances]), prototypes.counts
+    )
 
 
 def slow_divergence(prototypes, a, b):
@@ -39,7 +41,9 @@ def slow_divergence(prototypes, a, b):
     difference = prototypes.means[b] - prototypes.means[a]
     inverse = np.linalg.inv(T)
     logarithm = np.linalg.slogdet(T)[1] - np.linalg.slogdet(S)[1]
-    return 0.5 * (np.trace(inverse @ S) + difference @ inverse @ difference - len(difference) + logarithm)
+    return 0.5 * (
+        np.trace(inverse @ S) + difference @ inverse @ difference - len(difference) + logarithm
+    )
 
 
 # Means, covariances and counts
@@ -70,7 +74,9 @@ def test_shrinkage_is_its_formula(diagonal, deviation):
     for n, S, got in zip(found.counts, found.covariances, shrinkage.covariances, strict=True):
         w = n / (n + (2 if diagonal else 5))
         w *= s**2 / (s**2 + (deviation or 0.0) ** 2)
-        np.testing.assert_allclose(got, w * S + (1 - w) * S_mean + 0.02 * s * eye, rtol=1e-10, atol=1e-12)
+        np.testing.assert_allclose(
+            got, w * S + (1 - w) * S_mean + 0.02 * s * eye, rtol=1e-10, atol=1e-12
+        )
     assert shrinkage.means is found.means
     assert shrinkage.counts is found.counts
 
@@ -89,7 +95,9 @@ def test_shrunk_covariances_have_an_inverse(diagonal, case):
     found = prototypes_of(rows, labels, diagonal=diagonal)
     shrinkage = shrunk(found)
     spread = np.average(found.variances, axis=0, weights=found.counts).mean()
-    least = shrinkage.covariances.min() if diagonal else np.linalg.eigvalsh(shrinkage.covariances).min()
+    least = (
+        shrinkage.covariances.min() if diagonal else np.linalg.eigvalsh(shrinkage.covariances).min()
+    )
     assert least >= COVARIANCE_FLOOR * spread * (1 - 1e-9)
     assert np.isfinite(kullback_leibler(shrinkage)).all()
     assert np.isfinite(log_densities(rows, shrinkage)).all()
@@ -98,7 +106,9 @@ def test_shrunk_covariances_have_an_inverse(diagonal, case):
 @pytest.mark.parametrize("diagonal", [False, True])
 def test_rows_that_are_all_equal_have_the_identity_for_covariance(diagonal):
     with np.errstate(all="raise"):
-        found = shrunk(prototypes_of(np.full((6, 3), 2.0), np.array([0, 0, 1, 1, 1, 1]), diagonal=diagonal))
+        found = shrunk(
+            prototypes_of(np.full((6, 3), 2.0), np.array([0, 0, 1, 1, 1, 1]), diagonal=diagonal)
+        )
     eye = np.ones(3) if diagonal else np.eye(3)
     np.testing.assert_array_equal(found.covariances, [eye, eye])
     found.covariances[0] = 7.0  # an array of its own
@@ -122,7 +132,9 @@ def test_nearest_covariances_are_the_frobenius_projection():
     for before, after in zip(noisy, repaired, strict=True):
         values, vectors = np.linalg.eigh(before)
         assert values.min() < 0
-        expected = sum(value * np.outer(v, v) for value, v in zip(values, vectors.T, strict=True) if value > 0)
+        expected = sum(
+            value * np.outer(v, v) for value, v in zip(values, vectors.T, strict=True) if value > 0
+        )
         np.testing.assert_allclose(after, expected, atol=1e-12)
         assert np.linalg.eigvalsh(after).min() > -1e-12
         # What was taken off is orthogonal to it, and no covariance is nearer.
@@ -163,7 +175,9 @@ def test_distances_of_means_are_symmetric_and_those_of_a_loop(offset):
 def test_divergences_do_not_change_with_the_coordinates():
     found = random_prototypes()
     map_, shift = RNG.normal(size=(3, 3)), RNG.normal(size=3)
-    mapped = Prototypes(found.means @ map_.T + shift, map_ @ found.covariances @ map_.T, found.counts)
+    mapped = Prototypes(
+        found.means @ map_.T + shift, map_ @ found.covariances @ map_.T, found.counts
+    )
     np.testing.assert_allclose(kullback_leibler(mapped), kullback_leibler(found), rtol=1e-8)
     diagonal = random_prototypes(diagonal=True)
     units = np.array([1e-3, 2.0, 50.0])
@@ -182,7 +196,9 @@ def test_log_densities_are_scipys(diagonal):
     expected = np.column_stack(
         [
             np.log(count) + multivariate_normal(mean, covariance).logpdf(rows)
-            for mean, covariance, count in zip(full.means, full.covariances, full.counts, strict=True)
+            for mean, covariance, count in zip(
+                full.means, full.covariances, full.counts, strict=True
+            )
         ]
     )
     np.testing.assert_allclose(log_densities(rows, found), expected, rtol=1e-10)

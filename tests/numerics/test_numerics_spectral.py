@@ -60,7 +60,9 @@ def test_the_number_of_neighbors_is_the_logarithm_rounded_up(n_rows):
 # The most similar rows
 
 
-@pytest.fixture(params=["positive", "of both signs", "all norms", "unit", "one column", "negative products"])
+@pytest.fixture(
+    params=["positive", "of both signs", "all norms", "unit", "one column", "negative products"]
+)
 def factors(request):
     rng = np.random.default_rng(0)
     normal = rng.normal(size=(60, 5))
@@ -78,7 +80,9 @@ def factors(request):
 @pytest.mark.parametrize("n_neighbors", [1, 5, 9])
 def test_the_most_similar_rows_are_those_of_a_dense_sort(factors, n_neighbors, block_entries):
     products = other_products(factors)
-    found = largest_products(factors, factors, n_neighbors, without_itself=True, block_entries=block_entries)[0]
+    found = largest_products(
+        factors, factors, n_neighbors, without_itself=True, block_entries=block_entries
+    )[0]
     assert found.dtype == np.intp
     assert found.shape == (len(factors), n_neighbors)
     expected = -np.sort(-products, axis=1)[:, :n_neighbors]
@@ -96,7 +100,9 @@ def test_rows_that_are_equal_have_each_other_and_never_themselves():
     for i, row in enumerate(found):
         assert sorted([i, *row]) == [4 * (i // 4) + number for number in range(4)]
     for n_neighbors in (1, 2, 11):
-        found = largest_products(np.ones((12, 2)), np.ones((12, 2)), n_neighbors, without_itself=True)[0]
+        found = largest_products(
+            np.ones((12, 2)), np.ones((12, 2)), n_neighbors, without_itself=True
+        )[0]
         for i, row in enumerate(found):
             assert i not in row
             assert len(set(row)) == n_neighbors
@@ -107,7 +113,9 @@ def test_rows_that_are_equal_have_each_other_and_never_themselves():
 
 @pytest.mark.parametrize("block_entries", BLOCK_ENTRIES)
 @pytest.mark.parametrize("n_neighbors", [1, 9])
-def test_the_graph_is_the_mean_of_both_directions_of_equation_25(factors, n_neighbors, block_entries):
+def test_the_graph_is_the_mean_of_both_directions_of_equation_25(
+    factors, n_neighbors, block_entries
+):
     products = factors @ factors.T
     expected = np.zeros_like(products)
     for i in range(len(factors)):
@@ -172,18 +180,24 @@ def test_the_top_eigenvectors_are_those_of_a_dense_solver(sizes, n_more):
     A = block_diag(*[random_graph(rng, size, 0.1) for size in sizes])
     shuffled = rng.permutation(len(A))
     graph = csr_array(A[shuffled][:, shuffled])
-    assert_top_eigenvectors(graph, top_graph_eigenvectors(graph, n_vectors, components_of(graph)), n_vectors)
+    assert_top_eigenvectors(
+        graph, top_graph_eigenvectors(graph, n_vectors, components_of(graph)), n_vectors
+    )
 
 
 @pytest.mark.parametrize("bridge", [1e-3, 1e-12, 1e-300])
-@pytest.mark.parametrize(("n_rings", "n_rows"), [(2, 60), (2, 600), pytest.param(5, 600, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    ("n_rings", "n_rows"), [(2, 60), (2, 600), pytest.param(5, 600, marks=pytest.mark.long)]
+)
 def test_rings_with_weak_bridges_are_told_apart(n_rings, n_rows, bridge):
     # Every ring has many eigenvalues as near to 1 as the ones that separate rings, and those are equal.
     ring = np.roll(np.eye(n_rows), 1, axis=1) + np.roll(np.eye(n_rows), 2, axis=1)
     A = block_diag(*[ring + ring.T] * n_rings)
     for first in np.arange(1, n_rings) * n_rows:
         A[0, first] = A[first, 0] = bridge
-    vectors = unit_rows(top_graph_eigenvectors(csr_array(A), n_rings, np.zeros(len(A), dtype=np.intp)))
+    vectors = unit_rows(
+        top_graph_eigenvectors(csr_array(A), n_rings, np.zeros(len(A), dtype=np.intp))
+    )
     of_ring = np.repeat(np.arange(n_rings), n_rows)
     np.testing.assert_allclose(vectors @ vectors.T, of_ring[:, None] == of_ring, atol=0.05)
 
@@ -196,7 +210,8 @@ def test_a_row_of_another_size_finds_the_neighbors_of_its_direction():
         F_small = F.copy()
         F_small[7] *= size
         assert np.array_equal(
-            np.sort(largest_products(F_small, F_small, 5, without_itself=True)[0], axis=1)[7], expected[7]
+            np.sort(largest_products(F_small, F_small, 5, without_itself=True)[0], axis=1)[7],
+            expected[7],
         )
 
 
@@ -220,7 +235,9 @@ def test_as_many_components_as_vectors_are_the_embedding(n_components):
     A = block_diag(*[random_graph(rng, size) for size in sizes])
     graph, labels = csr_array(A), np.repeat(np.arange(n_components), sizes)
     embedding = graph_embedding(graph, n_components, np.ones((len(A), 2)))
-    np.testing.assert_allclose(embedding @ embedding.T, labels[:, None] == labels[None, :], atol=1e-12)
+    np.testing.assert_allclose(
+        embedding @ embedding.T, labels[:, None] == labels[None, :], atol=1e-12
+    )
 
 
 def test_the_embedding_is_the_top_eigenvectors_with_rows_of_norm_1():
@@ -309,7 +326,9 @@ def test_a_projection_of_a_moment_that_noise_made_negative_is_finite():
     with np.errstate(all="raise"):
         projection = spectral_projection(moment, 4)
         np.testing.assert_array_equal(spectral_projection(-np.eye(3), 2), np.zeros((3, 2)))
-    np.testing.assert_allclose(abs(projection[:, :2]), [[0.9**-0.5, 0], [0, 0.2**-0.5], [0, 0], [0, 0]], atol=1e-12)
+    np.testing.assert_allclose(
+        abs(projection[:, :2]), [[0.9**-0.5, 0], [0, 0.2**-0.5], [0, 0], [0, 0]], atol=1e-12
+    )
     np.testing.assert_array_equal(projection[:, 2:], 0.0)
 
 
@@ -355,6 +374,10 @@ def test_a_fitted_projection_is_scikit_learns_ridge(penalty):
     rng = np.random.default_rng(0)
     F, embedding = rng.normal(size=(50, 6)), rng.normal(size=(50, 3))
     expected = Ridge(penalty, fit_intercept=False).fit(F, embedding).coef_.T
-    np.testing.assert_allclose(fitted_projection(F, embedding, penalty=penalty), expected, rtol=1e-8)
+    np.testing.assert_allclose(
+        fitted_projection(F, embedding, penalty=penalty), expected, rtol=1e-8
+    )
     if penalty == 1e-3:
-        np.testing.assert_array_equal(fitted_projection(F, embedding), fitted_projection(F, embedding, penalty=penalty))
+        np.testing.assert_array_equal(
+            fitted_projection(F, embedding), fitted_projection(F, embedding, penalty=penalty)
+        )

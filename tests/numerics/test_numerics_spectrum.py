@@ -20,7 +20,9 @@ def draws(true, n_draws=300):
     rng, d = np.random.default_rng(0), len(true)
     for _ in range(n_draws):
         upper = np.triu(rng.normal(size=(d, d)) * NOISE / np.sqrt(2), 1)
-        values, vectors = np.linalg.eigh(np.diag(true) + upper + upper.T + np.diag(NOISE * rng.normal(size=d)))
+        values, vectors = np.linalg.eigh(
+            np.diag(true) + upper + upper.T + np.diag(NOISE * rng.normal(size=d))
+        )
         yield values[::-1], true @ vectors[:, ::-1] ** 2
 
 

@@ -32,7 +32,9 @@ def projected(point):
     def excess(threshold):
         return np.maximum(point - threshold, 0.0).sum() - 1.0
 
-    return np.maximum(point - brentq(excess, point.min() - 2.0, point.max(), xtol=1e-15, rtol=1e-14), 0.0)
+    return np.maximum(
+        point - brentq(excess, point.min() - 2.0, point.max(), xtol=1e-15, rtol=1e-14), 0.0
+    )
 
 
 def solution_of_19(distances, gamma):
@@ -83,7 +85,9 @@ def test_equal_distances_have_equal_weights_though_rounding_makes_them_differ():
     with np.errstate(all="raise"):
         np.testing.assert_array_equal(neighbor_weights(tiny), np.full((3, 2), 0.5))
     # A difference that is real counts, however small the distances are.
-    np.testing.assert_allclose(neighbor_weights(np.array([[1e-12, 2e-12, 3e-12]])), [[2 / 3, 1 / 3]])
+    np.testing.assert_allclose(
+        neighbor_weights(np.array([[1e-12, 2e-12, 3e-12]])), [[2 / 3, 1 / 3]]
+    )
 
 
 # All rows
@@ -94,7 +98,9 @@ def test_equal_distances_have_equal_weights_though_rounding_makes_them_differ():
 def test_graph_is_that_of_a_dense_sort(n_columns, k):
     rows = np.random.default_rng(0).normal(size=(60, n_columns)) + 1000.0
     distances = other_distances(rows)
-    expected = np.array([solution_of_19(row[np.isfinite(row)], gamma_of(row, k)) for row in distances])
+    expected = np.array(
+        [solution_of_19(row[np.isfinite(row)], gamma_of(row, k)) for row in distances]
+    )
     graph = structural_graph(rows, k)
     E = dense(graph)
     np.testing.assert_allclose(E[~np.eye(60, dtype=bool)].reshape(60, 59), expected, atol=1e-9)
@@ -107,13 +113,17 @@ def test_graph_is_that_of_a_dense_sort(n_columns, k):
 
 @pytest.mark.parametrize("k", [1, 5])
 def test_an_edge_counts_as_far_as_both_rows_have_the_same_neighbors(k, monkeypatch):
-    monkeypatch.setattr("flower_fedclust.numerics.blocks.BLOCK_ENTRIES", 7 * (k + 1) ** 3)  # some rows at a time
+    # Some rows at a time.
+    monkeypatch.setattr("flower_fedclust.numerics.blocks.BLOCK_ENTRIES", 7 * (k + 1) ** 3)
     graph = structural_graph(np.random.default_rng(0).normal(size=(30, 3)), k)
     nearest = [{row, *neighbors} for row, neighbors in enumerate(graph.neighbors.tolist())]
     weighed = graph.by_shared_neighbors()
     np.testing.assert_array_equal(weighed.neighbors, graph.neighbors)
     for row, neighbors in enumerate(graph.neighbors):
-        shared = [len(nearest[row] & nearest[other]) / len(nearest[row] | nearest[other]) for other in neighbors]
+        shared = [
+            len(nearest[row] & nearest[other]) / len(nearest[row] | nearest[other])
+            for other in neighbors
+        ]
         np.testing.assert_allclose(weighed.weights[row], graph.weights[row] * shared, rtol=1e-14)
     alone = structural_graph(np.ones((1, 3)), k).by_shared_neighbors()
     assert alone.weights.shape == (1, 0)
@@ -123,7 +133,9 @@ def test_an_edge_counts_as_far_as_both_rows_have_the_same_neighbors(k, monkeypat
 @pytest.mark.parametrize("n_columns", [2, 20])
 def test_no_row_is_its_own_neighbor_where_rows_are_equal(n_copies, n_columns):
     # Whole numbers, whose products are exact, so that copies are at the distance 0 on every CPU.
-    rows = np.repeat(np.random.default_rng(0).integers(-99, 99, size=(6, n_columns)) * 1.0, n_copies, axis=0)
+    rows = np.repeat(
+        np.random.default_rng(0).integers(-99, 99, size=(6, n_columns)) * 1.0, n_copies, axis=0
+    )
     graph = structural_graph(rows, 3)
     E = dense(graph)
     assert not E.diagonal().any()

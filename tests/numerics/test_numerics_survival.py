@@ -25,7 +25,12 @@ def counts_of(table):
 #: What lifelines 0.30.3 says of rows with these counts: the last values of the curves, the restricted means, and the
 #: statistic and p-value of the log-rank test. Events lie in the middle of a bin, half of the censored rows before them.
 LIFELINES = [
-    ([0.241656837577187, 0.36776371405048], [5.71935058627628, 4.63765453562819], 0.41594980102635, 0.518964964789311),
+    (
+        [0.241656837577187, 0.36776371405048],
+        [5.71935058627628, 4.63765453562819],
+        0.41594980102635,
+        0.518964964789311,
+    ),
     (
         [0.219481856702583, 0.284656196524019, 0.430208637941526],
         [8.45788683944424, 8.60544094567067, 9.57301313052245],
@@ -37,7 +42,13 @@ LIFELINES = [
         *(9.08394477380549, 0.0281953663147208),
     ),
     (
-        [0.0985998552916654, 0.237542923585517, 0.273432856271885, 0.136722247253855, 0.233683374423189],
+        [
+            0.0985998552916654,
+            0.237542923585517,
+            0.273432856271885,
+            0.136722247253855,
+            0.233683374423189,
+        ],
         [13.8568613803655, 16.4565523797875, 15.6047368610835, 16.0425793457234, 15.1288322212184],
         *(17.048712197987, 0.00189127555368421),
     ),
@@ -70,17 +81,27 @@ def test_without_noise_curves_means_and_test_are_those_of_lifelines(table):
 def test_a_curve_is_the_product_of_the_shares_that_pass_each_bin(table):
     found = counts_of(table)
     for group in range(found.n_groups):
-        left, curve = sum(found.events[group]) + sum(found.censored[group]) + found.beyond[group], Fraction(1)
+        left, curve = (
+            sum(found.events[group]) + sum(found.censored[group]) + found.beyond[group],
+            Fraction(1),
+        )
         for place in range(found.n_bins):
             assert found.starting[group, place] == left
-            events, censored = (Fraction(int(one[group, place])) for one in (found.events, found.censored))
+            events, censored = (
+                Fraction(int(one[group, place])) for one in (found.events, found.censored)
+            )
             curve *= 1 - events / (Fraction(int(left)) - censored / 2)
             assert found.survival[group, place] == pytest.approx(float(curve), abs=1e-14)
             left -= int(events + censored)
 
 
 def test_without_noise_the_error_of_a_curve_is_greenwoods():
-    found = LifeTables(np.arange(1.0, 4.0), np.array([[5.0, 8.0, 3.0]]), np.array([[2.0, 4.0, 6.0]]), np.array([40.0]))
+    found = LifeTables(
+        np.arange(1.0, 4.0),
+        np.array([[5.0, 8.0, 3.0]]),
+        np.array([[2.0, 4.0, 6.0]]),
+        np.array([40.0]),
+    )
     at_risk = found.at_risk[0]
     greenwood = np.cumsum(found.events[0] / (at_risk * (at_risk - found.events[0])))
     # Censored rows count for a half, of which Greenwood's formula takes no notice.
@@ -116,13 +137,19 @@ def test_the_variance_of_the_test_contains_the_noise_of_every_count_to_first_ord
         shares = found.at_risk / found.at_risk.sum(axis=0)
         return (found.events - shares * found.events.sum(axis=0)).sum(axis=1)
 
-    moves = [(difference(_moved(exact, one)) - difference(exact))[0] / 1e-4 for one in _changes(exact)]
+    moves = [
+        (difference(_moved(exact, one)) - difference(exact))[0] / 1e-4 for one in _changes(exact)
+    ]
     (before, after) = (
-        LifeTables(exact.ends, exact.events, exact.censored, exact.beyond, noise).log_rank().statistic
+        LifeTables(exact.ends, exact.events, exact.censored, exact.beyond, noise)
+        .log_rank()
+        .statistic
         for noise in (0.0, deviation)
     )
     whole = difference(exact)[0] ** 2
-    assert whole / after - whole / before == pytest.approx(deviation**2 * np.sum(np.square(moves)), rel=1e-3)
+    assert whole / after - whole / before == pytest.approx(
+        deviation**2 * np.sum(np.square(moves)), rel=1e-3
+    )
 
 
 def test_curves_with_noise_are_the_nearest_that_never_rise():
@@ -134,7 +161,9 @@ def test_curves_with_noise_are_the_nearest_that_never_rise():
 
 def test_a_median_is_an_interval_of_bins_open_where_the_curve_does_not_tell():
     ends = np.array([10.0, 20.0, 30.0, 40.0])
-    events = np.array([[50.0, 400.0, 300.0, 100.0], [20.0, 20.0, 20.0, 20.0], [100.0, 150.0, 160.0, 90.0]])
+    events = np.array(
+        [[50.0, 400.0, 300.0, 100.0], [20.0, 20.0, 20.0, 20.0], [100.0, 150.0, 160.0, 90.0]]
+    )
     found = LifeTables(ends, events, np.zeros((3, 4)), np.array([150.0, 920.0, 500.0]))
     early, late, open_ = found.medians
     assert (early.low, early.high) == (20, 30)
@@ -145,7 +174,9 @@ def test_a_median_is_an_interval_of_bins_open_where_the_curve_does_not_tell():
 
 def test_limits_never_rise_and_a_curve_ends_where_noise_hides_who_is_at_risk():
     found = counts_of(4)
-    noisy = LifeTables(found.ends, 10 * found.events, 10 * found.censored, found.beyond, deviation=30.0)
+    noisy = LifeTables(
+        found.ends, 10 * found.events, 10 * found.censored, found.beyond, deviation=30.0
+    )
     lower, upper = noisy.simultaneous
     assert not noisy.is_known[:, -1].all()
     assert noisy.is_known[:, 0].all()
@@ -161,15 +192,26 @@ def test_simultaneous_bands_hold_whole_curves_and_the_test_keeps_its_level():
     rng, n_rows, ends = np.random.default_rng(0), 1250, np.arange(1.0, 13.0)
     true, held, rejected = np.exp(-0.08 * ends), [], []
     for _ in range(60):
-        times, censored_at = rng.exponential(1 / 0.08, (3, n_rows)), rng.exponential(1 / 0.04, (3, n_rows))
+        times, censored_at = (
+            rng.exponential(1 / 0.08, (3, n_rows)),
+            rng.exponential(1 / 0.04, (3, n_rows)),
+        )
         bins = np.searchsorted(ends, np.minimum(times, censored_at))
         is_event = times <= censored_at
         events, censored = (
-            np.array([np.bincount(one[which], minlength=13) for one, which in zip(bins, chosen, strict=True)], float)
+            np.array(
+                [
+                    np.bincount(one[which], minlength=13)
+                    for one, which in zip(bins, chosen, strict=True)
+                ],
+                float,
+            )
             for chosen in (is_event, ~is_event)
         )
         parts = [events[:, :12], censored[:, :12], events[:, 12] + censored[:, 12]]
-        found = LifeTables(ends, *(one + rng.normal(scale=9.4, size=one.shape) for one in parts), deviation=9.4)
+        found = LifeTables(
+            ends, *(one + rng.normal(scale=9.4, size=one.shape) for one in parts), deviation=9.4
+        )
         lower, upper = found.simultaneous
         held += ((lower <= true) & (true <= upper) | ~found.is_known).all(axis=1).tolist()
         rejected.append(found.log_rank().p_value < 0.05)

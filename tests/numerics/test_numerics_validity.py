@@ -3,7 +3,12 @@ import pytest
 from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_rand_score, calinski_harabasz_score, davies_bouldin_score
 
-from flower_fedclust.numerics.validity import ClusterNumber, ClusterSums, numbers_of, weighted_rand_index
+from flower_fedclust.numerics.validity import (
+    ClusterNumber,
+    ClusterSums,
+    numbers_of,
+    weighted_rand_index,
+)
 
 ROWS = np.random.default_rng(0).normal(size=(300, 4)) + 5 * np.eye(4)[np.arange(300) % 4]
 MODEL = KMeans(4, n_init=1, random_state=0).fit(ROWS)
@@ -14,13 +19,19 @@ def test_measures_from_sums_are_those_of_the_rows_however_they_are_divided():
     found = (parts[0] + parts[1]).measures(MODEL.cluster_centers_)
     distances = np.sort(MODEL.transform(ROWS), axis=1)
     assert found["davies_bouldin"] == pytest.approx(davies_bouldin_score(ROWS, MODEL.labels_))
-    assert found["calinski_harabasz"] == pytest.approx(calinski_harabasz_score(ROWS, MODEL.labels_), rel=1e-3)
+    assert found["calinski_harabasz"] == pytest.approx(
+        calinski_harabasz_score(ROWS, MODEL.labels_), rel=1e-3
+    )
     assert found["silhouette"] == pytest.approx((1 - distances[:, 0] / distances[:, 1]).mean())
 
 
 def test_a_row_with_a_weight_and_a_scatter_stands_for_as_many_rows_around_it():
-    scattered = np.repeat(MODEL.cluster_centers_, 2, axis=0) + np.tile([[0, 0, 0, 1.0], [0, 0, 0, -1.0]], (4, 1))
-    together = ClusterSums.of_rows(MODEL.cluster_centers_, MODEL.cluster_centers_, np.full(4, 2.0), scatter=1.0)
+    scattered = np.repeat(MODEL.cluster_centers_, 2, axis=0) + np.tile(
+        [[0, 0, 0, 1.0], [0, 0, 0, -1.0]], (4, 1)
+    )
+    together = ClusterSums.of_rows(
+        MODEL.cluster_centers_, MODEL.cluster_centers_, np.full(4, 2.0), scatter=1.0
+    )
     apart = ClusterSums.of_rows(scattered, MODEL.cluster_centers_)
     assert np.allclose(together.squares, apart.squares)
     assert np.array_equal(together.counts, apart.counts)
@@ -36,17 +47,25 @@ def test_a_cluster_without_rows_counts_for_nothing_and_a_single_one_has_no_measu
 
 def test_points_that_stand_for_many_rows_agree_as_these_rows_do():
     rng = np.random.default_rng(1)
-    one, other, counts = rng.integers(3, size=30), rng.integers(3, size=30), rng.integers(200, 900, size=30)
+    one, other, counts = (
+        rng.integers(3, size=30),
+        rng.integers(3, size=30),
+        rng.integers(200, 900, size=30),
+    )
     other[:15] = one[:15]
     of_rows = adjusted_rand_score(np.repeat(one, counts), np.repeat(other, counts))
-    assert weighted_rand_index(one, other, counts.astype(float), 3) == pytest.approx(of_rows, abs=1e-3)
+    assert weighted_rand_index(one, other, counts.astype(float), 3) == pytest.approx(
+        of_rows, abs=1e-3
+    )
     assert weighted_rand_index(one * 0, other * 0, np.ones(30), 3) == 1.0
 
 
 def number_with(silhouette, of_one=0.3, stability=None):
     n = len(silhouette)
     others = [np.nan] * n, [1.0] * n
-    return ClusterNumber(list(range(2, 2 + n)), silhouette, *others, [of_one] * n, stability or [0.95] * n)
+    return ClusterNumber(
+        list(range(2, 2 + n)), silhouette, *others, [of_one] * n, stability or [0.95] * n
+    )
 
 
 def test_advice_names_the_number_and_its_doubt():
@@ -58,9 +77,13 @@ def test_advice_names_the_number_and_its_doubt():
     assert number_with([0.5, 0.6, 0.7]).sentence.endswith("there may be more.")
     assert number_with([0.35, 0.3]).sentence.startswith("No clear number: with 2 to 3 clusters")
     unstable = number_with([0.35, 0.9], stability=[0.95, 0.1]).sentence
-    assert unstable.startswith("No clear number: with 2 to 3 clusters, none that another run would find again")
+    assert unstable.startswith(
+        "No clear number: with 2 to 3 clusters, none that another run would find again"
+    )
     assert number_with([0.0], of_one=0.0).sentence.startswith("No clear number: noise")
-    assert number_with([0.5, 0.7], stability=[0.2, 0.3]).sentence.startswith("No clear number: with any number")
+    assert number_with([0.5, 0.7], stability=[0.2, 0.3]).sentence.startswith(
+        "No clear number: with any number"
+    )
     assert number_with([0.5, 0.7]).to_dict()["davies_bouldin"] == [None, None]
 
 
@@ -77,7 +100,9 @@ def test_advice_names_the_number_and_its_doubt():
         ([0.0, 0.0, 0.0], [0.0, 0.0, 0.0], 2, False),
     ],
 )
-def test_the_best_stable_number_is_taken_or_else_the_smallest_sensible_one(silhouette, stability, chosen, is_clear):
+def test_the_best_stable_number_is_taken_or_else_the_smallest_sensible_one(
+    silhouette, stability, chosen, is_clear
+):
     found = number_with(silhouette, of_one=0.3 if any(silhouette) else 0.0, stability=stability)
     assert (found.chosen, found.is_clear) == (chosen, is_clear)
 

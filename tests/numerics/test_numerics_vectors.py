@@ -21,23 +21,31 @@ def test_clipped_rows_keep_their_direction_and_short_ones_every_bit(norm, radius
     rows = load_digits().data * np.where(np.arange(64) % 2, 1.0, -1.0)
     clipped = clip_rows(rows, radius, norm=norm)
     lengths = np.linalg.norm(rows, axis=1, ord=norm)
-    np.testing.assert_allclose(clipped, rows * np.minimum(1.0, radius / lengths)[:, None], rtol=1e-13)
+    np.testing.assert_allclose(
+        clipped, rows * np.minimum(1.0, radius / lengths)[:, None], rtol=1e-13
+    )
     np.testing.assert_array_equal(clipped[lengths < radius], rows[lengths < radius])
 
 
 def test_a_row_within_the_euclidean_ball_may_lie_beyond_the_l1_ball():
     rows = np.array([[0.6, -0.6], [0.5, 0.5], [1.0, 0.0]])
     np.testing.assert_array_equal(clip_rows(rows, 1.0), rows)
-    np.testing.assert_allclose(clip_rows(rows, 1.0, norm=1), [[0.5, -0.5], [0.5, 0.5], [1.0, 0.0]], rtol=1e-15)
+    np.testing.assert_allclose(
+        clip_rows(rows, 1.0, norm=1), [[0.5, -0.5], [0.5, 0.5], [1.0, 0.0]], rtol=1e-15
+    )
 
 
 @pytest.mark.parametrize("norm", [1, 2])
 def test_rows_of_any_size_can_be_clipped(norm):
     with np.errstate(divide="raise", invalid="raise", over="ignore"):
         clipped = clip_rows(np.array([[1e308, 1e308], [0.0, 0.0], [3.0, -1.0]]), 2.0, norm=norm)
-        np.testing.assert_array_equal(clip_rows(np.array([[1e308, 1e308]]), np.inf, norm=1), [[1e308, 1e308]])
+        np.testing.assert_array_equal(
+            clip_rows(np.array([[1e308, 1e308]]), np.inf, norm=1), [[1e308, 1e308]]
+        )
     assert np.linalg.norm(clipped, axis=1, ord=norm).max() <= 2.0
-    np.testing.assert_allclose(clipped[1:], [[0.0, 0.0], 2.0 * np.array([3.0, -1.0]) / (4.0 if norm == 1 else 10**0.5)])
+    np.testing.assert_allclose(
+        clipped[1:], [[0.0, 0.0], 2.0 * np.array([3.0, -1.0]) / (4.0 if norm == 1 else 10**0.5)]
+    )
 
 
 @pytest.mark.parametrize("shape", [(5,), (4, 3), (2, 3, 4)])
@@ -57,12 +65,16 @@ def known_spectrum():
 
 
 @pytest.mark.parametrize("n_vectors", [1, 2, 4, 6])
-def test_top_eigenvectors_belong_to_the_largest_eigenvalues_in_falling_order(known_spectrum, n_vectors):
+def test_top_eigenvectors_belong_to_the_largest_eigenvalues_in_falling_order(
+    known_spectrum, n_vectors
+):
     matrix, basis, values = known_spectrum
     vectors = top_eigenvectors(matrix, n_vectors)
     expected = basis[:, np.argsort(values)[::-1][:n_vectors]]
     np.testing.assert_allclose(np.abs((vectors * expected).sum(axis=0)), 1.0, atol=1e-12)
-    np.testing.assert_allclose(matrix @ vectors, vectors * np.sort(values)[::-1][:n_vectors], atol=1e-12)
+    np.testing.assert_allclose(
+        matrix @ vectors, vectors * np.sort(values)[::-1][:n_vectors], atol=1e-12
+    )
 
 
 @pytest.mark.parametrize(("share", "n_axes"), [(0.3, 1), (0.5, 1), (0.51, 2), (0.8, 3), (1.0, 4)])

@@ -3,7 +3,12 @@ import pytest
 from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_rand_score
 
-from flower_fedclust.numerics.global_graph import EVERY_PAIR, EXACT_EVERY_PAIR, vote_embedding, vote_graph
+from flower_fedclust.numerics.global_graph import (
+    EVERY_PAIR,
+    EXACT_EVERY_PAIR,
+    vote_embedding,
+    vote_graph,
+)
 from flower_fedclust.numerics.kmeans import squared_distances
 from flower_fedclust.numerics.spectral import unit_rows
 
@@ -53,7 +58,9 @@ def test_without_noise_votes_are_squared_and_a_center_without_any_is_joined_to_t
     centers = np.array([[0.0], [1.0], [10.0], [14.0]])
     votes = np.array([6.0, 0.0, 0.0, 2.0, 0.0, 0.0])  # none for the last
     graph = vote_graph(votes, centers, 0.0)
-    np.testing.assert_array_equal(graph, [[0, 36, 0, 0], [36, 0, 4, 0], [0, 4, 0, 20], [0, 0, 20, 0]])
+    np.testing.assert_array_equal(
+        graph, [[0, 36, 0, 0], [36, 0, 4, 0], [0, 4, 0, 20], [0, 0, 20, 0]]
+    )
 
 
 def test_the_graph_is_symmetric_and_not_negative_with_a_diagonal_of_0():
@@ -69,7 +76,9 @@ def test_the_graph_is_symmetric_and_not_negative_with_a_diagonal_of_0():
 def test_votes_separate_two_rings_that_no_centers_would(rings):
     centers, votes, truth = rings
     assert adjusted_rand_score(truth, clusters_of(votes, centers)) == 1.0
-    assert adjusted_rand_score(truth, KMeans(2, n_init=10, random_state=0).fit_predict(centers)) < 0.5
+    assert (
+        adjusted_rand_score(truth, KMeans(2, n_init=10, random_state=0).fit_predict(centers)) < 0.5
+    )
 
 
 @pytest.mark.parametrize("factor", [0.1, 1.0, 1e3, 1e6])
@@ -87,7 +96,9 @@ def test_embedding_is_the_top_eigenvectors_with_rows_of_norm_1(rings, n_vectors)
     graph = vote_graph(votes, centers, 0.0)
     connected = graph + EVERY_PAIR * graph.sum(axis=1).mean() / len(graph)
     roots = np.sqrt(connected.sum(axis=1))
-    expected = unit_rows(np.linalg.eigh(connected / np.outer(roots, roots))[1][:, ::-1][:, :n_vectors])
+    expected = unit_rows(
+        np.linalg.eigh(connected / np.outer(roots, roots))[1][:, ::-1][:, :n_vectors]
+    )
     embedding = vote_embedding(graph, n_vectors)
     assert embedding.shape == (24, n_vectors)
     np.testing.assert_allclose(embedding @ embedding.T, expected @ expected.T, atol=2e-3)
@@ -101,7 +112,9 @@ def test_a_thin_ring_with_few_votes_is_not_cut_instead_of_the_gap_to_another():
     graph = vote_graph(votes[np.triu_indices(200, 1)], np.zeros((200, 1)), 0.0)
 
     def agreement(every_pair):
-        labels = KMeans(2, n_init=10, random_state=0).fit_predict(vote_embedding(graph, 2, every_pair))
+        labels = KMeans(2, n_init=10, random_state=0).fit_predict(
+            vote_embedding(graph, 2, every_pair)
+        )
         return adjusted_rand_score(np.repeat([0, 1], 100), labels)
 
     assert agreement(EXACT_EVERY_PAIR) == 1.0

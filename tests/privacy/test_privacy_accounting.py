@@ -97,7 +97,9 @@ def by_distributions(releases, delta, interval=1e-4):
 
 def by_divergences(replies, delta=DELTA, orders=None):
     """Compose replies, each a list of releases on the same rows, with dp-accounting alone."""
-    accountant = rdp.RdpAccountant(orders or accounting.ORDERS, dp_accounting.NeighboringRelation.REPLACE_ONE)
+    accountant = rdp.RdpAccountant(
+        orders or accounting.ORDERS, dp_accounting.NeighboringRelation.REPLACE_ONE
+    )
     for index, reply in enumerate(replies):
         if reply in replies[:index]:
             continue
@@ -116,18 +118,26 @@ def by_divergences(replies, delta=DELTA, orders=None):
 
 @pytest.mark.parametrize("delta", [1e-8, 1e-2])
 def test_composed_epsilon_is_what_dp_accounting_composes(delta):
-    releases = [Release("gaussian", 3.0, 2.5, ""), Release("laplace", 0.1, 4.0, ""), Release("gaussian", 7.0, 2.5, "")]
+    releases = [
+        Release("gaussian", 3.0, 2.5, ""),
+        Release("laplace", 0.1, 4.0, ""),
+        Release("gaussian", 7.0, 2.5, ""),
+    ]
     releases += [Release("laplace", 0.1, 4.0, ""), Release("laplace", 2.0, 11.0, "")]
     expected = by_distributions(releases, delta)
     for near in (None, 1.0):
         assert composed_epsilon(releases, delta, near=near) == pytest.approx(expected, rel=1e-3)
-    assert composed_epsilon(iter(releases[::-1]), delta, near=1.0) == composed_epsilon(releases, delta, near=1.0)
+    assert composed_epsilon(iter(releases[::-1]), delta, near=1.0) == composed_epsilon(
+        releases, delta, near=1.0
+    )
 
 
 @pytest.mark.parametrize(("scale", "delta"), [(0.5, 1e-6), (2.0, 1e-2), (10.0, 1e-2)])
 def test_one_laplace_release_has_its_closed_form(scale, delta):
     expected = 1 / scale + 2 * math.log1p(-delta)
-    assert composed_epsilon([Release("laplace", 9.0, scale, "")], delta) == pytest.approx(expected, rel=1e-3)
+    assert composed_epsilon([Release("laplace", 9.0, scale, "")], delta) == pytest.approx(
+        expected, rel=1e-3
+    )
 
 
 def test_two_gaussian_releases_are_one_with_noise_smaller_by_the_root_of_two():
@@ -138,27 +148,41 @@ def test_two_gaussian_releases_are_one_with_noise_smaller_by_the_root_of_two():
 
 @settings(max_examples=5, deadline=None, derandomize=True, database=None)
 @given(
-    st.lists(st.tuples(st.sampled_from(["gaussian", "laplace"]), st.floats(0.5, 20.0)), min_size=2, max_size=4),
+    st.lists(
+        st.tuples(st.sampled_from(["gaussian", "laplace"]), st.floats(0.5, 20.0)),
+        min_size=2,
+        max_size=4,
+    ),
     st.floats(1e-9, 1e-3),
 )
 def test_one_release_more_never_lowers_epsilon_and_a_smaller_delta_never_does(drawn, delta):
     releases = [Release(mechanism, 1.0, multiplier, "") for mechanism, multiplier in drawn]
-    epsilons = [composed_epsilon(releases[:count], delta, near=1.0) for count in range(len(releases) + 1)]
+    epsilons = [
+        composed_epsilon(releases[:count], delta, near=1.0) for count in range(len(releases) + 1)
+    ]
     assert epsilons[0] == 0.0
     assert all(more >= fewer - 1e-9 for fewer, more in pairwise(epsilons))
     assert composed_epsilon(releases, delta / 10, near=1.0) >= epsilons[-1] - 1e-9
 
 
-@pytest.mark.parametrize("bare", [Release("gaussian", 1.0, 0.0, ""), Release("laplace", 1.0, 0.0, ""), gaussian(0.0)])
+@pytest.mark.parametrize(
+    "bare", [Release("gaussian", 1.0, 0.0, ""), Release("laplace", 1.0, 0.0, ""), gaussian(0.0)]
+)
 @pytest.mark.parametrize("covered", [None, "gaussian", "laplace"])
 def test_a_release_without_noise_spends_an_infinite_epsilon(bare, covered):
     others = [Release(covered, 1.0, 5.0, "", bare.relation)] if covered else []
-    assert composed_epsilon([bare, *others], 1e-6) == composed_epsilon([bare, *others], 1e-6, near=1.0) == math.inf
+    assert (
+        composed_epsilon([bare, *others], 1e-6)
+        == composed_epsilon([bare, *others], 1e-6, near=1.0)
+        == math.inf
+    )
 
 
 def test_epsilon_depends_on_the_multiplier_alone_and_never_mixes_relations():
     added, replaced = Release("laplace", 1e-3, 4.0, ""), Release("laplace", 1e3, 4.0, "", "replace")
-    assert composed_epsilon([added] * 3, DELTA, near=1.0) == composed_epsilon([replaced] * 3, DELTA, near=1.0)
+    assert composed_epsilon([added] * 3, DELTA, near=1.0) == composed_epsilon(
+        [replaced] * 3, DELTA, near=1.0
+    )
     for bare in (added, replace(added, noise_multiplier=0.0)):
         with pytest.raises(ValueError, match="do not compose"):
             composed_epsilon([bare, replaced, replaced], DELTA)
@@ -169,7 +193,8 @@ def test_epsilon_depends_on_the_multiplier_alone_and_never_mixes_relations():
 
 @pytest.mark.usefixtures("all_orders")
 @pytest.mark.parametrize(
-    ("multiplier", "count", "sample"), [(1.5, 20, (5, 1000)), (0.8, 1, (20, 500)), (4.0, 50, (1, 30))]
+    ("multiplier", "count", "sample"),
+    [(1.5, 20, (5, 1000)), (0.8, 1, (20, 500)), (4.0, 50, (1, 30))],
 )
 def test_a_small_sample_costs_less_and_what_dp_accounting_says(multiplier, count, sample):
     releases = [gaussian(multiplier, sample)] * count
@@ -192,7 +217,11 @@ def test_epsilon_is_not_below_what_one_release_exactly_spends(multiplier, fracti
         """Delta of the mixture of N(0) and N(1) against N(0): the ratio exceeds exp(epsilon) beyond a threshold."""
         threshold = multiplier**2 * math.log1p(math.expm1(epsilon) / fraction) + 0.5
         above = norm.sf(threshold, scale=multiplier)
-        return (1 - fraction) * above + fraction * norm.sf(threshold - 1, scale=multiplier) - math.exp(epsilon) * above
+        return (
+            (1 - fraction) * above
+            + fraction * norm.sf(threshold - 1, scale=multiplier)
+            - math.exp(epsilon) * above
+        )
 
     exact = brentq(lambda epsilon: excess(epsilon) - DELTA, 0.0, 50.0)
     assert composed_epsilon([gaussian(multiplier, (round(1000 * fraction), 1000))], DELTA) >= exact
@@ -203,7 +232,9 @@ def test_a_sample_of_half_of_the_rows_or_more_counts_as_all(sample):
     assert gaussian(sample=sample).event(sampled=True) == dp_accounting.GaussianDpEvent(1.5)
     assert gaussian(sample=(5, 11)).event(sampled=True) != dp_accounting.GaussianDpEvent(1.5)
     releases = [gaussian(sample=sample)] * 3
-    assert composed_epsilon(releases, DELTA, near=2.0) == composed_epsilon(without_samples(releases), DELTA, near=2.0)
+    assert composed_epsilon(releases, DELTA, near=2.0) == composed_epsilon(
+        without_samples(releases), DELTA, near=2.0
+    )
 
 
 def test_sampled_and_other_releases_compose_to_the_smaller_of_two_bounds():
@@ -213,11 +244,17 @@ def test_sampled_and_other_releases_compose_to_the_smaller_of_two_bounds():
     assert epsilon < composed_epsilon(without_samples(sampled + others), DELTA, near=2.0)
     costly = [gaussian(20.0), gaussian(1.0, None)]
     without = composed_epsilon(without_samples(costly), DELTA, near=4.0)
-    assert by_divergences([[one] for one in costly]) > without == composed_epsilon(costly, DELTA, near=4.0)
+    assert (
+        by_divergences([[one] for one in costly])
+        > without
+        == composed_epsilon(costly, DELTA, near=4.0)
+    )
     laplace = Release("laplace", 1.0, 5.0, "", "replace")
     mixed = [gaussian(1.0), laplace]
     assert composed_epsilon([laplace], DELTA) < composed_epsilon(mixed, DELTA)
-    assert composed_epsilon(mixed, DELTA) < composed_epsilon([*without_samples(mixed[:1]), laplace], DELTA)
+    assert composed_epsilon(mixed, DELTA) < composed_epsilon(
+        [*without_samples(mixed[:1]), laplace], DELTA
+    )
 
 
 def test_arrays_on_the_same_rows_are_one_release_that_costs_more_than_separate_samples():
@@ -228,8 +265,12 @@ def test_arrays_on_the_same_rows_are_one_release_that_costs_more_than_separate_s
         epsilon = composed_epsilon([together] * 5, DELTA, near=2.0)
         assert epsilon == pytest.approx(by_divergences([reply] * 5), rel=1e-6)
     reply = [gaussian(1.0)] * 2
-    assert composed_epsilon(on_the_same_rows(reply) * 5, DELTA) > 1.2 * composed_epsilon(reply * 5, DELTA)
-    assert [one.noise_multiplier for one in on_the_same_rows([gaussian(2.0), gaussian(0.0)])] == [0.0]
+    assert composed_epsilon(on_the_same_rows(reply) * 5, DELTA) > 1.2 * composed_epsilon(
+        reply * 5, DELTA
+    )
+    assert [one.noise_multiplier for one in on_the_same_rows([gaussian(2.0), gaussian(0.0)])] == [
+        0.0
+    ]
 
 
 @pytest.mark.parametrize(
@@ -267,7 +308,11 @@ SHARES = st.lists(
 def test_calibrated_noise_spends_what_was_asked_and_hardly_less(shares, epsilon, delta):
     multipliers = calibrate(shares, epsilon, delta)
     assert len(multipliers) == len(shares)
-    assert 0.99 * epsilon <= composed_epsilon(made(shares, multipliers), delta, near=epsilon) <= epsilon
+    assert (
+        0.99 * epsilon
+        <= composed_epsilon(made(shares, multipliers), delta, near=epsilon)
+        <= epsilon
+    )
 
 
 def test_calibrated_noise_spends_what_was_asked_by_dp_accounting_alone():
@@ -277,7 +322,9 @@ def test_calibrated_noise_spends_what_was_asked_by_dp_accounting_alone():
         assert 0.99 * epsilon <= spent <= epsilon * (1 + 1e-3)
 
 
-@pytest.mark.parametrize(("epsilon", "delta"), [(0.05, 1e-9), (0.5, 1e-3), (1.0, 1e-6), (20.0, 1e-6)])
+@pytest.mark.parametrize(
+    ("epsilon", "delta"), [(0.05, 1e-9), (0.5, 1e-3), (1.0, 1e-6), (20.0, 1e-6)]
+)
 def test_one_release_has_the_noise_of_its_closed_form(epsilon, delta):
     (multiplier,) = calibrate((Share("gaussian", 0.3),), epsilon, delta)
     assert multiplier == pytest.approx(dp_accounting.get_sigma_gaussian(epsilon, delta), rel=0.01)
@@ -295,7 +342,9 @@ def test_the_epsilons_of_the_shares_stand_in_the_proportion_of_the_fractions():
     assert large == pytest.approx(dp_accounting.get_sigma_gaussian(0.6 * unit, 1e-6 / 4), rel=1e-6)
     tenfold = calibrate([replace(one, fraction=10 * one.fraction) for one in shares], 2.0, 1e-6)
     assert tenfold == pytest.approx((laplace, small, large), rel=1e-6)
-    assert calibrate(shares[::-1], 2.0, 1e-6)[::-1] == pytest.approx((laplace, small, large), rel=1e-6)
+    assert calibrate(shares[::-1], 2.0, 1e-6)[::-1] == pytest.approx(
+        (laplace, small, large), rel=1e-6
+    )
 
 
 def test_composition_is_cheaper_than_adding_up_and_counts_are_repetitions():
@@ -328,8 +377,12 @@ SAMPLED = (share(0.7, 6, SAMPLE), share(0.2, 6, SAMPLE), share(0.1, 3))
 
 def test_calibration_for_samples_spends_what_was_asked_with_less_noise():
     multipliers = calibrate(SAMPLED, 1.0, DELTA)
-    first, second, other = (gaussian(found, one.sample) for found, one in zip(multipliers, SAMPLED, strict=True))
-    spent = composed_epsilon([*on_the_same_rows([first, second]) * 6, *[other] * 3], DELTA, near=1.0)
+    first, second, other = (
+        gaussian(found, one.sample) for found, one in zip(multipliers, SAMPLED, strict=True)
+    )
+    spent = composed_epsilon(
+        [*on_the_same_rows([first, second]) * 6, *[other] * 3], DELTA, near=1.0
+    )
     assert 0.99 <= spent <= 1.0
     assert by_divergences([[first, second]] * 6 + [[other]] * 3) == pytest.approx(spent, rel=1e-6)
     without = calibrate([replace(one, sample=None) for one in SAMPLED], 1.0, DELTA)
@@ -345,17 +398,25 @@ def test_shares_of_unequal_counts_are_on_the_same_rows_as_long_as_both_last():
 @pytest.mark.parametrize(("sample", "epsilon"), [(SAMPLE, 4.0), ((500, 1000), 1.0)])
 def test_a_sample_that_gains_nothing_changes_no_noise(sample, epsilon):
     shares = (share(0.99), share(0.01, 1, sample))
-    assert calibrate(shares, epsilon, DELTA) == calibrate((shares[0], replace(shares[1], sample=None)), epsilon, DELTA)
+    assert calibrate(shares, epsilon, DELTA) == calibrate(
+        (shares[0], replace(shares[1], sample=None)), epsilon, DELTA
+    )
 
 
 @pytest.mark.usefixtures("all_orders")
 def test_an_epsilon_beyond_the_divergences_is_met_without_the_sample():
-    assert calibrate((share(1.0, 10, SAMPLE),), 0.05, 1e-9) == calibrate((share(1.0, 10),), 0.05, 1e-9)
+    assert calibrate((share(1.0, 10, SAMPLE),), 0.05, 1e-9) == calibrate(
+        (share(1.0, 10),), 0.05, 1e-9
+    )
 
 
 # A budget by name, and the part of delta for the sampler.
 
-PARTS = {"moment": Share("gaussian", 0.2), "weights": Share("laplace", 0.3, 4), "sums": Share("gaussian", 0.3)}
+PARTS = {
+    "moment": Share("gaussian", 0.2),
+    "weights": Share("laplace", 0.3, 4),
+    "sums": Share("gaussian", 0.3),
+}
 
 
 @pytest.mark.parametrize(
@@ -364,7 +425,10 @@ PARTS = {"moment": Share("gaussian", 0.2), "weights": Share("laplace", 0.3, 4), 
         (None, {"moment": 0.2, "weights": 0.3, "sums": 0.3}),
         ({"weights": 0.5}, {"moment": 0.2, "weights": 0.5, "sums": 0.3}),
         ({"moment": 0.1, "sums": 0.2}, {"moment": 0.1, "weights": 0.7, "sums": 0.2}),
-        ({"moment": 0.1, "sums": 0.2, "weights": 0.7}, {"moment": 0.1, "weights": 0.7, "sums": 0.2}),
+        (
+            {"moment": 0.1, "sums": 0.2, "weights": 0.7},
+            {"moment": 0.1, "weights": 0.7, "sums": 0.2},
+        ),
     ],
 )
 def test_parts_that_a_budget_does_not_name_divide_the_rest(budget, fractions):
@@ -432,13 +496,18 @@ def test_a_row_costs_a_site_the_whole_plan_and_twice_the_distance_for_clients():
     assert plan().epsilon_of_row(1e-6) == pytest.approx(1.0, rel=1e-3)
     assert plan(factor=2.0, unit="client").epsilon_of_row(1e-6) == pytest.approx(1.0, rel=1e-3)
     honest = plan().epsilon_of_row(1e-6)
-    assert replace(plan(), epsilon=1e-9, delta=0.5).epsilon_of_row(1e-6) == pytest.approx(honest, rel=0.01)
+    assert replace(plan(), epsilon=1e-9, delta=0.5).epsilon_of_row(1e-6) == pytest.approx(
+        honest, rel=0.01
+    )
 
 
 def test_releases_compose_to_the_same_in_any_order():
     shares = {str(index): Share("laplace", 1.0 + index, 1 + index % 3) for index in range(6)}
     releases = list(releases_of(shares, calibrate_by_name(shares, 1.0, 1e-6)).elements())
-    spent = [composed_epsilon(some, 1e-6, near=1.0) for some in (releases, releases[::-1], releases[5:] + releases[:5])]
+    spent = [
+        composed_epsilon(some, 1e-6, near=1.0)
+        for some in (releases, releases[::-1], releases[5:] + releases[:5])
+    ]
     assert spent[0] == spent[1] == spent[2] <= 1.0
 
 
@@ -451,7 +520,10 @@ COUNTS = WRITTEN["shares"]["counts"]
         *(None, 7, "shares", [], {}, {"shares": {}}),
         *(WRITTEN | {"epsilon": value} for value in (0.0, math.inf, True, "1", 10**400)),
         *(WRITTEN | {"delta": value} for value in (1, -1e-6)),
-        *(WRITTEN | {"shares": value} for value in ([], {"sums": None}, {"s" * (LONGEST_NAME + 1): COUNTS})),
+        *(
+            WRITTEN | {"shares": value}
+            for value in ([], {"sums": None}, {"s" * (LONGEST_NAME + 1): COUNTS})
+        ),
         WRITTEN | {"shares": {str(index): COUNTS for index in range(MOST_SHARES + 1)}},
         WRITTEN | {"noise": "nobody"},
         WRITTEN | {"unit": ["record"]},
@@ -469,14 +541,18 @@ def test_anything_but_a_plan_is_refused(found):
         Plan.from_dict(found)
 
 
-numbers = st.one_of(st.floats(1e-3, 1e6), st.floats(), st.integers(-5, 5), st.integers(), st.booleans(), st.text())
+numbers = st.one_of(
+    st.floats(1e-3, 1e6), st.floats(), st.integers(-5, 5), st.integers(), st.booleans(), st.text()
+)
 any_share = st.fixed_dictionaries(
     {
         "mechanism": st.sampled_from(["gaussian", "laplace"]),
         "fraction": st.just(1.0),
         "count": st.one_of(st.integers(1, MOST_RELEASES), st.integers()),
         "relation": st.just("replace"),
-        "sample": st.one_of(st.none(), st.lists(st.integers(0, 2**60), max_size=3), st.just((1, 2**53 - 1))),
+        "sample": st.one_of(
+            st.none(), st.lists(st.integers(0, 2**60), max_size=3), st.just((1, 2**53 - 1))
+        ),
         "multiplier": st.one_of(st.floats(1e-3, 1e6), numbers),
     }
 )
@@ -490,7 +566,9 @@ any_plan = st.fixed_dictionaries(
     }
 )
 any_json = st.recursive(
-    st.one_of(st.none(), numbers), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=10
+    st.one_of(st.none(), numbers),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=10,
 )
 
 

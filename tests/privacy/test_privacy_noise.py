@@ -43,7 +43,9 @@ GAUSSIAN = Release("gaussian", sensitivity=4.0, noise_multiplier=0.75, bound="cl
 LAPLACE = Release("laplace", sensitivity=4.0, noise_multiplier=0.75, bound="counted")
 SCALE = 3.0
 EACH_SAMPLER = pytest.mark.parametrize(
-    ("sample", "law"), [(sample_gaussian, stats.norm), (sample_laplace, stats.laplace)], ids=["gaussian", "laplace"]
+    ("sample", "law"),
+    [(sample_gaussian, stats.norm), (sample_laplace, stats.laplace)],
+    ids=["gaussian", "laplace"],
 )
 EACH_RELEASE = pytest.mark.parametrize("release", [GAUSSIAN, LAPLACE], ids=["gaussian", "laplace"])
 
@@ -57,7 +59,9 @@ class GivenWords:
 
     def words(self, size):
         taken, self.given = self.given[:size], self.given[size:]
-        return np.concatenate([np.array(taken, dtype=np.uint64), self._after.words(size - len(taken))])
+        return np.concatenate(
+            [np.array(taken, dtype=np.uint64), self._after.words(size - len(taken))]
+        )
 
 
 def rounded(law, scale, integers):
@@ -93,12 +97,17 @@ def test_integers_have_the_probabilities_of_the_rounded_variable(sample, law, sc
 @pytest.mark.parametrize("scale", [1e3, 2.0**25 * 1.37, 2.0**41, 2.0**55])
 def test_on_a_fine_grid_integers_are_distributed_as_the_variable(sample, law, scale):
     drawn = sample(scale, SIZE, SeededNoise([2]))
-    uniform = law.cdf((drawn + SeededNoise([3]).words(SIZE) * 2.0**-64 - 0.5) / scale)  # rounding moves half a unit
+    # Rounding moves half a unit.
+    uniform = law.cdf((drawn + SeededNoise([3]).words(SIZE) * 2.0**-64 - 0.5) / scale)
     assert stats.kstest(uniform, "uniform").pvalue > LEVEL
     # The last digits, and the sign beside them, are as good as coins.
     for bit in range(min(12, int(math.log2(scale)) - 4)):
         assert abs(((drawn >> bit) & 1).mean() - 0.5) < 6 * 0.5 / np.sqrt(SIZE)
-    for one, other in ((np.abs(drawn), drawn > 0), (drawn[1:], drawn[:-1]), (np.abs(drawn[1:]), np.abs(drawn[:-1]))):
+    for one, other in (
+        (np.abs(drawn), drawn > 0),
+        (drawn[1:], drawn[:-1]),
+        (np.abs(drawn[1:]), np.abs(drawn[:-1])),
+    ):
         assert abs(np.corrcoef(one, other)[0, 1]) < 6 / np.sqrt(SIZE)
 
 
@@ -134,13 +143,17 @@ def test_variables_reach_as_far_as_128_bits_allow():
 
 @EACH_SAMPLER
 def test_noise_has_no_holes_by_which_an_empty_cell_could_be_told_from_one_row(sample, law):
-    counts = np.bincount(sample(30.0, SIZE, SeededNoise([5])) + 10_000, minlength=20_001)[9960:10_041]
+    counts = np.bincount(sample(30.0, SIZE, SeededNoise([5])) + 10_000, minlength=20_001)[
+        9960:10_041
+    ]
     assert counts.min() > 0
     wide = sample(5.0 * 2**25, 3000, OperatingSystemNoise())
     row = np.arange(3000) * 1_234_567 % 2**25
     for released in (wide, row + wide):
         for modulus in (2, 3, 8, 256):
-            assert stats.chisquare(np.bincount(released % modulus, minlength=modulus)).pvalue > LEVEL
+            assert (
+                stats.chisquare(np.bincount(released % modulus, minlength=modulus)).pvalue > LEVEL
+            )
 
 
 # Choices to 128 bits.
@@ -150,10 +163,15 @@ def test_a_word_that_equals_the_first_word_of_a_probability_takes_a_second():
     third = Thresholds([Decimal(1) / 3])
     first = np.array([third.thresholds[0] >> 64], dtype=np.uint64)
     second = third.thresholds[0] & (2**64 - 1)
-    assert [int(choose(third, first, GivenWords(word))[0]) for word in (second - 1, second, second + 1)] == [0, 1, 1]
+    assert [
+        int(choose(third, first, GivenWords(word))[0]) for word in (second - 1, second, second + 1)
+    ] == [0, 1, 1]
     assert choose(third, first - np.uint64(1), GivenWords()).tolist() == [0]
     assert choose(third, first + np.uint64(1), GivenWords()).tolist() == [1]
-    tossed = [noise._toss(third, 1, GivenWords(int(first[0]), word))[0, 0] for word in (second - 1, second)]
+    tossed = [
+        noise._toss(third, 1, GivenWords(int(first[0]), word))[0, 0]
+        for word in (second - 1, second)
+    ]
     assert tossed == [True, False]
     assert noise.is_below(int(first[0]), Decimal(1) / 3, GivenWords(second - 1))
 
@@ -163,12 +181,16 @@ def test_thresholds_are_the_probabilities_to_128_bits():
     scale = mpmath.mpf(3.7)
     with mpmath.workprec(400):
         table = noise._laplace_table(3.7)
-        exact = [1 / (1 + mpmath.exp(mpmath.mpf(2) ** i / scale)) for i in range(len(table.first) - 2)]
+        exact = [
+            1 / (1 + mpmath.exp(mpmath.mpf(2) ** i / scale)) for i in range(len(table.first) - 2)
+        ]
         exact += [mpmath.exp(-1 / (2 * scale)), mpmath.mpf(1) / 2]
         for threshold, probability in zip(table.thresholds, exact, strict=True):
             assert abs(threshold - probability * 2**128) <= 0.5 + 1e-9
         variance = mpmath.mpf(1.3 * 2**40) ** 2
-        weights = [mpmath.exp(-((j * mpmath.mpf(2) ** 38) ** 2) / (2 * variance)) for j in range(73)]
+        weights = [
+            mpmath.exp(-((j * mpmath.mpf(2) ** 38) ** 2) / (2 * variance)) for j in range(73)
+        ]
         table = noise._gaussian_table(1.3 * 2**40, 38)
         assert len(table.thresholds) == 72
         for j in range(72):
@@ -246,7 +268,11 @@ def test_the_same_words_give_the_same_integers_whatever_numpy_dispatches_to():
     for disabled in ("", "X86_V3 X86_V4 AVX512_ICL AVX512_SPR"):
         environment = os.environ | {"NPY_DISABLE_CPU_FEATURES": disabled, "PYTHONHASHSEED": "0"}
         child = [sys.executable, "-W", "ignore", "-c", CHILD]
-        found.add(subprocess.run(child, env=environment, capture_output=True, text=True, check=True).stdout)
+        found.add(
+            subprocess.run(
+                child, env=environment, capture_output=True, text=True, check=True
+            ).stdout
+        )
     assert len(found) == 1
 
 
@@ -260,7 +286,10 @@ def test_laplace_shares_add_up_to_the_rounded_variable_and_some_steps(scale, n_s
     probabilities = rounded(stats.laplace, scale, np.arange(-200 - n_shares, 201 + n_shares))
     for _ in range(n_shares - 1):
         probabilities = np.convolve(probabilities, [step, 1 - 2 * step, step], mode="same")
-    total = sum(sample_laplace_share(scale, n_shares, SIZE // 2, SeededNoise([5, i])) for i in range(n_shares))
+    total = sum(
+        sample_laplace_share(scale, n_shares, SIZE // 2, SeededNoise([5, i]))
+        for i in range(n_shares)
+    )
     assert fits(total, probabilities[n_shares:-n_shares], integers)
 
 
@@ -269,9 +298,13 @@ def test_a_discrete_laplace_variable_and_a_step_are_a_rounded_laplace_variable(s
     integers, step = np.arange(-60, 61), 1 / (8 * math.cosh(1 / (4 * scale)) ** 2)
     discrete = math.tanh(1 / (2 * scale)) * np.exp(-np.abs(integers) / scale)
     stepped = np.convolve(discrete, [step, 1 - 2 * step, step], mode="same")[1:-1]
-    np.testing.assert_allclose(stepped, rounded(stats.laplace, scale, integers)[1:-1], rtol=1e-9, atol=1e-15)
+    np.testing.assert_allclose(
+        stepped, rounded(stats.laplace, scale, integers)[1:-1], rtol=1e-9, atol=1e-15
+    )
     with localcontext(CONTEXT):
-        assert noise._share_tables(scale, 2)[2].thresholds[0] / 2**128 == pytest.approx(step, rel=1e-12)
+        assert noise._share_tables(scale, 2)[2].thresholds[0] / 2**128 == pytest.approx(
+            step, rel=1e-12
+        )
 
 
 @pytest.mark.parametrize("n_shares", [2, 7, 500])
@@ -284,7 +317,10 @@ def test_shares_on_a_fine_grid_add_up_to_the_variable(n_shares):
 def smooth_density(scale, n_boxes, fine, reach):
     """Density of a normal variable plus uniform ones on [-1/2, 1/2], at the integers."""
     grid = np.arange(-reach * fine, reach * fine + 1) / fine
-    density, box = stats.norm.pdf(grid, scale=scale) / fine, np.r_[0.5, np.ones(fine - 1), 0.5] / fine
+    density, box = (
+        stats.norm.pdf(grid, scale=scale) / fine,
+        np.r_[0.5, np.ones(fine - 1), 0.5] / fine,
+    )
     for _ in range(n_boxes):
         density = np.convolve(density, box, mode="same")
     return density[::fine] * fine
@@ -293,7 +329,9 @@ def smooth_density(scale, n_boxes, fine, reach):
 @pytest.mark.parametrize("n_shares", [2, 5])
 def test_gaussian_shares_are_the_rounded_sum_with_uniform_variables(n_shares):
     scale = 4.0 * math.sqrt(n_shares)
-    total = sum(sample_gaussian_share(scale, n_shares, SIZE, SeededNoise([8, i])) for i in range(n_shares))
+    total = sum(
+        sample_gaussian_share(scale, n_shares, SIZE, SeededNoise([8, i])) for i in range(n_shares)
+    )
     assert fits(total, smooth_density(scale, n_shares, 64, 200)[50:-50], np.arange(-150, 151))
 
 
@@ -316,7 +354,11 @@ def test_total_variations_are_small_and_grow_with_the_shares(scale):
     for n_shares in (1, 2, 100, 10_000):
         assert total_variation("laplace", scale, n_shares) <= 2.0**-60
         if scale >= 4 * math.sqrt(n_shares):
-            assert total_variation("gaussian", scale) <= total_variation("gaussian", scale, n_shares) <= 2.0**-60
+            assert (
+                total_variation("gaussian", scale)
+                <= total_variation("gaussian", scale, n_shares)
+                <= 2.0**-60
+            )
 
 
 def test_shares_that_are_too_narrow_are_refused():
@@ -327,7 +369,8 @@ def test_shares_that_are_too_narrow_are_refused():
 
 
 def test_an_entry_takes_a_few_hundred_nanoseconds():
-    for sample in (sample_gaussian, sample_laplace):  # benchmarks/noise.py measures it; this is a hundred times as long
+    # benchmarks/noise.py measures it; this is a hundred times as long.
+    for sample in (sample_gaussian, sample_laplace):
         start = time.perf_counter()
         sample(2.0**25, 100_000, OperatingSystemNoise())
         assert time.perf_counter() - start < 2.0
@@ -341,7 +384,9 @@ def zeros(size=50_000, exponent=-20):
 
 
 def drawn(release, source, *, n_shares=1, array=None):
-    (noisy,) = add_noise([zeros() if array is None else array], [release], source, n_shares=n_shares)
+    (noisy,) = add_noise(
+        [zeros() if array is None else array], [release], source, n_shares=n_shares
+    )
     return noisy
 
 
@@ -356,9 +401,15 @@ def test_noise_has_the_law_and_the_scale_of_its_release_in_every_unit(release, e
 @EACH_RELEASE
 @pytest.mark.parametrize("n_shares", [2, 10])
 def test_shares_carry_their_part_of_the_variance_and_add_up_to_the_whole(release, n_shares):
-    shares = [drawn(release, SeededNoise([5, share]), n_shares=n_shares).values for share in range(n_shares)]
+    shares = [
+        drawn(release, SeededNoise([5, share]), n_shares=n_shares).values
+        for share in range(n_shares)
+    ]
     np.testing.assert_allclose(shares[0].var(), release.standard_deviation**2 / n_shares, rtol=0.08)
-    assert stats.kstest(sum(shares) / SCALE, "norm" if release is GAUSSIAN else "laplace").pvalue > 1e-3
+    assert (
+        stats.kstest(sum(shares) / SCALE, "norm" if release is GAUSSIAN else "laplace").pvalue
+        > 1e-3
+    )
 
 
 @pytest.mark.parametrize("n_shares", [1, 3])
@@ -367,21 +418,30 @@ def test_shares_carry_their_part_of_the_variance_and_add_up_to_the_whole(release
     [(GAUSSIAN, sample_gaussian_share), (LAPLACE, sample_laplace_share)],
     ids=["gaussian", "laplace"],
 )
-def test_what_is_added_is_what_the_sampler_draws_for_a_scale_that_is_rounded_up(release, draw, n_shares):
+def test_what_is_added_is_what_the_sampler_draws_for_a_scale_that_is_rounded_up(
+    release, draw, n_shares
+):
     array = GridArray(np.arange(6).reshape(2, 3), -30)
     noisy = drawn(release, SeededNoise([1]), array=array, n_shares=n_shares)
-    expected = draw(math.ldexp(math.nextafter(release.scale, math.inf), 30), n_shares, 6, SeededNoise([1]))
+    expected = draw(
+        math.ldexp(math.nextafter(release.scale, math.inf), 30), n_shares, 6, SeededNoise([1])
+    )
     assert noisy.exponent == -30
     np.testing.assert_array_equal(noisy.integers, array.integers + expected.reshape(2, 3))
     for sensitivity, multiplier in np.random.default_rng(0).uniform(0.1, 10.0, size=(200, 2)):
         scale = Release("gaussian", sensitivity, multiplier, "").scale
-        assert Fraction(math.nextafter(scale, math.inf)) >= Fraction(sensitivity) * Fraction(multiplier)
+        assert Fraction(math.nextafter(scale, math.inf)) >= Fraction(sensitivity) * Fraction(
+            multiplier
+        )
 
 
 def test_off_the_diagonal_of_a_triangle_the_noise_is_narrower_by_the_root_of_two():
     size = 300
     triangle = Release("gaussian", 4.0, 0.75, "clipped", triangle=True)
-    found, off = drawn(triangle, SeededNoise([2]), array=zeros(size * (size + 1) // 2)).values, is_off_diagonal(size)
+    found, off = (
+        drawn(triangle, SeededNoise([2]), array=zeros(size * (size + 1) // 2)).values,
+        is_off_diagonal(size),
+    )
     assert stats.kstest(found[off] / (SCALE / math.sqrt(2.0)), "norm").pvalue > 1e-3
     assert stats.kstest(found[~off] / SCALE, "norm").pvalue > 1e-3
 
@@ -400,14 +460,18 @@ def test_the_unit_is_fine_enough_for_the_noise_and_its_shares_and_no_finer_than_
 def test_each_array_gets_noise_of_its_own_or_stays_untouched():
     plain, covered = np.random.default_rng(0).normal(size=(3, 4)), zeros(50)
     silent = Release("gaussian", 1.0, 0.0, "")
-    released = add_noise([plain, covered, covered, covered], [None, GAUSSIAN, GAUSSIAN, silent], SeededNoise([1]))
+    released = add_noise(
+        [plain, covered, covered, covered], [None, GAUSSIAN, GAUSSIAN, silent], SeededNoise([1])
+    )
     assert released[0] is plain
     assert released[3] is covered
     assert not np.isin(released[1].integers, released[2].integers).any()
     assert not covered.integers.any()
     for shape in ((), (3, 4), (0, 3)):
         assert (
-            drawn(LAPLACE, SeededNoise([1]), array=GridArray(np.full(shape, 7), -30), n_shares=3).integers.shape
+            drawn(
+                LAPLACE, SeededNoise([1]), array=GridArray(np.full(shape, 7), -30), n_shares=3
+            ).integers.shape
             == shape
         )
     with pytest.raises(ValueError, match="zip"):
@@ -424,7 +488,11 @@ def test_noise_on_floats_is_refused_and_whole_numbers_have_the_unit_1():
 def test_noise_on_a_count_leaves_no_trace_of_the_count():
     """An empty cell and a cell of one row give outputs on the same lattice: nothing but their law differs."""
     empty, one = (
-        drawn(Release("laplace", 1.0, 5.0, ""), SeededNoise([7]), array=GridArray(np.full(1000, count)))
+        drawn(
+            Release("laplace", 1.0, 5.0, ""),
+            SeededNoise([7]),
+            array=GridArray(np.full(1000, count)),
+        )
         for count in (0, 1)
     )
     assert empty.exponent == one.exponent
@@ -435,7 +503,9 @@ def test_the_distance_of_the_noise_adds_up_over_the_entries():
     one = total_variation("gaussian", math.ldexp(SCALE, 20), 1)
     assert variation_of_noise(GAUSSIAN, 1000, 1, -20) == pytest.approx(1000 * one)
     assert variation_of_noise(Release("gaussian", 1.0, 0.0, ""), 1000, 1, -20) == 0.0
-    assert variation_of_noise(LAPLACE, 10, 5, -20) == pytest.approx(10 * total_variation("laplace", 3 * 2.0**20, 5))
+    assert variation_of_noise(LAPLACE, 10, 5, -20) == pytest.approx(
+        10 * total_variation("laplace", 3 * 2.0**20, 5)
+    )
 
 
 # Noise in floats, for experiments.
@@ -453,14 +523,17 @@ def test_relative_noise_is_in_proportion_to_the_deviation_of_all_the_entries():
     kept = array.copy()
     added = add_relative_noise(array, 3.0, SeededNoise([1])) - array
     np.testing.assert_array_equal(array, kept)
-    np.testing.assert_allclose(added.std(axis=0), 3.0 * array.std(), rtol=0.06)  # of every column alike
+    # Of every column alike.
+    np.testing.assert_allclose(added.std(axis=0), 3.0 * array.std(), rtol=0.06)
     assert stats.kstest(added.ravel() / (3.0 * array.std()), "norm").pvalue > 1e-3
     units = sample_gaussian(2.0**40, array.size, SeededNoise([1])).reshape(array.shape)
     np.testing.assert_allclose(added, units * (3.0 * array.std() * 2.0**-40), rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize(
-    ("array", "level"), [(np.arange(6.0), 0.0), (np.full((3, 2), 7.0), 2.0), (np.array(4.0), 1.0)], ids=str
+    ("array", "level"),
+    [(np.arange(6.0), 0.0), (np.full((3, 2), 7.0), 2.0), (np.array(4.0), 1.0)],
+    ids=str,
 )
 def test_relative_noise_of_nothing_draws_nothing_and_returns_the_array_itself(array, level):
     assert add_relative_noise(array, level, source=None) is array

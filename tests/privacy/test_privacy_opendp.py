@@ -17,7 +17,9 @@ from flower_fedclust.privacy.noise import (
     sample_laplace_share,
 )
 
-dp = pytest.importorskip("opendp.prelude", reason="pip install opendp compares our samplers with OpenDP's")
+dp = pytest.importorskip(
+    "opendp.prelude", reason="pip install opendp compares our samplers with OpenDP's"
+)
 dp.enable_features("contrib")
 
 pytestmark = pytest.mark.long
@@ -59,20 +61,26 @@ def ours(mechanism, scale, seed=1):
 
 
 def summed_shares(mechanism, scale):
-    return sum(SHARES[mechanism](scale, N_SHARES, N, SeededNoise([2, share])) for share in range(N_SHARES))
+    return sum(
+        SHARES[mechanism](scale, N_SHARES, N, SeededNoise([2, share])) for share in range(N_SHARES)
+    )
 
 
 def steps(scale, n_times):
     """Return sums of steps of 1 or -1, as a share of Laplace noise takes one."""
     likely = 1.0 / (8.0 * np.cosh(1.0 / (4.0 * scale)) ** 2)
-    drawn = np.random.default_rng(3).choice([-1, 0, 1], p=[likely, 1 - 2 * likely, likely], size=(n_times, N))
+    drawn = np.random.default_rng(3).choice(
+        [-1, 0, 1], p=[likely, 1 - 2 * likely, likely], size=(n_times, N)
+    )
     return drawn.sum(axis=0)
 
 
 def p_value(one, other):
     """Return a bound on how likely two samples of integers of one law are as unlike as these: in shape, or in width."""
     sizes = [np.abs(sample) for sample in (one, other)]
-    return min(1.0, 2 * min(_of_shape(one, other), float(ttest_ind(*sizes, equal_var=False).pvalue)))
+    return min(
+        1.0, 2 * min(_of_shape(one, other), float(ttest_ind(*sizes, equal_var=False).pvalue))
+    )
 
 
 def _of_shape(one, other):
@@ -104,13 +112,21 @@ def test_rounded_laplace_noise_is_opendps_discrete_noise_and_a_step(scale):
 
 @pytest.mark.parametrize("scale", [1.0, 7.3])
 def test_shares_of_laplace_noise_add_up_to_opendps_discrete_noise_and_steps(scale):
-    assert p_value(summed_shares("laplace", scale), on_integers("laplace", scale) + steps(scale, N_SHARES)) > NEVER
+    assert (
+        p_value(
+            summed_shares("laplace", scale), on_integers("laplace", scale) + steps(scale, N_SHARES)
+        )
+        > NEVER
+    )
 
 
 @pytest.mark.parametrize("scale", [10.0, 60.0])
 def test_shares_of_gaussian_noise_add_up_to_opendps_noise_and_what_was_rounded(scale):
     rounded = np.random.default_rng(4).uniform(-0.5, 0.5, size=(N_SHARES - 1, N)).sum(axis=0)
-    assert p_value(summed_shares("gaussian", scale), np.rint(on_floats("gaussian", scale) + rounded)) > NEVER
+    assert (
+        p_value(summed_shares("gaussian", scale), np.rint(on_floats("gaussian", scale) + rounded))
+        > NEVER
+    )
 
 
 @pytest.mark.parametrize("mechanism", OURS)

@@ -10,7 +10,12 @@ import dp_accounting
 import numpy as np
 import pytest
 
-from flower_fedclust.privacy.accounting import Share, calibrate, composed_epsilon, delta_of_composition
+from flower_fedclust.privacy.accounting import (
+    Share,
+    calibrate,
+    composed_epsilon,
+    delta_of_composition,
+)
 from flower_fedclust.privacy.releases import NOISE_PLACES, PRIVACY_UNITS, Release
 from flower_fedclust.privacy.report import (
     COLLUSION_SENTENCES,
@@ -26,16 +31,22 @@ SUMS = Release("gaussian", 2.5, 3.0, "rows are clipped to 2.5")
 LOUD = replace(SUMS, noise_multiplier=1.0)
 SILENT = replace(SUMS, noise_multiplier=0.0)
 COUNTS = Release("laplace", 1.0, 4.0, "a row counts once")
-REPLACED = Release("gaussian", 2.0, 4.0, "rows are clipped, and one is replaced", relation="replace")
+REPLACED = Release(
+    "gaussian", 2.0, 4.0, "rows are clipped, and one is replaced", relation="replace"
+)
 SAMPLED = Release("gaussian", 1.0, 1.0, "", "replace", (5, 1000))
 
 NAME = Message(1, "enrol", "name and columns", "one per client", harmless=True)
 NUMBER = Message(2, "column_sums", "number of rows", "sum over the clients", counts_rows=True)
 KEPT = Message(2, "perturb_rows", "the rows", "one per row, kept by the client", REPLACED)
 DERIVED = Message(3, "codes", "code of every row", "one per row", post_processing=True)
-DERIVED_NUMBER = Message(4, "column_sums", "number of rows", "sum over the clients", None, True, counts_rows=True)
+DERIVED_NUMBER = Message(
+    4, "column_sums", "number of rows", "sum over the clients", None, True, counts_rows=True
+)
 CENTERS = Message(5, "centers", "local centers", "one per client")
-SUM_2, SUM_3, SUM_4 = (Message(number, "assign", "sums", "sum over the clients", SUMS) for number in (2, 3, 4))
+SUM_2, SUM_3, SUM_4 = (
+    Message(number, "assign", "sums", "sum over the clients", SUMS) for number in (2, 3, 4)
+)
 COUNT_2 = Message(2, "assign", "counts", "sum over the clients", COUNTS)
 
 PROTECTED = "Protected by noise:"
@@ -51,7 +62,11 @@ def report(*messages, **options):
 
 def asked(round_, clients, release=SUMS):
     """Return a message of these clients, a letter each; None means all of them."""
-    detail = "sum over the clients" if clients is None else f"sum over the clients, {len(clients)} of 8 clients asked"
+    detail = (
+        "sum over the clients"
+        if clients is None
+        else f"sum over the clients, {len(clients)} of 8 clients asked"
+    )
     return Message(round_, "step", "sums", detail, release, clients=clients and tuple(clients))
 
 
@@ -64,7 +79,9 @@ def section(made, heading):
     if heading not in lines:
         return None
     start = lines.index(heading) + 1
-    return lines[start : next((index for index in range(start, len(lines)) if not lines[index]), len(lines))]
+    return lines[
+        start : next((index for index in range(start, len(lines)) if not lines[index]), len(lines))
+    ]
 
 
 # Releases.
@@ -95,7 +112,9 @@ def test_samples_and_triangles_are_only_for_gaussian_noise():
         replace(COUNTS, triangle=True)
 
 
-@pytest.mark.parametrize("release", [SUMS, COUNTS, REPLACED, SAMPLED, SILENT, replace(SUMS, sensitivity=1 / 3)])
+@pytest.mark.parametrize(
+    "release", [SUMS, COUNTS, REPLACED, SAMPLED, SILENT, replace(SUMS, sensitivity=1 / 3)]
+)
 def test_a_release_goes_through_json_unchanged(release):
     back = Release.from_dict(json.loads(json.dumps(release.to_dict(), allow_nan=False)))
     assert (back, hash(back)) == (release, hash(release))
@@ -112,18 +131,23 @@ def test_scale_norm_and_event_follow_from_mechanism_and_multiplier():
     assert COUNTS.event() == dp_accounting.LaplaceDpEvent(4.0)
     gaussian = dp_accounting.GaussianDpEvent(1.0)
     assert SAMPLED.event() == gaussian
-    assert SAMPLED.event(sampled=True) == dp_accounting.SampledWithoutReplacementDpEvent(1000, 5, gaussian)
+    assert SAMPLED.event(sampled=True) == dp_accounting.SampledWithoutReplacementDpEvent(
+        1000, 5, gaussian
+    )
 
 
 # Epsilon.
 
 
 def test_composed_epsilon_is_what_the_releases_that_ran_compose_to():
-    assert report(NAME, SUM_2, COUNT_2, SUM_3, CENTERS).composed_epsilon == epsilon_of(SUMS, COUNTS, SUMS)
+    assert report(NAME, SUM_2, COUNT_2, SUM_3, CENTERS).composed_epsilon == epsilon_of(
+        SUMS, COUNTS, SUMS
+    )
 
 
 def test_epsilon_is_what_was_asked_for_or_what_the_releases_compose_to_if_that_is_more():
-    for messages in ([SUM_2], [SUM_2, COUNT_2, SUM_3]):  # when a run ended can follow from noisy rows
+    # When a run ended can follow from noisy rows.
+    for messages in ([SUM_2], [SUM_2, COUNT_2, SUM_3]):
         made = report(*messages, requested_epsilon=100.0)
         assert made.epsilon == 100.0
         assert made.guarantee().startswith("The whole run is covered by (100, ")
@@ -134,7 +158,13 @@ def test_epsilon_is_what_was_asked_for_or_what_the_releases_compose_to_if_that_i
 
 @pytest.mark.parametrize(
     "made",
-    [report(), report(NAME, CENTERS), report(SUM_2, delta=None), report(asked(2, "a", SILENT)), report(NAME, DERIVED)],
+    [
+        report(),
+        report(NAME, CENTERS),
+        report(SUM_2, delta=None),
+        report(asked(2, "a", SILENT)),
+        report(NAME, DERIVED),
+    ],
 )
 def test_without_a_release_or_a_delta_there_is_no_guarantee(made):
     assert made.epsilon == made.composed_epsilon == math.inf
@@ -164,10 +194,14 @@ def test_releases_for_different_relations_give_no_epsilon():
         ([asked(2, "a"), asked(3, "a"), asked(4, "b", LOUD)], [LOUD]),  # by cost, not by number
         ([asked(2, "a", LOUD), asked(3, "b", LOUD), asked(4, "a")], [LOUD, SUMS]),
         ([asked(2, "ab"), asked(3, "a", LOUD), asked(4, "b", COUNTS)], [SUMS, LOUD]),
-        ([asked(2, "a"), asked(2, "a", COUNTS), asked(3, "b")], [SUMS, COUNTS]),  # several arrays of one round
+        # Several arrays of one round.
+        ([asked(2, "a"), asked(2, "a", COUNTS), asked(3, "b")], [SUMS, COUNTS]),
         ([asked(2, ""), asked(3, "a")], [SUMS]),
         ([asked(2, "b"), asked(3, "a", SILENT)], [SUMS]),
-        ([asked(2, "a", SAMPLED), asked(3, "b", SAMPLED), asked(4, "a", SAMPLED)], [SAMPLED, SAMPLED]),
+        (
+            [asked(2, "a", SAMPLED), asked(3, "b", SAMPLED), asked(4, "a", SAMPLED)],
+            [SAMPLED, SAMPLED],
+        ),
     ],
 )
 def test_epsilon_is_that_of_the_client_whose_releases_cost_most(messages, releases):
@@ -177,7 +211,12 @@ def test_epsilon_is_that_of_the_client_whose_releases_cost_most(messages, releas
 
 def test_arrays_of_one_round_are_on_the_same_rows():
     anew = report(asked(2, "a", SAMPLED), asked(3, "a", SAMPLED)).composed_epsilon
-    assert report(asked(2, "a", SAMPLED), asked(2, "a", SAMPLED), asked(3, "b", SAMPLED)).composed_epsilon > anew
+    assert (
+        report(
+            asked(2, "a", SAMPLED), asked(2, "a", SAMPLED), asked(3, "b", SAMPLED)
+        ).composed_epsilon
+        > anew
+    )
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -204,7 +243,9 @@ def test_thousands_of_clients_are_composed_only_as_often_as_they_differ(monkeypa
     for number in range(2, 42):
         drawn = tuple(str(index) for index in rng.choice(2000, size=600, replace=False))
         shorter = Release("gaussian", 1.0 / number, 3.0, f"rows are clipped to 1 / {number}")
-        messages.append(Message(number, "step", "sums", "sum over the clients", shorter, clients=drawn))
+        messages.append(
+            Message(number, "step", "sums", "sum over the clients", shorter, clients=drawn)
+        )
     most = max(Counter(name for message in messages for name in message.clients).values())
     assert report(*messages).composed_epsilon == most
     assert len(composed) == 1
@@ -213,15 +254,20 @@ def test_thousands_of_clients_are_composed_only_as_often_as_they_differ(monkeypa
 def test_noise_that_is_farther_from_its_law_than_delta_allows_covers_nothing():
     near, far = (replace(SUM_2, variation=variation) for variation in (1e-10, 1e-8))
     assert report(near).guarantee().startswith("The whole run is covered")
-    assert report(far).guarantee().startswith("None that can be stated: at epsilon 2 and delta 1e-05")
+    assert (
+        report(far).guarantee().startswith("None that can be stated: at epsilon 2 and delta 1e-05")
+    )
     above = report(far, requested_epsilon=2.00001).guarantee()
     assert above.startswith("None that can be stated: at epsilon 2.001 and delta")  # rounded up
     assert report(far).meaning() is None
-    assert report(near, near, requested_epsilon=20.0).guarantee().startswith("None that can be stated")
+    assert (
+        report(near, near, requested_epsilon=20.0).guarantee().startswith("None that can be stated")
+    )
 
 
 @pytest.mark.parametrize(
-    ("epsilon", "said"), [(1.0, "(1, "), (1.00049, "(1.001, "), (0.5, "(0.5, "), (12.34561, "(12.35, ")]
+    ("epsilon", "said"),
+    [(1.0, "(1, "), (1.00049, "(1.001, "), (0.5, "(0.5, "), (12.34561, "(12.35, ")],
 )
 def test_no_bound_is_written_as_less_than_it_is(epsilon, said):
     quiet = replace(SUM_2, release=replace(SUMS, noise_multiplier=100.0))
@@ -272,7 +318,9 @@ def test_a_number_of_rows_is_harmless_only_where_rows_are_replaced(messages, is_
     made = report(*messages)
     assert made.covers_everything == is_covered
     bare = [message for message in messages if message.counts_rows and message.release is None]
-    assert [message for message in made.unprotected if message.counts_rows] == ([] if is_covered else bare)
+    assert [message for message in made.unprotected if message.counts_rows] == (
+        [] if is_covered else bare
+    )
     assert str(made).count("'column_sums': number of rows") == 1
 
 
@@ -282,7 +330,10 @@ def test_what_is_computed_from_protected_rows_costs_nothing():
     assert made.releases == [KEPT]
     assert made.composed_epsilon == epsilon_of(REPLACED)
     assert section(made, COMPUTED) == ["  round 3 'codes': code of every row (one per row)"]
-    assert section(made, HARMLESS)[1] == "  round 4 'column_sums': number of rows (sum over the clients)"
+    assert (
+        section(made, HARMLESS)[1]
+        == "  round 4 'column_sums': number of rows (sum over the clients)"
+    )
     assert section(report(NAME, KEPT, CENTERS, DERIVED_NUMBER), COMPUTED) is None
 
 
@@ -296,18 +347,32 @@ def test_unit_relation_and_trust_are_said_beside_epsilon(unit, noise, release):
     made = report(NAME, replace(SUM_2, release=release), unit=unit, noise=noise)
     text = str(made)
     assert made.relation == release.relation
-    assert made.neighbors == NEIGHBOR_SENTENCES[unit, release.relation] == made.to_dict()["neighboring_relation"]
+    assert (
+        made.neighbors
+        == NEIGHBOR_SENTENCES[unit, release.relation]
+        == made.to_dict()["neighboring_relation"]
+    )
     assert f"Neighboring data sets differ in {made.neighbors}." in text.splitlines()
     assert f"differential privacy per {unit}" in text
     assert "Asked for: epsilon 2, delta 1e-05. The releases that were made compose to " in text
     for sentence in (PLACE_SENTENCES[noise], COLLUSION_SENTENCES[noise], *TRUST_SENTENCES):
         assert f"  - {sentence}" in text
-    words = ("Labels, metrics and costs", "rounding", "clip its own rows", "how long it takes", "Before the noise")
+    words = (
+        "Labels, metrics and costs",
+        "rounding",
+        "clip its own rows",
+        "how long it takes",
+        "Before the noise",
+    )
     assert all(word in " ".join(TRUST_SENTENCES) for word in words)
 
 
 def test_nothing_is_said_of_neighbors_without_noise_or_a_unit():
-    for made in (report(replace(SUM_2, release=SILENT)), report(NAME, NUMBER, CENTERS), report(KEPT, unit=None)):
+    for made in (
+        report(replace(SUM_2, release=SILENT)),
+        report(NAME, NUMBER, CENTERS),
+        report(KEPT, unit=None),
+    ):
         assert made.neighbors is None
         assert "Neighboring" not in str(made)
     assert report(KEPT, unit=None).guarantee().endswith("differential privacy.")
@@ -330,7 +395,10 @@ def test_what_epsilon_means_for_one_person_is_said_as_odds(epsilon, right, odds,
 def test_a_meaning_says_what_it_does_not_limit():
     assert "None of this limits what is listed as unprotected." in report(SUM_2, CENTERS).meaning()
     assert "unprotected" not in report(SUM_2).meaning()
-    assert "epsilon is k times as large, and delta k e^((k - 1) epsilon) times" in report(SUM_2).meaning()
+    assert (
+        "epsilon is k times as large, and delta k e^((k - 1) epsilon) times"
+        in report(SUM_2).meaning()
+    )
     assert "k rows" not in report(SUM_2, unit="client").meaning()
 
 
@@ -368,7 +436,9 @@ def test_text_of_every_group_in_its_order():
         "  - a seed was given",
     ]
     assert section(report(NAME, SUM_2), UNPROTECTED) == ["  nothing that depends on the rows"]
-    assert ", noise scale 1, on 5 rows drawn from at least 1000\n" in str(report(asked(2, None, SAMPLED)))
+    assert ", noise scale 1, on 5 rows drawn from at least 1000\n" in str(
+        report(asked(2, None, SAMPLED))
+    )
 
 
 def test_rounds_whose_sensitivity_changes_share_a_line_with_the_range():
@@ -392,7 +462,9 @@ def test_rounds_whose_sensitivity_changes_share_a_line_with_the_range():
 def test_what_leaves_a_site_is_said_in_short(place, how):
     said = report(NAME, SUM_2, SUM_3, CENTERS, noise=place).what_leaves()
     covered, rest = said.split("Leaves each site, unprotected:\n")
-    unprotected, harmless = rest.split("Leaves each site, and says nothing about the values of its rows:\n")
+    unprotected, harmless = rest.split(
+        "Leaves each site, and says nothing about the values of its rows:\n"
+    )
     assert how in covered
     assert covered.count(f"  - {SUM_2.content} ({SUM_2.detail})") == 1
     assert unprotected == f"  - {CENTERS.content} ({CENTERS.detail})\n"
@@ -404,7 +476,9 @@ def test_rounds_of_the_same_message_share_a_line():
     assert "rounds 2 to 4 'assign'" in str(report(SUM_2, COUNT_2, SUM_3, SUM_4))
     assert "rounds 2, 4 'assign'" in str(report(SUM_2, COUNT_2, SUM_4))
     assert len(section(report(SUM_2, replace(SUM_3, release=LOUD)), PROTECTED)) == 4
-    lines = section(report(asked(2, "abc"), asked(3, "ab"), asked(4, None), asked(5, "fgh")), PROTECTED)
+    lines = section(
+        report(asked(2, "abc"), asked(3, "ab"), asked(4, None), asked(5, "fgh")), PROTECTED
+    )
     assert [line for line in lines if line.startswith("  round")] == [
         "  rounds 2, 5 'step': sums (sum over the clients, 3 of 8 clients asked)",
         "  round 3 'step': sums (sum over the clients, 2 of 8 clients asked)",
@@ -412,7 +486,9 @@ def test_rounds_of_the_same_message_share_a_line():
     ]
 
 
-@pytest.mark.parametrize("messages", [(), (NAME,), (CENTERS,), (NAME, SUM_2, asked(3, "ab")), (KEPT, NUMBER, DERIVED)])
+@pytest.mark.parametrize(
+    "messages", [(), (NAME,), (CENTERS,), (NAME, SUM_2, asked(3, "ab")), (KEPT, NUMBER, DERIVED)]
+)
 def test_a_report_goes_through_json_unchanged(messages):
     made = report(*messages, notes=("public rows were used",))
     fields = json.loads(json.dumps(made.to_dict(), allow_nan=False))

@@ -30,14 +30,19 @@ def people(seed):
     numbers = np.random.default_rng(seed)
     kinds = numbers.integers(3, size=1500)
     return pd.DataFrame(
-        {"age": 20 + 25 * kinds + numbers.normal(size=1500), "job": np.where(kinds == 1, EVIL, "clerk")}
+        {
+            "age": 20 + 25 * kinds + numbers.normal(size=1500),
+            "job": np.where(kinds == 1, EVIL, "clerk"),
+        }
     )
 
 
 @pytest.fixture(scope="module")
 def described():
     clients = {f"{EVIL} {seed}": people(seed) for seed in range(3)}
-    return fc.simulate("private-kmeans", clients, n_clusters=3, epsilon=3.0, schema=SCHEMA, describe=True, seed=0)
+    return fc.simulate(
+        "private-kmeans", clients, n_clusters=3, epsilon=3.0, schema=SCHEMA, describe=True, seed=0
+    )
 
 
 class Parsed(HTMLParser):
@@ -79,7 +84,9 @@ def test_the_page_has_the_words_the_doubts_and_the_guarantee_of_the_run(describe
     tags = Parsed(source).found
     assert not any(tag in ("script", "link", "iframe") for tag, _ in tags)
     assert not any(
-        name in ("src", "href") and not value.startswith("data:") for _, one in tags for name, value in one.items()
+        name in ("src", "href") and not value.startswith("data:")
+        for _, one in tags
+        for name, value in one.items()
     )
     assert "<script" not in source
     assert "default-src 'none'" in source
@@ -95,7 +102,9 @@ def test_the_page_of_a_covered_run_has_no_exact_number_of_rows_and_says_what_is_
     assert "exact facts" not in source
     with_doubt = replace(described, doubts=(Doubt("empty", "Cluster 1 has no rows.", {}, "rows"),))
     source = page_text(with_doubt)
-    assert "This page holds exact facts that no guarantee covers: doubts that rest on rows" in source
+    assert (
+        "This page holds exact facts that no guarantee covers: doubts that rest on rows" in source
+    )
     assert "so the guarantee holds" not in source
     source = page_text(replace(clean, clusters=None, sizes=None))
     assert "exact facts that no guarantee covers: sizes counted from labels" in source
@@ -121,7 +130,10 @@ def page_text(result):
 )
 def test_every_kind_of_model_has_a_page(strategy):
     numbers = np.random.default_rng(0)
-    rows = [10 * np.eye(3)[numbers.integers(3, size=300)] + numbers.normal(size=(300, 3)) for _ in range(2)]
+    rows = [
+        10 * np.eye(3)[numbers.integers(3, size=300)] + numbers.normal(size=(300, 3))
+        for _ in range(2)
+    ]
     result = fc.simulate(strategy, rows, seed=0, progress=False)
     source = page_text(result)
     assert f"Cluster {result.model.n_clusters - 1}" in source
@@ -138,7 +150,9 @@ def test_a_saved_result_is_described_by_the_command_and_has_the_same_page(descri
     assert said.exit_code == 0, said.output
     assert str(described.clusters) in said.output
     assert all(str(doubt) in said.output for doubt in described.doubts)
-    assert (tmp_path / "page.html").read_text() == described.page(tmp_path / "again.html").read_text()
+    assert (tmp_path / "page.html").read_text() == described.page(
+        tmp_path / "again.html"
+    ).read_text()
     assert isinstance(CliRunner().invoke(app, words).exception, FileExistsError)
 
 
@@ -162,4 +176,6 @@ def test_no_row_of_a_heat_map_is_gray_all_over(described):
     frame = described.clusters.frame
     loud = replace(described.clusters, deviation=1e6)
     assert profile_of(replace(described, clusters=loud), *shares_and_errors(described, 3)) is None
-    assert set(profile.names) <= set(frame["column"]) | {f"job: {one}" for one in ("clerk", EVIL, "missing")}
+    assert set(profile.names) <= set(frame["column"]) | {
+        f"job: {one}" for one in ("clerk", EVIL, "missing")
+    }

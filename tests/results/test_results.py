@@ -28,7 +28,13 @@ NAMES = ["oslo", "St. Olav/Ålesund", "7"]
 
 @pytest.fixture(scope="module")
 def result():
-    return simulate(FedDPKMeans(3, server_data=SERVER_ROWS, epsilon=3.0), CLIENTS, labels=CLASSES, names=NAMES, seed=1)
+    return simulate(
+        FedDPKMeans(3, server_data=SERVER_ROWS, epsilon=3.0),
+        CLIENTS,
+        labels=CLASSES,
+        names=NAMES,
+        seed=1,
+    )
 
 
 @pytest.fixture
@@ -61,7 +67,9 @@ def test_save_writes_its_files_and_returns_the_absolute_path(saved, tmp_path):
 
 
 def test_saved_centers_and_labels_read_back_in_other_programs(result, saved):
-    assert np.array_equal(np.loadtxt(saved / "centers.csv", delimiter=","), result.model.cluster_centers_)
+    assert np.array_equal(
+        np.loadtxt(saved / "centers.csv", delimiter=","), result.model.cluster_centers_
+    )
     for file, labels in (("oslo.csv", result.labels[0]), ("7.csv", result.labels[2])):
         table = pd.read_csv(saved / "labels" / file)
         assert list(table.columns) == ["row", "cluster"]
@@ -79,11 +87,16 @@ def test_saved_traffic_reads_back_also_with_a_comma_in_a_name(tmp_path):
     names = ["Oslo, north", 'the "big" one', "7"]
     result = simulate(FederatedKMeans(3, init=SERVER_ROWS[:3], n_rounds=1), CLIENTS, names=names)
     with (result.save(tmp_path / "run") / "traffic.csv").open(newline="") as file:
-        found = [(int(row["round"]), row["task"], row["client"], int(row["bytes_up"])) for row in csv.DictReader(file)]
+        found = [
+            (int(row["round"]), row["task"], row["client"], int(row["bytes_up"]))
+            for row in csv.DictReader(file)
+        ]
     assert found == [(row.round, row.task, row.client, row.bytes_up) for row in result.traffic]
 
 
-@pytest.mark.parametrize("names", [["a/b", "0-a_b", "c"], ["a/b", "a_b", "a:b"], ["..", ".", "x"], [" ", "-", "x"]])
+@pytest.mark.parametrize(
+    "names", [["a/b", "0-a_b", "c"], ["a/b", "a_b", "a:b"], ["..", ".", "x"], [" ", "-", "x"]]
+)
 def test_every_client_has_a_file_of_its_own_whatever_its_name(tmp_path, names):
     result = simulate(FederatedKMeans(3, init=SERVER_ROWS[:3], n_rounds=1), CLIENTS, names=names)
     folder = result.save(tmp_path / "run")
@@ -110,7 +123,9 @@ def test_saved_json_holds_no_nan_and_no_infinity_without_a_guarantee(tmp_path):
         strict((folder / name).read_text())
 
 
-@pytest.mark.parametrize("labels", [[np.zeros(len(c)) for c in CLIENTS], [["x"] * len(c) for c in CLIENTS]])
+@pytest.mark.parametrize(
+    "labels", [[np.zeros(len(c)) for c in CLIENTS], [["x"] * len(c) for c in CLIENTS]]
+)
 def test_metrics_are_finite_where_there_is_one_class_only(labels):
     result = simulate(FederatedKMeans(3, init=SERVER_ROWS[:3], n_rounds=1), CLIENTS, labels=labels)
     strict(json.dumps(result.summary()))
@@ -125,7 +140,9 @@ def test_summary_says_what_ran(result):
     assert summary["bytes_down"] == sum(row.bytes_down for row in result.traffic)
     assert (summary["epsilon"], summary["delta"]) == (result.privacy.epsilon, 1e-6)
     assert summary["metrics"] == result.metrics
-    assert summary["failures"] == [{"round": 2, "task": "weights", "client": "oslo", "reason": "no answer"}]
+    assert summary["failures"] == [
+        {"round": 2, "task": "weights", "client": "oslo", "reason": "no answer"}
+    ]
 
 
 def test_labels_that_the_server_found_are_kept_in_the_order_of_the_clients_given():
@@ -137,7 +154,9 @@ def test_labels_that_the_server_found_are_kept_in_the_order_of_the_clients_given
             return Outcome(model, labels=given)
 
     strategy = Labelling(3, init=SERVER_ROWS[:3], n_rounds=1)
-    result = simulate(strategy, [CLIENTS[0][:2], CLIENTS[1][:3], CLIENTS[2][:4]], names=["b", "a", "c"])
+    result = simulate(
+        strategy, [CLIENTS[0][:2], CLIENTS[1][:3], CLIENTS[2][:4]], names=["b", "a", "c"]
+    )
     assert [labels.tolist() for labels in result.labels] == [[1, 0], [2, 2, 2], []]
 
 
@@ -146,7 +165,9 @@ class Watching(FederatedKMeans):
 
     def protocol(self):
         model = yield from super().protocol()
-        return Outcome(model, history={"objective": (3.0, 2.5), "movement": np.array([0.125]), "nothing": ()})
+        return Outcome(
+            model, history={"objective": (3.0, 2.5), "movement": np.array([0.125]), "nothing": ()}
+        )
 
 
 def test_history_of_the_protocol_is_lists_by_name(tmp_path):
@@ -180,9 +201,13 @@ def test_result_of_a_deployment_has_the_metrics_of_the_federated_evaluation():
 
 
 def test_cost_per_row_is_over_the_rows_of_all_clients(result):
-    distances = ((np.concatenate(CLIENTS)[:, None] - result.model.cluster_centers_) ** 2).sum(axis=2)
+    distances = ((np.concatenate(CLIENTS)[:, None] - result.model.cluster_centers_) ** 2).sum(
+        axis=2
+    )
     assert result.metrics["cost"] == pytest.approx(distances.min(axis=1).sum())
-    assert result.metrics["cost_per_row"] == pytest.approx(result.metrics["cost"] / sum(map(len, CLIENTS)))
+    assert result.metrics["cost_per_row"] == pytest.approx(
+        result.metrics["cost"] / sum(map(len, CLIENTS))
+    )
 
 
 def test_a_map_shows_its_rows_unless_noise_protects_them(monkeypatch):
@@ -221,6 +246,13 @@ def test_labels_come_in_the_form_in_which_clients_were_given(tmp_path):
     for result in (as_dict, of_file):
         loaded = fc.load(result.save(tmp_path / result.form))
         np.testing.assert_equal(loaded.labels, result.labels)
-    drawn = fc.simulate("feddp-kmeans", tmp_path / "rows.csv", client_column="site", n_clusters=2, seed=0, epsilon=None)
+    drawn = fc.simulate(
+        "feddp-kmeans",
+        tmp_path / "rows.csv",
+        client_column="site",
+        n_clusters=2,
+        seed=0,
+        epsilon=None,
+    )
     assert (drawn.labels == -1).sum() == 40  # made public for the server
     assert (drawn.labels[drawn.server_row_ids] == -1).all()

@@ -104,7 +104,9 @@ def test_an_unstable_result_names_its_clusters_and_its_reason_and_advises_what_c
     assert doubt.numbers["clusters"] == [1, 2]
     assert doubt.sentence.endswith("It would find cluster 0 again, but not clusters 1 and 2.")
     assert ("or a larger epsilon" in doubt.sentence) == (reason == "noise")
-    assert ("at least two ways to divide it cost the same up to 0.2%" in doubt.sentence) == (reason == "table")
+    assert ("at least two ways to divide it cost the same up to 0.2%" in doubt.sentence) == (
+        reason == "table"
+    )
     assert _of_other_runs(0.97, again) == []
     assert _of_other_runs(0.8, None) == []  # of a mixture or a density
     assert _of_other_runs(0.6, None)
@@ -155,14 +157,24 @@ def other_runs(points, centers):
     """Imitate other runs on 24 cells on a line."""
     points = np.stack([points, np.zeros(24)], axis=1)
     cells = NoisyCells(points, np.full(24, 500.0), np.full(2, 0.003), 5.0, 5.0)
-    return repeated(cells, np.array(centers), np.full((2, 2), 0.01), np.eye(2), 0.0, [], np.random.default_rng(0))
+    return repeated(
+        cells,
+        np.array(centers),
+        np.full((2, 2), 0.01),
+        np.eye(2),
+        0.0,
+        [],
+        np.random.default_rng(0),
+    )
 
 
 def test_clusters_with_rows_between_them_are_found_less_often_than_clusters_with_none():
     """Both tables have the same centers; only the cells between these differ."""
     centers = [[-0.5, 0.0], [0.5, 0.0]]
     apart = np.repeat([-0.5, 0.5], 12) + np.tile(np.linspace(-0.03, 0.03, 12), 2)
-    touching, separate = (other_runs(points, centers).each.mean() for points in (np.linspace(-1, 1, 24), apart))
+    touching, separate = (
+        other_runs(points, centers).each.mean() for points in (np.linspace(-1, 1, 24), apart)
+    )
     assert touching < separate - 0.05
 
 
@@ -178,7 +190,11 @@ def test_noise_that_moves_a_center_halfway_to_the_next_is_told_from_noise_that_d
     near, far = (
         fc.simulate(
             fc.PrivateFederatedKMeans(
-                2, epsilon=epsilon, max_norm=3.0, n_rounds=1, init=np.array([[1.0, 0, 0], [-1, 0, 0]])
+                2,
+                epsilon=epsilon,
+                max_norm=3.0,
+                n_rounds=1,
+                init=np.array([[1.0, 0, 0], [-1, 0, 0]]),
             ),
             CLIENTS,
             seed=0,
@@ -192,7 +208,10 @@ def test_noise_that_moves_a_center_halfway_to_the_next_is_told_from_noise_that_d
 def test_what_a_collapse_is_stands_in_one_place():
     assert collapse_of(1, 1.0, None, None) is None
     assert collapse_of(3, 0.995, None, None) == ("one-cluster", "nearly all rows in one cluster")
-    assert collapse_of(3, 0.5, 2.0, 2.0) == ("no-better-than-one", "no better than one cluster for all")
+    assert collapse_of(3, 0.5, 2.0, 2.0) == (
+        "no-better-than-one",
+        "no better than one cluster for all",
+    )
 
 
 def test_half_of_the_runs_that_end_elsewhere_are_a_doubt_and_fewer_are_none():
@@ -231,17 +250,25 @@ def test_clusters_that_follow_the_sites_are_a_doubt_where_each_site_clusters_its
     assert doubt.basis == "rows"
     assert 0.1 < doubt.numbers["part"] <= 1.0
     assert f"says {100 * doubt.numbers['part']:.0f}% of what there is to know" in doubt.sentence
-    assert "clusters-are-sites" not in codes(fc.simulate("spp-fgc", at_random, n_clusters=2, seed=0))
+    assert "clusters-are-sites" not in codes(
+        fc.simulate("spp-fgc", at_random, n_clusters=2, seed=0)
+    )
     # Sums cannot follow the sites.
-    assert "clusters-are-sites" not in codes(fc.simulate("federated-kmeans", by_column, n_clusters=2, seed=0))
+    assert "clusters-are-sites" not in codes(
+        fc.simulate("federated-kmeans", by_column, n_clusters=2, seed=0)
+    )
 
 
 def test_what_sites_tell_of_clusters_is_a_part_of_the_entropy_beyond_chance():
     rng = np.random.default_rng(0)
-    assert told_by_sites([np.zeros(50, dtype=int), np.ones(50, dtype=int)]) == pytest.approx(1.0, abs=0.02)
+    assert told_by_sites([np.zeros(50, dtype=int), np.ones(50, dtype=int)]) == pytest.approx(
+        1.0, abs=0.02
+    )
     # Half of the rows at sites of their own cluster, the others at random: entropy 1 bit, of which 1 - h(1/4) is told.
     mixed = [np.repeat([0, 1], [7500, 2500]), np.repeat([0, 1], [2500, 7500])]
-    assert told_by_sites(mixed) == pytest.approx(1 + 0.25 * np.log2(0.25) + 0.75 * np.log2(0.75), abs=1e-3)
+    assert told_by_sites(mixed) == pytest.approx(
+        1 + 0.25 * np.log2(0.25) + 0.75 * np.log2(0.75), abs=1e-3
+    )
     for n_sites, n_rows in [(2, 20), (10, 100), (100, 100), (50, 5000)]:
         assert told_by_sites(np.array_split(rng.integers(4, size=n_rows), n_sites)) == 0
     assert told_by_sites([np.zeros(30, dtype=int), np.zeros(20, dtype=int)]) == 0

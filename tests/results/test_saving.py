@@ -22,11 +22,15 @@ NAMES = ["oslo", "=cmd|' /C calc'!A0", "-x"]
 
 
 def table_of(n_rows):
-    return pd.DataFrame(MEANS[RNG.integers(3, size=n_rows)] + RNG.normal(size=(n_rows, 3)), columns=COLUMNS)
+    return pd.DataFrame(
+        MEANS[RNG.integers(3, size=n_rows)] + RNG.normal(size=(n_rows, 3)), columns=COLUMNS
+    )
 
 
 TABLES = {
-    name: table_of(n_rows).set_index(pd.Index([f"{name}{row}" for row in range(n_rows)], name="patient"))
+    name: table_of(n_rows).set_index(
+        pd.Index([f"{name}{row}" for row in range(n_rows)], name="patient")
+    )
     for name, n_rows in zip(NAMES, (40, 30, 20), strict=True)
 }
 NEW = table_of(50)
@@ -35,7 +39,9 @@ NEW = table_of(50)
 @pytest.fixture(scope="module")
 def result():
     labels = {name: table["age"] > 4 for name, table in TABLES.items()}
-    return fc.simulate(fc.PrivateKMeans(3, epsilon=5.0, max_norm=15.0), TABLES, labels=labels, seed=0)
+    return fc.simulate(
+        fc.PrivateKMeans(3, epsilon=5.0, max_norm=15.0), TABLES, labels=labels, seed=0
+    )
 
 
 @pytest.fixture(scope="module")
@@ -48,10 +54,22 @@ def test_what_is_loaded_is_what_was_saved(result, folder):
     assert type(loaded.model) is type(result.model)
     assert list(loaded.model.columns_) == COLUMNS
     assert np.array_equal(loaded.model.predict(NEW), result.model.predict(NEW))
-    for name in ("strategy", "names", "traffic", "failures", "metrics", "seconds", "history", "doubts", "id_column"):
+    for name in (
+        "strategy",
+        "names",
+        "traffic",
+        "failures",
+        "metrics",
+        "seconds",
+        "history",
+        "doubts",
+        "id_column",
+    ):
         assert getattr(loaded, name) == getattr(result, name), name
     for ours, theirs in zip(
-        [*loaded.labels_of_clients, *loaded.row_ids], [*result.labels_of_clients, *result.row_ids], strict=True
+        [*loaded.labels_of_clients, *loaded.row_ids],
+        [*result.labels_of_clients, *result.row_ids],
+        strict=True,
     ):
         assert np.array_equal(ours, theirs)
     assert str(loaded.privacy) == str(result.privacy)
@@ -78,10 +96,20 @@ def test_maps_are_loaded_bit_for_bit(tmp_path):
 
 
 def test_another_process_finds_the_same_labels_in_another_table(result, folder, tmp_path):
-    table = NEW[["pulse", "age", "dose"]].assign(note="text", patient=[f"=p{row}" for row in range(50)])
+    table = NEW[["pulse", "age", "dose"]].assign(
+        note="text", patient=[f"=p{row}" for row in range(50)]
+    )
     table.loc[[3, 7], "dose"] = np.nan
     table.to_parquet(tmp_path / "new.parquet")
-    command = [sys.executable, "-m", "flower_fedclust.cli.commands", "predict", str(folder), "--id-column", "patient"]
+    command = [
+        sys.executable,
+        "-m",
+        "flower_fedclust.cli.commands",
+        "predict",
+        str(folder),
+        "--id-column",
+        "patient",
+    ]
     done = subprocess.run(
         [*command, "--data", str(tmp_path / "new.parquet"), "--out", str(tmp_path / "labels.csv")],
         capture_output=True,
@@ -92,7 +120,8 @@ def test_another_process_finds_the_same_labels_in_another_table(result, folder, 
     assert "2 have none: column 'dose' is missing" in done.stdout
     assert "not used: note" in done.stdout
     written = pd.read_csv(tmp_path / "labels.csv")
-    assert written["patient"].tolist() == [f"'=p{row}" for row in range(50)]  # which no spreadsheet runs
+    # Which no spreadsheet runs.
+    assert written["patient"].tolist() == [f"'=p{row}" for row in range(50)]
     assert written.index[written["cluster"].isna()].tolist() == [3, 7]
     assert written["why"].dropna().tolist() == ["column 'dose' is missing"] * 2
     whole = NEW.drop(index=[3, 7])
@@ -110,7 +139,9 @@ def test_labels_are_not_written_over_a_file_that_is_there(folder, tmp_path):
 
 def test_tables_are_found_by_their_columns_names_and_others_are_refused(result):
     model = result.model
-    assert np.array_equal(model.predict(NEW[["pulse", "dose", "age"]]), model.predict(NEW.to_numpy()))
+    assert np.array_equal(
+        model.predict(NEW[["pulse", "dose", "age"]]), model.predict(NEW.to_numpy())
+    )
     assert model.cost(NEW[["pulse", "dose", "age"]]) == model.cost(NEW)
     with pytest.raises(ValueError, match=r"'dose'.*'Dose'"):
         model.predict(NEW.rename(columns={"dose": "Dose"}))
@@ -121,7 +152,9 @@ def test_tables_are_found_by_their_columns_names_and_others_are_refused(result):
 def test_every_row_has_a_line_with_its_id_also_those_that_were_left_out(tmp_path):
     lines = [f"{row},{'ab'[row % 2]},{row % 3 * 9},{row % 2}" for row in range(60)]
     (tmp_path / "rows.csv").write_text("\n".join(["patient,site,age,dose", *lines]) + "\n")
-    table = hold_out_server_rows(read_table(tmp_path / "rows.csv", client_column="site", id_column="patient"), 6)
+    table = hold_out_server_rows(
+        read_table(tmp_path / "rows.csv", client_column="site", id_column="patient"), 6
+    )
     rows = partition(table, "column")
     made = fc.simulate(fc.FederatedKMeans(3, init=np.array([[0.0, 0], [9, 0], [18, 0]])), rows)
     failed = replace(
@@ -130,7 +163,10 @@ def test_every_row_has_a_line_with_its_id_also_those_that_were_left_out(tmp_path
         failures=[Failure(2, "step", "b", "client b fell asleep.")],
     )
     folder = failed.save(tmp_path / "run")
-    files = {path.stem: pd.read_csv(path) for path in [*(folder / "labels").iterdir(), folder / "left-out.csv"]}
+    files = {
+        path.stem: pd.read_csv(path)
+        for path in [*(folder / "labels").iterdir(), folder / "left-out.csv"]
+    }
     assert files["b"]["why"].unique().tolist() == ["client b fell asleep."]
     assert files["left-out"]["why"].unique().tolist() == ["made public for the server"]
     every = pd.concat(files.values()).set_index("patient").sort_index()
@@ -142,7 +178,9 @@ def test_every_row_has_a_line_with_its_id_also_those_that_were_left_out(tmp_path
     assert [len(part) for part in loaded.labels_of_clients] == [len(made.labels_of_clients[0]), 0]
 
 
-def test_names_that_a_file_system_does_not_take_are_shortened_or_numbered(result, tmp_path, monkeypatch):
+def test_names_that_a_file_system_does_not_take_are_shortened_or_numbered(
+    result, tmp_path, monkeypatch
+):
     long = replace(result, names=["北" * 100, "北" * 99 + "京", *result.names[2:]])
     assert fc.load(long.save(tmp_path / "long")).names == long.names
     monkeypatch.setattr("sys.getfilesystemencoding", lambda: "ascii")
@@ -163,7 +201,9 @@ def test_ids_that_are_called_cluster_are_not_read_as_labels(tmp_path):
 def test_no_name_is_a_formula_and_nobody_else_may_look(folder):
     for path in folder.rglob("*.csv"):
         for line in path.read_text().splitlines():
-            assert not any(cell.lstrip('"').startswith(("=", "+", "@")) for cell in line.split(",")), path.name
+            assert not any(
+                cell.lstrip('"').startswith(("=", "+", "@")) for cell in line.split(",")
+            ), path.name
     assert not any(path.name.startswith("-") for path in (folder / "labels").iterdir())
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
@@ -172,7 +212,10 @@ def test_no_name_is_a_formula_and_nobody_else_may_look(folder):
     ("change", "words"),
     [
         (lambda folder: (folder / "model.json").unlink(), "There is no model.json beside"),
-        (lambda folder: (folder / "model.json").write_text('{"format": 9, "version": "2.0"}'), "version 2.0"),
+        (
+            lambda folder: (folder / "model.json").write_text('{"format": 9, "version": "2.0"}'),
+            "version 2.0",
+        ),
         (lambda folder: (folder / "model.json").write_text("{"), "model.json"),
         (lambda folder: (folder / "model.npz").write_bytes(b"no"), "model.npz"),
         (lambda folder: (folder / "model.npz").unlink(), "model.npz"),
@@ -198,12 +241,21 @@ def test_a_pickle_in_place_of_a_model_is_not_run(result, tmp_path):
 
 def test_a_model_alone_predicts(result, tmp_path):
     result.model.save(tmp_path / "model")
-    assert sorted(path.name for path in (tmp_path / "model").iterdir()) == ["model.json", "model.npz"]
+    assert sorted(path.name for path in (tmp_path / "model").iterdir()) == [
+        "model.json",
+        "model.npz",
+    ]
     assert np.array_equal(fc.Model.load(tmp_path / "model").predict(NEW), result.model.predict(NEW))
     described = json.loads((tmp_path / "model" / "model.json").read_text())
-    assert (described["class"], described["columns"], described["n_clusters"]) == ("KMeansModel", COLUMNS, 3)
+    assert (described["class"], described["columns"], described["n_clusters"]) == (
+        "KMeansModel",
+        COLUMNS,
+        3,
+    )
     NEW.to_csv(tmp_path / "new.csv", index=False)
-    assert predict_file(tmp_path / "model", tmp_path / "new.csv", tmp_path / "labels.csv").n_rows == 50
+    assert (
+        predict_file(tmp_path / "model", tmp_path / "new.csv", tmp_path / "labels.csv").n_rows == 50
+    )
     with pytest.raises(FileExistsError, match=r"labels\.csv"):
         predict_file(tmp_path / "model", tmp_path / "new.csv", tmp_path / "labels.csv")
 
@@ -217,8 +269,15 @@ def test_rows_with_gaps_are_left_out_as_if_they_had_never_been_there(result, tmp
     found = {}
     for name, table in tables.items():
         table.rename_axis("patient").to_csv(tmp_path / f"{name}.csv")
-        predict_file(tmp_path / "model", tmp_path / f"{name}.csv", tmp_path / f"of-{name}.csv", id_column="patient")
-        found[name] = pd.read_csv(tmp_path / f"of-{name}.csv", index_col="patient")["cluster"].dropna()
+        predict_file(
+            tmp_path / "model",
+            tmp_path / f"{name}.csv",
+            tmp_path / f"of-{name}.csv",
+            id_column="patient",
+        )
+        found[name] = pd.read_csv(tmp_path / f"of-{name}.csv", index_col="patient")[
+            "cluster"
+        ].dropna()
     assert sorted(set(range(50)) - set(found["gaps"].index)) == [0, 7, 49]
     pd.testing.assert_series_equal(found["gaps"], found["whole"], check_dtype=False)
 
@@ -231,7 +290,9 @@ def test_a_folder_of_several_results_asks_for_one(result, tmp_path):
 
 
 def test_a_result_is_shown_in_ten_lines_at_most(result):
-    shown = replace(result, failures=[Failure(1, "enrol", "x", "away " * 99)]).__repr__().splitlines()
+    shown = (
+        replace(result, failures=[Failure(1, "enrol", "x", "away " * 99)]).__repr__().splitlines()
+    )
     assert len(shown) <= 10
     assert max(map(len, shown)) <= 120
     assert shown[0].startswith("private-kmeans: 3 clusters of 90 rows at 3 clients, in ")
@@ -239,7 +300,10 @@ def test_a_result_is_shown_in_ten_lines_at_most(result):
     facts = {line.split()[0] for line in shown}
     assert {"sizes", "cost", "privacy", "unprotected", "failed", "model", "look"} <= facts
     (privacy,) = [line for line in shown if line.startswith("privacy")]
-    assert "(5, 1e-06)-differential privacy per record; its noise has a seed and protects nobody" in privacy
+    assert (
+        "(5, 1e-06)-differential privacy per record; its noise has a seed and protects nobody"
+        in privacy
+    )
 
 
 def test_a_notebook_shows_the_same_and_runs_nothing_that_a_name_says(result):
@@ -263,7 +327,9 @@ gaps = "category"
 
 def people(n_rows):
     jobs = np.array(["clerk", "cook", None], dtype=object)[RNG.integers(3, size=n_rows)]
-    return pd.DataFrame({"age": 9.0 * RNG.integers(2, size=n_rows) + RNG.normal(size=n_rows), "job": jobs})
+    return pd.DataFrame(
+        {"age": 9.0 * RNG.integers(2, size=n_rows) + RNG.normal(size=n_rows), "job": jobs}
+    )
 
 
 def test_a_model_of_raw_tables_is_kept_with_its_preparation_and_its_clusters(tmp_path):

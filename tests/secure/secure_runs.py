@@ -50,7 +50,10 @@ def mask(server, clients, words, number=1, gone=(), question=QUESTION, n_shares=
     invited = server.invited()
     for name in server.named(invited):
         if name not in gone:
-            server.take_masked(name, masked(clients[name], server, invited, words[name], number, question, n_shares))
+            server.take_masked(
+                name,
+                masked(clients[name], server, invited, words[name], number, question, n_shares),
+            )
     return server.arrived()
 
 
@@ -64,11 +67,15 @@ def confirm(server, clients, number=1, gone=()):
 def open_shares(server, clients, number=1, gone=()):
     for name in server.named(server.confirmed):
         if name not in gone:
-            opened = clients[name].open(server.run, number, server.confirmations_for(name), server.shares_for(name))
+            opened = clients[name].open(
+                server.run, number, server.confirmations_for(name), server.shares_for(name)
+            )
             server.take_opened(name, opened)
 
 
-def secure_sum(server, clients, words, number=1, question=QUESTION, gone=((), (), (), ()), n_shares=1):
+def secure_sum(
+    server, clients, words, number=1, question=QUESTION, gone=((), (), (), ()), n_shares=1
+):
     """Return a sum, with clients that drop out before each of the four steps."""
     lost = [set().union(*gone[: step + 1]) for step in range(4)]
     share(server, clients, number, lost[0])

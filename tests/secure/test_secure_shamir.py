@@ -25,7 +25,8 @@ def is_prime(number):
     while odd % 2 == 0:
         odd, twos = odd // 2, twos + 1
     return all(
-        pow(base, odd, number) == 1 or any(pow(base, odd << k, number) == number - 1 for k in range(twos))
+        pow(base, odd, number) == 1
+        or any(pow(base, odd << k, number) == number - 1 for k in range(twos))
         for base in (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47)
     )
 
@@ -38,7 +39,9 @@ def test_the_prime_is_the_smallest_above_every_secret_of_32_bytes():
 
 @pytest.mark.parametrize("secret", [0, 1, 2**256 - 1, 3**150])
 @pytest.mark.parametrize(("n_shares", "threshold"), [(3, 3), (5, 4), (6, 2)])
-def test_any_threshold_of_the_shares_give_the_secret_back_as_the_slow_formula_does(secret, n_shares, threshold):
+def test_any_threshold_of_the_shares_give_the_secret_back_as_the_slow_formula_does(
+    secret, n_shares, threshold
+):
     shares = dict(enumerate(split(secret, n_shares, threshold), start=1))
     for points in itertools.combinations(shares, threshold):
         chosen = {point: shares[point] for point in points}

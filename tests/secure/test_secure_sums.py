@@ -26,7 +26,16 @@ from secure_runs import (
 from flower_fedclust.numerics.checks import DataError
 from flower_fedclust.secure import Refusal, SecureClient, SecureServer, SumError, Trust
 from flower_fedclust.secure.client import FORWARDED, OPENED, PAIRS, SELF, mask_of
-from flower_fedclust.secure.keys import KEY, SIGNED, list_of, noise_colluders, sign, threshold, tolerated, xor
+from flower_fedclust.secure.keys import (
+    KEY,
+    SIGNED,
+    list_of,
+    noise_colluders,
+    sign,
+    threshold,
+    tolerated,
+    xor,
+)
 
 N = 10  # so that t = 7
 
@@ -54,7 +63,9 @@ def test_the_sum_is_the_plain_sum_modulo_2_64(n):
     server, words = begun(clients), words_of(clients)
     for number in (1, 2, 5):
         question = b"question %d" % number
-        np.testing.assert_array_equal(secure_sum(server, clients, words, number, question), plain_sum(words, clients))
+        np.testing.assert_array_equal(
+            secure_sum(server, clients, words, number, question), plain_sum(words, clients)
+        )
 
 
 @pytest.mark.parametrize("step", range(4))
@@ -62,9 +73,13 @@ def test_clients_may_drop_out_before_any_step(server, clients, step):
     words, gone = words_of(clients), [set()] * 4
     gone[step] = names(0, 4, 9)
     left = set(clients) - gone[step] if step < 2 else set(clients)
-    np.testing.assert_array_equal(secure_sum(server, clients, words, gone=gone), plain_sum(words, left))
+    np.testing.assert_array_equal(
+        secure_sum(server, clients, words, gone=gone), plain_sum(words, left)
+    )
     # They may take part in the next sum.
-    np.testing.assert_array_equal(secure_sum(server, clients, words, 2, b"another"), plain_sum(words, clients))
+    np.testing.assert_array_equal(
+        secure_sum(server, clients, words, 2, b"another"), plain_sum(words, clients)
+    )
 
 
 def test_clients_may_drop_out_before_different_steps(server, clients):
@@ -133,8 +148,12 @@ def test_different_questions_in_one_round_end_in_garbage(server, clients):
     share(server, clients)
     victim = "site 3"
     for name in clients:
-        question = b"real centers" if name == victim else b"a frame that clips all rows to a known value"
-        server.take_masked(name, masked_for(clients, server, name, question=question, words=9 * (name == victim)))
+        question = (
+            b"real centers" if name == victim else b"a frame that clips all rows to a known value"
+        )
+        server.take_masked(
+            name, masked_for(clients, server, name, question=question, words=9 * (name == victim))
+        )
     server.arrived()
     # Each confirms the list under its own question, so the victim and the others do not agree, and nobody opens.
     confirm(server, clients)
@@ -155,12 +174,15 @@ def test_a_second_question_in_one_round_is_refused(server, clients):
 
 
 def test_masks_depend_on_the_list_of_invited_clients(server, clients):
-    of_two_lists = [mask_of(PAIRS, listed, QUESTION, 3)(bytes(KEY)) for listed in ([0, 1], [0, 1, 2])]
+    of_two_lists = [
+        mask_of(PAIRS, listed, QUESTION, 3)(bytes(KEY)) for listed in ([0, 1], [0, 1, 2])
+    ]
     assert (of_two_lists[0] != of_two_lists[1]).all()
     share(server, clients)
     fewer = list(range(8))
     assert (
-        masked_for(copy.deepcopy(clients), server, "site 3") != masked_for(clients, server, "site 3", invited=fewer)
+        masked_for(copy.deepcopy(clients), server, "site 3")
+        != masked_for(clients, server, "site 3", invited=fewer)
     ).all()
     with pytest.raises(Refusal, match="at least 7"):
         masked_for(clients_of_second_run(), server, "site 3", invited=list(range(6)))
@@ -196,7 +218,9 @@ def test_an_answer_is_not_masked_without_a_list_of_this_sum(server, clients):
         clients["site 3"].mask(hashed(QUESTION), np.zeros(3, np.uint64))
 
 
-@pytest.mark.parametrize("listed", [None, "abc", [1, 2, 3], [["a"], ["b"], ["c"]], {"site 0": 1}, 3])
+@pytest.mark.parametrize(
+    "listed", [None, "abc", [1, 2, 3], [["a"], ["b"], ["c"]], {"site 0": 1}, 3]
+)
 def test_names_that_are_not_a_list_of_names_are_refused(listed):
     clients = clients_of(3)
     keys = np.concatenate([client.keys(RUN) for client in clients.values()])
@@ -218,7 +242,11 @@ def told(clients, lists, words):
     server = begun(clients)
     share(server, clients)
     mask(server, clients, words)
-    said = {name: client.confirm(RUN, 1, lists[name])[0] for name, client in clients.items() if name in lists}
+    said = {
+        name: client.confirm(RUN, 1, lists[name])[0]
+        for name, client in clients.items()
+        if name in lists
+    }
     return server, said
 
 
@@ -267,7 +295,9 @@ def test_of_a_client_said_to_have_dropped_out_only_the_keys_of_its_pairs_are_ope
         bare -= of_pair(key)  # site 0 has added all of them
     assert (bare != words["site 0"]).all()  # its own mask is left
     secret = bytes.fromhex(clients["site 0"]._facts.secrets[SELF])
-    np.testing.assert_array_equal(bare - mask_of(SELF, list(range(N)), QUESTION, len(bare))(secret), words["site 0"])
+    np.testing.assert_array_equal(
+        bare - mask_of(SELF, list(range(N)), QUESTION, len(bare))(secret), words["site 0"]
+    )
     assert without == server.arrived()
 
 
@@ -284,7 +314,9 @@ def forked(clients, colluders, first, second, words):
         opened = {}
         for name, client in members.items():
             try:
-                rows = client.open(RUN, 1, received(server, said, lists, name), server.shares_for(name))
+                rows = client.open(
+                    RUN, 1, received(server, said, lists, name), server.shares_for(name)
+                )
             except Refusal:
                 continue
             opened[server.place(name) + 1] = int.from_bytes(rows[0].tobytes()[1:], "big")
@@ -323,18 +355,25 @@ def pinned(n=4):
     """Clients that know each other's keys."""
     identities = {f"site {place}": Ed25519PrivateKey.generate() for place in range(n)}
     public = {name: key.public_key().public_bytes_raw() for name, key in identities.items()}
-    return {name: SecureClient(name, Trust(key.private_bytes_raw(), public)) for name, key in identities.items()}
+    return {
+        name: SecureClient(name, Trust(key.private_bytes_raw(), public))
+        for name, key in identities.items()
+    }
 
 
 def test_clients_that_know_each_other_add_up():
     clients = pinned()
     words = words_of(clients)
-    np.testing.assert_array_equal(secure_sum(begun(clients), clients, words), plain_sum(words, clients))
+    np.testing.assert_array_equal(
+        secure_sum(begun(clients), clients, words), plain_sum(words, clients)
+    )
 
 
 def forged(name, run=RUN):
     public = X25519PrivateKey.generate().public_key().public_bytes_raw()
-    return np.frombuffer(sign(Ed25519PrivateKey.generate(), run, name, public), np.uint8).reshape(1, SIGNED)
+    return np.frombuffer(sign(Ed25519PrivateKey.generate(), run, name, public), np.uint8).reshape(
+        1, SIGNED
+    )
 
 
 def test_a_server_that_hands_out_keys_of_its_own_is_refused():
@@ -377,7 +416,9 @@ def test_one_client_cannot_stand_for_two(clients):
 
 def test_a_key_on_which_everybody_would_agree_is_refused(clients):
     signed = [client.keys(RUN) for client in clients.values()]
-    signed[-1] = np.frombuffer(sign(Ed25519PrivateKey.generate(), RUN, "site 9", bytes(KEY)), np.uint8).reshape(1, -1)
+    signed[-1] = np.frombuffer(
+        sign(Ed25519PrivateKey.generate(), RUN, "site 9", bytes(KEY)), np.uint8
+    ).reshape(1, -1)
     with pytest.raises(Refusal, match="is not a key"):
         clients["site 0"].roster(RUN, list(clients), np.concatenate(signed))
 
@@ -413,7 +454,9 @@ def test_shares_of_another_sum_are_of_no_use(server, clients):
     confirm(server, clients, 2)
     this = server._sum
     place = server.place("site 3")
-    replayed = np.frombuffer(b"".join(rows[place][:FORWARDED] for rows in old), np.uint8).reshape(N, FORWARDED)
+    replayed = np.frombuffer(b"".join(rows[place][:FORWARDED] for rows in old), np.uint8).reshape(
+        N, FORWARDED
+    )
     opened = clients["site 3"].open(RUN, 2, server.confirmations_for("site 3"), replayed)
     assert not opened.any()
     server.take_opened("site 3", opened)
@@ -425,7 +468,9 @@ def test_what_a_client_has_sent_cannot_be_returned_to_it_as_anothers(server, cli
     mask(server, clients, words_of(clients))
     confirm(server, clients)
     this, name, place = server._sum, "site 3", 3
-    reflected = [this.dealt[place if dealer != place else 0][dealer][:FORWARDED] for dealer in range(N)]
+    reflected = [
+        this.dealt[place if dealer != place else 0][dealer][:FORWARDED] for dealer in range(N)
+    ]
     shares = np.frombuffer(b"".join(reflected), np.uint8).reshape(N, FORWARDED)
     own = np.frombuffer(b"".join(this.confirmed[place].values()), np.uint8).reshape(N, -1)
     with pytest.raises(Refusal, match="1 clients have confirmed"):
@@ -438,7 +483,11 @@ def test_a_garbage_share_identifies_its_sender(server, clients):
     share(server, clients)
     mask(server, clients, words)
     confirm(server, clients)
-    bad = clients["site 4"].open(RUN, 1, server.confirmations_for("site 4"), server.shares_for("site 4")).copy()
+    bad = (
+        clients["site 4"]
+        .open(RUN, 1, server.confirmations_for("site 4"), server.shares_for("site 4"))
+        .copy()
+    )
     bad[2, -1] ^= 1
     with pytest.raises(SumError, match=r"a share of client site 2 that was not dealt to it"):
         server.take_opened("site 4", bad)
@@ -452,11 +501,15 @@ def test_a_dealer_of_garbage_is_named(server, clients):
         rows[:, at] ^= 1
         return rows
 
-    for number, (at, said) in enumerate([(40, "could not use the shares that it dealt"), (100, "could not use")], 1):
+    for number, (at, said) in enumerate(
+        [(40, "could not use the shares that it dealt"), (100, "could not use")], 1
+    ):
         share(server, clients, number)
         rows, checks = server._sum.dealt[2], server._sum.secrets[2]
         dealt = spoiled(np.frombuffer(b"".join(rows), np.uint8).reshape(N, -1), at)
-        server.take_shares("site 2", dealt, np.frombuffer(b"".join(checks), np.uint8).reshape(2, -1))
+        server.take_shares(
+            "site 2", dealt, np.frombuffer(b"".join(checks), np.uint8).reshape(2, -1)
+        )
         question = b"%d" % number
         mask(server, clients, words_of(clients), number, question=question)
         confirm(server, clients, number)
@@ -490,7 +543,12 @@ def test_arrays_of_another_form_are_refused(server, clients):
     share(server, clients)
     mask(server, clients, words_of(clients))
     confirm(server, clients)
-    for wrong in (np.zeros((N, 3), np.uint8), np.zeros((N, OPENED)), np.zeros((N - 1, OPENED), np.uint8), None):
+    for wrong in (
+        np.zeros((N, 3), np.uint8),
+        np.zeros((N, OPENED)),
+        np.zeros((N - 1, OPENED), np.uint8),
+        None,
+    ):
         with pytest.raises(DataError, match="another type or shape"):
             server.take_opened("site 1", wrong)
         with pytest.raises(DataError, match="another type or shape"):

@@ -49,14 +49,22 @@ def site(
     **policy,
 ):
     """Return a site, with a ledger if ``init``: a new one where nothing of an older one is there."""
-    given = {"name": name, "data": "nowhere", "folder": str(folder), "data_set": data_set, "policy": policy}
+    given = {
+        "name": name,
+        "data": "nowhere",
+        "folder": str(folder),
+        "data_set": data_set,
+        "policy": policy,
+    }
     settings = SiteSettings.model_validate(given | {"limits": dict(limits)})
     if schema is not None:
         table = pd.DataFrame(rows, columns=list(schema.read))
         made = Site(settings, lambda: ClientData(table, raw=True, schema=schema, row_ids=row_ids))
     else:
         made = Site(settings, lambda: ClientData(rows, labels, row_ids=row_ids))
-    if init and not any((folder / kept).exists() for kept in ("ledger.jsonl", "ledger.head", "kept.sqlite")):
+    if init and not any(
+        (folder / kept).exists() for kept in ("ledger.jsonl", "ledger.head", "kept.sqlite")
+    ):
         made.create_ledger()
     return made
 
@@ -74,8 +82,18 @@ def plan(shares, epsilon=1.0, delta=1e-6, noise="local", unit="record"):
 def plan_of(releases, epsilon=1000.0, noise="local"):
     """Return a plan of these releases, of which each may be made three times."""
     noisy = [one for one in releases if one is not None]
-    shares = {one.share or "a part": Share(one.mechanism, 1.0, 3, one.relation, one.sample) for one in noisy}
-    return Plan(epsilon, 1e-6, noise, "record", shares, {one.share or "a part": one.noise_multiplier for one in noisy})
+    shares = {
+        one.share or "a part": Share(one.mechanism, 1.0, 3, one.relation, one.sample)
+        for one in noisy
+    }
+    return Plan(
+        epsilon,
+        1e-6,
+        noise,
+        "record",
+        shares,
+        {one.share or "a part": one.noise_multiplier for one in noisy},
+    )
 
 
 SHARES = {"row_sum": Share("gaussian", 1.0, 3)}
@@ -102,7 +120,11 @@ class Server:
         self.site = site
         self.strategy = strategy
         self.context = Context(
-            run_id, 7, UserConfig({}), RecordDict(), UserConfig({"strategy": strategy, **run_config})
+            run_id,
+            7,
+            UserConfig({}),
+            RecordDict(),
+            UserConfig({"strategy": strategy, **run_config}),
         )
         self.round = 1
         self.plan = ""  #: Of the run, where this server has made it.
@@ -135,7 +157,11 @@ class Server:
         return self.site.client(self.context).fit(FitIns(encode(arrays), config))
 
     def evaluate(self, *arrays, model="k-means", client=None):
-        config = {"format": FORMAT, "client": client or find(self.strategy).strategy.client_type.key(), "model": model}
+        config = {
+            "format": FORMAT,
+            "client": client or find(self.strategy).strategy.client_type.key(),
+            "model": model,
+        }
         return self.site.client(self.context).evaluate(EvaluateIns(encode(arrays), config))
 
 

@@ -61,8 +61,10 @@ class Size:
     """Tables, messages and ids on both sides of a limit in the code."""
 
     rows: tuple[int, ...] = (N_ROWS,)  #: A table has one of these numbers of rows.
-    entries: tuple[int, ...] = ()  #: Arrays of a message, or the answers to them, have about so many entries.
-    first_id: int | None = None  #: Rows have ids from here on, and a site takes part with a sample of them.
+    #: Arrays of a message, or the answers to them, have about so many entries.
+    entries: tuple[int, ...] = ()
+    #: Rows have ids from here on, and a site takes part with a sample of them.
+    first_id: int | None = None
 
 
 #: Blocks of noise, rows of a stack and of an estimate, the ratio of two replies, and the integers that a float64 holds.
@@ -88,7 +90,9 @@ SCHEMA = Schema.of(
 ENDLESS = {"epsilon_per_run": 1e7, "epsilon": 1e9, "delta": 0.5}
 REPLACED = {"relations": hostile.BOTH}
 POLICIES = [{}, ENDLESS, ENDLESS | REPLACED, ENDLESS | REPLACED | {"row_count": True}]
-EVERYTHING = ENDLESS | REPLACED | {"unprotected": ["sums", "centers", "codes", "rows"], "row_count": True}
+EVERYTHING = (
+    ENDLESS | REPLACED | {"unprotected": ["sums", "centers", "codes", "rows"], "row_count": True}
+)
 
 #: Fewer steps than a site allows by default, as a million take a minute.
 QUICK = {"most_steps": 10_000}
@@ -99,8 +103,41 @@ MOST_SECONDS, MOST_MEMORY, MOST_DISK = 60.0, 3000.0, 100.0
 #: What rounding may add to a distance.
 ROUNDING = 1 + 1e-6
 
-NUMBERS = [0, 1, 2, 3, -1, 7, 60, 61, 0.5, 1e-9, 1e9, 5e-324, 1e-300, 1e300, math.inf, -math.inf, math.nan]
-NUMBERS += [2**31, 2**63, 10**9, 10**30, -(2**40), True, False, "", "x", "k-means", "landmarks", None, [1], {}]
+NUMBERS = [
+    0,
+    1,
+    2,
+    3,
+    -1,
+    7,
+    60,
+    61,
+    0.5,
+    1e-9,
+    1e9,
+    5e-324,
+    1e-300,
+    1e300,
+    math.inf,
+    -math.inf,
+    math.nan,
+]
+NUMBERS += [
+    2**31,
+    2**63,
+    10**9,
+    10**30,
+    -(2**40),
+    True,
+    False,
+    "",
+    "x",
+    "k-means",
+    "landmarks",
+    None,
+    [1],
+    {},
+]
 
 
 @dataclass
@@ -121,7 +158,10 @@ def tables(rng, n_rows=N_ROWS):
         rows = np.round(rows)
     row = rng.choice([0.0, 1.0, 3.0, 1e3, 1e12, 1e300, -1e300, 5e-324], size=N_COLUMNS)
     row = rows[0] if rng.random() < 0.2 else row * rng.choice([1.0, -1.0, rng.normal()])
-    place, kind = int(rng.choice([0, n_rows // 2, n_rows - 1])), str(rng.choice(["added", "removed", "replaced"]))
+    place, kind = (
+        int(rng.choice([0, n_rows // 2, n_rows - 1])),
+        str(rng.choice(["added", "removed", "replaced"])),
+    )
     other = {
         "added": lambda: np.insert(rows, place, row, axis=0),
         "removed": lambda: np.delete(rows, place, axis=0),
@@ -143,7 +183,12 @@ def ids_of(first, n_rows, kind, place):
 
 
 #: The parts of plans that servers make up, with the sample of each.
-PARTS = {**{f"gaussian {index}": None for index in range(4)}, "laplace 0": None, "laplace 1": None, "sampled": (5, 50)}
+PARTS = {
+    **{f"gaussian {index}": None for index in range(4)},
+    "laplace 0": None,
+    "laplace 1": None,
+    "sampled": (5, 50),
+}
 
 
 @cache
@@ -152,8 +197,12 @@ def own_plan(relation, unit, *, is_small):
     shares, multipliers = {}, {}
     for name, sample in PARTS.items():
         if sample is None or relation == "replace":
-            shares[name] = Share(name.split()[0] if sample is None else "gaussian", 1.0, 25, relation, sample)
-            multipliers[name] = (1000.0 if name.startswith("laplace") else 80.0) if is_small else 0.6
+            shares[name] = Share(
+                name.split()[0] if sample is None else "gaussian", 1.0, 25, relation, sample
+            )
+            multipliers[name] = (
+                (1000.0 if name.startswith("laplace") else 80.0) if is_small else 0.6
+            )
     return Plan(1000.0, 1e-6, "local", unit, shares, multipliers).to_json()
 
 
@@ -178,9 +227,14 @@ def recorded(name, is_table):
         ]
         try:
             strategy = make_strategy(name, **given)
-            hostile.run(with_schema(strategy, SCHEMA, describe=True) if is_table else strategy, sites, heard=heard)
+            hostile.run(
+                with_schema(strategy, SCHEMA, describe=True) if is_table else strategy,
+                sites,
+                heard=heard,
+            )
         except (ValueError, ProtocolError, RuntimeError):
-            pass  # of a strategy that takes no schema, or fails on these rows: what was heard until then is enough
+            # Of a strategy that takes no schema, or fails on these rows: what was heard until then is enough.
+            pass
     return tuple(heard)
 
 
@@ -188,11 +242,23 @@ class Pair:
     """Two sites whose tables are neighbors, as one server knows them."""
 
     def __init__(self, folder, rng, strategy, is_table, found, size=Size()):
-        self.folder, self.rng, self.found, self.strategy, self.size = folder, rng, found, strategy, size
+        self.folder, self.rng, self.found, self.strategy, self.size = (
+            folder,
+            rng,
+            found,
+            strategy,
+            size,
+        )
         n_rows = int(rng.choice(size.rows))
         first, second, self.kind, place = tables(rng, n_rows)
-        ids = (None, None) if size.first_id is None else ids_of(size.first_id, n_rows, self.kind, place)
-        self.policy = POLICIES[rng.integers(len(POLICIES))] | ({} if size.first_id is None else {"sample": 200})
+        ids = (
+            (None, None)
+            if size.first_id is None
+            else ids_of(size.first_id, n_rows, self.kind, place)
+        )
+        self.policy = POLICIES[rng.integers(len(POLICIES))] | (
+            {} if size.first_id is None else {"sample": 200}
+        )
         self.servers = [
             hostile.Server(
                 hostile.site(
@@ -208,10 +274,16 @@ class Pair:
             for name, rows, own_ids in (("one", first, ids[0]), ("other", second, ids[1]))
         ]
         self.has_plan = rng.random() < 0.3  # that of an honest run
-        relation = "replace" if "relations" in self.policy and rng.random() < 0.5 else "add-or-remove"
-        self.plan = own_plan(relation, str(rng.choice(["record", "client"], p=[0.8, 0.2])), is_small=not self.policy)
+        relation = (
+            "replace" if "relations" in self.policy and rng.random() < 0.5 else "add-or-remove"
+        )
+        self.plan = own_plan(
+            relation, str(rng.choice(["record", "client"], p=[0.8, 0.2])), is_small=not self.policy
+        )
         self.client = find(strategy).strategy.client_type
-        self.tasks = [name for name in dir(self.client) if isinstance(getattr(self.client, name), Askable)]
+        self.tasks = [
+            name for name in dir(self.client) if isinstance(getattr(self.client, name), Askable)
+        ]
         sends = [sent for task in self.tasks for sent in getattr(self.client, task).answer.sends]
         self.kept = [sent.kept_as for sent in sends if sent.kept_as]
 
@@ -238,10 +310,17 @@ class Pair:
                 patch(f"{client}.add_noise", noise),
                 patch(f"{client}.OperatingSystemNoise", lambda: SeededNoise([seed])),
                 # Both sites are one site, which has one key.
-                patch("flower_fedclust.site.app.sampled", lambda data, most, _: sampled(data, most, bytes(32))),
+                patch(
+                    "flower_fedclust.site.app.sampled",
+                    lambda data, most, _: sampled(data, most, bytes(32)),
+                ),
             ):
                 try:
-                    answers.append(server.site.client(server.context).fit(hostile.FitIns(_parameters(tensors), full)))
+                    answers.append(
+                        server.site.client(server.context).fit(
+                            hostile.FitIns(_parameters(tensors), full)
+                        )
+                    )
                 except Exception as error:
                     return self.wrong(config, f"{type(error).__name__}: {error}")
             entries.append(ledger.entries[-1] if len(ledger.entries) > before else None)
@@ -265,11 +344,19 @@ class Pair:
             if more or answer.metrics.get("failure") not in (None, "refused", "failed"):
                 self.wrong(config, f"the answer says more than it may: {answer.metrics}")
         if (entries[0] is None) != (entries[1] is None):
-            return self.wrong(config, f"whether it is charged depends on the rows: {said}, {self.why()}")
-        noisy = entries[0] is not None and any("multiplier" in array for array in entries[0]["arrays"])
-        if not noisy and (said[0] != said[1] or answers[0].metrics.get("missed") != answers[1].metrics.get("missed")):
             return self.wrong(
-                config, f"whether it is answered depends on the rows, and costs nothing: {said}, {self.why()}"
+                config, f"whether it is charged depends on the rows: {said}, {self.why()}"
+            )
+        noisy = entries[0] is not None and any(
+            "multiplier" in array for array in entries[0]["arrays"]
+        )
+        if not noisy and (
+            said[0] != said[1]
+            or answers[0].metrics.get("missed") != answers[1].metrics.get("missed")
+        ):
+            return self.wrong(
+                config,
+                f"whether it is answered depends on the rows, and costs nothing: {said}, {self.why()}",
             )
         if entries[0] is not None and entries[0]["arrays"] and said == ["answered", "answered"]:
             if len(added) == 2 and added[0] != added[1]:
@@ -279,9 +366,16 @@ class Pair:
 
     def compare(self, config, answers, entry, added):
         """Note if what two answers differ by is more than the ledger accounts for, given the noise that was added."""
-        pairs = list(zip(*(self.values(config, *one) for one in zip(answers, self.servers, strict=True)), strict=True))
+        pairs = list(
+            zip(
+                *(self.values(config, *one) for one in zip(answers, self.servers, strict=True)),
+                strict=True,
+            )
+        )
         plan = json.loads(config["plan"]) if config.get("plan") else {}
-        for about, release, (first, second) in zip(entry["arrays"], added or [None] * len(pairs), pairs, strict=True):
+        for about, release, (first, second) in zip(
+            entry["arrays"], added or [None] * len(pairs), pairs, strict=True
+        ):
             if "multiplier" not in about:
                 shown = {"kept at the site", "computed from rows that carry noise"}
                 if about["covered"] not in shown and not self.policy.get("row_count"):
@@ -289,11 +383,15 @@ class Pair:
                 continue
             self.found.tasks[entry["task"]] += 1
             factor = 2.0 if plan.get("unit") == "client" else 1.0
-            if self.kind == "replaced" or "sample" in self.policy:  # in a sample a row that comes replaces another
+            # In a sample a row that comes replaces another.
+            if self.kind == "replaced" or "sample" in self.policy:
                 factor *= 2.0 if about["relation"] == "add-or-remove" else 1.0
             elif about["relation"] == "replace":
                 continue
-            if release is None or about["multiplier"] != plan["shares"][about["share"]]["multiplier"]:
+            if (
+                release is None
+                or about["multiplier"] != plan["shares"][about["share"]]["multiplier"]
+            ):
                 self.wrong(config, f"the ledger has noise that was not added: {about}")
                 continue
             distance = _distance(first, second, release)
@@ -309,16 +407,28 @@ class Pair:
         """Return the arrays of an answer, or else what the client has kept of it."""
         sends = getattr(self.client, config["task"]).answer.sends
         if sends and sends[0].kept_as:
-            states = [server.context.state[f"fedclust.{sent.kept_as}"].to_numpy_ndarrays() for sent in sends]
+            states = [
+                server.context.state[f"fedclust.{sent.kept_as}"].to_numpy_ndarrays()
+                for sent in sends
+            ]
             return [state[0] for state in states]
         return received_arrays(decode(answer.parameters), answer.metrics)
 
     def why(self):
-        return " | ".join(hostile.audit(server.site)[-1].get("reason", "answered")[:200] for server in self.servers)
+        return " | ".join(
+            hostile.audit(server.site)[-1].get("reason", "answered")[:200]
+            for server in self.servers
+        )
 
     def wrong(self, config, reason):
-        short = {key: str(value)[:300] for key, value in config.items() if key not in ("client", "task", "run")}
-        self.found.wrong.append(f"{self.client.__name__}.{config.get('task')}: {reason} ({self.kind}; {short})"[:1500])
+        short = {
+            key: str(value)[:300]
+            for key, value in config.items()
+            if key not in ("client", "task", "run")
+        }
+        self.found.wrong.append(
+            f"{self.client.__name__}.{config.get('task')}: {reason} ({self.kind}; {short})"[:1500]
+        )
 
 
 def _parameters(tensors):
@@ -327,21 +437,23 @@ def _parameters(tensors):
 
 def _distance(first, second, release):
     """Return how far apart two arrays are that carry the same noise, in the norm of the mechanism."""
-    if isinstance(first, GridArray) != isinstance(second, GridArray) or np.shape(_plain(first)) != np.shape(
-        _plain(second)
-    ):
+    if isinstance(first, GridArray) != isinstance(second, GridArray) or np.shape(
+        _plain(first)
+    ) != np.shape(_plain(second)):
         return math.inf
     if isinstance(first, GridArray):
         if first.exponent != second.exponent:
             return math.inf
-        apart = (first.integers - second.integers).astype(np.float64) * 2.0**first.exponent  # modulo 2^64
+        # Modulo 2^64.
+        apart = (first.integers - second.integers).astype(np.float64) * 2.0**first.exponent
     else:
         apart = np.asarray(first, dtype=np.float64) - np.asarray(second, dtype=np.float64)
     if release.mechanism == "laplace":
         return float(np.abs(apart).sum())
     size = (math.isqrt(8 * apart.size + 1) - 1) // 2
     weights = np.where(is_off_diagonal(size), 2.0, 1.0) if release.triangle else 1.0
-    largest = float(np.abs(apart).max(initial=0.0)) or 1.0  # squares of a frame's largest numbers would overflow
+    # Squares of a frame's largest numbers would overflow.
+    largest = float(np.abs(apart).max(initial=0.0)) or 1.0
     return largest * float(np.sqrt(np.sum(weights * (apart.ravel() / largest) ** 2)))
 
 
@@ -361,7 +473,9 @@ def changed_array(rng, array):
     flat = numbers.reshape(-1)
     how = rng.integers(16)
     if how < 4 and flat.size:
-        flat[rng.integers(flat.size)] = float(rng.choice([0, 1, -1, 1e-9, 1e9, 1e300, 5e-324, np.inf, -np.inf, np.nan]))
+        flat[rng.integers(flat.size)] = float(
+            rng.choice([0, 1, -1, 1e-9, 1e9, 1e300, 5e-324, np.inf, -np.inf, np.nan])
+        )
         return numbers
     if how < 8:
         return numbers * rng.choice([0.0, 0.5, 2.0, -1.0, 1e-6, 1e6, 1e150, 1e-300])
@@ -371,7 +485,9 @@ def changed_array(rng, array):
         return numbers.astype(rng.choice(["f2", "f4", "i1", "u1", "i8", "u8", "?", "f8"]))
     if how == 10:
         return (
-            np.array(array, dtype=rng.choice(["c16", "S3", "U3", "M8[s]", "g"])) if array.dtype.kind == "f" else array
+            np.array(array, dtype=rng.choice(["c16", "S3", "U3", "M8[s]", "g"]))
+            if array.dtype.kind == "f"
+            else array
         )
     if how == 11:
         return numbers.T
@@ -397,7 +513,11 @@ def changed_text(rng, array):
     try:
         found = at = json.loads(array.tobytes())
         while isinstance(at, (dict, list)) and at:
-            place = list(at)[rng.integers(len(at))] if isinstance(at, dict) else int(rng.integers(len(at)))
+            place = (
+                list(at)[rng.integers(len(at))]
+                if isinstance(at, dict)
+                else int(rng.integers(len(at)))
+            )
             if not isinstance(at[place], (dict, list)) or not at[place] or rng.random() < 0.2:
                 at[place] = NUMBERS[rng.integers(len(NUMBERS))]
                 break
@@ -437,20 +557,32 @@ def reasked(rng, pair, config, tensors):
     if how == 0:
         at_most = tuple(norms[rng.integers(len(norms))] for _ in asked.answer.sends)
         question = replace(
-            question, finish=None if rng.random() < 0.3 else Finish(str(rng.choice(["mean", "total"])), at_most)
+            question,
+            finish=None
+            if rng.random() < 0.3
+            else Finish(str(rng.choice(["mean", "total"])), at_most),
         )
     elif how == 1 and question.frame is not None:
         frame = question.frame
         radius = frame.radius * float(rng.choice([1e-9, 0.1, 1.0, 10.0, 1e9, 1e150]))
-        question = replace(question, frame=replace(frame, radius=radius, norm=int(rng.choice([1, 2]))))
+        question = replace(
+            question, frame=replace(frame, radius=radius, norm=int(rng.choice([1, 2])))
+        )
     elif how == 2:
         columns = int(rng.choice([N_COLUMNS, N_COLUMNS, 1, 2, 0]))
-        frame = Frame(rng.normal(size=columns) * rng.choice([0.0, 1.0, 1e6]), float(rng.choice([0.5, 4.0, 1e3])))
+        frame = Frame(
+            rng.normal(size=columns) * rng.choice([0.0, 1.0, 1e6]),
+            float(rng.choice([0.5, 4.0, 1e3])),
+        )
         question = replace(question, frame=frame)
     else:
         question = replace(question, view=None)
     arrays, fields = question.to_wire()
-    kept = {key: value for key, value in config.items() if key not in ("frame", "view", "finish", "empty")}
+    kept = {
+        key: value
+        for key, value in config.items()
+        if key not in ("frame", "view", "finish", "empty")
+    }
     return kept | fields, list(encode(arrays).tensors)
 
 
@@ -473,14 +605,31 @@ def changed(rng, pair, message, others):
         elif how == 6:
             config["task"] = str(rng.choice([*pair.tasks, "fit", "remember", "enrol"]))
         elif how == 7:
-            name = str(rng.choice(["parts", "plan", "view", "finish", "frame", "view", "finish", "frame"]))
+            name = str(
+                rng.choice(["parts", "plan", "view", "finish", "frame", "view", "finish", "frame"])
+            )
             config = changed_field(rng, config, name)
         elif how == 10:
             config, tensors = reasked(rng, pair, config, tensors)
         elif how == 8:
             config[
-                str(rng.choice(["rows", "n_shares", "n_clients", "plan", "columns", "schema", "empty", "goes_on"]))
-            ] = str(rng.choice(["", "noisy rows", "embedding", "places", "1", "true", "[]", "{}", "["]))
+                str(
+                    rng.choice(
+                        [
+                            "rows",
+                            "n_shares",
+                            "n_clients",
+                            "plan",
+                            "columns",
+                            "schema",
+                            "empty",
+                            "goes_on",
+                        ]
+                    )
+                )
+            ] = str(
+                rng.choice(["", "noisy rows", "embedding", "places", "1", "true", "[]", "{}", "["])
+            )
         else:
             other = others[rng.integers(len(others))]
             name = str(rng.choice(list(other[0])))
@@ -495,11 +644,20 @@ def changed(rng, pair, message, others):
 def changed_field(rng, config, name):
     """Return the message with another of the fields that say how its question is meant and what pays for it."""
     if name == "frame":
-        return config | {"frame": NUMBERS[rng.integers(len(NUMBERS))] if rng.random() < 0.5 else int(rng.integers(5))}
-    text = str(config.get(name) or rng.choice(["[]", '["mean", [1.0]]', '["total", [null]]', '["gaussian 0"]']))
+        return config | {
+            "frame": NUMBERS[rng.integers(len(NUMBERS))]
+            if rng.random() < 0.5
+            else int(rng.integers(5))
+        }
+    text = str(
+        config.get(name)
+        or rng.choice(["[]", '["mean", [1.0]]', '["total", [null]]', '["gaussian 0"]'])
+    )
     if name == "view" and name not in config:
         return config
-    return config | {name: changed_text(rng, np.frombuffer(text.encode(), dtype=np.uint8)).tobytes().decode()}
+    return config | {
+        name: changed_text(rng, np.frombuffer(text.encode(), dtype=np.uint8)).tobytes().decode()
+    }
 
 
 def widened(rng, pair, message):
@@ -511,7 +669,9 @@ def widened(rng, pair, message):
         if array.ndim == 2 and array.dtype.kind == "f" and array.size:
             wanted = int(rng.choice(pair.size.entries))
             n_rows = wanted if rng.random() < 0.5 else -(-wanted // array.shape[1])
-            wide = np.resize(array, (n_rows, array.shape[1])) * (1.0 + 1e-3 * rng.normal(size=(n_rows, 1)))
+            wide = np.resize(array, (n_rows, array.shape[1])) * (
+                1.0 + 1e-3 * rng.normal(size=(n_rows, 1))
+            )
             return config, [*tensors[:place], encode([wide]).tensors[0], *tensors[place + 1 :]]
     return message
 
@@ -540,7 +700,9 @@ def _attack(strategy, n_messages, seed, a_run, size):
             with disk:
                 pair = Pair(folder, rng, strategy, is_table, found, size)
                 n_sent += _one_run(pair, heard, min(a_run, n_messages - n_sent))
-            disk_used = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()) / 1e6
+            disk_used = (
+                sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()) / 1e6
+            )
             if disk_used > MOST_DISK * max(1, max(size.rows) / 4096):
                 found.wrong.append(f"{disk_used:.0f} MB are kept of {a_run} messages")
         finally:
@@ -559,7 +721,9 @@ def _one_run(pair, heard, n_messages):
     follows = rng.random() < 0.3
     for index in range(n_messages):
         if index < len(begin) and not follows:
-            config, tensors = begin[index] if rng.random() < 0.8 else changed(rng, pair, begin[index], heard)
+            config, tensors = (
+                begin[index] if rng.random() < 0.8 else changed(rng, pair, begin[index], heard)
+            )
         else:
             own = by_task[list(by_task)[rng.integers(len(by_task))]]
             message = heard[index % len(heard)] if follows else own[rng.integers(len(own))]
@@ -577,12 +741,16 @@ def of_each_client():
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("strategies", nargs="*", default=of_each_client())
     parser.add_argument("--messages", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--rows", type=int, default=400, help="rows of a table")
-    parser.add_argument("--at", choices=[*LIMITS], help="a limit, on whose both sides tables and messages are")
+    parser.add_argument(
+        "--at", choices=[*LIMITS], help="a limit, on whose both sides tables and messages are"
+    )
     given = parser.parse_args()
     size = LIMITS[given.at] if given.at else Size(rows=(given.rows,))
     is_wrong = False

@@ -23,7 +23,9 @@ from flower_fedclust.tables.schema import Figures, Schema
 
 COLUMNS = "".join(f'[columns.{name}]\nkind = "number"\nbounds = [-9, 9]\n' for name in "abc")
 SCHEMA = Schema.from_toml(COLUMNS)
-PREPARED = as_bytes(json.dumps(Preparation(SCHEMA, {name: Figures(low=-9.0, high=9.0) for name in "abc"}).to_dict()))
+PREPARED = as_bytes(
+    json.dumps(Preparation(SCHEMA, {name: Figures(low=-9.0, high=9.0) for name in "abc"}).to_dict())
+)
 GOOD = ["a,b,c", *(f"{index % 7},{index % 5}.5,-1" for index in range(60))]
 
 
@@ -53,7 +55,9 @@ def started(folder, *, schema=True, **policy):
     folder.mkdir()
     (folder / "table.csv").write_text(CHANGES["nothing"])
     (folder / "columns.toml").write_text(COLUMNS)
-    given = {"name": "north", "data": "table.csv", "policy": policy} | ({"schema": "columns.toml"} if schema else {})
+    given = {"name": "north", "data": "table.csv", "policy": policy} | (
+        {"schema": "columns.toml"} if schema else {}
+    )
     settings = SiteSettings.checked(given, "site.toml", folder)
     own = Site(settings)
     own.create_ledger()
@@ -87,7 +91,9 @@ def said_before_a_charge(settings, schema):
         send(lambda: server.ask(PrivateKMeansClient.prepare.asked(PREPARED)))
     about = {"client": PrivateKMeansClient.key(), "task": "secure keys", "round": 9, "run": "1"}
     server.site = Site(settings)
-    heard.append(set(server.send([], about | {"secure": json.dumps({"step": "keys"})}).metrics) - {"ledger"})
+    heard.append(
+        set(server.send([], about | {"secure": json.dumps({"step": "keys"})}).metrics) - {"ledger"}
+    )
     return heard
 
 
@@ -98,7 +104,9 @@ def test_whatever_becomes_of_a_table_is_not_heard_before_the_charge(tmp_path, sc
         settings = started(tmp_path / how, schema=schema)
         change(tmp_path / how, how)
         heard.append(said_before_a_charge(settings, schema))
-        booked.append([(one["task"], one["epsilon"]) for one in Ledger(Site(settings).ledger.path).read()])
+        booked.append(
+            [(one["task"], one["epsilon"]) for one in Ledger(Site(settings).ledger.path).read()]
+        )
     assert all(one == heard[0] for one in heard)
     assert all(one == booked[0] for one in booked)
     assert json.loads(heard[0][0][0]["columns"]) == list("abc")
@@ -211,11 +219,15 @@ def test_equal_messages_at_once_get_one_draw_of_the_noise(tmp_path, monkeypatch)
     for thread in threads:
         thread.join(120)
     assert held.n_drawn == 1
-    assert answers["first"].parameters == answers["second"].parameters == answers["third"].parameters
+    assert (
+        answers["first"].parameters == answers["second"].parameters == answers["third"].parameters
+    )
     assert len(Ledger(tmp_path / "ledger.jsonl").read()) == 1
 
 
-def test_runs_that_were_judged_at_once_do_not_spend_more_than_the_policy_allows(tmp_path, monkeypatch):
+def test_runs_that_were_judged_at_once_do_not_spend_more_than_the_policy_allows(
+    tmp_path, monkeypatch
+):
     """Each is within the budget when it is judged, and only one when it is charged."""
     site(tmp_path)
     meet, check_open = threading.Barrier(2), Studies.check_open
@@ -229,7 +241,10 @@ def test_runs_that_were_judged_at_once_do_not_spend_more_than_the_policy_allows(
     threads = [asked_in_a_thread(tmp_path, f"run {run}", answers, run=run) for run in (1, 2)]
     for thread in threads:
         thread.join(120)
-    assert sorted(str(answer.metrics.get("failure")) for answer in answers.values()) == ["None", "refused"]
+    assert sorted(str(answer.metrics.get("failure")) for answer in answers.values()) == [
+        "None",
+        "refused",
+    ]
     assert len(Ledger(tmp_path / "ledger.jsonl").read()) == 1
 
 
@@ -245,6 +260,13 @@ def test_a_model_that_is_shared_labels_rows_while_others_are_answered(tmp_path, 
         raise ValueError("enough")
 
     monkeypatch.setattr("flower_fedclust.site.app.save_result", labeled)
-    about = {"client": PrivateKMeansClient.key(), "model": "k-means", "share": True, "evaluate": False}
-    own.client(server.context).evaluate(EvaluateIns(encode([np.zeros((2, 3))]), {"format": FORMAT} | about))
+    about = {
+        "client": PrivateKMeansClient.key(),
+        "model": "k-means",
+        "share": True,
+        "evaluate": False,
+    }
+    own.client(server.context).evaluate(
+        EvaluateIns(encode([np.zeros((2, 3))]), {"format": FORMAT} | about)
+    )
     assert locked == [True]

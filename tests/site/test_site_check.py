@@ -23,13 +23,22 @@ data = "table.csv"
 """
 SCHEMA = '[columns.age]\nkind = "number"\nbounds = [0, 110]\n'
 KEYS = Path(__file__).parents[2] / "deploy" / "keys.sh"
-ENTRY = {"time": "2026-01-01T00:00:00Z", "run": "a", "task": "votes", "answer": "round-2", "asked": "0", "arrays": []}
+ENTRY = {
+    "time": "2026-01-01T00:00:00Z",
+    "run": "a",
+    "task": "votes",
+    "answer": "round-2",
+    "asked": "0",
+    "arrays": [],
+}
 
 
 @pytest.fixture(scope="module")
 def keys(tmp_path_factory):
     folder = tmp_path_factory.mktemp("keys")
-    subprocess.run(["sh", str(KEYS), str(folder), "superlink", "north"], check=True, capture_output=True)
+    subprocess.run(
+        ["sh", str(KEYS), str(folder), "superlink", "north"], check=True, capture_output=True
+    )
     return folder
 
 
@@ -52,13 +61,23 @@ def folder(tmp_path, keys):
 def connected(monkeypatch):
     """A SuperLink that lets the site in; test_site_connection.py asks a real one."""
     asked = []
-    monkeypatch.setattr(check, "refusals", lambda named, insecure: asked.append(named["--superlink"]) or ())
+    monkeypatch.setattr(
+        check, "refusals", lambda named, insecure: asked.append(named["--superlink"]) or ()
+    )
     return asked
 
 
 def charge(ledger, data_set, epsilon, **more):
     ledger.append(
-        ENTRY | {"data_set": data_set, "epsilon": epsilon, "delta": 1e-6, "unit": "record", "is_claim": False} | more
+        ENTRY
+        | {
+            "data_set": data_set,
+            "epsilon": epsilon,
+            "delta": 1e-6,
+            "unit": "record",
+            "is_claim": False,
+        }
+        | more
     )
 
 
@@ -151,53 +170,118 @@ WRONG = {
     "no settings": (gone("site.toml"), "There is no file"),
     "no TOML": (content("site.toml", 'name = "north'), "site.toml cannot be read as TOML"),
     "no data": (content("site.toml", 'name = "north"'), "data: field required"),
-    "a typing error": (settings("[policy]\nepsilom = 1.0\n"), "policy.epsilom: There is no setting 'epsilom': did you"),
-    "a wrong value": (settings("[policy]\nepsilon = -1.0\n"), "policy.epsilon: input should be greater than 0"),
-    "a wrong kind": (settings('[policy]\nunprotected = ["pictures"]\n'), "policy.unprotected.0: input should be"),
-    "a run above the total": (settings("[policy]\nepsilon = 0.5\n"), "epsilon_per_run in the policy is 1, but epsilon"),
-    "an unknown strategy": (settings('[policy]\nstrategies = ["k-fd"]\n'), "There is no strategy 'k-fd': did you mean"),
-    "an unknown task": (settings('[policy]\ntasks = ["row_sums"]\n'), "There is no task of these strategies called"),
+    "a typing error": (
+        settings("[policy]\nepsilom = 1.0\n"),
+        "policy.epsilom: There is no setting 'epsilom': did you",
+    ),
+    "a wrong value": (
+        settings("[policy]\nepsilon = -1.0\n"),
+        "policy.epsilon: input should be greater than 0",
+    ),
+    "a wrong kind": (
+        settings('[policy]\nunprotected = ["pictures"]\n'),
+        "policy.unprotected.0: input should be",
+    ),
+    "a run above the total": (
+        settings("[policy]\nepsilon = 0.5\n"),
+        "epsilon_per_run in the policy is 1, but epsilon",
+    ),
+    "an unknown strategy": (
+        settings('[policy]\nstrategies = ["k-fd"]\n'),
+        "There is no strategy 'k-fd': did you mean",
+    ),
+    "an unknown task": (
+        settings('[policy]\ntasks = ["row_sums"]\n'),
+        "There is no task of these strategies called",
+    ),
     "no studies": (settings("[policy]\nstudies = []\n"), "studies in the policy is empty"),
-    "a name that does not print": (content("site.toml", 'name = "a\\nb"\ndata = "table.csv"'), "servers refuse it"),
+    "a name that does not print": (
+        content("site.toml", 'name = "a\\nb"\ndata = "table.csv"'),
+        "servers refuse it",
+    ),
     "no table": (settings("", table="tabel.csv"), "tabel.csv"),
     "text in a column": (content("table.csv", "age,job\n" + "44,cook\n" * 60), "'job'"),
     "no such column": (settings('columns = ["aeg"]\n'), "aeg"),
     "no such label": (settings('label_column = "diagnosis"\n'), "There is no column in"),
-    "too few rows": (settings("[policy]\nfewest_rows = 61\n"), "has 60 rows; fewest_rows in the policy is 61"),
-    "too many rows": (settings("[limits]\nmost_rows = 59\n"), "has 60 rows; most_rows in the limits is 59"),
-    "a small sample": (settings("[policy]\nsample = 20\n"), "sample in the policy is 20, but fewest_rows is 50"),
-    "masks without peers": (settings('[policy]\nsecure = "required"\n'), "list the other sites' keys under [peers]"),
+    "too few rows": (
+        settings("[policy]\nfewest_rows = 61\n"),
+        "has 60 rows; fewest_rows in the policy is 61",
+    ),
+    "too many rows": (
+        settings("[limits]\nmost_rows = 59\n"),
+        "has 60 rows; most_rows in the limits is 59",
+    ),
+    "a small sample": (
+        settings("[policy]\nsample = 20\n"),
+        "sample in the policy is 20, but fewest_rows is 50",
+    ),
+    "masks without peers": (
+        settings('[policy]\nsecure = "required"\n'),
+        "list the other sites' keys under [peers]",
+    ),
     "shares without masks": (settings("[policy]\nmost_shares = 7\n"), "and no mask; set secure"),
     "no schema": (settings('schema = "columns.toml"\n'), "columns.toml"),
-    "a schema that cannot be read": (schema("[columns.age]\nkind = 'numbre'\n"), "kind must be one of"),
-    "a schema of another table": (schema(SCHEMA + SCHEMA.replace("age", "height")), "column 'height'"),
+    "a schema that cannot be read": (
+        schema("[columns.age]\nkind = 'numbre'\n"),
+        "kind must be one of",
+    ),
+    "a schema of another table": (
+        schema(SCHEMA + SCHEMA.replace("age", "height")),
+        "column 'height'",
+    ),
     "no ledger": (lost_ledger, "'fedclust site --init' creates it"),
     "no head": (gone("site/ledger.head"), "ledger.head is gone; put it back"),
     "a changed ledger": (changed_line, "ledger.jsonl, line 2: the entry does not follow"),
-    "an older ledger": (old_ledger, "that the ledger does not know: lines of the ledger are missing"),
+    "an older ledger": (
+        old_ledger,
+        "that the ledger does not know: lines of the ledger are missing",
+    ),
     "an older head": (old_head, "ledger.head is older than"),
     "a spent budget": (all_spent, "has spent epsilon 1 of 1, so runs with noise are refused"),
-    "a folder for all": (mode("site", 0o755), "site can be read by other accounts (mode 755); chmod 700"),
-    "a ledger for all": (mode("site/ledger.jsonl", 0o644), "ledger.jsonl can be read by other accounts (mode 644)"),
-    "a ledger to read only": (mode("site/ledger.jsonl", 0o400), "ledger.jsonl cannot be read and written (mode 400)"),
+    "a folder for all": (
+        mode("site", 0o755),
+        "site can be read by other accounts (mode 755); chmod 700",
+    ),
+    "a ledger for all": (
+        mode("site/ledger.jsonl", 0o644),
+        "ledger.jsonl can be read by other accounts (mode 644)",
+    ),
+    "a ledger to read only": (
+        mode("site/ledger.jsonl", 0o400),
+        "ledger.jsonl cannot be read and written (mode 400)",
+    ),
     "settings for all": (mode("site.toml", 0o666), "site.toml can be changed by every account"),
-    "damaged studies": (damaged_studies, "studies.sqlite is damaged, or does not hold studies; restore it"),
+    "damaged studies": (
+        damaged_studies,
+        "studies.sqlite is damaged, or does not hold studies; restore it",
+    ),
     "studies of an older version": (older("studies.json"), "studies.json is of an older version"),
-    "answers of an older version": (older("runs"), "runs is of an older version, which this one does not read; use"),
+    "answers of an older version": (
+        older("runs"),
+        "runs is of an older version, which this one does not read; use",
+    ),
     "no key": (gone("node"), "node: No such file or directory."),
-    "a key for all": (mode("node", 0o644), "node can be read by other accounts (mode 644); chmod 600"),
+    "a key for all": (
+        mode("node", 0o644),
+        "node can be read by other accounts (mode 644); chmod 600",
+    ),
     "no private key": (content("node", "ssh-rsa AAAA"), "node is no private key of a node"),
     "no certificate": (content("ca.pem", "hello"), "ca.pem has no certificate"),
 }
 
 
 def said(folder, *more):
-    done = CliRunner().invoke(app, ["site", "--check", str(folder / "site.toml"), *options(folder), *more])
+    done = CliRunner().invoke(
+        app, ["site", "--check", str(folder / "site.toml"), *options(folder), *more]
+    )
     return done.exit_code, done.output
 
 
 def snapshot(folder):
-    return {path: (path.stat().st_mtime_ns, path.stat().st_mode) for path in [folder, *folder.rglob("*")]}
+    return {
+        path: (path.stat().st_mtime_ns, path.stat().st_mode)
+        for path in [folder, *folder.rglob("*")]
+    }
 
 
 @pytest.mark.parametrize("wrong", WRONG)
@@ -235,7 +319,14 @@ def test_all_is_said_at_once(folder):
     changed_line(folder)
     code, output = said(folder, "--isolation=process")
     assert code == 1
-    for part in ("epsilom", "k-fd", "has 60 rows", "chmod 600", "line 2", "--isolation=process is given"):
+    for part in (
+        "epsilom",
+        "k-fd",
+        "has 60 rows",
+        "chmod 600",
+        "line 2",
+        "--isolation=process is given",
+    ):
         assert part in output, part
     assert [line.partition(".")[0] for line in output.splitlines()] == list("123456")
 
@@ -246,7 +337,11 @@ def test_versions_hosts_and_dates_that_do_not_fit(folder, monkeypatch):
     monkeypatch.setattr(check, "find_spec", lambda name: None)
     settings("[metrics]\n")(folder)
     _, output = said(folder, "--superlink", "example.org")
-    parts = ("Flower 1.99.0 is installed", "use a Python from 3.8 to 3.9", "pip install 'flower-fedclust[metrics]'")
+    parts = (
+        "Flower 1.99.0 is installed",
+        "use a Python from 3.8 to 3.9",
+        "pip install 'flower-fedclust[metrics]'",
+    )
     for part in (*parts, "the port is missing"):
         assert part in output
     monkeypatch.undo()

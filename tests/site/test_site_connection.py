@@ -48,7 +48,9 @@ def deployment(tmp_path, monkeypatch):
     from one_machine import Deployment
 
     with Deployment(tmp_path) as made:
-        made.call("sh", str(ROOT / "deploy" / "keys.sh"), str(made.keys), "localhost", "north", "stranger")
+        made.call(
+            "sh", str(ROOT / "deploy" / "keys.sh"), str(made.keys), "localhost", "north", "stranger"
+        )
         made.call("sh", str(ROOT / "deploy" / "keys.sh"), str(tmp_path / "others"), "localhost")
         made.start_superlink()
         (tmp_path / "flwr").mkdir(exist_ok=True)
@@ -63,11 +65,17 @@ def deployment(tmp_path, monkeypatch):
 
 @pytest.mark.long
 def test_a_superlink_lets_a_site_in_or_says_why_not(deployment, tmp_path):
-    address, ca, key = f"127.0.0.1:{deployment.port}", deployment.keys / "ca.pem", deployment.keys / "north" / "node"
+    address, ca, key = (
+        f"127.0.0.1:{deployment.port}",
+        deployment.keys / "ca.pem",
+        deployment.keys / "north" / "node",
+    )
     right = {"superlink": address, "root_certificates": ca, "auth_supernode_private_key": key}
     for _ in range(2):  # it leaves again
         assert said(**right) == []
-    (reason,) = said(**right | {"auth_supernode_private_key": deployment.keys / "stranger" / "node"})
+    (reason,) = said(
+        **right | {"auth_supernode_private_key": deployment.keys / "stranger" / "node"}
+    )
     assert "it is not registered, or this site is connected already" in reason
     (reason,) = said(**right | {"root_certificates": tmp_path / "others" / "ca.pem"})
     assert "is not of its authority" in reason

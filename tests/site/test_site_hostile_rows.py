@@ -43,16 +43,26 @@ GRADIENT = DPFedCClient.clipped_gradient.asked(
 
 
 @pytest.mark.parametrize("relation", ["add-or-remove", "replace"])
-def test_memberships_that_depend_on_a_rows_place_are_answered_for_a_row_that_is_replaced_alone(tmp_path, relation):
+def test_memberships_that_depend_on_a_rows_place_are_answered_for_a_row_that_is_replaced_alone(
+    tmp_path, relation
+):
     names = {"gradient": 2.0, "products": np.sqrt(2.0)}
     shares = {name: Share("gaussian", 0.5, relation=relation) for name in names}
     announced = plan(shares)
     releases = [
-        gaussian(announced.multipliers[name], sensitivity, share=name, relation=relation, triangle=name == "products")
+        gaussian(
+            announced.multipliers[name],
+            sensitivity,
+            share=name,
+            relation=relation,
+            triangle=name == "products",
+        )
         for name, sensitivity in names.items()
     ]
     careful = site(tmp_path, relations=BOTH)
-    answer = Server(careful, strategy="dp-fedc").ask(GRADIENT, releases=releases, plan=announced.to_json())
+    answer = Server(careful, strategy="dp-fedc").ask(
+        GRADIENT, releases=releases, plan=announced.to_json()
+    )
     if relation == "replace":
         assert [array.shape for array in arrays_of(answer)] == [(2, 3), (3,)]
     else:
@@ -68,7 +78,9 @@ MODEL = MapModel("tsne", LANDMARKS, LANDMARKS[:, :2], LANDMARKS[:2, :2], n_neigh
 #: How rows are kept, for rows of three columns and for those of two that a map has.
 KEEPING = {
     "place_rows": lambda d: FederatedMapSumsClient.place_rows.asked(
-        *MapModel("tsne", LANDMARKS[:, :d], LANDMARKS[:, :2], LANDMARKS[:2, :2], n_neighbors=2.0).to_arrays()
+        *MapModel(
+            "tsne", LANDMARKS[:, :d], LANDMARKS[:, :2], LANDMARKS[:2, :2], n_neighbors=2.0
+        ).to_arrays()
     ),
 }
 
@@ -82,7 +94,9 @@ def chains():
     for kind in client_types(strategies()):
         for first in keeping_methods(kind):
             for second in keeping_methods(kind):
-                yield pytest.param(kind, first, second, id=f"{kind.__name__}-{first.task}-{second.task}")
+                yield pytest.param(
+                    kind, first, second, id=f"{kind.__name__}-{first.task}-{second.task}"
+                )
 
 
 @pytest.mark.parametrize(("kind", "first", "second"), list(chains()))
@@ -125,7 +139,13 @@ def test_the_same_bytes_in_another_type_are_another_frame(tmp_path):
     # The radius and the norm as other bytes: 8e6 as an integer is 4e-317 as a float.
     arrays, fields = wide.to_wire()
     other = [arrays[0], np.array([8_000_000, 2]).view(np.float64), *arrays[2:]]
-    told = {"client": PrivateKMeansClient.key(), "round": 3, "n_clients": 3, "n_shares": 1, "parts": '["a part"]'}
+    told = {
+        "client": PrivateKMeansClient.key(),
+        "round": 3,
+        "n_clients": 3,
+        "n_shares": 1,
+        "parts": '["a part"]',
+    }
     answer = server.send(other, told | {"plan": server.plan} | fields)
     assert "radius" in refused(answer, loose)
 
@@ -140,15 +160,23 @@ def test_directions_of_the_same_bytes_in_another_shape_are_others():
 
 # Failures.
 
-SCHEMA = Schema.of({"columns": {name: {"kind": "number", "scale": "rank", "bounds": [-9, 9]} for name in "abc"}})
+SCHEMA = Schema.of(
+    {"columns": {name: {"kind": "number", "scale": "rank", "bounds": [-9, 9]} for name in "abc"}}
+)
 GOOD = {"low": -9.0, "high": 9.0, "quantiles": [-9.0, 0.0, 9.0], "ranks": [0.0, 0.5, 1.0]}
 COUNT = PrivateKMeansClient.distances.asked(frame=BALL)
 
 
 def prepared(server, **figures):
     schema = SCHEMA.to_json()
-    server.send([], {"client": PrivateKMeansClient.key(), "task": "enrol", "round": 1, "schema": schema})
-    content = {"version": 1, "schema": json.loads(schema), "figures": dict.fromkeys("abc", GOOD | figures)}
+    server.send(
+        [], {"client": PrivateKMeansClient.key(), "task": "enrol", "round": 1, "schema": schema}
+    )
+    content = {
+        "version": 1,
+        "schema": json.loads(schema),
+        "figures": dict.fromkeys("abc", GOOD | figures),
+    }
     return server.ask(PrivateKMeansClient.prepare.asked(as_bytes(json.dumps(content))))
 
 
@@ -165,7 +193,9 @@ def prepared(server, **figures):
         {"fill": 1e300},
     ],
 )
-def test_a_preparation_that_some_rows_could_not_have_is_refused_whatever_the_rows_are(tmp_path, figures):
+def test_a_preparation_that_some_rows_could_not_have_is_refused_whatever_the_rows_are(
+    tmp_path, figures
+):
     said = []
     for name, rows in (("one", ROWS), ("other", np.full((60, 3), 8.5))):
         careful = site(tmp_path / name, rows=rows, schema=SCHEMA)
@@ -197,14 +227,19 @@ def test_whether_rows_could_be_placed_is_not_said(tmp_path):
         careful = site(tmp_path / name, rows=pd.DataFrame(rows).to_numpy())
         server = Server(careful, strategy="fed-tsne-sums")
         placed = server.ask(FederatedMapSumsClient.place_rows.asked(*steep.to_arrays()))
-        again = server.ask(FederatedMapSumsClient.place_rows.asked(*MODEL.to_arrays()), rows="places")
+        again = server.ask(
+            FederatedMapSumsClient.place_rows.asked(*MODEL.to_arrays()), rows="places"
+        )
         for answer in (placed, again):
-            assert answer.metrics.pop("ledger").split(":")[0] in "35"  # the line's number, and its salted hash
+            # The line's number, and its salted hash.
+            assert answer.metrics.pop("ledger").split(":")[0] in "35"
         heard.append([placed.metrics, again.metrics])
     assert heard[0] == heard[1]
 
 
-GAPS = Schema.of({"columns": {name: {"kind": "number", "bounds": [-9, 9], "gaps": "mean"} for name in "abc"}})
+GAPS = Schema.of(
+    {"columns": {name: {"kind": "number", "bounds": [-9, 9], "gaps": "mean"} for name in "abc"}}
+)
 
 
 def test_whether_a_table_has_gaps_is_not_said_before_the_charge(tmp_path):

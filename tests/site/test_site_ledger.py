@@ -95,7 +95,9 @@ def test_every_byte_that_is_changed_and_every_end_that_is_cut_off_is_found(tmp_p
     wrong = [content[:cut] for cut in range(len(content))] + [bytes(len(content))]
     for at, byte in enumerate(content):
         # A carriage return for a line's end: what splits lines may take both for one.
-        wrong += [content[:at] + bytes([other]) + content[at + 1 :] for other in {byte ^ 1, 13} - {byte}]
+        wrong += [
+            content[:at] + bytes([other]) + content[at + 1 :] for other in {byte ^ 1, 13} - {byte}
+        ]
     for changed in wrong:
         (tmp_path / name).write_bytes(changed)
         with pytest.raises(LedgerError):
@@ -121,7 +123,8 @@ def test_lines_that_are_taken_away_are_missed_by_the_head_and_by_who_knows_a_lin
     with pytest.raises(LedgerError, match="shorter"):
         ledger.read()
     assert "ledger.head says" in str(check().exception)
-    ledger.head.write_bytes(older)  # both are older now: only who knows one of the lines that are gone misses it
+    # Both are older now: only who knows one of the lines that are gone misses it.
+    ledger.head.write_bytes(older)
     assert check("--head", witness).exit_code == 0
     assert "has no line" in str(check("--head", ledger.witness).exception)
     ledger.path.unlink()
@@ -190,7 +193,10 @@ def write_some(path):
 def test_two_processes_write_one_after_the_other(tmp_path):
     path = tmp_path / "ledger.jsonl"
     Ledger(path).create()
-    others = [multiprocessing.get_context("fork").Process(target=write_some, args=(path,)) for _ in range(2)]
+    others = [
+        multiprocessing.get_context("fork").Process(target=write_some, args=(path,))
+        for _ in range(2)
+    ]
     for process in others:
         process.start()
     for process in others:
@@ -207,7 +213,12 @@ def test_thousands_of_answers_are_checked_in_under_a_second(tmp_path, monkeypatc
 
 
 def test_budgets_add_up_over_the_runs_of_a_data_set():
-    entries = [entry("a", 0.2), entry("a", 0.5), entry("b", 0.3, is_claim=True), entry("c", 0.7, "other")]
+    entries = [
+        entry("a", 0.2),
+        entry("a", 0.5),
+        entry("b", 0.3, is_claim=True),
+        entry("c", 0.7, "other"),
+    ]
     entries += [entry("d", 0.0, task="evaluate")]
     total = spent(entries, "table")
     assert total.epsilon == pytest.approx(0.8)
@@ -241,7 +252,9 @@ def test_an_answer_that_is_not_kept_any_more_or_was_changed_is_not_made_again(tm
     content = own.kept.store.get(place, "round-2")
     for at in range(0, len(content), 7):
         with own.kept.store.changing():
-            own.kept.store.put(place, "round-2", content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
+            own.kept.store.put(
+                place, "round-2", content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :]
+            )
         assert "no longer kept" in refused(server.ask_sum(number=2), own)
     with pytest.raises(LedgerError, match=r"round-2\) is not what the ledger says"):
         own.check_kept(whole=True)
@@ -255,8 +268,18 @@ def states(folder, monkeypatch):
     found = []
 
     def look():
-        paths = [path for path in folder.rglob("*") if path.is_file() and path.suffix in (".jsonl", ".head", ".sqlite")]
-        found.append({path.relative_to(folder): path.read_bytes() for path in paths if path.name != "audit.jsonl"})
+        paths = [
+            path
+            for path in folder.rglob("*")
+            if path.is_file() and path.suffix in (".jsonl", ".head", ".sqlite")
+        ]
+        found.append(
+            {
+                path.relative_to(folder): path.read_bytes()
+                for path in paths
+                if path.name != "audit.jsonl"
+            }
+        )
 
     write = Ledger._write
 
@@ -275,7 +298,9 @@ def states(folder, monkeypatch):
     return last, found
 
 
-def test_where_ledger_head_and_answers_are_of_different_times_nothing_is_answered_anew(tmp_path, monkeypatch):
+def test_where_ledger_head_and_answers_are_of_different_times_nothing_is_answered_anew(
+    tmp_path, monkeypatch
+):
     """With one of the three as it is now, and the others from any time before, or gone."""
     last, found = states(tmp_path / "now", monkeypatch)
     now = len(found) - 1
@@ -314,10 +339,14 @@ def test_what_all_is_older_together_cannot_be_known_but_by_a_witness(tmp_path, m
 BROKEN = {
     "deleted": lambda path: path.unlink(),
     "emptied": lambda path: path.write_bytes(b""),
-    "cut at a line": lambda path: path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-1])),
+    "cut at a line": lambda path: path.write_bytes(
+        b"".join(path.read_bytes().splitlines(keepends=True)[:-1])
+    ),
     "cut within the last line": lambda path: path.write_bytes(path.read_bytes()[:-9]),
     "filled with NUL": lambda path: path.write_bytes(bytes(path.stat().st_size)),
-    "a smaller epsilon": lambda path: path.write_text(path.read_text().replace('"epsilon":0.9', '"epsilon":0.0')),
+    "a smaller epsilon": lambda path: path.write_text(
+        path.read_text().replace('"epsilon":0.9', '"epsilon":0.0')
+    ),
 }
 
 
@@ -338,7 +367,9 @@ def test_a_site_without_a_ledger_answers_nothing_and_begins_none(tmp_path):
     own = site(tmp_path / "own", init=False)
     assert Server(own).ask_sum().metrics == FAILED
     assert "site --init" in audit(own)[-1]["reason"]
-    assert [path.name for path in own.folder.iterdir() if not path.name.endswith(".lock")] == ["audit.jsonl"]
+    assert [path.name for path in own.folder.iterdir() if not path.name.endswith(".lock")] == [
+        "audit.jsonl"
+    ]
 
 
 class Killed(BaseException):
@@ -360,17 +391,27 @@ def test_what_is_computed_was_charged_before(tmp_path, monkeypatch):
     assert ask(own).metrics == FAILED
     assert seen == [[pytest.approx(1.0, rel=1e-3)]]
     monkeypatch.undo()
-    for again in (own, site(tmp_path)):  # what fails now and then is no coin that a server may throw again
+    # What fails now and then is no coin that a server may throw again.
+    for again in (own, site(tmp_path)):
         assert ask(again).metrics == FAILED
     assert "in other runs" in refused(Server(own, 2).ask_sum(), own)
 
 
 def test_every_failure_after_the_charge_is_the_same_message(tmp_path, monkeypatch):
     own, answers = site(tmp_path, epsilon_per_run=50, epsilon=500, delta=1e-4), []
-    errors = [ValueError("x" * 999), DataError("row 7 of 'age'"), MissedRoundError("x"), MemoryError(), OSError(28)]
+    errors = [
+        ValueError("x" * 999),
+        DataError("row 7 of 'age'"),
+        MissedRoundError("x"),
+        MemoryError(),
+        OSError(28),
+    ]
     for run, error in enumerate(errors, start=1):
         with monkeypatch.context() as patch:
-            patch.setattr("flower_fedclust.engine.client.add_noise", lambda *_, error=error, **__: throw(error))
+            patch.setattr(
+                "flower_fedclust.engine.client.add_noise",
+                lambda *_, error=error, **__: throw(error),
+            )
             answers.append(Server(own, run).ask_sum())
         answers.append(Server(own, run).ask_sum())
     monkeypatch.setattr("flower_fedclust.site.app.answer_to_bytes", lambda _: throw(OSError(28)))
@@ -384,10 +425,14 @@ def throw(error):
 
 
 @pytest.mark.parametrize("moment", ["add_noise", "sent_arrays"])
-def test_a_computation_that_is_killed_counts_and_is_begun_once_more_and_no_third_time(tmp_path, monkeypatch, moment):
+def test_a_computation_that_is_killed_counts_and_is_begun_once_more_and_no_third_time(
+    tmp_path, monkeypatch, moment
+):
     for _ in range(2):
         with monkeypatch.context() as patch:
-            patch.setattr(f"flower_fedclust.engine.client.{moment}", lambda *_, **__: throw(Killed()))
+            patch.setattr(
+                f"flower_fedclust.engine.client.{moment}", lambda *_, **__: throw(Killed())
+            )
             with pytest.raises(Killed):
                 ask(site(tmp_path))
         (charged,) = Ledger(tmp_path / "ledger.jsonl").read()
@@ -413,28 +458,38 @@ def test_after_a_kill_the_same_question_is_answered_by_the_same_policy_alone(tmp
     assert [entry["begun"] for entry in own.ledger.read()] == [2]
 
 
-def test_an_answer_that_was_written_when_the_process_was_killed_is_neither_sent_nor_drawn_again(tmp_path, monkeypatch):
+def test_an_answer_that_was_written_when_the_process_was_killed_is_neither_sent_nor_drawn_again(
+    tmp_path, monkeypatch
+):
     with monkeypatch.context() as patch:
         patch.setattr(Ledger, "note", lambda *_, **__: throw(Killed()))
         with pytest.raises(Killed):
             ask(site(tmp_path))
-    assert [name for _, name, _ in site(tmp_path).kept.store.names() if name == "round-2"] == ["round-2"]
+    assert [name for _, name, _ in site(tmp_path).kept.store.names() if name == "round-2"] == [
+        "round-2"
+    ]
     for _ in range(3):
         assert ask(site(tmp_path)).metrics == FAILED
 
 
 def test_evaluations_and_enrolments_are_charged_before_as_well(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr("flower_fedclust.engine.client.count_table", lambda *_: throw(ValueError("41.3")))
+        patch.setattr(
+            "flower_fedclust.engine.client.count_table", lambda *_: throw(ValueError("41.3"))
+        )
         patch.setattr(PrivateKMeansClient, "_columns", lambda *_: throw(ValueError("41.3")))
         own = site(tmp_path, evaluations=1, labels=np.zeros(60))
         assert Server(own).evaluate(np.zeros((2, 3))).metrics == FAILED
         for _ in range(3):
             assert Server(own).send([], ENROL).metrics == FAILED
-    assert [(entry["task"], entry["sent"]) for entry in own.ledger.entries] == [("evaluate", ""), ("enrol", "")]
+    assert [(entry["task"], entry["sent"]) for entry in own.ledger.entries] == [
+        ("evaluate", ""),
+        ("enrol", ""),
+    ]
     assert "evaluation number 2" in refused(Server(own, 2).evaluate(np.zeros((2, 3))), own)
     assert Server(own).evaluate(np.zeros((2, 3))).metrics == FAILED
-    assert Server(own).send([], ENROL).metrics["columns"] == "3"  # this tells no more than the site's columns
+    # This tells no more than the site's columns.
+    assert Server(own).send([], ENROL).metrics["columns"] == "3"
     assert own.ledger.entries[1]["sent"]
     n_lines = len(lines_of(own.ledger))
     for number in range(1, 9):
@@ -470,18 +525,24 @@ def test_the_command_shows_what_is_spent(written):
 
 def test_an_export_has_a_line_for_every_array_and_no_formula(written):
     for name in ("out.csv", "out.json"):
-        done = CliRunner().invoke(app, ["ledger", "export", str(written / name), str(written / "site.toml")])
+        done = CliRunner().invoke(
+            app, ["ledger", "export", str(written / name), str(written / "site.toml")]
+        )
         assert done.exit_code == 0
     lines = (written / "out.csv").read_text().splitlines()
     assert len(lines) == 3
     assert "'=1+1" in lines[1]
     assert len(json.loads((written / "out.json").read_text())) == 2
-    again = CliRunner().invoke(app, ["ledger", "export", str(written / "out.csv"), str(written / "site.toml")])
+    again = CliRunner().invoke(
+        app, ["ledger", "export", str(written / "out.csv"), str(written / "site.toml")]
+    )
     assert "exists" in str(again.exception)
 
 
 @pytest.mark.parametrize("days", [-4000, -2, 2, 40, 4000])
-def test_a_clock_that_jumps_neither_draws_noise_again_nor_gives_back_what_was_spent(tmp_path, monkeypatch, days):
+def test_a_clock_that_jumps_neither_draws_noise_again_nor_gives_back_what_was_spent(
+    tmp_path, monkeypatch, days
+):
     server = Server(site(tmp_path))
     first = server.ask_sum(number=2)
     arrays_of(server.ask_sum(number=3))
@@ -497,7 +558,9 @@ def test_a_clock_that_jumps_neither_draws_noise_again_nor_gives_back_what_was_sp
     arrays_of(server.ask_sum(number=4))
     assert "asks for more" in refused(server.ask_sum(number=5), server.site)
     assert "in other runs" in refused(Server(server.site, 10).ask_sum(), server.site)
-    assert spent(server.site.ledger.read(), server.site.data_set).epsilon == pytest.approx(1.0, rel=1e-3)
+    assert spent(server.site.ledger.read(), server.site.data_set).epsilon == pytest.approx(
+        1.0, rel=1e-3
+    )
 
 
 def _killed(folder):

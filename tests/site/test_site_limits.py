@@ -37,7 +37,15 @@ from flower_fedclust.registry import client_types, strategies
 from flower_fedclust.site import supernode
 from flower_fedclust.site.app import Site
 from flower_fedclust.site.cli import start_site
-from flower_fedclust.site.policy import DESCRIBES, Policy, Refused, SiteSettings, is_amount, is_exponent, printable
+from flower_fedclust.site.policy import (
+    DESCRIBES,
+    Policy,
+    Refused,
+    SiteSettings,
+    is_amount,
+    is_exponent,
+    printable,
+)
 from flower_fedclust.strategies.common.spectral import LabelsClient
 from flower_fedclust.strategies.private_kmeans import PrivateKMeansClient
 from flower_fedclust.strategies.spp_fgc.spp_fgc import SPPFGCClient
@@ -56,20 +64,27 @@ def site_toml(tmp_path):
 # Code in the folder in which a site is started.
 
 
-def test_a_process_of_a_site_imports_nothing_from_the_folder_in_which_it_is_started(site_toml, tmp_path):
+def test_a_process_of_a_site_imports_nothing_from_the_folder_in_which_it_is_started(
+    site_toml, tmp_path
+):
     _, environment = supernode.prepared(site_toml, ["--insecure"])
     planted = tmp_path / "planted"
     planted.mkdir()
     for name in ("numpy", "flwr", "flower_fedclust"):
         (planted / f"{name}.py").write_text(f"open({str(tmp_path / 'imported')!r}, 'w').close()")
     script = site_toml.parent / "site" / "bin" / "flwr-clientapp"
-    for given in (os.environ, environment):  # a task of the SuperNode, whatever of the environment it is left
-        done = subprocess.run([script, "--help"], cwd=planted, env=given, capture_output=True, text=True, check=False)
+    # A task of the SuperNode, whatever of the environment it is left.
+    for given in (os.environ, environment):
+        done = subprocess.run(
+            [script, "--help"], cwd=planted, env=given, capture_output=True, text=True, check=False
+        )
         assert (done.returncode, "--parent-pid" in done.stdout) == (0, True), done.stderr
     assert not (tmp_path / "imported").exists()
 
 
-def test_the_folder_is_no_part_of_the_path_once_a_site_has_started(site_toml, tmp_path, monkeypatch):
+def test_the_folder_is_no_part_of_the_path_once_a_site_has_started(
+    site_toml, tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [str(tmp_path), "", ".", *sys.path])
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(["", ".", "/opt/fedclust", "lib"]))
@@ -116,10 +131,15 @@ def test_what_keeps_every_run_from_working_is_found_before_the_site_starts(site_
 
 
 def test_all_that_is_wrong_is_said_at_once(site_toml):
-    site_toml.write_text(f'{site_toml.read_text()}[policy]\nstrategies = ["k-fd"]\nstudies = []\nfewest_rows = 99\n')
+    site_toml.write_text(
+        f'{site_toml.read_text()}[policy]\nstrategies = ["k-fd"]\nstudies = []\nfewest_rows = 99\n'
+    )
     with pytest.raises(ValueError, match="cannot answer runs") as error:
         start_site(SimpleNamespace(args=[]), site_toml)
-    assert all(part in str(error.value) for part in ("'k-fed'", "studies in the policy is empty", "has 60 rows"))
+    assert all(
+        part in str(error.value)
+        for part in ("'k-fed'", "studies in the policy is empty", "has 60 rows")
+    )
 
 
 def test_text_in_a_table_without_a_schema_is_found_before_the_site_starts(site_toml):
@@ -155,7 +175,9 @@ def test_logs_do_not_grow_with_what_others_say(careful):
 def test_a_log_that_is_full_takes_the_place_of_the_one_before(tmp_path):
     own = site(tmp_path, limits={"log_mb": 1})
     for index in range(40):
-        own.note("refused", reason=f"{index} " + 450 * "x", **{f"more{n}": 450 * "y" for n in range(150)})
+        own.note(
+            "refused", reason=f"{index} " + 450 * "x", **{f"more{n}": 450 * "y" for n in range(150)}
+        )
     kept = sorted(path.name for path in own.folder.glob("audit*"))
     assert kept == ["audit.1.jsonl", "audit.jsonl"]
     assert sum(path.stat().st_size for path in own.folder.glob("audit*")) < 2.2e6
@@ -173,11 +195,15 @@ FORGED = [
 
 
 @pytest.mark.parametrize("name", FORGED, ids=ascii)
-@pytest.mark.parametrize("where", ["run", "task", "study", "strategy", "client", "plan", "arguments", "rows"])
+@pytest.mark.parametrize(
+    "where", ["run", "task", "study", "strategy", "client", "plan", "arguments", "rows"]
+)
 def test_no_name_forges_a_line_of_a_log(careful, caplog, where, name):
     server = Server(careful, **({where: name} if where in ("study", "strategy") else {}))
     config = {} if where in ("study", "strategy") else {where: name}
-    answer = server.ask(SUM, releases=[NOISE], **ANNOUNCED | {"client": PrivateKMeansClient.key()} | config)
+    answer = server.ask(
+        SUM, releases=[NOISE], **ANNOUNCED | {"client": PrivateKMeansClient.key()} | config
+    )
     assert answer.metrics["failure"] in ("refused", "failed")
     lines = (careful.folder / "audit.jsonl").read_text().splitlines()
     assert len(lines) == 1
@@ -191,9 +217,22 @@ def test_what_stands_in_a_ledger_is_shown_as_it_is_and_in_one_line(site_toml):
     own = Site(SiteSettings.from_toml(site_toml))
     with own.ledger.locked():
         own.ledger.append(
-            {"time": "now", "run": "[red]\x1b[2K", "study": "a\nb", "strategy": "[bold]k-fed", "data_set": own.data_set}
+            {
+                "time": "now",
+                "run": "[red]\x1b[2K",
+                "study": "a\nb",
+                "strategy": "[bold]k-fed",
+                "data_set": own.data_set,
+            }
             | {"round": 1, "task": "enrol", "answer": "enrol-1", "app": "", "sent": "", "asked": ""}
-            | {"arrays": [], "epsilon": 0.0, "delta": 0.0, "unit": "", "is_claim": False, "plan": ""}
+            | {
+                "arrays": [],
+                "epsilon": 0.0,
+                "delta": 0.0,
+                "unit": "",
+                "is_claim": False,
+                "plan": "",
+            }
         )
     shown = CliRunner().invoke(app, ["ledger", "show", str(site_toml)]).output
     assert "[bold]k-fed" in shown
@@ -216,8 +255,11 @@ def test_a_day_has_so_many_runs(tmp_path, monkeypatch, days):
     assert said == [None, None, None, "refused", "refused"]
     assert len({place for place, *_ in own.kept.store.names()} - {"table"}) == 3
     assert Server(own, 1).send([], ENROL).metrics.get("failure") is None  # a run that goes on
-    monkeypatch.setattr("flower_fedclust.site.policy.DAY", 86400 if days == 0 else -86400)  # as if they were over
-    assert Server(own, 9).send([], ENROL).metrics.get("failure") == ("refused" if days == 0 else None)
+    # As if they were over.
+    monkeypatch.setattr("flower_fedclust.site.policy.DAY", 86400 if days == 0 else -86400)
+    assert Server(own, 9).send([], ENROL).metrics.get("failure") == (
+        "refused" if days == 0 else None
+    )
 
 
 def test_a_run_has_so_many_answers(tmp_path):
@@ -232,16 +274,31 @@ def test_so_much_is_kept(tmp_path):
     own = site(tmp_path, limits={"kept_mb": 1})
     labels = np.zeros(10**5)
     server = Server(own, strategy="spp-fgc")
-    answers = [server.ask(LabelsClient.keep_labels.asked(labels), client=SPPFGCClient.key()) for _ in range(4)]
-    assert [answer.metrics.get("failure") for answer in answers] == [None, None, "refused", "refused"]
+    answers = [
+        server.ask(LabelsClient.keep_labels.asked(labels), client=SPPFGCClient.key())
+        for _ in range(4)
+    ]
+    assert [answer.metrics.get("failure") for answer in answers] == [
+        None,
+        None,
+        "refused",
+        "refused",
+    ]
     assert "kept_mb" in audit(own)[-1]["reason"]
 
 
 BIG = {
     "20 million candidates": asked_of(
-        "cells", np.zeros((2 * 10**7, 3), dtype=np.int8), np.eye(3), frame=BALL, bound=0.5, weight=0.5
+        "cells",
+        np.zeros((2 * 10**7, 3), dtype=np.int8),
+        np.eye(3),
+        frame=BALL,
+        bound=0.5,
+        weight=0.5,
     ),
-    "an array without entries": asked_of("cells", np.zeros((10**9, 0)), np.eye(3), frame=BALL, bound=0.5, weight=0.5),
+    "an array without entries": asked_of(
+        "cells", np.zeros((10**9, 0)), np.eye(3), frame=BALL, bound=0.5, weight=0.5
+    ),
     "text": asked_of("row_sum", np.array(["a" * 9]), np.zeros(2)),
     "complex": asked_of("row_sum", np.zeros(3, dtype=complex), np.zeros(2)),
     "dates": asked_of("row_sum", np.zeros(3, dtype="M8[s]"), np.zeros(2)),
@@ -253,7 +310,10 @@ BIG = {
 def test_messages_that_are_too_large_or_odd_are_refused_before_anything_is_computed(careful, what):
     answer = Server(careful).ask_sum(question=BIG[what])
     assert answer.metrics["failure"] in ("refused", "failed")
-    assert "the message has" in audit(careful)[-1]["reason"] or "not an array" in audit(careful)[-1]["reason"]
+    assert (
+        "the message has" in audit(careful)[-1]["reason"]
+        or "not an array" in audit(careful)[-1]["reason"]
+    )
     assert careful.ledger.read() == []
 
 
@@ -272,13 +332,18 @@ def test_a_plan_of_many_shares_or_of_hardly_any_noise_is_not_composed(careful):
     announced = plan(SHARES).to_json()
     told = json.loads(announced)
     told["shares"] = {
-        name: told["shares"]["row_sum"] | {"mechanism": "laplace", "multiplier": 500 + share.fraction, "count": 1}
+        name: told["shares"]["row_sum"]
+        | {"mechanism": "laplace", "multiplier": 500 + share.fraction, "count": 1}
         for name, share in many.items()
     }
-    assert "shares" in refused(Server(careful).ask(SUM, releases=[NOISE], plan=json.dumps(told)), careful)
+    assert "shares" in refused(
+        Server(careful).ask(SUM, releases=[NOISE], plan=json.dumps(told)), careful
+    )
     tiny = announced.replace(f'"multiplier": {PLAN.multipliers["row_sum"]}', '"multiplier": 0.3')
     assert tiny != announced
-    assert "least_noise_multiplier" in refused(Server(careful).ask(SUM, releases=[NOISE], plan=tiny), careful)
+    assert "least_noise_multiplier" in refused(
+        Server(careful).ask(SUM, releases=[NOISE], plan=tiny), careful
+    )
 
 
 def test_every_argument_of_every_task_is_known_to_the_limits():
@@ -294,7 +359,11 @@ def test_every_argument_of_every_task_is_known_to_the_limits():
             if parameter.kind is not parameter.KEYWORD_ONLY:
                 assert not is_amount(name), f"{task}: '{name}' is an amount; give it by name"
             elif parameter.annotation == "int":
-                is_known = is_amount(name) or is_exponent(name) or name in ("random_state", "batch_size", "floor")
+                is_known = (
+                    is_amount(name)
+                    or is_exponent(name)
+                    or name in ("random_state", "batch_size", "floor")
+                )
                 assert is_known, f"{task}: what '{name}' may cost is not known"
 
 
@@ -308,12 +377,22 @@ def test_a_run_whose_floor_is_below_the_sites_gets_no_description(task):
     policy.check_floor("histograms", {"arguments": "{}"})
 
 
-@pytest.mark.parametrize("strategy", [fc.FederatedKMeans(2), fc.DPFedC(2, epsilon=None, n_rounds=2)])
+@pytest.mark.parametrize(
+    "strategy", [fc.FederatedKMeans(2), fc.DPFedC(2, epsilon=None, n_rounds=2)]
+)
 def test_a_run_states_its_floor_to_its_sites(strategy):
     asked = []
     table = pd.DataFrame({"x": np.repeat([0.0, 1.0], 40), "died": "no", "days": 1.0})
-    columns = {"x": {"kind": "number", "bounds": [0, 1]}, "died": {"kind": "binary", "categories": ["no", "yes"]}}
-    columns["days"] = {"kind": "time-to-event", "event": "died", "bins": [1, 2, 3], "time_zero": "row"}
+    columns = {
+        "x": {"kind": "number", "bounds": [0, 1]},
+        "died": {"kind": "binary", "categories": ["no", "yes"]},
+    }
+    columns["days"] = {
+        "kind": "time-to-event",
+        "event": "died",
+        "bins": [1, 2, 3],
+        "time_zero": "row",
+    }
     strategy = fc.with_schema(strategy, {"columns": columns}, describe=True, floor=12)
     strategy.on_received = lambda round_, _: asked.append(round_)
     fc.simulate(strategy, [table, table], seed=0)
@@ -326,7 +405,8 @@ def test_a_run_states_its_floor_to_its_sites(strategy):
 
 def test_the_process_of_a_message_ends_where_it_takes_too_much():
     code = "from flower_fedclust.site.policy import *; restrict_process(Limits(memory_mb={}, cpu_seconds={}{})); {}"
-    reserves = "import mmap; mmap.mmap(-1, 10**10, prot=mmap.PROT_READ)"  # as CUDA does, without filling it
+    # As CUDA does, without filling it.
+    reserves = "import mmap; mmap.mmap(-1, 10**10, prot=mmap.PROT_READ)"
     on_a_card = ', device="cuda"'
     for memory, seconds, device, work, ending in [
         (4000, 60, "", "bytearray(10**10)", 1),

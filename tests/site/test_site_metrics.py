@@ -30,9 +30,8 @@ def own(tmp_path):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    text = (
-        f'name = "north"\ndata = "table.csv"\ndata_set = "the table"\n[policy]\nepsilon = 3.0\n[metrics]\nport = {port}'
-    )
+    about = 'name = "north"\ndata = "table.csv"\ndata_set = "the table"'
+    text = f"{about}\n[policy]\nepsilon = 3.0\n[metrics]\nport = {port}"
     (tmp_path / "site.toml").write_text(text)
     return made
 
@@ -49,12 +48,20 @@ def metrics(own):
 
 def asked(metrics, path):
     said = []
-    body = b"".join(metrics({"PATH_INFO": path, "REQUEST_METHOD": "GET"}, lambda status, headers: said.append(status)))
+    body = b"".join(
+        metrics(
+            {"PATH_INFO": path, "REQUEST_METHOD": "GET"},
+            lambda status, headers: said.append(status),
+        )
+    )
     return said[0], body.decode()
 
 
 def values(text):
-    return {name: float(value) for name, value in re.findall(r"^(fedclust\S*) (\S+)$", text, re.MULTILINE)}
+    return {
+        name: float(value)
+        for name, value in re.findall(r"^(fedclust\S*) (\S+)$", text, re.MULTILINE)
+    }
 
 
 def test_a_scrape_counts_answers_and_refusals_and_says_what_is_left(own, metrics):
@@ -105,7 +112,9 @@ def test_a_log_that_is_replaced_or_half_written_is_counted_once(own, metrics):
     path.rename(path.with_name("audit.1.jsonl"))
     own.note("answered")
     for _ in range(2):
-        assert values(asked(metrics, "/metrics")[1])['fedclust_messages_total{event="answered"}'] == 3
+        assert (
+            values(asked(metrics, "/metrics")[1])['fedclust_messages_total{event="answered"}'] == 3
+        )
 
 
 def test_a_site_that_cannot_answer_is_not_healthy(own, metrics):
@@ -133,7 +142,9 @@ def test_the_dashboard_shows_metrics_that_there_are(own, metrics):
     shown = {target["expr"] for panel in board["panels"] for target in panel["targets"]}
     named = {name for expression in shown for name in re.findall(r"fedclust_\w+", expression)}
     assert len(named) >= 6
-    assert {name for name in named if not re.search(rf"^{name}[ {{]", exported, re.MULTILINE)} == set()
+    assert {
+        name for name in named if not re.search(rf"^{name}[ {{]", exported, re.MULTILINE)
+    } == set()
     for label, value in {pair for one in shown for pair in re.findall(r'(\w+)="(\w+)"', one)}:
         assert f'{label}="{value}"' in exported
     places = [panel["gridPos"] for panel in board["panels"]]
@@ -143,19 +154,25 @@ def test_the_dashboard_shows_metrics_that_there_are(own, metrics):
 
 def test_a_site_without_the_package_for_metrics_does_not_start(own, monkeypatch):
     monkeypatch.setattr("flower_fedclust.site.metrics.find_spec", lambda name: None)
-    monkeypatch.setattr("flower_fedclust.site.supernode.start", lambda *given: pytest.fail("it has started"))
+    monkeypatch.setattr(
+        "flower_fedclust.site.supernode.start", lambda *given: pytest.fail("it has started")
+    )
     with pytest.raises(ImportError, match=r"flower-fedclust\[metrics\]"):
         start_site(SimpleNamespace(args=[]), own.folder.parent / "site.toml")
 
 
-@pytest.mark.skipif(os.name != "posix", reason="elsewhere a process does not see that its parent has ended")
+@pytest.mark.skipif(
+    os.name != "posix", reason="elsewhere a process does not see that its parent has ended"
+)
 def test_the_process_serves_on_the_loopback_until_its_supernode_ends(own):
     """A process that has called start_beside, and then sleeps, stands for the SuperNode."""
     code = (
         "import sys, time; from pathlib import Path; from flower_fedclust.site.metrics import start_beside\n"
         "start_beside(Path(sys.argv[1])); time.sleep(60)"
     )
-    node = subprocess.Popen([sys.executable, "-c", code, str(own.folder.parent / "site.toml")], env=os.environ)
+    node = subprocess.Popen(
+        [sys.executable, "-c", code, str(own.folder.parent / "site.toml")], env=os.environ
+    )
     address = f"http://127.0.0.1:{settings(own).metrics.port}"
     try:
         deadline = time.monotonic() + 60
@@ -167,7 +184,12 @@ def test_the_process_serves_on_the_loopback_until_its_supernode_ends(own):
                 assert time.monotonic() < deadline
                 time.sleep(0.2)
         assert health.read() == b"ok\n"
-        assert values(urllib.request.urlopen(f"{address}/metrics", timeout=5).read().decode())["fedclust_healthy"] == 1
+        assert (
+            values(urllib.request.urlopen(f"{address}/metrics", timeout=5).read().decode())[
+                "fedclust_healthy"
+            ]
+            == 1
+        )
     finally:
         node.kill()
         node.wait()

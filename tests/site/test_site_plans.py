@@ -35,9 +35,15 @@ def people(n_rows, seed):
 def sites(folder, *, n_sites=3, schema=SCHEMA, n_columns=4):
     rng = np.random.default_rng(0)
     names = ["north", "south", "west", "east", "middle"][:n_sites]
-    rows = [people(60, seed) if schema else 0.3 * rng.normal(size=(60, n_columns)) for seed in range(n_sites)]
+    rows = [
+        people(60, seed) if schema else 0.3 * rng.normal(size=(60, n_columns))
+        for seed in range(n_sites)
+    ]
     pairs = zip(names, rows, strict=True)
-    return [site(folder / name, name=name, rows=table, schema=schema, **GENEROUS) for name, table in pairs]
+    return [
+        site(folder / name, name=name, rows=table, schema=schema, **GENEROUS)
+        for name, table in pairs
+    ]
 
 
 def announced(one):
@@ -55,7 +61,9 @@ def check_honest(strategy, own):
 def feddp(**more):
     # Two columns are no more than clusters, and 26 prepared ones are: step 1 is needed only then.
     server_data = people(40, 9)
-    return fc.FedDPKMeans(3, epsilon=50.0, noise="local", server_data=server_data, random_state=0, **more)
+    return fc.FedDPKMeans(
+        3, epsilon=50.0, noise="local", server_data=server_data, random_state=0, **more
+    )
 
 
 @pytest.mark.parametrize(
@@ -64,13 +72,27 @@ def feddp(**more):
         (feddp(), False),
         (feddp(n_rounds=1), True),
         (fc.DPFedC(3, epsilon=50.0, noise="local", n_rounds=4, random_state=0), False),
-        (fc.FedTSNESums(3, epsilon=50.0, noise="local", n_landmarks=6, perplexity=2.0, random_state=0), True),
+        (
+            fc.FedTSNESums(
+                3, epsilon=50.0, noise="local", n_landmarks=6, perplexity=2.0, random_state=0
+            ),
+            True,
+        ),
         (fc.PrivateKMeans((2, 4), epsilon=50.0, noise="local", random_state=0), False),
         (fc.PrivateKMeans((2, 4), epsilon=50.0, noise="local", random_state=0), True),
     ],
-    ids=["feddp", "feddp described", "dp-fedc", "fed-tsne-sums", "private-kmeans", "private-kmeans described"],
+    ids=[
+        "feddp",
+        "feddp described",
+        "dp-fedc",
+        "fed-tsne-sums",
+        "private-kmeans",
+        "private-kmeans described",
+    ],
 )
-def test_no_site_refuses_what_it_was_announced_where_rows_are_prepared(tmp_path, strategy, describe):
+def test_no_site_refuses_what_it_was_announced_where_rows_are_prepared(
+    tmp_path, strategy, describe
+):
     own = sites(tmp_path)
     strategy = fc.with_schema(strategy, SCHEMA, describe=describe)
     run(strategy, own)
@@ -79,7 +101,9 @@ def test_no_site_refuses_what_it_was_announced_where_rows_are_prepared(tmp_path,
 
 @pytest.mark.parametrize("made", [fc.DPFedC], ids=lambda made: made.__name__)
 def test_no_site_refuses_what_it_was_announced_where_sites_are_drawn(tmp_path, made):
-    strategy = made(3, epsilon=50.0, max_norm=1.0, noise="local", n_rounds=6, fraction_fit=0.5, random_state=0)
+    strategy = made(
+        3, epsilon=50.0, max_norm=1.0, noise="local", n_rounds=6, fraction_fit=0.5, random_state=0
+    )
     for number, n_sites in enumerate((4, 5, 3)):  # of one run the next one takes over nothing
         own = sites(tmp_path / str(number), n_sites=n_sites, schema=None)
         run(strategy, own)

@@ -22,7 +22,8 @@ def check_sound(found, n_messages):
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    "strategy", ["feddp-kmeans", "fedsc-sums", "private-kmeans", "private-mixture", "private-density"]
+    "strategy",
+    ["feddp-kmeans", "fedsc-sums", "private-kmeans", "private-mixture", "private-density"],
 )
 def test_a_random_server_gets_no_more_than_the_ledger_accounts_for(strategy):
     found = attack(strategy, 150)

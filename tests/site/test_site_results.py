@@ -29,13 +29,16 @@ from flower_fedclust.tables.schema import Schema
 
 CENTERS = np.array([[3.0, 0.0, 0.0], [0.0, 3.0, 0.0], [0.0, 0.0, 3.0]])
 TABLES = {
-    name: np.repeat(CENTERS, 40, axis=0) + RNG.normal(scale=0.3, size=(120, 3)) for name in ("north", "south", "west")
+    name: np.repeat(CENTERS, 40, axis=0) + RNG.normal(scale=0.3, size=(120, 3))
+    for name in ("north", "south", "west")
 }
 OPEN = {"epsilon_per_run": 50.0, "epsilon": 50.0, "least_noise_multiplier": 0.05}
 
 
 def sites(folder, **policy):
-    return [site(folder / name, name=name, rows=rows, **OPEN | policy) for name, rows in TABLES.items()]
+    return [
+        site(folder / name, name=name, rows=rows, **OPEN | policy) for name, rows in TABLES.items()
+    ]
 
 
 def private_kmeans(**more):
@@ -63,15 +66,23 @@ def test_each_site_has_the_model_and_its_own_labels(shared):
     for one in own:
         saved = folder_of(one)
         labels = np.loadtxt(
-            saved / "labels" / f"{one.settings.name}.csv", delimiter=",", skiprows=1, usecols=-1, dtype=int
+            saved / "labels" / f"{one.settings.name}.csv",
+            delimiter=",",
+            skiprows=1,
+            usecols=-1,
+            dtype=int,
         )
-        np.testing.assert_array_equal(labels, strategy.outcome.model.predict(TABLES[one.settings.name]))
+        np.testing.assert_array_equal(
+            labels, strategy.outcome.model.predict(TABLES[one.settings.name])
+        )
         assert (saved / "model.npz").exists()
         assert saved.stat().st_mode & 0o077 == 0
 
 
 @pytest.mark.parametrize("source", ["file", "query"])
-def test_a_site_whose_limits_say_so_answers_from_its_files_with_so_many_threads(source, tmp_path, monkeypatch):
+def test_a_site_whose_limits_say_so_answers_from_its_files_with_so_many_threads(
+    source, tmp_path, monkeypatch
+):
     monkeypatch.setattr("flower_fedclust.site.app.MEGABYTE", 1000)
     n_threads, mapped = [], by_row.mapped
 
@@ -89,7 +100,12 @@ def test_a_site_whose_limits_say_so_answers_from_its_files_with_so_many_threads(
             folder.mkdir()
             path = folder / "rows.parquet"
             pd.DataFrame(rows, columns=["x", "y", "z"]).to_parquet(path)
-            given = {"name": name, "data": str(path), "folder": str(folder / "site"), "limits": limits}
+            given = {
+                "name": name,
+                "data": str(path),
+                "folder": str(folder / "site"),
+                "limits": limits,
+            }
             if source == "query":
                 given |= {"data": "duckdb://", "query": f"SELECT * FROM '{path}'"}
             given["policy"] = {"unprotected": ["sums"], "row_count": True}
@@ -120,8 +136,16 @@ def test_the_result_has_the_last_line_of_each_sites_ledger_with_every_reply(shar
     strategy, own, _ = shared
     last = {row.client: row.ledger for row in strategy.traffic}
     assert last == {one.settings.name: one.ledger.witness for one in own}
-    assert all(one.ledger.has(row.ledger) for row in strategy.traffic for one in own if one.settings.name == row.client)
-    rows = [Traffic(1, "row_sum", "north", 1, 2, "3:" + 64 * "a"), Traffic(1, "row_sum", "south", 1, 2)]
+    assert all(
+        one.ledger.has(row.ledger)
+        for row in strategy.traffic
+        for one in own
+        if one.settings.name == row.client
+    )
+    rows = [
+        Traffic(1, "row_sum", "north", 1, 2, "3:" + 64 * "a"),
+        Traffic(1, "row_sum", "south", 1, 2),
+    ]
     result = fc.simulate(fc.FederatedKMeans(3, init=CENTERS, n_rounds=1), list(TABLES.values()))
     assert {row.ledger for row in result.traffic} == {""}
     assert fc.load(replace(result, traffic=rows).save(tmp_path / "saved")).traffic == rows
@@ -129,7 +153,17 @@ def test_the_result_has_the_last_line_of_each_sites_ledger_with_every_reply(shar
 
 @pytest.mark.parametrize(
     "said",
-    [None, 7, "", "1", "1:" + 63 * "a", "1:" + 64 * "A", "1:" + 64 * "a" + "\n", 999 * "1" + ":" + 64 * "a", b"1:a"],
+    [
+        None,
+        7,
+        "",
+        "1",
+        "1:" + 63 * "a",
+        "1:" + 64 * "A",
+        "1:" + 64 * "a" + "\n",
+        999 * "1" + ":" + 64 * "a",
+        b"1:a",
+    ],
 )
 def test_what_is_no_line_of_a_ledger_is_not_kept(said):
     assert ledger_of({"ledger": said}) == ""
@@ -144,13 +178,22 @@ def test_who_has_nothing_but_the_strategy_is_called_when_it_is_finished(shared):
 def test_each_site_has_the_description_as_the_server_prints_it(tmp_path):
     columns = {name: {"kind": "number", "bounds": [-2, 5]} for name in "abc"}
     columns["died"] = {"kind": "binary", "categories": ["0", "1"]}
-    columns["days"] = {"kind": "time-to-event", "event": "died", "bins": [5, 10], "time_zero": "row"}
+    columns["days"] = {
+        "kind": "time-to-event",
+        "event": "died",
+        "bins": [5, 10],
+        "time_zero": "row",
+    }
     schema = Schema.of({"columns": columns})
     tables = {name: pd.DataFrame(rows, columns=list("abc")) for name, rows in TABLES.items()}
     tables = {
-        name: one.assign(died=np.arange(len(one)) % 2, days=np.arange(len(one)) % 12) for name, one in tables.items()
+        name: one.assign(died=np.arange(len(one)) % 2, days=np.arange(len(one)) % 12)
+        for name, one in tables.items()
     }
-    own = [site(tmp_path / name, name=name, rows=rows, schema=schema, **OPEN) for name, rows in tables.items()]
+    own = [
+        site(tmp_path / name, name=name, rows=rows, schema=schema, **OPEN)
+        for name, rows in tables.items()
+    ]
     strategy = with_schema(private_kmeans(max_norm=None), schema, describe=True)
     strategy.share_model = True
     run(strategy, own)
@@ -166,7 +209,11 @@ def test_a_hostile_description_is_written_without_control_characters(tmp_path, s
     strategy, _, _ = shared
     own = sites(tmp_path)
     run(private_kmeans(), own)
-    config = {"run": own[0].ledger.entries[0]["run"], "model": "k-means", "clusters": "Cluster 0\n\x1b[2J\rgone"}
+    config = {
+        "run": own[0].ledger.entries[0]["run"],
+        "model": "k-means",
+        "clusters": "Cluster 0\n\x1b[2J\rgone",
+    }
     context = Context(1, 0, UserConfig({}), RecordDict(), UserConfig({}))
     own[0].keep_result(context, config, encode(strategy.outcome.model.to_arrays()))
     assert (folder_of(own[0]) / "clusters.txt").read_text() == "Cluster 0\n\\x1b[2J\\rgone\n"
@@ -174,7 +221,12 @@ def test_a_hostile_description_is_written_without_control_characters(tmp_path, s
 
 def test_a_run_goes_on_without_a_site_whose_file_is_empty(tmp_path):
     (tmp_path / "rows.csv").write_text("a,b,c\n")
-    given = {"name": "empty", "data": str(tmp_path / "rows.csv"), "folder": str(tmp_path / "empty"), "policy": OPEN}
+    given = {
+        "name": "empty",
+        "data": str(tmp_path / "rows.csv"),
+        "folder": str(tmp_path / "empty"),
+        "policy": OPEN,
+    }
     empty = Site(SiteSettings.model_validate(given))
     empty.create_ledger()
     strategy = private_kmeans()
@@ -229,7 +281,8 @@ def test_a_server_that_died_goes_on_with_the_answers_that_it_had_been_sent(tmp_p
 
     def dies(record):
         if record.number == 4:
-            raise KeyboardInterrupt  # the sites have answered, and the server has not written it down
+            # The sites have answered, and the server has not written it down.
+            raise KeyboardInterrupt
         keep(record)
 
     journal.keep = dies
@@ -255,13 +308,17 @@ def test_what_a_client_remembers_outlives_the_process(tmp_path):
     def restart(number, task):
         for one in own:
             one.__init__(one.settings, one._load)
-        remembered.append(sum(name == MEMORY for one in own for _, name, _ in one.kept.store.names()))
+        remembered.append(
+            sum(name == MEMORY for one in own for _, name, _ in one.kept.store.names())
+        )
 
     strategy.on_round = restart
     run(strategy, own)
     again = fc.DPFedC(3, epsilon=None, n_rounds=3, random_state=0)
     simulated = fc.simulate(again, list(TABLES.values()), names=list(TABLES))
-    for array, other in zip(strategy.outcome.model.to_arrays(), simulated.model.to_arrays(), strict=True):
+    for array, other in zip(
+        strategy.outcome.model.to_arrays(), simulated.model.to_arrays(), strict=True
+    ):
         np.testing.assert_array_equal(array, other)
     assert remembered[-1] == 3
     assert all(line["event"] == "answered" for line in audit(own[0]))
@@ -315,9 +372,14 @@ def dying(owner, name, before):
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 @pytest.mark.parametrize(
     "moment",
-    [name if index == 2 else pytest.param(name, marks=pytest.mark.long) for index, name in enumerate(MOMENTS)],
+    [
+        name if index == 2 else pytest.param(name, marks=pytest.mark.long)
+        for index, name in enumerate(MOMENTS)
+    ],
 )
-def test_each_site_is_killed_while_it_answers_and_the_run_goes_on_to_the_same_model(tmp_path, moment, monkeypatch):
+def test_each_site_is_killed_while_it_answers_and_the_run_goes_on_to_the_same_model(
+    tmp_path, moment, monkeypatch
+):
     def made():
         strategy = fc.FederatedKMeans(3, init=CENTERS, n_rounds=1, min_clients=3)
         strategy.journal = fc.Journal(tmp_path / "journal")
@@ -328,13 +390,18 @@ def test_each_site_is_killed_while_it_answers_and_the_run_goes_on_to_the_same_mo
     monkeypatch.setattr(Killed, "moment", moment)
     for Killed.number, Killed.at in enumerate(TABLES, start=2):
         strategy = made()
-        with pytest.raises(ProtocolError, match=f"client {Killed.at} did not answer"), strategy.journal:
+        with (
+            pytest.raises(ProtocolError, match=f"client {Killed.at} did not answer"),
+            strategy.journal,
+        ):
             run(strategy, own)
     Killed.number, strategy = 0, made()
     with strategy.journal:
         run(strategy, own)
     whole = fc.simulate(fc.FederatedKMeans(3, init=CENTERS, n_rounds=1), list(TABLES.values()))
-    np.testing.assert_array_equal(strategy.outcome.model.cluster_centers_, whole.model.cluster_centers_)
+    np.testing.assert_array_equal(
+        strategy.outcome.model.cluster_centers_, whole.model.cluster_centers_
+    )
     for one in own:
         rounds = [entry["round"] for entry in one.ledger.read()]
         assert rounds == sorted(set(rounds))  # each is answered once, and written down once

@@ -23,7 +23,9 @@ def sample_of(ids, entries, labels=None):
     found = sampled(data, MOST, KEY)
     classes = np.zeros(MOST) if found.labels is None else found.labels
     kept = found.ids if ids is not None else np.zeros(MOST)
-    return Counter(zip(kept.tolist(), map(bytes, np.asarray(found.rows)), classes.tolist(), strict=True))
+    return Counter(
+        zip(kept.tolist(), map(bytes, np.asarray(found.rows)), classes.tolist(), strict=True)
+    )
 
 
 def changes(before, after):
@@ -83,12 +85,16 @@ YES, TIME = np.arange(N_ROWS) % 2 == 0, pd.Timestamp("2001-01-01 03:04:05.6")
     ],
 )
 @pytest.mark.parametrize("are_ids", [True, False])
-def test_one_row_that_changes_the_type_of_a_column_changes_one_row_of_the_sample(column, last, are_ids):
+def test_one_row_that_changes_the_type_of_a_column_changes_one_row_of_the_sample(
+    column, last, are_ids
+):
     """One id "x" beside whole numbers had made texts of all ids, and drawn half of the sample anew."""
     if are_ids and (pd.isna(last) or column is YES):
         return
     before = pd.DataFrame({"row": np.arange(N_ROWS), "column": column})
-    after = pd.DataFrame({"row": np.arange(N_ROWS + 1), "column": pd.Series([*before["column"], last])})
+    after = pd.DataFrame(
+        {"row": np.arange(N_ROWS + 1), "column": pd.Series([*before["column"], last])}
+    )
 
     def rows(table):
         given = {"row_ids": table["column"]} if are_ids else {}
@@ -100,11 +106,18 @@ def test_one_row_that_changes_the_type_of_a_column_changes_one_row_of_the_sample
 
 def test_entries_and_classes_that_are_one_float_are_told_apart():
     """Without ids, rows are told apart by entries: also by integers and texts of which floats know nothing."""
-    table = pd.DataFrame({"code": np.arange(2**60, 2**60 + N_ROWS), "text": ["1", "1.0", "01", "1e0"] * (N_ROWS // 4)})
+    table = pd.DataFrame(
+        {
+            "code": np.arange(2**60, 2**60 + N_ROWS),
+            "text": ["1", "1.0", "01", "1e0"] * (N_ROWS // 4),
+        }
+    )
     labels = [f"class {index % 3}" for index in range(N_ROWS)]
 
     def codes(order):
-        data = ClientData(table.iloc[order], np.array(labels)[order], raw=True, row_ids=["same"] * len(order))
+        data = ClientData(
+            table.iloc[order], np.array(labels)[order], raw=True, row_ids=["same"] * len(order)
+        )
         return set(sampled(data, MOST, KEY).table["code"])
 
     whole = codes(np.arange(N_ROWS))
@@ -115,18 +128,27 @@ def test_entries_and_classes_that_are_one_float_are_told_apart():
 
 def test_a_sample_is_random_and_as_large_as_the_policy_says(tmp_path):
     settings = site(tmp_path, rows=ENTRIES, sample=MOST).settings
-    ids = Site(settings, lambda: ClientData(ENTRIES, row_ids=2**62 + np.arange(N_ROWS))).data.ids - 2**62
+    ids = (
+        Site(settings, lambda: ClientData(ENTRIES, row_ids=2**62 + np.arange(N_ROWS))).data.ids
+        - 2**62
+    )
     assert len(ids) == MOST
     halves = np.histogram(ids, bins=4, range=(0, N_ROWS))[0]
     assert (abs(halves - MOST / 4) < 5 * np.sqrt(MOST * 3 / 16)).all()
 
 
 @pytest.mark.parametrize(("relation", "is_refused"), [("replace", True), ("add-or-remove", False)])
-def test_a_site_with_a_sample_takes_no_part_where_places_of_rows_count(tmp_path, relation, is_refused):
+def test_a_site_with_a_sample_takes_no_part_where_places_of_rows_count(
+    tmp_path, relation, is_refused
+):
     """A row more gives another row of the sample, elsewhere: answers of this relation may depend on rows' places."""
     announced = plan({"row_sum": Share("gaussian", 1.0, 3, relation)})
     rows = np.random.default_rng(0).normal(size=(N_ROWS, 3))
     server = Server(site(tmp_path, rows=rows, sample=MOST, **NO_LIMIT))
-    answer = server.ask_sum(releases=[gaussian(9.0, share="row_sum", relation=relation)], plan=announced.to_json())
+    answer = server.ask_sum(
+        releases=[gaussian(9.0, share="row_sum", relation=relation)], plan=announced.to_json()
+    )
     assert ("failure" in answer.metrics) == is_refused
-    assert ("a sample other rows change places" in audit(server.site)[-1].get("reason", "")) == is_refused
+    assert (
+        "a sample other rows change places" in audit(server.site)[-1].get("reason", "")
+    ) == is_refused

@@ -13,7 +13,20 @@ from flwr.app import Context, RecordDict
 from flwr.app.user_config import UserConfig
 from flwr.server import Server as FlowerServer
 from flwr.server import SimpleClientManager
-from hostile import ENROL, FAILED, NO_LIMIT, SUM, Proxy, Server, arrays_of, audit, plan, refused, run, site
+from hostile import (
+    ENROL,
+    FAILED,
+    NO_LIMIT,
+    SUM,
+    Proxy,
+    Server,
+    arrays_of,
+    audit,
+    plan,
+    refused,
+    run,
+    site,
+)
 from tested import entries
 
 import flower_fedclust as fc
@@ -31,14 +44,18 @@ from flower_fedclust.strategies.private_kmeans import PrivateKMeansClient
 
 RNG = np.random.default_rng(5)
 NAMES = ("east", "north", "south", "west")
-TABLES = {name: np.concatenate([RNG.normal(size=(40, 3)), RNG.normal(size=(40, 3)) + 4]) for name in NAMES}
+TABLES = {
+    name: np.concatenate([RNG.normal(size=(40, 3)), RNG.normal(size=(40, 3)) + 4]) for name in NAMES
+}
 PUBLIC = RNG.normal(size=(30, 3)) + 2
 
 
 def sites_of(folder, *, pinned=True, **policy):
     """Four sites that know each other's keys."""
     given = {"secure": "required", "unprotected": ["sums"]} | policy
-    made = {name: site(folder / name, name=name, rows=rows, **given) for name, rows in TABLES.items()}
+    made = {
+        name: site(folder / name, name=name, rows=rows, **given) for name, rows in TABLES.items()
+    }
     if pinned:
         peers = {name: one.public_key for name, one in made.items()}
         for one in made.values():
@@ -59,7 +76,9 @@ def sites(tmp_path):
 
 def memory_of(one):
     """The place and name of what a site remembers of its only run, if there is something."""
-    return next(((place, name) for place, name, _ in one.kept.store.names() if name == MEMORY), None)
+    return next(
+        ((place, name) for place, name, _ in one.kept.store.names() if name == MEMORY), None
+    )
 
 
 def forget_memory(one):
@@ -70,14 +89,22 @@ def forget_memory(one):
 def test_sites_that_require_masks_find_the_inline_result(sites):
     strategy = lloyd()
     run(strategy, list(sites.values()))
-    inline = fc.simulate(fc.FedDPKMeans(2, server_data=PUBLIC, epsilon=None, random_state=0), TABLES)
-    np.testing.assert_array_equal(strategy.outcome.model.cluster_centers_, inline.model.cluster_centers_)
-    assert any("4 of 4 clients have compared the others' keys" in note for note in strategy.report.notes)
+    inline = fc.simulate(
+        fc.FedDPKMeans(2, server_data=PUBLIC, epsilon=None, random_state=0), TABLES
+    )
+    np.testing.assert_array_equal(
+        strategy.outcome.model.cluster_centers_, inline.model.cluster_centers_
+    )
+    assert any(
+        "4 of 4 clients have compared the others' keys" in note for note in strategy.report.notes
+    )
     for one in sites.values():
         arrays = [array for entry in one.ledger.read() for array in entry["arrays"]]
         assert arrays
         assert all(array["masked"] for array in arrays)
-        steps = [entry["task"] for entry in one.ledger.entries if entry["task"].startswith("secure")]
+        steps = [
+            entry["task"] for entry in one.ledger.entries if entry["task"].startswith("secure")
+        ]
         assert steps[:4] == ["secure keys", "secure roster", "secure share", "secure confirm"]
 
 
@@ -148,8 +175,14 @@ def test_a_site_that_loses_its_secrets_drops_out_of_the_run(sites):
     strategy = drive(lloyd(), sites, change=lose)
     left = {name: rows for name, rows in TABLES.items() if name != "west"}
     inline = fc.simulate(fc.FedDPKMeans(2, server_data=PUBLIC, epsilon=None, random_state=0), left)
-    np.testing.assert_array_equal(strategy.outcome.model.cluster_centers_, inline.model.cluster_centers_)
-    assert any("has lost them" in line["reason"] for line in audit(sites["west"]) if line["event"] == "failed")
+    np.testing.assert_array_equal(
+        strategy.outcome.model.cluster_centers_, inline.model.cluster_centers_
+    )
+    assert any(
+        "has lost them" in line["reason"]
+        for line in audit(sites["west"])
+        if line["event"] == "failed"
+    )
 
 
 def test_sites_refuse_a_run_with_a_site_that_they_do_not_know(sites, tmp_path):
@@ -157,7 +190,9 @@ def test_sites_refuse_a_run_with_a_site_that_they_do_not_know(sites, tmp_path):
     with pytest.raises(ProtocolError, match="secure sum"):
         drive(lloyd(), sites | {"stranger": stranger})
     reasons = [line["reason"] for line in audit(sites["north"]) if line["event"] == "failed"]
-    assert any("client stranger is not signed with the key pinned for it" in reason for reason in reasons)
+    assert any(
+        "client stranger is not signed with the key pinned for it" in reason for reason in reasons
+    )
 
 
 def test_a_policy_raises_the_smallest_number_of_clients(tmp_path):
@@ -183,7 +218,9 @@ def test_a_site_with_more_rows_takes_part_with_the_same_sample_in_every_run(tmp_
     strategy = lloyd()
     run(strategy, list(sites.values()))
     inline = fc.simulate(fc.FedDPKMeans(2, server_data=PUBLIC, epsilon=None, random_state=0), rows)
-    np.testing.assert_array_equal(strategy.outcome.model.cluster_centers_, inline.model.cluster_centers_)
+    np.testing.assert_array_equal(
+        strategy.outcome.model.cluster_centers_, inline.model.cluster_centers_
+    )
 
 
 @pytest.mark.parametrize("has_ids", [False, True])
@@ -240,14 +277,19 @@ def test_the_sites_own_labels_are_of_its_sample_with_the_numbers_of_the_rows(tmp
 
 
 @pytest.mark.parametrize(
-    ("relation", "unit"), [("add-or-remove", "record"), ("replace", "record"), ("add-or-remove", "client")]
+    ("relation", "unit"),
+    [("add-or-remove", "record"), ("replace", "record"), ("add-or-remove", "client")],
 )
 def test_a_sample_costs_as_much_as_noise_half_as_strong_if_rows_are_added(relation, unit):
     # A row more takes the place of another in the sample, and a row that is replaced is one row of it.
     policy = Policy(sample=100, epsilon_per_run=9.0, delta_per_run=1e-5)
     announced = replace(plan({"row_sum": Share("gaussian", 1.0, 3, relation)}), unit=unit)
     halved = {name: multiplier / 2 for name, multiplier in announced.multipliers.items()}
-    paid = replace(announced, multipliers=halved) if (relation, unit) == ("add-or-remove", "record") else announced
+    paid = (
+        replace(announced, multipliers=halved)
+        if (relation, unit) == ("add-or-remove", "record")
+        else announced
+    )
     assert Budget(policy, [], Spent())._epsilon(announced) == paid.epsilon_of_row(1e-5)
     assert policy.epsilon_of(announced) == paid.epsilon_of_row(1e-5)
 
@@ -262,14 +304,23 @@ def test_a_sample_below_the_fewest_rows_answers_nothing(tmp_path):
 
 
 def keys(server, **config):
-    about = {"task": "secure keys", "secure": '{"step": "keys"}', "client": PrivateKMeansClient.key(), "round": 2}
+    about = {
+        "task": "secure keys",
+        "secure": '{"step": "keys"}',
+        "client": PrivateKMeansClient.key(),
+        "round": 2,
+    }
     return server.send([], about | config)
 
 
 @pytest.fixture
 def careful(tmp_path):
     return site(
-        tmp_path, secure="required", **NO_LIMIT, unprotected=["sums", "centers", "codes", "rows"], evaluations=5
+        tmp_path,
+        secure="required",
+        **NO_LIMIT,
+        unprotected=["sums", "centers", "codes", "rows"],
+        evaluations=5,
     )
 
 
@@ -289,9 +340,19 @@ def test_no_task_of_any_strategy_leaves_without_a_mask(careful, name):
     for one in asked:
         if not one.answer.sends or one.answer.keeps:
             continue
-        for secure in ({}, {"secure": "{}"}, {"secure": '{"step": "mask", "clients": [0, 1, 2]}'}, {"secure": "[]"}):
+        for secure in (
+            {},
+            {"secure": "{}"},
+            {"secure": '{"step": "mask", "clients": [0, 1, 2]}'},
+            {"secure": "[]"},
+        ):
             server.round += 1
-            about = {"task": one.answer.task, "client": kind.key(), "round": server.round, "n_clients": 3}
+            about = {
+                "task": one.answer.task,
+                "client": kind.key(),
+                "round": server.round,
+                "n_clients": 3,
+            }
             answer = server.send([np.zeros((2, 3))], about | secure)
             assert answer.parameters.tensors == []
             assert answer.metrics.keys() <= FAILED.keys() | {"missed"}
@@ -335,7 +396,9 @@ def test_enrolling_again_does_not_make_a_site_forget_its_keys(careful):
 
 def test_a_step_that_there_is_not_gets_one_word(careful):
     server = Server(careful)
-    for number, secure in enumerate(["", "[]", '{"step": "../../x"}', '{"step": ["keys"]}', "{" * 99], start=3):
+    for number, secure in enumerate(
+        ["", "[]", '{"step": "../../x"}', '{"step": ["keys"]}', "{" * 99], start=3
+    ):
         answer = keys(server, secure=secure, round=number)
         assert answer.metrics["failure"] in ("failed", "refused")
         assert answer.parameters.tensors == []
@@ -344,4 +407,6 @@ def test_a_step_that_there_is_not_gets_one_word(careful):
 def test_keys_of_peers_are_checked():
     for wrong in ("abc", "g" * 64, "A" * 64):
         with pytest.raises(ValueError, match="peers"):
-            SiteSettings.checked({"name": "a", "data": "b", "peers": {"c": wrong}}, "site.toml", Path())
+            SiteSettings.checked(
+                {"name": "a", "data": "b", "peers": {"c": wrong}}, "site.toml", Path()
+            )

@@ -42,7 +42,9 @@ def test_paths_are_relative_to_the_file_and_databases_stay_as_they_are(tmp_path)
     found = SiteSettings.from_toml(tmp_path / "site.toml")
     assert (found.data, found.folder) == (str(tmp_path / "x.csv"), str(tmp_path / "own"))
     assert found.data_set == found.data
-    (tmp_path / "site.toml").write_text('name = "north"\ndata = "duckdb:///x.db?table=t"\ndata_set = "people"')
+    (tmp_path / "site.toml").write_text(
+        'name = "north"\ndata = "duckdb:///x.db?table=t"\ndata_set = "people"'
+    )
     found = SiteSettings.from_toml(tmp_path / "site.toml")
     assert (found.data, found.data_set) == ("duckdb:///x.db?table=t", "people")
 
@@ -55,7 +57,9 @@ def test_a_site_reads_what_a_query_finds_and_its_password_is_in_no_ledger(tmp_pa
     (tmp_path / "site.toml").write_text(text)
     data = load_rows(SiteSettings.from_toml(tmp_path / "site.toml"))
     assert (data.rows.tolist(), data.ids.tolist()) == ([[45.0]], ["p2"])
-    (tmp_path / "site.toml").write_text(text.replace("duckdb://", "postgresql://kari:secret@host/visits"))
+    (tmp_path / "site.toml").write_text(
+        text.replace("duckdb://", "postgresql://kari:secret@host/visits")
+    )
     assert SiteSettings.from_toml(tmp_path / "site.toml").data_set == "postgresql://host/visits"
 
 
@@ -73,7 +77,14 @@ def site_toml(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "option", ["--allow-runtime-dependency-installation", "--allow", "--isolation=process", "--iso", "--node-config"]
+    "option",
+    [
+        "--allow-runtime-dependency-installation",
+        "--allow",
+        "--isolation=process",
+        "--iso",
+        "--node-config",
+    ],
 )
 def test_options_that_would_open_a_door_are_refused(site_toml, option):
     with pytest.raises(ValueError, match="is given;"):
@@ -106,7 +117,9 @@ def test_a_flower_that_nobody_has_read_is_not_run(monkeypatch):
 
 def test_the_versions_that_a_site_supports_are_those_that_are_tested_installed_and_documented():
     root = Path(__file__).parents[2]
-    flower = yaml.safe_load((root / ".github" / "workflows" / "tests.yml").read_text())["jobs"]["flower"]
+    flower = yaml.safe_load((root / ".github" / "workflows" / "tests.yml").read_text())["jobs"][
+        "flower"
+    ]
     assert tuple(flower["strategy"]["matrix"]["flower"]) == supernode.SUPPORTED
     project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
     assert f"flwr[simulation]>={supernode.SUPPORTED[0]},<2" in project["dependencies"]
@@ -156,11 +169,16 @@ def test_what_is_kept_of_a_run_goes_after_some_days_and_the_table_stays(tmp_path
     put(place_of("goes on"), place_of("new"))
     with run_lock(tmp_path, "computes"):
         kept.forget_old_runs(30)
-    assert {place for place, _, _ in kept.store.names()} == {"table", *map(place_of, ("goes on", "new", "computes"))}
+    assert {place for place, _, _ in kept.store.names()} == {
+        "table",
+        *map(place_of, ("goes on", "new", "computes")),
+    }
 
 
 def test_processes_that_start_at_once_have_one_key(tmp_path):
-    own = [Site(SiteSettings(name="north", data="table.csv", folder=str(tmp_path))) for _ in range(8)]
+    own = [
+        Site(SiteSettings(name="north", data="table.csv", folder=str(tmp_path))) for _ in range(8)
+    ]
     meet = threading.Barrier(len(own))
 
     def key_of(one):
@@ -187,9 +205,13 @@ def test_a_site_with_a_schema_starts_on_a_table_with_text_and_gaps(tmp_path, mon
         '[columns.age]\nkind = "number"\nbounds = [0, 110]\ngaps = "mean"\n\n'
         '[columns.job]\nkind = "category"\ncategories = ["clerk", "cook"]\n'
     )
-    (tmp_path / "site.toml").write_text('name = "north"\ndata = "table.csv"\nschema = "columns.toml"\n')
+    (tmp_path / "site.toml").write_text(
+        'name = "north"\ndata = "table.csv"\nschema = "columns.toml"\n'
+    )
     started = []
-    monkeypatch.setattr("flower_fedclust.site.supernode.start", lambda *given: started.append(given))
+    monkeypatch.setattr(
+        "flower_fedclust.site.supernode.start", lambda *given: started.append(given)
+    )
     with pytest.raises(ValueError, match="site --init"):
         start_site(SimpleNamespace(args=[]), tmp_path / "site.toml")
     start_site(SimpleNamespace(args=[]), tmp_path / "site.toml", init=True)

@@ -43,7 +43,9 @@ def waits(answer, own):
     (study,) = (one for one in own.studies.read() if one.state == "waiting")
     assert answer.parameters.tensors == []
     assert answer.metrics["waiting"]
-    assert answer.metrics["failure"].startswith(f"waiting for approval of study {study.id}; submit the same run again")
+    assert answer.metrics["failure"].startswith(
+        f"waiting for approval of study {study.id}; submit the same run again"
+    )
     return study
 
 
@@ -64,7 +66,9 @@ def test_a_study_waits_and_its_next_run_uses_the_approval_once(own):
 def test_another_run_of_other_content_does_not_use_an_approval(own):
     own.studies.approve(waits(Server(own, 1, study="sepsis").send([], ASKS), own).id)
     more_noise = plan(SHARES, epsilon=2.0).to_json()
-    for number, (study, announced) in enumerate([("other", ASKS), ("sepsis", ASKS | {"plan": more_noise})], 2):
+    for number, (study, announced) in enumerate(
+        [("other", ASKS), ("sepsis", ASKS | {"plan": more_noise})], 2
+    ):
         own.studies.stop(waits(Server(own, number, study=study).send([], announced), own).id)
 
 
@@ -97,7 +101,13 @@ OPEN = {"without a plan": {"releases": (), "plan": None}, "without parts": {"rel
 
 @pytest.fixture
 def generous(tmp_path):
-    policy = {"unprotected": ["sums"], "evaluations": 3, "epsilon_per_run": 2, "epsilon": 9, "delta": 1e-5}
+    policy = {
+        "unprotected": ["sums"],
+        "evaluations": 3,
+        "epsilon_per_run": 2,
+        "epsilon": 9,
+        "delta": 1e-5,
+    }
     return site(tmp_path, approve="studies", **policy)
 
 
@@ -106,7 +116,10 @@ def test_an_approval_with_a_plan_lets_nothing_out_without_it_until_the_line_name
     """A study approved as "epsilon 1 (noise: local)" got exact sums, and its line did not say so."""
     server = Server(generous)
     study = waits(server.send([], ASKS), generous)
-    assert f"epsilon {study.epsilon:.4g} for each row (noise: local), without noise: evaluations;" in str(study)
+    assert (
+        f"epsilon {study.epsilon:.4g} for each row (noise: local), without noise: evaluations;"
+        in str(study)
+    )
     generous.studies.approve(study.id)
     server.send([], ASKS)
     study = waits(server.ask_sum(**OPEN[how]), generous)
@@ -119,7 +132,9 @@ def test_an_approval_with_a_plan_lets_nothing_out_without_it_until_the_line_name
     arrays_of(again.ask_sum(**OPEN["without parts"]))
 
 
-def test_what_is_asked_for_in_the_middle_is_refused_and_stands_in_the_line_of_the_next_run(generous):
+def test_what_is_asked_for_in_the_middle_is_refused_and_stands_in_the_line_of_the_next_run(
+    generous,
+):
     server = Server(generous)
     generous.studies.approve(waits(server.send([], ASKS), generous).id)
     server.send([], ASKS)
@@ -136,7 +151,8 @@ def test_a_run_without_a_plan_gets_what_its_line_says_and_a_later_plan_waits(gen
     server = Server(generous)
     study = waits(server.send([], ENROL), generous)
     said = (
-        "no plan of noise announced, without noise: evaluations, sums, and a plan that it announces later waits again"
+        "no plan of noise announced, without noise: evaluations, sums, and a plan that it "
+        "announces later waits again"
     )
     assert said in str(study)
     generous.studies.approve(study.id)
@@ -146,8 +162,9 @@ def test_a_run_without_a_plan_gets_what_its_line_says_and_a_later_plan_waits(gen
         arrays_of(server.ask(SUM))
         if number == 1:
             study = waits(server.ask_sum(), generous)
-            assert f"epsilon {study.epsilon:.4g} for each row (noise: local), without noise: evaluations, sums;" in str(
-                study
+            assert (
+                f"epsilon {study.epsilon:.4g} for each row (noise: local), without noise: evaluations, sums;"
+                in str(study)
             )
             generous.studies.approve(study.id)
     arrays_of(server.ask_sum())
@@ -166,9 +183,13 @@ def test_a_policy_that_was_widened_does_not_widen_an_approval(tmp_path):
 
 
 def test_the_line_names_the_number_of_rows_and_a_server_that_adds_the_noise(tmp_path):
-    own = site(tmp_path, approve="studies", row_count=True, relations=BOTH, trusts_server_noise=True)
+    own = site(
+        tmp_path, approve="studies", row_count=True, relations=BOTH, trusts_server_noise=True
+    )
     replaced = plan_of([gaussian(9.0, relation="replace")]).to_json()
-    assert "without noise: the number of rows;" in str(waits(Server(own).send([], ENROL | {"plan": replaced}), own))
+    assert "without noise: the number of rows;" in str(
+        waits(Server(own).send([], ENROL | {"plan": replaced}), own)
+    )
     own.studies.stop(own.studies.read()[0].id)
     by_server = plan(SHARES, noise="server").to_json()
     study = waits(Server(own, 2).send([], ENROL | {"plan": by_server}), own)
@@ -210,11 +231,15 @@ def test_only_so_many_studies_can_wait(tmp_path):
     own = site(tmp_path, approve="studies", limits={"runs_per_day": 3})
     for number in range(3):
         assert Server(own, number, study=f"study {number}").send([], ASKS).metrics["waiting"]
-    assert "runs_per_day in the limits is 3" in refused(Server(own, 4, study="more").send([], ASKS), own)
+    assert "runs_per_day in the limits is 3" in refused(
+        Server(own, 4, study="more").send([], ASKS), own
+    )
 
 
 @pytest.mark.parametrize("approve", [None, "studies"])
-def test_a_stopped_study_gets_no_further_answer_even_one_that_is_being_computed(tmp_path, monkeypatch, approve):
+def test_a_stopped_study_gets_no_further_answer_even_one_that_is_being_computed(
+    tmp_path, monkeypatch, approve
+):
     own = site(tmp_path, approve=approve)
     server = Server(own, study="sepsis")
     server.send([], ASKS)
@@ -249,7 +274,9 @@ def test_a_damaged_file_opens_nothing(own):
 
 def test_the_operators_commands(tmp_path):
     own = site(tmp_path / "site", approve="studies")
-    (tmp_path / "site.toml").write_text('name = "north"\ndata = "x.csv"\n[policy]\napprove = "studies"\n')
+    (tmp_path / "site.toml").write_text(
+        'name = "north"\ndata = "x.csv"\n[policy]\napprove = "studies"\n'
+    )
     Server(own, 1, study="sep\u202esis").send([], ASKS)  # is refused: the name does not print
     Server(own, 1, study="[red]sepsis").send([], ASKS)
 
@@ -273,7 +300,10 @@ def test_the_operators_commands(tmp_path):
 def test_a_run_goes_on_without_a_site_that_waits_unless_it_expects_all(tmp_path, expected):
     policy = {"epsilon_per_run": 9, "epsilon": 99, "delta": 1e-4}
     names = {"north": None, "south": None, "west": "studies"}
-    *others, waiting = (site(tmp_path / name, name=name, **policy | {"approve": need}) for name, need in names.items())
+    *others, waiting = (
+        site(tmp_path / name, name=name, **policy | {"approve": need})
+        for name, need in names.items()
+    )
     sites = [*others, waiting]
 
     def strategy():
@@ -285,11 +315,18 @@ def test_a_run_goes_on_without_a_site_that_waits_unless_it_expects_all(tmp_path,
         first = strategy()
         run(first, sites)
         assert first.client_names == ["north", "south"]
-        assert first.failures[0].reason.startswith("client west says: waiting for approval of study")
+        assert first.failures[0].reason.startswith(
+            "client west says: waiting for approval of study"
+        )
     else:
-        with pytest.raises(ProtocolError, match=r"2 clients answered and 3 have to.*west says: waiting for approval"):
+        with pytest.raises(
+            ProtocolError,
+            match=r"2 clients answered and 3 have to.*west says: waiting for approval",
+        ):
             run(strategy(), sites)
-        assert all(entry["epsilon"] == 0 for own in sites for entry in Ledger(own.ledger.path).read())
+        assert all(
+            entry["epsilon"] == 0 for own in sites for entry in Ledger(own.ledger.path).read()
+        )
     waiting.studies.approve(waiting.studies.read()[0].id)
     second = strategy()
     run(second, sites)

@@ -20,7 +20,10 @@ WHOSE = np.arange(240) // 4  # 60 persons
 
 
 def site_of_persons(folder, limits=(), **policy):
-    settings, most_rows = site(folder, limits=limits, **policy).settings, dict(limits).get("most_rows", MOST_ROWS)
+    settings, most_rows = (
+        site(folder, limits=limits, **policy).settings,
+        dict(limits).get("most_rows", MOST_ROWS),
+    )
     return Site(settings, lambda: ClientData(ROWS, subjects=WHOSE, most_rows=most_rows))
 
 
@@ -43,7 +46,9 @@ def test_too_few_persons_answer_nothing_however_many_rows_they_have(tmp_path):
     assert site_of_persons(tmp_path / "enough", fewest_subjects=60).data.n_subjects == 60
     own = site_of_persons(tmp_path / "few", fewest_subjects=61)
     for asked in (lambda: own.data, lambda: own.outline):
-        with pytest.raises(Refused, match="rows of 60 persons; fewest_subjects in the policy is 61"):
+        with pytest.raises(
+            Refused, match="rows of 60 persons; fewest_subjects in the policy is 61"
+        ):
             asked()
     assert "fewest_subjects" in refused(Server(own).send([], ENROL), own)
 
@@ -107,7 +112,9 @@ WRONG = {
 
 @pytest.mark.parametrize("given", WRONG)
 def test_what_a_policy_says_of_persons_is_checked_before_the_site_starts(tmp_path, given):
-    lines = [f"{json.dumps(row.tolist())[1:-1]},{who}" for row, who in zip(ROWS, WHOSE, strict=True)]
+    lines = [
+        f"{json.dumps(row.tolist())[1:-1]},{who}" for row, who in zip(ROWS, WHOSE, strict=True)
+    ]
     (tmp_path / "rows.csv").write_text("\n".join(["a,b,c,who", *lines]))
     (tmp_path / "site.toml").write_text(f'name = "north"\ndata = "rows.csv"\n{given}')
     _, reasons = checked_rows(SiteSettings.from_toml(tmp_path / "site.toml"))

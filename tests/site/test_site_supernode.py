@@ -46,7 +46,12 @@ def test_sites_run_their_own_code_and_end_with_their_own_results(tmp_path):
         deployment.start_all()
         said = deployment.run(
             changed,
-            **{"strategy": "federated-kmeans-private", "study": "first-study", "dataset": "", "n-clusters": 3},
+            **{
+                "strategy": "federated-kmeans-private",
+                "study": "first-study",
+                "dataset": "",
+                "n-clusters": 3,
+            },
             **{"epsilon": "8.0", "parameters": "max_norm = 8.0\nn_rounds = 1\nnoise = 'local'"},
             **{"expected-clients": 3, "share-model": True, "out": str(folder / "result")},
         )
@@ -79,7 +84,12 @@ def test_sites_that_require_masks_add_up_over_tls(tmp_path):
     with one_machine.Deployment(folder) as deployment:
         deployment.start_all()
         said = deployment.run(
-            **{"strategy": "federated-kmeans-private", "study": "first-study", "dataset": "", "n-clusters": 3},
+            **{
+                "strategy": "federated-kmeans-private",
+                "study": "first-study",
+                "dataset": "",
+                "n-clusters": 3,
+            },
             **{"epsilon": "8.0", "parameters": "max_norm = 8.0\nn_rounds = 1\nnoise = 'local'"},
             **{"expected-clients": 3, "secure": True, "out": str(folder / "result")},
         )
@@ -89,7 +99,13 @@ def test_sites_that_require_masks_add_up_over_tls(tmp_path):
     for name in one_machine.SITES:
         ledger = Ledger(folder / name / "site" / "ledger.jsonl").read()
         steps = [f"secure {step}" for step in ("keys", "roster", "share")]
-        assert [entry["task"] for entry in ledger] == ["enrol", *steps, "cluster_sums", "secure confirm", "secure open"]
+        assert [entry["task"] for entry in ledger] == [
+            "enrol",
+            *steps,
+            "cluster_sums",
+            "secure confirm",
+            "secure open",
+        ]
         assert all(array["masked"] for entry in ledger for array in entry["arrays"])
 
 
@@ -109,7 +125,10 @@ def test_a_study_waits_for_approval_is_stopped_and_an_old_ledger_is_noticed(tmp_
         return Ledger(folder / site / "site" / "ledger.jsonl")
 
     def events(site):
-        return [json.loads(line) for line in (folder / site / "site" / "audit.jsonl").read_text().splitlines()]
+        return [
+            json.loads(line)
+            for line in (folder / site / "site" / "audit.jsonl").read_text().splitlines()
+        ]
 
     with one_machine.Deployment(folder) as deployment:
 
@@ -118,7 +137,13 @@ def test_a_study_waits_for_approval_is_stopped_and_an_old_ledger_is_noticed(tmp_
 
         def run(number, n_rounds=1):
             return deployment.run(
-                **{"strategy": name, "study": "first-study", "dataset": "", "n-clusters": 3, "epsilon": "8.0"},
+                **{
+                    "strategy": name,
+                    "study": "first-study",
+                    "dataset": "",
+                    "n-clusters": 3,
+                    "epsilon": "8.0",
+                },
                 **{"parameters": f"max_norm = 8.0\nn_rounds = {n_rounds}\nnoise = 'local'"},
                 **{"expected-clients": 3, "out": str(folder / f"result {number}")},
             )
@@ -126,12 +151,15 @@ def test_a_study_waits_for_approval_is_stopped_and_an_old_ledger_is_noticed(tmp_
         # The first run ends before anything is spent, and says how to go on.
         deployment.start_all()
         with pytest.raises(
-            SystemExit, match=r"west says: waiting for approval of study \w+; submit the same run again"
+            SystemExit,
+            match=r"west says: waiting for approval of study \w+; submit the same run again",
         ):
             run(1)
         assert [entry["task"] for entry in ledger("north").read()] == ["enrol"]
         assert ledger("west").read() == []
-        (study,) = re.findall(r'waiting +(\w{12}): .*named "first-study"', site("site", "studies", str(tomls["west"])))
+        (study,) = re.findall(
+            r'waiting +(\w{12}): .*named "first-study"', site("site", "studies", str(tomls["west"]))
+        )
         backup = shutil.copytree(folder / "north" / "site", tmp_path / "backup")
 
         # The same run goes through once it has been approved.
@@ -147,7 +175,9 @@ def test_a_study_waits_for_approval_is_stopped_and_an_old_ledger_is_noticed(tmp_
         newest = {path: (now / path).read_bytes() for path in ("ledger.jsonl", "ledger.head")}
         for path in newest:
             shutil.copy(backup / path, now / path)
-        with pytest.raises(SystemExit, match="the ledger does not know: lines of the ledger are missing"):
+        with pytest.raises(
+            SystemExit, match="the ledger does not know: lines of the ledger are missing"
+        ):
             site("ledger", "check", str(tomls["north"]))
         with pytest.raises(SystemExit, match="client north says: failed"):
             run(3)
@@ -160,7 +190,9 @@ def test_a_study_waits_for_approval_is_stopped_and_an_old_ledger_is_noticed(tmp_
         shutil.move(tmp_path / "kept.sqlite", now / "kept.sqlite")
         for path, content in newest.items():
             (now / path).write_bytes(content)
-        assert witness.witness in site("ledger", "check", str(tomls["north"]), "--head", witness.witness)
+        assert witness.witness in site(
+            "ledger", "check", str(tomls["north"]), "--head", witness.witness
+        )
 
         # A study that is stopped while it runs gets no further answer of this site; the run goes on without it.
         with pytest.raises(SystemExit, match="waiting for approval"):
@@ -170,7 +202,9 @@ def test_a_study_waits_for_approval_is_stopped_and_an_old_ledger_is_noticed(tmp_
         n_before = len(ledger("west").read())
         with ThreadPoolExecutor(1) as pool:
             running = pool.submit(run, 5, n_rounds=6)
-            while not any(one["task"] == "cluster_sums" for one in ledger("west").read()[n_before:]):
+            while not any(
+                one["task"] == "cluster_sums" for one in ledger("west").read()[n_before:]
+            ):
                 assert not running.done(), running.result()
                 time.sleep(0.2)
             assert "Stopped" in site("site", "stop", study, str(tomls["west"]))

@@ -28,7 +28,12 @@ def found(data, epsilon, n_clusters=2, *, n_clients=4, seed=1, **options):
     if epsilon is not None:
         options = {"max_norm": 4.0} | options
     strategy = fc.PrivateDensity(n_clusters, epsilon=epsilon, **options)
-    return fc.simulate(strategy, np.array_split(rows, n_clients), labels=np.array_split(labels, n_clients), seed=seed)
+    return fc.simulate(
+        strategy,
+        np.array_split(rows, n_clients),
+        labels=np.array_split(labels, n_clients),
+        seed=seed,
+    )
 
 
 @pytest.mark.parametrize("data", [MOONS, RINGS], ids=["moons", "rings"])
@@ -65,12 +70,16 @@ def test_round_clusters_of_ten_columns_are_those_of_private_k_means(epsilon):
     result = found(data, epsilon, 8, **({} if epsilon is None else {"max_norm": 64.0}))
     assert isinstance(result.model, models.KMeansModel)
     assert result.metrics["ari"] > 0.99
-    cells = found(data, epsilon, 8, label_noise=True, **({} if epsilon is None else {"max_norm": 64.0}))
+    cells = found(
+        data, epsilon, 8, label_noise=True, **({} if epsilon is None else {"max_norm": 64.0})
+    )
     assert isinstance(cells.model, models.CellModel)
     assert cells.metrics["ari"] < 0.99
 
 
-@pytest.mark.parametrize(("data", "epsilon"), [(MOONS, None), (MOONS, 3.0), (RINGS, None), (RINGS, 3.0)])
+@pytest.mark.parametrize(
+    ("data", "epsilon"), [(MOONS, None), (MOONS, 3.0), (RINGS, None), (RINGS, 3.0)]
+)
 def test_shapes_among_six_columns_are_cut_in_three_directions(data, epsilon):
     """At epsilon 3, sixteen runs on the rings had 0.89 to 0.98."""
     result = found(in_six_columns(data), epsilon)
@@ -80,8 +89,13 @@ def test_shapes_among_six_columns_are_cut_in_three_directions(data, epsilon):
 
 def test_private_k_means_costs_half_of_the_budget_in_many_columns_and_nothing_in_few():
     def cost_of_grid(data):
-        costs = [(one.release.share, one.release.noise_multiplier**-2) for one in found(data, 3.0).privacy.releases]
-        return sum(cost for share, cost in costs if share == "grid") / sum(cost for _, cost in costs)
+        costs = [
+            (one.release.share, one.release.noise_multiplier**-2)
+            for one in found(data, 3.0).privacy.releases
+        ]
+        return sum(cost for share, cost in costs if share == "grid") / sum(
+            cost for _, cost in costs
+        )
 
     assert cost_of_grid(MOONS) > 0.9
     assert cost_of_grid(in_six_columns(MOONS)) == pytest.approx(0.5, abs=0.03)
@@ -96,7 +110,9 @@ def test_the_number_of_round_clusters_in_many_columns_is_that_of_private_k_means
 
 def test_many_clients_of_many_columns_are_protected_as_wholes():
     data = make_blobs(9000, 10, centers=3, cluster_std=2.0, random_state=1)
-    result = found(data, 8.0, 3, n_clients=300, privacy_unit="client", rows_per_client=30, max_norm=64.0)
+    result = found(
+        data, 8.0, 3, n_clients=300, privacy_unit="client", rows_per_client=30, max_norm=64.0
+    )
     assert "per client" in result.privacy.guarantee()
     assert result.metrics["ari"] > 0.9
 
@@ -108,16 +124,25 @@ def test_gaussians_explain_round_clusters_and_nothing_else():
         counts = np.histogramdd(rows, bins=(24, 24), range=[(-0.5, 23.5)] * 2)[0]
         noisy = counts + deviation * rng.normal(size=counts.shape)
         shares = np.full(len(means), 1 / len(means))
-        return misfit_of_round_clusters(Histogram(noisy, deviation), np.array(means), within, shares)
+        return misfit_of_round_clusters(
+            Histogram(noisy, deviation), np.array(means), within, shares
+        )
 
     means, within = [[6.0, 12.0], [17.0, 12.0]], 4.0 * np.eye(2)
-    blobs = np.concatenate([mean + size * rng.normal(size=(3000, 2)) for mean, size in zip(means, (1, 3), strict=True)])
+    blobs = np.concatenate(
+        [mean + size * rng.normal(size=(3000, 2)) for mean, size in zip(means, (1, 3), strict=True)]
+    )
     rings = 12 + 9 * RINGS[0]
     for deviation in (0.0, 4.0):
         assert misfit(blobs, means, within, deviation) < 0.05
         assert misfit(rings, means, 8 * within, deviation) > 0.3
     # Nothing but noise contradicts no one.
-    assert misfit_of_round_clusters(Histogram(-np.ones((8, 8)), 5.0), np.array(means), within, np.ones(2) / 2) < 0.1
+    assert (
+        misfit_of_round_clusters(
+            Histogram(-np.ones((8, 8)), 5.0), np.array(means), within, np.ones(2) / 2
+        )
+        < 0.1
+    )
 
 
 def two_gaussians(apart, n_rows=2048):
@@ -145,7 +170,9 @@ def test_equal_gaussians_explain_themselves_under_noise_and_nothing_else():
     def misfit(rows, deviation):
         counts = np.histogramdd(rows, bins=(30, 18), range=[(-2.0, 3.5), (-1.6, 1.6)])[0]
         noisy = counts + deviation * rng.normal(size=counts.shape)
-        return misfit_of_equal_gaussians(Histogram(noisy, deviation), np.array([[8.0, 9.0], [20.0, 9.0]]))
+        return misfit_of_equal_gaussians(
+            Histogram(noisy, deviation), np.array([[8.0, 9.0], [20.0, 9.0]])
+        )
 
     rows = two_gaussians(3.0)[0]
     wide = rows * np.where(two_gaussians(3.0)[1] == 1, 0.25, 1.0)[:, None]
@@ -158,7 +185,9 @@ def test_equal_gaussians_explain_themselves_under_noise_and_nothing_else():
 CLIENT_LEVEL = {"privacy_unit": "client", "rows_per_client": 30, "n_clients": 200}
 
 
-@pytest.mark.parametrize(("epsilon", "options"), [(1.0, {}), (2.0, {}), (2.0, {"max_norm": 12.0}), (8.0, CLIENT_LEVEL)])
+@pytest.mark.parametrize(
+    ("epsilon", "options"), [(1.0, {}), (2.0, {}), (2.0, {"max_norm": 12.0}), (8.0, CLIENT_LEVEL)]
+)
 def test_a_grid_has_as_many_cells_as_the_noise_allows(epsilon, options):
     result = found(MOONS, epsilon, **options)
     ranges, _, cells = (one.release for one in result.privacy.releases)
@@ -169,21 +198,31 @@ def test_a_grid_has_as_many_cells_as_the_noise_allows(epsilon, options):
 
 
 def test_a_grid_in_directions_has_fewer_cells_the_more_noise():
-    sizes = [found(in_six_columns(RINGS), epsilon).model.labels_.size for epsilon in (None, 1.0, 0.5)]
+    sizes = [
+        found(in_six_columns(RINGS), epsilon).model.labels_.size for epsilon in (None, 1.0, 0.5)
+    ]
     assert sizes[0] > 1.5 * sizes[1] > 2.0 * sizes[2]
 
 
-@pytest.mark.parametrize(("n_columns", "least", "most"), [(1, 64, 256), (2, 24**2, 64**2), (3, 8**3, 24**3)])
+@pytest.mark.parametrize(
+    ("n_columns", "least", "most"), [(1, 64, 256), (2, 24**2, 64**2), (3, 8**3, 24**3)]
+)
 def test_a_grid_has_neither_too_few_nor_too_many_cells(n_columns, least, most):
     low = np.zeros(n_columns)
-    sizes = [len(Grid.over(low, low + 1.0, n_cells).centers()) for n_cells in (1.0, least, most, np.inf)]
+    sizes = [
+        len(Grid.over(low, low + 1.0, n_cells).centers()) for n_cells in (1.0, least, most, np.inf)
+    ]
     assert sizes == [least, least, most, most]
 
 
 def test_one_column_and_three_columns():
     for n_columns in (1, 3):
         data = make_blobs(
-            3000, n_columns, centers=[[-2.0] * n_columns, [2.0] * n_columns], cluster_std=0.4, random_state=0
+            3000,
+            n_columns,
+            centers=[[-2.0] * n_columns, [2.0] * n_columns],
+            cluster_std=0.4,
+            random_state=0,
         )
         assert found(data, 3.0, max_norm=8.0).metrics["ari"] > 0.98
 
@@ -195,7 +234,9 @@ def test_many_clients_are_protected_as_wholes():
 
 
 def test_the_number_of_clusters_is_found_or_said_to_be_unclear():
-    blobs = make_blobs(5000, 2, centers=[[-2, -2], [2, -2], [0, 2]], cluster_std=0.4, random_state=0)
+    blobs = make_blobs(
+        5000, 2, centers=[[-2, -2], [2, -2], [0, 2]], cluster_std=0.4, random_state=0
+    )
     number = found(blobs, 3.0, "auto").number
     assert number.is_clear
     assert number.chosen == 3
@@ -271,7 +312,9 @@ def test_without_clear_peaks_cells_are_cut_where_the_border_is_thinnest():
     assert labels[5, 5] != labels[25, 5]
 
 
-@pytest.mark.parametrize(("options", "said"), [({}, "max_norm"), ({"max_norm": 1.0, "origin": [np.nan]}, "origin")])
+@pytest.mark.parametrize(
+    ("options", "said"), [({}, "max_norm"), ({"max_norm": 1.0, "origin": [np.nan]}, "origin")]
+)
 def test_impossible_parameters_are_named(options, said):
     with pytest.raises(ValueError, match=said):
         fc.simulate(fc.PrivateDensity(2, epsilon=1.0, **options), [MOONS[0]])
@@ -283,7 +326,11 @@ def test_a_table_is_described_by_its_regions():
     table = pd.DataFrame(MOONS[0], columns=["east", "north"])
     schema = {"columns": {name: {"kind": "number", "bounds": [-3, 3]} for name in table}}
     result = fc.simulate(
-        fc.PrivateDensity(2, epsilon=8.0), [table[:3000], table[3000:]], schema=schema, describe=True, seed=0
+        fc.PrivateDensity(2, epsilon=8.0),
+        [table[:3000], table[3000:]],
+        schema=schema,
+        describe=True,
+        seed=0,
     )
     assert adjusted_rand_score(np.concatenate(result.labels), MOONS[1]) > 0.98
     shares = result.clusters.frame.query("what == 'share of rows'")["value"]

@@ -80,7 +80,9 @@ def test_without_noise_the_centers_are_those_of_pooled_kmeans(options):
     assert times_the_optimum(run(ROWS, 4, epsilon=None, **options), ROWS) < 1 + 1e-6
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 4))])
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 4))]
+)
 def test_at_epsilon_1_every_cluster_is_found(seed):
     result = run(ROWS, 4, seed, epsilon=1.0, max_norm=20.0)
     assert times_the_optimum(result, ROWS) < 1.01
@@ -132,7 +134,9 @@ PUBLIC = {"server_data": mixture(100)[0], "max_norm": None}
     ],
     ids=str,
 )
-@pytest.mark.parametrize(("epsilon", "most"), [pytest.param(0.5, 1.15, marks=pytest.mark.long), (1.0, 1.02)])
+@pytest.mark.parametrize(
+    ("epsilon", "most"), [pytest.param(0.5, 1.15, marks=pytest.mark.long), (1.0, 1.02)]
+)
 def test_every_option_keeps_the_clusters(options, epsilon, most):
     result = run(ROWS, 4, **{"epsilon": epsilon, "max_norm": 30.0} | options)
     assert times_the_optimum(result, ROWS) < most
@@ -151,7 +155,14 @@ def test_clients_are_protected_and_the_clusters_are_found(noise):
 @pytest.mark.parametrize("rows_per_client", [10, 250])
 def test_a_wrong_number_of_rows_per_client_costs_some_accuracy_and_no_privacy(rows_per_client):
     rows, classes = mixture(16_000)
-    result = run(rows, 320, epsilon=4.0, max_norm=30.0, privacy_unit="client", rows_per_client=rows_per_client)
+    result = run(
+        rows,
+        320,
+        epsilon=4.0,
+        max_norm=30.0,
+        privacy_unit="client",
+        rows_per_client=rows_per_client,
+    )
     assert agreement(result, classes) > 0.95
     assert result.privacy.composed_epsilon <= 4.0
 
@@ -159,7 +170,10 @@ def test_a_wrong_number_of_rows_per_client_costs_some_accuracy_and_no_privacy(ro
 @pytest.mark.long
 def test_at_client_level_a_thousand_clients_are_enough_for_epsilon_2():
     rows, _ = mixture(50_000)
-    assert times_the_optimum(run(rows, 1000, epsilon=2.0, max_norm=50.0, privacy_unit="client"), rows) < 1.02
+    assert (
+        times_the_optimum(run(rows, 1000, epsilon=2.0, max_norm=50.0, privacy_unit="client"), rows)
+        < 1.02
+    )
 
 
 def test_one_column_has_its_clusters():
@@ -169,7 +183,11 @@ def test_one_column_has_its_clusters():
 
 @pytest.mark.parametrize(
     ("n_rows", "n_clients", "parameters"),
-    [(4000, 2, {"epsilon": 0.01}), (12, 4, {"epsilon": 1.0}), (1000, 3, {"epsilon": 1.0, "privacy_unit": "client"})],
+    [
+        (4000, 2, {"epsilon": 0.01}),
+        (12, 4, {"epsilon": 1.0}),
+        (1000, 3, {"epsilon": 1.0, "privacy_unit": "client"}),
+    ],
 )
 def test_a_result_that_is_all_noise_says_so(n_rows, n_clients, parameters):
     result = run(ROWS[:n_rows], n_clients, max_norm=30.0, **parameters)
@@ -197,16 +215,25 @@ def test_a_part_costs_what_the_table_says(unit):
 
 @pytest.mark.parametrize(
     ("options", "without"),
-    [({"n_rows": 10}, "row_count"), ({"center_rows": False}, "row_sum"), ({"privacy_unit": "client"}, "row_count")],
+    [
+        ({"n_rows": 10}, "row_count"),
+        ({"center_rows": False}, "row_sum"),
+        ({"privacy_unit": "client"}, "row_count"),
+    ],
 )
 def test_what_is_not_asked_is_not_paid(options, without):
-    assert COSTS.keys() - PrivateKMeans(3, max_norm=1.0, **options).frozen_plan.shares.keys() == {without}
+    assert COSTS.keys() - PrivateKMeans(3, max_norm=1.0, **options).frozen_plan.shares.keys() == {
+        without
+    }
 
 
 def test_notes_name_what_is_assumed_to_be_public():
     strategy = PrivateKMeans(K, n_rows=99, privacy_unit="client", **PUBLIC)
     notes = " ".join(strategy.privacy_notes())
-    assert all(words in notes for words in ("100 server rows", "number of all rows, 99", "How many clients"))
+    assert all(
+        words in notes
+        for words in ("100 server rows", "number of all rows, 99", "How many clients")
+    )
 
 
 def test_one_row_moves_clipped_offsets_by_no_more_than_the_bound():
@@ -215,7 +242,9 @@ def test_one_row_moves_clipped_offsets_by_no_more_than_the_bound():
     everyone, _ = client(rows).offset_sums(rows[:3], EVERYTHING, **ask)
     moved = []
     for left_out in range(0, 50, 7):
-        others, _ = client(np.delete(rows, left_out, axis=0)).offset_sums(rows[:3], EVERYTHING, **ask)
+        others, _ = client(np.delete(rows, left_out, axis=0)).offset_sums(
+            rows[:3], EVERYTHING, **ask
+        )
         difference = (everyone.integers - others.integers).astype(object)
         assert everyone.exponent == others.exponent
         moved.append(math.sqrt(int((difference**2).sum())) * 2.0**everyone.exponent)
@@ -223,14 +252,21 @@ def test_one_row_moves_clipped_offsets_by_no_more_than_the_bound():
 
 
 def test_what_a_client_sends_at_client_level_keeps_to_its_bounds():
-    one, rows, asks, frame = client(ROWS[:40]), ROWS[:9], PrivateKMeansClient, Frame(np.zeros(D), 100.0)
+    one, rows, asks, frame = (
+        client(ROWS[:40]),
+        ROWS[:9],
+        PrivateKMeansClient,
+        Frame(np.zeros(D), 100.0),
+    )
     cells = asks.cells.asked(rows, EVERYTHING, frame=frame, bound=5.0, weight=3.0)
     steps = asks.steps.asked(np.stack([rows[:4], rows[4:8]]), frame=frame, bound=5.0, weight=2.0)
     costs = asks.costs.asked(np.stack([rows[:4], rows[4:8]]), frame=frame, bound=5.0)
     for question in (cells, steps, costs):
         (mean,) = sent(one, question.mean(0.2))
         assert np.linalg.norm(mean) <= 0.2
-    sums, counts = sent(one, asks.offset_sums.asked(rows[:3], EVERYTHING, frame=frame, bound=5.0).mean(0.1, 0.3))
+    sums, counts = sent(
+        one, asks.offset_sums.asked(rows[:3], EVERYTHING, frame=frame, bound=5.0).mean(0.1, 0.3)
+    )
     assert np.linalg.norm(sums) <= 0.1
     assert np.linalg.norm(counts) <= 0.3
     (triangle,) = sent(one, asks.second_moment.asked(frame=frame).mean(7.0))
@@ -284,16 +320,24 @@ def test_distances_fall_into_classes_by_half_powers_of_two():
     (found,) = client(rows).distances(frame=Frame(np.zeros(3), radius))
     expected = [0] * N_CLASSES
     for length in lengths:
-        inside = [index for index in range(N_CLASSES) if min(length, radius) <= radius * class_reach(index)]
+        inside = [
+            index
+            for index in range(N_CLASSES)
+            if min(length, radius) <= radius * class_reach(index)
+        ]
         expected[max(inside)] += 1
     assert found.values.tolist() == expected
 
 
-@pytest.mark.parametrize(("length", "expected"), [(8.0, 0), (5.5, 1), (3.9, 2), (0.0, N_CLASSES - 1)])
+@pytest.mark.parametrize(
+    ("length", "expected"), [(8.0, 0), (5.5, 1), (3.9, 2), (0.0, N_CLASSES - 1)]
+)
 def test_the_class_of_a_client_is_the_root_of_its_mean_outer_product(length, expected):
     rows = np.zeros((20, 3))
     rows[:, 0] = length
-    (size,) = sent(client(rows), PrivateKMeansClient.moment_size.asked(frame=Frame(np.zeros(3), 8.0)))
+    (size,) = sent(
+        client(rows), PrivateKMeansClient.moment_size.asked(frame=Frame(np.zeros(3), 8.0))
+    )
     assert size.tolist() == [float(index == expected) for index in range(N_CLASSES)]
 
 
@@ -315,7 +359,9 @@ def test_noise_in_many_far_classes_does_not_add_up_to_rows():
 @pytest.mark.parametrize("seed", range(3))
 def test_bounds_that_are_far_too_wide_leave_the_origin_near_the_middle(seed):
     rows = np.random.default_rng(seed).standard_normal((3000, 3))
-    result = fc.simulate(fc.PrivateKMeans(2, epsilon=1.0, max_norm=100.0), [rows[::2], rows[1::2]], seed=seed)
+    result = fc.simulate(
+        fc.PrivateKMeans(2, epsilon=1.0, max_norm=100.0), [rows[::2], rows[1::2]], seed=seed
+    )
     first, second = (sent.release for sent in result.privacy.messages if sent.task == "row_sum")
     assert second.sensitivity < first.sensitivity / 8
 
@@ -325,13 +371,18 @@ def test_there_are_as_many_centers_as_asked_for(weighted):
     points, weights = np.random.default_rng(3).normal(size=(6, 2)), np.zeros(6)
     weights[:weighted] = 1.0
     for n_points in (6, 2):
-        centers = clustered(points[:n_points], weights[:n_points], 3, np.random.default_rng(0), n_init=1)
+        centers = clustered(
+            points[:n_points], weights[:n_points], 3, np.random.default_rng(0), n_init=1
+        )
         assert centers.shape == (3, 2)
         assert np.isfinite(centers).all()
 
 
 def test_weight_is_that_of_the_nearest_points():
-    points, centers = np.array([[0.0, 0.0], [2.0, 0.0], [10.0, 6.0]]), np.array([[1.0, 0.0], [10.0, 10.0]])
+    points, centers = (
+        np.array([[0.0, 0.0], [2.0, 0.0], [10.0, 6.0]]),
+        np.array([[1.0, 0.0], [10.0, 10.0]]),
+    )
     weights = np.array([1.0, 1.0, 2.0])
     assert weight_of(points, weights, centers).tolist() == [2.0, 2.0]
 
@@ -347,7 +398,9 @@ def test_shrinking_reduces_the_error_and_keeps_what_has_no_noise(n_known):
         shrunk, _ = filtered(noisy, variance, directions, 5, expected)
         errors += ((noisy - truth) ** 2).sum(), ((shrunk - truth) ** 2).sum()
     assert errors[1] < 0.4 * errors[0]
-    np.testing.assert_allclose(filtered(truth, np.zeros(8), directions, 5, expected)[0], truth, atol=1e-9)
+    np.testing.assert_allclose(
+        filtered(truth, np.zeros(8), directions, 5, expected)[0], truth, atol=1e-9
+    )
 
 
 def test_many_noisy_steps_are_as_good_as_one_with_all_of_their_budget():
@@ -373,7 +426,10 @@ def test_a_larger_epsilon_tends_to_pooled_search():
     """Rows whose k-means has many minima: at epsilon 100 the cost is that of the best of many pooled starts."""
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(6000, 6)) * np.array([3.0, 2.0, 1.5, 1.0, 1.0, 0.5])
-    costs = [times_the_optimum(run(rows, 2, seed, 7, epsilon=100.0, max_norm=30.0), rows) for seed in range(2)]
+    costs = [
+        times_the_optimum(run(rows, 2, seed, 7, epsilon=100.0, max_norm=30.0), rows)
+        for seed in range(2)
+    ]
     assert max(costs) < 1.005
 
 
@@ -404,7 +460,9 @@ def test_more_noise_means_fewer_cells_of_fewer_directions():
 def test_the_points_of_a_code_leave_what_theory_says():
     """4,096 points leave rows 4096^(-2 / 64) of their variance in 64 equal directions, and all of a narrow one."""
     variances = np.append(np.full(64, 0.25), 1e-3)
-    assert noisy_cells.left_by_a_code(variances, 4096) == pytest.approx(16 * 4096 ** (-2 / 64) + 1e-3)
+    assert noisy_cells.left_by_a_code(variances, 4096) == pytest.approx(
+        16 * 4096 ** (-2 / 64) + 1e-3
+    )
 
 
 def test_what_a_client_adds_is_about_as_long_as_its_bounds_say():
@@ -413,15 +471,27 @@ def test_what_a_client_adds_is_about_as_long_as_its_bounds_say():
     units, n_places, n_columns = Units(400, 50, are_clients=True), 5, 12
     norms = []
     for _ in range(400):
-        labels, offsets = rng.integers(n_places, size=50), rng.normal(size=(50, n_columns)) / n_columns**0.5
+        labels, offsets = (
+            rng.integers(n_places, size=50),
+            rng.normal(size=(50, n_columns)) / n_columns**0.5,
+        )
         sums = np.zeros((n_places, n_columns))
         np.add.at(sums, labels, offsets)
-        norms.append(np.hypot(np.linalg.norm(sums / 50), 0.4 * np.linalg.norm(np.bincount(labels, minlength=5) / 50)))
+        norms.append(
+            np.hypot(
+                np.linalg.norm(sums / 50),
+                0.4 * np.linalg.norm(np.bincount(labels, minlength=5) / 50),
+            )
+        )
     norm = units.of_both(1.0, 0.4, n_places)
     assert np.mean(np.array(norms) < norm) > 0.95
     assert norm < 1.5 * np.mean(norms)
     rows = Units(20_000)
-    assert (rows.of_offsets(2.0), rows.of_counts(7), rows.of_vectors(np.ones((3, 2)), 2.0)) == (2.0, 1.0, 2.0)
+    assert (rows.of_offsets(2.0), rows.of_counts(7), rows.of_vectors(np.ones((3, 2)), 2.0)) == (
+        2.0,
+        1.0,
+        2.0,
+    )
     assert rows.of_both(2.0, 1.5, 7) == 2.5
 
 
@@ -457,14 +527,17 @@ def chosen(rows, n_clusters, n_clients=4, seed=0, **parameters):
 
 
 @pytest.mark.parametrize(
-    "given", [{"epsilon": 1.0}, {"epsilon": None, "rows_per_client": 2000, "privacy_unit": "client"}]
+    "given",
+    [{"epsilon": 1.0}, {"epsilon": None, "rows_per_client": 2000, "privacy_unit": "client"}],
 )
 def test_the_number_of_blobs_is_found_at_no_further_cost(given):
     rows = make_blobs(8000, 6, centers=4, random_state=0)[0]
     found, fixed = chosen(rows, (2, 7), **given), chosen(rows, 7, **given)
     assert (found.number.chosen, found.number.is_clear, fixed.number) == (4, True, None)
     assert found.model.n_clusters == found.summary()["number"]["chosen"] == 4
-    releases = [[message.release for message in result.privacy.messages][:6] for result in (found, fixed)]
+    releases = [
+        [message.release for message in result.privacy.messages][:6] for result in (found, fixed)
+    ]
     assert releases[0] == releases[1]
 
 
@@ -492,7 +565,9 @@ def test_few_rows_are_compared_with_one_gaussian_and_not_with_the_luck_of_a_draw
     spread = np.array([2.0, 0.5, 0.3])
     means = np.column_stack([np.linspace(-3, 3, 8), np.zeros((8, 2))])
     fine = NoisyClusters(means, np.full(8, 150 / 8), float((spread**2).sum()), 0.0, 0.0)
-    numbers = [chosen_number(fine, spread, (2, 3), np.random.default_rng(seed)) for seed in range(8)]
+    numbers = [
+        chosen_number(fine, spread, (2, 3), np.random.default_rng(seed)) for seed in range(8)
+    ]
     assert np.std([number.of_one_gaussian[0] for number in numbers]) < 0.02
 
 
@@ -568,7 +643,9 @@ def test_an_origin_of_another_width_than_the_rows_is_named():
 
 def test_the_first_solution_of_cells_does_not_rest_on_the_width_of_drawn_rows():
     rng = np.random.default_rng(0)
-    means = np.column_stack([rng.choice([-3.0, 0.0, 3.0], 24) + 0.3 * rng.standard_normal(24), np.zeros(24)])
+    means = np.column_stack(
+        [rng.choice([-3.0, 0.0, 3.0], 24) + 0.3 * rng.standard_normal(24), np.zeros(24)]
+    )
     cells = NoisyCells(means, np.full(24, 100.0), np.array([0.1, 60.0]), 0.0, 0.0)
     first = noisy_cells.best_solutions(cells, cells.drawn(3, rng), 3, 1, rng)[0]
     assert np.abs(np.sort(first[:, 0]) - [-3, 0, 3]).max() < 0.3
@@ -583,7 +660,9 @@ def test_costs_are_clipped_where_noise_would_weigh_more_than_what_clipping_may_t
     widest = np.linalg.norm(costs - costs.mean(axis=1, keepdims=True), axis=1).max()
     bounds = []
     for noise in (1.0, 10.0, 100.0, 1000.0):
-        bound, norm, lost = noisy_cells.bound_of_costs(rows, solutions, 4000.0, noise, Units(4000).of_vectors)
+        bound, norm, lost = noisy_cells.bound_of_costs(
+            rows, solutions, 4000.0, noise, Units(4000).of_vectors
+        )
         assert norm == bound
         assert np.hypot(2 * np.abs(lost).max(), noise * bound) <= noise * widest * (1 + 1e-9)
         bounds.append(bound)

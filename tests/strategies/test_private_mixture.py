@@ -11,7 +11,14 @@ from flower_fedclust import authoring
 from flower_fedclust.models import MixtureModel
 from flower_fedclust.strategies import private_mixture
 from flower_fedclust.strategies.common import mixture_search
-from flower_fedclust.strategies.common.mixture_fit import Mixture, Seen, averaged, fitted, normals_for, tied_mixture
+from flower_fedclust.strategies.common.mixture_fit import (
+    Mixture,
+    Seen,
+    averaged,
+    fitted,
+    normals_for,
+    tied_mixture,
+)
 from flower_fedclust.strategies.common.mixture_search import MixtureSearch
 from flower_fedclust.strategies.common.private_search import Space, Units
 from flower_fedclust.strategies.private_mixture import PrivateMixture
@@ -24,7 +31,9 @@ FACTORS = np.array([[[0.5, 0.0], [0.0, 0.5]], [[1.5, 0.0], [1.0, 0.6]], [[0.8, 0
 def drawn(n_rows, seed=0):
     rng = np.random.default_rng(seed)
     labels = rng.integers(K, size=n_rows)
-    return MEANS[labels] + np.einsum("nab,nb->na", FACTORS[labels], rng.normal(size=(n_rows, D))), labels
+    return MEANS[labels] + np.einsum(
+        "nab,nb->na", FACTORS[labels], rng.normal(size=(n_rows, D))
+    ), labels
 
 
 def run(rows, n_clusters=K, n_clients=3, seed=0, **parameters):
@@ -54,11 +63,19 @@ def test_without_noise_it_is_scikit_learn_from_the_same_start(structure, monkeyp
         "diag": lambda: 1 / covariances,
         "spherical": lambda: 1 / covariances[:, 0],
     }[structure]()
-    options = {"weights_init": start.weights, "means_init": start.means + origin, "precisions_init": precisions}
-    pooled = GaussianMixture(K, covariance_type=structure, reg_covar=0, tol=1e-13, max_iter=2000, **options).fit(rows)
+    options = {
+        "weights_init": start.weights,
+        "means_init": start.means + origin,
+        "precisions_init": precisions,
+    }
+    pooled = GaussianMixture(
+        K, covariance_type=structure, reg_covar=0, tol=1e-13, max_iter=2000, **options
+    ).fit(rows)
     np.testing.assert_allclose(model.weights_, pooled.weights_, rtol=1e-6)
     np.testing.assert_allclose(model.means_, pooled.means_, rtol=1e-6, atol=1e-6)
-    own = {"spherical": model.covariances_[:, 0], "tied": model.covariances_[0]}.get(structure, model.covariances_)
+    own = {"spherical": model.covariances_[:, 0], "tied": model.covariances_[0]}.get(
+        structure, model.covariances_
+    )
     np.testing.assert_allclose(own, pooled.covariances_, rtol=1e-6, atol=1e-6)
 
 
@@ -133,11 +150,15 @@ def test_the_gain_is_the_clipped_difference_of_two_log_densities(structure):
     term = PrivateMixture(K).client_type.gain.function(
         authoring.Frame(np.zeros(D), 40.0).rows(rows), *told, bound=bound
     )
-    of_mixture, of_one = (MixtureModel(m.weights, m.means, m.covariances, m.structure) for m in (mixture, one))
+    of_mixture, of_one = (
+        MixtureModel(m.weights, m.means, m.covariances, m.structure) for m in (mixture, one)
+    )
     gains = of_mixture.score_samples(rows) - of_one.score_samples(rows)
     assert gains.max() > bound / 3
     assert gains.min() < -bound
-    np.testing.assert_allclose(term.array.values, np.clip(gains, -bound, bound / 3).sum(), atol=1e-4)
+    np.testing.assert_allclose(
+        term.array.values, np.clip(gains, -bound, bound / 3).sum(), atol=1e-4
+    )
     assert term.bound.l2 == bound
 
 
@@ -146,7 +167,10 @@ def test_one_row_adds_at_most_the_bound_to_all_moments_together(structure):
     rng, bound = np.random.default_rng(1), 0.7
     strategy = PrivateMixture(K, max_norm=30.0)
     mixture = Mixture("full", np.full(K, 1 / K), MEANS, FACTORS).as_structure(structure)
-    frame, told = authoring.Frame(np.zeros(D), 30.0), {"structure": structure, "scale": 2.0, "bound": bound}
+    frame, told = (
+        authoring.Frame(np.zeros(D), 30.0),
+        {"structure": structure, "scale": 2.0, "bound": bound},
+    )
     expectation = strategy.client_type.expectation.function
     for scale in (1e-3, 1.0, 1e3):
         for row in rng.normal(size=(20, 1, D)) * scale:
@@ -164,20 +188,33 @@ def test_a_constant_column_and_rows_that_are_all_equal_give_positive_covariances
     rows[:, 1] = 2.5
     for table in (rows, np.full((40, D), 1.5)):
         for epsilon in (None, 1.0, 1000.0):
-            model = run(table, 2, epsilon=epsilon, covariance_type=covariance_type, max_norm=20.0).model
+            model = run(
+                table, 2, epsilon=epsilon, covariance_type=covariance_type, max_norm=20.0
+            ).model
             covariances = model.covariances_
-            assert ((np.linalg.eigvalsh(covariances) if covariances.ndim == 3 else covariances) > 0).all()
+            assert (
+                (np.linalg.eigvalsh(covariances) if covariances.ndim == 3 else covariances) > 0
+            ).all()
             assert np.isfinite(model.score_samples(table)).all()
 
 
 def test_many_components_have_simpler_covariances_and_fewer_directions():
     space = Space(
-        authoring.Frame(np.zeros(60), 1.0), 1e4, Units(1e4), np.ones(60), np.eye(60), 60, 50, np.ones(50), 60.0
+        authoring.Frame(np.zeros(60), 1.0),
+        1e4,
+        Units(1e4),
+        np.ones(60),
+        np.eye(60),
+        60,
+        50,
+        np.ones(50),
+        60.0,
     )
     rng = np.random.default_rng(0)
     centers = rng.normal(size=(50, 60))
     auto, full = (
-        MixtureSearch(space, centers, np.ones(50), structures, rng) for structures in (private_mixture.AUTO, ("full",))
+        MixtureSearch(space, centers, np.ones(50), structures, rng)
+        for structures in (private_mixture.AUTO, ("full",))
     )
     assert auto.structures == ("diag", "tied")
     assert len(auto.moment) > len(full.moment) > 1
@@ -191,7 +228,16 @@ def test_directions_hold_all_differences_of_centers():
     rng = np.random.default_rng(0)
     values = np.concatenate([np.full(15, 9.0), np.full(15, 1.0)])
     space = Space(
-        authoring.Frame(np.zeros(30), 9.0), 1e3, Units(1e3), values, np.eye(30), 15, 15, np.full(15, 3.0), 150.0, 0.5
+        authoring.Frame(np.zeros(30), 9.0),
+        1e3,
+        Units(1e3),
+        values,
+        np.eye(30),
+        15,
+        15,
+        np.full(15, 3.0),
+        150.0,
+        0.5,
     )
     centers = np.zeros((6, 30))
     centers[:, 15:] = rng.normal(size=(6, 15))
@@ -213,7 +259,15 @@ def test_a_second_moment_that_was_clipped_is_no_gaussian_to_be_better_than():
     def hidden(variance):
         values = np.full(2, variance)
         space = Space(
-            authoring.Frame(np.zeros(2), 9.0), 1e4, Units(1e4), values, np.eye(2), 2, 2, values**0.5, 2 * variance
+            authoring.Frame(np.zeros(2), 9.0),
+            1e4,
+            Units(1e4),
+            values,
+            np.eye(2),
+            2,
+            2,
+            values**0.5,
+            2 * variance,
         )
         search = MixtureSearch(space, centers, np.ones(2), private_mixture.AUTO, rng)
         return search.hidden(search.round(), search.one_gaussian(search.round()))
@@ -233,7 +287,9 @@ def test_components_are_round_where_noise_hides_covariances(n_columns):
     model = result.model
     assert model.covariance_type_ == "spherical"
     np.testing.assert_array_equal(model.weights_, np.full(4, 0.25))
-    np.testing.assert_array_equal(model.predict(rows), authoring.KMeansModel(model.means_).predict(rows))
+    np.testing.assert_array_equal(
+        model.predict(rows), authoring.KMeansModel(model.means_).predict(rows)
+    )
     is_better = model.score_samples(rows).mean() > GaussianMixture(1).fit(rows).score(rows)
     assert is_better or "one-gaussian" in codes(result)
     assert run(rows, 4, max_norm=16.0, covariance_type="diag").model.covariance_type_ == "diag"
@@ -244,10 +300,15 @@ def test_components_are_round_where_noise_hides_covariances(n_columns):
 def test_many_small_clusters_are_those_of_k_means():
     """Fifteen components of 300 rows: starts from a k-means of noisy cells alone merged two of them in most runs."""
     rng = np.random.default_rng(2)
-    means = 6.0 * np.stack(np.unravel_index(np.arange(15), (5, 3)), axis=1) + rng.normal(size=(15, 2))
+    means = 6.0 * np.stack(np.unravel_index(np.arange(15), (5, 3)), axis=1) + rng.normal(
+        size=(15, 2)
+    )
     labels = rng.integers(15, size=4500)
     rows = means[labels] + rng.normal(size=(4500, 2))
-    indices = [adjusted_rand_score(labels, run(rows, 15, seed=s, max_norm=40.0).model.predict(rows)) for s in range(2)]
+    indices = [
+        adjusted_rand_score(labels, run(rows, 15, seed=s, max_norm=40.0).model.predict(rows))
+        for s in range(2)
+    ]
     assert min(indices) > 0.95
 
 
@@ -284,15 +345,21 @@ def test_directions_that_noise_hides_keep_the_variance_that_the_rows_have_there(
     rng = np.random.default_rng(5)
     rows = rng.normal(size=(850, 3)) @ rng.normal(size=(3, 18)) + 0.3 * rng.normal(size=(850, 18))
     rows /= rows.std(axis=0)
-    columns = sum(GaussianMixture(1).fit(column[:, None]).score(column[:, None]) for column in rows.T)
+    columns = sum(
+        GaussianMixture(1).fit(column[:, None]).score(column[:, None]) for column in rows.T
+    )
     for seed in range(3):
-        assert run(rows, 4, max_norm=16.0, seed=seed).model.score_samples(rows).mean() > columns - 25
+        assert (
+            run(rows, 4, max_norm=16.0, seed=seed).model.score_samples(rows).mean() > columns - 25
+        )
 
 
 def test_components_of_a_table_are_described_in_its_units():
     rows, _ = drawn(3000)
     tables = [pd.DataFrame(part, columns=["a", "b"]) for part in np.array_split(rows, 3)]
-    schema = "\n".join(f'[columns.{name}]\nkind = "number"\nbounds = [-8.0, 12.0]\n' for name in "ab")
+    schema = "\n".join(
+        f'[columns.{name}]\nkind = "number"\nbounds = [-8.0, 12.0]\n' for name in "ab"
+    )
     strategy = fc.with_schema(PrivateMixture(K, random_state=0), schema, describe=True)
     result = fc.simulate(strategy, tables, seed=0, progress=False)
     assert result.clusters.n_clusters == K
@@ -313,10 +380,17 @@ def test_the_fit_finds_the_mixture_behind_sums_without_noise():
     rows, weights = truth.drawn(normals)
     placed = authoring.Frame(np.zeros(D), 30.0).rows(rows)
     seen = Seen(weights @ reference.moments(placed), np.full(3 * 6, 1e-4), reference.moments)
-    found, _, curvature = fitted([seen], reference, reference, 0.45, 1e7, normals, 30.0, np.zeros((0, 0)))
-    own, other = (MixtureModel(one.weights, one.means, one.covariances, "full") for one in (truth, found))
+    found, _, curvature = fitted(
+        [seen], reference, reference, 0.45, 1e7, normals, 30.0, np.zeros((0, 0))
+    )
+    own, other = (
+        MixtureModel(one.weights, one.means, one.covariances, "full") for one in (truth, found)
+    )
     assert weights @ (own.score_samples(rows) - other.score_samples(rows)) < 0.1  # from 12
     # A component is wider the less certain it is.
-    sizes = [np.linalg.det(averaged(found, certainty * curvature, rng).covariances) for certainty in (1e4, 1.0, 0.1)]
+    sizes = [
+        np.linalg.det(averaged(found, certainty * curvature, rng).covariances)
+        for certainty in (1e4, 1.0, 0.1)
+    ]
     np.testing.assert_allclose(sizes[0], np.linalg.det(found.covariances), rtol=1e-2)
     assert (np.diff(sizes, axis=0) > 0).all()

@@ -18,7 +18,10 @@ from flower_fedclust.exact.sums import is_off_diagonal
 from flower_fedclust.registry import client_types
 
 COLUMNS = {"0": {"kind": "number"}, "1": {"kind": "number", "scale": "rank"}}
-COLUMNS |= {"2": {"kind": "number", "bounds": [-1, 1], "scale": "robust"}, "3": {"kind": "number", "bounds": [-1, 1]}}
+COLUMNS |= {
+    "2": {"kind": "number", "bounds": [-1, 1], "scale": "robust"},
+    "3": {"kind": "number", "bounds": [-1, 1]},
+}
 
 #: Without noise, so that few rows tell something.
 TABLES = {
@@ -26,21 +29,29 @@ TABLES = {
         fc.PrivateKMeans(2, epsilon=1000.0), {"columns": COLUMNS}, describe=True
     ),
     "their means": fc.with_schema(
-        fc.PrivateKMeans(2, epsilon=1000.0, privacy_unit="client"), {"columns": COLUMNS}, describe=True
+        fc.PrivateKMeans(2, epsilon=1000.0, privacy_unit="client"),
+        {"columns": COLUMNS},
+        describe=True,
     ),
 }
 WIDE = np.random.default_rng(5).uniform(-0.2, 0.2, (3, 40, 22))
 
 #: What no case of the registry asks for.
 MORE = {
-    "as many cells as clusters": fc.SPPFGCSums(3, epsilon=8.0, max_l1_norm=2.0, n_prototypes=3, n_lloyd_rounds=1),
-    "more cells than clusters": fc.SPPFGCSums(2, epsilon=1000.0, max_l1_norm=2.0, n_prototypes=8, n_lloyd_rounds=1),
+    "as many cells as clusters": fc.SPPFGCSums(
+        3, epsilon=8.0, max_l1_norm=2.0, n_prototypes=3, n_lloyd_rounds=1
+    ),
+    "more cells than clusters": fc.SPPFGCSums(
+        2, epsilon=1000.0, max_l1_norm=2.0, n_prototypes=8, n_lloyd_rounds=1
+    ),
     "sums of rows": fc.FedSCSums(2, n_rounds=1, n_atoms=5),
     "many columns": fc.FedTSNESums(2, epsilon=8.0, max_norm=1.0, n_landmarks=6, perplexity=2.0),
 }
 if PAPERS:
     MORE = {
-        "a margin in a smaller ball": fc.FedDPKMeansProofs(2, epsilon=8.0, server_data=PUBLIC, margin=0.9),
+        "a margin in a smaller ball": fc.FedDPKMeansProofs(
+            2, epsilon=8.0, server_data=PUBLIC, margin=0.9
+        ),
         "a margin, of clients": fc.FedDPKMeansProofs(
             2,
             epsilon=8.0,
@@ -51,7 +62,9 @@ if PAPERS:
             reduce_diameter=False,
         ),
         "votes in directions": fc.PEMeans(3, epsilon=8.0, max_norm=1.0, n_rounds=1, n_directions=2),
-        "centers that the server merges": fc.PrivateFFCM(2, epsilon=8.0, max_norm=1.0, n_rounds=1, merge="k-means"),
+        "centers that the server merges": fc.PrivateFFCM(
+            2, epsilon=8.0, max_norm=1.0, n_rounds=1, merge="k-means"
+        ),
     }
 MANY = [np.random.default_rng(seed).uniform(-1, 1, (20 + seed, 4)) for seed in range(30)]
 
@@ -80,7 +93,11 @@ def tables_like(rows):
     rng = np.random.default_rng(1)
     for index, (what, row) in enumerate(far_rows(rows)):
         table = np.vstack([row, rows])
-        yield (f"{what} at the top", table) if index % 2 else (f"{what} among other rows", rng.permutation(table))
+        yield (
+            (f"{what} at the top", table)
+            if index % 2
+            else (f"{what} among other rows", rng.permutation(table))
+        )
     yield "the first row removed", rows[1:]
     yield "a row removed, and the order reversed", rows[:-1][::-1]
     yield "the same rows in another order", rng.permutation(rows)
@@ -90,7 +107,10 @@ def norms(one, other, *, triangle):
     """Return the L1 norm and the square of the Euclidean norm of the difference, of integers exactly."""
     unit = Fraction(2) ** (one.exponent if isinstance(one, GridArray) else 0)
     assert not isinstance(other, GridArray) or Fraction(2) ** other.exponent == unit
-    first, second = (np.ravel(array.integers if isinstance(array, GridArray) else array) for array in (one, other))
+    first, second = (
+        np.ravel(array.integers if isinstance(array, GridArray) else array)
+        for array in (one, other)
+    )
     assert first.dtype == second.dtype == np.int64
     moved = [a - b for a, b in zip(first.tolist(), second.tolist(), strict=True)]
     weights = np.ones(len(moved), dtype=int)
@@ -116,7 +136,11 @@ def test_a_row_at_any_place_moves_an_answer_no_farther_than_declared(case):
     for number, round_ in subject.run.rounds.items():
         moved = site.moved(round_.rows, round_.question_for(None))
         sends = round_.answer.sends
-        bounded = [i for i, sent in enumerate(sends) if moved and moved[i].l2 < math.inf and sent.per != "row"]
+        bounded = [
+            i
+            for i, sent in enumerate(sends)
+            if moved and moved[i].l2 < math.inf and sent.per != "row"
+        ]
         if bounded:
             declared[number] = (round_.task, {index: moved[index] for index in bounded})
     with warnings.catch_warnings():
@@ -128,7 +152,9 @@ def test_a_row_at_any_place_moves_an_answer_no_farther_than_declared(case):
                 if true.get(number) is None:
                     continue  # this client was not asked
                 for index, bound in bounds.items():
-                    check_bound(bound, true[number][index], answers[number][index], f"{task}: {what}")
+                    check_bound(
+                        bound, true[number][index], answers[number][index], f"{task}: {what}"
+                    )
 
 
 def test_every_method_that_declares_a_bound_is_among_the_cases():
@@ -147,6 +173,10 @@ def test_every_method_that_declares_a_bound_is_among_the_cases():
         and any(sent.per != "row" for sent in found.answer.sends)
     }
     if PAPERS:  # the core's own methods are among the cases of the core
-        methods = {method for method in methods if method.function.__module__.startswith("flower_fedclust_papers")}
+        methods = {
+            method
+            for method in methods
+            if method.function.__module__.startswith("flower_fedclust_papers")
+        }
         assert methods
     assert not {method.function.__qualname__ for method in methods - seen}

@@ -22,7 +22,8 @@ SCHEMA = {
         "job": {"kind": "category", "categories": ["clerk", "cook", "pilot"]},
     }
 }
-WAYS = {"rows": {}, "described": {"schema": SCHEMA, "describe": True}}  # a description has a schema, too
+# A description has a schema, too.
+WAYS = {"rows": {}, "described": {"schema": SCHEMA, "describe": True}}
 #: The preparation and the description have the same noise in every class. Noise at the clients is looked at in one.
 DESCRIBED_EVERYWHERE = "private-kmeans"
 
@@ -37,7 +38,9 @@ TABLES = [people(40, seed) for seed in range(4)]
 
 
 def with_parameters(strategy, **changed):
-    return type(strategy)(**{name: getattr(strategy, name) for name in strategy.parameter_names()} | changed)
+    return type(strategy)(
+        **{name: getattr(strategy, name) for name in strategy.parameter_names()} | changed
+    )
 
 
 def strategies():
@@ -53,20 +56,33 @@ def strategies():
                 ready = strategy
                 if options and getattr(strategy, "server_data", None) is not None:
                     ready = with_parameters(strategy, server_data=people(12, 9))
-                yield f"{case} {number} {way}".replace("  ", " ").replace(" ", "-"), (case, ready, options)
+                yield (
+                    f"{case} {number} {way}".replace("  ", " ").replace(" ", "-"),
+                    (case, ready, options),
+                )
 
 
 def parametrised():
     for name, (case, strategy, options) in strategies():
         kind, _, variant = case.partition(" ")
-        if not options or not variant.startswith(("clients", "local")) or kind == DESCRIBED_EVERYWHERE:
-            yield pytest.param(strategy, options, id=name, marks=[pytest.mark.long] if variant else [])
+        if (
+            not options
+            or not variant.startswith(("clients", "local"))
+            or kind == DESCRIBED_EVERYWHERE
+        ):
+            yield pytest.param(
+                strategy, options, id=name, marks=[pytest.mark.long] if variant else []
+            )
 
 
 def check_plan(strategy):
     plan = strategy.frozen_plan
     releases = releases_of(plan.shares, plan.multipliers)
-    assert 0.0 < composed_epsilon(releases, delta_of_composition(plan.delta), near=plan.epsilon) <= strategy.epsilon
+    assert (
+        0.0
+        < composed_epsilon(releases, delta_of_composition(plan.delta), near=plan.epsilon)
+        <= strategy.epsilon
+    )
 
 
 def check_report(strategy, report):
@@ -83,7 +99,11 @@ def test_epsilon_is_at_most_the_one_asked_for(strategy, options):
 
 
 def test_every_strategy_with_a_promise_is_among_them():
-    private = {case.partition(" ")[0] for case, made in every.cases().items() if made.epsilon and made.promises}
+    private = {
+        case.partition(" ")[0]
+        for case, made in every.cases().items()
+        if made.epsilon and made.promises
+    }
     assert private <= {case.partition(" ")[0] for _, (case, _, _) in strategies()}
     assert PAPERS or any("choosing" in name for name, _ in strategies())
 
@@ -115,7 +135,9 @@ def test_rows_of_many_prepared_columns_are_reduced_within_the_same_budget():
 
 def test_a_run_that_goes_on_has_the_plan_that_it_had(tmp_path):
     def runs(n_rounds_at_first):
-        strategy = fc.DPFedC(3, epsilon=8.0, max_norm=1.0, n_rounds=6, fraction_fit=0.5, random_state=0)
+        strategy = fc.DPFedC(
+            3, epsilon=8.0, max_norm=1.0, n_rounds=6, fraction_fit=0.5, random_state=0
+        )
         strategy.journal = journal = Journal(tmp_path)
         keep = journal.keep
 
@@ -136,5 +158,7 @@ def test_a_run_that_goes_on_has_the_plan_that_it_had(tmp_path):
         ROWS,
         seed=0,
     ).privacy
-    assert [message.release for message in report.releases] == [message.release for message in whole.releases]
+    assert [message.release for message in report.releases] == [
+        message.release for message in whole.releases
+    ]
     assert report.composed_epsilon == whole.composed_epsilon <= 8.0

@@ -67,13 +67,17 @@ def variants_of(entry):
         return
     if entry.name != cls.entries[0].name and cls.entries[0].fixed.keys() == entry.fixed.keys():
         return  # names that differ in the value of a parameter alone: the first stands for all
-    bounded = options | {name: value for name, value in BOUNDS.items() if name in hints and name not in options}
+    bounded = options | {
+        name: value for name, value in BOUNDS.items() if name in hints and name not in options
+    }
     ways = {"without": options | {"epsilon": None}} if base.epsilon is not None else {}
     for place in get_args(hints["noise"]) if "noise" in hints else ("server",):
         for unit in get_args(hints["privacy_unit"]) if "privacy_unit" in hints else ("record",):
             if base.epsilon is None or (place, unit) != (base.noise, base.privacy_unit):
                 more = {"epsilon": EPSILON, "noise": place, "privacy_unit": unit}
-                ways[f"{place}-{unit}"] = bounded | {name: value for name, value in more.items() if name in hints}
+                ways[f"{place}-{unit}"] = bounded | {
+                    name: value for name, value in more.items() if name in hints
+                }
     for variant, parameters in ways.items():
         # Some classes are never without an epsilon, or never with one.
         with suppress(ValueError):
@@ -97,7 +101,10 @@ def cases():
     for name, entry in entries().items():
         for variant, made in variants_of(entry):
             half = (entry.strategy.client_type, variant)
-            if not variant.startswith(("clients", "local")) or of_clients.setdefault(half, name) == name:
+            if (
+                not variant.startswith(("clients", "local"))
+                or of_clients.setdefault(half, name) == name
+            ):
                 found[f"{name} {variant}".strip()] = made
     for case, options in (ELSEWHERE if PAPERS else {}).items():
         kind = registry.find(case.partition(" ")[0]).strategy
@@ -107,7 +114,9 @@ def cases():
         found["private-kmeans many"] = kind(3, epsilon=MANY_SOLUTIONS, max_norm=1.0)
         # With few rows a mixture takes steps of k-means, unless it is told which covariances it has.
         kind = registry.find("private-mixture").strategy
-        found["private-mixture diag"] = kind(3, epsilon=EPSILON, max_norm=1.0, covariance_type="diag")
+        found["private-mixture diag"] = kind(
+            3, epsilon=EPSILON, max_norm=1.0, covariance_type="diag"
+        )
     return found
 
 
@@ -147,14 +156,23 @@ WITH_AND_WITHOUT_NOISE = {
 #: for both units, and rows that clients keep; `make check` has all strategies.
 DRAWN_BY_CLIENTS = {"federated-kmeans-private", "feddp-kmeans", "fed-tsne-sums"}
 #: Checks that the engine passes for every strategy alike once it has passed them with a class.
-OF_THE_CLASS = {"noise_that_protects_is_never_repeated", "a_client_that_fails_is_named", "extreme_values_are_survived"}
+OF_THE_CLASS = {
+    "noise_that_protects_is_never_repeated",
+    "a_client_that_fails_is_named",
+    "extreme_values_are_survived",
+}
 
 
 def applies(check, case):
     name, _, variant = case.partition(" ")
     if not variant and name != registry.find(name).strategy.entries[0].name:
-        return check in AGAIN or check == "no_neighbor_moves_a_release_too_far"  # other fixed parameters, the same code
-    others = [other for other in cases() if other.partition(" ")[0] == name and has_noise(other) != has_noise(name)]
+        # Other fixed parameters, the same code.
+        return check in AGAIN or check == "no_neighbor_moves_a_release_too_far"
+    others = [
+        other
+        for other in cases()
+        if other.partition(" ")[0] == name and has_noise(other) != has_noise(name)
+    ]
     of_case = {"clients": WITH_THE_CLIENTS, "without": WITH_THE_CLIENTS, "local": set()}
     of_this = of_case.get(variant.partition("-")[0], WITH_THE_SERVER)
     if others and case == others[-1 if has_noise(name) else 0]:
@@ -179,7 +197,9 @@ def parametrised():
             # `make check` has large audits of all strategies instead of the small ones.
             if applies(check.name, case) and check.name != "a_small_audit_finds_nothing":
                 marks = [pytest.mark.long] if is_long(check.name, case) else []
-                yield pytest.param(case, check, id=f"{case}-{check.name}".replace(" ", "-"), marks=marks)
+                yield pytest.param(
+                    case, check, id=f"{case}-{check.name}".replace(" ", "-"), marks=marks
+                )
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning", "ignore::UserWarning")
@@ -193,6 +213,10 @@ def test_every_place_and_every_unit_is_among_the_cases():
     named = AGAIN | WITH_THE_CLIENTS | WITH_THE_SERVER | WITH_AND_WITHOUT_NOISE
     assert named <= {check.name for check in strategy_checks()}
     if not PAPERS:
-        assert {strategy.noise for strategy in made if strategy.epsilon is not None} == set(NOISE_PLACES)
-        assert {strategy.privacy_unit for strategy in made if strategy.epsilon is not None} == set(PRIVACY_UNITS)
+        assert {strategy.noise for strategy in made if strategy.epsilon is not None} == set(
+            NOISE_PLACES
+        )
+        assert {strategy.privacy_unit for strategy in made if strategy.epsilon is not None} == set(
+            PRIVACY_UNITS
+        )
     assert {case.partition(" ")[0] for case in cases()} == set(entries())

@@ -10,7 +10,11 @@ NOISE = {"epsilon": 1.0, "max_norm": 1.0}
 PUBLIC_ROWS = [ROWS[:2], np.ones((9, 4)), [[1.0, np.nan]] * 5, np.zeros(5)]
 
 BAD = [
-    *((kind, {"server_data": rows}, "server_data") for kind in (fc.FedDPKMeans,) for rows in PUBLIC_ROWS),
+    *(
+        (kind, {"server_data": rows}, "server_data")
+        for kind in (fc.FedDPKMeans,)
+        for rows in PUBLIC_ROWS
+    ),
     (fc.DPFedC, {"init": ROWS[:2]}, "init"),
     (fc.DPFedC, {"init": ROWS[0]}, "init"),
     (fc.DPFedC, {"rho": "paper"} | NOISE, "rho"),
@@ -26,14 +30,19 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "options", "name"), BAD, ids=lambda value: getattr(value, "__name__", None))
+@pytest.mark.parametrize(
+    ("kind", "options", "name"), BAD, ids=lambda value: getattr(value, "__name__", None)
+)
 def test_a_wrong_parameter_is_named(kind, options, name):
     with pytest.raises(ValueError, match=name):
         kind(3, **options).check_complete()
 
 
 def test_parameters_that_are_set_later_are_checked_before_the_run():
-    for strategy, options, name in ((fc.FedSCSums(3), {"noise": "there"}, "noise"), (fc.SPPFGCSums(3), *BAD[-1][1:])):
+    for strategy, options, name in (
+        (fc.FedSCSums(3), {"noise": "there"}, "noise"),
+        (fc.SPPFGCSums(3), *BAD[-1][1:]),
+    ):
         with pytest.raises(ValueError, match=name):
             fc.simulate(strategy.set_params(**options), [ROWS, ROWS])
 

@@ -23,7 +23,8 @@ CASES = [
     case
     for case in every.cases()
     if case.partition(" ")[2] in ("", "many", "server-record", "server-client")
-    and every.registry.find(case.partition(" ")[0]).strategy.entries[0].name == case.partition(" ")[0]
+    and every.registry.find(case.partition(" ")[0]).strategy.entries[0].name
+    == case.partition(" ")[0]
 ]
 
 
@@ -44,12 +45,20 @@ def computed_again(run):
         return
     for number, round_ in run.rounds.items():
         question = round_.question
-        if not (isinstance(round_, Sum) and isinstance(question, Question) and isinstance(question.asks, ByRow)):
+        if not (
+            isinstance(round_, Sum)
+            and isinstance(question, Question)
+            and isinstance(question.asks, ByRow)
+        ):
             continue
-        is_of_each = question.finish is not None or isinstance(question.asks, Finisher)  # clipped by client
+        # Clipped by client.
+        is_of_each = question.finish is not None or isinstance(question.asks, Finisher)
         if is_of_each or round_.rows or len(run.sent(number)) < len(run.data):
             continue
-        exact = [np.ldexp(one.integers.astype(float), one.exponent) for one in question.asks.reply(question, rows)]
+        exact = [
+            np.ldexp(one.integers.astype(float), one.exponent)
+            for one in question.asks.reply(question, rows)
+        ]
         yield question.answer.task, list(run.received[number]), exact
 
 
@@ -57,12 +66,25 @@ def computed_again(run):
 def test_every_total_of_a_run_is_that_of_all_rows_at_one_site(case):
     for task, received, exact in computed_again(without_noise(case)):
         for one, other in zip(received, exact, strict=True):
-            np.testing.assert_array_equal(np.asarray(one), other.reshape(np.shape(one)), err_msg=task)
+            np.testing.assert_array_equal(
+                np.asarray(one), other.reshape(np.shape(one)), err_msg=task
+            )
 
 
 def test_the_totals_of_most_strategies_are_among_them():
-    found = {case.partition(" ")[0] for case in CASES if next(computed_again(without_noise(case)), None) is not None}
-    wanted = {"private-kmeans", "private-mixture", "private-density", "federated-kmeans", "feddp-kmeans", "fedsc-sums"}
+    found = {
+        case.partition(" ")[0]
+        for case in CASES
+        if next(computed_again(without_noise(case)), None) is not None
+    }
+    wanted = {
+        "private-kmeans",
+        "private-mixture",
+        "private-density",
+        "federated-kmeans",
+        "feddp-kmeans",
+        "fedsc-sums",
+    }
     assert PAPERS or wanted <= found
 
 
@@ -76,7 +98,14 @@ def silent_in(number):
 
 
 #: Runs whose rounds differ in kind: sums with and without noise, replies one by one, kept rows, clients that are drawn.
-SOME = ("federated-kmeans-private", "feddp-kmeans", "fedsc", "k-fed", "fed-speclust", "dp-fedc server-record")
+SOME = (
+    "federated-kmeans-private",
+    "feddp-kmeans",
+    "fedsc",
+    "k-fed",
+    "fed-speclust",
+    "dp-fedc server-record",
+)
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning", "ignore::UserWarning")
@@ -92,7 +121,9 @@ def test_a_site_that_misses_each_round_in_turn_is_named_or_ends_the_run_in_a_sen
     ended = {}
     for number in missed:
         try:
-            run = runs.watched_run(strategy, subject.data, seed=runs.SEED, tamper={victim: silent_in(number)})
+            run = runs.watched_run(
+                strategy, subject.data, seed=runs.SEED, tamper={victim: silent_in(number)}
+            )
         except (ProtocolError, ValueError) as error:
             ended[number] = str(error)
             continue
@@ -127,7 +158,9 @@ def cost(make, rows, k, epsilon, seeds):
     max_norm = float(np.linalg.norm(rows, axis=1).max())
     found = []
     for seed in seeds:
-        result = fc.simulate(make(k, epsilon=epsilon, max_norm=max_norm), np.array_split(rows, 3), seed=seed)
+        result = fc.simulate(
+            make(k, epsilon=epsilon, max_norm=max_norm), np.array_split(rows, 3), seed=seed
+        )
         labels = np.concatenate(result.labels)
         means = np.array([rows[labels == label].mean(axis=0) for label in np.unique(labels)])
         found.append(np.min(((rows[:, None] - means) ** 2).sum(axis=2), axis=1).sum())
@@ -137,10 +170,18 @@ def cost(make, rows, k, epsilon, seeds):
 @pytest.mark.skipif(PAPERS, reason="of the core's strategies")
 @pytest.mark.filterwarnings("ignore::RuntimeWarning", "ignore::UserWarning")
 @pytest.mark.parametrize("k", [3, pytest.param(6, marks=LONG)])
-@pytest.mark.parametrize("table", ["blobs", *(pytest.param(name, marks=pytest.mark.long) for name in ("iris", "wine"))])
+@pytest.mark.parametrize(
+    "table", ["blobs", *(pytest.param(name, marks=pytest.mark.long) for name in ("iris", "wine"))]
+)
 @pytest.mark.parametrize(
     "make",
-    [fc.PrivateKMeans, *(pytest.param(one, marks=pytest.mark.long) for one in (fc.PrivateMixture, fc.PrivateDensity))],
+    [
+        fc.PrivateKMeans,
+        *(
+            pytest.param(one, marks=pytest.mark.long)
+            for one in (fc.PrivateMixture, fc.PrivateDensity)
+        ),
+    ],
 )
 def test_more_epsilon_is_not_worse(make, table, k):
     """The mean cost over seeds of the clusters that are found, at budgets that differ by the factor of ten."""

@@ -38,7 +38,9 @@ def strategy_of(name, **parameters):
     entry = entries()[name]
     accepted = set(entry.strategy.parameter_names())
     bounds = {bound: value for bound, value in BOUNDS.items() if bound in accepted}
-    return entry.strategy(**entry.fixed, **bounds | options_of(entry) | {"epsilon": EPSILON} | parameters)
+    return entry.strategy(
+        **entry.fixed, **bounds | options_of(entry) | {"epsilon": EPSILON} | parameters
+    )
 
 
 @pytest.mark.parametrize("name", OF_PAPERS if PAPERS else FAMILIES)
@@ -52,14 +54,18 @@ def test_a_person_with_many_rows_moves_nothing_by_more_than_declared(name):
     assert {np.bincount(pair.whose).max() for pair in pairs} >= set(ROWS_OF_PERSONS[1:])
     found = list(how_far(run, client, pairs))
     assert found
-    assert not [f"{one.content}: {one.ratio} ({one.neighbors.what})" for one in found if one.is_too_far]
+    assert not [
+        f"{one.content}: {one.ratio} ({one.neighbors.what})" for one in found if one.is_too_far
+    ]
     # Nor do bounds lie far above what a person can change: a person with many equal rows adds nearly one row.
     assert max(one.ratio for one in found) > 0.3
 
 
 @pytest.mark.parametrize("name", OF_PAPERS if PAPERS else FAMILIES)
 def test_one_row_for_each_person_has_the_bits_of_records(name):
-    of_records, of_subjects = (Subject(strategy_of(name, privacy_unit=unit)) for unit in ("record", "subject"))
+    of_records, of_subjects = (
+        Subject(strategy_of(name, privacy_unit=unit)) for unit in ("record", "subject")
+    )
     one, other = of_records.run, of_subjects.run
     assert [list(map(np.ndarray.tobytes, one.replies(number)[0])) for number in one.rounds] == [
         list(map(np.ndarray.tobytes, other.replies(number)[0])) for number in other.rounds
@@ -72,22 +78,37 @@ def test_copies_of_rows_change_nothing_but_truncation():
     strategy = strategy_of("private-kmeans", privacy_unit="subject")
     once = Subject(strategy).data
     often = {
-        name: data_of(strategy, np.repeat(one.rows, 16, axis=0), one.owner, whose=np.repeat(np.arange(one.n_rows), 16))
+        name: data_of(
+            strategy,
+            np.repeat(one.rows, 16, axis=0),
+            one.owner,
+            whose=np.repeat(np.arange(one.n_rows), 16),
+        )
         for name, one in once.items()
     }
     runs = [watched_run(strategy, data, seed=3) for data in (once, often)]
-    sums = [[array for number in list(run.rounds)[:3] for array in run.replies(number)[0]] for run in runs]
+    sums = [
+        [array for number in list(run.rounds)[:3] for array in run.replies(number)[0]]
+        for run in runs
+    ]
     for one, other in zip(*sums, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-3)
 
 
 REFUSED = ["dp-fedc"]
-REFUSED_OF_PAPERS = ["fed-tsne-perturbed", "fedsc-perturbed-data", "coreset-k-median", "k-means-parallel"]
+REFUSED_OF_PAPERS = [
+    "fed-tsne-perturbed",
+    "fedsc-perturbed-data",
+    "coreset-k-median",
+    "k-means-parallel",
+]
 
 
 @pytest.mark.parametrize("name", REFUSED_OF_PAPERS if PAPERS else REFUSED)
 def test_what_is_no_sum_over_rows_is_refused_for_persons(name):
-    with pytest.raises(ValueError, match="cannot protect a subject: it sends more than sums over rows"):
+    with pytest.raises(
+        ValueError, match="cannot protect a subject: it sends more than sums over rows"
+    ):
         strategy_of(name, privacy_unit="subject")
 
 
@@ -102,7 +123,8 @@ def test_numbers_of_rows_and_sites_are_for_subjects_and_need_an_epsilon():
 @pytest.mark.skipif(PAPERS, reason="one strategy stands for all")
 def test_sites_per_subject_multiplies_all_noise_and_the_report_says_what_two_sites_cost():
     one, two = (
-        Subject(strategy_of("private-kmeans", privacy_unit="subject", sites_per_subject=sites)).run for sites in (1, 2)
+        Subject(strategy_of("private-kmeans", privacy_unit="subject", sites_per_subject=sites)).run
+        for sites in (1, 2)
     )
     first, second = one.rounds[2].releases[0], two.rounds[2].releases[0]
     assert second.sensitivity == 2 * first.sensitivity
@@ -138,7 +160,9 @@ def test_a_person_of_20_rows_moves_quantiles_and_the_choice_of_a_number_no_more_
     of_20 = [pair for pair in pairs if np.bincount(pair.whose).max() == 20]
     found = list(how_far(subject.run, subject.names[0], of_20))
     assert of_20
-    assert not [f"{one.content}: {one.ratio} ({one.neighbors.what})" for one in found if one.is_too_far]
+    assert not [
+        f"{one.content}: {one.ratio} ({one.neighbors.what})" for one in found if one.is_too_far
+    ]
     assert {"preparation"} < {one.release.share for one in found}
     assert any(one.task.endswith("histograms") and one.ratio > 0.3 for one in found)
 
@@ -167,11 +191,20 @@ def test_a_person_of_20_rows_at_two_clients_is_covered_by_two_sites_for_each_sub
 def test_secure_sums_of_persons_have_the_bits_of_open_ones_and_of_records(noise):
     rng = np.random.default_rng(0)
     tables = {name: rng.normal(size=(60, 2)) for name in ("a", "b", "c")}
-    options = {"n_clusters": 2, "epsilon": 20.0, "max_norm": 4.0, "noise": noise, "seed": 3, "progress": False}
+    options = {
+        "n_clusters": 2,
+        "epsilon": 20.0,
+        "max_norm": 4.0,
+        "noise": noise,
+        "seed": 3,
+        "progress": False,
+    }
 
     def run(unit, each, *, secure):
         own = {
-            name: ClientData(rows, owner=name, subjects=None if unit == "record" else np.arange(60) // each)
+            name: ClientData(
+                rows, owner=name, subjects=None if unit == "record" else np.arange(60) // each
+            )
             for name, rows in tables.items()
         }
         result = fc.simulate("private-kmeans", own, privacy_unit=unit, secure=secure, **options)
@@ -179,7 +212,9 @@ def test_secure_sums_of_persons_have_the_bits_of_open_ones_and_of_records(noise)
         return [array.tobytes() for array in result.model.to_arrays()]
 
     # Under masks, a client whose share is part of the noise adds a little more, in case that others drop out.
-    assert (run("subject", 5, secure=True) == run("subject", 5, secure=False)) == (noise != "clients")
+    assert (run("subject", 5, secure=True) == run("subject", 5, secure=False)) == (
+        noise != "clients"
+    )
     assert run("subject", 1, secure=True) == run("record", 1, secure=True)
     assert run("subject", 1, secure=False) == run("record", 1, secure=False)
 
@@ -191,7 +226,8 @@ class TestWhoseRows:
     def rows(self, subjects):
         rng = np.random.default_rng(0)
         return {
-            name: ClientData(rng.normal(size=(40, 4)), owner=f"client {name}", subjects=subjects) for name in ("a", "b")
+            name: ClientData(rng.normal(size=(40, 4)), owner=f"client {name}", subjects=subjects)
+            for name in ("a", "b")
         }
 
     def test_single_rows_of_persons_are_refused(self):

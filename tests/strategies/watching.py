@@ -29,7 +29,9 @@ def watched(strategy_type, client_type=None):
             answer = super().fit(parameters, config)
             sent = values_of(received_arrays(answer[0], answer[2]))
             kept = {key: found[0] for key in KEPT if (found := self.recall(key)) is not None}
-            messages.append(Message(config["task"], self.name, parameters, sent, kept, config["round"]))
+            messages.append(
+                Message(config["task"], self.name, parameters, sent, kept, config["round"])
+            )
             return answer
 
     class Strategy(strategy_type):

@@ -20,7 +20,11 @@ SCHEMA = Schema.of(
     {
         "columns": {
             "age": {"kind": "number", "bounds": (0, 100), "gaps": "mean", "weight": 20},
-            "job": {"kind": "category", "categories": ["clerk", "cook", "nurse", "pilot"], "gaps": "category"},
+            "job": {
+                "kind": "category",
+                "categories": ["clerk", "cook", "nurse", "pilot"],
+                "gaps": "category",
+            },
             "sex": {"kind": "binary", "categories": ["f", "m"]},
         }
     }
@@ -41,14 +45,18 @@ def small_table(seed, n_clusters):
         {
             "age": np.where(numbers.random(n_rows) < 0.2, np.nan, numbers.normal(60, 25, n_rows)),
             "job": [jobs[numbers.choice(5, p=rare[label])] for label in labels],
-            "sex": np.where(numbers.random(n_rows) < numbers.beta(0.3, 0.3, n_clusters)[labels], "f", "m"),
+            "sex": np.where(
+                numbers.random(n_rows) < numbers.beta(0.3, 0.3, n_clusters)[labels], "f", "m"
+            ),
         }
     )
     return table, labels
 
 
 def described(table, labels, n_clusters, noise=0.0, seed=0, floor=FLOOR):
-    sums = cluster_sums(SCHEMA.values(table, owner=""), PREPARATION, labels, n_clusters).array.values
+    sums = cluster_sums(
+        SCHEMA.values(table, owner=""), PREPARATION, labels, n_clusters
+    ).array.values
     sums = sums + noise * np.random.default_rng(seed).standard_normal(sums.shape)
     return Clusters(PREPARATION, sums, noise, floor=floor)
 
@@ -66,10 +74,14 @@ def counts_below(frame, counts, floor):
 def test_no_number_of_rows_below_the_floor_is_in_a_description_without_noise(seed):
     table, labels = small_table(seed, 12)
     clusters = described(table, labels, 12)
-    counts = {cluster: n for cluster, n in enumerate(np.bincount(labels, minlength=12)) if n >= FLOOR}
+    counts = {
+        cluster: n for cluster, n in enumerate(np.bincount(labels, minlength=12)) if n >= FLOOR
+    }
     frame = clusters.frame
     assert counts_below(frame[frame["cluster"].isin(counts)], counts, FLOOR) == []
-    assert frame[~frame["cluster"].isin(counts)][["value", "rest", "effect", "smd"]].isna().all().all()
+    assert (
+        frame[~frame["cluster"].isin(counts)][["value", "rest", "effect", "smd"]].isna().all().all()
+    )
     limits = frame[["fewer_than", "rest_fewer_than"]].stack().dropna()
     assert limits.min() >= FLOOR
     assert "fewer than 10" in str(clusters.table_one())
@@ -81,11 +93,18 @@ def test_other_rows_with_the_same_printed_counts_give_the_same_description():
     """What is printed does not change where rows move between the counts that it hides, so it cannot tell them."""
     shown = []
     for n_cooks, n_pilots in ((3, 8), (9, 0), (0, 9)):
-        jobs = np.repeat(["clerk", "cook", "nurse", "pilot"], [211 - n_cooks - n_pilots, n_cooks, 40, n_pilots])
+        jobs = np.repeat(
+            ["clerk", "cook", "nurse", "pilot"], [211 - n_cooks - n_pilots, n_cooks, 40, n_pilots]
+        )
         first = pd.DataFrame({"age": np.arange(251) % 90 + 3.0, "job": jobs, "sex": "m"})
-        second = pd.DataFrame({"age": 50.0, "job": np.repeat(["clerk", "cook"], [60, 70]), "sex": ["f", "m"] * 65})
-        tables = [first, second, first[: 4 + n_pilots // 2]]  # nor does the number of rows of a small cluster
-        clusters = described(pd.concat(tables), np.repeat([0, 1, 2], [len(one) for one in tables]), 3)
+        second = pd.DataFrame(
+            {"age": 50.0, "job": np.repeat(["clerk", "cook"], [60, 70]), "sex": ["f", "m"] * 65}
+        )
+        # Nor does the number of rows of a small cluster.
+        tables = [first, second, first[: 4 + n_pilots // 2]]
+        clusters = described(
+            pd.concat(tables), np.repeat([0, 1, 2], [len(one) for one in tables]), 3
+        )
         shown.append(f"{clusters}{clusters.table_one()}{clusters.frame.to_csv()}")
     assert shown[0] == shown[1] == shown[2]
     assert "at least" in shown[0]
@@ -93,14 +112,18 @@ def test_other_rows_with_the_same_printed_counts_give_the_same_description():
 
 def test_an_effect_without_noise_has_two_digits_and_rests_on_counts_that_may_be_known():
     table, labels = small_table(0, 6)
-    rounded, exact = (described(table, labels, 6, floor=floor).frame["effect"].dropna() for floor in (10, 0))
+    rounded, exact = (
+        described(table, labels, 6, floor=floor).frame["effect"].dropna() for floor in (10, 0)
+    )
     assert len(rounded) > 5
     assert (rounded == rounded.round(2)).all()
     assert not (exact == exact.round(2)).all()
     spreads = []
     for n_old in (2, 7):  # in a part of the range with fewer rows than the floor
         ages = np.repeat([20.0, 30.0, 99.0], [100, 100, n_old])
-        whole = described(pd.DataFrame({"age": ages, "job": "cook", "sex": "m"}), np.zeros(len(ages), int), 1)
+        whole = described(
+            pd.DataFrame({"age": ages, "job": "cook", "sex": "m"}), np.zeros(len(ages), int), 1
+        )
         spreads.append(spread_of(whole.groups.whole, "age", SCHEMA.columns["age"]))
     assert spreads[0] == spreads[1]
 
@@ -125,9 +148,14 @@ def test_a_total_less_the_other_counts_leaves_every_hidden_count_open():
 
 
 def test_how_many_values_are_missing_follows_from_no_limit_and_no_mean():
-    schema = Schema.of({"columns": {"age": {"kind": "integer", "bounds": (0, 100), "gaps": "mean"}}})
+    schema = Schema.of(
+        {"columns": {"age": {"kind": "integer", "bounds": (0, 100), "gaps": "mean"}}}
+    )
     preparation = with_parts(Preparation(schema, {"age": Figures(0, 100, fill=50)}), 16)
-    ages, labels = np.random.default_rng(0).integers(20, 90, 400).astype(float), np.repeat([0, 1], 200)
+    ages, labels = (
+        np.random.default_rng(0).integers(20, 90, 400).astype(float),
+        np.repeat([0, 1], 200),
+    )
 
     def frame(n_missing):
         table = pd.DataFrame({"age": np.where(np.arange(400) < n_missing, np.nan, ages)})
@@ -139,9 +167,14 @@ def test_how_many_values_are_missing_follows_from_no_limit_and_no_mean():
         assert len({(one.loc[what, "high"], one.loc[what, "rest_high"]) for one in found}) == 1
     for one in found:
         for mean in (one.loc[MEAN, "value"], one.loc[MEAN, "rest"]):
-            values = np.arange(191, 201)  # so many may be there, and each has a total that gives the mean
-            np.testing.assert_allclose(np.round(np.round(mean * values) / values, 1), mean, rtol=1e-12)
-        assert round(one.loc[SPREAD, "value"], 1) == pytest.approx(one.loc[SPREAD, "value"], abs=1e-9)
+            # So many may be there, and each has a total that gives the mean.
+            values = np.arange(191, 201)
+            np.testing.assert_allclose(
+                np.round(np.round(mean * values) / values, 1), mean, rtol=1e-12
+            )
+        assert round(one.loc[SPREAD, "value"], 1) == pytest.approx(
+            one.loc[SPREAD, "value"], abs=1e-9
+        )
 
 
 @pytest.mark.parametrize("noise", [1.0, 12.0])
@@ -155,10 +188,20 @@ def test_with_noise_no_estimate_is_printed_below_the_floor_or_three_deviations(n
         printed = (shares["value"] * shares["cluster"].map(counts)).dropna()
         deviations = (shares["error"] * shares["cluster"].map(counts))[printed.index]
         assert (printed >= np.maximum(FLOOR, 3 * deviations) - 1e-6).all()
-        assert frame[["fewer_than", "rest_fewer_than"]].stack().dropna().min() >= FLOOR + 2 * 0.5 * noise
+        assert (
+            frame[["fewer_than", "rest_fewer_than"]].stack().dropna().min()
+            >= FLOOR + 2 * 0.5 * noise
+        )
 
 
-FOR_PEOPLE = ("clusters.csv", "clusters.txt", "clusters.html", "table-one.csv", "table-one.md", "table-one.tex")
+FOR_PEOPLE = (
+    "clusters.csv",
+    "clusters.txt",
+    "clusters.html",
+    "table-one.csv",
+    "table-one.md",
+    "table-one.tex",
+)
 #: Groups that every start finds, and two of them are small.
 SIZES = (61, 44, 8, 35, 52, 6)
 
@@ -166,14 +209,18 @@ SIZES = (61, 44, 8, 35, 52, 6)
 def groups():
     """Return a table of the groups, each with one value that few rows have, and a row of each."""
     labels = np.repeat(np.arange(6), SIZES)
-    table = pd.DataFrame({"age": 15.0 * labels, "job": "clerk", "sex": np.where(np.arange(206) % 13 < 1, "f", "m")})
+    table = pd.DataFrame(
+        {"age": 15.0 * labels, "job": "clerk", "sex": np.where(np.arange(206) % 13 < 1, "f", "m")}
+    )
     return table, table.drop_duplicates("age")
 
 
 def test_every_file_for_people_obeys_the_floor(tmp_path):
     table, first = groups()
     parts = [table.iloc[site::3] for site in range(3)]
-    result = fc.simulate(fc.FederatedKMeans(6, init=first), parts, schema=SCHEMA, describe=True, seed=0)
+    result = fc.simulate(
+        fc.FederatedKMeans(6, init=first), parts, schema=SCHEMA, describe=True, seed=0
+    )
     sizes = np.bincount(np.concatenate(result.labels_of_clients), minlength=6)
     assert sorted(sizes) == sorted(SIZES)
     folder = result.save(tmp_path / "run")
@@ -217,7 +264,9 @@ def test_files_of_a_run_with_noise_obey_the_floor(tmp_path):
     table, _ = groups()
     table = pd.concat([table] * 20, ignore_index=True)
     parts = [table.iloc[site::3] for site in range(3)]
-    result = fc.simulate(fc.PrivateKMeans(6, epsilon=8.0), parts, schema=SCHEMA, describe=True, seed=0)
+    result = fc.simulate(
+        fc.PrivateKMeans(6, epsilon=8.0), parts, schema=SCHEMA, describe=True, seed=0
+    )
     folder = result.save(tmp_path / "run")
     result.page(folder / "clusters.html")
     n_limits = 0
@@ -227,7 +276,11 @@ def test_files_of_a_run_with_noise_obey_the_floor(tmp_path):
         n_limits += len(limits)
     assert n_limits > 10
     cells = pd.read_csv(folder / "table-one.csv", index_col=0).loc["n"]
-    assert all(float(cell.split(" ")[0].replace(",", "")) >= FLOOR for cell in cells if not cell.startswith("fewer"))
+    assert all(
+        float(cell.split(" ")[0].replace(",", "")) >= FLOOR
+        for cell in cells
+        if not cell.startswith("fewer")
+    )
 
 
 def test_a_floor_of_0_prints_all_and_is_kept_with_the_result(tmp_path):
@@ -240,4 +293,6 @@ def test_a_floor_of_0_prints_all_and_is_kept_with_the_result(tmp_path):
     assert (again.floor, again.clusters.floor) == (0, 0)
     with pytest.raises(ValueError, match="floor"):
         fc.simulate("federated-kmeans", parts, n_clusters=2, floor=-1)
-    assert sorted(again.clusters.table_one().lines[0][2:], key=int) == [str(size) for size in sorted(SIZES)]
+    assert sorted(again.clusters.table_one().lines[0][2:], key=int) == [
+        str(size) for size in sorted(SIZES)
+    ]

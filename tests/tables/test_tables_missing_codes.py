@@ -14,7 +14,9 @@ from flower_fedclust.tables.schema import Column, read_column
 
 N_ROWS = 400
 SURNAMES = [
-    start + end for start in ("Schmi", "Mül", "Wag", "Bec", "Le") for end in ("dt", "ler", "ner", "ker", "mann")
+    start + end
+    for start in ("Schmi", "Mül", "Wag", "Bec", "Le")
+    for end in ("dt", "ler", "ner", "ker", "mann")
 ]
 STATES = ["AL", "AK", "AZ", "AR", "CA", "CO", "CT", "DE", "FL", "GA", "HI", "ID", "IL"]
 
@@ -65,7 +67,9 @@ def test_a_draft_names_the_codes_for_missing_values_and_runs_without_them(kind, 
     text, rows = drafted(kind, mixed(drawn(kind), *codes), tmp_path)
     column = fc.Schema.of(text).columns[kind]
     assert column.kind == ("number" if kind == "weight" else "integer")
-    assert set(column.missing) == {f"{code:g}" if not isinstance(code, str) else code for code in codes}
+    assert set(column.missing) == {
+        f"{code:g}" if not isinstance(code, str) else code for code in codes
+    }
     assert column.gaps == "mean"
     assert "logarithm" not in text
     values = read_column(rows[kind], column)
@@ -109,21 +113,34 @@ def test_postcodes_with_leading_zeros_are_text(codes, tmp_path):
         ("last_name", SURNAMES[:4]),
         ("doctor", ["Kim", "Lee", "Anna Bell"]),
         ("treated_by", SURNAMES),
-        ("by", [f"{name}, {letter}." for name, letter in zip(SURNAMES, "ABCDEFGHIJKLMNOPQRSTUVWXY", strict=True)]),
+        (
+            "by",
+            [
+                f"{name}, {letter}."
+                for name, letter in zip(SURNAMES, "ABCDEFGHIJKLMNOPQRSTUVWXY", strict=True)
+            ],
+        ),
         ("said", [f"pain in place {letter}" for letter in "abcdefghijklmnop"]),
     ],
 )
 def test_columns_that_name_people_are_left_out_and_no_name_is_in_the_draft(name, values, tmp_path):
     rows = values if name == "said" else np.resize(values, N_ROWS)
     text, _ = drafted("x", np.arange(len(rows)) * 1.5, tmp_path)
-    pd.DataFrame({name: rows, "x": np.arange(len(rows)) * 1.5}).to_csv(tmp_path / "rows.csv", index=False)
+    pd.DataFrame({name: rows, "x": np.arange(len(rows)) * 1.5}).to_csv(
+        tmp_path / "rows.csv", index=False
+    )
     text = draft(read_table(tmp_path / "rows.csv", raw=True).rows, source="rows.csv")
     assert fc.Schema.of(text).columns[name].kind == "ignored"
     assert not [value for value in values if value in text]
 
 
 def test_short_lists_of_words_stay_categories(tmp_path):
-    for values in (["north", "south"], [f"job-{index}" for index in range(12)], ["Ideal", "Good", "Fair"], STATES):
+    for values in (
+        ["north", "south"],
+        [f"job-{index}" for index in range(12)],
+        ["Ideal", "Good", "Fair"],
+        STATES,
+    ):
         column = fc.Schema.of(drafted("x", np.resize(values, N_ROWS), tmp_path)[0]).columns["x"]
         assert column.categories == tuple(sorted(values))
 
@@ -131,11 +148,17 @@ def test_short_lists_of_words_stay_categories(tmp_path):
 @pytest.mark.parametrize("ending", ["dta", "sav"])
 def test_a_code_with_the_label_refused_is_named(ending, tmp_path):
     path = tmp_path / f"rows.{ending}"
-    frame = pd.DataFrame({"age": mixed(drawn("age"), 98).astype(float), "sex": np.resize([1.0, 2.0], N_ROWS)})
+    frame = pd.DataFrame(
+        {"age": mixed(drawn("age"), 98).astype(float), "sex": np.resize([1.0, 2.0], N_ROWS)}
+    )
     labels = {"age": {98.0: "refused"}, "sex": {1.0: "man", 2.0: "woman"}}
     if ending == "dta":
         frame.to_stata(
-            path, value_labels={name: {int(code): text for code, text in one.items()} for name, one in labels.items()}
+            path,
+            value_labels={
+                name: {int(code): text for code, text in one.items()}
+                for name, one in labels.items()
+            },
         )
     else:
         pyreadstat = pytest.importorskip("pyreadstat")
@@ -170,7 +193,9 @@ def test_codes_are_missing_in_columns_of_any_type(values):
 
 def test_codes_of_dates_and_categories_are_missing():
     dates = Column(kind="date", missing=["9999-12-31", "unknown"], gaps="mean")
-    assert np.isnan(read_column(as_cells(["2020-01-01", "9999-12-31", "unknown"]), dates)).tolist() == [
+    assert np.isnan(
+        read_column(as_cells(["2020-01-01", "9999-12-31", "unknown"]), dates)
+    ).tolist() == [
         False,
         True,
         True,
@@ -184,7 +209,10 @@ def test_codes_of_dates_and_categories_are_missing():
     ("column", "wrong"),
     [
         ({"kind": "number", "missing": [99, "99"]}, "'99' twice"),
-        ({"kind": "binary", "categories": [0, "09"], "missing": [9]}, "'9', which is also among the categories"),
+        (
+            {"kind": "binary", "categories": [0, "09"], "missing": [9]},
+            "'9', which is also among the categories",
+        ),
         ({"kind": "ignored", "missing": [9]}, "an ignored column"),
     ],
 )
@@ -195,10 +223,13 @@ def test_codes_that_cannot_be_right_are_refused(column, wrong):
 
 def test_a_missing_code_is_refused_where_gaps_are_and_the_message_says_what_to_do():
     schema = fc.Schema.of({"columns": {"x": {"kind": "number", "missing": [999]}}})
-    with pytest.raises(fc.DataError, match="row 1 is missing; fill it in, or let the schema say gaps"):
+    with pytest.raises(
+        fc.DataError, match="row 1 is missing; fill it in, or let the schema say gaps"
+    ):
         schema.check(pd.DataFrame({"x": [1, 999]}), owner="north")
     with pytest.raises(
-        fc.DataError, match="row 1 is not a number; correct it, or list it in the schema, under 'missing'"
+        fc.DataError,
+        match="row 1 is not a number; correct it, or list it in the schema, under 'missing'",
     ):
         schema.check(pd.DataFrame({"x": [1, "Elvis"]}), owner="north")
 
@@ -207,7 +238,11 @@ def test_the_check_names_codes_that_the_schema_does_not_list(tmp_path):
     (tmp_path / "columns.toml").write_text('[columns.age]\nkind = "integer"\n', encoding="utf-8")
     pd.DataFrame({"age": mixed(drawn("age"), 999)}).to_csv(tmp_path / "rows.csv", index=False)
     said = (
-        CliRunner().invoke(app, ["schema", "check", str(tmp_path / "columns.toml"), str(tmp_path / "rows.csv")]).output
+        CliRunner()
+        .invoke(
+            app, ["schema", "check", str(tmp_path / "columns.toml"), str(tmp_path / "rows.csv")]
+        )
+        .output
     )
     assert "Column 'age': 999 is far from all other values" in said
     assert "missing = [999]" in said
@@ -218,9 +253,15 @@ def test_clusters_of_a_table_with_codes_are_the_clusters_without_its_coded_rows(
     weight = np.concatenate([rng.normal(50, 2, 300), rng.normal(90, 2, 300)])
     coded = np.where(np.arange(600) % 20 == 0, -99, weight)
     column = {"kind": "number", "missing": [-99], "gaps": "mean", "bounds": [30, 120]}
-    clients = {"north": pd.DataFrame({"weight": coded[::2]}), "south": pd.DataFrame({"weight": coded[1::2]})}
-    run = fc.simulate(fc.FederatedKMeans(2, random_state=0), clients, schema={"columns": {"weight": column}})
+    clients = {
+        "north": pd.DataFrame({"weight": coded[::2]}),
+        "south": pd.DataFrame({"weight": coded[1::2]}),
+    }
+    run = fc.simulate(
+        fc.FederatedKMeans(2, random_state=0), clients, schema={"columns": {"weight": column}}
+    )
     means = sorted(
-        weight[run.model.predict(pd.DataFrame({"weight": weight})) == cluster].mean() for cluster in range(2)
+        weight[run.model.predict(pd.DataFrame({"weight": weight})) == cluster].mean()
+        for cluster in range(2)
     )
     np.testing.assert_allclose(means, [50, 90], atol=3)

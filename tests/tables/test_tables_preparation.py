@@ -33,7 +33,8 @@ def measures(seed, n_rows=N):
             "income": rng.lognormal(3, 1, n_rows),
             "depth": rng.normal(-7, 2, n_rows),
             "rank": rng.integers(0, 50, n_rows),
-            "visit": pd.Timestamp("2020-01-01") + pd.to_timedelta(rng.integers(0, 700, n_rows), unit="D"),
+            "visit": pd.Timestamp("2020-01-01")
+            + pd.to_timedelta(rng.integers(0, 700, n_rows), unit="D"),
             "stage": np.array(["I", "II", "III"])[rng.integers(0, 3, n_rows)],
             "sex": np.array(["f", "m"])[rng.integers(0, 2, n_rows)],
             "blood": np.array(["A", "B", "0"])[rng.integers(0, 3, n_rows)],
@@ -80,9 +81,14 @@ def test_without_noise_the_figures_are_those_of_pandas(tables, preparation):
     income = np.log1p(pooled["income"])
     width = (found["income"].high - found["income"].low) / 100
     assert found["income"].center == pytest.approx(income.median(), abs=width)
-    assert found["income"].spread == pytest.approx(income.quantile(0.75) - income.quantile(0.25), abs=2 * width)
+    assert found["income"].spread == pytest.approx(
+        income.quantile(0.75) - income.quantile(0.25), abs=2 * width
+    )
     depth = pooled["depth"].astype(float)
-    for name, values in (("depth", depth), ("visit", (pooled["visit"] - pd.Timestamp("1970-01-01")).dt.days)):
+    for name, values in (
+        ("depth", depth),
+        ("visit", (pooled["visit"] - pd.Timestamp("1970-01-01")).dt.days),
+    ):
         assert found[name].low == pytest.approx(values.quantile(0.005), abs=0.05 * values.std())
         assert found[name].high == pytest.approx(values.quantile(0.995), abs=0.05 * values.std())
     stages = pooled["stage"].map({"I": 0, "II": 1, "III": 2})
@@ -93,26 +99,39 @@ def test_without_noise_the_figures_are_those_of_pandas(tables, preparation):
 
 def test_each_column_is_prepared_as_scikit_learn_would(tables, preparation):
     table, figures = tables[0], preparation.figures
-    rows = pd.DataFrame(preparation.transform(FunctionTransformer().transform(table)), columns=preparation.names)
+    rows = pd.DataFrame(
+        preparation.transform(FunctionTransformer().transform(table)), columns=preparation.names
+    )
 
     height = table["height"].astype(float).fillna(figures["height"].center)
     height = height.clip(figures["height"].low, figures["height"].high)
-    scaler = StandardScaler().fit(np.array([[-1.0], [1.0]]) * figures["height"].spread + figures["height"].center)
-    np.testing.assert_allclose(rows["height"], scaler.transform(height.to_numpy()[:, None])[:, 0], atol=1e-9)
+    scaler = StandardScaler().fit(
+        np.array([[-1.0], [1.0]]) * figures["height"].spread + figures["height"].center
+    )
+    np.testing.assert_allclose(
+        rows["height"], scaler.transform(height.to_numpy()[:, None])[:, 0], atol=1e-9
+    )
 
     income = np.log1p(table["income"]).clip(figures["income"].low, figures["income"].high)
     expected = 2.0 * (income - figures["income"].center) / figures["income"].spread
     np.testing.assert_allclose(rows["income"], expected, atol=1e-9)
 
     ranks = QuantileTransformer(n_quantiles=2).fit(np.array([[0.0], [1.0]]))
-    ranks.quantiles_, ranks.references_ = np.array(figures["rank"].quantiles)[:, None], np.array(figures["rank"].ranks)
+    ranks.quantiles_, ranks.references_ = (
+        np.array(figures["rank"].quantiles)[:, None],
+        np.array(figures["rank"].ranks),
+    )
     expected = 2.0 * ranks.transform(table["rank"].to_numpy(dtype=float)[:, None])[:, 0] - 1.0
     np.testing.assert_allclose(rows["rank"], expected, atol=1e-9)
 
-    blood = pd.get_dummies(table["blood"].fillna("missing"), prefix="blood", prefix_sep="=", dtype=float)
+    blood = pd.get_dummies(
+        table["blood"].fillna("missing"), prefix="blood", prefix_sep="=", dtype=float
+    )
     np.testing.assert_allclose(rows[blood.columns], blood * np.sqrt(0.5), atol=1e-9)
 
-    stage = table["stage"].map({"I": -1.0, "II": 0.0, "III": 1.0}).fillna(figures["stage"].fill - 1.0)
+    stage = (
+        table["stage"].map({"I": -1.0, "II": 0.0, "III": 1.0}).fillna(figures["stage"].fill - 1.0)
+    )
     np.testing.assert_allclose(rows["stage"], stage, atol=1e-9)
 
     sex = table["sex"].map({"f": -1.5, "m": 1.5}).fillna(3.0 * figures["sex"].fill - 1.5)
@@ -130,7 +149,11 @@ def test_a_row_does_not_depend_on_the_rows_beside_it(tables, preparation):
 
 def test_prepared_rows_are_in_the_ball(preparation):
     extremes = pd.concat([measures(0, 50)] * 2)
-    extremes["height"], extremes["income"], extremes["depth"] = [1e9, 0.0] * 50, [0.0, 1e300] * 50, [-1e9, None] * 50
+    extremes["height"], extremes["income"], extremes["depth"] = (
+        [1e9, 0.0] * 50,
+        [0.0, 1e300] * 50,
+        [-1e9, None] * 50,
+    )
     rows = preparation.transform(extremes)
     assert np.linalg.norm(rows, axis=1).max() <= preparation.radius
     assert np.abs(rows).sum(axis=1).max() <= preparation.l1_radius
@@ -218,7 +241,12 @@ def test_no_two_numbers_and_their_squares_are_farther_apart_than_declared():
 
 
 def test_only_what_is_not_public_costs_budget():
-    public = {"columns": {"a": {"kind": "number", "bounds": [0, 1]}, "b": {"kind": "binary", "categories": [0, 1]}}}
+    public = {
+        "columns": {
+            "a": {"kind": "number", "bounds": [0, 1]},
+            "b": {"kind": "binary", "categories": [0, 1]},
+        }
+    }
     assert TablePreparation(fc.Schema.of(public)).parts(fc.PrivateKMeans(2)) == {}
     of_clients = fc.PrivateKMeans(2, privacy_unit="client")
     share = TablePreparation(SCHEMA).parts(of_clients)["preparation"]
@@ -232,7 +260,9 @@ def test_tables_cost_every_private_strategy_about_the_same(strategy, unit):
     strategy = strategy(2, epsilon=1.0, privacy_unit=unit)
     prepared = fc.with_schema(strategy, SCHEMA, describe=True)
     multipliers = prepared.noise_multipliers()
-    costs = {part: share.count / multipliers[part] ** 2 for part, share in prepared.shares().items()}
+    costs = {
+        part: share.count / multipliers[part] ** 2 for part, share in prepared.shares().items()
+    }
     assert 0.065 < costs["preparation"] / sum(costs.values()) < 0.1
     assert 0.12 < costs["description"] / sum(costs.values()) < 0.19
 
@@ -242,7 +272,10 @@ def test_gaussian_releases_beyond_ten_do_not_make_a_budget_larger():
 
     def equal(n_parts, n_releases, mechanism="gaussian"):
         fraction = 1.0 if mechanism == "laplace" else math.sqrt(n_releases)
-        return [Part(answer, fraction / math.sqrt(n_parts), n_releases, mechanism) for _ in range(n_parts)]
+        return [
+            Part(answer, fraction / math.sqrt(n_parts), n_releases, mechanism)
+            for _ in range(n_parts)
+        ]
 
     assert whole_of(equal(1, 1)) == pytest.approx(1.0)
     assert whole_of(equal(4, 1)) == pytest.approx(2.0)
@@ -254,5 +287,13 @@ def test_gaussian_releases_beyond_ten_do_not_make_a_budget_larger():
 def test_counts_that_noise_makes_negative_in_all_leave_the_range_alone():
     known = Figures(0.0, 8.0)
     counts = np.array([400.0, -300.0, -300.0, 100.0])
-    found = figures_of(Column(kind="number", bounds=(0.0, 8.0)), known, counts, np.array([30.0, 50.0]), 40.0)
-    assert (found.low, found.high, found.fill, found.center, found.spread) == (0.0, 8.0, 4.0, 4.0, 2.0)
+    found = figures_of(
+        Column(kind="number", bounds=(0.0, 8.0)), known, counts, np.array([30.0, 50.0]), 40.0
+    )
+    assert (found.low, found.high, found.fill, found.center, found.spread) == (
+        0.0,
+        8.0,
+        4.0,
+        4.0,
+        2.0,
+    )

@@ -46,7 +46,10 @@ def test_worst_neighbors_move_the_histograms_as_far_as_declared_and_no_farther(s
     ]
     moved = list(how_far(subject.run, name, pairs))
     assert not any(one.is_too_far for one in moved)
-    ours = {task: [one.ratio for one in moved if one.task.endswith(task)] for task in ("exponents", "histograms")}
+    ours = {
+        task: [one.ratio for one in moved if one.task.endswith(task)]
+        for task in ("exponents", "histograms")
+    }
     assert all(max(ratios) > 0.99 for ratios in ours.values())
 
 
@@ -62,13 +65,22 @@ OUTCOMES = {
 def test_a_row_or_a_person_moves_what_is_told_of_clusters_and_times_as_far_as_declared(unit):
     rng = np.random.default_rng(0)
     rows = [
-        np.column_stack([rng.uniform(-1, 1, (40, 2)), rng.exponential(1.0, 40), rng.integers(2, size=40)])
+        np.column_stack(
+            [rng.uniform(-1, 1, (40, 2)), rng.exponential(1.0, 40), rng.integers(2, size=40)]
+        )
         for _ in range(3)
     ]
     strategy = fc.PrivateFederatedKMeans(2, n_rounds=1, epsilon=100.0, privacy_unit=unit)
     subject = Subject(fc.with_schema(strategy, {"columns": OUTCOMES}, describe=True), rows)
-    hard = [[1.0, 1.0, 0.0, 1.0], [-1.0, 1.0, 2.5, 0.0], [0.0, 0.0, 0.5, 1.0], [5.0, -5.0, 1e6, 0.0]]
-    pairs = neighbor_tables(rows[0], [("hard", np.array(row)) for row in hard], *subject.neighboring)
+    hard = [
+        [1.0, 1.0, 0.0, 1.0],
+        [-1.0, 1.0, 2.5, 0.0],
+        [0.0, 0.0, 0.5, 1.0],
+        [5.0, -5.0, 1e6, 0.0],
+    ]
+    pairs = neighbor_tables(
+        rows[0], [("hard", np.array(row)) for row in hard], *subject.neighboring
+    )
     moved = list(how_far(subject.run, subject.names[0], pairs))
     assert not any(one.is_too_far for one in moved)
     for task in ("description", "survival"):
@@ -85,7 +97,9 @@ def test_the_whole_run_is_covered_and_a_site_can_tell(subject):
 
 def test_a_budget_has_a_part_of_that_name():
     schema = {"columns": COLUMNS}
-    given = fc.with_schema(fc.PrivateKMeans(2, budget={"preparation": 0.3}), schema).noise_multipliers()
+    given = fc.with_schema(
+        fc.PrivateKMeans(2, budget={"preparation": 0.3}), schema
+    ).noise_multipliers()
     default = fc.with_schema(fc.PrivateKMeans(2), schema).noise_multipliers()
     assert given["preparation"] < 0.5 * default["preparation"]
     assert given["cells"] > default["cells"]
@@ -98,7 +112,13 @@ def test_columns_whose_bounds_cannot_be_found_are_left_out_together():
     assert list(result.model.preparation.schema.used) == ["3"]
     (doubt,) = [one for one in result.doubts if one.code == "column-left-out"]
     assert sentence in doubt.sentence
-    assert result.model.predict(pd.DataFrame(MANY[0], columns=list("0123"))).shape == (len(MANY[0]),)
+    assert result.model.predict(pd.DataFrame(MANY[0], columns=list("0123"))).shape == (
+        len(MANY[0]),
+    )
     lost = {name: column for name, column in COLUMNS.items() if name != "3"}
     with pytest.raises(fc.DataError, match=sentence):
-        fc.simulate(fc.with_schema(strategy, {"columns": {**lost, "3": {"kind": "ignored"}}}), MANY[:2], seed=0)
+        fc.simulate(
+            fc.with_schema(strategy, {"columns": {**lost, "3": {"kind": "ignored"}}}),
+            MANY[:2],
+            seed=0,
+        )

@@ -73,12 +73,16 @@ def test_one_epsilon_covers_preparation_and_clustering(result):
     report = result.privacy
     assert not report.unprotected
     assert report.composed_epsilon == pytest.approx(2.0, rel=1e-3)
-    assert {"preparation", "cells"} <= {message.release.share for message in report.messages if message.release}
+    assert {"preparation", "cells"} <= {
+        message.release.share for message in report.messages if message.release
+    }
 
 
 def test_the_model_takes_raw_tables_with_columns_in_any_order(tables, result):
     np.testing.assert_array_equal(result.model.predict(tables[1]), result.labels_of_clients[1])
-    np.testing.assert_array_equal(result.model.predict(tables[1][tables[0].columns]), result.labels_of_clients[1])
+    np.testing.assert_array_equal(
+        result.model.predict(tables[1][tables[0].columns]), result.labels_of_clients[1]
+    )
     again = Model.named(result.model.name).from_arrays(result.model.to_arrays())
     np.testing.assert_array_equal(again.predict(tables[0]), result.labels_of_clients[0])
     with pytest.raises(fc.DataError, match="column 'sex'"):
@@ -88,7 +92,9 @@ def test_the_model_takes_raw_tables_with_columns_in_any_order(tables, result):
 def test_sites_whose_tables_do_not_fit_for_one_reason_are_named_together(tables):
     without = [table.drop(columns="sex") for table in tables]
     strategy = fc.PrivateKMeans(3, epsilon=2.0)
-    with pytest.raises(fc.DataError, match=r"^client 0, client 1.*: the table does not fit the schema") as error:
+    with pytest.raises(
+        fc.DataError, match=r"^client 0, client 1.*: the table does not fit the schema"
+    ) as error:
         fc.simulate(strategy, without, schema=SCHEMA)
     assert str(error.value).count("column 'sex'") == 1
 
@@ -141,7 +147,9 @@ def test_first_centers_in_a_table_are_prepared_as_rows_are_and_an_origin_is_refu
     init = tables[0].dropna()[:3]
     rows = fc.simulate(fc.KFED(3), tables, schema=SCHEMA, seed=0).model.preparation.transform(init)
     ends = [
-        fc.simulate(FederatedKMeans(3, init=given), tables, schema=SCHEMA, seed=0).model.model.cluster_centers_
+        fc.simulate(
+            FederatedKMeans(3, init=given), tables, schema=SCHEMA, seed=0
+        ).model.model.cluster_centers_
         for given in (rows, init, init[init.columns[::-1]])
     ]
     np.testing.assert_array_equal(ends[0], ends[1])
@@ -153,20 +161,42 @@ def test_first_centers_in_a_table_are_prepared_as_rows_are_and_an_origin_is_refu
 def test_a_column_whose_values_are_hidden_in_far_wider_bounds_is_named():
     seconds = np.random.default_rng(0).normal(1.6e9, 1e5, 2000)
     tables = [
-        pd.DataFrame({"seen": seconds, "gain": np.where(seconds > 1.6001e9, 500.0, 0.0), "z": np.sin(seconds)})
+        pd.DataFrame(
+            {
+                "seen": seconds,
+                "gain": np.where(seconds > 1.6001e9, 500.0, 0.0),
+                "z": np.sin(seconds),
+            }
+        )
     ] * 2
     columns = {name: {"kind": "number"} for name in ("seen", "gain", "z")}
-    (doubt,) = fc.simulate(fc.PrivateKMeans(2, epsilon=3.0), tables, schema={"columns": columns}, seed=0).doubts
-    assert (doubt.code, doubt.numbers, doubt.basis) == ("crowded-column", {"columns": ["seen"]}, "released")
+    (doubt,) = fc.simulate(
+        fc.PrivateKMeans(2, epsilon=3.0), tables, schema={"columns": columns}, seed=0
+    ).doubts
+    assert (doubt.code, doubt.numbers, doubt.basis) == (
+        "crowded-column",
+        {"columns": ["seen"]},
+        "released",
+    )
     columns["seen"]["bounds"] = [1.599e9, 1.601e9]
-    assert fc.simulate(fc.PrivateKMeans(2, epsilon=3.0), tables, schema={"columns": columns}, seed=0).doubts == ()
+    assert (
+        fc.simulate(
+            fc.PrivateKMeans(2, epsilon=3.0), tables, schema={"columns": columns}, seed=0
+        ).doubts
+        == ()
+    )
 
 
 @pytest.mark.parametrize(("n_rows", "fewest_found"), [(1000, 60), (2000, 100)])
 def test_bounds_that_are_found_hold_most_values(n_rows, fewest_found):
-    table = pd.DataFrame(np.random.default_rng(0).uniform(0, 10, (n_rows, 100)), columns=[f"c{i}" for i in range(100)])
+    table = pd.DataFrame(
+        np.random.default_rng(0).uniform(0, 10, (n_rows, 100)),
+        columns=[f"c{i}" for i in range(100)],
+    )
     schema = {"columns": {name: {"kind": "number"} for name in table}}
-    found = fc.simulate(fc.PrivateKMeans(2, epsilon=3.0), [table[::2], table[1::2]], schema=schema, seed=0)
+    found = fc.simulate(
+        fc.PrivateKMeans(2, epsilon=3.0), [table[::2], table[1::2]], schema=schema, seed=0
+    )
     figures = found.model.preparation.figures
     held = [table[name].between(one.low, one.high).mean() for name, one in figures.items()]
     assert len(held) >= fewest_found
@@ -175,12 +205,17 @@ def test_bounds_that_are_found_hold_most_values(n_rows, fewest_found):
 
 def test_bounds_that_are_noise_are_called_noise(monkeypatch, tables):
     schema = {
-        "columns": {"age": {"kind": "number", "gaps": "mean"}, "sex": {"kind": "binary", "categories": ["f", "m"]}}
+        "columns": {
+            "age": {"kind": "number", "gaps": "mean"},
+            "sex": {"kind": "binary", "categories": ["f", "m"]},
+        }
     }
     noise = FoundRange(2.0**20, 2.0**21, 1e9)
     monkeypatch.setattr("flower_fedclust.strategies.common.tables.range_of", lambda *_: noise)
     given = [table[["age", "sex"]] for table in tables]
-    found = fc.simulate(fc.PrivateKMeans(2, epsilon=10.0), given, schema=schema, describe=True, seed=0).doubts
+    found = fc.simulate(
+        fc.PrivateKMeans(2, epsilon=10.0), given, schema=schema, describe=True, seed=0
+    ).doubts
     (doubt,) = [one for one in found if one.code in ("noisy-bounds", "clipped-column")]
     assert doubt.code == "noisy-bounds"
     assert "for 'age' are noise" in doubt.sentence
@@ -200,15 +235,25 @@ def test_a_comma_that_may_be_a_decimal_comma_is_a_doubt():
 
 
 @pytest.mark.parametrize("last", ["8,125", "8,12", "0.5"])
-def test_an_unclear_comma_is_a_doubt_in_batches_too_unless_a_later_row_makes_it_clear(last, tmp_path):
+def test_an_unclear_comma_is_a_doubt_in_batches_too_unless_a_later_row_makes_it_clear(
+    last, tmp_path
+):
     lines = [f'"{1 + index % 9},234",{index % 4}' for index in range(40_000)]
     for name in ("north", "south"):
         path = tmp_path / f"{name}.csv"
-        path.write_text("\n".join(["dose,day", *lines, f'"{last}",1' if name == "north" else lines[0]]) + "\n")
+        path.write_text(
+            "\n".join(["dose,day", *lines, f'"{last}",1' if name == "north" else lines[0]]) + "\n"
+        )
     schema = fc.Schema.of({"columns": {"dose": {"kind": "number"}, "day": {"kind": "integer"}}})
-    clients = [ClientData(read_batches(tmp_path / f"{name}.csv").rows, owner=name) for name in ("north", "south")]
+    clients = [
+        ClientData(read_batches(tmp_path / f"{name}.csv").rows, owner=name)
+        for name in ("north", "south")
+    ]
     (doubt,) = doubts_about_numbers(clients, schema)
-    assert doubt.numbers == {"columns": ["dose"], "clients": ["north", "south"] if last == "8,125" else ["south"]}
+    assert doubt.numbers == {
+        "columns": ["dose"],
+        "clients": ["north", "south"] if last == "8,125" else ["south"],
+    }
 
 
 @pytest.mark.parametrize(("later", "unclear"), [("5,678", ["dose"]), ("5,67", []), ("7", ["dose"])])
@@ -221,17 +266,31 @@ def test_a_number_of_a_later_part_makes_an_unclear_comma_clear(later, unclear):
 def test_skewed_and_clipped_columns_are_named_and_logarithms_suggested():
     numbers = np.random.default_rng(0)
     kind = numbers.integers(2, size=4000)
-    table = pd.DataFrame({"paid": numbers.lognormal(2 * kind, 1.5), "age": 30 + 20 * kind + numbers.normal(0, 3, 4000)})
+    table = pd.DataFrame(
+        {
+            "paid": numbers.lognormal(2 * kind, 1.5),
+            "age": 30 + 20 * kind + numbers.normal(0, 3, 4000),
+        }
+    )
 
     def doubts(epsilon, **paid):
-        columns = {"paid": {"kind": "number", **paid}, "age": {"kind": "number", "bounds": [0, 100]}}
+        columns = {
+            "paid": {"kind": "number", **paid},
+            "age": {"kind": "number", "bounds": [0, 100]},
+        }
         strategy = fc.PrivateKMeans(2, epsilon=epsilon)
-        found = fc.simulate(strategy, [table[::2], table[1::2]], schema={"columns": columns}, describe=True, seed=0)
+        found = fc.simulate(
+            strategy, [table[::2], table[1::2]], schema={"columns": columns}, describe=True, seed=0
+        )
         return {doubt.code: doubt for doubt in found.doubts}
 
     found = doubts(2.0)
-    assert found["skewed-column"].numbers == found["clipped-column"].numbers == {"columns": ["paid"]}
-    assert all("logarithm = true" in found[code].sentence for code in ("skewed-column", "clipped-column"))
+    assert (
+        found["skewed-column"].numbers == found["clipped-column"].numbers == {"columns": ["paid"]}
+    )
+    assert all(
+        "logarithm = true" in found[code].sentence for code in ("skewed-column", "clipped-column")
+    )
     spread = doubts(2.0, logarithm=True)
     assert "skewed-column" not in spread
     assert "logarithm" not in spread["clipped-column"].sentence
@@ -278,7 +337,10 @@ def test_a_table_is_the_same_before_and_after_its_rows_are_made(tables):
     before = data.fingerprint()
     assert data.rows.shape == (1500, 1)
     np.testing.assert_array_equal(data.fingerprint(), before)
-    lists = [fc.ClientData(pd.DataFrame({"ignored": [[1], [end]]}), raw=True).fingerprint() for end in (2, 3, 2)]
+    lists = [
+        fc.ClientData(pd.DataFrame({"ignored": [[1], [end]]}), raw=True).fingerprint()
+        for end in (2, 3, 2)
+    ]
     assert lists[0].tolist() == lists[2].tolist() != lists[1].tolist()
 
 
@@ -286,7 +348,9 @@ def test_a_site_with_a_schema_of_its_own_refuses_another(tables):
     def enrolled(agreed, said):
         data = fc.ClientData(tables[0], raw=True, schema=fc.Schema.of(agreed))
         config = {} if said is None else {"schema": fc.Schema.of(said).to_json()}
-        client = authoring.ProtocolClient(data, name="north", context=Context(0, 0, {}, RecordDict(), {}))
+        client = authoring.ProtocolClient(
+            data, name="north", context=Context(0, 0, {}, RecordDict(), {})
+        )
         return client.fit([], {"task": "enrol", **config})[2]
 
     assert enrolled(SCHEMA, SCHEMA)["columns"] == '["age", "gain", "job", "sex"]'

@@ -24,7 +24,9 @@ COLUMNS = {
 
 def good(**changed):
     table = {"age": [30, 40], "born": ["1990-05-01", "1985-01-31"], "job": ["cook", "pilot"]}
-    return pd.DataFrame({name: values for name, values in (table | changed).items() if values is not None})
+    return pd.DataFrame(
+        {name: values for name, values in (table | changed).items() if values is not None}
+    )
 
 
 @pytest.mark.parametrize(
@@ -82,13 +84,17 @@ def test_a_table_that_does_not_fit_is_told_which_column_and_row(changed, place):
     schema = fc.Schema.of({"columns": COLUMNS})
     with pytest.raises(fc.DataError) as caught:
         fc.simulate(fc.PrivateKMeans(2), {"north": good(), "south": good(**changed)}, schema=schema)
-    assert str(caught.value).startswith(f"client south: the table does not fit the schema: column {place}")
+    assert str(caught.value).startswith(
+        f"client south: the table does not fit the schema: column {place}"
+    )
     assert "Elvis" not in str(caught.value)
 
 
 def test_a_category_of_digits_is_found_by_its_number_and_one_that_files_lose_is_no_gap():
     listed = ("01067", "0", "00", "2.50")
-    column = fc.Schema.of({"columns": {"a": {"kind": "category", "categories": listed, "gaps": "mean"}}}).columns["a"]
+    column = fc.Schema.of(
+        {"columns": {"a": {"kind": "category", "categories": listed, "gaps": "mean"}}}
+    ).columns["a"]
     assert read_column(pd.Series([1067.0, 0, np.nan]), column).tolist()[:2] == [0, 1]
     assert read_column(pd.Series(["1067", "01067", "00", "2.50"]), column).tolist() == [0, 0, 2, 3]
     column = column.model_copy(update={"categories": ("None", "mild")})
@@ -103,18 +109,25 @@ WITH_TIME = COLUMNS | {
 }
 
 
-@pytest.mark.parametrize("times", [["2020-01-31", "2021-05-01"], pd.to_datetime(["2020-01-31", "2021-05-01"])])
+@pytest.mark.parametrize(
+    "times", [["2020-01-31", "2021-05-01"], pd.to_datetime(["2020-01-31", "2021-05-01"])]
+)
 def test_dates_as_a_time_to_an_event_are_refused_with_the_remedy(times):
     table = good(died=["alive", "dead"], time=times)
     with pytest.raises(
-        fc.DataError, match=r"column 'time': it holds dates, but .* subtract the date at which time begins"
+        fc.DataError,
+        match=r"column 'time': it holds dates, but .* subtract the date at which time begins",
     ):
         fc.Schema.of({"columns": WITH_TIME}).check(table, owner="a")
 
 
 def test_a_gap_in_a_time_may_only_be_a_category():
-    with pytest.raises(fc.DataError, match=r"column 'time': row 1 is missing; .* gaps = \"category\"\."):
-        fc.Schema.of({"columns": WITH_TIME}).check(good(died=["alive", "dead"], time=[1.0, None]), owner="a")
+    with pytest.raises(
+        fc.DataError, match=r"column 'time': row 1 is missing; .* gaps = \"category\"\."
+    ):
+        fc.Schema.of({"columns": WITH_TIME}).check(
+            good(died=["alive", "dead"], time=[1.0, None]), owner="a"
+        )
 
 
 def test_a_schema_may_name_the_column_that_says_whose_row_it_is():
@@ -122,19 +135,25 @@ def test_a_schema_may_name_the_column_that_says_whose_row_it_is():
     assert fc.Schema.from_toml(schema.to_toml()) == fc.Schema.from_json(schema.to_json()) == schema
     assert schema.without(["age"]).subject_column == "patient"
     assert "patient" not in schema.read
-    with pytest.raises(ValueError, match=r"'age' is the subject_column, .* leave it out of the columns"):
+    with pytest.raises(
+        ValueError, match=r"'age' is the subject_column, .* leave it out of the columns"
+    ):
         fc.Schema.of({"columns": COLUMNS, "subject_column": "age"})
     without = fc.Schema.of({"columns": COLUMNS | {"patient": {"kind": "ignored"}}})
     with pytest.raises(fc.DataError, match="differs in subject_column"):
         schema.check_equal(without, owner="north")
     table = pd.concat([good(patient=["a", "b"])] * 30, ignore_index=True)
     run = {"n_clusters": 2, "epsilon": 5.0, "schema": schema, "seed": 0, "describe": True}
-    result = fc.simulate("private-kmeans", {"north": table, "south": table}, privacy_unit="subject", **run)
+    result = fc.simulate(
+        "private-kmeans", {"north": table, "south": table}, privacy_unit="subject", **run
+    )
     assert result.privacy.unit == "subject"
     assert len(result.model.predict(table)) == 60
     with pytest.raises(ValueError, match="which protects single rows of a person"):
         fc.simulate("private-kmeans", {"north": table, "south": table}, **run)
-    with pytest.raises(ValueError, match="subject_column is 'age', and in the schema it is 'patient'"):
+    with pytest.raises(
+        ValueError, match="subject_column is 'age', and in the schema it is 'patient'"
+    ):
         fc.simulate("private-kmeans", {"north": table}, subject_column="age", **run)
 
 
@@ -153,24 +172,35 @@ def test_a_draft_offers_subjects_and_times_where_names_are_theirs():
     assert '# subject_column = "patient_id"' in text
     lines = [
         line.removeprefix("# ")
-        for line in text.split("[columns.follow_up_months]")[1].split("[columns.status]")[0].splitlines()
+        for line in text.split("[columns.follow_up_months]")[1]
+        .split("[columns.status]")[0]
+        .splitlines()
     ]
     keys = [line for line in lines if " = " in line][1:]
     assert keys[:2] == ['kind = "time-to-event"', 'event = "status"']
     assert {'time_zero = "subject"', 'row_time = "month_of_visit"', 'unit = "months"'} <= set(keys)
     used = text.replace("# subject_column", "subject_column")
-    used = used.replace('[columns.follow_up_months]\nkind = "number"', "[columns.follow_up_months]\n" + "\n".join(keys))
+    used = used.replace(
+        '[columns.follow_up_months]\nkind = "number"',
+        "[columns.follow_up_months]\n" + "\n".join(keys),
+    )
     schema = fc.Schema.from_toml(used)
     schema.check(table, owner="visits")
     assert (schema.subject_column, list(schema.of_outcome)) == (
         "patient_id",
         ["follow_up_months", "status", "month_of_visit"],
     )
-    assert "time-to-event" not in draft(table[["follow_up_months", "x"]], source="").split("[columns")[1]
+    assert (
+        "time-to-event"
+        not in draft(table[["follow_up_months", "x"]], source="").split("[columns")[1]
+    )
 
 
 def test_all_columns_and_all_sites_that_do_not_fit_are_named_at_once():
-    tables = {"north": good(job=["Elvis", "cook"], age=["x", 1]), "south": good(born=["?", "2020-01-01"])}
+    tables = {
+        "north": good(job=["Elvis", "cook"], age=["x", 1]),
+        "south": good(born=["?", "2020-01-01"]),
+    }
     with pytest.raises(fc.DataError) as caught:
         fc.simulate(fc.PrivateKMeans(2), tables, schema={"columns": COLUMNS})
     assert all(name in str(caught.value) for name in ("'job'", "'age'", "south", "'born'"))
@@ -204,14 +234,18 @@ def test_values_are_known_by_what_they_are_called():
 
 def test_a_schema_survives_toml_and_json():
     bounds = [datetime.date(1900, 1, 1), datetime.date(2030, 1, 1)]
-    schema = fc.Schema.of({"columns": COLUMNS | {"born": {"kind": "date", "bounds": bounds, "unit": "day"}}})
+    schema = fc.Schema.of(
+        {"columns": COLUMNS | {"born": {"kind": "date", "bounds": bounds, "unit": "day"}}}
+    )
     assert fc.Schema.of(schema.to_toml()) == schema
     assert fc.Schema.from_json(schema.to_json()) == schema
     assert schema.columns["born"].interval[1] == 21915
 
 
 def test_a_draft_can_be_read_marks_what_comes_from_rows_and_fits(tmp_path):
-    table = pd.concat([good(income=[1.5, None], flag=[True, False], same=[1, 1])] * 60, ignore_index=True)
+    table = pd.concat(
+        [good(income=[1.5, None], flag=[True, False], same=[1, 1])] * 60, ignore_index=True
+    )
     table.loc[:9, "income"] = 2.5
     table["name"] = [f"person {i}" for i in range(len(table))]
     table["number"] = range(len(table))
@@ -238,8 +272,14 @@ def coded(n_rows=400):
             "school": rng.integers(18, size=n_rows),
             "cost": np.round(rng.lognormal(size=n_rows), 2),
             "weight": rng.normal(70, 10, size=n_rows),
-            "crp": [f"{value:,.1f}" if value > 900 else "<0.5" for value in rng.uniform(0, 3000, size=n_rows)],
-            "visit": [f"2020-01-{1 + i % 28:02d}" if i % 2 else f"{1 + i % 28}/01/2020" for i in range(n_rows)],
+            "crp": [
+                f"{value:,.1f}" if value > 900 else "<0.5"
+                for value in rng.uniform(0, 3000, size=n_rows)
+            ],
+            "visit": [
+                f"2020-01-{1 + i % 28:02d}" if i % 2 else f"{1 + i % 28}/01/2020"
+                for i in range(n_rows)
+            ],
         }
     )
 
@@ -248,7 +288,13 @@ def test_a_draft_of_a_coded_table_tells_codes_amounts_and_ids_apart():
     text = draft(coded(), source="patients")
     columns = fc.Schema.of(text).columns
     kinds = {"patient_id": "ignored", "asthma": "binary", "hbp": "category", "marital": "category"}
-    kinds |= {"school": "integer", "cost": "number", "weight": "number", "crp": "number", "visit": "ignored"}
+    kinds |= {
+        "school": "integer",
+        "cost": "number",
+        "weight": "number",
+        "crp": "number",
+        "visit": "ignored",
+    }
     assert {name: column.kind for name, column in columns.items()} == kinds
     assert columns["marital"].categories == ("2", "3", "4", "8")
     assert columns["hbp"].values == ("0", "1", "missing")
@@ -264,7 +310,9 @@ def test_what_a_draft_has_in_comments_can_be_used_instead():
     lines = draft(coded()[["marital", "cost"]], source="patients").splitlines()
     of_marital = lines.index('# kind = "integer"')
     del lines[lines.index('kind = "category"') : of_marital]
-    schema = fc.Schema.of("\n".join(lines).replace("# kind", "kind").replace("# logarithm", "logarithm"))
+    schema = fc.Schema.of(
+        "\n".join(lines).replace("# kind", "kind").replace("# logarithm", "logarithm")
+    )
     assert schema.columns["marital"].kind == "integer"
     assert schema.columns["cost"].logarithm
 
@@ -282,7 +330,9 @@ def test_what_a_draft_has_in_comments_can_be_used_instead():
     ],
 )
 def test_ids_with_several_rows_are_marked(name, values, is_id):
-    text = draft(pd.DataFrame({name: values, "x": np.linspace(0, 1, len(values)) ** 2}), source="rows")
+    text = draft(
+        pd.DataFrame({name: values, "x": np.linspace(0, 1, len(values)) ** 2}), source="rows"
+    )
     assert ("one person" in text) == is_id
     assert (fc.Schema.of(text).columns[name].kind == "ignored") >= is_id
 
@@ -327,7 +377,11 @@ def test_limits_and_thousands_separators_are_read_as_numbers(text, number):
         with pytest.raises(MisfitError, match="row 0 is not a number"):
             read_column(values, column)
     else:
-        assert read_column(values, column).tolist() == [number, pytest.approx(np.nan, nan_ok=True), 7.0]
+        assert read_column(values, column).tolist() == [
+            number,
+            pytest.approx(np.nan, nan_ok=True),
+            7.0,
+        ]
 
 
 def test_dates_in_several_formats_are_named_by_their_formats_alone():
@@ -337,7 +391,10 @@ def test_dates_in_several_formats_are_named_by_their_formats_alone():
             pd.DataFrame({"born": born}), owner="site"
         )
     assert "column 'born'" in str(error.value)
-    assert all(form in str(error.value) for form in ("YYYY-MM-DD", "DD/MM/YYYY", "DD.MM.YYYY", "name of the month"))
+    assert all(
+        form in str(error.value)
+        for form in ("YYYY-MM-DD", "DD/MM/YYYY", "DD.MM.YYYY", "name of the month")
+    )
     assert not any(part in str(error.value) for part in ("17", "May", "199"))
 
 
@@ -355,7 +412,9 @@ def test_the_commands_draft_a_schema_and_check_a_table(tmp_path):
 
 def test_a_schema_of_forty_thousand_categories_is_read_in_a_moment():
     """A server's schema of 270 kB had kept a site busy for 18.6 s, before anything was judged."""
-    asked = json.dumps({"columns": {"job": {"kind": "category", "categories": [f"{n:x}" for n in range(40_000)]}}})
+    asked = json.dumps(
+        {"columns": {"job": {"kind": "category", "categories": [f"{n:x}" for n in range(40_000)]}}}
+    )
     begin = time.process_time()
     assert len(fc.Schema.from_json(asked).columns["job"].categories) == 40_000
     assert time.process_time() - begin < 3

@@ -23,7 +23,13 @@ from flower_fedclust.tables.schema import Figures, Schema
 from flower_fedclust.tables.survival import Survival, survival_of, time_sums
 
 BINS = [5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0]
-TIME = {"kind": "time-to-event", "event": "died", "bins": BINS, "unit": "months", "time_zero": "row"}
+TIME = {
+    "kind": "time-to-event",
+    "event": "died",
+    "bins": BINS,
+    "unit": "months",
+    "time_zero": "row",
+}
 COLUMNS = {
     "x": {"kind": "number", "bounds": [-3, 9]},
     "y": {"kind": "number", "bounds": [-3, 9]},
@@ -44,7 +50,9 @@ def people(n_rows, seed=0):
             "x": place[0],
             "y": place[1],
             "months": np.where(rng.random(n_rows) < 0.05, np.nan, np.minimum(until, seen)),
-            "died": np.where(rng.random(n_rows) < 0.05, None, np.where(until <= seen, "dead", "alive")),
+            "died": np.where(
+                rng.random(n_rows) < 0.05, None, np.where(until <= seen, "dead", "alive")
+            ),
         }
     )
 
@@ -70,7 +78,9 @@ WRONG = {
     "so calling it censored would overstate": changed(
         died={"kind": "category", "categories": ["alive", "dead", "dead of something else"]}
     ),
-    "'alive' is the second category": changed(died={"kind": "binary", "categories": ["dead", "alive"]}),
+    "'alive' is the second category": changed(
+        died={"kind": "binary", "categories": ["dead", "alive"]}
+    ),
     "must be a binary column": changed(months={"event": "unknown"}),
     "row_time names 'died'": changed(months={"time_zero": "subject", "row_time": "died"}),
     "nothing is clustered by a time-to-event": changed(months={"weight": 2.0}),
@@ -91,7 +101,11 @@ def test_time_and_event_are_read_and_checked_but_never_clustered_by():
     assert set(SCHEMA.of_outcome) == {"months", "died"}
     assert Schema.from_json(SCHEMA.to_json()) == Schema.from_toml(SCHEMA.to_toml()) == SCHEMA
     SCHEMA.check(PEOPLE, owner="a site")
-    for column, value, why in (("months", -1.0, "below 0"), ("died", "perhaps", "category"), ("months", None, None)):
+    for column, value, why in (
+        ("months", -1.0, "below 0"),
+        ("died", "perhaps", "category"),
+        ("months", None, None),
+    ):
         wrong = PEOPLE.assign(**{column: [value, *PEOPLE[column][1:]]})
         if why is None:
             SCHEMA.check(wrong, owner="a site")
@@ -107,11 +121,15 @@ def test_time_and_event_are_read_and_checked_but_never_clustered_by():
 PREPARATION = Preparation(SCHEMA, dict.fromkeys(["x", "y"], Figures(-3.0, 9.0)))
 CENTERS = np.array([[-0.5, -0.5], [0.5, 0.5]])
 FRAME = Frame(np.zeros(2), 2 * PREPARATION.radius)
-QUESTION = ProtocolClient.survival.asked(PREPARATION, np.array(BINS), CENTERS, model="k-means", frame=FRAME)
+QUESTION = ProtocolClient.survival.asked(
+    PREPARATION, np.array(BINS), CENTERS, model="k-means", frame=FRAME
+)
 
 
 def client_of(table):
-    made = ProtocolClient(fc.ClientData(table, raw=True), name="a", context=Context(0, 0, {}, RecordDict(), {}))
+    made = ProtocolClient(
+        fc.ClientData(table, raw=True), name="a", context=Context(0, 0, {}, RecordDict(), {})
+    )
     made.remember("schema", [as_bytes(SCHEMA.to_json())])
     made.prepare(preparation_as_bytes(PREPARATION))
     return made
@@ -146,7 +164,14 @@ def test_each_row_is_counted_in_one_place_in_any_batches(monkeypatch):
 
 def test_bins_other_than_the_schemas_are_refused():
     client = client_of(PEOPLE)
-    for ends in ([5.0, 11.0, 60.0], [5.0, 10.0], [60.0, 5.0], [], [[5.0, 60.0]], [5.0, np.nan, 60.0]):
+    for ends in (
+        [5.0, 11.0, 60.0],
+        [5.0, 10.0],
+        [60.0, 5.0],
+        [],
+        [[5.0, 60.0]],
+        [5.0, np.nan, 60.0],
+    ):
         asked = replace(QUESTION, arrays=(QUESTION.arrays[0], np.array(ends), QUESTION.arrays[2]))
         with pytest.raises(fc.DataError, match=r"other bins|must ascend"):
             QUESTION.asks.reply_of(client, asked)
@@ -154,7 +179,8 @@ def test_bins_other_than_the_schemas_are_refused():
     described = Preparation(Schema.of({"columns": other}), PREPARATION.figures)
     with pytest.raises(fc.DataError, match="schema"):
         QUESTION.asks.reply_of(
-            client, replace(QUESTION, arrays=(preparation_as_bytes(described), *QUESTION.arrays[1:]))
+            client,
+            replace(QUESTION, arrays=(preparation_as_bytes(described), *QUESTION.arrays[1:])),
         )
 
 
@@ -182,12 +208,13 @@ def test_without_epsilon_a_run_has_the_life_tables_of_the_pooled_rows(tmp_path):
     exact = LifeTables(np.array(BINS), sums[:, :n_bins], sums[:, n_bins:-2], sums[:, -2], fewest=10)
     assert np.array_equal(result.survival.tables.survival, exact.survival, equal_nan=True)
     new = PEOPLE[["y", "x"]]
-    assert np.array_equal(
-        result.model.predict(new), result.model.predict(PEOPLE)
-    )  # nobody knows yet what becomes of them
+    # Nobody knows yet what becomes of them.
+    assert np.array_equal(result.model.predict(new), result.model.predict(PEOPLE))
     read = fc.load(result.save(tmp_path / "run"))
     assert (
-        str(read.survival) == str(result.survival) == (tmp_path / "run/survival.txt").read_text(encoding="utf-8")[:-1]
+        str(read.survival)
+        == str(result.survival)
+        == (tmp_path / "run/survival.txt").read_text(encoding="utf-8")[:-1]
     )
     written = pd.read_csv(tmp_path / "run/survival.csv", keep_default_na=False)
     assert set(written["what"]) == {"survival", "at risk", "median", "restricted mean", "missing"}
@@ -198,7 +225,9 @@ def test_noise_covers_the_counts_within_the_epsilon_and_half_of_the_clusters_is_
     result = fc.simulate(strategy, SITES, schema=SCHEMA, describe=True, seed=0)
     assert result.privacy.covers_everything
     assert result.privacy.epsilon <= 4.0
-    (message,) = [one for one in result.privacy.messages if one.release and one.release.share == "survival"]
+    (message,) = [
+        one for one in result.privacy.messages if one.release and one.release.share == "survival"
+    ]
     assert message.release.sensitivity == pytest.approx(1.0)
     assert result.survival.deviation == pytest.approx(message.release.noise_multiplier, rel=0.01)
     sooner = int(result.model.predict(pd.DataFrame({"x": [6.0], "y": [6.0]}))[0])
@@ -209,7 +238,9 @@ def test_noise_covers_the_counts_within_the_epsilon_and_half_of_the_clusters_is_
 
 
 def test_counting_times_costs_about_a_fifth_and_only_if_the_schema_has_one():
-    without = fc.with_schema(fc.PrivateKMeans(2, epsilon=1.0), {"columns": {"x": COLUMNS["x"], "y": COLUMNS["y"]}})
+    without = fc.with_schema(
+        fc.PrivateKMeans(2, epsilon=1.0), {"columns": {"x": COLUMNS["x"], "y": COLUMNS["y"]}}
+    )
     strategy = fc.with_schema(fc.PrivateKMeans(2, epsilon=1.0), SCHEMA)
     assert "survival" not in without.all_parts()
     assert strategy.n_protocol_rounds == without.n_protocol_rounds
@@ -239,7 +270,9 @@ def test_a_person_with_many_rows_counts_once(tmp_path):
         for name, table in SITES.items()
     }
     strategy = fc.PrivateKMeans(2, epsilon=8.0, privacy_unit="subject")
-    result = fc.simulate(strategy, twice, schema=SCHEMA, subject_column="person", seed=0, describe=True)
+    result = fc.simulate(
+        strategy, twice, schema=SCHEMA, subject_column="person", seed=0, describe=True
+    )
     assert result.privacy.covers_everything
     result.save(tmp_path / "saved")
     result.page(tmp_path / "saved" / "page.html")
@@ -256,7 +289,8 @@ def test_a_person_with_many_rows_counts_once(tmp_path):
 
 def test_where_nothing_can_be_counted_the_result_says_why():
     noisy, exact = (
-        fc.simulate(fc.DPFedC(2, epsilon=epsilon, n_rounds=2), SITES, schema=SCHEMA, seed=0) for epsilon in (10.0, None)
+        fc.simulate(fc.DPFedC(2, epsilon=epsilon, n_rounds=2), SITES, schema=SCHEMA, seed=0)
+        for epsilon in (10.0, None)
     )
     assert noisy.survival is None
     assert "no-survival" in [doubt.code for doubt in noisy.doubts]
@@ -308,8 +342,16 @@ def test_no_number_of_few_rows_is_printed():
         numbers = frame[frame["what"].isin(["at risk", "missing"])]["value"].dropna()
         assert (numbers >= fewest).all()
         assert frame[frame["note"] == "few"]["value"].isna().all()
-        texts = [said.at_risk_as_text(cluster, place) for cluster in range(3) for place in range(len(BINS) + 1)]
-        assert all(text.startswith("<") or float(text.replace(",", "")) >= fewest - 1 for text in texts if text)
+        texts = [
+            said.at_risk_as_text(cluster, place)
+            for cluster in range(3)
+            for place in range(len(BINS) + 1)
+        ]
+        assert all(
+            text.startswith("<") or float(text.replace(",", "")) >= fewest - 1
+            for text in texts
+            if text
+        )
         assert "Cluster 2: too few rows for a curve." in str(said)
     exact = survival_of(SCHEMA, np.array(BINS), sums, 0.0)
     # From one end that is shown to the next, nobody or at least ten rows have died.
@@ -339,7 +381,9 @@ def test_what_is_printed_of_exact_counts_follows_from_counts_that_are_not_small(
 @pytest.mark.parametrize("seed", range(6))
 def test_the_test_of_exact_counts_follows_from_the_life_tables_that_are_printed(seed):
     rng = np.random.default_rng(seed)
-    counts = rng.poisson(rng.uniform(0.5, 40.0, size=(3, 1)), size=(3, 2 * len(BINS) + 2)).astype(float)
+    counts = rng.poisson(rng.uniform(0.5, 40.0, size=(3, 1)), size=(3, 2 * len(BINS) + 2)).astype(
+        float
+    )
     said = Survival(np.array(BINS), counts)
     for _ in range(5):
         # In each cluster, other counts have the same sums between its ends.
@@ -350,7 +394,8 @@ def test_the_test_of_exact_counts_follows_from_the_life_tables_that_are_printed(
                 for column in (0, len(BINS)):
                     place = slice(column + first, column + last + 1)
                     others[cluster, place] = rng.multinomial(
-                        int(counts[cluster, place].sum()), [1 / (last - first + 1)] * (last - first + 1)
+                        int(counts[cluster, place].sum()),
+                        [1 / (last - first + 1)] * (last - first + 1),
                     )
         other = Survival(np.array(BINS), others)
         if all(np.array_equal(other.shown(cluster), said.shown(cluster)) for cluster in range(3)):
@@ -365,8 +410,14 @@ def test_a_cluster_without_a_curve_is_left_out_of_the_test_and_of_the_means():
     sums[1, :8], sums[1, -2] = 12.0, 400
     sums[2, 0] = 4.0
     said = Survival(np.array(BINS), sums)
-    assert "The curves differ between the clusters (log-rank test, p < 0.0001; without cluster 2)." in str(said)
-    assert said.log_rank == LifeTables(np.array(BINS), sums[:2, :8], sums[:2, 8:16], sums[:2, -2]).log_rank()
+    assert (
+        "The curves differ between the clusters (log-rank test, p < 0.0001; without cluster 2)."
+        in str(said)
+    )
+    assert (
+        said.log_rank
+        == LifeTables(np.array(BINS), sums[:2, :8], sums[:2, 8:16], sums[:2, -2]).log_rank()
+    )
     assert "cluster 1: " in said.means[1]
     assert len(said.means) == 2
     assert said.shared_time == 60.0
@@ -380,7 +431,9 @@ def test_the_size_of_a_cluster_less_its_rows_at_risk_is_not_a_small_number(what,
     table = PEOPLE.dropna().assign(at=0.0).reset_index(drop=True)
     table.loc[:9, "months" if what == "missing" else "at"] = np.nan if what == "missing" else 2.0
     sites = {"a": table[:300], "b": table[300:]}
-    result = fc.simulate("federated-kmeans", sites, n_clusters=2, schema=schema, describe=True, seed=0)
+    result = fc.simulate(
+        "federated-kmeans", sites, n_clusters=2, schema=schema, describe=True, seed=0
+    )
     result.save(tmp_path)
     sizes, told = pd.read_csv(tmp_path / "clusters.csv"), pd.read_csv(tmp_path / "survival.csv")
     sizes = sizes[sizes["what"] == "rows"].set_index("cluster")["value"]

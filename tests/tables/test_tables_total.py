@@ -16,7 +16,8 @@ from flower_fedclust.tables.schema import Figures
 
 EXTREMES = [0.0, -0.0, 1.0, 5e-324, 1e-320, 1e-120, 1e120, 1e308, 1.7976931348623157e308]
 NUMBERS = st.one_of(
-    st.sampled_from(EXTREMES + [-x for x in EXTREMES]), st.floats(allow_nan=False, allow_infinity=False)
+    st.sampled_from(EXTREMES + [-x for x in EXTREMES]),
+    st.floats(allow_nan=False, allow_infinity=False),
 )
 COLUMNS = {
     "bounded": {"kind": "number", "bounds": [-3, 5], "gaps": "mean"},
@@ -35,7 +36,12 @@ GOOD = {
     "free": {"low": -1.0, "high": 1.0},
     "standard": {"low": -1.0, "high": 1.0, "center": 0.3, "spread": 0.2},
     "robust": {"low": -1.0, "high": 1.0, "center": 0.3, "spread": 0.2},
-    "rank": {"low": 0.0, "high": 2.0, "quantiles": [0.0, 1.0, 1.0, 2.0], "ranks": [0.0, 0.2, 0.6, 1.0]},
+    "rank": {
+        "low": 0.0,
+        "high": 2.0,
+        "quantiles": [0.0, 1.0, 1.0, 2.0],
+        "ranks": [0.0, 0.2, 0.6, 1.0],
+    },
     "log": {"low": 0.0, "high": 700.0},
     "job": {"high": 2.0, "fill": 1.0},
     "rating": {"fill": 0.4},
@@ -56,13 +62,20 @@ def as_sent(content):
 def figures(draw, name):
     """Figures as a hostile server has them: often nearly right."""
     found = dict(GOOD[name])
-    for key in draw(st.sets(st.sampled_from(["low", "high", "fill", "center", "spread"]), max_size=3)):
+    for key in draw(
+        st.sets(st.sampled_from(["low", "high", "fill", "center", "spread"]), max_size=3)
+    ):
         found[key] = draw(NUMBERS)
     if name == "rank" and draw(st.booleans()):
         n = draw(st.integers(2, 5))
         quantiles = sorted(draw(st.lists(NUMBERS, min_size=n, max_size=n)))
         ranks = sorted(draw(st.lists(st.floats(0, 1), min_size=n, max_size=n)))
-        found |= {"quantiles": quantiles, "ranks": ranks, "low": quantiles[0], "high": quantiles[-1]}
+        found |= {
+            "quantiles": quantiles,
+            "ranks": ranks,
+            "low": quantiles[0],
+            "high": quantiles[-1],
+        }
     return found
 
 
@@ -117,7 +130,8 @@ def test_what_the_server_itself_finds_is_accepted():
         table = pd.DataFrame({name: factor * rng.lognormal(sigma=3.0, size=60) for name in columns})
         for epsilon in (None, 0.5, 100.0):
             strategy = fc.PrivateKMeans(2, epsilon=epsilon, max_norm=None)
-            with suppress(fc.DataError):  # too few rows for bounds; figures that are refused are another error
+            # Too few rows for bounds; figures that are refused are another error.
+            with suppress(fc.DataError):
                 fc.simulate(fc.with_schema(strategy, {"columns": columns}), [table] * 2, seed=0)
 
 

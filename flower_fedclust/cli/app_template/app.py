@@ -18,7 +18,9 @@ def load(context: Context) -> fc.ClientData:
     if "data" in site:
         return fc.ClientData(pd.read_csv(str(site["data"])))
     rows = partition(load_dataset("iris"), "iid", n_clients=int(site["num-partitions"]))
-    return fc.ClientData(pd.DataFrame(rows.clients[int(site["partition-id"])], columns=rows.columns))
+    return fc.ClientData(
+        pd.DataFrame(rows.clients[int(site["partition-id"])], columns=rows.columns)
+    )
 
 
 client = fc.client_app(fc.PrivateKMeans.client_type, load, consent=fc.Consent({"sums"}))
@@ -29,5 +31,7 @@ server = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """Run the strategy with the settings of the run config."""
     config = context.run_config
-    strategy = fc.with_schema(fc.PrivateKMeans(config["n-clusters"], epsilon=config["epsilon"]), SCHEMA)
+    strategy = fc.with_schema(
+        fc.PrivateKMeans(config["n-clusters"], epsilon=config["epsilon"]), SCHEMA
+    )
     fc.run_app(fc.MessageStrategy(strategy), grid, out=str(config["out"]))

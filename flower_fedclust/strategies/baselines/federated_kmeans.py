@@ -23,7 +23,12 @@ from flower_fedclust.strategies.common.clusters import (
 )
 from flower_fedclust.strategies.common.first_centers import FirstCentersStrategy, frame_with_centers
 from flower_fedclust.strategies.common.frame import FRAME_ROUNDS, frame_of_rows
-from flower_fedclust.strategies.common.many_starts import START_ROUNDS, StartsClient, best_start, cells_of_rows
+from flower_fedclust.strategies.common.many_starts import (
+    START_ROUNDS,
+    StartsClient,
+    best_start,
+    cells_of_rows,
+)
 
 
 class FederatedKMeansClient(ClusterClient, StartsClient):

@@ -19,7 +19,12 @@ def most_rounds_per_client(strategy: ProtocolStrategy, fraction: float, n_rounds
 
 
 def draw_equally_often(
-    clients: Sequence[str], n_drawn: int, n_rounds: int, rng: np.random.Generator, *, most: int | None = None
+    clients: Sequence[str],
+    n_drawn: int,
+    n_rounds: int,
+    rng: np.random.Generator,
+    *,
+    most: int | None = None,
 ) -> list[list[str]]:
     """Draw clients for all rounds: everybody once, in random order, before anybody is drawn again.
 

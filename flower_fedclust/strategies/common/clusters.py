@@ -33,19 +33,25 @@ MEANS_MARGIN = 1.5
 class ClusterStatistic:
     """The statistic that clients send about their clusters, and how it is protected."""
 
-    parts: tuple[str, ...] = ()  #: The parts of the budget for the sums (or means) and for the counts.
-    shrink: bool = False  #: Whether to shrink new centers towards the previous ones, by the noise of the sums.
+    #: The parts of the budget for the sums (or means) and for the counts.
+    parts: tuple[str, ...] = ()
+    #: Whether to shrink new centers towards the previous ones, by the noise of the sums.
+    shrink: bool = False
     #: If None, each client sends the sum and the number of its rows in each cluster. Otherwise it sends the means of
     #: its rows, clipped together to this norm, and in which clusters it has rows: FedDP-KMeans's variant for
     #: client-level privacy (appendix G.5).
     means_bound: float | None = None
 
-    def asked(self, centers: Floats, frame: Frame | None, *, rows: str = "", view: Question | None = None) -> Sum:
+    def asked(
+        self, centers: Floats, frame: Frame | None, *, rows: str = "", view: Question | None = None
+    ) -> Sum:
         """Return the round that asks for the statistic; centers are in the coordinates of the frame, or of the view."""
         if self.means_bound is None:
             question = ClusterClient.cluster_sums.asked(centers, frame=frame, view=view)
         else:
-            question = ClusterClient.cluster_means.asked(centers, frame=frame, view=view, means_bound=self.means_bound)
+            question = ClusterClient.cluster_means.asked(
+                centers, frame=frame, view=view, means_bound=self.means_bound
+            )
         return Sum(question, parts=self.parts, rows=rows)
 
     def next_centers(self, reply: Total, centers: Floats) -> Floats:
@@ -75,7 +81,10 @@ def lloyd_steps(
 ) -> Generator[Round, Total, Floats]:
     """Take at most n_rounds Lloyd steps without noise, until no center moves by more than tol."""
     for _ in range(n_rounds):
-        former, centers = centers, (yield from lloyd_step(centers, frame, ClusterStatistic(), rows=rows))
+        former, centers = (
+            centers,
+            (yield from lloyd_step(centers, frame, ClusterStatistic(), rows=rows)),
+        )
         if np.linalg.norm(centers - former, axis=1).max() <= tol:
             break
     return centers
@@ -88,12 +97,16 @@ def lloyd_steps(
 class ClientBounds:
     """Euclidean norms to which one client's statistics are clipped at client level (FedDP-KMeans, appendix G.5)."""
 
-    second_moment: float  #: Bounds the traceless part of the sum of outer products of the client's rows, as a matrix.
+    #: Bounds the traceless part of the sum of outer products of the client's rows, as a matrix.
+    second_moment: float
     weights: float  #: Bounds the client's counts of rows by server row.
-    means: float  #: Bounds the client's cluster means, minus the centers that the server knows, all together.
+    #: Bounds the client's cluster means, minus the centers that the server knows, all together.
+    means: float
 
     @classmethod
-    def from_server_rows(cls, server_rows: Floats, n_clusters: int, rows_per_client: int) -> ClientBounds:
+    def from_server_rows(
+        cls, server_rows: Floats, n_clusters: int, rows_per_client: int
+    ) -> ClientBounds:
         """Return the typical norms of a client with this number of rows, if its rows are like the server's.
 
         Each bound is the root mean square of the statistic over random clients, in closed form; the bound of the means
@@ -105,14 +118,20 @@ class ClientBounds:
         gram = server_rows.T @ server_rows / len(server_rows)
         fourth = np.mean(np.einsum("ij,ij->i", server_rows, server_rows) ** 2)
         # Without its trace, a matrix's squared norm is smaller by trace^2 / n_columns.
-        of_rows, of_pairs = fourth * (1 - 1 / len(gram)), np.sum(gram**2) - np.trace(gram) ** 2 / len(gram)
+        of_rows, of_pairs = (
+            fourth * (1 - 1 / len(gram)),
+            np.sum(gram**2) - np.trace(gram) ** 2 / len(gram),
+        )
         second_moment = np.sqrt(n * of_rows + n * (n - 1) * of_pairs)
         # n rows fall on the server rows at random: the expected square of a multinomial vector's norm.
         weights = np.sqrt(n + n * (n - 1) / len(server_rows))
         if len(np.unique(server_rows, axis=0)) > n_clusters:
-            within = KMeans(n_clusters, n_init=1, random_state=0).fit(server_rows).inertia_ / len(server_rows)
+            within = KMeans(n_clusters, n_init=1, random_state=0).fit(server_rows).inertia_ / len(
+                server_rows
+            )
         else:
-            within = np.trace(gram)  # with one server row per cluster, the spread within clusters is unknown
+            # With one server row per cluster, the spread within clusters is unknown.
+            within = np.trace(gram)
         # The mean of n / k rows has a squared error of the spread within a cluster over n / k; min(k, n) means.
         means = np.sqrt(min(n, n_clusters) * within / max(1.0, n / n_clusters))
         return cls(float(second_moment), float(weights), float(MEANS_MARGIN * means))
@@ -128,7 +147,9 @@ def counting(unit: PrivacyUnit) -> Mechanism:
     return "gaussian" if unit == "client" else "laplace"
 
 
-def lloyd_parts(prefix: str, sums: float, counts: float, n_steps: int, unit: PrivacyUnit) -> dict[str, Part]:
+def lloyd_parts(
+    prefix: str, sums: float, counts: float, n_steps: int, unit: PrivacyUnit
+) -> dict[str, Part]:
     """Return the parts ``<prefix>sums`` (or means) and ``<prefix>counts`` of a budget, with these fractions.
 
     At client level, clients send presence instead of counts, with Gaussian noise. The paper adds Laplace noise; but a
@@ -144,7 +165,9 @@ def lloyd_parts(prefix: str, sums: float, counts: float, n_steps: int, unit: Pri
 # The client half.
 
 
-def offsets_and_presence(totals: tuple[Term, ...], centers: Floats, means_bound: float) -> tuple[Term, Term]:
+def offsets_and_presence(
+    totals: tuple[Term, ...], centers: Floats, means_bound: float
+) -> tuple[Term, Term]:
     """Return clients' clipped offsets ``u_r - center_r`` (0 for a cluster without rows), and which clusters have rows.
 
     The paper sends the means themselves. The server knows the centers, so the differences carry the same information;
@@ -156,7 +179,9 @@ def offsets_and_presence(totals: tuple[Term, ...], centers: Floats, means_bound:
         points = np.trunc(np.ldexp(centers, -sums.exponent))
     offsets = np.where(is_there[..., None], truncated_means(sums.integers, n_rows) - points, 0.0)
     words = "the client clips its means together to this norm"
-    return clipped_total(from_units(offsets, sums.exponent), means_bound, words=words), presence(is_there)
+    return clipped_total(from_units(offsets, sums.exponent), means_bound, words=words), presence(
+        is_there
+    )
 
 
 class ClusterClient(FrameClient):

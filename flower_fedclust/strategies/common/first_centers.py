@@ -18,7 +18,13 @@ from flower_fedclust.exact.grid import unit_exponent
 from flower_fedclust.exact.rows import Frame
 from flower_fedclust.numerics.checks import checked_rows
 from flower_fedclust.numerics.initialization import awasthi_sheffet
-from flower_fedclust.numerics.kmeans import centers_of, cluster_sums, kmeans_cost, nearest_center, squared_distances
+from flower_fedclust.numerics.kmeans import (
+    centers_of,
+    cluster_sums,
+    kmeans_cost,
+    nearest_center,
+    squared_distances,
+)
 from flower_fedclust.numerics.vectors import clip_rows
 
 Floats = NDArray[np.float64]
@@ -27,7 +33,9 @@ Floats = NDArray[np.float64]
 N_CANDIDATES = 100
 
 #: A note in the report of a run with an epsilon and given first centers.
-GIVEN_CENTERS_NOTE = "The first centers were given and count as public: the rows they may come from are not covered."
+GIVEN_CENTERS_NOTE = (
+    "The first centers were given and count as public: the rows they may come from are not covered."
+)
 
 
 def check_given_centers(init: ArrayLike, n_clusters: int) -> None:
@@ -58,7 +66,9 @@ class FirstCenters:
         """Return the notes of the privacy report about given centers."""
         return [] if self.radius is None or self.init is None else [GIVEN_CENTERS_NOTE]
 
-    def find(self, n_clusters: int, n_columns: int, rng: np.random.Generator) -> Generator[Round, list[Reply], Floats]:
+    def find(
+        self, n_clusters: int, n_columns: int, rng: np.random.Generator
+    ) -> Generator[Round, list[Reply], Floats]:
         """Find the centers in at most one round; with a radius, they are clipped to its ball."""
         if self.init is not None:
             centers: Floats = checked_rows(self.init, owner="init")
@@ -94,7 +104,9 @@ class FirstCentersStrategy(ProtocolStrategy):
         return [*super().privacy_notes(), *self._start.privacy_notes()]
 
 
-def points_in_ball(n_points: int, n_columns: int, radius: float, rng: np.random.Generator) -> Floats:
+def points_in_ball(
+    n_points: int, n_columns: int, radius: float, rng: np.random.Generator
+) -> Floats:
     """Draw points uniformly from a ball around the origin."""
     directions = rng.standard_normal((n_points, n_columns))
     directions /= np.linalg.norm(directions, axis=1, keepdims=True)
@@ -102,7 +114,9 @@ def points_in_ball(n_points: int, n_columns: int, radius: float, rng: np.random.
     return points
 
 
-def frame_with_centers(frame: Frame, centers: Floats, *, times_the_reach: float) -> tuple[Frame, Floats]:
+def frame_with_centers(
+    frame: Frame, centers: Floats, *, times_the_reach: float
+) -> tuple[Frame, Floats]:
     """Return a frame with room for first centers as well as for rows, and the centers in its coordinates.
 
     A wider ball has a coarser grid. So the ball grows only if centers lie outside it, and at most to
@@ -140,7 +154,9 @@ def merge_local_centers(
     n_clusters (k).
     """
     seed = int(rng.integers(2**31))
-    replies = yield Gather(LocalCentersClient.local_centers.asked(n_clusters=n_local_clusters, random_state=seed))
+    replies = yield Gather(
+        LocalCentersClient.local_centers.asked(n_clusters=n_local_clusters, random_state=seed)
+    )
     local_centers = [reply.arrays[0] for reply in replies]
     pool = np.concatenate(local_centers)
     # Step 2: M starts as the centers of any one client; here, of the client whose centers fit the pool best.

@@ -36,7 +36,9 @@ class RowsInFrame(Rows):
     def total(self) -> tuple[GridArray, GridArray]:
         """Return the sum of the rows, of shape (n_columns,), and their number."""
         # Integers below 2^25: a float64 holds the sum of 2^28 rows exactly.
-        return GridArray(self.integers.sum(axis=0), self.exponent), GridArray(np.array(len(self.integers)))
+        return GridArray(self.integers.sum(axis=0), self.exponent), GridArray(
+            np.array(len(self.integers))
+        )
 
     def sums(self, labels: Labels, n_clusters: int) -> tuple[GridArray, GridArray]:
         """Return the sum and the number of the rows in each cluster."""
@@ -47,7 +49,9 @@ class RowsInFrame(Rows):
 def enter(rows: Floats, *frame: Floats) -> RowsInFrame:
     """Return rows in the coordinates of a frame, from the arrays of :class:`~flower_fedclust.exact.rows.Frame`."""
     entered = Frame.of_arrays(*frame).rows(rows)
-    return clipped_already(RowsInFrame, entered.held, entered.exponent, entered.radius, entered.norm)
+    return clipped_already(
+        RowsInFrame, entered.held, entered.exponent, entered.radius, entered.norm
+    )
 
 
 def _entries_moved(n_columns: int, exponent: int) -> Bound:
@@ -82,14 +86,21 @@ class FrameClient(ProtocolClient):
         return GridArray(sum(sums), exponent - sum_bits()), GridArray(np.array(sum(counts)))
 
     @answers(
-        Sent("binary exponent of the distance of the farthest row from the mean, as one of many classes", counts="once")
+        Sent(
+            "binary exponent of the distance of the farthest row from the mean, as one of many classes",
+            counts="once",
+        )
     )
     def reach(self, origin: Floats) -> GridArray:
         """Return the exponent of the farthest row's distance from an origin."""
-        return GridArray(exponent_indicator(max(reach_exponent(rows, origin) for rows in self.pieces())))
+        return GridArray(
+            exponent_indicator(max(reach_exponent(rows, origin) for rows in self.pieces()))
+        )
 
 
-TOO_FAR = "the sum of the rows, or their distance, is beyond the largest float; look for a wrong value."
+TOO_FAR = (
+    "the sum of the rows, or their distance, is beyond the largest float; look for a wrong value."
+)
 
 #: How many rounds :func:`frame_of_rows` takes.
 FRAME_ROUNDS = 3
@@ -116,7 +127,9 @@ def frame_of_rows(*, rows: str = "") -> Generator[Round, Total, tuple[Frame, flo
     This takes three rounds of sums, which no privacy mechanism covers. The radius is a power of two.
     """
     (indicator,) = yield Sum(FrameClient.entry_exponent.asked(), rows=rows)
-    total, count = yield Sum(FrameClient.column_sums.asked(exponent=largest_exponent(indicator)), rows=rows)
+    total, count = yield Sum(
+        FrameClient.column_sums.asked(exponent=largest_exponent(indicator)), rows=rows
+    )
     mean = total / count
     if not np.isfinite(mean).all():
         raise DataError(TOO_FAR)

@@ -19,7 +19,11 @@ from numpy.typing import NDArray
 from flower_fedclust.engine.by_row import by_row
 from flower_fedclust.engine.rounds import Round, Sent, Sum, Total
 from flower_fedclust.exact.rows import Frame, Rows
-from flower_fedclust.exact.sums import directions_onto_grid, random_directions, triangle_to_symmetric
+from flower_fedclust.exact.sums import (
+    directions_onto_grid,
+    random_directions,
+    triangle_to_symmetric,
+)
 from flower_fedclust.exact.terms import Term, at, products, side_by_side, sketched_products
 from flower_fedclust.numerics.kmeans import centers_of, squared_distances
 from flower_fedclust.numerics.spectrum import kept_of_singular, variances_along
@@ -67,12 +71,17 @@ class Cells:
 
     means: Floats
     counts: Floats
-    directions: Floats  #: The directions in which rows spread most, of shape (n_columns, n_directions).
+    #: The directions in which rows spread most, of shape (n_columns, n_directions).
+    directions: Floats
     spread: Floats  #: The standard deviations of the rows along these directions.
 
 
 def cells_of_rows(
-    frame: Frame, n_rows: float, n_clusters: int, rng: np.random.Generator, public: Floats | None = None
+    frame: Frame,
+    n_rows: float,
+    n_clusters: int,
+    rng: np.random.Generator,
+    public: Floats | None = None,
 ) -> Generator[Round, Total, Cells]:
     """Split space into cells with about equally many rows; ``public`` points (in the frame) join the first."""
     sketch = sketch_of(len(frame.origin), rng)
@@ -88,7 +97,9 @@ def cells_of_rows(
         chosen = rng.permutation(public @ inside)[:n_cells]
         points[: len(chosen)] = chosen
     for split in range(N_SPLITS):
-        (sums,), (counts,) = yield Sum(StartsClient.start_sums.asked(points[None], inside, frame=frame))
+        (sums,), (counts,) = yield Sum(
+            StartsClient.start_sums.asked(points[None], inside, frame=frame)
+        )
         means, counts = sums[counts > 0] / counts[counts > 0, None], counts[counts > 0]
         if split < N_SPLITS - 1:
             points, n_missing = means @ inside, max(n_cells - len(means), 0)
@@ -98,7 +109,12 @@ def cells_of_rows(
 
 
 def _beside(
-    means: Floats, counts: Floats, spread: Floats, n_points: int, distance: float, rng: np.random.Generator
+    means: Floats,
+    counts: Floats,
+    spread: Floats,
+    n_points: int,
+    distance: float,
+    rng: np.random.Generator,
 ) -> Floats:
     """Return points close to some means, to split their cells.
 
@@ -107,7 +123,9 @@ def _beside(
     cells large. Every second direction follows the spread of the rows; the others are uniform.
     """
     several = np.maximum(counts > 1, 0.0) + np.finfo(float).tiny
-    parents = rng.choice(len(means), n_points, p=(counts / counts.sum() + several / several.sum()) / 2)
+    parents = rng.choice(
+        len(means), n_points, p=(counts / counts.sum() + several / several.sum()) / 2
+    )
     directions = rng.standard_normal((n_points, len(spread)))
     directions[::2] *= spread / max(spread.max(), np.finfo(float).tiny)
     return np.asarray(means[parents] + distance * directions)
@@ -118,11 +136,15 @@ def best_start(
 ) -> Generator[Round, Total, Floats]:
     """Take Lloyd steps from many starts at once; return the centers with the least cost, in the frame."""
     starts = _starts(cells, n_clusters, rng)
-    work_of_a_start = starts[0].size * max(float(cells.counts.sum()) / MOST_PRODUCTS, 1 / MOST_ENTRIES)
+    work_of_a_start = starts[0].size * max(
+        float(cells.counts.sum()) / MOST_PRODUCTS, 1 / MOST_ENTRIES
+    )
     most = min(max(1 / work_of_a_start, 2.0), N_STARTS[0])
     for n_kept in N_STARTS:
         starts = starts[: math.ceil(n_kept * most / N_STARTS[0])]
-        sums, counts = yield Sum(StartsClient.start_sums.asked(starts, np.zeros((0, 0)), frame=frame))
+        sums, counts = yield Sum(
+            StartsClient.start_sums.asked(starts, np.zeros((0, 0)), frame=frame)
+        )
         moved = centers_of(sums, counts, fallback=starts)
         if np.array_equal(moved, starts):
             break
@@ -142,13 +164,17 @@ def kmeans_of_all_rows(
     """
     frame, n_rows = yield from frame_of_rows()
     n_clusters = numbers[1]
-    cells = yield from cells_of_rows(frame, n_rows, n_clusters, rng, None if public is None else frame.enter(public))
+    cells = yield from cells_of_rows(
+        frame, n_rows, n_clusters, rng, None if public is None else frame.enter(public)
+    )
     number = None
     if numbers[0] < n_clusters:
         points = cells.means @ cells.directions
         small = clustered(points, cells.counts, FINER * n_clusters, rng, n_init=N_INIT)
         sizes, total = weight_of(points, cells.counts, small), float((cells.spread**2).sum())
-        number = chosen_number(NoisyClusters(small, sizes, total, 0.0, 0.0), cells.spread, numbers, rng)
+        number = chosen_number(
+            NoisyClusters(small, sizes, total, 0.0, 0.0), cells.spread, numbers, rng
+        )
         n_clusters = number.chosen
     start = yield from best_start(cells, n_clusters, frame, rng)
     return frame, (yield from lloyd_steps(start, frame, N_LAST_ROUNDS, 0.0)), number
@@ -163,7 +189,9 @@ def _starts(cells: Cells, n_clusters: int, rng: np.random.Generator) -> Floats:
         return np.resize(cells.means, (1, n_clusters, cells.means.shape[1]))
     points, sums = cells.means @ cells.directions, cells.means * cells.counts[:, None]
     apart = squared_distances(points, points)
-    n_restarts = int(np.clip(MOST_WORK / (20 * points.size * n_clusters), FEWEST_RESTARTS, N_RESTARTS))
+    n_restarts = int(
+        np.clip(MOST_WORK / (20 * points.size * n_clusters), FEWEST_RESTARTS, N_RESTARTS)
+    )
     by_cost: dict[np.float32, Floats] = {}
     for n_done in range(n_restarts):
         if n_done > 40 + 3 * len(by_cost):
@@ -175,7 +203,9 @@ def _starts(cells: Cells, n_clusters: int, rng: np.random.Generator) -> Floats:
             labels = estimator.fit(points, sample_weight=cells.counts).labels_
         members = (labels == np.arange(n_clusters)[:, None]).astype(np.float64)
         fallback = estimator.cluster_centers_ @ cells.directions.T
-        by_cost[np.float32(estimator.inertia_)] = centers_of(members @ sums, members @ cells.counts, fallback)
+        by_cost[np.float32(estimator.inertia_)] = centers_of(
+            members @ sums, members @ cells.counts, fallback
+        )
     return np.array([by_cost[inertia] for inertia in sorted(by_cost)])
 
 
@@ -189,7 +219,8 @@ def sketch_of(n_columns: int, rng: np.random.Generator) -> dict[str, int]:
 class Spectrum(NamedTuple):
     """The eigenvalues and eigenvectors that a noisy second moment shows."""
 
-    values: Floats  #: The variances of the rows along the directions, the largest first; estimates if there is noise.
+    #: The variances of the rows along the directions, the largest first; estimates if there is noise.
+    values: Floats
     directions: Floats  #: Of shape (n_columns, n_directions).
     n_above: int  #: The number of eigenvalues that exceed what noise alone can produce; at least 1.
     edge: float  #: The largest eigenvalue that the noise alone can have.
@@ -219,7 +250,13 @@ def spectrum_of(moment: Floats, sketch: dict[str, int], n_rows: float, noise: fl
         # By the semicircle law.
         edge = noise_of_mean * math.sqrt(2 * len(values))
         n_above = max(int(np.count_nonzero(values > edge)), 1)
-        return Spectrum(variances_along(values, noise_of_mean), vectors[:, ::-1], n_above, edge, float(values.sum()))
+        return Spectrum(
+            variances_along(values, noise_of_mean),
+            vectors[:, ::-1],
+            n_above,
+            edge,
+            float(values.sum()),
+        )
     n_columns, n_directions = moment.shape
     times = math.sqrt(n_columns / n_directions)  # because S S' is 1 on average
     S = times * random_directions(n_columns, n_directions, sketch["random_state"])
@@ -238,14 +275,20 @@ def spectrum_of(moment: Floats, sketch: dict[str, int], n_rows: float, noise: fl
 class StartsClient(FrameClient):
     """A client's answers from which the server finds first centers."""
 
-    @by_row(second_moment="sum of the outer products of the rows (upper triangle), or of rows and short projections")
+    @by_row(
+        second_moment="sum of the outer products of the rows (upper triangle), or of rows and short projections"
+    )
     def second_moment(rows: Rows, *, n_directions: int = 0, random_state: int = 0) -> Term:
         """Return the second moment of the rows in the frame, or a sketch of it with n_directions random directions."""
-        return sketched_products(rows, n_directions, random_state) if n_directions else products(rows)
+        return (
+            sketched_products(rows, n_directions, random_state) if n_directions else products(rows)
+        )
 
     @by_row(
         sums="sum of the rows nearest to each point, for each set of points",
-        counts=Sent("number of rows nearest to each point, for each set of points", is_positive=True),
+        counts=Sent(
+            "number of rows nearest to each point, for each set of points", is_positive=True
+        ),
     )
     def start_sums(rows: Rows, starts: Floats, directions: Floats) -> tuple[Term, Term]:
         """Return sums and counts for each set of points; distances are measured in the given directions, if any."""

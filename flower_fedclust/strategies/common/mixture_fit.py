@@ -15,7 +15,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from flower_fedclust.exact.mixtures import Structure, log_densities, moments, responsibilities, whitened, whitening_of
+from flower_fedclust.exact.mixtures import (
+    Structure,
+    log_densities,
+    moments,
+    responsibilities,
+    whitened,
+    whitening_of,
+)
 from flower_fedclust.exact.rows import Frame, Rows
 
 Floats = NDArray[np.float64]
@@ -46,7 +53,11 @@ class Mixture:
     @property
     def covariances(self) -> Floats:
         """The covariances, in the shape of the factors."""
-        return self.factors**2 if self.factors.ndim == 2 else self.factors @ self.factors.transpose(0, 2, 1)
+        return (
+            self.factors**2
+            if self.factors.ndim == 2
+            else self.factors @ self.factors.transpose(0, 2, 1)
+        )
 
     @property
     def arrays(self) -> tuple[Floats, Floats, Floats]:
@@ -67,7 +78,9 @@ class Mixture:
         if structure == "spherical":
             variances = np.repeat(variances.mean(axis=1, keepdims=True), variances.shape[1], axis=1)
         elif structure == "tied":
-            covariances = np.broadcast_to(np.average(covariances, axis=0, weights=self.weights), covariances.shape)
+            covariances = np.broadcast_to(
+                np.average(covariances, axis=0, weights=self.weights), covariances.shape
+            )
         whole = structure in ("full", "tied")
         factors = np.linalg.cholesky(covariances) if whole else np.sqrt(variances)
         return Mixture(structure, self.weights, self.means, np.asarray(factors, dtype=np.float64))
@@ -81,8 +94,12 @@ class Mixture:
         means = self.means + np.einsum("jab,jb->ja", _square(self.factors), offsets)
         if self.factors.ndim == 2:
             per = counts[:, None] * (1.0 if self.structure == "diag" else math.sqrt(d))
-            squares = offsets**2 if self.structure == "diag" else (offsets**2).mean(axis=1, keepdims=True)
-            factors = np.sqrt(np.maximum(self.factors**2 * (rest.reshape(k, -1) / per + 1.0 - squares), least))
+            squares = (
+                offsets**2 if self.structure == "diag" else (offsets**2).mean(axis=1, keepdims=True)
+            )
+            factors = np.sqrt(
+                np.maximum(self.factors**2 * (rest.reshape(k, -1) / per + 1.0 - squares), least)
+            )
         else:
             outer = offsets[:, :, None] * offsets[:, None]
             if self.structure == "tied":
@@ -122,7 +139,9 @@ class Mixture:
         """Return rows of each component, made from standard normal variables, and their weights."""
         k, n, d = normals.shape
         turned = (
-            normals * self.factors[:, None] if self.factors.ndim == 2 else normals @ self.factors.transpose(0, 2, 1)
+            normals * self.factors[:, None]
+            if self.factors.ndim == 2
+            else normals @ self.factors.transpose(0, 2, 1)
         )
         return (turned + self.means[:, None]).reshape(k * n, d), np.repeat(self.weights / n, n)
 
@@ -135,7 +154,9 @@ class Mixture:
         long = np.maximum(np.linalg.norm(offsets, axis=1, keepdims=True) / LONGEST_STEP, 1.0)
         means = self.means + np.einsum("jab,jb->ja", _square(self.factors), offsets / long)
         if self.factors.ndim == 2:
-            by_column = of_covariances.reshape(k, -1) / (1.0 if self.structure == "diag" else math.sqrt(d))
+            by_column = of_covariances.reshape(k, -1) / (
+                1.0 if self.structure == "diag" else math.sqrt(d)
+            )
             factors = self.factors * np.exp(0.5 * np.clip(by_column, -LONGEST_STEP, LONGEST_STEP))
         else:
             values, vectors = np.linalg.eigh(to_symmetric(of_covariances, k, d))
@@ -148,21 +169,31 @@ class Mixture:
         """Return the step from a reference to this mixture."""
         d = self.means.shape[1]
         logarithms = np.log(self.weights / reference.weights)
-        offsets = np.linalg.solve(_square(reference.factors), (self.means - reference.means)[..., None])[..., 0]
+        offsets = np.linalg.solve(
+            _square(reference.factors), (self.means - reference.means)[..., None]
+        )[..., 0]
         if self.factors.ndim == 2:
             changes = 2.0 * np.log(self.factors / reference.factors)
-            of_covariances = changes if self.structure == "diag" else changes.sum(axis=1) / math.sqrt(d)
+            of_covariances = (
+                changes if self.structure == "diag" else changes.sum(axis=1) / math.sqrt(d)
+            )
         else:
             roots = np.linalg.solve(reference.factors, self.factors)
             values, vectors = np.linalg.eigh(roots @ roots.transpose(0, 2, 1))
-            logarithm_of_ratio = (vectors * np.log(np.maximum(values, 1e-300))[:, None, :]) @ vectors.transpose(0, 2, 1)
+            logarithm_of_ratio = (
+                vectors * np.log(np.maximum(values, 1e-300))[:, None, :]
+            ) @ vectors.transpose(0, 2, 1)
             first, second = np.triu_indices(d)
-            of_covariances = logarithm_of_ratio[:, first, second] * np.where(first == second, 1.0, math.sqrt(2.0))
+            of_covariances = logarithm_of_ratio[:, first, second] * np.where(
+                first == second, 1.0, math.sqrt(2.0)
+            )
             of_covariances = of_covariances[:1] if self.structure == "tied" else of_covariances
         return np.concatenate([logarithms, offsets.ravel(), of_covariances.ravel()])
 
 
-def tied_mixture(weights: Floats, means: Floats, moment: Floats, part: float, least: float) -> Mixture:
+def tied_mixture(
+    weights: Floats, means: Floats, moment: Floats, part: float, least: float
+) -> Mixture:
     """Return a mixture with one shared covariance: the second moment of all rows minus the second moment of the means.
 
     No variance is below ``part`` of the mean variance, or below ``least``.
@@ -171,7 +202,9 @@ def tied_mixture(weights: Floats, means: Floats, moment: Floats, part: float, le
     weights = weights / weights.sum()
     within = moment - (means * weights[:, None]).T @ means
     least = max(part * float(np.trace(within)) / len(within), least)
-    return Mixture("tied", weights, means, np.repeat(roots_of(within[None], least), len(means), axis=0))
+    return Mixture(
+        "tied", weights, means, np.repeat(roots_of(within[None], least), len(means), axis=0)
+    )
 
 
 def roots_of(covariances: Floats, least: float) -> Floats:
@@ -201,7 +234,8 @@ class Seen:
 
     values: Floats
     deviations: Floats  #: The standard deviation of the noise in each entry.
-    of_rows: Callable[[Rows], Floats]  #: The function; returns an array of shape (n_rows, n_values).
+    #: The function; returns an array of shape (n_rows, n_values).
+    of_rows: Callable[[Rows], Floats]
 
 
 def prior_precision(mixture: Mixture, difference: float) -> Floats:
@@ -266,7 +300,10 @@ def fitted(
         drawn, weights = mixture.drawn(normals)
         drawn = drawn @ directions.T if directions.size else drawn
         rows = Frame(np.zeros(drawn.shape[1]), radius).rows(drawn)
-        values, roots = np.concatenate([sums.of_rows(rows) for sums in seen], axis=1), np.sqrt(weights)[:, None]
+        values, roots = (
+            np.concatenate([sums.of_rows(rows) for sums in seen], axis=1),
+            np.sqrt(weights)[:, None],
+        )
         mean = weights @ values
         values -= mean
         values *= roots
@@ -305,10 +342,14 @@ def averaged(mixture: Mixture, curvature: Floats, rng: np.random.Generator) -> M
     roots = [np.dstack([_square(other.factors), other.means - means]) for other in others]
     covariances = np.mean([other @ other.transpose(0, 2, 1) for other in roots], axis=0)
     weights = np.mean([other.weights for other in others], axis=0)
-    return Mixture("full", weights, means, np.linalg.cholesky(covariances)).as_structure(mixture.structure)
+    return Mixture("full", weights, means, np.linalg.cholesky(covariances)).as_structure(
+        mixture.structure
+    )
 
 
-def others_as_probable(mixture: Mixture, curvature: Floats, n_drawn: int, rng: np.random.Generator) -> list[Mixture]:
+def others_as_probable(
+    mixture: Mixture, curvature: Floats, n_drawn: int, rng: np.random.Generator
+) -> list[Mixture]:
     """Draw mixtures from the posterior, in pairs on opposite sides of the most probable mixture."""
     values, vectors = np.linalg.eigh(curvature)
     normals = rng.standard_normal((len(curvature), n_drawn // 2))

@@ -75,7 +75,12 @@ class MixtureSearch:
     """
 
     def __init__(
-        self, space: Space, centers: Floats, sizes: Floats, structures: Sequence[Structure], rng: np.random.Generator
+        self,
+        space: Space,
+        centers: Floats,
+        sizes: Floats,
+        structures: Sequence[Structure],
+        rng: np.random.Generator,
     ) -> None:
         self.space, self.rng, self.sizes = space, rng, sizes
         self.seen: list[Seen] = []
@@ -90,7 +95,11 @@ class MixtureSearch:
         self.least = NOISY_FLOOR * space.total / d
         #: The directions of the mixture; without an entry: all columns.
         self.directions = np.zeros((0, 0))
-        basis = np.eye(d) if n_directions == d else directions_onto_grid(_directions(space, centers, n_directions))
+        basis = (
+            np.eye(d)
+            if n_directions == d
+            else directions_onto_grid(_directions(space, centers, n_directions))
+        )
         if n_directions < d:
             self.directions = basis
         #: The second moment of the rows in these, and their variance in every other direction.
@@ -107,9 +116,20 @@ class MixtureSearch:
     def round(self) -> Mixture:
         """Return the mixture whose labels are the nearest centers: equal shares, and one variance."""
         means = self.centers
-        all_rows, between = float(np.trace(self.moment)), float(self.sizes @ (means**2).sum(axis=1) / self.sizes.sum())
-        (k, d), within = means.shape, max(all_rows - between, LEAST_OF_ROUND * max(all_rows, between))
-        return Mixture("spherical", np.full(k, 1 / k), means, np.full((k, d), math.sqrt(max(within / d, self.least))))
+        all_rows, between = (
+            float(np.trace(self.moment)),
+            float(self.sizes @ (means**2).sum(axis=1) / self.sizes.sum()),
+        )
+        (k, d), within = (
+            means.shape,
+            max(all_rows - between, LEAST_OF_ROUND * max(all_rows, between)),
+        )
+        return Mixture(
+            "spherical",
+            np.full(k, 1 / k),
+            means,
+            np.full((k, d), math.sqrt(max(within / d, self.least))),
+        )
 
     def first(self) -> Mixture:
         """Return the most probable mixture of the first structure, near the centers."""
@@ -117,17 +137,24 @@ class MixtureSearch:
 
     def better(self, mixture: Mixture) -> Mixture:
         """Return the most probable mixture of the first structure, now that more has been released."""
-        return self._fitted(mixture.as_structure(self.structures[0]), self.references[0], DIFFERENCES[0])[0]
+        return self._fitted(
+            mixture.as_structure(self.structures[0]), self.references[0], DIFFERENCES[0]
+        )[0]
 
     def best(self, mixture: Mixture) -> tuple[Mixture, float]:
         """Return the mixture of the most probable structure and prior, and how well other mixtures agree with it."""
         priors = [(reference, DIFFERENCES[0]) for reference in self.references]
-        fits = [self._fitted(mixture.as_structure(one.structure), one, wide, N_FITS) for one, wide in priors]
+        fits = [
+            self._fitted(mixture.as_structure(one.structure), one, wide, N_FITS)
+            for one, wide in priors
+        ]
         best = int(np.argmax([evidence for _, evidence, _ in fits]))
         (mixture, evidence, _), prior = fits[best], priors[best]
         if mixture.structure != "tied":
             for difference in DIFFERENCES[1:]:
-                other, of_other, _ = self._fitted(fits[best][0], priors[best][0], difference, N_FITS)
+                other, of_other, _ = self._fitted(
+                    fits[best][0], priors[best][0], difference, N_FITS
+                )
                 if of_other > evidence:
                     mixture, evidence, prior = other, of_other, (priors[best][0], difference)
         k, d = mixture.means.shape
@@ -137,11 +164,15 @@ class MixtureSearch:
         others = others_as_probable(likely, curvature, N_OTHER_RUNS, self.rng)
         drawn, weights = mixture.drawn(self.normals)
         labels = mixture.labels(drawn)
-        return mixture, float(np.mean([weighted_rand_index(labels, one.labels(drawn), weights, k) for one in others]))
+        return mixture, float(
+            np.mean([weighted_rand_index(labels, one.labels(drawn), weights, k) for one in others])
+        )
 
     def one_gaussian(self, mixture: Mixture) -> Mixture:
         """Return one Gaussian for all rows, with the second moment that the run has found."""
-        return tied_mixture(np.ones(1), mixture.weights[None] @ mixture.means, self.moment, 0.0, self.least)
+        return tied_mixture(
+            np.ones(1), mixture.weights[None] @ mixture.means, self.moment, 0.0, self.least
+        )
 
     def hidden(self, mixture: Mixture, one: Mixture) -> float:
         """Estimate by how many nats a row one Gaussian may be better than the mixture without this being visible.
@@ -152,9 +183,13 @@ class MixtureSearch:
         further than the moment, the moment was clipped, and a Gaussian as wide as the mixture may be better.
         """
         n_others = self.space.n_columns - len(self.moment)
-        precisions = 1.0 / np.append(np.linalg.eigvalsh(self.moment), np.full(n_others, self.elsewhere))
+        precisions = 1.0 / np.append(
+            np.linalg.eigvalsh(self.moment), np.full(n_others, self.elsewhere)
+        )
         of_moment = self.space.noise**2 / 4 * float(precisions.sum() ** 2 + (precisions**2).sum())
-        wider = np.maximum(np.linalg.eigvals(np.linalg.solve(self.moment, mixture.moment)).real, 1.0)
+        wider = np.maximum(
+            np.linalg.eigvals(np.linalg.solve(self.moment, mixture.moment)).real, 1.0
+        )
         of_clipping = 0.5 * float((wider - 1.0 - np.log(wider)).sum())
         return of_moment + of_clipping + PART_ELSEWHERE / 2 * mixture.narrowest(one)
 
@@ -162,7 +197,16 @@ class MixtureSearch:
         self, start: Mixture, reference: Mixture, difference: float, n_steps: int = MOST_FITTED
     ) -> tuple[Mixture, float, Floats]:
         where = self.space.frame.radius, self.directions
-        return fitted(self.seen, start, reference, difference, self.space.n_rows, self.normals, *where, n_steps)
+        return fitted(
+            self.seen,
+            start,
+            reference,
+            difference,
+            self.space.n_rows,
+            self.normals,
+            *where,
+            n_steps,
+        )
 
     def norms(self, mixture: Mixture, scale: float, rows_per_client: int) -> tuple[float, float]:
         """Return the norm to which clients clip the vectors of rows, and the norm for the means of their vectors.
@@ -170,7 +214,9 @@ class MixtureSearch:
         If the guarantee is for rows, rows_per_client is 0: the first norm is then smaller.
         """
         drawn, weights = mixture.drawn(self.normals)
-        values = mixture.moments(Frame(np.zeros(drawn.shape[1]), self.space.frame.radius).rows(drawn), scale)
+        values = mixture.moments(
+            Frame(np.zeros(drawn.shape[1]), self.space.frame.radius).rows(drawn), scale
+        )
         norms, mean = np.sqrt((values**2).sum(axis=1)), weights @ values
         if rows_per_client:
             square = float(mean @ mean) + float(weights @ norms**2) / rows_per_client
@@ -188,7 +234,9 @@ class MixtureSearch:
                 covariances = covariances[:, :, None] * np.eye(covariances.shape[1])
             outside = self.elsewhere * (np.eye(len(basis)) - basis @ basis.T)
             means, covariances = means @ basis.T, basis @ covariances @ basis.T + outside
-        return MixtureModel(mixture.weights, self.space.frame.leave(means), covariances, mixture.structure)
+        return MixtureModel(
+            mixture.weights, self.space.frame.leave(means), covariances, mixture.structure
+        )
 
 
 def _moment(space: Space, basis: Floats, least: float) -> Floats:

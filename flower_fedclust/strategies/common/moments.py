@@ -72,9 +72,12 @@ def noisy_column_moments(
     """Return the moments of rows clipped to a norm, in one round with noise."""
     frame = Frame(np.zeros(n_columns), max_norm)
     parts = (*MOMENTS[:2], None) if replaced else MOMENTS
-    sums, of_squares, noisy_count = yield Sum(MomentsClient.clipped_column_sums.asked(frame=frame), parts=parts)
+    sums, of_squares, noisy_count = yield Sum(
+        MomentsClient.clipped_column_sums.asked(frame=frame), parts=parts
+    )
     n_rows = max(float(noisy_count), 1.0)
-    mean = clip_rows((sums / n_rows)[None, :], max_norm)[0]  # the mean of clipped rows lies in this ball
+    # The mean of clipped rows lies in this ball.
+    mean = clip_rows((sums / n_rows)[None, :], max_norm)[0]
     variance = np.clip(of_squares / n_rows - mean**2, 0.0, max_norm**2)
     if not variance.any():
         # Noise can hide the spread entirely; then assume rows all over the ball.
@@ -86,7 +89,9 @@ def checked_bandwidth(bandwidth: float | None, moments: Moments) -> float:
     """Return the given bandwidth, or the mean distance; raise a DataError if it would be 0."""
     # Means of equal numbers can differ from them in the last digit.
     if moments.distance == 0 and np.all(moments.deviation <= 1e-12 * np.abs(moments.mean)):
-        raise DataError("all rows are equal, so there is nothing to cluster by; give rows that differ.")
+        raise DataError(
+            "all rows are equal, so there is nothing to cluster by; give rows that differ."
+        )
     if bandwidth is not None:
         return bandwidth
     if moments.distance > 0:
@@ -102,12 +107,18 @@ class MomentsClient(FrameClient):
 
     @answers(
         Sent("sum of the rows, less the mean", has_columns=True),
-        Sent("sum of the squared distances from the mean, by column", has_columns=True, is_positive=True),
+        Sent(
+            "sum of the squared distances from the mean, by column",
+            has_columns=True,
+            is_positive=True,
+        ),
         Sent("mean distance between two of the client's rows", is_positive=True),
         Sent("whether the client has two rows", counts="some rows"),
         Sent("number of rows", counts_rows=True),
     )
-    def column_spread(self, *frame: Floats) -> tuple[GridArray, GridArray, GridArray, GridArray, GridArray]:
+    def column_spread(
+        self, *frame: Floats
+    ) -> tuple[GridArray, GridArray, GridArray, GridArray, GridArray]:
         """Return the sum and squares about the mean, the mean distance (equation 41), whether it exists, and n."""
         rows = self.enter(*frame)
         sums, n_rows = rows.total()

@@ -70,13 +70,20 @@ def left_by_a_code(variances: Floats, n_points: int) -> float:
     """
     logarithms = np.log(np.maximum(variances, np.finfo(float).tiny))
     # The level, if the first directions are divided and the others are not.
-    levels = np.exp((np.cumsum(logarithms) - 2.0 * math.log(n_points)) / np.arange(1, len(variances) + 1))
+    levels = np.exp(
+        (np.cumsum(logarithms) - 2.0 * math.log(n_points)) / np.arange(1, len(variances) + 1)
+    )
     level = levels[max(int(np.count_nonzero(levels <= variances)) - 1, 0)]
     return float(np.minimum(level, variances).sum())
 
 
 def directions_and_cells(
-    variances: Floats, elsewhere: float, norm: Callable[[int], float], noise: float, fewest: int, most: int
+    variances: Floats,
+    elsewhere: float,
+    norm: Callable[[int], float],
+    noise: float,
+    fewest: int,
+    most: int,
 ) -> tuple[int, int]:
     """Choose the numbers of directions and cells with which noisy means of cells are nearest to the rows.
 
@@ -118,7 +125,9 @@ class NoisyCells:
         """Draw rows from Gaussians about the means, enough for so many clusters."""
         return self.drawn_rows(max(N_DRAWN, DRAWN_FOR_EACH * n_clusters), self.within, rng)[1]
 
-    def drawn_rows(self, n_rows: int, within: Floats, rng: np.random.Generator) -> tuple[Labels, Floats]:
+    def drawn_rows(
+        self, n_rows: int, within: Floats, rng: np.random.Generator
+    ) -> tuple[Labels, Floats]:
         """Draw cells, and rows from Gaussians about their means, of this variance in each direction."""
         drawn = rng.choice(len(self.means), n_rows, p=self.counts / self.counts.sum())
         rows = self.means[drawn]
@@ -148,14 +157,23 @@ def best_solutions(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # centers coincide if rows do
         refined = [
-            KMeans(n_clusters, init=centers, n_init=1, max_iter=30).fit(rows) for _, centers in found[: 2 * n_wanted]
+            KMeans(n_clusters, init=centers, n_init=1, max_iter=30).fit(rows)
+            for _, centers in found[: 2 * n_wanted]
         ]
     refined.sort(key=lambda one: float(one.inertia_))
-    pairs = zip((one for _, one in found), (np.asarray(one.cluster_centers_) for one in refined), strict=False)
-    return different([one for pair in pairs for one in pair], n_wanted, APART * float(rows.var(axis=0).sum()))
+    pairs = zip(
+        (one for _, one in found),
+        (np.asarray(one.cluster_centers_) for one in refined),
+        strict=False,
+    )
+    return different(
+        [one for pair in pairs for one in pair], n_wanted, APART * float(rows.var(axis=0).sum())
+    )
 
 
-def kmeans_of_cells(means: Floats, weights: Floats, n_clusters: int, rng: np.random.Generator) -> Floats:
+def kmeans_of_cells(
+    means: Floats, weights: Floats, n_clusters: int, rng: np.random.Generator
+) -> Floats:
     """Return the centers of one k-means of cells for each row of weights, of shape (len(weights), n_clusters, ...).
 
     All of them take their Lloyd steps together: cells are so few that scikit-learn's takes ten times as long.
@@ -167,13 +185,21 @@ def kmeans_of_cells(means: Floats, weights: Floats, n_clusters: int, rng: np.ran
     for block in blocks(len(weights), len(means) * n_clusters, block_entries=2**20):
         centers, former = first[block], np.zeros(0)
         for _ in range(MOST_STEPS):
-            distances = (centers**2).sum(axis=2)[:, None, :] - 2.0 * means @ centers.transpose(0, 2, 1)
+            distances = (centers**2).sum(axis=2)[:, None, :] - 2.0 * means @ centers.transpose(
+                0, 2, 1
+            )
             labels = distances.argmin(axis=2)
             if np.array_equal(former, labels):
                 break
             former = labels
-            members = np.where(labels[:, None, :] == np.arange(n_clusters)[:, None], weights[block][:, None, :], 0.0)
-            centers = centers_of(members @ means, members.sum(axis=2), fallback=centers, at_least=1e-9)
+            members = np.where(
+                labels[:, None, :] == np.arange(n_clusters)[:, None],
+                weights[block][:, None, :],
+                0.0,
+            )
+            centers = centers_of(
+                members @ means, members.sum(axis=2), fallback=centers, at_least=1e-9
+            )
         solutions[block] = centers
     return solutions
 
@@ -185,7 +211,10 @@ def spread_out(apart: Floats, weights: Floats, n_points: int, rng: np.random.Gen
     """
     n_draws, n_cells = weights.shape
     n_trials, draws = 2 + int(math.log(n_points)), np.arange(n_draws)
-    chosen, chances = np.empty((n_draws, n_points), np.intp), np.empty((n_draws, n_points - 1, n_trials))
+    chosen, chances = (
+        np.empty((n_draws, n_points), np.intp),
+        np.empty((n_draws, n_points - 1, n_trials)),
+    )
     for draw, weights_of_draw in enumerate(weights):
         chosen[draw, 0] = rng.choice(n_cells, p=weights_of_draw / weights_of_draw.sum())
         chances[draw] = rng.random(chances[draw].shape)
@@ -205,7 +234,9 @@ def different(solutions: Sequence[Floats], n_wanted: int, apart: float) -> list[
     """Return the first solutions that have a center farther than this squared distance from all earlier solutions."""
     kept: list[Floats] = []
     for solution in solutions:
-        if len(kept) < n_wanted and all(squared_distances(solution, other).min(axis=1).max() > apart for other in kept):
+        if len(kept) < n_wanted and all(
+            squared_distances(solution, other).min(axis=1).max() > apart for other in kept
+        ):
             kept.append(solution)
     return kept
 
@@ -239,7 +270,11 @@ class BoundOfCosts(NamedTuple):
 
 
 def bound_of_costs(
-    rows: Floats, solutions: Sequence[Floats], n_rows: float, noise: float, norm: Callable[[Floats, float], float]
+    rows: Floats,
+    solutions: Sequence[Floats],
+    n_rows: float,
+    noise: float,
+    norm: Callable[[Floats, float], float],
 ) -> BoundOfCosts:
     """Choose a bound for the costs of a row beside their mean.
 
@@ -258,7 +293,9 @@ def bound_of_costs(
     norm : callable
         How far one unit moves the sum of these vectors, which are clipped to a bound.
     """
-    costs = np.stack([squared_distances(rows, centers).min(axis=1) for centers in solutions], axis=1)
+    costs = np.stack(
+        [squared_distances(rows, centers).min(axis=1) for centers in solutions], axis=1
+    )
     costs -= costs.mean(axis=1, keepdims=True)
     norms = np.linalg.norm(costs, axis=1)
     least = max(1e-9 * float(norms.max()), np.finfo(float).tiny * 2**60)
@@ -273,9 +310,13 @@ def bound_of_costs(
     return best
 
 
-def dropped_light(means: Floats, counts: Floats, deviation: float, light: float, fewest: int) -> tuple[Floats, Floats]:
+def dropped_light(
+    means: Floats, counts: Floats, deviation: float, light: float, fewest: int
+) -> tuple[Floats, Floats]:
     """Return the cells whose count exceeds ``light`` standard deviations of the noise; at least the heaviest ones."""
-    order = np.argsort(-counts, kind="stable")[: max(int(np.count_nonzero(counts > light * deviation)), fewest)]
+    order = np.argsort(-counts, kind="stable")[
+        : max(int(np.count_nonzero(counts > light * deviation)), fewest)
+    ]
     return means[order], np.maximum(counts[order], 1.0)
 
 
@@ -328,7 +369,9 @@ def repeated(
     heavier = (np.bincount(of_cell, weights, len(cells.means)) + FEW_DRAWN) / n_drawn
     cells = replace(cells, counts=cells.counts * heavier)
     own = nearest_center(rows, centers)
-    table = Imitated(rows, weights, errors, directions, len(compared[0].solutions) if compared else 1)
+    table = Imitated(
+        rows, weights, errors, directions, len(compared[0].solutions) if compared else 1
+    )
     noisy = [_another_run(cells, table, rng, ROUGHER) for _ in range(N_OTHER_RUNS)]
     exact = [_another_run(cells, table, rng, 0.0) for _ in range(N_OTHER_RUNS)]
     others, of_exact = ([nearest_center(rows, one) for one in runs] for runs in (noisy, exact))
@@ -337,7 +380,9 @@ def repeated(
     return Repeated(
         agreement=float(np.mean([weighted_rand_index(own, one, weights, k) for one in others])),
         each=np.mean([best_jaccard(own, one, k, weights) for one in others], axis=0),
-        without_noise=float(np.mean([weighted_rand_index(one, other, weights, k) for one, other in pairs])),
+        without_noise=float(
+            np.mean([weighted_rand_index(one, other, weights, k) for one, other in pairs])
+        ),
         excess=unmoved.cost(centers) / max(best, np.finfo(float).tiny) - 1.0,
         equal_within=_equal_within(table, own, table.cost(centers), compared),
     )
@@ -345,7 +390,9 @@ def repeated(
 
 def _clear_of_noise(cells: NoisyCells, fewest: int) -> NoisyCells:
     """Leave out cells of few rows: with other noise again, they would be anywhere."""
-    kept = cells.counts >= min(CLEAR_CELL * cells.of_counts, np.sort(cells.counts)[-min(fewest, len(cells.counts))])
+    kept = cells.counts >= min(
+        CLEAR_CELL * cells.of_counts, np.sort(cells.counts)[-min(fewest, len(cells.counts))]
+    )
     return replace(cells, means=cells.means[kept], counts=cells.counts[kept])
 
 
@@ -358,7 +405,10 @@ def weights_by_costs(rows: Floats, compared: Sequence[Compared]) -> Floats:
     """
     if not compared:
         return np.ones(len(rows))
-    costs = [np.stack([squared_distances(rows, one).min(axis=1) for one in each.solutions]) for each in compared]
+    costs = [
+        np.stack([squared_distances(rows, one).min(axis=1) for one in each.solutions])
+        for each in compared
+    ]
     G = np.concatenate([each - each.mean(axis=0) for each in costs])
     released = np.concatenate([each.costs - each.costs.mean() for each in compared])
     variances = np.concatenate([np.full(len(each.costs), each.deviation**2) for each in compared])
@@ -375,13 +425,16 @@ class Imitated:
 
     rows: Floats
     weights: Floats
-    errors: Floats  #: The variance of the error in an entry of a center, in the directions of the search and elsewhere.
+    #: The variance of the error in an entry of a center, in the directions of the search and elsewhere.
+    errors: Floats
     directions: Floats
     n_compared: int = 1  #: How many solutions the run compared at first.
 
     def cost(self, centers: Floats, n_rows: int | None = None) -> float:
         """Return the cost of the first n_rows drawn rows, or of all."""
-        return float(self.weights[:n_rows] @ squared_distances(self.rows[:n_rows], centers).min(axis=1))
+        return float(
+            self.weights[:n_rows] @ squared_distances(self.rows[:n_rows], centers).min(axis=1)
+        )
 
     def step(self, centers: Floats) -> Floats:
         """Return the weighted means of the rows nearest to each center."""
@@ -411,16 +464,25 @@ def _equal_within(table: Imitated, own: Labels, cost: float, compared: Sequence[
     return max(min(bounds), 0.0) * len(own) / max(cost, np.finfo(float).tiny)
 
 
-def agreement_inside(cells: NoisyCells, centers: Floats, variances: Floats, n_runs: int, rng: Generator) -> float:
+def agreement_inside(
+    cells: NoisyCells, centers: Floats, variances: Floats, n_runs: int, rng: Generator
+) -> float:
     """Return the agreement that :func:`repeated` would expect of so many runs, within the directions of the search.
 
     It is for clusters that have taken no steps, such as those of each number of clusters that is tried.
     """
     directions, errors, k = np.eye(centers.shape[1]), np.zeros((len(centers), 2)), len(centers)
-    rows = _in_all_columns(_rows_about(cells, centers, variances, rng), centers, directions, 0.0, rng)
-    labels, table = nearest_center(rows, centers), Imitated(rows, np.ones(len(rows)), errors, directions, N_STARTS)
+    rows = _in_all_columns(
+        _rows_about(cells, centers, variances, rng), centers, directions, 0.0, rng
+    )
+    labels, table = (
+        nearest_center(rows, centers),
+        Imitated(rows, np.ones(len(rows)), errors, directions, N_STARTS),
+    )
     others = [_another_run(cells, table, rng, ROUGHER_OF_NUMBER) for _ in range(n_runs)]
-    return float(np.mean([adjusted_rand(labels, nearest_center(rows, other), k) for other in others]))
+    return float(
+        np.mean([adjusted_rand(labels, nearest_center(rows, other), k) for other in others])
+    )
 
 
 def _rows_about(cells: NoisyCells, centers: Floats, variances: Floats, rng: Generator) -> Floats:
@@ -429,14 +491,20 @@ def _rows_about(cells: NoisyCells, centers: Floats, variances: Floats, rng: Gene
     sizes = np.bincount(nearest_center(cells.means, centers), cells.counts, k)
     between = sizes / sizes.sum() @ centers**2
     clusters = replace(cells, means=centers, counts=np.maximum(sizes, 1.0))
-    return clusters.drawn_rows(n_rows, np.maximum(variances - between, LEAST_LEFT * variances), rng)[1]
+    return clusters.drawn_rows(
+        n_rows, np.maximum(variances - between, LEAST_LEFT * variances), rng
+    )[1]
 
 
-def _in_all_columns(drawn: Floats, centers: Floats, directions: Floats, elsewhere: float, rng: Generator) -> Floats:
+def _in_all_columns(
+    drawn: Floats, centers: Floats, directions: Floats, elsewhere: float, rng: Generator
+) -> Floats:
     """Return rows that are drawn in the directions of the search; elsewhere they lie about the nearest center."""
     inside = centers @ directions
     outside, n_others = centers - inside @ directions.T, max(np.subtract(*directions.shape), 1)
-    rest = rng.standard_normal((len(drawn), len(centers[0]))) * math.sqrt(max(elsewhere, 0.0) / n_others)
+    rest = rng.standard_normal((len(drawn), len(centers[0]))) * math.sqrt(
+        max(elsewhere, 0.0) / n_others
+    )
     rest -= rest @ directions @ directions.T
     return np.asarray(drawn @ directions.T + outside[nearest_center(drawn, inside)] + rest)
 
@@ -448,19 +516,29 @@ def _cost(rows: Floats, centers: Floats) -> float:
 def _another_run(cells: NoisyCells, table: Imitated, rng: Generator, noise: float) -> Floats:
     """Return the centers of another run on these rows: the best of few starts on cells with other noise."""
     errors, directions, k = table.errors, table.directions, len(table.errors)
-    means = cells.means + noise * (cells.of_sums / cells.counts)[:, None] * rng.standard_normal(cells.means.shape)
-    counts = np.maximum(cells.counts + noise * cells.of_counts * rng.standard_normal(len(means)), 1.0)
+    means = cells.means + noise * (cells.of_sums / cells.counts)[:, None] * rng.standard_normal(
+        cells.means.shape
+    )
+    counts = np.maximum(
+        cells.counts + noise * cells.of_counts * rng.standard_normal(len(means)), 1.0
+    )
     n_starts = math.ceil(N_STARTS * min(1.0, MANY_CLUSTERS / k))
     starts = kmeans_of_cells(means, np.tile(counts, (n_starts, 1)), k, rng)
     costs = [float(counts @ squared_distances(means, start).min(axis=1)) for start in starts]
     # As many as the run compares by the rows' costs; the others are left out by what they cost on the cells.
     _, distinct = np.unique(np.asarray(costs, dtype=np.float32), return_index=True)
     compared = [starts[index] @ directions.T for index in distinct[: table.n_compared]]
-    best = min(compared, key=lambda centers: table.cost(centers, N_SHARED)) if len(compared) > 1 else compared[0]
+    best = (
+        min(compared, key=lambda centers: table.cost(centers, N_SHARED))
+        if len(compared) > 1
+        else compared[0]
+    )
     best = table.steps(best)
     of_inside = rng.standard_normal((k, directions.shape[1])) * np.sqrt(2 * errors[:, :1])
     of_rest = rng.standard_normal(best.shape) * np.sqrt(2 * errors[:, 1:])
-    return np.asarray(best + noise * (of_inside @ directions.T + of_rest - of_rest @ directions @ directions.T))
+    return np.asarray(
+        best + noise * (of_inside @ directions.T + of_rest - of_rest @ directions @ directions.T)
+    )
 
 
 def adjusted_rand(one: Labels, other: Labels, n_clusters: int) -> float:
@@ -468,9 +546,13 @@ def adjusted_rand(one: Labels, other: Labels, n_clusters: int) -> float:
     return weighted_rand_index(one, other, np.ones(len(one)), n_clusters)
 
 
-def best_jaccard(labels: Labels, others: Labels, n_clusters: int, weights: Floats | float = 1.0) -> Floats:
+def best_jaccard(
+    labels: Labels, others: Labels, n_clusters: int, weights: Floats | float = 1.0
+) -> Floats:
     """Return for each own cluster the largest Jaccard index with a cluster of another run."""
     table = np.zeros((n_clusters, n_clusters))
     np.add.at(table, (labels, others), weights)
     either = table.sum(axis=1)[:, None] + table.sum(axis=0)[None, :] - table
-    return np.asarray(np.divide(table, either, out=np.zeros_like(table), where=either > 0).max(axis=1))
+    return np.asarray(
+        np.divide(table, either, out=np.zeros_like(table), where=either > 0).max(axis=1)
+    )

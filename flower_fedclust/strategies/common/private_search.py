@@ -37,7 +37,15 @@ from flower_fedclust.engine.rounds import Round, Sent, Total
 from flower_fedclust.exact.grid import ball_in_units, integer_norms
 from flower_fedclust.exact.rows import Frame, Rows
 from flower_fedclust.exact.sums import directions_onto_grid, triangle_to_symmetric
-from flower_fedclust.exact.terms import Term, at, costs_beside_mean, count, one_class, side_by_side, total
+from flower_fedclust.exact.terms import (
+    Term,
+    at,
+    costs_beside_mean,
+    count,
+    one_class,
+    side_by_side,
+    total,
+)
 from flower_fedclust.numerics.checks import checked_point
 from flower_fedclust.numerics.kmeans import squared_distances
 from flower_fedclust.numerics.validity import ClusterNumber, numbers_of
@@ -193,7 +201,11 @@ class SearchStrategy(ClippedStrategy):
     def ball(self) -> Frame:
         """The ball to which clients clip their rows at first."""
         assert self.max_norm is not None
-        origin = np.zeros(self.n_columns) if self.origin is None else np.asarray(self.origin, dtype=np.float64)
+        origin = (
+            np.zeros(self.n_columns)
+            if self.origin is None
+            else np.asarray(self.origin, dtype=np.float64)
+        )
         return Frame(origin, self.max_norm)
 
     def privacy_notes(self) -> list[str]:
@@ -234,7 +246,10 @@ class Units:
         if not self.are_clients:
             return bound
         mean, mean_square = values.mean(axis=0), float((values**2).sum(axis=1).mean())
-        return max(math.sqrt(float(mean @ mean) + CLIENT_MARGIN**2 * mean_square / self.rows_each), 1e-9 * bound)
+        return max(
+            math.sqrt(float(mean @ mean) + CLIENT_MARGIN**2 * mean_square / self.rows_each),
+            1e-9 * bound,
+        )
 
     def of_both(self, bound: float, weight: float, n_places: int) -> float:
         """Return the norm of the sums of offsets beside the numbers of rows, which count as much as the weight."""
@@ -251,13 +266,16 @@ class Space:
     frame: Frame
     n_rows: float
     units: Units
-    values: Floats  #: The variances along the directions, the largest first, as far as noise shows them.
-    directions: Floats  #: Eigenvectors of the noisy second moment, of shape (n_columns, n_directions).
+    #: The variances along the directions, the largest first, as far as noise shows them.
+    values: Floats
+    #: Eigenvectors of the noisy second moment, of shape (n_columns, n_directions).
+    directions: Floats
     n_above: int  #: The number of directions that stand above the noise.
     n_inside: int  #: The number of directions that are used.
     spread: Floats  #: The standard deviations of the rows along the directions that are used.
     total: float  #: The mean squared norm of a row.
-    noise: float = 0.0  #: The standard deviation of the noise in a variance along a given direction.
+    #: The standard deviation of the noise in a variance along a given direction.
+    noise: float = 0.0
 
     @property
     def n_columns(self) -> int:
@@ -286,7 +304,9 @@ class Space:
 
     def norm_of_offsets(self, reach: float, within: float) -> float:
         """Return the norm to which clients clip offsets: so many typical distances."""
-        return min(reach * math.sqrt(max(within, 1e-18 * self.frame.radius**2)), 2 * self.frame.radius)
+        return min(
+            reach * math.sqrt(max(within, 1e-18 * self.frame.radius**2)), 2 * self.frame.radius
+        )
 
 
 def first_rounds(*, center_rows: bool, counts_rows: bool) -> int:
@@ -306,10 +326,14 @@ def frame_of_most(
     else:
         (counted,) = yield Sum(SearchClient.row_count.asked(), parts=["row_count"])
         number = max(float(counted), float(strategy.most_clusters))
-    return (yield from _centered(strategy, frame, frame.radius, number)) if center_rows else frame, number
+    return (
+        yield from _centered(strategy, frame, frame.radius, number)
+    ) if center_rows else frame, number
 
 
-def _centered(strategy: SearchStrategy, frame: Frame, reach: float, n_rows: float) -> Generator[Round, Total, Frame]:
+def _centered(
+    strategy: SearchStrategy, frame: Frame, reach: float, n_rows: float
+) -> Generator[Round, Total, Frame]:
     """Return a frame about the noisy mean of the rows, which are clipped to a reach."""
     question = SearchClient.row_sum.asked(frame=Frame(frame.origin, reach))
     (added_up,) = received = yield strategy.summed(question, "row_sum", at_most=(reach,))
@@ -335,12 +359,16 @@ def space_of_rows(
     inner = frame if units.are_clients else Frame(frame.origin, reach)
     question = SearchClient.second_moment.asked(frame=inner, **sketch)
     (moment,) = received = yield strategy.summed(question, "second_moment", at_most=(reach**2,))
-    values, directions, n_above, edge, mean_square = spectrum_of(moment, sketch, n_units, received.noise[0])
+    values, directions, n_above, edge, mean_square = spectrum_of(
+        moment, sketch, n_units, received.noise[0]
+    )
     n_inside = min(n_above, strategy.most_clusters)
     spread = np.sqrt(np.maximum(values[:n_inside], edge / 4))
     mean_square = max(mean_square, edge / 4, 1e-12 * frame.radius**2)
     directions, noise = np.ascontiguousarray(directions), edge / math.sqrt(2 * len(frame.origin))
-    return Space(frame, n_rows, units, values, directions, n_above, n_inside, spread, mean_square, noise)
+    return Space(
+        frame, n_rows, units, values, directions, n_above, n_inside, spread, mean_square, noise
+    )
 
 
 def _n_units(strategy: SearchStrategy, received: Total, n_rows: float) -> float:
@@ -360,7 +388,12 @@ def cells_of_rows(
     """
     space, n_cells = _with_cells(strategy, space)
     rng, units, variances = strategy.rng, space.units, space.spread**2
-    points = rng.standard_normal((n_cells, space.n_inside)) * space.spread * FIRST_CELLS * nearer_in_many(variances)
+    points = (
+        rng.standard_normal((n_cells, space.n_inside))
+        * space.spread
+        * FIRST_CELLS
+        * nearer_in_many(variances)
+    )
     if public is not None:
         chosen = rng.permutation(public @ space.inside)[:n_cells]
         points[: len(chosen)] = chosen
@@ -368,7 +401,9 @@ def cells_of_rows(
     for generation in range(CELL_ROUNDS):
         bound = space.norm_of_offsets(CELL_REACH, float(within.sum()))
         weight = CELL_WEIGHT * bound
-        question = SearchClient.cells.asked(points, space.inside, frame=space.frame, bound=bound, weight=weight)
+        question = SearchClient.cells.asked(
+            points, space.inside, frame=space.frame, bound=bound, weight=weight
+        )
         at_most = units.of_both(bound, weight, len(points))
         (both,) = received = yield strategy.summed(question, "cells", at_most=(at_most,))
         sums, counts = units.rows_each * both[:, :-1], units.rows_each * both[:, -1] / weight
@@ -407,7 +442,10 @@ def _with_cells(strategy: SearchStrategy, space: Space) -> tuple[Space, int]:
     variances, units, most = space.variances, space.units, strategy.most_clusters
     noise, products = strategy.noise_of("cells") / units.number, space.n_rows * space.n_columns
     most_inside = int(min(max(MOST_PROJECTED / products, most), len(variances)))
-    most_cells = min(max(CELLS_FOR_EACH * most, MOST_CELLS), max(MOST_CELL_PRODUCTS / products, FEWEST_FOR_EACH * most))
+    most_cells = min(
+        max(CELLS_FOR_EACH * most, MOST_CELLS),
+        max(MOST_CELL_PRODUCTS / products, FEWEST_FOR_EACH * most),
+    )
     # A cell must have more rows than are light: so many deviations of the noise of their number.
     of_count = units.of_both(1.0, CELL_WEIGHT, FEWEST_FOR_EACH * most) / CELL_WEIGHT
     fewest_cells = math.ceil(FEWEST_CELLS * most)
@@ -434,7 +472,9 @@ class Found(NamedTuple):
     weights: Floats
 
 
-def rough_clusters(strategy: SearchStrategy, frame: Frame, n_rows: float) -> Generator[Round, Total, Found]:
+def rough_clusters(
+    strategy: SearchStrategy, frame: Frame, n_rows: float
+) -> Generator[Round, Total, Found]:
     """Find where the rows lie, their cells, and clusters of these: for strategies that go on by themselves."""
     space = yield from space_of_rows(strategy, frame, n_rows)
     space, cells = yield from cells_of_rows(strategy, space)
@@ -456,7 +496,8 @@ class Solution(NamedTuple):
     signal: Floats  #: The variance of an entry, by cluster and by part of the directions.
     gain: float = math.inf  #: The part of the cost by which the last step lowered it.
     n_steps: int = 0
-    compared: Sequence[Compared] = ()  #: The comparisons of costs by which it was chosen; only of the best.
+    #: The comparisons of costs by which it was chosen; only of the best.
+    compared: Sequence[Compared] = ()
 
 
 def best_of_many(
@@ -473,24 +514,32 @@ def best_of_many(
     """
     rows = cells.drawn(n_clusters, strategy.rng)
     norm = space.units.of_both(REACH, WEIGHT * REACH, n_clusters)
-    excess = excess_of_a_step(space.n_columns, n_clusters, norm, strategy.noise_of("tries_1") / space.units.number)
+    excess = excess_of_a_step(
+        space.n_columns, n_clusters, norm, strategy.noise_of("tries_1") / space.units.number
+    )
     work = MOST_WORK / (space.n_rows * space.n_columns)
     wanted = int(min(max(min(TOLERATED / excess if excess else math.inf, work), 1), MOST_SOLUTIONS))
     found = best_solutions(cells, rows, n_clusters, wanted, strategy.rng)
     elsewhere = FIRST_OUTSIDE * space.total / space.n_columns
-    signal = np.tile([FIRST_INSIDE * float((space.spread**2).mean()), elsewhere, elsewhere], (n_clusters, 1))
+    signal = np.tile(
+        [FIRST_INSIDE * float((space.spread**2).mean()), elsewhere, elsewhere], (n_clusters, 1)
+    )
     solutions = [Solution(one @ space.inside.T, signal) for one in found]
     compared: list[Compared] = []
     for level in range(1, N_LEVELS + 1):
         parts = [f"tries_{level}"] * STEPS_EACH
         if len(solutions) == 1:
-            solutions = yield from _steps_of_one(strategy, space, rows, solutions, [*parts, "costs"])
+            solutions = yield from _steps_of_one(
+                strategy, space, rows, solutions, [*parts, "costs"]
+            )
             continue
         for part in parts:
             solutions = yield from _steps(strategy, space, rows, solutions, part)
         n_kept = 1 if level == N_LEVELS else -(-len(solutions) // PART_KEPT)
         compared.append((yield from _compared(strategy, space, rows, solutions)))
-        solutions = [solutions[index] for index in np.argsort(compared[-1].costs, kind="stable")[:n_kept]]
+        solutions = [
+            solutions[index] for index in np.argsort(compared[-1].costs, kind="stable")[:n_kept]
+        ]
     solutions = yield from _steps_of_one(strategy, space, rows, solutions, ["steps"] * N_STEPS)
     if last:
         solutions = yield from _steps(strategy, space, rows, solutions, *last)
@@ -498,7 +547,11 @@ def best_of_many(
 
 
 def more_steps(
-    strategy: SearchStrategy, space: Space, cells: NoisyCells, solution: Solution, parts: Sequence[str]
+    strategy: SearchStrategy,
+    space: Space,
+    cells: NoisyCells,
+    solution: Solution,
+    parts: Sequence[str],
 ) -> Generator[Round, Total, Solution]:
     """Take steps of one solution, each with a part of the budget."""
     rows, solutions = cells.drawn(len(solution.centers), strategy.rng), [solution]
@@ -508,7 +561,11 @@ def more_steps(
 
 
 def _steps_of_one(
-    strategy: SearchStrategy, space: Space, rows: Floats, solutions: list[Solution], parts: Sequence[str]
+    strategy: SearchStrategy,
+    space: Space,
+    rows: Floats,
+    solutions: list[Solution],
+    parts: Sequence[str],
 ) -> Generator[Round, Total, list[Solution]]:
     """Take the steps of one solution, until they hardly lower its cost."""
     most = max(2, int(MOST_STEPPED / (space.n_rows * space.n_columns)))
@@ -526,11 +583,16 @@ def _steps(
     within = _cost_of_best(space, rows, solutions)
     noise = strategy.noise_of(parts[0], math.sqrt(len(solutions))) / units.number
     weight = 0.0 if len(parts) > 1 else WEIGHT
-    excess = excess_of_a_step(space.n_columns, n_clusters, units.of_both(REACH, weight * REACH, n_clusters), noise)
+    excess = excess_of_a_step(
+        space.n_columns, n_clusters, units.of_both(REACH, weight * REACH, n_clusters), noise
+    )
     bound = space.norm_of_offsets(reach_of_offsets(excess), within)
     if weight:
         question = SearchClient.steps.asked(
-            np.stack([one.centers for one in solutions]), frame=space.frame, bound=bound, weight=weight * bound
+            np.stack([one.centers for one in solutions]),
+            frame=space.frame,
+            bound=bound,
+            weight=weight * bound,
         )
         at_most = math.sqrt(len(solutions)) * units.of_both(bound, weight * bound, n_clusters)
         (both,) = received = yield strategy.summed(question, *parts, at_most=(at_most,))
@@ -546,10 +608,17 @@ def _steps(
         of_sums, of_counts = received.noise
     scale, moved = units.rows_each, []
     for solution, of_one, sizes in zip(solutions, scale * sums, scale * counts, strict=True):
-        divisor = np.maximum(sizes, max(0.3 * scale * of_counts, space.n_rows / n_clusters / 20, 1.0))
-        n_signal = min(max(space.n_inside, space.n_above), n_clusters)  # centers differ in no more directions
+        divisor = np.maximum(
+            sizes, max(0.3 * scale * of_counts, space.n_rows / n_clusters / 20, 1.0)
+        )
+        # Centers differ in no more directions.
+        n_signal = min(max(space.n_inside, space.n_above), n_clusters)
         offsets, signal = filtered(
-            of_one / divisor[:, None], (scale * of_sums / divisor) ** 2, space.directions, n_signal, solution.signal
+            of_one / divisor[:, None],
+            (scale * of_sums / divisor) ** 2,
+            space.directions,
+            n_signal,
+            solution.signal,
         )
         gain = float(divisor @ (offsets**2).sum(axis=1)) / (space.n_rows * within)
         centers = clip_rows(solution.centers + offsets, space.frame.radius)
@@ -624,12 +693,16 @@ def filtered(
         # The mean of m squares has the variance 2 (s + v)^2 / m; what was expected is as uncertain as it is large.
         n_squares = 2.0 / (float((weight**2).sum()) / float(weight.sum()) ** 2 + 1.0 / max(size, 1))
         precision = n_squares / 2.0 * weight
-        found = np.maximum((precision * seen + known**-1) / (precision + known**-2), LEAST_KEPT * known)
+        found = np.maximum(
+            (precision * seen + known**-1) / (precision + known**-2), LEAST_KEPT * known
+        )
         gain = found / (found + noise)
         expected[:, index] = (gain * (noise + GOES_ON * found)).mean(axis=1)
         part *= gain
     moved = turned @ directions.T
-    return (moved + rest if rest.size else moved), np.maximum(expected, np.finfo(float).tiny ** 0.25)
+    return (moved + rest if rest.size else moved), np.maximum(
+        expected, np.finfo(float).tiny ** 0.25
+    )
 
 
 # The budget.
@@ -650,7 +723,10 @@ def parts_of_cells(
         "second_moment": (client.second_moment, 1),
         "cells": (client.cells, CELL_ROUNDS),
     }
-    return {name: gaussian_part(answer, costs[name], at_most) for name, (answer, at_most) in answers.items()}
+    return {
+        name: gaussian_part(answer, costs[name], at_most)
+        for name, (answer, at_most) in answers.items()
+    }
 
 
 def parts_of_solutions(client: type[SearchClient], *, has_last: bool = True) -> dict[str, Part]:
@@ -662,7 +738,10 @@ def parts_of_solutions(client: type[SearchClient], *, has_last: bool = True) -> 
     }
     if has_last:
         answers |= {"sums": (client.offset_sums, 1), "counts": (client.offset_sums, 1)}
-    return {name: gaussian_part(answer, COSTS[name], at_most) for name, (answer, at_most) in answers.items()}
+    return {
+        name: gaussian_part(answer, COSTS[name], at_most)
+        for name, (answer, at_most) in answers.items()
+    }
 
 
 def gaussian_part(answers: Any, cost: float, at_most: int) -> Part:
@@ -695,7 +774,9 @@ class SearchClient(StartsClient):
         """Return the sum of the rows in the frame."""
         return total(rows)
 
-    @by_row(distances=Sent("number of rows by distance from the origin, in classes", counts="every row"))
+    @by_row(
+        distances=Sent("number of rows by distance from the origin, in classes", counts="every row")
+    )
     def distances(rows: Rows) -> Term:
         """Return the number of rows in each class, from the farthest to the nearest."""
         bound, _ = ball_in_units(rows.radius, 2, rows.exponent)
@@ -718,26 +799,38 @@ class SearchClient(StartsClient):
         squares = np.einsum("ijk,ijk->i", entries, entries)
         # The class is the number of times that the norm can be doubled without exceeding the square of the radius.
         index = (squares[:, None] <= 4.0 ** np.arange(20)).sum(axis=1)
-        return one_class(np.where(squares == 0, N_CLASSES - 1, np.minimum(index, N_CLASSES - 1)), N_CLASSES)
+        return one_class(
+            np.where(squares == 0, N_CLASSES - 1, np.minimum(index, N_CLASSES - 1)), N_CLASSES
+        )
 
     @by_row(
         sums="sum of the rows' offsets from their nearest centers, clipped",
         counts=Sent("number of rows nearest to each center", counts="every row", sizes=True),
     )
-    def offset_sums(rows: Rows, centers: Floats, directions: Floats, *, bound: float) -> tuple[Term, Term]:
+    def offset_sums(
+        rows: Rows, centers: Floats, directions: Floats, *, bound: float
+    ) -> tuple[Term, Term]:
         """Return the clipped offsets, in public directions, and the counts."""
         rows = rows.projected(directions)
         nearest = rows.nearest(centers)
-        return at(nearest, len(centers), rows.offsets(centers, nearest, bound)), at(nearest, len(centers))
+        return at(nearest, len(centers), rows.offsets(centers, nearest, bound)), at(
+            nearest, len(centers)
+        )
 
-    @by_row(cells="sum of the rows' offsets from their nearest points, clipped, and their number, weighted")
-    def cells(rows: Rows, points: Floats, directions: Floats, *, bound: float, weight: float) -> Term:
+    @by_row(
+        cells="sum of the rows' offsets from their nearest points, clipped, and their number, weighted"
+    )
+    def cells(
+        rows: Rows, points: Floats, directions: Floats, *, bound: float, weight: float
+    ) -> Term:
         """Return the clipped offsets in public directions, and in the last column the counts times the weight."""
         rows = rows.projected(directions)
         nearest = rows.nearest(points)
         return at(nearest, len(points), rows.offsets(points, nearest, bound).with_constant(weight))
 
-    @by_row(steps="sums of the rows' offsets from the nearest center of each solution, clipped, and numbers, weighted")
+    @by_row(
+        steps="sums of the rows' offsets from the nearest center of each solution, clipped, and numbers, weighted"
+    )
     def steps(rows: Rows, solutions: Floats, *, bound: float, weight: float) -> Term:
         """Return for each solution the clipped offsets, and in the last column the counts times the weight."""
         n_solutions, n_points, n_columns = solutions.shape

@@ -76,5 +76,7 @@ class ServerDataStrategy(PrivateStrategy):
                 f"{self.n_clusters} server rows."
             )
         if (rows == rows[0]).all():
-            raise ValueError("server_data: all rows are equal, so that their radius is 0; give rows that differ.")
+            raise ValueError(
+                "server_data: all rows are equal, so that their radius is 0; give rows that differ."
+            )
         return rows

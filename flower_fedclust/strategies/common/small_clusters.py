@@ -14,9 +14,19 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from flower_fedclust.numerics.kmeans import centers_of, cluster_sums, nearest_center, squared_distances
+from flower_fedclust.numerics.kmeans import (
+    centers_of,
+    cluster_sums,
+    nearest_center,
+    squared_distances,
+)
 from flower_fedclust.numerics.validity import ClusterNumber, ClusterSums
-from flower_fedclust.strategies.common.noisy_cells import MANY_CLUSTERS, N_OTHER_RUNS, NoisyCells, agreement_inside
+from flower_fedclust.strategies.common.noisy_cells import (
+    MANY_CLUSTERS,
+    N_OTHER_RUNS,
+    NoisyCells,
+    agreement_inside,
+)
 
 Floats = NDArray[np.float64]
 
@@ -42,10 +52,13 @@ class NoisyClusters(NamedTuple):
     total: float  #: The mean squared norm of a row.
     of_sums: float  #: The standard deviation of the noise in an entry of a cluster's sum.
     of_counts: float  #: The standard deviation of the noise in a count.
-    cells: NoisyCells | None = None  #: The cells from which the clusters were merged; None if they were not merged.
+    #: The cells from which the clusters were merged; None if they were not merged.
+    cells: NoisyCells | None = None
 
 
-def small_clusters(cells: NoisyCells, total: float, n_clusters: int, rng: np.random.Generator) -> NoisyClusters:
+def small_clusters(
+    cells: NoisyCells, total: float, n_clusters: int, rng: np.random.Generator
+) -> NoisyClusters:
     """Merge cells to a few small clusters for each cluster; ``total`` is the mean squared norm of a row."""
     clear = cells.counts > DEVIATIONS_OF_CELL * cells.of_counts
     clear[np.argmax(cells.counts)] = True
@@ -55,10 +68,14 @@ def small_clusters(cells: NoisyCells, total: float, n_clusters: int, rng: np.ran
     # Each of the last two generations counted all rows.
     counts = weight_of(means, weights, small) / 2
     times = math.sqrt(len(means) / n_small) / 2
-    return NoisyClusters(small, counts, total, cells.of_sums * times, cells.of_counts * times, cells)
+    return NoisyClusters(
+        small, counts, total, cells.of_sums * times, cells.of_counts * times, cells
+    )
 
 
-def clustered(points: Floats, weights: Floats, n_clusters: int, rng: np.random.Generator, *, n_init: int) -> Floats:
+def clustered(
+    points: Floats, weights: Floats, n_clusters: int, rng: np.random.Generator, *, n_init: int
+) -> Floats:
     """Return centers by weighted k-means; points of weight 0 are used only if too few points have weight.
 
     Many clusters take fewer starts: a start of 1,000 costs two seconds, and differs from the best by some .2%.
@@ -66,14 +83,18 @@ def clustered(points: Floats, weights: Floats, n_clusters: int, rng: np.random.G
     from sklearn.cluster import KMeans
     from sklearn.exceptions import ConvergenceWarning
 
-    heaviest = np.argsort(-weights, kind="stable")[: max(n_clusters, int(np.count_nonzero(weights)))]
+    heaviest = np.argsort(-weights, kind="stable")[
+        : max(n_clusters, int(np.count_nonzero(weights)))
+    ]
     points, weights = points[heaviest], weights[heaviest]
     if len(points) <= n_clusters:
         return np.resize(points, (n_clusters, points.shape[1]))
     if np.count_nonzero(weights) < n_clusters:
         weights = np.maximum(weights, max(float(weights.max()), 1.0) * 1e-6)
     n_init = math.ceil(n_init * min(1.0, MANY_CLUSTERS / n_clusters))
-    estimator = KMeans(n_clusters, n_init=n_init, max_iter=50, random_state=int(rng.integers(2**31)))
+    estimator = KMeans(
+        n_clusters, n_init=n_init, max_iter=50, random_state=int(rng.integers(2**31))
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # centers coincide if points do
         return np.asarray(estimator.fit(points, sample_weight=weights).cluster_centers_)
@@ -112,9 +133,13 @@ def chosen_number(
         sums, counts = cluster_sums(drawn, nearest_center(drawn, centers), len(centers))
         sums *= n_rows / n_drawn
         noisy = counts * (n_rows / n_drawn) + fine.of_counts * rng.standard_normal(len(counts))
-        means = centers_of(sums + fine.of_sums * rng.standard_normal(sums.shape), noisy, fallback=centers)
+        means = centers_of(
+            sums + fine.of_sums * rng.standard_normal(sums.shape), noisy, fallback=centers
+        )
         # The second moment of this sample, because a small sample's differs from the Gaussian's.
-        reference = fine._replace(means=means, counts=noisy, total=float((drawn**2).sum() / n_drawn))
+        reference = fine._replace(
+            means=means, counts=noisy, total=float((drawn**2).sum() / n_drawn)
+        )
         of_one.append([measure["silhouette"] for measure in _measures(reference, tried)])
     return ClusterNumber(
         list(tried),
@@ -137,12 +162,18 @@ def _stability(fine: NoisyClusters, spread: Floats, number: int, rng: np.random.
 
 
 def agreement_of_another_run(
-    fine: NoisyClusters, spread: Floats, centers: Floats, rng: np.random.Generator, n_runs: int = N_OTHER_RUNS
+    fine: NoisyClusters,
+    spread: Floats,
+    centers: Floats,
+    rng: np.random.Generator,
+    n_runs: int = N_OTHER_RUNS,
 ) -> float:
     """Estimate the adjusted Rand index between the clusters of these centers and another run's clusters."""
     cells = fine.cells
     if cells is None:
-        cells = NoisyCells(fine.means, np.maximum(fine.counts, 1.0), spread**2, fine.of_sums, fine.of_counts)
+        cells = NoisyCells(
+            fine.means, np.maximum(fine.counts, 1.0), spread**2, fine.of_sums, fine.of_counts
+        )
     return agreement_inside(cells, centers, spread**2, n_runs, rng)
 
 
@@ -154,7 +185,9 @@ def _measures(fine: NoisyClusters, numbers: Sequence[int]) -> list[dict[str, flo
     if len(means) <= numbers[0] or (fine.of_counts > 0 and len(means) < FEWEST):
         return [{"silhouette": 0.0} for _ in numbers]
     # The mean squared distance of rows from these means: the second moment less the part that the means explain.
-    scatter = max(fine.total - float(counts @ (means**2).sum(axis=1)) / float(counts.sum()), 0.02 * fine.total)
+    scatter = max(
+        fine.total - float(counts @ (means**2).sum(axis=1)) / float(counts.sum()), 0.02 * fine.total
+    )
     by_number: list[dict[str, float]] = []
     for number, centers in zip(reversed(numbers), _merged(means, counts, numbers), strict=True):
         if number < len(means):
@@ -176,7 +209,9 @@ def _merged(means: Floats, counts: Floats, numbers: Sequence[int]) -> list[Float
         if len(points) <= numbers[-1 - len(solutions)]:
             solutions.append(points.copy())
             continue
-        apart = squared_distances(points, points) * (weights[:, None] * weights / (weights[:, None] + weights))
+        apart = squared_distances(points, points) * (
+            weights[:, None] * weights / (weights[:, None] + weights)
+        )
         apart[np.tril_indices(len(points))] = np.inf
         first, second = np.unravel_index(apart.argmin(), apart.shape)
         both = weights[first] + weights[second]

@@ -95,7 +95,9 @@ def leave_within_range(frame: Frame, points: Floats) -> Floats:
         return np.clip(frame.leave(points), -largest, largest)
 
 
-def kernel_graph(rows: Floats, bandwidth: float, n_neighbors: int, sizes: Floats | None = None) -> csr_array:
+def kernel_graph(
+    rows: Floats, bandwidth: float, n_neighbors: int, sizes: Floats | None = None
+) -> csr_array:
     """Return the sparse graph that keeps the k largest kernel values of every row (FedSC, equation 25).
 
     The graph is the mean of A and A', where A has the kernel values of each row with its k nearest other rows. So there
@@ -132,9 +134,13 @@ def cluster_rows(
     if bandwidth is None:
         bandwidth = mean_distance(rows)
         if bandwidth == 0:
-            raise DataError("all rows are equal, so the bandwidth r would be 0; give rows that differ.")
+            raise DataError(
+                "all rows are equal, so the bandwidth r would be 0; give rows that differ."
+            )
         if not np.isfinite(bandwidth):
-            raise DataError("the rows are so far apart that their mean distance overflows; look for a wrong value.")
+            raise DataError(
+                "the rows are so far apart that their mean distance overflows; look for a wrong value."
+            )
     n_atoms = min(max(ATOMS_PER_CLUSTER * n_clusters, FEWEST_ATOMS), len(rows))
     Z = rows[np.sort(rng.choice(len(rows), n_atoms, replace=False))]
     to_factors = factor_map(Z, bandwidth, REGULARIZATION)
@@ -145,7 +151,9 @@ def cluster_rows(
     embedding = graph_embedding(graph, n_clusters, F[copies.first], sizes)
     centers, labels = cluster_embedding(embedding, n_clusters, rng, sizes)
     embedding, labels = embedding[copies.index], labels[copies.index]
-    return SpectralModel(Z, bandwidth, to_factors @ fitted_projection(F, embedding), centers), labels
+    return SpectralModel(
+        Z, bandwidth, to_factors @ fitted_projection(F, embedding), centers
+    ), labels
 
 
 #: How many bytes an array of the server may have, besides what the clients send and the graph.
@@ -171,7 +179,8 @@ class CodesStrategy(ProtocolStrategy):
     ) -> Generator[Round, list[Reply], tuple[SpectralModel, dict[str, Labels]]]:
         """Cluster rows by their factors F (equations 12 and 25), and send each client the labels of its rows."""
         if self.sparsify:
-            copies = copies_but_for_rounding(F)  # equal rows are one node, or they would have no other neighbors
+            # Equal rows are one node, or they would have no other neighbors.
+            copies = copies_but_for_rounding(F)
             n_block = max(1, int(WORKING_MEMORY / F.itemsize))
             embedding, centers, labels = self._by_graph(F[copies.first], copies.counts, n_block)
             embedding, labels = embedding[copies.index], labels[copies.index]
@@ -184,7 +193,9 @@ class CodesStrategy(ProtocolStrategy):
             yield from send_labels(labels, replies)
         )
 
-    def _by_graph(self, F: Floats, sizes: Floats, block_entries: int) -> tuple[Floats, Floats, Labels]:
+    def _by_graph(
+        self, F: Floats, sizes: Floats, block_entries: int
+    ) -> tuple[Floats, Floats, Labels]:
         """Return embedding, centers and labels of distinct rows; ``sizes`` has how many equal rows each stands for."""
         k = n_neighbors_of(len(F)) if self.n_neighbors is None else self.n_neighbors
         graph = similarity_graph(F, k, block_entries=block_entries, sizes=sizes)
@@ -212,7 +223,8 @@ def cluster_embedding(
         raise DataError(
             f"the clients have {n_rows} rows together, but n_clusters={n_clusters}; ask for fewer clusters."
         )
-    if len(embedding) < n_clusters:  # each different row is a cluster, and the other clusters are empty
+    # Each different row is a cluster, and the other clusters are empty.
+    if len(embedding) < n_clusters:
         labels = np.arange(len(embedding))
         return embedding[np.minimum(np.arange(n_clusters), len(embedding) - 1)], labels
     with warnings.catch_warnings():
@@ -224,14 +236,19 @@ def cluster_embedding(
     return np.asarray(estimator.cluster_centers_), labels
 
 
-def send_labels(labels: Labels, replies: Sequence[Reply]) -> Generator[Round, list[Reply], dict[str, Labels]]:
+def send_labels(
+    labels: Labels, replies: Sequence[Reply]
+) -> Generator[Round, list[Reply], dict[str, Labels]]:
     """Send each client the labels of its rows, in one round, and return the labels by client.
 
     The labels come one client after the other, in the order of the replies.
     """
     by_client = split_by_client(labels, replies)
     yield Gather(
-        {client: LabelsClient.keep_labels.asked(labels_of_client) for client, labels_of_client in by_client.items()}
+        {
+            client: LabelsClient.keep_labels.asked(labels_of_client)
+            for client, labels_of_client in by_client.items()
+        }
     )
     return by_client
 

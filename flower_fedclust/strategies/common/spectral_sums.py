@@ -66,7 +66,9 @@ class SpectralSumsStrategy(ClippedStrategy):
     n_lloyd_rounds: int | None = parameter(None, at_least=0)
     degree_floor: float | None = parameter(None, above=0, at_most=1)
 
-    def cluster_by_sums(self, dictionary: Dictionary, frame: Frame) -> Generator[Round, Total, SpectralModel]:
+    def cluster_by_sums(
+        self, dictionary: Dictionary, frame: Frame
+    ) -> Generator[Round, Total, SpectralModel]:
         """Cluster the rows by their factors, in at most ``n_clustering_rounds`` rounds.
 
         The frame has to have room for the atoms: its ball moves in atoms outside.
@@ -74,7 +76,9 @@ class SpectralSumsStrategy(ClippedStrategy):
         Z, bandwidth = dictionary.within(frame), dictionary.bandwidth
         to_factors = dictionary.factor_map(Z, STEEPEST_FACTOR)
         # Degrees D = F (F' 1), and the top eigenvectors of D^-1/2 F F' D^-1/2 from F' D^-1 F.
-        question = SpectralSumsClient.factor_sum.asked(Z, to_factors, frame=frame, bandwidth=bandwidth)
+        question = SpectralSumsClient.factor_sum.asked(
+            Z, to_factors, frame=frame, bandwidth=bandwidth
+        )
         (total,) = yield Sum(question, parts=["factor_sum"])
         on_grid, exponent = array_onto_grid(total, max(float(np.linalg.norm(total)), LEAST_TOTAL))
         total = from_units(on_grid, exponent)
@@ -83,15 +87,21 @@ class SpectralSumsStrategy(ClippedStrategy):
             Z, to_factors, total, frame=frame, bandwidth=bandwidth, exponent=exponent, floor=lowest
         )
         (moment,) = received = yield Sum(question, parts=["normalized_moment"])
-        of_factors = spectral_projection(triangle_to_symmetric(moment), self.n_clusters, received.noise[0])
+        of_factors = spectral_projection(
+            triangle_to_symmetric(moment), self.n_clusters, received.noise[0]
+        )
         projection = to_factors @ of_factors
 
         # k-means of the embedded rows, which stay at the clients. They lie on the unit sphere. The rows nearest to each
         # atom are summed; a k-means of their means, with restarts, gives the first centers.
         longest = max(float(np.linalg.norm(of_factors, 2)), LEAST_TOTAL)
-        embedded = SpectralSumsClient.embedded.asked(Z, projection, frame=frame, bandwidth=bandwidth, bound=longest)
+        embedded = SpectralSumsClient.embedded.asked(
+            Z, projection, frame=frame, bandwidth=bandwidth, bound=longest
+        )
         atoms = spectral_coordinates(Z, Z, projection, bandwidth)
-        means, counts, smallest = yield from self._lloyd_step(("cell_sums", "cell_counts"), atoms, embedded)
+        means, counts, smallest = yield from self._lloyd_step(
+            ("cell_sums", "cell_counts"), atoms, embedded
+        )
         counts = np.where(counts > smallest, counts, 0.0)
         if np.count_nonzero(counts) < self.n_clusters:
             counts = np.ones(len(atoms))
@@ -103,7 +113,9 @@ class SpectralSumsStrategy(ClippedStrategy):
 
         for _ in range(self._n_lloyd_rounds):
             former = centers
-            centers, sizes, smallest = yield from self._lloyd_step(("lloyd_sums", "lloyd_counts"), centers, embedded)
+            centers, sizes, smallest = yield from self._lloyd_step(
+                ("lloyd_sums", "lloyd_counts"), centers, embedded
+            )
             if np.array_equal(former, centers):
                 break
         warn_of_empty_clusters(self.name, sizes > smallest)
@@ -122,7 +134,9 @@ class SpectralSumsStrategy(ClippedStrategy):
         """Two sums of the factors, the cells, and the Lloyd steps."""
         return 3 + self._n_lloyd_rounds
 
-    def clustering_parts(self, factor_sum: float, normalized_moment: float, kmeans: float) -> dict[str, Part]:
+    def clustering_parts(
+        self, factor_sum: float, normalized_moment: float, kmeans: float
+    ) -> dict[str, Part]:
         """Return the parts of a budget that pay for :meth:`cluster_by_sums`, with these fractions.
 
         ``kmeans`` is for all sums and counts of k-means together.
@@ -155,14 +169,30 @@ class SpectralSumsClient(ClusterClient):
         """Return F_p' 1, of shape (n_atoms,)."""
         return factor_sum(rows, Z, bandwidth, to_factors)
 
-    @by_row(normalized_moment="sum of the outer products of the factors, over the degrees (upper triangle)")
+    @by_row(
+        normalized_moment="sum of the outer products of the factors, over the degrees (upper triangle)"
+    )
     def normalized_moment(
-        rows: Rows, Z: Floats, to_factors: Floats, total: Floats, *, bandwidth: float, exponent: int, floor: float
+        rows: Rows,
+        Z: Floats,
+        to_factors: Floats,
+        total: Floats,
+        *,
+        bandwidth: float,
+        exponent: int,
+        floor: float,
     ) -> Term:
         """Return F_p' D_p^-1 F_p, where D has the degrees of the rows in the graph of all rows."""
         return normalized_moment(rows, Z, bandwidth, to_factors, total, exponent, floor)
 
     @view
-    def embedded(rows: Rows, Z: Floats, projection: Floats, *, bandwidth: float, bound: float) -> Rows:
+    def embedded(
+        rows: Rows, Z: Floats, projection: Floats, *, bandwidth: float, bound: float
+    ) -> Rows:
         """Return the rows' spectral coordinates, on the unit sphere."""
-        return Rows(*embedded_rows(rows.integers, rows.points(Z), rows.exponent, bandwidth, projection, bound), 1.0)
+        return Rows(
+            *embedded_rows(
+                rows.integers, rows.points(Z), rows.exponent, bandwidth, projection, bound
+            ),
+            1.0,
+        )

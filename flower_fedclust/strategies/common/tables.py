@@ -69,7 +69,9 @@ SURVIVAL, SURVIVAL_SHARE = "survival", 0.14
 N_RELEASES = 10
 
 
-def with_schema(strategy: S, schema: Schema | str | Any, *, describe: bool | float = False, floor: int = FLOOR) -> S:
+def with_schema(
+    strategy: S, schema: Schema | str | Any, *, describe: bool | float = False, floor: int = FLOOR
+) -> S:
     """Return a copy of a strategy that takes tables with columns of any kind.
 
     Parameters
@@ -93,7 +95,9 @@ def with_schema(strategy: S, schema: Schema | str | Any, *, describe: bool | flo
     prepared = copy.copy(strategy)
     check_is_strategy(strategy)
     if getattr(strategy, "origin", None) is not None:
-        raise ValueError("origin is given, but prepared rows lie around 0; leave origin out if there is a schema.")
+        raise ValueError(
+            "origin is given, but prepared rows lie around 0; leave origin out if there is a schema."
+        )
     part = SHARE if describe is True else float(describe)
     tables = TablePreparation(Schema.of(schema), part, Floor(floor).least)
     check_real("describe", part, at_least=0, at_most=0.65 if tables.schema.of_outcome else 0.8)
@@ -121,7 +125,9 @@ def whole_of(parts: Iterable[Part]) -> float:
     gaussian = [part for part in used if part.mechanism == "gaussian"]
     of_others = math.fsum(part.fraction for part in used if part.mechanism != "gaussian")
     cost = math.fsum(part.fraction**2 / part.at_most for part in gaussian)
-    return of_others + min(math.fsum(part.fraction for part in gaussian), math.sqrt(N_RELEASES * cost))
+    return of_others + min(
+        math.fsum(part.fraction for part in gaussian), math.sqrt(N_RELEASES * cost)
+    )
 
 
 @dataclass(frozen=True)
@@ -172,7 +178,11 @@ class TablePreparation:
         """Return the parts of the budget that pay for preparation and description, without the strategy's own parts."""
         wanted = {PREPARATION: (SHARE, self._n_sums), DESCRIPTION: (self.description, 1)}
         wanted[SURVIVAL] = (SURVIVAL_SHARE, int(self._counts_times(strategy)))
-        wanted = {name: (share, n_sums) for name, (share, n_sums) in wanted.items() if share > 0 and n_sums > 0}
+        wanted = {
+            name: (share, n_sums)
+            for name, (share, n_sums) in wanted.items()
+            if share > 0 and n_sums > 0
+        }
         of_strategy = whole_of(strategy.parts().values())
         whole = of_strategy / (1.0 - math.fsum(share for share, _ in wanted.values()))
         answers = {
@@ -181,7 +191,9 @@ class TablePreparation:
             SURVIVAL: (ProtocolClient.survival,),
         }
         return {
-            name: Part(answers[name], whole * share, n_sums) for name, (share, n_sums) in wanted.items() if of_strategy
+            name: Part(answers[name], whole * share, n_sums)
+            for name, (share, n_sums) in wanted.items()
+            if of_strategy
         }
 
     def _counts_times(self, strategy: ProtocolStrategy) -> bool:
@@ -217,7 +229,9 @@ class TablePreparation:
     def protocol(self, strategy: ProtocolStrategy) -> Protocol:
         """Find the preparation, run the strategy on prepared rows, and return a model of tables."""
         preparation = yield from self.prepare(strategy)
-        inner: Any = _in_ball(strategy, max_norm=preparation.radius, max_l1_norm=preparation.l1_radius)
+        inner: Any = _in_ball(
+            strategy, max_norm=preparation.radius, max_l1_norm=preparation.l1_radius
+        )
         for name in ("server_data", "init"):
             if is_table(rows := getattr(inner, name, None)):
                 setattr(inner, name, preparation.transform(rows, owner=name))
@@ -230,8 +244,15 @@ class TablePreparation:
             clusters = yield from describe(strategy, preparation, outcome.model, self.floor)
         survival = None
         if self._counts_times(strategy):
-            survival = yield from ask_survival(strategy, preparation, outcome.model, clusters, self.floor)
-        return replace(outcome, model=TableModel(preparation, outcome.model), clusters=clusters, survival=survival)
+            survival = yield from ask_survival(
+                strategy, preparation, outcome.model, clusters, self.floor
+            )
+        return replace(
+            outcome,
+            model=TableModel(preparation, outcome.model),
+            clusters=clusters,
+            survival=survival,
+        )
 
     def prepare(self, strategy: ProtocolStrategy) -> Generator[Round, Total, Preparation]:
         """Find the facts about the columns that are not public, and send the preparation to every client."""
@@ -240,17 +261,29 @@ class TablePreparation:
         }
         n_bins = N_BINS_WITHOUT_NOISE if strategy.epsilon is None else N_BINS
         if unbounded := self._unbounded:
-            received = yield _summed(strategy, ProtocolClient.exponents.asked(unbounded), PREPARATION)
+            received = yield _summed(
+                strategy, ProtocolClient.exponents.asked(unbounded), PREPARATION
+            )
             deviation = received.noise[0]
             for name, counts in zip(unbounded.used, received[0], strict=True):
                 intervals[name] = range_of(counts, deviation, len(unbounded.used))
-            n_rows = float(np.where(received[0] > 3 * deviation, received[0], 0.0).sum(axis=1).max())
+            n_rows = float(
+                np.where(received[0] > 3 * deviation, received[0], 0.0).sum(axis=1).max()
+            )
             n_bins = n_bins_for(n_rows, deviation, fewest=FEWEST_BINS, most=n_bins)
-        figures = {name: Figures(*interval[:2]) for name, interval in intervals.items() if interval is not None}
+        figures = {
+            name: Figures(*interval[:2])
+            for name, interval in intervals.items()
+            if interval is not None
+        }
         if counted := self.schema.of_columns(lambda column: column.needs_histogram, among=figures):
-            held = {name: one.n_held for name, one in intervals.items() if isinstance(one, FoundRange)}
+            held = {
+                name: one.n_held for name, one in intervals.items() if isinstance(one, FoundRange)
+            }
             counted_figures = yield from _count(strategy, counted, figures, held, n_bins)
-            figures = {name: one for name, one in figures.items() if name not in counted.used} | counted_figures
+            figures = {
+                name: one for name, one in figures.items() if name not in counted.used
+            } | counted_figures
         lost = [name for name in self.schema.used if name not in figures]
         if not figures:
             raise DataError(left_out(lost, strategy.epsilon))
@@ -273,7 +306,9 @@ def _count(
     was found (``held`` has the numbers of values inside). Such a range shows noise, or a few stray values.
     """
     columns = schema.used
-    edges = np.array([histogram_edges(known[name].low, known[name].high, n_bins) for name in columns])
+    edges = np.array(
+        [histogram_edges(known[name].low, known[name].high, n_bins) for name in columns]
+    )
     received = yield _summed(strategy, ProtocolClient.histograms.asked(schema, edges), PREPARATION)
     noise = received.noise[0]
     widths = [len(column.categories or ()) or n_bins for column in columns.values()]
@@ -281,7 +316,10 @@ def _count(
     pairs = iter(sums.reshape(-1, 2))
     # Each histogram counts every row once, the last bin those with a gap.
     n_rows = float(
-        np.average([counts.sum() for counts in histograms], weights=[1 / len(histogram) for histogram in histograms])
+        np.average(
+            [counts.sum() for counts in histograms],
+            weights=[1 / len(histogram) for histogram in histograms],
+        )
     )
     figures_by_name = {}
     for (name, column), counts in zip(columns.items(), histograms, strict=True):
@@ -327,17 +365,30 @@ def describe(
     preparation = with_parts(preparation, _n_parts(strategy, preparation, model.n_clusters))
     if points is None:
         described = preparation_as_bytes(preparation)
-        (sums,) = yield Sum(ProtocolClient.plain_description.asked(described, *arrays, model=model.name, floor=floor))
+        (sums,) = yield Sum(
+            ProtocolClient.plain_description.asked(
+                described, *arrays, model=model.name, floor=floor
+            )
+        )
         return Clusters(preparation, np.asarray(sums, dtype=np.float64), floor=floor)
     frame = _frame_of(preparation, points)
-    question = ProtocolClient.description.asked(preparation, *arrays, frame=frame, model=model.name, floor=floor)
+    question = ProtocolClient.description.asked(
+        preparation, *arrays, frame=frame, model=model.name, floor=floor
+    )
     # Without noise there is no guarantee for clients, and rows are counted: only they can be compared with the floor.
     of_clients = strategy.privacy_unit == "client" and strategy.epsilon is not None
     (sums,) = received = (
-        yield _summed(strategy, question, DESCRIPTION) if strategy.epsilon is not None else Sum(question)
+        yield _summed(strategy, question, DESCRIPTION)
+        if strategy.epsilon is not None
+        else Sum(question)
     )
     return Clusters(
-        preparation, np.asarray(sums, dtype=np.float64), received.noise[0], of_clients, floor, _counted_as(strategy)
+        preparation,
+        np.asarray(sums, dtype=np.float64),
+        received.noise[0],
+        of_clients,
+        floor,
+        _counted_as(strategy),
     )
 
 
@@ -353,7 +404,11 @@ def _frame_of(preparation: Preparation, points: Floats) -> Frame:
 
 
 def ask_survival(
-    strategy: ProtocolStrategy, preparation: Preparation, model: Model, clusters: Clusters | None, floor: int
+    strategy: ProtocolStrategy,
+    preparation: Preparation,
+    model: Model,
+    clusters: Clusters | None,
+    floor: int,
 ) -> Generator[Round, Total, Survival | None]:
     """Count the rows of each cluster by time and event, in one round; None if :func:`why_not` gives a reason."""
     if why_not(strategy, model, SURVIVAL):
@@ -362,12 +417,16 @@ def ask_survival(
     ends = _ends_for(strategy, schema, model.n_clusters, clusters)
     if points is None:
         described = preparation_as_bytes(preparation)
-        question = ProtocolClient.plain_survival.asked(described, ends, *arrays, model=model.name, floor=floor)
+        question = ProtocolClient.plain_survival.asked(
+            described, ends, *arrays, model=model.name, floor=floor
+        )
         (sums,) = yield Sum(question)
         counts = _with_few_missing(np.asarray(sums, dtype=np.float64), clusters, floor)
         return survival_of(schema, ends, counts, 0.0, floor)
     frame = _frame_of(preparation, points)
-    question = ProtocolClient.survival.asked(preparation, ends, *arrays, frame=frame, model=model.name, floor=floor)
+    question = ProtocolClient.survival.asked(
+        preparation, ends, *arrays, frame=frame, model=model.name, floor=floor
+    )
     (sums,) = received = yield _summed(strategy, question, SURVIVAL)
     counts, deviation = np.asarray(sums, dtype=np.float64), received.noise[0]
     if deviation == 0:
@@ -388,13 +447,17 @@ def _with_few_missing(counts: Floats, clusters: Clusters | None, floor: int) -> 
     return found
 
 
-def _ends_for(strategy: ProtocolStrategy, schema: Schema, n_clusters: int, clusters: Clusters | None) -> Floats:
+def _ends_for(
+    strategy: ProtocolStrategy, schema: Schema, n_clusters: int, clusters: Clusters | None
+) -> Floats:
     """Return the upper ends of the bins of time to ask for: fewer than the schema's where noise would hide them."""
     ends = np.array(next(column.bins for column in schema.of_outcome.values() if column.bins))
     if SURVIVAL not in _paid(strategy) or not isinstance(strategy, PrivateStrategy):
         return ends
     n_rows = strategy.n_released_rows if clusters is None else float(clusters.sums[:, 0].sum())
-    return merged_ends(ends, n_time_bins(n_rows / n_clusters, strategy.noise_of(SURVIVAL), len(ends)))
+    return merged_ends(
+        ends, n_time_bins(n_rows / n_clusters, strategy.noise_of(SURVIVAL), len(ends))
+    )
 
 
 def _n_parts(strategy: ProtocolStrategy, preparation: Preparation, n_clusters: int) -> int:
@@ -403,7 +466,9 @@ def _n_parts(strategy: ProtocolStrategy, preparation: Preparation, n_clusters: i
         return MOST_PARTS
     used = preparation.schema.used
     n_measured = sum(column.kind in MEASURED for column in used.values())
-    deviation = strategy.noise_of(DESCRIPTION, math.sqrt(1 + LARGEST_POWERS * n_measured + len(used)))
+    deviation = strategy.noise_of(
+        DESCRIPTION, math.sqrt(1 + LARGEST_POWERS * n_measured + len(used))
+    )
     n_rows = strategy.n_released_rows / n_clusters
     return n_bins_for(n_rows, deviation, fewest=FEWEST_PARTS, most=MOST_PARTS)
 

@@ -75,7 +75,8 @@ class Landmarks:
     """The result of FedDL."""
 
     points: Floats  #: The landmarks Y, of shape (n_landmarks, n_columns).
-    gamma: float  #: Of the kernel ``exp(-gamma ||x - y||^2)``, in one over the squared units of the rows.
+    #: Of the kernel ``exp(-gamma ||x - y||^2)``, in one over the squared units of the rows.
+    gamma: float
     n_rows: float  #: The number of rows of all clients; approximate if there is noise.
     #: For each round, the participating clients' mean MMD from its first landmarks. Empty with noise on the gradients.
     mmds: tuple[float, ...] = ()
@@ -130,7 +131,9 @@ class LandmarkStrategy(ClippedStrategy):
         radius = frame.radius
         given = None if self.gamma is None else _in_other_units(self.gamma, radius, 1)
         deviation = np.fmin(moments.deviation / radius, 1.0)
-        Y, gamma = self._first_landmarks(moments.mean / radius - frame.origin / radius, deviation, given)
+        Y, gamma = self._first_landmarks(
+            moments.mean / radius - frame.origin / radius, deviation, given
+        )
         eta = step_size(gamma, len(Y))
         mmds = []
         for _ in range(self.max_landmark_rounds):
@@ -165,7 +168,9 @@ class LandmarkStrategy(ClippedStrategy):
             # The noise is in proportion to the deviation of the landmarks, wherever they are.
             farthest = float(np.abs(Y + frame.origin / frame.radius).max())
             return unit_exponent(bound + relative_noise * farthest, bits=MOVE_BITS)
-        return unit_exponent((1.0 + relative_noise) * bound / step_size(gamma, len(Y)), bits=MOVE_BITS)
+        return unit_exponent(
+            (1.0 + relative_noise) * bound / step_size(gamma, len(Y)), bits=MOVE_BITS
+        )
 
     def _learn_noisy_landmarks(self) -> Generator[Round, Any, Landmarks]:
         """Run Algorithm 1 on gradients with noise (section 5.2).
@@ -194,7 +199,9 @@ class LandmarkStrategy(ClippedStrategy):
         """Return the frame of rows and landmarks when what is sent about them takes noise."""
         return Frame(np.zeros(self.n_columns), REACH * max_norm)
 
-    def _first_landmarks(self, mean: Floats, deviation: Floats, gamma: float | None) -> tuple[Floats, float]:
+    def _first_landmarks(
+        self, mean: Floats, deviation: Floats, gamma: float | None
+    ) -> tuple[Floats, float]:
         """Return Y^0, drawn with the columns' means and deviations, and gamma."""
         gamma = landmark_gamma(deviation**2) if gamma is None else gamma
         return matched_dictionary(mean, deviation, self.n_landmarks, self.rng), gamma
@@ -218,9 +225,13 @@ class LandmarkStrategy(ClippedStrategy):
         """The largest number of rounds that :meth:`learn_landmarks` takes."""
         return (1 if self.landmarks_cost_epsilon else MOMENT_ROUNDS) + self.max_landmark_rounds
 
-    def landmark_parts(self, moments: float, landmarks: float, *, replaced: bool = False) -> dict[str, Part]:
+    def landmark_parts(
+        self, moments: float, landmarks: float, *, replaced: bool = False
+    ) -> dict[str, Part]:
         """Return the parts of the moments and of the landmarks' gradients."""
-        of_gradients = Part(LandmarksClient.landmark_attraction, landmarks, self.max_landmark_rounds)
+        of_gradients = Part(
+            LandmarksClient.landmark_attraction, landmarks, self.max_landmark_rounds
+        )
         return {**moment_parts(moments, replaced=replaced), "landmarks": of_gradients}
 
 
@@ -274,13 +285,17 @@ class CodedRowsStrategy(LandmarkStrategy):
 def _in_other_units(gamma: float, scale: float, direction: Literal[-1, 1]) -> float:
     """Return gamma in one over squared units of ``scale``, a power of two, or back; always a normal float."""
     mantissa, power = math.frexp(gamma)
-    return math.ldexp(mantissa, min(max(power + 2 * direction * (math.frexp(scale)[1] - 1), -1000), 1000))
+    return math.ldexp(
+        mantissa, min(max(power + 2 * direction * (math.frexp(scale)[1] - 1), -1000), 1000)
+    )
 
 
 def check_spread(moments: Moments) -> None:
     """Raise a DataError if all rows are equal."""
     if not np.any(moments.deviation > 1e-12 * np.abs(moments.mean)):
-        raise DataError("all rows are equal, so that there is no map of them; give rows that differ.")
+        raise DataError(
+            "all rows are equal, so that there is no map of them; give rows that differ."
+        )
 
 
 # The client half.
@@ -290,7 +305,9 @@ class LandmarksClient(MomentsClient):
     """The answers of a client in Algorithm 1."""
 
     @answers(
-        Sent("how far the client's own steps move the landmarks, or their gradient", has_columns=True),
+        Sent(
+            "how far the client's own steps move the landmarks, or their gradient", has_columns=True
+        ),
         "MMD of the client's rows from the landmarks",
     )
     def landmark_steps(
@@ -315,11 +332,17 @@ class LandmarksClient(MomentsClient):
         moves = landmark_moves(rows, Y, gamma, n_steps - (averaging == "gradients"))
         if averaging == "landmarks":
             landmarks = Y + origin * scale + moves
-            own = moves + (add_relative_noise(landmarks, relative_noise, self.noise_source) - landmarks)
+            own = moves + (
+                add_relative_noise(landmarks, relative_noise, self.noise_source) - landmarks
+            )
         else:
-            own = add_relative_noise(mmd_gradient(rows, Y + moves, gamma), relative_noise, self.noise_source)
+            own = add_relative_noise(
+                mmd_gradient(rows, Y + moves, gamma), relative_noise, self.noise_source
+            )
         discrepancy = mmd(rows, Y, gamma, own=self._own_similarity(rows, gamma))
-        return GridArray.truncated(own, exponent), GridArray.truncated(np.array(discrepancy), MMD_EXPONENT)
+        return GridArray.truncated(own, exponent), GridArray.truncated(
+            np.array(discrepancy), MMD_EXPONENT
+        )
 
     def _own_similarity(self, rows: Floats, gamma: float) -> float:
         """Return the term of the MMD that no landmark changes, computed once because it takes all pairs of rows."""

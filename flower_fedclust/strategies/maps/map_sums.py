@@ -17,7 +17,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flower_fedclust.engine import ClippedStrategy, Entry, Protocol, Sent, Sum, Total, answers, parameter
+from flower_fedclust.engine import (
+    ClippedStrategy,
+    Entry,
+    Protocol,
+    Sent,
+    Sum,
+    Total,
+    answers,
+    parameter,
+)
 from flower_fedclust.engine.by_row import by_row, view
 from flower_fedclust.engine.parts import Part
 from flower_fedclust.engine.rounds import Question, Round
@@ -87,14 +96,18 @@ class FederatedMapSums(ClippedStrategy):
         """Spread centers, map them, and have each client place its rows."""
         self.drawing.check_installed()
         exact = self.epsilon is None
-        centers, sizes, known = yield from (self._exact_centers() if exact else self._noisy_centers())
+        centers, sizes, known = yield from (
+            self._exact_centers() if exact else self._noisy_centers()
+        )
         # A center without rows would be an empty place on the map.
         if np.count_nonzero(sizes) >= max(self.n_clusters, N_ROWS_OF_A_MAP):
             centers, sizes = centers[sizes > 0], sizes[sizes > 0]
         neighbors, distances = nearest_others(centers, self.drawing.n_needed(len(centers)))
         Z = self.drawing.coordinates(neighbors, distances, self.rng)
         weights = sizes if np.count_nonzero(sizes) >= self.n_clusters else None
-        model = self.drawing.model(centers, Z, weighted_kmeans(Z, weights, self.n_clusters, self.rng), **known)
+        model = self.drawing.model(
+            centers, Z, weighted_kmeans(Z, weights, self.n_clusters, self.rng), **known
+        )
         yield Sum(FederatedMapSumsClient.place_rows.asked(*model.to_arrays()))
         return model
 
@@ -131,7 +144,9 @@ class FederatedMapSums(ClippedStrategy):
     # Rounds and budget.
 
     def _n_centers(self, moments: Moments) -> int:
-        return max(min(self._most_centers, int(moments.n_rows) // 2), N_ROWS_OF_A_MAP, self.n_clusters)
+        return max(
+            min(self._most_centers, int(moments.n_rows) // 2), N_ROWS_OF_A_MAP, self.n_clusters
+        )
 
     @property
     def _most_centers(self) -> int:
@@ -238,7 +253,9 @@ class FedUMAPSums(FederatedMapSums):
         return Drawing("umap", self.n_neighbors, placing=3.0, min_dist=self.min_dist)
 
 
-def widest_directions(frame: Frame, n_directions: int, *parts: str) -> Generator[Round, Total, Floats]:
+def widest_directions(
+    frame: Frame, n_directions: int, *parts: str
+) -> Generator[Round, Total, Floats]:
     """Find the directions in which the rows spread most, in one round; none if all columns are kept."""
     n_columns = len(frame.origin)
     if n_directions >= n_columns:
@@ -275,12 +292,18 @@ def spread_centers(
     ``deviation`` is about the standard deviation of the rows by column, ``steps`` the numbers of Lloyd steps after each
     split and at the end, ``view`` what clients make of their rows first.
     """
-    cells = _Cells(np.zeros((1, len(deviation))), np.ones(1), np.ones(1) if statistic is None else None)
+    cells = _Cells(
+        np.zeros((1, len(deviation))), np.ones(1), np.ones(1) if statistic is None else None
+    )
     # The deviation of very long rows may have overflowed.
     apart = SPLIT * np.fmin(deviation, frame.radius)
     around_zero = Frame(np.zeros(len(deviation)), frame.radius)
     after_split, last = steps
-    numbers = [min(2**split, n_centers) for split in range(1, n_splits(n_centers) + 1) for _ in range(after_split)]
+    numbers = [
+        min(2**split, n_centers)
+        for split in range(1, n_splits(n_centers) + 1)
+        for _ in range(after_split)
+    ]
     for number in numbers + [n_centers] * last:
         # On the grid of the rows, so that the server knows the points from which the clients measure.
         centers = around_zero.enter(_split(cells, number, apart, smallest, rng))
@@ -304,7 +327,9 @@ def _lloyd_step(
     if statistic is not None:
         reply = yield statistic.asked(centers, of_rows, view=view)
         # The means of clipped rows must lie within the ball, whatever the noise.
-        return _Cells(clip_rows(statistic.next_centers(reply, centers), frame.radius), reply[1], None)
+        return _Cells(
+            clip_rows(statistic.next_centers(reply, centers), frame.radius), reply[1], None
+        )
     question = SpreadCentersClient.cluster_sums_and_costs.asked(centers, frame=of_rows, view=view)
     sums, counts, (higher, lower) = yield Sum(question)
     new = centers_of(sums, counts, fallback=centers)
@@ -314,7 +339,9 @@ def _lloyd_step(
     return _Cells(new, counts, np.maximum(costs, 0.0))
 
 
-def _split(cells: _Cells, wanted: int, apart: Floats, smallest: float, rng: np.random.Generator) -> Floats:
+def _split(
+    cells: _Cells, wanted: int, apart: Floats, smallest: float, rng: np.random.Generator
+) -> Floats:
     """Return the centers whose cells have rows, and second ones beside the centers of the largest cells."""
     kept = np.flatnonzero(cells.sizes > smallest)
     if len(kept) == 0:
@@ -373,7 +400,8 @@ class SpreadCentersClient(ClusterClient):
         points = rows.points(centers)
         labels = nearest_point(rows.integers, points)
         offsets = rows.integers - points[labels]
-        squared = np.einsum("ij,ij->i", offsets, offsets)  # squared distances of integers, at most 2^52
+        # Squared distances of integers, at most 2^52.
+        squared = np.einsum("ij,ij->i", offsets, offsets)
         higher = np.floor(squared * 2.0**-LOWER_BITS)
         lower = squared - higher * 2.0**LOWER_BITS
         n_centers = len(centers)

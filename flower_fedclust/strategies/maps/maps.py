@@ -17,7 +17,16 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from flower_fedclust.engine import Entry, Gather, Outcome, Protocol, Sent, answers, parameter, usable
+from flower_fedclust.engine import (
+    Entry,
+    Gather,
+    Outcome,
+    Protocol,
+    Sent,
+    answers,
+    parameter,
+    usable,
+)
 from flower_fedclust.engine.rounds import Reply, Round
 from flower_fedclust.models import MapModel
 from flower_fedclust.numerics.checks import DataError
@@ -31,7 +40,12 @@ from flower_fedclust.numerics.embedding import (
 )
 from flower_fedclust.numerics.initialization import weighted_kmeans
 from flower_fedclust.numerics.kmeans import nearest_center
-from flower_fedclust.numerics.nystrom import are_distances, distances_between, landmark_distances, nystrom_neighbors
+from flower_fedclust.numerics.nystrom import (
+    are_distances,
+    distances_between,
+    landmark_distances,
+    nystrom_neighbors,
+)
 from flower_fedclust.strategies.common.spectral import split_by_client
 from flower_fedclust.strategies.maps.landmarks import CodedRowsStrategy, LandmarksClient
 
@@ -43,7 +57,8 @@ class Drawing:
     """A way to draw a map."""
 
     method: Literal["tsne", "umap"]
-    n_neighbors: float  #: t-SNE's perplexity, or UMAP's number of neighbors, which counts the point itself.
+    #: t-SNE's perplexity, or UMAP's number of neighbors, which counts the point itself.
+    n_neighbors: float
     placing: (
         #: The perplexity, or number of neighbors, for rows that are placed later. It is smaller, to put them near the
         #: most similar points.
@@ -61,16 +76,24 @@ class Drawing:
             return tsne_n_neighbors(n_points, self.n_neighbors)
         return umap_n_neighbors(n_points, int(self.n_neighbors))
 
-    def coordinates(self, neighbors: NDArray[np.intp], distances: Floats, rng: np.random.Generator) -> Floats:
+    def coordinates(
+        self, neighbors: NDArray[np.intp], distances: Floats, rng: np.random.Generator
+    ) -> Floats:
         """Return the map of points with known neighbors, of shape (n_points, 2)."""
         seed = int(rng.integers(2**31))
         if self.method == "tsne":
             return tsne_map(neighbors, distances, perplexity=self.n_neighbors, random_state=seed)
         return umap_map(
-            neighbors, distances, n_neighbors=int(self.n_neighbors), min_dist=self.min_dist, random_state=seed
+            neighbors,
+            distances,
+            n_neighbors=int(self.n_neighbors),
+            min_dist=self.min_dist,
+            random_state=seed,
         )
 
-    def model(self, landmarks: Floats, coordinates: Floats, centers: Floats, **known: Any) -> MapModel:
+    def model(
+        self, landmarks: Floats, coordinates: Floats, centers: Floats, **known: Any
+    ) -> MapModel:
         """Return the model that places rows on the map."""
         return MapModel(
             self.method,
@@ -116,13 +139,20 @@ class FederatedMap(CodedRowsStrategy):
         B = np.concatenate([reply.arrays[0] for reply in replies])
         self._check_enough_rows(len(B))
         n_needed = self.drawing.n_needed(len(B))
-        neighbors, distances = nystrom_neighbors(B, distances_between(Y), n_needed, squared=self.squares_distances)
+        neighbors, distances = nystrom_neighbors(
+            B, distances_between(Y), n_needed, squared=self.squares_distances
+        )
         # Step 4: the map, and clusters on it.
         Z = self.drawing.coordinates(neighbors, distances, self.rng)
         centers = weighted_kmeans(Z, None, self.n_clusters, self.rng)
-        places, clusters = (split_by_client(array, replies) for array in (Z, nearest_center(Z, centers)))
+        places, clusters = (
+            split_by_client(array, replies) for array in (Z, nearest_center(Z, centers))
+        )
         yield Gather(
-            {client: FederatedMapClient.keep_places.asked(places[client], clusters[client]) for client in places}
+            {
+                client: FederatedMapClient.keep_places.asked(places[client], clusters[client])
+                for client in places
+            }
         )
         model = self.drawing.model(Y, Z, centers, distances=B, squared=self.squares_distances)
         return Outcome(model, clusters, places, {"mmd": landmarks.mmds})

@@ -14,7 +14,16 @@ from collections.abc import Generator, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from flower_fedclust.engine import Entry, Gather, Outcome, Protocol, Sent, answers, parameter, usable
+from flower_fedclust.engine import (
+    Entry,
+    Gather,
+    Outcome,
+    Protocol,
+    Sent,
+    answers,
+    parameter,
+    usable,
+)
 from flower_fedclust.engine.parts import Part
 from flower_fedclust.engine.rounds import Reply, Round
 from flower_fedclust.numerics.kernel import gaussian_kernel
@@ -26,7 +35,12 @@ from flower_fedclust.strategies.common.spectral import (
     with_room,
 )
 from flower_fedclust.strategies.common.spectral_sums import SpectralSumsClient, SpectralSumsStrategy
-from flower_fedclust.strategies.maps.landmarks import CodedRowsStrategy, Landmarks, LandmarksClient, LandmarkStrategy
+from flower_fedclust.strategies.maps.landmarks import (
+    CodedRowsStrategy,
+    Landmarks,
+    LandmarksClient,
+    LandmarkStrategy,
+)
 
 Floats = NDArray[np.float64]
 
@@ -54,7 +68,9 @@ class LandmarkKernelStrategy(LandmarkStrategy):
     def dictionary(self, landmarks: Landmarks) -> Dictionary:
         """Return the landmarks as a dictionary of FedSC, whose gamma is 1 / (2 r^2)."""
         bandwidth = 1.0 / math.sqrt(2.0 * landmarks.gamma)
-        return Dictionary(landmarks.points, bandwidth, self.regularization, landmarks.n_rows, nystrom=True)
+        return Dictionary(
+            landmarks.points, bandwidth, self.regularization, landmarks.n_rows, nystrom=True
+        )
 
 
 class FedSpeClust(CodedRowsStrategy, LandmarkKernelStrategy, CodesStrategy):
@@ -103,16 +119,24 @@ class FedSpeClust(CodedRowsStrategy, LandmarkKernelStrategy, CodesStrategy):
         )
         return Outcome(model, by_client, history={"mmd": landmarks.mmds})
 
-    def kernel_with(self, Y: Floats, bandwidth: float) -> Generator[Round, list[Reply], list[Reply]]:
+    def kernel_with(
+        self, Y: Floats, bandwidth: float
+    ) -> Generator[Round, list[Reply], list[Reply]]:
         """Gather the kernel values of all rows with the landmarks."""
-        replies = yield Gather(FedSpeClustClient.landmark_kernel.asked(Y, bandwidth=bandwidth), rows=self.coded_rows)
+        replies = yield Gather(
+            FedSpeClustClient.landmark_kernel.asked(Y, bandwidth=bandwidth), rows=self.coded_rows
+        )
         return usable(self, replies, _not_kernel_values)
 
 
 def _not_kernel_values(reply: Reply) -> str:
     """Say what is wrong with the values of a Gaussian kernel that a client has sent."""
     values = reply.arrays[0]
-    return "" if values.min() >= 0 and values.max() <= 1 + 1e-9 else "values that the kernel does not have"
+    return (
+        ""
+        if values.min() >= 0 and values.max() <= 1 + 1e-9
+        else "values that the kernel does not have"
+    )
 
 
 class FedSpeClustSums(LandmarkKernelStrategy, SpectralSumsStrategy):
@@ -168,7 +192,9 @@ class FedSpeClustSums(LandmarkKernelStrategy, SpectralSumsStrategy):
     def parts(self) -> Mapping[str, Part]:
         """Return the parts of the moments, the landmarks' gradients, the two sums of the factors, and k-means."""
         landmarks = self.landmark_parts(0.1, 0.3)
-        return landmarks | self.clustering_parts(factor_sum=0.075, normalized_moment=0.375, kmeans=0.15)
+        return landmarks | self.clustering_parts(
+            factor_sum=0.075, normalized_moment=0.375, kmeans=0.15
+        )
 
 
 # The client half.

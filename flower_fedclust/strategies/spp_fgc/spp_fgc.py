@@ -19,7 +19,16 @@ from numpy.typing import NDArray
 from scipy.sparse import block_diag, csr_array
 from sklearn.cluster import AgglomerativeClustering, KMeans
 
-from flower_fedclust.engine import Entry, Gather, Outcome, Protocol, ProtocolStrategy, Sent, answers, parameter
+from flower_fedclust.engine import (
+    Entry,
+    Gather,
+    Outcome,
+    Protocol,
+    ProtocolStrategy,
+    Sent,
+    answers,
+    parameter,
+)
 from flower_fedclust.engine.replies import unlike_most
 from flower_fedclust.engine.rounds import Array, Reply, Round
 from flower_fedclust.models import PrototypeModel
@@ -34,7 +43,13 @@ from flower_fedclust.numerics.global_graph import (
     without_far_links,
 )
 from flower_fedclust.numerics.initialization import N_RESTARTS
-from flower_fedclust.numerics.prototypes import FULL_COLUMNS, Prototypes, mean_distances, prototypes_of, shrunk
+from flower_fedclust.numerics.prototypes import (
+    FULL_COLUMNS,
+    Prototypes,
+    mean_distances,
+    prototypes_of,
+    shrunk,
+)
 from flower_fedclust.numerics.spectral import symmetric_graph
 from flower_fedclust.numerics.structural_graph import StructuralGraph, client_graph
 from flower_fedclust.strategies.common.spectral import LabelsClient, cluster_embedding, send_labels
@@ -150,7 +165,9 @@ class StructuralGraphStrategy(ProtocolStrategy):
 
     @property
     def _is_diagonal(self) -> bool:
-        return (self.covariance or ("full" if self.n_columns <= FULL_COLUMNS else "diagonal")) == "diagonal"
+        return (
+            self.covariance or ("full" if self.n_columns <= FULL_COLUMNS else "diagonal")
+        ) == "diagonal"
 
 
 class SPPFGC(StructuralGraphStrategy):
@@ -213,7 +230,9 @@ class SPPFGC(StructuralGraphStrategy):
         return read_uploads(replies, self.n_clusters)
 
 
-def joined(uploads: Uploads, prototypes: Prototypes, divergences: Floats, n_clusters: int) -> GlobalGraph:
+def joined(
+    uploads: Uploads, prototypes: Prototypes, divergences: Floats, n_clusters: int
+) -> GlobalGraph:
     """Return E*, symmetric (equations 9 and 10; Algorithm 1, lines 12 and 13).
 
     With two clients, links are added until there are only n_clusters parts.
@@ -244,7 +263,8 @@ class Uploads:
     replies: Sequence[Reply]
     #: The clients' graphs E^p, symmetric. Equal rows of a client are one node, with the weights of all.
     blocks: list[csr_array]
-    prototype: Labels  #: The prototype of each node, numbered over all clients, of shape (n_nodes,).
+    #: The prototype of each node, numbered over all clients, of shape (n_nodes,).
+    prototype: Labels
     node: Labels  #: The node of each row, numbered over all clients, of shape (n_rows,).
     prototypes: Prototypes  #: Of all clients.
     client: Labels  #: The client of each prototype, of shape (n_prototypes,).
@@ -281,7 +301,9 @@ class Uploads:
         return table
 
 
-def read_uploads(replies: Sequence[Reply], n_clusters: int, noise_deviation: Floats | None = None) -> Uploads:
+def read_uploads(
+    replies: Sequence[Reply], n_clusters: int, noise_deviation: Floats | None = None
+) -> Uploads:
     """Check and return what the clients sent: the arrays of :func:`sent_graph`, then means, covariances and sizes."""
     blocks, labels, nodes, client, n_prototypes, n_nodes = [], [], [], [], 0, 0
     _, others = unlike_most({reply.client: reply.arrays[4].ndim for reply in replies})
@@ -289,7 +311,10 @@ def read_uploads(replies: Sequence[Reply], n_clusters: int, noise_deviation: Flo
         check_fits(reply.client, reply.client not in others and _fits_together(reply.arrays[:6]))
         own, neighbors, weights, means = reply.arrays[:4]
         shape = (len(own), -1)
-        neighbors, weights = neighbors.reshape(shape).astype(np.intp), weights.reshape(shape).astype(np.float64)
+        neighbors, weights = (
+            neighbors.reshape(shape).astype(np.intp),
+            weights.reshape(shape).astype(np.float64),
+        )
         first = first_equal(neighbors, weights)
         kept, own_node = np.unique(first, return_inverse=True)
         sizes = np.bincount(own_node).astype(np.float64)
@@ -302,12 +327,17 @@ def read_uploads(replies: Sequence[Reply], n_clusters: int, noise_deviation: Flo
     prototype = np.concatenate(labels)
     node = np.concatenate(nodes)
     if len(node) < n_clusters:
-        raise DataError(f"the clients have {len(node)} rows together and n_clusters is {n_clusters}; ask for fewer.")
+        raise DataError(
+            f"the clients have {len(node)} rows together and n_clusters is {n_clusters}; ask for fewer."
+        )
     means, covariances, counts = (
-        np.concatenate([reply.arrays[position] for reply in replies]).astype(np.float64) for position in (3, 4, 5)
+        np.concatenate([reply.arrays[position] for reply in replies]).astype(np.float64)
+        for position in (3, 4, 5)
     )
     prototypes = Prototypes(means, covariances, counts)
-    return Uploads(replies, blocks, prototype, node, prototypes, np.concatenate(client), noise_deviation)
+    return Uploads(
+        replies, blocks, prototype, node, prototypes, np.concatenate(client), noise_deviation
+    )
 
 
 def first_equal(neighbors: Labels, weights: Floats) -> Labels:
@@ -321,10 +351,16 @@ def _fits_together(arrays: Sequence[Array]) -> bool:
     if means.ndim != 2 or not are_indices(own, len(means)):
         return False
     n_prototypes, n_columns = means.shape
-    if not (are_indices(neighbors, len(own)) and neighbors.shape == weights.shape and neighbors.size % len(own) == 0):
+    if not (
+        are_indices(neighbors, len(own))
+        and neighbors.shape == weights.shape
+        and neighbors.size % len(own) == 0
+    ):
         return False
     shape = (len(own), -1)
-    first = first_equal(neighbors.reshape(shape).astype(np.intp), weights.reshape(shape).astype(np.float64))
+    first = first_equal(
+        neighbors.reshape(shape).astype(np.intp), weights.reshape(shape).astype(np.float64)
+    )
     return bool(
         (first[first] == first).all()
         and (weights >= 0).all()
@@ -374,7 +410,9 @@ class SPPFGCClient(LabelsClient):
         return (*sent_graph(labels, copies, E, n_neighbors), P.means, P.covariances, P.counts)
 
 
-def sent_graph(labels: Labels, copies: Copies, graph: StructuralGraph, n_neighbors: int) -> tuple[Array, Array, Array]:
+def sent_graph(
+    labels: Labels, copies: Copies, graph: StructuralGraph, n_neighbors: int
+) -> tuple[Array, Array, Array]:
     """Return the arrays in which a client sends the graph of its different rows, and the prototype of each row.
 
     All clients send at least n_neighbors for each row, with a weight of 0 for missing ones; of several equal rows, only
@@ -385,13 +423,18 @@ def sent_graph(labels: Labels, copies: Copies, graph: StructuralGraph, n_neighbo
     width = max(n_neighbors, own)
     neighbors = np.repeat(copies.first[copies.index].astype(np.int32)[:, None], width, axis=1)
     weights = np.zeros(neighbors.shape, dtype=np.float32)
-    neighbors[copies.first, :own], weights[copies.first, :own] = copies.first[graph.neighbors], graph.weights
+    neighbors[copies.first, :own], weights[copies.first, :own] = (
+        copies.first[graph.neighbors],
+        graph.weights,
+    )
     return labels.astype(np.int32), neighbors.ravel(), weights.ravel()
 
 
 def n_atoms_of(n_rows: int, n_clusters: int, wanted: int) -> int:
     """Return the number of a client's atoms; wanted is 0 for the default, which grows with clusters and rows."""
-    by_default = max(PROTOTYPES_PER_CLUSTER * n_clusters, min(n_rows // ROWS_PER_PROTOTYPE, MOST_PROTOTYPES))
+    by_default = max(
+        PROTOTYPES_PER_CLUSTER * n_clusters, min(n_rows // ROWS_PER_PROTOTYPE, MOST_PROTOTYPES)
+    )
     return max(1, min(wanted or by_default, n_rows // 2))
 
 
@@ -413,7 +456,9 @@ def atoms(rows: Floats, n_atoms: int, rng: np.random.Generator) -> Labels:
         if len(rows) <= MOST_ROWS_OF_WARD:
             labels = AgglomerativeClustering(n_atoms).fit_predict(points)
         else:
-            labels = KMeans(n_atoms, n_init=N_RESTARTS, random_state=int(rng.integers(2**31))).fit_predict(points)
+            labels = KMeans(
+                n_atoms, n_init=N_RESTARTS, random_state=int(rng.integers(2**31))
+            ).fit_predict(points)
     return np.unique(labels, return_inverse=True)[1].astype(np.intp)
 
 

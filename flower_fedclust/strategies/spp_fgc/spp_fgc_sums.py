@@ -27,8 +27,18 @@ from flower_fedclust.exact.sums import squared_distances, triangle_to_symmetric
 from flower_fedclust.exact.terms import Term, at, joined, products, squares
 from flower_fedclust.models import PrototypeModel
 from flower_fedclust.numerics.blocks import blocks
-from flower_fedclust.numerics.checks import DataError, check_integer, check_max_l1_norm, warn_of_empty_clusters
-from flower_fedclust.numerics.global_graph import EVERY_PAIR, EXACT_EVERY_PAIR, vote_embedding, vote_graph
+from flower_fedclust.numerics.checks import (
+    DataError,
+    check_integer,
+    check_max_l1_norm,
+    warn_of_empty_clusters,
+)
+from flower_fedclust.numerics.global_graph import (
+    EVERY_PAIR,
+    EXACT_EVERY_PAIR,
+    vote_embedding,
+    vote_graph,
+)
 from flower_fedclust.numerics.initialization import N_RESTARTS, weighted_kmeans
 from flower_fedclust.numerics.kmeans import centers_of
 from flower_fedclust.numerics.prototypes import FULL_COLUMNS
@@ -134,7 +144,13 @@ class CellsStrategy(PrivateStrategy):
         check_max_l1_norm(self.max_l1_norm, self.epsilon)
 
     def cell_parts(
-        self, *, origin: float, distances: float, second_moment: float, lloyd: float, n_lloyd_rounds: int
+        self,
+        *,
+        origin: float,
+        distances: float,
+        second_moment: float,
+        lloyd: float,
+        n_lloyd_rounds: int,
     ) -> dict[str, Part]:
         """Return the parts of a budget that pay for :meth:`find_cells`, given their fractions."""
         client, rest = CellsClient, 1.0 - SUMS_PART
@@ -142,7 +158,9 @@ class CellsStrategy(PrivateStrategy):
             "origin_sums": laplace_part(client.cluster_sums, SUMS_PART * origin),
             "origin_counts": laplace_part(client.cluster_sums, rest * origin),
             "distances": laplace_part(client.distance_counts, distances),
-            "second_moment": laplace_part((client.entry_products, client.entry_squares), second_moment),
+            "second_moment": laplace_part(
+                (client.entry_products, client.entry_squares), second_moment
+            ),
             "lloyd_sums": laplace_part(client.cluster_sums, SUMS_PART * lloyd, n_lloyd_rounds),
             "lloyd_counts": laplace_part(client.cluster_sums, rest * lloyd, n_lloyd_rounds),
         }
@@ -158,17 +176,25 @@ class CellsStrategy(PrivateStrategy):
                 f"the clients have {n_rows:.0f} rows together and n_clusters is {self.n_clusters}; ask for fewer."
             )
         root = yield from self._directions(frame, n_rows)
-        n_cells = self.n_prototypes or n_cells_for(n_rows, self.n_clusters, self.n_columns, self._epsilon_of_a_sum)
+        n_cells = self.n_prototypes or n_cells_for(
+            n_rows, self.n_clusters, self.n_columns, self._epsilon_of_a_sum
+        )
         is_exact = self.epsilon is None
-        n_points = min(n_cells, MANY_CELLS) * (EXACT_POINTS_PER_CENTER if is_exact else POINTS_PER_CENTER)
+        n_points = min(n_cells, MANY_CELLS) * (
+            EXACT_POINTS_PER_CENTER if is_exact else POINTS_PER_CENTER
+        )
         n_points += max(n_cells - MANY_CELLS, 0) * MORE_POINTS_PER_CENTER
         points = _inside(self.rng.standard_normal((n_points, self.n_columns)) @ root.T, frame)
-        centers = weighted_kmeans(points, None, n_cells, self.rng, n_init=1 if is_exact else N_RESTARTS)
+        centers = weighted_kmeans(
+            points, None, n_cells, self.rng, n_init=1 if is_exact else N_RESTARTS
+        )
         scale = self.noise_scale("lloyd_counts")
         centers, counts = yield from self._lloyd(centers, frame, root, scale, n_lloyd_rounds)
         kept = counts > smallest_count(scale)
         if np.count_nonzero(kept) < self.n_clusters:
-            kept = np.isin(np.arange(len(counts)), np.argsort(-counts, kind="stable")[: self.n_clusters])
+            kept = np.isin(
+                np.arange(len(counts)), np.argsort(-counts, kind="stable")[: self.n_clusters]
+            )
         return Cells(frame, centers[kept], np.maximum(counts[kept], 1.0), n_rows)
 
     @property
@@ -210,7 +236,10 @@ class CellsStrategy(PrivateStrategy):
             return np.diag(np.sqrt(np.maximum(variances, 1e-4 * variances.mean())))
         values, vectors = np.linalg.eigh(triangle_to_symmetric(found) / n_rows)
         # Laplace noise is as wide off the diagonal as on it.
-        values, vectors = variances_along(values[::-1], math.sqrt(2.0) * received.noise[0] / n_rows), vectors[:, ::-1]
+        values, vectors = (
+            variances_along(values[::-1], math.sqrt(2.0) * received.noise[0] / n_rows),
+            vectors[:, ::-1],
+        )
         values = np.maximum(values, 1e-4 * max(float(values.mean()), 0.0))
         root: Floats = vectors * np.sqrt(values)
         return root
@@ -230,10 +259,15 @@ class CellsStrategy(PrivateStrategy):
             centers = moved_centers(sums, counts, centers, frame, scale)
             lost = np.flatnonzero(counts <= smallest_count(scale))
             if step < n_rounds - 1 and 0 < len(lost) < len(centers):
-                largest = np.resize(np.argsort(-counts, kind="stable")[: len(centers) - len(lost)], len(lost))
+                largest = np.resize(
+                    np.argsort(-counts, kind="stable")[: len(centers) - len(lost)], len(lost)
+                )
                 # A cell is as wide as the rows, over the number of cells in each direction.
                 apart = 0.3 * len(centers) ** (-1.0 / len(frame.origin))
-                beside = centers[largest] + apart * self.rng.standard_normal((len(lost), len(root))) @ root.T
+                beside = (
+                    centers[largest]
+                    + apart * self.rng.standard_normal((len(lost), len(root))) @ root.T
+                )
                 centers[lost] = _inside(beside, frame)
         return centers, counts
 
@@ -301,12 +335,16 @@ class SPPFGCSums(CellsStrategy):
             cells, clusters = (yield from self._last_step(cells)), np.arange(self.n_clusters)
         else:
             # Instead of lines 8 to 14: a graph of the prototypes.
-            (votes,) = yield Sum(CellsClient.votes.asked(cells.centers, frame=cells.frame), parts=["votes"])
+            (votes,) = yield Sum(
+                CellsClient.votes.asked(cells.centers, frame=cells.frame), parts=["votes"]
+            )
             graph = vote_graph(votes, cells.centers, self.noise_scale("votes"))
             # Instead of line 15.
             every_pair = EXACT_EVERY_PAIR if self.epsilon is None else EVERY_PAIR
             embedding = vote_embedding(graph, self.n_clusters, every_pair)
-            _, clusters = cluster_embedding(embedding, self.n_clusters, self.rng, n_init=n_starts(self.n_clusters))
+            _, clusters = cluster_embedding(
+                embedding, self.n_clusters, self.rng, n_init=n_starts(self.n_clusters)
+            )
         warn_of_empty_clusters(self.name, np.bincount(clusters, minlength=self.n_clusters))
         means = cells.frame.leave(cells.centers)
         return Outcome(PrototypeModel(means, clusters, self.n_clusters, counts=cells.counts))
@@ -320,7 +358,9 @@ class SPPFGCSums(CellsStrategy):
         """
         radius = cells.frame.radius
         weight = weight_onto_grid(radius * (1.0 - SUMS_PART) / SUMS_PART, radius)
-        question = CellsClient.weighted_cell_sums.asked(cells.centers, frame=cells.frame, weight=weight)
+        question = CellsClient.weighted_cell_sums.asked(
+            cells.centers, frame=cells.frame, weight=weight
+        )
         (found,) = received = yield Sum(question, parts=["votes"])
         sums, counts = found[:, :-1], found[:, -1] / weight
         scale = received.noise[0] / math.sqrt(2.0) / weight
@@ -345,9 +385,15 @@ class SPPFGCSums(CellsStrategy):
     def parts(self) -> Mapping[str, Part]:
         """Return the parts of the cells, and of the votes or the Lloyd step instead of them."""
         cells = self.cell_parts(
-            origin=0.2, distances=0.1, second_moment=0.2, lloyd=0.3, n_lloyd_rounds=self._n_lloyd_rounds
+            origin=0.2,
+            distances=0.1,
+            second_moment=0.2,
+            lloyd=0.3,
+            n_lloyd_rounds=self._n_lloyd_rounds,
         )
-        return cells | {"votes": laplace_part((CellsClient.votes, CellsClient.weighted_cell_sums), 0.2)}
+        return cells | {
+            "votes": laplace_part((CellsClient.votes, CellsClient.weighted_cell_sums), 0.2)
+        }
 
 
 def n_cells_for(n_rows: float, n_clusters: int, n_columns: int, epsilon: float | None) -> int:
@@ -378,9 +424,13 @@ def smallest_count(scale: float) -> float:
     return max(0.5, 2.0 * scale)
 
 
-def moved_centers(sums: Floats, counts: Floats, centers: Floats, frame: Frame, scale: float) -> Floats:
+def moved_centers(
+    sums: Floats, counts: Floats, centers: Floats, frame: Frame, scale: float
+) -> Floats:
     """Return the means of the rows in the cells, inside the frame; a nearly empty cell keeps its center."""
-    return _inside(centers_of(sums, counts, centers, at_least=max(smallest_count(scale), 1.0)), frame)
+    return _inside(
+        centers_of(sums, counts, centers, at_least=max(smallest_count(scale), 1.0)), frame
+    )
 
 
 def distance_edges(max_l1_norm: float) -> Floats:
@@ -441,13 +491,20 @@ class CellsClient(ClusterClient):
         """
         return squares(rows)
 
-    @by_row(votes="sum of the rows in each cell, and in one more column their number times a weight")
+    @by_row(
+        votes="sum of the rows in each cell, and in one more column their number times a weight"
+    )
     def weighted_cell_sums(rows: Rows, centers: Floats, *, weight: float) -> Term:
         """Return the sums and counts of the rows in each cell as one array; see :func:`weight_onto_grid`."""
         labels, n_cells = rows.nearest(centers), len(centers)
         return joined(at(labels, n_cells, rows), at(labels, n_cells), times=weight)
 
-    @by_row(votes=Sent("number of rows that have two centers as their nearest, by pair of centers", counts="every row"))
+    @by_row(
+        votes=Sent(
+            "number of rows that have two centers as their nearest, by pair of centers",
+            counts="every row",
+        )
+    )
     def votes(rows: Rows, centers: Floats) -> Term:
         """Count the votes, in the order of the upper triangle of a table of pairs."""
         nearest, second = two_nearest(rows.integers, rows.points(centers))

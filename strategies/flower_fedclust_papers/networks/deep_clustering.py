@@ -78,12 +78,21 @@ def common_scale(rows: Floats) -> tuple[Floats, float]:
     # In units of the largest, because squares of huge numbers are infinite and squares of tiny ones are 0.
     largest = float(np.abs(offsets).max())
     if not math.isfinite(largest):
-        raise DataError("the rows are too far apart to be subtracted from each other; give them in larger units.")
-    return origin, largest * float(np.sqrt(np.mean((offsets / largest) ** 2))) if largest > 0 else 1.0
+        raise DataError(
+            "the rows are too far apart to be subtracted from each other; give them in larger units."
+        )
+    return origin, largest * float(
+        np.sqrt(np.mean((offsets / largest) ** 2))
+    ) if largest > 0 else 1.0
 
 
 def pretrained_autoencoder(
-    rows: Floats, n_latent: int, *, random_state: int, n_epochs: int | None = None, n_hidden: int = 128
+    rows: Floats,
+    n_latent: int,
+    *,
+    random_state: int,
+    n_epochs: int | None = None,
+    n_hidden: int = 128,
 ) -> Autoencoder:
     """Train an autoencoder to reproduce rows, scaled by :func:`common_scale`, from codes of ``n_latent`` numbers.
 
@@ -95,8 +104,12 @@ def pretrained_autoencoder(
     n_epochs = n_epochs_for(N_STEPS, n_rows, BATCH_SIZE) if n_epochs is None else n_epochs
     with repeatable("An autoencoder", random_state) as (torch, generator):
         given = torch.from_numpy(np.ascontiguousarray(rows))
-        encoder = network_of(new_layers([n_columns, n_hidden, n_hidden, n_latent], generator, last=0.1))
-        decoder = network_of(new_layers([n_latent, n_hidden, n_hidden, n_columns], generator, last=0.1))
+        encoder = network_of(
+            new_layers([n_columns, n_hidden, n_hidden, n_latent], generator, last=0.1)
+        )
+        decoder = network_of(
+            new_layers([n_latent, n_hidden, n_hidden, n_columns], generator, last=0.1)
+        )
         parameters = [*encoder.parameters(), *decoder.parameters()]
         optimizer = torch.optim.Adam(parameters, lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY)
         losses = []
@@ -104,7 +117,9 @@ def pretrained_autoencoder(
             total = 0.0
             for batch in batches(n_rows, BATCH_SIZE, generator):
                 true = given[batch]
-                total += len(batch) * descend((decoder(encoder(true)) - true).square().mean(), optimizer)
+                total += len(batch) * descend(
+                    (decoder(encoder(true)) - true).square().mean(), optimizer
+                )
             losses.append(total / n_rows)
         return Autoencoder(layers_of(encoder), layers_of(decoder), losses)
 

@@ -89,7 +89,9 @@ def _trained_generator(real: Tensor, n_epochs: int, generator: Any) -> Network:
     softplus = torch.nn.functional.softplus
     n_rows, n_columns = real.shape
     G = network_of(new_layers([N_NOISE, N_HIDDEN, N_HIDDEN, n_columns], generator))
-    D = network_of(new_layers([n_columns, N_HIDDEN, N_HIDDEN, 1], generator), torch.nn.LeakyReLU(0.2))
+    D = network_of(
+        new_layers([n_columns, N_HIDDEN, N_HIDDEN, 1], generator), torch.nn.LeakyReLU(0.2)
+    )
     optimizer_of_G, optimizer_of_D = (
         torch.optim.Adam(one.parameters(), lr=LEARNING_RATE, betas=BETAS) for one in (G, D)
     )

@@ -32,7 +32,11 @@ def outputs(rows: Floats, layers: Sequence[Floats], activation: str = "relu") ->
         for hidden_weights, hidden_biases in zip(hidden[::2], hidden[1::2], strict=True):
             values = values @ hidden_weights
             values += hidden_biases
-            values = np.maximum(values, 0.0, out=values) if activation == "relu" else np.tanh(values, out=values)
+            values = (
+                np.maximum(values, 0.0, out=values)
+                if activation == "relu"
+                else np.tanh(values, out=values)
+            )
         np.matmul(values, weights, out=found[block])
         found[block] += biases
     return found
@@ -40,16 +44,23 @@ def outputs(rows: Floats, layers: Sequence[Floats], activation: str = "relu") ->
 
 def layers_exponent(layers: Sequence[Floats]) -> int:
     """Return the exponent of a unit for layers that will be trained; not all of their entries may be 0."""
-    return unit_exponent(GROWTH * max(float(np.abs(layer).max()) for layer in layers), bits=SUM_BITS)
+    return unit_exponent(
+        GROWTH * max(float(np.abs(layer).max()) for layer in layers), bits=SUM_BITS
+    )
 
 
 def layers_onto_grid(layers: Sequence[Floats], exponent: int) -> list[Integers]:
     """Truncate layers to integers of 38 bits, in the unit of :func:`layers_exponent`. Larger entries are clipped."""
     if not all(np.isfinite(layer).all() for layer in layers):
-        raise DataError("the network has weights that are not finite after training; look for outliers in the rows.")
+        raise DataError(
+            "the network has weights that are not finite after training; look for outliers in the rows."
+        )
     most = 2.0**SUM_BITS
     with np.errstate(over="ignore"):
-        return [np.clip(np.trunc(np.ldexp(layer, -exponent)), -most, most).astype(np.int64) for layer in layers]
+        return [
+            np.clip(np.trunc(np.ldexp(layer, -exponent)), -most, most).astype(np.int64)
+            for layer in layers
+        ]
 
 
 def checked_layers(layers: Sequence[ArrayLike], activation: str) -> list[Floats]:
@@ -57,7 +68,9 @@ def checked_layers(layers: Sequence[ArrayLike], activation: str) -> list[Floats]
     check_choice("activation", activation, ACTIVATIONS)
     arrays = [np.array(one, dtype=np.float64) for one in layers]
     if not arrays or len(arrays) % 2:
-        raise DataError(f"layers: {len(arrays)} arrays; give weights and biases for each layer, in turn.")
+        raise DataError(
+            f"layers: {len(arrays)} arrays; give weights and biases for each layer, in turn."
+        )
     n_columns = arrays[0].shape[0] if arrays[0].ndim else 0
     for index, (weights, biases) in enumerate(zip(arrays[::2], arrays[1::2], strict=True)):
         if weights.ndim != 2 or biases.shape != weights.shape[1:] or len(weights) != n_columns:
@@ -66,6 +79,8 @@ def checked_layers(layers: Sequence[ArrayLike], activation: str) -> list[Floats]
                 f"({n_columns}, n_out) and (n_out,)."
             )
         if not weights.size or not (np.isfinite(weights).all() and np.isfinite(biases).all()):
-            raise DataError(f"layers: layer {index} has weights or biases that are not finite, or none.")
+            raise DataError(
+                f"layers: layer {index} has weights or biases that are not finite, or none."
+            )
         n_columns = weights.shape[1]
     return arrays

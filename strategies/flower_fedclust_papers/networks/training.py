@@ -34,7 +34,9 @@ def require_torch(who: str) -> Any:
     try:
         return import_module("torch")
     except ImportError:
-        raise DataError(f'{who} needs PyTorch; install it with: pip install "flower-fedclust[deep]".') from None
+        raise DataError(
+            f'{who} needs PyTorch; install it with: pip install "flower-fedclust[deep]".'
+        ) from None
 
 
 @contextmanager
@@ -116,6 +118,8 @@ def n_epochs_for(n_steps: int, n_rows: int, batch_size: int) -> int:
 def descend(loss: Tensor, optimizer: Any) -> float:
     """Take one step of an optimizer down the gradient of a loss, and return the loss."""
     optimizer.zero_grad()
-    loss.backward(inputs=[parameter for group in optimizer.param_groups for parameter in group["params"]])
+    loss.backward(
+        inputs=[parameter for group in optimizer.param_groups for parameter in group["params"]]
+    )
     optimizer.step()
     return float(loss.detach())

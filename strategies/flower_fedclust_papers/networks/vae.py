@@ -56,11 +56,16 @@ class Trained:
     layers: list[Floats]
     #: L_vae by epoch, the mean over rows of the squared error of an entry plus the divergence of the code.
     reconstruction: list[float]
-    clustering: list[float]  #: L_dec by epoch, the mean over rows of KL(P || Q). Empty without centers.
+    #: L_dec by epoch, the mean over rows of KL(P || Q). Empty without centers.
+    clustering: list[float]
 
 
 def new_vae(
-    n_columns: int, n_latent: int, n_hidden: int, random_state: int, directions: Floats | None = None
+    n_columns: int,
+    n_latent: int,
+    n_hidden: int,
+    random_state: int,
+    directions: Floats | None = None,
 ) -> list[Floats]:
     """Return untrained layers, the same for everybody who has the seed; each half has ``n_hidden`` hidden units.
 
@@ -129,8 +134,12 @@ def trained_vae(
             if labels is None:
                 raise ValueError("labels are missing; give the cluster of each row.")
             mu = torch.tensor(centers, dtype=torch.float64)
-            target = torch.from_numpy(SURE * np.eye(len(centers))[labels] + (1.0 - SURE) / len(centers))
-        optimizer = torch.optim.Adam([*encoder.parameters(), *decoder.parameters()], lr=LEARNING_RATE)
+            target = torch.from_numpy(
+                SURE * np.eye(len(centers))[labels] + (1.0 - SURE) / len(centers)
+            )
+        optimizer = torch.optim.Adam(
+            [*encoder.parameters(), *decoder.parameters()], lr=LEARNING_RATE
+        )
         reconstruction: list[float] = []
         clustering: list[float] = []
         for _ in range(n_epochs_for(n_steps, n_rows, BATCH_SIZE)):
@@ -140,7 +149,10 @@ def trained_vae(
                 means, log_variances = encoder(true).split(n_latent, dim=1)
                 noise = torch.randn(means.shape, generator=generator, dtype=torch.float64)
                 decoded = decoder(means + noise * (0.5 * log_variances).exp())
-                divergence = 0.5 * (means.square() + log_variances.exp() - 1.0 - log_variances).sum(dim=1).mean()
+                divergence = (
+                    0.5
+                    * (means.square() + log_variances.exp() - 1.0 - log_variances).sum(dim=1).mean()
+                )
                 loss = loss_vae = (decoded - true).square().mean() + divergence_weight * divergence
                 if mu is not None and target is not None:
                     loss_dec = mean_divergence(target[batch], soft_assignment(means, mu))

@@ -5,7 +5,10 @@ from sklearn.cluster import KMeans
 from flower_fedclust.checking import watched_run
 from flower_fedclust.engine import ClientData
 from flower_fedclust.simulation import simulate
-from flower_fedclust.strategies.baselines.federated_kmeans import FederatedKMeans, PrivateFederatedKMeans
+from flower_fedclust.strategies.baselines.federated_kmeans import (
+    FederatedKMeans,
+    PrivateFederatedKMeans,
+)
 from flower_fedclust.strategies.common.clusters import ClusterClient
 from flower_fedclust.strategies.common.frame import FRAME_ROUNDS
 
@@ -25,28 +28,40 @@ def slow_lloyd(rows, centers, n_rounds):
         members = [[] for _ in centers]
         for row in rows:
             members[int(np.argmin([((row - center) ** 2).sum() for center in centers]))].append(row)
-        centers = [np.mean(own, axis=0) if own else center for own, center in zip(members, centers, strict=True)]
+        centers = [
+            np.mean(own, axis=0) if own else center
+            for own, center in zip(members, centers, strict=True)
+        ]
     return np.array(centers)
 
 
 @pytest.mark.parametrize("n_rounds", [0, 1, 5])
 def test_federated_rounds_equal_pooled_lloyd_steps(n_rounds):
     result = simulate(FederatedKMeans(K, init=ROWS[:K], n_rounds=n_rounds), CLIENTS)
-    np.testing.assert_allclose(result.model.cluster_centers_, slow_lloyd(ROWS, ROWS[:K], n_rounds), rtol=0, atol=1e-6)
+    np.testing.assert_allclose(
+        result.model.cluster_centers_, slow_lloyd(ROWS, ROWS[:K], n_rounds), rtol=0, atol=1e-6
+    )
 
 
 def test_federated_kmeans_equals_scikit_learns_after_convergence():
     init = ROWS[:K]
     result = simulate(FederatedKMeans(K, init=init, n_rounds=100, tol=0.0), CLIENTS)
     reference = KMeans(K, init=init, n_init=1, max_iter=1000, tol=0.0).fit(ROWS)
-    np.testing.assert_allclose(result.model.cluster_centers_, reference.cluster_centers_, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(
+        result.model.cluster_centers_, reference.cluster_centers_, rtol=0, atol=1e-6
+    )
     assert np.array_equal(np.concatenate(result.labels), reference.labels_)
     assert result.metrics["cost"] == pytest.approx(reference.inertia_, rel=1e-6)
 
 
 def test_run_stops_when_nothing_moves_and_a_larger_tol_stops_it_earlier():
     rounds = [
-        max(row.round for row in simulate(FederatedKMeans(K, init=ROWS[:K], n_rounds=100, tol=tol), CLIENTS).traffic)
+        max(
+            row.round
+            for row in simulate(
+                FederatedKMeans(K, init=ROWS[:K], n_rounds=100, tol=tol), CLIENTS
+            ).traffic
+        )
         for tol in (0.0, 0.3, 100.0)
     ]
     assert 60 > rounds[0] > rounds[1] > rounds[2] == FIRST_STEP
@@ -60,13 +75,17 @@ def test_a_far_center_without_rows_stays_where_it_is(distance):
     assert np.array_equal(centers[3], near[3])
     np.testing.assert_allclose(centers[:3], slow_lloyd(ROWS, near[:3], 2), rtol=0, atol=3e-6)
     if distance < 1e3:
-        far = simulate(FederatedKMeans(K, init=distance * towards, n_rounds=2), CLIENTS).model.cluster_centers_
+        far = simulate(
+            FederatedKMeans(K, init=distance * towards, n_rounds=2), CLIENTS
+        ).model.cluster_centers_
         np.testing.assert_allclose(far, slow_lloyd(ROWS, distance * towards, 2), rtol=0, atol=1e-5)
 
 
 def test_centers_do_not_depend_on_which_client_has_which_rows_to_the_last_bit():
     parts = [np.split(ROWS, cuts) for cuts in ([20, 21, 100, 230], [150], list(range(1, 300)))]
-    one, *others = (simulate(FederatedKMeans(K, init=ROWS[:K], n_rounds=3), clients) for clients in parts)
+    one, *others = (
+        simulate(FederatedKMeans(K, init=ROWS[:K], n_rounds=3), clients) for clients in parts
+    )
     for other in others:
         assert np.array_equal(one.model.cluster_centers_, other.model.cluster_centers_)
 
@@ -92,14 +111,18 @@ def test_without_its_noise_the_private_run_is_pooled_lloyd_on_clipped_rows():
     clipped = ROWS * np.minimum(1, 5.0 / np.linalg.norm(ROWS, axis=1))[:, None]
     strategy = QuietFederatedKMeans(K, init=clipped[:K], n_rounds=3, max_norm=5.0)
     np.testing.assert_allclose(
-        simulate(strategy, CLIENTS).model.cluster_centers_, slow_lloyd(clipped, clipped[:K], 3), atol=1e-6
+        simulate(strategy, CLIENTS).model.cluster_centers_,
+        slow_lloyd(clipped, clipped[:K], 3),
+        atol=1e-6,
     )
 
 
 def test_private_federated_kmeans_declares_how_far_the_worst_row_moves_its_sums_and_its_counts():
     max_norm, centers = 2.5, np.array([[0.0, 0.0, 0.0], [0.0, 2.0, 0.0]])
     strategy = PrivateFederatedKMeans(2, init=centers, max_norm=max_norm, n_rounds=1)
-    run = watched_run(strategy, {str(index): ClientData(rows) for index, rows in enumerate(CLIENTS)}, seed=0)
+    run = watched_run(
+        strategy, {str(index): ClientData(rows) for index, rows in enumerate(CLIENTS)}, seed=0
+    )
     (round_,) = run.rounds.values()
     of_sums, of_counts = round_.releases
     assert (of_sums.sensitivity, of_counts.sensitivity) == pytest.approx((max_norm, 1.0), rel=1e-12)

@@ -47,7 +47,9 @@ def test_pooled_kmeans_equals_scikit_learn(spread):
     result = simulate(PooledKMeans(K, random_state=1), np.split(rows, [100, 300, 350]))
     seed = int(np.random.default_rng(1).integers(2**31))
     reference = KMeans(K, n_init=10, random_state=seed).fit(rows)
-    np.testing.assert_allclose(result.model.cluster_centers_, reference.cluster_centers_, rtol=0, atol=1e-10)
+    np.testing.assert_allclose(
+        result.model.cluster_centers_, reference.cluster_centers_, rtol=0, atol=1e-10
+    )
 
 
 def test_k_feds_message_declares_that_it_reveals_centers():
@@ -67,7 +69,9 @@ def test_k_fed_finds_the_means_where_each_client_has_two_classes_only(random_sta
 def test_k_fed_is_the_mean_of_the_clients_own_centers():
     centers = simulate(KFED(K, random_state=0), np.split(ROWS, 4)).model.cluster_centers_
     parts = zip(np.split(ROWS, 4), np.split(CLASSES, 4), strict=True)
-    expected = np.mean([[part[classes == c].mean(axis=0) for c in range(K)] for part, classes in parts], axis=0)
+    expected = np.mean(
+        [[part[classes == c].mean(axis=0) for c in range(K)] for part, classes in parts], axis=0
+    )
     order = np.linalg.norm(centers[:, None] - expected, axis=2).argmin(axis=1)
     np.testing.assert_allclose(centers, expected[order], atol=1e-9)
 
@@ -108,7 +112,9 @@ def by_scikit_learn(rows, n_clusters, n_neighbors):
 def test_the_graph_keeps_the_largest_kernel_values_of_every_row(n_columns, far, n_neighbors):
     rows = np.random.default_rng(0).normal(size=(80, n_columns))
     graph = kernel_graph(rows + far, 1.7, n_neighbors)
-    np.testing.assert_allclose(graph.toarray(), dense_graph(rows, 1.7, n_neighbors), rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(
+        graph.toarray(), dense_graph(rows, 1.7, n_neighbors), rtol=1e-6, atol=1e-9
+    )
 
 
 def test_a_row_is_not_its_own_neighbor_where_others_are_equal_to_it():
@@ -146,7 +152,9 @@ def test_pooled_spectral_has_the_papers_accuracy_on_iris():
 
 def test_pooled_spectral_separates_concentric_circles_and_places_new_points_on_them():
     table = load_dataset("circles")
-    result = simulate(PooledSpectral(2, random_state=0), **split_evenly(table.rows, np.asarray(table.labels), 8))
+    result = simulate(
+        PooledSpectral(2, random_state=0), **split_evenly(table.rows, np.asarray(table.labels), 8)
+    )
     assert result.metrics["accuracy"] == 1.0
     angles = np.random.default_rng(1).uniform(0, 2 * np.pi, 500)
     circle = np.column_stack([np.cos(angles), np.sin(angles)])
@@ -165,7 +173,11 @@ def test_new_rows_go_where_the_rows_about_them_are():
 def test_the_atoms_are_ten_rows_of_the_clients_for_each_cluster_and_at_least_fifty():
     for n_clusters, n_atoms in ((2, 50), (7, 70)):
         atoms = simulate(PooledSpectral(n_clusters, random_state=0), CLIENTS).model.dictionary_
-        assert len({row.tobytes() for row in atoms} & {row.tobytes() for row in ROWS}) == len(atoms) == n_atoms
+        assert (
+            len({row.tobytes() for row in atoms} & {row.tobytes() for row in ROWS})
+            == len(atoms)
+            == n_atoms
+        )
     few = simulate(PooledSpectral(2, random_state=0), [ROWS[:9], ROWS[9:20]]).model.dictionary_
     assert np.array_equal(few, ROWS[:20])
 
@@ -180,7 +192,9 @@ def test_the_bandwidth_is_the_mean_distance_of_all_rows_however_they_are_split()
 def test_the_number_of_neighbors_is_the_logarithm_of_all_rows():
     moons = load_dataset("moons", noise=0.08, n_rows=300).rows
     by_default, given, other = (
-        np.concatenate(simulate(PooledSpectral(2, n_neighbors=k, random_state=0), np.split(moons, 3)).labels)
+        np.concatenate(
+            simulate(PooledSpectral(2, n_neighbors=k, random_state=0), np.split(moons, 3)).labels
+        )
         for k in (None, 6, 60)
     )
     assert np.array_equal(by_default, given)

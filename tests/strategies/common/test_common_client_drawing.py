@@ -6,7 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flower_fedclust.strategies.common.client_drawing import draw_equally_often, most_rounds_per_client
+from flower_fedclust.strategies.common.client_drawing import (
+    draw_equally_often,
+    most_rounds_per_client,
+)
 
 SIZES = st.tuples(st.integers(1, 12), st.integers(1, 14), st.integers(0, 25), st.integers(0, 2**32))
 
@@ -16,7 +19,9 @@ def names(n_clients):
 
 
 def drawn(n_clients, n_drawn, n_rounds, seed, **options):
-    return draw_equally_often(names(n_clients), n_drawn, n_rounds, np.random.default_rng(seed), **options)
+    return draw_equally_often(
+        names(n_clients), n_drawn, n_rounds, np.random.default_rng(seed), **options
+    )
 
 
 def counted(rounds):

@@ -46,13 +46,20 @@ def test_sums_and_counts_equal_those_of_a_slow_loop(radius):
 
 @pytest.mark.parametrize("bound", [0.5, 1e9])
 def test_means_and_presence_equal_those_of_a_slow_loop(bound):
-    offsets, presence = client(ROWS).cluster_means(CENTERS, frame=Frame(ORIGIN, 3.5), means_bound=bound)
+    offsets, presence = client(ROWS).cluster_means(
+        CENTERS, frame=Frame(ORIGIN, 3.5), means_bound=bound
+    )
     clusters = slow(ROWS, 3.5)
     expected = np.array(
-        [np.mean(own, axis=0) - center if own else np.zeros(3) for own, center in zip(clusters, CENTERS, strict=True)]
+        [
+            np.mean(own, axis=0) - center if own else np.zeros(3)
+            for own, center in zip(clusters, CENTERS, strict=True)
+        ]
     )
     norm = np.sqrt((expected**2).sum())
-    np.testing.assert_allclose(offsets.values, expected * min(1.0, bound / norm), atol=1e-5 if bound < 1e9 else 100)
+    np.testing.assert_allclose(
+        offsets.values, expected * min(1.0, bound / norm), atol=1e-5 if bound < 1e9 else 100
+    )
     assert presence.integers.tolist() == [1, 1, 1, 0]
     # What the client enforces, exactly.
     assert (offsets.integers.astype(object) ** 2).sum() <= (bound / 2.0**offsets.exponent) ** 2
@@ -96,7 +103,9 @@ def test_center_that_noise_threw_out_of_the_ball_comes_back_to_it():
 
 
 def test_bounds_from_server_rows_are_the_root_mean_square_over_random_clients():
-    server_rows = np.concatenate([RNG.normal(size=(40, 3)) + mean for mean in ([8, 0, 0], [0, 8, 0], [0, 0, 8])])
+    server_rows = np.concatenate(
+        [RNG.normal(size=(40, 3)) + mean for mean in ([8, 0, 0], [0, 8, 0], [0, 0, 8])]
+    )
     bounds = ClientBounds.from_server_rows(server_rows, 3, 12)
     matrices, counts = [], []
     for _ in range(4000):

@@ -9,7 +9,9 @@ def test_points_are_drawn_uniformly_from_the_ball(columns):
     points = points_in_ball(2000, columns, 3.0, np.random.default_rng(5))
     norms = np.linalg.norm(points, axis=1)
     # The part of the ball that lies within r is (r / R)^d.
-    np.testing.assert_allclose(np.quantile((norms / 3.0) ** columns, [0.1, 0.5, 0.9]), [0.1, 0.5, 0.9], atol=0.04)
+    np.testing.assert_allclose(
+        np.quantile((norms / 3.0) ** columns, [0.1, 0.5, 0.9]), [0.1, 0.5, 0.9], atol=0.04
+    )
     assert np.abs(points.mean(axis=0)).max() < 0.3
 
 
@@ -36,5 +38,9 @@ def test_without_a_radius_centers_that_were_given_stay_as_they_are():
 
 def test_only_centers_that_were_given_to_a_private_run_are_said_to_count_as_public():
     given = np.ones((2, 3))
-    notes = [len(FirstCenters(init, radius).privacy_notes()) for init in (None, given) for radius in (None, 1.0)]
+    notes = [
+        len(FirstCenters(init, radius).privacy_notes())
+        for init in (None, given)
+        for radius in (None, 1.0)
+    ]
     assert notes == [0, 0, 0, 1]

@@ -27,12 +27,16 @@ def test_a_frame_around_server_rows_has_their_radius_about_their_mean_or_about_z
 def test_leaving_undoes_entering_for_rows_inside():
     rows = RNG.normal(size=(30, 3)) * 4 + 100
     frame = Frame.around(rows, centered=True)
-    np.testing.assert_allclose(frame.leave(frame.enter(rows)), rows, rtol=0, atol=frame.radius * 2.0**-24)
+    np.testing.assert_allclose(
+        frame.leave(frame.enter(rows)), rows, rtol=0, atol=frame.radius * 2.0**-24
+    )
 
 
 def test_row_outside_is_pulled_to_the_ball_along_its_direction():
     frame = Frame(np.array([1.0, 1.0]), 2.0)
-    np.testing.assert_allclose(frame.enter(np.array([[1.0, 11.0], [4.0, 5.0]])), [[0.0, 2.0], [1.2, 1.6]], atol=1e-6)
+    np.testing.assert_allclose(
+        frame.enter(np.array([[1.0, 11.0], [4.0, 5.0]])), [[0.0, 2.0], [1.2, 1.6]], atol=1e-6
+    )
 
 
 @given(st.integers(0, 2**32), st.floats(-3, 200))
@@ -62,7 +66,9 @@ def test_ball_of_a_frame_may_be_one_of_the_l1_norm(radius):
     frame = Frame(np.array([1.0, -1.0, 0.5]), radius, norm=1)
     entered, offsets = frame.enter(rows), rows - frame.origin
     lengths = np.abs(offsets).sum(axis=1)
-    np.testing.assert_allclose(entered, offsets * np.minimum(1.0, radius / lengths)[:, None], atol=radius * 2.0**-23)
+    np.testing.assert_allclose(
+        entered, offsets * np.minimum(1.0, radius / lengths)[:, None], atol=radius * 2.0**-23
+    )
 
 
 # Where no radius is known.
@@ -94,7 +100,9 @@ def test_a_frame_that_is_found_has_the_mean_of_all_rows_and_clips_none(scale):
     np.testing.assert_allclose(frame.origin, pooled.mean(axis=0), rtol=1e-9)
     lengths = np.sqrt((((pooled - frame.origin) / scale) ** 2).sum(axis=1)) * scale
     assert frame.radius / 4 < lengths.max() <= frame.radius
-    np.testing.assert_allclose(frame.leave(frame.enter(pooled)), pooled, rtol=0, atol=frame.radius * 2.0**-24)
+    np.testing.assert_allclose(
+        frame.leave(frame.enter(pooled)), pooled, rtol=0, atol=frame.radius * 2.0**-24
+    )
 
 
 def test_rows_far_from_the_origin_lose_nothing_of_their_spread():
@@ -128,7 +136,9 @@ def test_a_client_enters_a_frame_once_where_its_table_is_large_and_nothing_is_mi
     large, small = (ClientData(RNG.normal(size=(n, 2))) for n in (4000, 4))
     for data, expected in ((large, 3), (small, 4)):
         entered.clear()
-        values = [FrameClient(data, name="0").enter(*frames[index]).values for index in (0, 0, 1, 0)]
+        values = [
+            FrameClient(data, name="0").enter(*frames[index]).values for index in (0, 0, 1, 0)
+        ]
         assert len(entered) == expected
         for index, value in zip((0, 0, 1, 0), values, strict=True):
             assert np.array_equal(value, enter(data.rows, *frames[index]).values)
@@ -140,8 +150,11 @@ def test_a_row_half_way_between_two_points_is_on_a_tie_whatever_the_points_digit
     frame = Frame(np.zeros(3), 4.0)
     points = np.array([[0.1, 0.7, -0.3], [1.3, -0.9, 2.1 + 1e-9]])
     on_grid = points_onto_grid(points, unit_exponent(4.0))
-    points[1] += from_units((on_grid[0] + on_grid[1]) % 2, unit_exponent(4.0))  # so that there is a middle
-    middle = from_units(points_onto_grid(points, unit_exponent(4.0)).sum(axis=0) / 2, unit_exponent(4.0))
+    # So that there is a middle.
+    points[1] += from_units((on_grid[0] + on_grid[1]) % 2, unit_exponent(4.0))
+    middle = from_units(
+        points_onto_grid(points, unit_exponent(4.0)).sum(axis=0) / 2, unit_exponent(4.0)
+    )
     rows = np.concatenate([middle[None], RNG.normal(size=(7, 3))])
     given_points = points[::-1] if turned else points
     assert enter(rows[:1], *frame.arrays).nearest(given_points)[0] == 0

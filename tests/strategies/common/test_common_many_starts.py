@@ -18,7 +18,9 @@ HEPTA_MEANS = 3.0 * np.vstack([np.zeros(3), np.eye(3), -np.eye(3)])
 def hepta():
     """Return seven balls, and the ball of each row."""
     classes = np.repeat(np.arange(7), 30)
-    return HEPTA_MEANS[classes] + np.random.default_rng(0).uniform(-0.6, 0.6, size=(210, 3)), classes
+    return HEPTA_MEANS[classes] + np.random.default_rng(0).uniform(
+        -0.6, 0.6, size=(210, 3)
+    ), classes
 
 
 def iris_with_an_outlier():
@@ -81,9 +83,15 @@ def test_separate_balls_are_found_although_each_client_has_only_one(strategy):
 def test_the_cost_is_near_the_best_of_pooled_kmeans(load, n_clusters, index):
     rows, classes = load()
     result = run(strategies(n_clusters)[index], np.array_split(rows[np.argsort(classes)], 5))
-    pooled = min(KMeans(n_clusters, n_init=10, random_state=seed).fit(rows).inertia_ for seed in range(3))
+    pooled = min(
+        KMeans(n_clusters, n_init=10, random_state=seed).fit(rows).inertia_ for seed in range(3)
+    )
     assert result.model.cost(rows) <= 1.0025 * pooled
-    assert max(message.round for message in result.traffic) <= strategies(n_clusters)[index].num_rounds <= 40
+    assert (
+        max(message.round for message in result.traffic)
+        <= strategies(n_clusters)[index].num_rounds
+        <= 40
+    )
 
 
 @pytest.mark.parametrize("n_rows", [4, 6])
@@ -97,14 +105,22 @@ def test_few_or_equal_rows_have_as_many_centers_as_asked_for(n_rows):
 
 def test_without_noise_no_row_is_clipped():
     rows, classes = hepta()
-    result = run(fc.PrivateKMeans(7, epsilon=None, max_norm=0.1), [rows[classes == one] for one in range(7)])
+    result = run(
+        fc.PrivateKMeans(7, epsilon=None, max_norm=0.1), [rows[classes == one] for one in range(7)]
+    )
     means = [rows[classes == one].mean(axis=0) for one in range(7)]
-    np.testing.assert_allclose(np.sort(result.model.cluster_centers_, axis=0), np.sort(means, axis=0), atol=1e-6)
+    np.testing.assert_allclose(
+        np.sort(result.model.cluster_centers_, axis=0), np.sort(means, axis=0), atol=1e-6
+    )
 
 
 def test_sums_of_several_starts_are_those_of_a_slow_loop():
     rng = np.random.default_rng(2)
-    rows, starts, directions = rng.normal(size=(60, 3)), rng.normal(size=(4, 5, 2)), np.eye(3)[:, 1:]
+    rows, starts, directions = (
+        rng.normal(size=(60, 3)),
+        rng.normal(size=(4, 5, 2)),
+        np.eye(3)[:, 1:],
+    )
     client = StartsClient(ClientData(rows), name="0")
     sums, counts = client.start_sums(starts, directions, frame=Frame(np.zeros(3), 8.0))
     expected, n = np.zeros((4, 5, 3)), np.zeros((4, 5))
@@ -120,7 +136,9 @@ def test_sums_of_several_starts_are_those_of_a_slow_loop():
 @pytest.mark.parametrize("noise", [0.0, 20.0])
 def test_a_sketch_has_the_largest_eigenvectors_of_the_second_moment(noise):
     rng = np.random.default_rng(0)
-    rows = rng.normal(size=(2000, 3)) * [3.0, 2.0, 1.5] @ np.linalg.qr(rng.normal(size=(700, 3)))[0].T
+    rows = (
+        rng.normal(size=(2000, 3)) * [3.0, 2.0, 1.5] @ np.linalg.qr(rng.normal(size=(700, 3)))[0].T
+    )
     rows += 0.02 * rng.normal(size=rows.shape)
     frame, sketch = Frame(np.zeros(700), 20.0), sketch_of(700, rng)
     (found,) = StartsClient(ClientData(rows), name="0").second_moment(frame=frame, **sketch)

@@ -92,15 +92,23 @@ def test_distance_is_the_mean_over_clients_of_the_mean_over_all_pairs_of_rows(of
 def test_client_with_one_row_is_left_out_of_the_mean_distance_and_counted_in_all_else():
     clients = [CLIENTS[0], CLIENTS[1][:1], CLIENTS[2], CLIENTS[1][1:2]]
     moments = moments_of(clients)
-    assert moments.distance == pytest.approx(np.mean([slow_distance(CLIENTS[0]), slow_distance(CLIENTS[2])]), rel=1e-6)
+    assert moments.distance == pytest.approx(
+        np.mean([slow_distance(CLIENTS[0]), slow_distance(CLIENTS[2])]), rel=1e-6
+    )
     assert moments.n_rows == 82.0
-    np.testing.assert_allclose(moments.mean, np.concatenate(clients).mean(axis=0), rtol=0, atol=UNIT)
-    np.testing.assert_allclose(moments.deviation, np.concatenate(clients).std(axis=0), rtol=0, atol=2 * UNIT)
+    np.testing.assert_allclose(
+        moments.mean, np.concatenate(clients).mean(axis=0), rtol=0, atol=UNIT
+    )
+    np.testing.assert_allclose(
+        moments.deviation, np.concatenate(clients).std(axis=0), rtol=0, atol=2 * UNIT
+    )
 
 
 def test_client_whose_rows_are_equal_counts_with_distance_0():
     equal = np.repeat(CLIENTS[1][:1], 7, axis=0)
-    assert moments_of([CLIENTS[0], equal]).distance == pytest.approx(slow_distance(CLIENTS[0]) / 2, rel=1e-6)
+    assert moments_of([CLIENTS[0], equal]).distance == pytest.approx(
+        slow_distance(CLIENTS[0]) / 2, rel=1e-6
+    )
 
 
 def test_distance_is_0_where_every_client_has_one_row_only():
@@ -146,7 +154,8 @@ def test_noise_off_gives_the_moments_of_the_clipped_rows_in_one_round(max_norm):
     unit = max_norm * 2.0**-24
     np.testing.assert_allclose(moments.mean, pooled.mean(axis=0), rtol=0, atol=unit)
     if max_norm == 1e9:
-        return  # of which the rows are a millionth: their spread is below what 40 bits say of a square
+        # Of which the rows are a millionth: their spread is below what 40 bits say of a square.
+        return
     np.testing.assert_allclose(moments.deviation, pooled.std(axis=0), rtol=0, atol=2 * unit)
     assert moments.distance == pytest.approx(np.sqrt(2 * pooled.var(axis=0).sum()), rel=1e-6)
     # The root mean square distance over all ordered pairs of rows.
@@ -179,7 +188,9 @@ FULL = 2.0 / math.sqrt(2.0)
         ([0.5, 0.0], [1.25, 0.0], -7.0, [0.5, 0.0], [1.0, 0.0], math.sqrt(2.0)),
     ],
 )
-def test_moments_of_noisy_sums_are_possible_moments_of_clipped_rows(total, squares, count, mean, deviation, distance):
+def test_moments_of_noisy_sums_are_possible_moments_of_clipped_rows(
+    total, squares, count, mean, deviation, distance
+):
     moments = answered(total, squares, count)
     np.testing.assert_allclose(moments.mean, mean)
     np.testing.assert_allclose(moments.deviation, deviation)
@@ -196,7 +207,11 @@ def random_neighbors(relation, max_norm, rng):
         yield rows[1:], rows
         yield rows[:2], np.concatenate([rows[:2], longest])
     else:
-        for one, two in ((rows[:1], other), (longest, -longest), (longest, np.roll(longest, 1, axis=1))):
+        for one, two in (
+            (rows[:1], other),
+            (longest, -longest),
+            (longest, np.roll(longest, 1, axis=1)),
+        ):
             yield np.concatenate([rows[1:], one]), np.concatenate([rows[1:], two])
 
 
@@ -208,8 +223,13 @@ def test_no_two_neighbors_are_farther_apart_than_the_sensitivities(relation, max
     for _ in range(100):
         for one, other in random_neighbors(relation, max_norm, rng):
             clients = [MomentsClient(ClientData(rows), name="0") for rows in (one, other)]
-            sent = [client.clipped_column_sums(frame=Frame(np.zeros(3), max_norm)) for client in clients]
-            moved = [np.linalg.norm(first.values - second.values) for first, second in zip(*sent, strict=True)]
+            sent = [
+                client.clipped_column_sums(frame=Frame(np.zeros(3), max_norm)) for client in clients
+            ]
+            moved = [
+                np.linalg.norm(first.values - second.values)
+                for first, second in zip(*sent, strict=True)
+            ]
             farthest = np.maximum(farthest, moved)
     releases = releases_of(max_norm, 3.0, relation)
     bounds = [0.0 if release is None else release.sensitivity for release in releases]
@@ -225,9 +245,9 @@ def test_releases_are_gaussian_of_the_multiplier_and_the_relation(relation):
     expected = (6.0, math.sqrt(2.0) * 9.0) if relation == "replace" else (3.0, 9.0)
     assert (sums.sensitivity, squares.sensitivity) == pytest.approx(expected)
     given = [release for release in (sums, squares, count) if release is not None]
-    assert {(release.mechanism, release.noise_multiplier, release.relation) for release in given} == {
-        ("gaussian", 0.7, relation)
-    }
+    assert {
+        (release.mechanism, release.noise_multiplier, release.relation) for release in given
+    } == {("gaussian", 0.7, relation)}
     assert (count is None) == (relation == "replace")
     assert all(("one is replaced" in release.bound) == (relation == "replace") for release in given)
 
@@ -253,7 +273,9 @@ def test_noise_of_the_releases_is_in_the_moments():
 # The bandwidth.
 
 
-@pytest.mark.parametrize(("given", "distance", "expected"), [(None, 3.0, 3.0), (0.5, 3.0, 0.5), (0.5, 0.0, 0.5)])
+@pytest.mark.parametrize(
+    ("given", "distance", "expected"), [(None, 3.0, 3.0), (0.5, 3.0, 0.5), (0.5, 0.0, 0.5)]
+)
 def test_bandwidth_is_the_given_one_or_the_mean_distance(given, distance, expected):
     assert checked_bandwidth(given, Moments(10.0, np.zeros(2), np.ones(2), distance)) == expected
 
@@ -270,7 +292,9 @@ def test_rows_that_are_all_equal_cannot_be_clustered_whatever_the_bandwidth(give
         checked_bandwidth(given, moments_of([np.full((n, 3), value) for n in (100, 33, 1)]))
 
 
-@pytest.mark.parametrize(("value", "columns", "difference"), [(0.1, [2], 1e-9), (1e6, [0, 1, 2], 1e-8)])
+@pytest.mark.parametrize(
+    ("value", "columns", "difference"), [(0.1, [2], 1e-9), (1e6, [0, 1, 2], 1e-8)]
+)
 def test_rows_that_differ_by_very_little_are_not_all_equal(value, columns, difference):
     rows = np.full((7, 3), value)
     rows[0, columns] += difference

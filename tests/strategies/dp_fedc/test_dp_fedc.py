@@ -26,7 +26,10 @@ CLIENTS = np.split(ROWS, CUTS)
 LABELS = np.split(CLASSES, CUTS)
 W_0 = np.abs(RNG.normal(size=(3, 4)))
 #: Memberships to begin with, by the name of the client.
-H_0 = {str(index): RNG.uniform(size=(len(rows), 3)) for index, rows in enumerate([*CLIENTS, ROWS, ROWS[:50]])}
+H_0 = {
+    str(index): RNG.uniform(size=(len(rows), 3))
+    for index, rows in enumerate([*CLIENTS, ROWS, ROWS[:50]])
+}
 
 
 class BegunClient(DPFedCClient):
@@ -41,7 +44,9 @@ class BegunDPFedC(DPFedC):
     client_type = BegunClient
 
 
-def algorithm_1(X, W, H, drawn, *, Q_1=10, Q_hat=10, decay=1, rho, mu_h, mu_w=0.0, alpha=2.0, update_all=True):
+def algorithm_1(
+    X, W, H, drawn, *, Q_1=10, Q_hat=10, decay=1, rho, mu_h, mu_w=0.0, alpha=2.0, update_all=True
+):
     """The paper's algorithm with its own axes: samples are columns, X_i (m, n_i), W (m, k), H_i (k, n_i).
 
     ``drawn`` are the clients of each round; minibatches are all samples.
@@ -83,7 +88,9 @@ def drawn_by_round(result):
 # Algorithm 1
 
 
-@pytest.mark.parametrize("options", [{"rho": 0.0, "mu_h": 0.0}, {"rho": 3.0, "mu_h": 0.1}, {"rho": 0.5, "mu_h": 2.0}])
+@pytest.mark.parametrize(
+    "options", [{"rho": 0.0, "mu_h": 0.0}, {"rho": 3.0, "mu_h": 0.1}, {"rho": 0.5, "mu_h": 2.0}]
+)
 @pytest.mark.parametrize("rows", [ROWS[:50], ROWS[:50] - 4.0], ids=["not negative", "negative"])
 def test_one_client_is_the_pooled_algorithm(rows, options, monkeypatch):
     monkeypatch.setitem(H_0, "0", H_0["6"])
@@ -102,7 +109,13 @@ def test_one_client_is_the_pooled_algorithm(rows, options, monkeypatch):
         {"fraction_fit": 1.0, "rho": 1.0, "mu_h": 0.1},
         {"fraction_fit": 0.4, "rho": 1.0, "mu_h": 0.1},
         {"fraction_fit": 0.6, "rho": 4.0, "mu_h": 0.0, "step_scale": 1.5},
-        {"fraction_fit": 0.6, "rho": 1.0, "mu_h": 0.1, "n_membership_steps": 3, "n_center_steps": 2},
+        {
+            "fraction_fit": 0.6,
+            "rho": 1.0,
+            "mu_h": 0.1,
+            "n_membership_steps": 3,
+            "n_center_steps": 2,
+        },
         {"fraction_fit": 1.0, "rho": 1.0, "mu_h": 0.1, "n_center_steps": 0},
     ],
 )
@@ -110,7 +123,9 @@ def test_several_clients_are_algorithm_1_with_the_clients_that_were_drawn(option
     strategy_type, _, messages = watched(BegunDPFedC)
     result = simulate(strategy_type(3, n_rounds=9, init=W_0, random_state=4, **options), CLIENTS)
     names = {"step_scale": "alpha", "n_membership_steps": "Q_1", "n_center_steps": "Q_hat"}
-    papers = {names.get(name, name): value for name, value in options.items() if name != "fraction_fit"}
+    papers = {
+        names.get(name, name): value for name, value in options.items() if name != "fraction_fit"
+    }
     W, H = by_the_paper(CLIENTS, drawn_by_round(result), **papers)
     np.testing.assert_allclose(result.model.components_, W, rtol=1e-6, atol=1e-8)
     kept = {each.client: each.kept[MEMBERSHIPS] for each in messages if MEMBERSHIPS in each.kept}
@@ -152,11 +167,15 @@ def far_rows(seed):
     """Three groups, far from the origin and on nearly one ray."""
     rng = np.random.default_rng(seed)
     classes = rng.integers(3, size=150)
-    return 50.0 + np.array([[0.0, 0, 0], [8, 0, 0], [0, 8, 0]])[classes] + rng.normal(size=(150, 3)), classes
+    return 50.0 + np.array([[0.0, 0, 0], [8, 0, 0], [0, 8, 0]])[classes] + rng.normal(
+        size=(150, 3)
+    ), classes
 
 
 @pytest.mark.parametrize("name", ["iris", "far"])
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 4))])
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 4))]
+)
 def test_rows_on_nearly_one_ray_do_not_end_in_one_cluster(name, seed):
     table = load_dataset("iris")
     rows, classes = (table.rows, table.labels) if name == "iris" else far_rows(seed)
@@ -186,8 +205,12 @@ def test_rays_begin_at_0_where_directions_differ_or_with_an_epsilon(rows, option
 def test_a_small_batch_counts_for_its_part_of_the_rows_in_the_step_size_and_in_the_penalty():
     local = {"rho": 0.5, "mu_h": 0.1, "mu_w": 3.0, "n_membership_steps": 2, "random_state": 4}
     local |= {"max_norm": np.inf, "divisor": 0.0}
-    client = BegunClient(ClientData(CLIENTS[0]), name="0", context=Context(0, 0, {}, RecordDict(), {}))
-    moved, *_ = client.factorize(W_0, n_center_steps=1, batch_size=5, step_scale=2.0, exponent=-40, **local)
+    client = BegunClient(
+        ClientData(CLIENTS[0]), name="0", context=Context(0, 0, {}, RecordDict(), {})
+    )
+    moved, *_ = client.factorize(
+        W_0, n_center_steps=1, batch_size=5, step_scale=2.0, exponent=-40, **local
+    )
     H = membership_steps(CLIENTS[0], H_0["0"], W_0, Penalties(0.5, 0.1), 2)
     batch = client.generator(4).permutation(20)[:5]
     eta = 2.0 * (np.linalg.eigvalsh(H.T @ H / 4)[-1] + 3.0 / 4 / 2)
@@ -219,7 +242,8 @@ def test_clusters_that_lie_in_other_directions_are_found(seed):
     assert result.metrics["accuracy"] >= pooled.metrics["accuracy"] - 0.03
     assert result.metrics["accuracy"] >= 0.97
     assert all(
-        np.array_equal(result.model.predict(rows), labels) for rows, labels in zip(CLIENTS, result.labels, strict=True)
+        np.array_equal(result.model.predict(rows), labels)
+        for rows, labels in zip(CLIENTS, result.labels, strict=True)
     )
 
 
@@ -227,7 +251,9 @@ def test_clusters_are_found_where_every_client_has_one_class_alone():
     clients = [ROWS[np.flatnonzero(label == CLASSES)] for label in range(3)]
     labels = [[label] * len(rows) for label, rows in enumerate(clients)]
     accuracies = [
-        simulate(DPFedC(3, n_rounds=60, fraction_fit=1.0), clients, labels=labels, seed=seed).metrics["accuracy"]
+        simulate(
+            DPFedC(3, n_rounds=60, fraction_fit=1.0), clients, labels=labels, seed=seed
+        ).metrics["accuracy"]
         for seed in range(3)
     ]
     assert np.mean(accuracies) >= 0.9
@@ -241,7 +267,9 @@ def test_digits_are_clustered_in_twenty_rounds():
     for seed in (0, 2):
         rows = partition(table, "iid", n_clients=10, random_state=seed)
         strategy = DPFedC(10, n_rounds=20)
-        accuracies.append(simulate(strategy, rows.clients, labels=rows.labels, seed=seed).metrics["accuracy"])
+        accuracies.append(
+            simulate(strategy, rows.clients, labels=rows.labels, seed=seed).metrics["accuracy"]
+        )
     assert np.mean(accuracies) >= 0.5
 
 
@@ -250,7 +278,9 @@ def test_digits_are_clustered_in_twenty_rounds():
 
 @pytest.mark.parametrize("n_zeros", [1, 5])
 def test_rows_of_zeros_belong_to_nothing_and_are_no_failure(n_zeros):
-    clients = [np.zeros_like(rows) if index < n_zeros else rows for index, rows in enumerate(CLIENTS)]
+    clients = [
+        np.zeros_like(rows) if index < n_zeros else rows for index, rows in enumerate(CLIENTS)
+    ]
     result = simulate(DPFedC(3, n_rounds=40), clients, seed=0)
     assert result.failures == []
     assert np.isfinite(result.model.components_).all()
@@ -263,10 +293,15 @@ def test_unit_of_the_rows_does_not_matter_where_the_first_centers_have_it_too(po
     # Powers of two, so that nothing is rounded.
     unit = 2.0**power
     plain, scaled = (
-        simulate(DPFedC(3, n_rounds=20, init=W_0 * scale, random_state=0), [rows * scale for rows in CLIENTS])
+        simulate(
+            DPFedC(3, n_rounds=20, init=W_0 * scale, random_state=0),
+            [rows * scale for rows in CLIENTS],
+        )
         for scale in (1.0, unit)
     )
     assert np.array_equal(scaled.model.components_, plain.model.components_ * unit)
     for one, other in zip(plain.labels, scaled.labels, strict=True):
         assert np.array_equal(one, other)
-    assert scaled.history["objective"] == pytest.approx([each * unit**2 for each in plain.history["objective"]])
+    assert scaled.history["objective"] == pytest.approx(
+        [each * unit**2 for each in plain.history["objective"]]
+    )

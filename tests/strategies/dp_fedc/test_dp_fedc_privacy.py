@@ -37,8 +37,14 @@ PRIVATE = {"epsilon": 8.0, "max_norm": MAX_NORM}
 
 def run_of(strategy, clients=CLIENTS, seed=0):
     """A run of which every message is kept, and its rounds after those that ask for numbers of rows."""
-    run = watched_run(strategy, {str(index): ClientData(rows) for index, rows in enumerate(clients)}, seed=seed)
-    rounds = [(round_, run.received[number]) for number, round_ in run.rounds.items() if round_.task != "row_count"]
+    run = watched_run(
+        strategy, {str(index): ClientData(rows) for index, rows in enumerate(clients)}, seed=seed
+    )
+    rounds = [
+        (round_, run.received[number])
+        for number, round_ in run.rounds.items()
+        if round_.task != "row_count"
+    ]
     return rounds, run.result
 
 
@@ -48,8 +54,14 @@ def rounds_of(clients=CLIENTS, seed=0, **options):
 
 def reply_to(task, rows, W, local, kind=DPFedCClient):
     """What a client with these rows answers, before any noise."""
-    client = kind(ClientData(rows), name="0", context=Context(0, 0, {}, RecordDict(), {}), noise_seed=7)
-    divisor = membership_step_divisor(W, Penalties(local["rho"], local["mu_h"])) if "gradient" in task else 0.0
+    client = kind(
+        ClientData(rows), name="0", context=Context(0, 0, {}, RecordDict(), {}), noise_seed=7
+    )
+    divisor = (
+        membership_step_divisor(W, Penalties(local["rho"], local["mu_h"]))
+        if "gradient" in task
+        else 0.0
+    )
     arguments = json.dumps(local | {"divisor": divisor})
     sent, _, facts = client.fit([W], {"task": task, "round": 2, "arguments": arguments})
     assert "failure" not in facts, facts
@@ -79,14 +91,22 @@ def moved_by_replacing(task, rows, other, W, local, kind=DPFedCClient):
     replaced = np.vstack([other, rows[1:]])
     return [
         squared_norm(one, two)
-        for one, two in zip(reply_to(task, rows, W, local, kind), reply_to(task, replaced, W, local, kind), strict=True)
+        for one, two in zip(
+            reply_to(task, rows, W, local, kind),
+            reply_to(task, replaced, W, local, kind),
+            strict=True,
+        )
     ]
 
 
 def squared_norm(one, two):
     """The square of the norm of a difference; of a vector that is a triangle, that of the matrix."""
     difference = np.asarray(one.integers - two.integers, dtype=object).ravel()
-    weights = 1 if one.integers.ndim == 2 else 1 + is_off_diagonal(math.isqrt(2 * len(difference))).astype(object)
+    weights = (
+        1
+        if one.integers.ndim == 2
+        else 1 + is_off_diagonal(math.isqrt(2 * len(difference))).astype(object)
+    )
     return Fraction(4) ** one.exponent * int((weights * difference**2).sum())
 
 
@@ -123,9 +143,14 @@ def worst_row(task, W, local, candidates, kind=DPFedCClient):
     """The farthest that one row in another's place moves each array, from any of some first memberships."""
     distances = []
     for random_state in range(10):
-        replies = [reply_to(task, row[None], W, local | {"random_state": random_state}, kind) for row in candidates]
+        replies = [
+            reply_to(task, row[None], W, local | {"random_state": random_state}, kind)
+            for row in candidates
+        ]
         distances += [
-            [math.sqrt(squared_norm(a, b)) for a, b in zip(one, two, strict=True)] for one in replies for two in replies
+            [math.sqrt(squared_norm(a, b)) for a, b in zip(one, two, strict=True)]
+            for one in replies
+            for two in replies
         ]
     return np.max(distances, axis=0)
 
@@ -138,13 +163,18 @@ def test_the_worst_row_comes_near_the_sensitivities():
     local = told(n_membership_steps=1, max_gradient_norm=MAX_NORM / 2)
     of_gradients, _ = worst_row("clipped_gradient", many, local, candidates)
     assert 0.8 * MAX_NORM <= of_gradients <= MAX_NORM * ALLOWANCE
-    _, of_products = worst_row("clipped_gradient", axes * MAX_NORM, told(n_membership_steps=50), candidates)
+    _, of_products = worst_row(
+        "clipped_gradient", axes * MAX_NORM, told(n_membership_steps=50), candidates
+    )
     assert 0.8 * math.sqrt(2) <= of_products <= math.sqrt(2) * ALLOWANCE
 
 
 def test_rows_are_clipped_before_anything_else():
     rows = ROWS * 3.0
-    one, two = (reply_to("clipped_gradient", each, MEANS, told()) for each in (rows, clip_rows(rows, MAX_NORM)))
+    one, two = (
+        reply_to("clipped_gradient", each, MEANS, told())
+        for each in (rows, clip_rows(rows, MAX_NORM))
+    )
     for first, second in zip(one, two, strict=True):
         np.testing.assert_allclose(first.values, second.values, rtol=1e-6, atol=1e-6)
 
@@ -178,7 +208,9 @@ def test_no_rows_are_counted_as_the_noise_does_not_depend_on_how_many_there_are(
         (4.0, 1e-6, {"n_rounds": 4, "fraction_fit": 1.0}, 4),
     ],
 )
-def test_epsilon_is_composed_over_the_rounds_for_which_a_client_is_drawn(epsilon, delta, options, most):
+def test_epsilon_is_composed_over_the_rounds_for_which_a_client_is_drawn(
+    epsilon, delta, options, most
+):
     seen, result = rounds_of(epsilon=epsilon, delta=delta, **options)
     drawn = Counter(row.client for row in result.traffic if row.task == "clipped_gradient")
     assert max(drawn.values()) == most

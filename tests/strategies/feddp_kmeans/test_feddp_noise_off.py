@@ -42,14 +42,20 @@ def slow_xi(P, Q, Pi, k, random_state):
     for p in P @ Pi:
         weights[nearest(p, Q @ Pi)] += 1
     seed = int(np.random.default_rng(random_state).integers(2**31))
-    return KMeans(k, n_init=10, random_state=seed).fit(Q @ Pi, sample_weight=weights).cluster_centers_
+    return (
+        KMeans(k, n_init=10, random_state=seed).fit(Q @ Pi, sample_weight=weights).cluster_centers_
+    )
 
 
 def slow_means(P, labels, k):
-    return np.array([np.mean([p for p, r in zip(P, labels, strict=True) if r == c], axis=0) for c in range(k)])
+    return np.array(
+        [np.mean([p for p, r in zip(P, labels, strict=True) if r == c], axis=0) for c in range(k)]
+    )
 
 
-def slow_feddp_kmeans(rows, server_rows, k=K, *, random_state, n_rounds=0, margin=1.0, center_rows=True):
+def slow_feddp_kmeans(
+    rows, server_rows, k=K, *, random_state, n_rounds=0, margin=1.0, center_rows=True
+):
     P, Q, origin = slow_frame(rows, server_rows, center_rows)
     Pi = slow_subspace(P, k) if k < P.shape[1] else np.eye(P.shape[1])
     xi = slow_xi(P, Q, Pi, k, random_state)
@@ -73,7 +79,9 @@ def data():
     classes = rng.integers(K, size=240)
     rows = means[classes] + rng.normal(size=(240, D)) * 1.2
     rows[:3] *= 40  # some are clipped
-    server_rows = np.concatenate([means.repeat(6, axis=0) + rng.normal(size=(18, D)), rng.uniform(-4, 4, (12, D))])
+    server_rows = np.concatenate(
+        [means.repeat(6, axis=0) + rng.normal(size=(18, D)), rng.uniform(-4, 4, (12, D))]
+    )
     return rows, classes, server_rows
 
 
@@ -98,7 +106,11 @@ def test_noise_off_equals_the_papers_formulas_on_the_pooled_rows(data, split, n_
 
 
 @pytest.mark.parametrize(
-    "options", [{"center_rows": False}, *([{"margin": 1 / 3}, {"margin": 0.7, "n_rounds": 1}] if PAPERS else [])]
+    "options",
+    [
+        {"center_rows": False},
+        *([{"margin": 1 / 3}, {"margin": 0.7, "n_rounds": 1}] if PAPERS else []),
+    ],
 )
 def test_noise_off_equals_the_papers_formulas_with_options(data, options):
     rows, classes, server_rows = data

@@ -45,7 +45,9 @@ def groups(seed, far=0.0):
 def rounds_of(seed=0, far=0.0, **options):
     server_rows, clients = groups(seed, far)
     strategy = feddp(options.pop("n_clusters", 3), server_data=server_rows, **options)
-    run = watched_run(strategy, {str(index): ClientData(rows) for index, rows in enumerate(clients)}, seed=seed)
+    run = watched_run(
+        strategy, {str(index): ClientData(rows) for index, rows in enumerate(clients)}, seed=seed
+    )
     return list(run.rounds.values()), run.result, server_rows, clients
 
 
@@ -58,9 +60,13 @@ def reply_to(round_, rows):
 
 def is_within(one, other, release):
     """Tell, exactly, whether two arrays (or an array and none) are no farther apart than the release declares."""
-    moved = (one.integers if other is None else one.integers - other.integers).ravel().astype(object)
+    moved = (
+        (one.integers if other is None else one.integers - other.integers).ravel().astype(object)
+    )
     if release.triangle:
-        moved = np.concatenate([moved, moved[is_off_diagonal((math.isqrt(8 * len(moved) + 1) - 1) // 2)]])
+        moved = np.concatenate(
+            [moved, moved[is_off_diagonal((math.isqrt(8 * len(moved) + 1) - 1) // 2)]]
+        )
     bound = Fraction(release.sensitivity) / Fraction(2) ** one.exponent
     return np.abs(moved).sum() <= bound if release.norm == "L1" else (moved**2).sum() <= bound**2
 
@@ -102,7 +108,9 @@ rows_that_nobody_foresaw = st.builds(
 @pytest.mark.parametrize("option", OPTIONS)
 @given(rows=rows_that_nobody_foresaw, extreme=st.sampled_from([None, 1e6, 1e12, 1e200]))
 @settings(max_examples=12, deadline=None)
-def test_one_row_moves_no_sum_by_more_than_the_sensitivity_that_is_declared(yielded, option, rows, extreme):
+def test_one_row_moves_no_sum_by_more_than_the_sensitivity_that_is_declared(
+    yielded, option, rows, extreme
+):
     rounds, *_ = yielded(option, "record")
     if extreme is not None:
         rows = np.concatenate([rows, np.eye(5)[:1] * extreme, -np.eye(5)[1:2] * extreme])
@@ -117,10 +125,14 @@ def test_one_row_moves_no_sum_by_more_than_the_sensitivity_that_is_declared(yiel
 
 @pytest.mark.parametrize("option", OPTIONS)
 @given(
-    rows=rows_that_nobody_foresaw, extreme=st.sampled_from([None, 1e6, 1e12, 1e200]), copies=st.sampled_from([1, 99])
+    rows=rows_that_nobody_foresaw,
+    extreme=st.sampled_from([None, 1e6, 1e12, 1e200]),
+    copies=st.sampled_from([1, 99]),
 )
 @settings(max_examples=12, deadline=None)
-def test_one_client_moves_no_sum_by_more_than_the_sensitivity_that_is_declared(yielded, option, rows, extreme, copies):
+def test_one_client_moves_no_sum_by_more_than_the_sensitivity_that_is_declared(
+    yielded, option, rows, extreme, copies
+):
     rounds, *_ = yielded(option, "client")
     if extreme is not None:
         rows = np.concatenate([rows, np.eye(5)[:1] * extreme, -np.eye(5)[1:2] * extreme])
@@ -139,7 +151,9 @@ def test_sensitivity_is_no_larger_than_it_has_to_be(yielded, unit):
         if unit == "record":
             replies = reply_to(round_, extreme)
         else:
-            replies = reply_to(round_, np.concatenate([np.eye(5) * 1e6, -np.eye(5) * 1e6, *clients] * 20))
+            replies = reply_to(
+                round_, np.concatenate([np.eye(5) * 1e6, -np.eye(5) * 1e6, *clients] * 20)
+            )
         for array, release in zip(replies, round_.releases, strict=True):
             if round_.task == "cluster_means":
                 assert release.sensitivity in (
@@ -157,7 +171,9 @@ def test_shares_have_names_and_all_lloyd_steps_together_have_what_step_3_has():
     server_rows, _ = groups(0)
     options = {"simplify_server_data": True, "reduce_diameter": True} if PAPERS else {}
     shares = feddp(3, server_data=server_rows, n_rounds=5, **options).shares()
-    assert {name: (share.fraction, share.count) for name, share in shares.items() if name != "simplify"} == {
+    assert {
+        name: (share.fraction, share.count) for name, share in shares.items() if name != "simplify"
+    } == {
         **({"regions": (0.2, 1)} if PAPERS else {}),
         "second_moment": (0.2, 1),
         "weights": (0.2, 1),
@@ -171,8 +187,12 @@ def test_shares_have_names_and_all_lloyd_steps_together_have_what_step_3_has():
 def test_bounds_that_the_user_gives_are_the_sensitivities_at_client_level():
     bounds = ClientBounds(second_moment=123.0, weights=7.0, means=0.5)
     rounds, *_ = rounds_of(privacy_unit="client", bounds=bounds)
-    second_moment, weights, means, presence = (release for round_ in rounds for release in round_.releases)
-    assert (second_moment.sensitivity, weights.sensitivity) == pytest.approx((123.0, 7.0), rel=1e-14)
+    second_moment, weights, means, presence = (
+        release for round_ in rounds for release in round_.releases
+    )
+    assert (second_moment.sensitivity, weights.sensitivity) == pytest.approx(
+        (123.0, 7.0), rel=1e-14
+    )
     assert presence.sensitivity == pytest.approx(np.sqrt(3))
     assert means.sensitivity == pytest.approx(0.5, rel=1e-14)
 
@@ -180,12 +200,19 @@ def test_bounds_that_the_user_gives_are_the_sensitivities_at_client_level():
 @given(rows=rows_that_nobody_foresaw)
 @settings(max_examples=12, deadline=None)
 def test_a_clients_moment_loses_its_trace_and_keeps_its_eigenvectors(rows):
-    asked = FedDPKMeansClient.traceless_moment.asked(frame=Frame(np.zeros(5), 4.0), moment_bound=1e3)
-    (sent,) = FedDPKMeansClient.traceless_moment.reply_of(FedDPKMeansClient(ClientData(rows), name="0"), asked)
+    asked = FedDPKMeansClient.traceless_moment.asked(
+        frame=Frame(np.zeros(5), 4.0), moment_bound=1e3
+    )
+    (sent,) = FedDPKMeansClient.traceless_moment.reply_of(
+        FedDPKMeansClient(ClientData(rows), name="0"), asked
+    )
     rows = rows * np.minimum(1, 4.0 / np.linalg.norm(rows, axis=1, keepdims=True))
     whole = rows.T @ rows
     np.testing.assert_allclose(
-        triangle_to_symmetric(sent.values), whole - np.trace(whole) / 5 * np.eye(5), rtol=0, atol=1e-2
+        triangle_to_symmetric(sent.values),
+        whole - np.trace(whole) / 5 * np.eye(5),
+        rtol=0,
+        atol=1e-2,
     )
 
 

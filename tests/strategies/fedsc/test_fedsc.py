@@ -29,14 +29,18 @@ LABELS = np.split(CLASSES, CUTS)
 def run_of(clients=CLIENTS, n_clusters=3, labels=None, names=None, **options):
     """Return the result and the messages of a run."""
     strategy, _, messages = watched(FedSC)
-    result = simulate(strategy(n_clusters, random_state=0, **options), clients, labels=labels, names=names)
+    result = simulate(
+        strategy(n_clusters, random_state=0, **options), clients, labels=labels, names=names
+    )
     return result, messages
 
 
 def federation(name, seed, n_clients=8):
     table = load_dataset(name)
     if name == "breast-cancer":
-        table = dataclasses.replace(table, rows=(table.rows - table.rows.mean(axis=0)) / table.rows.std(axis=0))
+        table = dataclasses.replace(
+            table, rows=(table.rows - table.rows.mean(axis=0)) / table.rows.std(axis=0)
+        )
     return partition(table, "iid", n_clients=n_clients, random_state=seed)
 
 
@@ -59,7 +63,9 @@ def figures():
             made[name] = []
             for seed in range(n_seeds):
                 rows = federation(name, seed)
-                made[name].append((rows, simulate(FedSC(n_clusters), rows.clients, labels=rows.labels, seed=seed)))
+                made[name].append(
+                    (rows, simulate(FedSC(n_clusters), rows.clients, labels=rows.labels, seed=seed))
+                )
         return made[name]
 
     return get
@@ -72,11 +78,15 @@ def answers_of(seed):
     """A questionnaire: 600 rows with four answers from 1 to 5, about a hundred of which differ."""
     rng = np.random.default_rng(seed)
     classes, typical = rng.integers(3, size=600), rng.integers(1, 6, size=(3, 4))
-    rows = np.clip(typical[classes] + rng.choice([-1, 0, 0, 0, 1], size=(600, 4)), 1, 5).astype(float)
+    rows = np.clip(typical[classes] + rng.choice([-1, 0, 0, 0, 1], size=(600, 4)), 1, 5).astype(
+        float
+    )
     return np.array_split(rows, 4), classes
 
 
-@pytest.mark.parametrize("strategy", [FedSC(3), FedSpeClust(3, n_rounds=10)], ids=["fedsc", "fed-speclust"])
+@pytest.mark.parametrize(
+    "strategy", [FedSC(3), FedSpeClust(3, n_rounds=10)], ids=["fedsc", "fed-speclust"]
+)
 def test_copies_do_not_take_the_places_of_neighbors(strategy):
     found = []
     for seed in range(2):
@@ -84,7 +94,9 @@ def test_copies_do_not_take_the_places_of_neighbors(strategy):
         result = simulate(strategy, clients, seed=seed)
         found.append(adjusted_rand_score(classes, np.concatenate(result.labels)))
         clusters = {}
-        for row, label in zip(np.concatenate(clients).tolist(), np.concatenate(result.labels), strict=True):
+        for row, label in zip(
+            np.concatenate(clients).tolist(), np.concatenate(result.labels), strict=True
+        ):
             assert clusters.setdefault(tuple(row), label) == label
     assert min(found) > 0.5
 
@@ -122,17 +134,27 @@ def test_fraction_fit_asks_fewer_clients_in_stage_one_and_nowhere_else():
         "enrol": 8, "entry_exponent": 8, "column_sums": 8, "reach": 8, "column_spread": 8, "dictionary_steps": 2,
         "codes": 8, "keep_labels": 8,
     }  # fmt: skip
-    assert len({frozenset(names) for (_, task), names in asked.items() if task == "dictionary_steps"}) > 1
+    assert (
+        len({frozenset(names) for (_, task), names in asked.items() if task == "dictionary_steps"})
+        > 1
+    )
 
 
 def test_codes_belong_to_the_dictionary_of_the_model_and_solve_equation_14():
     result, messages = run_of(n_rounds=2, regularization=0.02)
     Z, r = result.model.dictionary_, result.model.bandwidth_
-    kernel = np.array([[np.exp(-np.sum((one - other) ** 2) / (2 * r**2)) for other in Z] for one in Z])
+    kernel = np.array(
+        [[np.exp(-np.sum((one - other) ** 2) / (2 * r**2)) for other in Z] for one in Z]
+    )
     for task, name, parameters, sent, *_ in messages:
         if task == "codes":
             assert np.array_equal(parameters[0], Z)
-            of_rows = np.array([[np.exp(-np.sum((x - z) ** 2) / (2 * r**2)) for z in Z] for x in CLIENTS[int(name)]])
+            of_rows = np.array(
+                [
+                    [np.exp(-np.sum((x - z) ** 2) / (2 * r**2)) for z in Z]
+                    for x in CLIENTS[int(name)]
+                ]
+            )
             codes = np.linalg.solve(kernel + 0.02 * np.eye(len(Z)), of_rows.T).T
             np.testing.assert_allclose(sent[0], codes, rtol=0, atol=1e-9)
 
@@ -142,7 +164,9 @@ def test_codes_belong_to_the_dictionary_of_the_model_and_solve_equation_14():
 
 def slow_labels(codes, Z, r, n_clusters, n_neighbors):
     """Spectral clustering of the reconstructed kernel, with arrays of n x n entries."""
-    kernel = np.array([[np.exp(-np.sum((one - other) ** 2) / (2 * r**2)) for other in Z] for one in Z])
+    kernel = np.array(
+        [[np.exp(-np.sum((one - other) ** 2) / (2 * r**2)) for other in Z] for one in Z]
+    )
     similarity = codes @ kernel @ codes.T
     if n_neighbors is not None:
         similarity /= np.sqrt(np.outer(similarity.diagonal(), similarity.diagonal()))
@@ -154,14 +178,23 @@ def slow_labels(codes, Z, r, n_clusters, n_neighbors):
     scale = 1 / np.sqrt(similarity.sum(axis=1))
     _, vectors = np.linalg.eigh(scale[:, None] * similarity * scale)
     top = vectors[:, -n_clusters:]
-    return KMeans(n_clusters, n_init=10, random_state=0).fit_predict(top / np.linalg.norm(top, axis=1, keepdims=True))
+    return KMeans(n_clusters, n_init=10, random_state=0).fit_predict(
+        top / np.linalg.norm(top, axis=1, keepdims=True)
+    )
 
 
 @pytest.mark.parametrize(
     ("options", "n_neighbors"),
-    [({}, 6), ({"n_neighbors": 20}, 20), ({"sparsify": False}, None), ({"n_neighbors": 10_000}, 149)],
+    [
+        ({}, 6),
+        ({"n_neighbors": 20}, 20),
+        ({"sparsify": False}, None),
+        ({"n_neighbors": 10_000}, 149),
+    ],
 )
-def test_labels_are_those_of_spectral_clustering_with_the_reconstructed_kernel(options, n_neighbors):
+def test_labels_are_those_of_spectral_clustering_with_the_reconstructed_kernel(
+    options, n_neighbors
+):
     iris = federation("iris", 0)
     result, messages = run_of(iris.clients, **options)
     codes = np.concatenate([each.sent[0] for each in messages if each.task == "codes"])
@@ -171,7 +204,11 @@ def test_labels_are_those_of_spectral_clustering_with_the_reconstructed_kernel(o
 
 def test_factors_of_the_sparse_graph_have_norm_1_as_the_kernel_of_a_row_with_itself(monkeypatch):
     seen = []
-    monkeypatch.setattr(spectral, "similarity_graph", lambda F, *a, **k: seen.append(F) or similarity_graph(F, *a, **k))
+    monkeypatch.setattr(
+        spectral,
+        "similarity_graph",
+        lambda F, *a, **k: seen.append(F) or similarity_graph(F, *a, **k),
+    )
     simulate(FedSC(3, random_state=0), federation("iris", 0).clients)
     np.testing.assert_allclose(np.linalg.norm(seen[0], axis=1), 1.0)
 
@@ -214,7 +251,9 @@ def test_client_that_sends_no_codes_gets_no_labels_and_the_others_get_theirs():
     assert [len(labels) for labels in result.labels] == [20, 0, 40, 25]
     assert result.metrics["accuracy"] == 1.0
     assert {row.client for row in result.traffic if row.task == "keep_labels"} == {"0", "2", "3"}
-    assert [(failure.task, failure.reason) for failure in result.failures] == [("codes", "client 1 fails.")]
+    assert [(failure.task, failure.reason) for failure in result.failures] == [
+        ("codes", "client 1 fails.")
+    ]
     assert result.model.predict(CLIENTS[1]).shape == (35,)
 
 
@@ -223,7 +262,9 @@ def test_client_that_sends_no_codes_gets_no_labels_and_the_others_get_theirs():
 
 @pytest.mark.parametrize("sparsify", [True, False])
 @pytest.mark.parametrize("bandwidth", [1e-9, 1e-3])
-def test_a_bandwidth_so_small_that_the_kernel_vanishes_is_told_and_gives_no_nan(bandwidth, sparsify):
+def test_a_bandwidth_so_small_that_the_kernel_vanishes_is_told_and_gives_no_nan(
+    bandwidth, sparsify
+):
     with pytest.warns(RuntimeWarning, match="n_clusters") as told:
         result = simulate(FedSC(3, bandwidth=bandwidth, sparsify=sparsify), CLIENTS, seed=0)
     assert len(told) == 1
@@ -232,7 +273,9 @@ def test_a_bandwidth_so_small_that_the_kernel_vanishes_is_told_and_gives_no_nan(
     assert np.isfinite(result.history["objective"]).all()
 
 
-@pytest.mark.parametrize("rows", [ROWS * 1e-150, ROWS * 1e100, ROWS + 1e7], ids=["tiny", "huge", "far"])
+@pytest.mark.parametrize(
+    "rows", [ROWS * 1e-150, ROWS * 1e100, ROWS + 1e7], ids=["tiny", "huge", "far"]
+)
 def test_unit_and_origin_of_the_rows_do_not_matter(rows):
     result = simulate(FedSC(3), np.split(rows, CUTS), labels=LABELS, seed=0)
     assert result.metrics["accuracy"] == 1.0

@@ -10,11 +10,26 @@ from flower_fedclust.engine import ClientData, DataError, Outcome, Total, parame
 from flower_fedclust.exact.exponents import exponent_indicator
 from flower_fedclust.models import KMeansModel
 from flower_fedclust.simulation import simulate
-from flower_fedclust.strategies.fedsc import DictionaryClient, DictionaryStrategy, n_atoms_of, n_large_eigenvalues
+from flower_fedclust.strategies.fedsc import (
+    DictionaryClient,
+    DictionaryStrategy,
+    n_atoms_of,
+    n_large_eigenvalues,
+)
 
 RNG = np.random.default_rng(8)
-CLIENTS = [RNG.normal(size=(n, 2)) + center for n, center in ((12, 0.0), (5, 3.0), (20, [0, 4.0]), (9, -2.0))]
-OPTIONS = {"n_clusters": 2, "n_atoms": 4, "regularization": 0.05, "n_rounds": 3, "n_local_steps": 3, "tol": 0.0}
+CLIENTS = [
+    RNG.normal(size=(n, 2)) + center
+    for n, center in ((12, 0.0), (5, 3.0), (20, [0, 4.0]), (9, -2.0))
+]
+OPTIONS = {
+    "n_clusters": 2,
+    "n_atoms": 4,
+    "regularization": 0.05,
+    "n_rounds": 3,
+    "n_local_steps": 3,
+    "tol": 0.0,
+}
 RELATIONS = ("add-or-remove", "replace")
 
 
@@ -40,7 +55,9 @@ class Learning(DictionaryStrategy):
 
     def protocol(self):
         model = KMeansModel(np.zeros((1, 2)))
-        model.found, _, model.objectives = yield from self.learn_dictionary(relative_noise=self.relative_noise)
+        model.found, _, model.objectives = yield from self.learn_dictionary(
+            relative_noise=self.relative_noise
+        )
         return Outcome(model)
 
 
@@ -76,7 +93,10 @@ def slow_codes(X, Z, r, regularization):
 def slow_objective(X, Z, C, r, regularization):
     """Half of ||phi(x) - phi(Z) c||^2 + lambda ||c||^2, summed over the rows."""
     Kxz, Kzz = kernel(X, Z, r), kernel(Z, Z, r)
-    return sum(0.5 * (1 - 2 * c @ k + c @ Kzz @ c) + 0.5 * regularization * c @ c for c, k in zip(C, Kxz, strict=True))
+    return sum(
+        0.5 * (1 - 2 * c @ k + c @ Kzz @ c) + 0.5 * regularization * c @ c
+        for c, k in zip(C, Kxz, strict=True)
+    )
 
 
 def slow_gradient(X, Z, C, r):
@@ -86,7 +106,13 @@ def slow_gradient(X, Z, C, r):
         for j, z in enumerate(Z):
             found[j] -= c[j] * math.exp(-((x - z) ** 2).sum() / (2 * r**2)) * (x - z) / r**2
             for k, other in enumerate(Z):
-                found[j] += c[j] * c[k] * math.exp(-((z - other) ** 2).sum() / (2 * r**2)) * (other - z) / r**2
+                found[j] += (
+                    c[j]
+                    * c[k]
+                    * math.exp(-((z - other) ** 2).sum() / (2 * r**2))
+                    * (other - z)
+                    / r**2
+                )
     return found
 
 
@@ -99,7 +125,9 @@ def slow_curvature(X, Z, C, r):
             found[j] += C[i, j] * Kxz[i, j] if C[i, j] > 0 else steepest * -C[i, j]
         for k in range(len(Z)):
             if k != j:
-                found[j] += 2 * (-gram[j, k] * Kzz[j, k] if gram[j, k] < 0 else steepest * gram[j, k])
+                found[j] += 2 * (
+                    -gram[j, k] * Kzz[j, k] if gram[j, k] < 0 else steepest * gram[j, k]
+                )
     return found / r**2
 
 
@@ -117,7 +145,9 @@ def algorithm_1(options, clients, seed, answering=lambda number, drawn: drawn):
     r = options.bandwidth
     if r is None:
         r = np.mean([np.mean([np.linalg.norm(x - y) for x in X for y in X]) for X in clients])
-    Z = pooled.mean(axis=0) + pooled.std(axis=0) * rng.standard_normal((options.n_atoms, pooled.shape[1]))
+    Z = pooled.mean(axis=0) + pooled.std(axis=0) * rng.standard_normal(
+        (options.n_atoms, pooled.shape[1])
+    )
     objectives = []
     for number in range(options.n_rounds):
         drawn = list(range(len(clients)))
@@ -127,7 +157,9 @@ def algorithm_1(options, clients, seed, answering=lambda number, drawn: drawn):
         drawn = answering(number, drawn)
         found = [slow_client(clients[index], Z, r, options) for index in drawn]
         former, Z = Z, np.mean([own for own, _ in found], axis=0)
-        objectives.append(sum(value for _, value in found) / sum(len(clients[index]) for index in drawn))
+        objectives.append(
+            sum(value for _, value in found) / sum(len(clients[index]) for index in drawn)
+        )
         if max(np.linalg.norm(Z - former, axis=1)) <= options.tol * r:
             break
     return Z, r, objectives
@@ -178,7 +210,14 @@ def test_every_round_is_on_the_rows_that_are_named():
         [np.full((4, 2), 6.0), np.array(24.0), np.array(8.0)],
     ):
         rounds.append(steps.send(Total(brought, 2)))
-    tasks = ["entry_exponent", "column_sums", "reach", "column_spread", "dictionary_steps", "dictionary_steps"]
+    tasks = [
+        "entry_exponent",
+        "column_sums",
+        "reach",
+        "column_spread",
+        "dictionary_steps",
+        "dictionary_steps",
+    ]
     assert [round_.task for round_ in rounds] == tasks
     assert {round_.rows for round_ in rounds} == {"noisy rows"}
     assert rounds[4].question.arguments == {
@@ -283,18 +322,28 @@ def test_sensitivity_is_the_bound_and_twice_that_where_a_row_is_replaced(relatio
     strategy = stepped(3, **noisy(relation, of_moments=2.0, of_steps=3.0), epsilon=100.0)
     steps = strategy.learn_dictionary()
     moments = strategy.with_noise(next(steps))
-    assert {release.noise_multiplier for release in moments.releases if release is not None} == {2.0}
+    assert {release.noise_multiplier for release in moments.releases if release is not None} == {
+        2.0
+    }
     assert {release.relation for release in moments.releases if release is not None} == {relation}
-    round_ = strategy.with_noise(steps.send([np.array([2.0, 4.0]), np.array([30.0, 20.0]), np.array(20.0)]))
+    round_ = strategy.with_noise(
+        steps.send([np.array([2.0, 4.0]), np.array([30.0, 20.0]), np.array(20.0)])
+    )
     (release,) = round_.releases
     arguments = round_.question.arguments
     bound, max_norm = arguments["bound"], arguments["max_norm"]
-    assert (release.mechanism, release.noise_multiplier, release.relation) == ("gaussian", 3.0, relation)
+    assert (release.mechanism, release.noise_multiplier, release.relation) == (
+        "gaussian",
+        3.0,
+        relation,
+    )
     assert release.sensitivity == pytest.approx(2 * bound if relation == "replace" else bound)
     assert ("one is replaced" in release.bound) == (relation == "replace")
 
     def sent(rows):
-        (reply,) = round_.asks.reply_of(DictionaryClient(ClientData(rows), name="0"), round_.question)
+        (reply,) = round_.asks.reply_of(
+            DictionaryClient(ClientData(rows), name="0"), round_.question
+        )
         return reply.values
 
     rng, farthest = np.random.default_rng(0), 0.0
@@ -305,7 +354,9 @@ def test_sensitivity_is_the_bound_and_twice_that_where_a_row_is_replaced(relatio
     assert 0.5 * bound < farthest <= release.sensitivity
     # A row is clipped before anything is computed from it.
     assert max_norm == 6.0
-    np.testing.assert_allclose(sent([[600.0, 800.0]]), sent([[3.6, 4.8]]), rtol=1e-5, atol=1e-6 * bound)
+    np.testing.assert_allclose(
+        sent([[600.0, 800.0]]), sent([[3.6, 4.8]]), rtol=1e-5, atol=1e-6 * bound
+    )
 
 
 def test_no_step_is_asked_for_where_no_row_would_move_an_atom():

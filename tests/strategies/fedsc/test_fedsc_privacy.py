@@ -36,7 +36,10 @@ def rounds_of(strategy_type, **options):
 def reply_to(client_type, round_, rows, **replaced):
     """What a client with these rows would answer, or 0 if it had none."""
     if len(rows) == 0:
-        return [0.0 * array for array in reply_to(client_type, round_, np.zeros((1, rows.shape[1])), **replaced)]
+        return [
+            0.0 * array
+            for array in reply_to(client_type, round_, np.zeros((1, rows.shape[1])), **replaced)
+        ]
     question = round_.question_for(None)
     question = dataclasses.replace(question, arguments=dict(question.arguments) | replaced)
     reply = round_.asks.reply_of(client_type(ClientData(rows), name="0"), question)
@@ -57,7 +60,9 @@ def epsilon_composed(releases, delta):
         multiplier = release.noise_multiplier
         gaussian = release.mechanism == "gaussian"
         accountant.compose(
-            dp_accounting.GaussianDpEvent(multiplier) if gaussian else dp_accounting.LaplaceDpEvent(multiplier)
+            dp_accounting.GaussianDpEvent(multiplier)
+            if gaussian
+            else dp_accounting.LaplaceDpEvent(multiplier)
         )
     return accountant.get_epsilon(delta)
 
@@ -72,7 +77,10 @@ def sigma_of(epsilon, delta):
 
 def test_plain_run_says_that_the_server_can_read_the_rows():
     report = rounds_of(FedSC, n_rounds=1)[1].privacy
-    assert any("The server can read the rows" in note and "Nothing is hidden" in note for note in report.notes)
+    assert any(
+        "The server can read the rows" in note and "Nothing is hidden" in note
+        for note in report.notes
+    )
     assert not report.covers_everything
     (codes,) = (message for message in report.unprotected if message.task == "codes")
     assert codes.detail == "one per row"
@@ -82,7 +90,11 @@ def test_plain_run_says_that_the_server_can_read_the_rows():
 
 # FedSCSums
 
-SUMS = {"plain": {}, "rounds": {"n_rounds": 2, "n_lloyd_rounds": 2}, "floor": {"degree_floor": 0.05}}
+SUMS = {
+    "plain": {},
+    "rounds": {"n_rounds": 2, "n_lloyd_rounds": 2},
+    "floor": {"degree_floor": 0.05},
+}
 
 
 @pytest.fixture(scope="module")
@@ -100,22 +112,30 @@ def sum_rounds():
 def test_releases_of_sums_have_the_sensitivities_of_a_row_that_is_added(sum_rounds):
     for option in SUMS:
         rounds, _ = sum_rounds(option)
-        declared = {round_.task: [release.sensitivity for release in round_.releases] for round_ in rounds}
+        declared = {
+            round_.task: [release.sensitivity for release in round_.releases] for round_ in rounds
+        }
         assert declared["clipped_column_sums"] == pytest.approx([MAX_NORM, MAX_NORM**2, 1.0])
         assert declared["factor_sum"] == pytest.approx([1.0])
         moment = next(round_ for round_ in rounds if round_.task == "normalized_moment")
-        assert declared["normalized_moment"] == [pytest.approx(1 / moment.question.arguments["floor"])]
+        assert declared["normalized_moment"] == [
+            pytest.approx(1 / moment.question.arguments["floor"])
+        ]
         assert declared["cluster_sums"] == pytest.approx([1.0, 1.0])
         for step in rounds:
             if step.task == "clipped_gradient":
-                assert step.releases[0].sensitivity == pytest.approx(step.question.arguments["bound"])
+                assert step.releases[0].sensitivity == pytest.approx(
+                    step.question.arguments["bound"]
+                )
 
 
 def test_sensitivities_of_sums_are_no_larger_than_they_have_to_be(sum_rounds):
     rounds, _ = sum_rounds("plain")
     by_task = {round_.task: round_ for round_ in rounds}
     moments = by_task["clipped_column_sums"]
-    for array, release in zip(reply_to(FedSCSumsClient, moments, np.eye(3)[:1] * 1e9), moments.releases, strict=True):
+    for array, release in zip(
+        reply_to(FedSCSumsClient, moments, np.eye(3)[:1] * 1e9), moments.releases, strict=True
+    ):
         assert length(array, release) == pytest.approx(release.sensitivity)
     total = by_task["factor_sum"]
     atom = total.question.arrays[0][:1]
@@ -127,5 +147,7 @@ def test_sensitivities_of_sums_are_no_larger_than_they_have_to_be(sum_rounds):
     (found,) = reply_to(FedSCSumsClient, dataclasses.replace(moment, question=low), atom)
     assert length(found, moment.releases[0]) > 0.85 * moment.releases[0].sensitivity
     cells = by_task["cluster_sums"]
-    for array, release in zip(reply_to(FedSCSumsClient, cells, ROWS[:1]), cells.releases, strict=True):
+    for array, release in zip(
+        reply_to(FedSCSumsClient, cells, ROWS[:1]), cells.releases, strict=True
+    ):
         assert length(array, release) == pytest.approx(release.sensitivity)

@@ -22,14 +22,19 @@ def nearest(rows, centers):
 
 def means_of(rows, labels, fallback):
     return np.array(
-        [rows[labels == c].mean(axis=0) if (labels == c).any() else fallback[c] for c in range(len(fallback))]
+        [
+            rows[labels == c].mean(axis=0) if (labels == c).any() else fallback[c]
+            for c in range(len(fallback))
+        ]
     )
 
 
 def slow_sums(rows, Z, r, n_clusters, rng, *, regularization=0.01, floor=1e-3, n_lloyd_rounds=20):
     """The dense variant on rows that are all at hand: projection, embedding, centers and labels."""
     values, vectors = np.linalg.eigh(kernel(Z, Z, r))
-    to_factors = vectors @ np.diag(np.sqrt(np.maximum(values, 0)) / (values + regularization)) @ vectors.T
+    to_factors = (
+        vectors @ np.diag(np.sqrt(np.maximum(values, 0)) / (values + regularization)) @ vectors.T
+    )
     F = kernel(rows, Z, r) @ to_factors
     degrees = (F @ F.T).sum(axis=1)
     degrees = np.maximum(degrees, floor * degrees.mean())
@@ -60,7 +65,14 @@ def assert_same_model(model, projection, centers, atol):
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"n_lloyd_rounds": 1}, {"n_lloyd_rounds": 0}, {"degree_floor": 0.9}, {"regularization": 0.1}]
+    "options",
+    [
+        {},
+        {"n_lloyd_rounds": 1},
+        {"n_lloyd_rounds": 0},
+        {"degree_floor": 0.9},
+        {"regularization": 0.1},
+    ],
 )
 @pytest.mark.parametrize("n_rounds", [0, 3])
 def test_without_noise_it_is_the_pooled_computation(n_rounds, options):
@@ -87,7 +99,11 @@ def test_without_noise_it_is_the_pooled_computation(n_rounds, options):
 
 @pytest.mark.parametrize(
     "clients",
-    [[ROWS[::-1][:60], ROWS[::-1][60:]], [ROWS[c == CLASSES] for c in range(3)], [row[None] for row in ROWS]],
+    [
+        [ROWS[::-1][:60], ROWS[::-1][60:]],
+        [ROWS[c == CLASSES] for c in range(3)],
+        [row[None] for row in ROWS],
+    ],
     ids=["two", "by_class", "one_row_each"],
 )
 def test_partition_of_the_rows_changes_nothing_where_no_client_takes_steps_of_its_own(clients):
@@ -113,7 +129,9 @@ def test_separated_blobs_are_found_at_epsilon_1(noise):
     rows, classes = blobs()
     strategy = FedSCSums(5, epsilon=1.0, max_norm=10.0, noise=noise)
     for seed in range(2):
-        result = simulate(strategy, np.array_split(rows, 4), labels=np.array_split(classes, 4), seed=seed)
+        result = simulate(
+            strategy, np.array_split(rows, 4), labels=np.array_split(classes, 4), seed=seed
+        )
         assert result.metrics["accuracy"] > 0.95
         assert result.privacy.covers_everything
 

@@ -37,7 +37,9 @@ def on_one_thread():
 
 def made(strategy_type, n_clusters=3, **options):
     """With little of what does not matter to a test."""
-    fast = {"n_landmarks": 20} | ({"n_rounds": 2} if issubclass(strategy_type, FederatedMap) else {})
+    fast = {"n_landmarks": 20} | (
+        {"n_rounds": 2} if issubclass(strategy_type, FederatedMap) else {}
+    )
     return strategy_type(n_clusters, **(fast | options))
 
 
@@ -47,7 +49,10 @@ def run(strategy_type=FedTSNE, clients=CLIENTS, labels=None, names=None, seed=0,
 
 def finite(result):
     arrays = [*result.model.to_arrays(), *result.embedding]
-    return all(np.isfinite(array).all() for array in arrays) and np.isfinite(list(result.metrics.values())).all()
+    return (
+        all(np.isfinite(array).all() for array in arrays)
+        and np.isfinite(list(result.metrics.values())).all()
+    )
 
 
 # Figures
@@ -56,7 +61,10 @@ N_DIGITS = 600
 _digits = load_digits()
 _chosen = np.random.default_rng(0).permutation(len(_digits.data))
 DIGITS, DIGIT_CLASSES = _digits.data[_chosen[:N_DIGITS]] / 16.0, _digits.target[_chosen[:N_DIGITS]]
-NEW_DIGITS, NEW_CLASSES = _digits.data[_chosen[N_DIGITS : N_DIGITS + 200]] / 16.0, _digits.target[_chosen[600:800]]
+NEW_DIGITS, NEW_CLASSES = (
+    _digits.data[_chosen[N_DIGITS : N_DIGITS + 200]] / 16.0,
+    _digits.target[_chosen[600:800]],
+)
 PARTITIONS = {
     "iid": np.array_split(np.arange(N_DIGITS), 10),
     "one class a client": [np.flatnonzero(digit == DIGIT_CLASSES) for digit in range(10)],
@@ -75,7 +83,9 @@ def quality(places, classes):
     """The accuracy of the ten nearest on the map, and the NMI of k-means on it."""
     accuracy = cross_val_score(KNeighborsClassifier(10), places, classes, cv=5).mean()
     found = [KMeans(10, n_init=3, random_state=seed).fit_predict(places) for seed in range(3)]
-    return accuracy, np.mean([normalized_mutual_info_score(classes, clusters) for clusters in found])
+    return accuracy, np.mean(
+        [normalized_mutual_info_score(classes, clusters) for clusters in found]
+    )
 
 
 @pytest.fixture(scope="module")
@@ -123,7 +133,8 @@ def test_map_from_distances_is_nearly_as_good_as_that_of_the_pooled_rows(of_digi
 
 def test_who_has_which_rows_does_not_matter_to_sums():
     one, other = (
-        simulate(FedTSNESums(10), [DIGITS[part] for part in parts], seed=0).model for parts in PARTITIONS.values()
+        simulate(FedTSNESums(10), [DIGITS[part] for part in parts], seed=0).model
+        for parts in PARTITIONS.values()
     )
     assert np.array_equal(one.landmarks_, other.landmarks_)
 
@@ -146,13 +157,17 @@ def test_map_is_that_of_the_nystrom_distances_that_the_clients_sent():
     sent = {each.client: each.sent[0] for each in messages if each.task == "landmark_distances"}
     Y = result.model.landmarks_
     for name, B in sent.items():
-        np.testing.assert_allclose(B, np.linalg.norm(CLIENTS[int(name)][:, None] - Y[None], axis=2), rtol=1e-9)
+        np.testing.assert_allclose(
+            B, np.linalg.norm(CLIENTS[int(name)][:, None] - Y[None], axis=2), rtol=1e-9
+        )
     B = np.concatenate([sent[str(index)] for index in range(4)])
     W = distances_between(Y)
     np.testing.assert_allclose(W, np.linalg.norm(Y[:, None] - Y[None], axis=2), atol=1e-9)
     D = np.sqrt((B**2 @ np.linalg.pinv(W**2, rcond=1e-10) @ B.T**2).clip(0))
     found = nystrom_neighbors(B, W, 90, squared=True)
-    np.testing.assert_allclose(found[1], np.sort(D - np.diag(np.diag(D) - 1e9), axis=1)[:, :90], atol=1e-5)
+    np.testing.assert_allclose(
+        found[1], np.sort(D - np.diag(np.diag(D) - 1e9), axis=1)[:, :90], atol=1e-5
+    )
     # The coordinates, up to the seed that the server drew.
     assert np.array_equal(np.concatenate(result.embedding), result.model.coordinates_)
     seeds = np.random.default_rng(0)
@@ -169,13 +184,17 @@ def test_clients_keep_the_places_and_the_clusters_of_their_rows(strategy_type):
     kept = {each.client: each.kept for each in messages if each.task == "keep_places"}
     assert set(kept) == set(names)
     assert result.metrics["accuracy"] == 1.0
-    for name, labels, places, rows in zip(names, result.labels, result.embedding, CLIENTS, strict=True):
+    for name, labels, places, rows in zip(
+        names, result.labels, result.embedding, CLIENTS, strict=True
+    ):
         assert labels.shape == (len(rows),)
         assert places.shape == (len(rows), 2)
         assert np.array_equal(kept[name]["labels"], labels)
         assert np.array_equal(kept[name]["places"], places)
         centers = result.model.map_centers_
-        assert np.array_equal(labels, np.linalg.norm(places[:, None] - centers[None], axis=2).argmin(axis=1))
+        assert np.array_equal(
+            labels, np.linalg.norm(places[:, None] - centers[None], axis=2).argmin(axis=1)
+        )
 
 
 @pytest.mark.parametrize("private", [{}, PRIVATE], ids=["plain", "epsilon"])
@@ -185,7 +204,9 @@ def test_clients_and_model_place_rows_alike_on_a_map_from_sums(strategy_type, pr
     result = run(strategy_type, labels=LABELS, **private)
     kept = {each.client: each.kept["places"] for each in messages if each.task == "place_rows"}
     assert set(kept) == {"0", "1", "2", "3"}
-    for name, (places, labels, rows) in enumerate(zip(result.embedding, result.labels, CLIENTS, strict=True)):
+    for name, (places, labels, rows) in enumerate(
+        zip(result.embedding, result.labels, CLIENTS, strict=True)
+    ):
         assert np.array_equal(kept[str(name)], places)
         assert np.array_equal(result.model.transform(rows), places)
         assert np.array_equal(result.model.predict(rows), labels)
@@ -194,14 +215,18 @@ def test_clients_and_model_place_rows_alike_on_a_map_from_sums(strategy_type, pr
 
 
 def test_clusters_of_the_map_weigh_a_center_by_its_rows():
-    clients = np.split(np.concatenate([ROWS[CLASSES == 0], np.tile(ROWS[CLASSES == 1], (4, 1)), ROWS]), [40, 90])
+    clients = np.split(
+        np.concatenate([ROWS[CLASSES == 0], np.tile(ROWS[CLASSES == 1], (4, 1)), ROWS]), [40, 90]
+    )
     model = run(FedTSNESums, clients=clients, n_landmarks=12).model
     pooled = np.concatenate(clients)
     nearest = np.linalg.norm(pooled[:, None] - model.landmarks_[None], axis=2).argmin(axis=1)
     sizes = np.bincount(nearest, minlength=len(model.landmarks_))
     places, centers = model.coordinates_, model.map_centers_
     cluster = np.linalg.norm(places[:, None] - centers[None], axis=2).argmin(axis=1)
-    expected = [np.average(places[cluster == k], axis=0, weights=sizes[cluster == k]) for k in range(3)]
+    expected = [
+        np.average(places[cluster == k], axis=0, weights=sizes[cluster == k]) for k in range(3)
+    ]
     np.testing.assert_allclose(centers, expected, atol=1e-6)
     assert sizes.max() > 2 * sizes.min()
 
@@ -228,12 +253,20 @@ def test_three_rows_have_no_map_from_distances_and_a_sentence_says_so():
         run(clients=[ROWS[:2], ROWS[2:3]])
 
 
-@pytest.mark.parametrize(("strategy_type", "factor"), list(zip(METHODS, [2.0**-400, 2.0**66] * 2, strict=True)))
+@pytest.mark.parametrize(
+    ("strategy_type", "factor"), list(zip(METHODS, [2.0**-400, 2.0**66] * 2, strict=True))
+)
 def test_another_unit_of_the_rows_gives_the_same_map_bit_for_bit(factor, strategy_type):
-    one, other = (run(strategy_type, clients=[part * unit for part in CLIENTS]) for unit in (1.0, factor))
-    for first, second in zip([*one.embedding, *one.labels], [*other.embedding, *other.labels], strict=True):
+    one, other = (
+        run(strategy_type, clients=[part * unit for part in CLIENTS]) for unit in (1.0, factor)
+    )
+    for first, second in zip(
+        [*one.embedding, *one.labels], [*other.embedding, *other.labels], strict=True
+    ):
         assert np.array_equal(first, second)
-    assert np.array_equal(one.model.transform(ROWS + 0.1), other.model.transform((ROWS + 0.1) * factor))
+    assert np.array_equal(
+        one.model.transform(ROWS + 0.1), other.model.transform((ROWS + 0.1) * factor)
+    )
 
 
 def test_noise_that_hides_the_spread_does_not_say_that_the_rows_are_equal():

@@ -17,7 +17,10 @@ from flower_fedclust.models import KMeansModel
 from flower_fedclust.strategies.maps.landmarks import LandmarksClient, LandmarkStrategy
 
 RNG = np.random.default_rng(8)
-CLIENTS = [RNG.normal(size=(n, 2)) + center for n, center in ((12, 0.0), (5, 3.0), (20, [0, 4.0]), (9, -2.0))]
+CLIENTS = [
+    RNG.normal(size=(n, 2)) + center
+    for n, center in ((12, 0.0), (5, 3.0), (20, [0, 4.0]), (9, -2.0))
+]
 OPTIONS = {
     "n_landmarks": 5,
     "gamma": None,
@@ -53,7 +56,9 @@ class Learning(LandmarkStrategy):
         return {name: self.multipliers.get(name, 0.0) for name in shares}
 
     def protocol(self):
-        found = yield from self.learn_landmarks(averaging=self.averaging, relative_noise=self.relative_noise)
+        found = yield from self.learn_landmarks(
+            averaging=self.averaging, relative_noise=self.relative_noise
+        )
         model = KMeansModel(np.zeros((2, 2)))
         model.found = found
         return model
@@ -86,16 +91,24 @@ def pairs(points, gamma):
     n = len(points)
     if n < 2:
         return 0.0
-    return sum(kernel(points[i], points[j], gamma) for i in range(n) for j in range(n) if i != j) / (n * (n - 1))
+    return sum(
+        kernel(points[i], points[j], gamma) for i in range(n) for j in range(n) if i != j
+    ) / (n * (n - 1))
 
 
 def slow_mmd(X, Y, gamma):
-    return pairs(X, gamma) - 2 * np.mean([[kernel(x, y, gamma) for y in Y] for x in X]) + pairs(Y, gamma)
+    return (
+        pairs(X, gamma)
+        - 2 * np.mean([[kernel(x, y, gamma) for y in Y] for x in X])
+        + pairs(Y, gamma)
+    )
 
 
 def attraction(X, Y, gamma):
     """The sum over the rows of the first term of the gradient."""
-    return np.array([sum(-4 * gamma / len(Y) * kernel(x, y, gamma) * (x - y) for x in X) for y in Y])
+    return np.array(
+        [sum(-4 * gamma / len(Y) * kernel(x, y, gamma) * (x - y) for x in X) for y in Y]
+    )
 
 
 def slow_gradient(X, Y, gamma):
@@ -121,7 +134,9 @@ def algorithm_1(given, clients, seed, answering=lambda number, drawn: drawn):
     rng = np.random.default_rng(seed)
     pooled = np.concatenate(clients)
     gamma = slow_gamma(pooled) if options.gamma is None else options.gamma
-    Y = pooled.mean(axis=0) + pooled.std(axis=0) * rng.standard_normal((options.n_landmarks, pooled.shape[1]))
+    Y = pooled.mean(axis=0) + pooled.std(axis=0) * rng.standard_normal(
+        (options.n_landmarks, pooled.shape[1])
+    )
     mmds = []
     for number in range(options.n_rounds):
         drawn = list(range(len(clients)))
@@ -131,7 +146,12 @@ def algorithm_1(given, clients, seed, answering=lambda number, drawn: drawn):
         drawn = answering(number, drawn)
         mmds.append(np.mean([slow_mmd(clients[index], Y, gamma) for index in drawn]))
         mean = np.mean([slow_client(clients[index], Y, gamma, given) for index in drawn], axis=0)
-        former, Y = Y, mean if options.averaging == "landmarks" else Y - options.n_landmarks / (4 * gamma) * mean
+        former, Y = (
+            Y,
+            mean
+            if options.averaging == "landmarks"
+            else Y - options.n_landmarks / (4 * gamma) * mean,
+        )
         if max(np.linalg.norm(Y - former, axis=1)) <= options.tol / math.sqrt(2 * gamma):
             break
     return Y, gamma, mmds
@@ -185,7 +205,9 @@ def test_a_second_run_with_another_gamma_does_not_take_the_term_of_the_first():
     for gamma in (0.1, 1.0):
         client.fit([], {"task": "enrol", "round": 1})
         given = [CLIENTS[1] / 4.0, *Frame(np.zeros(2), 4.0).arrays]
-        sent, _, facts = client.fit(given, config | {"arguments": json.dumps(asked | {"gamma": 16.0 * gamma})})
+        sent, _, facts = client.fit(
+            given, config | {"arguments": json.dumps(asked | {"gamma": 16.0 * gamma})}
+        )
         assert "failure" not in facts
         _, discrepancy = received_arrays(sent, facts)
         assert float(discrepancy.values) == pytest.approx(slow_mmd(CLIENTS[0], CLIENTS[1], gamma))
@@ -221,7 +243,9 @@ def test_noise_off_gives_gradient_steps_on_all_rows_pooled(gamma, max_norm, rela
 
 
 @pytest.mark.parametrize("relation", RELATIONS)
-def test_sensitivity_is_the_longest_gradient_of_a_row_and_twice_that_where_a_row_is_replaced(relation):
+def test_sensitivity_is_the_longest_gradient_of_a_row_and_twice_that_where_a_row_is_replaced(
+    relation,
+):
     strategy = noisy(relation, of_landmarks=3.0)
     strategy._run = SimpleNamespace(
         rng=np.random.default_rng(3), n_columns=2, clients=(), spending=None, announced=None
@@ -229,27 +253,41 @@ def test_sensitivity_is_the_longest_gradient_of_a_row_and_twice_that_where_a_row
     steps = strategy.learn_landmarks()
     moments = strategy.with_noise(next(steps))
     assert {release.relation for release in moments.releases if release is not None} == {relation}
-    round_ = strategy.with_noise(steps.send(Total([np.array([2.0, 4.0]), np.array([30.0, 20.0]), np.array(20.0)], 4)))
+    round_ = strategy.with_noise(
+        steps.send(Total([np.array([2.0, 4.0]), np.array([30.0, 20.0]), np.array(20.0)], 4))
+    )
     (release,) = round_.releases
     gamma = round_.question.arguments["gamma"]
     assert round_.task == "landmark_attraction"
-    assert (release.mechanism, release.noise_multiplier, release.relation) == ("gaussian", 3.0, relation)
+    assert (release.mechanism, release.noise_multiplier, release.relation) == (
+        "gaussian",
+        3.0,
+        relation,
+    )
     times = 2 if relation == "replace" else 1
     # The released sum has no factor 4 gamma / n_y.
-    assert release.sensitivity * 4 * gamma / 5 == pytest.approx(times * math.sqrt(8 * gamma / (math.e * 5)))
+    assert release.sensitivity * 4 * gamma / 5 == pytest.approx(
+        times * math.sqrt(8 * gamma / (math.e * 5))
+    )
     assert ("one is replaced" in release.bound) == (relation == "replace")
     (first,), frame = round_.question.arrays, round_.question.frame
     assert np.array_equal(first, frame.enter(first))
 
     def sent(rows, Y=first):
-        return LandmarksClient(ClientData(rows), name="0").landmark_attraction(Y, frame=frame, gamma=gamma)[0]
+        return LandmarksClient(ClientData(rows), name="0").landmark_attraction(
+            Y, frame=frame, gamma=gamma
+        )[0]
 
     expected = attraction(CLIENTS[0], first, gamma) * -5 / (4 * gamma)
     np.testing.assert_allclose(sent(CLIENTS[0]).values, expected, atol=1e-4)
     rng = np.random.default_rng(0)
     for scale in np.repeat([0.0, 5e-324, 1e-3, 0.5, 3.0, 100.0, 1e8, 1e150, 1e307], 30):
         rows = np.vstack([rng.normal(size=(1, 2)) * scale, rng.normal(size=(2, 2))])
-        others = rows[1:] if relation == "add-or-remove" else np.vstack([rng.normal(size=(1, 2)) * scale, rows[1:]])
+        others = (
+            rows[1:]
+            if relation == "add-or-remove"
+            else np.vstack([rng.normal(size=(1, 2)) * scale, rows[1:]])
+        )
         one, two = sent(rows), sent(others)
         unit = Fraction(2) ** one.exponent
         squared = sum(int(difference) ** 2 for difference in (one.integers - two.integers).ravel())
@@ -257,7 +295,9 @@ def test_sensitivity_is_the_longest_gradient_of_a_row_and_twice_that_where_a_row
     # Landmarks that are all one are all at one distance from a row, and there the bound is reached.
     at_once = np.zeros((5, 2))
     row = np.array([[1 / math.sqrt(2 * gamma), 0.0]])
-    moved = sent(row, at_once).values - (sent(-row, at_once).values if relation == "replace" else 0.0)
+    moved = sent(row, at_once).values - (
+        sent(-row, at_once).values if relation == "replace" else 0.0
+    )
     assert np.linalg.norm(moved) == pytest.approx(release.sensitivity, rel=1e-5)
 
 
@@ -269,11 +309,15 @@ def test_sensitivity_is_no_longer_than_rows_and_landmarks_in_the_frame_are_apart
     )
     steps = strategy.learn_landmarks()
     next(steps)
-    round_ = strategy.with_noise(steps.send(Total([np.array([2.0, 4.0]), np.array([30.0, 20.0]), np.array(20.0)], 4)))
+    round_ = strategy.with_noise(
+        steps.send(Total([np.array([2.0, 4.0]), np.array([30.0, 20.0]), np.array(20.0)], 4))
+    )
     (release,) = round_.releases
     assert release.sensitivity <= 4 * 24.0 * math.sqrt(5) * (1 + 1e-9)
     # Far beyond the frame, at its other end: the distance is twice the radius.
     for row, Y in (([1e9, 0.0], [-24.0, 0.0]), ([-1e300, 3e299], [24.0, 0.0])):
         client = LandmarksClient(ClientData(np.array([row])), name="0")
-        (reply,) = client.landmark_attraction(np.tile(Y, (5, 1)), frame=round_.question.frame, gamma=gamma)
+        (reply,) = client.landmark_attraction(
+            np.tile(Y, (5, 1)), frame=round_.question.frame, gamma=gamma
+        )
         assert np.linalg.norm(reply.values) <= release.sensitivity

@@ -55,7 +55,8 @@ def share_of(one, two, release):
         weights += is_off_diagonal((math.isqrt(8 * difference.size + 1) - 1) // 2)
     power = 1 if release.norm == "L1" else 2
     total = sum(
-        weight * abs(entry) ** power for weight, entry in zip(weights.tolist(), difference.tolist(), strict=True)
+        weight * abs(entry) ** power
+        for weight, entry in zip(weights.tolist(), difference.tolist(), strict=True)
     )
     return total / (Fraction(release.sensitivity) / Fraction(2) ** one.exponent) ** power
 
@@ -77,15 +78,28 @@ def odd_rows(n, seed):
 
 def test_releases_of_sums_have_the_sensitivities_of_a_row_that_is_added():
     rounds, _, _ = of_sums()
-    declared = {round_.task: [release.sensitivity for release in round_.releases if release] for round_ in rounds}
+    declared = {
+        round_.task: [release.sensitivity for release in round_.releases if release]
+        for round_ in rounds
+    }
     assert declared["clipped_column_sums"] == pytest.approx([MAX_NORM, MAX_NORM**2, 1.0])
-    radius = next(round_ for round_ in rounds if round_.task == "frame_products").question.frame.radius
+    radius = next(
+        round_ for round_ in rounds if round_.task == "frame_products"
+    ).question.frame.radius
     assert declared["frame_products"] == [pytest.approx(radius**2)]
     assert declared["cluster_sums"] == pytest.approx([radius, 1.0])
-    assert all(release.triangle for round_ in rounds if round_.task == "frame_products" for release in round_.releases)
+    assert all(
+        release.triangle
+        for round_ in rounds
+        if round_.task == "frame_products"
+        for release in round_.releases
+    )
     views = {round_.question.view.asks for round_ in rounds if round_.task == "cluster_sums"}
     assert views == {ReducedRowsClient.reduced}
-    mechanisms = {round_.task: [release.mechanism for release in round_.releases if release] for round_ in rounds}
+    mechanisms = {
+        round_.task: [release.mechanism for release in round_.releases if release]
+        for round_ in rounds
+    }
     assert mechanisms["cluster_sums"] == ["gaussian", "laplace"]
     assert mechanisms["clipped_column_sums"] == ["gaussian"] * 3
 
@@ -126,7 +140,9 @@ def test_plain_run_says_that_the_server_can_read_the_rows():
     report = rounds_of()[1].privacy
     assert any("The server can read the rows" in note for note in report.notes)
     assert not report.covers_everything
-    (distances,) = (message for message in report.unprotected if message.task == "landmark_distances")
+    (distances,) = (
+        message for message in report.unprotected if message.task == "landmark_distances"
+    )
     assert distances.detail == "one per row"
 
 
@@ -140,9 +156,13 @@ WIDE = {"clients": DIGIT_CLIENTS, "n_landmarks": 100, "n_rounds": 3}
 
 def attacked(log):
     """The errors of all rows, recovered from what the server sent and received."""
-    attacks = pytest.importorskip("reproduce.attacks", reason="the attacks are in flower-fedclust-papers")
+    attacks = pytest.importorskip(
+        "reproduce.attacks", reason="the attacks are in flower-fedclust-papers"
+    )
     errors = [
-        attacks.relative_errors(attacks.rows_from_distances(parameters[0], sent[0]), DIGIT_CLIENTS[int(name)])
+        attacks.relative_errors(
+            attacks.rows_from_distances(parameters[0], sent[0]), DIGIT_CLIENTS[int(name)]
+        )
         for task, name, parameters, sent, *_ in log
         if task in ("landmark_distances", "clipped_distances")
     ]

@@ -27,7 +27,11 @@ FORMS = (FedSpeClust, FedSpeClustSums)
 
 def digits(one_class_each):
     bunch = load_digits()
-    order = np.argsort(bunch.target, kind="stable") if one_class_each else np.random.default_rng(0).permutation(1797)
+    order = (
+        np.argsort(bunch.target, kind="stable")
+        if one_class_each
+        else np.random.default_rng(0).permutation(1797)
+    )
     parts = np.array_split(order, 10)
     return [bunch.data[part] / 16 for part in parts], [bunch.target[part] for part in parts]
 
@@ -36,7 +40,11 @@ def digits(one_class_each):
 @pytest.mark.parametrize("one_class_each", [False, True])
 @pytest.mark.parametrize(
     ("strategy_type", "options", "nmi"),
-    [(FedSpeClust, {}, 0.82), (FedSpeClust, {"sparsify": False}, 0.70), (FedSpeClustSums, {}, 0.70)],
+    [
+        (FedSpeClust, {}, 0.82),
+        (FedSpeClust, {"sparsify": False}, 0.70),
+        (FedSpeClustSums, {}, 0.70),
+    ],
 )
 def test_digits_are_clustered_as_well_as_asked(strategy_type, options, nmi, one_class_each):
     clients, labels = digits(one_class_each)
@@ -56,7 +64,9 @@ def test_well_separated_clusters_are_found_and_new_rows_placed(strategy_type):
 
 
 def test_server_of_a_plain_run_can_compute_the_rows_and_the_report_says_so():
-    attacks = pytest.importorskip("reproduce.attacks", reason="the attacks are in flower-fedclust-papers")
+    attacks = pytest.importorskip(
+        "reproduce.attacks", reason="the attacks are in flower-fedclust-papers"
+    )
     rows, Y = CLIENTS[0], RNG.normal(size=(30, 4)) * 3
     client = FedSpeClustClient(ClientData(rows), name="0")
     sent = client.landmark_kernel(Y, bandwidth=4.0)
@@ -90,9 +100,13 @@ def test_factors_reconstruct_the_kernel_of_algorithm_3():
     rows, Y = CLIENTS[0], RNG.normal(size=(20, 4)) * 3
     K, W = gaussian_kernel(rows, Y, 2.5), gaussian_kernel(Y, Y, 2.5)
     for form in FORMS:
-        dictionary = form(3, n_landmarks=20, regularization=0.1).dictionary(Landmarks(Y, 1 / (2 * 2.5**2), 40.0))
+        dictionary = form(3, n_landmarks=20, regularization=0.1).dictionary(
+            Landmarks(Y, 1 / (2 * 2.5**2), 40.0)
+        )
         F = K @ dictionary.factor_map(Y)
-        np.testing.assert_allclose(F @ F.T, K @ np.linalg.inv(W + 0.1 * np.eye(20)) @ K.T, atol=1e-12)
+        np.testing.assert_allclose(
+            F @ F.T, K @ np.linalg.inv(W + 0.1 * np.eye(20)) @ K.T, atol=1e-12
+        )
 
 
 def test_same_landmarks_would_give_fedsc_s_clusters():
@@ -100,7 +114,9 @@ def test_same_landmarks_would_give_fedsc_s_clusters():
     shared = {"n_rounds": 0, "random_state": 3}
     bandwidth = 2.5
     fedsc = simulate(FedSC(3, n_atoms=30, bandwidth=bandwidth, **shared), CLIENTS)
-    speclust = simulate(FedSpeClust(3, n_landmarks=30, gamma=1 / (2 * bandwidth**2), **shared), CLIENTS)
+    speclust = simulate(
+        FedSpeClust(3, n_landmarks=30, gamma=1 / (2 * bandwidth**2), **shared), CLIENTS
+    )
     np.testing.assert_allclose(fedsc.model.dictionary_, speclust.model.dictionary_)
     pooled = [np.concatenate(result.labels) for result in (fedsc, speclust)]
     assert adjusted_rand_score(*pooled) == 1.0

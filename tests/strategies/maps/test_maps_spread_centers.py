@@ -29,7 +29,9 @@ CLUMPY = np.concatenate(
     [
         RNG.uniform(-20, 20, size=2) + RNG.normal(size=(n, 2)) * width
         for n, width in zip(
-            [400, 200, 100, 50, 25, 12, 300, 80, 40, 20], [0.1, 1, 0.5, 2, 0.2, 1, 3, 0.05, 1, 0.1], strict=True
+            [400, 200, 100, 50, 25, 12, 300, 80, 40, 20],
+            [0.1, 1, 0.5, 2, 0.2, 1, 3, 0.05, 1, 0.1],
+            strict=True,
         )
     ]
     + [RNG.uniform(-20, 20, size=(30, 2))]
@@ -66,7 +68,14 @@ def frame_of(rows):
 
 def spread(rows, n_centers, n_clients=5, random_state=0, frame=None, **options):
     frame, deviation = frame or frame_of(rows), np.sort(rows, axis=0).std(axis=0)
-    strategy = Spreading(2, frame=frame, deviation=deviation, n_centers=n_centers, random_state=random_state, **options)
+    strategy = Spreading(
+        2,
+        frame=frame,
+        deviation=deviation,
+        n_centers=n_centers,
+        random_state=random_state,
+        **options,
+    )
     return simulate(strategy, np.array_split(rows, n_clients))
 
 
@@ -134,10 +143,14 @@ def test_cost_is_near_that_of_k_means_with_as_many_centers(name, n_centers, allo
     if name == "digits":
         rows = load_digits().data[:900] / 16.0
     elif name == "clumps":
-        rows = make_blobs(1200, centers=12, cluster_std=0.6, center_box=(-15, 15), random_state=1)[0]
+        rows = make_blobs(1200, centers=12, cluster_std=0.6, center_box=(-15, 15), random_state=1)[
+            0
+        ]
     elif name == "two scales":
         rng = np.random.default_rng(0)
-        rows = np.concatenate([rng.normal(size=(900, 2)) * 0.01, [30.0, 0.0] + rng.normal(size=(300, 2)) * 5.0])
+        rows = np.concatenate(
+            [rng.normal(size=(900, 2)) * 0.01, [30.0, 0.0] + rng.normal(size=(300, 2)) * 5.0]
+        )
     else:
         rows = CLUMPY
     found = [spread(rows, n_centers, random_state=seed).model.cluster_centers_ for seed in range(3)]
@@ -161,17 +174,23 @@ def test_no_more_centers_than_distinct_rows_have_rows():
 
 
 #: Many rows near 0, and two clumps of a few far from them, which are far from each other.
-FAR = np.concatenate([RNG.normal(size=(100, 2)) * 0.1, [60.0, 0.0] + RNG.normal(size=(10, 2)) * 0.1])
+FAR = np.concatenate(
+    [RNG.normal(size=(100, 2)) * 0.1, [60.0, 0.0] + RNG.normal(size=(10, 2)) * 0.1]
+)
 FAR = np.concatenate([FAR, [60.0, 20.0] + RNG.normal(size=(10, 2)) * 0.1])
 
 
 @pytest.mark.parametrize(("noisy", "x_split"), [(False, 60.0), (True, 0.0)])
-def test_without_noise_the_cell_of_the_largest_cost_is_split_and_with_noise_that_of_the_most_rows(noisy, x_split):
+def test_without_noise_the_cell_of_the_largest_cost_is_split_and_with_noise_that_of_the_most_rows(
+    noisy, x_split
+):
     rounds, _, _ = driven(FAR, 3, steps=(3, 1), noisy=noisy)
     before, after = rounds[2].question.arrays[0], rounds[3].question.arrays[0]
     assert sorted(np.round(before[:, 0], -1)) == [0.0, 60.0]
     assert np.abs(after[2, 0] - x_split) < 10
-    assert {round_.task for round_ in rounds} == {"cluster_sums" if noisy else "cluster_sums_and_costs"}
+    assert {round_.task for round_ in rounds} == {
+        "cluster_sums" if noisy else "cluster_sums_and_costs"
+    }
     assert not any(round_.parts for round_ in rounds)
 
 
@@ -261,7 +280,9 @@ def test_cell_that_is_no_larger_than_the_smallest_counts_as_empty():
     counts = np.array([2.0, 2.5, 30.0, -4.0])
 
     def change(at, reply):
-        return [np.arange(4.0)[:, None] * [10.0, 0.0] * counts[:, None], counts] if at == 3 else reply
+        return (
+            [np.arange(4.0)[:, None] * [10.0, 0.0] * counts[:, None], counts] if at == 3 else reply
+        )
 
     rounds, _, sizes = driven(CLUMPY, 4, steps=(1, 2), smallest=2.0, change=change)
     fourth = rounds[3].question.arrays[0]
@@ -287,7 +308,11 @@ def test_where_noise_has_emptied_every_cell_there_are_centers_all_the_same(count
 
 
 def test_directions_are_those_in_which_the_clipped_rows_are_spread_most():
-    rows = RNG.normal(size=(200, 6)) * [5.0, 0.1, 3.0, 0.2, 0.3, 0.1] @ np.linalg.qr(RNG.normal(size=(6, 6)))[0]
+    rows = (
+        RNG.normal(size=(200, 6))
+        * [5.0, 0.1, 3.0, 0.2, 0.3, 0.1]
+        @ np.linalg.qr(RNG.normal(size=(6, 6)))[0]
+    )
     frame = Frame(np.zeros(6), 6.0)
     generator = widest_directions(frame, 2, "directions")
     round_ = next(generator)

@@ -50,7 +50,10 @@ if PAPERS:
         "paper": SPPFGCPrinted(3, **OURS, **NOISE),
         "paper_gmm": SPPFGCPrinted(3, **OURS | {"prototypes": "gmm"}, **NOISE),
     }
-    TASKS, ODD_MODES = {"private": "cell_prototypes", "printed": "printed_graph"}, ["private", "printed"]
+    TASKS, ODD_MODES = (
+        {"private": "cell_prototypes", "printed": "printed_graph"},
+        ["private", "printed"],
+    )
     PLAIN_MODES = ["own", "gmm"]
 
 
@@ -90,13 +93,17 @@ def assert_complete(result, clients):
 # What it finds
 
 
-@pytest.mark.parametrize(("name", "accuracy"), [("iris", 0.94), ("breast-cancer", 0.92), ("moons", 0.98)])
+@pytest.mark.parametrize(
+    ("name", "accuracy"), [("iris", 0.94), ("breast-cancer", 0.92), ("moons", 0.98)]
+)
 def test_clusters_of_clients_that_are_alike_are_found(name, accuracy):
     assert min(accuracies(name, "iid", range(3))) >= accuracy
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("name", "accuracy"), [("iris", 0.90), ("breast-cancer", 0.91), ("moons", 0.90)])
+@pytest.mark.parametrize(
+    ("name", "accuracy"), [("iris", 0.90), ("breast-cancer", 0.91), ("moons", 0.90)]
+)
 def test_clusters_of_clients_that_differ_are_found_on_average(name, accuracy):
     assert np.mean(accuracies(name, "dirichlet:0.5", range(5))) >= accuracy
 
@@ -117,7 +124,9 @@ def test_every_mode_gives_each_row_a_label_and_a_model_that_agrees(mode):
     elif is_exact:
         assert result.metrics["accuracy"] == 1.0
     again = PrototypeModel.from_arrays(result.model.to_arrays())
-    agree = np.concatenate([again.predict(rows) for rows in CLIENTS]) == np.concatenate(result.labels)
+    agree = np.concatenate([again.predict(rows) for rows in CLIENTS]) == np.concatenate(
+        result.labels
+    )
     assert agree.mean() >= (0.98 if is_exact else 0.7)
 
 
@@ -143,17 +152,25 @@ def test_global_graph_has_the_graphs_of_the_clients_on_its_diagonal_and_prototyp
     seen = seen_by_the_server("own")
     dense, owner = seen["graph"].toarray(), seen["found"].client
     ends = [0, *CUTS, len(ROWS)]
-    blocks = without_far_edges(seen["found"].diagonal, seen["found"].prototype, seen["divergences"], 3).toarray()
+    blocks = without_far_edges(
+        seen["found"].diagonal, seen["found"].prototype, seen["divergences"], 3
+    ).toarray()
     for index, (start, end) in enumerate(itertools.pairwise(ends)):
-        np.testing.assert_allclose(dense[start:end, start:end], blocks[start:end, start:end], atol=1e-12)
+        np.testing.assert_allclose(
+            dense[start:end, start:end], blocks[start:end, start:end], atol=1e-12
+        )
         assert (blocks[start:end, start:end] <= seen["found"].blocks[index].toarray()).all()
     between = dense[:20, 20:]
     assert between.any()
-    of_prototypes = seen["graph"].affinity[np.ix_(seen["found"].prototype[:20], seen["found"].prototype[20:])]
+    of_prototypes = seen["graph"].affinity[
+        np.ix_(seen["found"].prototype[:20], seen["found"].prototype[20:])
+    ]
     assert np.array_equal(between, of_prototypes)
     assert not seen["graph"].affinity[owner[:, None] == owner].any()
     np.testing.assert_allclose(seen["divergences"], mean_distances(seen["prototypes"]))
-    np.testing.assert_allclose(seen["prototypes"].covariances, shrunk(seen["found"].prototypes).covariances)
+    np.testing.assert_allclose(
+        seen["prototypes"].covariances, shrunk(seen["found"].prototypes).covariances
+    )
 
 
 # The protocol
@@ -161,7 +178,9 @@ def test_global_graph_has_the_graphs_of_the_clients_on_its_diagonal_and_prototyp
 
 @pytest.mark.parametrize(("position", "value"), [(0, 99), (1, -1), (2, -1.0)])
 @pytest.mark.parametrize(("mode", "task"), TASKS.items())
-def test_graph_that_points_outside_ends_the_run_in_a_sentence(monkeypatch, mode, task, position, value):
+def test_graph_that_points_outside_ends_the_run_in_a_sentence(
+    monkeypatch, mode, task, position, value
+):
     client_type = MODES[mode].client_type
     fit = client_type.fit
 
@@ -183,7 +202,10 @@ def test_graph_that_points_outside_ends_the_run_in_a_sentence(monkeypatch, mode,
 
 
 ODD = {
-    "more_clusters_than_a_client_has_rows": ([ROWS[6 * i : 6 * i + 6] for i in range(8)], {"n_clusters": 10}),
+    "more_clusters_than_a_client_has_rows": (
+        [ROWS[6 * i : 6 * i + 6] for i in range(8)],
+        {"n_clusters": 10},
+    ),
     "one_row": ([*CLIENTS, ROWS[:1]], {}),
     "one_row_each": ([row[None] for row in ROWS[:15]], {}),
     "two_rows_each": ([ROWS[2 * i : 2 * i + 2] for i in range(8)], {}),
@@ -195,7 +217,10 @@ ODD = {
     "singular": ([rows[:, [0, 1, 1, 0]] for rows in CLIENTS], {}),
     "constant_column": ([np.column_stack([rows, np.full(len(rows), 3.0)]) for rows in CLIENTS], {}),
     "one_column": ([rows[:, :1] - rows[:, 1:2] for rows in CLIENTS], {}),
-    "100_columns": ([np.column_stack([rows, 0.3 * RNG.normal(size=(len(rows), 96))]) for rows in CLIENTS], {}),
+    "100_columns": (
+        [np.column_stack([rows, 0.3 * RNG.normal(size=(len(rows), 96))]) for rows in CLIENTS],
+        {},
+    ),
     "tiny": ([1e-150 * rows for rows in CLIENTS], {}),
     "huge": ([1e100 * rows for rows in CLIENTS], {}),
     "large_and_singular": ([1e6 * rows[:, [0, 1, 1, 0]] for rows in CLIENTS], {}),
@@ -214,7 +239,13 @@ def test_odd_rows_get_labels_all_the_same(clients, options, mode):
     "name",
     sorted(
         ODD.keys()
-        - {"more_clusters_than_a_client_has_rows", "two_rows_each", "one_class_each", "all_equal", "all_zero"}
+        - {
+            "more_clusters_than_a_client_has_rows",
+            "two_rows_each",
+            "one_class_each",
+            "all_equal",
+            "all_zero",
+        }
     ),
 )
 @pytest.mark.parametrize("mode", PLAIN_MODES)
@@ -237,7 +268,10 @@ def test_equal_rows_are_in_one_cluster(n_points, seed):
     points = np.random.default_rng(seed).normal(size=(n_points, 2))
     rows, classes = np.repeat(points, 25, axis=0), np.repeat(np.arange(n_points), 25)
     result = simulate(SPPFGC(n_points, min_clients=2), [rows, rows[::-1]], seed=seed)
-    assert adjusted_rand_score(np.concatenate([classes, classes[::-1]]), np.concatenate(result.labels)) == 1
+    assert (
+        adjusted_rand_score(np.concatenate([classes, classes[::-1]]), np.concatenate(result.labels))
+        == 1
+    )
     assert np.array_equal(result.model.predict(rows), result.labels[0])
     assert result.doubts == ()
 

@@ -27,7 +27,8 @@ RNG = np.random.default_rng(0)
 MEANS = np.array([[0.0, 0, 0], [9, 0, 0], [0, 9, 0]])
 CLASSES = RNG.integers(3, size=90)
 ROWS = MEANS[CLASSES] + RNG.normal(size=(90, 3))
-FIRST_STEP = FRAME_ROUNDS + 2  # the number of the first Lloyd step without noise: after frame and directions
+# The number of the first Lloyd step without noise: after frame and directions.
+FIRST_STEP = FRAME_ROUNDS + 2
 MULTIPLIERS = {
     "origin_sums": 0.625, "origin_counts": 2.5, "distances": 0.6, "second_moment": 0.7, "lloyd_sums": 1.0,
     "lloyd_counts": 4.0, "votes": 0.9,
@@ -68,7 +69,10 @@ def driven(strategy, generator, rows=ROWS, change=lambda number, reply: reply):
             except StopIteration as stop:
                 return rounds, stop.value
             rounds.append(round_)
-            noise = [0.0 if release is None else strategy.noise_of_sum(release) for release in round_.releases]
+            noise = [
+                0.0 if release is None else strategy.noise_of_sum(release)
+                for release in round_.releases
+            ]
             reply = Total(change(len(rounds), reply_to(round_, rows)), 1, noise)
 
 
@@ -76,7 +80,9 @@ def strategy_of(
     n_clusters=3, n_cells=None, *, epsilon=None, max_l1_norm=None, multipliers=MULTIPLIERS, in_sum=1.0, n_columns=3,
     seed=0,
 ):  # fmt: skip
-    strategy = Driven(n_clusters, epsilon=epsilon, max_l1_norm=max_l1_norm if epsilon is None else 30.0)
+    strategy = Driven(
+        n_clusters, epsilon=epsilon, max_l1_norm=max_l1_norm if epsilon is None else 30.0
+    )
     strategy.n_prototypes = n_cells
     strategy.n_columns, strategy.multipliers, strategy.in_sum = n_columns, multipliers, in_sum
     strategy.rng = np.random.default_rng(seed)
@@ -121,14 +127,19 @@ def test_entry_products_and_squares_are_those_of_the_clipped_rows_in_the_frame(n
     origin = np.linspace(-1, 1, n_columns)
     radius = float(np.median(np.abs(rows - origin).sum(axis=1)))
     client, frame = client_of(rows), Frame(origin, radius, norm=1)
-    ((products,), (squares,)) = client.entry_products(frame=frame), client.entry_squares(frame=frame)
+    ((products,), (squares,)) = (
+        client.entry_products(frame=frame),
+        client.entry_squares(frame=frame),
+    )
     moment = np.zeros((n_columns, n_columns))
     for row in rows - origin:
         row = row * min(1.0, radius / np.abs(row).sum())
         moment += np.outer(row, row)
     # Entries are truncated to 16 bits of the radius.
     error = len(rows) * 2 * radius**2 * 2.0**-15
-    np.testing.assert_allclose(products.values, moment[np.triu_indices(n_columns)], rtol=0, atol=error)
+    np.testing.assert_allclose(
+        products.values, moment[np.triu_indices(n_columns)], rtol=0, atol=error
+    )
     np.testing.assert_allclose(squares.values, np.diag(moment), rtol=0, atol=error)
 
 
@@ -207,7 +218,11 @@ def test_releases_are_those_of_the_multipliers_and_of_the_frame():
     rounds, cells = cells_of(n_cells=7, steps=2, epsilon=1.0)
     radius = cells.frame.radius
     assert 0 < radius < 30.0
-    declared = [(release.sensitivity, release.noise_multiplier) for round_ in rounds for release in round_.releases]
+    declared = [
+        (release.sensitivity, release.noise_multiplier)
+        for round_ in rounds
+        for release in round_.releases
+    ]
     first = [(30.0, 0.625), (1.0, 2.5), (1.0, 0.6), (radius**2, 0.7)]
     np.testing.assert_allclose(declared, first + 2 * [(radius, 1.0), (1.0, 4.0)])
     assert all(release.mechanism == "laplace" for round_ in rounds for release in round_.releases)
@@ -300,7 +315,9 @@ def test_centers_lie_in_the_frame_whatever_the_noise(scale, n_columns):
 # The step that takes the place of the votes
 
 
-CELLS = Cells(Frame(np.array([1.0, 1.0, 1.0]), 20.0, norm=1), MEANS[:2] + 0.5, np.array([3.0, 4.0]), 90.0)
+CELLS = Cells(
+    Frame(np.array([1.0, 1.0, 1.0]), 20.0, norm=1), MEANS[:2] + 0.5, np.array([3.0, 4.0]), 90.0
+)
 
 
 def last_step(epsilon, **options):

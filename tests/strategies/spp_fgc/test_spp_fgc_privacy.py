@@ -22,14 +22,19 @@ def clients_of(n_columns=3, n_rows=40, seed=0):
     rng = np.random.default_rng(seed)
     means = np.zeros((3, n_columns))
     means[1, 0] = means[2, n_columns - 1] = 9.0
-    return [means[rng.integers(3, size=n_rows)] + 0.5 * rng.normal(size=(n_rows, n_columns)) for _ in range(4)]
+    return [
+        means[rng.integers(3, size=n_rows)] + 0.5 * rng.normal(size=(n_rows, n_columns))
+        for _ in range(4)
+    ]
 
 
 def ran(kind, n_columns=3, *, seed=0, **options):
     clients = clients_of(n_columns)
     strategy_type, rounds, _ = watched(kind)
     given = {"epsilon": 5.0, "max_l1_norm": BOUND} | options
-    strategy = strategy_type(3, **{name: value for name, value in given.items() if value is not None})
+    strategy = strategy_type(
+        3, **{name: value for name, value in given.items() if value is not None}
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         result = simulate(strategy, clients, seed=seed)
@@ -41,7 +46,11 @@ RUNS = {
     "refined_one_column": (SPPFGCSums, 1, {"noise": "clients", "delta": 1e-3, "n_lloyd_rounds": 3}),
     "refined_wide": (SPPFGCSums, 66, {}),
     "votes": (SPPFGCSums, 3, {"epsilon": 500.0, "n_prototypes": 9, "n_lloyd_rounds": 2}),
-    "votes_local": (SPPFGCSums, 3, {"n_prototypes": 30, "noise": "local", "epsilon": 4.0, "delta": 1e-3}),
+    "votes_local": (
+        SPPFGCSums,
+        3,
+        {"n_prototypes": 30, "noise": "local", "epsilon": 4.0, "delta": 1e-3},
+    ),
 }
 OF_SUMS = list(RUNS)
 TESTED = OF_SUMS
@@ -86,7 +95,9 @@ def reply_to(kind, round_, rows):
     with one_thread():  # as in a run
         reply = round_.asks.reply_of(client, round_.question)
     assert len(reply) == len(round_.releases)
-    return [(array, release) for array, release in zip(reply, round_.releases, strict=True) if release]
+    return [
+        (array, release) for array, release in zip(reply, round_.releases, strict=True) if release
+    ]
 
 
 def norm_of(sent, other=None):
@@ -109,7 +120,9 @@ def rows_on_ties(round_, rng):
 
 
 def rows_that_nobody_foresaw(rng, n_columns, largest):
-    rows = rng.normal(size=(rng.integers(1, 9), n_columns)) * 10.0 ** rng.uniform(-3, 4, size=(1, 1))
+    rows = rng.normal(size=(rng.integers(1, 9), n_columns)) * 10.0 ** rng.uniform(
+        -3, 4, size=(1, 1)
+    )
     rows += rng.choice([0.0, 3.0, -1e6])
     extreme = rng.choice([0.0, BOUND, 1e3, 1e12, largest])
     signs = rng.choice([-1.0, 0.0, 1.0], size=(2, n_columns))
@@ -122,11 +135,15 @@ def test_one_row_moves_no_reply_by_more_than_the_sensitivities_allow(run_of, nam
     kind, n_columns, _ = RUNS[name]
     for seed in range(6 if n_columns < 9 else 2):
         rng = np.random.default_rng(seed)
-        foreseen_by_nobody = rows_that_nobody_foresaw(rng, n_columns, 1e308 if name in OF_SUMS else 1e100)
+        foreseen_by_nobody = rows_that_nobody_foresaw(
+            rng, n_columns, 1e308 if name in OF_SUMS else 1e100
+        )
         for round_ in released(seen):
             rows = np.concatenate([foreseen_by_nobody, rows_on_ties(round_, rng)])
             without = reply_to(kind, round_, np.delete(rows, rng.integers(len(rows)), axis=0))
-            for (one, release), (other, _) in zip(reply_to(kind, round_, rows), without, strict=True):
+            for (one, release), (other, _) in zip(
+                reply_to(kind, round_, rows), without, strict=True
+            ):
                 assert norm_of(one, other) <= Fraction(release.sensitivity)
 
 
@@ -148,7 +165,10 @@ def assert_nothing_is_covered(report):
     assert report.releases == []
     assert report.epsilon == np.inf
     assert not report.covers_everything
-    assert report.guarantee() == "None. Nothing that depends on the rows is covered by a privacy mechanism."
+    assert (
+        report.guarantee()
+        == "None. Nothing that depends on the rows is covered by a privacy mechanism."
+    )
     assert len(report.unprotected) == 6
 
 

@@ -21,10 +21,15 @@ MOONS = scaled("moons")
 @pytest.mark.parametrize("scheme", ["iid", "dirichlet:0.5", "classes:1"])
 def test_moons_are_found_whoever_holds_the_rows(scheme):
     parts = partition(MOONS, scheme, n_clients=4, random_state=0)
-    assert simulate(SPPFGCSums(2), parts.clients, labels=parts.labels, seed=0).metrics["accuracy"] >= 0.98
+    assert (
+        simulate(SPPFGCSums(2), parts.clients, labels=parts.labels, seed=0).metrics["accuracy"]
+        >= 0.98
+    )
 
 
-@pytest.mark.parametrize("options", [{}, {"n_prototypes": 20}, {"n_prototypes": 2, "n_lloyd_rounds": 2}])
+@pytest.mark.parametrize(
+    "options", [{}, {"n_prototypes": 20}, {"n_prototypes": 2, "n_lloyd_rounds": 2}]
+)
 def test_partition_of_the_rows_changes_nothing(options):
     models = []
     for scheme in ("iid", "dirichlet:0.5", "classes:1"):
@@ -70,7 +75,10 @@ def test_bound_that_is_ten_times_too_large_costs_little():
     def accuracy(bound):
         strategy = SPPFGCSums(2, epsilon=20.0, max_l1_norm=bound)
         return np.mean(
-            [simulate(strategy, parts.clients, labels=parts.labels, seed=s).metrics["accuracy"] for s in range(20)]
+            [
+                simulate(strategy, parts.clients, labels=parts.labels, seed=s).metrics["accuracy"]
+                for s in range(20)
+            ]
         )
 
     assert accuracy(32.0) >= accuracy(3.2) - 0.08
@@ -83,7 +91,9 @@ def test_bound_that_is_ten_times_too_large_costs_little():
 def test_votes_are_read_with_the_noise_that_is_in_their_sum(monkeypatch, noise, in_sum):
     scales = []
     graph_of = spp_fgc_sums.vote_graph
-    monkeypatch.setattr(spp_fgc_sums, "vote_graph", lambda *given: scales.append(given[2]) or graph_of(*given))
+    monkeypatch.setattr(
+        spp_fgc_sums, "vote_graph", lambda *given: scales.append(given[2]) or graph_of(*given)
+    )
     strategy = SPPFGCSums(3, epsilon=500.0, max_l1_norm=20.0, n_prototypes=9, noise=noise)
     report = quiet(strategy, CLIENTS).privacy
     (release,) = (message.release for message in report.releases if message.task == "votes")

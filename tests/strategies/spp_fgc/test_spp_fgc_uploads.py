@@ -5,7 +5,11 @@ import pytest
 
 from flower_fedclust.engine import ClientData, DataError, Reply
 from flower_fedclust.numerics.prototypes import prototypes_of
-from flower_fedclust.numerics.structural_graph import client_graph, neighbors_of_client, structural_graph
+from flower_fedclust.numerics.structural_graph import (
+    client_graph,
+    neighbors_of_client,
+    structural_graph,
+)
 from flower_fedclust.numerics.threads import one_thread
 from flower_fedclust.strategies.spp_fgc import spp_fgc
 from flower_fedclust.strategies.spp_fgc.spp_fgc import (
@@ -35,7 +39,9 @@ def graph_reply(rows, name="0", **options):
 
 
 def test_graph_that_arrives_is_the_one_that_the_client_has():
-    found = gathered([graph_reply(ROWS[:20]), graph_reply(ROWS[20:], "1"), graph_reply(ROWS[:1], "2")])
+    found = gathered(
+        [graph_reply(ROWS[:20]), graph_reply(ROWS[20:], "1"), graph_reply(ROWS[:1], "2")]
+    )
     assert [block.shape[0] for block in found.blocks] == [20, 40, 1]
     for block, rows in zip(found.blocks, (ROWS[:20], ROWS[20:], ROWS[:1]), strict=True):
         graph = structural_graph(rows, neighbors_of_client(len(rows), 3, 5))
@@ -56,11 +62,15 @@ def test_prototypes_of_all_clients_are_numbered_one_after_the_other():
         assert set(own) == set(range(first, first + 6))
         slow = prototypes_of(rows, own - first)
         np.testing.assert_allclose(found.prototypes.means[first : first + 6], slow.means)
-        np.testing.assert_allclose(found.prototypes.covariances[first : first + 6], slow.covariances)
+        np.testing.assert_allclose(
+            found.prototypes.covariances[first : first + 6], slow.covariances
+        )
         assert np.array_equal(found.prototypes.counts[first : first + 6], slow.counts)
 
 
-CLUMPS = np.concatenate([RNG.normal(size=(6, 3)) * 0.01 + 50 * RNG.normal(size=3) for _ in range(5)])
+CLUMPS = np.concatenate(
+    [RNG.normal(size=(6, 3)) * 0.01 + 50 * RNG.normal(size=3) for _ in range(5)]
+)
 
 
 def test_atoms_are_parts_of_the_clusters():
@@ -80,7 +90,9 @@ def test_atoms_are_parts_of_the_clusters():
 
 def test_of_equal_rows_the_first_has_the_edges_and_the_server_joins_them_to_one_node():
     rows = ROWS[[0, 1, 0, 2, 3, 1, 0, 4, 5, 6]]
-    found = gathered([graph_reply(ROWS[:5], n_prototypes=2), graph_reply(rows, "1", n_prototypes=2)])
+    found = gathered(
+        [graph_reply(ROWS[:5], n_prototypes=2), graph_reply(rows, "1", n_prototypes=2)]
+    )
     assert found.node.tolist() == [0, 1, 2, 3, 4, 5, 6, 5, 7, 8, 6, 5, 9, 10, 11]
     assert found.sizes.tolist() == [1] * 5 + [3, 2, 1, 1, 1, 1, 1]
     assert (found.n_rows, found.n_nodes) == (15, 12)
@@ -103,7 +115,9 @@ def test_a_copy_of_a_copy_is_refused():
 
 def test_randomness_of_a_client_with_many_rows_is_its_own(monkeypatch):
     monkeypatch.setattr(spp_fgc, "MOST_ROWS_OF_WARD", 50)
-    one, same, other = (graph_reply(ROWS, name, n_prototypes=20).arrays[0] for name in ("0", "0", "1"))
+    one, same, other = (
+        graph_reply(ROWS, name, n_prototypes=20).arrays[0] for name in ("0", "0", "1")
+    )
     assert np.array_equal(one, same)
     assert not np.array_equal(one, other)
 
@@ -152,7 +166,11 @@ BAD = {
 
 @pytest.mark.parametrize("change", BAD.values(), ids=BAD)
 def test_graph_that_does_not_fit_is_refused_in_a_sentence_that_names_the_client(change):
-    replies = [graph_reply(ROWS[:20], "a"), graph_reply(ROWS[20:40], "b"), graph_reply(ROWS[40:], "c")]
+    replies = [
+        graph_reply(ROWS[:20], "a"),
+        graph_reply(ROWS[20:40], "b"),
+        graph_reply(ROWS[40:], "c"),
+    ]
     change(replies[0].arrays)
     with pytest.raises(DataError, match="client a"):
         gathered(replies)
