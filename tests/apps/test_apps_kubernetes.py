@@ -24,7 +24,7 @@ PODS = {
 }
 
 
-@pytest.mark.parametrize("version", ["1.30", "1.37"])
+@pytest.mark.parametrize("version", ["1.30", kubernetes_validate.latest_version()])
 @pytest.mark.parametrize("name", MANIFESTS)
 def test_a_manifest_fits_the_schema_of_kubernetes_and_a_typing_error_does_not(name, version):
     kubernetes_validate.validate(MANIFESTS[name], version, strict=True)

@@ -10,10 +10,12 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 from apps_deployment import ROOT, checkout
+from filelock import FileLock
 from newcomer import Newcomer
 
 from flower_fedclust.cli.files import write_app
@@ -26,8 +28,10 @@ def newcomer(tmp_path):
     home = tmp_path / "home"
     home.mkdir()
     somebody = Newcomer(home)
-    yield somebody
-    somebody.stop()
+    # Flower's local SuperLink has one port, so two of these tests at a time would meet in one SuperLink.
+    with FileLock(Path(tempfile.gettempdir()) / "flower-fedclust-newcomer.lock"):
+        yield somebody
+        somebody.stop()
 
 
 def runs_to_its_result(newcomer: Newcomer, folder: Path, *options: str) -> Path:

@@ -88,7 +88,7 @@ def test_a_table_like_the_one_to_come_says_how_far_apart_its_groups_lie():
         fc.plan(strategy, n_rows=600, like=like, epsilons=(0.3,)).excess[0.3]
         for like in (near, far)
     ]
-    assert costs[0] < 1 < 3 < costs[1]
+    assert costs[0] < 1.5 < 3 < costs[1]
     with pytest.raises(ValueError, match="n_columns is 3, but like has 4"):
         fc.plan(strategy, n_rows=600, n_columns=3, like=far)
     with pytest.raises(ValueError, match="no more than 3 different rows"):

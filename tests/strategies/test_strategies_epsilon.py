@@ -94,8 +94,26 @@ def check_report(strategy, report):
 @pytest.mark.parametrize(("strategy", "options"), list(parametrised()))
 def test_epsilon_is_at_most_the_one_asked_for(strategy, options):
     check_plan(fc.with_schema(strategy, **options) if options else strategy)
-    result = fc.simulate(strategy, TABLES if options else ROWS, seed=0, **options)
+    clients = TABLES if options else ROWS
+    if strategy.privacy_unit == "subject":
+        clients, options = of_persons(clients), {**options, "subject_column": "person"}
+    result = fc.simulate(strategy, clients, seed=0, **options)
     check_report(strategy, result.privacy)
+
+
+def of_persons(clients):
+    """Return the tables of the clients, with two rows of each person."""
+    tables = [
+        pd.DataFrame(rows) if isinstance(rows, pd.DataFrame) else named(rows) for rows in clients
+    ]
+    return [
+        table.assign(person=[f"{client} {row // 2}" for row in range(len(table))])
+        for client, table in enumerate(tables)
+    ]
+
+
+def named(rows):
+    return pd.DataFrame(rows, columns=[f"column {index}" for index in range(rows.shape[1])])
 
 
 def test_every_strategy_with_a_promise_is_among_them():

@@ -155,12 +155,16 @@ TABLES = {"iris": iris, "wine": wine, "blobs": blobs}
 
 
 def cost(make, rows, k, epsilon, seeds):
+    """Return the mean over seeds of the k-means cost, or of a mixture's perplexity, which it is fitted for."""
     max_norm = float(np.linalg.norm(rows, axis=1).max())
     found = []
     for seed in seeds:
         result = fc.simulate(
             make(k, epsilon=epsilon, max_norm=max_norm), np.array_split(rows, 3), seed=seed
         )
+        if make is fc.PrivateMixture:
+            found.append(np.exp(-result.model.score_samples(rows).mean()))
+            continue
         labels = np.concatenate(result.labels)
         means = np.array([rows[labels == label].mean(axis=0) for label in np.unique(labels)])
         found.append(np.min(((rows[:, None] - means) ** 2).sum(axis=2), axis=1).sum())
