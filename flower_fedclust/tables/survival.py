@@ -54,7 +54,8 @@ def time_sums(
     times = next(values for column, values in read.values() if column.kind == TIME)
     events, n_bins = read[time.event][1], len(ends)
     bins = np.searchsorted(ends, times, side="left")
-    is_missing = np.isnan(times) | ((bins < n_bins) & ~np.isin(events, (0.0, 1.0)))
+    # Whatever the time: rows without an event that counted only where the time is long would lift the curve.
+    is_missing = np.isnan(times) | ~np.isin(events, (0.0, 1.0))
     codes = np.select(
         [is_missing, bins >= n_bins, events == 1.0],
         [2 * n_bins + 1, 2 * n_bins, bins],
@@ -400,6 +401,19 @@ class Survival:
         return f"{number.low:,.{digits}f} to {number.high:,.{digits}f}"
 
     @property
+    def missing(self) -> list[str]:
+        """For each cluster of which enough rows have no time or no event: the share of these rows."""
+        lines = []
+        for cluster, places in enumerate(self.sums):
+            if places[-1] >= self._fewest(self.deviation) and places.sum() > 0:
+                share = 100.0 * min(places[-1] / places.sum(), 1.0)
+                lines.append(
+                    f"Cluster {cluster}: {share:.0f}% of its {self.counted} have no time or no event, and its curve "
+                    "leaves them out. It is wrong if they differ from the others."
+                )
+        return lines
+
+    @property
     def errors(self) -> str:
         """The errors that the intervals contain."""
         noise = "noise and chance" if self.deviation > 0 else "chance"
@@ -410,7 +424,7 @@ class Survival:
         lines.append(self.difference)
         if self.means:
             lines.append(f"Mean time without the event: {'; '.join(self.means)}.")
-        return "\n".join([*lines, self.errors])
+        return "\n".join([*lines, *self.missing, self.errors])
 
     __repr__ = __str__
 

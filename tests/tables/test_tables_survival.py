@@ -140,13 +140,29 @@ def counted(table, labels, n_clusters=2):
     found = np.zeros((n_clusters, 2 * len(BINS) + 2))
     for months, died, label in zip(table["months"], table["died"], labels, strict=True):
         place = next((index for index, end in enumerate(BINS) if months <= end), len(BINS))
-        if math.isnan(months) or (place < len(BINS) and not isinstance(died, str)):
+        if math.isnan(months) or not isinstance(died, str):
             found[label, -1] += 1
         elif place == len(BINS):
             found[label, -2] += 1
         else:
             found[label, place + len(BINS) * (died == "alive")] += 1
     return found
+
+
+def test_rows_without_an_event_are_missing_whatever_their_time_and_said_to_be():
+    """A third of the rows have no event, early and late times alike; the curve is that of the others."""
+    months = np.tile([5.0, 15.0, 40.0, 70.0], 90)
+    died = np.tile(["dead", "alive", "dead", "alive"], 90).astype(object)
+    table = pd.DataFrame({"months": months, "died": died})
+    table.loc[table.index % 12 >= 8, "died"] = None
+    known = counted(table.dropna(), np.zeros(240, dtype=int), 1)
+    sums = counted(table, np.zeros(360, dtype=int), 1)
+    assert sums[0, -1] == 120
+    assert np.array_equal(sums[0, :-1], known[0, :-1])
+    survival, without = Survival(np.array(BINS), sums), Survival(np.array(BINS), known)
+    assert "33% of its rows have no time or no event" in str(survival)
+    assert np.array_equal(survival.tables.survival, without.tables.survival, equal_nan=True)
+    assert "no event" not in str(without)
 
 
 def test_each_row_is_counted_in_one_place_in_any_batches(monkeypatch):
