@@ -473,8 +473,8 @@ def why_not_its_unit(
         )
     if strategy.privacy_unit == "record" and len(without) < len(names):
         return (
-            "subject_column is given, and privacy_unit is 'record', which protects single rows of a person; choose "
-            "'subject'."
+            "subject_column is given, here or by the schema, and privacy_unit is 'record', which protects single rows "
+            "of a person; set privacy_unit to 'subject'."
         )
     return ""
 

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from flower_fedclust.data.cells import READ_AS_MISSING
 from flower_fedclust.data.identities import most_exact, text_of
 from flower_fedclust.numerics.checks import DataError
 
@@ -158,9 +159,10 @@ def _plain(identities: Any, where: str, first_row: int) -> Any:
         return pd.Series(floats.astype(np.int64))
     if kind in "iu":
         return series
-    texts = series.map(text_of)
-    # An empty text would make one person of all rows whose person is unknown.
-    _check_given((texts.str.strip() == "").to_numpy(dtype=bool), where, first_row)
+    # Spaces that nobody sees would make several persons of one.
+    texts = series.map(text_of).str.strip()
+    # "NA" or an empty text would make one person of all rows whose person is unknown.
+    _check_given(texts.isin(READ_AS_MISSING).to_numpy(dtype=bool), where, first_row)
     return texts
 
 

@@ -28,6 +28,9 @@ _this_thread = threading.local()
 _NOTHING = nullcontext()
 _n_jobs: ContextVar[int | None] = ContextVar("n_jobs", default=None)
 
+#: More threads than this would only wait for each other.
+MOST_THREADS = 256
+
 T = TypeVar("T")
 S = TypeVar("S")
 
@@ -63,7 +66,7 @@ def mapped(function: Callable[[T], S], items: Iterable[T], n_jobs: int = 1) -> I
     An error is raised in its place, so that the same error is found with any number of threads.
     """
     n_threads = _n_jobs.get() or n_jobs
-    n_threads = usable_threads() if n_threads < 0 else n_threads
+    n_threads = min(usable_threads() if n_threads < 0 else n_threads, MOST_THREADS)
     if n_threads == 1:
         yield from map(function, items)
         return
