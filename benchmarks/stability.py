@@ -34,7 +34,7 @@ from trust import Loaded, blobs, of_r, of_scikit_learn, skewed, unequal
 import flower_fedclust as fc
 from flower_fedclust.engine import ClientData
 from flower_fedclust.engine.inline import run_inline
-from flower_fedclust.numerics.validity import ALIKE, FOUND_AGAIN, Repeated
+from flower_fedclust.numerics.validity import ALIKE, ALL_FOUND_AGAIN, FOUND_AGAIN, Repeated
 from flower_fedclust.results.doubts import reason_of
 from flower_fedclust.strategies.common.noisy_cells import EQUALLY_GOOD, best_jaccard
 
@@ -212,7 +212,7 @@ def true_reason(table: dict[str, Any]) -> str:
 
 def said_reason(said: dict[str, Any]) -> str:
     """Return the reason that a run's doubt gives; "" without a doubt."""
-    if said["agreement"] >= FOUND_AGAIN:
+    if said["agreement"] >= ALL_FOUND_AGAIN:
         return ""
     figures = (said[name] for name in ("without_noise", "excess", "equal_within"))
     return reason_of(Repeated(said["agreement"], np.array(said["each"]), *figures))
@@ -296,7 +296,7 @@ def main() -> None:
         real = " | ".join(
             f"{one[what]:.2f}" for what in ("agreement", "at_large_epsilon", "pooled")
         )
-        n_doubts = f"{sum(value < FOUND_AGAIN for value in said)} of {len(said)}"
+        n_doubts = f"{sum(value < ALL_FOUND_AGAIN for value in said)} of {len(said)}"
         print(
             f"| {name} | {', '.join(map(str, one['shape']))} | {figures} | {real} | {n_doubts} |",
             flush=True,

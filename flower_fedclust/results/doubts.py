@@ -21,7 +21,7 @@ from flower_fedclust.models import KMeansModel, Model, TableModel
 from flower_fedclust.names import some
 from flower_fedclust.numerics.kmeans import squared_distances
 from flower_fedclust.numerics.metrics import cluster_sizes
-from flower_fedclust.numerics.validity import ALIKE, FOUND_AGAIN, Repeated
+from flower_fedclust.numerics.validity import ALIKE, ALL_FOUND_AGAIN, FOUND_AGAIN, Repeated
 from flower_fedclust.strategies.common.noisy_cells import EQUALLY_GOOD
 from flower_fedclust.strategies.common.tables import SURVIVAL, left_out, why_not
 from flower_fedclust.tables.description import Clusters
@@ -481,7 +481,7 @@ def _listed(clusters: Sequence[int], n_clusters: int, singular: str = "", plural
 def _of_other_runs(agreement: float | None, again: Repeated | None) -> list[Doubt]:
     """Doubt the clusters if another run would not find them; name those that it would find, and say why."""
     # Where steps were not imitated (mixtures, densities), the estimate is not as hopeful.
-    least = ALIKE if again is None else FOUND_AGAIN
+    least = ALIKE if again is None else ALL_FOUND_AGAIN
     if agreement is None or agreement >= least:
         return []
     numbers: dict[str, Any] = {"ari": agreement}

@@ -12,7 +12,7 @@ from flower_fedclust.engine import ClientData
 from flower_fedclust.engine.inline import run_inline
 from flower_fedclust.harness.run import doubt_lines
 from flower_fedclust.numerics.kmeans import squared_distances
-from flower_fedclust.numerics.validity import Repeated
+from flower_fedclust.numerics.validity import ALL_FOUND_AGAIN, Repeated
 from flower_fedclust.results.doubts import (
     _of_other_runs,
     collapse_of,
@@ -108,6 +108,8 @@ def test_an_unstable_result_names_its_clusters_and_its_reason_and_advises_what_c
         reason == "table"
     )
     assert _of_other_runs(0.97, again) == []
+    # Four clusters that all would be found again have an index of 0.73: the limits of runs and of clusters differ.
+    assert _of_other_runs(ALL_FOUND_AGAIN, again) == []
     assert _of_other_runs(0.8, None) == []  # of a mixture or a density
     assert _of_other_runs(0.6, None)
 
