@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import combinations
 from typing import NamedTuple
 
@@ -363,7 +364,7 @@ def repeated(
     of_cell, drawn = cells.drawn_rows(max(N_SHARED, DRAWN_FOR_EACH * k), cells.within, rng)
     rows = _in_all_columns(drawn, centers, directions, elsewhere, rng)
     unmoved = Imitated(rows, np.ones(len(rows)), errors, directions)
-    rows = rows + (centers - unmoved.step(centers))[nearest_center(rows, centers)]
+    rows = rows + (centers - unmoved.step(centers[None])[0])[nearest_center(rows, centers)]
     weights = weights_by_costs(rows, compared)
     n_drawn = np.bincount(of_cell, minlength=len(cells.means)) + FEW_DRAWN
     heavier = (np.bincount(of_cell, weights, len(cells.means)) + FEW_DRAWN) / n_drawn
@@ -372,19 +373,18 @@ def repeated(
     table = Imitated(
         rows, weights, errors, directions, len(compared[0].solutions) if compared else 1
     )
-    noisy = [_another_run(cells, table, rng, ROUGHER) for _ in range(N_OTHER_RUNS)]
-    exact = [_another_run(cells, table, rng, 0.0) for _ in range(N_OTHER_RUNS)]
-    others, of_exact = ([nearest_center(rows, one) for one in runs] for runs in (noisy, exact))
-    pairs = combinations(of_exact, 2)
-    best = min(unmoved.cost(one) for one in [unmoved.steps(centers), *exact])
+    noisy = _other_runs(cells, table, rng, ROUGHER, N_OTHER_RUNS)
+    exact = _other_runs(cells, table, rng, 0.0, N_OTHER_RUNS)
+    others, pairs = nearest_of_each(rows, noisy), combinations(nearest_of_each(rows, exact), 2)
+    best = unmoved.costs(np.concatenate([unmoved.steps(centers[None]), exact])).min()
     return Repeated(
         agreement=float(np.mean([weighted_rand_index(own, one, weights, k) for one in others])),
         each=np.mean([best_jaccard(own, one, k, weights) for one in others], axis=0),
         without_noise=float(
             np.mean([weighted_rand_index(one, other, weights, k) for one, other in pairs])
         ),
-        excess=unmoved.cost(centers) / max(best, np.finfo(float).tiny) - 1.0,
-        equal_within=_equal_within(table, own, table.cost(centers), compared),
+        excess=float(unmoved.costs(centers[None])[0] / max(best, np.finfo(float).tiny)) - 1.0,
+        equal_within=_equal_within(table, own, float(table.costs(centers[None])[0]), compared),
     )
 
 
@@ -405,10 +405,7 @@ def weights_by_costs(rows: Floats, compared: Sequence[Compared]) -> Floats:
     """
     if not compared:
         return np.ones(len(rows))
-    costs = [
-        np.stack([squared_distances(rows, one).min(axis=1) for one in each.solutions])
-        for each in compared
-    ]
+    costs = [costs_of_each(rows, each.solutions) for each in compared]
     G = np.concatenate([each - each.mean(axis=0) for each in costs])
     released = np.concatenate([each.costs - each.costs.mean() for each in compared])
     variances = np.concatenate([np.full(len(each.costs), each.deviation**2) for each in compared])
@@ -430,23 +427,57 @@ class Imitated:
     directions: Floats
     n_compared: int = 1  #: How many solutions the run compared at first.
 
-    def cost(self, centers: Floats, n_rows: int | None = None) -> float:
-        """Return the cost of the first n_rows drawn rows, or of all."""
-        return float(
-            self.weights[:n_rows] @ squared_distances(self.rows[:n_rows], centers).min(axis=1)
-        )
+    @cached_property
+    def shared(self) -> Floats:
+        """The first drawn rows, in the directions of the search."""
+        return np.asarray(self.rows[:N_SHARED] @ self.directions)
 
-    def step(self, centers: Floats) -> Floats:
-        """Return the weighted means of the rows nearest to each center."""
-        labels, k = nearest_center(self.rows, centers), len(centers)
-        members = np.where(labels == np.arange(k)[:, None], self.weights, 0.0)
-        return centers_of(members @ self.rows, members.sum(axis=1), fallback=centers)
+    def costs(self, runs: Floats) -> Floats:
+        """Return the cost of the drawn rows under the centers of each run."""
+        return costs_of_each(self.rows, runs) @ self.weights
 
-    def steps(self, centers: Floats) -> Floats:
-        """Return the centers after the steps of an imitated run, without noise."""
+    def step(self, runs: Floats) -> Floats:
+        """Return the weighted means of the rows nearest to each center of each run.
+
+        Some runs step together: with many columns, most of the time passes with reading the rows.
+        """
+        k, moved = runs.shape[1], np.empty(runs.shape)
+        for block in _some_runs(self.rows, runs):
+            labels = nearest_of_each(self.rows, runs[block])
+            members = np.where(labels[:, None, :] == np.arange(k)[:, None], self.weights, 0.0)
+            sums = members.reshape(-1, len(self.rows)) @ self.rows
+            moved[block] = centers_of(
+                sums.reshape(runs[block].shape), members.sum(axis=2), fallback=runs[block]
+            )
+        return moved
+
+    def steps(self, runs: Floats) -> Floats:
+        """Return the centers after the steps of imitated runs, without noise."""
         for _ in range(N_OTHER_STEPS):
-            centers = self.step(centers)
-        return centers
+            runs = self.step(runs)
+        return runs
+
+
+def _some_runs(rows: Floats, runs: Floats) -> Iterable[slice]:
+    """Divide runs into blocks, so that the distances of all rows from their centers take little memory."""
+    return blocks(len(runs), len(rows) * runs.shape[1], block_entries=2**20)
+
+
+def _distances_of_each(rows: Floats, runs: Floats) -> Iterator[Floats]:
+    """Yield squared distances of the rows from the centers of some runs, (n_rows, n_runs, n_clusters)."""
+    for block in _some_runs(rows, runs):
+        centers = runs[block].reshape(-1, runs.shape[2])
+        yield squared_distances(rows, centers).reshape(len(rows), -1, runs.shape[1])
+
+
+def nearest_of_each(rows: Floats, runs: Floats) -> Labels:
+    """Return the labels of the rows by the centers of each run, of shape (n_runs, n_rows)."""
+    return np.concatenate([one.argmin(axis=2).T for one in _distances_of_each(rows, runs)])
+
+
+def costs_of_each(rows: Floats, runs: Floats) -> Floats:
+    """Return the squared distances of the rows from the nearest center of each run, (n_runs, n_rows)."""
+    return np.concatenate([one.min(axis=2).T for one in _distances_of_each(rows, runs)])
 
 
 def _equal_within(table: Imitated, own: Labels, cost: float, compared: Sequence[Compared]) -> float:
@@ -457,7 +488,7 @@ def _equal_within(table: Imitated, own: Labels, cost: float, compared: Sequence[
     """
     bounds, k, weights = [math.inf], len(table.errors), table.weights
     for each in compared:
-        labels = [nearest_center(table.rows, one) for one in each.solutions]
+        labels = nearest_of_each(table.rows, each.solutions)
         alike = np.array([weighted_rand_index(own, one, weights, k) for one in labels])
         worse = each.costs - each.costs[alike.argmax()] + UNSURE * math.sqrt(2.0) * each.deviation
         bounds += worse[alike < ALIKE].tolist()
@@ -479,10 +510,8 @@ def agreement_inside(
         nearest_center(rows, centers),
         Imitated(rows, np.ones(len(rows)), errors, directions, N_STARTS),
     )
-    others = [_another_run(cells, table, rng, ROUGHER_OF_NUMBER) for _ in range(n_runs)]
-    return float(
-        np.mean([adjusted_rand(labels, nearest_center(rows, other), k) for other in others])
-    )
+    others = nearest_of_each(rows, _other_runs(cells, table, rng, ROUGHER_OF_NUMBER, n_runs))
+    return float(np.mean([adjusted_rand(labels, other, k) for other in others]))
 
 
 def _rows_about(cells: NoisyCells, centers: Floats, variances: Floats, rng: Generator) -> Floats:
@@ -509,12 +538,22 @@ def _in_all_columns(
     return np.asarray(drawn @ directions.T + outside[nearest_center(drawn, inside)] + rest)
 
 
-def _cost(rows: Floats, centers: Floats) -> float:
-    return float(squared_distances(rows, centers).min(axis=1).sum())
+def _other_runs(
+    cells: NoisyCells, table: Imitated, rng: Generator, noise: float, n_runs: int
+) -> Floats:
+    """Return the centers of other runs on these rows, (n_runs, n_clusters, n_columns)."""
+    found = [_another_run(cells, table, rng, noise) for _ in range(n_runs)]
+    starts, added = (np.stack(arrays) for arrays in zip(*found, strict=True))
+    return np.asarray(table.steps(starts @ table.directions.T) + added)
 
 
-def _another_run(cells: NoisyCells, table: Imitated, rng: Generator, noise: float) -> Floats:
-    """Return the centers of another run on these rows: the best of few starts on cells with other noise."""
+def _another_run(
+    cells: NoisyCells, table: Imitated, rng: Generator, noise: float
+) -> tuple[Floats, Floats]:
+    """Return where the steps of another run start, and the noise of the last one.
+
+    It starts at the best of few solutions on cells with other noise, in the directions of the search.
+    """
     errors, directions, k = table.errors, table.directions, len(table.errors)
     means = cells.means + noise * (cells.of_sums / cells.counts)[:, None] * rng.standard_normal(
         cells.means.shape
@@ -524,21 +563,17 @@ def _another_run(cells: NoisyCells, table: Imitated, rng: Generator, noise: floa
     )
     n_starts = math.ceil(N_STARTS * min(1.0, MANY_CLUSTERS / k))
     starts = kmeans_of_cells(means, np.tile(counts, (n_starts, 1)), k, rng)
-    costs = [float(counts @ squared_distances(means, start).min(axis=1)) for start in starts]
+    costs = costs_of_each(means, starts) @ counts
     # As many as the run compares by the rows' costs; the others are left out by what they cost on the cells.
     _, distinct = np.unique(np.asarray(costs, dtype=np.float32), return_index=True)
-    compared = [starts[index] @ directions.T for index in distinct[: table.n_compared]]
-    best = (
-        min(compared, key=lambda centers: table.cost(centers, N_SHARED))
-        if len(compared) > 1
-        else compared[0]
-    )
-    best = table.steps(best)
+    best = starts[distinct[: table.n_compared]]
+    if len(best) > 1:
+        of_rows = costs_of_each(table.shared, best) @ table.weights[:N_SHARED]
+        best = best[of_rows.argmin() :]
     of_inside = rng.standard_normal((k, directions.shape[1])) * np.sqrt(2 * errors[:, :1])
-    of_rest = rng.standard_normal(best.shape) * np.sqrt(2 * errors[:, 1:])
-    return np.asarray(
-        best + noise * (of_inside @ directions.T + of_rest - of_rest @ directions @ directions.T)
-    )
+    of_rest = rng.standard_normal((k, len(directions))) * np.sqrt(2 * errors[:, 1:])
+    rest = of_rest - of_rest @ directions @ directions.T
+    return best[0], noise * (of_inside @ directions.T + rest)
 
 
 def adjusted_rand(one: Labels, other: Labels, n_clusters: int) -> float:
