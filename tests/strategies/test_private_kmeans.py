@@ -682,6 +682,23 @@ def test_draws_of_points_together_are_the_same_as_one_by_one():
     assert all(len(set(one)) == 6 for one in alone)
 
 
+@pytest.mark.parametrize("n_rows", [500, 300_000])
+def test_imitated_runs_step_together_as_they_would_alone(n_rows):
+    """With 1,024 columns most of a run's time passed with reading the drawn rows for each imitated run."""
+    rng = np.random.default_rng(0)
+    rows, runs = rng.normal(size=(n_rows, 3)), rng.normal(size=(5, 4, 3))
+    table = noisy_cells.Imitated(rows, 1.0 + rng.random(n_rows), np.zeros((4, 2)), np.eye(3))
+    together = table.step(runs)
+    for run, moved, cost in zip(runs, together, table.costs(runs), strict=True):
+        distances = squared_distances(rows, run)
+        assert cost == pytest.approx(table.weights @ distances.min(axis=1))
+        for index, center in enumerate(moved):
+            own = distances.argmin(axis=1) == index
+            np.testing.assert_allclose(
+                center, np.average(rows[own], axis=0, weights=table.weights[own]), atol=1e-12
+            )
+
+
 @pytest.mark.parametrize(("n_clusters", "n_starts"), [(64, 10), (128, 5), (1000, 1)])
 def test_imitated_runs_have_fewer_starts_with_many_clusters(n_clusters, n_starts, monkeypatch):
     """Their time grew with the square of the clusters: 256 took 7 s of a run of 8 s."""
