@@ -1,8 +1,9 @@
 """Where rows on the grid lie: in NumPy's arrays, or in tensors of PyTorch on a processor or on a card.
 
 Rows are integers that float64 holds exactly, so every device gives the same bits (docs/exact.md). The kernels of this
-package are written once, for both kinds of array. What NumPy and PyTorch call by other names is here; operators,
-slices and in-place operators are the same. Labels, norms that leave a kernel, and sums are NumPy's everywhere.
+package are written once, for both kinds of array. What NumPy and PyTorch call by one name is taken from ``device.xp``,
+and what they call by other names is here; operators, slices and in-place operators are the same. Labels, norms that
+leave a kernel, and sums are NumPy's everywhere.
 
 Only operations that a card computes exactly are used. A tensor is never divided by a Python number, nor a number by a
 tensor (a card multiplies by the inverse), and nothing is fused, compiled, or raised to a power. A test looks at each.
@@ -11,10 +12,10 @@ tensor (a card multiplies by the inverse), and nothing is fused, compiled, or ra
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -43,89 +44,43 @@ class Host:
     name = "the processor"
     is_card = False
 
+    #: The module whose functions trunc, ceil, sign, subtract, amax, amin and frexp do the same in NumPy and PyTorch.
+    xp = np
+
+    hold: Callable[..., Held] = staticmethod(
+        np.asarray
+    )  #: Returns an array of NumPy as the device holds it.
+    host: Callable[..., NDArray[Any]] = staticmethod(
+        np.asarray
+    )  #: Returns what it holds as an array of NumPy.
+    index: Callable[..., Held] = staticmethod(
+        np.asarray
+    )  #: Returns indices or a mask for what the device holds.
+    empty: Callable[..., Held] = staticmethod(
+        np.empty
+    )  #: Returns an array of a shape, whose entries are not set.
+    sqrt: Callable[..., Held] = staticmethod(np.sqrt)  #: Returns square roots.
+    #: Returns a quotient, rounded once, of arrays or of an array and a number.
+    quotient: Callable[..., Held] = staticmethod(np.divide)
+    #: Returns 2^e, for e from -1022 to 1023.
+    powers_of_two: Callable[..., Held] = staticmethod(partial(np.ldexp, 1.0))
+    #: Returns, for each row, the index of the smallest ``||c||^2 - 2 x.c``; ties go to the lower index. The smallest
+    #: values are written to ``least``, if it is given.
+    nearest = staticmethod(nearest_by_product)
+
     def free_memory(self) -> int | None:
         """Return how many bytes are free on a card."""
         return None
 
-    def hold(self, array: Floats) -> Floats:
-        """Return an array of NumPy as the device holds it."""
-        return array
-
-    def host(self, held: Held) -> NDArray[Any]:
-        """Return what the device holds as an array of NumPy."""
-        array: NDArray[Any] = held
-        return array
-
     def entries(self, cached: int, most: int = CARD_ENTRIES) -> int:  # noqa: ARG002
         """Return how many entries to work on at a time: so many as a cache holds, or as a card likes, up to a limit."""
         return cached
-
-    def empty(self, *shape: int) -> Held:
-        """Return an array whose entries are not set."""
-        return np.empty(shape)
-
-    def subtract(self, first: Held, second: Held, out: Held) -> None:
-        """Write a difference."""
-        np.subtract(first, second, out=out)
-
-    def trunc(self, held: Held) -> Held:
-        """Truncate in place, towards zero."""
-        return np.trunc(held, out=held)
-
-    def rint(self, held: Held) -> Held:
-        """Round in place, halves to even."""
-        return np.rint(held, out=held)
-
-    def ceil(self, held: Held) -> Held:
-        """Round in place, upwards."""
-        return np.ceil(held, out=held)
-
-    def sqrt(self, held: Held) -> Held:
-        """Return square roots."""
-        return np.sqrt(held)
-
-    def sign(self, held: Held) -> Held:
-        """Return the sign of each entry, as -1, 0 or 1."""
-        return np.sign(held)
-
-    def quotient(self, numerator: Held | float, divisor: Held | float) -> Held:
-        """Return a quotient, rounded once, of arrays or of an array and a number."""
-        return numerator / divisor
-
-    def largest(self, held: Held) -> Held:
-        """Return the largest entry of each row."""
-        return held.max(axis=1)
-
-    def least(self, held: Held) -> Held:
-        """Return the smallest entry of each row."""
-        return held.min(axis=1)
-
-    def exponents(self, held: Held) -> Held:
-        """Return, for each entry that is not negative, the least e for which it is below 2^e; 0 for 0."""
-        return np.frexp(held)[1]
-
-    def powers_of_two(self, exponents: Held) -> Held:
-        """Return 2^e, for e from -1022 to 1023."""
-        return np.ldexp(1.0, exponents)
 
     def square_norms(self, held: Held) -> Held:
         """Return the sum of the squares of each row."""
         if len(held) == 1:  # an array that a client clips as a whole; einsum takes longer to start
             return np.array([np.dot(held[0], held[0])])
         return np.einsum("ij,ij->i", held, held)
-
-    def index(self, positions: NDArray[np.intp] | NDArray[np.bool_]) -> Held:
-        """Return indices or a mask, to choose entries of what the device holds."""
-        return positions
-
-    def nearest(
-        self, rows: Held, twice: Floats, squares: Floats, least: Floats | None = None
-    ) -> Labels:
-        """Return, for each row, the index of the smallest ``||c||^2 - 2 x.c``; ties go to the lower index.
-
-        The smallest values are written to ``least``, if it is given.
-        """
-        return nearest_by_product(rows, twice, squares, least=least)
 
     def sums_at(self, rows: Held, labels: Labels, n_places: int) -> Floats:
         """Add up the rows at each place, of shape (n_places, n_columns)."""
@@ -142,7 +97,7 @@ class Torch:
     def __init__(self, device: Any) -> None:
         import torch
 
-        self._torch, self._device = torch, device
+        self.xp, self._device = torch, device
         self.is_card = device.type != "cpu"
         self.name = (
             torch.cuda.get_device_name(device) if self.is_card else "PyTorch on the processor"
@@ -150,15 +105,15 @@ class Torch:
 
     def free_memory(self) -> int | None:
         """Return how many bytes are free on the card."""
-        return int(self._torch.cuda.mem_get_info(self._device)[0]) if self.is_card else None
+        return int(self.xp.cuda.mem_get_info(self._device)[0]) if self.is_card else None
 
     def hold(self, array: NDArray[Any]) -> Held:
         """Copy an array of NumPy to the device: to a card through pinned memory, while the card computes."""
         if not self.is_card:
-            return self._torch.from_numpy(array.copy())
+            return self.xp.from_numpy(array.copy())
         # PyTorch keeps pinned blocks and takes one again as soon as its copy has ended: a ring.
-        pinned = self._torch.empty(
-            array.shape, dtype=self._torch.from_numpy(array[:0].copy()).dtype, pin_memory=True
+        pinned = self.xp.empty(
+            array.shape, dtype=self.xp.from_numpy(array[:0].copy()).dtype, pin_memory=True
         )
         pinned.numpy()[...] = array
         return pinned.to(self._device, non_blocking=True)
@@ -172,58 +127,26 @@ class Torch:
         """Return as many as a card likes."""
         return min(most, CARD_ENTRIES) if self.is_card else cached
 
-    def empty(self, *shape: int) -> Held:
+    def empty(self, shape: tuple[int, ...]) -> Held:
         """Return a tensor whose entries are not set."""
-        return self._torch.empty(shape, dtype=self._torch.float64, device=self._device)
-
-    def subtract(self, first: Held, second: Held, out: Held) -> None:
-        """Write a difference."""
-        self._torch.sub(first, second, out=out)
-
-    def trunc(self, held: Held) -> Held:
-        """Truncate in place."""
-        return held.trunc_()
-
-    def rint(self, held: Held) -> Held:
-        """Round in place."""
-        return held.round_()
-
-    def ceil(self, held: Held) -> Held:
-        """Round upwards in place."""
-        return held.ceil_()
+        return self.xp.empty(shape, dtype=self.xp.float64, device=self._device)
 
     def sqrt(self, held: Held) -> Held:
         """Return square roots."""
         # On a processor PyTorch may call a library whose roots are not always the nearest floats.
-        return held.sqrt() if self.is_card else self._torch.from_numpy(np.sqrt(held.numpy()))
-
-    def sign(self, held: Held) -> Held:
-        """Return signs."""
-        return held.sign()
+        return held.sqrt() if self.is_card else self.xp.from_numpy(np.sqrt(held.numpy()))
 
     def quotient(self, numerator: Held | float, divisor: Held | float) -> Held:
         """Divide two tensors: a number becomes a tensor, or a card would multiply by its inverse."""
-        is_tensor, full_like = self._torch.is_tensor, self._torch.full_like
+        is_tensor, full_like = self.xp.is_tensor, self.xp.full_like
         held: Any = divisor
         first: Any = numerator if is_tensor(numerator) else full_like(held, float(numerator))
         second: Any = divisor if is_tensor(divisor) else full_like(first, float(divisor))
         return first / second
 
-    def largest(self, held: Held) -> Held:
-        """Return the largest entry of each row."""
-        return held.amax(dim=1)
-
-    def least(self, held: Held) -> Held:
-        """Return the smallest entry of each row."""
-        return held.amin(dim=1)
-
-    def exponents(self, held: Held) -> Held:
-        """Return binary exponents."""
-        return self._torch.frexp(held).exponent
-
     def powers_of_two(self, exponents: Held) -> Held:
         """Return powers of two, from their bits; ldexp computes a power."""
-        return ((exponents.to(self._torch.int64) + 1023) << 52).view(self._torch.float64)
+        return ((exponents.to(self.xp.int64) + 1023) << 52).view(self.xp.float64)
 
     def square_norms(self, held: Held) -> Held:
         """Return sums of squares."""
@@ -231,7 +154,7 @@ class Torch:
 
     def index(self, positions: NDArray[np.intp] | NDArray[np.bool_]) -> Held:
         """Return indices or a mask as a tensor."""
-        return self._torch.from_numpy(np.array(positions)).to(self._device)
+        return self.xp.from_numpy(np.array(positions)).to(self._device)
 
     def nearest(
         self, rows: Held, twice: Floats, squares: Floats, least: Floats | None = None
@@ -249,9 +172,7 @@ class Torch:
 
     def sums_at(self, rows: Held, labels: Labels, n_places: int) -> Floats:
         """Add up rows, in any order."""
-        sums = self._torch.zeros(
-            (n_places, rows.shape[1]), dtype=self._torch.float64, device=self._device
-        )
+        sums = self.xp.zeros((n_places, rows.shape[1]), dtype=self.xp.float64, device=self._device)
         return self.host(sums.index_add_(0, self.index(labels), rows))
 
 
@@ -351,7 +272,7 @@ def _check(device: Device) -> None:
         (device.host(held @ device.hold(np.ascontiguousarray(points.T))), exact),
         (device.nearest(held, twice, squares), labels),
         (device.sums_at(held, labels, 5), sums),
-        (device.host(device.trunc(device.quotient(held, 7.0))), parts),
+        (device.host(device.xp.trunc(device.quotient(held, 7.0))), parts),
         (
             device.host(device.sqrt(device.square_norms(held))),
             np.sqrt(np.einsum("ij,ij->i", rows, rows)),

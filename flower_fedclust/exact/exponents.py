@@ -52,7 +52,7 @@ def entry_sums(rows: Floats, exponent: int) -> Integers:
     return sums
 
 
-def reach_exponent(rows: Floats, origin: Floats) -> int:
+def reach_exponent(rows: Floats, origin: Floats | float = 0.0) -> int:
     """Return an exponent e with every row at most 2^e from the origin, in Euclidean norm: the smallest, or one more.
 
     ``rows_within(rows, origin, e - 25)`` then clips none. The norm is an exact integer norm, rounded away from zero

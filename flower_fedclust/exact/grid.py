@@ -173,19 +173,19 @@ def truncated_to_ball(
     A difference that overflows is infinite, never NaN, because both are finite.
     """
     device = device_of(rows)
-    on_grid, held_origin = device.empty(*rows.shape), device.hold(origin)
+    on_grid, held_origin = device.empty(rows.shape), device.hold(origin)
     scale = math.ldexp(1.0, -exponent) if -1022 <= exponent <= 1022 else None
     with np.errstate(over="ignore", invalid="ignore"):
         for block in blocks(
             len(rows), max(1, rows.shape[1]), block_entries=device.entries(BLOCK_ENTRIES)
         ):
             part = on_grid[block]
-            device.subtract(rows[block], held_origin, out=part)
+            device.xp.subtract(rows[block], held_origin, out=part)
             if scale is not None:
                 part *= scale
             else:  # rows may be denormal, or near the largest float
                 part[:] = device.hold(np.ldexp(device.host(part), -exponent))
-            device.trunc(part)
+            device.xp.trunc(part, out=part)
             # Written as "not within", so that NaN counts as too long.
             long = ~(integer_norms(part, norm) <= limit)
             if long.any():
@@ -229,7 +229,7 @@ def _clipped(
     if long.any():
         # Rounding can add 2^-50 of the norm, so that an excess in squared units is 4 at most, and in L1 units 1.
         # One unit less in every entry takes away more: sum (2 |y| - 1) >= ||y||, and 1 or more.
-        on_grid[long] -= device.sign(on_grid[long])
+        on_grid[long] -= device.xp.sign(on_grid[long])
     return on_grid
 
 
@@ -240,7 +240,7 @@ def scaled_to(rows: Held, bound: float, norm: int) -> Held:
     if norm == 2:
         norms = device.sqrt(norms)
     scaled *= device.quotient(bound, norms.clip(1.0))[:, None]
-    return device.trunc(scaled)
+    return device.xp.trunc(scaled, out=scaled)
 
 
 def rounded_norms(rows: Held, norm: int) -> tuple[Held, Held, Held]:
@@ -251,8 +251,9 @@ def rounded_norms(rows: Held, norm: int) -> tuple[Held, Held, Held]:
     """
     bits = (53 - (rows.shape[1] - 1).bit_length()) // norm
     device = device_of(rows)
-    exponents = device.exponents(device.largest(abs(rows)))  # every entry is below 2^exponent
+    exponents = device.xp.frexp(device.xp.amax(abs(rows), 1))[1]  # every entry is below 2^exponent
     # Limited to prevent overflow: a row with a denormal norm keeps fewer bits, also rounded up.
     power = (bits - exponents).clip(None, 1000)
     scaled = rows * device.powers_of_two(power)[:, None]
-    return power, scaled, integer_norms(device.ceil(abs(scaled)), norm)
+    above = abs(scaled)
+    return power, scaled, integer_norms(device.xp.ceil(above, out=above), norm)

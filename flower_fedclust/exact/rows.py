@@ -47,7 +47,7 @@ class Nearest(NamedTuple):
 
 @made_once
 def _reach_from_zero(points: Floats) -> int:
-    return reach_exponent(points, np.zeros(points.shape[1]))
+    return reach_exponent(points)
 
 
 @dataclass(frozen=True)
@@ -124,11 +124,10 @@ class Rows:
         """
         exponent = max(self.exponent, _reach_from_zero(points) - BITS)
         if exponent > self.exponent:
-            coarse = device_of(self.held).trunc(
-                self.held * math.ldexp(1.0, self.exponent - exponent)
-            )
+            coarse = self.held * math.ldexp(1.0, self.exponent - exponent)
+            device_of(self.held).xp.trunc(coarse, out=coarse)
             return nearest_point(coarse, points_onto_grid(points, exponent))
-        on_grid, least = self.points(points), np.empty(len(self))
+        on_grid, least = points_onto_grid(points, exponent), np.empty(len(self))
         labels = nearest_point(self.held, on_grid, least)
         labels.flags.writeable = False
         vars(self)["nearest_points"] = Nearest(on_grid, labels, least)
@@ -165,15 +164,6 @@ class Rows:
             return _one_by_one(self, points, labels, bound, None)
         return OffsetsFromNearest._made_of(self, found, bound, None, unit_exponent(bound), bound)
 
-    def _offsets(self, points: Floats, labels: Labels, bound: float) -> Held:
-        device = device_of(self.held)
-        differences = self.held - device.hold(points)[device.index(labels)]  # of integers: exact
-        exponent = unit_exponent(bound)
-        within = ball_in_units(float(bound), 2, exponent)
-        return truncated_to_ball(
-            differences, np.zeros(points.shape[1]), exponent - self.exponent, *within, 2
-        )
-
     def sums_at(self, labels: Labels, n_places: int) -> Integers:
         """Add up the rows, or their subjects' parts, at each place, in units: of shape (n_places, n_columns)."""
         return cluster_sums(parted(self.held), labels, n_places)[0]
@@ -187,12 +177,12 @@ class Rows:
         radius = self._radius_with(value)
         exponent = max(self.exponent, unit_exponent(radius))
         device = device_of(self.held)
-        wider = device.empty(len(self), self.n_columns + 1)
+        wider = device.empty((len(self), self.n_columns + 1))
         coarse = wider[:, :-1]
         coarse[:] = self.held
         if exponent > self.exponent:
             coarse *= math.ldexp(1.0, self.exponent - exponent)
-            device.trunc(coarse)
+            device.xp.trunc(coarse, out=coarse)
         wider[:, -1] = math.trunc(math.ldexp(value, -exponent))
         return self._with(wider, exponent, radius)
 
@@ -322,7 +312,12 @@ def _one_by_one(
     rows: Rows, points: Floats, labels: Labels, bound: float, constant: float | None
 ) -> Rows:
     """Return clipped offsets, and a constant if there is one."""
-    made = clipped_already(Rows, rows._offsets(points, labels, bound), unit_exponent(bound), bound)
+    device, exponent = device_of(rows.held), unit_exponent(bound)
+    differences = rows.held - device.hold(points)[device.index(labels)]  # of integers: exact
+    within = ball_in_units(float(bound), 2, exponent)
+    zeros = np.zeros(points.shape[1])
+    clipped = truncated_to_ball(differences, zeros, exponent - rows.exponent, *within, 2)
+    made = clipped_already(Rows, clipped, exponent, bound)
     return made if constant is None else made.with_constant(constant)
 
 
@@ -336,9 +331,9 @@ def _offset_sums(
     if coarser:
         device = device_of(rows.held)
         offsets = device.hold(points)[device.index(labels)]
-        device.subtract(rows.held, offsets, out=offsets)
+        device.xp.subtract(rows.held, offsets, out=offsets)
         offsets *= math.ldexp(1.0, -coarser)
-        return cluster_sums(device.trunc(offsets), labels, len(points))
+        return cluster_sums(device.xp.trunc(offsets, out=offsets), labels, len(points))
     sums, counts = cluster_sums(rows.held, labels, len(points))
     return sums - counts[:, None] * points.astype(np.int64), counts
 

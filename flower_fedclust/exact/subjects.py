@@ -46,7 +46,8 @@ def divisor() -> int:
 
 def _truncated_quotient(integers: Held, divisor: float) -> Held:
     device = device_of(integers)
-    return device.trunc(device.quotient(integers, divisor))
+    quotient = device.quotient(integers, divisor)
+    return device.xp.trunc(quotient, out=quotient)
 
 
 def parted(integers: Held) -> Held:

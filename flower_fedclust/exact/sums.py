@@ -66,7 +66,7 @@ def nearest_point(rows: Held, points: Floats, least: Floats | None = None) -> La
     ``||c||^2 - 2 x.c`` is compared. By Cauchy and Schwarz every partial sum of ``x.c`` is at most 2^50, so nothing is
     rounded, in any order of additions. The values of the nearest points are written to ``least``, if it is given.
     """
-    return device_of(rows).nearest(rows, *_to_compare(points), least)
+    return device_of(rows).nearest(rows, *_to_compare(points), least=least)
 
 
 _to_compare = made_once(to_compare)
@@ -195,7 +195,8 @@ def coarse_products(rows: Held, others: Held, exponent: int) -> tuple[Integers, 
 
 def coarsened(rows: Held, exponent: int) -> tuple[Held, int]:
     """Return rows on the grid of second moments, and the exponent of its unit."""
-    coarse = device_of(rows).trunc(rows * 2.0 ** (COARSE_BITS - BITS))
+    coarse = rows * 2.0 ** (COARSE_BITS - BITS)
+    device_of(rows).xp.trunc(coarse, out=coarse)
     return rooted(coarse), exponent + BITS - COARSE_BITS
 
 
@@ -216,7 +217,8 @@ def truncated_squares(rows: Held, exponent: int) -> tuple[Held, int]:
     """Return the square of each entry, which is exact, truncated; and the exponent of the unit."""
     squares = rows * rows
     squares *= 2.0 ** (entry_bits() - 2 * BITS)
-    return parted(device_of(rows).trunc(squares)), 2 * (exponent + BITS) - entry_bits()
+    device_of(rows).xp.trunc(squares, out=squares)
+    return parted(squares), 2 * (exponent + BITS) - entry_bits()
 
 
 def mean_distance(rows: Floats, exponent: int) -> tuple[int, int]:

@@ -218,7 +218,7 @@ def _added(values: Held) -> Integers:
     stack = current()
     if stack is not None:
         return stack.added(values)
-    return np.asarray(device_of(values).host(values.sum(axis=0))).astype(np.int64)
+    return device_of(values).host(values.sum(axis=0)).astype(np.int64)
 
 
 @proven("1")
@@ -380,17 +380,20 @@ def costs_beside_mean(rows: Rows, solutions: Floats, bound: float) -> Term:
     """
     exponent = max(
         rows.exponent,
-        *(reach_exponent(solution, np.zeros(solution.shape[1])) - BITS for solution in solutions),
+        *(reach_exponent(solution) - BITS for solution in solutions),
     )
     held, device = rows.held, device_of(rows.held)
     if exponent > rows.exponent:
-        held = device.trunc(held * math.ldexp(1.0, rows.exponent - exponent))
+        held = held * math.ldexp(1.0, rows.exponent - exponent)
+        device.xp.trunc(held, out=held)
     costs = np.empty((len(rows), len(solutions)))
     for place, points in enumerate(solutions):
         on_grid = points_onto_grid(points, exponent)
         cached = max(CACHED_ENTRIES, 64 * len(points))
         for block in blocks(len(rows), len(points), block_entries=device.entries(cached)):
-            costs[block, place] = device.host(device.least(squared_distances(held[block], on_grid)))
+            costs[block, place] = device.host(
+                device.xp.amin(squared_distances(held[block], on_grid), 1)
+            )
     # Integers below 2^40: their sums and multiples are exact. One rounding follows, which is alike everywhere.
     costs = np.trunc(costs * 2.0 ** (COST_BITS - 2 * BITS - 2))
     costs = costs * len(solutions) - costs.sum(axis=1, keepdims=True)

@@ -18,7 +18,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from decimal import MAX_EMAX, MIN_EMIN, ROUND_HALF_EVEN, Context, Decimal, localcontext
 from fractions import Fraction
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -95,12 +95,7 @@ class SeededNoise:
     """
 
     def __init__(self, seed: Sequence[int]) -> None:
-        self._seed = list(seed)
-
-    @cached_property
-    def _generator(self) -> np.random.PCG64:
-        """Created with the first word: most messages draw none."""
-        return np.random.PCG64(self._seed)
+        self._generator = np.random.PCG64(list(seed))
 
     def words(self, size: int) -> Words:
         """Return the next ``size`` words."""
@@ -173,11 +168,6 @@ def _check_scale(scale: float) -> None:
         )
 
 
-def _with_signs(magnitudes: Integers, negative: NDArray[np.bool_]) -> Integers:
-    with_signs: Integers = np.where(negative, -magnitudes, magnitudes)
-    return with_signs
-
-
 # Samplers of rounded noise. Scales are in units.
 
 
@@ -213,7 +203,8 @@ def sample_laplace(scale: float, size: int, source: NoiseSource) -> Integers:
         bits = np.zeros((len(part), 64), dtype=np.uint8)
         bits[:, : heads.shape[1] - 2] = heads[:, :-2]
         packed = np.packbits(bits, axis=1, bitorder="little").view("<i8")[:, 0]
-        part[:] = _with_signs((packed + 1) * heads[:, -2], heads[:, -1])
+        magnitudes = (packed + 1) * heads[:, -2]
+        part[:] = np.where(heads[:, -1], -magnitudes, magnitudes)
     return drawn
 
 
@@ -256,7 +247,8 @@ def sample_gaussian(scale: float, size: int, source: NoiseSource) -> Integers:
         drawn[n_drawn : n_drawn + len(found)] = found
         n_drawn += len(found)
     magnitudes = (np.abs(drawn) + 2 ** (finer - 1) - (drawn < 0)) >> finer
-    return _with_signs(magnitudes, drawn < 0)
+    signed: Integers = np.where(drawn < 0, -magnitudes, magnitudes)
+    return signed
 
 
 def _gaussian_candidates(
@@ -384,7 +376,8 @@ def _jumps(lengths: Thresholds, scale: float, size: int, source: NoiseSource) ->
                     Decimal(whole) / (whole + more) * _decimal(-more / Fraction(scale)).exp()
                 )
                 accepted[index] = is_below(int(acceptance[index]), probability, source)
-        found = _with_signs(power + offset, place >= 2**63)[accepted][:wanted]
+        magnitudes = power + offset
+        found = np.where(place >= 2**63, -magnitudes, magnitudes)[accepted][:wanted]
         drawn[n_drawn : n_drawn + len(found)] = found
         n_drawn += len(found)
     return drawn
