@@ -220,8 +220,9 @@ class ByRow(Askable[..., Any]):
             finished = self.finished(question, totals, stack.sizes)
             self._check_form(finished, sent_of_nothing, stack.n_rows)
         # An answer that reorders its rows would give clients the sums of other clients, so one is computed alone too.
-        first = self.reply(question, rows[0])
-        pairs = zip(first, finished, strict=True)
+        of_first = self.terms(question, rows[0])
+        self._check_form(of_first, nothing, len(rows[0]))
+        pairs = zip(self._finished_alone(question, of_first, len(rows[0])), finished, strict=True)
         if any(not np.array_equal(alone.integers, many.integers[0]) for alone, many in pairs):
             raise NotStackedError
         return [term.array for term in finished]
