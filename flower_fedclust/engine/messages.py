@@ -109,11 +109,6 @@ class Answers:
     failures: Collection[object] = ()
     sums: Sequence[Summed] = ()
 
-    @property
-    def nodes(self) -> set[str]:
-        """The nodes that have answered."""
-        return {*self.replies, *(node for total in self.sums for node in total.nodes)}
-
 
 #: A run. It yields a list of messages (never empty) and is sent Answers, or yields WhoIsThere and is sent nodes.
 Steps: TypeAlias = Generator[WhoIsThere | list[Message], Any, Outcome]

@@ -369,17 +369,12 @@ class Round:
         }
         for name, value in derived.items():
             object.__setattr__(self, name, value)
-        self._check_releases()
-
-    def _check_releases(self) -> None:
-        """Raise a ProtocolError unless each array has a release, or None, that can cover it."""
-        sends = self.answer.sends
-        if len(self.releases) != len(sends):
-            n_releases = len(self.releases)
+        sends = asked.answer.sends
+        if len(releases) != len(sends):
             raise ProtocolError(
-                f"'{self.task}' sends {len(sends)} arrays; the round has {n_releases} releases."
+                f"'{self.task}' sends {len(sends)} arrays; the round has {len(releases)} releases."
             )
-        for sent, release in zip(sends, self.releases, strict=True):
+        for sent, release in zip(sends, releases, strict=True):
             if (
                 release is not None
                 and release.scale > 0

@@ -842,7 +842,8 @@ class Run:
         self, messages: Sequence[Message], answers: Answers, read: Mapping[str, list[Sendable]]
     ) -> dict[str, list[Sendable]]:
         """Note who has answered; return the replies to the round's own question by client."""
-        nodes, called = answers.nodes, dict[str, str]()
+        called = dict[str, str]()
+        nodes = {*answers.replies, *(node for total in answers.sums for node in total.nodes)}
         for message in messages:
             self.roster.members[message.client].note(self.number, answered=message.node in nodes)
             if message.kind == "earlier" and message.node in read:

@@ -1,9 +1,8 @@
 """The two halves of a Lloyd step, and the k-means cost.
 
-Rows are (n_rows, n_columns), centers (n_clusters, n_columns), labels (n_rows,). The products of :func:`products` and
-:func:`nearest_by_product` know nothing of rounding: :mod:`~flower_fedclust.exact.sums` calls them with integers that a
-float64 holds exactly, and the functions for rows of any numbers measure from a center where a product would lose the
-differences.
+Rows are (n_rows, n_columns), centers (n_clusters, n_columns), labels (n_rows,). :func:`nearest_by_product` knows
+nothing of rounding: :mod:`~flower_fedclust.exact.sums` calls it with integers that a float64 holds exactly. The
+functions for rows of any numbers measure from a center where a product would lose the differences.
 """
 
 from __future__ import annotations
@@ -20,20 +19,15 @@ Labels = NDArray[np.intp]
 def squared_distances(rows: Floats, centers: Floats) -> Floats:
     """Return the squared Euclidean distance of every row from every center, by one matrix product.
 
-    Of shape (n_rows, n_clusters); not negative.
+    ``-2 x.c + ||c||^2 + ||x||^2``, added in this order; of shape (n_rows, n_clusters), and not negative.
     """
     origin, offsets = _from_the_first(centers)
-    distances = products(rows if origin is None else rows - origin, offsets)
-    return np.maximum(distances, 0.0, out=distances)
-
-
-def products(rows: Floats, centers: Floats) -> Floats:
-    """Return ``-2 x.c + ||c||^2 + ||x||^2``, added in this order, of shape (n_rows, n_clusters)."""
-    twice, squares = to_compare(centers)
-    distances: Floats = rows @ twice
+    twice, squares = to_compare(offsets)
+    from_origin = rows if origin is None else rows - origin
+    distances: Floats = from_origin @ twice
     distances += squares
-    distances += np.einsum("ij,ij->i", rows, rows)[:, None]
-    return distances
+    distances += np.einsum("ij,ij->i", from_origin, from_origin)[:, None]
+    return np.maximum(distances, 0.0, out=distances)
 
 
 def to_compare(centers: Floats) -> tuple[Floats, Floats]:
