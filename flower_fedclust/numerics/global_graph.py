@@ -31,13 +31,16 @@ Labels = NDArray[np.intp]
 #: other clients it gives sqrt(m) times as much, because more of its nearest rows are there.
 BETWEEN_CLIENTS = 0.5
 
-#: An edge within a client is too long if both of its prototypes have this many others, of any client, that are nearer
-#: than the other end: a client with few rows of a cluster joins them to its other rows, however far. Of the prototypes
-#: of a mean cluster it is one in so many, ...
-CLUSTER_OF_NEAR = 8
+#: An edge within a client is too long if both of its prototypes have others, of any client, that are nearer than the
+#: other end: a client with few rows of a cluster joins them to its other rows, however far. Together these have one in
+#: so many of the rows of a mean cluster, if the prototypes of a client shared its rows evenly, ...
+CLUSTER_OF_NEAR = 12
 
-#: ... but at least the first number, or the second from ``SMALLER_K_FROM`` clusters on.
+#: ... but there are at least so many of them, or the second number from ``SMALLER_K_FROM`` clusters on.
 FEWEST_NEAR = 5, 4
+
+#: Of how many prototypes the nearest ones are found at a time.
+AT_A_TIME = 1024
 
 #: The part of their weight that the longest edges keep. With no weight, outliers would become clusters of their own.
 LEAST_PART = 0.03
@@ -124,25 +127,27 @@ def parts_of(blocks: csr_array, prototype: Labels, n_prototypes: int) -> Labels:
 
 
 def without_far_edges(
-    blocks: csr_array, prototype: Labels, divergences: Floats, n_clusters: int
+    blocks: csr_array,
+    prototype: Labels,
+    divergences: Floats,
+    client: Labels,
+    n_clusters: int,
+    *,
+    sizes: Floats | None = None,
 ) -> csr_array:
     """Return the clients' graphs with less weight on edges that would be shorter if the rows were in one place.
 
     A client joins each row to the nearest of its own rows; among the rows of all clients there may be nearer ones. An
     edge between rows of prototypes a and b is multiplied by ``min(1, s / J_ab)^8``, but by at least ``LEAST_PART``. s
-    is the larger of the distances of a and of b from their n-th nearest prototype, in whichever client; n is an eighth
-    of the prototypes of a mean cluster, at least 5 (4 from ten clusters on), and at most half of them. J is symmetric,
-    and 0 on the diagonal.
+    is the larger of the reaches of a and of b. J is symmetric, and 0 on the diagonal. ``sizes`` has the numbers of
+    equal rows, as in :class:`GlobalGraph`.
     """
     from scipy.sparse import coo_array, csr_array
 
-    fewest = FEWEST_NEAR[n_clusters >= SMALLER_K_FROM]
-    n_near = max(fewest, len(divergences) // (CLUSTER_OF_NEAR * n_clusters))
-    n_near = max(1, min(n_near, len(divergences) // (2 * n_clusters)))
-    if len(divergences) <= n_near:
+    if len(divergences) < 2:
         return blocks
-    # The nearest is the prototype itself.
-    reach = np.partition(divergences, n_near, axis=1)[:, n_near]
+    n_rows = np.bincount(client[prototype], weights=sizes, minlength=client.max() + 1)
+    reach = _reach(divergences, (n_rows / np.maximum(np.bincount(client), 1))[client], n_clusters)
     edges = blocks.tocoo()
     first, second = prototype[edges.coords[0]], prototype[edges.coords[1]]
     across, within = divergences[first, second], np.maximum(reach[first], reach[second])
@@ -150,6 +155,32 @@ def without_far_edges(
     return csr_array(
         coo_array((edges.data * np.maximum(factors, LEAST_PART), edges.coords), shape=blocks.shape)
     )
+
+
+def _reach(divergences: Floats, n_rows: Floats, n_clusters: int) -> Floats:
+    """Return how far each prototype is from the n-th nearest other.
+
+    n is such that the nearer ones have a twelfth of the rows of a mean cluster. But it is at least 5, or 4 from ten
+    clusters on, and at most half of the prototypes of a mean cluster. A client with few rows has small prototypes, near
+    each other: by their number alone they would cut all longer edges.
+    """
+    most = max(1, len(divergences) // (2 * n_clusters))
+    fewest = min(FEWEST_NEAR[n_clusters >= SMALLER_K_FROM], most)
+    # A little less, so that the order of a sum does not matter.
+    wanted = (1 - 1e-9) * n_rows.sum() / (CLUSTER_OF_NEAR * n_clusters)
+    reach = np.empty(len(divergences))
+    for start in range(0, len(divergences), AT_A_TIME):
+        own = slice(start, start + AT_A_TIME)
+        # The nearest is the prototype itself.
+        nearest = np.argpartition(divergences[own], most, axis=1)[:, : most + 1]
+        lengths = np.take_along_axis(divergences[own], nearest, axis=1)
+        order = np.argsort(lengths, axis=1)
+        rows = n_rows[np.take_along_axis(nearest, order, axis=1)]
+        n_lacking = (rows.cumsum(axis=1) - n_rows[own, None] < wanted).sum(axis=1)
+        n_near = np.clip(n_lacking, fewest, most)[:, None]
+        lengths = np.take_along_axis(lengths, order, axis=1)
+        reach[own] = np.take_along_axis(lengths, n_near, axis=1)[:, 0]
+    return reach
 
 
 def without_far_links(

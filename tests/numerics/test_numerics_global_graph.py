@@ -122,7 +122,7 @@ def test_equally_short_bridges_come_together():
 
 @pytest.mark.parametrize(
     ("n_clusters", "n_prototypes", "n_near"),
-    [(2, 200, 12), (2, 40, 5), (2, 8, 2), (20, 720, 4), (20, 800, 5), (20, 100, 2), (20, 1600, 10)],
+    [(2, 200, 9), (2, 40, 5), (2, 8, 2), (20, 720, 4), (20, 1200, 5), (20, 100, 2), (20, 1600, 7)],
 )
 def test_the_more_prototypes_a_cluster_has_the_more_of_them_are_near(
     n_clusters, n_prototypes, n_near
@@ -132,25 +132,52 @@ def test_the_more_prototypes_a_cluster_has_the_more_of_them_are_near(
     ends = np.array([0, 1, *range(2, n_prototypes)])
     edge = np.zeros((n_prototypes, n_prototypes))
     edge[0, :] = edge[:, 0] = 1.0
-    found = without_far_edges(csr_array(edge), ends, J, n_clusters).toarray()[0]
+    client = np.zeros(n_prototypes, dtype=int)
+    found = without_far_edges(csr_array(edge), ends, J, client, n_clusters).toarray()[0]
     assert np.flatnonzero(found == 1.0).max() == n_near
+
+
+def test_more_prototypes_of_a_client_with_few_rows_are_near():
+    places = np.arange(240.0)  # of one cluster: a mean twelfth are 20 of them
+    J = np.abs(places[:, None] - places)
+    client = np.arange(240) % 2
+    edge = np.zeros((240, 240))
+    edge[0, :] = edge[:, 0] = 1.0
+    sizes = np.where(client == 0, 5.0, 1.0)  # 720 rows; two neighbors have 6
+    for order in (np.arange(240), np.random.default_rng(0).permutation(240)):
+        back = np.argsort(order)
+        found = without_far_edges(
+            csr_array(edge),
+            back,
+            J[np.ix_(order, order)],
+            client[order],
+            1,
+            sizes=sizes,
+        ).toarray()[0]
+        assert np.flatnonzero(found == 1.0).max() == 20
+    alone = np.where(places > 0, 1.0, 121.0)  # all clients but the first have few rows
+    found = without_far_edges(
+        csr_array(edge), np.arange(240), J, (places > 0).astype(int), 1, sizes=alone
+    ).toarray()[0]
+    assert np.flatnonzero(found == 1.0).max() == 30
 
 
 def test_an_edge_between_prototypes_far_from_each_other_counts_less():
     places = np.array([0.0, 1, 2, 3, 4, 4.2, 6.3, 9])  # the fourth from 0 is at 4, from 9 at 3
     J = (places[:, None] - places) ** 2
-    prototype = np.array([0, 0, 5, 6, 7])
-    found = without_far_edges(csr_array(1.0 - np.eye(5)), prototype, J, 1).toarray()
+    prototype, one = np.array([0, 0, 5, 6, 7]), np.zeros(8, dtype=int)
+    found = without_far_edges(csr_array(1.0 - np.eye(5)), prototype, J, one, 1).toarray()
     expected = 1.0 - np.eye(5)
     expected[:2, 2] = expected[2, :2] = (4 / 4.2) ** 16
     expected[:2, 3:] = expected[3:, :2] = 0.03  # a part of the weight of outliers is left
     np.testing.assert_allclose(found, expected)
     np.testing.assert_allclose(
-        without_far_edges(csr_array(1.0 - np.eye(5)), prototype, 1e9 * J, 1).toarray(), expected
+        without_far_edges(csr_array(1.0 - np.eye(5)), prototype, 1e9 * J, one, 1).toarray(),
+        expected,
     )
     ones = csr_array(1.0 - np.eye(4))
     np.testing.assert_array_equal(
-        without_far_edges(ones, np.zeros(4, dtype=int), np.zeros((1, 1)), 1).toarray(),
+        without_far_edges(ones, np.zeros(4, dtype=int), np.zeros((1, 1)), one[:1], 1).toarray(),
         1 - np.eye(4),
     )
 

@@ -238,7 +238,9 @@ def joined(
     With two clients, links are added until there are only n_clusters parts.
     """
     owner, prototype = uploads.client, uploads.prototype
-    blocks = without_far_edges(uploads.diagonal, prototype, divergences, n_clusters)
+    blocks = without_far_edges(
+        uploads.diagonal, prototype, divergences, owner, n_clusters, sizes=uploads.sizes
+    )
     between = prototype_affinity(
         divergences,
         prototypes.counts,

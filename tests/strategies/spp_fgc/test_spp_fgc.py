@@ -153,7 +153,7 @@ def test_global_graph_has_the_graphs_of_the_clients_on_its_diagonal_and_prototyp
     dense, owner = seen["graph"].toarray(), seen["found"].client
     ends = [0, *CUTS, len(ROWS)]
     blocks = without_far_edges(
-        seen["found"].diagonal, seen["found"].prototype, seen["divergences"], 3
+        seen["found"].diagonal, seen["found"].prototype, seen["divergences"], owner, 3
     ).toarray()
     for index, (start, end) in enumerate(itertools.pairwise(ends)):
         np.testing.assert_allclose(
