@@ -13,7 +13,7 @@ import argparse
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -56,18 +56,15 @@ BEGINNING = """
 
 Each strategy that can be private was audited with each place of the noise and each unit of privacy, on small made-up
 tables, at epsilon 1 and delta 1e-6 ({runs} runs or {seconds:g} seconds each). `python
-benchmarks/audits.py --write` writes this table.
+benchmarks/audits.py --write` writes this table. So few runs show lower bounds on epsilon of {bounds}.
 
 - *counted*: the epsilon that the audit computes from all releases of the run.
-- *worst neighbors*: the epsilon of the worst neighbors found, given the declared noise. A value near *counted* means
-  that the audit has tried the case that the guarantee is about.
+- *worst neighbors*: the epsilon of the worst neighbors found, given the declared noise, from the least to the largest of
+  the strategy's audits. A value near *counted* means that the audit has tried the case that the guarantee is about.
 - *moved*: the largest change between neighbors, divided by the declared sensitivity. It must not exceed 1.
-- *verdict*: "sound" means that the audit found no fault. "No guarantee" means that the strategy's report makes no
-  promise.
+- "Sound" means that no audit of the strategy found a fault, "no guarantee" that its report makes no promise.
 
 Strategies with \\* are in the package flower-fedclust-papers, in `strategies/` of the repository.
-
-The lower bound on epsilon from the noise that was drawn is {bounds}: so few runs cannot show more.
 
 """
 
@@ -137,25 +134,36 @@ def audit_every(
 
 
 def table_of(audits: list[tuple[str, dict[str, Any], AuditResult]]) -> str:
-    """Return the verdicts as a table in Markdown."""
+    """Return the verdicts as a table in Markdown, with a row for each strategy and verdict."""
     lines = [
         "| strategy | noise by | per | counted | worst neighbors | moved | verdict |",
-        "|---|---|---|---:|---:|---:|---|",
+        "|---|---|---|---|---|--:|---|",
     ]
+    groups: dict[tuple[str, str], list[AuditResult]] = {}
     for name, _, result in audits:
-        beside = " \\*" if any(name in names for names in OF_PAPERS.values()) else ""
-        moved = max((release.moved for release in result.releases), default=0.0)
-        expected = "" if result.loss is None else f"{result.loss.expected:.3f}"
         covers = (
             f", except {len(result.unprotected)} kinds of message"
             if result.loss and result.unprotected
             else ""
         )
+        groups.setdefault((name, f"{result.verdict}{covers}"), []).append(result)
+    for (name, verdict), results in groups.items():
+        beside = " \\*" if any(name in names for names in OF_PAPERS.values()) else ""
+        moved = max((release.moved for one in results for release in one.releases), default=0.0)
+        expected = [one.loss.expected for one in results if one.loss is not None]
         lines.append(
-            f"| `{name}`{beside} | {result.noise} | {result.unit} | {result.epsilon_counted:.3f} | {expected} | "
-            f"{moved:.6f} | {result.verdict}{covers} |"
+            f"| `{name}`{beside} | {_listed(one.noise for one in results)} | {_listed(one.unit for one in results)} | "
+            f"{_range([one.epsilon_counted for one in results])} | {_range(expected)} | {moved:.6f} | {verdict} |"
         )
     return "\n".join(lines) + "\n"
+
+
+def _listed(values: Iterable[str]) -> str:
+    return ", ".join(dict.fromkeys(values))
+
+
+def _range(values: list[float]) -> str:
+    return "–".join(sorted({f"{value:.3f}" for value in (min(values), max(values))})) if values else ""
 
 
 def main() -> int:
