@@ -59,7 +59,7 @@ tables, at epsilon 1 and delta 1e-6 ({runs} runs or {seconds:g} seconds each). `
 benchmarks/audits.py --write` writes this table. So few runs show lower bounds on epsilon of {bounds}.
 
 - *counted*: the epsilon that the audit computes from all releases of the run.
-- *worst neighbors*: the epsilon of the worst neighbors found, given the declared noise, from the least to the largest of
+- *worst neighbors*: the epsilon of the worst neighbors found, given the declared noise: the least and the largest of
   the strategy's audits. A value near *counted* means that the audit has tried the case that the guarantee is about.
 - *moved*: the largest change between neighbors, divided by the declared sensitivity. It must not exceed 1.
 - "Sound" means that no audit of the strategy found a fault, "no guarantee" that its report makes no promise.
@@ -163,7 +163,9 @@ def _listed(values: Iterable[str]) -> str:
 
 
 def _range(values: list[float]) -> str:
-    return "–".join(sorted({f"{value:.3f}" for value in (min(values), max(values))})) if values else ""
+    """Return the least and the largest value, or nothing if there are none."""
+    ends = {f"{value:.3f}" for value in (min(values), max(values))} if values else set()
+    return " to ".join(sorted(ends))
 
 
 def main() -> int:
