@@ -265,6 +265,22 @@ EXAMPLES = {
     "MessageStrategy": _APP,
     "ClientData": _CLIENT,
     "Consent": _CLIENT,
+    "Clustered": """\
+import numpy as np
+
+from flower_fedclust import authoring
+
+print(authoring.Clustered(labels=np.array([0, 1, 1]), cost=2.5))  # what a model says of some rows
+""",
+    "Survival": """\
+import numpy as np
+
+from flower_fedclust.tables.survival import Survival
+
+# Cluster 0: 30 rows had the event in the first year and 20 in the second, 10 and 15 were last seen, 60 are later.
+survival = Survival(np.array([12.0, 24.0]), np.array([[30.0, 20, 10, 15, 60, 0]]), unit="months", happened="had died")
+print(survival)
+""",
     "GridArray": """\
 import numpy as np
 

@@ -86,8 +86,11 @@ def names() -> dict[str, object]:
     means = rng.uniform(0, 9, size=(3, 4))
     classes = [rng.integers(3, size=n) for n in (60, 90, 70, 80)]
     sites = [np.abs(means[labels] + rng.normal(size=(len(labels), 4))) for labels in classes]
+    visits = [part.assign(patient=np.arange(len(part)) // 3) for part in tables.values()]
     return {
         "__name__": "page",
+        "visits_at_north": visits[0],
+        "visits_at_south": visits[1],
         "tables": tables,
         "north": tables["north"],
         "south": tables["south"],

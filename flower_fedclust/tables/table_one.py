@@ -88,8 +88,9 @@ class TableOne:
         return "\n".join([*body, r"\end{tabular}", *(f"% {note}" for note in self.notes)]) + "\n"
 
     def save(self, folder: str | Path, name: str = "table-one") -> list[Path]:
-        """Write NAME.csv, NAME.md and NAME.tex into a folder, and return their absolute paths."""
+        """Write NAME.csv, NAME.md and NAME.tex into a folder, which may be new, and return their absolute paths."""
         stem = Path(folder).absolute() / name
+        stem.parent.mkdir(parents=True, exist_ok=True)
         files = [stem.with_name(f"{name}.{ending}") for ending in ("csv", "md", "tex")]
         with files[0].open("w", newline="", encoding="utf-8") as file:
             table = csv.writer(file)

@@ -398,7 +398,7 @@ def test_table_one_is_written_in_three_forms_in_which_no_name_means_anything_els
         ("± is 2.",),
     )
     as_csv, as_markdown, as_latex = (
-        file.read_text(encoding="utf-8") for file in table.save(tmp_path)
+        file.read_text(encoding="utf-8") for file in table.save(tmp_path / "new")
     )
     assert as_csv.splitlines()[1] == "'=1|2 & a_b: mean (sd),1 ± 2%"
     assert as_markdown.splitlines()[2] == r"| =1\|2 & a_b: mean (sd) | 1 ± 2% |"
