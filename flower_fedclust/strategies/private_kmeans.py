@@ -150,7 +150,7 @@ class PrivateKMeans(SearchStrategy):
         # 3. Solutions from the cells, of which the best takes the last steps.
         best = yield from best_of_many(self, space, cells, k)
         # 4. What another run would find, by all that was released.
-        errors, inside = best.signal[:, :2], space.inside
+        errors, inside = best.errors[:, :2], space.inside
         again = repeated(
             cells, best.centers, errors, inside, space.elsewhere, best.compared, self.rng
         )

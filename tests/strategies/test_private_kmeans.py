@@ -715,3 +715,13 @@ def test_imitated_runs_have_fewer_starts_with_many_clusters(n_clusters, n_starts
     table = noisy_cells.Imitated(places, np.ones(n_clusters), errors, np.eye(1))
     noisy_cells._another_run(cells, table, np.random.default_rng(0), 1.0)
     assert seen == [n_starts]
+
+
+@pytest.mark.parametrize("epsilon", [20.0, 1000.0])
+def test_far_groups_leave_no_doubt_where_noise_is_nothing(epsilon):
+    """The steps end where they lower the cost no more, long before what is expected of them is nothing."""
+    rng = np.random.default_rng(0)
+    groups = np.array([[-2.3, -2.3], [4.7, -2.3], [-2.3, 4.7]])
+    rows = groups[rng.integers(3, size=4000)] + rng.normal(0, 0.3, (4000, 2))
+    strategy = fc.PrivateKMeans(3, epsilon=epsilon, max_norm=10.0)
+    assert fc.simulate(strategy, [rows[:2000], rows[2000:]], seed=1).doubts == ()

@@ -63,6 +63,7 @@ from flower_fedclust.strategies.common.noisy_cells import (
     REACH,
     STEPS_EACH,
     TOLERATED,
+    UNSURE,
     Compared,
     NoisyCells,
     best_solutions,
@@ -494,6 +495,9 @@ class Solution(NamedTuple):
 
     centers: Floats  #: The centers, in the coordinates of the frame.
     signal: Floats  #: The variance of an entry, by cluster and by part of the directions.
+    #: The variance of the error of an entry, in the same form: what the next step would move it on, but no more than
+    #: the noise and the move of the last step account for.
+    errors: Floats
     gain: float = math.inf  #: The part of the cost by which the last step lowered it.
     n_steps: int = 0
     #: The comparisons of costs by which it was chosen; only of the best.
@@ -524,7 +528,7 @@ def best_of_many(
     signal = np.tile(
         [FIRST_INSIDE * float((space.spread**2).mean()), elsewhere, elsewhere], (n_clusters, 1)
     )
-    solutions = [Solution(one @ space.inside.T, signal) for one in found]
+    solutions = [Solution(one @ space.inside.T, signal, signal) for one in found]
     compared: list[Compared] = []
     for level in range(1, N_LEVELS + 1):
         parts = [f"tries_{level}"] * STEPS_EACH
@@ -613,16 +617,19 @@ def _steps(
         )
         # Centers differ in no more directions.
         n_signal = min(max(space.n_inside, space.n_above), n_clusters)
+        variance = (scale * of_sums / divisor) ** 2
         offsets, signal = filtered(
             of_one / divisor[:, None],
-            (scale * of_sums / divisor) ** 2,
+            variance,
             space.directions,
             n_signal,
             solution.signal,
         )
         gain = float(divisor @ (offsets**2).sum(axis=1)) / (space.n_rows * within)
         centers = clip_rows(solution.centers + offsets, space.frame.radius)
-        moved.append(Solution(centers, signal, gain, solution.n_steps + 1))
+        accounted = variance[:, None] + (offsets**2).sum(axis=1, keepdims=True)
+        errors = np.minimum(signal, UNSURE**2 * accounted)
+        moved.append(Solution(centers, signal, errors, gain, solution.n_steps + 1))
     return moved
 
 
