@@ -713,7 +713,7 @@ class Place:
     known: dict[tuple[int | None, bytes], Answers] = field(default_factory=dict)
 
     def turn(self) -> list[Neighbors]:
-        """Return the next pair of each kind."""
+        """Return the next pair of neighbors of each kind; none is left if the list is empty."""
         if self.turns is None:
             self.run, kinds = self.make() or (None, {})
             self.turns = [

@@ -722,7 +722,10 @@ def _survived_fault(
 
 @check
 def a_client_that_fails_is_named(subject: Subject) -> None:
-    """The run survives a client that is silent, raises, or sends NaN, other shapes or an array more, and names it."""
+    """A client that is silent, raises, or sends NaN, wrong shapes or an extra array does not end the run.
+
+    The run reports which client failed.
+    """
     victim = subject.names[1]
     asked = [
         number for number in sorted(subject.run.rounds) if subject.run.sent(number).get(victim)

@@ -131,7 +131,7 @@ def number_rows(
 
 
 def _side_by_side(columns: Sequence[NDArray[np.float64]], n_rows: int) -> NDArray[np.float64]:
-    """Return columns as rows, a block at a time, so that they are read and written in the cache."""
+    """Return an array of rows from columns, copied in blocks that fit into the processor's cache."""
     rows = np.empty((n_rows, len(columns)))
     for block in cached_blocks(n_rows, max(1, len(columns))):
         for index, column in enumerate(columns):

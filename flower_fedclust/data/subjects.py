@@ -159,7 +159,7 @@ def _plain(identities: Any, where: str, first_row: int) -> Any:
         return pd.Series(floats.astype(np.int64))
     if kind in "iu":
         return series
-    # Spaces that nobody sees would make several persons of one.
+    # So "A1" and "A1 " are one person.
     texts = series.map(text_of).str.strip()
     # "NA" or an empty text would make one person of all rows whose person is unknown.
     _check_given(texts.isin(READ_AS_MISSING).to_numpy(dtype=bool), where, first_row)

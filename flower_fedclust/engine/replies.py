@@ -663,7 +663,7 @@ def _median_without(ordered: Sequence[float], left_out: float) -> float:
 
 
 def _magnitude(sent: Sent, array: Sendable) -> float:
-    """Return the largest entry in magnitude; for a class, the power of two that it stands for."""
+    """Return the largest absolute entry; for a magnitude sent as one of many bins, the power of two of its bin."""
     if sent.counts == "once":
         plain = _entries(array)
         # Classes are logarithms, whose differences are ratios. The first class stands for nothing at all.

@@ -123,7 +123,7 @@ class Run:
         self.announced: Budget | None = None
         #: The frozen budget and what is spent of it; None before it is frozen.
         self.spending: Spending | None = None
-        #: The server's randomness for choices that protect nobody.
+        #: The server's random generator for choices that privacy does not depend on.
         self.rng = np.random.default_rng(settings.random_state)
         self.log = RunLog()
         self.roster = Roster(settings.least, settings.expected_clients or 0, server_columns)

@@ -145,7 +145,7 @@ class Torch:
         return first / second
 
     def powers_of_two(self, exponents: Held) -> Held:
-        """Return powers of two, from their bits; ldexp computes a power."""
+        """Return 2 to these exponents exactly, by writing the bits of the floats: PyTorch's ldexp may round."""
         return ((exponents.to(self.xp.int64) + 1023) << 52).view(self.xp.float64)
 
     def square_norms(self, held: Held) -> Held:

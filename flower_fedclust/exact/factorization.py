@@ -114,9 +114,9 @@ def _membership_steps(
 
 
 def membership_step_divisor(W: Floats, penalties: Penalties) -> float:
-    """Return gamma, the divisor of a gradient step on H (17).
+    """Return gamma, the divisor of a gradient step on H (equation 17 of the paper).
 
-    In squared units of the centers; 0 where they and the penalties are 0.
+    Its unit is that of the centers, squared. It is 0 if the centers and the penalties are all 0.
     """
     return _step_divisor(W @ W.T, penalties)
 

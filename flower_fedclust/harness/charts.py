@@ -83,7 +83,7 @@ class Series:
     """Points with one name and one look; a line joins them."""
 
     name: str
-    look: str  #: The class in the style sheet, which also has a mark in the templates.
+    look: str  #: The CSS class of the series, by which the templates also choose its point symbol.
     points: Sequence[tuple[float, float]]
     label: str = ""  #: The text beside the last point.
     is_hollow: bool = False

@@ -666,7 +666,7 @@ def _seed_of(trial: TrialResult) -> float:
 
 
 def _place_of(contender: Contender) -> tuple[str, str, bool, float]:
-    """Return where a contender stands in a list: by strategy, variant and epsilon, without noise last."""
+    """Return the key by which contenders are sorted: strategy, variant, epsilon; runs without noise come last."""
     return (
         contender.strategy,
         contender.variant,

@@ -293,7 +293,7 @@ def _hypergeometric(shares: Floats, events: Floats, at_risk: Floats) -> Floats:
 
 
 def _moved_by_noise(shares: Floats, rates: Floats) -> Floats:
-    """Return the covariances of the log-rank differences that noise of variance 1 in every count makes."""
+    """Return the covariances that noise of variance 1 in every count adds to the log-rank differences."""
     n_groups = len(shares)
     # By how much the difference of one group moves with the events of another, and of its own, in a bin.
     direct = np.eye(n_groups)[:, :, None] - shares[:, None, :]

@@ -285,7 +285,7 @@ class PeakNumber:
     """An estimate of the number of clusters from the peaks of a density."""
 
     numbers: Sequence[int]
-    #: How far the last of so many peaks rises, in standard deviations; one entry more than there are numbers.
+    #: How far each of these peaks rises, in standard deviations, the highest first. The last entry is the next peak's.
     rises: Sequence[float]
 
     @classmethod

@@ -349,7 +349,10 @@ def _draw_regions(axes: Axes, model: CellModel) -> None:
 
 
 def places_in_plane(centers: Floats, shares: Floats, space: str) -> Floats:
-    """Return centers on the map, or in the plane of their first two principal components, weighted by size."""
+    """Return the centers' places on the map, or their projection on two principal components.
+
+    Each center counts for the components by the size of its cluster.
+    """
     weights = shares / max(float(shares.sum()), np.finfo(float).tiny)
     offsets = centers - weights @ centers
     _, _, directions = np.linalg.svd(

@@ -35,7 +35,7 @@ DEALT = SEALED + 3 * CHECK + KEY
 #: Bytes that a client gets from each dealer before it opens shares.
 FORWARDED = SEALED + 2 * CHECK
 
-#: Bytes of an opened share, after a byte that tells whether it fits the dealer's check.
+#: The length of an opened share in bytes: one that tells whether the share fits the dealer's check, and the share.
 OPENED = 1 + SHARE_BYTES
 
 #: The two kinds of shares: of the secret for a client's own mask, and of the secret that locks the keys of its pairs.

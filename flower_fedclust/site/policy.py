@@ -244,7 +244,7 @@ class SiteSettings(_Table):
     #: A column that says which person a row is about, if a person may have several rows: text or integers; by default
     #: the schema's. It never leaves the site. Runs that protect single rows are then refused.
     subject_column: str | None = None
-    #: A label column with more different values is refused, because it may hold names or numbers of persons.
+    #: A label column with more different values than this is refused: it may hold names or ID numbers.
     most_classes: Number = 20
     #: A file that describes the columns. Runs with another schema are refused. Without it, any run with a schema is
     #: refused, because whether rows fit a server's schema would tell something about them.

@@ -68,7 +68,7 @@ def _parts(column: Column, found: Figures, n_parts: int) -> tuple[float, ...]:
 
 
 def _natural(column: Column, values: Floats) -> Floats:
-    """Return values of a measured column in its own units, or in days since 1970."""
+    """Undo the logarithm of a column's values, if the column has one."""
     return np.expm1(np.minimum(values, LARGEST_LOGARITHM)) if column.logarithm else values
 
 

@@ -46,7 +46,7 @@ OF_OWN = ("value", "error", "low", "high", "fewer_than")
 OF_REST = ("rest", "rest_error", "rest_low", "rest_high", "rest_fewer_than")
 DIFFERENCES = ("difference", "difference_error", "effect", "effect_error", "smd", "smd_error")
 NUMBERS = (*OF_OWN, *OF_REST, *DIFFERENCES)
-#: Digits of an effect without noise.
+#: Decimal places of an effect that was computed without noise.
 EFFECT_DIGITS = 2
 #: How many differences to the rest to print for a cluster, and the least, in standard deviations of the column.
 MOST_TOLD, LEAST_TOLD = 5, 0.1

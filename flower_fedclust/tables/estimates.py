@@ -398,7 +398,7 @@ def _quantile(
     part: float, edges: Floats, below: Floats, errors: Floats, *, whole: bool
 ) -> Estimate:
     """Return the interval of edges at which the share of rows below, with its noise, crosses a part."""
-    # The first edges at which fewer rows lie below than the part, and the last ones at which more do, noise or not.
+    # From the left: edges with surely fewer rows below than the quantile's part. From the right: with surely more.
     surely_fewer = below + DEVIATIONS * errors < part
     surely_more = below - DEVIATIONS * errors >= part
     n_below = np.logical_and.accumulate(surely_fewer, axis=1).sum(axis=1)

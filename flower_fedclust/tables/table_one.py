@@ -220,7 +220,7 @@ def standardized(
 
 
 def _line(label: str, cells: Sequence[str]) -> tuple[str, ...]:
-    """Return a line whose total, the last of the cells, stands first."""
+    """Return a line of the table: the label, the total (the last cell), and the other cells."""
     return label, cells[-1], *cells[:-1]
 
 

@@ -231,7 +231,7 @@ class TestWhoseRows:
         }
 
     def test_single_rows_of_persons_are_refused(self):
-        with pytest.raises(ValueError, match="choose 'subject'"):
+        with pytest.raises(ValueError, match="set privacy_unit to 'subject'"):
             fc.simulate(strategy_of("private-kmeans"), self.rows(np.arange(40) // 2))
 
     def test_persons_need_a_subject_column(self):

@@ -550,9 +550,9 @@ def _other_runs(
 def _another_run(
     cells: NoisyCells, table: Imitated, rng: Generator, noise: float
 ) -> tuple[Floats, Floats]:
-    """Return where the steps of another run start, and the noise of the last one.
+    """Imitate another run: return the centers from which it starts, and the noise of its last Lloyd step.
 
-    It starts at the best of few solutions on cells with other noise, in the directions of the search.
+    It starts from the best of a few k-means solutions of cells with new noise, in the directions of the search.
     """
     errors, directions, k = table.errors, table.directions, len(table.errors)
     means = cells.means + noise * (cells.of_sums / cells.counts)[:, None] * rng.standard_normal(
