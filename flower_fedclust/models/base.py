@@ -17,7 +17,7 @@ from flower_fedclust.data.frames import as_new_rows, in_order, known_columns, nu
 from flower_fedclust.format import read_stamped, stamp
 from flower_fedclust.names import look_up
 from flower_fedclust.numerics.blocks import blocks
-from flower_fedclust.numerics.checks import checked_rows
+from flower_fedclust.numerics.checks import DataError, checked_rows
 from flower_fedclust.outside import parsing, read_arrays
 
 Floats = NDArray[np.float64]
@@ -202,6 +202,10 @@ class Model(ABC):
                 raise TypeError("columns are texts")
         with parsing(str(path / _ARRAYS), "a model", remedy):
             model = made.from_arrays(arrays)
+            if model.n_clusters != description["n_clusters"]:
+                raise DataError(
+                    f"it has {model.n_clusters} clusters, and {_DESCRIPTION} names another number; {remedy}."
+                )
         if model.columns_ is None:
             model.columns_ = columns
         return model

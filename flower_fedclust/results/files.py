@@ -26,6 +26,7 @@ from flower_fedclust.engine.rounds import ReleasedSizes
 from flower_fedclust.format import read_stamped, stamp
 from flower_fedclust.models import Model
 from flower_fedclust.numerics.blocks import blocks
+from flower_fedclust.numerics.checks import DataError
 from flower_fedclust.numerics.validity import ClusterNumber, PeakNumber
 from flower_fedclust.outside import parsing, read_csv, read_json, reading
 from flower_fedclust.privacy.report import PrivacyReport
@@ -291,6 +292,10 @@ def _write_files(result: ResultData, path: Path) -> None:
         "form": result.form,
         "floor": result.floor,
         "files": files,
+        # To notice later that lines of a file of labels are gone.
+        "n_rows": [
+            len(_ids_of_client(result, index)) for index in range(len(result.labels_of_clients))
+        ],
         "sizes": None
         if result.sizes is None
         else {**asdict(result.sizes), "counts": result.sizes.counts.tolist()},
@@ -303,13 +308,20 @@ def _write_files(result: ResultData, path: Path) -> None:
 def _write_labels_of_client(result: ResultData, index: int, path: Path) -> None:
     """Write a client's labels or, if it has none, the reason."""
     name, labels = result.names[index], result.labels_of_clients[index]
-    ids = result.row_ids[index] if result.row_ids else np.arange(len(labels))
+    ids = _ids_of_client(result, index)
     if len(labels) == len(ids):
         write_labels(path, each(ids), each(labels), id_column=result.id_column)
         return
     reasons = [failure.reason for failure in result.failures if failure.client == name]
     why = reasons[-1] if reasons else f"client {name} took no part."
     _write_left_out(path, ids, id_column=result.id_column, why=why)
+
+
+def _ids_of_client(result: ResultData, index: int) -> NDArray[Any]:
+    """Return the ids of a client's rows, or their numbers."""
+    if result.row_ids:
+        return result.row_ids[index]
+    return np.arange(len(result.labels_of_clients[index]))
 
 
 def read_result(folder: str | Path) -> dict[str, Any]:
@@ -329,6 +341,11 @@ def read_result(folder: str | Path) -> dict[str, Any]:
             if (path / "labels").exists()
         ]
         public = read_labels(path / _LEFT_OUT) if (path / _LEFT_OUT).exists() else None
+        for one, n_rows, name in zip(read, description["n_rows"], names[: len(read)], strict=True):
+            _check_labels(one, n_rows, model.n_clusters, name)
+        form = _checked_form(description["form"])
+        if form == "table":
+            _check_row_numbers([one.row_ids for one in (*read, *filter(None, [public]))])
         places = [
             path / "embedding" / f"{name}.csv" for name in files if (path / "embedding").exists()
         ]
@@ -336,13 +353,13 @@ def read_result(folder: str | Path) -> dict[str, Any]:
             "strategy": summary["strategy"],
             "model": model,
             "labels_of_clients": [one.labels for one in read],
-            "form": _checked_form(description["form"]),
+            "form": form,
             "floor": int(description["floor"]),
             "names": names,
             "privacy": PrivacyReport.from_dict(privacy),
             "traffic": [_traffic(row) for row in read_csv(path / _TRAFFIC, again)],
             "failures": [Failure(**failure) for failure in summary["failures"]],
-            "metrics": summary["metrics"],
+            "metrics": _checked_metrics(summary["metrics"]),
             "seconds": summary["seconds"],
             "embedding": [_places(place) for place in places],
             "history": {
@@ -397,6 +414,33 @@ def _checked_file_name(name: Any) -> str:
 def _checked_form(form: Any) -> Form:
     found: dict[str, Form] = {form: form for form in get_args(Form)}
     return found[form]
+
+
+def _check_labels(found: LabelFile, n_rows: int, n_clusters: int, name: str) -> None:
+    """Raise a DataError unless each row of a client has a label that the model knows, or no row has one."""
+    if len(found.row_ids) != n_rows:
+        raise DataError(
+            f"the labels of client {name} have {len(found.row_ids)} lines for {n_rows} rows; run again."
+        )
+    if len(found.labels) not in (0, n_rows):
+        raise DataError(f"only some rows of client {name} have a label; run again.")
+    if not ((found.labels >= -1) & (found.labels < n_clusters)).all():
+        raise DataError(f"a label of client {name} is no cluster of the model; run again.")
+
+
+def _check_row_numbers(numbers: Sequence[NDArray[Any]]) -> None:
+    """Raise a DataError unless the files of labels have every row of a table once."""
+    every = np.sort(np.concatenate([np.empty(0, dtype=np.int64), *numbers]))
+    if not np.array_equal(every, np.arange(len(every))):
+        raise DataError("the files of labels do not have every row once; run again.")
+
+
+def _checked_metrics(metrics: dict[str, float]) -> dict[str, float]:
+    """Return metrics; raise a DataError unless each is a number."""
+    for name, value in metrics.items():
+        if math.isnan(value):
+            raise DataError(f"{_METRICS}: {name} is not a number; run again.")
+    return metrics
 
 
 def _traffic(row: dict[str, str]) -> Traffic:

@@ -1,5 +1,6 @@
 import gc
 import json
+import math
 import stat
 import subprocess
 import sys
@@ -208,6 +209,18 @@ def test_no_name_is_a_formula_and_nobody_else_may_look(folder):
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
 
+def change_labels(folder, change):
+    path = next((folder / "labels").glob("*oslo*"))
+    path.write_text("\n".join(change(path.read_text().splitlines())) + "\n")
+
+
+def change_metric(folder, name, value):
+    path = folder / "metrics.json"
+    summary = json.loads(path.read_text())
+    summary["metrics"][name] = value
+    path.write_text(json.dumps(summary))
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -223,12 +236,41 @@ def test_no_name_is_a_formula_and_nobody_else_may_look(folder):
         (lambda folder: (folder / "metrics.json").write_text("{}"), "run again"),
         (lambda folder: (folder / "metrics.json").write_bytes(b"\xff"), "metrics.json"),
         (lambda folder: next((folder / "labels").iterdir()).unlink(), "labels"),
+        (lambda folder: change_labels(folder, lambda lines: lines[:-1]), "39 lines for 40 rows"),
+        (
+            lambda folder: change_labels(folder, lambda lines: [*lines, lines[-1]]),
+            "41 lines for 40 rows",
+        ),
+        (
+            lambda folder: change_labels(folder, lambda lines: [*lines[:-1], "x,99"]),
+            "client oslo is no cluster",
+        ),
+        (
+            lambda folder: change_labels(folder, lambda lines: [*lines[:-1], "x,"]),
+            "only some rows of client oslo",
+        ),
+        (lambda folder: change_metric(folder, "cost", math.nan), r"metrics\.json: cost"),
+        (
+            lambda folder: np.savez(folder / "model.npz", np.zeros((2, 3))),
+            r"model\.npz: it has 2 clusters",
+        ),
     ],
 )
 def test_a_damaged_result_is_refused_by_file(result, tmp_path, change, words):
     folder = result.save(tmp_path / "run")
     change(folder)
     with pytest.raises((ValueError, OSError), match=words):
+        fc.load(folder)
+
+
+def test_a_row_that_replaces_another_one_is_noticed_in_the_labels_of_a_table(tmp_path):
+    table = pd.DataFrame({"x": [0.0, 1.0, 8.0, 9.0], "site": ["a", "a", "b", "b"]})
+    made = fc.simulate(fc.FederatedKMeans(2), table, client_column="site", seed=0)
+    folder = made.save(tmp_path / "run")
+    assert np.array_equal(fc.load(folder).labels, made.labels)
+    path = folder / "labels" / "a.csv"
+    path.write_text(path.read_text().replace("1,", "0,", 1))
+    with pytest.raises(ValueError, match="do not have every row once"):
         fc.load(folder)
 
 
