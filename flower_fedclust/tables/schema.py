@@ -699,6 +699,7 @@ def read_column(series: Any, column: Column, *, first_row: int = 0) -> Floats:
                 first_row,
                 "is not a whole number; correct it",
             )
+            _refuse_truth_values(series, values, first_row)
     with np.errstate(over="ignore", invalid="ignore"):
         total = values.sum()
     if np.isfinite(total):  # a sum is not finite if any value is not
@@ -779,6 +780,18 @@ def _numbers(series: Any, first_row: int) -> Floats:
     return numbers
 
 
+def _refuse_truth_values(series: Any, numbers: Floats, first_row: int) -> None:
+    """Raise a MisfitError if an entry that counts as 1 or 0 is written as True or False."""
+    import pandas as pd
+
+    if pd.api.types.is_numeric_dtype(series.dtype) and not pd.api.types.is_bool_dtype(series.dtype):
+        return
+    may_be = np.isin(numbers, (0.0, 1.0))
+    words = series[may_be].astype(str).str.strip().str.lower()
+    may_be[may_be] = words.isin(["true", "false"]).to_numpy(dtype=bool)
+    _refuse(may_be, True, first_row, 'is True or False; set the kind to "binary"')
+
+
 def _refuse_dates(series: Any) -> None:
     """Raise a MisfitError if a time to an event holds dates."""
     import pandas as pd
@@ -854,11 +867,13 @@ def _days(series: Any, first_row: int) -> Floats:
     if pd.api.types.is_numeric_dtype(series.dtype):
         raise MisfitError("it holds numbers, but the schema says dates; change the kind")
     if series.dtype.kind != "M":
-        series, were_cells = series.where(~are_missing(series)), are_cells(series)
+        were_cells = are_cells(series)
+        series = series.where(~are_missing(series))
         if were_cells:
             series = series.astype(object).where(series.notna(), None)
-            is_number = series.str.fullmatch(r"[\d.]+", na=False).to_numpy(bool)
-            _refuse(is_number, True, first_row, f"is a number; write it as {ISO}")
+        # pandas reads 2021 as the first day of a year, and an integer as nanoseconds.
+        is_number = series.astype(str).str.fullmatch(r"\d+(?:\.\d*)?", na=False).to_numpy(bool)
+        _refuse(is_number, True, first_row, f"is a number; write it as {ISO}")
     dates = (
         series
         if series.dtype.kind == "M"

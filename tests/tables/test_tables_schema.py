@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 import flower_fedclust as fc
 from flower_fedclust.cli.commands import app
+from flower_fedclust.data.cells import as_cells
 from flower_fedclust.tables.drafting import draft
 from flower_fedclust.tables.schema import MisfitError, read_column
 
@@ -119,6 +120,31 @@ def test_dates_as_a_time_to_an_event_are_refused_with_the_remedy(times):
         match=r"column 'time': it holds dates, but .* subtract the date at which time begins",
     ):
         fc.Schema.of({"columns": WITH_TIME}).check(table, owner="a")
+
+
+@pytest.mark.parametrize("years", [["2020", "2021"], pd.Series([2020, 2021], dtype=object)])
+def test_years_are_no_dates_in_any_table(years):
+    column = fc.Schema.of({"columns": {"x": {"kind": "date"}}}).columns["x"]
+    with pytest.raises(MisfitError, match="row 0 is a number; write it as YYYY-MM-DD"):
+        read_column(pd.Series(years), column)
+    with pytest.raises(MisfitError, match="row 0 is a number; write it as YYYY-MM-DD"):
+        read_column(as_cells(["2020", "2021"]), column)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        pd.Series([3, True], dtype=object),
+        as_cells(["3", "True"]),
+        as_cells(["0", "false"]),
+        pd.Series([None, False], dtype="boolean"),
+    ],
+)
+def test_truth_values_are_no_integers(values):
+    column = fc.Schema.of({"columns": {"x": {"kind": "integer", "gaps": "mean"}}}).columns["x"]
+    with pytest.raises(MisfitError, match='row 1 is True or False; set the kind to "binary"'):
+        read_column(values, column)
+    assert read_column(as_cells(["1", "0", "3"]), column).tolist() == [1.0, 0.0, 3.0]
 
 
 def test_a_gap_in_a_time_may_only_be_a_category():
