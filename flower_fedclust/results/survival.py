@@ -135,7 +135,12 @@ def survival_on_page(survival: Survival) -> dict[str, Any]:
         "unit": survival.unit,
         "counted": survival.counted,
         "sentences": [survival.sentence(cluster) for cluster in range(survival.n_clusters)],
-        "others": [survival.difference, *_means(survival), survival.errors],
+        "others": [
+            survival.difference,
+            *_means(survival),
+            *survival.missing,
+            survival.errors,
+        ],
     }
 
 

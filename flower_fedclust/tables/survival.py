@@ -274,7 +274,7 @@ class Survival:
                 {
                     "what": "missing",
                     "time": math.nan,
-                    **self._printed(self.sums[cluster, -1], self.deviation),
+                    **self._printed(self._missing_rows(cluster), self.deviation),
                 }
             )
             for row in rows:
@@ -400,13 +400,21 @@ class Survival:
         digits = max(0, 1 - math.floor(math.log10(max(number.high - number.low, 1e-6))))
         return f"{number.low:,.{digits}f} to {number.high:,.{digits}f}"
 
+    def _missing_rows(self, cluster: int) -> float:
+        """Return the missing rows of a cluster; 0 if exact ones, with the size, would tell that few others are left."""
+        missing = float(self.sums[cluster, -1])
+        others = float(self.sums[cluster].sum()) - missing
+        tells_few = self.deviation == 0 and 0 < others < self.floor
+        return 0.0 if tells_few else missing
+
     @property
     def missing(self) -> list[str]:
         """For each cluster of which enough rows have no time or no event: the share of these rows."""
         lines = []
         for cluster, places in enumerate(self.sums):
-            if places[-1] >= self._fewest(self.deviation) and places.sum() > 0:
-                share = 100.0 * min(places[-1] / places.sum(), 1.0)
+            missing = self._missing_rows(cluster)
+            if missing >= self._fewest(self.deviation) and places.sum() > 0:
+                share = 100.0 * min(missing / places.sum(), 1.0)
                 lines.append(
                     f"Cluster {cluster}: {share:.0f}% of its {self.counted} have no time or no event, and its curve "
                     "leaves them out. It is wrong if they differ from the others."

@@ -163,6 +163,18 @@ def test_rows_without_an_event_are_missing_whatever_their_time_and_said_to_be():
     assert "33% of its rows have no time or no event" in str(survival)
     assert np.array_equal(survival.tables.survival, without.tables.survival, equal_nan=True)
     assert "no event" not in str(without)
+    (line,) = survival.missing
+    assert line in survival_on_page(survival)["others"]
+
+
+def test_missing_rows_are_not_told_if_few_others_would_follow_from_them():
+    months = pd.Series([5.0] * 9 + [np.nan] * 90)
+    table = pd.DataFrame({"months": months, "died": "dead"})
+    survival = Survival(np.array(BINS), counted(table, np.zeros(99, dtype=int), 1))
+    assert survival.missing == []
+    missing = survival.frame[survival.frame["what"] == "missing"]
+    assert missing["note"].tolist() == ["few"]
+    assert replace(survival, floor=9).missing != []
 
 
 def test_each_row_is_counted_in_one_place_in_any_batches(monkeypatch):
