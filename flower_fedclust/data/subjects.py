@@ -79,7 +79,8 @@ def subjects_of(identities: Any, where: str) -> Subjects:
     Raises
     ------
     DataError
-        If an identity is missing or blank, or is a float that is not whole or too large to be told from its neighbors.
+        If an identity is missing, blank or a word for a gap (``READ_AS_MISSING``), or is a float that is not whole or
+        too large to be told from its neighbors.
     """
     import pandas as pd
 
@@ -169,4 +170,6 @@ def _plain(identities: Any, where: str, first_row: int) -> Any:
 def _check_given(missing: NDArray[np.bool_], where: str, first_row: int) -> None:
     if missing.any():
         at = first_row + int(missing.argmax())
-        raise DataError(f"{where}: row {at} is missing; give every row its subject.")
+        raise DataError(
+            f"{where}: row {at} is missing, or a word for a gap such as NA; give every row its subject."
+        )

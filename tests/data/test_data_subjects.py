@@ -16,6 +16,7 @@ IDENTITIES = {
     "text": ["a", "b", "a", "007", "7", "b"],
     "integers and text": [7, "a", "7", "b", 8, "a"],
     "unsigned": np.array([2**64 - 1, 2**64 - 2, 2**64 - 1, 3, 4, 2**64 - 2], dtype=np.uint64),
+    "spaces at the ends": ["a ", "b", " a", "c", "a b", "b\t"],
     "whole floats": [1.0, 2.0, 1.0, 3.0, 4.0, 2.0],
 }
 #: Which rows of these are one person's.
@@ -55,6 +56,8 @@ def test_in_files_they_are_the_same_persons(name, size):
         (["a", None, "b"], "row 1 is missing"),
         (pd.array([5, 6, None], dtype="Int64"), "row 2 is missing"),
         ([1.0, np.nan, 2.0], "row 1 is missing"),
+        (["a", "b", " null "], "row 2 is missing, or a word for a gap"),
+        (["a", "None", "b"], "row 1 is missing, or a word for a gap"),
     ],
     ids=[
         "fractions",
@@ -63,6 +66,8 @@ def test_in_files_they_are_the_same_persons(name, size):
         "a gap in text",
         "a gap in integers",
         "a gap in floats",
+        "null with spaces",
+        "None as a text",
     ],
 )
 def test_floats_and_gaps_are_refused_without_a_value(given, why):
