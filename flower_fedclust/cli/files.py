@@ -72,6 +72,10 @@ def init(
         "--epsilon",
         "1",
     ]
+    if "# subject_column = " in text:
+        print(
+            "If you use the subject_column of the draft, add --privacy-unit subject to the command:"
+        )
     print(f"Next:    {shlex.join(following)}")
 
 
@@ -135,8 +139,14 @@ def describe_saved(
     result = load(folder)
     if page is not None and page.exists():
         raise FileExistsError(f"{page} exists already; name a new file, so that nothing is lost.")
-    lines = [repr(result), *(found(result) for found in (number_lines, cluster_lines, doubt_lines))]
-    print_lines(Console(), "\n\n".join(filter(None, lines)))
+    console = Console()
+    lines = [
+        repr(result),
+        number_lines(result),
+        cluster_lines(result, console),
+        doubt_lines(result),
+    ]
+    print_lines(console, "\n\n".join(filter(None, lines)))
     if page is not None:
         print(f"\nWritten: {result.page(page)}")
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from importlib.util import find_spec
 from itertools import chain, count
 from pathlib import Path
@@ -404,7 +405,7 @@ def show_all(
         )
         lines.append(f"  {result.strategy}: {result.privacy.guarantee()}")
         lines[-1] += f" Unprotected: {unprotected}." if unprotected else ""
-    for found in (number_lines, cluster_lines, doubt_lines):
+    for found in (number_lines, partial(cluster_lines, console=console), doubt_lines):
         lines += [f"\n{said}" for said in map(found, results) if said]
     lines += [
         f"{result.strategy}: client {failure.client} failed in round {failure.round}: {failure.reason}"
@@ -462,11 +463,14 @@ def number_lines(result: Result) -> str:
     return "" if result.number is None else f"{result.strategy}: {result.number.sentence}"
 
 
-def cluster_lines(result: Result) -> str:
-    """Return the description of the clusters, Table One unless it would be too wide, and what became of the rows."""
+def cluster_lines(result: Result, console: Console) -> str:
+    """Return the description of the clusters, Table One unless it is too wide, and what became of the rows."""
     found = [] if result.clusters is None else [str(result.clusters)]
-    if result.clusters is not None and result.clusters.n_clusters <= WIDEST_TABLE:
-        found.append(f"\n{result.clusters.table_one()}")
+    if result.clusters is not None:
+        table = result.clusters.table_one()
+        is_narrow = result.clusters.n_clusters <= WIDEST_TABLE
+        fits = is_narrow and (not console.is_terminal or table.width <= console.width)
+        found.append(f"\n{table}" if fits else "\nTable One is in table-one.md.")
     if result.survival is not None:
         found.append(str(result.survival) if not found else f"\n{result.survival}")
     return "\n".join([f"{result.strategy}:", *found]) if found else ""

@@ -78,7 +78,10 @@ HEADER = """\
 # says what became of each cluster.
 """
 
-SUBJECTS = "FROM YOUR ROWS: if rows with one value of '{name}' are about one person, use the next line too:"
+SUBJECTS = (
+    "FROM YOUR ROWS: if rows with one value of '{name}' are about one person, use the next line too, and run with "
+    "--privacy-unit subject:"
+)
 
 LISTED = "FROM YOUR ROWS: list every value that may occur at any site, and none that identifies somebody."
 MISSING = "FROM YOUR ROWS: values are missing."
@@ -155,9 +158,12 @@ def draft(table: Any, *, source: str) -> str:
     ][:1]
     _offer_time(columns, table, persons)
     lines = [
-        one
+        line
         for name in persons
-        for one in (SUBJECTS.format(name=name), *_toml_lines({"subject_column": name}))
+        for line in (
+            *textwrap.wrap(SUBJECTS.format(name=name), 118),
+            *_toml_lines({"subject_column": name}),
+        )
     ]
     offered = ["".join(f"# {line}\n" for line in lines)] if lines else []
     return "\n".join(
@@ -170,7 +176,7 @@ def draft(table: Any, *, source: str) -> str:
 
 
 def _offer_time(columns: Mapping[str, _Drafted], table: Any, persons: Sequence[str]) -> None:
-    """Offer a time to an event, in comments, where names of columns are those of a time and of an event.
+    """Offer time-to-event columns in comments, if a column is named like a time and another one like an event.
 
     If all rows of a person have one time, it is counted from one date of the person.
     """

@@ -17,7 +17,7 @@ from flower_fedclust.tables.schema import MEASURED, Column
 
 Floats = NDArray[np.float64]
 
-#: With more clusters, Table One is only in its files: elsewhere it would be too wide.
+#: The most clusters whose Table One is printed and shown on pages. With more it is too wide, and only in files.
 WIDEST_TABLE = 8
 #: The text of a cell about which nothing may be said.
 NOTHING = "–"
@@ -64,6 +64,11 @@ class TableOne:
         return "\n".join([*said, *self.notes])
 
     __repr__ = __str__
+
+    @property
+    def width(self) -> int:
+        """The number of characters in the longest line of the text, without the notes."""
+        return max(map(len, str(self).splitlines()[: 1 + len(self.lines)]))
 
     def markdown(self) -> str:
         """Return the table in Markdown."""
