@@ -413,7 +413,9 @@ class Comparison:
         for given in (*self.parameters, *self.grid):
             strategy, dot, name = given.rpartition(".")
             if name in _SET_BY:
-                raise ValueError(f"{name} is not set as a parameter here; give {_SET_BY[name]}.")
+                raise ValueError(
+                    f"{_SET_BY[name]} is a setting of the comparison; give {name} there, not as a parameter."
+                )
             if dot:
                 own = look_up(strategy, accepted, "strategy in this comparison called")
                 look_up(name, dict.fromkeys(own), f"parameter of {strategy} called")
