@@ -149,7 +149,8 @@ def simulate(
         bits are the same.
     device : str, optional
         "cuda", or "cuda:1" for the second card, computes the answers by row on a GPU with PyTorch, with the same bits
-        (docs/scale.md). Only with engine "inline": one process owns the card. By default "cpu".
+        (docs/scale.md). Only with engine "inline": one process owns the card. By default "cpu". "torch" computes them
+        with PyTorch on the processor, for tests.
     kept_rows : float, optional
         How many gigabytes of rows on the grid are kept between rounds; by default an eighth of the machine's memory,
         or four fifths of what is free on a card. 0 keeps none.

@@ -223,7 +223,7 @@ def open_device(name: str) -> Device:
     kind, _, number = name.partition(":")
     if kind not in ("cuda", "torch") or (number and (kind == "torch" or not number.isdecimal())):
         raise ValueError(
-            f'device is "{name}"; it must be "cpu", "cuda", or "cuda:" and the number of a card.'
+            f'device is "{name}"; it must be "cpu", "cuda", "cuda:" and the number of a card, or "torch".'
         )
     try:
         import torch
