@@ -49,7 +49,7 @@ CLASSES = {
 #: The default strategy of runs and plans: it keeps rows private, and needs no public rows.
 DEFAULT = "private-kmeans"
 
-#: Further strategies of this process, by name: those of a comparison, whose modules were sent by value.
+#: Strategies that a comparison has sent to this process together with their modules, by name.
 REGISTERED: dict[str, Entry] = {}
 
 #: The class of each name.

@@ -195,9 +195,13 @@ def circles(*, n_rows: int = 1258, noise: float = 0.0, random_state: int = 0) ->
     """
     check_integer("n_rows", n_rows, at_least=2)
     check_real("noise", noise, at_least=0)
-    labels = np.repeat(np.arange(2), [n_rows - n_rows // 2, n_rows // 2])
-    angles = np.concatenate([2 * np.pi * np.arange(1, n + 1) / n for n in np.bincount(labels)])
-    radii = np.array([2.0, 4.0])[labels]
+    n_outer = n_rows // 2
+    n_inner = n_rows - n_outer
+    labels = np.repeat([0, 1], [n_inner, n_outer])
+    radii = np.repeat([2.0, 4.0], [n_inner, n_outer])
+    angles = np.concatenate(
+        [2 * np.pi * np.arange(1, n_points + 1) / n_points for n_points in (n_inner, n_outer)]
+    )
     rows = np.column_stack([radii * np.cos(angles), radii * np.sin(angles)])
     generator = np.random.default_rng(random_state)
     rows += generator.normal(scale=noise * rows.std(), size=rows.shape)
