@@ -315,6 +315,14 @@ def test_server_rows_are_drawn_only_if_they_are_needed_and_not_given(tmp_path):
         RowsChoice.of({"north": PUBLIC}).load(3, needs_server_rows=True)
 
 
+def test_a_parameter_that_the_comparison_sets_is_refused_with_its_setting():
+    for name in ("epsilon", "private-kmeans.epsilon"):
+        with pytest.raises(
+            ValueError, match="epsilons is a setting of the comparison; give epsilon"
+        ):
+            comparison_from({"strategies": "private-kmeans", "datasets": "iris", "set": {name: 1}})
+
+
 def test_server_rows_go_to_strategies_that_need_them_and_if_given_to_those_that_can_use_them():
     parameters, names = (
         {"n_clusters": 3, "max_norm": 9.0},

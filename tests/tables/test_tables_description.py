@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from flwr.app import Context, RecordDict
+from rich.console import Console
 
 import flower_fedclust as fc
 from flower_fedclust.engine import ClientData, ProtocolClient, by_row
@@ -16,6 +17,7 @@ from flower_fedclust.engine.table_answers import preparation_as_bytes
 from flower_fedclust.engine.wire import as_bytes
 from flower_fedclust.exact.grid import rows_onto_grid
 from flower_fedclust.exact.rows import Frame
+from flower_fedclust.harness.run import cluster_lines
 from flower_fedclust.models import KMeansModel, PrototypeModel, SpectralModel
 from flower_fedclust.tables import words
 from flower_fedclust.tables.cluster_sums import cluster_sums, edges_of, places_of, with_parts
@@ -538,6 +540,15 @@ def test_one_epsilon_covers_the_description_too(unit, tmp_path):
     saved = result.save(tmp_path / "run")
     assert (saved / "clusters.csv").is_file()
     assert "Cluster 1" in (saved / "clusters.txt").read_text(encoding="utf-8")
+    table, width = str(result.clusters.table_one()), result.clusters.table_one().width
+    for is_terminal, columns, fits in (
+        (True, width, True),
+        (True, width - 1, False),
+        (False, 9, True),
+    ):
+        printed = cluster_lines(result, Console(force_terminal=is_terminal, width=columns))
+        assert (table in printed) == fits
+        assert ("Table One is in table-one.md" in printed) != fits
 
 
 NUMBERS = np.random.default_rng(0)
