@@ -1,5 +1,8 @@
 """The faults that ``faults.py`` plants fit the code and its tests; whether tests catch them takes too long for here."""
 
+import subprocess
+import sys
+
 import pytest
 from faults import FAULTS, ROOT, Fault, read_faults
 
@@ -26,6 +29,27 @@ def test_the_text_of_every_fault_stands_exactly_once_in_its_file():
         if n_found != 1:
             unplanted.append(f"{fault.id}: {n_found} times in {fault.file}")
     assert unplanted == []
+
+
+def test_no_fault_uses_a_name_that_is_not_there(tmp_path):
+    """Its tests would fail for this alone, whatever they look at."""
+    pytest.importorskip("ruff")
+    for fault in PLANTED:
+        text = fault.planted((ROOT / fault.file).read_text(encoding="utf-8"))
+        (tmp_path / f"{fault.id}.py").write_text(text, encoding="utf-8")
+    checked = [
+        "check",
+        "--isolated",
+        "--no-cache",
+        "--select",
+        "F821,F823",
+        "--output-format",
+        "concise",
+    ]
+    done = subprocess.run(
+        [sys.executable, "-m", "ruff", *checked, tmp_path], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_every_test_named_for_a_fault_exists():
