@@ -164,8 +164,8 @@ def _listed(values: Iterable[str]) -> str:
 
 def _range(values: list[float]) -> str:
     """Return the least and the largest value, or nothing if there are none."""
-    ends = {f"{value:.3f}" for value in (min(values), max(values))} if values else set()
-    return " to ".join(sorted(ends))
+    ends = (min(values), max(values)) if values else ()
+    return " to ".join(dict.fromkeys(f"{value:.3f}" for value in ends))
 
 
 def main() -> int:

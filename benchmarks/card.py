@@ -34,8 +34,9 @@ RUNS: dict[str, dict[str, Any]] = {
 }
 
 
-def compare_runs(device: str, n_rows: int) -> None:
-    """Run each strategy on both, and compare the hash of each reply and all labels."""
+def compare_runs(device: str, n_rows: int) -> list[str]:
+    """Run each strategy on both; return those with other hashes of replies or other labels, or without any reply."""
+    different = []
     rng = np.random.default_rng(0)
     means = 2 * rng.normal(size=(10, 20))
     clients = list(
@@ -58,10 +59,13 @@ def compare_runs(device: str, n_rows: int) -> None:
                 )
             )
         (one, labels, seconds), (other, others, on_card) = found
-        same = "equal" if one == other and labels == others else "DIFFERENT"
+        is_same = len(one) > 0 and one == other and labels == others
+        same = "equal" if is_same else "DIFFERENT"
+        different += [] if is_same else [name]
         print(
             f"  {name}: {len(one)} replies {same}; {seconds:.1f} s on the processor, {on_card:.1f} s on the device"
         )
+    return different
 
 
 class Hashes:
@@ -133,9 +137,11 @@ def main() -> None:
     parser.add_argument("--clusters", type=int, default=1000)
     given = parser.parse_args()
     print(f"device: {open_device(given.device).name}")
-    compare_runs(given.device, given.run_rows)
+    different = compare_runs(given.device, given.run_rows)
     if given.rows:
         time_rounds(given.device, given.rows, given.columns, given.clusters)
+    if different:
+        raise SystemExit(f"Not the same bits: {', '.join(different)}.")
 
 
 if __name__ == "__main__":
