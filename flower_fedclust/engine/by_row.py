@@ -173,6 +173,8 @@ class ByRow(Askable[..., Any]):
         entries = entries if kept is None else kept.entries
         batches = self._batches_of(question, source, kept, entries)
         n_jobs = 1 if isinstance(source, np.ndarray) else source.n_jobs
+        # A card computes for one thread at a time, and each thread holds several arrays of CARD_ENTRIES there.
+        n_jobs = min(n_jobs, 2) if device.is_card else n_jobs
         for n_added, terms in mapped(added, enumerate(batches), n_jobs):
             totals = tuple(map(added_up, terms, totals))
             n_rows += n_added

@@ -73,8 +73,9 @@ class KeptRows:
             or array_key(*kept.frame.arrays) != array_key(*frame.arrays)
             or kept.entries < entries
         ):
-            self.n_bytes -= 0 if kept is None else kept.n_bytes
             kept = self._of[source] = KeptOfClient(self, frame, entries)
+            # Rows of another frame, and of clients that are gone, take no room any more.
+            self.n_bytes = sum(other.n_bytes for other in self._of.values())
         return kept
 
     def has_taken(self, n_bytes: int) -> bool:

@@ -8,10 +8,13 @@ import pytest
 from flwr.app import Context, RecordDict
 
 import flower_fedclust as fc
+from flower_fedclust.engine import by_row
 from flower_fedclust.engine.by_row import ByRow
 from flower_fedclust.engine.client import _device_of
 from flower_fedclust.engine.client_data import ClientData
 from flower_fedclust.engine.kept_rows import KeptRows, keeping_rows, kept_rows
+from flower_fedclust.exact import terms
+from flower_fedclust.exact.device import Host, on_device
 from flower_fedclust.exact.rows import Frame
 
 RUNS = {
@@ -107,6 +110,36 @@ def test_no_more_is_kept_than_the_bound_allows_and_another_frame_takes_its_place
     assert store.of(client, one, 2**10) is kept
     assert store.of(client, other, 2**16).batches == {}
     assert store.n_bytes == 0
+
+
+def test_rows_of_a_client_that_is_gone_take_no_room():
+    store, frame = KeptRows(900_000), Frame(np.zeros(4), 4.0)
+    client, other = ClientData(np.ones((40_000, 4))), ClientData(np.ones((40_000, 4)))
+    store.of(client, frame, 2**16).keep(0, np.ones((10_000, 4)))
+    del client
+    store.of(other, frame, 2**16).keep(0, np.ones((10_000, 4)))
+    assert store.n_bytes == 640_000
+
+
+def test_a_card_computes_for_two_threads_however_many_cores_there_are(monkeypatch):
+    class Card(Host):
+        is_card = True
+
+    seen = []
+
+    def watched(function, items, n_jobs):
+        seen.append(n_jobs)
+        return map(function, items)
+
+    monkeypatch.setattr(by_row, "mapped", watched)
+    monkeypatch.setattr(ClientData, "n_jobs", 16)
+    answer = by_row.by_row(total="sum of the rows")(terms.total)
+    question = answer.asked(frame=Frame(np.zeros(2), 2.0))
+    client = ClientData(np.ones((10, 2)))
+    answer.reply(question, client)
+    with on_device(Card()):
+        answer.reply(question, client)
+    assert seen == [16, 2]
 
 
 def test_small_clients_and_runs_that_are_over_keep_nothing():
