@@ -72,8 +72,9 @@ def factor_sum(rows: Rows, points: Floats, bandwidth: float, to_factors: Floats)
     """Add the rows' factors ``F' 1``, of shape (n_factors,); each is clipped to norm 1."""
     added = Sums(len(rows), to_factors.shape[1])
     on_grid = rows.points(points)
+    integers = rows.integers  # one copy, if they lie on a card
     for block in blocks(len(rows), len(points)):
-        kernel = kernel_values(rows.integers[block], on_grid, rows.exponent, bandwidth)
+        kernel = kernel_values(integers[block], on_grid, rows.exponent, bandwidth)
         added.add(block, parted(linear_features(kernel, to_factors, 1.0)[0]))
     return enforced(
         added.integers,
@@ -100,7 +101,7 @@ def normalized_moment(
     it longer than the bound, it is truncated.
     """
     bound = 1.0 / math.sqrt(floor)
-    atoms = rows.points(points)
+    atoms, integers = rows.points(points), rows.integers
     moment = np.zeros((to_factors.shape[1],) * 2, dtype=np.int64)
     stack, parts = current(), list[Floats]()
     on_total = points_onto_grid(total[None, :], exponent)[0]
@@ -110,7 +111,7 @@ def normalized_moment(
     step = max(1, min(MOMENT_ROWS, BLOCK_ENTRIES // len(points)))
     for block in blocks(len(rows), 1, block_entries=step):
         F, factor_exponent = linear_features(
-            kernel_values(rows.integers[block], atoms, rows.exponent, bandwidth), to_factors, 1.0
+            kernel_values(integers[block], atoms, rows.exponent, bandwidth), to_factors, 1.0
         )
         degrees = np.maximum(from_units(F @ on_total, factor_exponent + exponent), floor)
         F = from_units(F, factor_exponent) * (1.0 / np.sqrt(degrees))[:, None]
@@ -150,14 +151,14 @@ def attraction(rows: Rows, points: Floats, gamma: float) -> Term:
         raise ValueError(f"gamma is {gamma}; it must be positive and finite.")
     kernel_bits, row_bits = attraction_bits()
     coarser = BITS - row_bits
-    coarse_points = np.rint(rows.points(points) * 2.0**-coarser)
+    integers, coarse_points = rows.integers, np.rint(rows.points(points) * 2.0**-coarser)
     pull = np.zeros(points.shape, dtype=np.int64)
     weight = Sums(len(rows), len(points))
     stack, kernels, parts = current(), list[Floats](), list[Floats]()
     # Never more than ATTRACTED_ROWS.
     n_entries = max(*points.shape, ATTRACTED_ENTRIES // ATTRACTED_ROWS)
     for block in blocks(len(rows), n_entries, block_entries=ATTRACTED_ENTRIES):
-        coarse = rows.integers[block] * 2.0**-coarser
+        coarse = integers[block] * 2.0**-coarser
         np.rint(coarse, out=coarse)
         kernel = gaussian_kernel(coarse, coarse_points, rows.exponent + coarser, gamma)
         kernel *= 2.0**kernel_bits * (1.0 - SHRINKAGE)
@@ -191,7 +192,7 @@ def dictionary_gradient(
     of integers: of the codes on a grid and of public directions.
     """
     n_atoms, n_columns = atoms.shape
-    atoms, exponent = rows.points(atoms), rows.exponent
+    integers, exponent, atoms = rows.integers, rows.exponent, rows.points(atoms)
     r = bandwidth_in_units(bandwidth, exponent)
     Kzz = kernel_values(atoms, atoms, exponent, bandwidth)
     # k t is at most exp(-1/2) at a distance of t bandwidths, so that a column of pulls is no longer than 2^scale.
@@ -201,7 +202,7 @@ def dictionary_gradient(
     for block in blocks(
         len(rows), atoms.size, block_entries=max(BLOCK_ENTRIES, GRADIENT_ROWS * atoms.size)
     ):
-        kernel = kernel_values(rows.integers[block], atoms, exponent, bandwidth)
+        kernel = kernel_values(integers[block], atoms, exponent, bandwidth)
         coded, unit = linear_features(kernel, to_codes, code_bound)
         codes = from_units(coded, unit)
         gradients = np.empty((len(coded), n_atoms, n_columns))
@@ -211,7 +212,7 @@ def dictionary_gradient(
             directions = directions_onto_grid(pulls.reshape(n_atoms, -1) * 2.0**-scale)
             products = (coded @ directions).reshape(len(coded), -1, n_columns)
             part = gradients[:, few]
-            np.subtract(rows.integers[block, None, :], atoms[None, few, :], out=part)
+            np.subtract(integers[block, None, :], atoms[None, few, :], out=part)
             part /= r
             part *= kernel[:, few, None]
             np.subtract(from_units(products, unit + scale), part, out=part)
@@ -219,5 +220,5 @@ def dictionary_gradient(
         on_grid, _ = rows_onto_grid(gradients.reshape(len(coded), -1), zeros, bound)
         total.add(block, parted(on_grid))
     made = Bound(bound, words=CLIPPED_TERM)
-    integers = total.integers.reshape((*total.integers.shape[:-1], *atoms.shape))
-    return enforced(integers, unit_exponent(bound), made, 2**BITS, len(rows))
+    added = total.integers.reshape((*total.integers.shape[:-1], *atoms.shape))
+    return enforced(added, unit_exponent(bound), made, 2**BITS, len(rows))
