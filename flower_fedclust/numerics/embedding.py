@@ -275,13 +275,15 @@ def _umap() -> Any:
 @lru_cache(maxsize=1)
 def _keep_compiled() -> None:
     """Have Numba keep three functions of umap-learn on the disk: compiling them takes five seconds in each process."""
-    umap_, layouts = import_module("umap.umap_"), import_module("umap.layouts")
-    for function in (
-        umap_.smooth_knn_dist,
-        umap_.compute_membership_strengths,
-        layouts._nb_optimize_layout_euclidean_single_epoch,
+    for module, name in (
+        ("umap.umap_", "smooth_knn_dist"),
+        ("umap.umap_", "compute_membership_strengths"),
+        ("umap.layouts", "_nb_optimize_layout_euclidean_single_epoch"),
     ):
-        function.enable_caching()
+        function: Any = getattr(import_module(module), name, None)
+        # Another version may lack it, and NUMBA_DISABLE_JIT leaves nothing to keep; a map is then only slower.
+        if hasattr(function, "enable_caching"):
+            function.enable_caching()
 
 
 def _imported(module: str, need: str) -> Any:

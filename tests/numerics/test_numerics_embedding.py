@@ -357,3 +357,13 @@ def test_an_error_says_how_to_install_a_missing_package(monkeypatch, module, fun
     map_ = () if function in (tsne_map, umap_map) else (np.zeros((60, 2)),)
     with pytest.raises(DataError, match=r'pip install "flower-fedclust\[maps\]"'):
         function(*nearest_others(blobs()[0], 59), *map_)
+
+
+def test_a_map_needs_no_function_of_umap_that_can_be_kept_on_the_disk(monkeypatch):
+    umap_ = pytest.importorskip("umap.umap_")
+    layouts = pytest.importorskip("umap.layouts")
+    monkeypatch.setattr(umap_, "smooth_knn_dist", lambda: None)  # as with NUMBA_DISABLE_JIT
+    monkeypatch.delattr(layouts, "_nb_optimize_layout_euclidean_single_epoch")
+    embedding._keep_compiled.cache_clear()
+    embedding._keep_compiled()
+    embedding._keep_compiled.cache_clear()
