@@ -28,7 +28,7 @@ from flower_fedclust.numerics.vectors import clip_norm
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-#: alpha_1 of Theorem 4, above 1: how much longer than the least a gradient step on H divides by.
+#: alpha_1 of Theorem 4, above 1: the divisor of a gradient step on H, as a multiple of its least value.
 ALPHA_H = 1.5
 
 #: The most steps, and the relative change of the memberships below which they count as converged for fixed centers.
@@ -116,7 +116,7 @@ def _membership_steps(
 def membership_step_divisor(W: Floats, penalties: Penalties) -> float:
     """Return gamma, the divisor of a gradient step on H (equation 17 of the paper).
 
-    Its unit is that of the centers, squared. It is 0 if the centers and the penalties are all 0.
+    It is in squared units of the centers, and 0 if the centers and the penalties are all 0.
     """
     return _step_divisor(W @ W.T, penalties)
 
@@ -167,7 +167,7 @@ def memberships_of(rows: Floats, W: Floats, penalties: Penalties) -> Floats:
         former = H[moving]
         moved = _membership_steps(XW[moving], former, WW, penalties, 10)
         H[moving] = moved
-        # Row by row, so that where one ends does not depend on which others are there.
+        # Each row stops by itself, so its result does not depend on the other rows.
         moving = moving[
             np.abs(moved - former).max(axis=1) > SMALL_CHANGE * np.abs(moved).max(axis=1)
         ]
