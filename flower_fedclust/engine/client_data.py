@@ -300,16 +300,13 @@ class ClientData:
         if self._batches is not None or self.rows_each is None:
             yield from self.batches(entries)
             return
-        step, order, each = (
-            max(1, entries // max(1, self.n_columns)),
-            self._by_rows_each,
-            self.rows_each,
-        )
+        step = max(1, entries // max(1, self.n_columns))
         for start in range(0, self.n_rows, step):
-            numbers = order[start : start + step]
+            numbers = self._by_rows_each[start : start + step]
             make_rows = partial(_taken, self.rows, numbers)
             make_table = partial(lambda numbers: self.table.iloc[numbers], numbers)
-            yield Batch(self.owner, 0, len(numbers), make_table, make_rows, each[numbers])
+            rows_each = self.rows_each[numbers]
+            yield Batch(self.owner, 0, len(numbers), make_table, make_rows, rows_each)
 
     def _plain_batches(self, entries: int | None = None) -> Iterator[Batch]:
         preparation, source = self._raw or (None, self)

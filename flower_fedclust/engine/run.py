@@ -603,17 +603,15 @@ class Run:
         """
         if self.settings.noise == "server":
             return release.standard_deviation
-        n, n_shares = len(self.roster.members), 1
-        if self.settings.noise == "clients":
-            fewest, colluders = 0, 0
-            if self.sums is not None:
-                n, fewest, colluders = (
-                    self.sums.n_clients(n),
-                    self.sums.fewest(n),
-                    self.sums.n_colluders(n),
-                )
-            n_shares = max(1, max(self.settings.min_clients or n, fewest) - colluders)
-        return release.standard_deviation * math.sqrt(n / n_shares)
+        n_clients = len(self.roster.members)
+        if self.settings.noise != "clients":
+            return release.standard_deviation * math.sqrt(n_clients)
+        fewest = colluders = 0
+        if self.sums is not None:
+            fewest, colluders = self.sums.fewest(n_clients), self.sums.n_colluders(n_clients)
+            n_clients = self.sums.n_clients(n_clients)
+        n_shares = max(1, max(self.settings.min_clients or n_clients, fewest) - colluders)
+        return release.standard_deviation * math.sqrt(n_clients / n_shares)
 
     def _is_enough(self, step: Step, round_: Round, n_left: int) -> bool:
         """Return whether enough clients took a step; raise a TooFewError if not, unless the round is optional."""

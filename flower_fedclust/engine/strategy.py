@@ -672,19 +672,20 @@ def rehearse(
     """
     rng, n_rows = np.random.default_rng(0), 20 * min(strategy.most_clusters, N_REHEARSED)
     shape = n_rows, strategy.expected_columns or (N_COLUMNS if columns is None else len(columns))
-    copied, kept = (
-        copy.copy(strategy),
-        dict[str, Any](secure=False, share_model=False, noise_seed=0, on_received=see),
-    )
-    kept |= {
+    copied = copy.copy(strategy)
+    changed: dict[str, Any] = {
+        "secure": False,
+        "share_model": False,
+        "noise_seed": 0,
+        "on_received": see,
         "on_finished": None,
         "on_round": None,
         "expected_clients": None,
         "tables": copy.deepcopy(strategy.tables),
     }
     if strategy.most_clusters > N_REHEARSED:
-        kept["n_clusters"] = N_REHEARSED
-    for name, value in kept.items():
+        changed["n_clusters"] = N_REHEARSED
+    for name, value in changed.items():
         setattr(copied, name, value)
     copied.min_clients = copied.min_clients and min(copied.min_clients, N_REHEARSING)
     with (

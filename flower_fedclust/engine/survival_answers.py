@@ -70,11 +70,8 @@ def plain_survival(
 
     ``floor`` is as for :func:`survival`.
     """
-    source, rows, preparation = (
-        client.source,
-        client.data.rows,
-        preparation_from(described.tobytes()),
-    )
+    source, rows = client.source, client.data.rows
+    preparation = preparation_from(described.tobytes())
     fitted = Model.named(model).from_arrays(arrays)
     schema = agreed_schema(client, preparation.schema)
     columns = schema.values(source.table, owner=source.owner, wanted=schema.of_outcome)

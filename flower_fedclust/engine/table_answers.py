@@ -237,11 +237,8 @@ def plain_description(
 
     ``floor`` is as for :func:`description`.
     """
-    source, rows, preparation = (
-        client.source,
-        client.data.rows,
-        preparation_from(described.tobytes()),
-    )
+    source, rows = client.source, client.data.rows
+    preparation = preparation_from(described.tobytes())
     fitted = Model.named(model).from_arrays(arrays)
     columns = agreed_schema(client, preparation.schema).values(
         source.table, owner=source.owner, wanted=preparation.schema.used

@@ -52,14 +52,18 @@ class Grid:
     @classmethod
     def over(cls, low: Floats, high: Floats, n_cells: float = math.inf) -> Self:
         """Return the grid over a box, with about ``n_cells`` cells within :data:`LEAST_CELLS` and :data:`N_CELLS`."""
-        reach = high - low
-        most = min(max(n_cells, LEAST_CELLS[len(low)]), N_CELLS[len(low)])
-        width = math.exp(math.fsum(np.log(reach)) / len(low) - math.log(most) / len(low))
+        reach, n_columns = high - low, len(low)
+        most = min(max(n_cells, LEAST_CELLS[n_columns]), N_CELLS[n_columns])
+        # Cubes of this width would fill the box, but no column may have more cells than the whole grid.
+        width = math.exp(math.fsum(np.log(reach)) / n_columns - math.log(most) / n_columns)
         width = max(width, float(reach.max()) / most)
-        shape = np.maximum(np.floor(reach / width + 1e-9), 1).astype(int)
-        width = float((reach / shape).max())
+        # Each column takes a whole number of cells; a quotient that rounding made a little too small counts as whole.
+        fitting = np.maximum(np.floor(reach / width + 1e-9), 1).astype(int)
+        width = float((reach / fitting).max())
         shape = np.maximum(np.ceil(reach / width - 1e-9), 1).astype(int)
-        return cls((low + high - width * shape) / 2, width, tuple(shape.tolist()))
+        # Cells that reach beyond the box do so equally on both sides.
+        corner = (low + high - width * shape) / 2
+        return cls(corner, width, tuple(shape.tolist()))
 
     def places(self, integers: Floats, exponent: int) -> Labels:
         """Return each row's cell as an index of the flat grid; rows outside are in the cells at the edge."""

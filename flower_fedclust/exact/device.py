@@ -47,19 +47,16 @@ class Host:
     #: The module whose functions trunc, ceil, sign, subtract, amax, amin and frexp do the same in NumPy and PyTorch.
     xp = np
 
-    hold: Callable[..., Held] = staticmethod(
-        np.asarray
-    )  #: Returns an array of NumPy as the device holds it.
-    host: Callable[..., NDArray[Any]] = staticmethod(
-        np.asarray
-    )  #: Returns what it holds as an array of NumPy.
-    index: Callable[..., Held] = staticmethod(
-        np.asarray
-    )  #: Returns indices or a mask for what the device holds.
-    empty: Callable[..., Held] = staticmethod(
-        np.empty
-    )  #: Returns an array of a shape, whose entries are not set.
-    sqrt: Callable[..., Held] = staticmethod(np.sqrt)  #: Returns square roots.
+    #: Returns an array of NumPy as the device holds it.
+    hold: Callable[..., Held] = staticmethod(np.asarray)
+    #: Returns a held array as an array of NumPy.
+    host: Callable[..., NDArray[Any]] = staticmethod(np.asarray)
+    #: Returns indices or a mask that can index a held array.
+    index: Callable[..., Held] = staticmethod(np.asarray)
+    #: Returns an array of a shape, whose entries are not set.
+    empty: Callable[..., Held] = staticmethod(np.empty)
+    #: Returns square roots.
+    sqrt: Callable[..., Held] = staticmethod(np.sqrt)
     #: Returns a quotient, rounded once, of arrays or of an array and a number.
     quotient: Callable[..., Held] = staticmethod(np.divide)
     #: Returns 2^e, for e from -1022 to 1023.
@@ -73,7 +70,7 @@ class Host:
         return None
 
     def entries(self, cached: int, most: int = CARD_ENTRIES) -> int:  # noqa: ARG002
-        """Return how many entries to work on at a time: so many as a cache holds, or as a card likes, up to a limit."""
+        """Return how many entries to work on at a time: ``cached`` on a processor, up to ``most`` on a card."""
         return cached
 
     def square_norms(self, held: Held) -> Held:
@@ -124,7 +121,7 @@ class Torch:
         return array
 
     def entries(self, cached: int, most: int = CARD_ENTRIES) -> int:
-        """Return as many as a card likes."""
+        """Return how many entries to work on at a time."""
         return min(most, CARD_ENTRIES) if self.is_card else cached
 
     def empty(self, shape: tuple[int, ...]) -> Held:
@@ -257,26 +254,31 @@ def open_device(name: str) -> Device:
 
 
 def _check(device: Device) -> None:
-    """Raise a ValueError unless a product, nearest points, sums and quotients are those of integers."""
+    """Raise a ValueError unless the device computes a few results exactly.
+
+    They are a product, nearest points, sums, truncated quotients and lengths of rows of integers.
+    """
     rng = np.random.default_rng(0)
     rows = rng.integers(-(2**22), 2**22, size=(512, 40)).astype(np.float64)
     points = rows[[3, 1, 3, 7, 5]]
-    exact = rows.astype(np.int64) @ points.astype(np.int64).T
-    held, twice = device.hold(rows), -2.0 * points.T
+    products = rows.astype(np.int64) @ points.astype(np.int64).T
     squares = np.einsum("ij,ij->i", points, points)
-    labels = (squares.astype(np.int64) - 2 * exact).argmin(axis=1)
+    labels = (squares.astype(np.int64) - 2 * products).argmin(axis=1)
     sums = np.zeros((5, 40))
     np.add.at(sums, labels, rows)
-    parts = np.trunc(rows / 7.0)
+    quotients = np.trunc(rows / 7.0)
+    lengths = np.sqrt(np.einsum("ij,ij->i", rows, rows))
+
+    held = device.hold(rows)
+    found_products = held @ device.hold(np.ascontiguousarray(points.T))
+    found_quotients = device.xp.trunc(device.quotient(held, 7.0))
+    found_lengths = device.sqrt(device.square_norms(held))
     for found, expected in (
-        (device.host(held @ device.hold(np.ascontiguousarray(points.T))), exact),
-        (device.nearest(held, twice, squares), labels),
+        (device.host(found_products), products),
+        (device.nearest(held, -2.0 * points.T, squares), labels),
         (device.sums_at(held, labels, 5), sums),
-        (device.host(device.xp.trunc(device.quotient(held, 7.0))), parts),
-        (
-            device.host(device.sqrt(device.square_norms(held))),
-            np.sqrt(np.einsum("ij,ij->i", rows, rows)),
-        ),
+        (device.host(found_quotients), quotients),
+        (device.host(found_lengths), lengths),
     ):
         if not np.array_equal(found, expected):
             raise ValueError(

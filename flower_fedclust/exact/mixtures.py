@@ -145,9 +145,9 @@ def moments(offsets: Floats, weights: Floats, structure: Structure, scale: float
 def in_two_parts(values: Floats, bound: float) -> tuple[Term, Term]:
     """Add up vectors without noise, to 2^-80 of a bound, in two parts: 40 bits of an entry, and the bits below."""
     bits = entry_bits()
-    exponent, most = math.frexp(bound)[1] - bits, 2.0**bits
+    most = 2.0**bits
+    exponent = math.frexp(bound)[1] - bits
     high = np.clip(np.trunc(np.ldexp(values, -exponent)), -most, most)
-    rest = np.clip(
-        np.trunc(np.ldexp(values - np.ldexp(high, exponent), bits - exponent)), -most, most
-    )
+    below = values - np.ldexp(high, exponent)
+    rest = np.clip(np.trunc(np.ldexp(below, bits - exponent)), -most, most)
     return unbounded(high, exponent, 2**bits), unbounded(rest, exponent - bits, 2**bits)

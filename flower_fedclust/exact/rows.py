@@ -102,10 +102,8 @@ class Rows:
 
     def _with(self, held: Held, exponent: int | None = None, radius: float | None = None) -> Self:
         """Return rows that are clipped already, to this radius or another."""
-        exponent, radius = (
-            self.exponent if exponent is None else exponent,
-            self.radius if radius is None else radius,
-        )
+        exponent = self.exponent if exponent is None else exponent
+        radius = self.radius if radius is None else radius
         return clipped_already(type(self), held, exponent, radius, self.norm)
 
     @property
@@ -252,7 +250,7 @@ class OffsetsFromNearest(Rows):
 
     @cached_property
     def _made(self) -> Rows:
-        """The same as other rows."""
+        """The offsets as plain rows, made one by one."""
         return _one_by_one(
             self.rows, self.found.points, self.found.labels, self.bound, self.constant
         )

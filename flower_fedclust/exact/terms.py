@@ -468,10 +468,8 @@ def joined(first: Term, second: Term, *, times: float) -> Term:
     room = max(0, entry_bits() - (first.largest - 1).bit_length())
     # Where a client may have so many rows that entries of both take too many bits.
     lost = max(0, finer - room)
-    factor, finer = (
-        int(math.ldexp(times, max(0, second.exponent) - first.exponent - lost)),
-        finer - lost,
-    )
+    factor = int(math.ldexp(times, max(0, second.exponent) - first.exponent - lost))
+    finer -= lost
     columns = np.left_shift(first.integers, finer), second.integers[..., None] * factor
 
     def both(one: float, other: float) -> float:
@@ -509,11 +507,15 @@ def powers(values: Floats, labels: Labels | None = None, n_places: int = 1) -> T
     n_places : int, default=1
     """
     one = 2.0**POWER_BITS
-    whole = np.trunc(np.clip(np.nan_to_num(values), -1.0, 1.0) * one)
-    both = parted(whole), parted(np.floor(whole * whole / one))
-    sums = _sums_at(both, labels, n_places)  # below 2^53, so exact
+    clipped = np.clip(np.nan_to_num(values), -1.0, 1.0)
+    numbers = np.trunc(clipped * one)
+    squares_of = np.trunc(numbers * numbers / one)
+    # The sums are below 2^53, so they are exact.
+    sums = _sums_at((parted(numbers), parted(squares_of)), labels, n_places)
+    n_rows = len(values)
+    if labels is not None:
+        n_rows = int(((labels >= 0) & (labels < n_places)).sum())
     bound = Bound(math.sqrt(2.0), 2.0, "a number of -1 to 1, and its square", 2.0)
-    n_rows = len(values) if labels is None else int(((labels >= 0) & (labels < n_places)).sum())
     return enforced(sums.swapaxes(-1, -2), -POWER_BITS, bound, 2**POWER_BITS, n_rows)
 
 
@@ -523,19 +525,16 @@ def side_by_side(terms: Sequence[Term], *, words: str) -> Term:
     exponent = min(term.exponent for term in terms)
     shifts = [term.exponent - exponent for term in terms]
     parts = [np.left_shift(term.integers, shift) for term, shift in zip(terms, shifts, strict=True)]
-    bounds = [term.bound for term in terms]
-    bound = Bound(
-        math.sqrt(math.fsum(one.l2**2 for one in bounds)),
-        math.fsum(one.l1 for one in bounds),
-        words,
-        math.sqrt(
-            math.fsum((2.0 * one.l2 if one.apart is None else one.apart) ** 2 for one in bounds)
-        ),
-    )
     largest = max(term.largest << shift for term, shift in zip(terms, shifts, strict=True))
-    return enforced(
-        np.concatenate(parts, axis=-1), exponent, bound, largest, max(term.n_rows for term in terms)
-    )
+    n_rows = max(term.n_rows for term in terms)
+
+    bounds = [term.bound for term in terms]
+    l1 = math.fsum(each.l1 for each in bounds)
+    l2 = math.sqrt(math.fsum(each.l2**2 for each in bounds))
+    apart_each = [2.0 * each.l2 if each.apart is None else each.apart for each in bounds]
+    apart = math.sqrt(math.fsum(each**2 for each in apart_each))
+    bound = Bound(l2, l1, words, apart)
+    return enforced(np.concatenate(parts, axis=-1), exponent, bound, largest, n_rows)
 
 
 # Terms of clients' own totals, for a guarantee that covers all rows of a client. The first axis stands for clients.

@@ -261,12 +261,10 @@ def misfit_of_equal_gaussians(histogram: Histogram, centers: Floats) -> float:
     """
     counts, (smooth, _, squares) = histogram.counts, histogram.smoothed(1.0)
     density, n_rows = smooth.ravel(), max(float(counts.sum()), 1.0)
-    least, cells, means = (
-        max(histogram.deviation * float(np.sqrt(squares)), LEAST_DENSITY),
-        _cells(counts.shape),
-        centers,
-    )
-    nearest, seen = nearest_center(cells, means), np.where(density > least, density, 0.0)
+    least = max(histogram.deviation * float(np.sqrt(squares)), LEAST_DENSITY)
+    cells, means = _cells(counts.shape), centers
+    nearest = nearest_center(cells, means)
+    seen = np.where(density > least, density, 0.0)
     sizes = np.maximum(np.bincount(nearest, seen, len(means)), LEAST_SIZE * n_rows)
     within = ((cells - means[nearest]).T * seen) @ (cells - means[nearest]) / sizes.sum()
     explained = np.empty(len(cells))
@@ -317,16 +315,11 @@ def misfit_of_round_clusters(
     They have the given means and shares, in cells, and one covariance; the shares, and how wide each is, are adapted.
     """
     counts, deviation = histogram
-    (smooth, _, squares), n_rows, d = (
-        histogram.smoothed(1.0),
-        max(float(counts.sum()), 1.0),
-        counts.ndim,
-    )
-    density = smooth.ravel()
-    least, (values, vectors) = (
-        max(deviation * float(np.sqrt(squares)), LEAST_DENSITY),
-        np.linalg.eigh(within),
-    )
+    smooth, _, squares = histogram.smoothed(1.0)
+    density, d = smooth.ravel(), counts.ndim
+    n_rows = max(float(counts.sum()), 1.0)
+    least = max(deviation * float(np.sqrt(squares)), LEAST_DENSITY)
+    values, vectors = np.linalg.eigh(within)
     # The kernel and the cells add their own variance.
     widths = np.sqrt(np.maximum(values, 0.0) + 1.0 + 1 / 12)
     cells = _cells(counts.shape)

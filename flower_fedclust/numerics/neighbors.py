@@ -61,10 +61,8 @@ def likely_products(
         np.add.reduceat(array, starts) / sizes[:, None] for array in (points, searching)
     )
     n_best = min(SPARE * n_neighbors, len(F) - 1)
-    found, products = (
-        np.empty((len(F), n_neighbors), dtype=np.intp),
-        np.empty((len(F), n_neighbors)),
-    )
+    found = np.empty((len(F), n_neighbors), dtype=np.intp)
+    products = np.empty((len(F), n_neighbors))
     for cell, (start, size) in enumerate(zip(starts, sizes, strict=True)):
         mean_products = means @ likely[cell]
         mean_products[cell] = np.inf  # its own rows come first
@@ -99,13 +97,21 @@ def _in_few_directions(F: Floats, queries: Floats) -> tuple[Singles, Singles]:
     mean, mean_query = F.mean(axis=0), queries.mean(axis=0)
     covariance = F.T @ F / len(F) - np.outer(mean, mean)
     _, vectors = np.linalg.eigh(covariance)
-    directions = vectors[:, ::-1][:, :N_DIRECTIONS]  # the widest first
-    constant = F @ mean_query - mean @ mean_query
-    points = np.column_stack([F @ directions - mean @ directions, constant])
-    searching = np.column_stack([queries @ directions - mean_query @ directions, np.ones(len(F))])
-    # Neither scale changes an order, and no entry overflows.
-    points, searching = (array / (np.abs(array).max() or 1.0) for array in (points, searching))
-    return points.astype(np.float32), searching.astype(np.float32)
+    widest_first = vectors[:, ::-1]
+    directions = widest_first[:, :N_DIRECTIONS]
+    projected = F @ directions - mean @ directions
+    projected_queries = queries @ directions - mean_query @ directions
+    # Products with the mean query depend on the row alone: they are one more column, times 1.
+    of_mean_query = F @ mean_query - mean @ mean_query
+    points = np.column_stack([projected, of_mean_query])
+    searching = np.column_stack([projected_queries, np.ones(len(F))])
+    return _in_single_precision(points), _in_single_precision(searching)
+
+
+def _in_single_precision(array: Floats) -> Singles:
+    """Return an array over its largest entry: this changes no order of products, and no entry overflows."""
+    largest = np.abs(array).max() or 1.0
+    return (array / largest).astype(np.float32)
 
 
 def _cells(points: Singles) -> tuple[Integers, Integers]:

@@ -64,10 +64,8 @@ def largest_products(
     index = NearestNeighbors(n_neighbors=n_neighbors + without_itself, algorithm="brute").fit(
         searched
     )
-    found, products = (
-        np.empty((len(queries), n_neighbors), dtype=np.intp),
-        np.empty((len(queries), n_neighbors)),
-    )
+    found = np.empty((len(queries), n_neighbors), dtype=np.intp)
+    products = np.empty((len(queries), n_neighbors))
     for block in blocks(len(queries), F.shape[1] + 1, block_entries=block_entries):
         # Only the direction of a query matters. With equal lengths, no distance loses digits.
         searching = np.column_stack(
@@ -255,10 +253,8 @@ def spectral_projection(normalized_moment: Floats, n_vectors: int, noise: float 
     are the squared norms of the columns of ``G V``.
     """
     values, vectors = np.linalg.eigh(normalized_moment)
-    values, vectors = (
-        variances_along(values[::-1], noise)[:n_vectors],
-        vectors[:, ::-1][:, :n_vectors],
-    )
+    values, vectors = values[::-1], vectors[:, ::-1]  # the largest first
+    values, vectors = variances_along(values, noise)[:n_vectors], vectors[:, :n_vectors]
     kept = values > float(values[0]) * len(vectors) * np.finfo(float).eps
     scale = np.divide(1.0, np.sqrt(np.maximum(values, 0.0)), out=np.zeros_like(values), where=kept)
     projection = np.zeros((len(vectors), n_vectors))

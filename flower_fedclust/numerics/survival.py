@@ -273,14 +273,12 @@ class LifeTables:
             shares, rates
         )
         # The differences add up to 0, so the last one says nothing new.
-        kept, inverse = (
-            difference[:-1],
-            np.linalg.pinv(variance[:-1, :-1], rcond=1e-10, hermitian=True),
-        )
-        n_degrees = int(np.linalg.matrix_rank(variance[:-1, :-1], hermitian=True))
+        difference, variance = difference[:-1], variance[:-1, :-1]
+        inverse = np.linalg.pinv(variance, rcond=1e-10, hermitian=True)
+        n_degrees = int(np.linalg.matrix_rank(variance, hermitian=True))
         if n_degrees == 0:
             return None
-        statistic = max(float(kept @ inverse @ kept), 0.0)
+        statistic = max(float(difference @ inverse @ difference), 0.0)
         return LogRank(statistic, n_degrees, float(chdtrc(n_degrees, statistic)))
 
 
@@ -299,11 +297,9 @@ def _moved_by_noise(shares: Floats, rates: Floats) -> Floats:
     direct = np.eye(n_groups)[:, :, None] - shares[:, None, :]
     by_risk = direct * rates
     earlier = np.cumsum(by_risk, axis=2)
-    by_events, by_censored, by_beyond = (
-        direct - earlier,
-        earlier - by_risk / 2.0,
-        earlier[:, :, -1:],
-    )
+    by_events = direct - earlier
+    by_censored = earlier - by_risk / 2.0
+    by_beyond = earlier[:, :, -1:]
     moved = np.concatenate([by_events, by_censored, by_beyond], axis=2).reshape(n_groups, -1)
     return np.asarray(moved @ moved.T)
 

@@ -183,10 +183,8 @@ class ClusterNumber:
         if not self.is_clear:
             index, which = self._best_of(None), "none"
             if self._gain(index) >= CLEAR:
-                index, which = (
-                    self._best_of(self._is_stable),
-                    "none that another run would find again",
-                )
+                index = self._best_of(self._is_stable)
+                which = "none that another run would find again"
             return (
                 f"No clear number: with {fewest} to {most} clusters, {which} is farther from the others than in one "
                 f"Gaussian of this spread (silhouette {self.silhouette[index]:.2f} with {self.numbers[index]}, and "

@@ -215,10 +215,8 @@ class SecureClient:
         facts.roster = crypto.roster_of(run, names, signed).hex()
         facts.index, facts.n, roster = own[0], n, bytes.fromhex(facts.roster)
         try:
-            own_key, me = (
-                X25519PrivateKey.from_private_bytes(bytes.fromhex(facts.private)),
-                facts.index,
-            )
+            own_key = X25519PrivateKey.from_private_bytes(bytes.fromhex(facts.private))
+            me = facts.index
             self._pairs = b"".join(
                 crypto.pair_key(own_key, one[:KEY], roster, min(me, other), max(me, other))
                 for other, one in enumerate(signed)
@@ -256,11 +254,8 @@ class SecureClient:
             checks = [check(me, other, kind, share) for kind, share in enumerate(pair)]
             checks.append(check_of_pair(of_masks[other]))
             rows.append(b"".join([nonce, sealed, *checks, locked[KEY * other : KEY * (other + 1)]]))
-        facts.last, facts.step, facts.secrets = (
-            number,
-            "share",
-            [secret.hex() for secret in secrets],
-        )
+        facts.last, facts.step = number, "share"
+        facts.secrets = [secret.hex() for secret in secrets]
         facts.question, facts.invited, facts.arrived = "", [], []
         of_secrets = [check(me, n, kind, secret) for kind, secret in enumerate(secrets)]
         return crypto.as_rows(rows, DEALT), crypto.as_rows(of_secrets, CHECK)
@@ -330,11 +325,8 @@ class SecureClient:
                 f"client {self.name}: {n_agree} clients have confirmed its list of the answers that arrived; "
                 f"{crypto.threshold(facts.n)} have to."
             )
-        arrived, keys, check = (
-            set(facts.arrived),
-            self._keys(SHARES),
-            Checks(bytes.fromhex(facts.roster), number),
-        )
+        arrived, keys = set(facts.arrived), self._keys(SHARES)
+        check = Checks(bytes.fromhex(facts.roster), number)
         opened = []
         for dealer, row in zip(facts.invited, dealt, strict=True):
             try:
@@ -345,10 +337,8 @@ class SecureClient:
                 opened.append(bytes(OPENED))
                 continue
             kind = SELF if dealer in arrived else PAIRS
-            share, made = (
-                pair[SHARE_BYTES * kind :][:SHARE_BYTES],
-                row[SEALED + CHECK * kind :][:CHECK],
-            )
+            share = pair[SHARE_BYTES * kind :][:SHARE_BYTES]
+            made = row[SEALED + CHECK * kind :][:CHECK]
             fits = made == check(dealer, facts.index, kind, share)
             opened.append(b"\1" + share if fits else bytes(OPENED))
         facts.step, facts.secrets, self._round = "ready", [], b""

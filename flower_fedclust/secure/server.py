@@ -147,10 +147,9 @@ class SecureServer:
     def take_shares(self, name: str, dealt: object, secrets: object) -> None:
         """Take the shares that a client deals."""
         place = self.place(name)
-        rows, checks = (
-            crypto.rows_of(dealt, len(self.names), DEALT),
-            crypto.rows_of(secrets, 2, CHECK),
-        )
+        rows = crypto.rows_of(dealt, len(self.names), DEALT)
+        checks = crypto.rows_of(secrets, 2, CHECK)
+        # Both are well-formed; otherwise neither is noted.
         self._sum.dealt[place], self._sum.secrets[place] = rows, checks
 
     def invited(self) -> list[int]:
