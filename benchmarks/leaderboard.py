@@ -260,14 +260,24 @@ def tables_of(found: dict[tuple[str, str, str, str, int], dict[str, str]]) -> st
             as_table(["strategy", "no noise", *(f"epsilon {one:g}" for one in EPSILONS)], body)
         )
 
+    def both(size: str) -> None:
+        body = []
+        for method in (one for group in GROUPS.values() for one in group):
+            pooled = method in POOLED
+            splits = ["pooled"] if pooled else SPLITS
+            plain = [cell(size, method, split, "none") for split in splits]
+            noisy = [cell(size, method, "random", f"{epsilon:g}") for epsilon in EPSILONS]
+            empty = [""] * (len(SPLITS) - len(plain))
+            body.append([method, *plain, *empty, *(noisy if method in PRIVATE else [""] * 3)])
+        header = ["strategy", *SPLITS, *(f"epsilon {one:g}" for one in EPSILONS)]
+        text.append(as_table(header, body))
+
     text.append(f"### No noise, {counts['large']} sets of 1,000 to 10,000 rows\n")
     without_noise("large")
     text.append(f"\n### With noise, the same {counts['large']} sets\n")
     with_noise("large")
-    text.append(f"\n### {counts['small']} sets below 1,000 rows\n\nWithout noise:\n")
-    without_noise("small")
-    text.append("\nWith noise; at epsilon 1 these sets show little but noise:\n")
-    with_noise("small")
+    text.append(f"\n### {counts['small']} sets below 1,000 rows, without and with noise\n")
+    both("small")
     if counts["largest"]:
         text.append(
             f"\n### {counts['largest']} sets above 100,000 rows, random split, at most three draws\n"

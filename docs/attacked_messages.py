@@ -217,10 +217,14 @@ def main() -> None:
     )
     args = parser.parse_args()
     warnings.simplefilter("ignore")
-    table = ["| message | attack | result | example |", "|---|---|---|---|"]
+    groups: dict[tuple[str, str, str], list[str]] = {}
     for name, content, _, attack, outcome in every_message():
-        table.append(f"| {content} | {f'`{attack}`' if attack else ''} | {outcome} | `{name}` |")
-        print(table[-1], flush=True)
+        groups.setdefault((name, attack, outcome), []).append(content)
+        print(name, content, attack, outcome, sep=" | ", flush=True)
+    table = ["| messages | attack | result | example |", "|---|---|---|---|"]
+    for (name, attack, outcome), contents in groups.items():
+        found = f"`{attack}`" if attack else ""
+        table.append(f"| {'; '.join(contents)} | {found} | {outcome} | `{name}` |")
     if args.write:
         page = DOCS / "attacks.md"
         before, rest = page.read_text(encoding="utf-8").split(BEGIN)
