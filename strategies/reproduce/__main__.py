@@ -8,10 +8,10 @@ one.
 
     python -m reproduce --everything results/everything
 
-runs the tables of all papers that fit in three hours on two processors, and continues in the same way. Its folder has
-everything.md, with every item of every paper and the largest gaps first, a page for each paper, and kept.csv with all
-figures and their dates. Kept in `strategies/docs/` and `strategies/reproduce/kept.csv`, they are what the next run
-starts from.
+runs the tables of all papers that fit in three hours on two processors, and continues in the same way. Tables that
+have no figures yet come first, and the quickest before the others. Its folder has everything.md, with every item of
+every paper and the largest gaps first, a page for each paper, and kept.csv with all figures and their dates. Kept in
+`strategies/docs/` and `strategies/reproduce/kept.csv`, they are what the next run starts from.
 """
 
 from __future__ import annotations
@@ -194,7 +194,8 @@ def reproduce_everything(
     """Run the tables that fit in these hours, and write the pages; return whether no row failed."""
     papers = [find_paper(name) for name in paper_names()]
     draws = _open_folder(out, "everything")
-    tasks = tasks_that_fit(papers, draws, 60.0 * hours * n_processes)
+    kept = read_kept()
+    tasks = tasks_that_fit(papers, draws, 60.0 * hours * n_processes, kept)
     failed: dict[Task, str] = {}
     bar = Progress(console=console)
     try:
@@ -208,7 +209,7 @@ def reproduce_everything(
                 on_run=lambda _: bar.advance(of_all),
             )
     finally:
-        figures = {**read_kept(), **figures_of(papers, draws)}
+        figures = {**kept, **figures_of(papers, draws)}
         write_kept(out / "kept.csv", papers, figures)
         for name, text in pages_of(papers, figures).items():
             (out / name).write_text(text, encoding="utf-8")

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import csv
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
 from typing import NamedTuple
-
-import numpy as np
 
 from reproduce.tables import (
     FAILURES,
@@ -47,7 +45,7 @@ class Kept(NamedTuple):
     seeds: int
     figure: Figure
     date: str  #: Of the last draw.
-    seconds: float  #: Of all draws of the row.
+    seconds: float  #: Of a processor, for all draws of the row.
 
 
 def read_kept(path: Path = KEPT) -> dict[Key, Kept]:
@@ -91,9 +89,15 @@ def keys_of(papers: Sequence[Paper]) -> Iterator[Key]:
 # Running.
 
 
-def tasks_that_fit(papers: Sequence[Paper], draws: Draws, minutes: float) -> list[Task]:
-    """Return the missing draws of the tables that fit in these minutes of one processor: the quickest tables first."""
-    missing: list[tuple[float, list[Task]]] = []
+def tasks_that_fit(
+    papers: Sequence[Paper], draws: Draws, minutes: float, kept: Collection[Key] = ()
+) -> list[Task]:
+    """Return the missing draws of the tables that fit in these minutes of one processor.
+
+    Tables without any kept figure come first, and the quickest of them before the others.
+    """
+    measured_before = {key[:2] for key in kept}
+    missing: list[tuple[bool, float, list[Task]]] = []
     for paper in papers:
         for table in paper.tables:
             if table.why_not() is not None:
@@ -104,15 +108,15 @@ def tasks_that_fit(papers: Sequence[Paper], draws: Draws, minutes: float) -> lis
                 for seed in range(table.seeds)
             ]
             left = [task for task in tasks if draws.known(*task) is None]
-            missing.append((table.minutes * len(left) / len(table.rows), left))
-    missing.sort(key=lambda one: one[0])
-    ends = np.cumsum([needed for needed, _ in missing])
-    return [
-        task
-        for (_, left), end in zip(missing, ends, strict=True)
-        if end <= minutes
-        for task in left
-    ]
+            needed = table.minutes * len(left) / len(table.rows)
+            missing.append(((paper.name, table.name) in measured_before, needed, left))
+    fitting: list[Task] = []
+    remaining = minutes
+    for _, needed, left in sorted(missing, key=lambda one: one[:2]):
+        if needed <= remaining:
+            fitting += left
+            remaining -= needed
+    return fitting
 
 
 _paper = cache(find_paper)

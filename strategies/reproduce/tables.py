@@ -4,8 +4,9 @@ A table has groups of rows. A value of a group that is a list, or "@" and the na
 the group stands for all combinations. ``method`` names an entry of ``[methods]``, whose settings the row takes over;
 "@methods" are all of them. The fields of `Experiment` are settings; everything else is a parameter of the strategy.
 ``settings`` of a table apply to each of its rows whose strategy has such a parameter. In the names of rows, ``[words]``
-replaces values by words. What stands at the top of the file is the default of all tables; ``[groups]`` has rows that
-several tables share.
+replaces values by words. ``because`` of a table names entries of ``[reasons]``: why our figures can differ from the
+printed ones; the entry "others" is for methods beside the paper's own. What stands at the top of the file is the
+default of all tables; ``[groups]`` has rows that several tables share.
 """
 
 from __future__ import annotations
@@ -106,6 +107,7 @@ class PaperTable:
     remark: str = ""  #: How it differs from the paper's experiment.
     beside: str = "the paper"  #: The source of the printed figures.
     better: str = "higher"  #: Or "lower": which figures are better.
+    reasons: tuple[str, ...] = ()  #: Why our figures can differ from the printed ones.
 
     def why_not(self) -> str | None:
         """Return what must be installed or named before this table can be run; None if nothing is missing."""
@@ -131,6 +133,13 @@ class Paper:
     tables: tuple[PaperTable, ...]
     not_reproduced: Mapping[str, str]  #: From a table, figure or data set to the reason.
     items: tuple[str, ...] = ()  #: Every table and figure of the paper: "Table 1", "Figure 2".
+    strategies: tuple[str, ...] = ()  #: The paper's own ones, or how their names begin.
+    reasons_of_others: tuple[str, ...] = ()  #: Why figures of methods beside them can differ.
+
+    def is_own(self, row: Experiment, column: str) -> bool:
+        """Tell whether a figure belongs to one of the paper's own methods, and not to one beside them."""
+        name = _plain(row.strategy or column)
+        return ":" in row.strategy or name.startswith(tuple(map(_plain, self.strategies)))
 
     def chosen(self, names: list[str]) -> list[PaperTable]:
         """Return the tables with these names, in the order of the paper; all if there are no names."""
@@ -169,14 +178,18 @@ def _read(path: Path, text: dict[str, Any]) -> Paper:
             )
             printed.setdefault((line["table"], line["row"]), {})[line["column"]] = figure
     defaults = {
-        key: text[key] for key in ("columns", "remark", "beside", "better", "rows") if key in text
+        key: text[key]
+        for key in ("columns", "remark", "beside", "better", "rows", "because")
+        if key in text
     }
+    reasons: Mapping[str, str] = text.get("reasons", {})
     tables = []
     for name, own in text["tables"].items():
         settings = {**text.get("settings", {}), **own.get("settings", {})}
         table = {**defaults, **own, **own["run"], "name": name, "settings": settings}
         about: dict[str, Any] = {key: table[key] for key in ABOUT if key in table}
         about |= {key: tuple(table.get(key, ())) for key in ("columns", "needs", "files")}
+        about["reasons"] = tuple(reasons[reason] for reason in table.get("because", ()))
         tables.append(PaperTable(**about, rows=tuple(_experiments(table, text, printed))))
     return Paper(
         path.stem,
@@ -184,7 +197,13 @@ def _read(path: Path, text: dict[str, Any]) -> Paper:
         tuple(tables),
         text["not_reproduced"],
         tuple(text.get("items", ())),
+        (path.stem, *text.get("strategies", ())),
+        tuple(reasons[name] for name in ("others",) if name in reasons),
     )
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("-", "")
 
 
 def _experiments(
@@ -269,12 +288,12 @@ class Draws:
 
 
 def drawn(measure: Callable[[], Mapping[str, float]]) -> Draw:
-    """Return what a measure gives, how long it took, and the date."""
-    start = time.perf_counter()
+    """Return what a measure gives, the processor's seconds, and the date."""
+    start = time.process_time()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # they would break the table on the screen
         figures = {column: float(value) for column, value in measure().items()}
-    return Draw(figures, time.perf_counter() - start, date.today().isoformat())
+    return Draw(figures, time.process_time() - start, date.today().isoformat())
 
 
 @dataclass(frozen=True)

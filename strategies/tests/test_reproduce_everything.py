@@ -20,7 +20,7 @@ from reproduce.everything import (
     write_kept,
 )
 from reproduce.files import FOLDER, read_mat
-from reproduce.pages import items_named, lines_of, page, pages_of
+from reproduce.pages import NOT_RUN, SOME_NOT_RUN, items_named, lines_of, page, pages_of
 from reproduce.tables import HERE, Draw, Draws, Figure, find_paper, paper_names
 
 PAPERS = [find_paper(name) for name in paper_names()]
@@ -30,11 +30,16 @@ TOML = """
 source = "Nobody, A paper of toys, 2024"
 items = ["Table 1", "Table 2", "Figure 1"]
 
+[reasons]
+small = "our toys are small."
+others = "nobody knows the others."
+
 [not_reproduced]
 "Table 2" = "no cats are at hand."
 
 [tables.toy]
 title = "Table 1: a toy"
+because = ["small"]
 columns = ["accuracy", "NMI"]
 run = {seeds = 2, minutes = 1}
 settings = {data = "iris", clients = 3}
@@ -112,6 +117,12 @@ def test_the_quickest_tables_that_fit_are_run_and_nothing_that_is_known(toys):
     assert tasks_that_fit([toys], draws, 2.0) == toy
     assert tasks_that_fit([toys], draws, 1.9) == []
     assert len(tasks_that_fit([toys], draws, 52.0)) == 5
+    # A table without figures comes first, if it fits.
+    kept = [("toys", "toy", "k-FED", "accuracy")]
+    slow = ("toys", "slow", "k-FED", 0)
+    assert tasks_that_fit([toys], draws, 52.0, kept) == [slow, *toy]
+    assert tasks_that_fit([toys], draws, 51.0, kept) == [slow]
+    assert tasks_that_fit([toys], draws, 2.0, kept) == toy
     draws.add(*toy[0], draw=Draw({"accuracy": 0.5}, 1.0, "2024-05-03"))
     assert tasks_that_fit([toys], draws, 1.5) == toy[1:]
     assert figures_of([toys], draws) == {}  # one seed of two
@@ -122,26 +133,51 @@ def test_the_quickest_tables_that_fit_are_run_and_nothing_that_is_known(toys):
     }
 
 
-def test_a_page_has_the_largest_gap_first_and_then_what_has_none(toys, tmp_path):
+def test_a_page_has_a_line_for_each_item_and_the_largest_gap_first(toys, tmp_path):
     figures = read_kept(tmp_path / "kept") | {
         ("toys", "toy", "k-FED", "accuracy"): Kept(2, Figure(2.0), "2024-05-01", 1)
     }
     text = page([toys], figures)
-    lines = [line for line in text.splitlines() if line.startswith("| [toys]")]
-    assert [line.split(" | ")[5] for line in lines] == ["-0.2500", "", "", "+0.5000"]
-    assert "not possible |  | no cats are at hand. |" in text
-    assert (
-        "| Figure 1: a curve |  | no numbers | [1 figures](toys.md) |  | 1 seed, 2024-05-01 |"
-        in text
-    )
+    assert [line for line in text.splitlines() if line.startswith("| [toys]")] == [
+        "| [toys](toys.md) | Table 1: a toy | pooled: accuracy | 0.5000 | 0.2500 | -0.2500 | 1 of 2 "
+        "| 2 seeds, 2024-05-01 to 2024-05-02 | 1, 2 |",
+        "| [toys](toys.md) | Table 2 |  |  | not possible |  |  |  | 3 |",
+        "| [toys](toys.md) | Figure 1: a curve |  | none | 1 figure |  |  | 1 seed, 2024-05-01 |  |",
+    ]
+    assert "1. Our toys are small.\n2. Nobody knows the others.\n3. No cats are at hand.\n" in text
+    assert "Of 2 printed figures, 1 of ours are at least as good." in text
+    assert "about 1 hours" in text
+
+
+def test_a_figure_that_is_not_there_has_its_reason(toys):
+    first, *_ = lines_of(toys, {})
+    assert (first.printed, first.ours, first.gap) == ("2 figures", "", None)
+    assert first.reasons[0] == NOT_RUN
+    half = {("toys", "toy", "k-FED", "accuracy"): Kept(2, Figure(2.0), "2024-05-01", 1)}
+    first, *_ = lines_of(toys, half)
+    assert (first.as_good, first.reasons[-1]) == ("1 of 1", SOME_NOT_RUN)
+
+
+def test_lower_can_be_better(toys, tmp_path):
+    figures = read_kept(tmp_path / "kept") | {
+        ("toys", "toy", "k-FED", "accuracy"): Kept(2, Figure(2.0), "2024-05-01", 1)
+    }
     (tmp_path / "toys.toml").write_text(
-        TOML.replace("seeds = 2,", "seeds = 2, ").replace(
-            "[tables.toy]\n", '[tables.toy]\nbetter = "lower"\n'
-        )
+        TOML.replace("[tables.toy]\n", '[tables.toy]\nbetter = "lower"\n')
     )
-    lower = {line.what: line.shortfall for line in lines_of(find_paper("toys", tmp_path), figures)}
-    assert lower["k-FED: accuracy"] == 0.5
-    assert lower["pooled: accuracy"] == -0.25
+    first, *_ = lines_of(find_paper("toys", tmp_path), figures)
+    assert (first.what, first.shortfall, first.as_good) == ("k-FED: accuracy", 0.5, "1 of 2")
+
+
+def test_the_papers_own_methods_have_a_line_of_their_own(toys, tmp_path):
+    figures = read_kept(tmp_path / "kept") | {
+        ("toys", "toy", "k-FED", "accuracy"): Kept(2, Figure(2.0), "2024-05-01", 1)
+    }
+    (tmp_path / "toys.toml").write_text('strategies = ["k-fed"]\n' + TOML)
+    own, others, *_ = lines_of(find_paper("toys", tmp_path), figures)
+    assert (own.what, own.reasons) == ("k-FED: accuracy", ("our toys are small.",))
+    assert others.what == "pooled: accuracy"
+    assert others.reasons == ("our toys are small.", "nobody knows the others.")
 
 
 def test_the_command_goes_on_where_it_stopped(toys, tmp_path, monkeypatch, capsys):
