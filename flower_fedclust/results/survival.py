@@ -57,7 +57,7 @@ def survival_figure(survival: Survival, path: str | Path | None = None) -> Figur
     for side in ("top", "right"):
         above.spines[side].set_visible(False)
     _write_rows_at_risk(below, survival, colors)
-    title = "What became of the clusters; bands hold a whole curve with 95%"
+    title = "What became of the clusters: each band contains the whole curve with probability 95%"
     figure.suptitle(title, x=0.01, ha="left", weight="bold", fontsize=10)
     if path is not None:
         saved_figure(figure, path)
