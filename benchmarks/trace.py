@@ -1,6 +1,7 @@
 """How much code a run passes through: functions, files and depth, of one round and of a whole run.
 
     python benchmarks/trace.py
+    python benchmarks/trace.py -v   # also every function of a round, in the order of first calls
 
 Whoever wants to understand a run has to read what it passes. Counted are functions of this package that have a name:
 no comprehension, no lambda, nothing of Flower or NumPy. One round begins when the protocol has yielded it and ends when
@@ -35,6 +36,8 @@ class Trace:
 
     functions: set[tuple[str, str]] = field(default_factory=set)  #: File and name.
     calls: Counter[str] = field(default_factory=Counter)
+    #: Depth, file and name of each function at its first call: the round as a reader meets it.
+    order: list[tuple[int, str, str]] = field(default_factory=list)
     depth: int = 0
     deepest: list[str] = field(default_factory=list)
 
@@ -48,13 +51,17 @@ class Trace:
         if event != "call" or not is_named(frame.f_code):
             return
         code = frame.f_code
-        self.functions.add((code.co_filename.removeprefix(ROOT), code.co_qualname))
+        function = code.co_filename.removeprefix(ROOT), code.co_qualname
         self.calls[code.co_qualname] += 1
-        stack, at = [], frame
+        stack: list[str] = []
+        at: FrameType | None = frame
         while at is not None:
             if is_named(at.f_code):
                 stack.append(at.f_code.co_qualname)
             at = at.f_back
+        if function not in self.functions:
+            self.functions.add(function)
+            self.order.append((len(stack), *function))
         if len(stack) > self.depth:
             self.depth, self.deepest = len(stack), stack[::-1]
 
@@ -134,8 +141,8 @@ def main() -> None:
         print("  calls: " + ", ".join(f"{name} {count}" for name, count in calls))
         if "-v" in sys.argv:
             print("  deepest: " + " > ".join(max(rounds, key=lambda one: one.depth).deepest))
-            for file, name in sorted(largest.functions):
-                print(f"    {file}: {name}")
+            for depth, file, name in largest.order:
+                print(f"    {'  ' * depth}{name}  ({file})")
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ import math
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -36,7 +35,6 @@ from flower_fedclust.engine.replies import (
     check_capacity,
     checked_arrays,
     checked_evaluation,
-    client_order,
     evaluation_of,
     one_line,
     read_reply,
@@ -130,6 +128,8 @@ class Run:
         self.inspection = Inspection(settings)
         self.sums = SecureSums(run_id, settings) if secure else None
         self._waits = False  # whether a client waits for the approval of the study
+        # The field with the order of the columns, as it follows from the clients that have enrolled.
+        self._order: dict[str, str] = {}
         #: The fields of every message.
         self._common: dict[str, Any] = {
             "format": FORMAT,
@@ -274,8 +274,7 @@ class Run:
         """The task that clients are asked for at the moment."""
         return ENROL if self.round is None else self.round.task
 
-    @property
-    def _order(self) -> dict[str, str]:
+    def _stated_order(self) -> dict[str, str]:
         """Return the field with the order of the columns; {} unless some client has them in another order.
 
         With secure sums every message states the order, so that a client that joins later changes no question.
@@ -344,10 +343,12 @@ class Run:
             for message in messages
             if message.node in nodes
         ]
-        said = self._read(
+        read = self._read(
             number, asked, answers, lambda message, res, _: checked_enrolment(message.client, res)
         )
+        said = {message.node: one for message, one in read}
         self.log.note_failures(number, ENROL, self.roster.take_in(said))
+        self._order = self._stated_order()
         self.log.messages.append(
             Reported(number, ENROL, "name and columns", "one per client", harmless=True)
         )
@@ -419,12 +420,13 @@ class Run:
         }
         asked = {name: node for name, node in present.items() if name in named and name not in late}
         absent = {name: self.roster.why_absent(name) for name in addressees if name not in asked}
-        self.log.note_failures(self.number, round_.task, absent)
         required, n_shares = self._quorum(round_, len(asked))
-        if absent and len(asked) < required:
-            if round_.needed:
-                raise self._too_few(self.number, round_.task, len(asked), required)
-            asked = {}
+        if absent:
+            self.log.note_failures(self.number, round_.task, absent)
+            if len(asked) < required:
+                if round_.needed:
+                    raise self._too_few(self.number, round_.task, len(asked), required)
+                asked = {}
         if self.spending is not None:
             self.spending.spend(round_.task, round_.releases, list(asked))
         if asked and isinstance(round_, Sum):
@@ -699,7 +701,7 @@ class Run:
             ]
 
         read = self._read(self.number, ours, answers, check)
-        replies = self._by_client(ours, answers, read)
+        replies = {message.client: arrays for message, arrays in read if message.kind == "round"}
         odd = self.inspection.unlike(round_, replies, messages) if replies else {}
         self.log.note_failures(self.number, round_.task, odd)
         replies = {name: arrays for name, arrays in replies.items() if name not in odd}
@@ -725,10 +727,6 @@ class Run:
                 raise ReplyError(f"client {message.client} sent {what}.") from None
             return True
 
-        for message in messages:
-            self.roster.members[message.client].note(
-                self.number, answered=message.node in answers.replies
-            )
         return len(self._read(self.number, messages, answers, take))
 
     def _total(
@@ -805,22 +803,18 @@ class Run:
         sums, alone = answers.sums, dict(answers.replies)
         for total in sums:
             total.hide(self.inspection.hidden(round_))
-            taken_out = total.take_out(self.inspection.suspects(round_, total, n_summed))
-            alone |= taken_out
-        summed = {node: total.n_bytes for total in sums for node in total.nodes}
-        alone_answers = replace(answers, replies=alone)
+            alone |= total.take_out(self.inspection.suspects(round_, total, n_summed))
         read = self._read(
             self.number,
             ours,
-            alone_answers,
+            replace(answers, replies=alone),
             lambda message, _, arrays: (
                 self.inspection.checked(message.client, round_, arrays, n_summed)
                 if message.kind == "round"
                 else []
             ),
-            summed,
         )
-        replies = self._by_client(ours, alone_answers, read)
+        replies = {message.client: arrays for message, arrays in read if message.kind == "round"}
         called = {message.node: message.client for message in ours}
         names = [[called[node] for node in total.nodes] for total in sums]
         odd = dict[str, str]()
@@ -828,7 +822,7 @@ class Run:
             odd = self.inspection.unlike(round_, replies, ours, sums)
             alike = {name: arrays for name, arrays in replies.items() if name not in odd}
             odd |= self.inspection.outliers(round_, alike, sums, names)
-        self.log.note_failures(self.number, round_.task, odd)
+            self.log.note_failures(self.number, round_.task, odd)
         for total, of_sum in zip(sums, names, strict=True):
             if odd:
                 total.take_out(np.array([name in odd for name in of_sum]))
@@ -836,55 +830,49 @@ class Run:
         left = {name: arrays for name, arrays in replies.items() if name not in odd}
         return left, [total for total in sums if total.nodes]
 
-    def _by_client(
-        self, messages: Sequence[Message], answers: Answers, read: Mapping[str, list[Sendable]]
-    ) -> dict[str, list[Sendable]]:
-        """Note who has answered; return the replies to the round's own question by client."""
-        called = dict[str, str]()
-        nodes = {*answers.replies, *(node for total in answers.sums for node in total.nodes)}
-        for message in messages:
-            self.roster.members[message.client].note(self.number, answered=message.node in nodes)
-            if message.kind == "earlier" and message.node in read:
-                self.roster.members[message.client].has.add(message.task)
-            if message.kind == "round":
-                called[message.node] = message.client
-        return {called[node]: arrays for node, arrays in read.items() if node in called}
-
     def _read(
         self,
         number: int,
         messages: Sequence[Message],
         answers: Answers,
         check: Callable[[Message, Any, list[Sendable]], T],
-        summed: Mapping[str, int] = MappingProxyType({}),
-    ) -> dict[str, T]:
-        """Return the contents of the replies by node; log traffic, and why replies are missing or unusable.
+    ) -> list[tuple[Message, T]]:
+        """Read the replies to messages: return each usable one as ``check`` returns it, with its message.
 
-        ``summed`` has the sizes of the replies that are part of a sum, by node.
+        This is the only pass over the replies. It notes each client as present or silent, and logs the traffic and why
+        a reply is missing or not used.
         """
         said = {f"{type(failure).__name__}: {failure}" for failure in answers.failures}
         reasons = sorted(one_line(message) for message in said)
         silent = f"did not answer{f' ({reasons[0]})' if reasons else ''}."
         if reasons and all(message.kind == "enrol" for message in messages):
             silent += " If its ClientApp has mods that change what it sends, remove them."
-        contents = {}
-        for message in sorted(messages, key=lambda message: client_order(message.client)):
-            if (n_bytes := summed.get(message.node)) is not None:
+        summed = {node: total.n_bytes for total in answers.sums for node in total.nodes}
+        contents = []
+        for message in messages:
+            name = message.client
+            res: Any = answers.replies.get(message.node)
+            is_summed = message.node in summed
+            if message.kind not in ("enrol", "model"):
+                answered = is_summed or res is not None
+                self.roster.members[name].note(number, answered=answered)
+            if is_summed:  # the carrier has checked it, and added it up with others
+                n_bytes = summed[message.node]
                 self.log.traffic.append(
-                    Traffic(number, message.task, message.client, message.n_bytes, n_bytes)
+                    Traffic(number, message.task, name, message.n_bytes, n_bytes)
                 )
                 continue
-            res: Any = answers.replies.get(message.node)
             self.log.traffic.append(traffic_of(number, message, res))
             if res is None:
-                self.log.note_failures(
-                    number, message.task, {message.client: f"client {message.client} {silent}"}
-                )
+                self.log.note_failures(number, message.task, {name: f"client {name} {silent}"})
                 continue
             try:
-                contents[message.node] = read_reply(message.client, res, partial(check, message))
+                contents.append((message, read_reply(name, res, partial(check, message))))
             except ReplyError as error:
                 self._note_refusal(number, message, error)
+                continue
+            if message.kind == "earlier":
+                self.roster.members[name].has.add(message.task)
         return contents
 
     def _note_refusal(self, number: int, asked: Message, error: ReplyError) -> None:
@@ -934,10 +922,9 @@ class Run:
                 one.client, res, n_clusters=n_clusters, most_rows=self.settings.most_rows
             ),
         )
-        called = {message.node: message.client for message in messages}
-        evaluations = {node: one for node, one in read.items() if one is not None}
-        for node, one in evaluations.items():
-            self.inspection.stated[called[node]] = float(one.n_rows)
+        evaluations = {message.client: one for message, one in read if one is not None}
+        for name, one in evaluations.items():
+            self.inspection.stated[name] = float(one.n_rows)
         contents = ("k-means cost of the rows", "number of rows", "table of classes by clusters")
         for content in contents if answers.replies and n_clusters is not None else ():
             self.log.messages.append(Reported(self.number, EVALUATE, content, "one per client"))
