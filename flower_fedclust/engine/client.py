@@ -24,7 +24,6 @@ from flower_fedclust.engine.fields import (
     OF_MODEL,
     OF_ROUND,
     SECURE,
-    check_arguments,
     check_fields,
     check_is_ours,
     hash_of_question,
@@ -305,7 +304,7 @@ class ProtocolClient(NumPyClient):
                 f"client {self.name}: what was asked for takes the client's own rows, and not its {noisy}."
             )
         self._seen.rows = True
-        return self._own
+        return self._loaded if self._asking.order is None else self._in_order_of_run
 
     @cached_property
     def _loaded(self) -> ClientData:
@@ -329,10 +328,10 @@ class ProtocolClient(NumPyClient):
         return data
 
     @cached_property
-    def _own(self) -> ClientData:
-        """The loaded data, with the columns in the order of the run."""
-        order = self._asking.order
-        return self._loaded if order is None else self._loaded.in_order(order, "the run")
+    def _in_order_of_run(self) -> ClientData:
+        """The loaded data, with the columns in the order that the message states."""
+        assert self._asking.order is not None
+        return self._loaded.in_order(self._asking.order, "the run")
 
     @property
     def outline(self) -> Outline:
@@ -471,7 +470,7 @@ class ProtocolClient(NumPyClient):
         """
         facts: dict[str, Any] = {"format": FORMAT, "client": self.name}
         try:
-            with one_thread(), on_device(_device_of(self.context)):
+            with one_thread():
                 check_fields(config, OF_ROUND, self.name)
                 if config["task"] == ENROL:
                     # An interrupted run needs the memory that it left here.
@@ -558,7 +557,6 @@ class ProtocolClient(NumPyClient):
             raise DataError(f"{type(self).__name__} has no answer called '{config['task']}'.")
         question = read_question(asks, list(map(as_numbers, arrays)), config, type(self))
         self._check_most_rows(question.most_rows)
-        check_arguments(question)
         answer, rows = question.answer, str(config.get("rows", ""))
         find_moved = partial(self.moved, rows, question)
         releases = self._releases(question, find_moved, config) if "parts" in config else ()
@@ -566,8 +564,10 @@ class ProtocolClient(NumPyClient):
             raise DataError(
                 f"'{answer.task}' sends {len(answer.sends)} arrays; {len(releases)} releases were given."
             )
-        order, n_shares = self._order_in(config), int(config.get("n_shares", 1))
-        question = self._for_its_unit(question, config)
+        order = self._order_in(config) if "columns" in config else None
+        n_shares = int(config.get("n_shares", 1))
+        if config.get("plan"):
+            question = self._for_its_unit(question, config)
         self._check_not_missed(question)
         stand_in, is_derived = self._rows_of_round(rows) if rows else (None, False)
         request = Request(
@@ -594,8 +594,6 @@ class ProtocolClient(NumPyClient):
         If the plan protects subjects, everything that is sent must be a sum over the client's own rows. Arrays that the
         client keeps are free, because they stay here.
         """
-        if not config.get("plan"):
-            return question
         unit, rows_per_subject = _read_unit(str(config["plan"]))
         has_subjects = self.outline.n_subjects > 0
         if unit == "record" and has_subjects:
@@ -623,7 +621,7 @@ class ProtocolClient(NumPyClient):
 
     def _in_order_of(self, config: Mapping[str, Any]) -> Self:
         """Return a client with the columns in the order that a message states, if it states one."""
-        order = self._order_in(config)
+        order = self._order_in(config) if "columns" in config else None
         return self if order is None else self._who_answers(Asking(order=order))
 
     # Helpers of the calls above.
@@ -757,9 +755,9 @@ class ProtocolClient(NumPyClient):
             )
 
     def _order_in(self, config: Mapping[str, Any]) -> list[str] | None:
-        """Return the order of the columns in the run, if a message states one and the client's columns have names."""
+        """Return the run's order of the columns, as a message states it; None if the client's columns have no names."""
         own_columns = self.outline.columns
-        if "columns" not in config or own_columns is None:
+        if own_columns is None:
             return None
         columns = parse_json(str(config["columns"]))
         if not isinstance(columns, list) or not all(isinstance(name, str) for name in columns):
@@ -885,7 +883,9 @@ class _Dispatcher(NumPyClient):
         self, parameters: list[Array], config: dict[str, Any]
     ) -> tuple[list[Array], int, dict[str, Any]]:
         try:
-            arrays, _, facts = self._client(config).fit(parameters, config)
+            client = self._client(config)
+            with on_device(_device_of(client.context)):
+                arrays, _, facts = client.fit(parameters, config)
         except DataError as error:
             arrays, facts = [], said_instead(self._name, str(error))
         return (arrays, 1, facts) if arrays else (TO_SERVER, 1, facts | {EMPTY: True})
@@ -911,7 +911,10 @@ class _Dispatcher(NumPyClient):
 def _device_of(context: Context | None) -> Device | None:
     """Return the device that a SuperNode's own config names, as in ``--node-config 'device="cuda"'``."""
     named = None if context is None else context.node_config.get("device")
-    return None if named is None else open_device(str(named))
+    try:
+        return None if named is None else open_device(str(named))
+    except ValueError as error:
+        raise DataError(str(error)) from None
 
 
 def client_fn(

@@ -131,7 +131,10 @@ def _read_frame(arrays: list[Array]) -> Frame:
 def read_question(
     asked: Askable[..., Any], arrays: list[Array], fields: Mapping[str, Any], owner: type
 ) -> Question:
-    """Undo ``Question.to_wire``; ``owner`` is the class whose views a message may name."""
+    """Undo ``Question.to_wire``; ``owner`` is the class whose views a message may name.
+
+    Raises a DataError if the question's function does not take the arrays and arguments of the message.
+    """
     arguments = _read_arguments(str(fields.get("arguments", "{}")))
     inner: Question | None = None
     if "view" in fields:
@@ -152,10 +155,14 @@ def read_question(
     asked_arrays = tuple(arrays[: len(arrays) - n_frame])
     most_rows = read_most_rows(fields)
     if not isinstance(asked, ByRow):
-        return Question(asked.answer, asked_arrays, arguments, asked, most_rows=most_rows)
-    finish = _read_finish(fields["finish"], len(asked.answer.sends)) if "finish" in fields else None
-    answer = asked.answer if finish is None else finished_answer(asked.answer, finish)
-    return Question(answer, asked_arrays, arguments, asked, frame, inner, finish, most_rows)
+        question = Question(asked.answer, asked_arrays, arguments, asked, most_rows=most_rows)
+    else:
+        has_finish, n_sent = "finish" in fields, len(asked.answer.sends)
+        finish = _read_finish(fields["finish"], n_sent) if has_finish else None
+        answer = asked.answer if finish is None else finished_answer(asked.answer, finish)
+        question = Question(answer, asked_arrays, arguments, asked, frame, inner, finish, most_rows)
+    _bound(asked.function, question)
+    return question
 
 
 def read_most_rows(fields: Mapping[str, Any]) -> int:
@@ -239,15 +246,11 @@ def _said(question: Question) -> Iterable[bytes]:
         yield from _said(question.view)
 
 
-def check_arguments(question: Question) -> None:
-    """Raise a DataError if a question's function does not take the arrays and arguments of the message."""
-    _bound(question.asks.function, question)
-    if question.view is not None:
-        check_arguments(question.view)
-
-
 def _bound(function: Callable[..., Any], question: Question) -> dict[str, Any]:
-    """Return the arrays and arguments of a question by name, with defaults for those that are missing."""
+    """Return the arrays and arguments of a question by name, with defaults for those that are missing.
+
+    Raises a DataError if the function does not take them.
+    """
     # These first arguments come from the client: itself, its rows or its table; or totals and numbers of rows.
     n_first = 2 if isinstance(question.asks, Finisher) else 1
     arrays = question.arrays[1:] if isinstance(question.asks, ByTableRow) else question.arrays

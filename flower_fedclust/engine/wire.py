@@ -39,11 +39,22 @@ def encode(arrays: Sequence[Array]) -> Parameters:
 
 def decode(parameters: Parameters) -> list[Array]:
     """Return the arrays that Parameters hold, read-only and without a copy."""
+    arrays = []
     try:
-        return [_decode(tensor) for tensor in parameters.tensors]
+        for tensor in parameters.tensors:
+            # A header begins with 8 bytes for the magic string and the version, and its own length: 2 bytes in format
+            # 1.0, later 4.
+            width = 2 if tensor[6:7] == b"\x01" else 4
+            start = 8 + width + int.from_bytes(tensor[8 : 8 + width], "little")
+            shape, by_columns, dtype = _header(tensor[:start])
+            if min(shape, default=0) < 0 or (0 in shape and max(shape) > _LONGEST_EMPTY):
+                raise ValueError("its shape does not fit its bytes.")
+            array = np.frombuffer(tensor, dtype=dtype, offset=start)
+            arrays.append(array.reshape(shape, order="F" if by_columns else "C"))
     except Exception as error:
         # Anybody may have sent these bytes, so NumPy may raise anything.
         raise ValueError(f"not an array in NumPy's format ({error})") from error
+    return arrays
 
 
 def as_numbers(array: Array) -> Array:
@@ -67,20 +78,6 @@ def as_bytes(text: str) -> NDArray[np.uint8]:
 def as_text(array: NDArray[np.uint8]) -> str:
     """Undo :func:`as_bytes`."""
     return np.asarray(array, dtype=np.uint8).tobytes().decode()
-
-
-def _decode(tensor: bytes) -> Array:
-    # The magic string and the version are 8 bytes, the length of the header 2 (format 1.0) or 4.
-    size = (
-        10 + int.from_bytes(tensor[8:10], "little")
-        if tensor[6:7] == b"\x01"
-        else 12 + int.from_bytes(tensor[8:12], "little")
-    )
-    shape, fortran_order, dtype = _header(tensor[:size])
-    if min(shape, default=0) < 0 or (0 in shape and max(shape) > _LONGEST_EMPTY):
-        raise ValueError("its shape does not fit its bytes.")
-    array = np.frombuffer(tensor, dtype=dtype, offset=size)
-    return array.reshape(shape, order="F" if fortran_order else "C")
 
 
 @lru_cache(maxsize=1024)
