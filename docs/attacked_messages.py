@@ -217,14 +217,14 @@ def main() -> None:
     )
     args = parser.parse_args()
     warnings.simplefilter("ignore")
-    groups: dict[tuple[str, str, str], list[str]] = {}
+    groups: dict[tuple[str, str], dict[str, str]] = {}
     for name, content, _, attack, outcome in every_message():
-        groups.setdefault((name, attack, outcome), []).append(content)
+        groups.setdefault((attack, outcome), {})[content] = f"`{name}`"
         print(name, content, attack, outcome, sep=" | ", flush=True)
-    table = ["| messages | attack | result | example |", "|---|---|---|---|"]
-    for (name, attack, outcome), contents in groups.items():
-        found = f"`{attack}`" if attack else ""
-        table.append(f"| {'; '.join(contents)} | {found} | {outcome} | `{name}` |")
+    table = ["| messages | attack | result | examples |", "|---|---|---|---|"]
+    for (attack, outcome), examples in groups.items():
+        found, names = f"`{attack}`" if attack else "", ", ".join(dict.fromkeys(examples.values()))
+        table.append(f"| {'; '.join(examples)} | {found} | {outcome} | {names} |")
     if args.write:
         page = DOCS / "attacks.md"
         before, rest = page.read_text(encoding="utf-8").split(BEGIN)
