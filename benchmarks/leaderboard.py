@@ -4,8 +4,8 @@ python benchmarks/leaderboard.py FOLDER [--csv leaderboard.csv] [--only NAMES] [
 
 FOLDER holds the suite (github.com/gagolews/clustering-data-v1). Each result is a line of the CSV as soon as it is
 there; the same command continues, runs what is missing, and writes the tables into the page. A figure that the CSV
-lacks stays as it is on the page. ``--only`` runs some strategies, ``--largest`` the sets of 100,000 rows, ``--no-page``
-leaves the page alone, ``--batteries`` takes others.
+lacks stays as it is on the page. The table of sets below 1,000 rows is only printed. ``--only`` runs some strategies,
+``--largest`` the sets of 100,000 rows, ``--no-page`` leaves the page alone, ``--batteries`` takes others.
 
 The rows are spread over four clients. ``max_norm`` is public knowledge here: the power of two above the longest row.
 Genie runs if the package genieclust is installed.
@@ -260,7 +260,7 @@ def tables_of(found: dict[tuple[str, str, str, str, int], dict[str, str]]) -> st
             as_table(["strategy", "no noise", *(f"epsilon {one:g}" for one in EPSILONS)], body)
         )
 
-    def both(size: str) -> None:
+    def both(size: str) -> str:
         body = []
         for method in (one for group in GROUPS.values() for one in group):
             pooled = method in POOLED
@@ -270,14 +270,15 @@ def tables_of(found: dict[tuple[str, str, str, str, int], dict[str, str]]) -> st
             empty = [""] * (len(SPLITS) - len(plain))
             body.append([method, *plain, *empty, *(noisy if method in PRIVATE else [""] * 3)])
         header = ["strategy", *SPLITS, *(f"epsilon {one:g}" for one in EPSILONS)]
-        text.append(as_table(header, body))
+        return as_table(header, body)
 
     text.append(f"### No noise, {counts['large']} sets of 1,000 to 10,000 rows\n")
     without_noise("large")
     text.append(f"\n### With noise, the same {counts['large']} sets\n")
     with_noise("large")
-    text.append(f"\n### {counts['small']} sets below 1,000 rows, without and with noise\n")
-    both("small")
+    if counts["small"]:
+        print(f"\n### {counts['small']} sets below 1,000 rows, without and with noise\n")
+        print(both("small"))
     if counts["largest"]:
         text.append(
             f"\n### {counts['largest']} sets above 100,000 rows, random split, at most three draws\n"
