@@ -23,7 +23,7 @@ from flower_fedclust.data.batches import BATCH_ENTRIES, Batch, in_batches
 from flower_fedclust.engine.client_data import ClientData
 from flower_fedclust.engine.kept_rows import KeptOfClient, kept_rows
 from flower_fedclust.engine.rounds import Answer, Askable, Known, Question, Scalar, Sent, as_sent
-from flower_fedclust.exact.capacity import bits_with, with_rows
+from flower_fedclust.exact.capacity import with_rows
 from flower_fedclust.exact.device import current_device, device_of
 from flower_fedclust.exact.grid import GridArray
 from flower_fedclust.exact.rows import Frame, Rows
@@ -107,22 +107,6 @@ class ByRow(Askable[..., Any]):
         """Return some of a batch's rows."""
         return values[part if isinstance(part, slice) else device_of(values).index(part)]
 
-    def of_no_rows(self, question: Question) -> tuple[tuple[Term, ...], tuple[Term, ...]]:
-        """Return the terms of an empty table, and the arrays that a client with an empty table sends.
-
-        Shapes, units and bounds follow from the message alone, and are read from these. A question computes both once;
-        see :attr:`Question.of_no_rows`. Raises an OverflowError if the sum over the most rows that a client may have
-        could overflow.
-        """
-        nothing = self.terms(question, self.no_rows(question))
-        bits = bits_with(question.most_rows)
-        if any(term.largest > 2**bits for term in nothing):
-            raise OverflowError(
-                f"'{self.answer.task}' adds up integers of more than {bits} bits, so that a sum could overflow; "
-                "choose a coarser unit."
-            )
-        return nothing, self._finished_alone(question, nothing, 0)
-
     def no_rows(self, question: Question) -> Any:
         """Return a table without rows, as the function takes it."""
         frame = _frame_of(question)
@@ -180,7 +164,7 @@ class ByRow(Askable[..., Any]):
             n_rows += n_added
         if kept is not None:
             kept.ends_with(n_rows)
-        finished = self._finished_alone(question, totals, n_rows)
+        finished = self.finished_alone(question, totals, n_rows)
         self._check_form(finished, sent_of_nothing, n_rows)
         return [term.array for term in finished]
 
@@ -224,7 +208,7 @@ class ByRow(Askable[..., Any]):
         # An answer that reorders its rows would give clients the sums of other clients, so one is computed alone too.
         of_first = self.terms(question, rows[0])
         self._check_form(of_first, nothing, len(rows[0]))
-        pairs = zip(self._finished_alone(question, of_first, len(rows[0])), finished, strict=True)
+        pairs = zip(self.finished_alone(question, of_first, len(rows[0])), finished, strict=True)
         if any(not np.array_equal(alone.integers, many.integers[0]) for alone, many in pairs):
             raise NotStackedError
         return [term.array for term in finished]
@@ -239,7 +223,7 @@ class ByRow(Askable[..., Any]):
         pairs = zip(totals, question.finish.at_most, strict=True)
         return tuple(_clipped(term, divisor, at_most) for term, at_most in pairs)
 
-    def _finished_alone(
+    def finished_alone(
         self, question: Question, totals: tuple[Term, ...], n_rows: int
     ) -> tuple[Term, ...]:
         """Return the arrays of one client, computed from its totals."""

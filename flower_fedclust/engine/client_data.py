@@ -185,9 +185,8 @@ class ClientData:
         self.id_column = id_column or ROW
         self._derived: dict[Hashable, Any] = {}
         self._prepared: tuple[Preparation, ClientData] | None = None
-        self._raw: tuple[Preparation, ClientData] | None = (
-            None  # the preparation that made these rows, and the data before it
-        )
+        # The preparation that made these rows, and the data before it.
+        self._raw: tuple[Preparation, ClientData] | None = None
         self._fits: Schema | bool | None = False  # the last check that the batches have passed
 
     def __repr__(self) -> str:
@@ -243,7 +242,7 @@ class ClientData:
     @property
     def is_plain(self) -> bool:
         """Whether the rows are numbers already, and no schema describes their columns."""
-        return self._rows is not None and self.is_in_memory and self.schema is None
+        return self._rows is not None and self._batches is None and self.schema is None
 
     @property
     def table(self) -> Any:

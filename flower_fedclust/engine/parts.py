@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -39,11 +39,12 @@ class Part:
     at_most: int = 1
     mechanism: Mechanism = "gaussian"
     sample: tuple[int, int] | None = None
+    #: The answers, as a tuple.
+    askables: tuple[Askable[..., Any], ...] = field(init=False, repr=False, compare=False)
 
-    @property
-    def askables(self) -> tuple[Askable[..., Any], ...]:
-        """The answers, as a tuple."""
-        return self.answers if isinstance(self.answers, tuple) else (self.answers,)
+    def __post_init__(self) -> None:
+        askables = self.answers if isinstance(self.answers, tuple) else (self.answers,)
+        object.__setattr__(self, "askables", askables)
 
 
 def relation_of(parts: Mapping[str, Part]) -> Relation:

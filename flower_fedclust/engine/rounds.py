@@ -22,6 +22,7 @@ from typing import (
 import numpy as np
 from numpy.typing import NDArray
 
+from flower_fedclust.exact.capacity import bits_with
 from flower_fedclust.exact.grid import MOST_ROWS
 from flower_fedclust.exact.rows import Frame
 from flower_fedclust.exact.terms import Bound
@@ -164,9 +165,17 @@ class Question:
     def of_no_rows(self) -> Any:
         """The terms of an empty table, and what a client with an empty table sends; only for answers by row.
 
-        Shapes, units and bounds are computed from these alone, once for each question.
+        Shapes, units and bounds follow from the message alone, and are read from these. Raises an OverflowError if the
+        sum over the most rows that a client may have could overflow.
         """
-        return self.asks.of_no_rows(self)
+        nothing = self.asks.terms(self, self.asks.no_rows(self))
+        bits = bits_with(self.most_rows)
+        if any(term.largest > 2**bits for term in nothing):
+            raise OverflowError(
+                f"'{self.answer.task}' adds up integers of more than {bits} bits, so that a sum could overflow; "
+                "choose a coarser unit."
+            )
+        return nothing, self.asks.finished_alone(self, nothing, 0)
 
     def mean(self, *at_most: float | None) -> Question:
         """Return the question for each client's mean over its rows, clipped as a whole, in place of its sum.

@@ -873,7 +873,7 @@ class PrivateStrategy(ProtocolStrategy):
         # Names in a budget may refer to shares that depend on the clients' columns, unknown before they enrol.
         is_early = self.budget is not None and not self.client_names
         if self.epsilon is not None and not is_early:
-            _ = self.frozen_plan
+            _ = self.run_budget
 
     @property
     def plan(self) -> str:
@@ -932,14 +932,13 @@ class PrivateStrategy(ProtocolStrategy):
             )
         if not round_.parts:
             return round_
-        plan = self.frozen_plan
-        if self._run is not None and self._run.spending is not None:
-            self._run.spending.budget.check_pays_for(round_)
+        budget = self.run_budget
+        budget.check_pays_for(round_)
         questions = (
             round_.question.values() if isinstance(round_.question, Mapping) else [round_.question]
         )
         releases = {
-            releases_of_parts(question, question.moved(), round_.parts, plan)
+            releases_of_parts(question, question.moved(), round_.parts, budget.plan)
             for question in questions
         }
         if len(releases) > 1:

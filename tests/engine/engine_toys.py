@@ -152,6 +152,11 @@ class Toy(PrivateStrategy):
         given = [release for round_ in self.rounds for release in round_.releases if release]
         return plan_of(given, noise=self.noise) if given else super().frozen_plan
 
+    def freeze_plan(self):
+        """Freeze nothing if the rounds have releases."""
+        if not any(any(round_.releases) for round_ in self.rounds):
+            super().freeze_plan()
+
     @property
     def plan(self):
         """What the messages say of it."""
