@@ -288,22 +288,19 @@ class OffsetsFromNearest(Rows):
         long = ~(squares <= limit)
         coarser = max(self.exponent - rows.exponent, 0)
         sums, counts = _offset_sums(rows, found.points, labels, coarser)
-        if not long.any():
-            return self._in_unit(sums, counts)
-        clipped, own = rows[long], labels[long]
-        more, more_counts = _offset_sums(clipped, found.points, own, coarser)
-        one_by_one = _one_by_one(clipped, found.points, own, self.bound, self.constant).sums_at(
-            own, n_places
-        )
-        return self._in_unit(sums - more, counts - more_counts) + one_by_one
-
-    def _in_unit(self, sums: Integers, counts: Integers) -> Integers:
-        """Return sums of offsets that are not clipped, with the constants' sums, in the offsets' unit."""
-        sums = np.left_shift(sums, max(self.rows.exponent - self.exponent, 0))
-        if self.constant is None:
-            return sums
-        whole = math.trunc(math.ldexp(self.constant, -self.exponent))
-        return np.concatenate([sums, (counts * whole)[:, None]], axis=1)
+        if long.any():  # the few that are clipped are added up one by one
+            clipped, own = rows[long], labels[long]
+            more, more_counts = _offset_sums(clipped, found.points, own, coarser)
+            sums, counts = sums - more, counts - more_counts
+        # In the offsets' unit, with the sums of the constants.
+        sums = np.left_shift(sums, max(rows.exponent - self.exponent, 0))
+        if self.constant is not None:
+            whole = math.trunc(math.ldexp(self.constant, -self.exponent))
+            sums = np.concatenate([sums, (counts * whole)[:, None]], axis=1)
+        if long.any():
+            made = _one_by_one(clipped, found.points, own, self.bound, self.constant)
+            sums += made.sums_at(own, n_places)
+        return sums
 
 
 def _one_by_one(
