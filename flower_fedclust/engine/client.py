@@ -136,10 +136,8 @@ class Asking:
     #: A request for the operator's consent, before anything is computed.
     request: Request | None = None
     round: int = 0  #: The number of the round, from which seeded noise follows.
-    derives_from: str = (
-        #: The name of the noisy rows to which the answer is confined; "" if it may read the true rows.
-        ""
-    )
+    #: The name of the noisy rows to which the answer is confined; "" if it may read the true rows.
+    derives_from: str = ""
 
 
 #: The state of a client that has no message to answer.
@@ -333,7 +331,7 @@ class ProtocolClient(NumPyClient):
         assert self._asking.order is not None
         return self._loaded.in_order(self._asking.order, "the run")
 
-    @property
+    @cached_property
     def outline(self) -> Outline:
         """What is known about the table without its rows; computed from the data if the client was given no outline."""
         return self._loaded.outline if self._given_outline is None else self._given_outline

@@ -50,10 +50,11 @@ class KeptOfClient:
 
 
 class KeptRows:
-    """The rows that a run keeps, up to a number of bytes.
+    """The rows on the grid that a run keeps, up to a number of bytes.
 
-    What is kept stays until its frame changes; what finds no room is made again each round. Rows in files are kept on a
-    card alone: the memory of a run over files does not depend on the rows.
+    Rounds often ask in the same frame, so a batch is kept until the frame of its client changes. A batch that finds no
+    room is made again in each round. Rows in files are kept on a card alone, so that the memory of this machine does
+    not have to hold them.
     """
 
     def __init__(self, most_bytes: int) -> None:
@@ -62,7 +63,10 @@ class KeptRows:
         self._lock = Lock()
 
     def of(self, source: ClientData, frame: Frame, entries: int) -> KeptOfClient | None:
-        """Return what is kept of a client's rows in a frame, in batches of so many entries or more; None: nothing."""
+        """Return the kept batches of a client's rows in a frame; None if these rows are not kept.
+
+        Batches that are kept have ``entries`` entries or more; the caller goes on with their size.
+        """
         if source.n_rows * source.n_columns < FEWEST_ENTRIES:
             return None
         if not (source.is_in_memory or current_device().is_card):
@@ -74,12 +78,12 @@ class KeptRows:
             or kept.entries < entries
         ):
             kept = self._of[source] = KeptOfClient(self, frame, entries)
-            # Rows of another frame, and of clients that are gone, take no room any more.
+            # Rows in the former frame, and rows of clients that are gone, have freed their room.
             self.n_bytes = sum(other.n_bytes for other in self._of.values())
         return kept
 
     def has_taken(self, n_bytes: int) -> bool:
-        """Tell whether there is room for so many bytes, which are then taken."""
+        """Reserve this many bytes; return whether there was room for them."""
         with self._lock:
             has_room = self.n_bytes + n_bytes <= self.most_bytes
             self.n_bytes += n_bytes if has_room else 0
@@ -87,7 +91,7 @@ class KeptRows:
 
 
 def _bytes_of(rows: Rows) -> int:
-    # With the norms, and the nearest points of the last question.
+    # With room for their norms, and for the points that the last question found to be nearest.
     return 8 * len(rows) * (rows.n_columns + 4)
 
 

@@ -55,10 +55,8 @@ class Roster:
     server_columns: Sequence[str] | None
     #: The clients, in the order in which their replies are added up.
     members: dict[str, Member] = field(default_factory=dict)
-    columns: int | list[str] = (
-        #: The columns of the clients' rows: their number or names; 0 before anybody has enrolled.
-        0
-    )
+    #: The columns of the clients' rows: their number or names; 0 before anybody has enrolled.
+    columns: int | list[str] = 0
     in_other_order: bool = False  #: Whether any client has the columns in another order.
     connected: Collection[str] = ()  #: The nodes that were connected at the last look.
     #: The nodes that are asked to enrol in the current round.
@@ -185,8 +183,6 @@ class Roster:
             self.columns = json.loads(str(common))
             if self.server_columns is not None and isinstance(self.columns, list):
                 self.columns = list(self.server_columns)
-        by_server = self.server_columns is not None and isinstance(self.columns, list)
-        right = f"{'the server rows have' if by_server else 'most have'} {_in_words(self.columns)}"
         reasons = {}
         for name, own in columns.items():
             if (
@@ -196,7 +192,10 @@ class Roster:
             ):
                 self.in_other_order |= own != self.columns
             elif own != self.columns:
-                reasons[name] = f"client {name} has {_in_words(own)} where {right}."
+                by_server = self.server_columns is not None and isinstance(self.columns, list)
+                whose = "the server rows have" if by_server else "most have"
+                right = _in_words(self.columns)
+                reasons[name] = f"client {name} has {_in_words(own)} where {whose} {right}."
         return reasons
 
     # Results that rounds leave with clients, for later rounds.

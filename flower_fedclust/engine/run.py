@@ -84,8 +84,8 @@ Messages: TypeAlias = list[Message]
 #: What a round brings: sums, the replies of single clients, or None if it was optional and too few could answer.
 Brought: TypeAlias = Total | list[Reply] | None
 
-#: Part of a run that yields as a run does, and returns something.
-Part: TypeAlias = Generator[WhoIsThere | Messages, Any, T]
+#: A stage of a run: a generator that yields what :meth:`Run.steps` yields, to the same carrier, and returns a result.
+Stage: TypeAlias = Generator[WhoIsThere | Messages, Any, T]
 
 
 class Run:
@@ -107,10 +107,8 @@ class Run:
         self.id = run_id
         self.journal = journal
         self.number = 0  #: The number of the last round that was asked; clients enrol in round 1.
-        self.round: Round | None = (
-            #: The round that the protocol asks for; None before its first round and after its last.
-            None
-        )
+        #: The round that the protocol asks for; None before its first round and after its last.
+        self.round: Round | None = None
         self.outcome: Outcome | None = None
         self.sizes: ReleasedSizes | None = None  #: The last sizes of clusters that were released.
         self.evaluation: dict[str, float] | None = None
@@ -211,7 +209,7 @@ class Run:
                 f"most {self.settings.n_rounds - 1}; the strategy must say how many rounds it can have."
             )
 
-    def _exchange(self, strategy: Algorithm, round_: Round) -> Part[Brought]:
+    def _exchange(self, strategy: Algorithm, round_: Round) -> Stage[Brought]:
         """Ask the clients of a round; return its sums with their noise, or the replies.
 
         Returns None for an optional round that too few clients can answer or did answer.
@@ -229,7 +227,7 @@ class Run:
         self.n_exchanges += 1
         return self.receive(round_, messages, (yield messages))
 
-    def _secure_sum(self, sums: SecureSums, strategy: Algorithm, round_: Round) -> Part[Brought]:
+    def _secure_sum(self, sums: SecureSums, strategy: Algorithm, round_: Round) -> Stage[Brought]:
         """Ask for a secure sum, which takes four exchanges (the first takes six); the server sees only the sum."""
         n = sums.n_clients(len(self.roster.members))
         _, n_shares = self._quorum(round_, n)
@@ -302,7 +300,7 @@ class Run:
 
     # Enrolment: every client gives its name and its columns.
 
-    def _enrol(self, strategy: Algorithm) -> Part[None]:
+    def _enrol(self, strategy: Algorithm) -> Stage[None]:
         """Enrol the clients of a new run, or the returning clients of an interrupted run."""
         self.roster.connected = dict.fromkeys((yield WhoIsThere("enrol", self.roster.are_expected)))
         self.roster.check_enough_connected()
@@ -404,7 +402,7 @@ class Run:
 
     # Asking.
 
-    def _ask(self, strategy: Algorithm, round_: Round, step: Step | None = None) -> Part[Messages]:
+    def _ask(self, strategy: Algorithm, round_: Round, step: Step | None = None) -> Stage[Messages]:
         """Return the messages of a round, and messages that enrol newly connected clients.
 
         An optional round that too few clients can answer asks nobody.
@@ -531,7 +529,7 @@ class Run:
         n_bytes = size_of(ins.parameters) if arrays else 0
         return [Message(node, name, ins, kind, n_bytes, adds_up) for name, node in nodes.items()]
 
-    def _ask_step(self, step: Step, round_: Round) -> Part[Messages]:
+    def _ask_step(self, step: Step, round_: Round) -> Stage[Messages]:
         """Return the messages of a step of a secure sum, other than the step in which clients answer the round."""
         self.roster.connected = dict.fromkeys((yield WhoIsThere("step", self.roster.are_enough)))
         present = self.roster.awake(self.number)
@@ -891,7 +889,7 @@ class Run:
 
     # The model, to evaluate or to keep.
 
-    def _send_model(self, outcome: Outcome) -> Part[dict[str, float]]:
+    def _send_model(self, outcome: Outcome) -> Stage[dict[str, float]]:
         """Send the model to all clients once; return its evaluation, {} if nobody was asked or replied."""
         self.roster.connected = dict.fromkeys((yield WhoIsThere("model", self.roster.are_enough)))
         settings, sent = self.settings, encode(outcome.model.to_arrays())

@@ -344,10 +344,10 @@ class SecureClient:
         facts.step, facts.secrets, self._round = "ready", [], b""
         return crypto.as_rows(opened, OPENED)
 
-    # Behind them.
+    # Helpers of the steps.
 
     def _at(self, run: str, step: str = "", number: int = 0) -> _Facts:
-        """Return the facts, if the client is in this run, and has last taken this step of this sum."""
+        """Return the client's memory of a run; a Refusal unless this step of this sum was the last that it took."""
         facts = self._known
         if facts.run != run:
             raise Refusal(f"client {self.name} has no keys for this run; it takes no part.")
@@ -374,7 +374,7 @@ class SecureClient:
         return lambda key, sender: crypto.code(key, said + _as_sender(sender))
 
     def _listed(self, listed: object, among: Sequence[int], what: str) -> list[int]:
-        """Return a list of clients of the server, if this client is in it, and enough others."""
+        """Check a list of clients from the server: it ascends, and has this client and enough others."""
         facts = self._known
         is_list = isinstance(listed, list) and all(type(one) is int for one in listed)
         found: list[int] = listed if is_list else []  # type: ignore[assignment]

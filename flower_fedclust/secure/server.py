@@ -64,7 +64,14 @@ class _Sum:
 
 
 class SecureServer:
-    """The server of a run. Each ``take_...`` raises a DataError for an array that a client may not send."""
+    """The server of a run.
+
+    It sees answers only under two kinds of masks. The masks of pairs cancel in the sum of all clients; if a client
+    drops out, the others' shares give back the keys of its pairs. A client's own mask protects an answer that arrives
+    after its client was thought to be gone. For each client the others open the one or the other, never both.
+
+    Each ``take_...`` raises a DataError for an array that a client may not send.
+    """
 
     def __init__(self, run: str) -> None:
         self.run = run
@@ -222,7 +229,11 @@ class SecureServer:
             this.shares.setdefault(dealer, {})[sender + 1] = share
 
     def total(self) -> Words:
-        """Return the sum of the answers that have arrived; a SumError names the client that makes it impossible."""
+        """Return the sum of the answers that have arrived; a SumError names the client that makes it impossible.
+
+        Taken away are the own masks of the clients whose answers arrived, and the masks that these clients share with
+        clients that dropped out. All other masks of pairs cancel.
+        """
         this, question = self._sum, self._question
         total = np.zeros(len(next(iter(this.masked.values()))), dtype=np.uint64)
         of_self, of_pair = (

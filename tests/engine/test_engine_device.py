@@ -6,16 +6,20 @@ from hashlib import sha256
 import numpy as np
 import pytest
 from flwr.app import Context, RecordDict
+from flwr.common import FitIns
 
 import flower_fedclust as fc
 from flower_fedclust.engine import by_row
 from flower_fedclust.engine.by_row import ByRow
-from flower_fedclust.engine.client import _device_of
+from flower_fedclust.engine.client import _device_of, client_fn
 from flower_fedclust.engine.client_data import ClientData
+from flower_fedclust.engine.fields import ENROL
 from flower_fedclust.engine.kept_rows import KeptRows, keeping_rows, kept_rows
+from flower_fedclust.engine.wire import PROBE, encode
 from flower_fedclust.exact import terms
 from flower_fedclust.exact.device import Host, on_device
 from flower_fedclust.exact.rows import Frame
+from flower_fedclust.format import FORMAT
 
 RUNS = {
     "private-kmeans": ("private-kmeans", {"epsilon": 1.0, "max_norm": 12.0}),
@@ -191,3 +195,17 @@ def test_a_supernode_names_its_device_in_its_own_config(rows):
     assert _device_of(Context(0, 1, {}, RecordDict(), {})) is None
     with pytest.raises(ValueError, match='device is "tpu"'):
         _device_of(Context(0, 1, {"device": "tpu"}, RecordDict(), {}))
+
+
+def test_the_server_hears_that_there_is_no_such_device(rows):
+    context = Context(0, 1, {"device": "tpu"}, RecordDict(), {})
+    client = client_fn(fc.KFED.client_type, lambda _: ClientData(rows))(context)
+    config = {
+        "format": FORMAT,
+        "client": fc.KFED.client_type.key(),
+        "run": "r",
+        "round": 1,
+        "task": ENROL,
+    }
+    res = client.fit(FitIns(encode(PROBE), config))
+    assert str(res.metrics["failure"]).startswith('device is "tpu"; it must be "cpu"')
