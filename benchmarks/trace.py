@@ -133,6 +133,8 @@ def main() -> None:
         files, depth = max(len(one.files) for one in rounds), max(one.depth for one in rounds)
         print(f"{kind.__name__}(3), {len(rounds)} rounds")
         print(f"  one round: {len(largest.functions)} functions, {files} files, depth {depth}")
+        places = Counter(file.split("/")[0] for file, _ in largest.functions)
+        print("    in " + ", ".join(f"{place} {count}" for place, count in places.most_common()))
         print(f"  whole run: {whole}")
         calls = (
             (name, sum(n for one, n in whole.calls.items() if f".{one}".endswith(f".{name}")))

@@ -100,22 +100,19 @@ def read_reply(name: str, res: R, check: Callable[[R, list[Sendable]], T]) -> T:
 
 
 def traffic_of(number: int, message: Message, res: FitRes | EvaluateRes | None) -> Traffic:
-    """Return how many bytes a message and its reply take; a reply without arrays, or with unreadable ones, takes none.
+    """Return how many bytes a message and its reply take, and the last line of the client's ledger if it states one.
 
-    The array that clients send when they enrol only tests the connection, and is not counted.
+    A reply without arrays, or with unreadable ones, takes no bytes. The array that clients send when they enrol only
+    tests the connection, and is not counted.
     """
     n_bytes, ledger = 0, ""
     with suppress(Exception):  # any bytes can be in any field
-        ledger = ledger_of(res and res.metrics)
+        stated = res.metrics.get("ledger") if res is not None else None
+        if isinstance(stated, str) and re.fullmatch("[0-9]{1,15}:[0-9a-f]{64}", stated):
+            ledger = stated
         if message.kind != "enrol" and isinstance(res, FitRes) and not res.metrics.get(EMPTY):
             n_bytes = size_of(res.parameters)
     return Traffic(number, message.task, message.client, message.n_bytes, n_bytes, ledger)
-
-
-def ledger_of(metrics: object) -> str:
-    """Return the number and hash of the last line of a client's ledger, or "" if it states none."""
-    said = metrics.get("ledger") if isinstance(metrics, Mapping) else None
-    return said if isinstance(said, str) and re.fullmatch("[0-9]{1,15}:[0-9a-f]{64}", said) else ""
 
 
 def one_line(text: object) -> str:

@@ -12,11 +12,13 @@ import pandas as pd
 import pytest
 from flwr.app import Context, RecordDict
 from flwr.app.user_config import UserConfig
+from flwr.common import Code, FitIns, FitRes, Status
 from hostile import RNG, Proxy, audit, run, site
 
 import flower_fedclust as fc
 from flower_fedclust.engine import ProtocolError, Traffic, by_row
-from flower_fedclust.engine.replies import ledger_of
+from flower_fedclust.engine.messages import Message
+from flower_fedclust.engine.replies import traffic_of
 from flower_fedclust.engine.wire import encode
 from flower_fedclust.numerics import threads
 from flower_fedclust.site.app import Site
@@ -166,7 +168,9 @@ def test_the_result_has_the_last_line_of_each_sites_ledger_with_every_reply(shar
     ],
 )
 def test_what_is_no_line_of_a_ledger_is_not_kept(said):
-    assert ledger_of({"ledger": said}) == ""
+    asked = Message("1", "north", FitIns(encode([]), {"task": "count"}))
+    reply = FitRes(Status(Code.OK, ""), encode([]), 1, {"ledger": said})
+    assert traffic_of(2, asked, reply).ledger == ""
 
 
 def test_who_has_nothing_but_the_strategy_is_called_when_it_is_finished(shared):
