@@ -11,17 +11,10 @@ import flower_fedclust as fc
 from flower_fedclust.harness.plan import enough_of, falling, made_up_rows
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _few_draws():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("flower_fedclust.harness.plan.N_DRAWS", 2)
-        yield
-
-
 @pytest.fixture(scope="module")
 def few_rows():
-    strategy = fc.PrivateKMeans(3, epsilon=1.0, max_norm=4.0)
-    return fc.plan(strategy, n_rows=600, n_columns=4, n_clients=3, epsilons=(0.2, 2.0, 100.0))
+    strategy = fc.PrivateKMeans(2, epsilon=1.0, max_norm=4.0)
+    return fc.plan(strategy, n_rows=300, n_columns=2, n_clients=2, epsilons=(0.2, 2.0, 100.0))
 
 
 def test_more_budget_costs_less_until_more_buys_nothing(few_rows):
@@ -52,7 +45,7 @@ def test_every_release_has_its_noise_beside_what_it_hides_in(few_rows):
         for release in few_rows.releases
         if release.content == "number of rows nearest to each center"
     ]
-    assert 150 < counts[-1].signal < 500  # the root mean square of three sizes of 600 rows
+    assert 100 < counts[-1].signal < 250  # the root mean square of two sizes of 300 rows
     assert few_rows.smallest_cluster == pytest.approx(2 * counts[-1].noise)
     assert json.dumps(few_rows.to_dict())
 
