@@ -404,18 +404,31 @@ def test_a_run_states_its_floor_to_its_sites(strategy):
 
 
 def test_the_process_of_a_message_ends_where_it_takes_too_much():
-    code = "from flower_fedclust.site.policy import *; restrict_process(Limits(memory_mb={}, cpu_seconds={}{})); {}"
     # As CUDA does, without filling it.
     reserves = "import mmap; mmap.mmap(-1, 10**10, prot=mmap.PROT_READ)"
-    on_a_card = ', device="cuda"'
-    for memory, seconds, device, work, ending in [
-        (4000, 60, "", "bytearray(10**10)", 1),
-        (16_000, 1, "", "\nwhile True: pass", -24),
-        (16_000, 60, "", "print()", 0),
-        (4000, 60, "", reserves, 1),
-        (4000, 60, on_a_card, reserves, 0),
-        (4000, 60, on_a_card, "bytearray(10**10)", 1),
-    ]:
-        given = [sys.executable, "-c", code.format(memory, seconds, device, work)]
-        done = subprocess.run(given, capture_output=True, check=False, text=True)
-        assert done.returncode == ending, done.stderr
+    cases = [
+        ({"memory_mb": 4000, "cpu_seconds": 60}, "bytearray(10**10)", 1),
+        ({"memory_mb": 16_000, "cpu_seconds": 1}, "while True: pass", -24),
+        ({"memory_mb": 16_000, "cpu_seconds": 60}, "print()", 0),
+        ({"memory_mb": 4000, "cpu_seconds": 60}, reserves, 1),
+        ({"memory_mb": 4000, "cpu_seconds": 60, "device": "cuda"}, reserves, 0),
+        ({"memory_mb": 4000, "cpu_seconds": 60, "device": "cuda"}, "bytearray(10**10)", 1),
+    ]
+    # Each case is a fork of one process, because the limits cannot be taken back.
+    code = f"""
+import os
+from flower_fedclust.site.policy import Limits, restrict_process
+for limits, work, ending in {cases!r}:
+    if (pid := os.fork()) == 0:
+        code = 1
+        try:
+            restrict_process(Limits(**limits))
+            exec(work)
+            code = 0
+        finally:
+            os._exit(code)
+    found = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    assert found == ending, (limits, work, found)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False, text=True)
+    assert done.returncode == 0, done.stderr
