@@ -50,14 +50,21 @@ papers: $(READY)
 	  tests/engine/test_engine_by_row.py tests/engine/test_engine_random_clients.py tests/engine/test_engine_secure.py \
 	  tests/apps/test_apps_run_configs.py
 
-# Each part of `make check` is a target of its own, and leaves a stamp for the state of the code that it has checked: after
-# a failure, `make check` goes on where it stopped. `make --keep-going check` runs all parts, whatever fails.
+# Each part of `make check` is a target of its own, and leaves a stamp for the state of the files that it reads: after a
+# failure, `make check` goes on where it stopped, and a change of a page runs only the parts in READ_PAGES again.
+# `make --keep-going check` runs all parts, whatever fails.
 # The parts in ONE_BY_ONE run two processes each; the parts in SIDE_BY_SIDE run one each, so two of them run at a time.
 # `docs` is first and `site-examples` last, because one writes pages that the other would read.
 ONE_BY_ONE := tests papers long hostile chance lowest faults audit-faults
 SIDE_BY_SIDE := docs audits growth kernels torch run site-examples
+READ_PAGES := tests papers long lowest faults docs kernels site-examples
 CHECKS := $(ONE_BY_ONE) $(SIDE_BY_SIDE)
-CHECKED := .checked/$(shell git describe --always --dirty --abbrev=12 2>/dev/null)
+
+# A hash of the names and contents of files, with changes that are not committed.
+hash = $(shell { git ls-files --stage -- $(1); git diff -- $(1); } 2>/dev/null | git hash-object --stdin)
+ALL := $(call hash,.)
+CODE := $(call hash,. ':!*.md' ':!docs')
+stamps = $(foreach part,$(1),.checked/$(if $(filter $(part),$(READ_PAGES)),$(ALL),$(CODE))/$(part))
 HOSTILE := tests/site/test_site_random_servers.py tests/engine/test_engine_random_clients.py
 PYTEST := OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest
 
@@ -66,16 +73,16 @@ check: check-one-by-one check-side-by-side
 	@echo "make check: all parts have passed: $(CHECKS)"
 
 check-one-by-one: $(READY)
-	@$(MAKE) --no-print-directory --jobs 1 $(ONE_BY_ONE:%=$(CHECKED)/%)
+	@$(MAKE) --no-print-directory --jobs 1 $(call stamps,$(ONE_BY_ONE))
 
 check-side-by-side: $(READY)
-	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target $(SIDE_BY_SIDE:%=$(CHECKED)/%)
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target $(call stamps,$(SIDE_BY_SIDE))
 
-$(CHECKED)/%: $(READY)
+.checked/%: $(READY)
 	@mkdir -p $(@D)
-	@date "+%H:%M:%S  make check-$* begins"
-	@$(MAKE) --no-print-directory check-$*
-	@date "+%H:%M:%S  make check-$* has passed"
+	@date "+%H:%M:%S  make check-$(@F) begins"
+	@$(MAKE) --no-print-directory check-$(@F)
+	@date "+%H:%M:%S  make check-$(@F) has passed"
 	@touch $@
 
 check-tests: test
@@ -83,8 +90,10 @@ check-papers: papers
 check-docs: docs
 check-run: run
 
+# Deployments wait most of the time, so more processes run than there are cores. Each takes one test at a time: they come
+# first, and would all go to one process otherwise.
 check-long:
-	$(PYTEST) -m long $(HOSTILE:%=--ignore=%) --numprocesses 2 --dist worksteal --durations 25
+	$(PYTEST) -m long $(HOSTILE:%=--ignore=%) --numprocesses 4 --dist load --maxschedchunk 1 --durations 25
 
 # Tests of statistics draw noise of the operating system here: which noise, no run of `make test` has seen. What fails
 # runs a second time, and the last line says how likely it is that a sound program fails twice.
