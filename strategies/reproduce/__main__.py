@@ -209,7 +209,7 @@ def reproduce_everything(
                 on_run=lambda _: bar.advance(of_all),
             )
     finally:
-        figures = {**kept, **figures_of(papers, draws)}
+        figures = figures_of(papers, draws, kept)
         write_kept(out / "kept.csv", papers, figures)
         for name, text in pages_of(papers, figures).items():
             (out / name).write_text(text, encoding="utf-8")

@@ -94,7 +94,8 @@ def tasks_that_fit(
 ) -> list[Task]:
     """Return the missing draws of the tables that fit in these minutes of one processor.
 
-    Tables without any kept figure come first, and the quickest of them before the others.
+    Tables without any kept figure come first, and the quickest of them before the others. A table is run seed by seed,
+    so that all of its rows have as many seeds if the time is over.
     """
     measured_before = {key[:2] for key in kept}
     missing: list[tuple[bool, float, list[Task]]] = []
@@ -104,8 +105,8 @@ def tasks_that_fit(
                 continue
             tasks = [
                 (paper.name, table.name, row.name, seed)
-                for row in table.rows
                 for seed in range(table.seeds)
+                for row in table.rows
             ]
             left = [task for task in tasks if draws.known(*task) is None]
             needed = table.minutes * len(left) / len(table.rows)
@@ -173,9 +174,14 @@ def _pool(n_processes: int) -> ProcessPoolExecutor:
     return ProcessPoolExecutor(n_processes, mp_context=get_context("spawn"))
 
 
-def figures_of(papers: Sequence[Paper], draws: Draws) -> dict[Key, Kept]:
-    """Return the figures of the rows of which every seed is known."""
-    found = {}
+def figures_of(
+    papers: Sequence[Paper], draws: Draws, kept: Mapping[Key, Kept] | None = None
+) -> dict[Key, Kept]:
+    """Return all figures: of the draws, and kept ones of rows without draws.
+
+    If only some of a row's seeds are known, its kept figure stays if it has more seeds.
+    """
+    found = dict(kept or {})
     for paper in papers:
         for table in paper.tables:
             for row in table.rows:
@@ -184,11 +190,12 @@ def figures_of(papers: Sequence[Paper], draws: Draws) -> dict[Key, Kept]:
                     for seed in range(table.seeds)
                 ]
                 own = [draw for draw in known if draw is not None]
-                if len(own) < table.seeds:
+                if not own:
                     continue
-                outcome = outcome_of(row, own, table.seeds)
+                outcome = outcome_of(row, own, len(own))
                 date = max(draw.date for draw in own)
                 for column, figure in outcome.ours.items():
                     key = (paper.name, table.name, row.name, column)
-                    found[key] = Kept(table.seeds, figure, date, outcome.seconds)
+                    if len(own) == table.seeds or key not in found or found[key].seeds <= len(own):
+                        found[key] = Kept(len(own), figure, date, outcome.seconds)
     return found

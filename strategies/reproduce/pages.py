@@ -22,11 +22,12 @@ def table_lines(
     table: PaperTable, rows: Sequence[RowOutcome], *, deviations: bool = True, dates: str = ""
 ) -> list[str]:
     """Return a table in Markdown: a line for each row, with our figures and the printed ones in parentheses."""
-    n_seeds = rows[0].n_seeds if rows else table.seeds
+    counts = sorted({outcome.n_seeds for outcome in rows}) or [table.seeds]
+    number = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     seeds = (
         "One seed."
-        if n_seeds == 1
-        else f"Mean{' ± standard deviation' if deviations else ''} of {n_seeds} seeds."
+        if counts == [1]
+        else f"Mean{' ± standard deviation' if deviations else ''} of {number} seeds."
     )
     beside = (
         f" In parentheses: {table.beside}." if any(outcome.row.printed for outcome in rows) else ""
@@ -188,8 +189,9 @@ def _figures(count: int) -> str:
 
 
 def _when(*kept: Kept) -> str:
-    seeds = max(one.seeds for one in kept)
-    return f"{seeds} seed{'s' * (seeds > 1)}, {_dates(kept)}"
+    fewest, most = min(one.seeds for one in kept), max(one.seeds for one in kept)
+    number = str(most) if fewest == most else f"{fewest} to {most}"
+    return f"{number} seed{'s' * (most > 1)}, {_dates(kept)}"
 
 
 def _dates(kept: Sequence[Kept]) -> str:

@@ -113,7 +113,7 @@ def test_figures_are_kept_with_their_dates(toys, tmp_path):
 
 def test_the_quickest_tables_that_fit_are_run_and_nothing_that_is_known(toys):
     draws = Draws()
-    toy = [("toys", "toy", row, seed) for row in ("k-FED", "pooled") for seed in (0, 1)]
+    toy = [("toys", "toy", row, seed) for seed in (0, 1) for row in ("k-FED", "pooled")]
     assert tasks_that_fit([toys], draws, 2.0) == toy
     assert tasks_that_fit([toys], draws, 1.9) == []
     assert len(tasks_that_fit([toys], draws, 52.0)) == 5
@@ -125,12 +125,14 @@ def test_the_quickest_tables_that_fit_are_run_and_nothing_that_is_known(toys):
     assert tasks_that_fit([toys], draws, 2.0, kept) == toy
     draws.add(*toy[0], draw=Draw({"accuracy": 0.5}, 1.0, "2024-05-03"))
     assert tasks_that_fit([toys], draws, 1.5) == toy[1:]
-    assert figures_of([toys], draws) == {}  # one seed of two
-    draws.add(*toy[1], draw=Draw({"accuracy": 0.75}, 2.0, "2024-05-04"))
-    found = figures_of([toys], draws)
-    assert found == {
-        ("toys", "toy", "k-FED", "accuracy"): Kept(2, Figure(0.625, 0.125), "2024-05-04", 3.0)
-    }
+    key = ("toys", "toy", "k-FED", "accuracy")
+    half = Kept(1, Figure(0.5), "2024-05-03", 1.0)  # one seed of two
+    assert figures_of([toys], draws) == {key: half}
+    before = {key: Kept(2, Figure(0.75), "2024-05-01", 9.0)}
+    assert figures_of([toys], draws, before) == before
+    draws.add(*toy[2], draw=Draw({"accuracy": 0.75}, 2.0, "2024-05-04"))
+    whole = {key: Kept(2, Figure(0.625, 0.125), "2024-05-04", 3.0)}
+    assert figures_of([toys], draws, before) == whole
 
 
 def test_a_page_has_a_line_for_each_item_and_the_largest_gap_first(toys, tmp_path):
@@ -194,7 +196,7 @@ def test_the_command_goes_on_where_it_stopped(toys, tmp_path, monkeypatch, capsy
     monkeypatch.setattr(command, "run", one)
     out = tmp_path / "out"
     assert command.main(["--everything", str(out)]) == 1
-    assert "toys, toy, k-FED, 1: broken." in capsys.readouterr().out
+    assert "toys, toy, pooled, 0: broken." in capsys.readouterr().out
     assert command.main(["--everything", str(out)]) == 1
     assert asked[1] == asked[0][1:]
     assert sorted(path.name for path in out.iterdir()) == [
@@ -204,8 +206,12 @@ def test_the_command_goes_on_where_it_stopped(toys, tmp_path, monkeypatch, capsy
         "toys.md",
     ]
     with (out / "kept.csv").open() as file:
-        # 2 seeds; kept; kept.
-        assert [line["row"] for line in csv.DictReader(file)] == ["k-FED", "pooled", "k-FED"]
+        # 1 seed; kept, of 2 seeds; kept.
+        assert [(line["row"], line["seeds"]) for line in csv.DictReader(file)] == [
+            ("k-FED", "1"),
+            ("pooled", "2"),
+            ("k-FED", "1"),
+        ]
 
 
 @pytest.mark.parametrize(
