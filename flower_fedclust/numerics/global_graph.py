@@ -31,6 +31,9 @@ Labels = NDArray[np.intp]
 #: other clients it gives sqrt(m) times as much, because more of its nearest rows are there.
 BETWEEN_CLIENTS = 0.5
 
+#: Each prototype is joined to as many prototypes of other clients as there are other clients, but at least to so many.
+FEWEST_LINKS = 2
+
 #: An edge within a client is too long if both of its prototypes have others, of any client, that are nearer than the
 #: other end: a client with few rows of a cluster joins them to its other rows, however far. Together these have one in
 #: so many of the rows of a mean cluster, if the prototypes of a client shared its rows evenly, ...
@@ -65,12 +68,12 @@ def prototype_affinity(
     """Return A: the weight that a row of one prototype gives to each row of another client's prototype.
 
     ``exp(-J / tau)``, where tau is the median over prototypes of the nearest J in another client. Each prototype keeps
-    its nearest prototypes of other clients, as many as there are other clients. What a row gives them adds up to
-    ``weight`` (``sum_b A_ab n_b``), by default ``BETWEEN_CLIENTS sqrt(m)`` for m other clients; it gives 1 to rows of
-    its own client.
+    its nearest prototypes of other clients, as many as there are other clients and at least ``FEWEST_LINKS``. What a
+    row gives them adds up to ``weight`` (``sum_b A_ab n_b``), by default ``BETWEEN_CLIENTS sqrt(m)`` for m other
+    clients; it gives 1 to rows of its own client.
 
-    If each prototype keeps only one link, links that are not mutual are dropped, and the shortest other links join the
-    parts again.
+    With two clients, links that are not mutual are dropped, because the other client may lack a cluster. The shortest
+    other links join the parts again.
 
     A is symmetric, and 0 between prototypes of one client.
     """
@@ -80,11 +83,11 @@ def prototype_affinity(
     n_others = len(np.unique(client)) - 1
     weight = BETWEEN_CLIENTS * float(np.sqrt(n_others)) if weight is None else weight
     distances = np.where(foreign, divergences, np.inf)
-    n_kept = min(n_nearest or n_others, int(foreign.sum(axis=1).min()))
+    n_kept = min(n_nearest or max(n_others, FEWEST_LINKS), int(foreign.sum(axis=1).min()))
     reach = np.sort(distances, axis=1)[:, n_kept - 1]
     # All equally near prototypes are kept, so that their order does not matter.
     kept = foreign & (distances <= reach[:, None])
-    if n_kept == 1:
+    if n_others == 1:
         kept = _with_bridges(
             kept & kept.T, distances, np.arange(len(kept)) if part is None else part, n_parts
         )

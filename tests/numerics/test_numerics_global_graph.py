@@ -43,11 +43,9 @@ def slow_affinity(J, counts, client, n_kept, weight):
     tau = np.median(nearest)
     A = np.zeros((size, size))
     for a in range(size):
-        links = [b for b in others[a][:n_kept] if n_kept > 1 or others[b][0] == a]
-        for b in links:
+        for b in others[a][:n_kept]:
             A[a, b] = np.exp(-(J[a, b] - nearest[a]) / tau)
-        if links:
-            A[a] *= weight / (A[a] @ counts)
+        A[a] *= weight / (A[a] @ counts)
     return A, 0.5 * (A + A.T)
 
 
@@ -60,8 +58,7 @@ def test_affinity_is_that_of_one_prototype_after_the_other(n_nearest, weight):
     J = random_divergences()
     one_sided, expected = slow_affinity(J, COUNTS, CLIENT, n_nearest or 2, weight)
     assert (one_sided @ COUNTS <= weight * (1 + 1e-12)).all()
-    # As many parts as there are prototypes: no bridges.
-    found = prototype_affinity(J, COUNTS, CLIENT, n_nearest=n_nearest, weight=weight, n_parts=9)
+    found = prototype_affinity(J, COUNTS, CLIENT, n_nearest=n_nearest, weight=weight)
     np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-300)
 
 
@@ -96,27 +93,34 @@ def two_clients_of_which_one_lacks_a_cluster():
 
 def test_of_two_clients_only_mutual_links_count():
     J, client = two_clients_of_which_one_lacks_a_cluster()
-    found = prototype_affinity(J, np.ones(6), client, n_parts=4)
-    assert [tuple(map(int, pair)) for pair in np.argwhere(np.triu(found) > 0)] == [(0, 3), (1, 4)]
+    # As many parts as there are: no bridges.
+    for n_nearest, n_parts, expected in (
+        (1, 4, [(0, 3), (1, 4)]),
+        # 1 is no link of 0.1, because 1.2 and 1.5 are nearer to it.
+        (None, 2, [(0, 3), (0, 4), (1, 4), (1, 5)]),
+    ):
+        found = prototype_affinity(J, np.ones(6), client, n_nearest=n_nearest, n_parts=n_parts)
+        assert [tuple(map(int, pair)) for pair in np.argwhere(np.triu(found) > 0)] == expected
 
 
 def test_bridges_are_the_shortest_links_that_leave_as_many_parts_as_there_are_clusters():
     J, client = two_clients_of_which_one_lacks_a_cluster()
     # 1 is nearer to 0.1 than 0 is to 1.2.
     for n_parts, expected in ((3, [(0, 3), (1, 4), (1, 5)]), (2, [(0, 3), (1, 3), (1, 4), (1, 5)])):
-        found = prototype_affinity(J, np.ones(6), client, n_parts=n_parts)
+        found = prototype_affinity(J, np.ones(6), client, n_nearest=1, n_parts=n_parts)
         assert [(int(a), int(b)) for a, b in np.argwhere(np.triu(found) > 0)] == expected
     # What a client's own rows join needs no bridge; and where no bridge can be, none is looked for without end.
     part = np.array([0, 0, 1, 0, 0, 0])
-    assert (np.triu(prototype_affinity(J, np.ones(6), client, part=part, n_parts=2)) > 0).sum() == 2
-    assert (np.triu(prototype_affinity(J, np.ones(6), client, n_parts=1)) > 0).sum() == 5
+    for n_parts, parts, n_links in ((2, part, 2), (1, None, 5)):
+        found = prototype_affinity(J, np.ones(6), client, n_nearest=1, part=parts, n_parts=n_parts)
+        assert (np.triu(found) > 0).sum() == n_links
 
 
 def test_equally_short_bridges_come_together():
     places, client = np.array([0.0, 10.0, 1.0, 11.0]), np.array([0, 0, 1, 1])
     J = np.abs(places[:, None] - places)
     J[0, 3] = J[3, 0] = J[1, 2] = J[2, 1] = 9.0
-    found = prototype_affinity(J, np.ones(4), client, n_parts=1)
+    found = prototype_affinity(J, np.ones(4), client, n_nearest=1, n_parts=1)
     assert (found[[0, 1], [3, 2]] > 0).all()
 
 

@@ -245,7 +245,6 @@ def joined(
         divergences,
         prototypes.counts,
         owner,
-        n_nearest=len(uploads.blocks) - 1,
         part=parts_of(blocks, prototype, len(prototypes)),
         n_parts=n_clusters,
     )
