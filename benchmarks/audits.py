@@ -59,10 +59,10 @@ tables, at epsilon 1 and delta 1e-6 ({runs} runs or {seconds:g} seconds each). `
 benchmarks/audits.py --write` writes this table. So few runs show lower bounds on epsilon of {bounds}.
 
 - *counted*: the epsilon that the audit computes from all releases of the run.
-- *worst neighbors*: the epsilon of the worst neighbors found, given the declared noise: the least and the largest of
-  the strategy's audits. A value near *counted* means that the audit has tried the case that the guarantee is about.
+- *worst neighbors*: the epsilon of the worst neighbors found, given the declared noise (the least and the largest of
+  all audits of the strategy). Near *counted*, the audit has tried the case that the guarantee is about.
 - *moved*: the largest change between neighbors, divided by the declared sensitivity. It must not exceed 1.
-- "Sound" means that no audit of the strategy found a fault, "no guarantee" that its report makes no promise.
+- "No guarantee": the strategy's report makes no promise.
 
 Strategies with \\* are in the package flower-fedclust-papers, in `strategies/` of the repository.
 
