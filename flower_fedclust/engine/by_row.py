@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from flower_fedclust.data.batches import BATCH_ENTRIES, Batch, in_batches
 from flower_fedclust.engine.client_data import ClientData
 from flower_fedclust.engine.kept_rows import KeptOfClient, kept_rows
-from flower_fedclust.engine.rounds import Answer, Askable, Known, Question, Scalar, Sent, as_sent
+from flower_fedclust.engine.rounds import Answer, Askable, Question, Scalar, Sent, as_sent
 from flower_fedclust.exact.capacity import with_rows
 from flower_fedclust.exact.device import current_device, device_of
 from flower_fedclust.exact.grid import GridArray
@@ -31,7 +31,6 @@ from flower_fedclust.exact.stacks import NotStackedError, Stack, stacked
 from flower_fedclust.exact.subjects import parts_of
 from flower_fedclust.exact.sums import triangle_to_symmetric
 from flower_fedclust.exact.terms import (
-    Bound,
     Term,
     added_up,
     as_stack,
@@ -58,6 +57,7 @@ class ByRow(Askable[..., Any]):
     """An answer by row."""
 
     relation = "add-or-remove"
+    is_by_row = True
 
     #: Whether the function sees a table rather than prepared rows.
     sees_tables = False
@@ -233,14 +233,6 @@ class ByRow(Askable[..., Any]):
         with stacked(stack):
             finished = self.finished(question, tuple(map(as_stack, totals)), stack.sizes)
         return tuple(map(of_one_client, finished))
-
-    def largest_of_one_row(self, question: Question) -> list[tuple[int, int]]:
-        """Return the largest integer that a client with one row can send in each array, and the unit's exponent."""
-        return [(term.largest, term.exponent) for term in question.of_no_rows[1]]
-
-    def moved_by(self, question: Question, known: Known) -> tuple[Bound, ...]:  # noqa: ARG002
-        """Return how much one row, or one client, can change each array: the message alone decides it."""
-        return tuple(term.bound for term in question.of_no_rows[1])
 
     def reply_of(self, client: Any, question: Question) -> list[GridArray]:
         """Return a client's arrays."""

@@ -718,7 +718,7 @@ def check_capacity(round_: Round, n_asked: int, n_shares: int) -> None:
     """
     if round_.answer.keeps:
         return
-    largest_of_one_row = round_.asks.largest_of_one_row(round_.question_for(None))
+    largest_of_one_row = round_.question_for(None).largest_of_one_row()
     for sent, release, (largest, exponent) in zip(
         round_.answer.sends, round_.releases, largest_of_one_row, strict=False
     ):

@@ -157,9 +157,26 @@ class Question:
     rows_per_subject: int = 0
 
     def moved(self, known: Known | None = None) -> tuple[Bound, ...] | None:
-        """Return how much one row, or one client, can change each array; None if nothing bounds it."""
-        moved: tuple[Bound, ...] | None = self.asks.moved_by(self, known or Known())
+        """Return how much one row, or one client, can change each array; None if nothing bounds it.
+
+        An answer by row states its bounds itself, and the message alone decides them. For any other answer its author
+        has declared a function of what is known about the client.
+        """
+        if self.asks.is_by_row:
+            return tuple(term.bound for term in self.of_no_rows[1])
+        if self.asks.moved is None:
+            return None
+        moved: tuple[Bound, ...] = self.asks.moved(known or Known(), *self.arrays, **self.arguments)
         return moved
+
+    def largest_of_one_row(self) -> list[tuple[int, int]]:
+        """Return the largest integer that a client with one row can send in each array, and the exponent of its unit.
+
+        Only known for answers by row; [] for others.
+        """
+        if not self.asks.is_by_row:
+            return []
+        return [(term.largest, term.exponent) for term in self.of_no_rows[1]]
 
     @functools.cached_property
     def of_no_rows(self) -> Any:
@@ -221,6 +238,9 @@ class Askable(Generic[P, R_co]):
     #: The strongest relation that the arrays support; arrays with an entry for every row support only "replace".
     relation: Relation = "add-or-remove"
 
+    #: Whether it is a function of a batch of rows and of the message, which the engine adds up.
+    is_by_row = False
+
     #: The keys of what earlier rounds left at the client, and the method needs.
     needs: tuple[str, ...] = ()
 
@@ -238,18 +258,6 @@ class Askable(Generic[P, R_co]):
         self.moved = moved
         self.relation = relation
         self.__doc__ = method.__doc__
-
-    def moved_by(self, question: Question, known: Known) -> tuple[Bound, ...] | None:
-        """Return how much one row, or one client, can change each array of a question."""
-        return (
-            None
-            if self.moved is None
-            else self.moved(known, *question.arrays, **question.arguments)
-        )
-
-    def largest_of_one_row(self, question: Question) -> list[tuple[int, int]]:  # noqa: ARG002
-        """Return the largest integer that a client with one row can send in each array; [] if unknown."""
-        return []
 
     def reply_of(self, client: Any, question: Question) -> Any:
         """Return the reply of a client."""

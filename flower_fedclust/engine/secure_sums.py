@@ -109,7 +109,7 @@ class SecureSums:
         if self._settings.privacy_unit == "client" or self._most_rows == math.inf:
             return
         most = min(self._most_rows, n_clients * self._settings.most_rows)
-        largest_of_one_row = round_.asks.largest_of_one_row(round_.question_for(None))
+        largest_of_one_row = round_.question_for(None).largest_of_one_row()
         for sent, release, (largest, exponent) in zip(
             round_.answer.sends, round_.releases, largest_of_one_row, strict=False
         ):

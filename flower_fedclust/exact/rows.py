@@ -45,9 +45,7 @@ class Nearest(NamedTuple):
     least: Floats  #: ``||c||^2 - 2 x.c`` of each row x and its point c.
 
 
-@made_once
-def _reach_from_zero(points: Floats) -> int:
-    return reach_exponent(points)
+_reach_exponent = made_once(reach_exponent)
 
 
 @dataclass(frozen=True)
@@ -120,7 +118,7 @@ class Rows:
 
         Beside points outside of the ball rows are put onto a grid that reaches as far as the points do.
         """
-        exponent = max(self.exponent, _reach_from_zero(points) - BITS)
+        exponent = max(self.exponent, _reach_exponent(points, 0.0) - BITS)
         if exponent > self.exponent:
             coarse = self.held * math.ldexp(1.0, self.exponent - exponent)
             device_of(self.held).xp.trunc(coarse, out=coarse)
