@@ -53,16 +53,16 @@ def strategy_names(config: Mapping[str, Any]) -> list[str]:
 def parameters(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parameters of the strategies: ``n-clusters``, ``epsilon``, and the TOML under ``parameters``."""
     with parsing("parameters in the run config", "TOML", "correct it"):
-        found = tomllib.loads(str(config.get("parameters", "")))
-    found = {key.replace("-", "_"): value for key, value in found.items()}
+        values = tomllib.loads(str(config.get("parameters", "")))
+    values = {key.replace("-", "_"): value for key, value in values.items()}
     for key in ("n-clusters", "epsilon"):
-        if key.replace("-", "_") in found:
+        if key.replace("-", "_") in values:
             raise ValueError(
                 f"{key} is given under parameters; it is a key of the run config itself."
             )
-    found["n_clusters"] = number_of_clusters(str(config["n-clusters"]))
+    values["n_clusters"] = number_of_clusters(str(config["n-clusters"]))
     epsilon = text(config, "epsilon")
-    return found if epsilon is None else {**found, "epsilon": parse_epsilon(epsilon)}
+    return values if epsilon is None else {**values, "epsilon": parse_epsilon(epsilon)}
 
 
 def schema(config: Mapping[str, Any]) -> Schema | None:

@@ -84,7 +84,7 @@ def main(names: list[str]) -> None:
         print(f"{case:44} {count:6} {largest:10.8f}  {time.perf_counter() - start:.1f}", flush=True)
         for one in too_far[:3]:
             print(
-                f"    TOO FAR: {one.neighbors.what}: '{one.content}' of round {one.round}, {one.ratio!r}"
+                f"    TOO FAR: {one.neighbors.description}: '{one.content}' of round {one.round}, {one.ratio!r}"
             )
         worst, n_pairs = max(worst, largest), n_pairs + count
     print(f"the largest of all, over {n_pairs} pairs: {worst:.10f}")

@@ -243,9 +243,9 @@ class FederatedClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]
                 frame = known_columns(frame, names, names, "X", "the estimator")
                 frame = in_order(frame, list(names), "X", "the estimator")
             fewest = self.strategy.most_clusters if reset else 1
-            given = plain_array(X) if frame is None else frame
+            rows = plain_array(X) if frame is None else frame
             return validate_data(
-                self, given, reset=reset, dtype=np.float64, order="C", ensure_min_samples=fewest
+                self, rows, reset=reset, dtype=np.float64, order="C", ensure_min_samples=fewest
             )
         if frame is None:
             raise ValueError("X has no column names, which a schema needs; give a table.")

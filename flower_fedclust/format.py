@@ -17,7 +17,9 @@ class FormatError(DataError):
     """A message or a file that another version of this package wrote."""
 
 
-def check_format(stated: object, what: str, reader: str = "this version", remedy: str = "") -> None:
+def check_format(
+    stated: object, label: str, reader: str = "this version", remedy: str = ""
+) -> None:
     """Raise a FormatError unless the format that a message or a file states is the one that this version reads."""
     if type(stated) is int and stated == FORMAT:
         return
@@ -27,7 +29,7 @@ def check_format(stated: object, what: str, reader: str = "this version", remedy
         else "states no known format"
     )
     remedy = remedy or "install the same version of flower-fedclust on both"
-    raise FormatError(f"{what} {has}, and {reader} reads format {FORMAT}; {remedy}.")
+    raise FormatError(f"{label} {has}, and {reader} reads format {FORMAT}; {remedy}.")
 
 
 def stamp() -> dict[str, object]:
@@ -45,7 +47,7 @@ def read_stamped(path: Path, *, beside: Path | None = None) -> dict[str, Any]:
     If ``beside`` exists and ``path`` does not, saving was interrupted, or an older version wrote the files.
     """
     try:
-        found = read_json(path, "run again")
+        content = read_json(path, "run again")
     except FileNotFoundError:
         if beside is not None and beside.exists():
             raise ValueError(
@@ -56,11 +58,13 @@ def read_stamped(path: Path, *, beside: Path | None = None) -> dict[str, Any]:
             f"There is no {path.name} in {path.parent}; name a folder with a saved run."
         ) from None
     written_by = (
-        f" (written by version {found['version']})" if isinstance(found.get("version"), str) else ""
+        f" (written by version {content['version']})"
+        if isinstance(content.get("version"), str)
+        else ""
     )
     check_format(
-        found.get("format"),
+        content.get("format"),
         f"{path}{written_by}",
         remedy="use the version that wrote it, or run again",
     )
-    return found
+    return content

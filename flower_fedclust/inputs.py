@@ -71,17 +71,17 @@ def strategy_name(strategy: object) -> str:
     )
 
 
-def strategies_of(given: Strategy | Sequence[Strategy]) -> list[Strategy]:
+def strategies_of(strategies: Strategy | Sequence[Strategy]) -> list[Strategy]:
     """Return one or several strategies as a list; a text may hold several names with commas between."""
-    found: list[Strategy] = []
-    for one in given if isinstance(given, (list, tuple)) else [given]:
-        if isinstance(one, str):
-            found += [part.strip() for part in one.split(",")]
+    flat: list[Strategy] = []
+    for strategy in strategies if isinstance(strategies, (list, tuple)) else [strategies]:
+        if isinstance(strategy, str):
+            flat += [part.strip() for part in strategy.split(",")]
         else:
-            if not isinstance(one, ProtocolStrategy):
-                strategy_name(one)  # raises a TypeError unless it is a strategy
-            found.append(one)  # type: ignore[arg-type]
-    return found
+            if not isinstance(strategy, ProtocolStrategy):
+                strategy_name(strategy)  # raises a TypeError unless it is a strategy
+            flat.append(strategy)  # type: ignore[arg-type]
+    return flat
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ class RunSettings:
 
 
 def make_strategies(
-    given: Sequence[Strategy],
+    strategies_given: Sequence[Strategy],
     parameters: Mapping[str, Any],
     server_rows: Any,
     server_rows_origin: str = "",
@@ -136,13 +136,13 @@ def make_strategies(
     Each strategy that is given by name or class takes the parameters that it accepts; an object has its own. Server
     rows that the user did not give (``were_given=False``) go only to strategies that cannot do without them.
     """
-    check_strategies(given, parameters)
+    check_strategies(strategies_given, parameters)
     check_schema(describe, schema)
     strategies = []
-    for one in given:
-        strategy: Any = one
-        if not isinstance(one, ProtocolStrategy):
-            strategy = _made(one, parameters, server_rows, were_given=were_given)
+    for entry in strategies_given:
+        strategy: Any = entry
+        if not isinstance(entry, ProtocolStrategy):
+            strategy = _made(entry, parameters, server_rows, were_given=were_given)
             strategy.server_data_origin = server_rows_origin
             if schema is None:  # its preparation finds the bounds
                 strategy.check_complete()
@@ -156,12 +156,12 @@ def make_strategies(
     return strategies
 
 
-def check_strategies(given: Sequence[Strategy], parameters: Mapping[str, Any]) -> None:
+def check_strategies(strategies: Sequence[Strategy], parameters: Mapping[str, Any]) -> None:
     """Raise an error for a strategy that is named twice, or a parameter that none of them takes."""
-    names = [one for one in given if not isinstance(one, ProtocolStrategy)]
+    names = [strategy for strategy in strategies if not isinstance(strategy, ProtocolStrategy)]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise ValueError(f"{twice} is named twice; name it once.")
-    if parameters and given and not names:
+    if parameters and strategies and not names:
         raise TypeError(
             f"There is no argument '{next(iter(parameters))}'; parameters of a strategy can only be given here "
             "together with its name or class."
@@ -182,20 +182,20 @@ def _made(
 ) -> ProtocolStrategy:
     """Return a strategy by name or class, with server rows if it needs some, or can use what the user gave."""
     accepted = accepted_parameters(name)
-    own = {key: value for key, value in parameters.items() if key in accepted}
+    taken = {key: value for key, value in parameters.items() if key in accepted}
     needs_rows = needs_server_rows([name])
     if needs_rows or ("server_data" in accepted and were_given and server_rows is not None):
         if server_rows is None:
             raise ValueError(
                 f"{find(name).name} needs public rows at the server; give them as server_data."
             )
-        own["server_data"] = server_rows
-    return make_strategy(name, **own)
+        taken["server_data"] = server_rows
+    return make_strategy(name, **taken)
 
 
-def needs_server_rows(given: Sequence[Strategy], n_server_rows: int | None = None) -> bool:
+def needs_server_rows(strategies: Sequence[Strategy], n_server_rows: int | None = None) -> bool:
     """Tell whether public rows are needed: a strategy requires them, or can use them and the user asked for some."""
-    names = [one for one in given if not isinstance(one, ProtocolStrategy)]
+    names = [strategy for strategy in strategies if not isinstance(strategy, ProtocolStrategy)]
     required = any("server_data" in find(name).strategy.required_parameters() for name in names)
     return required or (
         n_server_rows is not None
@@ -211,7 +211,9 @@ class Inputs:
     """The strategies and rows of a user, as a run needs them."""
 
     strategies: list[Any]  #: Strategies as objects; with a schema, copies that take tables.
-    given: Any  #: The rows: FederatedRows, or a sequence or mapping with something for each client.
+    source: (
+        Any  #: The rows: FederatedRows, or a sequence or mapping with something for each client.
+    )
     schema: Schema | None
     about: Mapping[str, Any]  #: Labels, names and columns for :func:`clients_of`.
 
@@ -224,7 +226,7 @@ class Inputs:
     @property
     def rows(self) -> FederatedRows | None:
         """The rows if they were read from one place; None if each client has its own."""
-        return self.given if isinstance(self.given, FederatedRows) else None
+        return self.source if isinstance(self.source, FederatedRows) else None
 
     @cached_property
     def clients(self) -> dict[str, ClientData]:
@@ -236,16 +238,16 @@ class Inputs:
             (getattr(strategy, "most_rows", MOST_ROWS) for strategy in self.strategies),
             default=MOST_ROWS,
         )
-        return clients_of(self.given, **self.about, raw=raw, most_rows=most_rows)
+        return clients_of(self.source, **self.about, raw=raw, most_rows=most_rows)
 
     def prepared(self) -> tuple[Any, list[NDArray[np.float64]]]:
         """Return the strategy for rows of numbers, and each client's rows as numbers, prepared by the schema."""
         if self.schema is None:
             return self.strategy, [data.rows for data in self.clients.values()]
-        made = copy.copy(self.strategy)
-        made.tables = None
+        strategy = copy.copy(self.strategy)
+        strategy.tables = None
         if not self.clients:
-            return made, []
+            return strategy, []
         (pooled,) = make_strategies(
             ["pooled-kmeans"], {"n_clusters": 2, "random_state": 0}, None, schema=self.schema
         )
@@ -256,12 +258,12 @@ class Inputs:
             ("max_norm", preparation.radius),
             ("max_l1_norm", preparation.l1_radius),
         ):
-            if name in made.parameter_names() and getattr(made, name) is None:
-                setattr(made, name, bound)
+            if name in strategy.parameter_names() and getattr(strategy, name) is None:
+                setattr(strategy, name, bound)
         for name in ("server_data", "init"):
-            if is_table(given := getattr(made, name, None)):
-                setattr(made, name, preparation.transform(given, owner=name))
-        return made, [
+            if is_table(public_table := getattr(strategy, name, None)):
+                setattr(strategy, name, preparation.transform(public_table, owner=name))
+        return strategy, [
             preparation.transform(data.table, owner=data.owner) for data in self.clients.values()
         ]
 
@@ -303,28 +305,28 @@ def read_inputs(
     """
     choice = clients if isinstance(clients, RowsChoice) else RowsChoice.of(clients, **how)
     check_schema(describe, choice.schema)
-    given, own = strategies_of(strategies), dict(parameters or {})
-    if len(given) != 1 and not several:
+    strategies_listed, own_parameters = strategies_of(strategies), dict(parameters or {})
+    if len(strategies_listed) != 1 and not several:
         raise ValueError(
             "strategy names several strategies; give one, or compare them with fc.compare."
         )
-    check_strategies(given, own)
+    check_strategies(strategies_listed, own_parameters)
     server_rows = (
-        own.pop("server_data", None)
-        if any(not isinstance(one, ProtocolStrategy) for one in given)
+        own_parameters.pop("server_data", None)
+        if any(not isinstance(strategy, ProtocolStrategy) for strategy in strategies_listed)
         else None
     )
-    wants = server_rows is None and needs_server_rows(given, choice.n_server_rows)
-    rows = choice.load(_most_clusters(own), needs_server_rows=wants)
+    wants = server_rows is None and needs_server_rows(strategies_listed, choice.n_server_rows)
+    rows = choice.load(_most_clusters(own_parameters), needs_server_rows=wants)
     origin, were_given = "", True
     if server_rows is None and isinstance(rows, FederatedRows):
         server_rows, origin = rows.server_rows, rows.server_rows_origin
         were_given = choice.gives_server_rows
         if settings is not None:
             settings = replace(settings, server_columns=rows.columns)
-    made = make_strategies(
-        given,
-        own,
+    instances = make_strategies(
+        strategies_listed,
+        own_parameters,
         server_rows,
         origin,
         were_given=were_given,
@@ -340,7 +342,7 @@ def read_inputs(
             "label_column": choice.label_column,
             "subject_column": choice.subject_column,
         }
-    return Inputs(made, rows, choice.schema, about)
+    return Inputs(instances, rows, choice.schema, about)
 
 
 def _most_clusters(parameters: Mapping[str, Any]) -> int:
@@ -407,19 +409,19 @@ def clients_of(
     of_data = [part for part in parts if isinstance(part, ClientData)]
     if of_data and (labels is not None or columns is not None):
         raise ValueError("labels or columns are given, and clients are ClientData, with their own.")
-    if subject_column is not None and any(one.subjects is None for one in of_data):
+    if subject_column is not None and any(client_data.subjects is None for client_data in of_data):
         raise ValueError(
             "subject_column is given, and clients are ClientData without it; give it to ClientData."
         )
-    found: dict[str, ClientData] = {}
+    by_name: dict[str, ClientData] = {}
     for index, (name, part) in enumerate(zip(called, parts, strict=True)):
         if isinstance(part, ClientData):
-            found[name] = part
+            by_name[name] = part
             continue
         rows, classes, persons = _read_part(
             part, f"client {name}", columns, label_column, subject_column
         )
-        found[name] = ClientData(
+        by_name[name] = ClientData(
             rows,
             classes if labels is None else labels[index],
             columns,
@@ -431,9 +433,9 @@ def clients_of(
             subjects=persons if subjects is None else subjects[index],
         )
     return (
-        found
+        by_name
         if raw
-        else {name: data.like(next(iter(found.values()))) for name, data in found.items()}
+        else {name: data.like(next(iter(by_name.values()))) for name, data in by_name.items()}
     )
 
 
@@ -496,9 +498,9 @@ def _parts_of(clients: Any) -> list[Any]:
     return parts
 
 
-def _no_clients(given: object) -> TypeError:
+def _no_clients(value: object) -> TypeError:
     return TypeError(
-        f"clients is {given!r}; give a table or an array for each client, as {{name: rows}}."
+        f"clients is {value!r}; give a table or an array for each client, as {{name: rows}}."
     )
 
 
@@ -534,11 +536,14 @@ def _read_part(
 def federated_rows(by_name: Mapping[str, ClientData], *, raw: bool = False) -> FederatedRows:
     """Return clients' data as the rows of a comparison."""
     data = list(by_name.values())
-    labels: list[Any] = [one.labels for one in data]
-    ids: list[Any] = [one.row_ids for one in data]
-    subjects: list[Any] = [one.subjects for one in data]
+    labels: list[Any] = [client_data.labels for client_data in data]
+    ids: list[Any] = [client_data.row_ids for client_data in data]
+    subjects: list[Any] = [client_data.subjects for client_data in data]
     return FederatedRows(
-        clients=[one.table if raw and one.is_in_memory else one.source for one in data],
+        clients=[
+            client_data.table if raw and client_data.is_in_memory else client_data.source
+            for client_data in data
+        ],
         labels=None if any(part is None for part in labels) else labels,
         names=list(by_name),
         columns=None if raw or data[0].columns is None else list(data[0].columns),
@@ -653,8 +658,10 @@ class RowsChoice:
     @property
     def gives_server_rows(self) -> bool:
         """Whether the user gave public rows, or said how many rows to make public."""
-        own = isinstance(self.source, FederatedRows) and self.source.server_rows is not None
-        return own or self.server_data is not None or self.n_server_rows is not None
+        has_own_rows = (
+            isinstance(self.source, FederatedRows) and self.source.server_rows is not None
+        )
+        return has_own_rows or self.server_data is not None or self.n_server_rows is not None
 
     @property
     def is_folder(self) -> bool:
@@ -714,8 +721,8 @@ class RowsChoice:
     ) -> Any:
         """Return the rows of the clients and, if they are needed, of the server; ``read`` saves reading them again."""
         must_draw = needs_server_rows and self.server_data is None
-        found = read or self.read(whole=must_draw)
-        rows, public = found.rows, found.public
+        rows_read = read or self.read(whole=must_draw)
+        rows, public = rows_read.rows, rows_read.public
         if isinstance(rows, Table):
             if must_draw:
                 n_rows = self.n_server_rows or SERVER_ROWS_PER_CLUSTER * n_clusters
@@ -744,7 +751,11 @@ class RowsChoice:
         """Return how many true classes all rows have, public ones included: each number that a labeling has."""
         rows = (read or self.read()).rows
         if isinstance(rows, Table) and rows.labelings is not None:
-            return tuple(dict.fromkeys(len(np.unique(one[one > 0])) for one in rows.labelings.T))
+            return tuple(
+                dict.fromkeys(
+                    len(np.unique(labeling[labeling > 0])) for labeling in rows.labelings.T
+                )
+            )
         if rows.labels is None:
             return ()
         return (

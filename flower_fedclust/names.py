@@ -32,9 +32,11 @@ def look_up(name: str, table: Mapping[str, Value], kind: str) -> Value:
     typed = name.casefold()
     begun = [spelling for spelling in by_spelling if typed and spelling.startswith(typed)]
     within = [
-        one for one in by_spelling if len(typed) >= LEAST_WITHIN and typed in one.replace("-", "")
+        name
+        for name in by_spelling
+        if len(typed) >= LEAST_WITHIN and typed in name.replace("-", "")
     ]
-    called = [one for one in (ALSO_CALLED.get(typed),) if one in by_spelling]
+    called = [name for name in (ALSO_CALLED.get(typed),) if name in by_spelling]
     close = called or begun or within or difflib.get_close_matches(typed, list(by_spelling), n=1)
     nearest = [by_spelling[spelling] for spelling in close[:1]]
     advice = (

@@ -77,29 +77,29 @@ def parse_json(text: str | bytes, limit: int = LONGEST_JSON) -> Any:
     if len(text) > limit:
         raise ValueError(f"a JSON text of {len(text)} characters was sent; send at most {limit}.")
     try:
-        found = json.loads(text)
+        content = json.loads(text)
     except RecursionError:
         raise ValueError("a JSON text is nested too deeply.") from None
-    level = [found]
+    level = [content]
     for _ in range(DEEPEST_JSON):
         level = [
-            one
+            entry
             for outer in level
             if isinstance(outer, (dict, list))
-            for one in (outer.values() if isinstance(outer, dict) else outer)
+            for entry in (outer.values() if isinstance(outer, dict) else outer)
         ]
         if not level:
-            return found
+            return content
     raise ValueError(f"a JSON text is nested too deeply: at most {DEEPEST_JSON} levels are read.")
 
 
 def read_json(path: Path, remedy: str) -> dict[str, Any]:
     """Return the object in a JSON file."""
     with reading(path, "JSON", remedy, most=LARGEST_JSON) as file:
-        found = json.load(file)
-        if not isinstance(found, dict):
+        content = json.load(file)
+        if not isinstance(content, dict):
             raise TypeError("not an object")
-        return found
+        return content
 
 
 def read_toml(path: Path, remedy: str) -> dict[str, Any]:
@@ -192,6 +192,6 @@ def _reason(error: Exception) -> str:
         return error.strerror
     if isinstance(error, (tomllib.TOMLDecodeError, json.JSONDecodeError)):
         return str(error)
-    if found := _FIELDS.search(str(error)):
-        return f"line {found[2]} has {found[3]} fields, but earlier lines have {found[1]}"
+    if match := _FIELDS.search(str(error)):
+        return f"line {match[2]} has {match[3]} fields, but earlier lines have {match[1]}"
     return "it is damaged, incomplete, or of another kind or version"

@@ -51,16 +51,16 @@ class PluginError(ValueError):
 @cache
 def points(group: str) -> Mapping[str, EntryPoint]:
     """Return the entry points of a group by name; the first installed package keeps a name that two packages have."""
-    found: dict[str, EntryPoint] = {}
+    by_name: dict[str, EntryPoint] = {}
     for point in entry_points(group=group):
-        if point.name in found:
+        if point.name in by_name:
             warnings.warn(
-                f"'{point.name}' of {point.value} is left out: {found[point.name].value} has that name.",
+                f"'{point.name}' of {point.value} is left out: {by_name[point.name].value} has that name.",
                 stacklevel=3,
             )
         else:
-            found[point.name] = point
-    return found
+            by_name[point.name] = point
+    return by_name
 
 
 def load(point: EntryPoint) -> Any:
@@ -75,12 +75,12 @@ def load(point: EntryPoint) -> Any:
 
 def class_points(group: str) -> dict[str, EntryPoint]:
     """Return the entry points of a group by the name of their class; the first of several names stands for it."""
-    found: dict[str, EntryPoint] = {}
+    by_name: dict[str, EntryPoint] = {}
     for point in points(group).values():
         name = point.value.partition(":")[2].split("[")[0].strip().rpartition(".")[2]
         if name:  # an entry point may also name a whole module, and is refused when it is loaded
-            found.setdefault(name, point)
-    return found
+            by_name.setdefault(name, point)
+    return by_name
 
 
 def where_to_find(name: str) -> str | None:

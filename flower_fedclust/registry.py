@@ -57,14 +57,17 @@ _CLASS_OF = {name: class_name for class_name, (_, *names) in CLASSES.items() for
 
 
 def _class(name: str) -> type[ProtocolStrategy]:
-    found: type[ProtocolStrategy] = getattr(
+    strategy_class: type[ProtocolStrategy] = getattr(
         import_module(f"flower_fedclust.{CLASSES[name][0]}"), name
     )
-    return found
+    return strategy_class
 
 
-def _of_class(found: type[ProtocolStrategy]) -> dict[str, Entry]:
-    return {entry.name: replace(entry, strategy=found) for entry in vars(found)["entries"]}
+def _of_class(strategy_class: type[ProtocolStrategy]) -> dict[str, Entry]:
+    return {
+        entry.name: replace(entry, strategy=strategy_class)
+        for entry in vars(strategy_class)["entries"]
+    }
 
 
 def _of_point(point: EntryPoint) -> Entry:
@@ -87,13 +90,13 @@ def _of_point(point: EntryPoint) -> Entry:
 
 def _points() -> dict[str, EntryPoint]:
     """Return the entry points of other packages; a name that this package has stays with this package."""
-    found = dict(plugins.points(plugins.STRATEGIES))
-    for name in found.keys() & _CLASS_OF.keys():
+    points = dict(plugins.points(plugins.STRATEGIES))
+    for name in points.keys() & _CLASS_OF.keys():
         warnings.warn(
-            f"strategy '{name}' of {found.pop(name).value} is left out: the name is taken.",
+            f"strategy '{name}' of {points.pop(name).value} is left out: the name is taken.",
             stacklevel=3,
         )
-    return found
+    return points
 
 
 def names() -> list[str]:
@@ -108,15 +111,15 @@ def strategies() -> dict[str, Entry]:
 
 @lru_cache(maxsize=1)
 def _installed() -> dict[str, Entry]:
-    found: dict[str, Entry] = {}
+    entries: dict[str, Entry] = {}
     for class_name in CLASSES:
-        found |= _of_class(_class(class_name))
+        entries |= _of_class(_class(class_name))
     for name, point in _points().items():
         try:
-            found[name] = _of_point(point)
+            entries[name] = _of_point(point)
         except PluginError as error:  # a fault of another package must not hide our strategies
             warnings.warn(f"a strategy is left out: {error}", stacklevel=2)
-    return found
+    return entries
 
 
 def find_class(name: str) -> type[ProtocolStrategy] | None:
@@ -168,8 +171,8 @@ def _of_module(name: str) -> Entry:
             f"There is no strategy '{name}': {class_name} is no subclass of ProtocolStrategy."
         )
     summary = (loaded.__doc__ or "").strip().partition("\n")[0]
-    own = vars(loaded).get("entries") or (Entry(name, summary),)  # entries are not inherited
-    return replace(own[0], strategy=loaded)
+    entries = vars(loaded).get("entries") or (Entry(name, summary),)  # entries are not inherited
+    return replace(entries[0], strategy=loaded)
 
 
 def accepted_parameters(name: str | type[ProtocolStrategy]) -> set[str]:

@@ -205,22 +205,22 @@ def simulate(
         partition=partition,
         n_clients=n_clients,
     )
-    made, by_name = copy.copy(inputs.strategy), inputs.clients
-    _make_ready(made, list(by_name.values()), seed)
+    prepared_strategy, by_name = copy.copy(inputs.strategy), inputs.clients
+    _make_ready(prepared_strategy, list(by_name.values()), seed)
     if journal is not None:
-        made.journal = Journal(journal)
-    if made.journal is not None and engine == "ray":
+        prepared_strategy.journal = Journal(journal)
+    if prepared_strategy.journal is not None and engine == "ray":
         raise ValueError(
             "a journal is given, and what clients on Ray remember is lost with them; run inline."
         )
-    made.secure = secure
-    made.check_secure()
+    prepared_strategy.secure = secure
+    prepared_strategy.check_secure()
     start = time.perf_counter()
     with jobs(n_jobs), on_device(opened), keeping_rows(kept_rows):
-        _run(made, by_name, engine, seed, progress)
-        result = result_of(made, by_name, time.perf_counter() - start)
+        _run(prepared_strategy, by_name, engine, seed, progress)
+        result = result_of(prepared_strategy, by_name, time.perf_counter() - start)
     result = replace(result, form=_form_of(clients, result.row_ids))
-    if made.tables is None:
+    if prepared_strategy.tables is None:
         result = replace(result, floor=floor)
     if inputs.rows is None:
         return result
@@ -319,10 +319,10 @@ def _check_fit(strategy: ProtocolStrategy, data: Sequence[ClientData]) -> None:
     expected = strategy.expected_columns if strategy.tables is None else None
     if expected is not None and data[0].n_columns != expected:
         words = {"server_data": "server rows have", "origin": "origin has"}
-        given = (has for name, has in words.items() if getattr(strategy, name, None) is not None)
-        whose = next(given, "first centers have")
+        reasons = (has for name, has in words.items() if getattr(strategy, name, None) is not None)
+        reason = next(reasons, "first centers have")
         raise ValueError(
-            f"the clients have {data[0].n_columns} columns where the {whose} {expected}."
+            f"the clients have {data[0].n_columns} columns where the {reason} {expected}."
         )
     n_rows = sum(client.n_rows for client in data)
     if strategy.most_clusters > n_rows:

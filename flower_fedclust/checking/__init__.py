@@ -1,8 +1,15 @@
 """Checks of strategies: ``check_strategy`` for authors, and ``audit``, which tests the promises of privacy for longer.
 
-``suite`` has the checks and ``audit`` the audit. Both rest on ``runs`` (a run that keeps every message), ``neighbors``
-(how far one row or one client moves a release), ``noise`` (the noise's law, its source, and the privacy loss) and
-``books`` (other data that leaves, and what the report says).
+``suite`` holds the checks, and ``audit`` the audit. Both rest on the other modules of this package:
+
+- ``runs`` makes a run that keeps every message, and lets a client answer the messages again;
+- ``neighbors`` measures how far one row, person or client moves a release;
+- ``by_row`` checks that a row's contribution depends on that row alone;
+- ``noise`` and ``stand_ins`` test the law and the source of the noise, and measure the privacy loss;
+- ``books`` looks at everything else that leaves, and at what the privacy report says.
+
+None of them trusts the accountant or the declarations of the strategy: what they can compute
+themselves, they do.
 """
 
 from flower_fedclust.checking.audit import AuditedRelease as AuditedRelease

@@ -1,4 +1,10 @@
-"""The audit, which measures from outside whether a strategy keeps its promises of privacy."""
+"""The audit, which measures from outside whether a strategy keeps its promises of privacy.
+
+An audit never reads the strategy's code. It runs the strategy, looks for neighboring tables that
+move a release further than declared, draws the noise a thousand times and measures the privacy
+loss, and compares the report with what was sent. The verdict is "sound" only if there was time to
+notice the faults that are looked for; otherwise it is "not shown".
+"""
 
 from __future__ import annotations
 
@@ -75,7 +81,7 @@ LEAST_DRAWS = 100
 
 @dataclass(frozen=True)
 class AuditedRelease:
-    """Findings of an audit about one release, over all rounds that make it."""
+    """The findings of an audit about one release, over all rounds that make it."""
 
     rounds: tuple[int, ...]  #: The numbers of the rounds that make this release.
     task: str  #: The name of the question to the clients.
@@ -99,7 +105,7 @@ class AuditedRelease:
         return f"round {first}" if len(self.rounds) == 1 else f"rounds {first} to {last}"
 
     def wrong(self, level: float) -> list[str]:
-        """Return a clause about each fault; noise is faulty if a p-value is below the level."""
+        """Return a clause about each fault; noise is faulty if the p-value of a test is below ``level``."""
         clauses = []
         if self.is_too_far:
             times = f"{self.moved:.6g} times" if self.moved > 1.00001 else "a little more than"
@@ -114,7 +120,11 @@ class AuditedRelease:
 
 @dataclass(frozen=True)
 class AuditResult:
-    """The findings of an audit. Printing them gives a page."""
+    """The findings of an audit. Printing them gives a page.
+
+    The verdict is "broken" if any promise is broken, "no guarantee" if none is made, "not shown" if
+    there was too little time to notice every fault that is looked for, and "sound" otherwise.
+    """
 
     strategy: str  #: The name of the strategy.
     epsilon: float | None  #: The promised epsilon, at the promised delta.
@@ -139,7 +149,11 @@ class AuditResult:
 
     @property
     def level(self) -> float:
-        """The p-value below which noise is wrong: all tests together rarely call a sound strategy broken."""
+        """The p-value below which noise counts as wrong.
+
+        It is so small that all tests together call a sound strategy broken no more often than
+        ``false_alarm`` allows.
+        """
         n_tests = sum(len(release.noise.p_values) for release in self.releases)
         return self.false_alarm * OF_NOISE / max(n_tests, 1)
 
@@ -162,7 +176,7 @@ class AuditResult:
 
     @property
     def missing(self) -> list[str]:
-        """A clause about each thing that too little time or too few draws left open."""
+        """A clause about each question that too little time or too few draws left open."""
         clauses, unnoticed = [], []
         if self.not_examined:
             more = len(self.not_examined) - 1
@@ -189,7 +203,7 @@ class AuditResult:
 
     @property
     def verdict(self) -> Verdict:
-        """The verdict in one or two words."""
+        """The verdict in one or two words; see the class."""
         if self.broken:
             return "broken"
         if not self.releases:
@@ -211,7 +225,7 @@ class AuditResult:
         return "sound as far as seen."
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything, ready for JSON."""
+        """Return all findings, ready for JSON."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         verdict = {
             name: getattr(self, name) for name in ("verdict", "sentence", "broken", "missing")
@@ -235,7 +249,7 @@ class AuditResult:
         if self.not_examined:
             lines += [
                 "Not examined, because the time was up:",
-                *(f"  {what}" for what in self.not_examined),
+                *(f"  {reason}" for reason in self.not_examined),
                 "",
             ]
         if self.epsilon is not None and self.releases:
@@ -244,7 +258,7 @@ class AuditResult:
                 f"Counted again, the releases compose to {self.epsilon_counted:.4g}."
             )
         lines += [*self._lines_of_releases(), *self._lines_of_loss(), "", "Beside the releases:"]
-        lines += [f"  {fact.what}: {fact.covered}" for fact in self.facts]
+        lines += [f"  {fact.topic}: {fact.covered}" for fact in self.facts]
         lines += [f"  unprotected, as the report says: {content}" for content in self.unprotected]
         lines += ["", f"{self.n_runs} draws, {self.seconds:.1f} seconds."]
         return "\n".join(lines).replace("\n\n\n", "\n\n")
@@ -252,6 +266,7 @@ class AuditResult:
     __repr__ = __str__  # the representation in a notebook
 
     def _lines_of_releases(self) -> Iterator[str]:
+        """Yield the table of the releases, as lines of text."""
         if not self.releases:
             return
         yield from ("", f"{'moved':>9} {'noise':>7} {'numbers':>8}  release")
@@ -269,6 +284,7 @@ class AuditResult:
             )
 
     def _lines_of_loss(self) -> Iterator[str]:
+        """Yield the measured privacy loss, as lines of text."""
         if (loss := self.loss) is None:
             return
         how = "from the noise that was drawn" if loss.sees_noise else "from outputs only"
@@ -286,7 +302,7 @@ class AuditResult:
     def figure(self, path: str | Path) -> Path:
         """Draw the distribution of the privacy loss and the promise as a PNG, and return its absolute path.
 
-        A ValueError says if no privacy loss was measured.
+        Raises a ValueError if no privacy loss was measured.
         """
         from flower_fedclust.results.pictures import figure_of, saved_figure
 
@@ -471,7 +487,7 @@ def audit_subject(
 
 
 def _is_about_input(error: Exception) -> bool:
-    """Return whether an error is about the rows or the parameters, which the caller chooses."""
+    """Tell whether an error is about the rows or the parameters, which the caller has chosen."""
     return isinstance(error, DataError) or (
         isinstance(error, ValueError) and not hasattr(error, RAN)
     )
@@ -480,7 +496,7 @@ def _is_about_input(error: Exception) -> bool:
 def _of_failed_run(
     strategy: ProtocolStrategy, error: Exception, seconds: float, false_alarm: float
 ) -> AuditResult:
-    """Return the audit of a strategy whose run ends with an error, which is all that could be examined."""
+    """Return the audit of a strategy whose run ends with an error, which is then all that can be examined."""
     # Refusals by the server are sentences without values; any other error may quote a value.
     said = (
         f": {str(error).rstrip('.')}" if isinstance(error, ProtocolError | AssertionError) else ""
@@ -513,7 +529,10 @@ def _of_failed_run(
 def _beside(
     subject: Subject, search: Search, epsilon_counted: float, deadline: float
 ) -> tuple[list[str], list[Fact], list[str]]:
-    """Return findings that do not concern the releases, the facts, and the checks that were left out."""
+    """Examine everything but the releases.
+
+    Returns findings, facts, and the checks that were left out.
+    """
     run = subject.run
     rows = subject.data[search.client].rows
     findings = list(search.broken)
@@ -543,6 +562,7 @@ def _beside(
 
 
 def _draw(drawer: Drawer, runs: int, deadline: float, says: Progress) -> int:
+    """Draw the noise ``runs`` times, or until the deadline, and return how often it was drawn."""
     if not drawer.drawn:
         return 0
     for repetition in range(FEWEST):  # seeded draws show whether noise repeats where it should not
@@ -559,6 +579,7 @@ def _draw(drawer: Drawer, runs: int, deadline: float, says: Progress) -> int:
 def _loss(
     search: Search, drawn: Sequence[DrawnNoise], rng: np.random.Generator, false_alarm: float
 ) -> Loss | None:
+    """Return the privacy loss on the neighbors that are easiest to tell apart; None if nothing moved."""
     strategy, pair = search.run.strategy, search.worst
     if pair is None or strategy.epsilon is None:
         return None
@@ -576,30 +597,32 @@ def _loss(
         if change.ratio > 0
     ]
     expected = epsilon_of(through, strategy.delta)
-    return Loss(strategy.epsilon, strategy.delta, *measured, pair.what, expected, false_alarm)
+    return Loss(
+        strategy.epsilon, strategy.delta, *measured, pair.description, expected, false_alarm
+    )
 
 
 def _audited(search: Search, drawer: Drawer) -> Iterator[AuditedRelease]:
-    """Yield the findings about each release: one method, array and mechanism, over all rounds."""
+    """Yield the findings about each release: one task, array and mechanism, over all rounds."""
     run = search.run
     groups: dict[tuple[str, int, str], list[tuple[int, Release]]] = {}
     for number, index, release in run.releases:
         groups.setdefault((run.rounds[number].task, index, release.mechanism), []).append(
             (number, release)
         )
-    for (task, index, _), made in groups.items():
-        worst, last = search.largest.get((task, index)), made[-1]
+    for (task, index, _), releases in groups.items():
+        worst, last = search.largest.get((task, index)), releases[-1]
         drawn = [
-            drawer.drawn[number, index] for number, _ in made if (number, index) in drawer.drawn
+            drawer.drawn[number, index] for number, _ in releases if (number, index) in drawer.drawn
         ]
         yield AuditedRelease(
-            tuple(number for number, _ in made),
+            tuple(number for number, _ in releases),
             task,
             run.rounds[last[0]].answer.sends[index].content,
             last[1],
             0.0 if worst is None else worst.ratio,
             worst is not None and worst.is_too_far,
-            "" if worst is None else worst.neighbors.what,
+            "" if worst is None else worst.neighbors.description,
             search.n_pairs[task, index],
             compare_with_law(drawn),
         )

@@ -1,4 +1,11 @@
-"""Checks that the privacy report lists and counts everything that leaves the clients."""
+"""Checks that the privacy report lists and counts everything that leaves the clients.
+
+The report is what a hospital's officer reads, so an entry that is missing is as bad as noise that
+is missing. These checks compare the report with the messages of a run: is every array declared and
+listed, does the epsilon agree with one that is computed by other means, do replies of neighbors
+differ in anything but noisy arrays (their size, their failures), and does the report still say the
+truth if replies are lost?
+"""
 
 from __future__ import annotations
 
@@ -61,9 +68,9 @@ NOT_COVERED = {
 
 @dataclass(frozen=True)
 class Fact:
-    """Something other than arrays that leaves a client."""
+    """Something other than arrays that leaves a client, such as a reply's size or the time it takes."""
 
-    what: str
+    topic: str
     covered: str  #: Why it reveals nothing about rows, or that the report names it as not covered.
 
 
@@ -71,7 +78,10 @@ class Fact:
 
 
 def counted_epsilon(run: WatchedRun, delta: float) -> float:
-    """Return the epsilon to which the releases of a run compose, for the client with the largest one."""
+    """Return the epsilon to which the releases of a run compose, for the client with the largest one.
+
+    It is computed without this package's accountant.
+    """
     largest = 0.0
     for client in run.data:
         rounds = [
@@ -91,12 +101,17 @@ def counted_epsilon(run: WatchedRun, delta: float) -> float:
 
 
 def epsilon_of(releases: Iterable[tuple[Mechanism, float]], delta: float) -> float:
-    """Return the epsilon of releases, given as mechanism and noise multiplier, by privacy loss distributions."""
+    """Return the epsilon at ``delta`` of releases, given as (mechanism, noise multiplier).
+
+    It uses privacy loss distributions, with all Gaussian releases combined into one. An epsilon
+    above :data:`LARGEST_COUNTED` is only estimated, from above.
+    """
     return _epsilon_of(tuple(sorted(releases)), delta)
 
 
 @lru_cache(maxsize=64)
 def _epsilon_of(releases: tuple[tuple[Mechanism, float], ...], delta: float) -> float:
+    """Compute :func:`epsilon_of` for a sorted tuple, whose results are cached."""
     with np.errstate(over="ignore"):
         squared = float(
             np.sum([np.float64(m) ** -2 for mechanism, m in releases if mechanism == "gaussian"])
@@ -117,7 +132,10 @@ def _epsilon_of(releases: tuple[tuple[Mechanism, float], ...], delta: float) -> 
 
 
 def _epsilon_of_samples(rounds: Sequence[Sequence[Release]], delta: float) -> float:
-    """Return the epsilon by Renyi divergences; the releases of one round use the same sample of rows."""
+    """Return the epsilon of releases about samples of rows, by Renyi divergences.
+
+    The releases of one round use the same sample.
+    """
     accountant = rdp.RdpAccountant(ORDERS, dp_accounting.NeighboringRelation.REPLACE_ONE)
     for releases in rounds:
         joint = Counter[tuple[int, int] | None]()
@@ -181,7 +199,8 @@ def findings_of_wire(run: WatchedRun) -> list[str]:
 def unlisted(run: WatchedRun, report: PrivacyReport, *, lacks_replies: bool = False) -> list[str]:
     """Name releases of a run that the report does not list correctly.
 
-    If replies were lost, shares of the noise may be lost with them. A release may then be listed as unprotected.
+    With ``lacks_replies``, shares of the noise may have been lost with replies; a release may then
+    be listed as unprotected.
     """
     listed = {
         (message.round, message.task, message.content): message for message in report.messages
@@ -223,7 +242,10 @@ def unlisted(run: WatchedRun, report: PrivacyReport, *, lacks_replies: bool = Fa
 
 
 def findings_of_books(run: WatchedRun, epsilon_counted: float) -> list[str]:
-    """Name figures that the privacy report of a run understates, and facts that it leaves out."""
+    """Name figures that the privacy report of a run understates, and facts that it leaves out.
+
+    ``epsilon_counted`` is the epsilon from :func:`counted_epsilon`.
+    """
     report, asked, unit = run.strategy.report, run.strategy.epsilon, run.strategy.privacy_unit
     findings = list(_too_large_samples(run))
     if asked is not None and unit in run.strategy.promises and not report.covers_everything:
@@ -240,7 +262,7 @@ def findings_of_books(run: WatchedRun, epsilon_counted: float) -> list[str]:
             findings.append(
                 f"the report states epsilon {stated:.4g} after the run, and {asked:g} was calibrated"
             )
-        for what, limit, tolerance in (
+        for name, limit, tolerance in (
             (f"the report states epsilon {stated:.4g}", stated, TOLERANCE),
             (f"epsilon {asked:g} was asked for", asked, TOLERANCE),
             (
@@ -252,12 +274,12 @@ def findings_of_books(run: WatchedRun, epsilon_counted: float) -> list[str]:
             if epsilon_counted > limit * (1 + tolerance) + (
                 1e-6 if tolerance == TOLERANCE else 1e-4
             ):
-                findings.append(f"{what}, and the releases compose to {epsilon_counted:.4g}")
+                findings.append(f"{name}, and the releases compose to {epsilon_counted:.4g}")
     said = " ".join(report.assumptions())
-    unsaid = [what for what, word in NOT_COVERED.items() if word not in said]
+    unsaid = [gap for gap, word in NOT_COVERED.items() if word not in said]
     return (
         findings
-        + [f"the report does not say that {what} are not covered" for what in unsaid]
+        + [f"the report does not say that {gap} are not covered" for gap in unsaid]
         + _sampler_errors(run)
     )
 
@@ -275,7 +297,7 @@ def _too_large_samples(run: WatchedRun) -> Iterator[str]:
 
 
 def _sampler_errors(run: WatchedRun) -> list[str]:
-    """Check that the report counts how far the drawn noise is from its law."""
+    """Return a finding if the report does not count how far the drawn noise is from its law."""
     report = run.strategy.report
     owed = sum(message.variation <= 0 for message in report.releases)
     if owed:
@@ -306,7 +328,10 @@ class _Reply:
 def facts_under_neighbors(
     run: WatchedRun, client: str, pairs: Sequence[Neighbors]
 ) -> tuple[list[str], list[Fact]]:
-    """Name differences between the replies of neighbors that no noise covers, and list what was compared."""
+    """Compare the replies of neighbors in everything but their arrays.
+
+    Returns findings about differences that no noise covers, and facts that say what was compared.
+    """
     findings, failures = dict[str, None](), dict[str, None]()
     covered = "the same for neighbors"
     seconds: list[tuple[float, float]] = []
@@ -326,14 +351,14 @@ def facts_under_neighbors(
             covered = "there are some, no more often for one of two neighbors than for the other"
         for first, second, third in zip(of_one, of_other, again, strict=True):
             if not (first.failure or second.failure or third.failure):
-                for what in first.about:
+                for topic in first.about:
                     # If even two answers for the same table differ, a difference between two tables shows nothing.
                     if (
-                        first.about[what] != second.about[what]
-                        and first.about[what] == third.about[what]
+                        first.about[topic] != second.about[topic]
+                        and first.about[topic] == third.about[topic]
                     ):
                         findings[
-                            f"the {what} of '{first.task}' is not the same for neighbors ({pair.what})"
+                            f"the {topic} of '{first.task}' is not the same for neighbors ({pair.description})"
                         ] = None
     n_ran, n_most = len(run.rounds), run.strategy.num_rounds - 1
     if n_ran > n_most:
@@ -362,7 +387,11 @@ def facts_under_neighbors(
 
 
 def _failures(run: WatchedRun, client: str, pair: Neighbors) -> list[str]:
-    """Name failures that are more frequent with one of two tables; a client may also fail at random."""
+    """Name failures that are more frequent with one of two neighboring tables than with the other.
+
+    A client may also fail at random, so it is asked many times, and Fisher's exact test compares
+    the rates.
+    """
     both = [
         Counter(
             (reply.task, reply.failure)
@@ -372,16 +401,20 @@ def _failures(run: WatchedRun, client: str, pair: Neighbors) -> list[str]:
         )
         for rows in (pair.rows, pair.others)
     ]
-    found, n_messages = [], Counter(one.task for one in run.to_client(client))
+    problems, n_messages = [], Counter(message.task for message in run.to_client(client))
     for task, why in sorted(both[0] | both[1]):
         n = REPEATED * n_messages[task]
-        one, other = both[0][task, why], both[1][task, why]
-        if float(fisher_exact([[one, n - one], [other, n - other]]).pvalue) < FAILURES_DIFFER:
-            found.append(f"{task} ({pair.what}: {one} and {other} of {n})")
-    return found
+        first_count, other = both[0][task, why], both[1][task, why]
+        if (
+            float(fisher_exact([[first_count, n - first_count], [other, n - other]]).pvalue)
+            < FAILURES_DIFFER
+        ):
+            problems.append(f"{task} ({pair.description}: {first_count} and {other} of {n})")
+    return problems
 
 
 def _replies(run: WatchedRun, client: str, rows: Any, seed: int = 0) -> list[_Reply]:
+    """Let a copy of a client with these rows answer all messages, and describe each reply."""
     data = data_of(run.strategy, rows, f"client {client}")
     make = partial(
         run.strategy.client_type, data, name=client, context=new_context(), noise_seed=seed
@@ -404,21 +437,22 @@ def _replies(run: WatchedRun, client: str, rows: Any, seed: int = 0) -> list[_Re
 
 
 def _gone(_number: int, honest: Callable[[], FitRes]) -> FitRes:
-    """Answer, but lose the reply; it has left the client, so it counts."""
+    """Answer, but lose the reply; its data have left the client, so they count."""
     honest()
     raise TimeoutError("gone")
 
 
 def _unusable(_number: int, honest: Callable[[], FitRes]) -> FitRes:
-    """Answer with an array too many."""
+    """Answer with one array more than was asked for."""
     res = honest()
     return replace(res, parameters=encode([*decode(res.parameters), np.zeros(1)]))
 
 
 def findings_of_losses(subject: Subject, deadline: float = math.inf) -> tuple[list[str], list[str]]:
-    """Name what the report lacks if replies are lost or unusable; also return what there was no time to examine.
+    """Name what the report lacks if replies are lost or unusable.
 
-    First one client's reply is lost, then all but one, then all; then all replies in the last round of each other task.
+    First one client's reply is lost, then all but one, then all; then all replies in the last round
+    of each other task. Returns the findings, and what there was no time to examine.
     """
     if not subject.releases:
         return [], []
@@ -426,7 +460,7 @@ def findings_of_losses(subject: Subject, deadline: float = math.inf) -> tuple[li
     asked = {exchange.client for exchange in run.asked(number)}
     last = {round_.task: number for number, round_ in run.rounds.items()}
     addressed = {
-        other: {one.client for one in run.exchanges if one.round == other}
+        other: {loss.client for loss in run.exchanges if loss.round == other}
         for other in last.values()
     }
     cases = [
@@ -440,16 +474,17 @@ def findings_of_losses(subject: Subject, deadline: float = math.inf) -> tuple[li
             if other != number
         ),
     ]
-    found, left = list[str](), list[str]()
-    for index, (number, silent, tamper, what) in enumerate(cases):
+    lost, left = list[str](), list[str]()
+    for index, (number, silent, tamper, event) in enumerate(cases):
         if index > 2 and time.perf_counter() > deadline:
-            left.append(f"what the report says where {what} round {number}")
+            left.append(f"what the report says where {event} round {number}")
         elif silent:
-            found += _findings_of_loss(subject, silent, number, tamper)
-    return list(dict.fromkeys(found)), left
+            lost += _findings_of_loss(subject, silent, number, tamper)
+    return list(dict.fromkeys(lost)), left
 
 
 def _findings_of_loss(subject: Subject, silent: set[str], number: int, tamper: Tamper) -> list[str]:
+    """Return the findings about one run in which the ``silent`` clients do not answer a round as they should."""
     run = _run_without(subject, silent, number, tamper)
     report = (
         run.strategy.report if run.error is None else getattr(run.error, "privacy_report", None)
@@ -486,6 +521,8 @@ def _findings_of_loss(subject: Subject, silent: set[str], number: int, tamper: T
 
 
 def _run_without(subject: Subject, silent: set[str], number: int, tamper: Tamper) -> WatchedRun:
+    """Make a run in which the ``silent`` clients treat one round as ``tamper`` says."""
+
     def of_round(current: int, honest: Callable[[], FitRes]) -> FitRes:
         return (
             tamper(current, lambda: patient(current, honest))

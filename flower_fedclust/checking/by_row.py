@@ -1,8 +1,9 @@
 """Checks that each row's contribution to an answer by row depends on that row alone.
 
-The bound of a term limits the contribution of one row. It limits the effect of adding a row only if no other row's
-contribution changes. So an answer to a table must equal the sum of the answers to its rows, in any order and in any
-batches. Sums are integers and are compared exactly.
+The bound of a term limits how much one row contributes. It also limits the effect of adding a row,
+but only if that leaves the contributions of all other rows unchanged. So the answer to a table must
+equal the sum of the answers to its rows, in any order and in any batches. All sums are integers and
+are compared exactly.
 """
 
 from __future__ import annotations
@@ -74,15 +75,15 @@ def questions_by_row(run: WatchedRun) -> list[tuple[int, Question]]:
 
 
 def findings_by_row(run: WatchedRun, client: str) -> list[str]:
-    """Name the answers by row in which a row's contribution depends on its place, on other rows or on the batch."""
+    """Name the answers by row in which a row's contribution depends on its place, on other rows, or on the batch."""
     rows = hard_rows(run.data[client].rows)
     findings = dict[str, None]()
     for _, question in questions_by_row(run):
         asks = question.asks
         assert isinstance(asks, ByRow)
         try:
-            for what in _depends_on(asks, question, rows):
-                findings[f"the answer to '{question.answer.task}' depends on {what}"] = None
+            for dependence in _depends_on(asks, question, rows):
+                findings[f"the answer to '{question.answer.task}' depends on {dependence}"] = None
         except Exception as error:  # the answer cannot be taken apart, or fails for some rows
             findings[
                 f"the answer to '{question.answer.task}' ends with {type(error).__name__} for some rows"
@@ -91,7 +92,7 @@ def findings_by_row(run: WatchedRun, client: str) -> list[str]:
 
 
 def hard_rows(rows: Floats) -> Floats:
-    """Return ordinary rows (some of them twice), rows far out, and rows of the largest and the smallest floats."""
+    """Return a table of ordinary rows (some of them twice), rows far out, and rows of extreme floats."""
     far = [row for _, row in far_rows(rows)]
     extreme = [row for _, row in extreme_rows(rows.shape[1])[1:4:2]]
     few = rows[: N_ROWS - len(far) - len(extreme) - 2]
@@ -99,6 +100,7 @@ def hard_rows(rows: Floats) -> Floats:
 
 
 def _depends_on(asks: ByRow, question: Question, rows: Floats) -> Iterator[str]:
+    """Yield what the answer to a table depends on, although it should be a sum over its rows."""
     whole = _sums(asks, question, [rows])
     if _sums(asks, question, [np.random.default_rng(0).permutation(rows)]) != whole:
         yield "the order of its rows"
@@ -116,7 +118,7 @@ def _depends_on(asks: ByRow, question: Question, rows: Floats) -> Iterator[str]:
 
 
 def _sums(asks: ByRow, question: Question, batches: Sequence[Floats]) -> list[tuple[int, bytes]]:
-    """Return the sums over batches, before any finish."""
+    """Return the integer sums over batches, as (exponent, bytes) of each array, before any finish."""
     nothing = asks.terms(question, asks.no_rows(question))
     totals: list[Integers] = [term.integers for term in nothing]
     exponents = [term.exponent for term in nothing]
@@ -131,7 +133,9 @@ def findings_of_sizes(
 ) -> tuple[list[str], list[str]]:
     """Name the answers by row for which a large table's answer is not the sum of its parts' answers.
 
-    A client computes all answers as in a run. Also returns what there was no time to examine.
+    Code may take another path for large tables: other blocks, threads, or a cache. Here a client
+    computes its answers as it does in a run. Returns the findings, and what there was no time to
+    examine.
     """
     asked = {
         number: question
@@ -175,7 +179,8 @@ def findings_of_large_tables(
 ) -> tuple[list[str], list[str]]:
     """Name the answers about a whole client that large neighboring tables move too far.
 
-    Also returns what there was no time to examine. :func:`findings_of_sizes` examines answers by row.
+    Answers by row are examined by :func:`findings_of_sizes`. Returns the findings, and what there
+    was no time to examine.
     """
     pairs = list(_large_neighbors(run.data[client].rows, unit, relation))
     findings, left = dict[str, None](), dict[str, None]()
@@ -200,34 +205,38 @@ def findings_of_large_tables(
 
 
 def _moved_too_far(run: WatchedRun, exchange: Exchange, pair: Neighbors) -> Iterator[str]:
-    """Name the arrays of an answer that differ between neighbors by more than the sensitivity; none on failure."""
+    """Name the arrays of an answer that differ between neighbors by more than the sensitivity.
+
+    Yields nothing if the client fails with one of the tables.
+    """
 
     def answer(rows: Floats) -> list[Sendable] | None:
         data = data_of(run.strategy, rows, f"client {exchange.client}")
         return sent_or_kept(run, exchange, data, new_context(), noise_seed=0, without_noise=True)
 
-    one, other = answer(pair.rows), None if pair.others is None else answer(pair.others)
-    if one is None or (other is None and pair.others is not None):
+    first, other = answer(pair.rows), None if pair.others is None else answer(pair.others)
+    if first is None or (other is None and pair.others is not None):
         return
     for index, release in run.noisy(exchange.round):
         difference, exponent = difference_between(
-            one[index], None if other is None else other[index]
+            first[index], None if other is None else other[index]
         )
         if difference is None:
             continue
         ratio, is_too_far = ratio_of(difference, exponent, release)
         if is_too_far:
             content = run.rounds[exchange.round].answer.sends[index].content
-            yield f"'{content}' moves by {ratio:.6g} times its sensitivity ({pair.what})"
+            yield f"'{content}' moves by {ratio:.6g} times its sensitivity ({pair.description})"
 
 
 def _is_sum_over_rows(round_: Round) -> bool:
+    """Tell whether a round asks for an answer by row that is sent as it is, without a finish."""
     question = round_.question_for(None) if isinstance(round_.question, Question) else None
     return question is not None and isinstance(question.asks, ByRow) and question.finish is None
 
 
 def _large_neighbors(rows: Floats, unit: PrivacyUnit, relation: Relation) -> Iterator[Neighbors]:
-    """Yield pairs of large tables of equal far rows, of which one lacks its last row or has it replaced."""
+    """Yield pairs of large tables of equal far rows; one of them lacks its last row, or has it replaced."""
     (_, far), (_, opposite), *_ = far_rows(rows)
     full = np.tile(far, (N_LARGE, 1))
     if unit == "client":
@@ -235,10 +244,10 @@ def _large_neighbors(rows: Floats, unit: PrivacyUnit, relation: Relation) -> Ite
         yield Neighbors(f"a client of {N_LARGE} far rows", full, other)
         return
     for size in SIZES:
-        what = f"the last of {size} far rows"
+        label = f"the last of {size} far rows"
         if relation == "add-or-remove":
-            yield Neighbors(f"{what} removed", full[:size], full[: size - 1])
+            yield Neighbors(f"{label} removed", full[:size], full[: size - 1])
         else:
             yield Neighbors(
-                f"{what} replaced", full[:size], np.vstack([full[: size - 1], opposite])
+                f"{label} replaced", full[:size], np.vstack([full[: size - 1], opposite])
             )

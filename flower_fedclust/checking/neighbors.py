@@ -1,7 +1,15 @@
 """Neighboring tables, and how much a client's releases differ between them.
 
-Two copies of a client answer the messages of a run again, one with a table and one with its neighbor, both without
-noise. The noise of a release has to hide the difference between their answers.
+Differential privacy speaks of neighbors: two tables that differ in one row (or person, or client).
+The sensitivity that a release declares must be at least the change between any two of them. This
+module looks for neighbors that break it. Two copies of a client answer the messages of a run again,
+one with a table and one with its neighbor, both without noise, and their answers are compared
+exactly.
+
+Random rows would rarely find a fault. So the tables are chosen to be hard: rows far out, which must
+be clipped; rows half way between two centers, where rounding decides; rows of the largest and the
+smallest floats; rows along the directions that the server sent; and runs whose messages an honest
+server would never send.
 """
 
 from __future__ import annotations
@@ -41,7 +49,7 @@ from flower_fedclust.privacy.releases import PrivacyUnit, Relation, Release
 Progress = Callable[[str, float], None]
 Answers = dict[int, list[Sendable] | None]
 
-#: A hard row: what makes it hard, and its values.
+#: A hard row as (what makes it hard, its values).
 HardRow = tuple[str, Floats]
 
 #: Number of rows at whole distances on one axis. Code that can round up does so for about one row in 16.
@@ -77,15 +85,19 @@ MOST_POINTS = 64
 
 @dataclass(frozen=True)
 class Neighbors:
-    """Two tables of one client that a guarantee makes indistinguishable; without ``others``, the client is absent."""
+    """Two tables of one client that a guarantee makes indistinguishable.
 
-    what: str
+    ``others`` is None if the neighbor of the table is that the client is absent. Both tables are of
+    shape (n_rows, n_columns), and may have different numbers of rows.
+    """
+
+    description: str
     rows: Floats
     others: Floats | None
     only: int | None = None  #: The only round in which these tables are hard; None for all rounds.
     #: The subject of each row, for a guarantee per subject; by default each row is another person's.
-    whose: NDArray[np.intp] | None = None
-    whose_others: NDArray[np.intp] | None = None
+    owners: NDArray[np.intp] | None = None
+    owners_of_others: NDArray[np.intp] | None = None
 
 
 #: Hard neighbors by kind.
@@ -117,35 +129,51 @@ def how_far(
 ) -> Iterator[Change]:
     """Yield the change between neighbors of every array that a run released with noise.
 
-    ``known`` keeps the answers to tables for a next call with the same run, client and seed. Raises an AssertionError
-    if neighbors give arrays of different shapes, or numbers that are not finite.
+    Parameters
+    ----------
+    run : WatchedRun
+    client : str
+        The client whose copies answer.
+    pairs : iterable of Neighbors
+    noise_seed : int
+        The seed of the client's own random choices, such as a sample of its rows.
+    known : dict, optional
+        Keeps the answers to tables for a next call with the same run, client and seed.
+
+    Raises
+    ------
+    AssertionError
+        If neighbors give arrays of different shapes, or numbers that are not finite.
     """
     known = {} if known is None else known
 
-    def answered(rows: Floats, whose: NDArray[np.intp] | None, only: int | None) -> Answers:
-        key = (only, rows.tobytes() + (b"" if whose is None else whose.tobytes()))
+    def answered(rows: Floats, owners: NDArray[np.intp] | None, only: int | None) -> Answers:
+        """Return the client's answers with these rows, computed only once for each table."""
+        key = (only, rows.tobytes() + (b"" if owners is None else owners.tobytes()))
         if key not in known:
-            data = data_of(run.strategy, rows, f"client {client}", whose=whose)
+            data = data_of(run.strategy, rows, f"client {client}", subjects_of_rows=owners)
             known[key] = shadow_answers(run, client, data, only=only, noise_seed=noise_seed)
         return known[key]
 
     for pair in pairs:
-        first = answered(pair.rows, pair.whose, pair.only)
+        first = answered(pair.rows, pair.owners, pair.only)
         second = (
-            first if pair.others is None else answered(pair.others, pair.whose_others, pair.only)
+            first
+            if pair.others is None
+            else answered(pair.others, pair.owners_of_others, pair.only)
         )
         for number, index, release in run.releases:
-            one, other = first.get(number), second.get(number)
-            if not one or not other:  # it fails, or another client was asked
+            before, after = first.get(number), second.get(number)
+            if not before or not after:  # it fails, or another client was asked
                 continue
             difference, exponent = difference_between(
-                one[index], None if pair.others is None else other[index]
+                before[index], None if pair.others is None else after[index]
             )
             round_ = run.rounds[number]
             content = round_.answer.sends[index].content
             if difference is None:
                 raise AssertionError(
-                    f"'{content}' is not of one shape and of finite numbers for {pair.what}."
+                    f"'{content}' is not of one shape and of finite numbers for {pair.description}."
                 )
             ratio, is_too_far = ratio_of(difference, exponent, release)
             values = np.ldexp(difference.astype(np.float64), exponent)
@@ -155,7 +183,12 @@ def how_far(
 
 
 def difference_between(first: Sendable, second: Sendable | None) -> tuple[NDArray[Any] | None, int]:
-    """Return the flattened change, and the exponent of its unit; (None, exponent) if the arrays do not match."""
+    """Return the flattened difference of two arrays, and the exponent of its unit.
+
+    Arrays on a grid are subtracted as integers, so nothing is rounded. The difference is None if
+    the arrays do not match in shape or unit, or hold numbers that are not finite. Without a second
+    array, the first one itself is the difference.
+    """
     exponent = first.exponent if isinstance(first, GridArray) else 0
     if isinstance(second, GridArray) and second.exponent != exponent:
         return None, exponent
@@ -172,7 +205,13 @@ def difference_between(first: Sendable, second: Sendable | None) -> tuple[NDArra
 
 
 def ratio_of(difference: NDArray[Any], exponent: int, release: Release) -> tuple[float, bool]:
-    """Return the norm of the change divided by the sensitivity, and whether the quotient exceeds 1."""
+    """Return the norm of a change divided by the sensitivity, and whether it exceeds 1.
+
+    ``difference`` holds integers in units of 2^exponent, or floats. For integers the comparison is
+    exact (with Python's integers and fractions), so a change that is too large by one unit is
+    noticed. In a release of a triangle, each entry off the diagonal stands for two entries of the
+    matrix.
+    """
     norm = 1 if release.norm == "L1" else 2
     if difference.dtype != np.int64:
         length = float(np.linalg.norm(difference, ord=norm))
@@ -196,39 +235,40 @@ def neighbor_tables(
 ) -> list[Neighbors]:
     """Return neighboring tables in which hard rows are added, removed or replaced.
 
-    Each hard row is placed in up to ``each`` ways, hardest first: among equal rows, at the top, at the end, and in a
-    table of one or two rows.
+    Each hard row is placed in up to ``each`` ways, hardest first: among equal rows, at the top, at
+    the end, and in a table of one or two rows. What differs between the two tables follows from the
+    unit and the relation of the guarantee.
     """
     pairs: list[Neighbors] = []
-    for index, (what, row) in enumerate(hard):
+    for index, (label, row) in enumerate(hard):
         full = np.tile(row, (len(rows), 1))
         _, opposite = hard[index - 1]
         if unit == "client" and relation == "add-or-remove":
-            ways = [Neighbors(f"a client of {what}", full, None)]
+            ways = [Neighbors(f"a client of {label}", full, None)]
         elif unit == "client":
             ways = [
-                Neighbors(f"a client of {what}", full, np.tile(opposite, (len(rows), 1))),
-                Neighbors(f"a client of {what}", full, rows),
+                Neighbors(f"a client of {label}", full, np.tile(opposite, (len(rows), 1))),
+                Neighbors(f"a client of {label}", full, rows),
             ]
         elif unit == "subject":
-            ways = _persons(what, row, opposite, rows)
+            ways = _persons(label, row, opposite, rows)
         elif relation == "add-or-remove":
             ways = [
-                Neighbors(f"{what}, many times", full, full[1:]),
-                Neighbors(f"{what} removed from the top", np.vstack([row, rows[1:]]), rows[1:]),
-                Neighbors(f"{what} added", rows, np.vstack([rows, row])),
-                Neighbors(f"{what} above a single row", rows[:1], np.vstack([row, rows[:1]])),
+                Neighbors(f"{label}, many times", full, full[1:]),
+                Neighbors(f"{label} removed from the top", np.vstack([row, rows[1:]]), rows[1:]),
+                Neighbors(f"{label} added", rows, np.vstack([rows, row])),
+                Neighbors(f"{label} above a single row", rows[:1], np.vstack([row, rows[:1]])),
             ]
         else:
             ways = [
-                Neighbors(f"{what} among its like", full, np.vstack([opposite, full[1:]])),
+                Neighbors(f"{label} among its like", full, np.vstack([opposite, full[1:]])),
                 Neighbors(
-                    f"{what} replaced by another",
+                    f"{label} replaced by another",
                     np.vstack([row, rows[1:]]),
                     np.vstack([opposite, rows[1:]]),
                 ),
-                Neighbors(f"{what} at the end", np.vstack([rows[:-1], row]), rows),
-                Neighbors(f"{what} alone", row[None], opposite[None]),
+                Neighbors(f"{label} at the end", np.vstack([rows[:-1], row]), rows),
+                Neighbors(f"{label} alone", row[None], opposite[None]),
             ]
         pairs += ways[:each]
     if unit == "client":
@@ -244,20 +284,20 @@ def neighbor_tables(
 ROWS_OF_PERSONS = (1, 20, 500)
 
 
-def _persons(what: str, row: Floats, opposite: Floats, rows: Floats) -> list[Neighbors]:
-    """Return tables that differ in one person, who has many rows; the others have two rows each."""
+def _persons(description: str, row: Floats, opposite: Floats, rows: Floats) -> list[Neighbors]:
+    """Return tables that differ in one person, who has many rows; everybody else has two rows."""
     others = np.arange(len(rows)) // 2
     pairs = []
     for size in (ROWS_OF_PERSONS[1], ROWS_OF_PERSONS[2], ROWS_OF_PERSONS[0]):
         rows_of_person = np.tile(row, (size, 1))
-        whose = np.concatenate([np.full(size, len(rows)), others])
+        owners = np.concatenate([np.full(size, len(rows)), others])
         pairs.append(
             Neighbors(
-                f"a person with {size} rows of {what}",
+                f"a person with {size} rows of {description}",
                 np.vstack([rows_of_person, rows]),
                 rows,
                 None,
-                whose,
+                owners,
                 others,
             )
         )
@@ -266,7 +306,9 @@ def _persons(what: str, row: Floats, opposite: Floats, rows: Floats) -> list[Nei
     table = np.vstack([mixed[:4], rows, mixed[4:]])
     return [
         *pairs,
-        Neighbors(f"a person with {what} among other rows", table, rows, None, among, others),
+        Neighbors(
+            f"a person with {description} among other rows", table, rows, None, among, others
+        ),
     ]
 
 
@@ -289,17 +331,20 @@ def extreme_rows(n_columns: int) -> list[HardRow]:
     """Return rows of the largest and the smallest floats."""
     largest = np.finfo(np.float64).max
     hard = []
-    for what, value in (("1e300", 1e300), ("the largest float", largest), ("1e-300", 1e-300)):
+    for label, value in (("1e300", 1e300), ("the largest float", largest), ("1e-300", 1e-300)):
         mixed = np.where(np.arange(n_columns) % 2 == 0, value, -value)
         hard += [
-            (f"a row of {what}", np.full(n_columns, value)),
-            (f"a row of {what} and its negative", mixed),
+            (f"a row of {label}", np.full(n_columns, value)),
+            (f"a row of {label} and its negative", mixed),
         ]
     return [*hard, ("a row of the smallest float", np.full(n_columns, 5e-324))]
 
 
 def rows_in_directions(rows: Floats) -> list[HardRow]:
-    """Return far rows in many directions; after clipping, rounding may leave their norms just beyond the bound."""
+    """Return far rows in many directions.
+
+    They have to be clipped to the bound, and rounding may leave the clipped norm just above it.
+    """
     rng = np.random.default_rng(11)
     far = 1e3 * (1.0 + np.abs(rows).max())
     return [
@@ -309,7 +354,10 @@ def rows_in_directions(rows: Floats) -> list[HardRow]:
 
 
 def rows_of_whole_numbers(rows: Floats) -> list[HardRow]:
-    """Return far rows on alternate sides of one axis: dividing them by their norms rounds in many ways."""
+    """Return far rows at whole distances, on alternate sides of one axis.
+
+    Dividing such a row by its norm rounds differently for each distance, now and then upwards.
+    """
     first = np.ceil(1e3 * (1.0 + np.abs(rows).max()))
     axis = np.eye(1, rows.shape[1])[0]
     return [
@@ -345,10 +393,11 @@ def _matrices_sent(run: WatchedRun, client: str) -> Iterator[tuple[int, str, boo
 
 
 def rows_by_message(run: WatchedRun, client: str) -> dict[str, list[HardRow]]:
-    """Return, by task and kind, rows on the points that the server sent, beyond them, and along its directions.
+    """Return, by task and kind, hard rows that follow from what the server sent.
 
-    A matrix with as many columns as the rows counts as points, and a matrix with as many rows as the rows have columns
-    counts as directions. These may be about rows that the client keeps for a later round.
+    A matrix with as many columns as the rows counts as points: hard rows lie on them and beyond
+    them. A matrix with as many rows as the table has columns counts as directions: hard rows lie
+    far out along them. Only the last four kinds are kept.
     """
     n_columns = run.data[client].rows.shape[1]
     hard: dict[str, list[HardRow]] = {}
@@ -378,6 +427,7 @@ def _about_points(points: Floats, origin: Floats, task: str) -> list[HardRow]:
 
 
 def _along(directions: Floats, origin: Floats, task: str) -> list[HardRow]:
+    """Return rows far out along the first two directions, on both sides."""
     far = (
         1e3
         * (1.0 + np.abs(origin).max())
@@ -396,11 +446,12 @@ def _along(directions: Floats, origin: Floats, task: str) -> list[HardRow]:
 def tied_neighbors(
     run: WatchedRun, client: str, unit: PrivacyUnit, relation: Relation, *, mirrored: bool = False
 ) -> Kinds:
-    """Return neighbors whose rows lie half way between two points that the server sent, in the last round of each task.
+    """Return neighbors whose rows lie half way between two points that the server sent.
 
-    Except for rounding, their rows are as far from one point as from the other. How such a tie is broken must not
-    depend on the other rows. If the second point has the first one's columns in reverse, ``mirrored`` rows read the
-    same in reverse, and tie to the last digit.
+    There are some for the last round of each task. Except for rounding, such a row is as far from
+    one point as from the other. How the tie is broken must not depend on the table's other rows. If
+    the second point has the first one's columns in reverse, ``mirrored`` rows read the same in
+    reverse, and so tie to the last digit.
     """
     rng = np.random.default_rng(3)
     n_columns = run.data[client].rows.shape[1]
@@ -424,6 +475,7 @@ def tied_neighbors(
 def _neighbors_of_ties(
     table: Floats, number: int, unit: PrivacyUnit, relation: Relation
 ) -> list[Neighbors]:
+    """Return neighbors that differ in one row of a table of ties, for one round."""
     if unit == "client":
         return [
             Neighbors(
@@ -455,7 +507,7 @@ ALTERED: Mapping[str, Callable[[Floats], Floats]] = {
 
 
 def altered_run(run: WatchedRun, alter: Callable[[Floats], Floats]) -> WatchedRun:
-    """Return the run with other points and directions in its messages."""
+    """Return the run with ``alter`` applied to every matrix of floats that its messages carry."""
     exchanges = []
     for exchange in run.exchanges:
         sent = decode(exchange.ins.parameters)
@@ -476,6 +528,7 @@ def mirrored_run(run: WatchedRun, client: str) -> WatchedRun:
     n_columns = run.data[client].rows.shape[1]
 
     def mirror(array: Floats) -> Floats:
+        """Return points that alternate between one row and the same row with its columns in reverse."""
         if array.shape[1] != n_columns or len(array) < 2:
             return array
         first = array[0] / 3.0
@@ -485,7 +538,11 @@ def mirrored_run(run: WatchedRun, client: str) -> WatchedRun:
 
 
 def remembered(run: WatchedRun, earlier: WatchedRun, client: str) -> list[str]:
-    """Name the answers that change if the client's table has been used in another run before."""
+    """Name the answers that change if the client's table was used in another run before.
+
+    A client may keep results for tables that are large enough. Answers to one run must not depend
+    on what it kept in another.
+    """
     rows = run.data[client].rows
     rows = np.tile(rows, (-(-LARGE_TABLE // rows.size), 1))
     used = data_of(run.strategy, rows, f"client {client}")
@@ -512,7 +569,7 @@ def _bits(answer: list[Sendable] | None) -> Any:
 
 
 def tables_at_ends(subject: Subject, reach: float) -> list[Floats]:
-    """Return tables with each cluster at an end of an axis."""
+    """Return tables in which each cluster lies at an end of an axis, at ``reach`` times the radius of the rows."""
     rng = np.random.default_rng(13)
     rows = np.vstack(subject.rows)
     center = rows.mean(axis=0)
@@ -533,12 +590,15 @@ def _ends(n_columns: int) -> Floats:
 
 
 def with_edges(subject: Subject, digits: int) -> Subject | None:
-    """Return the subject with public bounds, or public rows, just below a power of two; None if it cannot have them.
+    """Return the subject with public bounds, or public rows, just below a power of two; None if it has neither.
 
-    Quotients are then rounded up to that power, and squares have more digits than a float holds.
+    Quotients are then rounded up to that power, and squares have more digits than a float holds:
+    both are places where a bound is easily exceeded by the last digit. ``digits`` is how many
+    binary digits the bound has.
     """
 
     def next_below(bound: float) -> float:
+        """Return the largest number with that many binary digits below the next power of two."""
         return math.ldexp(1.0 - 2.0**-digits, math.frexp(bound)[1] + 1)
 
     strategy = subject.strategy
@@ -568,29 +628,38 @@ def with_edges(subject: Subject, digits: int) -> Subject | None:
 def findings_of_samples(
     run: WatchedRun, client: str, pair: Neighbors | None, level: float, deadline: float = math.inf
 ) -> tuple[list[str], list[str]]:
-    """Check that rows are really drawn, secretly, and at the declared rate.
+    """Check that rows are really drawn, that the draw is secret, and that it happens at the declared rate.
 
-    A client answers every message again and again, without noise, with two tables that differ in one row and with one
-    seed for both: where the answers differ, that row was drawn. Returns findings, and the checks that were left out.
+    Guarantees that count on subsampling need all three. A client answers every message again and
+    again, without noise, with two tables that differ in one row, and with one seed for both. Where
+    the answers differ, that row was drawn.
+
+    Returns the findings, and the checks that were left out.
     """
     samples = _samples(run, client)
     if not samples:
         return [], []
-    own = run.data[client].rows
-    first, second = (own, own) if pair is None or pair.others is None else (pair.rows, pair.others)
+    own_rows = run.data[client].rows
+    first, second = (
+        (own_rows, own_rows) if pair is None or pair.others is None else (pair.rows, pair.others)
+    )
     answers = partial(_answers_by_sample, run, client, samples=samples)
-    known = answers(own, 0)
-    if known != answers(own, 0):
+    known = answers(own_rows, 0)
+    if known != answers(own_rows, 0):
         # The sample does not follow from the seed, so the answers to two tables have no sample in common.
         return [], [
             "how often a row is drawn, because clients draw other rows each time, whatever their seed"
         ]
     n_drawn = Counter[int]()
-    for row in range(min(len(own), MOST_CHANGED)):
-        changed = own.copy()
+    for row in range(min(len(own_rows), MOST_CHANGED)):
+        changed = own_rows.copy()
         changed[row] = next(
-            (one for one, other in zip(first, second, strict=False) if (one != other).any()),
-            -own[row],
+            (
+                differing
+                for differing, other in zip(first, second, strict=False)
+                if (differing != other).any()
+            ),
+            -own_rows[row],
         )
         n_drawn.update(
             number for number, answer in answers(changed, 0).items() if answer != known[number]
@@ -598,11 +667,13 @@ def findings_of_samples(
     seen: dict[int, set[Any]] = {number: set() for number in samples}
     hits, n_times = Counter[str](), 0
     while n_times < TIMES and (n_times < FEWEST_TIMES or time.perf_counter() < deadline):
-        whole, one, two = (answers(table, n_times) for table in (own, first, second))
+        whole, of_first, of_second = (
+            answers(table, n_times) for table in (own_rows, first, second)
+        )
         n_times += 1
         for number in samples:
             seen[number].add(whole[number])
-            hits[run.rounds[number].task] += one[number] != two[number]
+            hits[run.rounds[number].task] += of_first[number] != of_second[number]
     left = (
         [f"{TIMES - n_times} of {TIMES} answers in which rows are drawn"] if n_times < TIMES else []
     )
@@ -628,6 +699,7 @@ def _drawn_too_often(
     n_times: int,
     level: float,
 ) -> Iterator[str]:
+    """Yield a sentence for each task in which a row counts significantly more often than declared."""
     tasks = Counter(run.rounds[number].task for number in samples)
     for task, n_rounds in tasks.items():
         share = max(b / n for number, (b, n) in samples.items() if run.rounds[number].task == task)
@@ -639,7 +711,8 @@ def _drawn_too_often(
 def seed_that_draws(run: WatchedRun, client: str, pairs: Sequence[Neighbors]) -> int:
     """Return the seed with which the client answers most rounds, and most often draws the rows that differ.
 
-    If the client does not answer, or does not draw the row, a comparison shows nothing.
+    A comparison shows nothing if the client does not answer, or if the row that differs is not in
+    its sample.
     """
     samples = _samples(run, client)
     scores: list[tuple[int, int]] = []
@@ -655,7 +728,14 @@ def seed_that_draws(run: WatchedRun, client: str, pairs: Sequence[Neighbors]) ->
             if samples and pair.others is not None
         ]
         scores.append(
-            (n_answers, sum(one[number] != two[number] for one, two in both for number in samples))
+            (
+                n_answers,
+                sum(
+                    of_first[number] != of_second[number]
+                    for of_first, of_second in both
+                    for number in samples
+                ),
+            )
         )
         if not samples and n_answers == len(answers):
             break
@@ -679,6 +759,7 @@ def _samples(run: WatchedRun, client: str) -> dict[int, tuple[int, int]]:
 def _answers_by_sample(
     run: WatchedRun, client: str, table: Floats, seed: int, samples: Iterable[int]
 ) -> dict[int, Any]:
+    """Return the client's answer to each sampled round, in a form that can be compared."""
     answers = shadow_answers(run, client, table, noise_seed=seed)
     return {number: _bits(answers.get(number)) for number in samples}
 
@@ -687,7 +768,11 @@ def _answers_by_sample(
 
 
 def hard_pairs(subject: Subject, run: WatchedRun, client: str, *, all_kinds: bool = True) -> Kinds:
-    """Return hard neighbors by kind, hardest first: ties, rows far out, extreme floats; then all other kinds."""
+    """Return hard neighbors by kind, the hardest kinds first.
+
+    These are ties, rows far out and rows of extreme floats; with ``all_kinds`` also rows that
+    follow from the messages, and rows in many directions.
+    """
     rows = run.data[client].rows
     hard = {"far out": far_rows(rows), "of extreme floats": extreme_rows(rows.shape[1])}
     if all_kinds:
@@ -701,7 +786,11 @@ def hard_pairs(subject: Subject, run: WatchedRun, client: str, *, all_kinds: boo
 
 @dataclass
 class Place:
-    """A run with which neighbors are compared; each turn takes one pair of each kind."""
+    """A run with which neighbors are compared: the original run, or one with other messages, rows or bounds.
+
+    Each turn takes one pair of neighbors of each kind, so that a search that ends early has seen
+    some of all kinds.
+    """
 
     where: str  #: Completes "neighbors ..." in messages; "" for the original run.
     #: The run, and neighbors by kind; None if it fails.
@@ -713,7 +802,7 @@ class Place:
     known: dict[tuple[int | None, bytes], Answers] = field(default_factory=dict)
 
     def turn(self) -> list[Neighbors]:
-        """Return the next pair of neighbors of each kind; none is left if the list is empty."""
+        """Return the next pair of neighbors of each kind; [] if none is left."""
         if self.turns is None:
             self.run, kinds = self.make() or (None, {})
             self.turns = [
@@ -724,7 +813,7 @@ class Place:
 
     @property
     def not_examined(self) -> str:
-        """Name the neighbors that were not compared; "" if all were."""
+        """The neighbors that were not compared, in words; "" if all were."""
         if self.turns is None:
             return f"all neighbors {self.where}, and whether a client remembers that run"
         left = sum(map(len, self.turns[self.n_turns :]))
@@ -734,7 +823,11 @@ class Place:
 
 
 class Search:
-    """Measures how much each release of a run differs between neighbors, and keeps the largest changes."""
+    """Measures how much each release of a run differs between neighbors, and keeps the largest changes.
+
+    It also keeps the pair of neighbors that is easiest to tell apart through the noise of all
+    releases together. The privacy loss is measured on this pair.
+    """
 
     def __init__(self, subject: Subject) -> None:
         self.subject, self.run = subject, subject.run
@@ -755,7 +848,10 @@ class Search:
         self._largest_cost = 0.0
 
     def compare(self, deadline: float, says: Progress) -> None:
-        """Compare neighbors in every run, one pair of each kind in turn, until the time is up."""
+        """Compare neighbors in every run, one pair of each kind in turn, until the deadline.
+
+        The first few turns are always made. ``says`` is told of the progress.
+        """
         if not self.subject.releases:
             return
         rows = self.run.data[self.client].rows
@@ -779,6 +875,7 @@ class Search:
         return [left for place in self._places if (left := place.not_examined)]
 
     def _made_places(self) -> Iterator[Place]:
+        """Yield the runs in which neighbors are compared, the original one first."""
         rows, neighboring = self.run.data[self.client].rows, self.subject.neighboring
         kinds = hard_pairs(self.subject, self.run, self.client)
         yield Place("", lambda: (self.run, kinds))
@@ -788,11 +885,14 @@ class Search:
         some = {
             "far out": neighbor_tables(rows, far_rows(rows)[:2], *neighboring, each=3),
             "along directions": [
-                pair for kind in kinds.values() for pair in kind if "along direction" in pair.what
+                pair
+                for kind in kinds.values()
+                for pair in kind
+                if "along direction" in pair.description
             ],
         }
-        for what, alter in ALTERED.items():
-            where = f"where the server sends points {what}"
+        for change, alter in ALTERED.items():
+            where = f"where the server sends points {change}"
             yield Place(where, lambda alter=alter: (altered_run(self.run, alter), some))  # type: ignore[misc]
         for where, reach in (
             ("with rows beyond the ends of the space", 3.0),
@@ -832,9 +932,10 @@ class Search:
         return run, kinds
 
     def _compare(self, place: Place, pair: Neighbors) -> None:
+        """Compare one pair of neighbors in a run, and update the largest changes."""
         assert place.run is not None
         if place.where:
-            pair = replace(pair, what=f"{pair.what}, {place.where}")
+            pair = replace(pair, description=f"{pair.description}, {place.where}")
         self.n_compared += 1
         try:
             changes = list(

@@ -1,8 +1,14 @@
 """Tests of the noise that a run really draws: its law, its source, and the privacy loss.
 
-A client's answer is computed once without noise. This stored answer then replaces the computation in every draw, so a
-thousand draws take seconds. Consent, noise, encoding, checks of replies and sums run as in a real run, on clients and
-on the server. Without a seed the noise comes from the operating system, as it does where it protects somebody.
+A guarantee is only as good as its noise. These tests draw the noise of a run a thousand times and
+ask: does it have the declared width and shape; does it have tails; does it ever repeat; does it
+depend on other noise; and how well do the outputs on two neighboring tables tell these tables
+apart?
+
+A client's answer is computed once without noise. This stored answer then replaces the computation
+in every draw, so a thousand draws take seconds. Consent, noise, encoding, checks of replies and
+sums run as in a real run, on clients and on the server. Without a seed the noise comes from the
+operating system, as it does where it protects somebody.
 """
 
 from __future__ import annotations
@@ -47,7 +53,7 @@ from flower_fedclust.simulation import noise_seed_of
 #: The probability that a sound strategy is called broken, over all tests of an audit together.
 FALSE_ALARM = 1e-3
 
-#: The tests' shares of it: law of the noise, its source, large arrays, drawn rows, bound on epsilon, bound on delta.
+#: How the tests share that probability: law of the noise, its source, large arrays, drawn rows, epsilon, delta.
 OF_NOISE, OF_SOURCES, OF_STAND_INS, OF_SAMPLES, OF_EPSILON, OF_DELTA = 0.3, 0.1, 0.1, 0.1, 0.2, 0.2
 
 #: The number of draws that include all clients, if each client adds separate noise; later draws take one client.
@@ -78,7 +84,7 @@ BITS = 8
 
 @dataclass
 class DrawnNoise:
-    """All draws of the noise of one release."""
+    """All draws of the noise of one release: one array in one round."""
 
     round: int
     index: int  #: The place of the array in the answer.
@@ -99,7 +105,7 @@ class DrawnNoise:
 
     @property
     def standardized(self) -> list[list[Floats]]:
-        """The noise divided by its declared scale, for each client or sum."""
+        """The noise divided by its declared scale: a list of flat arrays for each client, or for the sum."""
         return [
             [
                 part * (self.widths(part.size) / self.release.scale)
@@ -114,14 +120,21 @@ class DrawnNoise:
         return sum(part.size for parts in self.noise.values() for part in parts)
 
     def widths(self, size: int) -> Floats:
-        """Return how many times narrower than the scale the noise of each entry is declared to be."""
+        """Return the factor by which the noise of each of ``size`` entries is declared to be narrower than the scale.
+
+        It is 1, except for a triangle of a symmetric matrix: there, entries off the diagonal have
+        sqrt(2).
+        """
         widths = np.ones(size)
         if self.release.triangle:
             widths[is_off_diagonal((math.isqrt(8 * size + 1) - 1) // 2)] = math.sqrt(2.0)
         return widths
 
     def add(self, noise: Mapping[str, Floats]) -> None:
-        """Add one draw of each client, or of the server; shares are added up to one draw of the whole noise."""
+        """Add one draw of each client, or of the server.
+
+        If clients draw shares of the noise, the shares are added up to one draw of the whole noise.
+        """
         for who, drawn in noise.items():
             self.first.setdefault(who, []).append(
                 np.ldexp(np.ravel(drawn)[:N_FIRST], -self.exponent)
@@ -147,8 +160,16 @@ _OTHER = "\0other"
 class Drawer:
     """Draws the noise of a run's releases again and again.
 
-    If clients draw the noise, the target client has the pair's second table in every second draw. ``noise_seed`` is for
-    the clients' random choices while their noiseless answers are computed.
+    Parameters
+    ----------
+    run : WatchedRun
+    target : str
+        The client whose tables are the neighbors.
+    pair : Neighbors, optional
+        If clients draw the noise, the target has the first of these tables in every even draw, and
+        the second in every odd one. So the outputs of both can be compared.
+    noise_seed : int
+        For the clients' random choices while their noiseless answers are computed.
     """
 
     def __init__(
@@ -163,10 +184,10 @@ class Drawer:
         contexts = {name: new_context() for name in run.data}
         self._data = dict(run.data)
         if pair is not None:
-            owner, one = f"client {target}", (pair.rows, pair.whose)
-            other = one if pair.others is None else (pair.others, pair.whose_others)
-            for name, (rows, whose) in ((target, one), (_OTHER, other)):
-                self._data[name] = data_of(run.strategy, rows, owner, whose=whose)
+            owner, target_rows = f"client {target}", (pair.rows, pair.owners)
+            other = target_rows if pair.others is None else (pair.others, pair.owners_of_others)
+            for name, (rows, subjects) in ((target, target_rows), (_OTHER, other)):
+                self._data[name] = data_of(run.strategy, rows, owner, subjects_of_rows=subjects)
             contexts[_OTHER] = new_context()
         for number in run.rounds:
             asked = run.asked(number)
@@ -187,7 +208,7 @@ class Drawer:
         return [client, _OTHER] if client == self._target and self._pair is not None else [client]
 
     def draw(self, repetition: int, *, seeded: bool = False) -> None:
-        """Draw the noise of all releases: from the operating system, or with the seeds that a seeded run would use."""
+        """Draw the noise of all releases once: from the operating system, or with the seeds of a seeded run."""
         for number, draw in self._draws.items():
             self._add(number, draw(repetition, seeded, None), seeded=seeded)
 
@@ -196,7 +217,8 @@ class Drawer:
     ) -> Noise:
         """Draw the noise of a round in which one client sends the stand-ins, and all other clients send zeros.
 
-        Returns the noise by index of the array and by client; {} if replies with such arrays are refused.
+        Returns noise by index of the array and by client; {} if replies with such arrays are
+        refused.
         """
         if number not in self._draws:
             return {}
@@ -206,6 +228,7 @@ class Drawer:
             return {}
 
     def _add(self, number: int, noise: Noise, *, seeded: bool) -> None:
+        """Add one draw of a round's noise to what has been drawn."""
         for drawn in self._of_round(number, seeded=seeded):
             if drawn.index in noise:
                 drawn.add(noise[drawn.index])
@@ -221,6 +244,7 @@ class Drawer:
                 self._add(number, draw(repetition, True, None), seeded=True)
 
     def _prepare_server(self, number: int, asked: Sequence[Exchange]) -> None:
+        """Prepare the draws of a round whose noise the server adds."""
         by_name = {exchange.client: exchange for exchange in asked if not exchange.has_failed}
         answered = [by_name[name] for name in self._run.strategy.client_names if name in by_name]
         if answered:
@@ -230,12 +254,18 @@ class Drawer:
     def _prepare_clients(
         self, number: int, asked: Sequence[Exchange], contexts: dict[str, Context]
     ) -> None:
+        """Prepare the draws of a round whose noise clients add.
+
+        Their answers without noise are computed here, once for each table.
+        """
         run, round_ = self._run, self._run.rounds[number]
         n_shares = int(str(asked[0].ins.config["n_shares"]))
         is_summed = (
             run.strategy.noise == "clients" and isinstance(round_, Sum) and not round_.answer.keeps
         )
-        exchanges = {who: one for one in asked for who in self._tables_of(one.client)}
+        exchanges = {
+            who: exchange for exchange in asked for who in self._tables_of(exchange.client)
+        }
         plain: dict[str, list[Sendable]] = {}
         for who, exchange in exchanges.items():
             before_noise = _before_noise(
@@ -252,7 +282,7 @@ class Drawer:
         self._add_releases(
             number, plain[asked[0].client], n_shares, is_whole=is_whole, is_summed=is_summed
         )
-        drawn = [one for one in self.drawn.values() if one.round == number]
+        drawn = [draws for draws in self.drawn.values() if draws.round == number]
         self._draws[number] = _ClientDraws(
             run,
             drawn,
@@ -273,6 +303,7 @@ class Drawer:
         is_whole: bool,
         is_summed: bool = False,
     ) -> None:
+        """Make an empty record for each release of a round."""
         for index, release in self._run.noisy(number):
             array = on_grid(arrays[index])
             self.forms[number, index] = array.integers.shape, array.exponent
@@ -284,6 +315,7 @@ class Drawer:
                 )
 
     def _of_round(self, number: int, *, seeded: bool) -> list[DrawnNoise]:
+        """Return the records of a round's releases, of seeded or of other draws."""
         return [
             drawn
             for drawn in (self.seeded if seeded else self.drawn).values()
@@ -292,7 +324,11 @@ class Drawer:
 
 
 class _ServerDraws:
-    """Draws the noise that the server adds in a round to the replies that it received."""
+    """Draws the noise that the server adds, in one round, to the replies that it received.
+
+    The server's own code runs on a copy of the run: it checks the stored replies, adds them up and
+    adds noise. The noise is its output minus the exact sum.
+    """
 
     def __init__(
         self, run: WatchedRun, number: int, asked: Sequence[Exchange], answered: Sequence[Exchange]
@@ -344,7 +380,11 @@ class _ServerDraws:
 
 @dataclass
 class _ClientDraws:
-    """Draws the noise that clients add in a round to their stored answers."""
+    """Draws the noise that clients add, in one round, to their stored answers.
+
+    Each draw makes new client objects whose computation is replaced by the stored answer. The noise
+    is what they send minus that answer.
+    """
 
     run: WatchedRun
     drawn: list[DrawnNoise]  #: The noise of this round's releases.
@@ -409,7 +449,7 @@ class _ClientDraws:
         return noise
 
     def _see(self, noise: Noise, who: str, repetition: int) -> None:
-        """Record the outputs for the table that the target client has in this draw."""
+        """Record the output of this draw for the table that the target client had in it."""
         for drawn in self.drawn:
             of_target = _minus(self.plain[who][drawn.index], self.plain[self.target][drawn.index])
             parts = noise[drawn.index]
@@ -433,7 +473,7 @@ class _Unchecked(Inspection):
 def _standing_in(
     arrays: Sequence[Sendable], stand_ins: StandIns, *, is_first: bool
 ) -> list[Sendable]:
-    """Return a client's arrays with the stand-ins in their place, or with zeros unless it is the first client."""
+    """Return a client's arrays with the stand-ins in their place; with zeros, unless it is the first client."""
     replaced = list(arrays)
     for index, stand_in in stand_ins.items():
         replaced[index] = stand_in if is_first else _zeros_like(stand_in)
@@ -447,26 +487,28 @@ def _with_arrays(res: FitRes, arrays: Sequence[Sendable]) -> FitRes:
 
 
 def _zeros_like(array: Sendable) -> Sendable:
+    """Return zeros of the same shape and unit."""
     if isinstance(array, GridArray):
         return GridArray(np.zeros_like(array.integers), array.exponent)
     return np.zeros_like(array)
 
 
-def _minus(one: Any, other: Any) -> Floats:
+def _minus(minuend: Any, other: Any) -> Floats:
     """Return the difference in the units of the data, without rounding if both are on grids."""
     difference: Floats
-    if isinstance(one, GridArray):
+    if isinstance(minuend, GridArray):
         other = on_grid(other)
-        exponent = min(one.exponent, other.exponent)
-        whole = one.refined(exponent).integers - other.refined(exponent).integers
+        exponent = min(minuend.exponent, other.exponent)
+        whole = minuend.refined(exponent).integers - other.refined(exponent).integers
         difference = np.ldexp(whole.astype(np.float64), exponent)
     else:
         other = other.values if isinstance(other, GridArray) else other
-        difference = np.asarray(one, dtype=np.float64) - other
+        difference = np.asarray(minuend, dtype=np.float64) - other
     return difference
 
 
 def _copied(context: Context) -> Context:
+    """Return a context whose memory can be changed without changing the original."""
     copied = copy.copy(context)
     copied.state = RecordDict(dict(context.state))
     return copied
@@ -499,7 +541,7 @@ def _before_noise(
 def _replying(
     run: WatchedRun, exchange: Exchange, reply_of: Callable[..., Any]
 ) -> type[ProtocolClient]:
-    """Return the run's client class with this function in place of the answer's computation."""
+    """Return the run's class of clients with ``reply_of`` in the place of the answer's computation."""
     kind = run.strategy.client_type
     asked = getattr(kind, exchange.task)
     other = object.__new__(type(asked))
@@ -520,7 +562,10 @@ class NoiseTest:
     p_values: Mapping[str, float]
 
     def smallest_factor(self, level: float, mechanism: str) -> float:
-        """Return the fraction of the declared width at which narrow noise is noticed in half of all cases."""
+        """Return how narrow noise must be to be noticed in half of all cases, as a fraction of the declared width.
+
+        The more numbers were drawn, the nearer to 1 it is. 0 if there are none.
+        """
         if self.n_numbers == 0:
             return 0.0
         law = chi2(self.n_numbers) if mechanism == "gaussian" else gamma(self.n_numbers)
@@ -529,7 +574,12 @@ class NoiseTest:
 
 
 def compare_with_law(all_drawn: Sequence[DrawnNoise]) -> NoiseTest:
-    """Test the noise of one release, in all of its rounds, against its declared law."""
+    """Test the noise of one release, in all of its rounds, against its declared law.
+
+    Gaussian noise has a chi-squared sum of squares, and Laplace noise a gamma sum of magnitudes.
+    The tests ask whether the noise is too narrow (as a whole, or in one entry), cut off, too wide,
+    of another shape, or has holes: integers that are never drawn.
+    """
     parts = [part for drawn in all_drawn for part in drawn.standardized]
     z = np.concatenate([np.empty(0), *(noise for part in parts for noise in part)])
     if not z.size:
@@ -563,10 +613,11 @@ def compare_with_law(all_drawn: Sequence[DrawnNoise]) -> NoiseTest:
 
 
 def cut_off(z: Floats, mechanism: Mechanism) -> float:
-    """Return the probability that the largest standardized numbers are as small as these.
+    """Return the probability that the largest standardized numbers are as small as these, or smaller.
 
-    The tail probability of the k-th largest number is distributed as the k-th smallest of uniform numbers. If the noise
-    is wider than declared, the largest numbers are larger.
+    The tail probability of the k-th largest number is distributed as the k-th smallest of uniform
+    numbers. Noise that is wider than declared only makes the largest numbers larger, so it never
+    looks cut off.
     """
     tails = 2 * norm.sf(np.abs(z)) if mechanism == "gaussian" else np.exp(-np.abs(z))
     smallest = np.sort(tails)[: RANKS_OF_TAILS[-1]]
@@ -587,7 +638,7 @@ def reach_of_tails(n_numbers: int, level: float, mechanism: Mechanism) -> float:
 
 
 def _narrowest_entry(parts: Sequence[Sequence[Floats]], *, gaussian: bool) -> float:
-    """Return an upper bound on the probability that some entry's sound noise is as narrow as the narrowest."""
+    """Return an upper bound on the probability that, in sound noise, some entry is as narrow as the narrowest here."""
     smallest, n_entries = 1.0, 0
     for draws in parts:
         z = np.array(draws)
@@ -601,7 +652,10 @@ def _narrowest_entry(parts: Sequence[Sequence[Floats]], *, gaussian: bool) -> fl
 
 
 def _residues(drawn: DrawnNoise) -> NDArray[np.intp]:
-    """Return the lowest bits of the noise as integers; nothing if it is too narrow, or was rounded."""
+    """Return the lowest bits of the noise as integers, modulo :data:`RESIDUES`.
+
+    Empty if the noise is too narrow for uniform low bits, or if its numbers were rounded.
+    """
     if math.ldexp(drawn.release.scale, -drawn.exponent) < 8 * RESIDUES:
         return np.empty(0, dtype=np.intp)
     parts = [part for parts in drawn.noise.values() for part in parts[:MOST_TESTED]]
@@ -658,7 +712,10 @@ def examine_sources(
 
 
 def _own_law(drawn: DrawnNoise) -> Floats:
-    """Return all noise of a release, standardized, as it was drawn; shares of Gaussian noise are Gaussian, too."""
+    """Return all noise of a release, standardized, as it was drawn.
+
+    Shares of Gaussian noise are Gaussian, too, so they can be tested before they are added up.
+    """
     if not drawn.is_summed or drawn.release.mechanism == "laplace":
         return np.concatenate(
             [np.empty(0), *(part for parts in drawn.standardized for part in parts)]
@@ -673,10 +730,10 @@ def _own_law(drawn: DrawnNoise) -> Floats:
 
 
 def _repetitions(all_drawn: Sequence[DrawnNoise], level: float) -> tuple[list[str], float]:
-    """Name noise that was drawn twice; also return the bits of the largest source that would have been noticed.
+    """Name noise that was drawn twice, and return the bits of the largest source that would have been noticed.
 
-    A source of b bits repeats itself in one of 2^b pairs of draws. All noise of one law counts together. Enough entries
-    are compared that chance never repeats them.
+    A source of b bits repeats itself in one of 2^b pairs of draws. All noise of one law counts
+    together. Enough entries are compared that chance never repeats them.
     """
     alike: dict[tuple[object, ...], list[DrawnNoise]] = {}
     for drawn in all_drawn:
@@ -719,23 +776,28 @@ def chance_of_a_repeat(drawn: DrawnNoise) -> float:
 def _dependent(all_drawn: Sequence[DrawnNoise], level: float) -> list[str]:
     """Name noise that depends on the noise of another entry, array, round or client.
 
-    The test correlates the ranks of all pairs of entries, and the ranks of their magnitudes: the same random words may
-    give noise of two mechanisms, or of arrays of two lengths, at least similar magnitudes. It also takes the lowest
-    bits of an array's first entry as numbers, because samplers may use a word for each.
+    The test correlates the ranks of all pairs of entries, and the ranks of their magnitudes: if the
+    same random words were used twice, even for two mechanisms or for arrays of two lengths, at
+    least the magnitudes would be similar. It also takes the lowest bits of an array's first entry
+    as numbers, because samplers may use a word for each bit.
     """
     drawn = [
-        (f"'{one.content}' in round {one.round}" + (f" of client {who}" if who else ""), one, parts)
-        for one in all_drawn
-        for who, parts in one.first.items()
+        (
+            f"'{draws.content}' in round {draws.round}" + (f" of client {who}" if who else ""),
+            draws,
+            parts,
+        )
+        for draws in all_drawn
+        for who, parts in draws.first.items()
     ]
     lengths = sorted({min(len(parts), MOST) for _, _, parts in drawn})
     findings = []
     for n_draws in {length for length in lengths if length >= FEWEST}:
         series = [
-            one
+            series
             for place, noise, parts in drawn
             if len(parts) >= n_draws
-            for one in _series(place, noise, np.array(parts[:n_draws]))
+            for series in _series(place, noise, np.array(parts[:n_draws]))
         ]
         findings += _correlated(series, level / len(lengths))
     return findings
@@ -782,7 +844,12 @@ def _correlated(series: Sequence[tuple[str, Floats]], level: float) -> list[str]
 
 @dataclass(frozen=True)
 class Loss:
-    """The privacy loss of runs on two neighboring tables."""
+    """The privacy loss of runs on two neighboring tables.
+
+    The loss of a run is log(P(output | its table) / P(output | the other table)). Epsilon and delta
+    limit how often it may be large. The runs give confidence bounds on both: if the lower bound on
+    epsilon exceeds the promise, the promise is broken.
+    """
 
     epsilon: float  #: The promised epsilon, at the promised delta.
     delta: float
@@ -798,11 +865,12 @@ class Loss:
 
     @property
     def _both(self) -> tuple[Floats, Floats]:
+        """The losses of runs on the first table, and of runs on the second."""
         return self.of_one, -self.of_other
 
     @property
     def n_runs(self) -> int:
-        """Number of runs."""
+        """How many runs there were on the first table."""
         return len(self.of_one)
 
     @property
@@ -812,7 +880,7 @@ class Loss:
 
     @property
     def delta_seen(self) -> float:
-        """Monte Carlo estimate of delta at the promised epsilon."""
+        """The estimate of delta at the promised epsilon, the mean of max(0, 1 - exp(epsilon - loss))."""
         return max(
             float(np.mean(-np.expm1(np.minimum(self.epsilon - losses, 0.0))))
             for losses in self._both
@@ -820,13 +888,17 @@ class Loss:
 
     @property
     def delta_at_most(self) -> float:
-        """An upper bound on delta at the promised epsilon."""
+        """An upper confidence bound on delta at the promised epsilon."""
         beyond = max(int(np.sum(losses > self.epsilon)) for losses in self._both)
         return upper(beyond, self.n_runs, self.false_alarm)
 
     @cached_property
     def delta_at_least(self) -> float:
-        """A lower bound on delta at the promised epsilon: one half of the runs sets a threshold, the other counts."""
+        """A lower confidence bound on delta at the promised epsilon.
+
+        One half of the runs chooses a threshold above epsilon, and the other half counts how many
+        losses exceed it.
+        """
         level = self.false_alarm * OF_DELTA / 2
         bounds = []
         for losses in self._both:
@@ -842,7 +914,11 @@ class Loss:
 
     @cached_property
     def epsilon_at_least(self) -> float:
-        """A lower bound on epsilon (Clopper-Pearson): one half of the runs sets a threshold, the other counts."""
+        """A lower confidence bound on epsilon, by Clopper and Pearson.
+
+        An attacker decides between the tables by a threshold on the loss. One half of the runs
+        chooses the threshold, and the other half counts how often the attacker is right.
+        """
         level = self.false_alarm * OF_EPSILON / 2
         best, chosen = -math.inf, (0.0, False)
         pooled = np.concatenate([self.of_one[::2], self.of_other[::2]])
@@ -854,15 +930,16 @@ class Loss:
         return max(0.0, self._bound(*chosen, 1, level))
 
     def _bound(self, threshold: float, is_other: bool, half: int, level: float) -> float:
-        one, other = self.of_one[half::2], self.of_other[half::2]
+        """Return the bound on epsilon for one threshold, from one half of the runs."""
+        first_half, other = self.of_one[half::2], self.of_other[half::2]
         if is_other:
-            one, other, threshold = -other, -one, -threshold
-        hits, false = int(np.sum(one > threshold)), int(np.sum(other > threshold))
-        share = lower(hits, len(one), level) - self.delta
+            first_half, other, threshold = -other, -first_half, -threshold
+        hits, false = int(np.sum(first_half > threshold)), int(np.sum(other > threshold))
+        share = lower(hits, len(first_half), level) - self.delta
         return math.log(share / upper(false, len(other), level)) if share > 0 else -math.inf
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the results of the losses, ready for JSON."""
+        """Return the bounds and estimates, without the single losses, ready for JSON."""
         names = (
             "pair",
             "sees_noise",
@@ -887,12 +964,12 @@ class Loss:
 
 
 def lower(hits: int, n: int, level: float) -> float:
-    """Return Clopper and Pearson's lower bound on a probability."""
+    """Return Clopper and Pearson's lower bound on the probability of an event seen ``hits`` times in ``n`` runs."""
     return 0.0 if hits == 0 else float(beta.ppf(level, hits, n - hits + 1))
 
 
 def upper(hits: int, n: int, level: float) -> float:
-    """Return Clopper and Pearson's upper bound on a probability."""
+    """Return Clopper and Pearson's upper bound on the probability of an event seen ``hits`` times in ``n`` runs."""
     return 1.0 if hits >= n else float(beta.isf(level, hits + 1, n - hits))
 
 
@@ -915,15 +992,15 @@ def losses(
         if moved is None or not np.any(moved):
             continue
         if sees_noise:
-            one = other = np.array(drawn.noise.get("" if "" in drawn.noise else target, []))
+            of_target = other = np.array(drawn.noise.get("" if "" in drawn.noise else target, []))
         else:
-            one, other = (
+            of_target, other = (
                 np.array([part for _, part in sorted(seen.items())]) for seen in drawn.seen
             )
-        if not len(one) or not len(other):
+        if not len(of_target) or not len(other):
             continue
         of_one, of_other = (
-            _ratios(drawn, moved, one),
+            _ratios(drawn, moved, of_target),
             _ratios(drawn, moved, other - moved if sees_noise else other),
         )
         share = 1.0
@@ -932,26 +1009,28 @@ def losses(
             absent = _ratios(drawn, moved, other if sees_noise else other + moved)
             coin = coins.setdefault(drawn.round, rng.uniform(size=len(of_other)) < share)
             of_other = np.where(coin, of_other, absent)
-        before = rounds.get(drawn.round, (np.zeros(len(one)), np.zeros(len(other)), share))
+        before = rounds.get(drawn.round, (np.zeros(len(of_target)), np.zeros(len(other)), share))
         rounds[drawn.round] = (before[0] + of_one, before[1] + of_other, before[2])
     if not rounds:
         return None
-    parts = [(_mixed(one, share), _mixed(other, share)) for one, other, share in rounds.values()]
-    n_one, n_other = min(len(one) for one, _ in parts), min(len(other) for _, other in parts)
+    parts = [
+        (_mixed(of_one, share), _mixed(other, share)) for of_one, other, share in rounds.values()
+    ]
+    n_one, n_other = min(len(of_one) for of_one, _ in parts), min(len(other) for _, other in parts)
     return (
-        np.sum([one[:n_one] for one, _ in parts], axis=0),
+        np.sum([of_one[:n_one] for of_one, _ in parts], axis=0),
         np.sum([other[:n_other] for _, other in parts], axis=0),
         sees_noise,
     )
 
 
 def _mixed(losses: Floats, q: float) -> Floats:
-    """Return the loss if the tables' answers differ only with probability q."""
+    """Return the losses if the tables' answers differ only with probability q, because rows are subsampled."""
     return losses if q >= 1.0 else -np.logaddexp(math.log1p(-q), math.log(q) - losses)
 
 
 def _ratios(drawn: DrawnNoise, moved: Floats, seen: Floats) -> Floats:
-    """Return the log likelihood ratio of no shift of the noise to this shift, for each draw."""
+    """Return, for each draw, the log likelihood ratio between noise without a shift and noise with this shift."""
     present = np.flatnonzero(moved)
     shift, x = moved[present], seen[:, present]
     ratios: Floats

@@ -1,6 +1,11 @@
-"""Small tables for trying a strategy, runs that keep every message, and clients that answer the messages again."""
+"""Small tables for trying a strategy, runs that keep every message, and clients that answer the messages again.
 
-# ruff: noqa: ARG002, D102 - Flower's signatures
+A :class:`WatchedRun` is a complete run in this process with all its messages and replies. Because a
+client is a function of its rows, its memory and a message, a copy of it can answer the same
+messages again: with other rows, without noise, or with another seed. All other checks rest on this.
+"""
+
+# ruff: noqa: ARG002 - Flower's signatures
 
 from __future__ import annotations
 
@@ -57,7 +62,7 @@ TRIES = 20
 
 @dataclass(frozen=True)
 class Exchange:
-    """One message to one client, and its answer if there was one."""
+    """One message to one client, and its reply (None if there was none)."""
 
     round: int
     client: str
@@ -66,15 +71,17 @@ class Exchange:
 
     @property
     def task(self) -> str:
+        """The name of the question."""
         return str(self.ins.config["task"])
 
     @property
     def has_failed(self) -> bool:
+        """Whether there is no reply, or one that says that the client failed."""
         return self.res is None or "failure" in self.res.metrics
 
     @property
     def sent(self) -> list[Sendable]:
-        """The arrays that the client sent; integers keep their unit."""
+        """The arrays that the client sent, with the units of arrays on a grid."""
         return (
             []
             if self.res is None
@@ -88,7 +95,12 @@ class Exchange:
 
 
 class WatchedSite(ClientProxy):
-    """A client in this process that makes a new client object for each message, as Flower does."""
+    """A client in this process that keeps its exchanges.
+
+    It makes a new client object for each message, as Flower does, so only the context carries
+    memory between rounds. ``tamper`` takes the place of the honest client: it may change the reply,
+    or fail.
+    """
 
     def __init__(
         self,
@@ -118,6 +130,8 @@ class WatchedSite(ClientProxy):
         self._tamper = tamper
 
     def fit(self, ins: FitIns, timeout: float | None = None, group_id: int | None = None) -> FitRes:
+        """Answer a question and keep the exchange, also if the client fails."""
+
         def honest() -> FitRes:
             arrays, n_examples, metrics = self.new_client().fit(
                 decode(ins.parameters), dict(ins.config)
@@ -134,6 +148,7 @@ class WatchedSite(ClientProxy):
     def evaluate(
         self, ins: EvaluateIns, timeout: float | None = None, group_id: int | None = None
     ) -> EvaluateRes:
+        """Answer Flower's evaluation, and note that it was asked for."""
         self.has_evaluated |= bool(ins.config.get("evaluate", True))
         loss, n_examples, metrics = self.new_client().evaluate(
             decode(ins.parameters), dict(ins.config)
@@ -141,21 +156,24 @@ class WatchedSite(ClientProxy):
         return EvaluateRes(Status(Code.OK, ""), loss, n_examples, metrics)
 
     def get_properties(self, *_: Any, **__: Any) -> Any:
+        """Refuse; a strategy needs rounds and evaluation only."""
         raise NotImplementedError("a watched site answers rounds alone")
 
     get_parameters = reconnect = get_properties
 
 
 class WatchedSites:
-    """Carries a run to watched sites, in their order."""
+    """Carries a run's messages to watched sites, one after the other in the order of the messages."""
 
     def __init__(self, sites: Sequence[WatchedSite]) -> None:
         self._sites = {site.cid: site for site in sites}
 
     def nodes(self) -> list[str]:
+        """Return the ids of all sites."""
         return list(self._sites)
 
     def carry(self, messages: Sequence[Message]) -> Answers:
+        """Deliver messages, and return the replies by node and the errors of sites that failed."""
         replies, failures = dict[str, Any](), list[Exception]()
         for message in messages:
             site = self._sites[message.node]
@@ -172,7 +190,7 @@ class WatchedSites:
 
 @dataclass
 class WatchedRun:
-    """A run with all its messages: its rounds by number, and the question and the answer of each client."""
+    """A run with all its messages: its rounds by number, and each client's question and reply."""
 
     strategy: ProtocolStrategy
     data: dict[str, ClientData]
@@ -187,7 +205,10 @@ class WatchedRun:
     error: Exception | None = None  #: The error that ended the run early.
 
     def take(self, round_: Round, received: Any = None) -> None:
-        """Keep a round and its result, unless no client was asked."""
+        """Keep a round and its result, unless no client was asked.
+
+        The strategy calls this as its ``on_received``.
+        """
         number = self.strategy._current.number
         if number not in self.rounds and any(
             exchange.round == number for exchange in self.exchanges
@@ -201,7 +222,7 @@ class WatchedRun:
 
     @property
     def releases(self) -> list[tuple[int, int, Release]]:
-        """Every release with noise: number of its round, index of the array, release."""
+        """All releases with noise, as (number of the round, index of the array, release)."""
         return [
             (number, index, release)
             for number in self.rounds
@@ -214,7 +235,7 @@ class WatchedRun:
         return any(site.context.state for site in self.sites)
 
     def noisy(self, number: int) -> list[tuple[int, Release]]:
-        """Index and release of each array of a round that takes noise."""
+        """Return (index, release) for each array of a round that takes noise."""
         releases = enumerate(self.rounds[number].releases)
         return [
             (index, release)
@@ -236,11 +257,11 @@ class WatchedRun:
         return {exchange.client: exchange.sent for exchange in self.asked(number)}
 
     def to_client(self, client: str) -> list[Exchange]:
-        """All messages to one client."""
+        """Return all exchanges with one client, in order."""
         return [exchange for exchange in self.exchanges if exchange.client == client]
 
     def replies(self, number: int) -> list[list[Array]]:
-        """Return the arrays that the protocol got in a round: one list for a sum, else one for each reply."""
+        """Return the arrays that the protocol received in a round: one list for a sum, else a list for each reply."""
         received = self.received.get(number)
         if received is None:
             return []
@@ -251,7 +272,11 @@ class WatchedRun:
         )
 
     def declared(self) -> Iterator[tuple[int, Round, Sent, Release | None, bool]]:
-        """Yield (number, round, declaration, release, whether it is computed from noisy rows only) for each array."""
+        """Yield (round number, round, declared array, release, from noisy rows) for each array that was asked for.
+
+        The release is None without noise. The last value says whether the array is computed from
+        rows that took noise when they were kept, and from nothing else.
+        """
         noisy_rows: set[str] = set()
         for number, round_ in self.rounds.items():
             from_noisy = bool(round_.rows) and round_.rows in noisy_rows
@@ -265,9 +290,10 @@ class WatchedRun:
 
 
 class Subject:
-    """A strategy to be checked, and tables to check it on; by default three tables of about 25 rows.
+    """A strategy to be checked, and the tables to check it on; by default three tables of about 25 rows.
 
-    The strategy is not changed. ``tamper`` applies to every client in ``run``.
+    The strategy itself is never changed: each run takes a copy. ``tamper`` applies to every client
+    in :attr:`run`.
     """
 
     def __init__(
@@ -291,13 +317,13 @@ class Subject:
 
     @property
     def strategy(self) -> ProtocolStrategy:
-        """A copy of the strategy whose random_state is set."""
+        """A copy of the strategy; its ``random_state`` is set, so that runs can be compared."""
         copied = copy.copy(self._given)
         copied.random_state = SEED if copied.random_state is None else copied.random_state
         return copied
 
     def with_parameters(self, **parameters: Any) -> ProtocolStrategy:
-        """Return the strategy with other parameters."""
+        """Return a new strategy with some parameters changed."""
         current = {name: getattr(self.strategy, name) for name in self._given.parameter_names()}
         changed: ProtocolStrategy = type(self._given)(**(current | parameters))
         for name in ("server_data_origin", "server_columns"):
@@ -306,15 +332,20 @@ class Subject:
 
     @property
     def rows(self) -> list[Floats]:
+        """Each client's rows, in the order of the clients."""
         return [client.rows for client in self.data.values()]
 
     @property
     def n_columns(self) -> int:
+        """How many columns the tables have."""
         return int(self.rows[0].shape[1])
 
     @cached_property
     def run(self) -> WatchedRun:
-        """A seeded run."""
+        """A seeded run of the strategy, made when it is first needed.
+
+        Raises an AssertionError if the protocol does not end within its announced number of rounds.
+        """
         tamper = None if self._tamper is None else dict.fromkeys(self.data, self._tamper)
         run = watched_run(self.strategy, self.data, seed=SEED, tamper=tamper)
         if not run.strategy.is_finished:
@@ -330,16 +361,16 @@ class Subject:
 
     @property
     def neighboring(self) -> tuple[PrivacyUnit, Relation]:
-        """The unit and the relation of the guarantee; there has to be a release."""
+        """The unit and the relation of the guarantee; the run must have a release."""
         return self._given.privacy_unit, self.releases[0][2].relation
 
     @cached_property
     def epsilon(self) -> float:
-        """The epsilon to which the releases of :attr:`run` compose."""
+        """The epsilon to which the releases of :attr:`run` compose, by the strategy's own report."""
         return self.run.strategy.report.composed_epsilon
 
     def changed(self, name: str, rows: ArrayLike) -> dict[str, ClientData]:
-        """Return the data with other rows at one client."""
+        """Return the data with other rows at one client; its labels are left out."""
         return self.data | {name: data_of(self._given, rows, f"client {name}")}
 
 
@@ -349,22 +380,29 @@ def data_of(
     owner: str,
     *,
     labels: ArrayLike | None = None,
-    whose: ArrayLike | None = None,
+    subjects_of_rows: ArrayLike | None = None,
 ) -> ClientData:
-    """Return a client's data; ``whose`` has the subject of each row if the guarantee is per subject.
+    """Return a client's data.
 
-    By default each row is another subject's.
+    If the guarantee is per subject, ``subjects_of_rows`` has the subject of each row; by default
+    each row belongs to another subject.
     """
     subjects = None
     if strategy.privacy_unit == "subject":
-        subjects = np.arange(len(np.asarray(rows))) if whose is None else whose
+        subjects = (
+            np.arange(len(np.asarray(rows))) if subjects_of_rows is None else subjects_of_rows
+        )
     return ClientData(rows, labels, owner=owner, subjects=subjects)
 
 
 def small_tables(
     strategy: ProtocolStrategy, n_clients: int = 3, n_columns: int = 4, *, seed: int = 7
 ) -> tuple[list[Floats], list[NDArray[np.intp]]]:
-    """Return tables of about 25 clustered rows and their classes; rows fit the strategy's public rows and bounds."""
+    """Return tables of about 25 clustered rows, and the cluster of each row.
+
+    The rows fit the strategy: they lie within its public rows and bounds, and have the number of
+    columns that it expects.
+    """
     rng = np.random.default_rng(seed)
     public = np.asarray(getattr(strategy, "server_data", np.empty(0)), dtype=float)
     n_columns = strategy.expected_columns or n_columns
@@ -402,10 +440,27 @@ def watched_run(
     tamper: Mapping[str, Tamper] | None = None,
     keeps_error: bool = False,
 ) -> WatchedRun:
-    """Run a copy of a strategy, and keep every message.
+    """Run a copy of a strategy in this process, and keep every message.
 
-    A seed gives the bits of :func:`flower_fedclust.simulate`. Clients connect and answer in ``order``, by default the
-    order of the data. ``tamper`` is by client. An error that ends the run is raised unless ``keeps_error``.
+    Parameters
+    ----------
+    strategy : ProtocolStrategy
+    data : mapping of str to ClientData
+    seed : int, optional
+        Gives the bits of :func:`flower_fedclust.simulate` with this seed. Without one, noise comes
+        from the operating system.
+    order : sequence of str, optional
+        The order in which clients connect and answer; by default the order of the data.
+    consent : Consent, optional
+        What all sites are willing to send.
+    tamper : mapping of str to Tamper, optional
+        What replaces the honest reply, by client.
+    keeps_error : bool, default=False
+        Keep an error that ends the run in ``error``, and do not raise it.
+
+    Returns
+    -------
+    WatchedRun
     """
     strategy = copy.copy(strategy)
     if seed is not None:
@@ -441,16 +496,16 @@ def watched_run(
     return run
 
 
-def difference(one: Result, other: Result, *, leave_out: Collection[str] = ()) -> str:
-    """Name what differs between two results; return "" if nothing does."""
-    first, second = bits_of(one), bits_of(other)
+def difference(first_result: Result, other: Result, *, leave_out: Collection[str] = ()) -> str:
+    """Name the parts in which two results differ; "" if they are equal to the bit."""
+    first, second = bits_of(first_result), bits_of(other)
     return ", ".join(
-        what for what in first if what not in leave_out and first[what] != second[what]
+        name for name in first if name not in leave_out and first[name] != second[name]
     )
 
 
 def bits_of(result: Result) -> dict[str, Any]:
-    """Return everything in a result that must be equal for equal runs."""
+    """Return everything in a result that must be equal for equal runs, by name."""
     return {
         "model": [array.tobytes() for array in result.model.to_arrays()],
         "labels": [labels.tobytes() for labels in result.labels_of_clients],
@@ -472,7 +527,7 @@ def new_context(node_id: int = 0) -> Context:
 
 
 def patient(_number: int, honest: Callable[[], FitRes]) -> FitRes:
-    """Return the honest answer; ask a client that fails again."""
+    """Return the honest reply; if the client fails, ask it again, up to :data:`TRIES` times."""
     for _ in range(TRIES - 1):
         with suppress(Exception):
             res = honest()
@@ -488,7 +543,11 @@ def answer_to(
     tries: int = TRIES,
     without_noise: bool = False,
 ) -> tuple[list[Array], int, dict[str, Any]]:
-    """Answer a message with a new client; if it fails or raises, try again."""
+    """Answer a message with a new client, and return its arrays, number of examples and facts.
+
+    If the client fails or raises, a new one is tried, up to ``tries`` times. ``without_noise``
+    takes the request for noise out of the message.
+    """
     config = {
         key: value
         for key, value in ins.config.items()
@@ -515,7 +574,10 @@ def sent_or_kept(
     noise_seed: int | None = None,
     without_noise: bool = False,
 ) -> list[Sendable] | None:
-    """Answer a message again; return the arrays that the client sends or keeps, or None if it fails."""
+    """Answer a message again, and return the arrays that the client sends, or keeps for a later round.
+
+    None if it fails. ``client_type`` replaces the strategy's class of clients.
+    """
     make = partial(
         client_type or run.strategy.client_type,
         data,
@@ -541,10 +603,11 @@ def shadow_answers(
     noise_seed: int = 0,
     only: int | None = None,
 ) -> dict[int, list[Sendable] | None]:
-    """Return the noiseless arrays that a client with other rows would have sent or kept, by round; None if it fails.
+    """Return the arrays that a client with other rows would have sent or kept, without noise, by round.
 
-    The seed is for the client's random choices, such as a sample of its rows. With ``only``, the client answers just
-    that round, unless clients remember something from earlier rounds.
+    An entry is None if the client fails in that round. ``noise_seed`` is for the client's random
+    choices, such as a sample of its rows. With ``only``, the client answers just that round, unless
+    clients remember something from earlier rounds.
     """
     context = new_context()
     data = rows if isinstance(rows, ClientData) else data_of(run.strategy, rows, f"client {client}")
@@ -561,9 +624,10 @@ def shadow_answers(
 
 
 class LocalGrid(Grid):
-    """Flower's Grid over a ClientApp in this process; partitions in ``silent`` answer with an error.
+    """Flower's Grid over a ClientApp in this process; the partitions in ``silent`` reply with an error.
 
-    As in a deployment, the ids of nodes differ from the numbers of their partitions.
+    As in a deployment, the ids of nodes differ from the numbers of their partitions, and replies
+    arrive in another order than the messages were sent.
     """
 
     def __init__(self, app: ClientApp, n_nodes: int, silent: Iterable[int] = ()) -> None:
@@ -583,20 +647,24 @@ class LocalGrid(Grid):
         TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1
 
     def _not_needed(self, *args: Any, **kwargs: Any) -> Any:
+        """Refuse; a run uses ``send_and_receive`` only."""
         raise NotImplementedError("send_and_receive is enough")
 
     set_run = create_message = get_nodes = push_messages = pull_messages = _not_needed
 
     @property
     def run(self) -> Any:
+        """The run, of which only the id is known."""
         return SimpleNamespace(run_id=1)
 
     def get_node_ids(self) -> list[int]:
+        """Return the ids of all nodes."""
         return list(self.contexts)
 
     def send_and_receive(
         self, messages: Iterable[FlowerMessage], *, timeout: float | None = None
     ) -> list[FlowerMessage]:
+        """Deliver messages to the ClientApp, and return the replies in reverse order."""
         replies = []
         for message in messages:
             node = message.metadata.dst_node_id

@@ -1,9 +1,11 @@
 """Tests of the noise on large arrays with large entries, such as small tables never produce.
 
-Stand-ins replace the arrays that a client sends, and pass through the code that adds the noise in a run. The noise is
-drawn twice from the same random words: for zeros, and for entries from one unit to 2^24 standard deviations. Both draws
-must be equal, because noise that depends on the entries does not hide them. The noise of the large array is also drawn
-from the operating system. It must follow its law in every part, and no part may repeat another.
+A sampler may work in blocks, or be less exact for large numbers; with three small tables nobody
+would notice. So stand-ins replace the arrays that a client sends, and pass through the code that
+adds the noise in a run. The noise is drawn twice from the same random words: for zeros, and for
+entries from one unit to 2^24 standard deviations. Both draws must be equal, because noise that
+depends on the entries does not hide them. The noise of the large array is also drawn from the
+operating system. It must follow its law in every part, and no part may repeat another.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from flower_fedclust.privacy.releases import Release
 #: Entries of a stand-in: more than one block of each sampler.
 N_ENTRIES = 20_000
 
-#: The largest entry is 2 to this power standard deviations; the bits of a noisy entry that a float64 holds.
+#: The largest entry is 2^LARGEST_BITS standard deviations, but a noisy entry has at most FLOAT_BITS bits.
 LARGEST_BITS, FLOAT_BITS = 24, 50
 
 #: Entries of a part whose width is tested.
@@ -46,7 +48,7 @@ SEEDED = 77
 
 @dataclass(frozen=True)
 class _Law:
-    """One release, in the last round that makes it."""
+    """The law of one release's noise, taken from the last round that makes it."""
 
     number: int
     index: int
@@ -54,13 +56,17 @@ class _Law:
 
     @property
     def of(self) -> str:
+        """The beginning of a sentence about this noise."""
         return f"the noise of '{self.drawn.content}', drawn for an array of {N_ENTRIES} entries or more,"
 
 
 def findings_of_stand_ins(
     run: WatchedRun, drawer: Drawer, false_alarm: float, deadline: float = math.inf
 ) -> tuple[list[str], list[str]]:
-    """Name what is wrong with the noise of large arrays and of large entries, and what could not be examined."""
+    """Name what is wrong with the noise of large arrays and of large entries.
+
+    Returns the findings, and what could not be examined.
+    """
     laws = list(_laws(run, drawer))
     rounds = dict.fromkeys(law.number for law in laws)
     findings, left = list[str](), list[str]()
@@ -72,26 +78,26 @@ def findings_of_stand_ins(
             continue
         large = {law.index: _stand_in(drawer, law) for law in laws_of_round}
         zeros = {
-            index: GridArray(np.zeros_like(one.integers), one.exponent)
-            for index, one in large.items()
+            index: GridArray(np.zeros_like(array.integers), array.exponent)
+            for index, array in large.items()
         }
         drawn = drawer.of_stand_ins(number, 0, large, seeded=False)
         first, second = (
-            drawer.of_stand_ins(number, SEEDED, one, seeded=True) for one in (zeros, large)
+            drawer.of_stand_ins(number, SEEDED, arrays, seeded=True) for arrays in (zeros, large)
         )
         if not (drawn and first and second):
             left.append(f"the noise of '{task}' for large arrays, as no such reply is taken")
             continue
         for law in laws_of_round:
-            one, other = first[law.index], second[law.index]
-            if any(not np.array_equal(one[who], other[who]) for who in one):
+            of_zeros, other = first[law.index], second[law.index]
+            if any(not np.array_equal(of_zeros[who], other[who]) for who in of_zeros):
                 findings.append(f"{law.of} depends on the entries that it is added to")
             findings += _findings_of_law(law, drawn[law.index], false_alarm / len(laws))
     return list(dict.fromkeys(findings)), left
 
 
 def _laws(run: WatchedRun, drawer: Drawer) -> Iterator[_Law]:
-    """Yield each release once, in the last round that makes it: one method, array and mechanism."""
+    """Yield each release (task, array and mechanism) once, in the last round that makes it."""
     last: dict[tuple[str, int, str], _Law] = {}
     for (number, index), drawn in drawer.drawn.items():
         last[run.rounds[number].task, index, drawn.release.mechanism] = _Law(number, index, drawn)
@@ -111,7 +117,11 @@ def _stand_in(drawer: Drawer, law: _Law) -> GridArray:
 
 
 def _entries(size: int, release: Release, exponent: int, noise_exponent: int) -> NDArray[np.int64]:
-    """Return integers of both signs, from one unit to the largest whose noisy value a float64 holds, shuffled."""
+    """Return shuffled integers of both signs, from one unit up to the largest that is allowed.
+
+    The largest noisy value must still be exact in a float64, and eight such arrays must fit into a
+    sum.
+    """
     deviation = math.ldexp(release.scale, -exponent)
     bits = min(math.log2(deviation) + LARGEST_BITS, FLOAT_BITS - (exponent - noise_exponent))
     most = min(2.0 ** max(bits, 1.0), largest_in_sum(8, exponent, release) / 2)
@@ -126,6 +136,7 @@ def _entries(size: int, release: Release, exponent: int, noise_exponent: int) ->
 
 
 def _findings_of_law(law: _Law, noise: dict[str, Floats], false_alarm: float) -> Iterator[str]:
+    """Yield a sentence about each fault of the noise of one large array."""
     drawn = law.drawn
     whole = DrawnNoise(
         law.number,
@@ -144,8 +155,8 @@ def _findings_of_law(law: _Law, noise: dict[str, Floats], false_alarm: float) ->
         **test.p_values,
         "narrower than declared in one of its parts": _narrowest_part(z, drawn.release),
     }
-    for who, own in noise.items():
-        units = np.ldexp(np.ravel(own), -drawn.exponent)
+    for who, draws in noise.items():
+        units = np.ldexp(np.ravel(draws), -drawn.exponent)
         level = false_alarm / (4 * len(noise))
         where = f" of client {who}" if who else ""
         if _has_repeated_parts(units, whole, level):
@@ -161,7 +172,7 @@ def _findings_of_law(law: _Law, noise: dict[str, Floats], false_alarm: float) ->
 
 
 def _narrowest_part(z: Floats, release: Release) -> float:
-    """Return an upper bound on the probability that some part's sound noise is as narrow as the narrowest."""
+    """Return an upper bound on the probability that, in sound noise, some part is as narrow as the narrowest here."""
     parts = z[: z.size // PART * PART].reshape(-1, PART)
     gaussian = release.mechanism == "gaussian"
     sizes = np.sum(parts**2 if gaussian else np.abs(parts), axis=1)
@@ -170,7 +181,7 @@ def _narrowest_part(z: Floats, release: Release) -> float:
 
 
 def _has_repeated_parts(units: Floats, drawn: DrawnNoise, level: float) -> bool:
-    """Return whether a sequence of entries occurs twice in the noise that chance would not repeat."""
+    """Tell whether a sequence of entries occurs twice, long enough that chance would not repeat it."""
     likely = math.log(chance_of_a_repeat(drawn))
     n_pairs = math.comb(units.size, 2)
     length = math.ceil(math.log(level / n_pairs) / likely) if likely < 0 else LONGEST_WINDOW + 1
@@ -181,7 +192,10 @@ def _has_repeated_parts(units: Floats, drawn: DrawnNoise, level: float) -> bool:
 
 
 def _lag(units: Floats, level: float) -> int | None:
-    """Return the distance at which entries (or their magnitudes) are correlated; None if they are not."""
+    """Return the distance at which entries, or their magnitudes, are correlated; None if they are not.
+
+    The autocorrelation of the ranks is computed for all distances at once by a Fourier transform.
+    """
     if np.unique(units, return_counts=True)[1].max() > units.size / 2:
         return None  # ranks of rare events are far from normal
     least = float(norm.isf(level / (2 * units.size))) * math.sqrt(units.size)

@@ -1,4 +1,10 @@
-"""The promises of every strategy, as named checks."""
+"""The promises of every strategy, as named checks.
+
+Each function marked with ``@check`` is one promise: its docstring states it, and its body tries to
+break it, on a run of a few small tables. :func:`check_strategy` runs all of them, as scikit-learn's
+``check_estimator`` does for estimators. They are meant for authors of strategies, so each failure
+is one sentence that says what was found.
+"""
 
 # ruff: noqa: D401 - the docstrings are promises, not commands
 
@@ -82,7 +88,7 @@ Data = Mapping[str, ClientData]
 
 @dataclass(frozen=True)
 class Check:
-    """One promise; calling it with a :class:`Subject` raises an AssertionError if the promise is broken."""
+    """One promise. Calling it with a :class:`Subject` raises an AssertionError if the promise is broken."""
 
     name: str
     promise: str  #: The promise, in words.
@@ -97,8 +103,8 @@ class Check:
         except AssertionError as broken:
             raise AssertionError(f"{self.name}: {broken}") from None
         except Exception as error:
-            what = " ".join(f"{type(error).__name__}: {error}".split())
-            raise AssertionError(f"{self.name}: it ends with {what}.") from error
+            message = " ".join(f"{type(error).__name__}: {error}".split())
+            raise AssertionError(f"{self.name}: it ends with {message}.") from error
 
 
 #: All checks by name, in the order of this file.
@@ -106,16 +112,16 @@ CHECKS: dict[str, Check] = {}
 
 
 def check(function: Callable[[Subject], None]) -> Callable[[Subject], None]:
-    """Add a function to the suite; its docstring is the promise."""
+    """Add a function to the suite; its docstring states the promise."""
     name = function.__name__
     CHECKS[name] = Check(name, inspect.cleandoc(function.__doc__ or ""), function)
     return function
 
 
-def require(promised: object, found: str) -> None:
-    """Raise an AssertionError with the finding, unless the promise holds."""
+def require(promised: object, problem: str) -> None:
+    """Raise an AssertionError with the problem as its message, unless the promise holds."""
     if not promised:
-        raise AssertionError(found)
+        raise AssertionError(problem)
 
 
 def strategy_checks() -> list[Check]:
@@ -185,10 +191,11 @@ def a_clone_has_the_same_parameters(subject: Subject) -> None:
     require(copied.n_clusters == strategy.n_clusters + 1, "set_params does not change n_clusters.")
 
 
-def _same(one: Any, other: Any) -> bool:
-    if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
-        return np.array_equal(one, other)
-    return bool(one is other or one == other or repr(one) == repr(other))
+def _same(value: Any, other: Any) -> bool:
+    """Tell whether two values of a parameter are equal; arrays are compared entry by entry."""
+    if isinstance(value, np.ndarray) or isinstance(other, np.ndarray):
+        return np.array_equal(value, other)
+    return bool(value is other or value == other or repr(value) == repr(other))
 
 
 @check
@@ -229,6 +236,7 @@ def every_parameter_is_documented(subject: Subject) -> None:
 
 
 def _check_default(name: str, head: str, default: Any) -> None:
+    """Fail unless the documented type and default of a parameter agree with the signature."""
     require(" : " in head, f"the docstring gives no type of {name}.")
     stated = re.search(r"default=(.+?)\.*$", head.strip())
     if default is inspect.Parameter.empty:
@@ -283,6 +291,7 @@ def a_bad_value_is_refused_by_name(subject: Subject) -> None:
 
 
 def _bad_values(hint: Any, bounds: dict[str, float]) -> Iterator[Any]:
+    """Yield values that a parameter must refuse: of another type, or just outside its bounds."""
     kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
     numbers = {int, float} & set(kinds)
     if any(get_origin(kind) is Literal for kind in kinds):
@@ -308,7 +317,7 @@ def _bad_values(hint: Any, bounds: dict[str, float]) -> Iterator[Any]:
 
 
 def _is_sentence(text: str) -> bool:
-    """Whether a text reads like one or two sentences on one line, and not like an error of a library."""
+    """Tell whether a text reads like one or two sentences on one line, and not like an error of a library."""
     return (
         "\n" not in text
         and text.rstrip().endswith((".", "?"))
@@ -355,8 +364,8 @@ def a_seed_repeats_every_bit(subject: Subject) -> None:
     for how in ("again", "a third time"):
         result = simulate(instance, subject.data, seed=SEED)
         # These need labels.
-        found = difference(result, subject.run.result, leave_out=("metrics", "history"))
-        require(not found, f"run {how}, it gives another {found}.")
+        differing = difference(result, subject.run.result, leave_out=("metrics", "history"))
+        require(not differing, f"run {how}, it gives another {differing}.")
     for name, value in vars(instance).items():
         require(
             value is before[name] or np.array_equal(value, before[name]),
@@ -428,6 +437,7 @@ def every_number_is_finite(subject: Subject) -> None:
 
 
 def _check_finite(result: Result) -> None:
+    """Fail if the model, labels, places or metrics of a result are not finite and in range."""
     for array in result.model.to_arrays():
         require(np.isfinite(array).all(), "the model has numbers that are not finite.")
     for labels in result.labels_of_clients:
@@ -563,16 +573,16 @@ def the_model_can_be_sent_and_used(subject: Subject) -> None:
         again.cost(new) == model.cost(new) and np.isfinite(model.cost(new)),
         "its cost changes, or is not finite.",
     )
-    for what, bad, said in (
+    for label, bad, said in (
         ("another number of columns", np.ones((2, subject.n_columns + 1)), "columns"),
         ("NaN", np.where(np.arange(new.size).reshape(new.shape) == 1, np.nan, new), "NaN"),
     ):
         try:
             model.predict(bad)
         except ValueError as error:
-            require(said in str(error), f"rows with {what} are refused with: {error}")
+            require(said in str(error), f"rows with {label} are refused with: {error}")
         else:
-            raise AssertionError(f"the model accepts rows with {what}.")
+            raise AssertionError(f"the model accepts rows with {label}.")
 
 
 @check
@@ -613,8 +623,12 @@ def the_result_can_be_saved(subject: Subject) -> None:
 # Promises about failing clients and unusual rows.
 
 
-def _survived(subject: Subject, what: str, data: Data, **options: Any) -> WatchedRun | str:
-    """Return the run if it ends with finite numbers, or the sentence with which it stops."""
+def _survived(subject: Subject, event: str, data: Data, **options: Any) -> WatchedRun | str:
+    """Return the run if it ends with finite numbers, or the sentence with which it stops.
+
+    Fails if it ends in any other way, or if a message quotes a value of a row. ``event`` completes
+    "where ..." in messages.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -623,50 +637,53 @@ def _survived(subject: Subject, what: str, data: Data, **options: Any) -> Watche
                 _ = run.result
         except (ValueError, ProtocolError) as error:
             said = str(error)
-            require(_is_sentence(said), f"where {what}, it stops without a sentence: {said}")
-            _check_discretion(what, said, data)
+            require(_is_sentence(said), f"where {event}, it stops without a sentence: {said}")
+            _check_discretion(event, said, data)
             return said
         except Exception as error:
             raise AssertionError(
-                f"where {what}, it stops with {type(error).__name__}: {error}"
+                f"where {event}, it stops with {type(error).__name__}: {error}"
             ) from None
     require(
         run.strategy.is_finished,
-        f"where {what}, it has not ended after {run.strategy.num_rounds} rounds.",
+        f"where {event}, it has not ended after {run.strategy.num_rounds} rounds.",
     )
     try:
         _check_finite(run.result)
     except AssertionError as broken:
-        raise AssertionError(f"where {what}, {broken}") from None
+        raise AssertionError(f"where {event}, {broken}") from None
     for failure in run.result.failures:
-        _check_discretion(what, failure.reason, data)
+        _check_discretion(event, failure.reason, data)
     return run
 
 
-def _check_discretion(what: str, said: str, data: Data) -> None:
+def _check_discretion(event: str, said: str, data: Data) -> None:
     """Fail if a message contains a number with many digits that is a value of a row."""
     numbers = {float(text) for text in re.findall(r"-?\d+\.\d{3,}(?:e[+-]?\d+)?", said)}
     for name, client in data.items():
         for number in numbers:
             near = np.isclose(client.rows, number, rtol=1e-3, atol=0).any()
-            require(not near, f"where {what}, a message quotes a value of client {name}: {said}")
+            require(not near, f"where {event}, a message quotes a value of client {name}: {said}")
 
 
-def _check_named(what: str, outcome: WatchedRun | str, client: str) -> None:
+def _check_named(event: str, outcome: WatchedRun | str, client: str) -> None:
+    """Fail unless the failures of a run name this client, and no other."""
     if isinstance(outcome, str):
         return
     named = {failure.client for failure in outcome.strategy.failures}
     # A client that never enrolled has no name.
     ids = {client, str(9000 + list(outcome.data).index(client))}
-    require(named & ids, f"where {what}, no failure names it.")
-    require(named <= ids, f"where {what}, the failures name {sorted(named)}.")
+    require(named & ids, f"where {event}, no failure names it.")
+    require(named <= ids, f"where {event}, the failures name {sorted(named)}.")
 
 
 def _silent(_: Callable[[], FitRes]) -> FitRes:
+    """Do not answer."""
     raise TimeoutError("gone")
 
 
 def _raising(honest: Callable[[], FitRes]) -> FitRes:
+    """Answer that the client failed with an error."""
     res = honest()
     return FitRes(
         res.status,
@@ -679,7 +696,7 @@ def _raising(honest: Callable[[], FitRes]) -> FitRes:
 def _sending(
     change: Callable[[list[Array]], list[Array]],
 ) -> Callable[[Callable[[], FitRes]], FitRes]:
-    """Return a fault that changes the arrays of the honest answer."""
+    """Return a fault that changes the arrays of the honest reply."""
 
     def sent(honest: Callable[[], FitRes]) -> FitRes:
         res = honest()
@@ -702,22 +719,22 @@ FAULTS = {
 def _survived_fault(
     subject: Subject,
     victim: str,
-    what: str,
+    event: str,
     numbers: Collection[int],
     fault: Callable[[Callable[[], FitRes]], FitRes],
 ) -> None:
-    """Check a run in which one client has a fault in these rounds."""
+    """Check a run in which one client has a fault in these rounds: it goes on, and names the client."""
 
     def tamper(number: int, honest: Callable[[], FitRes]) -> FitRes:
         return fault(honest) if number in numbers else honest()
 
-    what = f"client {victim} {what}"
-    outcome = _survived(subject, what, subject.data, tamper={victim: tamper})
+    event = f"client {victim} {event}"
+    outcome = _survived(subject, event, subject.data, tamper={victim: tamper})
     if any(
         number == 1 or victim in subject.run.sent(number)
         for number in {1, *subject.run.rounds} & set(numbers)
     ):
-        _check_named(what, outcome, victim)
+        _check_named(event, outcome, victim)
 
 
 @check
@@ -750,13 +767,13 @@ def a_client_with_other_columns_is_left_out(subject: Subject) -> None:
     """A client that has a column more than the others is left out by name."""
     victim = subject.names[0]
     rows = subject.data[victim].rows
-    what = f"client {victim} has a column more"
+    event = f"client {victim} has a column more"
     data = subject.changed(victim, np.hstack([rows, rows[:, :1]]))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         run = watched_run(subject.strategy, data, seed=SEED)
-    _check_named(what, run, victim)
-    require(victim not in run.strategy.client_names, f"where {what}, it takes part.")
+    _check_named(event, run, victim)
+    require(victim not in run.strategy.client_names, f"where {event}, it takes part.")
 
 
 @check
@@ -779,10 +796,10 @@ def extreme_values_are_survived(subject: Subject) -> None:
 
     The metrics are finite, too, although their squares overflow first.
     """
-    for what, row in extreme_rows(subject.n_columns):
+    for label, row in extreme_rows(subject.n_columns):
         _survived(
             subject,
-            f"a client has {what}",
+            f"a client has {label}",
             subject.changed(subject.names[0], np.vstack([subject.rows[0], row])),
         )
 
@@ -791,11 +808,12 @@ def extreme_values_are_survived(subject: Subject) -> None:
 
 
 def _is_private(subject: Subject) -> bool:
+    """Tell whether the strategy was given an epsilon."""
     return isinstance(subject.strategy, PrivateStrategy) and subject.strategy.epsilon is not None
 
 
 def _noisy_arrays(run: WatchedRun) -> set[bytes]:
-    """Return the noisy arrays that the protocol received or clients sent; short arrays are joined into one.
+    """Return the noisy arrays of a run as bytes; if all are short, they are joined into one.
 
     A few noisy numbers may repeat by chance.
     """
@@ -902,6 +920,7 @@ def the_budget_can_be_divided_by_name(subject: Subject) -> None:
 
 
 def _check_division(subject: Subject, current: dict[str, float]) -> None:
+    """Fail unless another division of the budget changes the noise as it should, and spends no more in total."""
     wanted = {
         name: part * (0.5 if index % 2 else 1.0)
         for index, (name, part) in enumerate(current.items())
@@ -951,8 +970,8 @@ def noise_off_is_no_noise(subject: Subject) -> None:
             asked = [name for name in run.strategy.client_names if sent.get(name)]
             exact = values_of(add_up([sent[name] for name in asked]))
             same = all(
-                np.array_equal(one, two)
-                for one, two in zip(run.received[number], exact, strict=True)
+                np.array_equal(received, two)
+                for received, two in zip(run.received[number], exact, strict=True)
             )
             require(
                 same,
@@ -973,7 +992,7 @@ def noise_has_its_declared_scale(subject: Subject) -> None:
     drawer.draw_numbers(N_NUMBERS)
     for drawn in drawer.seeded.values():
         test = compare_with_law([drawn])
-        wrong = ", ".join(what for what, likely in test.p_values.items() if likely <= WRONG_NOISE)
+        wrong = ", ".join(part for part, likely in test.p_values.items() if likely <= WRONG_NOISE)
         where = f"the noise of '{drawn.content}' in round {drawn.round}"
         require(not wrong, f"{where} is {test.factor:.3g} times as wide as declared: {wrong}.")
 
@@ -993,8 +1012,8 @@ def no_neighbor_moves_a_release_too_far(subject: Subject) -> None:
             for change in how_far(subject.run, client, pairs):
                 require(
                     not change.is_too_far,
-                    f"{change.neighbors.what}: '{change.content}' of round {change.round} moves by {change.ratio:.6g} "
-                    "times its sensitivity.",
+                    f"{change.neighbors.description}: '{change.content}' of round {change.round} moves by "
+                    f"{change.ratio:.6g} times its sensitivity.",
                 )
 
 
@@ -1046,6 +1065,7 @@ def a_site_that_allows_sums_alone_sends_nothing_else(subject: Subject) -> None:
 
 
 def _kinds_beyond_sums(run: WatchedRun) -> set[str]:
+    """Return the kinds of data that clients send without protection, other than sums."""
     kinds: set[str] = set()
     for _, round_, sent, release, from_noisy in run.declared():
         is_local = run.strategy.noise == "local" or (

@@ -75,10 +75,10 @@ def explain(
     from flower_fedclust.privacy.attacks import attack_on
     from flower_fedclust.registry import find
 
-    given = given_parameters(
+    values = given_parameters(
         strategy, n_clusters, epsilon, delta, privacy_unit, noise, n_rounds, parameters
     )
-    report = rehearse(strategy, given, n_columns, schema, secure=secure)
+    report = rehearse(strategy, values, n_columns, schema, secure=secure)
     entry = find(strategy)
     # Without the roles of the site's generator: ``name`` for :class:`~module.name`.
     description = re.sub(r":\w+:`~?([^`]+)`", r"``\1``", inspect.getdoc(entry.strategy) or "")
@@ -92,11 +92,11 @@ def explain(
     print(report)
     if report.unprotected:
         print("\nWhat somebody who sees an unprotected message can do (docs/attacks.md):")
-        found = (
+        lines = (
             f"  {message.content}: {attack_on(message.content, message.reveals)}"
             for message in report.unprotected
         )
-        print("\n".join(dict.fromkeys(found)))
+        print("\n".join(dict.fromkeys(lines)))
     if list_parameters:
         print(f"\n{headline.strip()}\n{parameters_and_references.strip()}")
     elif headline:
@@ -145,7 +145,10 @@ def rehearse(
         clients = rows[1:]
         if strategy.privacy_unit == "subject":  # a row stands for a person
             is_raw = known is not None
-            clients = [ClientData(own, raw=is_raw, subjects=np.arange(len(own))) for own in clients]
+            clients = [
+                ClientData(client_rows, raw=is_raw, subjects=np.arange(len(client_rows)))
+                for client_rows in clients
+            ]
         report = simulate(strategy, clients, progress=False, secure=secure).privacy
     made_up = "made-up tables" if known else f"made-up rows of {n_columns} columns and spread 1"
     note = (
@@ -180,10 +183,10 @@ def audit(
 ) -> None:
     """Measure from outside whether a strategy keeps its privacy promises; exits with 1 if one is broken."""
     folder = _new_folder(out)
-    given = given_parameters(
+    values = given_parameters(
         strategy, n_clusters, epsilon, delta, privacy_unit, noise, n_rounds, parameters
     )
-    result = audit_by_name(strategy, given, n_columns, runs=runs, seconds=seconds, seed=seed)
+    result = audit_by_name(strategy, values, n_columns, runs=runs, seconds=seconds, seed=seed)
     if as_json:
         print_json(result.to_dict())
     else:
@@ -240,20 +243,20 @@ def made_up_strategy(
         if needs_server_rows([name])
         else None
     )
-    given = {**find(name).example, **parameters}
-    made: ProtocolStrategy
+    values = {**find(name).example, **parameters}
+    strategy: ProtocolStrategy
     try:
-        (made,) = make_strategies([name], given, rows)
+        (strategy,) = make_strategies([name], values, rows)
     except ValueError:
         bounds = {
             key: value
             for key, value in BOUNDS.items()
-            if key in accepted and given.get(key) is None
+            if key in accepted and values.get(key) is None
         }
-        if not bounds or given.get("epsilon") is None:
+        if not bounds or values.get("epsilon") is None:
             raise
-        (made,) = make_strategies([name], given | bounds, rows)
-    return made
+        (strategy,) = make_strategies([name], values | bounds, rows)
+    return strategy
 
 
 def save_audit(result: AuditResult, folder: NewFolder) -> Path:
@@ -298,7 +301,7 @@ def choose_k(
     from flower_fedclust.tables import Schema
 
     folder = _new_folder(out)
-    given = given_parameters(
+    values = given_parameters(
         strategy, n_clusters, epsilon, delta, privacy_unit, noise, None, parameters
     )
     choice = RowsChoice(
@@ -309,8 +312,8 @@ def choose_k(
         n_clients=n_clients,
         schema=None if schema is None else Schema.of(schema),
     )
-    inputs = read_inputs(strategy, choice, given)
-    result = simulate(inputs.strategy, inputs.given, seed=seed)
+    inputs = read_inputs(strategy, choice, values)
+    result = simulate(inputs.strategy, inputs.source, seed=seed)
     number = result.number
     if number is None:
         raise ValueError(
@@ -406,30 +409,37 @@ def plan(
     from flower_fedclust.harness.plan import plan as make_plan
 
     folder = _new_folder(out)
-    given = given_parameters(
+    values = given_parameters(
         strategy, n_clusters, epsilon, delta, privacy_unit, noise, None, parameters
     )
     if like is None and (schema is not None or columns is not None):
         raise ValueError("--schema and --columns are for the table of --like; give it, too.")
     table, left_out = (None, []) if like is None else rows_like(like, schema, columns_of(columns))
     n_columns = n_columns if table is None else table.shape[1]
-    made = made_up_strategy(strategy, given, n_columns, n_public=200)
+    strategy_object = made_up_strategy(strategy, values, n_columns, n_public=200)
     try:
-        budgets = [float(one) for one in epsilons.split(",")]
+        budgets = [float(budget) for budget in epsilons.split(",")]
     except ValueError:
         raise ValueError(
             f"epsilons is '{epsilons}'; it must be numbers separated by commas."
         ) from None
-    found = make_plan(
-        made, n_rows=n_rows, n_columns=n_columns, like=table, n_clients=n_clients, epsilons=budgets
+    planned = make_plan(
+        strategy_object,
+        n_rows=n_rows,
+        n_columns=n_columns,
+        like=table,
+        n_clients=n_clients,
+        epsilons=budgets,
     )
-    found = replace(found, left_out=left_out)
-    print(json.dumps(found.to_dict(), indent=2) if as_json else found.told("--like", "--schema"))
+    planned = replace(planned, left_out=left_out)
+    print(
+        json.dumps(planned.to_dict(), indent=2) if as_json else planned.told("--like", "--schema")
+    )
     if folder is not None:
         with folder:
             path = folder.claim()
-            _save(found.to_dict(), path / "plan.json")
-            forecast_figure(found, path / "plan.png")
+            _save(planned.to_dict(), path / "plan.json")
+            forecast_figure(planned, path / "plan.png")
         typer.echo(f"Saved in {path}", err=as_json)
 
 
@@ -451,5 +461,5 @@ def _new_folder(out: Path | None) -> NewFolder | None:
     return None if out is None else NewFolder(out)
 
 
-def _save(found: dict[str, Any], path: Path) -> None:
-    path.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+def _save(content: dict[str, Any], path: Path) -> None:
+    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

@@ -200,7 +200,7 @@ def run(
     from flower_fedclust.simulation import simulate
     from flower_fedclust.tables import Schema
 
-    given = given_parameters(
+    values = given_parameters(
         strategies, n_clusters, epsilon, delta, privacy_unit, noise, n_rounds, parameters
     )
     choice = RowsChoice(
@@ -217,7 +217,7 @@ def run(
         seed=0 if seed is None else seed,
         schema=None if schema is None else Schema.of(schema),
     )
-    inputs = read_inputs(strategies, choice, given, describe=describe, floor=floor, several=True)
+    inputs = read_inputs(strategies, choice, values, describe=describe, floor=floor, several=True)
     rows: Any = inputs.rows
     run_one = partial(
         simulate,
@@ -332,9 +332,9 @@ def compare(
     chosen |= {
         name: value for name, value in options.items() if name in names and value is not None
     }
-    for name, given in (("set", parameters), ("grid", grid)):
-        if given:
-            chosen[name] = {**chosen.get(name, {}), **parsed_parameters(given)}
+    for name, values in (("set", parameters), ("grid", grid)):
+        if values:
+            chosen[name] = {**chosen.get(name, {}), **parsed_parameters(values)}
     try:
         rows = run_comparison(
             comparison_from(chosen),
@@ -438,7 +438,7 @@ def _as_typed(message: str) -> str:
     # At the start of a message, or a word that is no English word; "max_norm=3" is typed like this after --set.
     return re.sub(
         r"^\w+(?= is )|(?<![-\w'])\w+_\w+\b(?!=)",
-        lambda found: names.get(found[0], found[0]),
+        lambda item: names.get(item[0], item[0]),
         message,
     )
 

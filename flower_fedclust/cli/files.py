@@ -218,7 +218,7 @@ def predict_file(
         part = slice(start, start := start + len(batch))
         clusters[part], reasons = _clusters_of(batch, model, wanted)
         known += sorted(set(reasons.tolist()).difference(known))
-        codes[part] = [known.index(one) for one in reasons.tolist()] if reasons.any() else 0
+        codes[part] = [known.index(reason) for reason in reasons.tolist()] if reasons.any() else 0
     ids = np.arange(rows.n_rows) if table.row_ids is None else table.row_ids
     why = (known[code] for code in each(codes)) if codes.any() else None
     labels = (None if label < 0 else label for label in each(clusters))
@@ -244,10 +244,10 @@ def _clusters_of(batch: Any, model: Any, columns: list[str]) -> tuple[Any, Any]:
     # A usable row takes the place of each unusable one, so that row numbers in errors match the file.
     full = frame.iloc[np.where(placed, np.arange(len(frame)), placed.argmax())]
     if isinstance(model, TableModel):
-        found = model.model.predict(model.preparation.transform(full, **about))
+        places = model.model.predict(model.preparation.transform(full, **about))
     else:
-        found = model.predict(number_rows(full, advice="", **about))
-    return np.where(placed, found, -1), reasons
+        places = model.predict(number_rows(full, advice="", **about))
+    return np.where(placed, places, -1), reasons
 
 
 def _why_left_out(frame: Any, model: Any, columns: list[str]) -> Any:

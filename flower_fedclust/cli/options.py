@@ -110,17 +110,17 @@ def given_parameters(
     from flower_fedclust.registry import accepted_parameters
 
     options = {"delta": delta, "privacy_unit": privacy_unit, "noise": noise, "n_rounds": n_rounds}
-    given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
-    given["n_clusters"] = number_of_clusters(n_clusters)
+    values: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+    values["n_clusters"] = number_of_clusters(n_clusters)
     if epsilon is not None:
-        given["epsilon"] = parse_epsilon(epsilon)
-    if unknown := set(given) - set().union(
+        values["epsilon"] = parse_epsilon(epsilon)
+    if unknown := set(values) - set().union(
         *(accepted_parameters(name.strip()) for name in names.split(","))
     ):
         option = sorted(unknown)[0]
         raise ValueError(f"--{option.replace('_', '-')} is given, but {names} does not take it.")
     parsed = parsed_parameters(parameters or [])
-    return given | {name.replace("-", "_"): value for name, value in parsed.items()}
+    return values | {name.replace("-", "_"): value for name, value in parsed.items()}
 
 
 def rows_source(dataset: str | None, data: Path | None) -> str | Path:

@@ -97,10 +97,10 @@ class Part:
     def stamp(self) -> tuple[int, ...]:
         """Return the size of a file and the time of its last change, which differ if the rows do."""
         try:
-            found = self.path.stat()
+            status = self.path.stat()
         except OSError:
             return ()
-        return found.st_size, found.st_mtime_ns
+        return status.st_size, status.st_mtime_ns
 
     def read(self, columns: list[str], n_rows: int) -> Generator[Any, None, None]:
         """Yield columns of all rows, about ``n_rows`` at a time, as a RecordBatch or a pandas DataFrame."""
@@ -135,20 +135,20 @@ class Batches:
 
     def select(self, columns: Sequence[str]) -> Batches:
         """Return the same rows with some of their columns, in this order."""
-        found = Batches(self.parts, self.name, columns)
-        found._stamps = self._stamps
-        return found
+        selected = Batches(self.parts, self.name, columns)
+        selected._stamps = self._stamps
+        return selected
 
     def chosen(self, rows: NDArray[np.intp]) -> Batches:
         """Return some of the rows, by their numbers in ascending order."""
         ends = np.cumsum([0, *(part.n_rows for part in self.parts)])
         cuts = np.split(rows, np.searchsorted(rows, ends[1:-1]))
         parts = [
-            SomeRows(*one) for one in zip(self.parts, map(np.subtract, cuts, ends), strict=True)
+            SomeRows(*part) for part in zip(self.parts, map(np.subtract, cuts, ends), strict=True)
         ]
-        found = Batches(parts, self.name, self.columns)
-        found._stamps = self._stamps
-        return found
+        chosen = Batches(parts, self.name, self.columns)
+        chosen._stamps = self._stamps
+        return chosen
 
     def fingerprint(self) -> NDArray[np.uint64]:
         """Return numbers that change if a file does, without reading it."""
@@ -177,13 +177,13 @@ class Batches:
     def check_numbers(self) -> None:
         """Raise a DataError if a column is known to be text."""
         for part in self.parts:
-            found = [
+            texts = [
                 f"row {row}, column '{name}' is not numeric"
                 for name, row in part.first_text.items()
             ]
             if named := [
-                one
-                for name, one in zip(part.first_text, found, strict=True)
+                text
+                for name, text in zip(part.first_text, texts, strict=True)
                 if name in self.columns
             ]:
                 refuse_columns(part.name, named, [], SCHEMA_ADVICE)
@@ -203,13 +203,13 @@ def _batch_of(content: Any, name: str, first: int) -> Batch:
         return as_frame(content, name)
 
     def rows() -> Floats:
-        found = _row_major(content)
+        rows_of_batch = _row_major(content)
         # A sum is NaN or infinite if any entry is; the slower way finds the entry.
         with np.errstate(over="ignore", invalid="ignore"):
-            is_finite = found is not None and np.isfinite(found.sum())
+            is_finite = rows_of_batch is not None and np.isfinite(rows_of_batch.sum())
         return (
-            found
-            if found is not None and is_finite
+            rows_of_batch
+            if rows_of_batch is not None and is_finite
             else number_rows(table(), name, first_row=first)
         )
 

@@ -56,27 +56,27 @@ def clients_in(part: Part, column: str) -> tuple[list[str], NDArray[np.intp]] | 
     import pyarrow.compute as pc
 
     values: Any = None
-    for first, found in _columns(part, column):
-        missing = pc.is_null(found, nan_is_null=True).to_numpy(zero_copy_only=False)
+    for first, clients in _columns(part, column):
+        missing = pc.is_null(clients, nan_is_null=True).to_numpy(zero_copy_only=False)
         if missing.any():
             at = first + int(missing.argmax())
             raise DataError(
                 f"{part.name}: row {at}, column '{column}' is missing; give every row its client."
             )
         values = pc.unique(
-            found if values is None else pa.concat_arrays([values, pc.unique(found)])
+            clients if values is None else pa.concat_arrays([values, pc.unique(clients)])
         )
         if len(values) > MOST_CLIENTS:
             return None
     where = f"{part.name}: column '{column}'"
     frame = as_frame(pa.table({column: values}), part.name, names=[column])
     known, of_value = np.unique(identities(frame[column], where), return_inverse=True)
-    names = [str(one) for one in known]
+    names = [str(client) for client in known]
     check_spellings(names, where)
     codes = np.empty(part.n_rows, dtype=np.intp)
-    for first, found in _columns(part, column):
-        codes[first : first + len(found)] = of_value[
-            pc.index_in(found, value_set=values).to_numpy()
+    for first, clients in _columns(part, column):
+        codes[first : first + len(clients)] = of_value[
+            pc.index_in(clients, value_set=values).to_numpy()
         ]
     return names, codes
 
@@ -87,8 +87,11 @@ def _columns(part: Part, column: str) -> Iterator[tuple[int, Any]]:
 
     first = 0
     for batch in part.read([column], DECODED_ENTRIES):
-        found = batch.column(0)
-        yield first, found.dictionary_decode() if pa.types.is_dictionary(found.type) else found
+        clients = batch.column(0)
+        yield (
+            first,
+            clients.dictionary_decode() if pa.types.is_dictionary(clients.type) else clients,
+        )
         first += len(batch)
 
 
@@ -103,7 +106,7 @@ class _Writer:
     def add(self, rows: Any) -> None:
         """Take some rows, as a RecordBatch."""
         self._waiting.append(rows)
-        if sum(len(one) for one in self._waiting) * rows.num_columns >= WRITTEN_ENTRIES:
+        if sum(len(part_rows) for part_rows in self._waiting) * rows.num_columns >= WRITTEN_ENTRIES:
             self._write()
 
     def _write(self) -> None:
@@ -135,16 +138,16 @@ def spread(
         ]
         first, n_rows = 0, max(1, DECODED_ENTRIES // max(1, len(columns)))
         for batch in part.read(list(columns), n_rows):
-            own = codes[first : first + len(batch)]
+            part_codes = codes[first : first + len(batch)]
             first += len(batch)
             plain = _without_dictionaries(batch)
-            for number in np.unique(own):
-                writers[number].add(plain.take(np.flatnonzero(own == number)))
+            for number in np.unique(part_codes):
+                writers[number].add(plain.take(np.flatnonzero(part_codes == number)))
     parts = [
         ClientPart(folder, number, f"{part.name}, client {name}", part)
         for number, name in enumerate(names)
     ]
-    return [Batches([one], one.name, columns) for one in parts]
+    return [Batches([part], part.name, columns) for part in parts]
 
 
 def _without_dictionaries(batch: Any) -> Any:

@@ -85,16 +85,16 @@ def find_dataset(name: str) -> Callable[..., Table]:
         return functools.partial(read_set, name)
     module, _, function = name.partition(":")
     try:
-        found = getattr(importlib.import_module(module), function)
+        loader = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError) as error:
         raise ValueError(f"There is no data set '{name}': {error}.") from None
 
-    @functools.wraps(found)
+    @functools.wraps(loader)
     def load(**options: Any) -> Table:
-        made = found(**options)
-        if isinstance(made, Table):
-            return made
-        rows, labels = made
+        dataset = loader(**options)
+        if isinstance(dataset, Table):
+            return dataset
+        rows, labels = dataset
         return Table(rows, labels, name=name)
 
     return load

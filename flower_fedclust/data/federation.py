@@ -15,9 +15,9 @@ from flower_fedclust.data.subjects import Subjects
 ROW = "row"
 
 
-def _check_length(what: str, given: int, expected: int, of: str) -> None:
-    if given != expected:
-        raise ValueError(f"There are {given} {what} for {expected} {of}; give one for each.")
+def _check_length(label: str, length: int, expected: int, of: str) -> None:
+    if length != expected:
+        raise ValueError(f"There are {length} {label} for {expected} {of}; give one for each.")
 
 
 # eq=False, because == of arrays gives arrays, so that a generated __eq__ could only raise.
@@ -141,7 +141,7 @@ class Table:
         return f"Table({self.name}: {len(self.rows):,} rows of {self.rows.shape[1]:,} columns)"
 
     def __post_init__(self) -> None:
-        for what, values in (
+        for label, values in (
             ("labels", self.labels),
             ("owners", self.owners),
             ("ids", self.row_ids),
@@ -149,4 +149,4 @@ class Table:
             ("subjects", self.subjects),
         ):
             if values is not None:
-                _check_length(what, len(values), len(self.rows), f"rows of {self.name}")
+                _check_length(label, len(values), len(self.rows), f"rows of {self.name}")

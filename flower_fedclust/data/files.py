@@ -251,11 +251,11 @@ def _called(database: str) -> str:
     return f" of {name}" if name and "://" not in database.removeprefix("duckdb://") else ""
 
 
-def _imported(module: str, what: str = "a query", install: str = "'flower-fedclust[sql]'") -> Any:
+def _imported(module: str, label: str = "a query", install: str = "'flower-fedclust[sql]'") -> Any:
     try:
         return import_module(module)
     except ImportError:
-        raise ImportError(f"{what} needs {module}; pip install {install}.") from None
+        raise ImportError(f"{label} needs {module}; pip install {install}.") from None
 
 
 def table_of(
@@ -270,8 +270,12 @@ def table_of(
     if len(frame) == 0:
         raise DataError(f"{file} has no rows; give at least one.")
     features = _features_of(list(frame.columns), file, roles, columns)
-    whose = roles.get("subject")
-    subjects = None if whose is None else subjects_of(frame[whose], f"{file}: column '{whose}'")
+    subject_column = roles.get("subject")
+    subjects = (
+        None
+        if subject_column is None
+        else subjects_of(frame[subject_column], f"{file}: column '{subject_column}'")
+    )
     named = {
         role: None if name is None else _names_of_rows(frame, name, file, role)
         for role, name in roles.items()
@@ -370,7 +374,11 @@ def read_batches(
     else:
         path = Path(data)
         name, paths = path.name, _files_in(path) if path.is_dir() else [path]
-        parts = [_open_part(one) for one in paths if path == one or one.stat().st_size > 0]
+        parts = [
+            _open_part(file_path)
+            for file_path in paths
+            if path == file_path or file_path.stat().st_size > 0
+        ]
     parts = [part for part in parts if part.n_rows]
     if not parts:
         raise DataError(f"{name} has no rows; give at least one.")
@@ -378,8 +386,10 @@ def read_batches(
     agree_on_decimals([part for part in parts if isinstance(part, CsvPart)], _named(roles))
     rows = Batches(parts, name, _features_of(parts[0].columns, name, roles, columns))
     read = {
-        role: None if one is None else _names_of_rows(rows.column(one).to_frame(), one, name, role)
-        for role, one in roles.items()
+        role: None
+        if column is None
+        else _names_of_rows(rows.column(column).to_frame(), column, name, role)
+        for role, column in roles.items()
         if role != "subject"
     }
     _check_ids(read["id"], name, id_column)
@@ -398,8 +408,8 @@ def _subjects_in(rows: Batches, column: str | None, name: str) -> Subjects | Non
     """Return which rows of files belong to one subject."""
     if column is None:
         return None
-    found = (batch.table[column] for batch in rows.select([column]).read(BATCH_ENTRIES))
-    return subjects_in_batches(found, f"{name}: column '{column}'")
+    batches = (batch.table[column] for batch in rows.select([column]).read(BATCH_ENTRIES))
+    return subjects_in_batches(batches, f"{name}: column '{column}'")
 
 
 def with_rows_of_spreadsheet(reason: str, path: Path) -> str:
@@ -440,10 +450,10 @@ def read_by_client(
         "subject": subject_column,
     }
     features = _features_of(part.columns, path.name, roles, columns)
-    found = clients_in(part, client_column)
-    if found is None:
+    clients = clients_in(part, client_column)
+    if clients is None:
         return None
-    names, codes = found
+    names, codes = clients
     whole, read = Batches([part], path.name, features), {}
     for role in ("label", "id"):
         column = roles[role]
@@ -454,12 +464,14 @@ def read_by_client(
     ids, subjects = read.get("id"), _subjects_in(whole, subject_column, path.name)
     return FederatedRows(
         clients=list(spread(part, features, names, codes)),
-        labels=None if label_column is None else [read["label"][own] for own in rows],
+        labels=None
+        if label_column is None
+        else [read["label"][client_rows] for client_rows in rows],
         names=names,
         columns=features,
-        row_ids=rows if ids is None else [ids[own] for own in rows],
+        row_ids=rows if ids is None else [ids[client_rows] for client_rows in rows],
         id_column=id_column or ROW,
-        subjects=None if subjects is None else [subjects[own] for own in rows],
+        subjects=None if subjects is None else [subjects[client_rows] for client_rows in rows],
     )
 
 
@@ -597,11 +609,11 @@ def read_folder(
     )
 
 
-def rows_in_order(table: Table, wanted: Sequence[str], whose: str) -> Any:
+def rows_in_order(table: Table, wanted: Sequence[str], source: str) -> Any:
     """Return the rows of a table with its columns in another order; raise a DataError if it has others."""
     if table.columns is None:
         return table.rows
-    check_same_names(table.columns, wanted, table.name, whose)
+    check_same_names(table.columns, wanted, table.name, source)
     if table.columns == wanted:
         return table.rows
     if isinstance(table.rows, Batches):
@@ -645,9 +657,9 @@ def _read_excel(file: IO[bytes], path: Path) -> Any:
     sheets = pd.read_excel(file, sheet_name=None, header=None, **options)
     filled = [sheet for sheet in sheets.values() if len(sheet)]
     if len(filled) != 1:
-        found = f"{len(filled)} sheets with cells" if filled else "no cell with a value"
+        problem = f"{len(filled)} sheets with cells" if filled else "no cell with a value"
         raise DataError(
-            f"{path.name} has {found}; save the one with the rows as a file of its own."
+            f"{path.name} has {problem}; save the one with the rows as a file of its own."
         )
     names = ["" if name != name else str(name) for name in filled[0].iloc[0]]
     check_first_line(names, path)
@@ -725,28 +737,28 @@ class _QueryPart(Part):
             raise DataError(
                 "only DuckDB is read in batches; leave them out, or let DuckDB attach the database."
             )
-        with self._relation() as found:
-            self.columns = list(found.columns)
+        with self._relation() as relation:
+            self.columns = list(relation.columns)
             check_unique(self.columns, self.name)
             hashed = f"hash({', '.join(map(_quoted, self.columns))})"
-            ((self.n_rows, self.hash),) = found.aggregate(
+            ((self.n_rows, self.hash),) = relation.aggregate(
                 f"count(*), sum({hashed} % 4294967296)"
             ).fetchall()
 
     @contextmanager
     def _relation(self) -> Iterator[Any]:
         with _duckdb(self.database, config={"threads": 1}) as connection, _asking(self.database):
-            found = connection.sql(self.query)
-            if found is None:
+            relation = connection.sql(self.query)
+            if relation is None:
                 raise DataError("the query gives no rows; begin it with SELECT.")
-            yield found
+            yield relation
 
     def stamp(self) -> tuple[int, ...]:
         return (int(self.hash or 0),)
 
     def read(self, columns: list[str], n_rows: int) -> Generator[Any, None, None]:
-        with self._relation() as found:
-            yield from found.project(", ".join(map(_quoted, columns))).fetch_arrow_reader(n_rows)
+        with self._relation() as relation:
+            yield from relation.project(", ".join(map(_quoted, columns))).fetch_arrow_reader(n_rows)
 
 
 def _quoted(name: str) -> str:

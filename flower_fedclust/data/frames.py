@@ -64,12 +64,12 @@ def as_frame(table: Any, owner: str, *, names: Collection[str] = ()) -> Any:
         ) from None
 
 
-def is_table(given: object) -> bool:
+def is_table(value: object) -> bool:
     """Tell whether :func:`as_frame` takes this value as a table with named columns."""
-    speaks_arrow = hasattr(given, "__arrow_c_stream__") and (
-        hasattr(given, "columns") or hasattr(given, "schema")
+    speaks_arrow = hasattr(value, "__arrow_c_stream__") and (
+        hasattr(value, "columns") or hasattr(value, "schema")
     )
-    return speaks_arrow or hasattr(given, "collect_schema")
+    return speaks_arrow or hasattr(value, "collect_schema")
 
 
 def _plain_field(field: Any, *, is_name: bool) -> Any:
@@ -155,37 +155,37 @@ def _why_not_numeric(values: Any, first_row: int) -> str | None:
     return f"row {first_row + bad.argmax()}, {{}} {'is of mixed types' if is_mixed else 'is not numeric'}"
 
 
-def in_order(frame: Any, columns: Sequence[str], owner: str, whose: str) -> Any:
+def in_order(frame: Any, columns: Sequence[str], owner: str, source: str) -> Any:
     """Return a DataFrame with its columns in another order; raise a DataError if it has other columns."""
     names = list(frame.columns)
     if names == list(columns):
         return frame
-    check_same_names(names, columns, owner, whose)
+    check_same_names(names, columns, owner, source)
     return frame[list(columns)]
 
 
-def as_named(given: Any, owner: str) -> Any:
+def as_named(rows: Any, owner: str) -> Any:
     """Return a table as :func:`as_frame` does; a pandas Series with a value for each column becomes one row."""
     pandas = sys.modules.get("pandas")
-    is_series = pandas is not None and isinstance(given, pandas.Series)
-    return as_frame(given.to_frame().T if is_series else given, owner)
+    is_series = pandas is not None and isinstance(rows, pandas.Series)
+    return as_frame(rows.to_frame().T if is_series else rows, owner)
 
 
-def as_new_rows(given: Any, owner: str) -> Any:
+def as_new_rows(rows: Any, owner: str) -> Any:
     """Return new rows for a model as a frame, or None if they have no names: a mapping or a Series is one row."""
-    is_row = isinstance(given, Mapping) and all(np.ndim(one) == 0 for one in given.values())
+    is_row = isinstance(rows, Mapping) and all(np.ndim(value) == 0 for value in rows.values())
     are_rows = (
-        isinstance(given, list) and bool(given) and all(isinstance(one, Mapping) for one in given)
+        isinstance(rows, list) and bool(rows) and all(isinstance(row, Mapping) for row in rows)
     )
     if is_row or are_rows:
         import pandas as pd
 
-        given = pd.DataFrame([given] if is_row else given)
-    return as_named(given, owner)
+        rows = pd.DataFrame([rows] if is_row else rows)
+    return as_named(rows, owner)
 
 
 def known_columns(
-    frame: Any, needed: Collection[str], known: Collection[str], owner: str, whose: str
+    frame: Any, needed: Collection[str], known: Collection[str], owner: str, source: str
 ) -> Any:
     """Return a frame without unknown columns, which a warning names; return it unchanged if it lacks a known column."""
     others = [name for name in frame.columns if name not in known]
@@ -193,7 +193,7 @@ def known_columns(
         return frame
     listed = some([f"'{name}'" for name in others])
     warnings.warn(
-        f"{owner} has columns that {whose} does not know; they are not used: {listed}.",
+        f"{owner} has columns that {source} does not know; they are not used: {listed}.",
         stacklevel=4,
     )
     return frame.drop(columns=others)
@@ -233,7 +233,7 @@ def ids_of(frame: Any) -> tuple[NDArray[Any] | None, str | None]:
     return index.to_numpy(), None if index.name is None else str(index.name)
 
 
-def check_same_order(labels: Any, frame: Any, owner: str, what: str = "labels") -> None:
+def check_same_order(labels: Any, frame: Any, owner: str, label: str = "labels") -> None:
     """Raise a DataError if labels are a pandas Series with the index of their table in another order."""
     pandas = sys.modules.get("pandas")
     if pandas is None or frame is None or not isinstance(labels, pandas.Series):
@@ -246,19 +246,21 @@ def check_same_order(labels: Any, frame: Any, owner: str, what: str = "labels") 
         and theirs.isin(ours).all()
     ):
         raise DataError(
-            f"{owner}: the {what} have the index of the table in another order; give {what}.loc[table.index] if they "
-            f"belong to the rows with the same index, or {what}.to_numpy() if not."
+            f"{owner}: the {label} have the index of the table in another order; give {label}.loc[table.index] if they "
+            f"belong to the rows with the same index, or {label}.to_numpy() if not."
         )
 
 
-def check_same_names(names: Sequence[str], columns: Sequence[str], owner: str, whose: str) -> None:
+def check_same_names(names: Sequence[str], columns: Sequence[str], owner: str, source: str) -> None:
     """Raise a DataError unless two tables have the same columns, in any order."""
     known, wanted = set(names), set(columns)
     lacks = [f"'{name}'" for name in columns if name not in known]
     adds = [f"'{name}'" for name in names if name not in wanted]
     if lacks or adds:
         differences = [
-            f"{verb} {some(found)}" for verb, found in (("lacks", lacks), ("adds", adds)) if found
+            f"{verb} {some(names_listed)}"
+            for verb, names_listed in (("lacks", lacks), ("adds", adds))
+            if names_listed
         ]
         alike = {_as_read(name) for name in known - wanted} & {
             _as_read(name) for name in wanted - known
@@ -269,7 +271,8 @@ def check_same_names(names: Sequence[str], columns: Sequence[str], owner: str, w
             else ""
         )
         raise DataError(
-            f"{owner} has other columns than {whose}: it {' and '.join(differences)}; give both the same columns.{hint}"
+            f"{owner} has other columns than {source}: it {' and '.join(differences)}; "
+            f"give both the same columns.{hint}"
         )
 
 

@@ -100,7 +100,13 @@ def _as_seen(name: str) -> str:
 
 def _shown(name: str) -> str:
     """Return a name in quotation marks, as a code where a character does not show."""
-    return "'" + "".join(one if one.isprintable() else ascii(one)[1:-1] for one in name) + "'"
+    return (
+        "'"
+        + "".join(
+            character if character.isprintable() else ascii(character)[1:-1] for character in name
+        )
+        + "'"
+    )
 
 
 def _as_integers(texts: Any) -> NDArray[Any]:

@@ -17,7 +17,7 @@ from flower_fedclust.numerics.checks import check_integer
 
 # The spelling of each scheme.
 _SCHEMES = ("iid", "dirichlet:ALPHA", "classes:N", "k-means", "sorted:COLUMN", "column")
-_SPELLING = {one.partition(":")[0]: one for one in _SCHEMES}
+_SPELLING = {scheme.partition(":")[0]: scheme for scheme in _SCHEMES}
 _NEED_LABELS = ("dirichlet", "classes")
 
 # The number of draws after which a scheme that draws gives up.
@@ -114,8 +114,8 @@ def _parts_of_persons(
         np.zeros(len(table.subjects.words), dtype=np.intp), scheme, n_clients, random_state
     )
     client_of = np.empty(len(table.subjects.words), dtype=np.intp)
-    for index, own in enumerate(persons):
-        client_of[own] = index
+    for index, person_rows in enumerate(persons):
+        client_of[person_rows] = index
     of_row = client_of[table.subjects.codes]
     return [np.flatnonzero(of_row == index) for index in range(n_clients)]
 
@@ -188,7 +188,7 @@ def hold_out_server_rows(table: Table, n_rows: int, *, random_state: int = 0) ->
         raise ValueError(
             f"{table.name} has {total} rows, so the server cannot get {count} of them; give at most {total - 1}."
         )
-    stays, whose = np.ones(total, dtype=bool), ""
+    stays, owners = np.ones(total, dtype=bool), ""
     if table.subjects is None:
         stays[np.random.default_rng(random_state).permutation(total)[:count]] = False
     else:
@@ -196,7 +196,10 @@ def hold_out_server_rows(table: Table, n_rows: int, *, random_state: int = 0) ->
         n_rows_each = np.bincount(table.subjects.codes, minlength=len(persons))[persons]
         drawn = persons[: int(np.searchsorted(np.cumsum(n_rows_each), count)) + 1]
         stays = ~np.isin(table.subjects.codes, drawn)
-        count, whose = total - int(stays.sum()), f" of {len(drawn)} persons, with all rows of each,"
+        count, owners = (
+            total - int(stays.sum()),
+            f" of {len(drawn)} persons, with all rows of each,",
+        )
         if not stays.any():
             raise ValueError(
                 f"{table.name} has no person left if the server gets {n_rows} rows; give fewer."
@@ -218,7 +221,7 @@ def hold_out_server_rows(table: Table, n_rows: int, *, random_state: int = 0) ->
         server_row_ids=table.row_ids_or_numbers[~stays],
         server_rows=take(table.rows, np.flatnonzero(~stays)),
         server_rows_origin=(
-            f"{count} rows{whose} of {table.name}, drawn at random and taken from the clients: "
+            f"{count} rows{owners} of {table.name}, drawn at random and taken from the clients: "
             "these rows are public, nothing protects them."
         ),
     )

@@ -106,10 +106,10 @@ def subjects_in_batches(columns: Iterable[Any], where: str) -> Subjects:
         for file in files:
             file.seek(0)
             records = np.frombuffer(file.read(), dtype=_RECORD)
-            known, first, own = np.unique(
+            known, first, subject_numbers = np.unique(
                 records[["one", "two"]], return_index=True, return_inverse=True
             )
-            codes[records["row"]] = own + n_subjects
+            codes[records["row"]] = subject_numbers + n_subjects
             n_subjects += len(known)
             words.append(np.column_stack([records[name][first] for name in ("first", "second")]))
     return Subjects(codes, np.concatenate(words))

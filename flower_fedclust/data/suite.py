@@ -48,11 +48,11 @@ def sets_named(name: str) -> list[str]:
     paths = look_up(battery, batteries, "battery of the suite called").glob(f"*{_ROWS}")
     sets = {path.name.removesuffix(_ROWS): path for path in sorted(paths)}
     chosen = (
-        [look_up(which, {one: one for one in sets}, f"set of the battery {battery} called")]
+        [look_up(which, {name: name for name in sets}, f"set of the battery {battery} called")]
         if slash
         else sets
     )
-    return [f"{SUITE}{battery}/{one}" for one in chosen]
+    return [f"{SUITE}{battery}/{name}" for name in chosen]
 
 
 def read_set(name: str) -> Table:

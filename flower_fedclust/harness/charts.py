@@ -1,4 +1,8 @@
-"""The charts of a scenario: which series are drawn on which axes, and where; the page's templates draw them."""
+"""The charts of a scenario: which series are drawn, on which axes, and where each label stands.
+
+This module computes places in a picture of fixed size; the page's templates draw them as SVG. Each
+chart also has a table of its numbers, so that nobody has to read values from a picture.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +25,11 @@ from flower_fedclust.harness.results import (
 
 #: How many series a chart may have.
 MOST_SERIES = 8
-# In units of the picture, which is scaled to the width of the page; of a letter, and of a line, in a label.
+# Sizes in units of the picture, which the page scales to its width: the picture, its margins, a letter, a line.
 _WIDTH, _HEIGHT = 560, 340
 _LEFT, _RIGHT, _TOP, _BOTTOM = 88, 28, 16, 62
 _LETTER, _LINE = 8.8, 17.0
-#: How many digits are as wide as the picture in a row of a table.
+#: The width of the small picture in a table's row, in digits: its head has room for so many.
 _HEAD = 18
 
 #: Colors and marks for each class of guarantees, and for pooled references, in every chart.
@@ -39,7 +43,7 @@ KINDS = {
 
 @dataclass(frozen=True)
 class Axis:
-    """A scale from the least to the greatest value, with its title and its ticks."""
+    """A scale from the least to the greatest value, linear or logarithmic, with its title and its ticks."""
 
     title: str
     low: float
@@ -49,7 +53,10 @@ class Axis:
 
     @property
     def short_ticks(self) -> list[tuple[float, str]]:
-        """The ticks that the head of a table has room for, with their texts: all, every second, and so on."""
+        """The ticks that fit into the narrow head of a table, with their texts.
+
+        All of them if there is room, or else every second, every third, and so on.
+        """
         texts = [f"{tick:g}" for tick in self.ticks]
         for step in range(1, len(texts) + 1):
             kept = list(zip(self.ticks, texts, strict=True))[::step]
@@ -61,18 +68,18 @@ class Axis:
         return kept
 
     def at(self, value: float) -> float:
-        """Return where a value lies, from 0 to 1."""
+        """Return where a value lies on the axis: 0 at the low end, 1 at the high end."""
         if self.is_logarithmic:
             return math.log(value / self.low) / math.log(self.high / self.low)
         return (value - self.low) / (self.high - self.low)
 
     @property
     def name(self) -> str:
-        """The measure of a chart."""
+        """The title without the remark that the axis is logarithmic."""
         return self.title.removesuffix(" (logarithmic)")
 
     def text(self, value: float) -> str:
-        """Return a value as a label."""
+        """Format a value of this axis as a label."""
         if "bytes" in self.title:
             return bytes_text(value, ".3g")
         return f"{value:.4g}" if abs(value) < 1e5 else number_text(value, 2)
@@ -80,7 +87,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class Series:
-    """Points with one name and one look; a line joins them."""
+    """Points with one name and one look, joined by a line."""
 
     name: str
     look: str  #: The CSS class of the series, by which the templates also choose its point symbol.
@@ -107,19 +114,21 @@ class Chart:
 
     @property
     def name(self) -> str:
-        """The name of the chart, complete without its surroundings."""
+        """The title with the scenario before it, for readers who meet the chart alone."""
         return f"{self.about}: {self.title}"
 
     @cached_property
     def right(self) -> float:
-        """Where the axes end."""
+        """The x coordinate at which the axes end; labels that stand outside need room to the right of it."""
         longest = (
-            max((len(one.label) for one in self.series), default=0) if self.labels_outside else 0
+            max((len(series.label) for series in self.series), default=0)
+            if self.labels_outside
+            else 0
         )
         return _WIDTH - max(_RIGHT, 38 + _LETTER * longest if longest else 0)
 
     def at(self, x: float, y: float) -> tuple[float, float]:
-        """Return where a point lies, from the left and from the top."""
+        """Return the place of a point in the picture: (from the left, from the top)."""
         across, up = (
             self.x.at(x) * (self.right - self.left),
             self.y.at(y) * (self.bottom - self.top),
@@ -127,22 +136,26 @@ class Chart:
         return round(self.left + across, 1), round(self.bottom - up, 1)
 
     def line(self, series: Series) -> str:
-        """Return the path through the points of a series."""
+        """Return the SVG path through the points of a series."""
         return "M" + "L".join("{} {}".format(*self.at(*point)) for point in series.points)
 
     def placed_labels(self) -> list[tuple[Series, float, float, bool]]:
-        """Return each label with its place, and whether it ends there; none lies over another."""
-        labeled = [(one, *self.at(*one.points[-1])) for one in self.series if one.label]
+        """Return each label as (series, x, y, whether the text ends at x), placed so that none covers another.
+
+        Labels beside the axes are moved up or down as little as possible. Labels among the points
+        are moved up until they are free.
+        """
+        labeled = [(series, *self.at(*series.points[-1])) for series in self.series if series.label]
         if self.labels_outside:
             heights = apart([y for _, _, y in labeled], self.bottom + 2.0)
             return [
-                (one, self.right + 26, y, False)
-                for (one, _, _), y in zip(labeled, heights, strict=True)
+                (series, self.right + 26, y, False)
+                for (series, _, _), y in zip(labeled, heights, strict=True)
             ]
         taken: list[tuple[float, float, float]] = []
         placed = []
-        for one, x, y in sorted(labeled, key=lambda each: (-each[2], each[1])):
-            width, is_left = _LETTER * len(one.label), x > (self.left + self.right) / 2
+        for series, x, y in sorted(labeled, key=lambda each: (-each[2], each[1])):
+            width, is_left = _LETTER * len(series.label), x > (self.left + self.right) / 2
             start, y = (x - 12 - width if is_left else x + 12), y - 10
             while any(
                 abs(y - at) < _LINE and start < right and left < start + width
@@ -150,33 +163,43 @@ class Chart:
             ):
                 y -= _LINE / 2
             taken.append((start, start + width, y))
-            placed.append((one, x - 12 if is_left else x + 12, y, is_left))
+            placed.append((series, x - 12 if is_left else x + 12, y, is_left))
         return placed
 
     @property
     def table(self) -> tuple[list[str], list[list[str]]]:
-        """The headings and the rows of the numbers: a row for each x, or for each series if they have one point."""
-        if all(len(one.points) == 1 for one in self.series):
+        """The numbers of the chart as headings and rows.
+
+        There is a row for each x; or a row for each series, if every series is a single point.
+        """
+        if all(len(series.points) == 1 for series in self.series):
             rows = [
-                [one.name, self.x.text(x), self.y.text(y)]
-                for one in self.series
-                for x, y in one.points
+                [series.name, self.x.text(x), self.y.text(y)]
+                for series in self.series
+                for x, y in series.points
             ]
             return ["strategy", self.x.name, self.y.name], rows
-        by_series = [dict(one.points) for one in self.series]
-        shown = sorted({x for one in by_series for x in one})
+        by_series = [dict(series.points) for series in self.series]
+        shown = sorted({x for points in by_series for x in points})
         rows = [
             [
                 f"{x:g}",
-                *(self.y.text(one[x]) if x in one else number_text(None) for one in by_series),
+                *(
+                    self.y.text(points[x]) if x in points else number_text(None)
+                    for points in by_series
+                ),
             ]
             for x in shown
         ]
-        return [self.x.name, *(one.name for one in self.series)], rows
+        return [self.x.name, *(series.name for series in self.series)], rows
 
 
 def apart(wanted: Sequence[float], most: float) -> list[float]:
-    """Return heights a line apart, as near to those wanted as their order and the greatest height allow."""
+    """Return heights that are at least a line apart, as near to the wanted ones as possible.
+
+    Their order is kept, and none exceeds ``most``. The first pass moves labels down where they
+    overlap, and the second moves them up where they would leave the picture.
+    """
     order = sorted(range(len(wanted)), key=wanted.__getitem__)
     placed = [0.0] * len(wanted)
     least, limit = -math.inf, most
@@ -192,7 +215,10 @@ def apart(wanted: Sequence[float], most: float) -> list[float]:
 def linear_axis(
     title: str, values: Sequence[float], *, within: tuple[float, float] = (-math.inf, math.inf)
 ) -> Axis:
-    """Return a scale that holds the values, with round ticks, and no values that are impossible."""
+    """Return a linear axis that holds the values, with about five round ticks.
+
+    ``within`` limits the axis to possible values: an accuracy, for example, does not exceed 1.
+    """
     low, high = min(values), max(values)
     room = 0.08 * (high - low) or 0.05 * abs(high) or 0.5
     low, high = low - room, high + room
@@ -210,7 +236,10 @@ def linear_axis(
 
 
 def logarithmic_axis(title: str, values: Sequence[float]) -> Axis:
-    """Return a logarithmic scale that holds the positive values, with a tick at each if they are few."""
+    """Return a logarithmic axis that holds the positive values.
+
+    It has a tick at each value if they are few, and otherwise round ticks within each decade.
+    """
     room = 1.35 if max(values) <= 4 * min(values) else (max(values) / min(values)) ** 0.06
     low, high = min(values) / room, max(values) * room
     ticks = sorted(set(values))
@@ -235,14 +264,14 @@ def logarithmic_axis(title: str, values: Sequence[float]) -> Axis:
 
 
 def _axis_of(name: str, values: Sequence[float]) -> Axis:
-    """Return a scale for any values, logarithmic if they are positive and span a factor of more than 30."""
+    """Return a logarithmic axis if the values are positive and span a factor of more than 30, else a linear one."""
     if min(values) > 0 and max(values) > 30 * min(values):
         return logarithmic_axis(name, values)
     return linear_axis(name, values)
 
 
 def quality_axis(scenario: Scenario, contenders: Sequence[Contender]) -> Axis:
-    """Return a scale for the measure that ranks, with room for the deviations."""
+    """Return an axis for the measure that ranks, with room for the deviations above and below the means."""
     spreads = [spread for _, spread in _measured(scenario, contenders)]
     values = [
         spread.mean + sign * (spread.deviation or 0.0) for spread in spreads for sign in (-1, 0, 1)
@@ -256,39 +285,52 @@ def quality_axis(scenario: Scenario, contenders: Sequence[Contender]) -> Axis:
 def _measured(
     scenario: Scenario, contenders: Sequence[Contender]
 ) -> list[tuple[Contender, Spread]]:
-    """Return the contenders that did not collapse and can be compared, with their measure."""
+    """Return the contenders that can be ranked, the best first, each with its spread."""
     ranked = scenario.ranked(contenders)
-    return [(one, spread) for one in ranked if (spread := scenario.quality(one)) is not None]
+    return [
+        (contender, spread)
+        for contender in ranked
+        if (spread := scenario.quality(contender)) is not None
+    ]
 
 
 def epsilon_charts(scenario: Scenario) -> list[Chart]:
-    """Return quality against epsilon, the best strategies first; [] if there are not several epsilons."""
+    """Return charts of quality against epsilon, the best strategies first.
+
+    A chart has at most :data:`MOST_SERIES` strategies, so there may be several charts; they share
+    their axes. [] unless the comparison has at least two epsilons.
+    """
     private = [
         pair for pair in _measured(scenario, scenario.contenders) if (pair[0].epsilon or 0.0) > 0
     ]
-    if len({one.epsilon for one, _ in private}) < 2:
+    if len({contender.epsilon for contender, _ in private}) < 2:
         return []
-    without = scenario.best(one for one in scenario.federated if one.epsilon is None)
-    levels = _measured(scenario, [one for one in (scenario.reference, without) if one is not None])
+    without = scenario.best(
+        contender for contender in scenario.federated if contender.epsilon is None
+    )
+    levels = _measured(
+        scenario,
+        [contender for contender in (scenario.reference, without) if contender is not None],
+    )
     # All charts have the same axes, so that they can be compared.
-    x = logarithmic_axis("epsilon", [one.epsilon or 1.0 for one, _ in private])
-    y = quality_axis(scenario, [one for one, _ in (*private, *levels)])
-    budgets = sorted({one.epsilon or 1.0 for one, _ in private})
+    x = logarithmic_axis("epsilon", [contender.epsilon or 1.0 for contender, _ in private])
+    y = quality_axis(scenario, [contender for contender, _ in (*private, *levels)])
+    budgets = sorted({contender.epsilon or 1.0 for contender, _ in private})
     lines = [
         Series(name, "pooled", [(at, spread.mean) for at in budgets], name)
-        for one, spread in levels
-        for name in [one.title if one.is_pooled else f"{one.title}, no epsilon"]
+        for contender, spread in levels
+        for name in [contender.title if contender.is_pooled else f"{contender.title}, no epsilon"]
     ]
     by_title: dict[str, list[tuple[Contender, Spread]]] = {}
-    for one, spread in private:
-        by_title.setdefault(one.title, []).append((one, spread))
+    for contender, spread in private:
+        by_title.setdefault(contender.title, []).append((contender, spread))
     series = [
         Series(
             title,
             f"c{index % MOST_SERIES}",
-            sorted((one.epsilon or 1.0, spread.mean) for one, spread in group),
+            sorted((contender.epsilon or 1.0, spread.mean) for contender, spread in group),
             title,
-            is_hollow=not all(one.is_covered for one, _ in group),
+            is_hollow=not all(contender.is_covered for contender, _ in group),
         )
         for index, (title, group) in enumerate(by_title.items())
     ]
@@ -308,46 +350,54 @@ def epsilon_charts(scenario: Scenario) -> list[Chart]:
 
 
 def bytes_chart(scenario: Scenario) -> Chart | None:
-    """Return quality against the bytes of a run, in both directions; None if they are not known."""
+    """Return a chart of quality against the bytes of a run, both directions added; None if they are unknown.
+
+    Only contenders on the Pareto front are named: no other is both better and cheaper.
+    """
     measured = [
-        (one, sent.mean + received.mean, spread)
-        for one, spread in _measured(scenario, scenario.contenders)
-        if (sent := one.spread("bytes_up"))
-        and (received := one.spread("bytes_down"))
+        (contender, sent.mean + received.mean, spread)
+        for contender, spread in _measured(scenario, scenario.contenders)
+        if (sent := contender.spread("bytes_up"))
+        and (received := contender.spread("bytes_down"))
         and sent.mean + received.mean > 0
     ]
     if not measured:
         return None
     rivals = [
-        (one, price, scenario.measure.sign * spread.mean)
-        for one, price, spread in measured
-        if not one.is_pooled
+        (contender, price, scenario.measure.sign * spread.mean)
+        for contender, price, spread in measured
+        if not contender.is_pooled
     ]
     is_best = pareto_front([price for _, price, _ in rivals], [gain for _, _, gain in rivals])
-    front = {one.name for (one, _, _), is_on in zip(rivals, is_best, strict=True) if is_on}
-    found = {one.guarantee_kind for one, _, _ in measured}
+    front = {
+        contender.name for (contender, _, _), is_on in zip(rivals, is_best, strict=True) if is_on
+    }
+    kinds = {contender.guarantee_kind for contender, _, _ in measured}
     return Chart(
         scenario.name,
         f"{capital(scenario.measure.heading)} against bytes",
         "All bytes of a run, from the clients and to them. Left is cheaper. Named: those that no other beats in one "
         "without losing in the other.",
         logarithmic_axis("bytes", [price for _, price, _ in measured]),
-        quality_axis(scenario, [one for one, _, _ in measured]),
+        quality_axis(scenario, [contender for contender, _, _ in measured]),
         [
             Series(
-                one.name,
-                KINDS[one.guarantee_kind],
+                contender.name,
+                KINDS[contender.guarantee_kind],
                 [(price, spread.mean)],
-                one.name if one.name in front else "",
+                contender.name if contender.name in front else "",
             )
-            for one, price, spread in measured
+            for contender, price, spread in measured
         ],
-        [(kind, look) for kind, look in KINDS.items() if kind in found],
+        [(kind, look) for kind, look in KINDS.items() if kind in kinds],
     )
 
 
 def pareto_front(prices: Sequence[float], gains: Sequence[float]) -> list[bool]:
-    """Tell for each point whether no other is at least as cheap and as good, and cheaper or better."""
+    """Return for each point whether it is on the Pareto front.
+
+    A point is not on it if another one is at least as cheap and as good, and cheaper or better.
+    """
     price, gain = np.asarray(prices, dtype=float), np.asarray(gains, dtype=float)
     return [
         not np.any(

@@ -35,7 +35,7 @@ from flower_fedclust.outside import parsing
 MOST_DOUBTS = 5
 _LATEX = {
     "\\": r"\textbackslash{}",
-    **{one: f"\\{one}" for one in "&%$#_{}"},
+    **{character: f"\\{character}" for character in "&%$#_{}"},
     "~": r"\textasciitilde{}",
 }
 
@@ -116,7 +116,8 @@ def compare(
         If there is no room left. Finished runs are kept, and the same call continues from there.
     """
     chosen = [
-        strategy_name(one) if isinstance(one, type) else one for one in strategies_of(strategies)
+        strategy_name(strategy) if isinstance(strategy, type) else strategy
+        for strategy in strategies_of(strategies)
     ]
     named: dict[str, Any] = {"strategies": chosen, **settings}
     sets = (
@@ -126,7 +127,7 @@ def compare(
         if isinstance(datasets, (list, tuple))
         else [datasets]
     )
-    named["datasets"] = [part for one in sets for part in dataset_name(one).split(",")]
+    named["datasets"] = [part for name in sets for part in dataset_name(name).split(",")]
     named |= _clients_setting(clients, named, labels, names)
     if not named["datasets"]:
         del named["datasets"]
@@ -147,11 +148,15 @@ def compare(
 def _clients_setting(
     clients: Any, named: dict[str, Any], labels: Any, names: Any
 ) -> dict[str, Any]:
-    """Return the entries of ``clients`` in the settings: data sets, a file, or rows."""
+    """Return the entries that the argument ``clients`` makes in the settings.
+
+    It may name data sets, name a file, or hold rows. Options that belong to reading rows are taken
+    out of ``named``.
+    """
     if clients is None:
         return {}
     several = clients if isinstance(clients, (list, tuple)) and clients else [clients]
-    if all((isinstance(one, str) and not is_file(one)) or callable(one) for one in several):
+    if all((isinstance(entry, str) and not is_file(entry)) or callable(entry) for entry in several):
         return {"datasets": [*named["datasets"], *map(dataset_name, several)]}
     if isinstance(clients, (str, Path)):
         return {"data": Path(clients)}
@@ -201,12 +206,12 @@ class Results:
         self.folder = Path(folder).absolute()
         self._read = read_comparison(self.folder)
         with parsing(str(self.folder), "a comparison", "let 'fedclust compare' run again"):
-            found = (
+            found_folder = (
                 (scenario.name, verdict(scenario), certainty(scenario))
                 for scenario in self._read.scenarios
             )
             self.verdicts = [
-                f"{name}: {' '.join(filter(None, sentences))}" for name, *sentences in found
+                f"{name}: {' '.join(filter(None, sentences))}" for name, *sentences in found_folder
             ]
             self.doubts = [
                 f"{scenario.name}: {doubt}"
@@ -219,14 +224,14 @@ class Results:
 
     @property
     def sentences(self) -> list[str]:
-        """The verdicts, and the first doubts."""
+        """The verdicts, followed by the first few doubts."""
         more = len(self.doubts) - MOST_DOUBTS
         rest = [f"({plural(more, 'more doubt')} in the report.)"] if more > 0 else []
         heading = ["", "Doubts:"] if self.doubts else []
         return [*self.verdicts, *heading, *self.doubts[:MOST_DOUBTS], *rest]
 
     def to_pandas(self) -> pd.DataFrame:
-        """Return a row for each run that has ended, with its settings, measures and guarantee."""
+        """Return a DataFrame with a row for each run that has ended: its settings, measures and guarantee."""
         return results_frame([trial.row for trial in self._read.trials if trial.status])
 
     def to_markdown(self) -> str:
@@ -242,7 +247,7 @@ class Results:
         return "\n".join(tables)
 
     def to_latex(self) -> str:
-        """Return a table for each data set, for the package booktabs."""
+        """Return a table for each data set as LaTeX, for the package booktabs."""
         tables = []
         for scenario in self._read.scenarios:
             headings, *rows = _lines(scenario, plain=_latex, bold=r"\textbf{{{}}}".format)
@@ -255,20 +260,22 @@ class Results:
         return "\n".join(tables)
 
     def table(self) -> RichTable:
-        """Return the numbers of all data sets for the terminal."""
+        """Return the means and standard deviations of all data sets as a table for the terminal."""
         table = RichTable(
             "data set", title="Mean ± standard deviation over the seeds", title_justify="left"
         )
-        found = {
+        columns = {
             scenario.name: _lines(scenario, plain=str, bold=str)
             for scenario in self._read.scenarios
         }
-        headings = list(dict.fromkeys(heading for lines in found.values() for heading in lines[0]))
+        headings = list(
+            dict.fromkeys(heading for lines in columns.values() for heading in lines[0])
+        )
         for heading in headings:
             table.add_column(
                 heading, overflow="fold", justify="left" if heading == "strategy" else "right"
             )
-        for name, (line, *rows) in found.items():
+        for name, (line, *rows) in columns.items():
             for row in rows:
                 cells = dict(zip(line, row, strict=True))
                 table.add_row(name, *(cells.get(heading, "") for heading in headings))
@@ -282,17 +289,29 @@ class Results:
 def _lines(
     scenario: Scenario, *, plain: Callable[[str], str], bold: Callable[[str], str]
 ) -> list[list[str]]:
-    """Return the lines of a table, the headings first, with ``bold`` around the best of each column."""
-    measures = [one for one in scenario.measures if one.in_papers]
-    lines = [["strategy", "epsilon", "runs", *(one.heading for one in measures)]]
+    """Return the lines of a scenario's table, the headings first.
+
+    ``plain`` escapes a text for the format of the table, and ``bold`` marks the best of each
+    column.
+    """
+    measures = [measure for measure in scenario.measures if measure.in_papers]
+    lines = [["strategy", "epsilon", "runs", *(measure.heading for measure in measures)]]
     for group, contenders in scenario.groups.items():
-        for one in contenders:
-            n_runs = len(one.trials) + len(one.others)
-            title = f"{one.title} (collapsed: {one.collapse})" if one.collapse else one.title
-            runs = f"{len(one.trials)} of {n_runs}" if one.others else str(n_runs)
-            line = [plain(title), "none" if one.epsilon is None else f"{one.epsilon:g}", runs]
+        for contender in contenders:
+            n_runs = len(contender.trials) + len(contender.others)
+            title = (
+                f"{contender.title} (collapsed: {contender.collapse})"
+                if contender.collapse
+                else contender.title
+            )
+            runs = f"{len(contender.trials)} of {n_runs}" if contender.others else str(n_runs)
+            line = [
+                plain(title),
+                "none" if contender.epsilon is None else f"{contender.epsilon:g}",
+                runs,
+            ]
             for measure in measures:
-                spread = one.comparable(measure.name)
+                spread = contender.comparable(measure.name)
                 text = "" if spread is None else measure.show(spread.mean)
                 cell = (
                     text
@@ -310,5 +329,6 @@ def _lines(
 
 
 def _latex(text: str) -> str:
+    """Return a text with LaTeX's special characters escaped."""
     escaped = re.sub(r"[\\&%$#_{}~]", lambda match: _LATEX[match[0]], text)
     return escaped.replace("±", r"$\pm$").replace("<", r"$<$")

@@ -1,4 +1,14 @@
-"""The settings of a comparison, and the trials that they describe."""
+"""The settings of a comparison, and the trials that they describe.
+
+A comparison is a product: each strategy on each data set and partition, with each number of
+clusters, at each budget, at each point of the parameter grid, with each seed. :class:`Comparison`
+holds the settings and checks them before anything runs. :meth:`Comparison.trials` multiplies them
+out. A :class:`Trial` is everything that a process needs for one run, so trials can be executed
+anywhere and in any order.
+
+The second half reads settings as people write them: options of the command, a TOML file, or
+arguments of :func:`flower_fedclust.compare`.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +63,11 @@ Source = str | Path | FederatedRows
 
 @dataclass(frozen=True)
 class Trial:
-    """One strategy on one scenario at one budget with one seed: everything a process needs to run it."""
+    """One strategy on one scenario, at one budget, with one seed: everything that a process needs to run it.
+
+    A trial can be pickled. It names its rows (by data set, file, or a stored table) and does not
+    contain them.
+    """
 
     key: str  #: The name of its folder.
     strategy: str
@@ -71,29 +85,44 @@ class Trial:
     engine: str
     #: Whether any strategy of the comparison needs them: all are compared on the same rows.
     needs_server_rows: bool
-    made: ProtocolStrategy | None = None  #: The strategy, if it was given as an object.
+    instance: ProtocolStrategy | None = None  #: The strategy, if it was given as an object.
     #: The file that keeps the rows of a Python caller for the trials' processes.
     stored: Path | None = None
 
     def strategy_for(self, n_clusters: int, server_rows: Any, origin: str = "") -> ProtocolStrategy:
-        """Return the strategy to run; server rows given by the user also go to strategies that merely can use them."""
+        """Return the strategy to run.
+
+        Parameters
+        ----------
+        n_clusters : int
+        server_rows : array-like or None
+            Public rows. If the user gave them, every strategy that can use them gets them. If they were
+            drawn from the data, only strategies that cannot do without them do.
+        origin : str
+            Where the server rows come from, for the privacy report.
+        """
         schema = self.choice.schema
-        if self.made is not None:
-            return self.made
+        if self.instance is not None:
+            return self.instance
         parameters = dict(self.parameters)
         if "n_clusters" in accepted_parameters(self.strategy):
             parameters["n_clusters"] = n_clusters
         were_given = self.choice.gives_server_rows
-        (found,) = make_strategies(
+        (strategy,) = make_strategies(
             [self.strategy], parameters, server_rows, origin, were_given=were_given, schema=schema
         )
-        made: ProtocolStrategy = found
-        return made
+        prepared: ProtocolStrategy = strategy
+        return prepared
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Each strategy on each data set and partition, at each budget, with each seed."""
+    """Each strategy on each data set and partition, at each budget, with each seed.
+
+    All settings are checked when the object is made, including that files can be read and that data
+    sets, strategies and parameters exist. So a comparison does not fail after an hour because of a
+    typing error.
+    """
 
     #: Names and objects. Objects run as they are; n_clusters, budgets, parameters and grid apply to names.
     strategies: tuple[str | ProtocolStrategy, ...]
@@ -158,12 +187,15 @@ class Comparison:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The strategies that were given by name."""
+        """The names of the strategies that were given by name (others were given as objects)."""
         return tuple(strategy for strategy in self.strategies if isinstance(strategy, str))
 
     def trials(self) -> list[Trial]:
-        """Return the trials, in the order of the table."""
-        found = []
+        """Return all trials, in the order of the table of results.
+
+        Raises a ValueError if two of them would be the same run.
+        """
+        trials = []
         for source in self._sources:
             numbers = self._numbers_of_clusters
             if self._asks_for_classes:  # then there is no other number
@@ -177,15 +209,17 @@ class Comparison:
                     self._epsilons_of(strategy), self._grid_of(strategy), self.seeds
                 ):
                     choice = self._choice(source, partition, seed)
-                    found.append(self._trial(strategy, choice, number, epsilon, point))
-        if len({trial.key for trial in found}) < len(found):
+                    trials.append(self._trial(strategy, choice, number, epsilon, point))
+        if len({trial.key for trial in trials}) < len(trials):
             raise ValueError("two strategies are the same; give each once.")
-        return found
+        return trials
 
     def settings(self) -> dict[str, Any]:
-        """Return the settings, ready for JSON; two comparisons are the same if their settings are equal.
+        """Return the settings, ready for JSON. Two comparisons are the same if these are equal.
 
-        A file is identified by its name and content, so that it may be moved.
+        The folder of a comparison keeps them, and a later call continues the comparison only if its
+        own settings are equal. A file is identified by its name and the hash of its content, so it
+        may be moved but not changed.
         """
         files = {
             name: {"name": path.name, "sha256": _fingerprint(path)}
@@ -198,11 +232,11 @@ class Comparison:
         }
         if self.clients is not None:
             files["clients"] = {"name": "clients", "sha256": rows_fingerprint(self.clients)}
-        settings = {one.name: getattr(self, one.name) for one in fields(self)}
+        settings = {setting.name: getattr(self, setting.name) for setting in fields(self)}
         choices = [
-            self._choice(source, one, 0)
+            self._choice(source, partition, 0)
             for source in self._sources
-            for one in self._partitions_of(source)
+            for partition in self._partitions_of(source)
         ]
         settings |= {
             "strategies": [
@@ -236,23 +270,31 @@ class Comparison:
         epsilon: float | None,
         point: Mapping[str, Any],
     ) -> Trial:
-        """Return the trial of a strategy that was given by name or as an object."""
+        """Return the trial of a strategy.
+
+        A strategy that was given by name gets the budget and the parameters of the comparison that
+        it accepts. One that was given as an object keeps its own.
+        """
         if isinstance(strategy, str):
-            name, made, entry = strategy, None, find(strategy)
-            given = {
+            name, instance, entry = strategy, None, find(strategy)
+            values = {
                 **_own(strategy, self.parameters),
                 **point,
                 "epsilon": epsilon,
                 "delta": self.delta,
             }
-            parameters = {key: given[key] for key in given if key in accepted_parameters(strategy)}
+            parameters = {
+                key: values[key] for key in values if key in accepted_parameters(strategy)
+            }
             variant = ", ".join(f"{key}={json.dumps(value)}" for key, value in point.items())
         else:
-            name, made, n_clusters = strategy.name, strategy, strategy.most_clusters
-            entries = [one for one in vars(type(made)).get("entries", ()) if one.name == name]
-            entry = replace(entries[0] if entries else Entry(name, ""), strategy=type(made))
-            parameters = {"delta": made.delta} if hasattr(made, "delta") else {}
-            variant = _described(made, without=("n_clusters", "epsilon", "delta"))
+            name, instance, n_clusters = strategy.name, strategy, strategy.most_clusters
+            entries = [
+                entry for entry in vars(type(instance)).get("entries", ()) if entry.name == name
+            ]
+            entry = replace(entries[0] if entries else Entry(name, ""), strategy=type(instance))
+            parameters = {"delta": instance.delta} if hasattr(instance, "delta") else {}
+            variant = _described(instance, without=("n_clusters", "epsilon", "delta"))
         return Trial(
             key=self._key(name, choice, n_clusters, epsilon, variant or None),
             strategy=name,
@@ -266,7 +308,7 @@ class Comparison:
             variant=variant or None,
             engine=self.engine,
             needs_server_rows=needs_server_rows(self.names, self.n_server_rows),
-            made=made,
+            instance=instance,
         )
 
     def _key(
@@ -277,6 +319,10 @@ class Comparison:
         epsilon: float | None,
         variant: str | None,
     ) -> str:
+        """Return a trial's key: its settings joined by "__", safe as the name of a folder.
+
+        Parts that are too long are cut, and end in a hash.
+        """
         has_several = len(self._numbers_of_clusters) > 1 or len(self.names) < len(self.strategies)
         # the data set may have labelings with several numbers of classes
         has_several |= (choice.dataset or "").startswith(SUITE)
@@ -310,35 +356,45 @@ class Comparison:
 
     @cached_property
     def _schema(self) -> Schema | None:
+        """The schema of the rows, read from its file; None if there is none."""
         return None if self.schema is None else Schema.of(self.schema)
 
     @property
     def _numbers_of_clusters(self) -> tuple[int | None, ...]:
+        """The numbers of clusters; None stands for the number of classes of each data set."""
         return self.n_clusters if isinstance(self.n_clusters, tuple) else (self.n_clusters,)
 
     @property
     def _asks_for_classes(self) -> bool:
-        """Whether the number of classes determines a number of clusters."""
+        """Whether classes have to be counted because a number of clusters was left out."""
         return None in self._numbers_of_clusters and bool(self.names)
 
     def _grid_of(self, strategy: str | ProtocolStrategy) -> list[dict[str, Any]]:
-        """Return the points of the grid of a strategy: one without parameters if it knows none of the grid."""
+        """Return the combinations of grid parameters with which a strategy runs.
+
+        Only the parameters of the grid that the strategy accepts are combined. A strategy that
+        accepts none of them runs once, with the single combination {}.
+        """
         if not isinstance(strategy, str):
             return [{}]
-        own = {
+        grid = {
             name: values
             for name, values in _own(strategy, self.grid).items()
             if name in accepted_parameters(strategy)
         }
-        return [dict(zip(own, point, strict=True)) for point in itertools.product(*own.values())]
+        return [dict(zip(grid, point, strict=True)) for point in itertools.product(*grid.values())]
 
     @property
     def _sources(self) -> tuple[Source, ...]:
-        return (*self.datasets, *(one for one in (self.data, self.clients) if one is not None))
+        """Where rows come from: the data sets, the user's file, and the rows of a Python caller."""
+        return (
+            *self.datasets,
+            *(source for source in (self.data, self.clients) if source is not None),
+        )
 
     @property
     def _file_says_whose(self) -> str | None:
-        """The column that names the client of each row in the file, or None."""
+        """The part of the user's file that assigns rows to clients, in words; None if nothing does."""
         if self.client_column is not None:
             return f"the column '{self.client_column}'"
         return (
@@ -348,13 +404,14 @@ class Comparison:
         )
 
     def _partitions_of(self, source: Source) -> tuple[str, ...]:
-        """Return the partitions of a source; rows that name their clients have only one."""
+        """Return the partitions of a source; rows whose clients are already known have only one."""
         names_clients = isinstance(source, FederatedRows) or (
             isinstance(source, Path) and self._file_says_whose
         )
         return ("iid",) if names_clients else self.partitions or ("iid",)
 
     def _choice(self, source: Source, partition: str, seed: int) -> RowsChoice:
+        """Return the rows of a trial: a source, a partition and a seed, with the columns that the user named."""
         is_file, is_dataset = isinstance(source, Path), isinstance(source, str)
         selects = is_file or self.server_data is not None
         return RowsChoice(
@@ -372,16 +429,18 @@ class Comparison:
         )
 
     def _epsilons_of(self, strategy: str | ProtocolStrategy) -> tuple[float | None, ...]:
+        """Return the budgets of a strategy: its own if it is an object, (None,) if it takes none."""
         if not isinstance(strategy, str):
             return (strategy.epsilon,)
         if "epsilon" not in accepted_parameters(strategy):
             return (None,)
         if self.epsilons:
             return self.epsilons
-        own = inspect.signature(find(strategy).strategy).parameters["epsilon"].default
-        return (None if own is inspect.Parameter.empty else own,)
+        default = inspect.signature(find(strategy).strategy).parameters["epsilon"].default
+        return (None if default is inspect.Parameter.empty else default,)
 
     def _numbers_of_classes(self, source: Source) -> tuple[int, ...]:
+        """Return how many classes each labeling of a source has; () if the package of a data set is missing."""
         try:
             return self._choice(source, "iid", self.seeds[0]).numbers_of_classes()
         except ValueError:
@@ -390,6 +449,7 @@ class Comparison:
             return ()  # Its package is missing: its trials will fail and say so; the others run.
 
     def _check_partitions(self) -> None:
+        """Raise a ValueError for an unknown partition, or for one of rows whose clients are already known."""
         for partition in self.partitions:
             parsed_scheme(partition)
         says = self._file_says_whose
@@ -408,22 +468,23 @@ class Comparison:
                 )
 
     def _check_parameters(self) -> None:
+        """Raise a ValueError for a parameter that no strategy accepts, or that is a setting of the comparison."""
         accepted = {name: accepted_parameters(name) for name in self.names}
         known = dict.fromkeys(sorted(set().union(*accepted.values())))
-        for given in (*self.parameters, *self.grid):
-            strategy, dot, name = given.rpartition(".")
+        for setting in (*self.parameters, *self.grid):
+            strategy, dot, name = setting.rpartition(".")
             if name in _SET_BY:
                 raise ValueError(
                     f"{_SET_BY[name]} is a setting of the comparison; give {name} there, not as a parameter."
                 )
             if dot:
-                own = look_up(strategy, accepted, "strategy in this comparison called")
-                look_up(name, dict.fromkeys(own), f"parameter of {strategy} called")
+                accepted_names = look_up(strategy, accepted, "strategy in this comparison called")
+                look_up(name, dict.fromkeys(accepted_names), f"parameter of {strategy} called")
             else:
                 look_up(name, known, f"parameter of {', '.join(self.names)} called")
 
     def _check_files(self) -> None:
-        """Read the user's files once, because every trial needs them."""
+        """Read the user's files once, because every trial needs them, and raise the error now."""
         for source in self._sources:
             if (
                 not isinstance(source, str)
@@ -441,11 +502,15 @@ class Comparison:
 
 
 def why_impossible(trial: Trial, comparison: Comparison) -> str | None:
-    """Return why a trial cannot run, as far as that is known without its rows; None if nothing is known."""
+    """Return why a trial cannot run, as far as can be said without reading its rows; None if nothing is known.
+
+    The strategy is constructed with made-up server rows of the right size. Its own checks then say
+    what is missing: a parameter, a package, or a unit of protection that the data do not have.
+    """
     if trial.n_clusters is None:
         return None
     public = None
-    if needs_server_rows((trial.strategy,)) and trial.made is None:
+    if needs_server_rows((trial.strategy,)) and trial.instance is None:
         # Only the number of rows that will be drawn is known here.
         n_rows = comparison.n_server_rows or SERVER_ROWS_PER_CLUSTER * trial.n_clusters
         public = np.arange(2.0 * n_rows).reshape(n_rows, 2)
@@ -464,10 +529,13 @@ def why_impossible(trial: Trial, comparison: Comparison) -> str | None:
 
 
 def rows_fingerprint(rows: FederatedRows) -> str:
-    """Return a hash of the clients' names, rows, labels and subjects in their order."""
+    """Return a SHA-256 hash of the clients' names, rows, labels and subjects, in their order.
+
+    Equal fingerprints mean that two runs had the same rows on the same clients.
+    """
     import pandas as pd
 
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     nothing: Sequence[Any] = [None] * len(rows.names)
     all_labels, all_subjects = rows.labels or nothing, rows.subjects or nothing
     for name, part, labels, subjects in zip(
@@ -475,17 +543,17 @@ def rows_fingerprint(rows: FederatedRows) -> str:
     ):
         plain = pd.util.hash_pandas_object(part) if isinstance(part, pd.DataFrame) else part
         plain = part.fingerprint() if isinstance(part, Batches) else plain
-        found.update(
+        digest.update(
             f"{name} {part.shape} {labels is None} ".encode()
             + np.ascontiguousarray(plain).tobytes()
         )
-        found.update(b"" if labels is None else str(np.asarray(labels).tolist()).encode())
-        found.update(b"" if subjects is None else subjects.fingerprint.tobytes())
-    return found.hexdigest()
+        digest.update(b"" if labels is None else str(np.asarray(labels).tolist()).encode())
+        digest.update(b"" if subjects is None else subjects.fingerprint.tobytes())
+    return digest.hexdigest()
 
 
 def _own(strategy: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parameters for all strategies, updated with those for this one."""
+    """Return the parameters for all strategies, updated with those that are prefixed with this strategy's name."""
     prefix = f"{strategy}."
     return {name: value for name, value in parameters.items() if "." not in name} | {
         name[len(prefix) :]: value for name, value in parameters.items() if name.startswith(prefix)
@@ -493,11 +561,15 @@ def _own(strategy: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _described(strategy: ProtocolStrategy, without: tuple[str, ...] = ()) -> str:
-    """Return the parameters of an object that differ from the defaults, as text; arrays and models as a hash."""
+    """Return, as text, the parameters of a strategy object that differ from their defaults.
+
+    Arrays and models are shown as a hash, which is enough to tell two objects apart.
+    """
     defaults = {
-        name: one.default for name, one in inspect.signature(type(strategy)).parameters.items()
+        name: parameter.default
+        for name, parameter in inspect.signature(type(strategy)).parameters.items()
     }
-    found = []
+    lines = []
     for name, value in strategy.get_params().items():
         plain = isinstance(value, (str, int, float, tuple, dict, type(None)))
         text = (
@@ -506,16 +578,18 @@ def _described(strategy: ProtocolStrategy, without: tuple[str, ...] = ()) -> str
             else f"<{type(value).__name__} {_hash(pickle.dumps(value))}>"
         )
         if name not in without and not (plain and value == defaults[name]):
-            found.append(f"{name}={text}")
-    inner = ", ".join(found)
+            lines.append(f"{name}={text}")
+    inner = ", ".join(lines)
     return inner if without else f"{strategy.name} ({inner})"
 
 
 def _hash(content: bytes) -> str:
+    """Return the first 8 hexadecimal digits of a SHA-256 hash."""
     return hashlib.sha256(content).hexdigest()[:8]
 
 
 def _data_name(source: Any) -> str:
+    """Return the name of a source in tables: of a data set, of a file, or "clients" for rows from Python."""
     return (
         source
         if isinstance(source, str)
@@ -529,9 +603,9 @@ def _fingerprint(path: Path) -> str:
     """Return a hash of a file's content, or of the names and contents of a folder's files."""
     if path.is_dir():
         files = sorted(
-            one for one in path.iterdir() if not one.is_dir() and one.name[0] not in "._"
+            entry for entry in path.iterdir() if not entry.is_dir() and entry.name[0] not in "._"
         )
-        listing = "\n".join(f"{one.name} {_fingerprint(one)}" for one in files)
+        listing = "\n".join(f"{file.name} {_fingerprint(file)}" for file in files)
         return hashlib.sha256(listing.encode()).hexdigest()
     with reading(path, "data", "give another file") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
@@ -541,19 +615,20 @@ def _fingerprint(path: Path) -> str:
 
 
 def comparison_from(settings: Mapping[str, Any]) -> Comparison:
-    """Return a comparison from settings as a user typed them.
+    """Return a comparison from settings as a person typed them.
 
-    ``set`` stands for ``parameters``. Lists may be texts with commas, ``strategies`` may be "all", ``seeds`` may be
-    their number, and a budget may be "none".
+    ``set`` stands for ``parameters``. Lists may be texts with commas, ``strategies`` may be "all",
+    ``seeds`` may be their number, and a budget may be "none". Raises a ValueError for an unknown
+    setting, with the nearest known name.
     """
-    given = {}
+    chosen_settings = {}
     for key, value in settings.items():
         name = key.replace("-", "_")
         read = look_up(name, SETTINGS, "setting of a comparison called")
-        given["parameters" if name == "set" else name] = read(name, value)
-    if "strategies" not in given:
+        chosen_settings["parameters" if name == "set" else name] = read(name, value)
+    if "strategies" not in chosen_settings:
         raise ValueError("strategies is missing; name some, or all.")
-    return Comparison(**given)
+    return Comparison(**chosen_settings)
 
 
 def settings_from_toml(path: Path) -> dict[str, Any]:
@@ -571,58 +646,73 @@ def settings_from_toml(path: Path) -> dict[str, Any]:
 
 
 def _text(key: str, value: Any) -> str:
+    """Return a setting that must be a text that is not empty, without surrounding spaces."""
     if not isinstance(value, str) or not value.strip():
         raise ValueError(f"{key} is {value!r}; it must be a text.")
     return value.strip()
 
 
 def _path(key: str, value: Any) -> Path:
+    """Return a setting as a path."""
     return value if isinstance(value, Path) else Path(_text(key, value))
 
 
 def _schema(key: str, value: Any) -> Path | Schema:
+    """Return a setting as the path of a schema file, or as a schema if its text or its object was given."""
     is_file = isinstance(value, Path) or (isinstance(value, str) and "\n" not in value)
     return _path(key, value) if is_file else Schema.of(value)
 
 
 def _list(key: str, value: Any) -> list[Any]:
+    """Return a setting as a list of at least one value; a text is split at its commas."""
     values = value.split(",") if isinstance(value, str) else value
     values = (
-        [one.strip() if isinstance(one, str) else one for one in values]
+        [entry.strip() if isinstance(entry, str) else entry for entry in values]
         if _is_list(values)
         else [values]
     )
-    if not (values := [one for one in values if not (isinstance(one, str) and one == "")]):
+    if not (values := [entry for entry in values if not (isinstance(entry, str) and entry == "")]):
         raise ValueError(f"{key} is empty; give at least one, or leave it out.")
     return values
 
 
 def _is_list(value: Any) -> bool:
+    """Tell whether a setting was given as a list or tuple."""
     return isinstance(value, (list, tuple))
 
 
 def _texts(key: str, value: Any) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(_text(key, one) for one in _list(key, value)))
+    """Return a setting as texts, each once."""
+    return tuple(dict.fromkeys(_text(key, entry) for entry in _list(key, value)))
 
 
 def _datasets(key: str, value: Any) -> tuple[str, ...]:
     """Return the names of data sets; a battery of the suite stands for its sets."""
-    given = _texts(key, value)
-    found = [sets_named(one) if one.startswith(SUITE) else [one] for one in given]
-    return tuple(dict.fromkeys(itertools.chain.from_iterable(found)))
+    names = _texts(key, value)
+    groups = [sets_named(name) if name.startswith(SUITE) else [name] for name in names]
+    return tuple(dict.fromkeys(itertools.chain.from_iterable(groups)))
 
 
 def _strategies(key: str, value: Any) -> tuple[Any, ...]:
-    given = [
-        one if isinstance(one, ProtocolStrategy) else _text(key, one) for one in _list(key, value)
+    """Return strategies by name or as objects, each once; "all" stands for every installed strategy."""
+    listed_strategies = [
+        strategy if isinstance(strategy, ProtocolStrategy) else _text(key, strategy)
+        for strategy in _list(key, value)
     ]
-    return tuple(strategies()) if given == ["all"] else tuple(dict.fromkeys(given))
+    return (
+        tuple(strategies())
+        if listed_strategies == ["all"]
+        else tuple(dict.fromkeys(listed_strategies))
+    )
 
 
 def _integers(key: str, value: Any) -> tuple[int, ...]:
+    """Return a setting as whole numbers, each once."""
     try:
         return tuple(
-            dict.fromkeys(int(one) if isinstance(one, str) else one for one in _list(key, value))
+            dict.fromkeys(
+                int(number) if isinstance(number, str) else number for number in _list(key, value)
+            )
         )
     except ValueError:
         raise ValueError(
@@ -638,18 +728,25 @@ def _seeds(key: str, value: Any) -> tuple[int, ...]:
 
 
 def _numbers(key: str, value: Any) -> int | tuple[int, ...]:
+    """Return one number as a number, and several as a tuple."""
     numbers = _integers(key, value)
     return numbers[0] if len(numbers) == 1 else numbers
 
 
 def _parameters(key: str, value: Any) -> dict[str, Any]:
+    """Return a table of parameters with flat names.
+
+    A table inside it that is named after a strategy holds that strategy's parameters:
+    ``[set.fedsc-sums] n_atoms = 3`` becomes ``fedsc-sums.n_atoms``. TOML has no null, so the text
+    "none" stands for None.
+    """
     if not isinstance(value, Mapping):
         raise ValueError(f"{key} is {value!r}; it must be a table of parameters and their values.")
     flat: dict[str, Any] = {}
     for name, content in value.items():
         # [set.fedsc-sums]
         if isinstance(content, Mapping) and (name in strategies() or ":" in name):
-            flat |= {f"{name}.{inner}": one for inner, one in content.items()}
+            flat |= {f"{name}.{inner}": nested for inner, nested in content.items()}
         else:
             flat[name] = content
     parameters = {}
@@ -684,7 +781,7 @@ SETTINGS: Mapping[str, Callable[[str, Any], Any]] = {
     "engine": _text,
     "set": _parameters,
     "grid": lambda key, value: {
-        name: tuple(_list(name, found)) for name, found in _parameters(key, value).items()
+        name: tuple(_list(name, values)) for name, values in _parameters(key, value).items()
     },
     "n_clusters": _numbers,
     # Checked by the class.

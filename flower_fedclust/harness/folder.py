@@ -1,4 +1,12 @@
-"""The folder of a comparison: its settings, a folder per trial, and the table of all trials."""
+"""The folder of a comparison: its settings, a folder per trial, and the table of all trials.
+
+Layout::
+
+    comparison.json    the settings and the planned runs
+    runs/KEY/          the result of each trial that has ended; run.json has its row of the table
+    results.csv        the table of all trials that have ended; also as results.parquet
+    report.html        the page, once somebody has asked for it
+"""
 
 from __future__ import annotations
 
@@ -54,11 +62,12 @@ _UNFINISHED = ".unfinished"
 
 
 class ComparisonFolder:
-    """The folder of a comparison.
+    """The folder of a comparison, which one process at a time may write.
 
-    It holds files for people: settings, a table, and a folder with the result of each trial. So it needs no store.
-    Every file, and every trial's folder, is written under another name and then moved: a process that is killed leaves
-    nothing incomplete, and a trial whose folder is there is done.
+    It holds files for people: settings, a table, and a folder with the result of each trial. So it
+    needs no database. Every file, and every trial's folder, is written under another name and then
+    moved. So a process that is killed leaves nothing incomplete, and a trial whose folder exists is
+    done.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -71,7 +80,8 @@ class ComparisonFolder:
     ) -> Iterator[None]:
         """Create the folder if needed, and lock it for a comparison and its planned runs, both ready for JSON.
 
-        Raises a FileExistsError if the folder holds something else, or another process is writing it.
+        Raises a FileExistsError if the folder holds anything else, or if another process is writing
+        it.
         """
         self._check(settings)
         self.path.mkdir(parents=True, exist_ok=True)
@@ -104,7 +114,7 @@ class ComparisonFolder:
             lock.release()
 
     def _forget_unfinished(self, runs: Sequence[Mapping[str, Any]]) -> None:
-        """Remove unfinished results of runs that were killed; only the process with the lock may call this."""
+        """Remove the unfinished results of runs that were killed; only the process with the lock may call this."""
         keys = {run["key"] for run in runs}
         for left in self.trials.glob(f"*{_UNFINISHED}"):
             if left.name.rsplit(".", 2)[0] in keys:
@@ -112,10 +122,11 @@ class ComparisonFolder:
 
     @contextmanager
     def new_trial(self, key: str) -> Iterator[Path]:
-        """Yield a folder for a trial's files; it is moved to its place when all of them are written.
+        """Yield a temporary folder for a trial's files, and move it to its place when all of them are written.
 
-        Only the record of a failed attempt is replaced. If the place holds a result, another process was faster, and
-        this one goes beside it. Whatever else is there is moved aside.
+        If the place holds only the record of a failed attempt, it is replaced. If it holds a
+        result, another process was faster, and the new result goes beside it. Anything else is
+        moved aside, never deleted.
         """
         unfinished = Path(mkdtemp(prefix=f"{key}.", suffix=_UNFINISHED, dir=self.trials))
         try:
@@ -140,7 +151,7 @@ class ComparisonFolder:
         unfinished.rename(place)
 
     def row(self, key: str) -> dict[str, Any] | None:
-        """Return the row of a trial that has ended; None if it has not."""
+        """Return the row of a trial that has ended; None if it has not ended."""
         row = json_object(self.trials / key / "run.json")
         return row if row.get("status") in ("done", "failed", LEFT_OUT) else None
 
@@ -151,7 +162,7 @@ class ComparisonFolder:
         self.write("results.parquet", table.to_parquet(index=False))
 
     def write(self, name: str, content: bytes) -> None:
-        """Write a file into the folder."""
+        """Write a file into the folder; readers see the old content or the new one, never a part."""
         temporary = self.path / f".{name}.new"
         try:
             temporary.write_bytes(content)
@@ -160,7 +171,11 @@ class ComparisonFolder:
             temporary.unlink(missing_ok=True)
 
     def _check(self, settings: Mapping[str, Any]) -> None:
-        """Raise a FileExistsError if the folder holds anything but this comparison."""
+        """Raise a FileExistsError if the folder holds anything but this comparison.
+
+        A folder without settings may only hold what this class creates before it writes them. A
+        folder with settings must have equal ones; the error names the first setting that differs.
+        """
         if not self.path.exists():
             return
         if not self.path.is_dir():
@@ -170,9 +185,9 @@ class ComparisonFolder:
             ours = (_LOCK, f".{_SETTINGS}.new", self.trials.name)
             stranger = next(
                 (
-                    one.name
-                    for one in self.path.rglob("*")
-                    if one.name not in ours or one.is_symlink()
+                    entry.name
+                    for entry in self.path.rglob("*")
+                    if entry.name not in ours or entry.is_symlink()
                 ),
                 None,
             )
@@ -193,7 +208,9 @@ class ComparisonFolder:
             ) from None
         if differs:
             name = differs[0]
-            there, here = (json.dumps(one[name], ensure_ascii=False) for one in (known, settings))
+            there, here = (
+                json.dumps(content[name], ensure_ascii=False) for content in (known, settings)
+            )
             raise FileExistsError(
                 f"{self.path} holds another comparison: its {name.replace('_', ' ')} is {there}, and here it is "
                 f"{here}; give the same settings, or choose an empty folder."
@@ -201,7 +218,7 @@ class ComparisonFolder:
 
 
 def results_frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """Return rows as a table with every column, in order and with its type."""
+    """Return rows as a DataFrame that has every column of :data:`COLUMNS`, in order and with its type."""
     columns = {
         name: pd.array([row.get(name) for row in rows], dtype=kind)
         for name, kind in COLUMNS.items()
@@ -210,7 +227,7 @@ def results_frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
 
 
 def installed_versions() -> dict[str, str | None]:
-    """Return the installed versions that a result may depend on; None for packages run from source."""
+    """Return the installed versions that a result may depend on; None for a package that runs from source."""
 
     def version(package: str) -> str | None:
         try:
@@ -229,7 +246,7 @@ def is_disk_full(error: OSError) -> bool:
 
 
 def as_json(row: Mapping[str, Any]) -> str:
-    """Return a row as JSON; a number that is not finite becomes null."""
+    """Return a row as JSON text; NaN and infinity become null, because JSON has neither."""
     lost = {
         name: None
         for name, value in row.items()
@@ -239,7 +256,7 @@ def as_json(row: Mapping[str, Any]) -> str:
 
 
 def json_object(path: Path) -> dict[str, Any]:
-    """Return the object that a JSON file holds; empty if there is none that can be read."""
+    """Return the object that a JSON file holds; {} if the file is missing or cannot be read."""
     try:
         return read_json(path, "run again")
     except DataError:

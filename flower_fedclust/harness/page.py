@@ -1,4 +1,9 @@
-"""The page of a comparison: one interactive HTML file that needs no network."""
+"""The page of a comparison: one interactive HTML file that needs no network.
+
+This module collects what the templates in ``report/`` show: for each scenario the verdict, the
+table, charts and maps; over all scenarios an overview; then what left the clients and how it was
+protected, what failed, and the settings with which the comparison can be repeated.
+"""
 
 from __future__ import annotations
 
@@ -41,10 +46,10 @@ from flower_fedclust.results.page import page_of
 
 
 def write_report(folder: str | Path) -> Path:
-    """Write ``report.html`` into the folder of a comparison (finished or stopped), and return its absolute path.
+    """Write ``report.html`` into the folder of a comparison, and return its absolute path.
 
-    The page contains the places, clients and classes of the rows of maps, and the reasons of failures, so it must be
-    protected as they are.
+    The comparison may still be running. The page contains the places, clients and classes of rows
+    (in maps) and the reasons of failures, so it must be protected as they are.
     """
     comparison = read_comparison(folder)
     with parsing(str(Path(folder).absolute()), "a comparison", "let 'fedclust compare' run again"):
@@ -54,16 +59,19 @@ def write_report(folder: str | Path) -> Path:
 
 
 def report_page(comparison: ComparisonResults) -> str:
-    """Return the page of a comparison."""
+    """Return the HTML of a comparison's page."""
     scenarios = [
-        _scenario(one, f"scenario-{number}") for number, one in enumerate(comparison.scenarios)
+        _scenario(scenario, f"scenario-{number}")
+        for number, scenario in enumerate(comparison.scenarios)
     ]
     names = (
         comparison.strategies
         if len(comparison.strategies) <= 3
         else [f"{len(comparison.strategies)} strategies"]
     )
-    data = listed(list(dict.fromkeys(one.data for one in comparison.scenarios if one.data)))
+    data = listed(
+        list(dict.fromkeys(scenario.data for scenario in comparison.scenarios if scenario.data))
+    )
     return page_of(
         "flower_fedclust.harness",
         "report/page.html",
@@ -76,14 +84,14 @@ def report_page(comparison: ComparisonResults) -> str:
         is_repeatable=is_repeatable(comparison.settings),
         settings=settings_as_toml(comparison.settings),
         versions=comparison.settings.get("versions", {}),
-        maps=[one["content"] for scenario in scenarios for one in scenario["maps"]],
+        maps=[map_["content"] for scenario in scenarios for map_ in scenario["maps"]],
         kinds=KINDS,
         gap_to_pooled=gap_to_pooled,
     )
 
 
 def _summary(comparison: ComparisonResults) -> str:
-    """Return the progress, the content and the time of the comparison."""
+    """Return the first paragraph: the progress, what is compared, and when the comparison started."""
 
     def number_of(noun: str, values: set[str]) -> str:
         return plural(len(values), noun) if len(values) > 1 else ""
@@ -109,7 +117,10 @@ def _summary(comparison: ComparisonResults) -> str:
 
 
 def _overview(scenarios: Sequence[Scenario]) -> dict[str, Any]:
-    """Return a row per strategy and budget with its results in all scenarios; rows without a result are left out."""
+    """Return a row per strategy and budget, with its results in all scenarios.
+
+    Strategies that have no result in any scenario are left out.
+    """
     everyone = {
         contender.name: contender
         for scenario in scenarios
@@ -117,23 +128,35 @@ def _overview(scenarios: Sequence[Scenario]) -> dict[str, Any]:
         if contender.trials
     }
 
-    def order(one: Contender) -> tuple[bool, str, bool, float]:
-        return (not one.is_pooled, one.title, one.epsilon is None, one.epsilon or 0.0)
+    def order(contender: Contender) -> tuple[bool, str, bool, float]:
+        return (
+            not contender.is_pooled,
+            contender.title,
+            contender.epsilon is None,
+            contender.epsilon or 0.0,
+        )
 
     def cell(scenario: Scenario, name: str) -> tuple[str, bool]:
-        own = [contender for contender in scenario.contenders if contender.name == name]
-        spread = scenario.quality(scenario.best(own))
+        same_name = [contender for contender in scenario.contenders if contender.name == name]
+        spread = scenario.quality(scenario.best(same_name))
         if spread is None:
-            failed = any(trial.status == "failed" for one in own for trial in one.others)
+            failed = any(
+                trial.status == "failed" for contender in same_name for trial in contender.others
+            )
             return "collapsed" if any(
-                one.collapse for one in own
+                contender.collapse for contender in same_name
             ) else "failed" if failed else "", False
         text = scenario.measure.show(spread.mean)
-        return text, not own[0].is_pooled and text == scenario.starred.get(scenario.measure.name)
+        return text, not same_name[0].is_pooled and text == scenario.starred.get(
+            scenario.measure.name
+        )
 
     rows = [
-        {"contender": one, "cells": [cell(scenario, one.name) for scenario in scenarios]}
-        for one in sorted(everyone.values(), key=order)
+        {
+            "contender": contender,
+            "cells": [cell(scenario, contender.name) for scenario in scenarios],
+        }
+        for contender in sorted(everyone.values(), key=order)
     ]
     return {"scenarios": scenarios, "rows": rows, "ranks": ranks_over_scenarios(scenarios)}
 
@@ -142,7 +165,7 @@ def _overview(scenarios: Sequence[Scenario]) -> dict[str, Any]:
 
 
 def _scenario(scenario: Scenario, identifier: str) -> dict[str, Any]:
-    """Return the page's section about a data set."""
+    """Return what the page shows about one scenario, for the template."""
     missing = [contender.name for contender in scenario.contenders if not contender.trials]
     traffic = bytes_chart(scenario)
     maps = _maps(scenario, identifier)
@@ -165,14 +188,16 @@ def _scenario(scenario: Scenario, identifier: str) -> dict[str, Any]:
         "charts": [*epsilon_charts(scenario), *([] if traffic is None else [traffic])],
         "maps": maps,
         "map_colors": list(
-            dict.fromkeys(one["name"] for map in maps for one in map["content"]["groupings"])
+            dict.fromkeys(
+                grouping["name"] for map in maps for grouping in map["content"]["groupings"]
+            )
         ),
     }
 
 
 def _facts(scenario: Scenario) -> str:
-    """Return how large a data set is, according to the trials on it."""
-    found = []
+    """Return the size of a data set in one sentence: rows, columns, clients and clusters."""
+    facts = []
     for column, noun in (
         ("n_rows", "rows"),
         ("n_public", "further rows set aside as public"),
@@ -183,24 +208,30 @@ def _facts(scenario: Scenario) -> str:
         values = {value for trial in scenario.trials if (value := trial.number(column))}
         if values:
             span = dict.fromkeys(map(count_text, (min(values), max(values))))
-            found.append(f"{' to '.join(span)} {noun}")
-    return f"{', '.join(found)}." if found else ""
+            facts.append(f"{' to '.join(span)} {noun}")
+    return f"{', '.join(facts)}." if facts else ""
 
 
-def gap_to_pooled(scenario: Scenario, one: Contender) -> tuple[str, float] | None:
-    """Return the distance to the best pooled reference, as text and number: a difference, or for a cost a ratio."""
-    top, own = scenario.quality(scenario.reference), scenario.quality(one)
-    if top is None or own is None or one is scenario.reference:
+def gap_to_pooled(scenario: Scenario, contender: Contender) -> tuple[str, float] | None:
+    """Return the distance of a contender from the best pooled reference, as text and as a number to sort by.
+
+    It is a difference for measures where more is better, and a ratio for a cost. None if there is
+    no reference, or if this contender is the reference.
+    """
+    top, quality = scenario.quality(scenario.reference), scenario.quality(contender)
+    if top is None or quality is None or contender is scenario.reference:
         return None
     if not scenario.measure.higher_is_better:
-        return (f"× {own.mean / top.mean:.3g}", own.mean / top.mean) if top.mean > 0 else None
-    gap = own.mean - top.mean
+        return (
+            (f"× {quality.mean / top.mean:.3g}", quality.mean / top.mean) if top.mean > 0 else None
+        )
+    gap = quality.mean - top.mean
     # The condition avoids "-0.000".
     return (f"{gap:+.3f}".replace("-", "−") if abs(gap) >= 0.0005 else "0.000"), gap
 
 
 def _maps(scenario: Scenario, identifier: str) -> list[dict[str, Any]]:
-    """Return a figure for each contender that made a map: its first trial with one."""
+    """Return a figure for each contender that made a map: the map of its first trial that has one."""
     figures: list[dict[str, Any]] = []
     for contender in scenario.contenders:
         trial = next((trial for trial in contender.trials if trial.has_map), None)
@@ -229,7 +260,7 @@ _COVERED, _IN_PART, _NONE = "The whole run is covered", "Covered in part", "No g
 
 @dataclass
 class PrivacyGroup:
-    """Trials of one strategy that sent equal contents with equal protection."""
+    """Trials of one strategy whose messages had the same content and the same protection, at any budget."""
 
     strategy: str  #: Its name, and "without epsilon" if other trials of it have one.
     unprotected: Sequence[str]
@@ -239,10 +270,16 @@ class PrivacyGroup:
 
 
 def privacy_groups(comparison: ComparisonResults) -> dict[str, list[PrivacyGroup]]:
-    """Return the strategies by how much of their runs is covered."""
-    found: dict[tuple[str, str, tuple[str, ...], tuple[str, ...]], PrivacyGroup] = {}
+    """Return the strategies in groups, by how much of their runs a guarantee covers.
+
+    Returns lists of :class:`PrivacyGroup` by heading: the whole run is covered, covered in part, or
+    no guarantee. Empty groups are left out.
+    """
+    groups: dict[tuple[str, str, tuple[str, ...], tuple[str, ...]], PrivacyGroup] = {}
     with_epsilon = {trial.strategy for trial in comparison.trials if trial.epsilon is not None}
-    for trial in sorted(comparison.of_status("done"), key=lambda one: one.epsilon or float("inf")):
+    for trial in sorted(
+        comparison.of_status("done"), key=lambda trial: trial.epsilon or float("inf")
+    ):
         if trial.privacy is None:
             continue
         unprotected, protected = (
@@ -252,25 +289,26 @@ def privacy_groups(comparison: ComparisonResults) -> dict[str, list[PrivacyGroup
         is_covered = trial.text("covers_everything").lower() == "true"
         kind = _COVERED if is_covered else _IN_PART if trial.privacy.releases else _NONE
         key = (kind, trial.strategy, unprotected, protected)
-        if key not in found:
+        if key not in groups:
             without = (
                 " without epsilon"
                 if trial.epsilon is None and trial.strategy in with_epsilon
                 else ""
             )
-            found[key] = PrivacyGroup(
+            groups[key] = PrivacyGroup(
                 f"{trial.strategy}{without}", unprotected, protected, _report_of(trial)
             )
         budget = "no epsilon" if trial.epsilon is None else f"epsilon {trial.epsilon:g}"
-        found[key].guarantees.setdefault(budget, trial.text("guarantee"))
+        groups[key].guarantees.setdefault(budget, trial.text("guarantee"))
     by_kind = {
-        kind: [group for (one, *_), group in found.items() if one == kind]
+        kind: [group for (group_kind, *_), group in groups.items() if group_kind == kind]
         for kind in (_COVERED, _IN_PART, _NONE)
     }
     return {kind: groups for kind, groups in by_kind.items() if groups}
 
 
 def _report_of(trial: TrialResult) -> str:
+    """Return the privacy report of a trial as text, under the trial's key."""
     with reading(trial.folder / "privacy.txt", "a privacy report", "run again") as file:
         return f"{trial.key}\n\n{file.read().decode()}"
 
@@ -279,25 +317,25 @@ def _report_of(trial: TrialResult) -> str:
 
 
 def _failures(comparison: ComparisonResults) -> dict[str, Any]:
-    """Return the runs that failed or were left out, grouped by remedy, and the clients that failed."""
-    found: dict[str, Any] = {}
+    """Return the runs without a result, grouped by remedy, and the clients that failed in the others."""
+    failures: dict[str, Any] = {}
     for status in ("failed", LEFT_OUT):
         rows = [
             {**trial.row, "strategy": trial.strategy, "key": trial.key}
             for trial in comparison.of_status(status)
         ]
-        found[status] = []
+        failures[status] = []
         for remedy, same in by_remedy(rows).items():
             names = listed(list(dict.fromkeys(row["strategy"] for row in same)))
-            found[status].append(
+            failures[status].append(
                 (f"{capital(remedy).rstrip('.')}: {plural(len(same), 'run')} of {names}", same)
             )
-    found["clients"] = [
-        [trial.key, *(str(failure.get(one, NOTHING)) for one in ("client", "round", "reason"))]
+    failures["clients"] = [
+        [trial.key, *(str(failure.get(key, NOTHING)) for key in ("client", "round", "reason"))]
         for trial in comparison.of_status("done")
         for failure in trial.metrics.get("failures", ())
     ]
-    return found
+    return failures
 
 
 def is_repeatable(settings: Mapping[str, Any]) -> bool:
@@ -308,7 +346,7 @@ def is_repeatable(settings: Mapping[str, Any]) -> bool:
 
 
 def settings_as_toml(settings: Mapping[str, Any]) -> str:
-    """Return the settings as ``fedclust compare`` reads them from a file."""
+    """Return the settings as a TOML file that ``fedclust compare`` reads."""
     data, files = list(settings.get("data", ())), settings.get("files", {})
     kept: tuple[str, ...] = (
         "strategies",
@@ -332,12 +370,14 @@ def settings_as_toml(settings: Mapping[str, Any]) -> str:
         "engine",
     )
     # A file of the user's own comes last, after the data sets.
-    own = data.pop() if data and ({"data", "clients"} & set(files)) else None
+    data_table = data.pop() if data and ({"data", "clients"} & set(files)) else None
     # A column or a folder determines by itself how the rows are spread.
     partitions = [
-        one for one in settings.get("partitions", ()) if one not in ("column", "files", "as given")
+        partition
+        for partition in settings.get("partitions", ())
+        if partition not in ("column", "files", "as given")
     ]
-    content = {**settings, "datasets": data, "data": own, "partitions": partitions}
+    content = {**settings, "datasets": data, "data": data_table, "partitions": partitions}
     wanted = {name: content.get(name) for name in kept}
     wanted |= {"set": settings.get("parameters"), "grid": settings.get("grid")}
     return tomli_w.dumps(
@@ -350,11 +390,11 @@ def settings_as_toml(settings: Mapping[str, Any]) -> str:
 
 
 def _without_null(value: Any) -> Any:
-    """Return a value of JSON with "none" for null, which TOML does not have."""
+    """Return a JSON value with "none" in the place of null, which TOML does not have."""
     if isinstance(value, dict):
-        return {name: _without_null(one) for name, one in value.items()}
+        return {name: _without_null(inner) for name, inner in value.items()}
     return (
-        [_without_null(one) for one in value]
+        [_without_null(inner) for inner in value]
         if isinstance(value, list)
         else "none"
         if value is None

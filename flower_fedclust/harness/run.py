@@ -1,4 +1,10 @@
-"""Run strategies, print their results and save them, for the commands, the apps and ``fc.run_app``."""
+"""Run strategies, print their results and save them, for the commands, the apps and ``fc.run_app``.
+
+Whatever carries the run (this process, Ray, a SuperLink), the end is the same: the result is saved
+into a folder that nobody else writes, with a page and pictures; a table, the privacy report and the
+doubts are printed; and a run that ended early leaves the privacy report of what had already left
+the clients.
+"""
 
 from __future__ import annotations
 
@@ -100,8 +106,8 @@ def run_app(
             result = fc.run_app(strategy, grid)
             print(result.model.cluster_centers_)
     """
-    own: Any = strategy.strategy if isinstance(strategy, MessageStrategy) else strategy
-    protocol: Any = read_inputs(own, RowsChoice(), parameters).strategy
+    inner: Any = strategy.strategy if isinstance(strategy, MessageStrategy) else strategy
+    protocol: Any = read_inputs(inner, RowsChoice(), parameters).strategy
     if protocol.expected_clients is None:
         protocol.expected_clients = (
             settled_number_of_nodes(grid, longest=protocol.wait_for_clients) or None
@@ -128,7 +134,11 @@ def run_on_grid(
     timeout: float | None,
     clients: Mapping[str, ClientData] | None = None,
 ) -> Result:
-    """Run a strategy by Flower's Strategy API; the rows of simulated clients give labels and metrics."""
+    """Run a strategy by Flower's Strategy API, and return its result.
+
+    ``clients`` are the rows of simulated clients, by name: they give labels and metrics. Real
+    clients keep their rows, so the result has none.
+    """
     start = time.perf_counter()
     start_grid(
         grid=grid,
@@ -141,8 +151,8 @@ def run_on_grid(
 def settled_number_of_nodes(grid: Grid, *, quiet: float = 1.0, longest: float = 60.0) -> int:
     """Return how many nodes there are once no other has appeared for ``quiet`` seconds.
 
-    The nodes of a simulation appear one after the other while the server begins; ``longest`` limits the wait in
-    seconds.
+    The nodes of a simulation appear one after the other while the server begins. ``longest`` limits
+    the wait, in seconds.
     """
     start = since = time.monotonic()
     n_nodes = 0
@@ -170,13 +180,21 @@ def run_and_save(
     journal: str | Path | None = None,
     subject: str = "",
 ) -> tuple[list[Result], Path, dict[str, Exception]]:
-    """Run strategies one after the other, and save each result immediately; one that fails stops no other.
+    """Run strategies one after the other, and save each result at once; one that fails stops no other.
 
-    Each result has a folder of its own, with a page about ``subject`` and pictures, and all metrics are in one file.
-    If a run ends early, the privacy report of what had left the clients by then is saved. With a journal, the same
-    call continues an interrupted run in the folder that it had. What this run has not written is never removed: if
-    something else is in the folder by then, the results go beside it. Returns the results, the absolute path of the
-    folder, and the errors of strategies that have no result.
+    Each result has a folder of its own, with a page about ``subject`` and pictures; all metrics are
+    in one file. If a run ends early, the privacy report of what had left the clients by then is
+    saved. With a journal, the same call continues an interrupted run in the folder that it had.
+    Files that this run has not written are never removed: if the folder holds some by then, the
+    results go beside it.
+
+    Returns
+    -------
+    results : list of Result
+    folder : Path
+        The absolute path of the folder.
+    failed : dict of str to Exception
+        The errors of the strategies that have no result, by name.
     """
     out = NewFolder(folder or _folder_of_now(Path(parent)), journal)
     results: list[Result] = []
@@ -201,9 +219,12 @@ def run_and_save(
 class NewFolder:
     """The folder of a run's results, which nobody else writes.
 
-    It is claimed when there is something to save. If another run has claimed it by then, or somebody has put
-    something there, the results go beside it, under another name, and a warning says so. A journal knows the folder
-    that its run has claimed, by a word that stands in both, so that a run that goes on finds its own folder.
+    It is claimed when there is something to save. If another run has claimed it by then, or
+    somebody has put files there, the results go beside it, under another name, and a warning says
+    so.
+
+    A run with a journal may be interrupted and continued. To find its folder again, the claim puts
+    the same random word into the folder and into the journal.
     """
 
     def __init__(self, folder: str | Path, journal: str | Path | None = None) -> None:
@@ -230,14 +251,17 @@ class NewFolder:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Remove the mark, unless a journal needs it; what has been saved shows others that the folder is taken."""
+        """Remove the mark, unless a journal needs it.
+
+        What has been saved by then shows other runs that the folder is taken.
+        """
         if self._is_ours and (
-            self._note is None or [one.name for one in self.path.iterdir()] == [_MARK]
+            self._note is None or [entry.name for entry in self.path.iterdir()] == [_MARK]
         ):
             (self.path / _MARK).unlink(missing_ok=True)
 
     def claim(self) -> Path:
-        """Return the folder, after it has been made for this run alone."""
+        """Make the folder for this run alone, if that has not been done yet, and return it."""
         if self._is_ours:
             return self.path
         wanted, mark = self.path, secrets.token_hex(16)
@@ -259,7 +283,7 @@ class NewFolder:
 
 
 def _made_for_one(path: Path, mark: str) -> bool:
-    """Create a folder with a mark, or put the mark into an empty one; False if it is not empty, or another's by now."""
+    """Put a mark into a new or empty folder; return False if the folder is not empty, or another run was faster."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     try:
         path.mkdir(mode=0o700, exist_ok=True)  # labels are confidential
@@ -268,25 +292,25 @@ def _made_for_one(path: Path, mark: str) -> bool:
             file.write(mark.encode())
     except FileExistsError:
         return False
-    if all(one.name == _MARK for one in path.iterdir()):
+    if all(entry.name == _MARK for entry in path.iterdir()):
         return True
     (path / _MARK).unlink()
     return False
 
 
-def _check_writable(path: Path, what: str) -> None:
-    """Raise a PermissionError if a folder cannot be made or written: before hours of rounds, not after."""
+def _check_writable(path: Path, label: str) -> None:
+    """Raise a PermissionError if a folder cannot be made or written: now, and not after hours of rounds."""
     there = next(
         folder for folder in (path, *path.parents) if folder.exists() or folder.is_symlink()
     )
     if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
-        raise PermissionError(f"{path} cannot be written; name another folder for the {what}.")
+        raise PermissionError(f"{path} cannot be written; name another folder for the {label}.")
 
 
 def _save(
     results: Sequence[Result], out: NewFolder, labels: Sequence[ArrayLike] | None, subject: str
 ) -> None:
-    """Save the last result, and the metrics of all."""
+    """Save the last result with its page and pictures, and the metrics of all results so far."""
     result, path = results[-1], out.claim()
     folder = _folder_for(path / result.strategy)
     try:
@@ -302,7 +326,7 @@ def _save(
                 survival_figure(result.survival, folder / "survival.png")
         if result.embedding:
             _draw(result, folder, labels)
-        metrics = json.dumps([one.summary() for one in results], indent=2)
+        metrics = json.dumps([result.summary() for result in results], indent=2)
         (path / "metrics.json").write_text(f"{metrics}\n", encoding="utf-8")
     except OSError as error:
         raise OSError(
@@ -362,7 +386,7 @@ def _folder_of_now(parent: Path) -> Path:
 
 
 def _draw(result: Result, folder: Path, labels: Sequence[ArrayLike] | None) -> None:
-    """Draw a map as a PNG and as a page."""
+    """Draw a map as a PNG and as an interactive page, colored by cluster, by client and by class."""
     from flower_fedclust.harness.pictures import map_figure, map_page
 
     title = f"{result.strategy}, {len(result.names)} clients"
@@ -370,7 +394,7 @@ def _draw(result: Result, folder: Path, labels: Sequence[ArrayLike] | None) -> N
     groupings = groupings_of(result.embedding, result.names, labels, columns)
     map_figure(
         result.embedding,
-        sorted(groupings, key=lambda one: one.name != "cluster"),
+        sorted(groupings, key=lambda grouping: grouping.name != "cluster"),
         folder / "map.png",
         title=title,
     )
@@ -389,8 +413,8 @@ def show_all(
 ) -> None:
     """Print the table, what protects each strategy, and where the results are saved; then raise the first failure.
 
-    The privacy report of the first strategy is printed in full, and one line for each of the others, whose reports are
-    in the folder.
+    The privacy report of the first strategy is printed in full. Each other strategy gets one line,
+    because its report is in the folder.
     """
     if not console.is_terminal:
         console.width = 140  # A log has no width; rich would assume 80 columns and cut the table.
@@ -405,8 +429,8 @@ def show_all(
         )
         lines.append(f"  {result.strategy}: {result.privacy.guarantee()}")
         lines[-1] += f" Unprotected: {unprotected}." if unprotected else ""
-    for found in (number_lines, partial(cluster_lines, console=console), doubt_lines):
-        lines += [f"\n{said}" for said in map(found, results) if said]
+    for lines_of in (number_lines, partial(cluster_lines, console=console), doubt_lines):
+        lines += [f"\n{said}" for said in map(lines_of, results) if said]
     lines += [
         f"{result.strategy}: client {failure.client} failed in round {failure.round}: {failure.reason}"
         for result in results
@@ -429,7 +453,7 @@ def show_all(
 
 
 def results_table(results: Sequence[Result], title: str) -> RichTable:
-    """Return a table with a row per strategy: metrics, privacy, traffic and time."""
+    """Return a table for the terminal with a row per strategy: metrics, epsilon, traffic and time."""
     table = RichTable(title=title, title_justify="left")
     table.add_column("strategy", no_wrap=True)
     metrics = {"accuracy": "accuracy", "nmi": "NMI", "ari": "ARI", "cost_per_row": "cost per row"}
@@ -464,16 +488,16 @@ def number_lines(result: Result) -> str:
 
 
 def cluster_lines(result: Result, console: Console) -> str:
-    """Return the description of the clusters, Table One unless it is too wide, and what became of the rows."""
-    found = [] if result.clusters is None else [str(result.clusters)]
+    """Return the description of the clusters, Table One unless it is too wide, and the survival of the rows."""
+    lines = [] if result.clusters is None else [str(result.clusters)]
     if result.clusters is not None:
         table = result.clusters.table_one()
         is_narrow = result.clusters.n_clusters <= WIDEST_TABLE
         fits = is_narrow and (not console.is_terminal or table.width <= console.width)
-        found.append(f"\n{table}" if fits else "\nTable One is in table-one.md.")
+        lines.append(f"\n{table}" if fits else "\nTable One is in table-one.md.")
     if result.survival is not None:
-        found.append(str(result.survival) if not found else f"\n{result.survival}")
-    return "\n".join([f"{result.strategy}:", *found]) if found else ""
+        lines.append(str(result.survival) if not lines else f"\n{result.survival}")
+    return "\n".join([f"{result.strategy}:", *lines]) if lines else ""
 
 
 def doubt_lines(result: Result) -> str:

@@ -1,4 +1,12 @@
-"""Run the trials of a comparison in this process, in processes of their own, or as tasks of Ray."""
+"""Run the trials of a comparison in this process, in processes of their own, or as tasks of Ray.
+
+Each trial writes its own folder when it ends, whatever the outcome: a result, or the reason why
+there is none. So a comparison can be stopped at any time, and the next call runs only what is
+missing.
+
+By default each trial has a process of its own. Its peak memory is then its own, and a run that is
+killed (for lack of memory, for example) takes no other run with it.
+"""
 
 from __future__ import annotations
 
@@ -90,7 +98,7 @@ _MAP_SCORES = {
 def _check_where(
     comparison: Comparison, jobs: int | None, on: str | None, device: str | None
 ) -> None:
-    """Raise a ValueError unless runs can happen at these places."""
+    """Raise a ValueError if the places to run contradict each other: processes, Ray, or a graphics card."""
     if jobs is not None:
         check_integer("jobs", jobs, at_least=1)
     if on is not None and comparison.engine != "inline":
@@ -184,7 +192,11 @@ def run_comparison(
 def _progress(
     n_runs: int, n_done: int, progress: bool | None, announce: Callable[[list[str]], object] | None
 ) -> Iterator[Callable[[int], object]]:
-    """Show how many runs are done: as a bar, or else by lines to ``announce``, unless ``progress`` is False."""
+    """Show how many runs are done, and yield a function that takes the number of finished runs.
+
+    There is a bar where a bar can be seen. Otherwise ``announce`` gets a line from time to time,
+    with an estimate of how much time is left. ``progress=False`` shows nothing.
+    """
     if is_shown(progress) or progress is False or announce is None:
         with bar("runs", n_runs, progress, n_done) as says:
             yield lambda number: says("", number)
@@ -264,7 +276,7 @@ def record_failure(
 
 
 def _known_before(trial: Trial) -> dict[str, Any]:
-    """Return the part of the row that is known before the trial begins."""
+    """Return the part of a trial's row that is known before it begins."""
     names = ("key", "strategy", "variant", "data", "n_clusters", "epsilon", "seed", "engine")
     known = {name: getattr(trial, name) for name in names}
     delta = None if trial.epsilon is None else trial.parameters.get("delta")
@@ -274,7 +286,11 @@ def _known_before(trial: Trial) -> dict[str, Any]:
 def _outcome(
     trial: Trial, row: dict[str, Any], place: Path, read: ReadRows | None
 ) -> dict[str, Any]:
-    """Run the strategy, write its result, and return its part of the row."""
+    """Run the strategy, write its result into ``place``, and return the part of the row that the run has determined.
+
+    ``row`` is filled in along the way, so that a trial that fails later still says how many rows
+    and clients it had.
+    """
     _register(trial)
     read = read or _read(trial)
     n_clusters = trial.n_clusters or next(iter(trial.choice.numbers_of_classes(read)), None)
@@ -301,7 +317,7 @@ def _outcome(
         "progress": False,
         "n_jobs": 1,
     }
-    if trial.made is not None:
+    if trial.instance is not None:
         options["schema"] = trial.choice.schema
     result = simulate(strategy, rows, **options)
     scores = _map_scores(result, rows, trial.seed) | _suite_scores(result, rows, read, n_clusters)
@@ -339,7 +355,11 @@ def _read(trial: Trial) -> ReadRows:
 
 def _register(trial: Trial) -> None:
     """Register a strategy that this process may not have; module:Class needs no registration."""
-    if trial.made is None and ":" not in trial.strategy and trial.strategy not in registry.names():
+    if (
+        trial.instance is None
+        and ":" not in trial.strategy
+        and trial.strategy not in registry.names()
+    ):
         registry.REGISTERED[trial.strategy] = trial.entry
 
 
@@ -358,6 +378,10 @@ def _suite_scores(
 
 
 def _map_scores(result: Result, rows: FederatedRows, seed: int) -> dict[str, float]:
+    """Return the quality of the map that a strategy made; {} if it made none.
+
+    Clients that failed have no places in the map and are left out.
+    """
     # A client that failed has no place in the map.
     shown = [
         index
@@ -386,6 +410,7 @@ def _write_row(place: Path, row: Mapping[str, Any], said: Sequence[str] = ()) ->
 
 
 def _sentence(error: BaseException) -> str:
+    """Return an error as one line; errors of other packages begin with their type."""
     text = " ".join(str(error).split())
     is_ours = isinstance(error, (ValueError, ImportError, ProtocolError, OSError))
     return text if is_ours and text else f"{type(error).__name__}: {text}".rstrip(": ")
@@ -403,18 +428,19 @@ def peak_memory_mb() -> float | None:
     """Return the largest resident memory of this process, libraries included; None if it is unknown."""
     try:
         # Not getrusage: a process inherits its figure from its parent.
-        found = re.search(
+        match = re.search(
             r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text(encoding="ascii")
         )
     except OSError:
         return None
-    return None if found is None else round(int(found[1]) * 1024 / 1e6, 1)
+    return None if match is None else round(int(match[1]) * 1024 / 1e6, 1)
 
 
 # Runs in this process, and in other processes.
 
 
 def _run_here(trials: Sequence[Trial], folder: ComparisonFolder) -> Generator[Trial, None, None]:
+    """Run trials one after the other in this process."""
     for trial in trials:
         execute(trial, folder)
         yield trial
@@ -423,7 +449,12 @@ def _run_here(trials: Sequence[Trial], folder: ComparisonFolder) -> Generator[Tr
 def _run_in_processes(
     trials: Sequence[Trial], folder: ComparisonFolder, jobs: int
 ) -> Generator[Trial, None, None]:
-    """Run each trial in its own process, so that its memory use or death affects no other trial."""
+    """Run each trial in its own process, at most ``jobs`` at a time, and yield it when it has ended.
+
+    A process that dies is tried a second time, because the system may kill a process by chance when
+    memory is short. All processes are ended if the caller stops early. Raises an OSError if the
+    disk is full: no further run can be saved then.
+    """
     context = _context(trials)
     waiting, attempts = deque(trials), dict.fromkeys((trial.key for trial in trials), 0)
     working: dict[Any, tuple[BaseProcess, Trial]] = {}
@@ -478,7 +509,11 @@ def _script_left_alone(trial: Trial) -> Iterator[None]:
 
 
 def _work(trial: Trial, out: Path) -> None:
-    """Run one trial in a child process, which leaves Ctrl-C to its parent and ends with it."""
+    """Run one trial in a child process.
+
+    The child leaves Ctrl-C to its parent, and ends when its parent does. Its exit code tells the
+    parent of a full disk.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
@@ -490,6 +525,7 @@ def _work(trial: Trial, out: Path) -> None:
 
 
 def _end_with_parent() -> None:
+    """Wait for the parent process to end, then end this one."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()
@@ -497,6 +533,7 @@ def _end_with_parent() -> None:
 
 
 def _record_death(trial: Trial, folder: ComparisonFolder, code: int) -> None:
+    """Write the folder of a trial whose process died twice, with the signal or exit code."""
     if code < 0:
         how = f"was killed by {signal.Signals(-code).name}, {_ATTEMPTS} times; it may need more memory than there is"
     else:
@@ -505,6 +542,12 @@ def _record_death(trial: Trial, folder: ComparisonFolder, code: int) -> None:
 
 
 def _context(trials: Sequence[Trial]) -> Any:
+    """Return the way to start processes.
+
+    Where the system allows it, processes are forked from one that has imported everything and
+    computed nothing. So their start is fast, and no threads are lost, as they would be if this
+    process were forked.
+    """
     # Forked from a process that has imported everything and computed nothing: the start is fast, and no thread is lost,
     # as it would be if this process were forked.
     if "forkserver" not in multiprocessing.get_all_start_methods():
@@ -551,9 +594,9 @@ def run_on_ray(
                     packed = ray.get(done)
                 except ray.exceptions.RayError as error:
                     cause = getattr(error, "cause", None) or error
-                    what = next(iter(str(cause).splitlines()), "")
+                    message = next(iter(str(cause).splitlines()), "")
                     record_failure(
-                        trial, folder, f"The task of this run ended without a result: {what}"
+                        trial, folder, f"The task of this run ended without a result: {message}"
                     )
                 else:
                     with (
@@ -565,7 +608,11 @@ def run_on_ray(
 
 
 class _Store:
-    """References to rows in Ray's store; equal rows are stored once."""
+    """References to rows in Ray's object store; equal rows are stored once.
+
+    Trials of one data set with different strategies share their rows. Even for different seeds the
+    rows can be equal, if the data set is not random; so they are compared by content.
+    """
 
     def __init__(self, put: Callable[[ReadRows], Any]) -> None:
         self._put = put
@@ -573,6 +620,7 @@ class _Store:
         self._by_content: dict[bytes, Any] = {}
 
     def rows_of(self, trial: Trial) -> Any:
+        """Return the reference to a trial's rows, reading and storing them if they are new."""
         choice = trial.choice
         key = (
             choice.dataset,
@@ -591,7 +639,7 @@ class _Store:
 
 
 def _run_as_task(trial: Trial, read: ReadRows) -> bytes:
-    """Run a trial in this task, and return its folder as a ZIP file."""
+    """Run a trial in this task of Ray, and return its folder as the bytes of a ZIP file."""
     _register(trial)
     with tempfile.TemporaryDirectory(prefix="fedclust-") as path:
         folder = ComparisonFolder(path)
@@ -599,6 +647,6 @@ def _run_as_task(trial: Trial, read: ReadRows) -> bytes:
         execute(trial, folder, read)
         place, packed = folder.trials / trial.key, io.BytesIO()
         with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
-            for file in sorted(one for one in place.rglob("*") if one.is_file()):
+            for file in sorted(entry for entry in place.rglob("*") if entry.is_file()):
                 archive.write(file, file.relative_to(place))
         return packed.getvalue()

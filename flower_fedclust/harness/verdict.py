@@ -1,4 +1,13 @@
-"""Which strategy is best, by how much, and whether chance may have decided: sentences, tests and ranks."""
+"""Which strategy is best, by how much, and whether chance may have decided: sentences, tests and ranks.
+
+Strategies run on the same seeds, which determine the rows, their partition and the noise. So two
+strategies are compared by their differences on each seed: a paired t-test against the best,
+corrected for the number of comparisons (Holm). Over several data sets, Friedman's test and
+Nemenyi's critical difference say which mean ranks differ (Demšar 2006).
+
+Every sentence here is conservative. While runs are missing, nobody is called the best; few seeds
+are called too few; and a strategy whose runs collapsed is not ranked.
+"""
 
 from __future__ import annotations
 
@@ -28,10 +37,14 @@ _MOST_NAMES = 5
 
 
 def verdict(scenario: Scenario) -> str:
-    """Return the result of a scenario in one sentence: the best contender, and the best fully private one."""
+    """Return the result of a scenario in one or two sentences.
+
+    They name the best contender, and the best of those whose whole run is covered by a guarantee,
+    with the measure, the cost beside the pooled cost, the traffic and the time.
+    """
     if scenario.waiting:
         have, which = ("has", "it is") if len(scenario.waiting) == 1 else ("have", "they are")
-        names = listed([one.name for one in scenario.waiting], most=_MOST_NAMES)
+        names = listed([contender.name for contender in scenario.waiting], most=_MOST_NAMES)
         return f"{names} {have} no result yet, so no best strategy is named until {which} done."
     best = scenario.best(scenario.federated)
     if best is None:
@@ -41,7 +54,7 @@ def verdict(scenario: Scenario) -> str:
             if none_is_left
             else "There is nothing to rank."
         )
-    private = scenario.best(one for one in scenario.federated if one.is_covered)
+    private = scenario.best(contender for contender in scenario.federated if contender.is_covered)
     said = f"The best is {_described(scenario, best)}"
     if private is None:
         return f"{said}; no strategy's whole run is covered by a guarantee."
@@ -51,23 +64,28 @@ def verdict(scenario: Scenario) -> str:
 
 
 def collapsed(scenario: Scenario) -> str:
-    """Return which contenders collapsed, and how; "" if none did."""
-    found: dict[str, list[str]] = {}
+    """Return which contenders collapsed, grouped by how they did; "" if none did."""
+    reasons: dict[str, list[str]] = {}
     for contender in scenario.contenders:
         if contender.collapse:
-            found.setdefault(contender.collapse, []).append(contender.name)
-    return "; ".join(f"{why}: {', '.join(names)}" for why, names in found.items())
+            reasons.setdefault(contender.collapse, []).append(contender.name)
+    return "; ".join(f"{why}: {', '.join(names)}" for why, names in reasons.items())
 
 
 def doubts(scenario: Scenario) -> list[str]:
-    """Return the other reasons to doubt the results of each contender, and how many of its runs they concern."""
+    """Return the reasons to doubt each contender's results, a sentence each, with the number of runs concerned.
+
+    They are the doubts that the runs themselves saved, and, where several seeds had the same rows
+    in the same order, whether the runs agree about the clusters. A collapse is not repeated here,
+    because :func:`collapsed` says it.
+    """
     said = []
     for contender in scenario.contenders:
-        found: dict[str, list[str]] = {}
+        doubts_by_text: dict[str, list[str]] = {}
         for trial in contender.trials:
             for doubt in trial.metrics.get("doubts", ()):
-                found.setdefault(doubt["code"], []).append(doubt["sentence"])
-        for code, sentences in found.items():
+                doubts_by_text.setdefault(doubt["code"], []).append(doubt["sentence"])
+        for code, sentences in doubts_by_text.items():
             # The page says that these collapsed.
             if code not in ("one-cluster", "no-better-than-one"):
                 share = (
@@ -85,15 +103,21 @@ def doubts(scenario: Scenario) -> list[str]:
 
 
 def certainty(scenario: Scenario) -> str:
-    """Return which differences are significant; "" if there is only one contender, or some are missing."""
+    """Return which differences from the best are significant.
+
+    "" if there is only one contender, or if results are missing. With too few seeds the sentence
+    says so.
+    """
     ranked = scenario.ranked(scenario.federated)
     if len(ranked) < 2 or scenario.waiting:
         return ""
-    found = differences(scenario)
-    if not found:
+    compared = differences(scenario)
+    if not compared:
         return f"Fewer than {LEAST_SEEDS} seeds cannot show whether a difference is due to chance."
-    sure = [one for one in found if one.p_value < LEVEL and one.lead > 0]
-    unsure = [one.other.name for one in found if one not in sure]
+    sure = [
+        difference for difference in compared if difference.p_value < LEVEL and difference.lead > 0
+    ]
+    unsure = [difference.other.name for difference in compared if difference not in sure]
     if len(unsure) > _MOST_NAMES:
         unsure[_MOST_NAMES - 1 :] = [f"{len(unsure) - _MOST_NAMES + 1} more"]
     n_seeds = number_of_seeds(scenario)
@@ -101,32 +125,32 @@ def certainty(scenario: Scenario) -> str:
     test = f"paired t-tests over {seeds}, Holm's correction, p < {LEVEL}"
     first = ranked[0].name
     if unsure and n_seeds < FEW_SEEDS:
-        better = f"{first} is significantly better than {len(sure)} of the {len(found)} others ({test}). "
+        better = f"{first} is significantly better than {len(sure)} of the {len(compared)} others ({test}). "
         unknown = f"{seeds} cannot show whether {first} is better than {listed(unsure, len(unsure))}: use more."
         return f"{better}{unknown}" if sure else unknown
     if not sure:
-        others = "the other" if len(found) == 1 else f"any of the {len(found)} others"
+        others = "the other" if len(compared) == 1 else f"any of the {len(compared)} others"
         return f"{first} comes first, but is not significantly better than {others} ({test})."
-    others = "the other" if len(found) == 1 else f"{len(sure)} of the {len(found)} others"
-    if len(sure) == len(found) > 1:
-        others = f"all {len(found)} others"
+    others = "the other" if len(compared) == 1 else f"{len(sure)} of the {len(compared)} others"
+    if len(sure) == len(compared) > 1:
+        others = f"all {len(compared)} others"
     text = f"{first} is significantly better than {others} ({test})"
     return f"{text}, but not than {', '.join(unsure)}." if unsure else f"{text}."
 
 
 def number_of_seeds(scenario: Scenario) -> int:
-    """Return over how many seeds the best contender that does not pool rows was run."""
+    """Return over how many seeds the best contender was run (pooled references aside)."""
     return max(
         (
-            len(one.by_seed(scenario.measure.name))
-            for one in scenario.ranked(scenario.federated)[:1]
+            len(contender.by_seed(scenario.measure.name))
+            for contender in scenario.ranked(scenario.federated)[:1]
         ),
         default=0,
     )
 
 
 def undecided(scenario: Scenario) -> tuple[list[str], str]:
-    """Return the contenders that no test distinguishes from the best, and the meaning of their mark."""
+    """Return the contenders that no test tells apart from the best, and the meaning of the mark they get."""
     names = [
         difference.other.name
         for difference in differences(scenario)
@@ -138,33 +162,34 @@ def undecided(scenario: Scenario) -> tuple[list[str], str]:
     return names, "not significantly worse than the best"
 
 
-def _described(scenario: Scenario, one: Contender) -> str:
-    """Return a contender with its measure, its cost beside the pooled one, its traffic and its time."""
+def _described(scenario: Scenario, contender: Contender) -> str:
+    """Return a contender with its measure, its cost beside the pooled cost, its traffic and its time."""
     parts = []
-    spread, top = scenario.quality(one), scenario.quality(scenario.reference)
+    spread, top = scenario.quality(contender), scenario.quality(scenario.reference)
     if spread is not None and scenario.measure.name != "cost_per_row":
         beside = f" (pooled {scenario.measure.show(top.mean)})" if top is not None else ""
         parts.append(f"{scenario.measure.heading} {scenario.measure.show(spread.mean)}{beside}")
-    parts += filter(None, [_cost_beside(one, scenario.pooled)])
-    silhouette = one.comparable("silhouette")
+    parts += filter(None, [_cost_beside(contender, scenario.pooled)])
+    silhouette = contender.comparable("silhouette")
     if silhouette is not None and scenario.measure.name == "cost_per_row":
         parts.append(f"silhouette {share_text(silhouette.mean)}")
-    clients = one.spread("n_clients")
-    if (sent := one.spread("bytes_up")) is not None and clients is not None and clients.mean:
+    clients = contender.spread("n_clients")
+    if (sent := contender.spread("bytes_up")) is not None and clients is not None and clients.mean:
         parts.append(f"{bytes_text(sent.mean / clients.mean)} per site")
-    if (seconds := one.spread("seconds")) is not None:
+    if (seconds := contender.spread("seconds")) is not None:
         parts.append(f"{seconds.mean:.2g} s" if seconds.mean < 10 else f"{seconds.mean:,.0f} s")
-    return f"{one.name}: {', '.join(parts)}"
+    return f"{contender.name}: {', '.join(parts)}"
 
 
-def _cost_beside(one: Contender, pooled: Sequence[Contender]) -> str:
-    own = one.comparable("cost_per_row")
+def _cost_beside(contender: Contender, pooled: Sequence[Contender]) -> str:
+    """Return how far a contender's cost lies above or below the best pooled cost, in percent; "" if unknown."""
+    cost = contender.comparable("cost_per_row")
     costs = [
         spread.mean for other in pooled if (spread := other.comparable("cost_per_row")) is not None
     ]
-    if own is None or not costs or min(costs) <= 0:
+    if cost is None or not costs or min(costs) <= 0:
         return ""
-    percent = 100 * (own.mean / min(costs) - 1)
+    percent = 100 * (cost.mean / min(costs) - 1)
     if abs(percent) < 0.05:
         return "at the pooled cost"
     return f"{abs(percent):,.{0 if abs(percent) >= 10 else 1}f}% {'above' if percent > 0 else 'below'} the pooled cost"
@@ -175,7 +200,7 @@ def _cost_beside(one: Contender, pooled: Sequence[Contender]) -> str:
 
 @dataclass(frozen=True)
 class Difference:
-    """How far the best is ahead of another contender on the same seeds."""
+    """How far the best contender is ahead of another one on the same seeds, and how sure that is."""
 
     other: Contender
     lead: float  #: Mean of the paired differences of the measure, above 0 if the best is better.
@@ -184,25 +209,34 @@ class Difference:
 
 
 def differences(scenario: Scenario) -> list[Difference]:
-    """Return how far the best contender that does not pool rows is ahead of each other; [] with too few seeds."""
+    """Return how far the best contender that does not pool rows is ahead of each other one.
+
+    Contenders that share fewer than :data:`LEAST_SEEDS` seeds with the best are left out.
+    """
     ranked = scenario.ranked(scenario.federated)
-    found: list[tuple[Contender, float, float]] = []
+    unadjusted: list[tuple[Contender, float, float]] = []
     for other in ranked[1:]:
-        best, own = (one.by_seed(scenario.measure.name) for one in (ranked[0], other))
+        best, values = (
+            contender.by_seed(scenario.measure.name) for contender in (ranked[0], other)
+        )
         leads = np.array(
-            [scenario.measure.sign * (best[seed] - own[seed]) for seed in best if seed in own]
+            [scenario.measure.sign * (best[seed] - values[seed]) for seed in best if seed in values]
         )
         if len(leads) >= LEAST_SEEDS:
-            found.append((other, float(leads.mean()), _p_value(leads)))
-    corrected = holm([p_value for _, _, p_value in found])
+            unadjusted.append((other, float(leads.mean()), _p_value(leads)))
+    corrected = holm([p_value for _, _, p_value in unadjusted])
     return [
-        Difference(one, lead, p_value)
-        for (one, lead, _), p_value in zip(found, corrected, strict=True)
+        Difference(contender, lead, p_value)
+        for (contender, lead, _), p_value in zip(unadjusted, corrected, strict=True)
     ]
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Return p-values corrected for their number (Holm 1979)."""
+    """Return p-values after Holm's correction for their number (Holm 1979).
+
+    The smallest is multiplied by their number n, the next by n - 1, and so on; none may become
+    smaller than its predecessor.
+    """
     order = np.argsort(p_values, kind="stable")
     factors = np.arange(len(order), 0, -1)
     corrected = np.empty(len(order))
@@ -213,7 +247,11 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def _p_value(leads: NDArray[np.float64]) -> float:
-    """Return the p-value of a paired t-test; the same difference on every seed is certain, or nothing."""
+    """Return the p-value of a paired t-test that the mean lead is 0.
+
+    If the lead is the same on every seed, the test has no variance to work with: the difference is
+    then certain (0), or there is none (1).
+    """
     if np.ptp(leads) <= 1e-12 * max(1.0, float(np.abs(leads).max())):
         return 1.0 if abs(leads.mean()) <= 1e-12 else 0.0
     with warnings.catch_warnings():
@@ -226,7 +264,7 @@ def _p_value(leads: NDArray[np.float64]) -> float:
 
 @dataclass(frozen=True)
 class Ranks:
-    """Mean ranks of contenders; 1 is the best rank."""
+    """Mean ranks of contenders over blocks (seeds, or data sets), and which of them may be equally good."""
 
     means: dict[str, float]  #: Mean ranks by contender, the best first.
     #: For each contender, a letter for each group of contenders that may be equally good.
@@ -237,7 +275,7 @@ class Ranks:
 
     @property
     def sentence(self) -> str:
-        """The meaning of the ranks and their letters."""
+        """What the ranks and their letters mean, for a person."""
         said = f"Mean ranks are over {self.over}; 1 is the best."
         if self.p_value >= LEVEL:
             return f"{said} The differences may be due to chance (Friedman's test, p = {self.p_value:.2g})."
@@ -249,13 +287,20 @@ class Ranks:
 
 
 def critical_difference(n_contenders: int, n_blocks: int) -> float:
-    """Return Nemenyi's difference of mean ranks, q sqrt(k (k + 1) / (12 n)), q a quantile of the studentized range."""
+    """Return Nemenyi's critical difference of mean ranks, q sqrt(k (k + 1) / (12 n)).
+
+    Here k is ``n_contenders``, n is ``n_blocks``, and q a quantile of the studentized range at the
+    level :data:`LEVEL`.
+    """
     quantile = float(stats.studentized_range.ppf(1 - LEVEL, n_contenders, np.inf))
     return quantile * math.sqrt(n_contenders * (n_contenders + 1) / (12 * n_blocks))
 
 
 def alike(means: Sequence[float], difference: float) -> list[tuple[int, int]]:
-    """Return the first and last index of each maximal group of sorted means that lie within a difference."""
+    """Return the groups of sorted means that lie within a difference, as pairs of first and last index.
+
+    Only maximal groups are returned: one that lies inside another one is left out.
+    """
     groups: list[tuple[int, int]] = []
     for first, mean in enumerate(means):
         last = max(
@@ -271,10 +316,11 @@ def alike(means: Sequence[float], difference: float) -> list[tuple[int, int]]:
 def ranks_over_seeds(scenario: Scenario) -> Ranks | None:
     """Return the ranks within one scenario, a block per seed; None with too few seeds or contenders."""
     values = {
-        one.name: one.by_seed(scenario.measure.name) for one in scenario.ranked(scenario.contenders)
+        contender.name: contender.by_seed(scenario.measure.name)
+        for contender in scenario.ranked(scenario.contenders)
     }
     seeds = sorted(set().union(*values.values()))
-    whole = [name for name, found in values.items() if len(found) == len(seeds)]
+    whole = [name for name, of_contender in values.items() if len(of_contender) == len(seeds)]
     losses = [[-scenario.measure.sign * values[name][seed] for name in whole] for seed in seeds]
     return (
         None
@@ -284,15 +330,22 @@ def ranks_over_seeds(scenario: Scenario) -> Ranks | None:
 
 
 def ranks_over_scenarios(scenarios: Sequence[Scenario]) -> Ranks | None:
-    """Return the ranks over data sets, by the means over their seeds; None with too few of them or contenders."""
+    """Return the ranks over data sets, from each contender's mean over its seeds.
+
+    Only contenders with a value on every data set take part. None if there are too few of them, too
+    few data sets, or runs that are missing.
+    """
     columns: list[dict[str, float]] = []
     for scenario in scenarios:
-        spreads = {one.name: scenario.quality(one) for one in scenario.ranked(scenario.contenders)}
+        spreads = {
+            contender.name: scenario.quality(contender)
+            for contender in scenario.ranked(scenario.contenders)
+        }
         columns.append(
             {
-                name: -scenario.measure.sign * one.mean
-                for name, one in spreads.items()
-                if one is not None
+                name: -scenario.measure.sign * spread.mean
+                for name, spread in spreads.items()
+                if spread is not None
             }
         )
     whole = [name for name in columns[0] if all(name in column for column in columns)]
@@ -302,6 +355,7 @@ def ranks_over_scenarios(scenarios: Sequence[Scenario]) -> Ranks | None:
 
 
 def _ranks(names: Sequence[str], losses: ArrayLike, over: str) -> Ranks | None:
+    """Return Friedman's test and the mean ranks of a table of losses, of shape (n_blocks, n_contenders)."""
     table: NDArray[np.float64] = np.asarray(losses, dtype=float)
     if len(names) < LEAST_CONTENDERS or len(table) < LEAST_BLOCKS:
         return None

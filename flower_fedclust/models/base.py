@@ -195,13 +195,13 @@ class Model(ABC):
         remedy = "save the model again"
         arrays = read_arrays(path / _ARRAYS, remedy)
         with parsing(str(path / _DESCRIPTION), "a model", remedy):
-            made, columns = Model.named(str(description["model"])), description["columns"]
+            model_class, columns = Model.named(str(description["model"])), description["columns"]
             if columns is not None and not (
                 isinstance(columns, list) and all(isinstance(column, str) for column in columns)
             ):
                 raise TypeError("columns are texts")
         with parsing(str(path / _ARRAYS), "a model", remedy):
-            model = made.from_arrays(arrays)
+            model = model_class.from_arrays(arrays)
             if model.n_clusters != description["n_clusters"]:
                 raise DataError(
                     f"it has {model.n_clusters} clusters, and {_DESCRIPTION} names another number; {remedy}."
@@ -241,9 +241,9 @@ class RowModel(Model):
         checked = self._checked(rows)
         labels, cost = np.empty(len(checked), dtype=np.intp), 0.0
         for block in blocks(len(checked), self._widest):
-            found = self.cluster_block(checked[block])
-            labels[block] = found.labels
-            cost += found.cost
+            answer = self.cluster_block(checked[block])
+            labels[block] = answer.labels
+            cost += answer.cost
         return Clustered(labels, cost, places)
 
     def _checked(self, rows: ArrayLike | Any) -> Floats:

@@ -103,8 +103,8 @@ class PrototypeModel(RowModel, name="prototypes"):
         from scipy.special import logsumexp
 
         if self.covariances_ is None:
-            found = nearest_centers(rows, self.means_)
-            return Clustered(self.clusters_[found.labels], found.cost)
+            nearest = nearest_centers(rows, self.means_)
+            return Clustered(self.clusters_[nearest.labels], nearest.cost)
         by_prototype = log_densities(rows, Prototypes(self.means_, self.covariances_, self.counts_))
         by_cluster = np.full((len(rows), self.n_clusters), -np.inf)
         for cluster in np.unique(self.clusters_):
@@ -128,5 +128,5 @@ class PrototypeModel(RowModel, name="prototypes"):
     def from_arrays(cls, arrays: Sequence[Floats]) -> Self:
         """Make the model from the arrays that :meth:`to_arrays` returned."""
         means, covariances, counts, clusters, (n_clusters,) = arrays
-        given = covariances if covariances.size else None
-        return cls(means, clusters, int(n_clusters), covariances=given, counts=counts)
+        known_covariances = covariances if covariances.size else None
+        return cls(means, clusters, int(n_clusters), covariances=known_covariances, counts=counts)

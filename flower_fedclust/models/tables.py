@@ -52,8 +52,8 @@ class TableModel(Model, name="table"):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or "model" not in self.__dict__:
             raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
-        found = getattr(self.model, name)
-        return (lambda table: found(self.prepare(table))) if name in _OF_ROWS else found
+        attribute = getattr(self.model, name)
+        return (lambda table: attribute(self.prepare(table))) if name in _OF_ROWS else attribute
 
     @property
     def n_clusters(self) -> int:

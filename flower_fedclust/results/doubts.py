@@ -102,34 +102,34 @@ def doubts_about(
     metrics: Mapping[str, float],
 ) -> tuple[Doubt, ...]:
     """Return the doubts about a strategy that has run, the worst first; labels are empty if no rows are at hand."""
-    found = [
+    doubts = [
         *_of_rows(model.n_clusters, labels, metrics),
         *_of_sizes(strategy, model, bool(labels)),
     ]
-    found += [*_of_clients(strategy, labels), *_of_sites(strategy, labels)]
+    doubts += [*_of_clients(strategy, labels), *_of_sites(strategy, labels)]
     number = strategy.outcome.number
     if number is not None and not number.is_clear:
-        found.append(Doubt("no-clear-number", number.sentence, {"chosen": number.chosen}))
+        doubts.append(Doubt("no-clear-number", number.sentence, {"chosen": number.chosen}))
     sought = strategy.n_clusters if number is None else number.chosen
     if isinstance(sought, int) and model.n_clusters < sought:
         sentence = (
             f"Only {model.n_clusters} of {sought} clusters stand out of the noise, and the others were dropped: use "
             "fewer clusters, more rows or a larger epsilon."
         )
-        found.append(Doubt("dropped", sentence, {"kept": model.n_clusters, "sought": sought}))
-    found += _of_other_runs(strategy.outcome.agreement, strategy.outcome.again)
-    found += _of_density(strategy.outcome.gain)
-    found += _of_bounds(strategy, model)
+        doubts.append(Doubt("dropped", sentence, {"kept": model.n_clusters, "sought": sought}))
+    doubts += _of_other_runs(strategy.outcome.agreement, strategy.outcome.again)
+    doubts += _of_density(strategy.outcome.gain)
+    doubts += _of_bounds(strategy, model)
     if isinstance(strategy.outcome.model, TableModel):
-        found += _of_columns(strategy, strategy.outcome.model.preparation)
+        doubts += _of_columns(strategy, strategy.outcome.model.preparation)
     clusters = strategy.outcome.clusters
     if clusters is not None:
-        found += _of_description(clusters)
+        doubts += _of_description(clusters)
     elif getattr(strategy.tables, "description", 0):
         sentence = (
             f"The clusters are not described, and this used no budget: {why_not(strategy, model)}."
         )
-        found.append(Doubt("not-described", sentence))
+        doubts.append(Doubt("not-described", sentence))
     if (
         strategy.tables is not None
         and strategy.outcome.survival is None
@@ -137,10 +137,10 @@ def doubts_about(
     ):
         why = why_not(strategy, model, SURVIVAL)
         why = why or 'a sum of the clients\' means has no numbers of rows; choose the unit "record"'
-        found.append(
+        doubts.append(
             Doubt("no-survival", f"There are no survival curves, and this used no budget: {why}.")
         )
-    return tuple(found)
+    return tuple(doubts)
 
 
 def doubts_about_scale(clients: Sequence[ClientData]) -> tuple[Doubt, ...]:
@@ -155,19 +155,21 @@ def doubts_about_scale(clients: Sequence[ClientData]) -> tuple[Doubt, ...]:
 
 def doubts_about_numbers(clients: Sequence[ClientData], schema: Schema) -> tuple[Doubt, ...]:
     """Return a doubt about the columns of a client's table in which 1,234 counts as 1234, and may mean 1.234."""
-    found = {
+    doubts = {
         client.owner: columns_with_unclear_commas((part.table for part in client.batches()), schema)
         for client in clients
     }
-    found = {owner: columns for owner, columns in found.items() if columns}
-    if not found:
+    doubts = {owner: columns for owner, columns in doubts.items() if columns}
+    if not doubts:
         return ()
-    columns = list(dict.fromkeys(name for names in found.values() for name in names))
+    columns = list(dict.fromkeys(name for names in doubts.values() for name in names))
     sentence = (
-        f"Numbers written like 1,234 count as 1234 in {quoted(columns)} ({some(list(found))}), and none shows what the "
-        "comma is: if it is a decimal comma, write 1.234."
+        f"Numbers written like 1,234 count as 1234 in {quoted(columns)} ({some(list(doubts))}), and none shows what "
+        "the comma is: if it is a decimal comma, write 1.234."
     )
-    return (Doubt("unclear-comma", sentence, {"columns": columns, "clients": list(found)}, "rows"),)
+    return (
+        Doubt("unclear-comma", sentence, {"columns": columns, "clients": list(doubts)}, "rows"),
+    )
 
 
 def doubts_about_files(empty: Sequence[str]) -> tuple[Doubt, ...]:
@@ -187,8 +189,8 @@ def doubts_about_labels(
     pairs = [pair for pair in zip(labels, predicted, strict=True) if len(pair[0]) == len(pair[1])]
     if not pairs:
         return ()
-    found, by_model = (np.concatenate(one) for one in zip(*pairs, strict=True))
-    ari = float(adjusted_rand_score(found, by_model))
+    released, by_model = (np.concatenate(parts) for parts in zip(*pairs, strict=True))
+    ari = float(adjusted_rand_score(released, by_model))
     if ari >= ALIKE:
         return ()
     sentence = (
@@ -235,10 +237,10 @@ def _of_rows(
     numbers = {"largest_cluster": largest, "cost_per_row": cost, "cost_of_one_cluster": of_one}
     if (collapse := collapse_of(n_clusters, largest, cost, of_one)) is not None:
         code, words = collapse
-        what = (
+        topic = (
             "This run found nothing" if code == "one-cluster" else "These clusters explain nothing"
         )
-        return [Doubt(code, f"{what}: {words}.", numbers, "rows")]
+        return [Doubt(code, f"{topic}: {words}.", numbers, "rows")]
     counts = cluster_sizes(labels, n_clusters) if labels else np.empty(0)
     empty = np.flatnonzero(counts == 0).tolist()
     return [_empty(empty, n_clusters, "rows")] if empty else []
@@ -309,22 +311,24 @@ def _of_sizes(strategy: ProtocolStrategy, model: Model, has_labels: bool) -> lis
     shares = counts / max(float(counts.sum()), np.finfo(float).tiny)
     numbers = {"shares": [round(float(share), 4) for share in shares]}
     small = np.flatnonzero(sizes.counts <= DEVIATIONS * deviation).tolist()
-    found = []
+    doubts = []
     if (
         not has_labels
         and (collapse := collapse_of(n_clusters, float(shares.max()), None, None)) is not None
     ):
-        found.append(Doubt("one-cluster", f"This run found nothing: {collapse[1]}.", numbers))
+        doubts.append(Doubt("one-cluster", f"This run found nothing: {collapse[1]}.", numbers))
     if small and deviation > 0:
         percent = min(100 * DEVIATIONS * deviation / max(float(counts.sum()), deviation), 100.0)
         sentence = (
             f"{_listed(small, n_clusters, 'is', 'are')} smaller than what noise alone can produce (up to "
             f"{percent:.3g}% of all rows): use a larger epsilon, more rows or fewer clusters."
         )
-        found.append(Doubt("drowned", sentence, {**numbers, "clusters": small, "percent": percent}))
+        doubts.append(
+            Doubt("drowned", sentence, {**numbers, "clusters": small, "percent": percent})
+        )
     elif small and not has_labels:
-        found.append(_empty(small, n_clusters, "released"))
-    return [*found, *_of_positions(sizes.counts, sizes.sum_deviation, set(small), model)]
+        doubts.append(_empty(small, n_clusters, "released"))
+    return [*doubts, *_of_positions(sizes.counts, sizes.sum_deviation, set(small), model)]
 
 
 def _of_positions(
@@ -340,9 +344,9 @@ def _of_positions(
         DEVIATIONS * sum_deviation, counts, out=np.full(len(counts), np.inf), where=counts > 0
     )
     reached = [
-        one
-        for one in np.flatnonzero(2 * moved >= np.sqrt(apart.min(axis=1))).tolist()
-        if one not in drowned
+        cluster
+        for cluster in np.flatnonzero(2 * moved >= np.sqrt(apart.min(axis=1))).tolist()
+        if cluster not in drowned
     ]
     if not reached:
         return []
@@ -354,7 +358,7 @@ def _of_positions(
         Doubt(
             "noisy-center",
             sentence,
-            {"clusters": reached, "moved": [float(moved[one]) for one in reached]},
+            {"clusters": reached, "moved": [float(moved[cluster]) for cluster in reached]},
         )
     ]
 
@@ -376,11 +380,11 @@ def _of_bounds(strategy: ProtocolStrategy, model: Model) -> list[Doubt]:
     bound = getattr(strategy, "max_norm", None)
     if bound is None or not isinstance(model, KMeansModel):
         return []
-    given: ArrayLike | None = getattr(strategy, "origin", None)
+    declared_origin: ArrayLike | None = getattr(strategy, "origin", None)
     origin = (
         np.zeros(model.cluster_centers_.shape[1])
-        if given is None
-        else np.asarray(given, dtype=np.float64)
+        if declared_origin is None
+        else np.asarray(declared_origin, dtype=np.float64)
     )
     norms = np.linalg.norm(model.cluster_centers_ - origin, axis=1)
     outside = np.flatnonzero(norms >= 0.999 * bound).tolist()
@@ -395,32 +399,35 @@ def _of_bounds(strategy: ProtocolStrategy, model: Model) -> list[Doubt]:
 
 def _of_columns(strategy: ProtocolStrategy, preparation: Preparation) -> list[Doubt]:
     """Return doubts about columns that the run left out, and that hardly count as their values lie close together."""
-    found, schema = [], getattr(strategy.tables, "schema", preparation.schema)
+    doubts, schema = [], getattr(strategy.tables, "schema", preparation.schema)
     lost = [name for name in schema.used if name not in preparation.schema.used]
     if lost:
         sentence = f"The run went on without {left_out(lost, strategy.epsilon)}"
-        found.append(Doubt("column-left-out", sentence, {"columns": lost}))
+        doubts.append(Doubt("column-left-out", sentence, {"columns": lost}))
     used = preparation.schema.used
-    why = {name: why_it_hardly_counts(used[name], one) for name, one in preparation.figures.items()}
+    why = {
+        name: why_it_hardly_counts(used[name], figures)
+        for name, figures in preparation.figures.items()
+    }
     if skewed := [name for name in why if why[name] == "skewed"]:
         sentence = (
             f"Half of the values of {quoted(skewed)} lie below a tenth of the upper bound that the run found, so they "
             "hardly count: if these are amounts, set logarithm = true in the schema."
         )
-        found.append(Doubt("skewed-column", sentence, {"columns": skewed}))
+        doubts.append(Doubt("skewed-column", sentence, {"columns": skewed}))
     if crowded := [name for name in why if why[name] == "crowded"]:
         sentence = (
             f"Most values of {quoted(crowded)} lie in a small part of the bounds that the run found, so they hardly "
             "count: set public bounds in the schema, or use more rows or a larger epsilon."
         )
-        found.append(Doubt("crowded-column", sentence, {"columns": crowded}))
-    return found
+        doubts.append(Doubt("crowded-column", sentence, {"columns": crowded}))
+    return doubts
 
 
 def _of_description(clusters: Clusters) -> list[Doubt]:
     """Return doubts about a description that noise has hidden, and about columns that are clearly clipped."""
     if clusters.deviation > 0 and all(
-        len(clusters.sentences(one)) == 1 for one in range(clusters.n_clusters)
+        len(clusters.sentences(cluster)) == 1 for cluster in range(clusters.n_clusters)
     ):
         sentence = (
             "The description says nothing about the clusters but their sizes: no difference stands out of the noise. "
@@ -436,19 +443,19 @@ def _of_description(clusters: Clusters) -> list[Doubt]:
     noise = [
         name for name in names if used[name].interval is None and _is_mostly_beyond(clusters, name)
     ]
-    found = []
+    doubts = []
     if noise:
         sentence = (
             f"The bounds that the run found for {quoted(noise)} are noise: most values lie beyond them. Give public "
             "bounds in the schema, or ignore the column."
         )
-        found.append(Doubt("noisy-bounds", sentence, {"columns": noise}))
+        doubts.append(Doubt("noisy-bounds", sentence, {"columns": noise}))
         names, beyond = (
             [name for name in names if name not in noise],
             beyond[~beyond["column"].isin(noise)],
         )
     if not names:
-        return found
+        return doubts
     most = beyond.loc[beyond["value"].idxmax()]
     may_be_amounts = any(used[name].kind != "date" and not used[name].logarithm for name in names)
     sentence = (
@@ -456,7 +463,7 @@ def _of_description(clusters: Clusters) -> list[Doubt]:
         f"'{most['column']}' in cluster {most['cluster']}): trust the quantiles, not the means. Wider public bounds in "
         f"the schema help{', and logarithm = true if these are amounts' if may_be_amounts else ''}."
     )
-    return [*found, Doubt("clipped-column", sentence, {"columns": names})]
+    return [*doubts, Doubt("clipped-column", sentence, {"columns": names})]
 
 
 def _is_mostly_beyond(clusters: Clusters, name: str) -> bool:
@@ -485,7 +492,7 @@ def _of_other_runs(agreement: float | None, again: Repeated | None) -> list[Doub
     if agreement is None or agreement >= least:
         return []
     numbers: dict[str, Any] = {"ari": agreement}
-    found, advice = "", _ADVICE["noise"]
+    reason_text, advice = "", _ADVICE["noise"]
     if again is not None:
         kept = np.flatnonzero(again.each >= FOUND_AGAIN).tolist()
         lost = np.flatnonzero(again.each < FOUND_AGAIN).tolist()
@@ -495,10 +502,10 @@ def _of_other_runs(agreement: float | None, again: Repeated | None) -> list[Doub
             numbers["equal_within"] = again.equal_within
         advice = _ADVICE[reason].format(equal_within=again.equal_within)
         if kept and lost:
-            found = f" It would find {_named(kept)} again, but not {_named(lost)}."
+            reason_text = f" It would find {_named(kept)} again, but not {_named(lost)}."
     sentence = (
         "Another run would probably find other clusters (imitated runs have an adjusted Rand index of "
-        f"{agreement:.2f} with these, below {least:g}): {advice}.{found}"
+        f"{agreement:.2f} with these, below {least:g}): {advice}.{reason_text}"
     )
     return [Doubt("unstable", sentence, numbers)]
 

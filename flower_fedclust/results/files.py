@@ -173,7 +173,7 @@ def empty_folder(path: str | Path) -> Path:
 def free_beside(path: Path) -> Path:
     """Return the first of NAME-2, NAME-3 and so on beside a path that does not exist."""
     numbered = (path.with_name(f"{path.name}-{number}") for number in count(2))
-    return next(one for one in numbered if not one.exists() and not one.is_symlink())
+    return next(path for path in numbered if not path.exists() and not path.is_symlink())
 
 
 def find_folder(folder: str | Path, file: str) -> Path:
@@ -182,11 +182,14 @@ def find_folder(folder: str | Path, file: str) -> Path:
     if not path.is_dir():
         raise FileNotFoundError(f"There is no folder {folder}.")
     inside = (
-        [] if (path / file).exists() else sorted(found.parent for found in path.glob(f"*/{file}"))
+        []
+        if (path / file).exists()
+        else sorted(matches.parent for matches in path.glob(f"*/{file}"))
     )
     if len(inside) > 1:
         raise ValueError(
-            f"{folder} holds {len(inside)} results; name one of the folders {', '.join(one.name for one in inside)}."
+            f"{folder} holds {len(inside)} results; name one of the folders "
+            f"{', '.join(inner.name for inner in inside)}."
         )
     return inside[0] if inside else path
 
@@ -231,7 +234,7 @@ def save_result(result: ResultData, folder: str | Path) -> Path:
     path.mkdir(exist_ok=not is_new)  # only one of two processes that save at once can create it
     fresh, moved = Path(mkdtemp(prefix=".saving-", dir=path)), list[Path]()
     try:
-        if any(one != fresh for one in path.iterdir()):
+        if any(entry != fresh for entry in path.iterdir()):
             raise FileExistsError(
                 f"Another process saves into {path}; choose another folder, so that nothing is lost."
             )
@@ -341,18 +344,20 @@ def read_result(folder: str | Path) -> dict[str, Any]:
             if (path / "labels").exists()
         ]
         public = read_labels(path / _LEFT_OUT) if (path / _LEFT_OUT).exists() else None
-        for one, n_rows, name in zip(read, description["n_rows"], names[: len(read)], strict=True):
-            _check_labels(one, n_rows, model.n_clusters, name)
+        for labels, n_rows, name in zip(
+            read, description["n_rows"], names[: len(read)], strict=True
+        ):
+            _check_labels(labels, n_rows, model.n_clusters, name)
         form = _checked_form(description["form"])
         if form == "table":
-            _check_row_numbers([one.row_ids for one in (*read, *filter(None, [public]))])
+            _check_row_numbers([labels.row_ids for labels in (*read, *filter(None, [public]))])
         places = [
             path / "embedding" / f"{name}.csv" for name in files if (path / "embedding").exists()
         ]
         return {
             "strategy": summary["strategy"],
             "model": model,
-            "labels_of_clients": [one.labels for one in read],
+            "labels_of_clients": [labels.labels for labels in read],
             "form": form,
             "floor": int(description["floor"]),
             "names": names,
@@ -367,8 +372,8 @@ def read_result(folder: str | Path) -> dict[str, Any]:
                 for name, values in summary["history"].items()
             },
             "doubts": tuple(Doubt(**doubt) for doubt in summary["doubts"]),
-            "row_ids": [one.row_ids for one in read],
-            "id_column": next((one.id_column for one in read), "row"),
+            "row_ids": [labels.row_ids for labels in read],
+            "id_column": next((labels.id_column for labels in read), "row"),
             "server_row_ids": None if public is None else public.row_ids,
             "number": _unless_none(summary["number"], _number),
             "sizes": _unless_none(description["sizes"], _sizes),
@@ -385,10 +390,10 @@ def _number(written: dict[str, Any]) -> ClusterNumber | PeakNumber:
     """Undo ``to_dict`` of a number of clusters, which writes numbers that are not finite as None."""
     kind = PeakNumber if "rises" in written else ClusterNumber
     kept = {field.name: written[field.name] for field in fields(kind)}
-    found: dict[str, Any] = {
-        name: [math.nan if one is None else one for one in kept[name]] for name in kept
+    numbers: dict[str, Any] = {
+        name: [math.nan if value is None else value for value in kept[name]] for name in kept
     }
-    return kind(**found)
+    return kind(**numbers)
 
 
 def _sizes(written: dict[str, Any]) -> ReleasedSizes:
@@ -412,19 +417,19 @@ def _checked_file_name(name: Any) -> str:
 
 
 def _checked_form(form: Any) -> Form:
-    found: dict[str, Form] = {form: form for form in get_args(Form)}
-    return found[form]
+    forms: dict[str, Form] = {form: form for form in get_args(Form)}
+    return forms[form]
 
 
-def _check_labels(found: LabelFile, n_rows: int, n_clusters: int, name: str) -> None:
+def _check_labels(labels: LabelFile, n_rows: int, n_clusters: int, name: str) -> None:
     """Raise a DataError unless each row of a client has a label that the model knows, or no row has one."""
-    if len(found.row_ids) != n_rows:
+    if len(labels.row_ids) != n_rows:
         raise DataError(
-            f"the labels of client {name} have {len(found.row_ids)} lines for {n_rows} rows; run again."
+            f"the labels of client {name} have {len(labels.row_ids)} lines for {n_rows} rows; run again."
         )
-    if len(found.labels) not in (0, n_rows):
+    if len(labels.labels) not in (0, n_rows):
         raise DataError(f"only some rows of client {name} have a label; run again.")
-    if not ((found.labels >= -1) & (found.labels < n_clusters)).all():
+    if not ((labels.labels >= -1) & (labels.labels < n_clusters)).all():
         raise DataError(f"a label of client {name} is no cluster of the model; run again.")
 
 

@@ -94,7 +94,7 @@ def result_page(result: ResultData, subject: str = "") -> str:
         strategy=result.strategy,
         made=f"{datetime.now():%Y-%m-%d}",
         plane=plane,
-        has_rings=any(one["ring"] > one["radius"] / 3 for one in plane),
+        has_rings=any(cluster["ring"] > cluster["radius"] / 3 for cluster in plane),
         picture=None
         if result.model.space == "rows" and result.model.cluster_points is not None
         else _picture(result),
@@ -153,8 +153,8 @@ def _of_rows(result: ResultData) -> str:
     if total <= error:
         return ""
     unit = 10.0 ** math.floor(math.log10(max(error, 1.0)))
-    what = counted_in(result, result.model.n_clusters).removesuffix("s")
-    return f" of about {plural(round(round(total / unit) * unit), what)}"
+    counted = counted_in(result, result.model.n_clusters).removesuffix("s")
+    return f" of about {plural(round(round(total / unit) * unit), counted)}"
 
 
 def _contents(messages: Sequence[Message]) -> list[str]:
@@ -163,8 +163,8 @@ def _contents(messages: Sequence[Message]) -> list[str]:
     for message in messages:
         rounds.setdefault(f"{message.content} ({message.detail})", set()).add(message.round)
     return [
-        f"{what}, in {len(those)} rounds" if len(those) > 1 else what
-        for what, those in rounds.items()
+        f"{number}, in {len(those)} rounds" if len(those) > 1 else number
+        for number, those in rounds.items()
     ]
 
 
@@ -204,7 +204,7 @@ def _has_noise(result: ResultData) -> bool:
 def _size(sizes: Estimate, index: int, counted: str) -> str:
     """Return the share of a cluster in words."""
     value, error, limit, high = (
-        float(one[index]) for one in (sizes.value, sizes.error, sizes.fewer_than, sizes.high)
+        float(ends[index]) for ends in (sizes.value, sizes.error, sizes.fewer_than, sizes.high)
     )
     return words.size(value, DEVIATIONS * error, limit, high, counted)
 

@@ -200,7 +200,7 @@ class Profile:
 def profile_of(result: ResultData, shares: Floats, errors: Floats) -> Profile | None:
     """Return the profile of the features in which clusters differ most; None if there are none, or noise hides all."""
     if result.clusters is not None:
-        found = _described_profile(result.clusters)
+        profile = _described_profile(result.clusters)
     else:
         model, could_be_noise = result.model, shares <= DEVIATIONS * errors
         if (
@@ -209,16 +209,16 @@ def profile_of(result: ResultData, shares: Floats, errors: Floats) -> Profile | 
             or np.count_nonzero(~could_be_noise) <= 1
         ):
             return None
-        found = _profile_of_centers(
+        profile = _profile_of_centers(
             result, model.cluster_points, np.where(could_be_noise, 0.0, shares)
         )
-    largest = np.abs(np.nan_to_num(found.values)).max(axis=0)
-    is_seen = np.count_nonzero(~np.isnan(found.values), axis=0) > 0
+    largest = np.abs(np.nan_to_num(profile.values)).max(axis=0)
+    is_seen = np.count_nonzero(~np.isnan(profile.values), axis=0) > 0
     order = np.argsort(-largest, kind="stable")
     kept = np.sort(order[is_seen[order]][:MOST_LINES])
     if not len(kept):
         return None
-    return Profile([found.names[index] for index in kept], found.values[:, kept], found.unit)
+    return Profile([profile.names[index] for index in kept], profile.values[:, kept], profile.unit)
 
 
 def _described_profile(clusters: Clusters) -> Profile:
@@ -262,10 +262,10 @@ _BREAK = re.compile(r"[\s_:.,/-]+")
 
 def shortened(names: Sequence[str], longest: int = _LONGEST_NAME) -> list[str]:
     """Shorten names to a number of characters, cutting where names are alike and not where they differ."""
-    found = []
+    shortened_names = []
     for name in names:
         if len(name) <= longest:
-            found.append(name)
+            shortened_names.append(name)
             continue
         shared = max((_n_shared(name, other) for other in names if other != name), default=0)
         starts = [match.end() for match in _BREAK.finditer(name) if match.end() <= shared]
@@ -274,16 +274,19 @@ def shortened(names: Sequence[str], longest: int = _LONGEST_NAME) -> list[str]:
         if tail and n_head < longest // 4:  # the tail is long, too
             n_head = longest // 4
             tail = f"{tail[: longest - n_head - 2]}…"
-        found.append(f"{name[:n_head]}…{tail}" if tail else f"{name[: longest - 1]}…")
-    is_alone = {short: found.count(short) == 1 for short in found}
-    return [short if is_alone[short] else name for short, name in zip(found, names, strict=True)]
+        shortened_names.append(f"{name[:n_head]}…{tail}" if tail else f"{name[: longest - 1]}…")
+    is_alone = {short: shortened_names.count(short) == 1 for short in shortened_names}
+    return [
+        short if is_alone[short] else name
+        for short, name in zip(shortened_names, names, strict=True)
+    ]
 
 
-def _n_shared(one: str, other: str) -> int:
+def _n_shared(first_name: str, other: str) -> int:
     """Return how many first characters two names share."""
     return next(
-        (at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b),
-        min(len(one), len(other)),
+        (at for at, (a, b) in enumerate(zip(first_name, other, strict=False)) if a != b),
+        min(len(first_name), len(other)),
     )
 
 
@@ -308,9 +311,9 @@ def _draw_map(axes: Axes, result: ResultData) -> None:
         colors = np.array(group_colors(len(model.map_centers_)))[nearest]
         axes.scatter(points[:, 0], points[:, 1], s=size, c=colors, alpha=0.8, linewidths=0)
     of_rows = "rows, by what they sent with noise" if model.stays_with_server else "landmarks"
-    what = "rows" if are_rows else of_rows
+    subject = "rows" if are_rows else of_rows
     axes.set_xlabel(
-        f"{'shading' if len(points) >= DENSE else 'points'}: {len(points):,} {what}", fontsize=8
+        f"{'shading' if len(points) >= DENSE else 'points'}: {len(points):,} {subject}", fontsize=8
     )
 
 

@@ -212,9 +212,12 @@ def result_of(strategy: ProtocolStrategy, data: Mapping[str, ClientData], second
     if isinstance(inner, KMeansModel):
         labels, cost, shown = *_clusters_of(inner, clients), list[NDArray[np.float64]]()
     else:
-        found = [client.cluster(inner, own) for client, own in zip(clients, places, strict=True)]
-        labels, cost = [one.labels for one in found], sum(one.cost for one in found)
-        shown = [one.places for one in found if one.places is not None]
+        answers = [
+            client.cluster(inner, client_places)
+            for client, client_places in zip(clients, places, strict=True)
+        ]
+        labels, cost = [answer.labels for answer in answers], sum(answer.cost for answer in answers)
+        shown = [answer.places for answer in answers if answer.places is not None]
     of_data = (*of_tables, *doubts_about_scale(clients))
     if outcome.labels is not None:
         predicted, labels = (
@@ -275,12 +278,12 @@ def _clusters_of(
     labels, cost = list[NDArray[np.intp]](), 0.0
     for group in _groups(clients):
         if len(group) == 1:
-            found = group[0].cluster(model)
-            labels.append(found.labels)
+            answer = group[0].cluster(model)
+            labels.append(answer.labels)
         else:
-            found = model.cluster(np.concatenate([client.rows for client in group]))
-            labels += np.split(found.labels, np.cumsum([client.n_rows for client in group])[:-1])
-        cost += found.cost
+            answer = model.cluster(np.concatenate([client.rows for client in group]))
+            labels += np.split(answer.labels, np.cumsum([client.n_rows for client in group])[:-1])
+        cost += answer.cost
     return labels, cost
 
 

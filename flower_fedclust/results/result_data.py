@@ -72,11 +72,11 @@ class ResultData:
             *self.row_ids,
             *([] if self.server_row_ids is None else [self.server_row_ids]),
         ]
-        found = np.full(1 + max(int(ids.max(initial=-1)) for ids in everywhere), -1, dtype=np.intp)
+        by_id = np.full(1 + max(int(ids.max(initial=-1)) for ids in everywhere), -1, dtype=np.intp)
         for ids, labels in zip(self.row_ids, self.labels_of_clients, strict=True):
             if len(ids) == len(labels):  # otherwise the client took no part
-                found[ids] = labels
-        return found
+                by_id[ids] = labels
+        return by_id
 
     @property
     def bytes_down(self) -> int:
@@ -154,13 +154,13 @@ class ResultData:
                     f"; with one cluster for all rows {self.metrics['cost_of_one_cluster']:.4g}"
                 )
         scores = {"accuracy": "accuracy", "nmi": "NMI", "ari": "ARI"}
-        if found := [
+        if undecided := [
             f"{name} {self.metrics[key]:.3f}" for key, name in scores.items() if key in self.metrics
         ]:
-            facts["scores"] = ", ".join(found)
+            facts["scores"] = ", ".join(undecided)
         facts["privacy"] = _guarantee_as_text(self.privacy)
         contents = list(
-            dict.fromkeys(f"{one.content} ({one.detail})" for one in self.privacy.unprotected)
+            dict.fromkeys(f"{array.content} ({array.detail})" for array in self.privacy.unprotected)
         )
         facts["unprotected"] = "; ".join(contents) or "nothing that depends on the rows"
         if self.failures:

@@ -174,32 +174,32 @@ class Site:
 
         Refused if there were too few rows then: the site answers nothing, not even its name.
         """
-        found = read_outline(self.kept, self._table_asked) or self.data.outline
-        self._check_enough(found)
+        outline = read_outline(self.kept, self._table_asked) or self.data.outline
+        self._check_enough(outline)
         policy, limits = self.settings.policy, self.settings.limits
         # A sample of persons may have any number of rows.
-        most = limits.most_rows if policy.sample is None or found.n_subjects else policy.sample
+        most = limits.most_rows if policy.sample is None or outline.n_subjects else policy.sample
         return replace(
-            found,
-            n_rows=policy.known_rows(found.n_rows),
+            outline,
+            n_rows=policy.known_rows(outline.n_rows),
             most_rows=max(most, MOST_ROWS),
-            n_subjects=min(found.n_subjects, policy.fewest_subjects),
+            n_subjects=min(outline.n_subjects, policy.fewest_subjects),
         )
 
     @property
     def _table_asked(self) -> str:
         """A digest of the settings that say which rows and columns the site has."""
-        given = self.settings
+        settings = self.settings
         asked = (
-            given.data,
-            given.query,
-            given.columns,
-            given.label_column,
-            given.id_column,
-            given.policy.sample,
+            settings.data,
+            settings.query,
+            settings.columns,
+            settings.label_column,
+            settings.id_column,
+            settings.policy.sample,
         )
-        schema = given.schema_file and Path(given.schema_file).read_text(encoding="utf-8")
-        return digest(repr((*asked, given.subject_column, schema)))
+        schema = settings.schema_file and Path(settings.schema_file).read_text(encoding="utf-8")
+        return digest(repr((*asked, settings.subject_column, schema)))
 
     def _check_enough(self, outline: Outline) -> None:
         reason = next(self.settings.policy.too_few(outline.n_rows, outline.n_subjects), None)
@@ -229,8 +229,12 @@ class Site:
     @property
     def trust(self) -> Trust:
         """The identity of the site, the public keys that it knows, and the fewest clients of a secure sum."""
-        given = self.settings.peers
-        peers = None if given is None else {name: bytes.fromhex(key) for name, key in given.items()}
+        peer_settings = self.settings.peers
+        peers = (
+            None
+            if peer_settings is None
+            else {name: bytes.fromhex(key) for name, key in peer_settings.items()}
+        )
         fewest = max(FEWEST, self.settings.policy.fewest_clients)
         return Trust(self.identity.private_bytes_raw(), peers, fewest)
 
@@ -264,11 +268,11 @@ class Site:
             check_message(self.settings.limits, config, model.tensors)
             self.studies.check_running(run)
             with self.ledger.locked():
-                own = [entry for entry in self.ledger.entries if entry["run"] == run]
-            if own:
+                entries = [entry for entry in self.ledger.entries if entry["run"] == run]
+            if entries:
                 with run_lock(self.folder, run):
                     saved = save_result(
-                        self.kept, self.settings.name, self.data, own, context, config, model
+                        self.kept, self.settings.name, self.data, entries, context, config, model
                     )
                 self.note("result", run=run, folder=str(saved))
         except Exception as error:
@@ -432,13 +436,13 @@ class _SiteClient(Client):
         study = Study("", run, about["study"], question["strategy"], digest(schema))
         site.studies.admit(study, task, plan, entries)
         kept_run = KeptRun(site.kept, run)
-        own = [entry for entry in entries if entry["run"] == run]
+        entries_of_run = [entry for entry in entries if entry["run"] == run]
         # Enrolling again reveals nothing new, and a run that is continued asks for it again.
-        enrolled = next((entry for entry in own if task == ENROL == entry["task"]), None)
+        enrolled = next((entry for entry in entries_of_run if task == ENROL == entry["task"]), None)
         former = (
             None
             if task == ENROL
-            else next((entry for entry in own if entry["answer"] == name), None)
+            else next((entry for entry in entries_of_run if entry["answer"] == name), None)
         )
         kept = None if former is None else _kept_answer(former, kept_run, question["asked"])
         if kept is not None:
@@ -509,9 +513,9 @@ class _SiteClient(Client):
 
     def _strategies_of(self, about: Mapping[str, Any], config: Mapping[str, Any]) -> list[str]:
         """Return the strategies that the run names; Refused if the site does not take part in such a run."""
-        given = str(self.own_context.run_config.get("strategy", ""))
-        check_names(strategy=given)
-        names = [name.strip() for name in given.split(",") if name.strip()]
+        named = str(self.own_context.run_config.get("strategy", ""))
+        check_names(strategy=named)
+        names = [name.strip() for name in named.split(",") if name.strip()]
         self.site.settings.policy.check_run(names, about["study"])
         if about["round"] is None:
             raise Refused("the message does not say which round it belongs to.")
@@ -524,7 +528,9 @@ class _SiteClient(Client):
 
     def _client(self, names: list[str], config: Mapping[str, Any], gate: _Gate) -> ProtocolClient:
         """Return the client half that a message names, if the run's strategies have it."""
-        types = {found.key(): found for found in client_types(names or strategies())}
+        types = {
+            client_type.key(): client_type for client_type in client_types(names or strategies())
+        }
         asked = types.get(str(config.get("client")))
         if asked is None:
             known = ", ".join(names) or "any strategy"
@@ -649,8 +655,8 @@ def _number(value: Any) -> int | None:
 def _digest(config: Mapping[str, Any], tensors: list[bytes]) -> str:
     # The number of clients asked is not part of the question: a round that is asked again may find fewer.
     question = {key: value for key, value in config.items() if key != "n_clients"}
-    found = hashlib.sha256(json.dumps(question, sort_keys=True, default=repr).encode())
+    question_hash = hashlib.sha256(json.dumps(question, sort_keys=True, default=repr).encode())
     for tensor in tensors:
-        found.update(len(tensor).to_bytes(8, "big"))
-        found.update(tensor)
-    return found.hexdigest()
+        question_hash.update(len(tensor).to_bytes(8, "big"))
+        question_hash.update(tensor)
+    return question_hash.hexdigest()

@@ -242,14 +242,14 @@ class Budget:
 
         The arrays of one reply depend on one sample of rows, and the plan composes each share once in a round.
         """
-        own = [array["share"] for array in arrays if "multiplier" in array]
-        if len(set(own)) < len(own):
+        shares = [array["share"] for array in arrays if "multiplier" in array]
+        if len(set(shares)) < len(shares):
             raise Refused(
-                f"two arrays of one reply take their noise from one share ({', '.join(own)})."
+                f"two arrays of one reply take their noise from one share ({', '.join(shares)})."
             )
-        if len({plan.shares[name].sample for name in own}) > 1:
+        if len({plan.shares[name].sample for name in shares}) > 1:
             raise Refused(
-                f"the arrays of one reply have shares with different samples ({', '.join(own)})."
+                f"the arrays of one reply have shares with different samples ({', '.join(shares)})."
             )
         former = [array for entry in self.run for array in entry["arrays"]]
         taken = Counter(array["share"] for array in [*former, *arrays] if "multiplier" in array)

@@ -43,53 +43,53 @@ def findings(site_toml: Path, options: Sequence[str] = ()) -> list[str]:
 
     ``options`` are those of ``flower-supernode``: keys and certificates are checked if they are named.
     """
-    found: list[str] = []
-    with _collected(found):
+    problems: list[str] = []
+    with _collected(problems):
         check_flower()
     if not PYTHONS[0] <= sys.version_info[:2] <= PYTHONS[1]:
-        first, last = (".".join(map(str, one)) for one in PYTHONS)
-        found.append(
+        first, last = (".".join(map(str, version)) for version in PYTHONS)
+        problems.append(
             f"Python {sys.version.split()[0]} runs this site; use a Python from {first} to {last}."
         )
-    found += _of_options(options)
-    given: dict[str, Any] = {}
-    with _collected(found):
-        given = read_toml(site_toml, "correct it")
-    if not given:
-        return found or [f"{site_toml} has no settings; docs/policy.md shows a complete file."]
+    problems += _of_options(options)
+    content: dict[str, Any] = {}
+    with _collected(problems):
+        content = read_toml(site_toml, "correct it")
+    if not content:
+        return problems or [f"{site_toml} has no settings; docs/policy.md shows a complete file."]
     if site_toml.stat().st_mode & stat.S_IWOTH:
-        found.append(f"{site_toml} can be changed by every account; chmod o-w {site_toml}")
-    settings, wrong = _settings(given, site_toml.absolute())
-    found += wrong
+        problems.append(f"{site_toml} can be changed by every account; chmod o-w {site_toml}")
+    settings, wrong = _settings(content, site_toml.absolute())
+    problems += wrong
     # imported here, because the import needs a supported version of Flower
     from flower_fedclust.engine.roster import LONGEST_NAME, is_name
 
     if not is_name(settings.name):
-        found.append(
+        problems.append(
             f"name in site.toml: servers refuse it; choose at most {LONGEST_NAME} characters that print."
         )
-    found += _of_masks(settings)
-    if given.get("data"):
+    problems += _of_masks(settings)
+    if content.get("data"):
         from flower_fedclust.data.files import with_rows_of_spreadsheet
 
-        found += [
+        problems += [
             with_rows_of_spreadsheet(reason, Path(settings.data))
             for reason in checked_rows(settings)[1]
         ]
-    found += _of_folder(settings)
+    problems += _of_folder(settings)
     if settings.metrics is not None and find_spec("prometheus_client") is None:
-        found.append(MISSING)
-    return list(dict.fromkeys(found))
+        problems.append(MISSING)
+    return list(dict.fromkeys(problems))
 
 
-def _settings(given: dict[str, Any], path: Path) -> tuple[SiteSettings, list[str]]:
+def _settings(content: dict[str, Any], path: Path) -> tuple[SiteSettings, list[str]]:
     """Return the settings, with defaults for missing or wrong ones, and the findings about these."""
     wrong: list[str] = []
     try:
-        SiteSettings.model_validate(given)
+        SiteSettings.model_validate(content)
     except ValidationError as invalid:
         for error in invalid.errors():
-            table, keys = given, [str(key) for key in error["loc"]]
+            table, keys = content, [str(key) for key in error["loc"]]
             while isinstance(table.get(keys[0]), dict) and len(keys) > 1:
                 table = table[keys.pop(0)]
             table.pop(keys[0], None)
@@ -107,7 +107,7 @@ def _settings(given: dict[str, Any], path: Path) -> tuple[SiteSettings, list[str
                     )
                 said = names[0]
             wrong.append(f"{path}: {where}: {said}{'' if said[-1] in '.?' else '; correct it.'}")
-    return SiteSettings.checked({**STAND_IN, **given}, str(path), path.parent), wrong
+    return SiteSettings.checked({**STAND_IN, **content}, str(path), path.parent), wrong
 
 
 def _of_masks(settings: SiteSettings) -> Iterator[str]:
@@ -131,25 +131,25 @@ def _of_options(options: Sequence[str]) -> Iterator[str]:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
     from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 
-    found: list[str] = []
-    with _collected(found):
+    problems: list[str] = []
+    with _collected(problems):
         check_options(options)
     words = [word for option in options for word in option.split("=", 1)]
     named = dict(pairwise(words))
     if (name := named.get("--superlink")) is not None and not name.rpartition(":")[2].isdecimal():
-        found.append(f"--superlink {name}: the port is missing; give HOST:PORT.")
+        problems.append(f"--superlink {name}: the port is missing; give HOST:PORT.")
     if (name := named.get("--auth-supernode-private-key")) is not None:
-        with _collected(found):
+        with _collected(problems):
             key, is_key = Path(name).expanduser().read_bytes(), False
             with _collected([]):
                 is_key = isinstance(load_ssh_private_key(key, None), EllipticCurvePrivateKey)
             if not is_key:
-                found.append(
+                problems.append(
                     f"{name} is no private key of a node; make one with ssh-keygen -t ecdsa -b 384 -f node"
                 )
-            found += _of_mode(Path(name).expanduser(), 0o600)
+            problems += _of_mode(Path(name).expanduser(), 0o600)
     if (name := named.get("--root-certificates")) is not None:
-        with _collected(found):
+        with _collected(problems):
             content, dates = Path(name).expanduser().read_bytes(), []
             with _collected([]):
                 dates = [
@@ -157,17 +157,17 @@ def _of_options(options: Sequence[str]) -> Iterator[str]:
                     for certificate in x509.load_pem_x509_certificates(content)
                 ]
             if not dates:
-                found.append(
+                problems.append(
                     f"{name} has no certificate; get ca.pem from the operator of the SuperLink."
                 )
-            found += [
+            problems += [
                 f"{name}: a certificate has expired on {date:%Y-%m-%d}; get ca.pem from the operator of the SuperLink."
                 for date in dates
                 if date < datetime.now(UTC)
             ]
-    if named.get("--superlink") is not None and not found:
-        found += refusals(named, insecure="--insecure" in options)
-    yield from found
+    if named.get("--superlink") is not None and not problems:
+        problems += refusals(named, insecure="--insecure" in options)
+    yield from problems
 
 
 def _of_folder(settings: SiteSettings) -> Iterator[str]:
@@ -177,23 +177,23 @@ def _of_folder(settings: SiteSettings) -> Iterator[str]:
     from flower_fedclust.site.ledger import Ledger
     from flower_fedclust.site.studies import Studies
 
-    folder, found = Path(settings.folder), list[str]()
-    with _collected(found):
+    folder, problems = Path(settings.folder), list[str]()
+    with _collected(problems):
         for path in [folder, *sorted(folder.iterdir())] if folder.exists() else ():
-            found += _of_mode(path, 0o700 if path.is_dir() else 0o600)
+            problems += _of_mode(path, 0o700 if path.is_dir() else 0o600)
     ledger = Ledger(folder / "ledger.jsonl")
-    with _collected(found):
+    with _collected(problems):
         Kept(folder).check(ledger.read(), whole=True)
         ledger.check_head()
-    with _collected(found):
+    with _collected(problems):
         Studies(settings).read()
     most, total = settings.policy.epsilon, spent(ledger.entries, settings.data_set or "")
     if total.epsilon >= most * ROUNDING:
-        found.append(
+        problems.append(
             f"{settings.data_set} has spent epsilon {total.epsilon:.4g} of {most:g}, so runs with noise are refused; "
             "raise epsilon in the policy if you accept that, or use other data."
         )
-    yield from found
+    yield from problems
 
 
 def _of_mode(path: Path, mode: int) -> Iterator[str]:

@@ -89,12 +89,12 @@ def start_site(
     from flower_fedclust.site.policy import SiteSettings
 
     if check:
-        found = findings(site_toml, context.args)
+        problems = findings(site_toml, context.args)
         typer.echo(
-            "\n".join(f"{number}. {one}" for number, one in enumerate(found, 1))
+            "\n".join(f"{number}. {problem}" for number, problem in enumerate(problems, 1))
             or "Nothing is wrong."
         )
-        raise typer.Exit(1 if found else 0)
+        raise typer.Exit(1 if problems else 0)
     check_flower()
     settings = SiteSettings.from_toml(site_toml)
     site = Site(settings)
@@ -126,9 +126,11 @@ StudyId = Annotated[str, typer.Argument(help="The id of a study, or its beginnin
 def approve(study: StudyId, site_toml: SiteToml = Path("site.toml")) -> None:
     """Let a study that waits for approval begin."""
     site = _site(site_toml)
-    found = site.studies.approve(study)
-    site.note("approved", run=found.run, study=found.id)
-    typer.echo(f"Approved: {found}. Its run can be submitted again; the approval lasts seven days.")
+    study_found = site.studies.approve(study)
+    site.note("approved", run=study_found.run, study=study_found.id)
+    typer.echo(
+        f"Approved: {study_found}. Its run can be submitted again; the approval lasts seven days."
+    )
 
 
 @site_app.command()
@@ -141,22 +143,22 @@ def key(site_toml: SiteToml = Path("site.toml")) -> None:
 def stop(study: StudyId, site_toml: SiteToml = Path("site.toml")) -> None:
     """Refuse all further messages of a study, whether it waits or runs."""
     site = _site(site_toml)
-    found = site.studies.stop(study)
-    site.note("stopped", run=found.run, study=found.id)
-    typer.echo(f"Stopped: {found}. What has left stays charged.")
+    study_found = site.studies.stop(study)
+    site.note("stopped", run=study_found.run, study=study_found.id)
+    typer.echo(f"Stopped: {study_found}. What has left stays charged.")
 
 
 @site_app.command()
 def studies(site_toml: SiteToml = Path("site.toml")) -> None:
     """List the studies that wait, run or were stopped, the newest last."""
-    found = _site(site_toml).studies.read()
-    for one in sorted(found, key=lambda one: one.since):
-        state = f"{one.state}, but too late" if one.is_over() else one.state
+    all_studies = _site(site_toml).studies.read()
+    for study in sorted(all_studies, key=lambda study: study.since):
+        state = f"{study.state}, but too late" if study.is_over() else study.state
         typer.echo(
-            f"{time.strftime('%Y-%m-%d %H:%M', time.localtime(one.since))}  {state:9}  {one}"
+            f"{time.strftime('%Y-%m-%d %H:%M', time.localtime(study.since))}  {state:9}  {study}"
         )
     typer.echo(
-        f"{len(found)} studies; 'fedclust site approve ID' and 'fedclust site stop ID' decide about one."
+        f"{len(all_studies)} studies; 'fedclust site approve ID' and 'fedclust site stop ID' decide about one."
     )
 
 
@@ -184,23 +186,23 @@ def show(site_toml: SiteToml = Path("site.toml")) -> None:
         "for each",
         "without noise",
     )
-    for name, own in runs.items():
-        epsilon = max(entry["epsilon"] for entry in own)
-        is_claim = any(entry["is_claim"] for entry in own)
-        sent = [entry for entry in own if entry.get("sent")]
+    for name, run_entries in runs.items():
+        epsilon = max(entry["epsilon"] for entry in run_entries)
+        is_claim = any(entry["is_claim"] for entry in run_entries)
+        sent = [entry for entry in run_entries if entry.get("sent")]
         n_open = sum(
             array.get("covered") == "nothing" for entry in sent for array in entry["arrays"]
         )
         table.add_row(
             # Printed as Text, because a name from a server must not act as markup.
             Text(printable(name[:12])),
-            own[0]["time"],
-            Text(printable(own[0]["study"])),
-            Text(printable(own[0]["strategy"])),
-            Text(own[0]["data_set"]),
+            run_entries[0]["time"],
+            Text(printable(run_entries[0]["study"])),
+            Text(printable(run_entries[0]["strategy"])),
+            Text(run_entries[0]["data_set"]),
             str(len(sent)),
             (f"{epsilon:.4g}" + (" (the server's claim)" if is_claim else "")) if epsilon else "",
-            ", ".join(sorted({WHO[unit_of(entry)] for entry in own if entry["epsilon"]})),
+            ", ".join(sorted({WHO[unit_of(entry)] for entry in run_entries if entry["epsilon"]})),
             f"{n_open} arrays" if n_open else "",
         )
     console.print(table)

@@ -40,28 +40,28 @@ def _come_and_go(address: str, authority: str | None, key: str | None, *, insecu
     from flwr.supernode.fleet_http_client import FleetHttpClient
     from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
-    own: Any = generate_key_pairs()[0]
+    private_key: Any = generate_key_pairs()[0]
     if key is not None:
-        own = load_ssh_private_key(Path(key).expanduser().read_bytes(), None)
-        if not isinstance(own, EllipticCurvePrivateKey):
+        private_key = load_ssh_private_key(Path(key).expanduser().read_bytes(), None)
+        if not isinstance(private_key, EllipticCurvePrivateKey):
             return  # another finding reports this
-    public = public_key_to_bytes(own.public_key())
+    public = public_key_to_bytes(private_key.public_key())
     signs: list[Any] = [
         RuntimeVersionHttpInterceptor(component_name="SuperNode"),
-        NodeAuthHttpInterceptor(own, own.public_key()),
+        NodeAuthHttpInterceptor(private_key, private_key.public_key()),
     ]
     path = None if authority is None or insecure else str(Path(authority).expanduser())
     with FleetHttpClient.from_server_address(address, insecure, path, interceptors=signs) as client:
         client._client.timeout = PATIENCE
         if key is None:  # as in Flower, a node without a key registers a new key
             client.RegisterNode(fleet.RegisterNodeFleetRequest(public_key=public))
-        found = client.ActivateNode(
+        answer = client.ActivateNode(
             fleet.ActivateNodeRequest(public_key=public, heartbeat_interval=HEARTBEAT)
         )
         with suppress(Exception):
-            client.DeactivateNode(fleet.DeactivateNodeRequest(node_id=found.node_id))
+            client.DeactivateNode(fleet.DeactivateNodeRequest(node_id=answer.node_id))
             if key is None:
-                client.UnregisterNode(fleet.UnregisterNodeFleetRequest(node_id=found.node_id))
+                client.UnregisterNode(fleet.UnregisterNodeFleetRequest(node_id=answer.node_id))
 
 
 def _reason(error: Exception, address: str, authority: str | None, *, insecure: bool) -> str:

@@ -211,11 +211,11 @@ def answer_from_bytes(content: bytes) -> FitRes | EvaluateRes:
     return fit_res(tensors, about["metrics"], about["num_examples"])
 
 
-def _read(content: bytes, what: str) -> tuple[dict[str, Any], list[bytes]]:
+def _read(content: bytes, label: str) -> tuple[dict[str, Any], list[bytes]]:
     about, tensors = parted(content)
     check_format(
         about.get("format"),
-        what,
+        label,
         "this site",
         "use the version that wrote it until the run has ended",
     )
@@ -243,17 +243,17 @@ def read_outline(kept: Kept, asked: str) -> Outline | None:
     if content is None:
         return None
     with parsing(str(kept.path), "the outline of a table", REMEDY):
-        found = json.loads(content)
-        if (found["format"], found["asked"]) != (FORMAT, asked):
+        content_read = json.loads(content)
+        if (content_read["format"], content_read["asked"]) != (FORMAT, asked):
             return None
-        columns, schema = found["columns"], found["schema"]
+        columns, schema = content_read["columns"], content_read["schema"]
         return Outline(
-            found["n_rows"],
-            found["n_columns"],
+            content_read["n_rows"],
+            content_read["n_columns"],
             None if columns is None else tuple(columns),
             None if schema is None else Schema.from_json(schema),
-            most_rows=found["most_rows"],
-            n_subjects=found["n_subjects"],
+            most_rows=content_read["most_rows"],
+            n_subjects=content_read["n_subjects"],
         )
 
 
@@ -293,7 +293,7 @@ def save_result(
     run, strategy = entries[0]["run"], entries[0]["strategy"] or "run"
     results, kept_run = make_private(kept.folder / "results"), KeptRun(kept, run)
     mark = kept_run.place[:8]
-    former = next((one for one in results.iterdir() if one.name.endswith(mark)), None)
+    former = next((folder for folder in results.iterdir() if folder.name.endswith(mark)), None)
     if former is not None:
         return former
     kept_run.restore(context)
@@ -301,12 +301,14 @@ def save_result(
     if model.columns_ is None:
         model.columns_ = data.columns
     # Places and labels that the client has computed in the run, or received.
-    found, own = data.cluster(model, _recalled(context, "places")), _recalled(context, "labels")
+    answer, labels = data.cluster(model, _recalled(context, "places")), _recalled(context, "labels")
     result = Result(
         strategy=strategy,
         model=model,
         labels_of_clients=[
-            found.labels if own is None or len(own) != data.n_rows else own.astype(np.intp)
+            answer.labels
+            if labels is None or len(labels) != data.n_rows
+            else labels.astype(np.intp)
         ],
         names=[name],
         privacy=report_of(entries, strategy),
@@ -314,16 +316,16 @@ def save_result(
         failures=[],
         metrics={},
         seconds=0.0,
-        embedding=[] if found.places is None else [found.places],
+        embedding=[] if answer.places is None else [answer.places],
         row_ids=[data.ids],
         id_column=data.id_column,
     )
     stamp = time.strftime("%Y-%m-%dT%H-%M-%S", time.gmtime())
     saved = result.save(make_private(results / f"{stamp} {strategy.replace(',', ' ')} {mark}"))
-    for what in ("clusters", "survival"):
-        if said := str(config.get(what, "")):  # the limits of the message bound its length
+    for kind in ("clusters", "survival"):
+        if said := str(config.get(kind, "")):  # the limits of the message bound its length
             lines = "".join(f"{printable(line)}\n" for line in said.split("\n"))
-            (saved / f"{what}.txt").write_text(lines, encoding="utf-8")
+            (saved / f"{kind}.txt").write_text(lines, encoding="utf-8")
     return saved
 
 

@@ -53,10 +53,10 @@ class Ledger:
 
     def has(self, witness: str) -> bool:
         """Return whether a line is there, given its hash, or its number and hash."""
-        found = witness.rpartition(":")[2]
-        return found in self._hashes and witness in (
-            found,
-            f"{self._hashes.index(found) + 1}:{found}",
+        recorded = witness.rpartition(":")[2]
+        return recorded in self._hashes and witness in (
+            recorded,
+            f"{self._hashes.index(recorded) + 1}:{recorded}",
         )
 
     def create(self) -> None:

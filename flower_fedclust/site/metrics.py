@@ -88,8 +88,8 @@ class Metrics:
                     wrong = "table"
                 self.waiting.set(
                     sum(
-                        one.state == "waiting" and not one.is_over()
-                        for one in self.site.studies.read()
+                        study.state == "waiting" and not study.is_over()
+                        for study in self.site.studies.read()
                     )
                 )
                 total = spent(self._entries(), self.site.data_set)
@@ -130,9 +130,9 @@ class Metrics:
 
     def _count(self, line: bytes) -> None:
         try:
-            found = json.loads(line)
-            event, kind = found["event"], found.get("kind")
-            seconds, memory = found.get("seconds"), found.get("memory_mb")
+            entry = json.loads(line)
+            event, kind = entry["event"], entry.get("kind")
+            seconds, memory = entry.get("seconds"), entry.get("memory_mb")
         except (ValueError, TypeError, KeyError, AttributeError):
             event, kind, seconds, memory = "other", None, None, None
         self.events.labels(event if event in EVENTS else "other").inc()

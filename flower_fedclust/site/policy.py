@@ -277,24 +277,25 @@ class SiteSettings(_Table):
         return cls.checked(read_toml(path, "correct it"), str(path), path.parent)
 
     @classmethod
-    def checked(cls, given: dict[str, Any], where: str, base: Path) -> Self:
+    def checked(cls, content: dict[str, Any], where: str, base: Path) -> Self:
         """Return checked settings; errors name ``where`` they are from, and paths are relative to ``base``."""
         try:
-            found = cls.model_validate(given)
+            settings = cls.model_validate(content)
         except ValidationError as error:
             wrong = [
-                f"{'.'.join(map(str, one['loc']))}: {one['msg'].lower()}" for one in error.errors()
+                f"{'.'.join(map(str, error['loc']))}: {error['msg'].lower()}"
+                for error in error.errors()
             ]
             raise ValueError(f"{where}: {'; '.join(wrong)}.") from None
-        data = found.data if "://" in found.data else str(base / found.data)
-        schema = None if found.schema_file is None else str(base / found.schema_file)
-        return found.model_copy(
+        data = settings.data if "://" in settings.data else str(base / settings.data)
+        schema = None if settings.schema_file is None else str(base / settings.schema_file)
+        return settings.model_copy(
             update={
                 "data": data,
                 "schema_file": schema,
                 # The URL without its password.
-                "data_set": found.data_set or re.sub("//[^@/]*@", "//", data),
-                "folder": str(base / found.folder),
+                "data_set": settings.data_set or re.sub("//[^@/]*@", "//", data),
+                "folder": str(base / settings.folder),
             }
         )
 
@@ -304,13 +305,13 @@ class SiteSettings(_Table):
 
 def check_names(**names: str) -> None:
     """Raise Refused unless names of a message, which will be in the ledger, are short and print as one line."""
-    for what, name in names.items():
+    for label, name in names.items():
         if len(name) > LONGEST_NAME:
             raise TooMuch(
-                f"the {what} has a name of {len(name)} characters; {LONGEST_NAME} is the most."
+                f"the {label} has a name of {len(name)} characters; {LONGEST_NAME} is the most."
             )
         if not name.isprintable():
-            raise TooMuch(f"the {what} has a name with characters that do not print.")
+            raise TooMuch(f"the {label} has a name with characters that do not print.")
 
 
 def check_message(limits: Limits, config: Mapping[str, Any], tensors: Sequence[bytes]) -> None:
@@ -463,6 +464,8 @@ def printable(value: Any) -> Any:
         else f"{value[:LONGEST_SAID]}… ({len(value)} characters)"
     )
     return "".join(
-        one if one.isprintable() else one.encode("unicode_escape", "backslashreplace").decode()
-        for one in short
+        character
+        if character.isprintable()
+        else character.encode("unicode_escape", "backslashreplace").decode()
+        for character in short
     )

@@ -49,11 +49,11 @@ def sampled(data: ClientData, most: int, key: bytes) -> ClientData:
 
 def _of_rows(data: ClientData, key: bytes, hashed: _Hashed, *, exactly: bool = False) -> Words:
     """Return a number for each row from its entries and, if it has to be exact, its class."""
-    hash_of, found = hashed.exactly if exactly else hashed.alike, []
+    hash_of, matches = hashed.exactly if exactly else hashed.alike, []
     for batch in data.batches():
         columns = (batch.table.iloc[:, index] for index in range(batch.table.shape[1]))
-        found.append(drawn(key, np.hstack([hash_of(column) for column in columns])))
-    numbers = np.concatenate(found)
+        matches.append(drawn(key, np.hstack([hash_of(column) for column in columns])))
+    numbers = np.concatenate(matches)
     if data.labels is None or not exactly:
         return numbers
     return drawn(

@@ -162,7 +162,7 @@ class Studies:
             # Computed outside the lock, because it takes up to seconds; the result is cached.
             self._priced(plan)
         with self._changing() as studies:
-            study = next((one for one in studies if one.run == asked.run), None)
+            study = next((study for study in studies if study.run == asked.run), None)
             if study is None:
                 if needs and task != ENROL:
                     raise Refused(
@@ -172,7 +172,12 @@ class Studies:
                     self._show(asked, plan)
                     asked.first_plan = digest(plan)
                 study = next(
-                    (one for one in studies if one.is_open() and _asks(one) == _asks(asked)), None
+                    (
+                        study
+                        for study in studies
+                        if study.is_open() and _asks(study) == _asks(asked)
+                    ),
+                    None,
                 )
                 if study is None:
                     if not plan:
@@ -180,7 +185,7 @@ class Studies:
                     # If a run was refused in the middle, the line of the next run that asks for the same names the
                     # reason.
                     former = next(
-                        (one for one in reversed(studies) if _asks(one) == _asks(asked)), None
+                        (study for study in reversed(studies) if _asks(study) == _asks(asked)), None
                     )
                     asked.open = _joined(asked.open, () if former is None else former.refused)
                     study = self._added(studies, asked, entries)
@@ -243,16 +248,16 @@ class Studies:
     def _priced(self, plan: str) -> tuple[Plan, float]:
         """Return a plan, and what it costs one row of this site."""
         try:
-            found = Plan.from_dict(parse_json(plan, LONGEST_PLAN))
+            parsed = Plan.from_dict(parse_json(plan, LONGEST_PLAN))
         except ValueError as error:
             raise Refused(f"{error}") from None
-        return found, self.settings.policy.epsilon_of(found)
+        return parsed, self.settings.policy.epsilon_of(parsed)
 
     def _show(self, study: Study, plan: str) -> None:
         """Note who adds a plan's noise, what it costs one row or person of this site, and what may leave without it."""
-        found, study.epsilon = self._priced(plan)
-        study.noise, study.unit = found.noise, whom(found)
-        study.open = _joined(study.used, _named(self.settings.policy, found))
+        parsed, study.epsilon = self._priced(plan)
+        study.noise, study.unit = parsed.noise, whom(parsed)
+        study.open = _joined(study.used, _named(self.settings.policy, parsed))
 
     def check_open(self, run: str, wanted: Iterable[str], *, is_first: bool) -> None:
         """Raise Waiting or Refused unless the line of a run's study names what would leave without a release.
@@ -262,24 +267,27 @@ class Studies:
         if self.settings.policy.approve is None or not (wanted := set(wanted)):
             return
         with self._changing() as studies:
-            study = next(one for one in studies if one.run == run)
+            study = next(study for study in studies if study.run == run)
             unnamed = wanted.difference(study.open)
             if not unnamed:
                 study.used = _joined(study.used, wanted)
                 return
-            what = f"the run asks for {', '.join(sorted(unnamed))} without noise, which the approved line does not name"
+            reason = (
+                f"the run asks for {', '.join(sorted(unnamed))} without noise, "
+                "which the approved line does not name"
+            )
             if not is_first:
                 study.refused = _joined(study.refused, unnamed)
-                raise Refused(f"{what}; the line of its next run names it.")
+                raise Refused(f"{reason}; the line of its next run names it.")
             study.open = _joined(study.open, unnamed)
             study.turn("waiting")
-            raise Waiting(f"{WAITS.format(study.id)} ({what}; its line names it now)")
+            raise Waiting(f"{WAITS.format(study.id)} ({reason}; its line names it now)")
 
     def check_running(self, run: str) -> None:
         """Raise Stopped if the study of a run was stopped, which may happen while an answer is computed."""
-        for one in self.read():
-            if one.run == run and one.state == "stopped":
-                raise Stopped(f"the operator has stopped study {one.id}.")
+        for study in self.read():
+            if study.run == run and study.state == "stopped":
+                raise Stopped(f"the operator has stopped study {study.id}.")
 
     def approve(self, wanted: str) -> Study:
         """Approve a study that waits; raise a ValueError if it does not."""
@@ -340,9 +348,9 @@ def _asks(study: Study) -> tuple[str, ...]:
 
 
 def _found(studies: list[Study], wanted: str) -> Study:
-    found = [study for study in studies if wanted and study.id.startswith(wanted)]
-    if len(found) != 1:
+    matches = [study for study in studies if wanted and study.id.startswith(wanted)]
+    if len(matches) != 1:
         raise ValueError(
-            f"{len(found)} studies have an id that begins with '{wanted}'; see 'fedclust site studies'."
+            f"{len(matches)} studies have an id that begins with '{wanted}'; see 'fedclust site studies'."
         )
-    return found[0]
+    return matches[0]

@@ -53,17 +53,17 @@ class UnsupportedFlower(ValueError):  # noqa: N818
 
 def check_flower() -> Any:
     """Return the module in which Flower's client process loads its app; raise UnsupportedFlower if it is unknown."""
-    found = version("flwr")
-    if found.rpartition(".")[0] not in SUPPORTED:
+    installed = version("flwr")
+    if installed.rpartition(".")[0] not in SUPPORTED:
         raise UnsupportedFlower(
-            f"Flower {found} is installed; a site is only tested with Flower {' and '.join(SUPPORTED)}, and other "
+            f"Flower {installed} is installed; a site is only tested with Flower {' and '.join(SUPPORTED)}, and other "
             "versions might run an app's code."
         )
     module = import_module("flwr.supernode.runtime.run_clientapp")
     missing = [name for name in REPLACED if not callable(getattr(module, name, None))]
     if missing:
         raise UnsupportedFlower(
-            f"Flower {found} has no {', '.join(missing)} where a client process loads its app."
+            f"Flower {installed} has no {', '.join(missing)} where a client process loads its app."
         )
     return module
 
@@ -104,8 +104,8 @@ def prepared(site_toml: Path, options: Sequence[str]) -> tuple[list[str], dict[s
         line = shlex.join([sys.executable, "-P", "-m", __name__, str(site_toml.absolute()), name])
         script.write_text(f'#!/bin/sh\nexec {line} "$@"\n', encoding="utf-8")
         script.chmod(0o700)
-    own = Path(sys.executable).parent
-    path = os.pathsep.join([str(names), str(own), os.environ.get("PATH", os.defpath)])
+    scripts = Path(sys.executable).parent
+    path = os.pathsep.join([str(names), str(scripts), os.environ.get("PATH", os.defpath)])
     supernode = shutil.which("flower-supernode", path=path)
     if supernode is None:
         raise FileNotFoundError("there is no flower-supernode beside this Python; install flwr.")

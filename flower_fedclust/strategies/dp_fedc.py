@@ -326,13 +326,13 @@ class DPFedC(ClippedStrategy):
 
     def _first_centers(self, moved: MovedOrigin | None) -> Floats:
         if self.init is not None:
-            given = checked_rows(self.init, owner="init")
+            centers = checked_rows(self.init, owner="init")
             if moved is not None:
-                return lifted(given, moved.origin)
+                return lifted(centers, moved.origin)
             return (
-                clip_rows(given, self.max_norm)
+                clip_rows(centers, self.max_norm)
                 if self._on_grid and self.max_norm is not None
-                else given
+                else centers
             )
         drawn = self.rng.standard_normal((self.n_clusters, self.n_columns))
         if moved is not None:
@@ -412,8 +412,8 @@ class DPFedC(ClippedStrategy):
 
     def privacy_notes(self) -> list[str]:
         """Add that given centers are assumed to be public."""
-        given = [GIVEN_CENTERS_NOTE] if self._is_private and self.init is not None else []
-        return [*super().privacy_notes(), *given]
+        notes = [GIVEN_CENTERS_NOTE] if self._is_private and self.init is not None else []
+        return [*super().privacy_notes(), *notes]
 
     @property
     def expected_columns(self) -> int | None:
@@ -550,8 +550,10 @@ class DPFedCClient(MomentsClient):
             )
         else:
             max_norm = local["max_norm"]
-            given = self.rows if unclipped is None else unclipped
-            clipped = given if math.isinf(max_norm) else self._clipped_rows(max_norm).values
+            unclipped_rows = self.rows if unclipped is None else unclipped
+            clipped = (
+                unclipped_rows if math.isinf(max_norm) else self._clipped_rows(max_norm).values
+            )
             H = membership_steps(clipped, H, W, penalties, n_steps)
         self.remember(MEMBERSHIPS, [H])
         return H

@@ -183,12 +183,12 @@ class FedDPKMeans(ServerDataStrategy):
 
     def parts(self) -> Mapping[str, Part]:
         """Return the parts of steps 1 to 3 and of the Lloyd steps."""
-        one, two, sums, counts = BUDGET[self.privacy_unit]
+        norms, two, sums, counts = BUDGET[self.privacy_unit]
         client, of_counts = FedDPKMeansClient, counting(self.privacy_unit)
         clusters = (client.cluster_sums, client.cluster_means)
         return {
             "second_moment": Part(
-                (client.second_moment, client.traceless_moment), one, int(self._projects)
+                (client.second_moment, client.traceless_moment), norms, int(self._projects)
             ),
             "weights": Part(client.weights, two, 1, of_counts),
             "sums": Part(clusters, sums),

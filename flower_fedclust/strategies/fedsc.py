@@ -174,10 +174,10 @@ class DictionaryStrategy(ClippedStrategy):
         frame = with_room(Frame(np.zeros(self.n_columns), self.max_norm))
         replaced = "row_count" not in self.parts()
         moments = yield from noisy_column_moments(self.max_norm, self.n_columns, replaced=replaced)
-        found = self._first_dictionary(moments)
-        bandwidth = found.bandwidth
+        dictionary = self._first_dictionary(moments)
+        bandwidth = dictionary.bandwidth
         for _ in range(self.n_steps):
-            Z = found.within(frame)
+            Z = dictionary.within(frame)
             drawn = matched_dictionary(moments.mean, moments.deviation, N_MADE_UP_ROWS, self.rng)
             made_up = in_bandwidths(clip_rows(drawn, self.max_norm), bandwidth)
             atoms = in_bandwidths(Z, bandwidth)
@@ -186,7 +186,7 @@ class DictionaryStrategy(ClippedStrategy):
             L = curvature(made_up, atoms, C, 1.0) * (moments.n_rows / N_MADE_UP_ROWS)
             if bound == 0:
                 break  # then no row would move an atom
-            to_codes = code_map(Z, **found.kernel)
+            to_codes = code_map(Z, **dictionary.kernel)
             question = DictionaryClient.clipped_gradient.asked(
                 Z,
                 to_codes,
@@ -197,10 +197,10 @@ class DictionaryStrategy(ClippedStrategy):
                 bound=bound,
             )
             (step,) = yield Sum(question, parts=["dictionary_steps"])
-            found = dataclasses.replace(
-                found, atoms=Z - bandwidth * (step / np.maximum(L, L.mean())[:, None])
+            dictionary = dataclasses.replace(
+                dictionary, atoms=Z - bandwidth * (step / np.maximum(L, L.mean())[:, None])
             )
-        return found, frame
+        return dictionary, frame
 
     def _first_dictionary(self, moments: Moments) -> Dictionary:
         """Return Z^0 and its kernel."""
@@ -390,15 +390,15 @@ def in_bandwidths(points: Floats, bandwidth: float) -> Floats:
         return np.clip(points / bandwidth, -FARTHEST, FARTHEST)
 
 
-def n_atoms_of(given: int | None, n_clusters: int, n_rows: float, deviation: Floats) -> int:
+def n_atoms_of(wanted: int | None, n_clusters: int, n_rows: float, deviation: Floats) -> int:
     """Return d: at most the number of rows; by default ten for each cluster, and at most half of the rows.
 
     With few clusters there are as many as equation 43 says, but at most 50. The paper's Table 4 counts atoms in
     multiples of the number of clusters. ``deviation`` has the columns' deviations in bandwidths.
     """
     n_rows = max(int(n_rows), n_clusters)
-    if given is not None:
-        return min(given, n_rows)
+    if wanted is not None:
+        return min(wanted, n_rows)
     n_atoms = ATOMS_PER_CLUSTER * n_clusters
     if n_atoms < MOST_BY_SPECTRUM:
         n_atoms = max(n_atoms, min(n_large_eigenvalues(deviation), MOST_BY_SPECTRUM))
@@ -449,10 +449,10 @@ class DictionaryClient(MomentsClient):
         C = codes(X, start, r, regularization)
         value = objective(X, start, C, r, regularization)
         # The noise is relative to the entries in the coordinates of the data.
-        own = dictionary_steps(X, start, C, r, n_steps) + origin
-        own = add_relative_noise(own, relative_noise, self.noise_source) - origin
+        dictionary = dictionary_steps(X, start, C, r, n_steps) + origin
+        dictionary = add_relative_noise(dictionary, relative_noise, self.noise_source) - origin
         return (
-            GridArray.truncated(np.ldexp(own, power), rows.exponent - ATOM_BITS),
+            GridArray.truncated(np.ldexp(dictionary, power), rows.exponent - ATOM_BITS),
             GridArray.truncated(np.array(value), OBJECTIVE_EXPONENT),
             GridArray(np.array(len(rows))),
         )

@@ -143,8 +143,8 @@ class PrivateDensity(SearchStrategy):
         frame, n_rows = yield from (
             frame_of_rows() if self.max_norm is None else frame_of_most(self)
         )
-        found = yield from rough_clusters(self, frame, n_rows)
-        space, frame = found.space, found.space.frame
+        clusters = yield from rough_clusters(self, frame, n_rows)
+        space, frame = clusters.space, clusters.space.frame
         directions = directions_onto_grid(
             np.ascontiguousarray(space.directions[:, :MOST_DIRECTIONS])
         )
@@ -154,15 +154,15 @@ class PrivateDensity(SearchStrategy):
         low, high, _ = yield from self._ranges(frame, directions, -reach, reach)
         grid = Grid.over(low, high, OF_MANY_COLUMNS * self._rows_over_noise(n_rows))
         histogram = yield from self._histogram(frame, directions, grid)
-        if self.label_noise or not _are_round(found, grid, histogram):
+        if self.label_noise or not _are_round(clusters, grid, histogram):
             return self._cut(frame, directions, grid, histogram)
         agreement = (
-            agreement_of_another_run(found.fine, space.spread, found.centers, self.rng)
+            agreement_of_another_run(clusters.fine, space.spread, clusters.centers, self.rng)
             if self.epsilon
             else None
         )
-        model = KMeansModel(frame.leave(found.centers @ space.inside.T))
-        return Outcome(model, number=found.number, agreement=agreement)
+        model = KMeansModel(frame.leave(clusters.centers @ space.inside.T))
+        return Outcome(model, number=clusters.number, agreement=agreement)
 
     def _cut(self, frame: Frame, directions: Floats, grid: Grid, histogram: Histogram) -> Outcome:
         """Cut the cells into clusters; with a choice of numbers, first as many as there can be.
@@ -174,17 +174,17 @@ class PrivateDensity(SearchStrategy):
         if numbers[0] < numbers[1]:
             number = PeakNumber.of(cut(histogram, n_clusters, self.rng).rises, numbers)
             n_clusters = number.chosen
-        found = cut(histogram, n_clusters, self.rng, thin=self.label_noise)
-        agreement = agreement_of_another_cut(found, histogram.deviation, n_clusters, self.rng)
-        if found.centers is not None and not self.label_noise and not directions.size:
-            centers = grid.low + grid.width * (found.centers + 0.5)
+        clusters = cut(histogram, n_clusters, self.rng, thin=self.label_noise)
+        agreement = agreement_of_another_cut(clusters, histogram.deviation, n_clusters, self.rng)
+        if clusters.centers is not None and not self.label_noise and not directions.size:
+            centers = grid.low + grid.width * (clusters.centers + 0.5)
             return Outcome(KMeansModel(frame.leave(centers)), number=number, agreement=agreement)
         model = CellModel(
-            found.labels,
+            clusters.labels,
             n_clusters,
             grid.low,
             grid.width,
-            density=found.density,
+            density=clusters.density,
             origin=frame.origin,
             directions=directions if directions.size else None,
         )
@@ -271,15 +271,15 @@ class PrivateDensity(SearchStrategy):
         }
 
 
-def _are_round(found: Found, grid: Grid, histogram: Histogram) -> bool:
+def _are_round(clusters: Found, grid: Grid, histogram: Histogram) -> bool:
     """Tell whether Gaussians at the centers of private k-means explain the cells, as far as noise shows."""
-    n_known = min(found.centers.shape[1], MOST_DIRECTIONS)
+    n_known = min(clusters.centers.shape[1], MOST_DIRECTIONS)
     means, shares = (
-        np.zeros((len(found.centers), MOST_DIRECTIONS)),
-        found.weights / found.weights.sum(),
+        np.zeros((len(clusters.centers), MOST_DIRECTIONS)),
+        clusters.weights / clusters.weights.sum(),
     )
-    means[:, :n_known] = found.centers[:, :n_known]
-    within = np.diag(found.space.values[:MOST_DIRECTIONS]) - (means.T * shares) @ means
+    means[:, :n_known] = clusters.centers[:, :n_known]
+    within = np.diag(clusters.space.values[:MOST_DIRECTIONS]) - (means.T * shares) @ means
     places = (means - grid.low) / grid.width - 0.5
     return (
         misfit_of_round_clusters(histogram, places, within / grid.width**2, shares) < LARGEST_MISFIT
@@ -312,8 +312,8 @@ class PrivateDensityClient(SearchClient):
         inner = np.arange(1, N_PARTS)
         columns = zip(rows.integers.T, low, widths, strict=True)
         counts = [
-            at(parts_of(one, start + width * inner, rows.exponent), N_PARTS)
-            for one, start, width in columns
+            at(parts_of(column, start + width * inner, rows.exponent), N_PARTS)
+            for column, start, width in columns
         ]
         return side_by_side(counts, words="a row counts once in each direction").reshaped(
             len(low), N_PARTS
@@ -324,7 +324,10 @@ class PrivateDensityClient(SearchClient):
         rows: Rows, low: Floats, shape: NDArray[np.int64], directions: Floats, *, width: float
     ) -> Term:
         """Count the rows in each cell of a grid; rows outside count in the cells at its edge."""
-        rows, grid = rows.projected(directions), Grid(low, width, tuple(int(one) for one in shape))
+        rows, grid = (
+            rows.projected(directions),
+            Grid(low, width, tuple(int(n_cells) for n_cells in shape)),
+        )
         return at(grid.places(rows.integers, rows.exponent), math.prod(grid.shape))
 
 

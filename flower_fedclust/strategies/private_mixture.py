@@ -164,7 +164,7 @@ class PrivateMixture(SearchStrategy):
         # 5. Otherwise EM steps, and the mixture that explains all noisy sums.
         else:
             for asked, received in reversed(notes):
-                if sum(len(one.values) for one in search.seen) < MOST_VALUES:
+                if sum(len(values.values) for values in search.seen) < MOST_VALUES:
                     _keep(search, asked, received)
             mixture, agreement = yield from self._em_steps(search)
         gain = yield from self._gain(search, mixture)
@@ -193,10 +193,10 @@ class PrivateMixture(SearchStrategy):
         self, search: MixtureSearch, mixture: Mixture
     ) -> Generator[Round, Total, DensityGain]:
         """Ask how much better than one Gaussian the mixture describes the rows."""
-        one = search.one_gaussian(mixture)
+        single = search.one_gaussian(mixture)
         question = PrivateMixtureClient.gain.asked(
             *mixture.arrays,
-            *one.arrays,
+            *single.arrays,
             search.directions,
             frame=search.space.frame,
             bound=MOST_GAIN,
@@ -204,7 +204,7 @@ class PrivateMixture(SearchStrategy):
         (total,) = received = yield self.summed(question, "gain", at_most=(MOST_GAIN,))
         n_units = search.space.units.number
         return DensityGain(
-            float(total[0]) / n_units, received.noise[0] / n_units, search.hidden(mixture, one)
+            float(total[0]) / n_units, received.noise[0] / n_units, search.hidden(mixture, single)
         )
 
     @property
@@ -333,8 +333,8 @@ def _noted(
             notes.append((asked, received))
             asked = rounds.send(received)
     except StopIteration as end:
-        found: R = end.value
-        return found
+        result: R = end.value
+        return result
 
 
 def _keep(search: MixtureSearch, asked: Round, received: Total) -> None:
@@ -342,10 +342,10 @@ def _keep(search: MixtureSearch, asked: Round, received: Total) -> None:
     if (of_rows := _of_rows(asked.question_for(None))) is not None:
         n_units = search.space.units.number
         noise = [
-            np.full(one.size, sd / n_units)
-            for one, sd in zip(received, received.noise, strict=True)
+            np.full(array.size, sd / n_units)
+            for array, sd in zip(received, received.noise, strict=True)
         ]
-        values = np.concatenate([one.ravel() for one in received]) / n_units
+        values = np.concatenate([array.ravel() for array in received]) / n_units
         search.seen.append(Seen(values, np.concatenate(noise), of_rows))
 
 

@@ -46,17 +46,19 @@ def with_parts(preparation: Preparation, n_parts: int) -> Preparation:
     return replace(preparation, figures=figures)
 
 
-def _parts(column: Column, found: Figures, n_parts: int) -> tuple[float, ...]:
+def _parts(column: Column, figures: Figures, n_parts: int) -> tuple[float, ...]:
     """Return the edges of the parts, in the table's units: half of them follow the rows, half of them the range.
 
     Where nothing was released about the rows, they are the bins of a histogram of the range.
     """
-    known = np.array(found.quantiles or (found.low, found.high))
+    known = np.array(figures.quantiles or (figures.low, figures.high))
     even = (known - known[0]) / (known[-1] - known[0])
-    if found.quantiles:
-        edges = np.interp(np.linspace(0, 1, n_parts + 1), (np.array(found.ranks) + even) / 2, known)
+    if figures.quantiles:
+        edges = np.interp(
+            np.linspace(0, 1, n_parts + 1), (np.array(figures.ranks) + even) / 2, known
+        )
     else:
-        edges = histogram_edges(found.low, found.high, n_parts)
+        edges = histogram_edges(figures.low, figures.high, n_parts)
     edges = _natural(column, edges)
     if column.interval is not None:
         edges[0], edges[-1] = column.interval
@@ -74,11 +76,11 @@ def _natural(column: Column, values: Floats) -> Floats:
 
 def edges_of(preparation: Preparation, name: str, column: Column) -> Floats:
     """Return the edges of the parts of a measured column, in its own units, or in days since 1970."""
-    found = preparation.figures[name]
+    figures = preparation.figures[name]
     return (
-        np.array(found.parts)
-        if found.parts
-        else _natural(column, np.array([found.low, found.high]))
+        np.array(figures.parts)
+        if figures.parts
+        else _natural(column, np.array([figures.low, figures.high]))
     )
 
 
@@ -92,11 +94,11 @@ def bins_of_column(preparation: Preparation, name: str, column: Column) -> tuple
 
 def places_of(preparation: Preparation) -> dict[str, slice]:
     """Return the places of each column's sums; the number of rows has the first place."""
-    found, start = {}, 1
+    places, start = {}, 1
     for name, column in preparation.schema.used.items():
         width = bins_of_column(preparation, name, column)[0] + N_POWERS * (column.kind in MEASURED)
-        found[name] = slice(start, start := start + width)
-    return found
+        places[name] = slice(start, start := start + width)
+    return places
 
 
 def places_of_bins(preparation: Preparation, name: str) -> slice:

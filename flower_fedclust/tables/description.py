@@ -95,7 +95,7 @@ class Clusters:
             return Groups.of_exact_sums(self.preparation, self.sums, floor)
         whole, n_clusters = self.sums.sum(axis=0, keepdims=True), self.n_clusters
         return Groups(
-            own=Group(self.preparation, self.sums, self.deviation, floor),
+            cluster=Group(self.preparation, self.sums, self.deviation, floor),
             rest=Group(
                 self.preparation,
                 whole - self.sums,
@@ -145,12 +145,14 @@ class Clusters:
         named: dict[str, Any] = {"column": "", "unit": "", "note": ""}
         parts = [{**named, "what": f"share of {self.counted}", **_printed(OF_OWN, self.sizes)}]
         if not self.of_clients:
-            own = self.groups.own
-            counts = Estimate.within(own.n_rows, np.full(self.n_clusters, own.noise_of_rows), 0.0)
+            cluster = self.groups.cluster
+            counts = Estimate.within(
+                cluster.n_rows, np.full(self.n_clusters, cluster.noise_of_rows), 0.0
+            )
             limit = self.sizes.fewer_than
             low, high = (
-                np.where(np.isnan(limit), one, end)
-                for one, end in ((counts.low, 0.0), (counts.high, limit))
+                np.where(np.isnan(limit), limits, end)
+                for limits, end in ((counts.low, 0.0), (counts.high, limit))
             )
             counts = Estimate(counts.value, counts.error, low, high, limit)
             parts.append({**named, "what": self.counted, **_printed(OF_OWN, counts)})
@@ -159,52 +161,56 @@ class Clusters:
     @cached_property
     def sizes(self) -> Estimate:
         """The share that each cluster has of all rows; a share that the floor hides is open up to its limit."""
-        own = self.groups.own
+        cluster = self.groups.cluster
         total = max(float(self.groups.whole.n_rows[0]), LEAST)
-        shares, half = own.n_rows / total, np.zeros(self.n_clusters)
-        if own.deviation > 0:
-            (shares,) = on_simplex(np.maximum(own.n_rows, -total)[None, :] / total)
-        elif own.floor.least > 0:
-            known = own.floor.known_of(own.n_rows[:, None], add_up=False)
+        shares, half = cluster.n_rows / total, np.zeros(self.n_clusters)
+        if cluster.deviation > 0:
+            (shares,) = on_simplex(np.maximum(cluster.n_rows, -total)[None, :] / total)
+        elif cluster.floor.least > 0:
+            known = cluster.floor.known_of(cluster.n_rows[:, None], add_up=False)
             shares, half = known.middle[:, 0] / total, known.half[:, 0] / total
-        errors = min(own.noise_of_rows / total, 1.0) * np.sqrt(
+        errors = min(cluster.noise_of_rows / total, 1.0) * np.sqrt(
             (1 - shares) ** 2 + shares**2 * (self.n_clusters - 1)
         )
-        return floored(own.floor, np.full(self.n_clusters, total), shares, errors, half)
+        return floored(cluster.floor, np.full(self.n_clusters, total), shares, errors, half)
 
     def _parts_of_column(self, name: str, column: Column) -> list[dict[str, Any]]:
         """Return the rows of the frame about a column."""
-        own, rest, whole = (_numbers_of(group, name, column) for group in self.groups)
+        cluster, rest, whole = (_numbers_of(group, name, column) for group in self.groups)
         few, few_in_rest = self._few(name, column)
         parts = []
-        for what in own:
-            is_share = what not in (MEAN, SPREAD, *QUANTILES)
-            in_all = float(whole[what].value[0])
+        for number in cluster:
+            is_share = number not in (MEAN, SPREAD, *QUANTILES)
+            in_all = float(whole[number].value[0])
             spread = (
                 math.sqrt(in_all * (1 - in_all))
                 if is_share
                 else spread_of(self.groups.whole, name, column)
             )
-            found: dict[str, Any] = {
+            columns: dict[str, Any] = {
                 "column": name,
-                "what": what,
+                "what": number,
                 "unit": "" if is_share else column.unit,
             }
-            found |= _compared(own[what], rest[what], few, few_in_rest, spread)
-            if self.groups.own.deviation == 0 and self.groups.own.floor.least > 0:
+            columns |= _compared(cluster[number], rest[number], few, few_in_rest, spread)
+            if self.groups.cluster.deviation == 0 and self.groups.cluster.floor.least > 0:
                 # The difference over its effect would tell the standard deviation of all rows, and so small counts.
-                found["effect"] = np.round(found["effect"], EFFECT_DIGITS)
-            if what not in SHAPES:
-                found |= _standardized(what, own, rest, few | few_in_rest)
+                columns["effect"] = np.round(columns["effect"], EFFECT_DIGITS)
+            if number not in SHAPES:
+                columns |= _standardized(number, cluster, rest, few | few_in_rest)
             parts.append(
-                {key: found[key] for key in found if what not in SHAPES or key not in DIFFERENCES}
+                {
+                    key: columns[key]
+                    for key in columns
+                    if number not in SHAPES or key not in DIFFERENCES
+                }
             )
         return parts
 
     def _few(self, name: str, column: Column) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
         """Tell which clusters have too few rows for any number about a column, and for which clusters the rest has."""
-        own, rest, _ = (_has_few(group, name, column) for group in self.groups)
-        return own, rest
+        cluster, rest, _ = (_has_few(group, name, column) for group in self.groups)
+        return cluster, rest
 
     def table_one(self) -> TableOne:
         """Return the table that papers begin with: a column for all rows and one for each cluster.
@@ -213,21 +219,21 @@ class Clusters:
         category its share; and the standardized mean difference of each cluster from all other rows. Beside each number
         is its error.
         """
-        own, rest, whole = self.groups
+        cluster, rest, whole = self.groups
         sizes = _joined(self.sizes, Estimate.within(np.ones(1), np.zeros(1), 0, 1))
-        counts = None if self.of_clients else np.concatenate([own.n_rows, whole.n_rows])
-        noise = np.repeat([own.noise_of_rows, whole.noise_of_rows], [self.n_clusters, 1])
+        counts = None if self.of_clients else np.concatenate([cluster.n_rows, whole.n_rows])
+        noise = np.repeat([cluster.noise_of_rows, whole.noise_of_rows], [self.n_clusters, 1])
         lines = lines_of_sizes(counts, noise, sizes, self.counted)
         for name, column in self.preparation.schema.used.items():
-            of_own = _numbers_of(own, name, column)
+            of_own = _numbers_of(cluster, name, column)
             of_rest = _numbers_of(rest, name, column)
             of_whole = _numbers_of(whole, name, column)
-            both = {what: _joined(of_own[what], of_whole[what]) for what in of_own}
+            both = {number: _joined(of_own[number], of_whole[number]) for number in of_own}
             smd = {}
-            for what in of_own:
-                if what not in SHAPES:
-                    smd[what] = standardized(*_compared_by(what, of_own, of_rest))
-            few = np.concatenate([_has_few(own, name, column), _has_few(whole, name, column)])
+            for number in of_own:
+                if number not in SHAPES:
+                    smd[number] = standardized(*_compared_by(number, of_own, of_rest))
+            few = np.concatenate([_has_few(cluster, name, column), _has_few(whole, name, column)])
             ends = []
             if column.kind in MEASURED:
                 ends = edges_of(self.preparation, name, column)[[0, -1]].tolist()
@@ -260,8 +266,8 @@ class Clusters:
         clear = clear[~clear["what"].isin(SHAPES) & (clear["effect"].abs() >= LEAST_TOLD)]
         numbers = zip(clear["what"], clear["difference"], clear["difference_error"], strict=True)
         told = [
-            what != "mean" or words.shows_a_difference(one, DEVIATIONS * error)
-            for what, one, error in numbers
+            number != "mean" or words.shows_a_difference(estimate, DEVIATIONS * error)
+            for number, estimate, error in numbers
         ]
         clear = clear[np.array(told, dtype=bool)]
         order = clear["effect"].abs().sort_values(ascending=False, kind="stable").index
@@ -299,12 +305,12 @@ class Clusters:
         said = []
         for name, column in self.preparation.schema.used.items():
             if column.kind in MEASURED:
-                ends, found = (
+                ends, clipped = (
                     edges_of(self.preparation, name, column),
                     self.frame[self.frame["column"] == name],
                 )
                 limits = [
-                    found.loc[found["what"] == what, "high"].tolist() for what in (BELOW, ABOVE)
+                    clipped.loc[clipped["what"] == side, "high"].tolist() for side in (BELOW, ABOVE)
                 ]
                 said.append(words.bounds(name, column, ends, limits))
         return said
@@ -321,8 +327,8 @@ class Clusters:
             which = f"clusters 0 to {self.n_clusters - 1}" if self.n_clusters > 1 else "cluster 0"
             said = f"At most this share of the {self.counted} of {which}:"
             lines.append(f"Values beyond these bounds count as the bound. {said}")
-            for one in self.bounds:
-                lines += textwrap.wrap(one, 116, initial_indent="  ", subsequent_indent="    ")
+            for line in self.bounds:
+                lines += textwrap.wrap(line, 116, initial_indent="  ", subsequent_indent="    ")
         return "\n".join(lines)
 
     __repr__ = __str__
@@ -361,7 +367,7 @@ class Clusters:
 class Groups(NamedTuple):
     """Sums of each cluster, of the rows outside it, and of all rows."""
 
-    own: Group
+    cluster: Group
     rest: Group
     whole: Group
 
@@ -386,13 +392,13 @@ class Groups(NamedTuple):
                 exact[is_few, gap] = exact[is_few, 0]
                 half[is_few, gap] = (floor.least - 1) / 2
                 middle[is_few, gap] = exact[is_few, 0] - half[is_few, gap]
-        own = Group(
+        cluster = Group(
             preparation, np.where(is_shown[:, None], exact, sums), 0.0, floor, (middle, half)
         )
-        others = [one.sum(axis=0, keepdims=True) - one for one in (exact, middle, half)]
-        in_all = [one.sum(axis=0, keepdims=True) for one in (exact, middle, half)]
+        others = [sums.sum(axis=0, keepdims=True) - sums for sums in (exact, middle, half)]
+        in_all = [sums.sum(axis=0, keepdims=True) for sums in (exact, middle, half)]
         return cls(
-            own,
+            cluster,
             Group(preparation, others[0], 0.0, floor, (others[1], others[2])),
             Group(preparation, in_all[0], 0.0, floor, (in_all[1], in_all[2])),
         )
@@ -413,72 +419,80 @@ def _numbers_of(group: Group, name: str, column: Column) -> dict[str, Estimate]:
 def _joined(first: Estimate, last: Estimate) -> Estimate:
     """Return the numbers of two sets of groups as one."""
     pairs = (
-        (getattr(one, name) for one in (first, last))
+        (getattr(estimate, name) for estimate in (first, last))
         for name in ("value", "error", "low", "high", "fewer_than")
     )
     return Estimate(*(np.concatenate(list(pair)) for pair in pairs))
 
 
 def _compared_by(
-    what: str, own: Mapping[str, Estimate], rest: Mapping[str, Estimate]
+    number: str, cluster: Mapping[str, Estimate], rest: Mapping[str, Estimate]
 ) -> tuple[Estimate, ...]:
     """Return the numbers for a standardized difference: two shares, or two means with their standard deviations."""
-    if what != MEAN:
-        return own[what], rest[what]
-    return own[MEAN], rest[MEAN], own[SPREAD], rest[SPREAD]
+    if number != MEAN:
+        return cluster[number], rest[number]
+    return cluster[MEAN], rest[MEAN], cluster[SPREAD], rest[SPREAD]
 
 
 def _standardized(
-    what: str, own: Mapping[str, Estimate], rest: Mapping[str, Estimate], few: NDArray[np.bool_]
+    number: str,
+    cluster: Mapping[str, Estimate],
+    rest: Mapping[str, Estimate],
+    few: NDArray[np.bool_],
 ) -> dict[str, Floats]:
-    pair = standardized(*_compared_by(what, own, rest))
+    pair = standardized(*_compared_by(number, cluster, rest))
     return {
-        key: np.where(few, np.nan, one) for key, one in zip(("smd", "smd_error"), pair, strict=True)
+        key: np.where(few, np.nan, values)
+        for key, values in zip(("smd", "smd_error"), pair, strict=True)
     }
 
 
-def _printed(keys: Sequence[str], found: Estimate) -> dict[str, Floats]:
+def _printed(keys: Sequence[str], estimate: Estimate) -> dict[str, Floats]:
     """Return the numbers of a frame; a share that the floor hides has only limits."""
-    value, error = (np.where(found.is_hidden, np.nan, one) for one in (found.value, found.error))
+    value, error = (
+        np.where(estimate.is_hidden, np.nan, values) for values in (estimate.value, estimate.error)
+    )
     # A quantile that may lie anywhere has no value.
     value, error = (
-        np.where(np.isfinite(error) | np.isnan(error), one, np.nan) for one in (value, error)
+        np.where(np.isfinite(error) | np.isnan(error), values, np.nan) for values in (value, error)
     )
-    return dict(zip(keys, (value, error, found.low, found.high, found.fewer_than), strict=True))
+    return dict(
+        zip(keys, (value, error, estimate.low, estimate.high, estimate.fewer_than), strict=True)
+    )
 
 
 def _compared(
-    own: Estimate,
+    cluster: Estimate,
     rest: Estimate,
     few: NDArray[np.bool_],
     few_in_rest: NDArray[np.bool_],
     spread: float,
 ) -> dict[str, Any]:
     """Compare a cluster's numbers of one kind with the rest; NaN where there are too few rows."""
-    found: dict[str, Any] = {
-        key: np.where(few, np.nan, one) for key, one in _printed(OF_OWN, own).items()
+    columns: dict[str, Any] = {
+        key: np.where(few, np.nan, values) for key, values in _printed(OF_OWN, cluster).items()
     }
-    found |= {
-        key: np.where(few | few_in_rest, np.nan, one)
-        for key, one in _printed(OF_REST, rest).items()
+    columns |= {
+        key: np.where(few | few_in_rest, np.nan, values)
+        for key, values in _printed(OF_REST, rest).items()
     }
-    apart, error = own.value - rest.value, np.hypot(own.error, rest.error)
+    apart, error = cluster.value - rest.value, np.hypot(cluster.error, rest.error)
     is_open = few | few_in_rest | ~np.isfinite(apart) | ~np.isfinite(error)
-    is_loud = ~few & ~(own.error <= spread / 2)
+    is_loud = ~few & ~(cluster.error <= spread / 2)
     hidden = is_open | is_loud | ~(rest.error <= spread / 2)
-    limits = (own.low, own.high, rest.low, rest.high)
+    limits = (cluster.low, cluster.high, rest.low, rest.high)
     # A difference would tell a share that the floor hides.
     is_limit = (
-        np.any([np.isinf(limit) for limit in limits], axis=0) | own.is_hidden | rest.is_hidden
+        np.any([np.isinf(limit) for limit in limits], axis=0) | cluster.is_hidden | rest.is_hidden
     )
-    found["difference"], found["difference_error"] = (
-        np.where(is_open | is_limit, np.nan, one) for one in (apart, error)
+    columns["difference"], columns["difference_error"] = (
+        np.where(is_open | is_limit, np.nan, values) for values in (apart, error)
     )
     with np.errstate(divide="ignore", invalid="ignore"):
-        found["effect"], found["effect_error"] = (
-            np.where(hidden, np.nan, one / spread) for one in (apart, error)
+        columns["effect"], columns["effect_error"] = (
+            np.where(hidden, np.nan, values / spread) for values in (apart, error)
         )
     if spread == 0:
-        found["effect"] = np.where(few, np.nan, 0.0)
-    found["note"] = np.select([few, is_loud], ["few", "noise"], "")
-    return found
+        columns["effect"] = np.where(few, np.nan, 0.0)
+    columns["note"] = np.select([few, is_loud], ["few", "noise"], "")
+    return columns

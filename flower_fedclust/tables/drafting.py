@@ -140,9 +140,9 @@ class _Drafted:
 def _toml_lines(fields: dict[str, Any]) -> list[str]:
     """Return the lines of a TOML text, with codes for missing values, and bins, on one line."""
     text = tomli_w.dumps(fields).removeprefix("[columns]\n\n")
-    for found in re.finditer(r"^(missing|bins) = \[\n(.*?)\n\]$", text, re.MULTILINE | re.DOTALL):
-        inside = " ".join(line.strip() for line in found[2].splitlines()).rstrip(",")
-        text = text.replace(found[0], f"{found[1]} = [{inside}]")
+    for match in re.finditer(r"^(missing|bins) = \[\n(.*?)\n\]$", text, re.MULTILINE | re.DOTALL):
+        inside = " ".join(line.strip() for line in match[2].splitlines()).rstrip(",")
+        text = text.replace(match[0], f"{match[1]} = [{inside}]")
     return text.splitlines()
 
 
@@ -170,7 +170,7 @@ def draft(table: Any, *, source: str) -> str:
         [
             HEADER.format(source=source),
             *offered,
-            *(one.to_toml(name) for name, one in columns.items()),
+            *(column.to_toml(name) for name, column in columns.items()),
         ]
     )
 
@@ -182,15 +182,21 @@ def _offer_time(columns: Mapping[str, _Drafted], table: Any, persons: Sequence[s
     """
     events = [
         name
-        for name, one in columns.items()
-        if one.fields["kind"] == "binary" and _EVENT.search(name)
+        for name, column in columns.items()
+        if column.fields["kind"] == "binary" and _EVENT.search(name)
     ]
-    numbers = [name for name, one in columns.items() if one.fields["kind"] in ("number", "integer")]
+    numbers = [
+        name for name, column in columns.items() if column.fields["kind"] in ("number", "integer")
+    ]
     lowest = {
         name: np.nanmin(numbers_of_texts(table[name])[0]) for name in numbers if _TIME.search(name)
     }
     for name in (name for name, least in lowest.items() if least >= 0 and events):
-        is_one = [one for one in persons if table.groupby(one)[name].nunique().max() == 1]
+        is_one = [
+            person_column
+            for person_column in persons
+            if table.groupby(person_column)[name].nunique().max() == 1
+        ]
         unit = _UNIT.search(name)
         fields = {"kind": "time-to-event", "event": events[0], "bins": [12, 24, 36, 48, 60]}
         fields |= {"time_zero": "subject" if is_one else "row"}

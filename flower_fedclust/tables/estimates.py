@@ -64,8 +64,8 @@ class Group:
         )
         if known is not None:
             self.known, self.halves = (
-                {name: one[:, places_of_bins(preparation, name)] for name in self.bins}
-                for one in known
+                {name: sums[:, places_of_bins(preparation, name)] for name in self.bins}
+                for sums in known
             )
 
     def _adjust(self) -> None:
@@ -137,10 +137,10 @@ def shares_of(group: Group, name: str, column: Column) -> dict[str, Estimate]:
     elif group.deviation > 0:
         shares = on_simplex(shares)
     return {
-        what: floored(
+        number: floored(
             group.floor, group.n_rows, shares[:, place], errors[:, place], halves[:, place]
         )
-        for place, what in enumerate(names, start=first)
+        for place, number in enumerate(names, start=first)
     }
 
 
@@ -166,16 +166,16 @@ def floored(
     ``errors`` are deviations of noise. An exact share has none; it is known up to ``halves`` on either side.
     """
     n_rows, noise = _positive(n_rows), np.where(halves > 0, halves / DEVIATIONS, errors)
-    found = Estimate.within(shares, noise, 0, 1)
+    estimate = Estimate.within(shares, noise, 0, 1)
     is_hidden = floor.hides(shares * n_rows, noise * n_rows)
     limit = floor.limit(shares * n_rows, errors * n_rows, halves * n_rows)
     limit = np.where(np.isnan(limit), floor.least, limit)
     most = np.minimum(np.nan_to_num(limit / n_rows, nan=1.0), 1.0)
     return Estimate(
-        value=np.where(is_hidden, most / 2, found.value),
-        error=np.where(is_hidden, most / 2 / DEVIATIONS, found.error),
-        low=np.where(is_hidden, 0.0, found.low),
-        high=np.where(is_hidden, most, found.high),
+        value=np.where(is_hidden, most / 2, estimate.value),
+        error=np.where(is_hidden, most / 2 / DEVIATIONS, estimate.error),
+        low=np.where(is_hidden, 0.0, estimate.low),
+        high=np.where(is_hidden, most, estimate.high),
         fewer_than=np.where(is_hidden, limit if floor.of_rows else np.inf, np.nan),
     )
 
@@ -239,32 +239,32 @@ def shares_below(group: Group, name: str, column: Column) -> tuple[Floats, Float
 def _tail_shares(group: Group, name: str, column: Column) -> dict[str, tuple[Floats, Floats]]:
     """Return the shares of values below and above the bounds, not below 0, and the deviations of their noise."""
     below, errors = shares_below(group, name, column)
-    found = {BELOW: (below[:, 0], errors[:, 0]), ABOVE: (1 - below[:, -1], errors[:, -1])}
-    return {what: (np.maximum(share, 0.0), error) for what, (share, error) in found.items()}
+    shares = {BELOW: (below[:, 0], errors[:, 0]), ABOVE: (1 - below[:, -1], errors[:, -1])}
+    return {side: (np.maximum(share, 0.0), error) for side, (share, error) in shares.items()}
 
 
 def _tails(group: Group, name: str, column: Column) -> dict[str, Estimate]:
     """Return the shares of values beyond the bounds, as far as the floor lets them be known."""
     n_edges = len(edges_of(group.preparation, name, column))
-    counts, found = _positive(group.n_present(name, column)), {}
-    for place, (what, (share, error)) in zip(
+    counts, tails = _positive(group.n_present(name, column)), {}
+    for place, (side, (share, error)) in zip(
         (0, n_edges), _tail_shares(group, name, column).items(), strict=True
     ):
         if group.deviation == 0:
             share = group.known[name][:, place] / counts
-        found[what] = floored(
+        tails[side] = floored(
             group.floor, counts, share, error, group.halves[name][:, place] / counts
         )
         open_gaps = group.open_gaps(name, column)
         if open_gaps.any():
             open_found = _open_share(group, name, place, open_gaps)
-            found[what] = Estimate(
+            tails[side] = Estimate(
                 *(
                     np.where(open_gaps > 0, *pair)
-                    for pair in zip(astuple(open_found), astuple(found[what]), strict=True)
+                    for pair in zip(astuple(open_found), astuple(tails[side]), strict=True)
                 )
             )
-    return found
+    return tails
 
 
 def _open_share(group: Group, name: str, place: int, open_gaps: Floats) -> Estimate:
@@ -308,8 +308,8 @@ def _may_be_clipped(
         nowhere = np.zeros(len(group.n_rows), dtype=bool)
         return nowhere, nowhere
     tails = {
-        what: Estimate.within(*tail, 0, 1)
-        for what, tail in _tail_shares(group, name, column).items()
+        side: Estimate.within(*tail, 0, 1)
+        for side, tail in _tail_shares(group, name, column).items()
     }
     below, above = tails[BELOW], tails[ABOVE]
     is_below = (below.high >= MOST_BEYOND) | (below.value > below.error)
@@ -339,9 +339,12 @@ def _mean(
     mean, of_rows = _scaled_mean(group, name, column)
     error = half * np.hypot(group.deviation, mean * of_rows) / counts
     value = _told(group, name, column, low + half * (1 + np.clip(mean, -1, 1)))
-    found = Estimate.within(value, error, edges[0], edges[-1])
-    least, most = np.where(is_below, -np.inf, found.low), np.where(is_above, np.inf, found.high)
-    return Estimate(found.value, error, least, most, found.fewer_than)
+    estimate = Estimate.within(value, error, edges[0], edges[-1])
+    least, most = (
+        np.where(is_below, -np.inf, estimate.low),
+        np.where(is_above, np.inf, estimate.high),
+    )
+    return Estimate(estimate.value, error, least, most, estimate.fewer_than)
 
 
 def _standard_deviation(
@@ -366,7 +369,9 @@ def _standard_deviation(
         np.sqrt(np.clip(variance + sign * DEVIATIONS * error, 0.0, 1.0)) for sign in (-1, 1)
     )
     error = np.maximum(high - value, value - low) / DEVIATIONS
-    low, value, high = (_told(group, name, column, half * one) for one in (low, value, high))
+    low, value, high = (
+        _told(group, name, column, half * half_width) for half_width in (low, value, high)
+    )
     high = np.where(is_clipped, np.inf, high)
     return Estimate(value, half * error, low, high, np.full(len(value), np.nan))
 
@@ -377,21 +382,21 @@ def _quantiles(group: Group, name: str, column: Column) -> dict[str, Estimate]:
         shares_below(group, name, column),
     )
     is_whole = column.kind == "integer"
-    found = {
-        what: _quantile(part, edges, below, errors, whole=is_whole)
-        for what, part in QUANTILES.items()
+    quantiles = {
+        quantile: _quantile(part, edges, below, errors, whole=is_whole)
+        for quantile, part in QUANTILES.items()
     }
     if group.deviation > 0 or group.floor.least == 0:
-        return found
-    return {what: _middle(one) for what, one in found.items()}
+        return quantiles
+    return {quantile: _middle(estimate) for quantile, estimate in quantiles.items()}
 
 
-def _middle(found: Estimate) -> Estimate:
+def _middle(estimate: Estimate) -> Estimate:
     """Return the middle of the interval of an exact quantile: its place between two edges would tell small counts."""
-    is_between = np.isfinite(found.low) & np.isfinite(found.high)
-    low, high = (np.where(is_between, one, 0.0) for one in (found.low, found.high))
-    value = np.where(is_between, (low + high) / 2, found.value)
-    return Estimate(value, found.error, found.low, found.high, found.fewer_than)
+    is_between = np.isfinite(estimate.low) & np.isfinite(estimate.high)
+    low, high = (np.where(is_between, limit, 0.0) for limit in (estimate.low, estimate.high))
+    value = np.where(is_between, (low + high) / 2, estimate.value)
+    return Estimate(value, estimate.error, estimate.low, estimate.high, estimate.fewer_than)
 
 
 def _quantile(

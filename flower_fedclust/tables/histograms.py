@@ -144,9 +144,9 @@ def bins_of(values: Floats, edges: Floats) -> NDArray[np.intp]:
 
     An entry at an edge is in the bin above it. What lies outside is in the first or last bin.
     """
-    found = np.searchsorted(edges[1:-1], values, side="right")
-    found[np.isnan(values)] = len(edges) - 1
-    return found
+    bins = np.searchsorted(edges[1:-1], values, side="right")
+    bins[np.isnan(values)] = len(edges) - 1
+    return bins
 
 
 def places_in(values: Floats, n_places: int) -> NDArray[np.intp]:
@@ -190,7 +190,7 @@ def occupied(counts: Floats, deviation: float, n_columns: int = 1) -> tuple[int,
     """
     groups = [2**power for power in range(5) if 2**power <= len(counts)]
     least = deviation * reach_of_noise(n_columns * len(counts) * len(groups))
-    first, empty = (_first_end(one, least, groups) for one in (counts, counts[::-1]))
+    first, empty = (_first_end(direction, least, groups) for direction in (counts, counts[::-1]))
     if first is None or empty is None:
         return None
     last = len(counts) - empty
@@ -237,7 +237,7 @@ def figures_of(
         )
         return replace(known, fill=fill, counts=tuple(kept.tolist()))
     edges = histogram_edges(known.low, known.high, len(counts))
-    found = replace(known, fill=(known.low + known.high) / 2)
+    figures = replace(known, fill=(known.low + known.high) / 2)
     where = occupied(counts, deviation, n_columns)
     is_narrowed = column.bounds is None
     if is_narrowed and where is not None:
@@ -251,7 +251,7 @@ def figures_of(
             return None
         # Because of the noise there may be no value at all: only the range is known.
         where, counts, powers = (0, len(counts)), np.diff(edges), None
-        found = replace(found, center=found.fill, spread=(known.high - known.low) / 4)
+        figures = replace(figures, center=figures.fill, spread=(known.high - known.low) / 4)
     first, last = where if is_narrowed else (0, len(counts))
     if 0 < edges[first] < edges[last] / 3 and known.low == 0:
         first = 0  # a column of amounts begins at 0
@@ -259,48 +259,57 @@ def figures_of(
     parts, n_present = distribution(counts[first:last])
     # The noise hides how many entries there are: only the range is known.
     if powers is not None and n_present <= 0:
-        powers, found = None, replace(found, center=found.fill, spread=(known.high - known.low) / 4)
+        powers, figures = (
+            None,
+            replace(figures, center=figures.fill, spread=(known.high - known.low) / 4),
+        )
     if is_narrowed:
         least = float(edges[-1] - edges[0]) / 64
         low = min(quantile(parts, edges, PART_BEYOND), float(edges[-1]) - least)
-        found = replace(
-            found, low=low, high=max(quantile(parts, edges, 1.0 - PART_BEYOND), low + least)
+        figures = replace(
+            figures, low=low, high=max(quantile(parts, edges, 1.0 - PART_BEYOND), low + least)
         )
     n_kept = len(edges) if column.scale == "rank" else min(len(edges), N_QUANTILES)
     kept = np.linspace(0, len(edges) - 1, n_kept).astype(int)
-    found = replace(found, quantiles=tuple(edges[kept].tolist()), ranks=tuple(parts[kept].tolist()))
+    figures = replace(
+        figures, quantiles=tuple(edges[kept].tolist()), ranks=tuple(parts[kept].tolist())
+    )
     if powers is not None:
         middle, half = (known.low + known.high) / 2, (known.high - known.low) / 2
         mean = float(np.clip(powers[0] / n_present, -1.0, 1.0))
         variance = max(float(powers[1] / n_present) - mean**2, 1.0 / len(counts) ** 2 / 3)
         mean, spread = middle + half * mean, half * math.sqrt(variance)
-        found = replace(found, fill=min(max(mean, found.low), found.high))
+        figures = replace(figures, fill=min(max(mean, figures.low), figures.high))
         if column.scale == "standard":
-            found = replace(found, center=mean, spread=spread)
+            figures = replace(figures, center=mean, spread=spread)
     if column.scale == "robust":
         first_quartile, median, third = (quantile(parts, edges, part) for part in (0.25, 0.5, 0.75))
         least = float(np.diff(edges).min())
-        found = replace(found, center=median, spread=max(third - first_quartile, least))
+        figures = replace(figures, center=median, spread=max(third - first_quartile, least))
     if column.scale == "rank":
-        found = replace(found, low=float(edges[0]), high=float(edges[-1]))
-    return found
+        figures = replace(figures, low=float(edges[0]), high=float(edges[-1]))
+    return figures
 
 
-def why_it_hardly_counts(column: Column, found: Figures) -> str:
+def why_it_hardly_counts(column: Column, figures: Figures) -> str:
     """Return "skewed" or "crowded" if most values are close together, but not at 0, in the bounds that were found.
 
     A column of amounts is skewed if half of them lie below a tenth of the upper bound; logarithms would spread them.
     """
-    if column.bounds is not None or not found.quantiles:
+    if column.bounds is not None or not figures.quantiles:
         return ""
-    edges, parts, width = np.array(found.quantiles), np.array(found.ranks), found.high - found.low
+    edges, parts, width = (
+        np.array(figures.quantiles),
+        np.array(figures.ranks),
+        figures.high - figures.low,
+    )
     is_amount = column.kind == "number" or (column.kind == "integer" and width > LEAST_AMOUNTS)
     median = quantile(parts, edges, 0.5)
     if (
         is_amount
-        and found.low >= 0
+        and figures.low >= 0
         and not column.logarithm
-        and found.high / 1000 < median < found.high / 10
+        and figures.high / 1000 < median < figures.high / 10
     ):
         return "skewed"
     fullest = int(np.diff(parts).argmax())

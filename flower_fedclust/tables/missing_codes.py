@@ -89,7 +89,7 @@ _POSITIVE = (
     9999,
 )
 _LONG = (99.9, 99.99, 999.9, 999.99, 9999.9, 99999, 999999, 9999999, 99999999)
-CHOSEN = np.array([*_POSITIVE, *_LONG, -1, -7, -8, -9, *(-one for one in (*_POSITIVE, *_LONG))])
+CHOSEN = np.array([*_POSITIVE, *_LONG, -1, -7, -8, -9, *(-code for code in (*_POSITIVE, *_LONG))])
 
 #: A code that occurs this often and is this many of the largest steps between other values away may be one.
 OFTEN, STEPS = 5, 5.0
@@ -139,11 +139,11 @@ def find_codes(numbers: Floats, labels: Mapping[float, str]) -> Codes:
 def labeled_codes(table: Any) -> dict[str, dict[float, str]]:
     """Return the codes of each column whose labels, in a file of Stata or SPSS, say that a value is missing."""
     labels: Mapping[str, Mapping[float, str]] = table.attrs.get(LABELS, {})
-    found = {
+    labeled = {
         name: {code: label for code, label in of_column.items() if _LABEL_OF_MISSING.search(label)}
         for name, of_column in labels.items()
     }
-    return {name: codes for name, codes in found.items() if codes}
+    return {name: codes for name, codes in labeled.items() if codes}
 
 
 def _whole(numbers: list[float]) -> list[float]:

@@ -80,10 +80,10 @@ class Preparation:
         figures = {
             name: {
                 key: value
-                for key, value in asdict(found).items()
+                for key, value in asdict(figures).items()
                 if value != getattr(_DEFAULT, key)
             }
-            for name, found in self.figures.items()
+            for name, figures in self.figures.items()
         }
         return {"version": VERSION, "schema": json.loads(self.schema.to_json()), "figures": figures}
 
@@ -117,10 +117,10 @@ class Preparation:
     @cached_property
     def places(self) -> dict[str, slice]:
         """The prepared columns that come from each column of the table."""
-        found, start = {}, 0
+        places, start = {}, 0
         for name, column in self.schema.used.items():
-            found[name] = slice(start, start := start + width_of(column))
-        return found
+            places[name] = slice(start, start := start + width_of(column))
+        return places
 
     @cached_property
     def names(self) -> list[str]:
@@ -153,10 +153,10 @@ class Preparation:
             return column.weight * math.sqrt(0.5), column.weight * math.sqrt(0.5)
         if column.kind == "binary":
             return column.weight / 2, column.weight / 2
-        found = self.figures[name]
+        figures = self.figures[name]
         reach = 1.0
         if column.scale in ("standard", "robust"):
-            reach = _reach(found)
+            reach = _reach(figures)
         missing = 0.5 if column.gaps == "category" else 0.0
         return column.weight * math.hypot(reach, missing), column.weight * (reach + missing)
 
@@ -216,13 +216,13 @@ class Preparation:
 
     def _place(self, name: str, column: Column, values: Floats, out: Floats) -> None:
         """Write the prepared values of a column into ``out``."""
-        found = self.figures[name]
+        figures = self.figures[name]
         # The minimum is NaN if any entry is NaN.
         missing = np.isnan(values) if np.isnan(values.min()) else None
         if column.is_one_hot or column.kind == "binary":
-            places = (values if missing is None else np.where(missing, found.fill, values)).astype(
-                np.intp
-            )
+            places = (
+                values if missing is None else np.where(missing, figures.fill, values)
+            ).astype(np.intp)
             if column.is_one_hot:
                 for place in range(len(out)):
                     np.multiply(places == place, column.weight * math.sqrt(0.5), out=out[place])
@@ -231,9 +231,11 @@ class Preparation:
             return
         values = measured(values, column)
         if missing is not None:
-            values = np.where(missing, found.fill, values)
+            values = np.where(missing, figures.fill, values)
         np.multiply(
-            scaled(np.clip(values, found.low, found.high), column, found), column.weight, out=out[0]
+            scaled(np.clip(values, figures.low, figures.high), column, figures),
+            column.weight,
+            out=out[0],
         )
         if column.gaps == "category":
             out[1] = ((0.0 if missing is None else missing) - 0.5) * column.weight
@@ -243,57 +245,62 @@ _DEFAULT = Figures()
 _FIGURES = TypeAdapter(dict[str, Figures])
 
 
-def _wrong_in(found: Figures, column: Column) -> str:
+def _wrong_in(figure: Figures, column: Column) -> str:
     """Explain why the figures of a column are wrong; "" if every value that fits the schema can be prepared."""
-    lists = (found.quantiles, found.ranks, found.parts, found.counts)
+    lists = (figure.quantiles, figure.ranks, figure.parts, figure.counts)
     figures = np.array(
         [
-            found.low,
-            found.high,
-            found.fill,
-            found.center,
-            found.spread,
-            *(x for one in lists for x in one),
+            figure.low,
+            figure.high,
+            figure.fill,
+            figure.center,
+            figure.spread,
+            *(x for list_ in lists for x in list_),
         ]
     )
     if not (np.abs(figures) <= LARGEST).all():
         return f"a figure is not finite, or beyond {LARGEST:g}"
     if column.kind not in MEASURED:
         n_places = len(column.categories or ())
-        if (found.low, found.high) != (0.0, n_places - 1.0) or not 0 <= found.fill <= n_places - 1:
+        if (figure.low, figure.high) != (
+            0.0,
+            n_places - 1.0,
+        ) or not 0 <= figure.fill <= n_places - 1:
             return "low, high or fill is no place in the list of its categories"
-        if column.kind != "ordinal" and found.fill != math.trunc(found.fill):
+        if column.kind != "ordinal" and figure.fill != math.trunc(figure.fill):
             return "fill is no place in the list of its categories"
         return (
-            "counts are not one for each category" if len(found.counts) not in (0, n_places) else ""
+            "counts are not one for each category"
+            if len(figure.counts) not in (0, n_places)
+            else ""
         )
     known = public_interval(column)
-    if known is not None and (found.low, found.high) != known:
+    if known is not None and (figure.low, figure.high) != known:
         return "low and high are not the bounds in the schema"
-    if not found.high - found.low > NEAREST:
+    if not figure.high - figure.low > NEAREST:
         return "high is not above low, or too near to it"
-    if column.scale in ("standard", "robust") and not _reach(found) <= MOST_DEVIATIONS:
+    if column.scale in ("standard", "robust") and not _reach(figure) <= MOST_DEVIATIONS:
         return "spread is not positive, or too small for low, center and high"
-    return _wrong_in_parts(found) or _wrong_in_ranks(found, column)
+    return _wrong_in_parts(figure) or _wrong_in_ranks(figure, column)
 
 
-def _wrong_in_parts(found: Figures) -> str:
-    parts = np.array(found.parts)
+def _wrong_in_parts(figures: Figures) -> str:
+    parts = np.array(figures.parts)
     if len(parts) == 1 or len(parts) > MOST_PARTS + 1 or not (np.diff(parts) > NEAREST).all():
         return f"parts are not up to {MOST_PARTS}, or their edges do not ascend"
     return ""
 
 
-def _wrong_in_ranks(found: Figures, column: Column) -> str:
+def _wrong_in_ranks(figures: Figures, column: Column) -> str:
     if column.scale != "rank":
         return ""
-    quantiles, ranks = np.array(found.quantiles), np.array(found.ranks)
+    quantiles, ranks = np.array(figures.quantiles), np.array(figures.ranks)
     if len(quantiles) != len(ranks) or not 2 <= len(ranks) <= MOST_QUANTILES:
         return f"quantiles and ranks are not as many, from 2 to {MOST_QUANTILES}"
     steps = np.diff(quantiles)
     if not ((steps == 0) | (steps > NEAREST)).all() or (quantiles[0], quantiles[-1]) != (
-        found.low,
-        found.high,
+        figures.low,
+        figures.high,
     ):
         return "quantiles do not ascend from low to high"
     if (np.diff(ranks) < 0).any() or ranks[0] < 0 or ranks[-1] > 1:
@@ -301,11 +308,13 @@ def _wrong_in_ranks(found: Figures, column: Column) -> str:
     return ""
 
 
-def _reach(found: Figures) -> float:
+def _reach(figures: Figures) -> float:
     """Return the largest value after the division by the spread; infinity if the spread is not positive."""
-    if not found.spread > 0:
+    if not figures.spread > 0:
         return math.inf
-    return max(abs(found.low - found.center), abs(found.high - found.center)) / found.spread
+    return (
+        max(abs(figures.low - figures.center), abs(figures.high - figures.center)) / figures.spread
+    )
 
 
 def width_of(column: Column) -> int:
@@ -334,17 +343,17 @@ def public_interval(column: Column) -> tuple[float, float] | None:
     return float(low), float(high)
 
 
-def scaled(values: Floats, column: Column, found: Figures) -> Floats:
+def scaled(values: Floats, column: Column, figures: Figures) -> Floats:
     """Return measured values, already within their bounds, on the scale of their column, before its weight."""
     if column.scale == "bounds":
-        moved = values - found.low
-        moved *= 2.0 / (found.high - found.low)
+        moved = values - figures.low
+        moved *= 2.0 / (figures.high - figures.low)
         moved -= 1.0
         return moved
     if column.scale == "rank":
         # A quantile that occurs twice gets the mean of its first and its last rank, as in scikit-learn.
-        quantiles, ranks = np.array(found.quantiles), np.array(found.ranks)
+        quantiles, ranks = np.array(figures.quantiles), np.array(figures.ranks)
         below = np.interp(values, quantiles, ranks)
         above = -np.interp(-values, -quantiles[::-1], -ranks[::-1])
         return np.asarray(below + above - 1.0)
-    return (values - found.center) / found.spread
+    return (values - figures.center) / figures.spread

@@ -442,7 +442,7 @@ class Schema(BaseModel):
             )
 
     @classmethod
-    def of(cls, given: Schema | str | Path | Mapping[str, Any]) -> Schema:
+    def of(cls, schema: Schema | str | Path | Mapping[str, Any]) -> Schema:
         """Return a schema from a schema, a mapping, TOML, or the name of a TOML file.
 
         Raises
@@ -452,13 +452,13 @@ class Schema(BaseModel):
         FileNotFoundError
             If there is no such file.
         """
-        if isinstance(given, Schema):
-            return given
-        if isinstance(given, Mapping):
-            return cls._validated(given, "the schema")
-        if isinstance(given, str) and "\n" in given:
-            return cls.from_toml(given)
-        path = Path(given)
+        if isinstance(schema, Schema):
+            return schema
+        if isinstance(schema, Mapping):
+            return cls._validated(schema, "the schema")
+        if isinstance(schema, str) and "\n" in schema:
+            return cls.from_toml(schema)
+        path = Path(schema)
         try:
             return cls._validated(read_toml(path, "correct it"), path.name)
         except FileNotFoundError:
@@ -511,7 +511,7 @@ class Schema(BaseModel):
         for name, column in self.columns.items():
             if column.kind == TIME:
                 names = (name, column.event, column.row_time)
-                return {one: self.columns[one] for one in names if one}
+                return {name: self.columns[name] for name in names if name}
         return {}
 
     @property
@@ -526,7 +526,7 @@ class Schema(BaseModel):
         used = (
             self.used
             if among is None
-            else {name: one for name, one in self.used.items() if name in among}
+            else {name: column for name, column in self.used.items() if name in among}
         )
         columns = {name: column for name, column in used.items() if wanted(column)}
         return Schema(columns=columns) if columns else None
@@ -534,16 +534,18 @@ class Schema(BaseModel):
     def without(self, names: Collection[str]) -> Schema:
         """Return the schema that ignores some of the columns."""
         ignored = Column(kind="ignored")
-        columns = {name: ignored if name in names else one for name, one in self.columns.items()}
+        columns = {
+            name: ignored if name in names else column for name, column in self.columns.items()
+        }
         return Schema(columns=columns, subject_column=self.subject_column)
 
-    def subjects_in(self, given: str | None) -> str | None:
+    def subjects_in(self, subject: str | None) -> str | None:
         """Return the column that says whose row it is: ``given``, or the schema's; a ValueError if they differ."""
-        if given is not None and self.subject_column not in (None, given):
+        if subject is not None and self.subject_column not in (None, subject):
             raise ValueError(
-                f"subject_column is '{given}', and in the schema it is '{self.subject_column}'; give one of them."
+                f"subject_column is '{subject}', and in the schema it is '{self.subject_column}'; give one of them."
             )
-        return given or self.subject_column
+        return subject or self.subject_column
 
     def check(self, table: Any, *, owner: str) -> None:
         """Raise a DataError that names every column of a pandas DataFrame that does not fit, and why."""
@@ -578,10 +580,10 @@ class Schema(BaseModel):
         if other is not None and other.subject_column != self.subject_column:
             differ.append("subject_column")
         if differ:
-            found = "another" if others else "no"
+            other_schema = "another" if others else "no"
             raise DataError(
-                f"{owner}: the run has {found} schema; the site has agreed to one that differs in {some(differ)}. "
-                "Agree on one file."
+                f"{owner}: the run has {other_schema} schema; the site has agreed to one that differs in "
+                f"{some(differ)}. Agree on one file."
             )
 
     def values(
@@ -734,19 +736,19 @@ def are_coded_missing(series: Any, column: Column) -> NDArray[np.bool_]:
         if series.dtype.kind == "f" and series.dtype.itemsize < 8:
             # As a float32, 99.9 is another number.
             codes = codes.astype(f"f{series.dtype.itemsize}")
-        found: NDArray[np.bool_] = series.isin(codes).to_numpy(dtype=bool, na_value=False)
-        return found
+        is_code: NDArray[np.bool_] = series.isin(codes).to_numpy(dtype=bool, na_value=False)
+        return is_code
     if series.dtype.kind == "M":
         series = series.dt.strftime("%Y-%m-%d")
     if not are_cells(series):
         series = as_cells(series.astype(object).map(text_of, na_action="ignore").to_numpy())
     texts = series.str.strip()
     words = {*column.missing, *map(_other_spelling, column.missing)}
-    found = texts.isin(list(words)).to_numpy(dtype=bool, na_value=False)
+    is_code = texts.isin(list(words)).to_numpy(dtype=bool, na_value=False)
     return (
-        found | np.isin(numbers_in(texts)[0], codes)
+        is_code | np.isin(numbers_in(texts)[0], codes)
         if column.kind in ("number", "integer")
-        else found
+        else is_code
     )
 
 
@@ -768,8 +770,8 @@ def _numbers(series: Any, first_row: int) -> Floats:
     if kind == "c":
         raise MisfitError("it holds complex numbers; give real ones")
     if pd.api.types.is_numeric_dtype(series.dtype):
-        found: Floats = series.to_numpy(dtype=np.float64, na_value=np.nan)
-        return found
+        parsed: Floats = series.to_numpy(dtype=np.float64, na_value=np.nan)
+        return parsed
     numbers, are_words = numbers_of_texts(series)
     _refuse(
         are_words,
@@ -833,9 +835,12 @@ def columns_with_unclear_commas(tables: Iterable[Any], schema: Schema) -> list[s
     }
     for table in tables:
         for place, name in enumerate(map(str, table.columns)):
-            if name in unclear and (found := _has_unclear_commas(table.iloc[:, place])) is not None:
-                unclear[name] |= found
-                if not found:
+            if (
+                name in unclear
+                and (is_unclear := _has_unclear_commas(table.iloc[:, place])) is not None
+            ):
+                unclear[name] |= is_unclear
+                if not is_unclear:
                     del unclear[name]
         if not unclear:
             break
@@ -893,12 +898,12 @@ def _days(series: Any, first_row: int) -> Floats:
 
 def date_formats(present: Any) -> list[str]:
     """Name the ways in which the texts of a pandas Series write dates; [] if one of them is no date."""
-    texts, found = present.astype(str).drop_duplicates().str.strip(), []
+    texts, formats = present.astype(str).drop_duplicates().str.strip(), []
     for name, pattern in _DATE_FORMATS.items():
         is_so = texts.str.fullmatch(pattern)
-        found += [name] if is_so.any() else []
+        formats += [name] if is_so.any() else []
         texts = texts[~is_so]
-    return [] if len(texts) else found
+    return [] if len(texts) else formats
 
 
 def _codes(series: Any, categories: tuple[str, ...], first_row: int) -> Floats:
@@ -914,14 +919,17 @@ def _places(series: Any, categories: tuple[str, ...], first_row: int) -> Floats:
 
     is_mixed = series.dtype == object and pd.api.types.infer_dtype(series).startswith("mixed")
     try:  # in a column of objects, pandas takes True and 1 for the same value
-        codes, found = pd.factorize(series.map(text_of, na_action="ignore") if is_mixed else series)
+        codes, distinct = pd.factorize(
+            series.map(text_of, na_action="ignore") if is_mixed else series
+        )
     except TypeError:
         raise MisfitError(
             "it holds values that cannot be categories, such as lists; leave it out"
         ) from None
-    if found.dtype.kind == "f":
+    if distinct.dtype.kind == "f":
         are_long = np.append(
-            np.abs(np.asarray(found, dtype=np.float64)) >= most_exact(found.dtype), False
+            np.abs(np.asarray(distinct, dtype=np.float64)) >= most_exact(distinct.dtype),
+            False,
         )[codes]
         _refuse(
             are_long,
@@ -930,7 +938,7 @@ def _places(series: Any, categories: tuple[str, ...], first_row: int) -> Floats:
             "is a code too long for a column of floats; make the column text or integers",
         )
     places = _places_of_names(categories)
-    texts = [text_of(value) for value in found]
+    texts = [text_of(value) for value in distinct]
     if not are_cells(series):  # a program such as pandas may have read a category as missing
         for name in READ_AS_MISSING.intersection(categories).difference(texts):
             why = f"is missing, because '{name}' in a file is read as missing; rename that category in both files"

@@ -138,7 +138,7 @@ class Survival:
             return None
         each = [self._pooled_table(cluster, self._in_common) for cluster in self.compared]
         events, censored, beyond = (
-            np.concatenate([getattr(one, name) for one in each])
+            np.concatenate([getattr(table, name) for table in each])
             for name in ("events", "censored", "beyond")
         )
         return LifeTables(
@@ -161,7 +161,7 @@ class Survival:
             return self._pooled_table(cluster, self._pooled[cluster])
         tables = self.tables
         events, censored, beyond = (
-            one[[cluster]] for one in (tables.events, tables.censored, tables.beyond)
+            counts[[cluster]] for counts in (tables.events, tables.censored, tables.beyond)
         )
         return LifeTables(self.ends, events, censored, beyond, self.deviation, fewest=self.floor)
 
@@ -178,7 +178,8 @@ class Survival:
         starts, stop = np.append(0, places[:-1] + 1), places[-1] + 1 if len(places) else 0
         later = events[stop:].sum() + censored[stop:].sum() + beyond
         died, lost = (
-            np.add.reduceat(one[:stop], starts) if stop else one[:0] for one in (events, censored)
+            np.add.reduceat(counts[:stop], starts) if stop else counts[:0]
+            for counts in (events, censored)
         )
         return LifeTables(
             self.ends[places], died[None], lost[None], np.array([later]), fewest=self.floor
@@ -199,8 +200,8 @@ class Survival:
         alone = [self._ends_of([cluster]) for cluster in range(self.n_clusters)]
         common = self._in_common.tolist()
         return [
-            self._ends_of([cluster], common) if len(one) else one
-            for cluster, one in enumerate(alone)
+            self._ends_of([cluster], common) if len(variance) else variance
+            for cluster, variance in enumerate(alone)
         ]
 
     def _ends_of(self, clusters: Sequence[int], kept: Sequence[int] = ()) -> NDArray[np.intp]:
@@ -217,15 +218,15 @@ class Survival:
             died, lost = np.cumsum(events), np.cumsum(censored)
             columns += [died, lost, died[-1] + lost[-1] + beyond - died - lost]
         left = np.array(columns).reshape(len(clusters), 3, -1)
-        found, last = list[int](), np.zeros((len(clusters), 2))
+        ends, last = list[int](), np.zeros((len(clusters), 2))
         for place in range(len(self.ends)):
             here, until = left[:, :2, place], [end for end in kept if end >= place][:1]
             to_next = [left[:, :2, end] - here for end in until]
             numbers = np.concatenate([here - last, left[:, 2:, place], *to_next], axis=1)
             if ((numbers == 0) | (numbers >= self.floor)).all():
-                found.append(place)
+                ends.append(place)
                 last = here
-        return np.array(found, dtype=np.intp)
+        return np.array(ends, dtype=np.intp)
 
     @cached_property
     def medians(self) -> list[Interval]:
@@ -236,7 +237,7 @@ class Survival:
     def shared_time(self) -> float:
         """The last time at which all curves are shown; 0 if there is none."""
         shown = [self.ends[self.shown(cluster)] for cluster in range(self.n_clusters)]
-        shared = reduce(np.intersect1d, [one for one in shown if len(one)] or [np.empty(0)])
+        shared = reduce(np.intersect1d, [times for times in shown if len(times)] or [np.empty(0)])
         return float(shared[-1]) if len(shared) else 0.0
 
     @cached_property
@@ -266,10 +267,12 @@ class Survival:
                 "median": self.medians[cluster],
                 "restricted mean": self.restricted_means[cluster],
             }
-            for what, found in numbers.items():
-                until = self.shared_time if what == "restricted mean" else math.nan
-                note = "few" if math.isnan(found.value) else ""
-                rows.append({"what": what, "time": until, **found._asdict(), "note": note})
+            for number, numbers_of_clusters in numbers.items():
+                until = self.shared_time if number == "restricted mean" else math.nan
+                note = "few" if math.isnan(numbers_of_clusters.value) else ""
+                rows.append(
+                    {"what": number, "time": until, **numbers_of_clusters._asdict(), "note": note}
+                )
             rows.append(
                 {
                     "what": "missing",
@@ -293,14 +296,16 @@ class Survival:
         table = self.printed[cluster]
         known = table.is_known[0]
         lower, upper = table.simultaneous
-        curve, low, high = (np.append(1.0, one[0][known]) for one in (table.survival, lower, upper))
+        curve, low, high = (
+            np.append(1.0, values[0][known]) for values in (table.survival, lower, upper)
+        )
         return np.append(0.0, table.ends[known]), curve, low, high
 
     def _curve(self, cluster: int) -> list[dict[str, Any]]:
         columns = ("time", "value", "low", "high")
         return [
-            {"what": "survival", **dict(zip(columns, map(float, one), strict=True)), "note": ""}
-            for one in zip(*self.curve(cluster), strict=True)
+            {"what": "survival", **dict(zip(columns, map(float, point), strict=True)), "note": ""}
+            for point in zip(*self.curve(cluster), strict=True)
         ]
 
     def _rows_at_risk(self, cluster: int) -> list[dict[str, Any]]:
@@ -320,8 +325,8 @@ class Survival:
         if self.deviation == 0 and place > 0 and place - 1 not in self.shown(cluster):
             return ""
         table = self.printed[cluster]
-        own = np.count_nonzero(table.ends <= np.append(0.0, self.ends)[place])
-        count, deviation = table.starting[0, own], table.starting_deviation[own]
+        n_periods = np.count_nonzero(table.ends <= np.append(0.0, self.ends)[place])
+        count, deviation = table.starting[0, n_periods], table.starting_deviation[n_periods]
         fewest = self._fewest(deviation)
         if count < fewest:
             return f"<{max(math.ceil(fewest), 1)}"
@@ -360,7 +365,7 @@ class Survival:
             if median.low == 0:
                 return f"{half} {self.happened} within {self._time(median.high)}."
             return f"{half} {self.happened} after {self._time(median.low, median.high)}."
-        _, _, low, high = (one[-1] for one in self.curve(cluster))
+        _, _, low, high = (values[-1] for values in self.curve(cluster))
         part = f"after {self._time(until)}, {100 * (1 - high):.0f} to {100 * (1 - low):.0f}% {self.happened}"
         if low > 0.5:
             return f"{half}: not reached; {part}."
@@ -386,13 +391,13 @@ class Survival:
         if until == 0:
             return []
         known = [
-            (cluster, one)
-            for cluster, one in enumerate(self.restricted_means)
-            if not math.isnan(one.value)
+            (cluster, months)
+            for cluster, months in enumerate(self.restricted_means)
+            if not math.isnan(months.value)
         ]
         return [
-            f"cluster {cluster}: {self._rounded(one)} of {self._time(until)}"
-            for cluster, one in known
+            f"cluster {cluster}: {self._rounded(pair)} of {self._time(until)}"
+            for cluster, pair in known
         ]
 
     @staticmethod

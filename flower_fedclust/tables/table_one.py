@@ -138,8 +138,8 @@ def lines_of_sizes(
     hidden = shares.is_hidden
     if counts is not None:
         told = [
-            words.with_error(one, DEVIATIONS * error)
-            for one, error in zip(counts, noise, strict=True)
+            words.with_error(count, DEVIATIONS * error)
+            for count, error in zip(counts, noise, strict=True)
         ]
         cells = [
             _fewer(shares, place).partition(" (")[0] if hidden[place] else said
@@ -163,10 +163,10 @@ def lines_of_column(
     """
 
     def cells(said: Sequence[str]) -> list[str]:
-        return [NOTHING if hidden else one for one, hidden in zip(said, few, strict=True)]
+        return [NOTHING if hidden else text for text, hidden in zip(said, few, strict=True)]
 
-    def differences(what: str) -> list[tuple[str, ...]]:
-        told = [_difference(*pair) for pair in zip(*smd[what], strict=True)]
+    def differences(number: str) -> list[tuple[str, ...]]:
+        told = [_difference(*pair) for pair in zip(*smd[number], strict=True)]
         return [_line(SMD, [*cells([*told, ""])[:-1], ""])]
 
     lines, places = [], range(len(few))
@@ -179,20 +179,21 @@ def lines_of_column(
         if MISSING in numbers:
             lines.append(
                 _line(
-                    f"{name}: {MISSING}", cells([_share(numbers[MISSING], one) for one in places])
+                    f"{name}: {MISSING}",
+                    cells([_share(numbers[MISSING], place) for place in places]),
                 )
             )
         return lines
-    for what in numbers:
+    for number in numbers:
         lines.append(
-            _line(f"{name}: {what}", cells([_share(numbers[what], one) for one in places]))
+            _line(f"{name}: {number}", cells([_share(numbers[number], place) for place in places]))
         )
-        lines += differences(what)
+        lines += differences(number)
     return lines
 
 
 def standardized(
-    own: Estimate,
+    cluster: Estimate,
     rest: Estimate,
     own_spread: Estimate | None = None,
     rest_spread: Estimate | None = None,
@@ -204,24 +205,24 @@ def standardized(
     floor hides a share.
     """
     if own_spread is None or rest_spread is None:
-        variances = [one.value * (1 - one.value) for one in (own, rest)]
-        errors = [np.abs(1 - 2 * one.value) * one.error for one in (own, rest)]
+        variances = [share.value * (1 - share.value) for share in (cluster, rest)]
+        errors = [np.abs(1 - 2 * share.value) * share.error for share in (cluster, rest)]
     else:
-        variances = [one.value**2 for one in (own_spread, rest_spread)]
-        errors = [2 * one.value * one.error for one in (own_spread, rest_spread)]
+        variances = [spread.value**2 for spread in (own_spread, rest_spread)]
+        errors = [2 * spread.value * spread.error for spread in (own_spread, rest_spread)]
     scale = np.sqrt((variances[0] + variances[1]) / 2)
-    is_open = own.is_hidden | rest.is_hidden | ~(scale > 0)
-    for one in (
-        own,
+    is_open = cluster.is_hidden | rest.is_hidden | ~(scale > 0)
+    for values in (
+        cluster,
         rest,
         *(() if own_spread is None or rest_spread is None else (own_spread, rest_spread)),
     ):
-        is_open |= ~np.isfinite(one.low) | ~np.isfinite(one.high)
+        is_open |= ~np.isfinite(values.low) | ~np.isfinite(values.high)
     scale = np.where(is_open, np.nan, scale)
     of_scale = np.hypot(*errors) / 4 / scale**2  # relative
     scale = np.where(DEVIATIONS * of_scale < 1, scale, np.nan)
-    difference = (own.value - rest.value) / scale
-    return difference, np.hypot(np.hypot(own.error, rest.error) / scale, difference * of_scale)
+    difference = (cluster.value - rest.value) / scale
+    return difference, np.hypot(np.hypot(cluster.error, rest.error) / scale, difference * of_scale)
 
 
 def _line(label: str, cells: Sequence[str]) -> tuple[str, ...]:
@@ -254,15 +255,15 @@ def _mean_and_spread(column: Column, numbers: Numbers, place: int, ends: Sequenc
 
 def _median_and_quartiles(column: Column, numbers: Numbers, place: int) -> str:
     first, median, third = (
-        words.between(*_at(numbers[what], place)[2:], column) for what in QUANTILES
+        words.between(*_at(numbers[quantile], place)[2:], column) for quantile in QUANTILES
     )
     return f"{median} ({first}; {third})"
 
 
-def _at(found: Estimate, place: int) -> tuple[float, float, float, float]:
+def _at(estimate: Estimate, place: int) -> tuple[float, float, float, float]:
     return (
-        float(found.value[place]),
-        float(found.error[place]),
-        float(found.low[place]),
-        float(found.high[place]),
+        float(estimate.value[place]),
+        float(estimate.error[place]),
+        float(estimate.low[place]),
+        float(estimate.high[place]),
     )

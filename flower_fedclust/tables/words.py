@@ -90,7 +90,7 @@ def percent(share: float, error: float) -> str:
     return f"{with_error(100 * share, 100 * error)}%"
 
 
-def fewer(fewer_than: float, high: float, what: str = "") -> str:
+def fewer(fewer_than: float, high: float, unit: str = "") -> str:
     """Return what may be said of a number of rows, or of a share, that the floor hides.
 
     ``fewer_than`` is a number of rows, or infinite where sums do not count rows; ``high`` is the limit of the share;
@@ -98,7 +98,7 @@ def fewer(fewer_than: float, high: float, what: str = "") -> str:
     """
     if math.isinf(fewer_than):
         return f"at most {_limit(high)}%"
-    return f"fewer than {math.ceil(fewer_than):,}{f' {what}' if what else ''} ({_limit(high)}%)"
+    return f"fewer than {math.ceil(fewer_than):,}{f' {unit}' if unit else ''} ({_limit(high)}%)"
 
 
 def size(value: float, error: float, fewer_than: float, high: float, counted: str) -> str:
@@ -164,22 +164,22 @@ def difference(
         deviations * row["rest_error"],
     )
     if row["what"] != "mean":
-        what = "is missing" if row["what"] == "missing" else f"is {row['what']}"
-        own, rest = (
+        number = "is missing" if row["what"] == "missing" else f"is {row['what']}"
+        of_cluster, rest = (
             _share(row, "value", "", error, counted),
             _share(row, "rest", "rest_", rest_error, counted),
         )
-        return f"{name} {what}: {own}, in the rest {rest}"
-    own = mean(column, row["value"], error, row["low"], row["high"], ends)
+        return f"{name} {number}: {of_cluster}, in the rest {rest}"
+    of_cluster = mean(column, row["value"], error, row["low"], row["high"], ends)
     if math.isnan(row["difference"]):
         rest = mean(column, row["rest"], rest_error, row["rest_low"], row["rest_high"], ends)
         medians = [
             between(median[f"{side}low"], median[f"{side}high"], column) for side in ("", "rest_")
         ]
-        return f"{name}: {own}, median {medians[0]}; in the rest {rest}, median {medians[1]}"
+        return f"{name}: {of_cluster}, median {medians[0]}; in the rest {rest}, median {medians[1]}"
     apart = with_error(abs(row["difference"]), deviations * row["difference_error"])
     more, less = ("days later", "days earlier") if column.kind == "date" else ("more", "less")
-    return f"{name}: {own}, {apart} {more if row['difference'] > 0 else less} than the rest"
+    return f"{name}: {of_cluster}, {apart} {more if row['difference'] > 0 else less} than the rest"
 
 
 def _share(row: Mapping[str, Any], value: str, side: str, error: float, counted: str) -> str:

@@ -263,7 +263,7 @@ def search(strategy, n_columns=4, sizes=SIZES):
     for pair in pairs(
         strategy, "replace" if "replace" in relations else "add-or-remove", n_columns, sizes
     ):
-        yield pair.what, difference(strategy, pair)
+        yield pair.description, difference(strategy, pair)
 
 
 def private_cases():

@@ -149,7 +149,7 @@ def test_a_client_that_fails_by_a_coin_of_its_own_is_no_alarm(place, raises, mon
     monkeypatch.setattr(checking_toys.UnluckyClient, "raises", raises)
     found = audit(checking_toys.Unlucky(2, noise=place), runs=800)
     assert found.sentence == "sound as far as seen."
-    (failures,) = (fact for fact in found.facts if fact.what == "failures")
+    (failures,) = (fact for fact in found.facts if fact.topic == "failures")
     assert failures.covered.startswith("there are some, no more often for one")
 
 
@@ -442,7 +442,7 @@ def test_a_failure_that_follows_from_a_row_is_shown_as_not_covered():
         return self._rows(max_norm).total()
 
     found = audit(with_method("sums", sums)(2), runs=40)
-    (failures,) = (fact for fact in found.facts if fact.what == "failures")
+    (failures,) = (fact for fact in found.facts if fact.topic == "failures")
     assert failures.covered.startswith("NOT the same for neighbors: sums (a ")
 
 

@@ -51,7 +51,7 @@ def test_a_person_with_many_rows_moves_nothing_by_more_than_declared(name):
     rows = run.data[client].rows
     hard = [*far_rows(rows)[:1], *extreme_rows(rows.shape[1])[1:4:2]]
     pairs = neighbor_tables(rows, hard, "subject", "add-or-remove")
-    assert {np.bincount(pair.whose).max() for pair in pairs} >= set(ROWS_OF_PERSONS[1:])
+    assert {np.bincount(pair.owners).max() for pair in pairs} >= set(ROWS_OF_PERSONS[1:])
     found = list(how_far(run, client, pairs))
     assert found
     assert not [
@@ -82,7 +82,7 @@ def test_copies_of_rows_change_nothing_but_truncation():
             strategy,
             np.repeat(one.rows, 16, axis=0),
             one.owner,
-            whose=np.repeat(np.arange(one.n_rows), 16),
+            subjects_of_rows=np.repeat(np.arange(one.n_rows), 16),
         )
         for name, one in once.items()
     }
@@ -157,7 +157,7 @@ def test_a_person_of_20_rows_moves_quantiles_and_the_choice_of_a_number_no_more_
     subject = Subject(fc.with_schema(strategy, {"columns": FOUND}), tables)
     hard = [*far_rows(tables[0])[:1], *extreme_rows(3)[1:2]]
     pairs = neighbor_tables(tables[0], hard, "subject", "add-or-remove")
-    of_20 = [pair for pair in pairs if np.bincount(pair.whose).max() == 20]
+    of_20 = [pair for pair in pairs if np.bincount(pair.owners).max() == 20]
     found = list(how_far(subject.run, subject.names[0], of_20))
     assert of_20
     assert not [

@@ -183,7 +183,7 @@ def test_with_noise_no_estimate_is_printed_below_the_floor_or_three_deviations(n
     for seed in range(5):
         clusters = described(table, labels, 12, noise, seed)
         frame = clusters.frame
-        counts = dict(enumerate(clusters.groups.own.n_rows))
+        counts = dict(enumerate(clusters.groups.cluster.n_rows))
         shares = frame[~frame["what"].isin((*NO_SHARES, BELOW, ABOVE))]
         printed = (shares["value"] * shares["cluster"].map(counts)).dropna()
         deviations = (shares["error"] * shares["cluster"].map(counts))[printed.index]

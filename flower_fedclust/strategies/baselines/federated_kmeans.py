@@ -81,14 +81,14 @@ class FederatedKMeans(FirstCentersStrategy):
         frame, n_rows = yield from frame_of_rows()
         if self.init is None:
             cells = yield from cells_of_rows(frame, n_rows, self.n_clusters, self.rng)
-            given = frame.leave((yield from best_start(cells, self.n_clusters, frame, self.rng)))
+            start = frame.leave((yield from best_start(cells, self.n_clusters, frame, self.rng)))
         else:
-            given = checked_rows(self.init, owner="init")
+            start = checked_rows(self.init, owner="init")
         # Beyond four times the rows' reach a center has no rows if any other center is within it.
-        frame, first = frame_with_centers(frame, given, times_the_reach=4.0)
+        frame, first = frame_with_centers(frame, start, times_the_reach=4.0)
         centers = yield from lloyd_steps(first, frame, self.n_rounds, self.tol)
         has_moved = (centers != first).any(axis=1, keepdims=True)
-        return KMeansModel(np.where(has_moved, frame.leave(centers), given))
+        return KMeansModel(np.where(has_moved, frame.leave(centers), start))
 
 
 class PrivateFederatedKMeans(ClippedStrategy, FirstCentersStrategy):

@@ -124,9 +124,9 @@ class Mixture:
         turned = offsets * whitening[:, None] if whitening.ndim == 2 else offsets @ whitening
         return np.asarray((constants[:, None] - 0.5 * (turned**2).sum(axis=2)).argmax(axis=0))
 
-    def narrowest(self, one: Mixture) -> float:
+    def narrowest(self, other: Mixture) -> float:
         """Return the largest ratio of one Gaussian's variance to a component's, in any direction."""
-        roots = np.linalg.solve(_square(self.factors), _square(one.factors))
+        roots = np.linalg.solve(_square(self.factors), _square(other.factors))
         return float(np.linalg.norm(roots, 2, axis=(1, 2)).max() ** 2)
 
     def without(self, dropped: NDArray[np.bool_]) -> Mixture:

@@ -145,8 +145,8 @@ class MixtureSearch:
         """Return the mixture of the most probable structure and prior, and how well other mixtures agree with it."""
         priors = [(reference, DIFFERENCES[0]) for reference in self.references]
         fits = [
-            self._fitted(mixture.as_structure(one.structure), one, wide, N_FITS)
-            for one, wide in priors
+            self._fitted(mixture.as_structure(prior.structure), prior, wide, N_FITS)
+            for prior, wide in priors
         ]
         best = int(np.argmax([evidence for _, evidence, _ in fits]))
         (mixture, evidence, _), prior = fits[best], priors[best]
@@ -165,7 +165,12 @@ class MixtureSearch:
         drawn, weights = mixture.drawn(self.normals)
         labels = mixture.labels(drawn)
         return mixture, float(
-            np.mean([weighted_rand_index(labels, one.labels(drawn), weights, k) for one in others])
+            np.mean(
+                [
+                    weighted_rand_index(labels, mixture.labels(drawn), weights, k)
+                    for mixture in others
+                ]
+            )
         )
 
     def one_gaussian(self, mixture: Mixture) -> Mixture:
@@ -174,7 +179,7 @@ class MixtureSearch:
             np.ones(1), mixture.weights[None] @ mixture.means, self.moment, 0.0, self.least
         )
 
-    def hidden(self, mixture: Mixture, one: Mixture) -> float:
+    def hidden(self, mixture: Mixture, single: Mixture) -> float:
         """Estimate by how many nats a row one Gaussian may be better than the mixture without this being visible.
 
         There are three reasons. The Gaussian has the noisy second moment; with the exact moment M it would gain
@@ -191,7 +196,7 @@ class MixtureSearch:
             np.linalg.eigvals(np.linalg.solve(self.moment, mixture.moment)).real, 1.0
         )
         of_clipping = 0.5 * float((wider - 1.0 - np.log(wider)).sum())
-        return of_moment + of_clipping + PART_ELSEWHERE / 2 * mixture.narrowest(one)
+        return of_moment + of_clipping + PART_ELSEWHERE / 2 * mixture.narrowest(single)
 
     def _fitted(
         self, start: Mixture, reference: Mixture, difference: float, n_steps: int = MOST_FITTED

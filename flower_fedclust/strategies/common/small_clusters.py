@@ -144,8 +144,8 @@ def chosen_number(
     return ClusterNumber(
         list(tried),
         stability=[
-            _stability(fine, spread, n, rng) if one["silhouette"] else 0.0
-            for n, one in zip(tried, measures, strict=True)
+            _stability(fine, spread, n, rng) if measure["silhouette"] else 0.0
+            for n, measure in zip(tried, measures, strict=True)
         ],
         silhouette=[measure["silhouette"] for measure in measures],
         davies_bouldin=[measure.get("davies_bouldin", np.nan) for measure in measures],

@@ -211,8 +211,8 @@ class TablePreparation:
         rows: Any = getattr(likely, "server_data", None)
         if is_table(rows):  # with as many rows and columns as the run will have
             likely.server_data = np.eye(len(rows), self.n_columns)
-        made: S = likely
-        return made
+        typed_copy: S = likely
+        return typed_copy
 
     def n_rounds(self, strategy: ProtocolStrategy) -> int:
         """Return the largest number of rounds, the strategy's own included."""
@@ -237,8 +237,8 @@ class TablePreparation:
                 setattr(inner, name, preparation.transform(rows, owner=name))
         inner.check_parameters()
         inner.check_complete()
-        found = yield from inner.protocol()
-        outcome = found if isinstance(found, Outcome) else Outcome(found)
+        result = yield from inner.protocol()
+        outcome = result if isinstance(result, Outcome) else Outcome(result)
         clusters = None
         if self.description:
             clusters = yield from describe(strategy, preparation, outcome.model, self.floor)
@@ -278,11 +278,13 @@ class TablePreparation:
         }
         if counted := self.schema.of_columns(lambda column: column.needs_histogram, among=figures):
             held = {
-                name: one.n_held for name, one in intervals.items() if isinstance(one, FoundRange)
+                name: interval.n_held
+                for name, interval in intervals.items()
+                if isinstance(interval, FoundRange)
             }
             counted_figures = yield from _count(strategy, counted, figures, held, n_bins)
             figures = {
-                name: one for name, one in figures.items() if name not in counted.used
+                name: figure for name, figure in figures.items() if name not in counted.used
             } | counted_figures
         lost = [name for name in self.schema.used if name not in figures]
         if not figures:
@@ -442,9 +444,9 @@ def _with_few_missing(counts: Floats, clusters: Clusters | None, floor: int) -> 
     if clusters is None:
         return counts
     uncounted = clusters.sums[:, 0] - counts.sum(axis=1)
-    found = counts.copy()
-    found[:, -1] += np.where((uncounted > 0) & (uncounted < floor), uncounted, 0.0)
-    return found
+    filled = counts.copy()
+    filled[:, -1] += np.where((uncounted > 0) & (uncounted < floor), uncounted, 0.0)
+    return filled
 
 
 def _ends_for(

@@ -129,10 +129,10 @@ class LandmarkStrategy(ClippedStrategy):
         # Line 1. Everything is measured from the frame's origin in units of its radius, a power of two, so that nothing
         # overflows and the unit of the data changes no bit. Deviations are at most 1, unless very long rows overflow.
         radius = frame.radius
-        given = None if self.gamma is None else _in_other_units(self.gamma, radius, 1)
+        given_gamma = None if self.gamma is None else _in_other_units(self.gamma, radius, 1)
         deviation = np.fmin(moments.deviation / radius, 1.0)
         Y, gamma = self._first_landmarks(
-            moments.mean / radius - frame.origin / radius, deviation, given
+            moments.mean / radius - frame.origin / radius, deviation, given_gamma
         )
         eta = step_size(gamma, len(Y))
         mmds = []
@@ -255,9 +255,9 @@ class CodedRowsStrategy(LandmarkStrategy):
 
     def what_the_server_can_compute(self) -> list[str]:
         """Return the notes on what the codes show."""
-        what = "distances to" if self.codes == "distances" else "kernel values with"
+        codes = "distances to" if self.codes == "distances" else "kernel values with"
         return [
-            f"The server can read the rows: their {what} the landmarks, which it knows, give each row by solving "
+            f"The server can read the rows: their {codes} the landmarks, which it knows, give each row by solving "
             "linear equations where there are more landmarks than columns."
         ]
 
@@ -332,15 +332,15 @@ class LandmarksClient(MomentsClient):
         moves = landmark_moves(rows, Y, gamma, n_steps - (averaging == "gradients"))
         if averaging == "landmarks":
             landmarks = Y + origin * scale + moves
-            own = moves + (
+            moved_landmarks = moves + (
                 add_relative_noise(landmarks, relative_noise, self.noise_source) - landmarks
             )
         else:
-            own = add_relative_noise(
+            moved_landmarks = add_relative_noise(
                 mmd_gradient(rows, Y + moves, gamma), relative_noise, self.noise_source
             )
         discrepancy = mmd(rows, Y, gamma, own=self._own_similarity(rows, gamma))
-        return GridArray.truncated(own, exponent), GridArray.truncated(
+        return GridArray.truncated(moved_landmarks, exponent), GridArray.truncated(
             np.array(discrepancy), MMD_EXPONENT
         )
 

@@ -310,8 +310,8 @@ def read_uploads(
     _, others = unlike_most({reply.client: reply.arrays[4].ndim for reply in replies})
     for index, reply in enumerate(replies):
         check_fits(reply.client, reply.client not in others and _fits_together(reply.arrays[:6]))
-        own, neighbors, weights, means = reply.arrays[:4]
-        shape = (len(own), -1)
+        own_prototypes, neighbors, weights, means = reply.arrays[:4]
+        shape = (len(own_prototypes), -1)
         neighbors, weights = (
             neighbors.reshape(shape).astype(np.intp),
             weights.reshape(shape).astype(np.float64),
@@ -320,7 +320,7 @@ def read_uploads(
         kept, own_node = np.unique(first, return_inverse=True)
         sizes = np.bincount(own_node).astype(np.float64)
         blocks.append(symmetric_graph(own_node[neighbors[kept]], weights[kept] * sizes[:, None]))
-        labels.append(own[kept].astype(np.intp) + n_prototypes)
+        labels.append(own_prototypes[kept].astype(np.intp) + n_prototypes)
         nodes.append(own_node + n_nodes)
         client.append(np.full(len(means), index))
         n_prototypes += len(means)
@@ -348,17 +348,17 @@ def first_equal(neighbors: Labels, weights: Floats) -> Labels:
 
 
 def _fits_together(arrays: Sequence[Array]) -> bool:
-    own, neighbors, weights, means, covariances, counts = arrays
-    if means.ndim != 2 or not are_indices(own, len(means)):
+    prototypes, neighbors, weights, means, covariances, counts = arrays
+    if means.ndim != 2 or not are_indices(prototypes, len(means)):
         return False
     n_prototypes, n_columns = means.shape
     if not (
-        are_indices(neighbors, len(own))
+        are_indices(neighbors, len(prototypes))
         and neighbors.shape == weights.shape
-        and neighbors.size % len(own) == 0
+        and neighbors.size % len(prototypes) == 0
     ):
         return False
-    shape = (len(own), -1)
+    shape = (len(prototypes), -1)
     first = first_equal(
         neighbors.reshape(shape).astype(np.intp), weights.reshape(shape).astype(np.float64)
     )
@@ -420,11 +420,11 @@ def sent_graph(
     the first has weights, and the neighbor of the others is that row. The arrays are flat, because a client under the
     rank constraint may need more.
     """
-    own = graph.neighbors.shape[1]
-    width = max(n_neighbors, own)
+    n_own_neighbors = graph.neighbors.shape[1]
+    width = max(n_neighbors, n_own_neighbors)
     neighbors = np.repeat(copies.first[copies.index].astype(np.int32)[:, None], width, axis=1)
     weights = np.zeros(neighbors.shape, dtype=np.float32)
-    neighbors[copies.first, :own], weights[copies.first, :own] = (
+    neighbors[copies.first, :n_own_neighbors], weights[copies.first, :n_own_neighbors] = (
         copies.first[graph.neighbors],
         graph.weights,
     )

@@ -218,23 +218,25 @@ class CellsStrategy(PrivateStrategy):
             # Two points of a ball are at most its diameter apart.
             return Frame(origin, 2.0 * bound, norm=1), n_rows
         question = CellsClient.distance_counts.asked(origin, frame=everywhere)
-        (found,) = yield Sum(question, parts=["distances"])
-        return Frame(origin, radius_of(found, bound, self.noise_scale("distances")), norm=1), n_rows
+        (histogram,) = yield Sum(question, parts=["distances"])
+        return Frame(
+            origin, radius_of(histogram, bound, self.noise_scale("distances")), norm=1
+        ), n_rows
 
     def _directions(self, frame: Frame, n_rows: float) -> Generator[Round, Total, Floats]:
         """Return a root of the second moment of the rows in the frame, of shape (n_columns, n_columns)."""
         is_wide = len(frame.origin) > FULL_COLUMNS
         asked = CellsClient.entry_squares if is_wide else CellsClient.entry_products
-        (found,) = received = yield Sum(asked.asked(frame=frame), parts=["second_moment"])
-        if not np.isfinite(found).all():
+        (second_moment,) = received = yield Sum(asked.asked(frame=frame), parts=["second_moment"])
+        if not np.isfinite(second_moment).all():
             raise DataError(
                 "the rows are so far apart that their squares are beyond the largest number there is; look for a wrong "
                 "value."
             )
         if is_wide:
-            variances = np.maximum(found / n_rows, 0.0)
+            variances = np.maximum(second_moment / n_rows, 0.0)
             return np.diag(np.sqrt(np.maximum(variances, 1e-4 * variances.mean())))
-        values, vectors = np.linalg.eigh(triangle_to_symmetric(found) / n_rows)
+        values, vectors = np.linalg.eigh(triangle_to_symmetric(second_moment) / n_rows)
         # Laplace noise is as wide off the diagonal as on it.
         values, vectors = (
             variances_along(values[::-1], math.sqrt(2.0) * received.noise[0] / n_rows),
@@ -276,8 +278,8 @@ class CellsStrategy(PrivateStrategy):
         """The epsilon for which the server's noise would be as large as the noise in the sums."""
         if self.epsilon is None:
             return None
-        own = self.frozen_plan.multipliers["origin_counts"]
-        return self.epsilon * own / self.noise_scale("origin_counts")
+        multiplier = self.frozen_plan.multipliers["origin_counts"]
+        return self.epsilon * multiplier / self.noise_scale("origin_counts")
 
 
 class SPPFGCSums(CellsStrategy):
@@ -361,8 +363,8 @@ class SPPFGCSums(CellsStrategy):
         question = CellsClient.weighted_cell_sums.asked(
             cells.centers, frame=cells.frame, weight=weight
         )
-        (found,) = received = yield Sum(question, parts=["votes"])
-        sums, counts = found[:, :-1], found[:, -1] / weight
+        (votes,) = received = yield Sum(question, parts=["votes"])
+        sums, counts = votes[:, :-1], votes[:, -1] / weight
         scale = received.noise[0] / math.sqrt(2.0) / weight
         centers = moved_centers(sums, counts, cells.centers, cells.frame, scale)
         return replace(cells, centers=centers, counts=np.maximum(counts, 1.0))
