@@ -1,10 +1,16 @@
 """Sums over the rows of each cluster, which describe it in the units of its table.
 
-Each row adds a vector to the sums of its cluster: 1; for a measured column x, the value on the scale on which the
-column's bounds are -1 and 1, and ``x^2 - 1/2``, and 1 at the part of the range that holds the value, or below or above
-all parts; for a listed column 1 at its value; and 1 where a value is missing. The square of the norm of
-``(x, x^2 - 1/2)`` is ``x^4 + 1/4``. With m measured columns and c listed ones, the Euclidean norm of the vector is at
-most the square root of ``1 + 2.25 m + c``: the squares cost at most 6.1% more noise.
+Each row adds a vector to the sums of its cluster. It holds:
+
+- 1, for the number of rows;
+- for a measured column, the value x on the scale on which the column's bounds are -1 and 1, and ``x^2 - 1/2``; and 1 in
+  the part of the range that holds the value, or below or above all parts;
+- for a listed column, 1 at its value;
+- 1 where a value is missing.
+
+The square of the norm of ``(x, x^2 - 1/2)`` is ``x^4 + 1/4``. With m measured columns and c listed
+ones, the Euclidean norm of the vector is at most the square root of ``1 + 2.25 m + c``. So the
+squares cost at most 6.1% more noise.
 """
 
 from __future__ import annotations
@@ -38,7 +44,7 @@ N_POWERS = 2
 
 
 def with_parts(preparation: Preparation, n_parts: int) -> Preparation:
-    """Return a preparation that says in which parts of its range each measured column is counted."""
+    """Return a preparation that says in which parts of its range the values of each measured column are counted."""
     used, figures = preparation.schema.used, dict(preparation.figures)
     for name, column in used.items():
         if column.kind in MEASURED:
@@ -47,9 +53,11 @@ def with_parts(preparation: Preparation, n_parts: int) -> Preparation:
 
 
 def _parts(column: Column, figures: Figures, n_parts: int) -> tuple[float, ...]:
-    """Return the edges of the parts, in the table's units: half of them follow the rows, half of them the range.
+    """Return the edges of a column's parts, in the table's units.
 
-    Where nothing was released about the rows, they are the bins of a histogram of the range.
+    They are a compromise: half of them follow the quantiles of the rows, half divide the range
+    evenly. Where nothing was released about the rows, they are the bins of a histogram of the
+    range.
     """
     known = np.array(figures.quantiles or (figures.low, figures.high))
     even = (known - known[0]) / (known[-1] - known[0])
@@ -75,7 +83,7 @@ def _natural(column: Column, values: Floats) -> Floats:
 
 
 def edges_of(preparation: Preparation, name: str, column: Column) -> Floats:
-    """Return the edges of the parts of a measured column, in its own units, or in days since 1970."""
+    """Return the edges of a measured column's parts, in its own units, or in days since 1970."""
     figures = preparation.figures[name]
     return (
         np.array(figures.parts)
@@ -85,7 +93,7 @@ def edges_of(preparation: Preparation, name: str, column: Column) -> Floats:
 
 
 def bins_of_column(preparation: Preparation, name: str, column: Column) -> tuple[int, bool]:
-    """Return the number of a column's bins of rows, and whether the last one is for gaps."""
+    """Return in how many bins the rows are counted for a column, and whether the last bin is for gaps."""
     has_gaps = column.gaps != "refuse"
     if column.kind not in MEASURED:
         return len(column.categories or ()) + has_gaps, has_gaps
@@ -93,7 +101,7 @@ def bins_of_column(preparation: Preparation, name: str, column: Column) -> tuple
 
 
 def places_of(preparation: Preparation) -> dict[str, slice]:
-    """Return the places of each column's sums; the number of rows has the first place."""
+    """Return the place of each column's sums in the vector; place 0 has the number of rows."""
     places, start = {}, 1
     for name, column in preparation.schema.used.items():
         width = bins_of_column(preparation, name, column)[0] + N_POWERS * (column.kind in MEASURED)
@@ -102,7 +110,7 @@ def places_of(preparation: Preparation) -> dict[str, slice]:
 
 
 def places_of_bins(preparation: Preparation, name: str) -> slice:
-    """Return the places of the sums that count rows in the bins of a column."""
+    """Return the place of the sums that count a column's rows in bins."""
     place, is_measured = (
         places_of(preparation)[name],
         preparation.schema.used[name].kind in MEASURED,
@@ -116,7 +124,21 @@ def cluster_sums(
     labels: NDArray[np.intp],
     n_clusters: int,
 ) -> Term:
-    """Add the description of each row to the sums of its cluster; of shape (n_clusters, n_sums)."""
+    """Add the description of each row to the sums of its cluster.
+
+    Parameters
+    ----------
+    columns : iterable of (name, Column, values)
+    preparation : Preparation
+        With the parts of each measured column; see :func:`with_parts`.
+    labels : ndarray of shape (n_rows,)
+        The cluster of each row; a row in no cluster is not counted.
+    n_clusters : int
+
+    Returns
+    -------
+    Term of shape (n_clusters, n_sums)
+    """
     # A row in no cluster counts nowhere.
     labels = np.where((labels >= 0) & (labels < n_clusters), labels, n_clusters)
     ball = Frame(np.zeros(N_POWERS), math.sqrt(LARGEST_POWERS))

@@ -1,4 +1,11 @@
-"""Describe the clusters of a table in its units: in sentences, as a DataFrame, and as the Table One of a paper."""
+"""Describe the clusters of a table in its units: in sentences, as a DataFrame, and as the Table One of a paper.
+
+The only input is one sum per cluster over its rows (see
+:mod:`~flower_fedclust.tables.cluster_sums`), exact or noisy. Shares, means, deviations and
+quantiles are estimated from it, each with its error; each is compared with the same number for all
+other rows; and the differences that stand out of the noise become sentences. Small counts are
+hidden by a floor, and so is everything from which they could be computed.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +47,7 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 
-#: Kinds of numbers that are not compared with the rest.
+#: Numbers that are not compared with the rest: quantiles, standard deviations, and shares beyond the bounds.
 SHAPES = (*QUANTILES, SPREAD, BELOW, ABOVE)
 OF_OWN = ("value", "error", "low", "high", "fewer_than")
 OF_REST = ("rest", "rest_error", "rest_low", "rest_high", "rest_fewer_than")
@@ -84,12 +91,15 @@ class Clusters:
 
     @property
     def n_clusters(self) -> int:
-        """The number of clusters."""
+        """How many clusters are described."""
         return len(self.sums)
 
     @cached_property
     def groups(self) -> Groups:
-        """The sums of each cluster, of the rows outside it, and of all rows, as far as the floor lets them be known."""
+        """The sums of each cluster, of the rows outside it, and of all rows.
+
+        With exact sums they hold only what the floor allows to be known.
+        """
         floor = Floor(0, of_rows=False) if self.of_clients else Floor(self.floor)
         if self.deviation == 0 and floor.least > 0:
             return Groups.of_exact_sums(self.preparation, self.sums, floor)
@@ -141,7 +151,7 @@ class Clusters:
         )
 
     def _size_parts(self) -> list[dict[str, Any]]:
-        """Return the rows of the frame about sizes: shares, and numbers unless they count clients."""
+        """Return the rows of the frame about sizes: shares, and numbers of rows unless the sums count clients."""
         named: dict[str, Any] = {"column": "", "unit": "", "note": ""}
         parts = [{**named, "what": f"share of {self.counted}", **_printed(OF_OWN, self.sizes)}]
         if not self.of_clients:
@@ -160,7 +170,7 @@ class Clusters:
 
     @cached_property
     def sizes(self) -> Estimate:
-        """The share that each cluster has of all rows; a share that the floor hides is open up to its limit."""
+        """The share that each cluster has of all rows; a share that the floor hides may be anything up to its limit."""
         cluster = self.groups.cluster
         total = max(float(self.groups.whole.n_rows[0]), LEAST)
         shares, half = cluster.n_rows / total, np.zeros(self.n_clusters)
@@ -175,7 +185,7 @@ class Clusters:
         return floored(cluster.floor, np.full(self.n_clusters, total), shares, errors, half)
 
     def _parts_of_column(self, name: str, column: Column) -> list[dict[str, Any]]:
-        """Return the rows of the frame about a column."""
+        """Return the rows of the frame about one column of the table."""
         cluster, rest, whole = (_numbers_of(group, name, column) for group in self.groups)
         few, few_in_rest = self._few(name, column)
         parts = []
@@ -208,7 +218,7 @@ class Clusters:
         return parts
 
     def _few(self, name: str, column: Column) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Tell which clusters have too few rows for any number about a column, and for which clusters the rest has."""
+        """Tell for which clusters, and for the rest of which clusters, too few rows have a value in the column."""
         cluster, rest, _ = (_has_few(group, name, column) for group in self.groups)
         return cluster, rest
 
@@ -257,7 +267,11 @@ class Clusters:
         return said
 
     def sentences(self, cluster: int) -> list[str]:
-        """Return the size of a cluster and how it differs from the rest, the largest difference first."""
+        """Return the size of a cluster, then how it differs from the rest, the largest difference first.
+
+        At most :data:`MOST_TOLD` differences are returned, and only those that exceed their error
+        in print as well.
+        """
         frame = self.frame[self.frame["cluster"] == cluster]
         size = frame.iloc[0]
         error = DEVIATIONS * size["error"]
@@ -289,7 +303,7 @@ class Clusters:
         return said
 
     def part_beyond(self, name: str) -> tuple[float, float]:
-        """Return the part of a measured column's values in all rows beyond its bounds, and the deviation of its noise.
+        """Return the share of a measured column's values beyond its bounds, and the deviation of its noise.
 
         Parameters
         ----------
@@ -301,7 +315,10 @@ class Clusters:
 
     @cached_property
     def bounds(self) -> list[str]:
-        """For each measured column its bounds, and the largest shares of each cluster's rows that may lie beyond."""
+        """The bounds of each measured column, in words.
+
+        Each has the largest share of each cluster's rows that may lie beyond the bounds.
+        """
         said = []
         for name, column in self.preparation.schema.used.items():
             if column.kind in MEASURED:
@@ -340,7 +357,7 @@ class Clusters:
         return target
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the description, ready for JSON."""
+        """Return the sums and what they mean, ready for JSON."""
         known = {"preparation": self.preparation.to_dict(), "sums": self.sums.tolist()}
         about = {"of_clients": self.of_clients, "floor": self.floor, "counted": self.counted}
         return {**known, "deviation": self.deviation, **about}
@@ -365,7 +382,7 @@ class Clusters:
 
 
 class Groups(NamedTuple):
-    """Sums of each cluster, of the rows outside it, and of all rows."""
+    """The sums of each cluster, of the rows outside it (the rest), and of all rows (the whole)."""
 
     cluster: Group
     rest: Group
@@ -373,7 +390,13 @@ class Groups(NamedTuple):
 
     @classmethod
     def of_exact_sums(cls, preparation: Preparation, sums: Floats, floor: Floor) -> Groups:
-        """Return groups of exact sums: clusters below the floor count nowhere, and small counts are not known."""
+        """Return groups of exact sums in which nothing can be computed that the floor hides.
+
+        Clusters below the floor are left out of all rows and of the rest. Small counts are replaced
+        by an interval in which they lie. If very few rows have a value in a column, these values
+        are left out, and the number of gaps, which would tell how many they are, is replaced by an
+        interval as well.
+        """
         is_shown = ~floor.hides(sums[:, 0], 0.0)
         exact = np.where(is_shown[:, None], sums, 0.0)
         middle, half = exact.copy(), np.zeros_like(exact)
@@ -405,19 +428,19 @@ class Groups(NamedTuple):
 
 
 def _has_few(group: Group, name: str, column: Column) -> NDArray[np.bool_]:
-    """Tell which groups have too few values of a column for any number about it."""
+    """Tell for each cluster of a group whether too few rows have a value in the column for any number about it."""
     counts = group.n_present(name, column)
     return group.floor.hides(counts, group.deviation) | ~(counts >= LEAST)
 
 
 def _numbers_of(group: Group, name: str, column: Column) -> dict[str, Estimate]:
-    """Return all numbers of a group about a column."""
+    """Return all numbers of a group about a column, by name."""
     shares = shares_of(group, name, column)
     return measures_of(group, name, column) | shares if column.kind in MEASURED else shares
 
 
 def _joined(first: Estimate, last: Estimate) -> Estimate:
-    """Return the numbers of two sets of groups as one."""
+    """Append the estimates of one set of groups to those of another."""
     pairs = (
         (getattr(estimate, name) for estimate in (first, last))
         for name in ("value", "error", "low", "high", "fewer_than")
@@ -428,7 +451,7 @@ def _joined(first: Estimate, last: Estimate) -> Estimate:
 def _compared_by(
     number: str, cluster: Mapping[str, Estimate], rest: Mapping[str, Estimate]
 ) -> tuple[Estimate, ...]:
-    """Return the numbers for a standardized difference: two shares, or two means with their standard deviations."""
+    """Return what a standardized difference is computed from: two shares, or two means and two standard deviations."""
     if number != MEAN:
         return cluster[number], rest[number]
     return cluster[MEAN], rest[MEAN], cluster[SPREAD], rest[SPREAD]
@@ -440,6 +463,7 @@ def _standardized(
     rest: Mapping[str, Estimate],
     few: NDArray[np.bool_],
 ) -> dict[str, Floats]:
+    """Return the standardized mean differences and their errors; NaN where there are too few rows."""
     pair = standardized(*_compared_by(number, cluster, rest))
     return {
         key: np.where(few, np.nan, values)
@@ -448,7 +472,7 @@ def _standardized(
 
 
 def _printed(keys: Sequence[str], estimate: Estimate) -> dict[str, Floats]:
-    """Return the numbers of a frame; a share that the floor hides has only limits."""
+    """Return the columns of the frame for an estimate; a share that the floor hides has only limits."""
     value, error = (
         np.where(estimate.is_hidden, np.nan, values) for values in (estimate.value, estimate.error)
     )
@@ -468,7 +492,16 @@ def _compared(
     few_in_rest: NDArray[np.bool_],
     spread: float,
 ) -> dict[str, Any]:
-    """Compare a cluster's numbers of one kind with the rest; NaN where there are too few rows."""
+    """Return the columns of the frame that compare a cluster with the rest in one number.
+
+    Parameters
+    ----------
+    cluster, rest : Estimate
+    few, few_in_rest : ndarray of bool of shape (n_clusters,)
+        Where there are too few rows for any number.
+    spread : float
+        The standard deviation of the column over all rows; the effect is the difference in this unit.
+    """
     columns: dict[str, Any] = {
         key: np.where(few, np.nan, values) for key, values in _printed(OF_OWN, cluster).items()
     }

@@ -1,4 +1,9 @@
-"""Draft a schema from a table, for a person to check; and make up tables from a schema."""
+"""Draft a schema from a table, for a person to check; and make up tables from a schema.
+
+A draft is TOML with comments. Whatever it takes from the rows is marked "FROM YOUR ROWS", because a
+schema goes to the server and to every site: a person must decide whether that is public knowledge.
+Columns that seem to name people, or to tell them apart, are ignored in the draft.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +66,7 @@ _EVENT = re.compile(
     r"(?i)(^|[\W_])(event|(vital[\W_]?)?status|dead|death|died|deceased|relapsed?|fustat)($|[\W_])"
 )
 
-#: The smallest share of numbers in a column of numbers with a few words.
+#: A column of texts counts as numbers with at most this many different words, if this share of it are numbers.
 MOST_WORDS, NUMBERS_PART = 5, 0.8
 
 HEADER = """\
@@ -120,7 +125,7 @@ IF_SKEWED = "FROM YOUR ROWS: a few values are much larger than the others. If th
 
 @dataclass
 class _Drafted:
-    """A column's keys, remarks to put above them, and keys that are commented out below them."""
+    """A drafted column: its keys, remarks to print above them, and keys that are commented out below them."""
 
     fields: dict[str, Any]
     remarks: dict[str, str] = field(default_factory=dict)
@@ -128,6 +133,7 @@ class _Drafted:
     instead: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
 
     def to_toml(self, name: str) -> str:
+        """Return the column as TOML with its remarks as comments."""
         lines = []
         for line in _toml_lines({"columns": {name: self.fields}}):
             remark = self.remarks.get(line.split(" = ")[0].strip(), "")
@@ -138,7 +144,7 @@ class _Drafted:
 
 
 def _toml_lines(fields: dict[str, Any]) -> list[str]:
-    """Return the lines of a TOML text, with codes for missing values, and bins, on one line."""
+    """Return fields as lines of TOML; lists of codes and of bins stay on one line."""
     text = tomli_w.dumps(fields).removeprefix("[columns]\n\n")
     for match in re.finditer(r"^(missing|bins) = \[\n(.*?)\n\]$", text, re.MULTILINE | re.DOTALL):
         inside = " ".join(line.strip() for line in match[2].splitlines()).rstrip(",")
@@ -147,7 +153,14 @@ def _toml_lines(fields: dict[str, Any]) -> list[str]:
 
 
 def draft(table: Any, *, source: str) -> str:
-    """Return a draft of a schema for a pandas DataFrame, as TOML that marks what was read from rows."""
+    """Return a draft of a schema for a DataFrame, as TOML that marks what was read from rows.
+
+    Parameters
+    ----------
+    table : pandas.DataFrame
+    source : str
+        The name of the table, for the first comment.
+    """
     labels = labeled_codes(table)
     table = typed(table)
     columns = {
@@ -176,7 +189,7 @@ def draft(table: Any, *, source: str) -> str:
 
 
 def _offer_time(columns: Mapping[str, _Drafted], table: Any, persons: Sequence[str]) -> None:
-    """Offer time-to-event columns in comments, if a column is named like a time and another one like an event.
+    """Offer time-to-event columns in comments, if one column is named like a time and another one like an event.
 
     If all rows of a person have one time, it is counted from one date of the person.
     """
@@ -210,6 +223,7 @@ def _offer_time(columns: Mapping[str, _Drafted], table: Any, persons: Sequence[s
 
 
 def _drafted(name: str, series: Any, labels: Mapping[float, str]) -> _Drafted:
+    """Draft one column; ``labels`` are codes whose labels say that a value is missing."""
     import pandas as pd
 
     present = series.dropna()
@@ -243,6 +257,7 @@ def _drafted(name: str, series: Any, labels: Mapping[float, str]) -> _Drafted:
 
 
 def _of_texts(name: str, present: Any, has_gaps: bool, are_codes: bool) -> _Drafted:
+    """Draft a column of texts or truth values: dates, numbers with words, people, or categories."""
     import pandas as pd
 
     texts = present.astype(str)
@@ -313,7 +328,7 @@ def _of_numbers_and_words(name: str, present: Any, has_gaps: bool) -> _Drafted |
 
 
 def _why_people(name: str, present: Any) -> str:
-    """Return a remark if texts or whole numbers seem to tell people apart or to name them, and otherwise ""."""
+    """Return a remark if the values seem to tell people apart or to name them; "" if they do not."""
     import pandas as pd
 
     n_values, are_texts = present.nunique(), not pd.api.types.is_numeric_dtype(present.dtype)
@@ -335,7 +350,7 @@ def _why_people(name: str, present: Any) -> str:
 
 
 def _read_as(kind: Any, present: Any) -> Any:
-    """Return the values as a schema with this kind reads them; None if it refuses one."""
+    """Return the values as a schema with this kind reads them; None if it refuses any of them."""
     import pandas as pd
 
     try:
@@ -345,10 +360,12 @@ def _read_as(kind: Any, present: Any) -> Any:
 
 
 def _ignored(remark: str) -> _Drafted:
+    """Draft a column as ignored, with a remark that says why."""
     return _Drafted({"kind": "ignored"}, {"kind": remark})
 
 
 def _measured(kind: Any, has_gaps: bool, missing: Sequence[Any] = ()) -> _Drafted:
+    """Draft a measured column, with its gaps and its words for a missing value."""
     fields = {"kind": kind} | ({"gaps": "mean"} if has_gaps or len(missing) else {})
     fields |= {"missing": list(missing)} if len(missing) else {}
     remarks = {"gaps": MISSING} if has_gaps else {}
@@ -360,6 +377,7 @@ def _measured(kind: Any, has_gaps: bool, missing: Sequence[Any] = ()) -> _Drafte
 def _of_numbers(
     numbers: Any, has_gaps: bool, codes: Codes, words: Sequence[str] = (), remark: str = ""
 ) -> _Drafted:
+    """Draft a column of numbers, with its codes for missing values and, if it is skewed, the offer of a logarithm."""
     rest = numbers[~numbers.isin([*codes.sure, *codes.unsure])]
     sure = [*codes.sure, *words]
     drafted = _measured("integer" if (rest % 1 == 0).all() else "number", has_gaps, sure)
@@ -380,10 +398,12 @@ def _of_numbers(
 
 
 def _in_words(codes: Sequence[Any]) -> str:
+    """Join codes with "and"; words are quoted."""
     return " and ".join(f"'{code}'" if isinstance(code, str) else f"{code:g}" for code in codes)
 
 
 def _listed(categories: list[str], has_gaps: bool) -> _Drafted:
+    """Draft a category or a binary column."""
     kind = "category" if len(categories) > 2 or has_gaps else "binary"
     fields = {"kind": kind, "categories": categories} | ({"gaps": "category"} if has_gaps else {})
     return _Drafted(fields, {"categories": LISTED, "gaps": MISSING})
@@ -399,6 +419,7 @@ def made_up_table(schema: Schema, n_rows: int, rng: np.random.Generator) -> Any:
 
 
 def _made_up(column: Column, n_rows: int, rng: np.random.Generator) -> Any:
+    """Return values at random that fit a column: one of its categories, or evenly spread within its bounds."""
     if column.categories is not None:
         return np.array(column.categories, dtype=object)[
             rng.integers(len(column.categories), size=n_rows)

@@ -1,4 +1,9 @@
-"""Estimates about groups of rows from noisy sums: shares, means, standard deviations and quantiles, with errors."""
+"""Estimates about groups of rows from noisy sums: shares, means, standard deviations and quantiles, with errors.
+
+Every number is an :class:`Estimate`: a value, the standard deviation of its noise, and two limits.
+A limit is infinite where clipping leaves the number open. The sampling error of the rows is not in
+it: the estimates describe these rows.
+"""
 
 from __future__ import annotations
 
@@ -26,13 +31,16 @@ MOST_BEYOND = 0.005
 
 
 class Group:
-    """Noisy sums of each cluster, or of the rows outside it; all have the same standard deviation.
+    """Noisy sums of each cluster, or of the rows outside it; every sum has noise of the same standard deviation.
 
-    In every column each row is in one bin, so the bins of a column and the number of rows are adjusted to agree: the
-    estimate of least variance. A weighted sum of a column's adjusted bins has a variance of ``|w|^2 - (sum w)^2 / B +
-    (sum w / B)^2 / I`` times that of one sum, with B bins and with I from the number of rows and all columns.
+    In every column each row is in one bin, so the bins of a column must add up to the number of
+    rows. Noise breaks that; the counts are adjusted to agree again, which gives the estimates of
+    least variance. A weighted sum of a column's adjusted bins has a variance of ``|w|^2 - (sum w)^2
+    / B + (sum w / B)^2 / I`` times the variance of one sum, where B is the number of bins, and I
+    counts the number of rows and all columns.
 
-    ``halves`` say within what range exact sums may be known; see :meth:`Floor.known_of`.
+    For exact sums, ``known`` holds the middles and halves of what may be known of them; see
+    :meth:`Floor.known_of`.
     """
 
     def __init__(
@@ -69,6 +77,7 @@ class Group:
             )
 
     def _adjust(self) -> None:
+        """Adjust the number of rows and the bins of every column, so that they agree."""
         means = [bins.mean(axis=1) for bins in self.bins.values()]
         self.n_rows = (self.n_rows + np.sum(means, axis=0)) / self.information
         for name, bins in self.bins.items():
@@ -76,7 +85,7 @@ class Group:
 
     @property
     def noise_of_rows(self) -> float:
-        """The deviation of the noise in the numbers of rows."""
+        """The standard deviation of the noise in the numbers of rows."""
         return self.deviation / math.sqrt(self.information)
 
     def n_present(self, name: str, column: Column) -> Floats:
@@ -85,12 +94,15 @@ class Group:
         return self.n_rows - self.bins[name][:, -1] if is_smaller else self.n_rows
 
     def open_gaps(self, name: str, column: Column) -> Floats:
-        """Return how far the number of missing values may be from its estimate, because the floor hides it."""
+        """Return how far the number of gaps may be from its estimate because the floor hides it, for each cluster."""
         is_smaller = column.kind in MEASURED and column.gaps != "refuse"
         return self.halves[name][:, -1] if is_smaller else np.zeros(len(self.n_rows))
 
     def noise(self, n_bins: int, squares: Floats | float, total: Floats | float) -> Floats:
-        """Return the deviation of weighted sums of bins, from the sums of the weights and of their squares."""
+        """Return the standard deviation of weighted sums of a column's bins.
+
+        ``total`` and ``squares`` are the sums of the weights and of their squares.
+        """
         total = np.asarray(total)
         variance = squares - total**2 / n_bins + (total / n_bins) ** 2 / self.information
         return np.asarray(self.deviation * np.sqrt(np.maximum(variance, 0.0)))
@@ -98,9 +110,10 @@ class Group:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number of each group, each field of shape (n_groups,).
+    """A number for each group; each field is of shape (n_groups,).
 
-    Where a share is hidden by the floor, it may be anything up to ``high``, and value and error say no more than this.
+    A share that the floor hides may be anything up to ``high``; its value and error say no more
+    than that.
     """
 
     value: Floats
@@ -114,7 +127,10 @@ class Estimate:
     def within(
         cls, value: Floats, error: Floats, least: float = -math.inf, most: float = math.inf
     ) -> Estimate:
-        """Return a number between two ends, with two deviations on either side."""
+        """Return estimates whose limits are two standard deviations on either side.
+
+        Values and limits are clipped to ``least`` and ``most``.
+        """
         low, high = (np.clip(value + sign * DEVIATIONS * error, least, most) for sign in (-1, 1))
         return cls(np.clip(value, least, most), error, low, high, np.full(len(value), np.nan))
 
@@ -128,7 +144,7 @@ class Estimate:
 
 
 def shares_of(group: Group, name: str, column: Column) -> dict[str, Estimate]:
-    """Return the shares of the categories, which add up to 1; for a measured column, the share of its gaps."""
+    """Return the share of each category; they add up to 1. For a measured column, return the share of its gaps."""
     names = [*(column.categories or ()), *([MISSING] if column.gaps != "refuse" else [])]
     shares, errors, halves = _shares_of_bins(group, name)
     first = shares.shape[1] - len(names)
@@ -145,7 +161,11 @@ def shares_of(group: Group, name: str, column: Column) -> dict[str, Estimate]:
 
 
 def _shares_of_bins(group: Group, name: str) -> tuple[Floats, Floats, Floats]:
-    """Return the shares of the rows in each bin, the deviations of their noise, and half the width that is open."""
+    """Return the shares of rows in each bin, each of shape (n_groups, n_bins).
+
+    Beside the shares come the deviations of their noise, and half the width that the floor leaves
+    open.
+    """
     counts, n_rows = group.known[name], _positive(group.n_rows)[:, None]
     shares, n_bins = counts / n_rows, counts.shape[1]
     squares = 1 - 2 * shares + n_bins * shares**2
@@ -161,9 +181,10 @@ def _positive(counts: Floats) -> Floats:
 def floored(
     floor: Floor, n_rows: Floats, shares: Floats, errors: Floats, halves: Floats
 ) -> Estimate:
-    """Return shares of so many rows; those below the floor are hidden.
+    """Return shares of ``n_rows`` rows as estimates; those below the floor are hidden.
 
-    ``errors`` are deviations of noise. An exact share has none; it is known up to ``halves`` on either side.
+    ``errors`` are the standard deviations of noise. An exact share has none; it may be known up to
+    ``halves``.
     """
     n_rows, noise = _positive(n_rows), np.where(halves > 0, halves / DEVIATIONS, errors)
     estimate = Estimate.within(shares, noise, 0, 1)
@@ -181,7 +202,7 @@ def floored(
 
 
 def shares_of_counts(floor: Floor, counts: NDArray[Any], deviation: float) -> Estimate:
-    """Return each number of rows as a share of all rows. Exact numbers below the floor do not count in the total."""
+    """Return each count as a share of all rows; exact counts below the floor are left out of the total."""
     exact, half = np.asarray(counts, dtype=np.float64), np.zeros(len(counts))
     if deviation == 0 and floor.least > 0:
         total = max(float(exact[~floor.hides(exact, 0.0)].sum()), LEAST)
@@ -200,7 +221,7 @@ def shares_of_counts(floor: Floor, counts: NDArray[Any], deviation: float) -> Es
 
 
 def on_simplex(shares: Floats) -> Floats:
-    """Return the nearest rows of numbers that are not negative and add up to 1."""
+    """Return, for each row of numbers, the nearest one that is not negative and adds up to 1."""
     ordered = -np.sort(-shares, axis=1)
     excess = (np.cumsum(ordered, axis=1) - 1) / np.arange(1, shares.shape[1] + 1)
     last = np.maximum((ordered > excess).sum(axis=1) - 1, 0)
@@ -211,7 +232,7 @@ def on_simplex(shares: Floats) -> Floats:
 
 
 def measures_of(group: Group, name: str, column: Column) -> dict[str, Estimate]:
-    """Return the mean, the standard deviation and the quantiles of a measured column, and the shares beyond bounds."""
+    """Return the mean, standard deviation and quantiles of a measured column, and the shares beyond its bounds."""
     tails = _tails(group, name, column)
     is_below, is_above = _may_be_clipped(group, name, column)
     quantiles = _quantiles(group, name, column)
@@ -226,7 +247,8 @@ def measures_of(group: Group, name: str, column: Column) -> dict[str, Estimate]:
 def shares_below(group: Group, name: str, column: Column) -> tuple[Floats, Floats]:
     """Return the share of each cluster's values below each edge of a measured column, and the deviations of its noise.
 
-    At the last edge it is the share of values that are not above the bounds.
+    Both are of shape (n_groups, n_edges). At the last edge it is the share of values that are not
+    above the bounds.
     """
     bins, n_present = group.bins[name], len(edges_of(group.preparation, name, column)) + 1
     counts = group.n_present(name, column)[:, None]
@@ -237,14 +259,14 @@ def shares_below(group: Group, name: str, column: Column) -> tuple[Floats, Float
 
 
 def _tail_shares(group: Group, name: str, column: Column) -> dict[str, tuple[Floats, Floats]]:
-    """Return the shares of values below and above the bounds, not below 0, and the deviations of their noise."""
+    """Return the shares of values below and above the bounds, at least 0, and the deviations of their noise."""
     below, errors = shares_below(group, name, column)
     shares = {BELOW: (below[:, 0], errors[:, 0]), ABOVE: (1 - below[:, -1], errors[:, -1])}
     return {side: (np.maximum(share, 0.0), error) for side, (share, error) in shares.items()}
 
 
 def _tails(group: Group, name: str, column: Column) -> dict[str, Estimate]:
-    """Return the shares of values beyond the bounds, as far as the floor lets them be known."""
+    """Return the shares of values beyond the bounds, as far as the floor allows them to be known."""
     n_edges = len(edges_of(group.preparation, name, column))
     counts, tails = _positive(group.n_present(name, column)), {}
     for place, (side, (share, error)) in zip(
@@ -268,7 +290,7 @@ def _tails(group: Group, name: str, column: Column) -> dict[str, Estimate]:
 
 
 def _open_share(group: Group, name: str, place: int, open_gaps: Floats) -> Estimate:
-    """Return the share of values in a bin if it is open how many values there are: a limit over them would tell it."""
+    """Return the share of values in a bin where the number of values itself is only known within limits."""
     known, half, gaps = (
         group.known[name][:, place],
         group.halves[name][:, place],
@@ -280,10 +302,11 @@ def _open_share(group: Group, name: str, place: int, open_gaps: Floats) -> Estim
 
 
 def _told(group: Group, name: str, column: Column, values: Floats) -> Floats:
-    """Return means or standard deviations as they may be told: rounded where it is open how many values there are.
+    """Return means or standard deviations, rounded where the number of values must stay open.
 
-    A mean of whole numbers with many digits is a fraction whose denominator is their number. The steps are a power of
-    ten, and at least a standard deviation, and at least 1 for whole numbers, over that number.
+    A mean of whole numbers with many digits is a fraction whose denominator is their number. The
+    steps of rounding are a power of ten: at least a standard deviation (and at least 1 for whole
+    numbers) over the number of values.
     """
     open_gaps = group.open_gaps(name, column)
     if not open_gaps.any():
@@ -303,7 +326,7 @@ def _told(group: Group, name: str, column: Column, values: Floats) -> Floats:
 def _may_be_clipped(
     group: Group, name: str, column: Column
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Tell where so many values may lie below or above bounds that were found that a mean is only a limit."""
+    """Tell where so many values may lie below, or above, bounds that were found that a mean is only a limit."""
     if column.interval is not None:
         nowhere = np.zeros(len(group.n_rows), dtype=bool)
         return nowhere, nowhere
@@ -321,7 +344,7 @@ def _may_be_clipped(
 
 
 def _scaled_mean(group: Group, name: str, column: Column) -> tuple[Floats, Floats]:
-    """Return the mean on the scale on which the bounds are -1 and 1, and the deviation of the number of its rows."""
+    """Return the mean on the scale on which the bounds are -1 and 1, and the noise in the number of values."""
     n_edges, n_bins = len(edges_of(group.preparation, name, column)), group.bins[name].shape[1]
     counts = group.n_present(name, column)
     return group.totals[name] / _positive(counts), group.noise(n_bins, n_edges + 1, n_edges + 1)
@@ -334,6 +357,11 @@ def _mean(
     is_below: NDArray[np.bool_],
     is_above: NDArray[np.bool_],
 ) -> Estimate:
+    """Return the mean.
+
+    It has no lower limit where values below the bounds may have been clipped, and no upper one
+    where values above may.
+    """
     edges, counts = edges_of(group.preparation, name, column), group.n_present(name, column)
     low, half = edges[0], (edges[-1] - edges[0]) / 2
     mean, of_rows = _scaled_mean(group, name, column)
@@ -350,9 +378,10 @@ def _mean(
 def _standard_deviation(
     group: Group, name: str, column: Column, is_clipped: NDArray[np.bool_]
 ) -> Estimate:
-    """Return the standard deviation, a lower limit where values are clipped: that never makes it larger.
+    """Return the standard deviation; where values are clipped it is a lower limit, because clipping never enlarges it.
 
-    With n rows, sums T of scaled values and Q of their squares less 1/2, the variance is ``Q / n + 1/2 - (T / n)^2``.
+    With n rows, sums T of scaled values and Q of their squares less 1/2, the variance is ``Q / n +
+    1/2 - (T / n)^2``.
     """
     edges, counts = (
         edges_of(group.preparation, name, column),
@@ -377,6 +406,7 @@ def _standard_deviation(
 
 
 def _quantiles(group: Group, name: str, column: Column) -> dict[str, Estimate]:
+    """Return the median and the quartiles."""
     edges, (below, errors) = (
         edges_of(group.preparation, name, column),
         shares_below(group, name, column),
@@ -392,7 +422,7 @@ def _quantiles(group: Group, name: str, column: Column) -> dict[str, Estimate]:
 
 
 def _middle(estimate: Estimate) -> Estimate:
-    """Return the middle of the interval of an exact quantile: its place between two edges would tell small counts."""
+    """Return an exact quantile as the middle of its interval: its place between two edges would tell small counts."""
     is_between = np.isfinite(estimate.low) & np.isfinite(estimate.high)
     low, high = (np.where(is_between, limit, 0.0) for limit in (estimate.low, estimate.high))
     value = np.where(is_between, (low + high) / 2, estimate.value)
@@ -402,7 +432,7 @@ def _middle(estimate: Estimate) -> Estimate:
 def _quantile(
     part: float, edges: Floats, below: Floats, errors: Floats, *, whole: bool
 ) -> Estimate:
-    """Return the interval of edges at which the share of rows below, with its noise, crosses a part."""
+    """Return the interval of edges in which the share of rows below crosses ``part``, with noise taken into account."""
     # From the left: edges with surely fewer rows below than the quantile's part. From the right: with surely more.
     surely_fewer = below + DEVIATIONS * errors < part
     surely_more = below - DEVIATIONS * errors >= part

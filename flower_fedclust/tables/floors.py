@@ -32,7 +32,10 @@ DEVIATIONS = 2.0
 
 @dataclass(frozen=True)
 class Counts:
-    """Counts as they may be known: each within its middle ± half; half is 0 where a count is exact, or noisy."""
+    """Counts as far as they may be known: each lies within ``middle`` ± ``half``.
+
+    ``half`` is 0 where a count may be known exactly, or where it has noise.
+    """
 
     middle: Floats
     half: Floats
@@ -40,7 +43,7 @@ class Counts:
 
 @dataclass(frozen=True)
 class Floor:
-    """The smallest count that is printed; 0 prints all that noise does not hide."""
+    """The smallest count that is printed; with 0, everything is printed that noise does not hide."""
 
     least: int = FLOOR
     #: Whether the counts are numbers of rows. Otherwise limits are printed as shares only.
@@ -50,22 +53,30 @@ class Floor:
         check_integer("floor", self.least, at_least=0)
 
     def hides(self, counts: ArrayLike, deviation: ArrayLike) -> NDArray[np.bool_]:
-        """Tell which counts are not printed; ``deviation`` is that of their noise."""
+        """Tell for each count whether it must not be printed.
+
+        ``deviation`` is the standard deviation of the noise in the counts; three of them hide a
+        count, too.
+        """
         threshold = np.maximum(float(self.least), FLOOR_DEVIATIONS * np.asarray(deviation))
         return np.asarray(~(np.asarray(counts, dtype=np.float64) >= threshold))
 
     def limit(self, counts: ArrayLike, deviation: ArrayLike, half: ArrayLike = 0.0) -> Floats:
-        """Return what a hidden count is below: two deviations above the estimate or, if that is larger, the floor."""
+        """Return the number below which each hidden count is known to be.
+
+        It is the floor, or two standard deviations above the estimate if that is larger.
+        """
         half = np.asarray(half, dtype=np.float64)
         most = np.asarray(counts, dtype=np.float64) + half + (half > 0)
         return np.asarray(np.maximum(most, self.least) + DEVIATIONS * np.asarray(deviation))
 
     def known_of(self, exact: Floats, *, add_up: bool) -> Counts:
-        """Return what may be known of exact counts: each row is one cluster, each column one kind of row.
+        """Return what may be known of exact counts, of shape (n_clusters, n_kinds).
 
-        A count below the floor may be any number below it. If the counts of a cluster add up to a number that is
-        printed (``add_up``), the others would give it away. So the largest count of the cluster is only known up to as
-        many rows as are hidden. Where it is too small to hide them, no count of the cluster is known.
+        A count below the floor may be any number below it. If the counts of a cluster add up to a
+        printed number (``add_up``), the other counts would give the hidden one away. So the largest
+        count of the cluster is only known up to as many rows as are hidden. Where it is too small
+        to hide them, no count of the cluster is known.
         """
         is_small = self.hides(exact, 0.0)
         middle, half = (
@@ -87,7 +98,7 @@ class Floor:
     def _without_difference(
         self, exact: Floats, is_small: NDArray[np.bool_]
     ) -> tuple[Floats, Floats]:
-        """Return the middles and halves of one cluster's counts, whose sum is printed."""
+        """Return the middles and halves of one cluster's counts whose sum is printed; see :meth:`known_of`."""
         largest, total = int(exact.argmax()), float(exact.sum())
         most_hidden = self._most * np.count_nonzero(is_small)
         # This number is known: it is the total less the printed counts.

@@ -1,6 +1,12 @@
 """Histograms of columns: the bin of each entry, and the ranges, means and quantiles that noisy counts show.
 
-The bin of an entry is computed from that entry alone, by operations that IEEE 754 rounds alike everywhere.
+Where bounds are not public, a run finds them in two steps. A first histogram has a bin for each
+sign and binary exponent, so it covers all floats with 159 bins; the bins that stand out of the
+noise give a rough range. A second histogram divides this range, and gives bounds, quantiles and a
+mean.
+
+The bin of an entry is computed from that entry alone, by operations that IEEE 754 rounds alike
+everywhere.
 """
 
 from __future__ import annotations
@@ -50,7 +56,10 @@ N_QUANTILES = 129
 
 
 def exponent_bins(values: Floats) -> NDArray[np.intp]:
-    """Return the bin of each entry's sign and binary exponent, of ``N_EXPONENT_BINS``; -1 for a gap (NaN)."""
+    """Return, for each entry, the bin of its sign and binary exponent; -1 for a gap (NaN).
+
+    There are :data:`N_EXPONENT_BINS` bins, in ascending order of the entries.
+    """
     # The highest 12 bits of a float are its sign and its exponent, raised by 1023.
     return _BIN_OF_CODE[
         (np.ascontiguousarray(values).view(np.uint64) >> np.uint64(52)).view(np.int64)
@@ -58,7 +67,7 @@ def exponent_bins(values: Floats) -> NDArray[np.intp]:
 
 
 def _bins_of_codes() -> NDArray[np.intp]:
-    """Return the bin of each sign and exponent: the least exponents count as 0, the last one has the gaps."""
+    """Return the bin for each of the 4096 signs and exponents: the least exponents count as 0, the last one is NaN."""
     exponents = np.arange(2048) - 1022  # 2^(e - 1) <= |value| < 2^e
     magnitudes = np.clip(exponents - LEAST_EXPONENT, 0, N_MAGNITUDES)
     magnitudes[-1] = -1 - N_MAGNITUDES
@@ -71,7 +80,7 @@ _BIN_OF_CODE = _bins_of_codes()
 
 
 def _edge(index: int) -> float:
-    """Return the lower end of a bin of exponents."""
+    """Return the lower end of a bin of :func:`exponent_bins`."""
     magnitude = index - N_MAGNITUDES
     if magnitude > 0:
         return math.ldexp(1.0, LEAST_EXPONENT + magnitude - 1)
@@ -79,10 +88,10 @@ def _edge(index: int) -> float:
 
 
 def reach_of_noise(n_tests: int) -> float:
-    """Return how far Gaussian noise reaches, in standard deviations, where any of many tests finds it.
+    """Return how many standard deviations the largest of ``n_tests`` noisy counts of nothing may reach.
 
-    The largest of ``n_tests`` counts of nothing exceeds it in at most the part ``FALSE_FINDS`` of the runs, whether or
-    not their noise is independent.
+    It is exceeded in at most the part :data:`FALSE_FINDS` of all runs, whether or not the noise of
+    the counts is independent.
     """
     return -NormalDist().inv_cdf(FALSE_FINDS / n_tests)
 
@@ -90,9 +99,10 @@ def reach_of_noise(n_tests: int) -> float:
 def range_of(counts: Floats, deviation: float, n_columns: int = 1) -> FoundRange | None:
     """Return the interval of the bins of exponents that stand out of the noise; None if none does.
 
-    A bin stands out if noise alone would reach its count, in any bin of any of ``n_columns`` histograms, in at most one
-    of 20 runs. Neighboring bins are included while they are above two standard deviations: noise seldom adds one, and
-    the next histogram shows whether it is empty.
+    A bin stands out if noise alone would reach its count, in any bin of any of ``n_columns``
+    histograms, in at most one of 20 runs. Neighboring bins are included as long as they are above
+    two standard deviations. Noise seldom adds one, and the next histogram shows whether it is
+    empty.
     """
     above = np.flatnonzero(counts > deviation * reach_of_noise(n_columns * len(counts)))
     if len(above) == 0:
@@ -121,14 +131,18 @@ class FoundRange(NamedTuple):
 
 
 def n_bins_for(n_rows: float, deviation: float, fewest: int, most: int) -> int:
-    """Return how many bins to count rows in: with more, noise hides more; with fewer, they are wider than need be."""
+    """Return how many bins a histogram should have.
+
+    With more bins noise hides more of them; with fewer they are wider than necessary. Without noise
+    it is ``most``.
+    """
     if deviation == 0:
         return most
     return int(np.clip((2.0 * max(n_rows, 0.0) / deviation) ** (2 / 3), fewest, most))
 
 
 def histogram_edges(low: float, high: float, n_bins: int) -> Floats:
-    """Return the n_bins + 1 edges of a histogram: equal bins, and near a bound of 0 bins that halve towards it.
+    """Return the n_bins + 1 edges of a histogram: equal bins, but near a bound of 0 bins that halve towards it.
 
     So quantiles are found equally well whether a column is skewed or fills its range.
     """
@@ -140,9 +154,10 @@ def histogram_edges(low: float, high: float, n_bins: int) -> Floats:
 
 
 def bins_of(values: Floats, edges: Floats) -> NDArray[np.intp]:
-    """Return between which of ascending edges each entry is, from the entry alone; the number of bins for a gap (NaN).
+    """Return the bin of each entry between ascending edges; a gap (NaN) has the number of bins.
 
-    An entry at an edge is in the bin above it. What lies outside is in the first or last bin.
+    An entry at an edge is in the bin above it. An entry outside all edges is in the first or the
+    last bin.
     """
     bins = np.searchsorted(edges[1:-1], values, side="right")
     bins[np.isnan(values)] = len(edges) - 1
@@ -155,15 +170,16 @@ def places_in(values: Floats, n_places: int) -> NDArray[np.intp]:
 
 
 def on_interval(values: Floats, low: float, high: float) -> Floats:
-    """Return values, clipped to an interval, on the scale on which the interval is -1 to 1."""
+    """Clip values to an interval, and scale it to -1 to 1."""
     with np.errstate(all="ignore"):  # NaN is treated as in bins_of
         return (np.clip(values, low, high) - low) * (2.0 / (np.float64(high) - low)) - 1.0
 
 
 def distribution(counts: Floats) -> tuple[Floats, float]:
-    """Return the part of the entries up to each of the n_bins + 1 edges, and the number of entries.
+    """Return the part of the entries below each of the n_bins + 1 edges, and the number of entries.
 
-    With noise, it is the nearest ascending sequence in squared error; with no entry, the parts are equal.
+    Noisy counts may be negative, so the parts are the nearest ascending sequence in squared error.
+    Without any entry the parts are equal.
     """
     from sklearn.isotonic import isotonic_regression
 
@@ -178,15 +194,16 @@ def distribution(counts: Floats) -> tuple[Floats, float]:
 
 
 def quantile(parts: Floats, edges: Floats, part: float) -> float:
-    """Return the value below which this part of the entries lies, to the width of a bin."""
+    """Return the value below which ``part`` of the entries lies, interpolated within a bin."""
     return float(np.interp(part, parts, edges))
 
 
 def occupied(counts: Floats, deviation: float, n_columns: int = 1) -> tuple[int, int] | None:
-    """Return the first and last bin, plus 1, of the entries that stand out of the noise; None if none does.
+    """Return the first bin that stands out of the noise and the one after the last; None if none does.
 
-    Sums of up to 16 neighboring bins are compared with their noise, so that empty bins do not hide the first entries.
-    In at most one of 20 runs noise alone stands out, in any of ``n_columns`` histograms.
+    Sums of up to 16 neighboring bins are compared with their noise, so that empty bins between them
+    do not hide a few entries. In at most one of 20 runs noise alone stands out, in any of
+    ``n_columns`` histograms.
     """
     groups = [2**power for power in range(5) if 2**power <= len(counts)]
     least = deviation * reach_of_noise(n_columns * len(counts) * len(groups))
@@ -200,7 +217,11 @@ def occupied(counts: Floats, deviation: float, n_columns: int = 1) -> tuple[int,
 
 
 def _first_end(counts: Floats, least: float, groups: Sequence[int]) -> int | None:
-    """Return the first bin of the first group of bins with at least so many entries, times the root of its size."""
+    """Return the first bin of the first group of bins that holds enough entries.
+
+    A group of s bins needs more than ``least * sqrt(s)``; ``groups`` lists the sizes. None if there
+    is none.
+    """
     sums = np.concatenate([[0.0], np.cumsum(counts)])
     for end in range(1, len(sums)):
         for size in groups:
@@ -220,12 +241,24 @@ def figures_of(
     n_entries: float = 0.0,
     n_beyond: float = 0.0,
 ) -> Figures | None:
-    """Return a column's figures; None if it has no entry.
+    """Return the figures of a column that its counts show; None if it has no entry.
 
-    ``known`` has the range of the histogram. ``powers`` are the sums of the entries and of their squares on the scale
-    on which the range is -1 to 1; ``deviation`` is the noise of each count and sum. Bounds within the range are found
-    only if they hold most of the ``n_entries`` that the column has. The first and the last bin also count entries
-    beyond the range, ``n_beyond`` in all.
+    Parameters
+    ----------
+    column : Column
+    known : Figures
+        With the range of the histogram.
+    counts : ndarray of shape (n_bins,)
+        The first and the last bin also count entries beyond the range, ``n_beyond`` in all.
+    powers : ndarray of shape (2,) or None
+        The sums of the entries and of their squares, on the scale on which the range is -1 to 1.
+    deviation : float
+        The standard deviation of the noise in each count and sum.
+    n_columns : int
+        How many histograms are tested together.
+    n_entries : float
+        How many entries the column has. Bounds within the range are used only if they hold most of them.
+    n_beyond : float
     """
     if column.categories is not None:
         kept = np.maximum(counts, 0.0)
@@ -292,9 +325,11 @@ def figures_of(
 
 
 def why_it_hardly_counts(column: Column, figures: Figures) -> str:
-    """Return "skewed" or "crowded" if most values are close together, but not at 0, in the bounds that were found.
+    """Return "skewed" or "crowded" if most values lie close together within bounds that were found; "" otherwise.
 
-    A column of amounts is skewed if half of them lie below a tenth of the upper bound; logarithms would spread them.
+    A column of amounts is skewed if half of them lie below a tenth of the upper bound; a logarithm
+    would spread them. A column is crowded if most of its values share one narrow bin that is not at
+    0.
     """
     if column.bounds is not None or not figures.quantiles:
         return ""

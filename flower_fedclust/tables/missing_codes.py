@@ -1,4 +1,9 @@
-"""Codes and words that stand for missing values, such as 999, -99 and "unknown"."""
+"""Codes and words that stand for missing values, such as 999, -99 and "unknown".
+
+People who key data write a code where an answer is missing. Read as a number, it would move every
+mean. These functions only suggest codes to the person who drafts a schema; nothing is treated as
+missing unless the schema lists it.
+"""
 
 from __future__ import annotations
 
@@ -91,13 +96,13 @@ _POSITIVE = (
 _LONG = (99.9, 99.99, 999.9, 999.99, 9999.9, 99999, 999999, 9999999, 99999999)
 CHOSEN = np.array([*_POSITIVE, *_LONG, -1, -7, -8, -9, *(-code for code in (*_POSITIVE, *_LONG))])
 
-#: A code that occurs this often and is this many of the largest steps between other values away may be one.
+#: A usual code is suggested if it occurs OFTEN and lies more than STEPS of the largest gaps between other values away.
 OFTEN, STEPS = 5, 5.0
 
 
 @dataclass(frozen=True)
 class Codes:
-    """Codes that may stand for a missing value in a column of numbers, with the reason."""
+    """Codes that may stand for a missing value in a column of numbers, with the reason for suspecting them."""
 
     sure: list[float] = field(default_factory=list)
     why: str = ""
@@ -106,11 +111,18 @@ class Codes:
 
 
 def find_codes(numbers: Floats, labels: Mapping[float, str]) -> Codes:
-    """Return the codes for missing values among numbers.
+    """Return the codes for missing values among the numbers of a column.
 
-    Codes are sure if a label says that a value is missing; if they are usual codes below 0 and no other number is below
-    0; or if they are usual codes farther from all other numbers than these are from each other. Unsure codes are usual
-    codes at an end that occur often, and stand apart less.
+    Codes are sure in three cases: if a label says that a value is missing; if they are usual codes
+    below 0 and no other number is below 0; or if they are usual codes farther from all other
+    numbers than these are from each other. They are unsure if they are usual codes at an end that
+    occur often, and stand apart less.
+
+    Parameters
+    ----------
+    numbers : ndarray of shape (n_rows,)
+    labels : mapping of float to str
+        Codes whose labels say that a value is missing; see :func:`labeled_codes`.
     """
     values, counts = np.unique(numbers[np.isfinite(numbers)], return_counts=True)
     labeled = [value for value in values if value in labels]
@@ -137,7 +149,10 @@ def find_codes(numbers: Floats, labels: Mapping[float, str]) -> Codes:
 
 
 def labeled_codes(table: Any) -> dict[str, dict[float, str]]:
-    """Return the codes of each column whose labels, in a file of Stata or SPSS, say that a value is missing."""
+    """Return, for each column, the codes whose labels say that a value is missing.
+
+    Files of Stata and SPSS have labels for the values of a column.
+    """
     labels: Mapping[str, Mapping[float, str]] = table.attrs.get(LABELS, {})
     labeled = {
         name: {code: label for code, label in of_column.items() if _LABEL_OF_MISSING.search(label)}
@@ -147,5 +162,5 @@ def labeled_codes(table: Any) -> dict[str, dict[float, str]]:
 
 
 def _whole(numbers: list[float]) -> list[float]:
-    """Return numbers, as integers where they are whole, so that they are written as in the file."""
+    """Return whole numbers as integers, so that they are written as in the file."""
     return [int(number) if number == int(number) else number for number in numbers]

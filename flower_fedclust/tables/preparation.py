@@ -1,4 +1,10 @@
-"""Turn a table into rows of numbers in a ball, by the schema and the figures of each column."""
+"""Turn a table into rows of numbers in a ball, by the schema and the figures of each column.
+
+Clustering needs rows of numbers whose norm is bounded. The schema gives the kind and the weight of
+each column; the figures (bounds, mean, quantiles) are public, or were found with noise in a first
+round. With both fixed, each row is prepared from its own entries alone, so the norm of a prepared
+row has a bound that everybody can compute.
+"""
 
 from __future__ import annotations
 
@@ -143,12 +149,13 @@ class Preparation:
 
     @cached_property
     def _reaches(self) -> tuple[Floats, Floats]:
-        """The largest Euclidean and L1 norm of the prepared values of each column of the table."""
+        """The largest Euclidean and L1 norm that each column of the table can have after its preparation."""
         pairs = [self._reach(name, column) for name, column in self.schema.used.items()]
         euclidean, l1 = zip(*pairs, strict=True)
         return np.array(euclidean), np.array(l1)
 
     def _reach(self, name: str, column: Column) -> tuple[float, float]:
+        """Return the largest Euclidean and L1 norm of one column's prepared values."""
         if column.is_one_hot:
             return column.weight * math.sqrt(0.5), column.weight * math.sqrt(0.5)
         if column.kind == "binary":
@@ -215,7 +222,7 @@ class Preparation:
         return rows
 
     def _place(self, name: str, column: Column, values: Floats, out: Floats) -> None:
-        """Write the prepared values of a column into ``out``."""
+        """Write the prepared values of a column into ``out``, of shape (n_prepared_columns, n_rows)."""
         figures = self.figures[name]
         # The minimum is NaN if any entry is NaN.
         missing = np.isnan(values) if np.isnan(values.min()) else None
@@ -246,7 +253,7 @@ _FIGURES = TypeAdapter(dict[str, Figures])
 
 
 def _wrong_in(figure: Figures, column: Column) -> str:
-    """Explain why the figures of a column are wrong; "" if every value that fits the schema can be prepared."""
+    """Explain why a column cannot be prepared with these figures; "" if every value that fits the schema can."""
     lists = (figure.quantiles, figure.ranks, figure.parts, figure.counts)
     figures = np.array(
         [
@@ -285,6 +292,7 @@ def _wrong_in(figure: Figures, column: Column) -> str:
 
 
 def _wrong_in_parts(figures: Figures) -> str:
+    """Explain what is wrong with the parts of a range; "" if nothing is."""
     parts = np.array(figures.parts)
     if len(parts) == 1 or len(parts) > MOST_PARTS + 1 or not (np.diff(parts) > NEAREST).all():
         return f"parts are not up to {MOST_PARTS}, or their edges do not ascend"
@@ -292,6 +300,7 @@ def _wrong_in_parts(figures: Figures) -> str:
 
 
 def _wrong_in_ranks(figures: Figures, column: Column) -> str:
+    """Explain what is wrong with quantiles and ranks; "" if nothing is."""
     if column.scale != "rank":
         return ""
     quantiles, ranks = np.array(figures.quantiles), np.array(figures.ranks)
@@ -309,7 +318,7 @@ def _wrong_in_ranks(figures: Figures, column: Column) -> str:
 
 
 def _reach(figures: Figures) -> float:
-    """Return the largest value after the division by the spread; infinity if the spread is not positive."""
+    """Return the largest scaled value that the figures allow; infinity if the spread is not positive."""
     if not figures.spread > 0:
         return math.inf
     return (
@@ -318,7 +327,7 @@ def _reach(figures: Figures) -> float:
 
 
 def width_of(column: Column) -> int:
-    """Return the number of prepared columns of a column."""
+    """Return how many prepared columns a column of the table becomes."""
     if column.is_one_hot:
         return len(column.values)
     return 2 if column.gaps == "category" else 1
@@ -334,7 +343,10 @@ def measured(values: Floats, column: Column) -> Floats:
 
 
 def public_interval(column: Column) -> tuple[float, float] | None:
-    """Return the public bounds after the logarithm, or the first and last place in a list; None if there are none."""
+    """Return the public bounds after the logarithm; for a listed column, its first and last place.
+
+    None if the bounds are not public.
+    """
     if column.kind not in MEASURED:
         return 0.0, float(len(column.categories or ()) - 1)
     if column.interval is None:
@@ -344,7 +356,7 @@ def public_interval(column: Column) -> tuple[float, float] | None:
 
 
 def scaled(values: Floats, column: Column, figures: Figures) -> Floats:
-    """Return measured values, already within their bounds, on the scale of their column, before its weight."""
+    """Return measured values, already clipped to their bounds, on the scale of their column, before its weight."""
     if column.scale == "bounds":
         moved = values - figures.low
         moved *= 2.0 / (figures.high - figures.low)

@@ -1,4 +1,13 @@
-"""Schemas: the public facts about the columns of a table, and how their values are read as numbers."""
+"""Schemas: the public facts about the columns of a table, and how their values are read as numbers.
+
+Real tables hold numbers, codes, words, dates and gaps. A schema says for each column which of these
+it holds and how it counts. All sites use the same schema, so it must not be derived from rows:
+bounds and categories are what is known before anybody looks. This module has the schema itself, the
+checks of a table against it, and the reading of each entry as a float. What the sites find out
+together (means, quantiles) is in :mod:`~flower_fedclust.tables.preparation`.
+
+Each entry is read from that entry alone, and messages name rows and columns, never a value.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +66,7 @@ EPOCH = datetime.date(1970, 1, 1)
 #: one.
 _MARKED = r"(?:[<>]=?|[≤≥])?\s*([+-]?(?:\d+|[1-9]\d{0,2}(?:,\d{3})+)(?:\.\d*)?)"
 
-#: The format of dates, and other formats, which messages name instead of a value.
+#: The format of dates, and other common formats. Messages name a format instead of quoting a value.
 ISO = "YYYY-MM-DD"
 _DATE_FORMATS = {
     ISO: r"\d{4}-\d\d-\d\d(?:[T ].*)?",
@@ -80,7 +89,7 @@ def repeated_in(names: Iterable[str]) -> list[str]:
 
 
 def days_of(bound: float | datetime.date) -> float:
-    """Return a bound as a number: a date becomes days since 1970."""
+    """Return a bound as a number; a date becomes days since 1970."""
     if isinstance(bound, datetime.datetime):
         naive = bound.astimezone(datetime.UTC).replace(tzinfo=None) if bound.tzinfo else bound
         return (naive - datetime.datetime.combine(EPOCH, datetime.time())) / datetime.timedelta(
@@ -152,6 +161,7 @@ class Column(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _is_one_event(cls, value: Any) -> Any:
+        """Refuse keys of studies that are not counted correctly here, with the reason."""
         if isinstance(value, Mapping) and value.get("kind") == TIME:
             for key, why in _NOT_COUNTED.items():
                 if key in value:
@@ -161,10 +171,12 @@ class Column(BaseModel):
     @field_validator("categories", "missing", mode="before")
     @classmethod
     def _as_texts(cls, value: Any) -> Any:
+        """Turn categories and codes into texts, however they were written."""
         return tuple(map(text_of, value)) if isinstance(value, (list, tuple)) else value
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
+        """Refuse keys that contradict each other or that this kind of column does not have."""
         if self.kind in LISTED:
             self._check_listed()
         elif self.categories is not None:
@@ -189,6 +201,7 @@ class Column(BaseModel):
         return self
 
     def _check_listed(self) -> None:
+        """Refuse categories that are missing, too few or repeated."""
         if self.categories is None:
             raise ValueError(
                 "categories are missing; list the values that are known without looking at rows"
@@ -206,6 +219,7 @@ class Column(BaseModel):
             )
 
     def _check_time(self) -> None:
+        """Refuse a time to an event without an event, bins or a beginning."""
         if self.weight != 1 or self.gaps == "mean":
             name = "weight" if self.weight != 1 else 'gaps = "mean"'
             raise ValueError(f"{name} is given, but nothing is clustered by a {TIME}")
@@ -234,6 +248,7 @@ class Column(BaseModel):
             )
 
     def _check_missing(self) -> None:
+        """Refuse codes for missing values that are repeated, or that are categories, too."""
         if repeated := repeated_in(self.missing):
             raise ValueError(f"missing has '{repeated[0]}' twice")
         if self.kind == "ignored" and self.missing:
@@ -245,6 +260,7 @@ class Column(BaseModel):
             )
 
     def _check_bounds(self, bounds: tuple[Bound, Bound]) -> None:
+        """Refuse bounds of another type, in the wrong order, or impossible to compute with."""
         are_dates = [isinstance(bound, datetime.date) for bound in bounds]
         if (self.kind == "date") != all(are_dates) or (self.kind != "date" and any(are_dates)):
             raise ValueError(f"bounds must be two {'dates' if self.kind == 'date' else 'numbers'}")
@@ -271,17 +287,20 @@ class Column(BaseModel):
 
     @property
     def is_one_hot(self) -> bool:
-        """Whether each of its values becomes a prepared column."""
+        """Whether each value of the column becomes a prepared column of its own."""
         return self.kind == "category" or (self.kind == "binary" and self.gaps == "category")
 
     @property
     def needs_mean(self) -> bool:
-        """Whether the mean of a measured column has to be found."""
+        """Whether a run has to find the mean of this measured column."""
         return self.kind in MEASURED and (self.gaps != "refuse" or self.scale == "standard")
 
     @property
     def needs_histogram(self) -> bool:
-        """Whether a histogram has to be found for what is not public: bounds, a mean, quantiles or frequencies."""
+        """Whether a run has to find a histogram of the column, because it needs a figure that is not public.
+
+        Such figures are bounds, a mean, quantiles, or frequencies of categories.
+        """
         if self.kind in MEASURED:
             return self.bounds is None or self.needs_mean or self.scale in ("robust", "rank")
         return self.gaps == "mean" or (self.gaps == "category" and not self.is_one_hot)
@@ -396,6 +415,7 @@ class Schema(BaseModel):
 
     @model_validator(mode="after")
     def _is_of_use(self) -> Self:
+        """Refuse a schema without a column to cluster by, with two times to an event, or that clusters by subjects."""
         if self.subject_column is not None and self.columns[self.subject_column].kind != "ignored":
             raise ValueError(
                 f"column '{self.subject_column}' is the subject_column, which says whose row it is, and rows are not "
@@ -413,7 +433,7 @@ class Schema(BaseModel):
         return self
 
     def _check_event(self, name: str, time: Column) -> None:
-        """Check the columns that a time to an event names."""
+        """Refuse a time to an event whose event or row time is not a suitable column."""
         event, row_time = self.columns.get(time.event), self.columns.get(time.row_time)
         if event is None or event.kind != "binary":
             n_values = 0 if event is None else len(event.categories or ())
@@ -443,7 +463,7 @@ class Schema(BaseModel):
 
     @classmethod
     def of(cls, schema: Schema | str | Path | Mapping[str, Any]) -> Schema:
-        """Return a schema from a schema, a mapping, TOML, or the name of a TOML file.
+        """Return a schema from a Schema, a mapping, a TOML text, or the name of a TOML file.
 
         Raises
         ------
@@ -468,14 +488,18 @@ class Schema(BaseModel):
 
     @classmethod
     def from_toml(cls, text: str, *, source: str = "the schema") -> Schema:
-        """Return the schema from a TOML text with a table ``[columns.NAME]`` for each column."""
+        """Return the schema in a TOML text, which has a table ``[columns.NAME]`` for each column."""
         with parsing(source, "TOML", "correct it"):
             fields = tomllib.loads(text)
         return cls._validated(fields, source)
 
     @classmethod
     def from_json(cls, text: str) -> Schema:
-        """Return the schema that :meth:`to_json` wrote; raise a ValueError for any other text, or a longer one."""
+        """Return the schema that :meth:`to_json` wrote.
+
+        Raises a ValueError for any other text, and for one of more than :data:`LONGEST_SCHEMA`
+        characters.
+        """
         if len(text) > LONGEST_SCHEMA:
             raise ValueError(
                 f"a schema of {len(text)} characters was sent; send at most {LONGEST_SCHEMA}."
@@ -484,6 +508,7 @@ class Schema(BaseModel):
 
     @classmethod
     def _validated(cls, fields: Mapping[str, Any], source: str) -> Schema:
+        """Return a schema from its fields; errors name ``source``."""
         with _explained(source):
             return cls.model_validate(fields)
 
@@ -507,7 +532,10 @@ class Schema(BaseModel):
 
     @property
     def of_outcome(self) -> dict[str, Column]:
-        """The time to an event, its event and the time of a row, if the schema has them; never clustered by."""
+        """The columns about what became of the rows: the time to an event, its event, and the time of the row.
+
+        They are never clustered by. Empty if the schema has no time to an event.
+        """
         for name, column in self.columns.items():
             if column.kind == TIME:
                 names = (name, column.event, column.row_time)
@@ -516,13 +544,16 @@ class Schema(BaseModel):
 
     @property
     def read(self) -> dict[str, Column]:
-        """The columns that are not ignored."""
+        """The columns that are read: the used ones, and those about the outcome."""
         return self.used | self.of_outcome
 
     def of_columns(
         self, wanted: Callable[[Column], bool], *, among: Collection[str] | None = None
     ) -> Schema | None:
-        """Return a schema with some of the used columns; None if there are none."""
+        """Return a schema with the used columns for which ``wanted`` returns True; None if there are none.
+
+        With ``among``, only columns with these names are considered.
+        """
         used = (
             self.used
             if among is None
@@ -532,7 +563,7 @@ class Schema(BaseModel):
         return Schema(columns=columns) if columns else None
 
     def without(self, names: Collection[str]) -> Schema:
-        """Return the schema that ignores some of the columns."""
+        """Return the schema with some of its columns ignored."""
         ignored = Column(kind="ignored")
         columns = {
             name: ignored if name in names else column for name, column in self.columns.items()
@@ -540,7 +571,10 @@ class Schema(BaseModel):
         return Schema(columns=columns, subject_column=self.subject_column)
 
     def subjects_in(self, subject: str | None) -> str | None:
-        """Return the column that says whose row it is: ``given``, or the schema's; a ValueError if they differ."""
+        """Return the column that names the subject of each row: ``subject``, or the schema's own.
+
+        Raises a ValueError if both are given and differ.
+        """
         if subject is not None and self.subject_column not in (None, subject):
             raise ValueError(
                 f"subject_column is '{subject}', and in the schema it is '{self.subject_column}'; give one of them."
@@ -548,7 +582,14 @@ class Schema(BaseModel):
         return subject or self.subject_column
 
     def check(self, table: Any, *, owner: str) -> None:
-        """Raise a DataError that names every column of a pandas DataFrame that does not fit, and why."""
+        """Raise a DataError if a table does not fit; it names every column that does not, and why.
+
+        Parameters
+        ----------
+        table : pandas.DataFrame
+        owner : str
+            Whose table it is, for the message.
+        """
         names = [str(name) for name in table.columns]
         reasons = _reasons_of_names(names, self.columns)
         if not reasons:
@@ -566,7 +607,7 @@ class Schema(BaseModel):
             )
 
     def check_names(self, names: Sequence[str], *, owner: str) -> None:
-        """Raise a DataError that names every column of a table that is missing or too much; no row is looked at."""
+        """Raise a DataError that names every column that is missing or unknown; no row is read."""
         if reasons := _reasons_of_names(names, self.columns):
             raise DataError(
                 f"{owner}: the table does not fit the schema: {some(reasons, between='; ')}."
@@ -589,11 +630,11 @@ class Schema(BaseModel):
     def values(
         self, table: Any, *, owner: str, first_row: int = 0, wanted: Collection[str] | None = None
     ) -> Iterator[tuple[str, Column, Any]]:
-        """Yield name, column and values (see :func:`read_column`) of each used column, or each wanted one.
+        """Yield (name, column, values) for each used column, or for each wanted one.
 
-        A table needs no column about what became of its rows unless it is wanted.
-
-        Raise a DataError that names the first column that does not fit; its rows are counted from ``first_row``.
+        The values are floats; see :func:`read_column`. A table need not have the columns about its
+        rows' outcome unless they are wanted. Raises a DataError that names the first column that
+        does not fit; rows are counted from ``first_row``.
         """
         names, wanted = (
             [str(name) for name in table.columns],
@@ -618,13 +659,14 @@ class Schema(BaseModel):
 
 @lru_cache(maxsize=16)
 def _from_json(text: str) -> Schema:
+    """Parse a schema, which sites get with every message; recent ones are cached."""
     with _explained("the schema"):
         return Schema.model_validate_json(text)
 
 
 @contextmanager
 def _explained(source: str) -> Iterator[None]:
-    """Raise one ValueError that names the first of all that is wrong with a schema."""
+    """Turn pydantic's error about a schema into a ValueError that names every wrong key."""
     try:
         yield
     except ValidationError as error:
@@ -637,7 +679,10 @@ def _explained(source: str) -> Iterator[None]:
 def _reasons_of_names(
     names: Sequence[str], columns: Mapping[str, Column], wanted: Collection[str] | None = None
 ) -> list[str]:
-    """Explain what is wrong with a table's column names; all columns must be there, or the wanted ones."""
+    """Explain what is wrong with the names of a table's columns; [] if nothing is.
+
+    All columns of the schema that are not ignored must be there, or only the ``wanted`` ones.
+    """
     there = set(names)
     if repeated := repeated_in(names):
         return [f"column '{name}': two columns have this name; rename one" for name in repeated]
@@ -659,7 +704,7 @@ def quoted(names: Sequence[str]) -> str:
 
 
 def _in_words(error: Mapping[str, Any]) -> str:
-    """Put an error of pydantic into words: the column, the key, and the right form."""
+    """Put an error of pydantic into words: the column, the key, and what it should be."""
     place = [str(part) for part in error["loc"]]
     where = f"column '{place[1]}'" if place[:1] == ["columns"] and len(place) > 1 else ""
     key = ".".join(place[2:3] if where else place)
@@ -675,10 +720,15 @@ def _in_words(error: Mapping[str, Any]) -> str:
 
 
 def read_column(series: Any, column: Column, *, first_row: int = 0) -> Floats:
-    """Return the values of a pandas Series as floats, each from its own entry alone.
+    """Return the values of a pandas Series as floats, each read from its own entry alone.
 
-    They are numbers; days since 1970; or places in the list of categories, where a gap that is a category of its own
-    has the place after the last. Other gaps are NaN. Raise a MisfitError if a value does not fit the column.
+    Numbers stay numbers, and dates become days since 1970. A category becomes its place in the
+    list; where a gap counts as a category, it gets the place after the last. Other gaps become NaN.
+
+    Raises
+    ------
+    MisfitError
+        If a value does not fit the column. The message names the first such row, counted from ``first_row``.
     """
     if column.missing:
         series = series.mask(are_coded_missing(series, column))
@@ -722,7 +772,7 @@ def read_column(series: Any, column: Column, *, first_row: int = 0) -> Floats:
 
 
 def are_coded_missing(series: Any, column: Column) -> NDArray[np.bool_]:
-    """Return which entries are one of the column's codes or words for a missing value."""
+    """Tell for each entry whether it is one of the column's codes or words for a missing value."""
     import pandas as pd
 
     if not column.missing:
@@ -753,7 +803,10 @@ def are_coded_missing(series: Any, column: Column) -> NDArray[np.bool_]:
 
 
 def is_unlisted(series: Any, column: Column) -> NDArray[np.bool_]:
-    """Return which entries have a value that the column does not list; none if they cannot be read."""
+    """Tell for each entry whether it is a value that the column does not list.
+
+    False everywhere if the entries cannot be read as categories.
+    """
     try:
         unlisted = np.asarray(_places(series, column.categories or (), 0) == -1.0)
         return unlisted & ~are_coded_missing(series, column)
@@ -762,6 +815,7 @@ def is_unlisted(series: Any, column: Column) -> NDArray[np.bool_]:
 
 
 def _numbers(series: Any, first_row: int) -> Floats:
+    """Return the entries of a column of numbers as floats; NaN for gaps."""
     import pandas as pd
 
     kind = getattr(series.dtype, "kind", "O")
@@ -808,7 +862,11 @@ def _refuse_dates(series: Any) -> None:
 
 
 def numbers_of_texts(series: Any) -> tuple[Floats, NDArray[np.bool_]]:
-    """Return texts as numbers, NaN for gaps, and which entries are neither; <0.5 is .5, and 1,234 is 1234."""
+    """Return texts as numbers (NaN for gaps), and which texts are neither a number nor a gap.
+
+    A mark of a limit is left out: <0.5 counts as 0.5. Commas between thousands are, too: 1,234
+    counts as 1234.
+    """
     import pandas as pd
 
     numbers: Floats
@@ -826,9 +884,10 @@ def numbers_of_texts(series: Any) -> tuple[Floats, NDArray[np.bool_]]:
 
 
 def columns_with_unclear_commas(tables: Iterable[Any], schema: Schema) -> list[str]:
-    """Return the columns in which 1,234 counts as 1234, but may mean 1.234: no other number shows what commas are.
+    """Return the columns in which 1,234 counts as 1234, although it may mean 1.234.
 
-    ``tables`` are the parts of one table; they are read until every column is clear.
+    That is so if no other number in the column shows what its commas mean. ``tables`` are the parts
+    of one table; they are read until every column is clear.
     """
     unclear = {
         name: False for name, column in schema.used.items() if column.kind in ("number", "integer")
@@ -848,7 +907,7 @@ def columns_with_unclear_commas(tables: Iterable[Any], schema: Schema) -> list[s
 
 
 def has_unclear_commas(series: Any) -> bool:
-    """Tell whether all commas in the numbers of a column may be decimal commas as well as marks between thousands."""
+    """Tell whether every comma in a column of numbers could be a decimal comma as well as a mark of thousands."""
     return _has_unclear_commas(series) is True
 
 
@@ -867,6 +926,7 @@ def _has_unclear_commas(series: Any) -> bool | None:
 
 
 def _days(series: Any, first_row: int) -> Floats:
+    """Return the entries of a column of dates as days since 1970; NaN for gaps."""
     import pandas as pd
 
     if pd.api.types.is_numeric_dtype(series.dtype):
@@ -897,7 +957,7 @@ def _days(series: Any, first_row: int) -> Floats:
 
 
 def date_formats(present: Any) -> list[str]:
-    """Name the ways in which the texts of a pandas Series write dates; [] if one of them is no date."""
+    """Name the formats in which the texts of a Series write dates; [] if any of them is not a date."""
     texts, formats = present.astype(str).drop_duplicates().str.strip(), []
     for name, pattern in _DATE_FORMATS.items():
         is_so = texts.str.fullmatch(pattern)
@@ -907,6 +967,7 @@ def date_formats(present: Any) -> list[str]:
 
 
 def _codes(series: Any, categories: tuple[str, ...], first_row: int) -> Floats:
+    """Return the place of each entry in the list of categories; refuse a value that is not listed."""
     values = _places(series, categories, first_row)
     remedy = "is a category that the schema does not list; correct it, or add it to the schema"
     _refuse(values == -1.0, True, first_row, remedy)
@@ -914,7 +975,7 @@ def _codes(series: Any, categories: tuple[str, ...], first_row: int) -> Floats:
 
 
 def _places(series: Any, categories: tuple[str, ...], first_row: int) -> Floats:
-    """Return the place of each category in the list, -1 if it is not listed, and NaN for gaps."""
+    """Return the place of each entry in the list of categories: -1 if it is not listed, NaN for gaps."""
     import pandas as pd
 
     is_mixed = series.dtype == object and pd.api.types.infer_dtype(series).startswith("mixed")
@@ -950,7 +1011,7 @@ def _places(series: Any, categories: tuple[str, ...], first_row: int) -> Floats:
 
 @lru_cache(maxsize=256)
 def _places_of_names(categories: tuple[str, ...]) -> Mapping[str, float]:
-    """Return the place of each category by its name, and by its other spelling unless several have it."""
+    """Return the place of each category by its name, and also by its other spelling if that is unique."""
     others = [_other_spelling(name) for name in categories]
     how_many = Counter(others)
     places = {name: float(place) for place, name in enumerate(others) if how_many[name] == 1}
@@ -958,14 +1019,14 @@ def _places_of_names(categories: tuple[str, ...]) -> Mapping[str, float]:
 
 
 def _place_of(text: str, places: Mapping[str, float]) -> float:
-    """Return the place of a value in the list of categories; NaN if it is missing, and -1 if it is not listed."""
+    """Return the place of one value: NaN if it is read as missing, -1 if it is not listed."""
     if text not in places and text in READ_AS_MISSING:
         return math.nan
     return places.get(text, places.get(_other_spelling(text), -1.0))
 
 
 def _other_spelling(name: str) -> str:
-    """Return how a code is spelled once a program has read it as a number or a truth value: 01 as 1, 1.0 as 1."""
+    """Return how a code is spelled after a program has read it as a number or truth value: 01 as 1, 1.0 as 1."""
     if re.fullmatch(r"[+-]?\d{1,40}(\.0*)?", name) and name.isascii():
         return str(int(name.partition(".")[0]))
     if re.fullmatch(r"[+-]?\d+,\d+", name):
@@ -976,7 +1037,7 @@ def _other_spelling(name: str) -> str:
 def _refuse(
     is_bad: NDArray[np.bool_], counts: NDArray[np.bool_] | bool, first_row: int, why: str
 ) -> None:
-    """Raise a MisfitError that names the first row that is bad and counts, if any."""
+    """Raise a MisfitError that names the first row that is bad and counts; return if there is none."""
     bad = is_bad & counts
     if bad.any():
         raise MisfitError(f"row {first_row + int(bad.argmax())} {why}")

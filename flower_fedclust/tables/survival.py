@@ -1,8 +1,12 @@
 """Outcomes of the rows of each cluster: survival curves from one sum over rows, with their errors.
 
-Each row is counted in one place of its cluster: at the bin of its time, with or without the event; after the last bin;
-or as missing. So a row adds 1 to one entry at most, whatever its time. Counts have noise, and everything else follows
-from them by :mod:`flower_fedclust.numerics.survival`.
+Each row is counted in one place of its cluster: at the bin of its time, with or without the event;
+after the last bin; or as missing. So a row adds 1 to one entry at most, whatever its time. The
+counts may have noise, and everything else (curves, medians, the log-rank test) follows from them by
+:mod:`flower_fedclust.numerics.survival`.
+
+Exact counts need care: a curve with many digits gives the counts away. So they are pooled over bins
+until none is too small to be named.
 """
 
 from __future__ import annotations
@@ -35,7 +39,7 @@ HAPPENED = "had the event"
 
 
 def n_places(n_bins: int) -> int:
-    """Return the number of places in which a row of a cluster is counted."""
+    """Return the number of places in which a row of a cluster is counted; see :class:`Survival`."""
     return 2 * n_bins + 2
 
 
@@ -45,9 +49,22 @@ def time_sums(
     labels: NDArray[np.intp],
     n_clusters: int,
 ) -> Term:
-    """Count each row at one place of its cluster; of shape (n_clusters, n_places).
+    """Count each row at one place of its cluster.
 
-    ``columns`` are the time, the event and, if the schema has it, the time of the row: a row after 0 counts nowhere.
+    Parameters
+    ----------
+    columns : iterable of (name, Column, values)
+        The time, the event and, if the schema has it, the time of the row. A row whose own time is
+        after 0 is not counted.
+    ends : ndarray of shape (n_bins,)
+        Upper ends of the bins of time.
+    labels : ndarray of shape (n_rows,)
+        The cluster of each row; others than 0 to n_clusters - 1 are not counted.
+    n_clusters : int
+
+    Returns
+    -------
+    Term of shape (n_clusters, n_places)
     """
     read = {name: (column, values) for name, column, values in columns}
     (time,) = (column for column, _ in read.values() if column.kind == TIME)
@@ -109,7 +126,7 @@ class Survival:
 
     @cached_property
     def tables(self) -> LifeTables:
-        """The life tables with all counts, as released; what is printed follows from :attr:`printed`."""
+        """The life tables with all counts as released; what is printed follows from :attr:`printed` instead."""
         n_bins = len(self.ends)
         events, censored, beyond, _ = np.split(
             self.sums, [n_bins, 2 * n_bins, 2 * n_bins + 1], axis=1
@@ -129,8 +146,8 @@ class Survival:
     def log_rank(self) -> LogRank | None:
         """The test of whether the clusters in :attr:`compared` have one curve; None if too few rows are at risk.
 
-        A p-value of exact counts would tell hidden ones. So without noise, it follows from the counts at the ends that
-        the life tables of all these clusters have in common.
+        The p-value of exact counts would tell hidden counts. So without noise, the test uses only
+        the counts at the ends of bins that the life tables of all these clusters have in common.
         """
         if self.deviation > 0:
             return self.tables.log_rank()
@@ -149,14 +166,16 @@ class Survival:
     def printed(self) -> list[LifeTables]:
         """The life table of each cluster from which its curve, its rows at risk, its median and its mean follow.
 
-        With noise it has all counts. A curve with many digits tells exact counts, and a cluster's size less the rows at
-        risk tells the missing ones. So exact counts are pooled until those who had the event between two ends, those
-        who were last seen, and those who remain are each none or not too few to be named; and missing rows that are too
-        few count as last seen in the first bin.
+        With noise it has all counts. Exact counts are pooled: a curve with many digits would tell
+        them, and a cluster's size less its rows at risk would tell how many are missing. They are
+        pooled until, between two ends, the rows that had the event, the rows last seen and the rows
+        that remain are each none, or enough to be named. Missing rows that are too few count as
+        last seen in the first bin.
         """
         return [self._table_of(cluster) for cluster in range(self.n_clusters)]
 
     def _table_of(self, cluster: int) -> LifeTables:
+        """Return the life table of a cluster; exact counts are pooled."""
         if self.deviation == 0:
             return self._pooled_table(cluster, self._pooled[cluster])
         tables = self.tables
@@ -166,14 +185,17 @@ class Survival:
         return LifeTables(self.ends, events, censored, beyond, self.deviation, fewest=self.floor)
 
     def _exact(self, cluster: int) -> tuple[Floats, Floats, float]:
-        """Return a cluster's events and censored rows by bin, and the later ones; few missing rows are censored."""
+        """Return a cluster's events by bin, its censored rows by bin, and the number of later rows.
+
+        Missing rows that are too few to be named count as censored in the first bin.
+        """
         tables, missing = self.tables, float(self.sums[cluster, -1])
         censored = tables.censored[cluster].copy()
         censored[0] += missing if missing < self.floor else 0.0
         return tables.events[cluster], censored, float(tables.beyond[cluster])
 
     def _pooled_table(self, cluster: int, places: NDArray[np.intp]) -> LifeTables:
-        """Return the life table of a cluster's exact counts, with the ends of some bins."""
+        """Return the life table of a cluster's exact counts, pooled so that only the bins in ``places`` have an end."""
         events, censored, beyond = self._exact(cluster)
         starts, stop = np.append(0, places[:-1] + 1), places[-1] + 1 if len(places) else 0
         later = events[stop:].sum() + censored[stop:].sum() + beyond
@@ -187,15 +209,16 @@ class Survival:
 
     @cached_property
     def _in_common(self) -> NDArray[np.intp]:
-        """The bins at whose ends exact counts of all clusters with a curve may be named."""
+        """The bins at whose ends the exact counts of all clusters that have a curve may be named."""
         alone = [self._ends_of([cluster]) for cluster in range(self.n_clusters)]
         return self._ends_of([cluster for cluster, places in enumerate(alone) if len(places)])
 
     @cached_property
     def _pooled(self) -> list[NDArray[np.intp]]:
-        """For each cluster, the bins at whose ends its exact counts may be named: those in common, and others between.
+        """For each cluster, the bins at whose ends its exact counts may be named.
 
-        So what follows from the ends in common follows from the table of each cluster, too.
+        They contain the bins that all clusters have in common; so what follows from those follows
+        from each table, too.
         """
         alone = [self._ends_of([cluster]) for cluster in range(self.n_clusters)]
         common = self._in_common.tolist()
@@ -207,8 +230,9 @@ class Survival:
     def _ends_of(self, clusters: Sequence[int], kept: Sequence[int] = ()) -> NDArray[np.intp]:
         """Return the bins at whose ends the exact counts of some clusters may be named; ``kept`` are among them.
 
-        Between two of them, and from each to the next one that is kept, as many rows of each cluster had the event, and
-        were last seen, as may be named; and so many remain.
+        Between two such ends (and from each to the next one in ``kept``), in each cluster the rows
+        that had the event and the rows last seen are none or at least the floor, and so are the
+        rows that remain.
         """
         if not len(clusters):
             return np.empty(0, dtype=np.intp)
@@ -230,7 +254,7 @@ class Survival:
 
     @cached_property
     def medians(self) -> list[Interval]:
-        """For each cluster the time by which half of its rows have had the event."""
+        """For each cluster, the time by which half of its rows have had the event, with its limits."""
         return [table.medians[0] for table in self.printed]
 
     @cached_property
@@ -242,7 +266,7 @@ class Survival:
 
     @cached_property
     def restricted_means(self) -> list[Interval]:
-        """For each cluster the mean time without the event, until :attr:`shared_time`."""
+        """For each cluster, the mean time without the event until :attr:`shared_time`, with its limits."""
         return [table.restricted_means(self.shared_time)[0] for table in self.printed]
 
     @cached_property
@@ -292,7 +316,13 @@ class Survival:
         return np.asarray(np.searchsorted(self.ends, table.ends[table.is_known[0]]), dtype=np.intp)
 
     def curve(self, cluster: int) -> tuple[Floats, Floats, Floats, Floats]:
-        """Return times from 0 on, the curve, and the limits of its simultaneous band."""
+        """Return the curve of a cluster and its simultaneous band.
+
+        Returns
+        -------
+        times, values, lower, upper : ndarray of shape (n_times,)
+            The times begin with 0.
+        """
         table = self.printed[cluster]
         known = table.is_known[0]
         lower, upper = table.simultaneous
@@ -302,6 +332,7 @@ class Survival:
         return np.append(0.0, table.ends[known]), curve, low, high
 
     def _curve(self, cluster: int) -> list[dict[str, Any]]:
+        """Return the rows of the frame about a cluster's curve."""
         columns = ("time", "value", "low", "high")
         return [
             {"what": "survival", **dict(zip(columns, map(float, point), strict=True)), "note": ""}
@@ -309,6 +340,7 @@ class Survival:
         ]
 
     def _rows_at_risk(self, cluster: int) -> list[dict[str, Any]]:
+        """Return the rows of the frame about the rows at risk in a cluster."""
         table = self.printed[cluster]
         times = np.append(0.0, table.ends[table.is_known[0]])
         counts = zip(times.tolist(), table.starting[0], table.starting_deviation, strict=False)
@@ -318,7 +350,7 @@ class Survival:
         ]
 
     def at_risk_as_text(self, cluster: int, place: int) -> str:
-        """Return the rows of a cluster that reach the beginning of a bin, or the time after all; rounded.
+        """Return, rounded, how many rows of a cluster reach the beginning of a bin, or the time after all bins.
 
         Without noise it is "" at a time at which the curve is not shown.
         """
@@ -334,10 +366,11 @@ class Survival:
         return f"{round(round(count / unit) * unit):,}"
 
     def _fewest(self, deviation: float) -> float:
+        """Return the smallest count that is printed, given the deviation of its noise."""
         return max(float(self.floor), FLOOR_DEVIATIONS * deviation)
 
     def _printed(self, count: float, deviation: float) -> dict[str, Any]:
-        """Return a number of rows with its limits, or "few" and nothing."""
+        """Return a count with its limits for the frame; no number and the note "few" if it is too small."""
         if count < self._fewest(deviation):
             return {"value": math.nan, "low": math.nan, "high": math.nan, "note": "few"}
         reach = DEVIATIONS * deviation
@@ -351,12 +384,12 @@ class Survival:
     # Words.
 
     def _time(self, *times: float) -> str:
-        """Return one time or two with their unit."""
+        """Format one time, or an interval of two, with the unit."""
         unit = f" {self.unit}" if self.unit else ""
         return " to ".join(f"{time:,.6g}" for time in dict.fromkeys(times)) + unit
 
     def sentence(self, cluster: int) -> str:
-        """Return when half of the rows of a cluster had the event."""
+        """Return a sentence about when half of the rows of a cluster had the event."""
         median, until = self.medians[cluster], self.curve(cluster)[0][-1]
         if math.isnan(median.value) or until == 0:
             return f"Cluster {cluster}: too few {self.counted} for a curve."
@@ -373,7 +406,7 @@ class Survival:
 
     @property
     def difference(self) -> str:
-        """Whether the curves of the clusters differ."""
+        """A sentence about whether the curves of the clusters differ."""
         test = self.log_rank
         if test is None:
             return f"Too few {self.counted} are at risk to compare the curves."
@@ -402,11 +435,16 @@ class Survival:
 
     @staticmethod
     def _rounded(number: Interval) -> str:
+        """Format an interval with as many digits as its width leaves."""
         digits = max(0, 1 - math.floor(math.log10(max(number.high - number.low, 1e-6))))
         return f"{number.low:,.{digits}f} to {number.high:,.{digits}f}"
 
     def _missing_rows(self, cluster: int) -> float:
-        """Return the missing rows of a cluster; 0 if exact ones, with the size, would tell that few others are left."""
+        """Return how many rows of a cluster are missing.
+
+        For exact counts it is 0 where the number, with the cluster's size, would tell that only few
+        other rows are left.
+        """
         missing = float(self.sums[cluster, -1])
         others = float(self.sums[cluster].sum()) - missing
         tells_few = self.deviation == 0 and 0 < others < self.floor
@@ -414,7 +452,7 @@ class Survival:
 
     @property
     def missing(self) -> list[str]:
-        """For each cluster of which enough rows have no time or no event: the share of these rows."""
+        """A sentence for each cluster in which enough rows to be named have no time or no event."""
         lines = []
         for cluster, places in enumerate(self.sums):
             missing = self._missing_rows(cluster)
@@ -428,7 +466,7 @@ class Survival:
 
     @property
     def errors(self) -> str:
-        """The errors that the intervals contain."""
+        """A sentence about which errors the intervals contain."""
         noise = "noise and chance" if self.deviation > 0 else "chance"
         return f"Intervals and test contain {noise}; {self.counted} are taken to be independent."
 
@@ -483,6 +521,7 @@ class Survival:
 
 
 def _named(clusters: Sequence[int]) -> str:
+    """Return "cluster 2" or "clusters 1, 2"."""
     return f"cluster{'s' if len(clusters) > 1 else ''} {some(list(map(str, clusters)))}"
 
 
@@ -494,7 +533,7 @@ def survival_of(
     floor: int = FLOOR,
     counted: str = ROWS,
 ) -> Survival:
-    """Return the survival that noisy counts show, in the words of the schema."""
+    """Return the survival that counts show, with the unit and the words of the schema."""
     (time,) = (column for column in schema.of_outcome.values() if column.kind == TIME)
     return Survival(ends, sums, deviation, time.unit, time.happened or HAPPENED, floor, counted)
 

@@ -113,12 +113,14 @@ def _as_label(text: str) -> str:
 
 
 def _in_markdown(text: str) -> str:
+    """Escape a cell for Markdown, and keep its indentation."""
     inside = text.replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ")
     n_spaces = len(inside) - len(inside.lstrip(" "))
     return "&nbsp;" * n_spaces + inside.lstrip(" ")
 
 
 def _in_latex(text: str) -> str:
+    """Escape a cell for LaTeX, and keep its indentation."""
     n_spaces = len(text) - len(text.lstrip(" "))
     return r"\quad " * (n_spaces // 2) + "".join(
         _LATEX.get(letter, letter) for letter in text.strip()
@@ -133,7 +135,10 @@ Numbers = Mapping[str, Estimate]
 def lines_of_sizes(
     counts: Floats | None, noise: Floats, shares: Estimate, counted: str
 ) -> list[tuple[str, ...]]:
-    """Return the lines of the numbers of rows, unless they count clients, and of the shares; the total is last."""
+    """Return the lines about sizes: the numbers of rows (unless the sums count clients), and the shares.
+
+    In ``counts``, ``noise`` and ``shares`` the total is last.
+    """
     lines = []
     hidden = shares.is_hidden
     if counts is not None:
@@ -157,9 +162,23 @@ def lines_of_column(
     smd: Mapping[str, tuple[Floats, Floats]],
     few: NDArray[np.bool_],
 ) -> list[tuple[str, ...]]:
-    """Return the lines of a column: mean and standard deviation, median and quartiles, or the share of each category.
+    """Return the lines about one column of the table.
 
-    ``ends`` are the bounds of a measured column; ``few`` tells which groups are too small for any number.
+    A measured column has a line for mean and standard deviation and one for the median and
+    quartiles; a listed one has a line for the share of each category. Lines with standardized mean
+    differences follow.
+
+    Parameters
+    ----------
+    name : str
+    column : Column
+    ends : sequence of float
+        The bounds of a measured column.
+    numbers : mapping of str to Estimate
+        The numbers of each cluster; all rows come last.
+    smd : mapping of str to (differences, errors)
+    few : ndarray of bool
+        Which groups are too small for any number.
     """
 
     def cells(said: Sequence[str]) -> list[str]:
@@ -198,11 +217,11 @@ def standardized(
     own_spread: Estimate | None = None,
     rest_spread: Estimate | None = None,
 ) -> tuple[Floats, Floats]:
-    """Return the difference of each group from the rest in standard deviations, and the deviation of its noise.
+    """Return the standardized mean difference of each cluster from the rest, and the deviation of its noise.
 
-    The standard deviation is the root of the mean of the two variances; that of a share p is ``p (1 - p)``. It is NaN
-    where a mean or a standard deviation is only a limit, where noise leaves open whether the latter is 0, or where the
-    floor hides a share.
+    The unit is the root of the mean of the two variances; a share p has the variance ``p (1 - p)``.
+    The difference is NaN where a mean or a standard deviation is only a limit, where noise leaves
+    open whether the unit is 0, or where the floor hides a share.
     """
     if own_spread is None or rest_spread is None:
         variances = [share.value * (1 - share.value) for share in (cluster, rest)]
@@ -231,22 +250,26 @@ def _line(label: str, cells: Sequence[str]) -> tuple[str, ...]:
 
 
 def _share(shares: Estimate, place: int) -> str:
+    """Format a share of one group; as a limit if the floor hides it."""
     if shares.is_hidden[place]:
         return _fewer(shares, place)
     return words.percent(float(shares.value[place]), DEVIATIONS * float(shares.error[place]))
 
 
 def _fewer(shares: Estimate, place: int) -> str:
+    """Format a share that the floor hides."""
     return words.fewer(float(shares.fewer_than[place]), float(shares.high[place]))
 
 
 def _difference(value: float, error: float) -> str:
+    """Format a standardized difference; a dash if there is none."""
     if np.isnan(value):
         return NOTHING
     return words.with_error(value, DEVIATIONS * error) if error > 0 else words.plain(value, 2)
 
 
 def _mean_and_spread(column: Column, numbers: Numbers, place: int, ends: Sequence[float]) -> str:
+    """Format the mean and the standard deviation of one group."""
     value, error, low, high = _at(numbers[MEAN], place)
     mean = words.mean(column, value, DEVIATIONS * error, low, high, ends, with_unit=False)
     value, error, low, high = _at(numbers[SPREAD], place)
@@ -254,6 +277,7 @@ def _mean_and_spread(column: Column, numbers: Numbers, place: int, ends: Sequenc
 
 
 def _median_and_quartiles(column: Column, numbers: Numbers, place: int) -> str:
+    """Format the intervals of the median and the quartiles of one group."""
     first, median, third = (
         words.between(*_at(numbers[quantile], place)[2:], column) for quantile in QUANTILES
     )

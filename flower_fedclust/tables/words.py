@@ -1,4 +1,9 @@
-"""Numbers of a description as people write them, with their uncertainty."""
+"""Numbers of a description as people write them, with their uncertainty.
+
+Two rules hold for every function here. A number is printed with as many digits as its error leaves,
+and rounding never makes an interval shorter than it is. Where noise leaves a number open, a limit
+is printed ("at most 3%"), and not a value that looks exact.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +20,12 @@ Floats = NDArray[np.float64]
 
 
 def round_edges(edges: Floats, *, whole: bool, ends: bool) -> Floats:
-    """Return ascending edges that can be written in few digits; the outer ones move outwards, and only if ``ends``."""
+    """Return ascending edges that can be written in few digits.
+
+    Each edge is rounded to a power of ten that is small compared with the gaps beside it (at least
+    1 if ``whole``). The outer two are moved outwards, and only if ``ends``; otherwise they stay as
+    they are.
+    """
     gaps = np.diff(edges)
     least = np.minimum(np.append(gaps, np.inf), np.append(np.inf, gaps))
     least = np.where(least > 0, least, np.inf)
@@ -37,7 +47,7 @@ def round_edges(edges: Floats, *, whole: bool, ends: bool) -> Floats:
 
 
 def plain(value: float, decimals: int | None = None) -> str:
-    """Return a number without an exponent, with commas from 10,000 on: years have none."""
+    """Format a number without an exponent, with commas from 10,000 on (so that years have none)."""
     if decimals is None:
         if not value or not 1e-5 <= abs(value) < 1e15:
             return f"{value:.3g}"
@@ -50,7 +60,11 @@ def plain(value: float, decimals: int | None = None) -> str:
 
 
 def with_error(value: float, error: float) -> str:
-    """Return "value ± error" in as many digits as the error leaves; rounding never shortens the interval."""
+    """Format "value ± error" with as many digits as the error leaves.
+
+    The error is rounded up, and by how much rounding has moved the value, so the printed interval
+    holds the exact one.
+    """
     if not error > 0:
         return plain(value)
     rounded, up, decimals = _as_printed(value, error)
@@ -60,7 +74,7 @@ def with_error(value: float, error: float) -> str:
 
 
 def _as_printed(value: float, error: float) -> tuple[float, float, int]:
-    """Return a number and its error above 0 as they are printed, and with how many decimals."""
+    """Return a value and its error as they are printed, and the number of decimals; the error must be above 0."""
     decimals = -math.floor(math.log10(error))
     if error * 10**decimals < 3:  # 1 or 2 would be a coarse number
         decimals += 1
@@ -72,7 +86,10 @@ def _as_printed(value: float, error: float) -> tuple[float, float, int]:
 
 
 def shows_a_difference(difference: float, error: float) -> bool:
-    """Tell whether a difference exceeds its error in print, too; one that is not printed (NaN) passes."""
+    """Tell whether a difference still exceeds its error after both are rounded for print.
+
+    A difference that is not printed (NaN) passes.
+    """
     if not error > 0:
         return True
     rounded, up, _ = _as_printed(abs(difference), error)
@@ -80,7 +97,7 @@ def shows_a_difference(difference: float, error: float) -> bool:
 
 
 def percent(share: float, error: float) -> str:
-    """Return a share and its error in percent; a limit where noise leaves open whether it is 0 or 100%."""
+    """Format a share and its error in percent; as a limit where noise leaves open whether it is 0 or 100%."""
     if share <= error and share + error >= 1:
         return "0 to 100%"
     if error > 0 and share - error <= 0:
@@ -91,10 +108,16 @@ def percent(share: float, error: float) -> str:
 
 
 def fewer(fewer_than: float, high: float, unit: str = "") -> str:
-    """Return what may be said of a number of rows, or of a share, that the floor hides.
+    """Describe a number of rows, or a share, that the floor hides.
 
-    ``fewer_than`` is a number of rows, or infinite where sums do not count rows; ``high`` is the limit of the share;
-    ``what`` is what is counted.
+    Parameters
+    ----------
+    fewer_than : float
+        The number of rows below which it is known to be; infinite where sums do not count rows.
+    high : float
+        The limit of the share, 0 to 1.
+    unit : str
+        What is counted, such as "rows".
     """
     if math.isinf(fewer_than):
         return f"at most {_limit(high)}%"
@@ -102,7 +125,7 @@ def fewer(fewer_than: float, high: float, unit: str = "") -> str:
 
 
 def size(value: float, error: float, fewer_than: float, high: float, counted: str) -> str:
-    """Return the share of a cluster in words; ``counted`` is "rows" or "persons"."""
+    """Describe the share of a cluster; ``counted`` is "rows" or "persons"."""
     if math.isnan(fewer_than):
         return f"{percent(value, error)} of the {counted}"
     said = fewer(fewer_than, high, counted)
@@ -110,13 +133,13 @@ def size(value: float, error: float, fewer_than: float, high: float, counted: st
 
 
 def _limit(share: float) -> str:
-    """Return a share in percent, rounded up."""
+    """Format a share as a limit in percent, rounded up."""
     percent = min(100 * share, 100.0)
     return _rounded(percent, percent, up=True)
 
 
 def _rounded(value: float, error: float, *, up: bool) -> str:
-    """Return a limit, rounded outwards to two digits of its error."""
+    """Format a limit, rounded outwards to two digits of its error."""
     if not error > 0:
         return plain(value)
     decimals = 1 - math.floor(math.log10(error))
@@ -126,17 +149,18 @@ def _rounded(value: float, error: float, *, up: bool) -> str:
 
 
 def _day(value: float) -> str:
+    """Format days since 1970 as a date."""
     return str(np.datetime64(EPOCH) + round(value))
 
 
 def _edge(value: float, column: Column) -> str:
-    """Return an edge in all of its digits, which are few: see :func:`round_edges`."""
+    """Format an edge with all of its digits, which are few; see :func:`round_edges`."""
     text = _day(value) if column.kind == "date" else f"{value:,.12g}"
     return text if abs(value) >= 1e4 else text.replace(",", "")
 
 
 def between(low: float, high: float, column: Column) -> str:
-    """Return the interval of a quantile."""
+    """Format the interval of a quantile: "3 to 5", "at most 5", or "unknown"."""
     if not math.isfinite(low) and not math.isfinite(high):
         return "unknown"
     if math.isinf(low) or math.isinf(high):
@@ -157,7 +181,19 @@ def difference(
     ends: Sequence[float],
     counted: str,
 ) -> str:
-    """Say how a cluster differs from the rest in one number; ``ends`` are the bounds of a measured column."""
+    """Return a sentence about how a cluster differs from the rest in one number.
+
+    Parameters
+    ----------
+    column : Column
+    row, median : mapping
+        The number's row of the description, and the row of the median of the same column.
+    deviations : float
+        How many standard deviations "±" stands for.
+    ends : sequence of float
+        The bounds of a measured column.
+    counted : "rows" or "persons"
+    """
     name, error, rest_error = (
         row["column"],
         deviations * row["error"],
@@ -183,7 +219,7 @@ def difference(
 
 
 def _share(row: Mapping[str, Any], value: str, side: str, error: float, counted: str) -> str:
-    """Return a share of a cluster or, by the other names, of the rest."""
+    """Format a share of a cluster, or (with side "rest_") of the rest."""
     limit = row.get(f"{side}fewer_than", math.nan)
     if math.isnan(limit):
         return percent(row[value], error)
@@ -200,9 +236,9 @@ def mean(
     *,
     with_unit: bool = True,
 ) -> str:
-    """Put a mean into words: a limit if one bound clips, and the mean of clipped values if both do.
+    """Describe a mean: a limit if one bound clips, and "within the bounds" if both do.
 
-    No interval in print reaches beyond a bound. The unit is left out where it stands in a heading.
+    No printed interval reaches beyond a bound. The unit is left out where a heading already has it.
     """
     unit, within = f" {column.unit}" if column.unit and with_unit else "", ""
     if math.isinf(low) and math.isinf(high):
@@ -234,7 +270,7 @@ def mean(
 
 
 def spread(value: float, error: float, low: float, high: float) -> str:
-    """Return a standard deviation: a lower limit where values are clipped, an upper one where noise reaches 0."""
+    """Format a standard deviation: a lower limit where values are clipped, an upper one where noise reaches 0."""
     if math.isinf(high):
         return f"at least {_rounded(low, error, up=False)}" if low > 0 else "unknown"
     if error > 0 and value - error <= 0:
@@ -243,7 +279,7 @@ def spread(value: float, error: float, low: float, high: float) -> str:
 
 
 def bounds(name: str, column: Column, ends: Floats, limits: Sequence[Sequence[float]]) -> str:
-    """Return the bounds of a column, and the limits of the shares of rows below and above them, cluster by cluster."""
+    """Describe the bounds of a column, and the largest shares of rows below and above them, by cluster."""
     unit = f" {column.unit}" if column.unit else ""
     known = "" if column.interval is not None else ", found"
     below, above = (
