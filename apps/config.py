@@ -1,4 +1,4 @@
-"""The run config as parameters of the library."""
+"""The run config of the Flower app, translated into parameters of the library."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from flower_fedclust.tables import Schema
 
 
 def given(config: Mapping[str, Any], key: str) -> Any:
-    """Return the value of a key, or None if it is empty; a text that is a number becomes one."""
+    """Return the value of a key, or None if it is empty; a text that reads like a number becomes a number."""
     value = config.get(key, "")
     if value == "":
         return None
@@ -88,7 +88,7 @@ def settings(config: Mapping[str, Any], n_clients: int | None) -> RunSettings:
 
 
 def rows_choice(config: Mapping[str, Any], n_clients: int | None) -> RowsChoice:
-    """Return the rows of a simulated data set; or, in a deployment, the server's public rows alone."""
+    """Return the rows of a simulated data set; in a deployment, only the server's public rows."""
     if (dataset := text(config, "dataset")) is None:
         columns, label_column = listed(text(config, "columns")), text(config, "label-column")
         public = text(config, "server-data")
@@ -107,7 +107,7 @@ def rows_choice(config: Mapping[str, Any], n_clients: int | None) -> RowsChoice:
 
 
 def simulated_rows(config: Mapping[str, Any], n_clients: int) -> FederatedRows:
-    """Return the rows of all simulated clients; they are the same in the server's and the clients' processes."""
+    """Return the rows of all simulated clients; the server's process and the clients' processes get the same."""
     # Whose file may be at the server alone.
     choice = replace(rows_choice(config, n_clients), schema=None)
     n_clusters = numbers_of(number_of_clusters(str(config["n-clusters"])))[1]
@@ -118,5 +118,6 @@ def simulated_rows(config: Mapping[str, Any], n_clients: int) -> FederatedRows:
 
 @lru_cache(maxsize=1)
 def _simulated_rows(choice: RowsChoice, n_clusters: int, with_server_rows: bool) -> FederatedRows:
+    """Read the rows of a choice, once per process."""
     rows: FederatedRows = choice.load(n_clusters, needs_server_rows=with_server_rows)
     return rows

@@ -67,6 +67,7 @@ def as_estimator(
 
 
 def _can_transform(estimator: FederatedClustering) -> bool:
+    """Tell whether the model of a fitted estimator can transform rows."""
     model = getattr(estimator, "model_", None)
     return hasattr(model.model if isinstance(model, TableModel) else model, "transform")
 

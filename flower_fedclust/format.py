@@ -1,4 +1,8 @@
-"""The version of everything that one copy of this package writes and another reads."""
+"""The version of everything that one copy of this package writes and another reads.
+
+Messages, files and ledgers state the format that they were written in. Another format is refused
+with a sentence that says what to do; it is never guessed.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +24,19 @@ class FormatError(DataError):
 def check_format(
     stated: object, label: str, reader: str = "this version", remedy: str = ""
 ) -> None:
-    """Raise a FormatError unless the format that a message or a file states is the one that this version reads."""
+    """Raise a FormatError unless the stated format is the one that this version reads.
+
+    Parameters
+    ----------
+    stated : object
+        What the message or the file states; it may come from another party.
+    label : str
+        What it is, for the error: "this message", or the path of a file.
+    reader : str
+        Who reads it.
+    remedy : str, optional
+        What to do.
+    """
     if type(stated) is int and stated == FORMAT:
         return
     has = (
@@ -33,7 +49,7 @@ def check_format(
 
 
 def stamp() -> dict[str, object]:
-    """Return the format and the version of this package (None if it is not installed), for a file."""
+    """Return the fields that every written file has: the format, and the version of this package (None if unknown)."""
     try:
         version: str | None = metadata.version("flower-fedclust")
     except metadata.PackageNotFoundError:
@@ -42,9 +58,10 @@ def stamp() -> dict[str, object]:
 
 
 def read_stamped(path: Path, *, beside: Path | None = None) -> dict[str, Any]:
-    """Return the object in a JSON file, after checking its format.
+    """Return the object in a JSON file, after a check of its format.
 
-    If ``beside`` exists and ``path`` does not, saving was interrupted, or an older version wrote the files.
+    If ``beside`` exists and ``path`` does not, saving was interrupted, or an older version wrote
+    the files; the error says so.
     """
     try:
         content = read_json(path, "run again")

@@ -1,7 +1,13 @@
 """Turn what a user gives into strategies and clients.
 
-:func:`read_inputs` does so for ``fc.simulate``, ``fc.plan``, ``fc.audit``, ``fc.run_app``, ``fedclust run`` and the app
-of ``flwr run``. ``fc.compare`` takes the same, and a :class:`RowsChoice` for each trial, which reads its rows itself.
+Users name a strategy by name, by class or as an object, and give rows as arrays, tables, files,
+folders, data sets or clients of their own. :func:`read_inputs` turns all of these into
+:class:`Inputs`: strategies as objects, and clients by name. It does so for ``fc.simulate``,
+``fc.plan``, ``fc.audit``, ``fc.run_app``, ``fedclust run`` and the app of ``flwr run``.
+``fc.compare`` takes the same, and makes a :class:`RowsChoice` for each trial, which reads its own
+rows.
+
+Whatever can be known without rows (names, parameters, files) is checked before any row is read.
 """
 
 from __future__ import annotations
@@ -59,7 +65,10 @@ SERVER_ROWS_PER_CLUSTER = 20
 
 
 def strategy_name(strategy: object) -> str:
-    """Return the name of a strategy that is given by name or as a class."""
+    """Return the name of a strategy that is given by name or as a class.
+
+    Raises a TypeError for anything else.
+    """
     if isinstance(strategy, str):
         return strategy.strip()
     if isinstance(strategy, type) and issubclass(strategy, ProtocolStrategy):
@@ -72,7 +81,7 @@ def strategy_name(strategy: object) -> str:
 
 
 def strategies_of(strategies: Strategy | Sequence[Strategy]) -> list[Strategy]:
-    """Return one or several strategies as a list; a text may hold several names with commas between."""
+    """Return one or several strategies as a list; a text may hold several names, separated by commas."""
     flat: list[Strategy] = []
     for strategy in strategies if isinstance(strategies, (list, tuple)) else [strategies]:
         if isinstance(strategy, str):
@@ -86,7 +95,9 @@ def strategies_of(strategies: Strategy | Sequence[Strategy]) -> list[Strategy]:
 
 @dataclass(frozen=True)
 class RunSettings:
-    """Settings of a run that are no parameters of a strategy, under the names of the strategy's attributes.
+    """Settings of a run that are not parameters of a strategy.
+
+    Each has the name of the attribute of the strategy that it sets.
 
     Parameters
     ----------
@@ -101,7 +112,8 @@ class RunSettings:
     secure : bool, default=False
         Whether the server sees only sums over the clients.
     noise_seed : int, optional
-        Makes the noise repeatable, for experiments only; also the random_state of a strategy that has none.
+        Makes the noise repeatable, for experiments only; also the random_state of a strategy that
+        has none.
     """
 
     wait_for_clients: float = 60.0
@@ -112,7 +124,7 @@ class RunSettings:
     noise_seed: int | None = None
 
     def give(self, strategy: ProtocolStrategy) -> None:
-        """Set these on a strategy that has not begun."""
+        """Set these attributes on a strategy that has not begun to run."""
         for setting in fields(self):
             setattr(strategy, setting.name, getattr(self, setting.name))
         if strategy.random_state is None:
@@ -131,10 +143,26 @@ def make_strategies(
     floor: int = FLOOR,
     settings: RunSettings | None = None,
 ) -> list[Any]:
-    """Return strategies as objects, with what the run decides; with a schema, they are copies that take tables.
+    """Return strategies as objects, with the settings of the run.
 
-    Each strategy that is given by name or class takes the parameters that it accepts; an object has its own. Server
-    rows that the user did not give (``were_given=False``) go only to strategies that cannot do without them.
+    Parameters
+    ----------
+    strategies_given : sequence of strategies
+        A strategy that is given by name or class takes the parameters that it accepts; an object
+        has its own.
+    parameters : mapping
+    server_rows : array-like or None
+        Public rows for the strategies that need them, or can use them.
+    server_rows_origin : str
+        Where these rows come from, for the privacy report.
+    were_given : bool, default=True
+        Whether the user gave the server rows. If not, only strategies that cannot do without them
+        get them.
+    schema : Schema, optional
+        With a schema, the strategies are copies that take tables.
+    describe, floor
+        As for :func:`~flower_fedclust.simulate`.
+    settings : RunSettings, optional
     """
     check_strategies(strategies_given, parameters)
     check_schema(describe, schema)
@@ -157,7 +185,7 @@ def make_strategies(
 
 
 def check_strategies(strategies: Sequence[Strategy], parameters: Mapping[str, Any]) -> None:
-    """Raise an error for a strategy that is named twice, or a parameter that none of them takes."""
+    """Raise an error for a strategy that is named twice, or for a parameter that no strategy takes."""
     names = [strategy for strategy in strategies if not isinstance(strategy, ProtocolStrategy)]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise ValueError(f"{twice} is named twice; name it once.")
@@ -180,7 +208,7 @@ def _made(
     *,
     were_given: bool,
 ) -> ProtocolStrategy:
-    """Return a strategy by name or class, with server rows if it needs some, or can use what the user gave."""
+    """Return a strategy by name or class, with server rows if it needs them, or if the user gave some it can use."""
     accepted = accepted_parameters(name)
     taken = {key: value for key, value in parameters.items() if key in accepted}
     needs_rows = needs_server_rows([name])
@@ -194,7 +222,11 @@ def _made(
 
 
 def needs_server_rows(strategies: Sequence[Strategy], n_server_rows: int | None = None) -> bool:
-    """Tell whether public rows are needed: a strategy requires them, or can use them and the user asked for some."""
+    """Tell whether public rows are needed.
+
+    They are if a strategy requires them; or if one can use them, and the user asked for a number of
+    them.
+    """
     names = [strategy for strategy in strategies if not isinstance(strategy, ProtocolStrategy)]
     required = any("server_data" in find(name).strategy.required_parameters() for name in names)
     return required or (
@@ -208,7 +240,7 @@ def needs_server_rows(strategies: Sequence[Strategy], n_server_rows: int | None 
 
 @dataclass(frozen=True)
 class Inputs:
-    """The strategies and rows of a user, as a run needs them."""
+    """The strategies and the rows of a user, as a run needs them."""
 
     strategies: list[Any]  #: Strategies as objects; with a schema, copies that take tables.
     source: (
@@ -225,7 +257,7 @@ class Inputs:
 
     @property
     def rows(self) -> FederatedRows | None:
-        """The rows if they were read from one place; None if each client has its own."""
+        """The rows, if they were read from one place; None if each client has its own."""
         return self.source if isinstance(self.source, FederatedRows) else None
 
     @cached_property
@@ -241,7 +273,11 @@ class Inputs:
         return clients_of(self.source, **self.about, raw=raw, most_rows=most_rows)
 
     def prepared(self) -> tuple[Any, list[NDArray[np.float64]]]:
-        """Return the strategy for rows of numbers, and each client's rows as numbers, prepared by the schema."""
+        """Return the strategy for rows of numbers, and each client's rows as numbers.
+
+        With a schema, the rows are prepared by it, without noise; bounds and public rows of the
+        strategy are adapted.
+        """
         if self.schema is None:
             return self.strategy, [data.rows for data in self.clients.values()]
         strategy = copy.copy(self.strategy)
@@ -346,7 +382,10 @@ def read_inputs(
 
 
 def _most_clusters(parameters: Mapping[str, Any]) -> int:
-    """Return the largest number of clusters that may be found; a wrong number is the strategy's to refuse."""
+    """Return the largest number of clusters that a run may find.
+
+    1 if the parameter is wrong, which the strategy says.
+    """
     try:
         return numbers_of(parameters.get("n_clusters", 1))[1]
     except ValueError:
@@ -362,7 +401,7 @@ def is_file(name: str) -> bool:
 
 
 def dataset_name(dataset: object) -> str:
-    """Return the name of a data set that is given by name or as a function."""
+    """Return the name of a data set, given by name or as a function ("module:function")."""
     if isinstance(dataset, str):
         return dataset.strip()
     if not hasattr(dataset, "__qualname__"):
@@ -381,7 +420,25 @@ def clients_of(
     most_rows: int = MOST_ROWS,
     subject_column: str | None = None,
 ) -> dict[str, ClientData]:
-    """Normalize clients to a dict of ClientData with one order of columns; raw tables are not changed."""
+    """Return clients by name, as ClientData whose columns have one order; raw tables are not changed.
+
+    Parameters
+    ----------
+    clients : as for :func:`~flower_fedclust.simulate`
+    labels, names, columns : optional
+        As for :func:`~flower_fedclust.simulate`.
+    raw : bool, default=False
+        Whether the clients have tables for a schema.
+    label_column, subject_column : str, optional
+        Columns of tables and files with true classes, and with subjects.
+    most_rows : int
+        The public bound on the rows of a client.
+
+    Raises
+    ------
+    ValueError
+        If names, labels or columns do not fit the clients.
+    """
     row_ids, id_column, subjects = None, None, None
     if isinstance(clients, FederatedRows):
         labels = clients.labels if labels is None else labels
@@ -440,7 +497,7 @@ def clients_of(
 
 
 def _checked_names(names: Iterable[object], n_clients: int) -> list[str]:
-    """Return the clients' names as texts, after a check of their number and letters."""
+    """Return the clients' names as texts; raise a ValueError unless each client has a printable name of its own."""
     called = [str(name) for name in names]
     if len(called) != n_clients or len(set(called)) != len(called):
         raise ValueError(f"names must be {n_clients} different names, one per client.")
@@ -456,15 +513,15 @@ def _checked_names(names: Iterable[object], n_clients: int) -> list[str]:
 def why_not_its_unit(
     strategy: ProtocolStrategy, names: Sequence[str], without: Sequence[str]
 ) -> str:
-    """Return why clients cannot take part in a run with this privacy unit, or "".
+    """Return why clients cannot take part in a run with the strategy's privacy unit; "" if they can.
 
     Parameters
     ----------
     strategy : ProtocolStrategy
     names : sequence of str
-        Whose rows they are.
+        The names of the clients.
     without : sequence of str
-        Of these, the clients that do not say which rows are one person's.
+        Those of them that do not say which rows belong to one person.
     """
     if strategy.epsilon is None:
         return ""
@@ -499,6 +556,7 @@ def _parts_of(clients: Any) -> list[Any]:
 
 
 def _no_clients(value: object) -> TypeError:
+    """Return the error for a value that cannot be clients."""
     return TypeError(
         f"clients is {value!r}; give a table or an array for each client, as {{name: rows}}."
     )
@@ -511,7 +569,7 @@ def _read_part(
     label_column: str | None,
     subject_column: str | None,
 ) -> tuple[Any, Any, Any]:
-    """Return one client's rows, and its true classes and its subjects if its file or table has them."""
+    """Return one client's rows, true classes and subjects; the last two are None unless its file or table has them."""
     names = [name for name in (label_column, subject_column) if name is not None]
     if isinstance(part, (str, Path)):
         part = read_rows(
@@ -534,7 +592,7 @@ def _read_part(
 
 
 def federated_rows(by_name: Mapping[str, ClientData], *, raw: bool = False) -> FederatedRows:
-    """Return clients' data as the rows of a comparison."""
+    """Return clients by name as the rows of a comparison."""
     data = list(by_name.values())
     labels: list[Any] = [client_data.labels for client_data in data]
     ids: list[Any] = [client_data.row_ids for client_data in data]
@@ -558,7 +616,7 @@ def federated_rows(by_name: Mapping[str, ClientData], *, raw: bool = False) -> F
 
 @dataclass(frozen=True)
 class ReadRows:
-    """The rows of a choice, before some are drawn for the server and the rest is spread over clients."""
+    """The rows of a choice before they are divided: some are drawn for the server, the rest is spread over clients."""
 
     rows: Any  #: A Table; or the rows of each client, as FederatedRows or as the user gave them.
     public: Table | None = None  #: The file of public rows.
@@ -566,13 +624,17 @@ class ReadRows:
 
 @dataclass(frozen=True)
 class RowsChoice:
-    """Which rows to use, and how they are spread over clients."""
+    """Which rows to use, and how they are spread over clients.
+
+    It only names rows, so it is small, can be compared and can be sent to other processes;
+    :meth:`load` reads them.
+    """
 
     #: A data set by name, the path of a file or of a folder with one file per client, or rows of a Python caller: a
     #: Table, FederatedRows, or a sequence or mapping with something for each client. None if there are no rows here.
     source: Any = None
     label_column: str | None = None  #: The file's column of true classes.
-    client_column: str | None = None  #: The file's column of persons (or other subjects).
+    client_column: str | None = None  #: The file's column that names the client of each row.
     columns: Sequence[str] | None = None  #: The columns to cluster by; all others by default.
     partition: str = "iid"  #: How the rows are spread; see :func:`flower_fedclust.data.partition`.
     n_clients: int = 10
@@ -582,7 +644,9 @@ class RowsChoice:
     #: The public facts about the columns; rows are then read unchanged.
     schema: Schema | None = None
     id_column: str | None = None  #: The column that identifies rows in files of labels.
-    subject_column: str | None = None  #: The column of persons, if a person may have several rows.
+    subject_column: str | None = (
+        None  #: The column that names the person, if one may have several rows.
+    )
 
     def __post_init__(self) -> None:
         check_integer("seed", self.seed, at_least=0)
@@ -600,7 +664,11 @@ class RowsChoice:
         partition: str | None = None,
         **how: Any,
     ) -> RowsChoice:
-        """Return the choice for clients in a form that :func:`~flower_fedclust.simulate` takes."""
+        """Return the choice for clients in any form that :func:`~flower_fedclust.simulate` takes.
+
+        Raises a ValueError for a single table or file of which nothing says how its rows belong to
+        clients.
+        """
         if clients is None:
             raise _no_clients(clients)
         known = None if schema is None else Schema.of(schema)
@@ -652,7 +720,7 @@ class RowsChoice:
 
     @property
     def is_read(self) -> bool:
-        """Whether the source of the rows determines their columns and classes."""
+        """Whether the source of the rows also determines their columns and classes."""
         return isinstance(self.source, (str, Path, Table)) or self.source is None
 
     @property
@@ -670,7 +738,7 @@ class RowsChoice:
 
     @property
     def partition_name(self) -> str:
-        """How the rows are spread over clients, in one word."""
+        """How the rows are spread over clients, in one word, for tables and keys."""
         if not self.is_read:
             return "as given"
         return (
@@ -710,6 +778,7 @@ class RowsChoice:
 
     @property
     def _selected(self) -> dict[str, Any]:
+        """The options with which files of rows are read."""
         return {
             "label_column": self.label_column,
             "columns": self.columns,
@@ -719,7 +788,16 @@ class RowsChoice:
     def load(
         self, n_clusters: int, *, needs_server_rows: bool, read: ReadRows | None = None
     ) -> Any:
-        """Return the rows of the clients and, if they are needed, of the server; ``read`` saves reading them again."""
+        """Return the rows of the clients and, if they are needed, of the server.
+
+        Parameters
+        ----------
+        n_clusters : int
+            Determines how many rows are made public, unless the user said how many.
+        needs_server_rows : bool
+        read : ReadRows, optional
+            The result of an earlier :meth:`read`, which saves reading again.
+        """
         must_draw = needs_server_rows and self.server_data is None
         rows_read = read or self.read(whole=must_draw)
         rows, public = rows_read.rows, rows_read.public
@@ -748,7 +826,7 @@ class RowsChoice:
         return replace(rows, server_rows=public_rows, server_rows_origin=origin)
 
     def numbers_of_classes(self, read: ReadRows | None = None) -> tuple[int, ...]:
-        """Return how many true classes all rows have, public ones included: each number that a labeling has."""
+        """Return how many true classes the rows have, public ones included; one number for each labeling."""
         rows = (read or self.read()).rows
         if isinstance(rows, Table) and rows.labelings is not None:
             return tuple(
@@ -767,7 +845,7 @@ class RowsChoice:
 
 
 def parse_epsilon(text: object) -> float | None:
-    """Return epsilon as a number, or None for "none"; raise ValueError for any other text."""
+    """Return epsilon as a number, or None for the text "none"; raise a ValueError for any other text."""
     if str(text).lower() == "none":
         return None
     try:
@@ -779,7 +857,7 @@ def parse_epsilon(text: object) -> float | None:
 
 
 def parse_value(text: str) -> Any:
-    """Return the number, truth value, None or tuple of numbers that a text denotes, or else the text."""
+    """Return what a text on the command line denotes: a number, a truth value, None, a tuple of numbers, or itself."""
     try:
         value = json.loads(f"[{text}]")
     except json.JSONDecodeError:
@@ -801,7 +879,7 @@ def number_of_clusters(text: str) -> Any:
 
 
 def parsed_parameters(parameters: Iterable[str]) -> dict[str, Any]:
-    """Return the parameters of ``--set name=value``: name -> value."""
+    """Return the parameters in texts of the form "name=value", as ``--set`` takes them."""
     parsed = {}
     for parameter in parameters:
         name, equals, value = parameter.partition("=")

@@ -22,9 +22,18 @@ LEAST_WITHIN = 3
 
 
 def look_up(name: str, table: Mapping[str, Value], kind: str) -> Value:
-    """Return ``table[name]``; a ValueError names the nearest entry (among equals the first), or all of them.
+    """Return ``table[name]``; if there is no such entry, raise a ValueError that suggests the nearest.
 
-    ``kind`` says what the table holds, in the singular ("strategy", "data set").
+    An entry is near if it begins with what was typed, contains it, or is spelled similarly. Common
+    other names for a parameter (``eps`` for ``epsilon``) are known as well. If nothing is near, the
+    error lists all entries.
+
+    Parameters
+    ----------
+    name : str
+    table : mapping
+    kind : str
+        What the table holds, in the singular: "strategy", "data set".
     """
     if name in table:
         return table[name]
@@ -32,11 +41,11 @@ def look_up(name: str, table: Mapping[str, Value], kind: str) -> Value:
     typed = name.casefold()
     begun = [spelling for spelling in by_spelling if typed and spelling.startswith(typed)]
     within = [
-        name
-        for name in by_spelling
-        if len(typed) >= LEAST_WITHIN and typed in name.replace("-", "")
+        spelling
+        for spelling in by_spelling
+        if len(typed) >= LEAST_WITHIN and typed in spelling.replace("-", "")
     ]
-    called = [name for name in (ALSO_CALLED.get(typed),) if name in by_spelling]
+    called = [other for other in (ALSO_CALLED.get(typed),) if other in by_spelling]
     close = called or begun or within or difflib.get_close_matches(typed, list(by_spelling), n=1)
     nearest = [by_spelling[spelling] for spelling in close[:1]]
     advice = (
@@ -46,12 +55,12 @@ def look_up(name: str, table: Mapping[str, Value], kind: str) -> Value:
 
 
 def plural(count: int, noun: str) -> str:
-    """Return "1 seed", "3 seeds"."""
+    """Return a count with its noun: "1 seed", "3 seeds"."""
     ending = "" if count == 1 else "es" if noun.endswith("s") else "s"
     return f"{count:,} {noun}{ending}"
 
 
 def some(names: Sequence[str], most: int = 10, between: str = ", ") -> str:
-    """Join the first names, and count the others."""
+    """Join the first ``most`` names, and say how many more there are."""
     more = len(names) - most
     return between.join(names[:most]) + (f" and {more:,} more" if more > 0 else "")

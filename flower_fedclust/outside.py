@@ -1,4 +1,9 @@
-"""Files and texts from outside, read within limits; errors name the file and quote no value."""
+"""Files and texts from outside, read within limits; errors name the file and quote no value.
+
+Whatever comes from a user or from another party can be too large, too deep, damaged, or made to do
+harm. Every such file is opened by :func:`reading`, and every such text is parsed here, so that the
+limits and the form of errors are the same everywhere.
+"""
 
 from __future__ import annotations
 
@@ -35,11 +40,22 @@ _FIELDS = re.compile(r"Expected (\d+) fields in line (\d+), saw (\d+)")
 def reading(
     path: Path, kind: str, remedy: str, *, name: str | None = None, most: int | None = None
 ) -> Iterator[Any]:
-    """Open a file for a reader, and raise one DataError for whatever the reader raises.
+    """Open a file for a reader, and raise a single kind of error, DataError, whatever the reader raises.
 
-    Every file that a user or another party gives is read in here. The reader's own error message may quote rows; ours
-    names the file (``name``, by default the path), what it should be (``kind``) and the remedy. A DataError of the
-    reader keeps its sentence. ``most`` is the largest number of bytes, by default the size of this machine's memory.
+    The reader's own message may quote rows. This one names the file, what it should be, and the
+    remedy. A DataError of the reader keeps its sentence.
+
+    Parameters
+    ----------
+    path : Path
+    kind : str
+        What the file should be: "JSON", "parquet".
+    remedy : str
+        What the user can do.
+    name : str, optional
+        How messages call the file; by default its path.
+    most : int, optional
+        The largest number of bytes; by default the size of this machine's memory.
     """
     name = str(path) if name is None else name
     with parsing(name, kind, remedy), _opened(path, name) as file:
@@ -52,7 +68,7 @@ def reading(
 
 @contextmanager
 def parsing(name: str, kind: str, remedy: str) -> Iterator[None]:
-    """Raise one DataError that names the file for whatever a parser raises; see :func:`reading`."""
+    """Raise a DataError that names the file, whatever a parser raises; see :func:`reading`."""
     try:
         yield
     except DataError as error:
@@ -64,7 +80,10 @@ def parsing(name: str, kind: str, remedy: str) -> Iterator[None]:
 
 
 def check_size(n_bytes: int, name: str, most: int | None = None) -> None:
-    """Raise a DataError if a file has, or claims, more bytes than ``most`` (by default, than this machine's memory)."""
+    """Raise a DataError if a file has, or claims to have, more than ``most`` bytes.
+
+    By default the limit is this machine's memory.
+    """
     most = machine_memory() if most is None else most
     if n_bytes > most:
         raise DataError(
@@ -73,7 +92,10 @@ def check_size(n_bytes: int, name: str, most: int | None = None) -> None:
 
 
 def parse_json(text: str | bytes, limit: int = LONGEST_JSON) -> Any:
-    """Return a JSON text of another party; raise a ValueError if it is too long, too deeply nested, or no JSON."""
+    """Return the content of a JSON text from another party.
+
+    Raises a ValueError if it is longer than ``limit`` characters, nested too deeply, or not JSON.
+    """
     if len(text) > limit:
         raise ValueError(f"a JSON text of {len(text)} characters was sent; send at most {limit}.")
     try:
@@ -94,7 +116,7 @@ def parse_json(text: str | bytes, limit: int = LONGEST_JSON) -> Any:
 
 
 def read_json(path: Path, remedy: str) -> dict[str, Any]:
-    """Return the object in a JSON file."""
+    """Return the object in a JSON file; raise a DataError if it holds anything else."""
     with reading(path, "JSON", remedy, most=LARGEST_JSON) as file:
         content = json.load(file)
         if not isinstance(content, dict):
@@ -109,7 +131,7 @@ def read_toml(path: Path, remedy: str) -> dict[str, Any]:
 
 
 def read_csv(path: Path, remedy: str) -> list[dict[str, str]]:
-    """Return the lines of a CSV file, each by column name."""
+    """Return the lines of a CSV file, each as a dict by the names of the columns."""
     with (
         reading(path, "CSV", remedy) as file,
         io.TextIOWrapper(file, encoding="utf-8", newline="") as text,
@@ -118,7 +140,7 @@ def read_csv(path: Path, remedy: str) -> list[dict[str, str]]:
 
 
 def read_array(file: IO[bytes], n_bytes: int) -> NDArray[Any]:
-    """Return an array in NumPy's format; a DataError if it claims more than ``n_bytes`` or holds objects."""
+    """Return an array in NumPy's format; raise a DataError if it claims too many bytes or holds Python objects."""
     version = np.lib.format.read_magic(file)
     read_header = (
         np.lib.format.read_array_header_1_0

@@ -1,6 +1,7 @@
 """Strategies and models of other packages, found by their entry points.
 
-Each name is an entry point of its own, so that a name loads one module: a site has a new process for every message.
+A package declares them in its pyproject.toml. Each name is an entry point of its own, so that
+looking up a name loads one module only: a site starts a new process for every message.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class PluginError(ValueError):
 
 @cache
 def points(group: str) -> Mapping[str, EntryPoint]:
-    """Return the entry points of a group by name; the first installed package keeps a name that two packages have."""
+    """Return the entry points of a group by name; if two packages have one name, the first installed keeps it."""
     by_name: dict[str, EntryPoint] = {}
     for point in entry_points(group=group):
         if point.name in by_name:
@@ -74,7 +75,7 @@ def load(point: EntryPoint) -> Any:
 
 
 def class_points(group: str) -> dict[str, EntryPoint]:
-    """Return the entry points of a group by the name of their class; the first of several names stands for it."""
+    """Return the entry points of a group by the name of their class; the first of several is kept."""
     by_name: dict[str, EntryPoint] = {}
     for point in points(group).values():
         name = point.value.partition(":")[2].split("[")[0].strip().rpartition(".")[2]
@@ -84,7 +85,7 @@ def class_points(group: str) -> dict[str, EntryPoint]:
 
 
 def where_to_find(name: str) -> str | None:
-    """Return a sentence on how to install a strategy, model or class of the second distribution; None for others."""
+    """Return how to install a strategy, model or class of the second distribution; None for any other name."""
     if name not in OF_PAPERS and not any(name in names for names in OF_PAPERS.values()):
         return None
     return (

@@ -1,7 +1,8 @@
 """The strategies by the names that ``fedclust`` and ``flwr run`` know: ours, and those of other packages.
 
-Another package has an entry point for each of its names (see :mod:`flower_fedclust.plugins`); ``module:Class`` names
-any class. Looking up one strategy imports only its module, because a site has a new process for every message.
+Another package has an entry point for each of its names (see :mod:`flower_fedclust.plugins`);
+``module:Class`` names any class. Looking up a strategy imports only its own module, because a site
+starts a new process for every message.
 """
 
 from __future__ import annotations
@@ -57,6 +58,7 @@ _CLASS_OF = {name: class_name for class_name, (_, *names) in CLASSES.items() for
 
 
 def _class(name: str) -> type[ProtocolStrategy]:
+    """Import and return a class of this package."""
     strategy_class: type[ProtocolStrategy] = getattr(
         import_module(f"flower_fedclust.{CLASSES[name][0]}"), name
     )
@@ -64,6 +66,7 @@ def _class(name: str) -> type[ProtocolStrategy]:
 
 
 def _of_class(strategy_class: type[ProtocolStrategy]) -> dict[str, Entry]:
+    """Return the entries of a class by name, each with the class itself."""
     return {
         entry.name: replace(entry, strategy=strategy_class)
         for entry in vars(strategy_class)["entries"]
@@ -71,7 +74,7 @@ def _of_class(strategy_class: type[ProtocolStrategy]) -> dict[str, Entry]:
 
 
 def _of_point(point: EntryPoint) -> Entry:
-    """Return the strategy that another package has under this name; a PluginError says why there is none."""
+    """Return the strategy that an entry point of another package names; raise a PluginError if it is not one."""
     from flower_fedclust.engine import ProtocolStrategy
 
     loaded = plugins.load(point)
@@ -89,7 +92,7 @@ def _of_point(point: EntryPoint) -> Entry:
 
 
 def _points() -> dict[str, EntryPoint]:
-    """Return the entry points of other packages; a name that this package has stays with this package."""
+    """Return the entry points of other packages; a name that this package has is left out, with a warning."""
     points = dict(plugins.points(plugins.STRATEGIES))
     for name in points.keys() & _CLASS_OF.keys():
         warnings.warn(
@@ -111,6 +114,7 @@ def strategies() -> dict[str, Entry]:
 
 @lru_cache(maxsize=1)
 def _installed() -> dict[str, Entry]:
+    """Return all installed strategies, of this package and of others; computed once."""
     entries: dict[str, Entry] = {}
     for class_name in CLASSES:
         entries |= _of_class(_class(class_name))
@@ -131,7 +135,10 @@ def find_class(name: str) -> type[ProtocolStrategy] | None:
 
 
 def find(name: str | type[ProtocolStrategy]) -> Entry:
-    """Return a strategy by its name, ``module:Class``, or its class; a ValueError gives the nearest name."""
+    """Return the entry of a strategy, given by its name, by ``module:Class``, or as a class.
+
+    Raises a ValueError with the nearest name if there is none.
+    """
     from flower_fedclust.engine import Entry
 
     if isinstance(name, type):
@@ -182,7 +189,11 @@ def accepted_parameters(name: str | type[ProtocolStrategy]) -> set[str]:
 
 
 def make_strategy(name: str | type[ProtocolStrategy], **parameters: Any) -> ProtocolStrategy:
-    """Return a strategy by its name or class; a ValueError names the nearest parameter, or a missing one."""
+    """Return a strategy by its name or class.
+
+    Raises a ValueError for an unknown parameter, with the nearest one, and for a required one that
+    is missing.
+    """
     entry = find(name)
     accepted = dict.fromkeys(sorted(accepted_parameters(name)))
     for parameter in parameters:

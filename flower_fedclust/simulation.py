@@ -229,7 +229,7 @@ def simulate(
 
 
 def _form_of(clients: Clients, row_ids: Sequence[NDArray[Any]]) -> Form:
-    """Return the form in which the caller gave the clients, so that the labels get the same form."""
+    """Return the form in which the caller gave the clients, so that the result's labels have the same form."""
     if isinstance(clients, Mapping):
         return "dict"
     is_one_table = is_table(clients)
@@ -266,7 +266,7 @@ def _run(
     seed: int | None,
     progress: bool | None,
 ) -> None:
-    """Run the strategy; name the client whose numbers were too large or too small, if that ended the run."""
+    """Run the strategy; if the run ends because a client's numbers are too large or too small, name that client."""
     data = list(by_name.values())
     # Flower logs every round; its warnings and errors stay.
     shown = bar(strategy.name, strategy.n_own_rounds, progress)
@@ -296,7 +296,7 @@ def _run(
 
 
 def _check_tables(tables: Any, data: Sequence[ClientData]) -> None:
-    """Raise a DataError that gives each reason why tables do not fit once, with the clients it applies to."""
+    """Raise a DataError if tables do not fit; each reason is given once, with the clients that it applies to."""
     owners: dict[str, list[str]] = {}
     for client in data:
         try:
@@ -310,6 +310,10 @@ def _check_tables(tables: Any, data: Sequence[ClientData]) -> None:
 
 
 def _check_fit(strategy: ProtocolStrategy, data: Sequence[ClientData]) -> None:
+    """Raise a ValueError if strategy and clients do not fit each other.
+
+    There may be too few clients or rows, or public rows may have other columns than the clients.
+    """
     required = strategy.min_clients or MIN_CLIENTS
     if len(data) < required:
         raise ValueError(
@@ -371,6 +375,7 @@ class _EndingServer(ServerApp):
 def _run_on_ray(
     strategy: ProtocolStrategy, data: Sequence[ClientData], names: Sequence[str], seed: int | None
 ) -> None:
+    """Run the strategy by Flower's own simulation, in which every client runs on a Ray actor."""
     from flwr.simulation import run_simulation
 
     with tempfile.TemporaryDirectory(prefix="fedclust-") as folder:
@@ -399,6 +404,8 @@ def _run_on_ray(
 def _client_app(
     client_type: type[ProtocolClient], folder: str, names: list[str], seed: int | None
 ) -> ClientApp:
+    """Return the ClientApp of a simulation; clients read their rows from files in ``folder``."""
+
     def partition(context: Context) -> int:
         return int(context.node_config["partition-id"])
 

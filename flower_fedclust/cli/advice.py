@@ -111,7 +111,19 @@ def rehearse(
     *,
     secure: bool = False,
 ) -> PrivacyReport:
-    """Run a strategy on made-up rows and return its privacy report."""
+    """Run a strategy on made-up rows, and return its privacy report.
+
+    Parameters
+    ----------
+    name : str
+        The strategy.
+    parameters : mapping
+        Its parameters; required ones that are missing are taken from its example.
+    n_columns : int
+    schema : str or Path, optional
+        Then tables are made up that fit the schema.
+    secure : bool, default=False
+    """
     import numpy as np
 
     from flower_fedclust.engine import ClientData
@@ -208,7 +220,7 @@ def audit_by_name(
     false_alarm: float = 1e-3,
     show: bool | None = None,
 ) -> AuditResult:
-    """Audit a strategy on made-up rows, with made-up values for required parameters that are not given."""
+    """Audit a strategy, given by name, on made-up rows; parameters that it requires are made up if they are missing."""
     from flower_fedclust.checking import audit, small_tables
     from flower_fedclust.engine.progress import bar
 
@@ -231,7 +243,7 @@ def audit_by_name(
 def made_up_strategy(
     name: str, parameters: Mapping[str, Any], n_columns: int, *, n_public: int = 20
 ) -> ProtocolStrategy:
-    """Return a strategy with these parameters, its example's parameters, and a bound if it needs one."""
+    """Return a strategy with these parameters, completed by those of its example and by a bound if it needs one."""
     import numpy as np
 
     from flower_fedclust.inputs import make_strategies, needs_server_rows
@@ -333,7 +345,7 @@ def choose_k(
 
 
 def number_figure(number: ClusterNumber | PeakNumber, path: str | Path) -> Path:
-    """Draw the measures by the number of clusters, as a PNG."""
+    """Draw the measures against the number of clusters as a PNG, and return its path."""
     from flower_fedclust.results.pictures import TEN_COLORS, figure_of, saved_figure
 
     figure = figure_of(7.0, 4.2)
@@ -455,11 +467,12 @@ def print_json(value: Any) -> None:
 
 
 def _new_folder(out: Path | None) -> NewFolder | None:
-    """Return the folder for the results of a command; FileExistsError if it would replace what another has found."""
+    """Return the folder for a command's results; raise a FileExistsError if it already holds something."""
     from flower_fedclust.harness.run import NewFolder
 
     return None if out is None else NewFolder(out)
 
 
 def _save(content: dict[str, Any], path: Path) -> None:
+    """Write an object as JSON."""
     path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

@@ -424,7 +424,7 @@ def main() -> None:
 
 
 def _as_typed(message: str) -> str:
-    """Return a message in which parameters have the names of the options with which they are given."""
+    """Return a message in which parameters have the names of the options, as the user has typed them."""
     if ".toml" in message:
         return message  # in a file they have their own names
     commands = cast(click.Group, typer.main.get_command(app)).commands.values()
@@ -444,6 +444,7 @@ def _as_typed(message: str) -> str:
 
 
 def _say_error(sentence: str) -> None:
+    """Print an error in red, as it is."""
     # Rich would turn a name such as a:b:c into a picture.
     console = Console(stderr=True, emoji=False)
     console.print(

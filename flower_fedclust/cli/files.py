@@ -189,9 +189,10 @@ class Predicted:
 def predict_file(
     folder: str | Path, data: str | Path, out: str | Path, *, id_column: str | None = None
 ) -> Predicted:
-    """Write the cluster of every row of a file to a new CSV file, by the model in a folder.
+    """Write the cluster of every row of a file into a new CSV file, by the model in a folder.
 
-    Each line has the number or id of the row, its cluster and, if it has none, why. The model finds columns by name.
+    Each line has the number or id of the row, its cluster and, if it has none, the reason. Columns
+    are found by name.
     """
     import numpy as np
 
@@ -230,7 +231,7 @@ def predict_file(
 
 
 def _clusters_of(batch: Any, model: Any, columns: list[str]) -> tuple[Any, Any]:
-    """Return the cluster of each row of a batch, or -1, and why it has none, or ""."""
+    """Return the cluster of each row of a batch (-1 for none), and why it has none ("" if it has one)."""
     import numpy as np
 
     from flower_fedclust.data.frames import number_rows
@@ -251,7 +252,7 @@ def _clusters_of(batch: Any, model: Any, columns: list[str]) -> tuple[Any, Any]:
 
 
 def _why_left_out(frame: Any, model: Any, columns: list[str]) -> Any:
-    """Return for each row why it cannot have a cluster (the first unusable column), or ""."""
+    """Return for each row why it cannot have a cluster, by its first unusable column; "" if it can."""
     import numpy as np
     import pandas as pd
 

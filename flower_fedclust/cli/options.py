@@ -105,7 +105,10 @@ def given_parameters(
     n_rounds: int | None,
     parameters: list[str] | None,
 ) -> dict[str, Any]:
-    """Return the given options as parameters of strategies. All other parameters keep their defaults."""
+    """Return the options that the user gave as parameters of strategies; all others keep their defaults.
+
+    Raises a ValueError for an option that none of the strategies takes.
+    """
     from flower_fedclust.inputs import number_of_clusters, parse_epsilon, parsed_parameters
     from flower_fedclust.registry import accepted_parameters
 
@@ -124,7 +127,7 @@ def given_parameters(
 
 
 def rows_source(dataset: str | None, data: Path | None) -> str | Path:
-    """Return the data set or the file that was named; a ValueError unless it is exactly one."""
+    """Return the data set or the file that was named; raise a ValueError unless it is exactly one of them."""
     if (dataset is None) == (data is None):
         raise ValueError(
             "give either a data set or a file of your own: --dataset NAME or --data FILE."
@@ -133,5 +136,5 @@ def rows_source(dataset: str | None, data: Path | None) -> str | Path:
 
 
 def columns_of(text: str | None) -> tuple[str, ...] | None:
-    """Return the names of columns between commas."""
+    """Return the names in a text, separated by commas; None for None."""
     return None if text is None else tuple(column.strip() for column in text.split(","))

@@ -1,4 +1,9 @@
-"""Rows of files that are read batch by batch: a sum over rows never needs them all at once."""
+"""Rows of files that are read batch by batch: a sum over rows never needs them all at once.
+
+A :class:`Part` is one file that can be read again and again. :class:`Batches` puts parts one after
+the other, and yields :class:`Batch` objects, which are read and converted only if they are needed.
+Files must not change during a run, which is checked after each reading.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +76,10 @@ def in_batches(
     owner: str = "",
     entries: int = BATCH_ENTRIES,
 ) -> Iterator[Batch]:
-    """Yield rows and table in memory, which are given by part, in batches of at most so many entries."""
+    """Yield rows that are in memory in batches of at most ``entries`` entries.
+
+    ``rows`` and ``table`` return a part of the rows, as numbers or as a DataFrame.
+    """
     n_rows, n_columns = shape
     for part in blocks(n_rows, max(1, n_columns), block_entries=entries):
         yield Batch(
@@ -103,7 +111,7 @@ class Part:
         return status.st_size, status.st_mtime_ns
 
     def read(self, columns: list[str], n_rows: int) -> Generator[Any, None, None]:
-        """Yield columns of all rows, about ``n_rows`` at a time, as a RecordBatch or a pandas DataFrame."""
+        """Yield the named columns of all rows, about ``n_rows`` at a time, as RecordBatches or DataFrames."""
         raise NotImplementedError
 
 
@@ -140,18 +148,18 @@ class Batches:
         return selected
 
     def chosen(self, rows: NDArray[np.intp]) -> Batches:
-        """Return some of the rows, by their numbers in ascending order."""
+        """Return some of the rows, given by their numbers in ascending order."""
         ends = np.cumsum([0, *(part.n_rows for part in self.parts)])
         cuts = np.split(rows, np.searchsorted(rows, ends[1:-1]))
         parts = [
-            SomeRows(*part) for part in zip(self.parts, map(np.subtract, cuts, ends), strict=True)
+            SomeRows(*pair) for pair in zip(self.parts, map(np.subtract, cuts, ends), strict=True)
         ]
         chosen = Batches(parts, self.name, self.columns)
         chosen._stamps = self._stamps
         return chosen
 
     def fingerprint(self) -> NDArray[np.uint64]:
-        """Return numbers that change if a file does, without reading it."""
+        """Return numbers that change if a file does; the files are not read for that."""
         return np.array(
             [len(self), *(number for stamp in self._stamps for number in stamp)], dtype=np.uint64
         )
@@ -159,7 +167,7 @@ class Batches:
     def read(self, step: int) -> Iterator[Batch]:
         """Yield all rows in their order, at most ``step`` at a time.
 
-        Raise a DataError if a file has changed since it was opened.
+        Raises a DataError if a file has changed since it was opened.
         """
         decoded = max(step, DECODED_ENTRIES // max(1, len(self.columns)))
         for part, stamp in zip(self.parts, self._stamps, strict=True):
@@ -175,7 +183,7 @@ class Batches:
                 )
 
     def check_numbers(self) -> None:
-        """Raise a DataError if a column is known to be text."""
+        """Raise a DataError if a column is already known to hold text."""
         for part in self.parts:
             texts = [
                 f"row {row}, column '{name}' is not numeric"
@@ -199,6 +207,8 @@ class Batches:
 
 
 def _batch_of(content: Any, name: str, first: int) -> Batch:
+    """Return a batch of decoded rows; its numbers are checked when they are first used."""
+
     def table() -> Any:
         return as_frame(content, name)
 
@@ -217,7 +227,7 @@ def _batch_of(content: Any, name: str, first: int) -> Batch:
 
 
 def _row_major(content: Any) -> Floats | None:
-    """Return the rows of a RecordBatch of numbers; None for anything else."""
+    """Return the rows of a RecordBatch as an array; None unless all of its columns are numbers."""
     import pyarrow as pa
 
     if not isinstance(content, pa.RecordBatch) or not all(
@@ -232,6 +242,7 @@ def _row_major(content: Any) -> Floats | None:
 
 
 def _is_number(kind: Any) -> bool:
+    """Tell whether an Arrow type is a number or a truth value."""
     from pyarrow import types
 
     return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind))
@@ -281,6 +292,7 @@ class ArrowPart(Part):
 
     @contextmanager
     def _opened(self, columns: Sequence[str] | None = None) -> Iterator[Any]:
+        """Open the file to read all columns, or some."""
         from pyarrow import ipc
 
         with reading(
@@ -299,7 +311,7 @@ class ArrowPart(Part):
 
 
 class SomeRows(Part):
-    """Some rows of a part, by their numbers in ascending order."""
+    """Some rows of a part, given by their numbers in ascending order."""
 
     def __init__(self, part: Part, rows: NDArray[np.intp]) -> None:
         super().__init__(part.path)

@@ -51,7 +51,15 @@ class ClientPart(ArrowPart):
 
 
 def clients_in(part: Part, column: str) -> tuple[list[str], NDArray[np.intp]] | None:
-    """Return the sorted names of the clients and the index of each row's client; None if there are too many."""
+    """Return the sorted names of the clients and, for each row, the index of its client; None if there are too many.
+
+    Parameters
+    ----------
+    part : Part
+        The file.
+    column : str
+        The column that names the client of each row.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -110,6 +118,7 @@ class _Writer:
             self._write()
 
     def _write(self) -> None:
+        """Write the waiting rows as one record batch."""
         import pyarrow as pa
 
         table = pa.Table.from_batches(self._waiting).combine_chunks()
@@ -129,7 +138,10 @@ class _Writer:
 def spread(
     part: Part, columns: Sequence[str], names: Sequence[str], codes: NDArray[np.intp]
 ) -> list[Batches]:
-    """Write the rows of each client into a temporary file of its own; return parts that read these in batches."""
+    """Write the rows of each client into a temporary file, and return rows that are read from these in batches.
+
+    ``codes`` has the index of each row's client in ``names``.
+    """
     folder = Folder()
     with ExitStack() as stack:
         writers = [
@@ -151,7 +163,7 @@ def spread(
 
 
 def _without_dictionaries(batch: Any) -> Any:
-    """Return a RecordBatch with values in place of codes, whose dictionaries may differ from batch to batch."""
+    """Return a RecordBatch with values in place of codes, because dictionaries may differ from batch to batch."""
     import pyarrow as pa
 
     plain = [

@@ -62,7 +62,7 @@ def are_cells(series: Any) -> bool:
 
 
 def are_missing(series: Any, listed: Collection[str] = ()) -> Mask:
-    """Return which entries are missing, or are a text such as "NA" that no category lists."""
+    """Tell for each entry whether it is missing, or a text such as "NA" that is not a listed category."""
     import pandas as pd
 
     missing: Mask = series.isna().to_numpy()
@@ -74,7 +74,7 @@ def are_missing(series: Any, listed: Collection[str] = ()) -> Mask:
 
 
 def numbers_in(series: Any) -> tuple[Floats, Mask]:
-    """Return cells as numbers, NaN for gaps, and which cells are neither; True is 1, and False is 0."""
+    """Return cells as numbers, with NaN for gaps, and which cells are neither; True counts as 1, and False as 0."""
     import pyarrow as pa
     from pyarrow import compute
 
@@ -97,6 +97,7 @@ def numbers_in(series: Any) -> tuple[Floats, Mask]:
 
 
 def _as_floats(array: Any) -> Floats:
+    """Return a PyArrow array as floats that may be written to."""
     floats: Floats = array.to_pandas().to_numpy(dtype=np.float64, na_value=np.nan)
     return floats if floats.flags.writeable else floats.copy()
 
@@ -113,6 +114,7 @@ def typed(frame: Any) -> Any:
 
 
 def _typed(series: Any) -> Any:
+    """Return a column of cells with the type that all of its cells have; text if they differ."""
     import pandas as pd
 
     floats, is_bad = numbers_in(series)

@@ -1,4 +1,10 @@
-"""CSV files: every cell is read as text, and stays text until the role of its column is known."""
+"""CSV files: every cell is read as text, and stays text until the role of its column is known.
+
+A CSV file does not say what its separator is, whether its commas are decimal commas, or what 01067
+is: a number, or a postcode. The first lines give separator and decimal mark (:func:`dialect_of`).
+PyArrow reads the cells, or pandas where lines are uneven. What a cell means is decided later, by
+the schema.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +50,7 @@ _COMMA_IN_TABS = re.compile(f'(?:^|[\\t|])"?{_SURE_COMMA}"?(?:[\\t|]|$)', re.MUL
 
 @dataclass(frozen=True)
 class Dialect:
-    """How a file is written, as its first lines show."""
+    """How a file is written: separator, decimal mark and names of columns, found in its first lines."""
 
     separator: str
     decimal: str
@@ -61,7 +67,7 @@ class Dialect:
         return self.n_quotes % 2 == 1
 
     def of_pandas(self) -> dict[str, Any]:
-        """Return how pandas reads all cells as text."""
+        """Return the options with which pandas reads all cells as text."""
         # index_col=False: a line with one field too many must not turn the first column into row names.
         as_text = {"dtype": str, "keep_default_na": False, "na_values": [""]}
         return {
@@ -75,7 +81,7 @@ class Dialect:
     def of_arrow(
         self, columns: Sequence[str] | None = None, *, block: int = _BLOCK
     ) -> dict[str, Any]:
-        """Return how PyArrow reads all cells, or some columns, as text; empty cells are missing."""
+        """Return the options with which PyArrow reads all cells, or some columns, as text; empty cells are missing."""
         import pyarrow as pa
         from pyarrow import csv
 
@@ -95,7 +101,7 @@ class Dialect:
         }
 
     def written(self, name: str) -> str:
-        """Return a name as it stands in the file."""
+        """Return the name of a column as it stands in the file: "" if it has none."""
         return "" if re.fullmatch(r"Unnamed: \d+", name) else name
 
 
@@ -135,12 +141,14 @@ def read_csv_file(
 
 
 def _are_all_text(table: Any) -> bool:
+    """Tell whether all columns of a PyArrow Table are text."""
     import pyarrow as pa
 
     return all(field.type == pa.string() for field in table.schema)
 
 
 def _as_cells(frame: Any) -> Any:
+    """Return a DataFrame of texts, marked as cells without a type."""
     import pandas as pd
     import pyarrow as pa
 
@@ -187,11 +195,11 @@ def dialect_of(file: IO[bytes], path: Path) -> Dialect:
 
 
 def _marks_of(beginning: str, separator: str | None) -> tuple[str, str]:
-    """Return the separator of the fields of a .csv file, unless it is known, and its decimal mark.
+    """Return the separator of the fields, unless it is known, and the decimal mark.
 
-    In countries that write 1,5 for one and a half, spreadsheets separate fields by semicolons or tabs, and other
-    programs quote such numbers. In a file with such numbers 1.5 stays text, and in other files 1,5 does: text is
-    refused, and never read as another number.
+    In countries that write 1,5 for one and a half, spreadsheets separate fields by semicolons or
+    tabs, and other programs quote such numbers. In a file with such numbers 1.5 stays text, and in
+    other files 1,5 does: text is refused, and never read as another number.
     """
     if separator is None:
         header, first, *_ = [*_without_quotes(beginning), "", ""]
@@ -206,7 +214,7 @@ def _marks_of(beginning: str, separator: str | None) -> tuple[str, str]:
 
 
 def _without_quotes(beginning: str) -> list[str]:
-    """Return the first lines of a file that are not empty, without quoted text."""
+    """Return the first lines that are not empty, with quoted text left out."""
     text = re.sub(r'"[^"]*"', "", re.sub("\r\n?", "\n", beginning))
     return [line for line in text.split("\n", 50) if line.strip()]
 
@@ -324,6 +332,7 @@ class CsvPart(Part):
         self.with_commas -= has_points
 
     def _opened(self) -> Any:
+        """Open the file, with errors that say what to do."""
         return reading(self.path, "csv", "save the table as csv again", name=self.name, most=2**63)
 
     def _scanned(self) -> Iterator[Any]:
@@ -340,6 +349,7 @@ class CsvPart(Part):
             yield from self._chunks(wanted, SCANNED_ROWS)
 
     def _chunks(self, columns: Sequence[str], n_rows: int) -> Iterator[Any]:
+        """Yield columns of all rows as DataFrames of cells, about ``n_rows`` at a time."""
         import pandas as pd
         from pyarrow import csv
 
@@ -369,7 +379,7 @@ def _has_points(cells: Any) -> bool:
 
 
 def agree_on_decimals(parts: Sequence[CsvPart], names: Collection[str]) -> None:
-    """Give each column the decimal mark of all parts together. Columns of names (``names``) get none."""
+    """Decide the decimal mark of each column for all parts together; columns in ``names`` have none."""
     everywhere = set[str]().union(*(part.with_commas for part in parts)).difference(names)
     for part in parts:
         part.with_commas = everywhere if part.dialect.decimal == "," else set()

@@ -101,6 +101,7 @@ def find_dataset(name: str) -> Callable[..., Table]:
 
 
 def _from_scikit_learn(name: str, divisor: float) -> Table:
+    """Return one of scikit-learn's tables, divided by ``divisor``."""
     from sklearn import datasets
 
     bunch = getattr(datasets, f"load_{name}")()

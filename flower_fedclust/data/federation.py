@@ -16,6 +16,7 @@ ROW = "row"
 
 
 def _check_length(label: str, length: int, expected: int, of: str) -> None:
+    """Raise a ValueError unless there are as many of one thing as of another."""
     if length != expected:
         raise ValueError(f"There are {length} {label} for {expected} {of}; give one for each.")
 

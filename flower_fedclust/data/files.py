@@ -1,4 +1,13 @@
-"""Reading rows from CSV, Parquet, NumPy, Excel, Stata and SPSS files, and from databases."""
+"""Reading rows from CSV, Parquet, NumPy, Excel, Stata and SPSS files, and from databases.
+
+A table is read in one of three ways. Small files are read whole (:func:`read_table`). Large ones
+are opened, and read in batches in every round of a run (:func:`read_batches`). A large file with
+the rows of several clients is first spread over a temporary file for each client
+(:func:`read_by_client`). :func:`read_rows` and :func:`read_source` choose.
+
+Columns may have roles: a label, a client, an id or a subject. All others are features. Messages
+name the file, the row and the column, and never a value.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +51,7 @@ from flower_fedclust.outside import check_size, machine_memory, read_array, read
 
 T = TypeVar("T")
 
-#: Files above this size are read in batches: bytes of the rows as floats, or of a .csv or .arrow file itself.
+#: Files of more bytes are read in batches: the size of the rows as floats, or of a .csv or .arrow file itself.
 MOST_IN_MEMORY = 2**30
 
 #: Files of several clients above this size are spread over a temporary file for each client: bytes of the rows as
@@ -174,7 +183,11 @@ def read_source(
     most_in_memory: int | None = None,
     **options: Any,
 ) -> Table:
-    """Read the rows of a site, from a file or a folder of parts or, with a query, from a database."""
+    """Read the rows of a site: from a file, from a folder of parts or, with a query, from a database.
+
+    Rows of more than ``most_in_memory`` bytes are opened and read in batches. ``options`` are those
+    of :func:`read_table`.
+    """
     most = MOST_IN_MEMORY if most_in_memory is None else most_in_memory
     if query is not None:
         is_duckdb = "://" not in str(data).removeprefix("duckdb://")
@@ -191,7 +204,7 @@ def read_source(
 
 @contextmanager
 def _duckdb(database: str, **options: Any) -> Iterator[Any]:
-    """Open a file of DuckDB, or none, for queries of files."""
+    """Open a DuckDB file, or (for "") a connection that can query files."""
     duckdb = _imported("duckdb")
     if database:
         path = Path(database)
@@ -206,7 +219,7 @@ def _duckdb(database: str, **options: Any) -> Iterator[Any]:
 
 @contextmanager
 def _asking(database: str) -> Iterator[None]:
-    """Raise an error without the message of the database, which may quote rows and passwords."""
+    """Replace an error of the database by one without its message, which may quote rows and passwords."""
     try:
         yield
     except DataError:
@@ -252,6 +265,7 @@ def _called(database: str) -> str:
 
 
 def _imported(module: str, label: str = "a query", install: str = "'flower-fedclust[sql]'") -> Any:
+    """Import a module; if it is missing, raise an ImportError that says what needs it and how to install it."""
     try:
         return import_module(module)
     except ImportError:
@@ -266,7 +280,21 @@ def table_of(
     *,
     raw: bool,
 ) -> Table:
-    """Return a table from a DataFrame; roles names the columns with labels, clients and ids."""
+    """Return a table from a DataFrame.
+
+    Parameters
+    ----------
+    frame : pandas.DataFrame
+    file : str
+        The name of the source, for messages.
+    roles : mapping of str to str or None
+        The columns with labels, clients, ids and subjects, by "label", "client", "id" and
+        "subject".
+    columns : sequence of str, optional
+        The features; by default all columns without a role.
+    raw : bool
+        Whether the features stay a DataFrame.
+    """
     if len(frame) == 0:
         raise DataError(f"{file} has no rows; give at least one.")
     features = _features_of(list(frame.columns), file, roles, columns)
@@ -298,7 +326,7 @@ def table_of(
 
 
 def _check_ids(ids: NDArray[Any] | None, file: str, column: str | None) -> None:
-    """Raise a DataError unless each row has an id of its own."""
+    """Raise a DataError unless every row has an id of its own."""
     if ids is not None and len(np.unique(ids)) < len(ids):
         raise DataError(
             f"{file}: column '{column}' has one id for several rows; give each row an id of its own."
@@ -308,7 +336,7 @@ def _check_ids(ids: NDArray[Any] | None, file: str, column: str | None) -> None:
 def _features_of(
     names: Sequence[str], file: str, roles: Mapping[str, str | None], columns: Sequence[str] | None
 ) -> list[str]:
-    """Return the columns to cluster by; raise a DataError if a column does not exist or cannot be used."""
+    """Return the columns to cluster by; raise a DataError if one does not exist or cannot be used."""
     for name in (*roles.values(), *(() if columns is None else as_list(columns))):
         if name is not None:
             look_up(name, dict.fromkeys(names), f"column in {file} called")
@@ -405,7 +433,7 @@ def read_batches(
 
 
 def _subjects_in(rows: Batches, column: str | None, name: str) -> Subjects | None:
-    """Return which rows of files belong to one subject."""
+    """Return the subject of each row, from a column that is read in batches; None without such a column."""
     if column is None:
         return None
     batches = (batch.table[column] for batch in rows.select([column]).read(BATCH_ENTRIES))
@@ -413,7 +441,7 @@ def _subjects_in(rows: Batches, column: str | None, name: str) -> Subjects | Non
 
 
 def with_rows_of_spreadsheet(reason: str, path: Path) -> str:
-    """Add to a reason that names rows of a file, counted from 0, which rows these are where a person opens the file."""
+    """Add to a message that names rows, counted from 0, their numbers as a spreadsheet shows them."""
     rows = [int(row) for row in dict.fromkeys(re.findall(r"\brow (\d+)", reason))]
     if not rows or not path.is_file() or path.suffix.lower() not in (".csv", ".tsv", ".xlsx"):
         return reason
@@ -431,9 +459,10 @@ def read_by_client(
     subject_column: str | None = None,
     columns: Sequence[str] | None = None,
 ) -> FederatedRows | None:
-    """Spread a large .parquet, .arrow or .feather file over its clients; None if it is small, or has too many clients.
+    """Spread a large .parquet, .arrow or .feather file over its clients.
 
-    It is read in batches, into a temporary file for each client, which is deleted with the rows. Parameters are as in
+    It is read in batches, into a temporary file for each client, which is deleted with the rows.
+    Returns None if the file is small, or has too many clients. Parameters are as in
     :func:`read_table`.
     """
     path = Path(path)
@@ -476,7 +505,10 @@ def read_by_client(
 
 
 def _size_of(path: Path) -> float:
-    """Return how many bytes the rows of a file take, about; 0 if it cannot be read in batches."""
+    """Return about how many bytes the rows of a file take as floats.
+
+    Infinity for a folder, 0 if it cannot be read in batches.
+    """
     ending = path.suffix.lower()
     if path.is_dir() or ending not in _PARTS:
         return math.inf if path.is_dir() else 0.0
@@ -489,13 +521,17 @@ def _size_of(path: Path) -> float:
 def read_rows(
     path: str | PathLike[str], *, most_in_memory: int | None = None, **options: Any
 ) -> Table:
-    """Read a file, or open it if it is large or a folder of parts; ``options`` are those of :func:`read_table`."""
+    """Read a file, or open it to be read in batches if it is large or a folder of parts.
+
+    ``options`` are those of :func:`read_table`.
+    """
     if _size_of(Path(path)) <= (MOST_IN_MEMORY if most_in_memory is None else most_in_memory):
         return read_table(path, **options)
     return read_batches(path, **{name: value for name, value in options.items() if name != "raw"})
 
 
 def _open_part(path: Path) -> Part:
+    """Open a file that can be read in batches."""
     if path.suffix.lower() not in _PARTS:
         raise DataError(
             f"{path.name} cannot be read in batches; save it as one of: {', '.join(_PARTS)}."
@@ -504,7 +540,7 @@ def _open_part(path: Path) -> Part:
 
 
 def _files_in(folder: Path) -> list[Path]:
-    """Return the files of a folder in the order of their names, without those that are hidden or made by programs."""
+    """Return the files of a folder in the order of their names; hidden files and files of programs are left out."""
     paths = sorted(
         path for path in folder.iterdir() if not path.is_dir() and not _is_of_a_program(path.name)
     )
@@ -517,7 +553,7 @@ def _files_in(folder: Path) -> list[Path]:
 
 
 def _is_of_a_program(name: str) -> bool:
-    """Tell whether a file holds no rows: hidden files, Excel's marks of open tables, and what Windows writes."""
+    """Tell whether a file holds no rows: hidden files, Excel's marks of open tables, and files that Windows writes."""
     return name[0] in "._" or name.startswith("~$") or name.lower() in ("thumbs.db", "desktop.ini")
 
 
@@ -610,7 +646,7 @@ def read_folder(
 
 
 def rows_in_order(table: Table, wanted: Sequence[str], source: str) -> Any:
-    """Return the rows of a table with its columns in another order; raise a DataError if it has others."""
+    """Return a table's rows with its columns in the wanted order; raise a DataError if it has other columns."""
     if table.columns is None:
         return table.rows
     check_same_names(table.columns, wanted, table.name, source)
@@ -643,11 +679,12 @@ def _read_frame(path: Path, roles: Mapping[str, str | None], *, raw: bool) -> An
 
 
 def _named(roles: Mapping[str, str | None]) -> list[str]:
-    """Return the columns that hold names of rows, clients or classes."""
+    """Return the columns that have a role."""
     return [name for name in roles.values() if name is not None]
 
 
 def _read_excel(file: IO[bytes], path: Path) -> Any:
+    """Return the only filled sheet of an .xlsx file as a DataFrame."""
     import pandas as pd
 
     with zipfile.ZipFile(file) as archive:
@@ -668,7 +705,10 @@ def _read_excel(file: IO[bytes], path: Path) -> Any:
 
 
 def _read_labeled(_file: IO[bytes], path: Path) -> Any:
-    """Return a file of Stata or SPSS with labels in the columns all of whose values have one, and codes in others."""
+    """Return a file of Stata or SPSS as a DataFrame.
+
+    A column whose values all have a label gets the labels. Other columns keep their codes.
+    """
     import pandas as pd
 
     read = pd.read_stata
@@ -700,6 +740,7 @@ def _labels_of(codes: Any, labeled: Any) -> dict[float, str]:
 
 
 def _read_parquet(file: IO[bytes], path: Path) -> Any:
+    """Return a .parquet file as a PyArrow Table."""
     from pyarrow import parquet
 
     footer = parquet.read_metadata(file)
@@ -709,12 +750,14 @@ def _read_parquet(file: IO[bytes], path: Path) -> Any:
 
 
 def _read_arrow(file: IO[bytes], _path: Path) -> Any:
+    """Return an .arrow or .feather file as a PyArrow Table."""
     from pyarrow import ipc
 
     return ipc.open_file(file).read_all()
 
 
 def _read_npy(file: IO[bytes], path: Path) -> Any:
+    """Return a .npy file of numbers as a DataFrame."""
     import pandas as pd
 
     array = read_array(file, path.stat().st_size)
@@ -728,7 +771,7 @@ def _read_npy(file: IO[bytes], path: Path) -> Any:
 
 
 class _QueryPart(Part):
-    """The result of a DuckDB query, streamed by one thread."""
+    """The result of a DuckDB query, read by one thread, so that its order does not change."""
 
     def __init__(self, query: str, database: str) -> None:
         super().__init__(Path("the query"))
@@ -747,6 +790,7 @@ class _QueryPart(Part):
 
     @contextmanager
     def _relation(self) -> Iterator[Any]:
+        """Yield the result of the query, not read yet."""
         with _duckdb(self.database, config={"threads": 1}) as connection, _asking(self.database):
             relation = connection.sql(self.query)
             if relation is None:
@@ -754,14 +798,17 @@ class _QueryPart(Part):
             yield relation
 
     def stamp(self) -> tuple[int, ...]:
+        """Return a hash of the result, which changes if the rows do."""
         return (int(self.hash or 0),)
 
     def read(self, columns: list[str], n_rows: int) -> Generator[Any, None, None]:
+        """Yield columns of all rows, about ``n_rows`` at a time."""
         with self._relation() as relation:
             yield from relation.project(", ".join(map(_quoted, columns))).fetch_arrow_reader(n_rows)
 
 
 def _quoted(name: str) -> str:
+    """Return a name in the quotation marks of SQL."""
     doubled = name.replace('"', '""')
     return f'"{doubled}"'
 

@@ -1,4 +1,8 @@
-"""Tables of pandas, Polars, PyArrow and other libraries that speak Arrow, with columns found by name."""
+"""Tables of pandas, Polars, PyArrow and other libraries that speak Arrow, with columns found by name.
+
+Whatever a user passes becomes a pandas DataFrame whose names are texts, or None if it has no names.
+The libraries are only imported if the user has already done so.
+"""
 
 from __future__ import annotations
 
@@ -28,11 +32,12 @@ SCHEMA_ADVICE = ", or give a schema, which takes text, dates and gaps"
 
 
 def as_frame(table: Any, owner: str, *, names: Collection[str] = ()) -> Any:
-    """Return a table with named columns as a pandas DataFrame with text as names, or None for anything else.
+    """Return a table with named columns as a pandas DataFrame with texts as names; None for anything else.
 
-    It takes a pandas or Polars DataFrame, a Polars LazyFrame, a PyArrow Table, a DuckDB relation, or anything else with
-    columns and an Arrow stream, without importing their libraries. Decimals become numbers, but text in the columns
-    ``names``, which name rows, clients or classes. Raise a DataError for two columns with one name, or unusual types.
+    Takes a pandas or Polars DataFrame, a Polars LazyFrame, a PyArrow Table, a DuckDB relation, or
+    anything else with columns and an Arrow stream. Decimals become numbers; but in the columns
+    ``names``, which name rows, clients or classes, they become text. Raises a DataError for two
+    columns with one name, or for unusual types.
     """
     pandas = sys.modules.get("pandas")
     if pandas is not None and isinstance(table, pandas.DataFrame):
@@ -94,10 +99,10 @@ def check_unique(
 def number_rows(
     frame: Any, owner: str, advice: str = SCHEMA_ADVICE, *, first_row: int = 0
 ) -> NDArray[np.float64]:
-    """Return the columns of a pandas DataFrame as floats; booleans become 0 and 1.
+    """Return the columns of a pandas DataFrame as floats, of shape (n_rows, n_columns); booleans become 0 and 1.
 
-    Raise a DataError that names every column with text, dates, mixed types, gaps or infinite entries, with the first
-    such row (counted from ``first_row``), and never a value.
+    Raises a DataError that names every column with text, dates, mixed types, gaps or infinite
+    entries, with the first such row (counted from ``first_row``), and never a value.
     """
     reasons, read = {}, {}
     for name, values in frame.items():
@@ -140,7 +145,7 @@ def _side_by_side(columns: Sequence[NDArray[np.float64]], n_rows: int) -> NDArra
 
 
 def _why_not_numeric(values: Any, first_row: int) -> str | None:
-    """Return a sentence, with a blank for the name, on why a column is not numeric; None if it is numeric."""
+    """Return why a column is not numeric, with a blank for its name; None if it is numeric."""
     import pandas as pd
 
     if pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_complex_dtype(values):
@@ -172,7 +177,10 @@ def as_named(rows: Any, owner: str) -> Any:
 
 
 def as_new_rows(rows: Any, owner: str) -> Any:
-    """Return new rows for a model as a frame, or None if they have no names: a mapping or a Series is one row."""
+    """Return new rows for a model as a DataFrame; None if they have no names.
+
+    A mapping of names to values, or a Series, is one row; a list of mappings is several.
+    """
     is_row = isinstance(rows, Mapping) and all(np.ndim(value) == 0 for value in rows.values())
     are_rows = (
         isinstance(rows, list) and bool(rows) and all(isinstance(row, Mapping) for row in rows)
@@ -187,7 +195,10 @@ def as_new_rows(rows: Any, owner: str) -> Any:
 def known_columns(
     frame: Any, needed: Collection[str], known: Collection[str], owner: str, source: str
 ) -> Any:
-    """Return a frame without unknown columns, which a warning names; return it unchanged if it lacks a known column."""
+    """Return a DataFrame without unknown columns, which a warning names.
+
+    It is returned unchanged if it lacks a column that is needed.
+    """
     others = [name for name in frame.columns if name not in known]
     if not others or not set(needed) <= set(frame.columns):
         return frame
@@ -221,7 +232,7 @@ def as_list(columns: str | Sequence[str]) -> list[str]:
 
 
 def ids_of(frame: Any) -> tuple[NDArray[Any] | None, str | None]:
-    """Return the index of a frame and its name; None, None if it only numbers the rows, or is not unique."""
+    """Return the index of a DataFrame and its name; (None, None) if it only numbers the rows, or is not unique."""
     index = frame.index
     is_plain = (
         index.name is None
@@ -234,7 +245,7 @@ def ids_of(frame: Any) -> tuple[NDArray[Any] | None, str | None]:
 
 
 def check_same_order(labels: Any, frame: Any, owner: str, label: str = "labels") -> None:
-    """Raise a DataError if labels are a pandas Series with the index of their table in another order."""
+    """Raise a DataError if labels are a Series whose index is the table's in another order."""
     pandas = sys.modules.get("pandas")
     if pandas is None or frame is None or not isinstance(labels, pandas.Series):
         return
@@ -277,7 +288,7 @@ def check_same_names(names: Sequence[str], columns: Sequence[str], owner: str, s
 
 
 def _as_read(name: str) -> str:
-    """Return a name in lower case, without spaces, invisible marks and variants of characters."""
+    """Return a name as a person reads it: without case, spaces, invisible marks and variants of characters."""
     return "".join(
         letter for letter in unicodedata.normalize("NFKC", name).casefold() if letter.isalnum()
     )

@@ -70,7 +70,7 @@ def identities(values: Any, where: str) -> NDArray[Any]:
 
 
 def most_exact(dtype: Any) -> int:
-    """Return the limit below which whole numbers in a column of this type are exact, although they are floats."""
+    """Return the limit below which whole numbers are exact in a column of this type."""
     is_short = getattr(dtype, "kind", "O") == "f" and dtype.itemsize < 8
     return 2 ** (np.finfo(f"f{dtype.itemsize}").nmant + 1) if is_short else MOST_EXACT
 
@@ -110,7 +110,7 @@ def _shown(name: str) -> str:
 
 
 def _as_integers(texts: Any) -> NDArray[Any]:
-    """Return texts as integers if no two texts become one, and otherwise as an array of text."""
+    """Return texts as integers if no two of them become the same number, and otherwise as an array of text."""
     for pattern in (_INTEGER, _WHOLE) if len(texts) else ():
         if texts.str.fullmatch(pattern).all():
             return np.asarray(texts.str.removesuffix(".0").astype(np.int64), dtype=np.int64)

@@ -1,4 +1,9 @@
-"""Splitting a table over clients: at random, by their classes, by clusters, or by a column."""
+"""Splitting a table over clients: at random, by their classes, by clusters, or by a column.
+
+Comparisons need clients, and one table has none. How the rows are spread decides how hard a problem
+is: equal parts at random are easy, and a client that has only one class is hard. The schemes agree
+with Flower Datasets where both have one.
+"""
 
 from __future__ import annotations
 
@@ -103,7 +108,11 @@ def partition(
 def _parts_of_persons(
     table: Table, scheme: str, kind: str, n_clients: int, random_state: int
 ) -> list[NDArray[np.intp]]:
-    """Spread persons, each with all rows: a guarantee per subject is for the rows that a person has at one client."""
+    """Return the rows of each client, spreading persons with all of their rows.
+
+    A guarantee per subject is for the rows that a person has at one client, so no person may be at
+    two.
+    """
     if kind != "iid":
         raise ValueError(
             f"The partition '{scheme}' would spread the rows of one person over several clients; take iid, or name the "
@@ -228,7 +237,7 @@ def hold_out_server_rows(table: Table, n_rows: int, *, random_state: int = 0) ->
 
 
 def _values_of(table: Table, column: str) -> NDArray[Any]:
-    """Return the values of the column by which rows are spread over clients."""
+    """Return the values of the column by which "sorted:COLUMN" deals the rows."""
     names = list(table.rows.columns) if hasattr(table.rows, "iloc") else list(table.columns or ())
     n_columns = table.rows.shape[1]
     place = (
@@ -262,7 +271,10 @@ def _clusters(table: Table, n_clients: int, random_state: int) -> NDArray[np.int
 
 
 def parsed_scheme(scheme: str) -> tuple[str, float]:
-    """Split "dirichlet:0.3" into its name and its number (0 if it has none); raise ValueError if one is wrong."""
+    """Split "dirichlet:0.3" into its name and its number (0 if it takes none).
+
+    Raises a ValueError for an unknown scheme, or a number that it cannot take.
+    """
     kind, colon, text = scheme.partition(":")
     if kind not in _SPELLING:
         look_up(scheme, dict.fromkeys(_SPELLING.values()), "partition")
@@ -292,6 +304,7 @@ def parsed_scheme(scheme: str) -> tuple[str, float]:
 
 
 def _checked_n_clients(n_clients: int | None, n_rows: int) -> int:
+    """Return the number of clients; raise a ValueError if there are more clients than rows."""
     count = check_integer("n_clients", n_clients, at_least=1)
     if count > n_rows:
         raise ValueError(
@@ -301,7 +314,7 @@ def _checked_n_clients(n_clients: int | None, n_rows: int) -> int:
 
 
 def _classes_and_codes(labels: ArrayLike | None) -> tuple[NDArray[Any], NDArray[np.intp]]:
-    """Return the different labels, sorted, and for each row the index of its label."""
+    """Return the different labels, sorted, and the index of each row's label among them."""
     try:
         return np.unique(np.asarray(labels), return_inverse=True)
     except TypeError:
@@ -320,7 +333,10 @@ def _rows_of(codes: NDArray[np.intp], n_codes: int) -> list[NDArray[np.intp]]:
 def _dirichlet_parts(
     codes: NDArray[np.intp], n_clients: int, alpha: float, seed: int, n_classes: int
 ) -> list[NDArray[np.intp]]:
-    """Cut each class into the clients' shares, which are drawn; draw again if a client gets no row."""
+    """Cut each class into shares drawn from a Dirichlet distribution, one for each client.
+
+    They are drawn again if a client gets no row; after several attempts a ValueError says so.
+    """
     rng = np.random.default_rng(seed)
     rows_of_classes = _rows_of(codes, n_classes)
     for _ in range(_ATTEMPTS):
@@ -365,7 +381,7 @@ def _classes_parts(
 def _chosen_classes(
     rng: np.random.Generator, n_clients: int, n_each: int, n_classes: int
 ) -> NDArray[np.bool_]:
-    """Return, for each client, the classes of its rows."""
+    """Return, of shape (n_clients, n_classes), which classes each client has."""
     chosen = np.zeros((n_clients, n_classes), dtype=bool)
     for client in range(n_clients):
         chosen[client, client % n_classes] = True

@@ -36,7 +36,7 @@ _RECORD = np.dtype(
 
 @dataclass(frozen=True, eq=False)
 class Subjects:
-    """The subject of each row."""
+    """The subject of each row, as numbers that say nothing about who it is."""
 
     codes: Integers  #: A number from 0 for the subject of each row.
     words: NDArray[np.uint64]  #: Two hashes of each subject's identity, for samples.
@@ -56,7 +56,7 @@ class Subjects:
 
     @property
     def fingerprint(self) -> NDArray[np.uint64]:
-        """Two numbers that change if another row is a subject's, and are the same whenever the rows are read."""
+        """Two numbers that follow from which rows share a subject, the same whenever the rows are read."""
         weights = 2 * np.arange(len(self.codes), dtype=np.uint64) + 1
         return np.asarray((self.words[self.codes] * weights[:, None]).sum(axis=0))
 
@@ -89,10 +89,11 @@ def subjects_of(identities: Any, where: str) -> Subjects:
 
 
 def subjects_in_batches(columns: Iterable[Any], where: str) -> Subjects:
-    """Return the same for a column that comes batch by batch.
+    """Return the subjects of rows, as :func:`subjects_of` does, for a column that comes in batches.
 
-    Keyed hashes of 128 bits are spread over files on disk, and counted one file after the other. Nobody who does not
-    have the key, which is forgotten, can make two identities have one hash.
+    Keyed hashes of 128 bits are spread over files on disk, and counted one file after the other, so
+    memory stays small. The key is forgotten afterwards; nobody who does not have it can construct
+    two identities with one hash.
     """
     n_rows = 0
     with ExitStack() as stack:
@@ -116,7 +117,7 @@ def subjects_in_batches(columns: Iterable[Any], where: str) -> Subjects:
 
 
 def _hashed(columns: Iterable[Any], where: str) -> Iterator[NDArray[Any]]:
-    """Yield the hashes of each batch, and the numbers of its rows."""
+    """Yield, for each batch, records with the hashes and the numbers of its rows."""
     keys, first = (secrets.token_hex(8), secrets.token_hex(8)), 0
     for column in columns:
         plain = _plain(column, where, first)
@@ -138,7 +139,7 @@ def _hashes_of(identities: Any, keys: tuple[str, str]) -> NDArray[np.uint64]:
 
 
 def _plain(identities: Any, where: str, first_row: int) -> Any:
-    """Return identities as a pandas Series of integers or of text; a DataError where one is missing or a float."""
+    """Return identities as a Series of integers or of text; raise a DataError if one is missing or a float."""
     import pandas as pd
 
     series = pd.Series(identities, dtype=object if isinstance(identities, (list, tuple)) else None)
@@ -168,6 +169,7 @@ def _plain(identities: Any, where: str, first_row: int) -> Any:
 
 
 def _check_given(missing: NDArray[np.bool_], where: str, first_row: int) -> None:
+    """Raise a DataError that names the first row without a subject, if there is one."""
     if missing.any():
         at = first_row + int(missing.argmax())
         raise DataError(

@@ -72,6 +72,7 @@ def read_set(name: str) -> Table:
 
 
 def _numbers(path: Path) -> NDArray[np.float64]:
+    """Read a compressed file of numbers, of shape (n_lines, n_numbers)."""
     with (
         reading(path, "rows of numbers", "copy the suite again") as file,
         gzip.open(file, "rt") as text,
@@ -80,6 +81,7 @@ def _numbers(path: Path) -> NDArray[np.float64]:
 
 
 def _labels(path: Path, n_rows: int) -> NDArray[Any]:
+    """Read the labels of a set, one for each row: whole numbers from 1, and 0 for noise."""
     labels = _numbers(path).ravel()
     if (
         len(labels) != n_rows

@@ -206,12 +206,12 @@ class Results:
         self.folder = Path(folder).absolute()
         self._read = read_comparison(self.folder)
         with parsing(str(self.folder), "a comparison", "let 'fedclust compare' run again"):
-            found_folder = (
+            judged = (
                 (scenario.name, verdict(scenario), certainty(scenario))
                 for scenario in self._read.scenarios
             )
             self.verdicts = [
-                f"{name}: {' '.join(filter(None, sentences))}" for name, *sentences in found_folder
+                f"{name}: {' '.join(filter(None, sentences))}" for name, *sentences in judged
             ]
             self.doubts = [
                 f"{scenario.name}: {doubt}"

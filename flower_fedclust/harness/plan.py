@@ -25,7 +25,7 @@ from sklearn.preprocessing import scale
 from flower_fedclust.data import read_table
 from flower_fedclust.data.cells import typed
 from flower_fedclust.data.frames import as_frame, select
-from flower_fedclust.engine import ClientData, PrivateStrategy
+from flower_fedclust.engine import ClientData, PrivateStrategy, ProtocolStrategy
 from flower_fedclust.engine.rounds import DEVIATIONS, Round, Total
 from flower_fedclust.inputs import Clients, RowsChoice, Strategy, read_inputs
 from flower_fedclust.models import KMeansModel
@@ -269,13 +269,7 @@ def plan(
     if n_rows is None or n_columns is None:
         missing = "n_rows" if n_rows is None else "n_columns"
         raise ValueError(f"{missing} is missing; give it, or clients like yours.")
-    check_integer("n_rows", n_rows, at_least=prepared.most_clusters * 2)
-    check_integer("n_columns", n_columns, at_least=1)
-    check_integer("n_clients", n_clients, at_least=2)
-    if not isinstance(prepared, PrivateStrategy) or prepared.epsilon is None:
-        raise ValueError(f"{prepared.name} has no epsilon; plan a strategy that takes one.")
-    for epsilon in epsilons:
-        check_real("epsilons", epsilon, above=0, at_most=MOST_EPSILON)
+    _check_facts(prepared, n_rows, n_columns, n_clients, epsilons)
     radius = (
         next((getattr(prepared, name, None) for name in ("max_norm", "max_l1_norm")), None) or 3.0
     )
@@ -304,6 +298,23 @@ def plan(
         table is not None,
         left_out,
     )
+
+
+def _check_facts(
+    strategy: ProtocolStrategy,
+    n_rows: int,
+    n_columns: int,
+    n_clients: int,
+    epsilons: Sequence[float],
+) -> None:
+    """Raise a ValueError if a fact is out of range, or if the strategy has no epsilon."""
+    check_integer("n_rows", n_rows, at_least=strategy.most_clusters * 2)
+    check_integer("n_columns", n_columns, at_least=1)
+    check_integer("n_clients", n_clients, at_least=2)
+    if not isinstance(strategy, PrivateStrategy) or strategy.epsilon is None:
+        raise ValueError(f"{strategy.name} has no epsilon; plan a strategy that takes one.")
+    for epsilon in epsilons:
+        check_real("epsilons", epsilon, above=0, at_most=MOST_EPSILON)
 
 
 def falling(excess: Mapping[float, float]) -> dict[float, float]:

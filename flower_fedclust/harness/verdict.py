@@ -81,11 +81,11 @@ def doubts(scenario: Scenario) -> list[str]:
     """
     said = []
     for contender in scenario.contenders:
-        doubts_by_text: dict[str, list[str]] = {}
+        by_code: dict[str, list[str]] = {}
         for trial in contender.trials:
             for doubt in trial.metrics.get("doubts", ()):
-                doubts_by_text.setdefault(doubt["code"], []).append(doubt["sentence"])
-        for code, sentences in doubts_by_text.items():
+                by_code.setdefault(doubt["code"], []).append(doubt["sentence"])
+        for code, sentences in by_code.items():
             # The page says that these collapsed.
             if code not in ("one-cluster", "no-better-than-one"):
                 share = (

@@ -1,4 +1,9 @@
-"""The base class of models: labels, costs, places, and files."""
+"""The base class of models: labels, costs, places, and files.
+
+A model is what a run leaves: it assigns rows, also new ones, to clusters, without the rows that it
+was made from. It is sent and saved as a list of arrays (:meth:`Model.to_arrays`), and never
+pickled.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +73,10 @@ class Model(ABC):
 
     @staticmethod
     def named(name: str) -> type[Model]:
-        """Return the class with this name; raise a ValueError that suggests the nearest if there is none."""
+        """Return the class of models with this name.
+
+        Raises a ValueError that suggests the nearest name if there is none.
+        """
         if name not in Model._by_name:
             others = plugins.points(plugins.MODELS)
             if name in others:
@@ -79,7 +87,7 @@ class Model(ABC):
 
     @property
     def n_clusters(self) -> int:
-        """The number of clusters."""
+        """How many clusters the model has."""
         if self.cluster_points is None:
             raise NotImplementedError
         return len(self.cluster_points)
@@ -212,7 +220,10 @@ class Model(ABC):
 
 
 class RowModel(Model):
-    """Base of models that find the cluster of each row from that row alone, in blocks of rows."""
+    """Base of models that find the cluster of each row from that row alone, in blocks of rows.
+
+    A subclass states how many columns its rows have, and implements :meth:`cluster_block`.
+    """
 
     #: The part of the model that determines the number of columns, with its verb, for messages.
     columns_from: ClassVar[str]
@@ -221,11 +232,14 @@ class RowModel(Model):
 
     @abstractmethod
     def cluster_block(self, rows: Floats) -> Clustered:
-        """Return labels and cost of a block of checked rows."""
+        """Return labels and cost of a block of rows that have been checked."""
 
     @property
     def _widest(self) -> int:
-        """The number of entries for each row in the largest array that :meth:`cluster_block` makes."""
+        """How many entries for each row the largest array has that :meth:`cluster_block` makes.
+
+        It limits the blocks.
+        """
         return self.n_columns + self.n_clusters
 
     def predict(self, rows: ArrayLike) -> Labels:
@@ -247,7 +261,7 @@ class RowModel(Model):
         return Clustered(labels, cost, places)
 
     def _checked(self, rows: ArrayLike | Any) -> Floats:
-        """Return rows that the model can place; a table's columns in the model's order."""
+        """Return rows as an array that the model can place; a table's columns are put into the model's order."""
         frame = as_new_rows(rows, "rows")
         if frame is not None:
             if self.columns_ is not None:

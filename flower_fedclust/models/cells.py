@@ -1,4 +1,8 @@
-"""Clusters made of the cells of a grid."""
+"""Clusters made of the cells of a grid.
+
+The grid covers up to three directions of the rows. A cluster is a set of cells, so it may have any
+shape.
+"""
 
 from __future__ import annotations
 
@@ -119,7 +123,10 @@ class CellModel(RowModel, name="cells"):
         )
 
     def _means(self) -> Floats:
-        """Return the mean of each cluster's rows, as far as cells show it; the mean of all for one without rows."""
+        """Return the mean of each cluster's rows, as far as cells show it.
+
+        For a cluster without rows, the mean of all.
+        """
         weights = self.density_.ravel() + 1e-9
         centers, labels = self.grid_.centers(), self.labels_.ravel()
         inside = labels >= 0
@@ -132,7 +139,7 @@ class CellModel(RowModel, name="cells"):
         return np.where(totals > 0, means, weights @ centers / weights.sum())
 
     def _leave(self, places: Floats) -> Floats:
-        """Return places on the grid among the rows."""
+        """Return places on the grid as points among the rows."""
         return self.origin_ + (places @ self.directions_.T if self.directions_.size else places)
 
     def cluster_block(self, rows: Floats) -> Clustered:

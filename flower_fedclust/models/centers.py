@@ -30,7 +30,7 @@ class CenterModel(RowModel):
 
     @abstractmethod
     def place(self, rows: Floats) -> Floats:
-        """Return where checked rows lie in the space of the centers."""
+        """Return where checked rows lie in the space of the centers, of shape (n_rows, n_dimensions)."""
 
     def cluster_block(self, rows: Floats) -> Clustered:
         """Return the nearest centers, and the k-means objective in the space of the centers."""
@@ -53,7 +53,7 @@ class CenterModel(RowModel):
 
 
 def nearest_centers(places: Floats, centers: Floats) -> Clustered:
-    """Return the nearest center of each place, and the k-means objective."""
+    """Return the nearest center of each place as its label, and the k-means objective as the cost."""
     labels = nearest_center(places, centers)
     return Clustered(labels, kmeans_cost(places, centers, labels), places)
 

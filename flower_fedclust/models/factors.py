@@ -93,6 +93,7 @@ class FactorModel(RowModel, name="factors"):
         return Clustered(memberships.argmax(axis=1), float(np.sum(residuals**2)))
 
     def _about_origin(self, rows: Floats) -> Floats:
+        """Return rows as the components see them: lifted to the origin, if the model has one."""
         return rows if self._origin is None else lifted(rows, self._origin)
 
     def to_arrays(self) -> list[Floats]:

@@ -1,4 +1,8 @@
-"""Maps of rows, and clusters on them."""
+"""Maps of rows, and clusters on them.
+
+A map is a plane in which similar rows lie close together. It was made once, from landmarks or from
+noisy rows; a new row finds its place by its distances to these.
+"""
 
 from __future__ import annotations
 
@@ -108,6 +112,7 @@ class MapModel(CenterModel, name="map"):
 
     @property
     def _widest(self) -> int:
+        """How many entries for each row the largest array has when rows are placed."""
         return len(self.landmarks_) + self.n_columns
 
     def transform_block(self, rows: Floats) -> Floats:

@@ -116,6 +116,7 @@ class MixtureModel(RowModel, name="mixture"):
         return np.asarray(logsumexp(self._log_densities(rows), axis=1))
 
     def _log_densities(self, rows: ArrayLike) -> Floats:
+        """Return the log-densities of rows at each component, weights included, of shape (n_rows, n_components)."""
         checked = self._checked(rows)
         parts = [
             densities_of(checked[block], self._prototypes)
@@ -125,6 +126,7 @@ class MixtureModel(RowModel, name="mixture"):
 
     @property
     def _prototypes(self) -> Prototypes:
+        """The components as prototypes, with which densities are computed in floats."""
         return Prototypes(self.means_, self.covariances_, self.weights_)
 
     def exact_clusters(self, rows: Floats, exponent: int) -> Labels:

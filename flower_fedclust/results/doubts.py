@@ -1,7 +1,12 @@
 """Reasons to doubt a result, in one sentence each.
 
-They follow from what the run has released, which costs no privacy, or from labels and cost of rows at hand, which no
-guarantee covers.
+Clusters can always be computed; whether they mean anything is another question. Each function here
+looks for one reason why they may not: noise as large as a cluster, a search that would end
+elsewhere next time, bounds that clip, columns that hardly count. A doubt says what is in doubt,
+why, and what may help.
+
+Doubts follow from what the run has released, which costs no privacy, or from labels and costs of
+rows at hand, which no guarantee covers; ``basis`` says which.
 """
 
 from __future__ import annotations
@@ -36,11 +41,11 @@ Basis = Literal["released", "rows"]
 ABOUT_NOTHING = 0.01
 #: A share beyond a bound is clear at so many deviations of its noise: each column has two shares in each cluster.
 CLEARLY = 4.0
-#: Clusters that cost this part more than the best of imitated runs without noise are bad, as are equally good ones.
+#: Clusters whose cost exceeds the best of imitated runs without noise by more than this part are bad.
 BOTH_BAD = 0.1
-#: A result is doubted if sites explain more than this part of the clusters' entropy, and chance would do so with less
-#: than this probability.
-#: Of 20 runs of spp-fgc on ten tables dealt by a column, the least for one that lost more than .05 of its ARI was .12.
+#: A result is doubted if sites explain more than MOST_BY_SITE of the clusters' entropy, and chance would explain that
+#: much with a probability below BY_CHANCE.
+#: In 20 runs of spp-fgc on ten tables dealt by a column, every run that lost more than .05 of its ARI had .12 or more.
 MOST_BY_SITE, BY_CHANCE = 0.1, 1e-4
 
 
@@ -101,7 +106,16 @@ def doubts_about(
     labels: Sequence[NDArray[np.intp]],
     metrics: Mapping[str, float],
 ) -> tuple[Doubt, ...]:
-    """Return the doubts about a strategy that has run, the worst first; labels are empty if no rows are at hand."""
+    """Return the doubts about a strategy that has run, the worst first.
+
+    Parameters
+    ----------
+    strategy : ProtocolStrategy
+    model : Model
+    labels : sequence of ndarray
+        The labels of each client; empty if no rows are at hand.
+    metrics : mapping of str to float
+    """
     doubts = [
         *_of_rows(model.n_clusters, labels, metrics),
         *_of_sizes(strategy, model, bool(labels)),
@@ -144,7 +158,7 @@ def doubts_about(
 
 
 def doubts_about_scale(clients: Sequence[ClientData]) -> tuple[Doubt, ...]:
-    """Return a doubt about the first client whose distances are infinite or 0 because squares of rows overflow."""
+    """Return a doubt about the first client whose numbers are too large or too small to square, if there is one."""
     for client in clients:
         if where := client.out_of_scale:
             return (
@@ -154,21 +168,21 @@ def doubts_about_scale(clients: Sequence[ClientData]) -> tuple[Doubt, ...]:
 
 
 def doubts_about_numbers(clients: Sequence[ClientData], schema: Schema) -> tuple[Doubt, ...]:
-    """Return a doubt about the columns of a client's table in which 1,234 counts as 1234, and may mean 1.234."""
-    doubts = {
+    """Return a doubt about columns in which 1,234 was read as 1234, but may mean 1.234."""
+    unclear = {
         client.owner: columns_with_unclear_commas((part.table for part in client.batches()), schema)
         for client in clients
     }
-    doubts = {owner: columns for owner, columns in doubts.items() if columns}
-    if not doubts:
+    unclear = {owner: columns for owner, columns in unclear.items() if columns}
+    if not unclear:
         return ()
-    columns = list(dict.fromkeys(name for names in doubts.values() for name in names))
+    columns = list(dict.fromkeys(name for names in unclear.values() for name in names))
     sentence = (
-        f"Numbers written like 1,234 count as 1234 in {quoted(columns)} ({some(list(doubts))}), and none shows what "
+        f"Numbers written like 1,234 count as 1234 in {quoted(columns)} ({some(list(unclear))}), and none shows what "
         "the comma is: if it is a decimal comma, write 1.234."
     )
     return (
-        Doubt("unclear-comma", sentence, {"columns": columns, "clients": list(doubts)}, "rows"),
+        Doubt("unclear-comma", sentence, {"columns": columns, "clients": list(unclear)}, "rows"),
     )
 
 
@@ -183,7 +197,7 @@ def doubts_about_files(empty: Sequence[str]) -> tuple[Doubt, ...]:
 def doubts_about_labels(
     labels: Sequence[NDArray[np.intp]], predicted: Sequence[NDArray[np.intp]]
 ) -> tuple[Doubt, ...]:
-    """Return a doubt if the model finds other clusters for the rows of the run than the run itself."""
+    """Return a doubt if the model assigns the rows of the run to other clusters than the run did."""
     from sklearn.metrics import adjusted_rand_score
 
     pairs = [pair for pair in zip(labels, predicted, strict=True) if len(pair[0]) == len(pair[1])]
@@ -201,7 +215,10 @@ def doubts_about_labels(
 
 
 def doubts_over_runs(labels: Sequence[NDArray[Any]]) -> tuple[Doubt, ...]:
-    """Return a doubt if several runs of one strategy on the same rows, given by their labels, found other clusters."""
+    """Return a doubt if several runs of one strategy on the same rows found different clusters.
+
+    ``labels`` has the labels of each run.
+    """
     from sklearn.metrics import adjusted_rand_score
 
     if len(labels) < 2:
@@ -231,6 +248,7 @@ def doubts_over_runs(labels: Sequence[NDArray[Any]]) -> tuple[Doubt, ...]:
 def _of_rows(
     n_clusters: int, labels: Sequence[NDArray[np.intp]], metrics: Mapping[str, float]
 ) -> list[Doubt]:
+    """Return doubts that follow from labels and costs: a collapse, or empty clusters."""
     largest, cost, of_one = (
         metrics.get(name) for name in ("largest_cluster", "cost_per_row", "cost_of_one_cluster")
     )
@@ -247,7 +265,7 @@ def _of_rows(
 
 
 def _of_clients(strategy: ProtocolStrategy, labels: Sequence[NDArray[np.intp]]) -> list[Doubt]:
-    """Return a doubt if one client has nearly all rows: nobody can tell whether they are real or invented."""
+    """Return a doubt if one client has nearly all rows; nobody can tell whether they are real."""
     basis: Basis = "released"
     largest = strategy.largest_client
     if largest is None and len(labels) == len(strategy.client_names) >= 3:
@@ -261,7 +279,7 @@ def _of_clients(strategy: ProtocolStrategy, labels: Sequence[NDArray[np.intp]]) 
 
 
 def _of_sites(strategy: ProtocolStrategy, labels: Sequence[NDArray[np.intp]]) -> list[Doubt]:
-    """Return a doubt if clusters follow the sites, and each site has clustered its own rows for the server."""
+    """Return a doubt if the clusters follow the sites, in a strategy in which each site clusters its own rows."""
     sees_sites = any(
         message.reveals == "centers" and message.detail.startswith("one per")
         for message in strategy.report.messages
@@ -278,10 +296,11 @@ def _of_sites(strategy: ProtocolStrategy, labels: Sequence[NDArray[np.intp]]) ->
 
 
 def told_by_sites(labels: Sequence[NDArray[np.intp]]) -> float:
-    """Return the part of the entropy of the clusters, from 0 to 1, that the sites explain beyond chance.
+    """Return the part of the clusters' entropy, 0 to 1, that the sites explain beyond chance.
 
-    Labels come site by site. Chance is the expected mutual information of the two if rows are dealt at random; unless
-    the mutual information is clearly more than that (a G-test at 1e-4), the result is 0.
+    ``labels`` has the labels of each site. Chance is the expected mutual information if rows are
+    dealt to sites at random. Unless the mutual information clearly exceeds it (a G-test at 1e-4),
+    the result is 0.
     """
     from scipy.stats import chi2
     from sklearn.metrics import mutual_info_score
@@ -303,7 +322,7 @@ def told_by_sites(labels: Sequence[NDArray[np.intp]]) -> float:
 
 
 def _of_sizes(strategy: ProtocolStrategy, model: Model, has_labels: bool) -> list[Doubt]:
-    """Return doubts about released sizes: a single cluster, clusters that could be noise, and empty ones."""
+    """Return doubts that follow from released sizes: a single cluster, clusters that could be noise, empty ones."""
     sizes, n_clusters = strategy.released_sizes, model.n_clusters
     if sizes is None or len(sizes.counts) != n_clusters:
         return []
@@ -334,7 +353,10 @@ def _of_sizes(strategy: ProtocolStrategy, model: Model, has_labels: bool) -> lis
 def _of_positions(
     counts: NDArray[np.float64], sum_deviation: float, drowned: set[int], model: Model
 ) -> list[Doubt]:
-    """Return a doubt about centers that noise may have moved halfway to the nearest other center."""
+    """Return a doubt about centers that noise may have moved halfway to the nearest other center.
+
+    ``drowned`` holds clusters that another doubt already names.
+    """
     if not isinstance(model, KMeansModel) or sum_deviation == 0.0 or model.n_clusters < 2:
         return []
     centers = model.cluster_centers_
@@ -364,7 +386,7 @@ def _of_positions(
 
 
 def _of_density(gain: DensityGain | None) -> list[Doubt]:
-    """Return a doubt about a mixture that may be no better than one Gaussian."""
+    """Return a doubt about a mixture that may describe the rows no better than one Gaussian does."""
     if gain is None or gain.is_clear:
         return []
     sentence = (
@@ -376,7 +398,7 @@ def _of_density(gain: DensityGain | None) -> list[Doubt]:
 
 
 def _of_bounds(strategy: ProtocolStrategy, model: Model) -> list[Doubt]:
-    """Return a doubt about centers on or outside of the ball to which rows are clipped, where no mean of rows lies."""
+    """Return a doubt about centers on or beyond the ball to which rows are clipped; no mean of rows lies there."""
     bound = getattr(strategy, "max_norm", None)
     if bound is None or not isinstance(model, KMeansModel):
         return []
@@ -398,7 +420,10 @@ def _of_bounds(strategy: ProtocolStrategy, model: Model) -> list[Doubt]:
 
 
 def _of_columns(strategy: ProtocolStrategy, preparation: Preparation) -> list[Doubt]:
-    """Return doubts about columns that the run left out, and that hardly count as their values lie close together."""
+    """Return doubts about columns that were left out, or that hardly count.
+
+    A column hardly counts if nearly all of its values lie close together within its bounds.
+    """
     doubts, schema = [], getattr(strategy.tables, "schema", preparation.schema)
     lost = [name for name in schema.used if name not in preparation.schema.used]
     if lost:
@@ -473,6 +498,7 @@ def _is_mostly_beyond(clusters: Clusters, name: str) -> bool:
 
 
 def _empty(clusters: Sequence[int], n_clusters: int, basis: Basis) -> Doubt:
+    """Return the doubt about clusters without rows."""
     sentence = f"{_listed(clusters, n_clusters, 'has', 'have')} no rows: use fewer clusters."
     return Doubt("empty", sentence, {"clusters": list(clusters)}, basis)
 
@@ -486,7 +512,11 @@ def _listed(clusters: Sequence[int], n_clusters: int, singular: str = "", plural
 
 
 def _of_other_runs(agreement: float | None, again: Repeated | None) -> list[Doubt]:
-    """Doubt the clusters if another run would not find them; name those that it would find, and say why."""
+    """Return a doubt if another run would probably find other clusters.
+
+    It names the clusters that would be found again, and says whether noise, the table or the search
+    is the reason.
+    """
     # Where steps were not imitated (mixtures, densities), the estimate is not as hopeful.
     least = ALIKE if again is None else ALL_FOUND_AGAIN
     if agreement is None or agreement >= least:
@@ -525,11 +555,11 @@ _ADVICE = {
 
 
 def reason_of(again: Repeated) -> str:
-    """Return whether noise, table or search is the reason that clusters would not be found again.
+    """Return why clusters would not be found again: "noise", "table" or "search".
 
-    Where the run has compared another way to divide the rows, and it costs nearly the same for all that noise shows,
-    the table is the reason, unless both are bad. Otherwise noise is, where it moved the clusters so that they cost
-    clearly more, or where runs without noise would agree with each other.
+    The table is the reason if another way to divide the rows costs nearly the same for all that
+    noise shows, and neither is bad. Otherwise noise is, if it moved the clusters so that they cost
+    clearly more, or if runs without noise would agree with each other. What is left is the search.
     """
     if again.equal_within <= EQUALLY_GOOD and again.excess <= BOTH_BAD:
         return "table"
@@ -537,6 +567,7 @@ def reason_of(again: Repeated) -> str:
 
 
 def _named(clusters: list[int]) -> str:
+    """Return "cluster 2" or "clusters 0, 2 and 5"."""
     if len(clusters) == 1:
         return f"cluster {clusters[0]}"
     return f"clusters {', '.join(map(str, clusters[:-1]))} and {clusters[-1]}"

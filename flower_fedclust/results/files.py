@@ -1,4 +1,9 @@
-"""A result as a folder of CSV, JSON and NumPy arrays, without pickles, and files of labels."""
+"""A result as a folder of CSV, JSON and NumPy arrays, without pickles, and files of labels.
+
+Everything is written in forms that other programs read, and can be read back without running code.
+A folder is complete if it has ``result.json``, which is written last. Labels reveal as much as
+rows, so files and folders can be read by their owner only.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +50,7 @@ _DESCRIPTION, _METRICS, _TRAFFIC, _PRIVACY = (
 )
 #: The files of a privacy report.
 REPORT_FILES = (_PRIVACY, "privacy.txt")
-#: The file of rows that no client had, and the reason it states.
+#: The file about rows that no client had because they were made public, and the reason that it states.
 _LEFT_OUT, _MADE_PUBLIC = "left-out.csv", "made public for the server"
 #: The columns of a file of labels, after the ids.
 _CLUSTER, _REASON = "cluster", "why"
@@ -61,7 +66,7 @@ _FORMULA = re.compile(r"'*[=+\-@\t\r]")
 
 
 def as_cell(text: object) -> object:
-    """Return a name or id with a quote in front if a spreadsheet would run it; text that is a number is unchanged."""
+    """Return a text with a quote in front if a spreadsheet would run it as a formula; numbers are unchanged."""
     if not isinstance(text, str) or _FORMULA.match(text) is None:
         return text
     try:
@@ -78,7 +83,7 @@ def from_cell(text: str) -> str:
 
 @dataclass(frozen=True)
 class LabelFile:
-    """The contents of a file of labels."""
+    """The content of a file of labels."""
 
     row_ids: NDArray[Any]  #: Ids or numbers of all rows, of shape (n_rows,).
     labels: NDArray[np.intp]  #: Labels of the rows that have one, of shape (n_labels,).
@@ -96,8 +101,16 @@ def write_labels(
 ) -> None:
     """Write a new file of labels, which only its owner can read.
 
-    A row that was left out has the label None and a reason in ``why``. If the ids' name is also the name of another
-    column, "(id)" is appended.
+    Parameters
+    ----------
+    path : Path
+    row_ids : iterable
+    labels : iterable of int or None
+        None for a row that was left out.
+    id_column : str, default="row"
+        The name of the ids. If another column has that name, "(id)" is appended.
+    why : iterable of str, optional
+        For each row the reason why it was left out, or "".
     """
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
@@ -149,7 +162,7 @@ def read_labels(path: Path) -> LabelFile:
 
 
 def _as_ids(names: list[str]) -> NDArray[Any]:
-    """Return integers as numbers, unless one is written unusually, such as 007."""
+    """Return names as integers if all are written as integers are, and otherwise as texts."""
     try:
         numbers = np.array([int(name) for name in names], dtype=np.int64)
     except (ValueError, OverflowError):
@@ -161,7 +174,7 @@ def _as_ids(names: list[str]) -> NDArray[Any]:
 
 
 def empty_folder(path: str | Path) -> Path:
-    """Return the absolute path of a folder that does not exist or is empty; raise FileExistsError otherwise."""
+    """Return the absolute path of a folder that is empty or does not exist; raise a FileExistsError for any other."""
     path = Path(path).absolute()
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise FileExistsError(
@@ -171,20 +184,18 @@ def empty_folder(path: str | Path) -> Path:
 
 
 def free_beside(path: Path) -> Path:
-    """Return the first of NAME-2, NAME-3 and so on beside a path that does not exist."""
+    """Return the first free path of NAME-2, NAME-3 and so on."""
     numbered = (path.with_name(f"{path.name}-{number}") for number in count(2))
     return next(path for path in numbered if not path.exists() and not path.is_symlink())
 
 
 def find_folder(folder: str | Path, file: str) -> Path:
-    """Return the folder itself, or the only folder inside that holds a file of this name."""
+    """Return the folder that holds a file of this name: the folder itself, or the only one inside it."""
     path = Path(folder).absolute()
     if not path.is_dir():
         raise FileNotFoundError(f"There is no folder {folder}.")
     inside = (
-        []
-        if (path / file).exists()
-        else sorted(matches.parent for matches in path.glob(f"*/{file}"))
+        [] if (path / file).exists() else sorted(match.parent for match in path.glob(f"*/{file}"))
     )
     if len(inside) > 1:
         raise ValueError(
@@ -195,7 +206,10 @@ def find_folder(folder: str | Path, file: str) -> Path:
 
 
 def _file_names(names: Sequence[str]) -> list[str]:
-    """Return distinct names that any file system takes, as similar as possible to the clients' names."""
+    """Return names for the clients' files.
+
+    Valid on any file system, distinct, and as similar to the clients' as possible.
+    """
     safe = ["".join(letter if _is_safe(letter) else "_" for letter in name) for name in names]
     safe = [name.encode()[:LONGEST_FILE_NAME].decode(errors="ignore") for name in safe]
     numbered = [f"{index}-{name}" for index, name in enumerate(safe)]
@@ -207,7 +221,7 @@ def _file_names(names: Sequence[str]) -> list[str]:
 
 
 def _is_safe(letter: str) -> bool:
-    """Tell whether a file name may contain a letter, also on systems that write names in ASCII."""
+    """Tell whether the name of a file may contain a letter, also on systems whose file names are ASCII."""
     try:
         letter.encode(sys.getfilesystemencoding())
     except UnicodeEncodeError:
@@ -225,8 +239,9 @@ def write_report(report: PrivacyReport, folder: Path) -> None:
 def save_result(result: ResultData, folder: str | Path) -> Path:
     """Write a result into an empty folder; see :meth:`flower_fedclust.Result.save`.
 
-    The files are written into a folder of their own inside, and moved when all are there. So two processes that save
-    at once never mix or remove each other's files, and what is left of a failed attempt can be told.
+    The files are first written into a temporary folder inside, and moved when all are complete. So
+    two processes that save at the same time never mix or remove each other's files, and a failed
+    attempt leaves nothing that looks like a result.
     """
     path = empty_folder(folder)
     is_new = not path.exists()
@@ -257,7 +272,7 @@ def save_result(result: ResultData, folder: str | Path) -> Path:
 
 
 def _write_files(result: ResultData, path: Path) -> None:
-    """Write the files of a result. The last, result.json, shows that the result is complete."""
+    """Write the files of a result; ``result.json`` comes last and shows that the others are complete."""
     result.model.save(path)
     centers = getattr(result.model, "cluster_centers_", None)
     if centers is not None:
@@ -383,6 +398,7 @@ def read_result(folder: str | Path) -> dict[str, Any]:
 
 
 def _unless_none(written: Any, read: Callable[[Any], T]) -> T | None:
+    """Return None for None, and otherwise what ``read`` makes of the value."""
     return None if written is None else read(written)
 
 
@@ -397,16 +413,18 @@ def _number(written: dict[str, Any]) -> ClusterNumber | PeakNumber:
 
 
 def _sizes(written: dict[str, Any]) -> ReleasedSizes:
+    """Return the released sizes that a result wrote."""
     return ReleasedSizes(**{**written, "counts": np.array(written["counts"], dtype=np.float64)})
 
 
 def _places(path: Path) -> NDArray[np.float64]:
+    """Return the places on a map that a result wrote, of shape (n_rows, 2)."""
     with reading(path, "a map", "run again") as file:
         return np.loadtxt(file, delimiter=",", skiprows=1, ndmin=2).reshape(-1, 2)
 
 
 def _checked_file_name(name: Any) -> str:
-    """Return a file's name; raise a ValueError if it leads out of the folder."""
+    """Return the name of a file; raise a ValueError if it leads out of the folder."""
     if (
         not isinstance(name, str)
         or name in ("", ".", "..")
@@ -417,12 +435,13 @@ def _checked_file_name(name: Any) -> str:
 
 
 def _checked_form(form: Any) -> Form:
+    """Return the form of the labels; raise a KeyError for an unknown one."""
     forms: dict[str, Form] = {form: form for form in get_args(Form)}
     return forms[form]
 
 
 def _check_labels(labels: LabelFile, n_rows: int, n_clusters: int, name: str) -> None:
-    """Raise a DataError unless each row of a client has a label that the model knows, or no row has one."""
+    """Raise a DataError unless every row of a client has a label that the model knows, or none has one."""
     if len(labels.row_ids) != n_rows:
         raise DataError(
             f"the labels of client {name} have {len(labels.row_ids)} lines for {n_rows} rows; run again."
@@ -434,14 +453,14 @@ def _check_labels(labels: LabelFile, n_rows: int, n_clusters: int, name: str) ->
 
 
 def _check_row_numbers(numbers: Sequence[NDArray[Any]]) -> None:
-    """Raise a DataError unless the files of labels have every row of a table once."""
+    """Raise a DataError unless the files of labels together have every row of a table exactly once."""
     every = np.sort(np.concatenate([np.empty(0, dtype=np.int64), *numbers]))
     if not np.array_equal(every, np.arange(len(every))):
         raise DataError("the files of labels do not have every row once; run again.")
 
 
 def _checked_metrics(metrics: dict[str, float]) -> dict[str, float]:
-    """Return metrics; raise a DataError unless each is a number."""
+    """Return metrics; raise a DataError if a value is NaN."""
     for name, value in metrics.items():
         if math.isnan(value):
             raise DataError(f"{_METRICS}: {name} is not a number; run again.")
@@ -449,6 +468,7 @@ def _checked_metrics(metrics: dict[str, float]) -> dict[str, float]:
 
 
 def _traffic(row: dict[str, str]) -> Traffic:
+    """Return the traffic in one line of ``traffic.csv``."""
     up, down = int(row["bytes_up"]), int(row["bytes_down"])
     client = from_cell(row["client"])
     return Traffic(

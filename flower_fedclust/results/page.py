@@ -52,13 +52,13 @@ _RADIUS, _LEAST_RADIUS = 62.0, 5.0
 
 
 def page_of(package: str, template: str, **content: Any) -> str:
-    """Fill a template of a package, complete in itself; every text of the content is escaped."""
+    """Fill a template of a package, and return the HTML; every text in the content is escaped."""
     return _environment(package).get_template(template).render(content)
 
 
 @cache
 def _environment(package: str) -> Environment:
-    """Return the templates of a package; a name that does not exist is an error."""
+    """Return the templates of a package, with which a missing name is an error."""
     environment = Environment(
         loader=PackageLoader(package),
         autoescape=True,
@@ -122,7 +122,7 @@ def result_page(result: ResultData, subject: str = "") -> str:
 
 
 def _privacy(report: PrivacyReport) -> dict[str, Any]:
-    """Return the page's sentences about privacy."""
+    """Return the sentences about privacy, for the template."""
     return {
         "guarantee": report.guarantee(),
         "is_covered": report.covers_everything,
@@ -137,7 +137,11 @@ def _privacy(report: PrivacyReport) -> dict[str, Any]:
 
 
 def _of_rows(result: ResultData) -> str:
-    """Return " of 150 rows"; if noise protects their number, as it was released, and "" if it was not."""
+    """Return how many rows there were, such as " of 150 rows".
+
+    If noise protects that number, it is the released one, rounded; "" if none was released, or if
+    the floor hides it.
+    """
     if not result.privacy.releases:
         n_rows, sizes = (
             sum(map(len, result.labels_of_clients)),
@@ -158,13 +162,13 @@ def _of_rows(result: ResultData) -> str:
 
 
 def _contents(messages: Sequence[Message]) -> list[str]:
-    """Return the contents of messages, their level of detail, and the number of rounds that sent them."""
+    """Return the contents of messages, with their detail and, if there were several, the number of rounds."""
     rounds: dict[str, set[int]] = {}
     for message in messages:
         rounds.setdefault(f"{message.content} ({message.detail})", set()).add(message.round)
     return [
-        f"{number}, in {len(those)} rounds" if len(those) > 1 else number
-        for number, those in rounds.items()
+        f"{content}, in {len(numbers)} rounds" if len(numbers) > 1 else content
+        for content, numbers in rounds.items()
     ]
 
 
@@ -210,7 +214,10 @@ def _size(sizes: Estimate, index: int, counted: str) -> str:
 
 
 def _plane(result: ResultData, shares: Floats, errors: Floats) -> list[dict[str, Any]]:
-    """Return the discs of the centers: place, radius, color, and how far noise may have moved them; [] without one."""
+    """Return a disc for each center: its place, radius and color, and how far noise may have moved it.
+
+    [] if the centers do not lie among the rows, or if there is only one.
+    """
     centers = result.model.cluster_points
     if centers is None or result.model.space != "rows" or len(centers) < 2:
         return []
@@ -237,7 +244,10 @@ def _plane(result: ResultData, shares: Floats, errors: Floats) -> list[dict[str,
 
 
 def _picture(result: ResultData) -> str | None:
-    """Return the picture of clusters on a map or in cells as a PNG in text; None without matplotlib or a place."""
+    """Return the picture of a map or of cells as a PNG in base64.
+
+    None without matplotlib, or if there is nothing to draw.
+    """
     if find_spec("matplotlib") is None or result.model.cluster_points is None:
         return None
     cluster_figure(result).savefig(content := io.BytesIO(), format="png")
@@ -245,7 +255,7 @@ def _picture(result: ResultData) -> str | None:
 
 
 def _heat(profile: Profile) -> list[Mapping[str, Any]]:
-    """Return a row for each name: the values as text, and the strength and sign of each value's color."""
+    """Return the rows of the heat map: for each name the values as text, with the strength and sign of their color."""
     limit = max(float(np.nanmax(np.abs(np.nan_to_num(profile.values)))), 1e-12)
     rows: list[Mapping[str, Any]] = []
     for name, values in zip(profile.names, profile.values.T, strict=True):

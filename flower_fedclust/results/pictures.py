@@ -1,5 +1,9 @@
 """Pictures of a result, from what the run has released, and the colors and groups of rows that pictures share.
 
+A picture must not show more than the run has released. Sizes and centers come with the error of
+their noise, a cluster that noise alone could have produced is hollow, and rows are drawn only where
+no noise was meant to protect them.
+
 Functions that draw raise a ValueError if matplotlib is not installed.
 """
 
@@ -53,7 +57,7 @@ _HOLLOW = "#ffffff"
 
 
 def figure_of(width: float, height: float) -> Figure:
-    """Return an empty figure; width and height are in inches."""
+    """Return an empty figure of so many inches, which notebooks can show."""
     # pyplot would choose a backend for the whole process and keep every figure.
     try:
         from matplotlib.figure import Figure
@@ -88,12 +92,13 @@ def made_folder_of(path: str | Path) -> Path:
 
 
 def cluster_figure(result: ResultData) -> Figure:
-    """Draw where the clusters lie, how large they are, and what distinguishes each.
+    """Draw where the clusters lie, how large they are, and what distinguishes each of them.
 
-    The plane holds the first two principal components of the released centers, or the map. Discs are as large as the
-    clusters. The ring around a center, and the bar of a size, is two standard deviations of its noise. A cluster that
-    noise alone could have produced is hollow. Rows are drawn on a map if the run has no noise that would protect them;
-    otherwise the points are those that the map was made of: landmarks, or noisy rows.
+    The plane holds the first two principal components of the released centers, or the map. The area
+    of a disc shows the size of its cluster. The ring around a center, and the bar of a size, is two
+    standard deviations of its noise. A cluster that noise alone could have produced is hollow. Rows
+    are drawn on a map if the run has no noise that would protect them; otherwise the points are
+    those that the map was made of: landmarks, or noisy rows.
     """
     model, centers = result.model, result.model.cluster_points
     shares, errors = shares_and_errors(result, model.n_clusters)
@@ -142,9 +147,10 @@ def cluster_figure(result: ResultData) -> Figure:
 
 
 def shares_and_errors(result: ResultData, n_clusters: int) -> tuple[Floats, Floats]:
-    """Return the share of each cluster, and the standard deviation of its noise; equal shares if none is known.
+    """Return the share of each cluster, and the standard deviation of its noise; equal shares if nothing is known.
 
-    A share that the floor hides may be anything up to its limit: value and error say no more.
+    A share that the floor hides may be anything up to its limit; its value and error say no more
+    than that.
     """
     sizes = sizes_of(result, n_clusters)
     if sizes is None:
@@ -153,7 +159,11 @@ def shares_and_errors(result: ResultData, n_clusters: int) -> tuple[Floats, Floa
 
 
 def sizes_of(result: ResultData, n_clusters: int) -> Estimate | None:
-    """Return the share of each cluster as it may be printed, from the best source that there is; None if none is."""
+    """Return the share of each cluster as it may be printed, or None if nothing is known.
+
+    The best source is used: the description, or else the released sizes, or else the labels at
+    hand.
+    """
     if result.clusters is not None:
         return result.clusters.sizes
     if result.sizes is not None and has_sizes(result, n_clusters):
@@ -168,7 +178,7 @@ def sizes_of(result: ResultData, n_clusters: int) -> Estimate | None:
 
 
 def counted_in(result: ResultData, n_clusters: int) -> str:
-    """Return what the sizes of :func:`sizes_of` count, "rows" or "persons"."""
+    """Return whether the sizes of :func:`sizes_of` count "rows" or "persons"."""
     if result.clusters is not None:
         return result.clusters.counted
     are_persons = result.privacy.unit == "subject" and has_sizes(result, n_clusters)
@@ -181,7 +191,7 @@ def has_sizes(result: ResultData, n_clusters: int) -> bool:
 
 
 def moved_by_noise(result: ResultData, n_clusters: int) -> Floats:
-    """Return how far noise moves each center, as a standard deviation; 0 if unknown."""
+    """Return the standard deviation with which noise moves each center; 0 if it is unknown."""
     if result.sizes is None or not has_sizes(result, n_clusters):
         return np.zeros(n_clusters)
     counts = result.sizes.counts
@@ -198,7 +208,7 @@ class Profile:
 
 
 def profile_of(result: ResultData, shares: Floats, errors: Floats) -> Profile | None:
-    """Return the profile of the features in which clusters differ most; None if there are none, or noise hides all."""
+    """Return how clusters differ in the features that differ most; None if there are none, or if noise hides all."""
     if result.clusters is not None:
         profile = _described_profile(result.clusters)
     else:
@@ -222,7 +232,7 @@ def profile_of(result: ResultData, shares: Floats, errors: Floats) -> Profile | 
 
 
 def _described_profile(clusters: Clusters) -> Profile:
-    """Return the differences of a description."""
+    """Return the profile that a description in the table's units gives."""
     frame = clusters.frame
     frame = frame[(frame["column"] != "") & ~frame["what"].isin(SHAPES)]
     named = frame.assign(
@@ -238,7 +248,7 @@ def _described_profile(clusters: Clusters) -> Profile:
 
 
 def _profile_of_centers(result: ResultData, centers: Floats, shares: Floats) -> Profile:
-    """Return how far each center lies from the mean of all; a cluster without a share is hidden."""
+    """Return the profile that the centers give: how far each lies from their mean, in standard deviations."""
     weights = shares / max(float(shares.sum()), np.finfo(float).tiny)
     values = centers - weights @ centers
     spread = np.sqrt(weights @ values**2)
@@ -261,7 +271,11 @@ _BREAK = re.compile(r"[\s_:.,/-]+")
 
 
 def shortened(names: Sequence[str], longest: int = _LONGEST_NAME) -> list[str]:
-    """Shorten names to a number of characters, cutting where names are alike and not where they differ."""
+    """Shorten names to ``longest`` characters, so that what distinguishes them stays.
+
+    A name is cut in the part that it shares with another one; names that would become equal are
+    left as they are.
+    """
     shortened_names = []
     for name in names:
         if len(name) <= longest:
@@ -283,7 +297,7 @@ def shortened(names: Sequence[str], longest: int = _LONGEST_NAME) -> list[str]:
 
 
 def _n_shared(first_name: str, other: str) -> int:
-    """Return how many first characters two names share."""
+    """Return how many characters two names share at their beginning."""
     return next(
         (at for at, (a, b) in enumerate(zip(first_name, other, strict=False)) if a != b),
         min(len(first_name), len(other)),
@@ -291,7 +305,7 @@ def _n_shared(first_name: str, other: str) -> int:
 
 
 def _draw_map(axes: Axes, result: ResultData) -> None:
-    """Draw the points of a map behind its centers, as a density if there are many."""
+    """Draw the points of a map behind its centers; as a density if there are many."""
     from matplotlib.colors import ListedColormap
     from scipy.spatial.distance import cdist
 
@@ -318,7 +332,10 @@ def _draw_map(axes: Axes, result: ResultData) -> None:
 
 
 def _draw_regions(axes: Axes, model: CellModel) -> None:
-    """Draw the cells in the color of their cluster, the denser the darker; of a third direction, the densest cell."""
+    """Draw the cells of a grid in the color of their cluster, darker where they are denser.
+
+    If the grid has three directions, the densest cell along the third one is shown.
+    """
     from matplotlib.colors import to_rgb
 
     shape = (*model.labels_.shape, 1, 1)[:3]
@@ -352,9 +369,9 @@ def _draw_regions(axes: Axes, model: CellModel) -> None:
 
 
 def places_in_plane(centers: Floats, shares: Floats, space: str) -> Floats:
-    """Return the centers' places on the map, or their projection on two principal components.
+    """Return places of the centers in the plane: on the map, or projected on their first two principal components.
 
-    Each center counts for the components by the size of its cluster.
+    In the principal components, each center counts by the size of its cluster.
     """
     weights = shares / max(float(shares.sum()), np.finfo(float).tiny)
     offsets = centers - weights @ centers
@@ -370,6 +387,7 @@ def places_in_plane(centers: Floats, shares: Floats, space: str) -> Floats:
 def _draw_plane(
     axes: Axes, centers: Floats, shares: Floats, moved: Floats, colors: list[str], space: str
 ) -> None:
+    """Draw the centers as discs, with their numbers and the rings of their noise."""
     from matplotlib.patches import Circle
 
     places = places_in_plane(centers, shares, space)
@@ -401,17 +419,19 @@ def _draw_plane(
 
 
 def _edges(colors: list[str]) -> list[str]:
+    """Return the colors of outlines: gray for hollow clusters."""
     return ["#777777" if color == _HOLLOW else color for color in colors]
 
 
 def _numbered(clusters: Sized, most: int = _MOST_NUMBERS) -> slice:
-    """Return which clusters have their number at an axis: all, every second, and so on."""
+    """Return which clusters have their number at an axis: all, or every second, every third, and so on."""
     return slice(None, None, -(-len(clusters) // most))
 
 
 def _draw_sizes(
     axes: Axes, shares: Floats, errors: Floats, colors: list[str], counted: str
 ) -> None:
+    """Draw the shares of the clusters as bars, with the errors of their noise."""
     at = np.arange(len(shares))
     bars = 100 * DEVIATIONS * errors if errors.any() else None
     thin = {"elinewidth": 0.9, "capsize": 2}
@@ -433,6 +453,7 @@ def _draw_sizes(
 
 
 def _draw_profile(figure: Figure, axes: Axes, profile: Profile) -> None:
+    """Draw a profile as a heat map."""
     import matplotlib
 
     values = profile.values
@@ -479,7 +500,10 @@ def group_colors(n_groups: int) -> list[str]:
 
 @dataclass(frozen=True)
 class Grouping:
-    """One way to color the rows: the group of each row (a client, a class, a cluster), and the names of the groups."""
+    """One way to color the rows.
+
+    The group of each row (its client, class or cluster), and each group's name and color.
+    """
 
     name: str
     groups: list[str]
@@ -509,7 +533,7 @@ def groupings_of(
 
 
 def _grouping(name: str, values: Sequence[ArrayLike | None], sizes: Sequence[int]) -> Grouping:
-    """Return the rows grouped by a value; rows without a value are the last group."""
+    """Return the rows grouped by a value; rows without one form the last group."""
     texts: list[str | None] = []
     for part, size in zip(values, sizes, strict=True):
         known = (
@@ -538,7 +562,7 @@ def _text(value: Any) -> str | None:
 
 
 def natural_order(text: str) -> tuple[list[tuple[bool, int, str]], str]:
-    """Return a key that sorts "site 10" after "site 9"."""
+    """Return a key by which "site 10" is sorted after "site 9"."""
     pieces = re.findall(r"[0-9]+|[^0-9]+", text)
     return [
         (not piece.isdecimal(), int(piece) if piece.isdecimal() else 0, piece) for piece in pieces
@@ -546,5 +570,5 @@ def natural_order(text: str) -> tuple[list[tuple[bool, int, str]], str]:
 
 
 def base64_text(array: NDArray[Any], dtype: str) -> str:
-    """Return the bytes of an array, converted to a type, as text for a page."""
+    """Return an array as base64 text for a page, after conversion to ``dtype``."""
     return base64.b64encode(np.ascontiguousarray(array, dtype=dtype).tobytes()).decode()

@@ -192,8 +192,15 @@ def load(folder: str | Path) -> Result:
 def result_of(strategy: ProtocolStrategy, data: Mapping[str, ClientData], seconds: float) -> Result:
     """Return the result of a strategy that has run, with the clients in the order of ``data``.
 
-    Labels and metrics are computed here from the rows in ``data``, outside of the protocol. In a deployment ``data`` is
-    empty, and the metrics come from the federated evaluation.
+    Labels and metrics are computed here from the rows in ``data``, outside of the protocol. In a
+    deployment ``data`` is empty, and the metrics come from the federated evaluation.
+
+    Parameters
+    ----------
+    strategy : ProtocolStrategy
+    data : mapping of str to ClientData
+    seconds : float
+        How long the run took.
     """
     outcome = strategy.outcome
     model, clients = outcome.model, list(data.values())
@@ -252,7 +259,7 @@ def result_of(strategy: ProtocolStrategy, data: Mapping[str, ClientData], second
 
 
 def _groups(clients: Sequence[ClientData]) -> Iterator[list[ClientData]]:
-    """Yield clients with few rows in memory together, and every other by itself."""
+    """Yield lists of clients: those with few rows together, and every other one by itself."""
     for is_small, alike in groupby(
         clients, lambda client: client.is_in_memory and client.n_rows <= FEW_ROWS
     ):
@@ -262,7 +269,7 @@ def _groups(clients: Sequence[ClientData]) -> Iterator[list[ClientData]]:
 
 
 def _pieces(clients: Sequence[ClientData]) -> Iterator[NDArray[np.float64]]:
-    """Yield the rows of all clients, in pieces."""
+    """Yield the rows of all clients in pieces that fit into memory."""
     for group in _groups(clients):
         yield from (
             group[0].pieces()
@@ -274,7 +281,7 @@ def _pieces(clients: Sequence[ClientData]) -> Iterator[NDArray[np.float64]]:
 def _clusters_of(
     model: KMeansModel, clients: Sequence[ClientData]
 ) -> tuple[list[NDArray[np.intp]], float]:
-    """Return the labels of each client's rows, and the cost of all of them."""
+    """Return the labels of each client's rows, and the cost of all rows together."""
     labels, cost = list[NDArray[np.intp]](), 0.0
     for group in _groups(clients):
         if len(group) == 1:
@@ -290,6 +297,11 @@ def _clusters_of(
 def _metrics(
     model: Model, cost: float, data: Sequence[ClientData], labels: Sequence[NDArray[np.intp]]
 ) -> dict[str, float]:
+    """Return the metrics of a result.
+
+    They are its cost, the share of the largest cluster, for centers among the rows also measures of
+    their separation, and, if true classes are known, the agreement with them.
+    """
     n_rows = sum(client.n_rows for client in data)
     # A cost that overflows, or that the model does not have, is left out.
     metrics = {"cost": cost, "cost_per_row": cost / n_rows} if math.isfinite(cost) else {}

@@ -1,4 +1,4 @@
-"""The data of a result, and its representation in ten lines."""
+"""The data of a result, and how it is shown in ten lines."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class ResultData:
 
     @property
     def n_rounds(self) -> int:
-        """Rounds of the run."""
+        """How many rounds the run had."""
         return max((row.round for row in self.traffic), default=0)
 
     def summary(self) -> dict[str, Any]:
@@ -135,6 +135,7 @@ class ResultData:
         )
 
     def _headline(self) -> str:
+        """Return the first line: strategy, clusters, rows, clients, rounds and seconds."""
         n_rows, n_clients = sum(map(len, self.labels_of_clients)), len(self.names)
         rows = f" of {n_rows:,} rows" if n_rows else ""
         return (
@@ -143,7 +144,7 @@ class ResultData:
         )
 
     def _facts(self) -> dict[str, str]:
-        """Return at most nine facts, by name."""
+        """Return at most nine facts about the result, by name."""
         facts: dict[str, str] = {}
         if any(map(len, self.labels_of_clients)):
             facts["sizes"] = _sizes_as_text(self)
@@ -154,10 +155,10 @@ class ResultData:
                     f"; with one cluster for all rows {self.metrics['cost_of_one_cluster']:.4g}"
                 )
         scores = {"accuracy": "accuracy", "nmi": "NMI", "ari": "ARI"}
-        if undecided := [
+        if scored := [
             f"{name} {self.metrics[key]:.3f}" for key, name in scores.items() if key in self.metrics
         ]:
-            facts["scores"] = ", ".join(undecided)
+            facts["scores"] = ", ".join(scored)
         facts["privacy"] = _guarantee_as_text(self.privacy)
         contents = list(
             dict.fromkeys(f"{array.content} ({array.detail})" for array in self.privacy.unprotected)
@@ -180,7 +181,7 @@ class ResultData:
 
 
 def _guarantee_as_text(report: PrivacyReport) -> str:
-    """Return the guarantee in one line that begins with what it covers."""
+    """Return the guarantee in one line, which begins with what it covers."""
     of_run, of_releases = "The whole run is covered by ", "The releases below compose to "
     text = report.guarantee()
     if text.startswith(of_releases):
@@ -193,6 +194,7 @@ def _guarantee_as_text(report: PrivacyReport) -> str:
 
 
 def _sizes_as_text(result: ResultData) -> str:
+    """Return the sizes of the clusters, or their range if there are many clusters."""
     sizes = cluster_sizes(result.labels_of_clients, result.model.n_clusters)
     if len(sizes) <= _MOST_SIZES:
         return ", ".join(f"{size:,}" for size in sizes)

@@ -65,7 +65,7 @@ def survival_figure(survival: Survival, path: str | Path | None = None) -> Figur
 
 
 def _write_rows_at_risk(axes: Axes, survival: Survival, colors: list[str]) -> None:
-    """Write the rows of each cluster that are at risk below a picture."""
+    """Write how many rows of each cluster are at risk, below the picture."""
     places = columns_of(survival)
     times = np.append(0.0, survival.ends)[places]
     for cluster, color in enumerate(colors):
@@ -92,7 +92,7 @@ def _write_rows_at_risk(axes: Axes, survival: Survival, colors: list[str]) -> No
 
 
 def columns_of(survival: Survival) -> NDArray[np.intp]:
-    """Return the times for which rows at risk are written: 0, the last, and some between, by their places."""
+    """Return for which times the rows at risk are written, as places: 0, the last one, and some between."""
     n_times = len(survival.ends) + 1
     wanted = np.linspace(0.0, survival.ends[-1], min(n_times, MOST_COLUMNS))
     times = np.append(0.0, survival.ends)
@@ -100,7 +100,7 @@ def columns_of(survival: Survival) -> NDArray[np.intp]:
 
 
 def survival_on_page(survival: Survival) -> dict[str, Any]:
-    """Return a page's survival section: sentences, curves and bands as points, ticks, and rows at risk."""
+    """Return a page's section about survival, for the template: sentences, curves, bands, ticks and rows at risk."""
     (width, height), (left, right, top, bottom) = _SIZE, _MARGINS
     longest = float(survival.ends[-1])
 
@@ -145,4 +145,5 @@ def survival_on_page(survival: Survival) -> dict[str, Any]:
 
 
 def _means(survival: Survival) -> list[str]:
+    """Return the sentence about mean times, in a list; [] if there is none."""
     return [f"Mean time without the event: {'; '.join(survival.means)}."] if survival.means else []

@@ -1,4 +1,9 @@
-"""A site's client: every question passes the policy, and every answer is in the ledger before it leaves."""
+"""A site's client: every question passes the policy, and every answer is in the ledger before it leaves.
+
+The server may send anything, so this module treats each message as hostile. If a site does not
+answer, the server hears one word, "refused" or "failed"; the reason, which may depend on rows, is
+only in the site's own audit log.
+"""
 
 from __future__ import annotations
 
@@ -82,7 +87,7 @@ Answer = TypeVar("Answer", FitRes, EvaluateRes)
 #: The only words that a server gets if a site does not answer. The audit log uses the same words.
 REFUSED, FAILED = "refused", "failed"
 
-#: Names of tasks in the ledger: a model was evaluated, or was only received.
+#: Names of two tasks in the ledger: a model was evaluated on the rows; a model was received and not evaluated.
 EVALUATE, RECEIVE = "evaluate", "receive"
 
 #: How often a computation may begin if its process keeps ending before it has answered.
@@ -103,7 +108,11 @@ EVALUATED = _NOTHING | {
 
 
 def load_rows(settings: SiteSettings) -> ClientData:
-    """Return the rows that ``site.toml`` names; raise a DataError if the label column has too many values."""
+    """Read the rows that ``site.toml`` names.
+
+    Raises a DataError if the label column has more different values than the settings allow: it may
+    then hold names.
+    """
     from flower_fedclust.data.files import read_source
 
     schema = None if settings.schema_file is None else Schema.of(Path(settings.schema_file))
@@ -140,7 +149,11 @@ def load_rows(settings: SiteSettings) -> ClientData:
 class Site:
     """A site: its rows, its policy, its ledger, and its files about each run.
 
-    ``load`` returns the rows; by default they are read from where the settings say.
+    Parameters
+    ----------
+    settings : SiteSettings
+    load : callable, optional
+        Returns the rows; by default they are read from where the settings say.
     """
 
     def __init__(
@@ -158,7 +171,10 @@ class Site:
 
     @cached_property
     def data(self) -> ClientData:
-        """The rows of the site, loaded now. Raises Refused if there are too few."""
+        """The rows of the site, loaded on first use, and sampled if the policy says so.
+
+        Raises Refused if there are too few rows or persons.
+        """
         data, most = self._load(), self.settings.policy.sample
         if most is not None and (data.n_subjects or data.n_rows) > most:
             # The key stays at the site: all runs get the same sample, and nobody else can compute it.
@@ -170,9 +186,12 @@ class Site:
 
     @property
     def outline(self) -> Outline:
-        """What the site knows of its table before a charge, from when it started, or last looked at its rows.
+        """What the site knows of its table before a charge.
 
-        Refused if there were too few rows then: the site answers nothing, not even its name.
+        Its columns, and bounds on its numbers of rows and persons.
+
+        It was written when the site started, or last looked at its rows. Raises Refused if there
+        were too few rows then: the site answers nothing, not even its name.
         """
         outline = read_outline(self.kept, self._table_asked) or self.data.outline
         self._check_enough(outline)
@@ -188,7 +207,7 @@ class Site:
 
     @property
     def _table_asked(self) -> str:
-        """A digest of the settings that say which rows and columns the site has."""
+        """A digest of the settings that determine which rows and columns the site has."""
         settings = self.settings
         asked = (
             settings.data,
@@ -202,18 +221,19 @@ class Site:
         return digest(repr((*asked, settings.subject_column, schema)))
 
     def _check_enough(self, outline: Outline) -> None:
+        """Raise Refused if a table has fewer rows, or persons, than the policy asks for."""
         reason = next(self.settings.policy.too_few(outline.n_rows, outline.n_subjects), None)
         if reason is not None:
             raise Refused(f"{self.data_set} {reason}.")
 
     @property
     def data_set(self) -> str:
-        """The name under which budgets are added up."""
+        """The name under which the ledger adds up budgets."""
         return self.settings.data_set or self.settings.data
 
     @property
     def identity(self) -> Ed25519PrivateKey:
-        """The key with which the site signs its keys of secure sums, made on first use."""
+        """The private key with which the site signs its keys of secure sums; made on first use."""
         path = make_private(self.folder) / "secure.key"
         if not path.exists():
             with self.kept.store.changing():  # one process makes it, and the others wait
@@ -223,7 +243,7 @@ class Site:
 
     @property
     def public_key(self) -> str:
-        """The key that other sites name under ``[peers]``."""
+        """The public key, in hexadecimal digits, that other sites name under ``[peers]``."""
         return self.identity.public_key().public_bytes_raw().hex()
 
     @property
@@ -248,12 +268,19 @@ class Site:
         return _SiteClient(self, context)
 
     def create_ledger(self) -> None:
-        """Create the ledger, once, before the first run; raise a LedgerError if the folder has a ledger or answers."""
+        """Create the ledger, once, before the first run.
+
+        Raises a LedgerError if the folder already has a ledger, or answers.
+        """
         self.kept.check([])
         self.ledger.create()
 
     def check_kept(self, *, whole: bool = False) -> None:
-        """Raise a LedgerError if answers are kept that the ledger does not know; checked once, unless ``whole``."""
+        """Raise a LedgerError if answers are kept that the ledger does not know.
+
+        This is checked once per process; with ``whole`` it is checked again, and the content of
+        each answer as well.
+        """
         if whole or not self._has_checked:
             self.kept.check(self.ledger.entries, whole=whole)
             self._has_checked = True
@@ -261,7 +288,7 @@ class Site:
     def keep_result(self, context: Context, config: Mapping[str, Any], model: Parameters) -> None:
         """Save the first model that a run shares, with the site's labels and a report of what has left the site.
 
-        If that fails, the server does not hear of it.
+        If that fails, the audit log says why, and the server does not hear of it.
         """
         run = str(config.get("run") or context.run_id)
         try:
@@ -279,7 +306,11 @@ class Site:
             self.note("failed", run=run, task="result", reason=_why(error))
 
     def note(self, event: str, **facts: Any) -> None:
-        """Write a line into the site's audit log, and into Flower's log."""
+        """Write a line into the site's audit log, and into Flower's log.
+
+        Texts from others are shortened and made printable. A full audit log replaces the one before
+        it.
+        """
         facts = {name: printable(value) for name, value in facts.items()}
         words = ", ".join(
             f"{name} {value}" for name, value in facts.items() if value not in (None, "", [])
@@ -295,7 +326,7 @@ class Site:
 
 
 class _SiteApp(ClientApp):
-    """The site as Flower's ClientApp: the server hears one word about errors outside the client, too."""
+    """The site as Flower's ClientApp; about an error outside the client, too, the server hears one word."""
 
     def __init__(self, site: Site) -> None:
         super().__init__(client_fn=site.client)
@@ -320,7 +351,7 @@ class _SiteClient(Client):
         self.began = time.monotonic()
 
     def fit(self, ins: FitIns) -> FitRes:
-        """Answer the task of a round."""
+        """Answer the question of a round."""
 
         def compute(client: ProtocolClient) -> FitRes:
             arrays, n_examples, metrics = client.fit(decode(ins.parameters), dict(ins.config))
@@ -352,7 +383,19 @@ class _SiteClient(Client):
         compute: Callable[[ProtocolClient], Answer],
         without_answer: Callable[[dict[str, Any]], Answer],
     ) -> Answer:
-        """Return the answer; if there is none, the one word about the reason that the server may know."""
+        """Return the answer; if there is none, return the one word about the reason that the server may know.
+
+        Parameters
+        ----------
+        task, number : str, int or None
+            The name of the question and the number of its round.
+        ins : FitIns or EvaluateIns
+            The message.
+        compute : callable
+            Computes the answer with a client.
+        without_answer : callable
+            Returns a reply that has facts and no arrays.
+        """
         site, context, config = self.site, self.own_context, ins.config
         name = site.settings.name
         check_is_ours(config, name)
@@ -410,7 +453,11 @@ class _SiteClient(Client):
         tensors: list[bytes],
         compute: Callable[[ProtocolClient], FitRes | EvaluateRes],
     ) -> bytes:
-        """Judge, charge, compute, keep, in this order, under the run's lock: only what follows a charge sees rows."""
+        """Judge, charge, compute and keep, in this order, under the run's lock; return the answer's bytes.
+
+        Only what follows the charge sees rows. An answer that was given before is returned again,
+        if the question is the same.
+        """
         site, context, run, task = self.site, self.own_context, about["run"], about["task"]
         names = self._strategies_of(about, config)
         # A site that comes back in the middle of a run enrols in a round that also asks it for something else.
@@ -474,7 +521,7 @@ class _SiteClient(Client):
         gate: _Gate,
         kept_run: KeptRun,
     ) -> bytes:
-        """Compute an answer, and return its bytes when they and the ledger are on the disk."""
+        """Compute an answer, and return its bytes once they and the ledger are on the disk."""
         site, context = self.site, self.own_context
         remembered = dict(context.state)
         answer = compute()
@@ -512,7 +559,7 @@ class _SiteClient(Client):
         return content
 
     def _strategies_of(self, about: Mapping[str, Any], config: Mapping[str, Any]) -> list[str]:
-        """Return the strategies that the run names; Refused if the site does not take part in such a run."""
+        """Return the strategies that the run names; raise Refused if the site does not take part in such a run."""
         named = str(self.own_context.run_config.get("strategy", ""))
         check_names(strategy=named)
         names = [name.strip() for name in named.split(",") if name.strip()]
@@ -527,7 +574,7 @@ class _SiteClient(Client):
         return names
 
     def _client(self, names: list[str], config: Mapping[str, Any], gate: _Gate) -> ProtocolClient:
-        """Return the client half that a message names, if the run's strategies have it."""
+        """Return the client half that a message names; raise Refused if the run's strategies do not have it."""
         types = {
             client_type.key(): client_type for client_type in client_types(names or strategies())
         }
@@ -550,9 +597,16 @@ class _SiteClient(Client):
 
 
 class _Gate:
-    """Asks the budget and charges the ledger before anything is computed.
+    """Asks the budget and charges the ledger before anything is computed; a client's Consent.
 
-    ``former`` is the entry of a computation of the same answer that was cut off, ``about`` the rest of a new entry.
+    Parameters
+    ----------
+    site : Site
+    run : str
+    former : dict or None
+        The ledger's entry of an earlier computation of the same answer, if it was cut off.
+    about : mapping
+        The part of a new entry that the message determines.
     """
 
     says_what_failed = False
@@ -569,11 +623,14 @@ class _Gate:
         self.refusal: Refused | None = None  #: Kept here because the client catches every error.
 
     def check(self, request: Request) -> None:
+        """Charge an answer; raise Refused if it may not leave."""
         self._decide(
             lambda: self._budget.judge(request), lambda judged: self._budget.check_total(judged)
         )
 
     def check_evaluation(self, name: str) -> None:  # noqa: ARG002
+        """Charge the evaluation of a model; raise Refused if the policy does not allow another one."""
+
         def judged() -> dict[str, Any]:
             self._budget.check_evaluation()
             return EVALUATED
@@ -593,6 +650,7 @@ class _Gate:
     def _decide(
         self, judge: Callable[[], dict[str, Any]], again: Callable[[dict[str, Any]], None]
     ) -> None:
+        """Judge an answer and charge it; a refusal is kept, because the client catches every error."""
         try:
             judged = judge()
             is_first = not any(entry["arrays"] for entry in self._budget.run)
@@ -603,7 +661,7 @@ class _Gate:
             raise
 
     def charge(self, judged: dict[str, Any], again: Callable[[], None] = lambda: None) -> None:
-        """Write the entry, if the answer is still within the budget: other runs may have spent meanwhile."""
+        """Write the entry, if the answer is still within the budget: other runs may have spent some meanwhile."""
         ledger, former, settings = self.site.ledger, self.former, self.site.settings
         with ledger.locked():
             again()
@@ -617,13 +675,18 @@ class _Gate:
 
 
 class _Failed(Exception):  # noqa: N818
+    """An answer could not be computed; the message is for the site's operator."""
+
     def __init__(self, reason: str, *, missed: bool = False) -> None:
         super().__init__(reason)
         self.missed = missed
 
 
 def _kept_answer(entry: Mapping[str, Any], kept_run: KeptRun, asked: str) -> bytes | None:
-    """Return the earlier answer to the same question; None if its process ended while it computed."""
+    """Return the kept answer to the same question; None if its process ended while it computed, and it may try again.
+
+    Raises Refused if the question differs, and _Failed if the answer failed before.
+    """
     kept = kept_run.answer(entry["answer"])
     if entry["asked"] != asked:
         raise Refused("the round was answered before, to another question.")
@@ -641,7 +704,7 @@ def _kept_answer(entry: Mapping[str, Any], kept_run: KeptRun, asked: str) -> byt
 
 
 def _why(error: Exception | None) -> str:
-    """Return an error's type, message and place."""
+    """Return an error's type, message and place in the code, for the audit log."""
     where = traceback.extract_tb(None if error is None else error.__traceback__)[-1:]
     return f"{type(error).__name__}: {error}" + "".join(
         f" ({Path(at.filename).name}:{at.lineno})" for at in where
@@ -649,10 +712,12 @@ def _why(error: Exception | None) -> str:
 
 
 def _number(value: Any) -> int | None:
+    """Return the number of a round; None if it is not a usable whole number."""
     return value if type(value) is int and 0 < value < 2**31 else None
 
 
 def _digest(config: Mapping[str, Any], tensors: list[bytes]) -> str:
+    """Return a hash of a question: its settings and its arrays."""
     # The number of clients asked is not part of the question: a round that is asked again may find fewer.
     question = {key: value for key, value in config.items() if key != "n_clients"}
     question_hash = hashlib.sha256(json.dumps(question, sort_keys=True, default=repr).encode())

@@ -1,4 +1,10 @@
-"""Check whether an answer is within the policy, from the site's own clipping and its own ledger."""
+"""Check whether an answer is within the policy, from the site's own clipping and its own ledger.
+
+The server announces a plan of noise, and may lie. So the site computes the noise multiplier of each
+array from its own bound on how far a row can move it, compares it with the plan, and converts the
+whole plan into an epsilon. A run is charged with all that it announced, not with what it has used:
+when a run stops may depend on its outputs.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +23,7 @@ from flower_fedclust.privacy.releases import Release
 from flower_fedclust.site.policy import Policy, Refused, whom
 from flower_fedclust.site.studies import EVALUATIONS, ROW_COUNT, digest
 
-#: The entry of the ledger for an array that leaves without a release, as it is.
+#: Entries of the ledger for arrays that leave without noise.
 UNCOVERED, COUNTED = "nothing", "number of rows, which the guarantee does not hide"
 
 #: Tolerance for rounding when a sum of budgets is compared with a limit.
@@ -42,7 +48,7 @@ class Spent:
 
 
 def spent(entries: Iterable[Mapping[str, Any]], data_set: str) -> Spent:
-    """Return what a data set has spent over all runs of a ledger.
+    """Return what a data set has spent, over all runs in a ledger.
 
     Each run counts with all that it announced, because when it stops may follow from its outputs.
     """
@@ -68,7 +74,10 @@ def spent(entries: Iterable[Mapping[str, Any]], data_set: str) -> Spent:
 
 
 def uncovered(arrays: Iterable[Mapping[str, Any]]) -> set[str]:
-    """Return what leaves without a release, of the arrays of an entry, as the line of a study names it."""
+    """Return which kinds of data leave without noise, as the line of a study names them.
+
+    ``arrays`` are the arrays of a ledger's entry.
+    """
     named = {ROW_COUNT for array in arrays if array.get("covered") == COUNTED}
     return named | {
         array.get("reveals", EVALUATIONS) for array in arrays if array.get("covered") == UNCOVERED
@@ -78,7 +87,13 @@ def uncovered(arrays: Iterable[Mapping[str, Any]]) -> set[str]:
 class Budget:
     """Decides whether a question is within a policy.
 
-    ``run`` holds the ledger's entries of this run, ``before`` what the data set has spent in other runs.
+    Parameters
+    ----------
+    policy : Policy
+    run : sequence of mapping
+        The ledger's entries of this run.
+    before : Spent
+        What the data set has spent in other runs.
     """
 
     def __init__(self, policy: Policy, run: Sequence[Mapping[str, Any]], before: Spent) -> None:
@@ -89,7 +104,8 @@ class Budget:
     def judge(self, request: Request) -> dict[str, Any]:
         """Return the entry of the ledger for an answer; raise Refused if the answer may not leave.
 
-        The keys are ``arrays``, ``epsilon``, ``delta``, ``unit``, ``is_claim`` and ``plan``.
+        The entry has the keys ``arrays``, ``epsilon``, ``delta``, ``unit``, ``is_claim`` (whether
+        the site has to believe that others add noise) and ``plan``.
         """
         self.policy.check_task(request)
         self._check_masked(request)
@@ -131,7 +147,7 @@ class Budget:
         return {"arrays": arrays, **judged}
 
     def check_evaluation(self) -> None:
-        """Raise Refused unless another model may be evaluated."""
+        """Raise Refused unless a model may be evaluated once more."""
         if self.policy.secure is not None:
             raise Refused(
                 "an evaluation would leave without a mask; secure in the policy is 'required'."
@@ -143,7 +159,7 @@ class Budget:
             )
 
     def _check_masked(self, request: Request) -> None:
-        """Raise Refused if an answer would leave without a mask, and the policy requires one."""
+        """Raise Refused if an answer would leave without a mask although the policy requires one."""
         if self.policy.secure is None or request.is_masked:
             return
         for sent in request.answer.sends:
@@ -155,7 +171,11 @@ class Budget:
                 )
 
     def _plan(self, request: Request) -> Plan | None:
-        """Return the run's plan, which its first message announced and every other message has to repeat."""
+        """Return the run's plan of noise; None if it announces none.
+
+        The first message announces it, and every other message has to repeat it. Raises Refused if
+        the policy does not accept it.
+        """
         plans = (entry["plan"] for entry in self.run if entry["arrays"] and entry["plan"])
         # Answers without noise may come before the plan.
         announced = next(plans, digest(request.plan))
@@ -221,7 +241,7 @@ class Budget:
         )
 
     def _with_noise(self, request: Request, release: Release, moved: Bound) -> dict[str, Any]:
-        """Return the entry for an array with noise that a share of the plan pays for."""
+        """Return the entry for an array with noise, which a share of the plan pays for."""
         sample = release.sample
         if sample is not None and (
             moved.sample is None or moved.sample[0] > sample[0] or moved.sample[1] < sample[1]
@@ -238,9 +258,10 @@ class Budget:
         }
 
     def _check_plan(self, plan: Plan, arrays: Sequence[Mapping[str, Any]]) -> None:
-        """Raise Refused if a share of the plan would be spent more often than announced, or not as it is composed.
+        """Raise Refused if a share of the plan would be spent more often than announced, or not as it was composed.
 
-        The arrays of one reply depend on one sample of rows, and the plan composes each share once in a round.
+        The arrays of one reply depend on one sample of rows, and the plan composes each share once
+        in a round.
         """
         shares = [array["share"] for array in arrays if "multiplier" in array]
         if len(set(shares)) < len(shares):
@@ -260,7 +281,10 @@ class Budget:
                 )
 
     def _epsilon(self, plan: Plan | None) -> float:
-        """Return what the run costs: all that was announced, so that nothing that the server learns changes it."""
+        """Return the epsilon that the run costs.
+
+        For all that it announced, so that nothing that the server learns changes it.
+        """
         if plan is None:
             return 0.0
         known = (
@@ -277,7 +301,7 @@ class Budget:
         return epsilon
 
     def check_total(self, judged: Mapping[str, Any]) -> None:
-        """Raise OverBudget if a run would make the data set spend more than the policy allows for all runs."""
+        """Raise OverBudget if a run would make the data set spend more than the policy allows for all runs together."""
         epsilon, delta = judged["epsilon"], judged["delta"]
         for name, value, total, most in (
             ("epsilon", epsilon, self.before.epsilon + epsilon, self.policy.epsilon),

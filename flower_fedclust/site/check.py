@@ -39,9 +39,10 @@ TABLES: dict[str, type[BaseModel]] = {
 
 
 def findings(site_toml: Path, options: Sequence[str] = ()) -> list[str]:
-    """Return all that is wrong, each as one sentence with the place and the remedy.
+    """Return all that is wrong with a site's setup, each as a sentence with the place and the remedy.
 
-    ``options`` are those of ``flower-supernode``: keys and certificates are checked if they are named.
+    ``options`` are the options of ``flower-supernode``: keys and certificates are checked if they
+    name any.
     """
     problems: list[str] = []
     with _collected(problems):
@@ -83,7 +84,7 @@ def findings(site_toml: Path, options: Sequence[str] = ()) -> list[str]:
 
 
 def _settings(content: dict[str, Any], path: Path) -> tuple[SiteSettings, list[str]]:
-    """Return the settings, with defaults for missing or wrong ones, and the findings about these."""
+    """Return the settings, and the findings about wrong ones, which are replaced by defaults."""
     wrong: list[str] = []
     try:
         SiteSettings.model_validate(content)
@@ -111,7 +112,7 @@ def _settings(content: dict[str, Any], path: Path) -> tuple[SiteSettings, list[s
 
 
 def _of_masks(settings: SiteSettings) -> Iterator[str]:
-    """Yield a finding if the site believes the server about keys that it could pin itself."""
+    """Yield findings about secure sums: keys that the site does not pin, and shares of noise without masks."""
     policy = settings.policy
     if policy.secure is not None and settings.peers is None:
         yield (
@@ -171,7 +172,7 @@ def _of_options(options: Sequence[str]) -> Iterator[str]:
 
 
 def _of_folder(settings: SiteSettings) -> Iterator[str]:
-    """Yield the findings about the folder of a site, its ledger, its studies and its budget."""
+    """Yield the findings about a site's folder: its modes, its ledger, its studies and its budget."""
     from flower_fedclust.site.budget import ROUNDING, spent
     from flower_fedclust.site.kept import Kept
     from flower_fedclust.site.ledger import Ledger
@@ -212,7 +213,7 @@ def _of_mode(path: Path, mode: int) -> Iterator[str]:
 
 
 def checked_rows(settings: SiteSettings) -> tuple[ClientData | None, list[str]]:
-    """Return a site's rows, if they can be read, and every reason why no run could be answered."""
+    """Return a site's rows (None if they cannot be read), and every reason why no run could be answered."""
     from flower_fedclust.site.app import load_rows
 
     reasons, data = list[str](), None
@@ -240,6 +241,7 @@ def checked_rows(settings: SiteSettings) -> tuple[ClientData | None, list[str]]:
 
 
 def _reasons_of_policy(policy: Policy, *, has_subjects: bool = False) -> Iterator[str]:
+    """Yield the reasons in the policy why runs would be refused, such as a strategy that does not exist."""
     from flower_fedclust.engine.rounds import Askable
     from flower_fedclust.registry import client_types, find, strategies
 
@@ -278,7 +280,7 @@ def _reasons_of_policy(policy: Policy, *, has_subjects: bool = False) -> Iterato
 
 @contextmanager
 def _collected(reasons: list[str]) -> Iterator[None]:
-    """Collect the reason if anything fails: files, databases and tables raise errors of their own."""
+    """Add the message of any error to ``reasons``: files, databases and tables raise errors of their own."""
     try:
         yield
     except Exception as error:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class StartsByDefault(TyperGroup):
-    """``fedclust site site.toml`` is short for ``fedclust site start site.toml``."""
+    """A group of commands with a default: ``fedclust site site.toml`` means ``fedclust site start site.toml``."""
 
     def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
         """Put the default command before arguments that name none."""
@@ -278,6 +278,7 @@ def _as_text(cell: Any) -> Any:
 
 
 def _entries(site_toml: Path) -> list[dict[str, Any]]:
+    """Return the entries of a site's ledger."""
     from flower_fedclust.site.ledger import Ledger
     from flower_fedclust.site.policy import SiteSettings
 
@@ -285,6 +286,7 @@ def _entries(site_toml: Path) -> list[dict[str, Any]]:
 
 
 def _site(site_toml: Path) -> Site:
+    """Return the site that a ``site.toml`` describes."""
     from flower_fedclust.site.app import Site
     from flower_fedclust.site.policy import SiteSettings
 
@@ -292,6 +294,6 @@ def _site(site_toml: Path) -> Site:
 
 
 def _check(site: Site) -> None:
-    """Raise a ValueError if ledger, head and answers disagree."""
+    """Raise a ValueError if the ledger, its head and the kept answers disagree."""
     with site.ledger.locked():
         site.check_kept(whole=True)

@@ -15,9 +15,10 @@ HEARTBEAT = 30.0
 
 
 def refusals(named: Mapping[str, str], *, insecure: bool) -> Iterator[str]:
-    """Yield why the SuperLink of ``flower-supernode``'s options does not let the site in, with the remedy.
+    """Yield why a SuperLink does not let the site in, with the remedy; nothing if it does.
 
-    ``named`` holds the options with their values. A site that is connected already stays so, and is told so.
+    ``named`` holds the options of ``flower-supernode`` with their values. If the site is already
+    connected it stays so, and the reason says so.
     """
     address, authority = named["--superlink"], named.get("--root-certificates")
     try:
@@ -65,7 +66,7 @@ def _come_and_go(address: str, authority: str | None, key: str | None, *, insecu
 
 
 def _reason(error: Exception, address: str, authority: str | None, *, insecure: bool) -> str:
-    """Return the meaning of an error of the connection, and the remedy."""
+    """Explain an error of the connection, with the remedy."""
     import httpx
 
     said = str(error)

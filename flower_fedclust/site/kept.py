@@ -1,4 +1,9 @@
-"""The files of a site about a run: its answers, the client's memory between rounds, and the site's own result."""
+"""The files of a site about a run: its answers, the client's memory between rounds, and the site's own result.
+
+A site that is restarted in the middle of a run has to give the same answer to a question that is
+asked again: computed anew, it would have other noise, and two draws of noise around one sum reveal
+more than one. So every answer is kept, in one SQLite file, together with what the client remembers.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +54,8 @@ REMEDY = "restore it from a backup, or move it away: then the site refuses the r
 class Kept:
     """Everything that a site keeps, in a file that only the site's account can read.
 
-    The place of a run is a hash of its name, because the name may come from anybody.
+    Each run has a place in it, named by a hash of the run's name, because the name may come from
+    anybody.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -58,7 +64,7 @@ class Kept:
         self.store = Store(self.path, "answers", REMEDY)
 
     def check_version(self) -> None:
-        """Raise a LedgerError if an older version has kept answers here, which this one would not find."""
+        """Raise a LedgerError if an older version has kept answers in this folder: this version would not find them."""
         for name in OLDER:
             if (self.folder / name).exists():
                 raise LedgerError(
@@ -67,9 +73,11 @@ class Kept:
                 )
 
     def check(self, entries: Iterable[Mapping[str, Any]], *, whole: bool = False) -> None:
-        """Raise a LedgerError if an answer is kept that the ledger does not know: the ledger's last lines are missing.
+        """Raise a LedgerError if an answer is kept that the ledger does not know.
 
-        ``whole`` also compares the content of each answer with the hash in the ledger.
+        Then lines of the ledger are missing.
+
+        With ``whole`` the content of each answer is compared with the hash in the ledger, too.
         """
         self.check_version()
         known: dict[tuple[str, str], str] = {}
@@ -97,7 +105,7 @@ class Kept:
                 )
 
     def forget_old_runs(self, keep_days: int) -> None:
-        """Remove runs without an answer for so many days, but not one that computes. The ledger stays."""
+        """Remove runs that have had no answer for so many days, unless one is being computed. The ledger stays."""
         oldest, last = time.time() - keep_days * 86400, dict[str, float]()
         for place, _, changed in self.store.names():
             last[place] = max(changed, last.get(place, changed))
@@ -109,7 +117,7 @@ class Kept:
 
 
 class KeptRun:
-    """The part of the file about one run."""
+    """What is kept about one run."""
 
     def __init__(self, kept: Kept, run: str) -> None:
         self.place = place_of(run)
@@ -117,11 +125,11 @@ class KeptRun:
         self._known: dict[str, int] = {}
 
     def answer(self, name: str) -> bytes | None:
-        """Return an answer as it was sent, or None."""
+        """Return an answer as it was sent; None if it is not kept."""
         return self._kept.store.get(self.place, name)
 
     def restore(self, context: Context) -> None:
-        """Put what the client remembered of this run, and nothing of other runs, into a Context."""
+        """Put what the client remembered of this run into a Context, and nothing of other runs."""
         for key in [key for key in context.state if key.startswith(REMEMBERED)]:
             del context.state[key]
         content = self._kept.store.get(self.place, MEMORY)
@@ -139,7 +147,8 @@ class KeptRun:
     def keep(self, context: Context, answers: Mapping[str, bytes]) -> None:
         """Write answers, and the client's memory if it has changed; return when both are on the disk.
 
-        They are kept together or not at all: an answer that was lost is computed again from what was remembered before.
+        They are kept together or not at all. So an answer that was lost is computed again from the
+        memory that was there before.
         """
         known = _identities(context)
         if known == self._known and not answers:
@@ -153,6 +162,7 @@ class KeptRun:
 
 
 def _memory_to_bytes(context: Context, keys: Iterable[str]) -> bytes:
+    """Return the records that a client remembers as bytes."""
     records = {key: dict(context.state.array_records[key]) for key in keys}
     memory = {
         key: [[name, array.dtype, array.shape, array.stype] for name, array in arrays.items()]
@@ -163,6 +173,7 @@ def _memory_to_bytes(context: Context, keys: Iterable[str]) -> bytes:
 
 
 def _identities(context: Context) -> dict[str, int]:
+    """Return the identity of each record that a client remembers; it changes if the record was replaced."""
     return {
         key: id(record)
         for key, record in context.state.items()
@@ -175,11 +186,15 @@ N_LOCKS = 256
 
 
 def run_lock(site_folder: Path, run: str, timeout: float = -1) -> FileLock:
-    """Return the lock under which a run is computed: equal messages at once must not get two draws of the noise."""
+    """Return the lock under which the answers of a run are computed.
+
+    Two equal messages at the same time must not get two draws of the noise.
+    """
     return _lock_of(site_folder, place_of(run), timeout)
 
 
 def _lock_of(site_folder: Path, place: str, timeout: float) -> FileLock:
+    """Return the lock of a place; several places may share one."""
     number = int.from_bytes(hashlib.sha256(place.encode()).digest()[:8]) % N_LOCKS
     return FileLock(
         make_private(site_folder / "locks") / f"{number}.lock", timeout=timeout, mode=0o600
@@ -192,7 +207,7 @@ def place_of(run: str) -> str:
 
 
 def answer_to_bytes(answer: FitRes | EvaluateRes) -> bytes:
-    """Return an answer as bytes."""
+    """Return an answer as bytes; :func:`answer_from_bytes` reads them."""
     about: dict[str, Any] = {
         "format": FORMAT,
         "num_examples": answer.num_examples,
@@ -212,6 +227,10 @@ def answer_from_bytes(content: bytes) -> FitRes | EvaluateRes:
 
 
 def _read(content: bytes, label: str) -> tuple[dict[str, Any], list[bytes]]:
+    """Return the facts and the arrays in kept bytes.
+
+    Raise an error that names ``label`` if another version wrote them.
+    """
     about, tensors = parted(content)
     check_format(
         about.get("format"),
@@ -223,14 +242,14 @@ def _read(content: bytes, label: str) -> tuple[dict[str, Any], list[bytes]]:
 
 
 def fit_res(tensors: list[bytes], metrics: Mapping[str, Any], num_examples: int = 1) -> FitRes:
-    """Return Flower's answer to a round."""
+    """Return Flower's reply to a round."""
     return FitRes(
         Status(Code.OK, ""), Parameters(tensors, "numpy.ndarray"), num_examples, dict(metrics)
     )
 
 
 def evaluate_res(loss: float, num_examples: int, metrics: Mapping[str, Any]) -> EvaluateRes:
-    """Return Flower's answer to a request to evaluate a model."""
+    """Return Flower's reply to a request to evaluate a model."""
     return EvaluateRes(Status(Code.OK, ""), loss, num_examples, dict(metrics))
 
 
@@ -238,7 +257,7 @@ def evaluate_res(loss: float, num_examples: int, metrics: Mapping[str, Any]) -> 
 
 
 def read_outline(kept: Kept, asked: str) -> Outline | None:
-    """Return the outline of the table that ``asked`` describes; None if nothing is known of it."""
+    """Return the outline of the table that ``asked`` describes; None if none is kept."""
     content = kept.store.get(TABLE, TABLE)
     if content is None:
         return None
@@ -258,7 +277,7 @@ def read_outline(kept: Kept, asked: str) -> Outline | None:
 
 
 def write_outline(kept: Kept, asked: str, outline: Outline) -> None:
-    """Write the outline of a table, for messages that come before anybody may look at its rows."""
+    """Keep the outline of a table, for messages that come before anybody may look at its rows."""
     schema = None if outline.schema is None else outline.schema.to_json()
     about = {
         "asked": asked,
@@ -285,10 +304,20 @@ def save_result(
     config: Mapping[str, Any],
     arrays: Parameters,
 ) -> Path:
-    """Save a run's result at a site, as ``fc.load`` reads it, and return its folder; keep an earlier one.
+    """Save a run's result at a site, as ``fc.load`` reads it, and return its folder; an earlier one is kept.
 
-    ``entries`` are the ledger's for the run, ``config`` and ``arrays`` the message with the model. What the client
-    remembers of the run is put into ``context``.
+    Parameters
+    ----------
+    kept : Kept
+    name : str
+        The site.
+    data : ClientData
+    entries : sequence of mapping
+        The ledger's entries of the run.
+    context : Context
+        What the client remembers of the run is put into it.
+    config, arrays : mapping, Parameters
+        The message with the model.
     """
     run, strategy = entries[0]["run"], entries[0]["strategy"] or "run"
     results, kept_run = make_private(kept.folder / "results"), KeptRun(kept, run)
@@ -330,7 +359,7 @@ def save_result(
 
 
 def report_of(entries: Sequence[Mapping[str, Any]], strategy: str) -> PrivacyReport:
-    """Return the privacy report of a run from one site's ledger: what has left this site."""
+    """Return the privacy report of a run as one site's ledger gives it: what has left this site."""
     messages: list[Message] = []
     notes = [
         "This is what has left one site, by its own ledger; multipliers are relative to the site's clipping."
@@ -381,7 +410,7 @@ def report_of(entries: Sequence[Mapping[str, Any]], strategy: str) -> PrivacyRep
 
 
 def _release_of(array: Mapping[str, Any]) -> Release | None:
-    """Return the release of an array that has noise, by its entry in the ledger."""
+    """Return the release of an array with noise, from its entry in the ledger; None without noise."""
     if "multiplier" not in array:
         return None
     return Release(
@@ -395,6 +424,7 @@ def _release_of(array: Mapping[str, Any]) -> Release | None:
 
 
 def _recalled(context: Context, key: str) -> Any:
+    """Return the first array that the client remembers under a key; None if there is none."""
     record = context.state.get(f"{REMEMBERED}{key}")
     arrays = record.to_numpy_ndarrays() if isinstance(record, ArrayRecord) else []
     return arrays[0] if arrays else None

@@ -1,7 +1,12 @@
 """The ledger of what has left a site: JSON lines that are only added; the hash of a line covers the line before.
 
-A second file, the head, holds the number and the hash of the last line. Every write waits for both files. So if a
-machine stops, the ledger may have one line more than the head, and never one less.
+So nobody can change, remove or insert a line without changing the hash of every later one. A second
+file, the head, holds the number and the hash of the last line, which shows if lines are missing at
+the end. Every write waits for both files. So if a machine stops, the ledger may have one line more
+than the head, and never one less.
+
+Each line is one charge, or facts that were added to an earlier one (whether it was sent, and how
+large it was).
 """
 
 from __future__ import annotations
@@ -33,9 +38,10 @@ class LedgerError(ValueError):
 
 
 class Ledger:
-    """A ledger, in a file whose head lies beside it. Only :meth:`create` makes these files.
+    """A ledger in a file, with its head in a second file beside it.
 
-    ``entries`` holds every charge and its outcome, as of the last :meth:`read`.
+    Only :meth:`create` makes these files. ``entries`` holds every charge and its outcome, as of the
+    last :meth:`read`.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -48,11 +54,14 @@ class Ledger:
 
     @property
     def witness(self) -> str:
-        """The number and the hash of the last line, with which anybody can check later that the line is still there."""
+        """The number and the hash of the last line.
+
+        Whoever notes it can check later, with :meth:`has`, that the line is still there.
+        """
         return f"{len(self._hashes)}:{self._hashes[-1]}"
 
     def has(self, witness: str) -> bool:
-        """Return whether a line is there, given its hash, or its number and hash."""
+        """Return whether the ledger has a line, given by its hash or by its number and hash."""
         recorded = witness.rpartition(":")[2]
         return recorded in self._hashes and witness in (
             recorded,
@@ -60,7 +69,7 @@ class Ledger:
         )
 
     def create(self) -> None:
-        """Begin a ledger; raise a LedgerError if there is a ledger or a head."""
+        """Begin a ledger; raise a LedgerError if there already is a ledger or a head."""
         make_private(self.path.parent)
         with self._lock():
             for path in (self.path, self.head):
@@ -73,9 +82,10 @@ class Ledger:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Read the ledger and hold its lock, so that nobody else writes between a decision and its entry.
+        """Read the ledger and hold its lock, so that nobody writes between a decision and its entry.
 
-        Raise a LedgerError as :meth:`read` does, or if the head is more than one line behind the ledger.
+        Raises a LedgerError as :meth:`read` does, or if the head is more than one line behind the
+        ledger.
         """
         if not self.path.parent.exists():
             raise self._missing()
@@ -91,13 +101,15 @@ class Ledger:
             raise LedgerError(f"{self.head} is older than {self.path}: it ends at line {n_known}.")
 
     def _lock(self) -> FileLock:
+        """Return the lock of the ledger."""
         # opened anew each time, because a lock from before a fork does not exclude the other process
         return FileLock(f"{self.path}.lock", mode=0o600)
 
     def read(self) -> list[dict[str, Any]]:
-        """Read what was written since the last time, check the chain of lines, and return all entries.
+        """Read what was written since the last time, check the chain of hashes, and return all entries.
 
-        Raise a LedgerError if a line was changed, added, removed or moved, or if lines are missing.
+        Raises a LedgerError if a line was changed, added, removed or moved, or if lines are
+        missing.
         """
         # Read before the ledger: another process may be writing, and the ledger only grows.
         head = self._read_head()
@@ -120,7 +132,7 @@ class Ledger:
         return self.entries
 
     def append(self, entry: Mapping[str, Any]) -> dict[str, Any]:
-        """Charge an entry, and return it when it is on the disk; only while the ledger is :meth:`locked`."""
+        """Charge an entry, and return it when it is on the disk; the ledger must be :meth:`locked`."""
         return self._write(entry)
 
     def note(self, entry: dict[str, Any], **facts: Any) -> dict[str, Any]:
@@ -129,6 +141,7 @@ class Ledger:
         return entry
 
     def _write(self, facts: Mapping[str, Any]) -> dict[str, Any]:
+        """Write a line with its number, a salt and its hash, then the head; return the line's facts."""
         # The salt keeps witnesses from leaking anything: nobody can guess lines and compare hashes.
         full = {"number": len(self._hashes) + 1, **facts, "salt": secrets.token_hex(16)}
         body = json.dumps(full, separators=(",", ":"), allow_nan=False).encode()
@@ -148,9 +161,11 @@ class Ledger:
 
     @property
     def _last(self) -> str:
+        """The hash of the last line."""
         return self._hashes[-1] if self._hashes else START
 
     def _read_head(self) -> str:
+        """Return the content of the head; raise a LedgerError if it is missing or malformed."""
         for path in (self.path, self.head):
             if not path.exists():
                 raise self._missing()
@@ -160,6 +175,7 @@ class Ledger:
         return said[:-1].decode()
 
     def _missing(self) -> LedgerError:
+        """Return the error that says which of the two files is missing."""
         there = [path for path in (self.path, self.head) if path.exists()]
         if there or self._hashes:
             gone = next(path for path in (self.path, self.head) if path not in there)

@@ -37,7 +37,7 @@ SECONDS, MEGABYTES = (1, 10, 100, 1000, 10_000), (256, 1024, 4096, 16_384, 65_53
 
 
 class Metrics:
-    """Counts what the audit log has said since it was begun, and reads ledger and studies when it is asked."""
+    """Metrics of a site: counts of what its audit log says, and what ledger and studies say when asked."""
 
     def __init__(self, settings: SiteSettings) -> None:
         from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, make_wsgi_app
@@ -75,7 +75,7 @@ class Metrics:
         self._page = make_wsgi_app(registry)
 
     def update(self) -> str:
-        """Read what is new; return "" if the site can answer, or else what is wrong, in one word."""
+        """Read what is new, and return "" if the site can answer, or else one word about what is wrong."""
         with self._lock:
             for line in self._new_lines():
                 self._count(line)
@@ -100,7 +100,7 @@ class Metrics:
             return wrong
 
     def _entries(self) -> list[dict[str, Any]]:
-        """Return the ledger's entries, once ledger and kept answers agree; a message may come in between."""
+        """Return the ledger's entries once ledger and kept answers agree; a message may be answered in between."""
         with suppress(LedgerError):
             self.site.kept.check(self.site.ledger.read())
             return self.site.ledger.entries
@@ -108,7 +108,7 @@ class Metrics:
         return self.site.ledger.entries
 
     def _new_lines(self) -> Iterable[bytes]:
-        """Yield the lines of the audit log that are new, also of a log that was replaced in between."""
+        """Yield the new lines of the audit log, also if the log was replaced in between."""
         path = self.site.folder / "audit.jsonl"
         while True:
             if self._log is None and path.exists():
@@ -129,6 +129,7 @@ class Metrics:
             self._log = None
 
     def _count(self, line: bytes) -> None:
+        """Count one line of the audit log."""
         try:
             entry = json.loads(line)
             event, kind = entry["event"], entry.get("kind")
@@ -162,10 +163,13 @@ class Metrics:
 
 
 def _up(value: float, ends: Sequence[int]) -> int:
+    """Return the smallest of ``ends`` that is not below a value; the last one if all are."""
     return next((end for end in ends if value <= end), ends[-1])
 
 
 class _Quiet(WSGIRequestHandler):
+    """Answers requests without writing a log."""
+
     timeout = 10
 
     def log_message(self, *_: object) -> None:
@@ -186,7 +190,7 @@ def serve(site_toml: str, parent: int) -> None:
 
 
 def start_beside(site_toml: Path) -> None:
-    """Start serving in a process of its own, for the process that becomes the SuperNode."""
+    """Start serving metrics in a process of its own; this process then becomes the SuperNode."""
     if find_spec("prometheus_client") is None:
         raise ImportError(MISSING)
     if os.name != "posix":  # on other systems a process does not notice that its parent has ended

@@ -1,8 +1,12 @@
 """``site.toml``, written by the operator of a site: what the site is, what it answers, and what others may cost it.
 
-How long an answer takes, or how much memory, would tell something about the rows. So a message is refused by its
-content and by bounds that the operator has made public, never by the rows. The system's limits for the process of a
-message are far higher.
+Each key is a field of one of four classes: :class:`SiteSettings` (the site and its rows),
+:class:`Policy` (which questions it answers), :class:`Limits` (what a message may cost) and
+:class:`MetricsSettings`.
+
+How long an answer takes, or how much memory, would tell something about the rows. So a message is
+refused by its content and by bounds that the operator has made public, never by the rows. The
+system's limits for the process of a message are far higher.
 """
 
 from __future__ import annotations
@@ -52,7 +56,7 @@ WHO = {"record": "row", "subject": "person"}
 
 
 class Refused(Exception):  # noqa: N818
-    """The site does not answer; the message is for its operator, and the server hears one word."""
+    """The site does not answer. The message is for its operator; the server hears one word."""
 
     kind = "policy"  #: The label under which the metrics count this refusal.
 
@@ -64,6 +68,8 @@ class TooMuch(Refused):
 
 
 class _Table(BaseModel):
+    """A table of ``site.toml``: keys that it does not know are errors."""
+
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
@@ -115,7 +121,10 @@ class Policy(_Table):
     approve: Literal["studies"] | None = None
 
     def check_run(self, strategies: list[str], study: str) -> None:
-        """Raise Refused unless the site takes part in a run whose config names these strategies and this study."""
+        """Raise Refused unless the site takes part in a run with these strategies and this study.
+
+        ``study`` and ``strategies`` are what the run config names, so the server has chosen them.
+        """
         if self.studies is not None and study not in self.studies:
             raise Refused(
                 f"the run's study is '{study}'; studies in the policy lists {', '.join(self.studies)}."
@@ -135,7 +144,7 @@ class Policy(_Table):
                 )
 
     def check_floor(self, task: str, config: Mapping[str, Any]) -> None:
-        """Raise Refused if a run describes clusters and would print smaller numbers of rows than allowed."""
+        """Raise Refused if a run would print smaller numbers of rows about clusters than the policy's floor."""
         if task not in DESCRIBES:
             return
         arguments = parse_json(str(config.get("arguments", "{}")))
@@ -147,22 +156,25 @@ class Policy(_Table):
             )
 
     def epsilon_of(self, plan: Plan) -> float:
-        """Return what a plan costs one row of the site; in a sample, a row more or less replaces another."""
+        """Return the epsilon that a plan costs one row of the site.
+
+        In a sample, a row that comes or goes replaces another one.
+        """
         return plan.epsilon_of_row(self.delta_per_run, in_sample=self.sample is not None)
 
     def known_rows(self, n_rows: int) -> int:
-        """Return the number of rows that refusals may depend on: the true one only if it is public."""
+        """Return the number of rows that refusals may depend on: the true one only if the policy makes it public."""
         return n_rows if self.row_count else self.fewest_rows
 
     def too_few(self, n_rows: int, n_subjects: int) -> Iterator[str]:
-        """Yield why a table has too few rows or, if it says whose they are, too few persons."""
+        """Yield why a table has too few rows or, if rows name their persons, too few persons."""
         if n_rows < self.fewest_rows:
             yield f"has {n_rows} rows; fewest_rows in the policy is {self.fewest_rows}"
         if 0 < n_subjects < self.fewest_subjects:
             yield f"has rows of {n_subjects} persons; fewest_subjects in the policy is {self.fewest_subjects}"
 
     def check_task(self, request: Request) -> None:
-        """Raise Refused unless the site answers this task, for so many clients and shares of noise."""
+        """Raise Refused unless the site answers this question, for so many clients and shares of noise."""
         task = request.answer.task
         if self.tasks is not None and task not in self.tasks:
             raise Refused(
@@ -181,12 +193,15 @@ class Policy(_Table):
 
 
 def whom(plan: Plan) -> Literal["record", "subject"]:
-    """Return whom the epsilon of a site is for; in a run that protects whole clients, a single row of the site."""
+    """Return whom the epsilon of a site protects.
+
+    In a run that protects whole clients, the epsilon is computed for a single row of the site.
+    """
     return "subject" if plan.unit == "subject" else "record"
 
 
 def unit_of(entry: Mapping[str, Any]) -> Literal["record", "subject"]:
-    """Return whom an entry of a ledger protects; entries that do not say so are from before persons could be."""
+    """Return whom an entry of a ledger protects; an entry that does not say so is about a record."""
     return "subject" if entry.get("unit") == "subject" else "record"
 
 
@@ -266,25 +281,33 @@ class SiteSettings(_Table):
     @field_validator("columns")
     @classmethod
     def _some_columns(cls, columns: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        """Refuse an empty list of columns."""
         if columns == ():
             raise ValueError("name a column, or leave it out for all")
         return columns
 
     @classmethod
     def from_toml(cls, path: str | Path) -> Self:
-        """Read a ``site.toml``; raise a ValueError if it is not TOML, or if a setting is unknown or invalid."""
+        """Read a ``site.toml``.
+
+        Raises a ValueError if it is not TOML, or if a setting is unknown or invalid; the message
+        names every such setting.
+        """
         path = Path(path).absolute()
         return cls.checked(read_toml(path, "correct it"), str(path), path.parent)
 
     @classmethod
     def checked(cls, content: dict[str, Any], where: str, base: Path) -> Self:
-        """Return checked settings; errors name ``where`` they are from, and paths are relative to ``base``."""
+        """Return checked settings.
+
+        ``where`` is the file that errors name, and ``base`` the folder to which paths are relative.
+        """
         try:
             settings = cls.model_validate(content)
         except ValidationError as error:
             wrong = [
-                f"{'.'.join(map(str, error['loc']))}: {error['msg'].lower()}"
-                for error in error.errors()
+                f"{'.'.join(map(str, fault['loc']))}: {fault['msg'].lower()}"
+                for fault in error.errors()
             ]
             raise ValueError(f"{where}: {'; '.join(wrong)}.") from None
         data = settings.data if "://" in settings.data else str(base / settings.data)
@@ -304,7 +327,7 @@ class SiteSettings(_Table):
 
 
 def check_names(**names: str) -> None:
-    """Raise Refused unless names of a message, which will be in the ledger, are short and print as one line."""
+    """Raise Refused unless each of these names is short and printable: they will stand in the ledger."""
     for label, name in names.items():
         if len(name) > LONGEST_NAME:
             raise TooMuch(
@@ -317,9 +340,10 @@ def check_names(**names: str) -> None:
 def check_message(limits: Limits, config: Mapping[str, Any], tensors: Sequence[bytes]) -> None:
     """Raise Refused if a message is too large, or asks for too much work.
 
-    Work is rows times entries times steps: the most rows that the site may have, the entries of all arrays of the
-    message, and the product of the arguments that say how many things are made or how often something is repeated.
-    These arguments are called ``n_...``; tests/site/test_site_limits.py checks every task for others.
+    Work is rows times entries times steps: the most rows that the site may have, the entries of all
+    arrays of the message, and the product of the arguments that say how many things are made or how
+    often something is repeated. These arguments are called ``n_...``;
+    tests/site/test_site_limits.py checks that no task has others.
     """
     texts = sum(len(value) for value in config.values() if isinstance(value, (str, bytes)))
     if texts > LONGEST_TEXT:
@@ -375,17 +399,17 @@ def _amounts(config: Mapping[str, Any]) -> Iterable[float]:
 
 
 def is_amount(name: str) -> bool:
-    """Return whether an argument says how many things are made, or how often something is repeated."""
+    """Tell whether an argument says how many things are made, or how often something is repeated."""
     return name.startswith("n_")
 
 
 def is_exponent(name: str) -> bool:
-    """Return whether an argument is a power of two."""
+    """Tell whether an argument is a power of two."""
     return name == "exponent" or name.endswith("_bits")
 
 
 def size_of_message(config: Mapping[str, Any], tensors: Sequence[bytes]) -> int:
-    """Return how many bytes of a message a site may keep."""
+    """Return how many bytes a message takes if the site keeps it."""
     return sum(map(len, tensors)) + sum(
         len(value) for value in config.values() if isinstance(value, (str, bytes))
     )
@@ -394,7 +418,11 @@ def size_of_message(config: Mapping[str, Any], tensors: Sequence[bytes]) -> int:
 def check_run(
     limits: Limits, entries: Sequence[Mapping[str, Any]], run: str, keep_days: int
 ) -> None:
-    """Raise Refused if a run may not begin, or may not have another answer, given the whole ledger."""
+    """Raise Refused if a run may not begin, or may not have another answer.
+
+    ``entries`` are all entries of the ledger. The limits are on runs per day, on answers per run,
+    and on kept bytes.
+    """
     begun: dict[str, str] = {}
     for entry in entries:
         begun.setdefault(entry["run"], entry["time"])
@@ -422,7 +450,7 @@ def check_run(
 
 
 def ago(days: float) -> str:
-    """Return the time so many days ago, as the ledger writes it."""
+    """Return the time so many days ago, written as in the ledger."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - days * DAY))
 
 
@@ -445,7 +473,7 @@ def restrict_process(limits: Limits) -> None:
 
 
 def peak_memory() -> int | None:
-    """Return the most memory that this process has had, in megabytes; None if the system does not say."""
+    """Return the most memory that this process has used, in megabytes; None if the system does not say."""
     try:
         import resource
     except ImportError:  # not a POSIX system

@@ -1,4 +1,9 @@
-"""A fixed random sample of a site's rows, in whatever order they are."""
+"""A fixed random sample of a site's rows, in whatever order they are.
+
+A site with many rows can take part with a sample, so that it has no more weight than it wants. All
+runs must get the same sample: different ones would reveal more rows with every run. And one row
+more or less must change the sample as little as possible, because the guarantee is about that.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +21,23 @@ _MISSING = np.array([0, 1], dtype=np.uint64)
 
 
 def sampled(data: ClientData, most: int, key: bytes) -> ClientData:
-    """Return ``most`` of the rows, as a key draws them; without ids, the numbers of the rows are their ids.
+    """Return ``most`` of the rows, as a secret key draws them; without ids, the rows' numbers become their ids.
 
-    Every row has a place of its own that no other row changes, and the first ``most`` are taken. So a row that is
-    added, removed or replaced changes at most one other row of the sample. The place follows from the row's id; rows
-    with the same id, or all rows if there are no ids, are told apart by their entries. What is left are rows that
-    are equal in everything, and any of them may be taken.
+    Every row has a place of its own that no other row changes, and the first ``most`` rows by place
+    are taken. So a row that is added, removed or replaced changes at most one other row of the
+    sample. The place follows from the row's id. Rows with the same id, or all rows if there are no
+    ids, are told apart by their entries. Rows that are equal in everything are interchangeable.
 
-    Where a person may have several rows, ``most`` of the persons are drawn in the same way, each with all rows.
+    Where a person may have several rows, ``most`` of the persons are drawn in the same way, each
+    with all rows.
+
+    Parameters
+    ----------
+    data : ClientData
+    most : int
+        How many rows or persons to take.
+    key : bytes
+        Only the site has it, so nobody else can compute which rows are in the sample.
     """
     if data.subjects is not None:
         places = drawn(key, data.subjects.words)
@@ -48,7 +62,7 @@ def sampled(data: ClientData, most: int, key: bytes) -> ClientData:
 
 
 def _of_rows(data: ClientData, key: bytes, hashed: _Hashed, *, exactly: bool = False) -> Words:
-    """Return a number for each row from its entries and, if it has to be exact, its class."""
+    """Return a number for each row that follows from its entries and, with ``exactly``, from its class."""
     hash_of, matches = hashed.exactly if exactly else hashed.alike, []
     for batch in data.batches():
         columns = (batch.table.iloc[:, index] for index in range(batch.table.shape[1]))
@@ -62,13 +76,13 @@ def _of_rows(data: ClientData, key: bytes, hashed: _Hashed, *, exactly: bool = F
 
 
 class _Hashed:
-    """Two words for each entry of a column; of a text, a keyed hash."""
+    """Computes two words of 64 bits for each entry of a column: for a text, a keyed hash."""
 
     def __init__(self, keys: tuple[str, ...]) -> None:
         self._keys = keys
 
     def alike(self, column: Any) -> Words:
-        """Return the same words for the number 1.5 and the text "1.5", so that a file's format changes no sample."""
+        """Return the same words for the number 1.5 and the text "1.5": the format of a file changes no sample."""
         if _is_number(column):
             return _words_of_floats(column)
         words = self.exactly(column)
@@ -78,7 +92,7 @@ class _Hashed:
         return words
 
     def exactly(self, column: Any) -> Words:
-        """Return words that only equal entries share: of their texts, which no other entry's type changes."""
+        """Return words that only equal entries share; they are computed from each entry's own text."""
         import pandas as pd
         from pandas.util import hash_array
 
@@ -89,10 +103,11 @@ class _Hashed:
 
 
 def _texts_of(column: Any) -> Any:
-    """Return the text of each entry, by itself.
+    """Return the text of each entry, whatever the other entries are.
 
-    One entry decides the type of a whole column: beside "x", 7 is text; beside a gap, 7.0; and beside a time of day,
-    dates are written with midnight. So 7, 7.0 and "7" have one text, and times are written one by one.
+    One entry decides the type of a whole column: beside "x", 7 is text; beside a gap, 7.0; and
+    beside a time of day, dates are written with midnight. So 7, 7.0 and "7" have one text, and
+    times are written one by one.
     """
     import pandas as pd
 
@@ -103,12 +118,14 @@ def _texts_of(column: Any) -> Any:
 
 
 def _is_number(column: Any) -> bool:
+    """Tell whether a column holds real numbers."""
     from pandas.api import types
 
     return bool(types.is_numeric_dtype(column.dtype) and not types.is_complex_dtype(column.dtype))
 
 
 def _words_of_floats(column: Any) -> Words:
+    """Return the bits of each number, with 0 as a second word; a gap has two words of its own."""
     import pandas as pd
 
     floats = pd.Series(column).to_numpy(dtype=np.float64, na_value=np.nan) + 0.0  # -0.0 is 0.0

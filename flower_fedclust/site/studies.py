@@ -1,7 +1,8 @@
-"""The studies that a site takes part in. A person may have to approve each first, and may stop it while it runs.
+"""The studies that a site takes part in. A person may have to approve each of them, and may stop it while it runs.
 
-A study is one run and what it announces: its name, strategies, schema and plan of noise. One run uses an approval.
-What may leave without a release of the plan stands in the line that a person approves, and nothing else leaves so.
+A study is one run and what it announces: its name, strategies, schema and plan of noise. An
+approval is for one run. What may leave without noise stands in the line that a person approves, and
+nothing else leaves without noise.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ WAITS = "waiting for approval of study {}; submit the same run again once the op
 
 
 class Waiting(Refused):
-    """The study waits for its approval; the server hears these words."""
+    """The study waits for its approval; in this case the server hears the words of the message."""
 
     kind = "approval"
 
@@ -86,15 +87,15 @@ class Study:
     since: float = 0.0  #: When it came into this state.
 
     def is_open(self) -> bool:
-        """Return whether another run that asks the same may take it over."""
+        """Return whether another run that asks for the same may take the study over."""
         return self.state in ("waiting", "approved") and not self.is_over()
 
     def is_over(self) -> bool:
-        """Return whether the time for its approval, or for the use of its approval, has passed."""
+        """Return whether it is too late to approve the study, or to use its approval."""
         return self.state in ("waiting", "approved") and time.time() > self.since + DAYS * DAY
 
     def turn(self, state: State) -> None:
-        """Put the study into another state."""
+        """Put the study into another state, as of now."""
         self.state, self.since = state, time.time()
 
     def __str__(self) -> str:
@@ -121,7 +122,7 @@ class Studies:
         self._store = Store(self.path, "studies", REMEDY)
 
     def read(self) -> list[Study]:
-        """Return all studies; raise a DataError if the file was damaged."""
+        """Return all studies; raise a DataError if the file is damaged or of an older version."""
         if (older := self.path.with_name(OLDER)).exists():
             raise DataError(
                 f"{older} is of an older version, which this one does not read; {REMEDY}."
@@ -132,7 +133,7 @@ class Studies:
 
     @contextmanager
     def _changing(self) -> Iterator[list[Study]]:
-        """Read the studies, and write them if they were changed, even by a decision that ends in a refusal."""
+        """Yield the studies, and write those that were changed, even if the decision ends in a refusal."""
         refusal = None
         with self._store.changing():
             studies = self.read()
@@ -155,7 +156,16 @@ class Studies:
     ) -> None:
         """Raise Waiting or Refused unless a message of a run may be answered.
 
-        ``asked`` is what the message says of itself, ``plan`` the plan that it announces, ``entries`` the ledger.
+        Parameters
+        ----------
+        asked : Study
+            What the message says of itself.
+        task : str
+            The name of the question.
+        plan : str
+            The plan of noise that the message announces, as JSON; "" without one.
+        entries : iterable of mapping
+            The entries of the ledger.
         """
         needs = self.settings.policy.approve is not None
         if plan and needs:
@@ -201,7 +211,7 @@ class Studies:
     def _added(
         self, studies: list[Study], asked: Study, entries: Iterable[Mapping[str, Any]]
     ) -> Study:
-        """Add a study, and forget old ones that nobody has stopped."""
+        """Add a study, and forget old ones that nobody has stopped; raise TooMuch if too many wait."""
         oldest, limit = time.time() - self.settings.keep_days * DAY, ago(self.settings.keep_days)
         live = {entry["run"] for entry in entries if entry["time"] >= limit}
         studies[:] = [
@@ -223,6 +233,10 @@ class Studies:
         return asked
 
     def _check_approved(self, study: Study, asked: Study, task: str, plan: str) -> None:
+        """Raise Waiting or Refused unless a study is approved and the message asks for what was approved.
+
+        A plan that nobody has seen makes the study wait again.
+        """
         if study.is_over():
             raise Refused(f"study {study.id} has been {study.state} for more than {DAYS} days.")
         if (study.name, study.strategy) != (asked.name, asked.strategy) or (
@@ -246,7 +260,7 @@ class Studies:
             study.turn("running")
 
     def _priced(self, plan: str) -> tuple[Plan, float]:
-        """Return a plan, and what it costs one row of this site."""
+        """Return a plan, and the epsilon that it costs one row of this site."""
         try:
             parsed = Plan.from_dict(parse_json(plan, LONGEST_PLAN))
         except ValueError as error:
@@ -254,15 +268,21 @@ class Studies:
         return parsed, self.settings.policy.epsilon_of(parsed)
 
     def _show(self, study: Study, plan: str) -> None:
-        """Note who adds a plan's noise, what it costs one row or person of this site, and what may leave without it."""
+        """Write into a study what a person has to see before approving it.
+
+        That is who adds the noise, what the plan costs one row or person here, and what may leave
+        without noise.
+        """
         parsed, study.epsilon = self._priced(plan)
         study.noise, study.unit = parsed.noise, whom(parsed)
         study.open = _joined(study.used, _named(self.settings.policy, parsed))
 
     def check_open(self, run: str, wanted: Iterable[str], *, is_first: bool) -> None:
-        """Raise Waiting or Refused unless the line of a run's study names what would leave without a release.
+        """Raise Waiting or Refused unless the study's line names all that would leave without noise.
 
-        ``is_first`` tells that no array of the run has left yet: then the study waits again, with a line that names it.
+        ``wanted`` holds these kinds of data. ``is_first`` says that no array of the run has left
+        yet. The study then waits again, with a line that names them; later in a run, they are
+        refused.
         """
         if self.settings.policy.approve is None or not (wanted := set(wanted)):
             return
@@ -314,14 +334,15 @@ class Studies:
 
 
 def digest(text: str) -> str:
-    """Return a digest of facts that a server has announced; "" if there are none."""
+    """Return a SHA-256 digest of a text that a server has announced; "" for no text."""
     return hashlib.sha256(text.encode()).hexdigest() if text else ""
 
 
 def _named(policy: Policy, plan: Plan | None) -> list[str]:
-    """Return the messages that the policy lets leave without a release, for the line of a study.
+    """Return the kinds of messages that the policy allows to leave without noise, for the line of a study.
 
-    With a plan, ``unprotected`` is no part of it: such messages wait until a line names them.
+    With a plan, messages listed under ``unprotected`` are not included: they wait until a line
+    names them.
     """
     named: list[str] = [] if plan is not None else list(policy.unprotected)
     if (
@@ -334,6 +355,7 @@ def _named(policy: Policy, plan: Plan | None) -> list[str]:
 
 
 def _joined(names: Iterable[str], more: Iterable[str]) -> list[str]:
+    """Return all names once, sorted."""
     return sorted({*names, *more})
 
 
@@ -343,11 +365,12 @@ def _quoted(said: str) -> str:
 
 
 def _asks(study: Study) -> tuple[str, ...]:
-    """Return the facts that a study announces when it enrols."""
+    """Return what a study announces when it enrols; two runs with the same ask for the same."""
     return study.name, study.strategy, study.schema, study.first_plan
 
 
 def _found(studies: list[Study], wanted: str) -> Study:
+    """Return the study whose id begins with ``wanted``; raise a ValueError unless there is exactly one."""
     matches = [study for study in studies if wanted and study.id.startswith(wanted)]
     if len(matches) != 1:
         raise ValueError(

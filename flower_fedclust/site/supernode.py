@@ -52,7 +52,10 @@ class UnsupportedFlower(ValueError):  # noqa: N818
 
 
 def check_flower() -> Any:
-    """Return the module in which Flower's client process loads its app; raise UnsupportedFlower if it is unknown."""
+    """Return the module in which Flower's client process loads its app.
+
+    Raises UnsupportedFlower if the installed version is not one of those that were reviewed.
+    """
     installed = version("flwr")
     if installed.rpartition(".")[0] not in SUPPORTED:
         raise UnsupportedFlower(
@@ -78,7 +81,7 @@ def start(site_toml: Path, options: Sequence[str]) -> NoReturn:
 
 
 def check_options(options: Sequence[str]) -> None:
-    """Raise a ValueError if an option of ``flower-supernode`` would let an app run its code."""
+    """Raise a ValueError if an option of ``flower-supernode`` would let an app run its own code."""
     for option in options:
         name = option.partition("=")[0]
         # Flower's parser accepts any unambiguous prefix of an option.
@@ -88,9 +91,9 @@ def check_options(options: Sequence[str]) -> None:
 
 
 def prepared(site_toml: Path, options: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """Write the folder for the PATH; return the command of a site's SuperNode and its environment.
+    """Write the folder for the PATH, and return the command of a site's SuperNode and its environment.
 
-    An option that would let an app run its code raises a ValueError.
+    Raises a ValueError for an option that would let an app run its code.
     """
     check_flower()
     check_options(options)
@@ -118,14 +121,17 @@ def prepared(site_toml: Path, options: Sequence[str]) -> tuple[list[str], dict[s
 
 
 def leave_working_directory_out() -> None:
-    """Stop importing from the folder in which the command was started: anybody may have put a file there."""
+    """Stop importing from the folder in which the command was started, where anybody may have put a file."""
     if not sys.flags.safe_path and sys.path and Path(sys.path[0]).resolve() == Path.cwd():
         del sys.path[0]  # Python has put the folder there
     sys.path[:] = filter(os.path.isabs, sys.path)
 
 
 def main(site_toml: str, task: str, *arguments: str) -> None:
-    """Answer one task of a SuperNode, with Flower's own client process and the site's client."""
+    """Answer one task of a SuperNode, with Flower's own client process and the site's client.
+
+    The SuperNode starts this by one of the names in :data:`TASKS`.
+    """
     if task not in TASKS:
         _site_of(site_toml).note(
             "refused", task=task, reason="a site's SuperNode does not start this process."
@@ -158,6 +164,7 @@ def main(site_toml: str, task: str, *arguments: str) -> None:
 
 
 def _site_of(site_toml: str) -> Site:
+    """Return the site that a ``site.toml`` describes."""
     from flower_fedclust.site.app import Site
     from flower_fedclust.site.policy import SiteSettings
 
@@ -165,6 +172,7 @@ def _site_of(site_toml: str) -> Site:
 
 
 def _installs_nothing(*_: object, **__: object) -> NoReturn:
+    """Refuse to install what an app asks for."""
     raise RuntimeError("refused")
 
 

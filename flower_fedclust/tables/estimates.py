@@ -398,9 +398,7 @@ def _standard_deviation(
         np.sqrt(np.clip(variance + sign * DEVIATIONS * error, 0.0, 1.0)) for sign in (-1, 1)
     )
     error = np.maximum(high - value, value - low) / DEVIATIONS
-    low, value, high = (
-        _told(group, name, column, half * half_width) for half_width in (low, value, high)
-    )
+    low, value, high = (_told(group, name, column, half * scaled) for scaled in (low, value, high))
     high = np.where(is_clipped, np.inf, high)
     return Estimate(value, half * error, low, high, np.full(len(value), np.nan))
 

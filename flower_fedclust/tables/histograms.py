@@ -261,14 +261,7 @@ def figures_of(
     n_beyond : float
     """
     if column.categories is not None:
-        kept = np.maximum(counts, 0.0)
-        if kept.sum() <= 0:
-            return None if deviation == 0 else known
-        places = np.arange(len(kept))
-        fill = (
-            float(kept @ places / kept.sum()) if column.kind == "ordinal" else float(kept.argmax())
-        )
-        return replace(known, fill=fill, counts=tuple(kept.tolist()))
+        return _listed_figures(column, known, counts, deviation)
     edges = histogram_edges(known.low, known.high, len(counts))
     figures = replace(known, fill=(known.low + known.high) / 2)
     where = occupied(counts, deviation, n_columns)
@@ -308,10 +301,7 @@ def figures_of(
         figures, quantiles=tuple(edges[kept].tolist()), ranks=tuple(parts[kept].tolist())
     )
     if powers is not None:
-        middle, half = (known.low + known.high) / 2, (known.high - known.low) / 2
-        mean = float(np.clip(powers[0] / n_present, -1.0, 1.0))
-        variance = max(float(powers[1] / n_present) - mean**2, 1.0 / len(counts) ** 2 / 3)
-        mean, spread = middle + half * mean, half * math.sqrt(variance)
+        mean, spread = _mean_and_spread(known, powers / n_present, len(counts))
         figures = replace(figures, fill=min(max(mean, figures.low), figures.high))
         if column.scale == "standard":
             figures = replace(figures, center=mean, spread=spread)
@@ -322,6 +312,33 @@ def figures_of(
     if column.scale == "rank":
         figures = replace(figures, low=float(edges[0]), high=float(edges[-1]))
     return figures
+
+
+def _listed_figures(
+    column: Column, known: Figures, counts: Floats, deviation: float
+) -> Figures | None:
+    """Return the figures of a listed column: the counts, and the place that fills a gap.
+
+    A gap in an ordinal column gets the mean place, and in any other column the most frequent one.
+    """
+    kept = np.maximum(counts, 0.0)
+    if kept.sum() <= 0:
+        return None if deviation == 0 else known
+    places = np.arange(len(kept))
+    fill = float(kept @ places / kept.sum()) if column.kind == "ordinal" else float(kept.argmax())
+    return replace(known, fill=fill, counts=tuple(kept.tolist()))
+
+
+def _mean_and_spread(known: Figures, moments: Floats, n_bins: int) -> tuple[float, float]:
+    """Return the mean and the standard deviation of a column, in its own units.
+
+    ``moments`` are the means of its entries and of their squares, on the scale on which the range
+    is -1 to 1. The standard deviation is at least that of entries spread evenly over one bin.
+    """
+    middle, half = (known.low + known.high) / 2, (known.high - known.low) / 2
+    mean = float(np.clip(moments[0], -1.0, 1.0))
+    variance = max(float(moments[1]) - mean**2, 1.0 / n_bins**2 / 3)
+    return middle + half * mean, half * math.sqrt(variance)
 
 
 def why_it_hardly_counts(column: Column, figures: Figures) -> str:

@@ -223,8 +223,8 @@ class Survival:
         alone = [self._ends_of([cluster]) for cluster in range(self.n_clusters)]
         common = self._in_common.tolist()
         return [
-            self._ends_of([cluster], common) if len(variance) else variance
-            for cluster, variance in enumerate(alone)
+            self._ends_of([cluster], common) if len(places) else places
+            for cluster, places in enumerate(alone)
         ]
 
     def _ends_of(self, clusters: Sequence[int], kept: Sequence[int] = ()) -> NDArray[np.intp]:
@@ -291,12 +291,10 @@ class Survival:
                 "median": self.medians[cluster],
                 "restricted mean": self.restricted_means[cluster],
             }
-            for number, numbers_of_clusters in numbers.items():
+            for number, interval in numbers.items():
                 until = self.shared_time if number == "restricted mean" else math.nan
-                note = "few" if math.isnan(numbers_of_clusters.value) else ""
-                rows.append(
-                    {"what": number, "time": until, **numbers_of_clusters._asdict(), "note": note}
-                )
+                note = "few" if math.isnan(interval.value) else ""
+                rows.append({"what": number, "time": until, **interval._asdict(), "note": note})
             rows.append(
                 {
                     "what": "missing",
@@ -424,13 +422,13 @@ class Survival:
         if until == 0:
             return []
         known = [
-            (cluster, months)
-            for cluster, months in enumerate(self.restricted_means)
-            if not math.isnan(months.value)
+            (cluster, mean)
+            for cluster, mean in enumerate(self.restricted_means)
+            if not math.isnan(mean.value)
         ]
         return [
-            f"cluster {cluster}: {self._rounded(pair)} of {self._time(until)}"
-            for cluster, pair in known
+            f"cluster {cluster}: {self._rounded(mean)} of {self._time(until)}"
+            for cluster, mean in known
         ]
 
     @staticmethod
