@@ -291,6 +291,7 @@ class DPFedC(ClippedStrategy):
         return clip_rows(W, self.max_norm)
 
     def _asked_for_gradient(self, W: Floats, local: LocalSteps) -> Question:
+        """Return the question for the clipped gradients."""
         return DPFedCClient.clipped_gradient.asked(
             W, max_gradient_norm=self._max_gradient_norm, **local
         )
@@ -325,6 +326,7 @@ class DPFedC(ClippedStrategy):
         return MovedOrigin(np.append(mean, lift), np.sqrt(variance))
 
     def _first_centers(self, moved: MovedOrigin | None) -> Floats:
+        """Return W^0: the user's centers, or random ones at the scale of the rows."""
         if self.init is not None:
             centers = checked_rows(self.init, owner="init")
             if moved is not None:
@@ -345,16 +347,20 @@ class DPFedC(ClippedStrategy):
 
     @property
     def _may_be_drawn(self) -> Sequence[str]:
+        """The clients among which each round draws."""
         return self.client_names
 
     def _penalties(self, t: int, W: Floats) -> Penalties:
+        """Return the penalties of a round."""
         rho = self._rho(t, W)
         return Penalties(rho, MU_H_OVER_RHO * rho if self.mu_h is None else self.mu_h)
 
     def _rho(self, t: int, W: Floats) -> float:
+        """Return the orthogonality penalty of a round, which grows by default."""
         return growing_rho(W, t, self.n_rounds) if isinstance(self.rho, str) else float(self.rho)
 
     def _local_steps(self, W: Floats, penalties: Penalties) -> LocalSteps:
+        """Return what the message says about the clients' steps."""
         return LocalSteps(
             rho=penalties.rho,
             mu_h=penalties.mu_h,
@@ -378,6 +384,7 @@ class DPFedC(ClippedStrategy):
 
     @property
     def _is_private(self) -> bool:
+        """Whether the run has an epsilon."""
         return self.epsilon is not None
 
     @property
@@ -387,14 +394,17 @@ class DPFedC(ClippedStrategy):
 
     @property
     def _asks_for_exponent(self) -> bool:
+        """Whether clients are asked for the exponent of their largest entry: if the first centers are all zeros."""
         return not self._is_private and self.init is not None and not np.any(self.init)
 
     @property
     def _asks_for_origin(self) -> bool:
+        """Whether a round asks if the rows lie far from 0."""
         return not self._is_private
 
     @property
     def _max_gradient_norm(self) -> float:
+        """G, the norm to which each row's gradient is clipped."""
         assert self.max_norm is not None
         return self.max_norm / 2 if self.max_gradient_norm is None else self.max_gradient_norm
 

@@ -131,8 +131,14 @@ class DictionaryStrategy(ClippedStrategy):
     ) -> Generator[Round, Any, tuple[Dictionary, Frame, list[float]]]:
         """Run stage I; return the dictionary, the frame, and without noise each round's mean objective (7).
 
-        ``rows`` names the rows to use, as in :class:`~flower_fedclust.engine.rounds.Round`. ``relative_noise`` is
-        alpha_z of appendix D.4: the noise that every client adds to its dictionary, over the deviation of its entries.
+        Parameters
+        ----------
+        rows : str, default=""
+            Which kept rows to use; see :class:`~flower_fedclust.engine.rounds.Round`.
+        relative_noise : float, default=0
+            alpha_z of appendix D.4: the noise that every client adds to its dictionary, in units of
+            the deviation of its
+            entries.
         """
         if self.has_noisy_dictionary:
             return *(yield from self._learn_with_noise()), []

@@ -165,9 +165,11 @@ class PrivateDensity(SearchStrategy):
         return Outcome(model, number=clusters.number, agreement=agreement)
 
     def _cut(self, frame: Frame, directions: Floats, grid: Grid, histogram: Histogram) -> Outcome:
-        """Cut the cells into clusters; with a choice of numbers, first as many as there can be.
+        """Cut the cells into clusters and return the outcome.
 
-        Round clusters of few columns are a k-means, which no cell makes coarser.
+        If there is a choice of numbers, the cells are first cut into as many clusters as allowed,
+        and the rises of their peaks decide. Round clusters in few columns become a k-means model,
+        which is finer than cells.
         """
         number, n_clusters = None, self.most_clusters
         numbers = numbers_of(self.n_clusters)
@@ -193,7 +195,10 @@ class PrivateDensity(SearchStrategy):
     def _ranges(
         self, frame: Frame, directions: Floats, low: Floats, high: Floats
     ) -> Generator[Round, Total, tuple[Floats, Floats, float]]:
-        """Narrow the range of each direction to where rows are; also return the number of rows, about."""
+        """Narrow the range of each direction to where rows are; also return about how many rows there are.
+
+        ``low`` and ``high`` are of shape (n_directions,); empty ``directions`` mean all columns.
+        """
         widths = (high - low) / N_PARTS
         question = PrivateDensityClient.rows_in_ranges.asked(low, widths, directions, frame=frame)
         bound = math.sqrt(len(low)) * self._norm_of_client(PARTS_OF_CLIENT)
@@ -243,12 +248,12 @@ class PrivateDensity(SearchStrategy):
         return float(self.rows_per_client) if self.privacy_unit == "client" else 1.0
 
     def _rows_over_noise(self, n_rows: float) -> float:
-        """Return the number of rows over the noise of a cell."""
+        """Return about how many rows there are for each row of noise (one standard deviation) in a cell."""
         noise = self.noise_of("grid", self._norm_of_client(CELLS_OF_CLIENT)) * self._scale
         return n_rows / noise if noise else math.inf
 
     def _norm_of_client(self, n_parts: int) -> float:
-        """Return the typical norm of the fractions of a client's rows in so many parts; 1 for a row."""
+        """Return the typical norm of a client's fractions of rows in ``n_parts`` parts; 1 if the unit is a row."""
         return (
             math.sqrt(1 / self.rows_per_client + 1 / n_parts)
             if self.privacy_unit == "client"
@@ -272,7 +277,7 @@ class PrivateDensity(SearchStrategy):
 
 
 def _are_round(clusters: Found, grid: Grid, histogram: Histogram) -> bool:
-    """Tell whether Gaussians at the centers of private k-means explain the cells, as far as noise shows."""
+    """Tell whether Gaussians at the centers of private k-means explain the noisy cells."""
     n_known = min(clusters.centers.shape[1], MOST_DIRECTIONS)
     means, shares = (
         np.zeros((len(clusters.centers), MOST_DIRECTIONS)),

@@ -209,10 +209,11 @@ class PrivateMixture(SearchStrategy):
 
     @property
     def _structures(self) -> tuple[Structure, ...]:
+        """The structures of covariances among which the run chooses."""
         return AUTO if self.covariance_type == "auto" else (self.covariance_type,)
 
     def _noise_of_variances(self, search: MixtureSearch) -> float:
-        """Return the norm of the noise in a component's variances, in these, by sums of the first structure."""
+        """Return the norm of the noise in all variances of a component together, for sums of the first structure."""
         return self._bounds(search, search.references[0], "moments")[3] * math.sqrt(
             len(search.moment)
         )
@@ -220,7 +221,7 @@ class PrivateMixture(SearchStrategy):
     def _bounds(
         self, search: MixtureSearch, mixture: Mixture, part: str
     ) -> tuple[float, float, float, float]:
-        """Return the scale of memberships, both norms of an EM step, and the noise in an entry of a covariance."""
+        """Return the scale of memberships, the two norms of an EM step, and the noise in an entry of a covariance."""
         units, scale = search.space.units, math.sqrt(max(mixture.means.shape[1] / 2, 1.0))
         bound, of_means = search.norms(
             mixture, scale, self.rows_per_client if units.are_clients else 0
@@ -231,7 +232,11 @@ class PrivateMixture(SearchStrategy):
     def _expectation(
         self, search: MixtureSearch, mixture: Mixture, part: str
     ) -> tuple[Round, float]:
-        """Return the round of an EM step, and the scale of memberships; products only if noise leaves something."""
+        """Return the round of an EM step, and the scale of memberships.
+
+        Products of columns are asked for only if noise leaves something of them; otherwise
+        variances.
+        """
         for structure in search.structures[:2]:
             asked = mixture.as_structure(structure)
             scale, bound, of_means, noise = self._bounds(search, asked, part)
@@ -325,7 +330,7 @@ class PrivateMixture(SearchStrategy):
 def _noted(
     rounds: Generator[Round, Total, R], notes: list[tuple[Round, Total]]
 ) -> Generator[Round, Total, R]:
-    """Run a part of a protocol, and keep its questions and results."""
+    """Run a part of a protocol, and append its rounds and their results to ``notes``."""
     try:
         asked = next(rounds)
         while True:
@@ -338,7 +343,7 @@ def _noted(
 
 
 def _keep(search: MixtureSearch, asked: Round, received: Total) -> None:
-    """Keep a sum if it depends on the mixture."""
+    """Add a released sum to the search, if it says something about the mixture."""
     if (of_rows := _of_rows(asked.question_for(None))) is not None:
         n_units = search.space.units.number
         noise = [
@@ -460,7 +465,7 @@ class PrivateMixtureClient(SearchClient, ClusterClient):
     def exact_expectation(
         rows: Rows, means: Floats, whitening: Floats, constants: Floats, *, structure: str
     ) -> tuple[Term, Term]:
-        """Return the same without a bound."""
+        """Return the sums of EM in two parts that together lose no digits, without a bound."""
         message = means, whitening, constants, np.zeros((0, 0))
         d = means.shape[1]
         # No row of the frame has a longer vector.

@@ -10,7 +10,10 @@ from flower_fedclust.engine import ProtocolStrategy
 
 
 def most_rounds_per_client(strategy: ProtocolStrategy, fraction: float, n_rounds: int) -> int:
-    """Return the largest number of rounds that one client takes part in; all if the clients are not known yet."""
+    """Return the largest number of rounds in which one client takes part.
+
+    All rounds if the clients are not known yet.
+    """
     n_clients = len(strategy.client_names)
     if n_clients == 0:
         return n_rounds

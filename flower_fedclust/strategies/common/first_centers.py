@@ -1,4 +1,9 @@
-"""First centers for strategies that move centers: from the user, by k-FED, or drawn without looking at the rows."""
+"""First centers for strategies that move centers: from the user, by k-FED, or drawn without looking at the rows.
+
+Lloyd's algorithm is only as good as its start. Without noise one round of k-FED gives a good start.
+With noise that round would cost budget, so centers are drawn at random from the ball that holds the
+rows, unless the user knows better ones.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +52,7 @@ def check_given_centers(init: ArrayLike, n_clusters: int) -> None:
 
 @dataclass(frozen=True)
 class FirstCenters:
-    """How first centers are found: ``init`` if given; else at random in a ball of this radius; else by k-FED."""
+    """How first centers are found: the given ``init``; or at random in a ball of this radius; or by k-FED."""
 
     init: ArrayLike | None
     radius: float | None = None  #: With noise: the radius of the ball that holds the rows.
@@ -92,6 +97,7 @@ class FirstCentersStrategy(ProtocolStrategy):
 
     @property
     def _start(self) -> FirstCenters:
+        """How this strategy finds its first centers."""
         return FirstCenters(self.init, getattr(self, "max_norm", None))
 
     @property
@@ -141,6 +147,7 @@ def frame_with_centers(
 
 
 def _times_power(radius: float, power: int) -> float:
+    """Return a radius times 2^power; infinity if it overflows."""
     with np.errstate(over="ignore"):
         return float(np.ldexp(radius, power))
 

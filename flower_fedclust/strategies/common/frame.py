@@ -1,4 +1,9 @@
-"""Find a frame for the rows of all clients, and convert a client's rows to it (see exact/rows.py)."""
+"""Find a frame for the rows of all clients, and convert a client's rows to it (see exact/rows.py).
+
+A frame is a ball that holds the rows, with a grid: exact sums need integers, and integers need a
+unit that suits the rows. With ``max_norm`` the frame is public. Without it (and without noise)
+three sums find one in which no row is clipped.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +52,10 @@ class RowsInFrame(Rows):
 
 
 def enter(rows: Floats, *frame: Floats) -> RowsInFrame:
-    """Return rows in the coordinates of a frame, from the arrays of :class:`~flower_fedclust.exact.rows.Frame`."""
+    """Return rows in the coordinates of a frame, given by its arrays.
+
+    See :class:`~flower_fedclust.exact.rows.Frame`.
+    """
     entered = Frame.of_arrays(*frame).rows(rows)
     return clipped_already(
         RowsInFrame, entered.held, entered.exponent, entered.radius, entered.norm
@@ -64,7 +72,7 @@ class FrameClient(ProtocolClient):
     """A client's answers about how far its rows reach, and its rows in a frame for other answers."""
 
     def enter(self, *frame: Floats) -> RowsInFrame:
-        """Return the client's rows in a frame; the result is cached while rounds use the same frame."""
+        """Return the client's rows in a frame; they are kept while rounds use the same frame."""
         if self.stand_in is not None:
             return enter(self.rows, *frame)
         return self.data.derived(array_key(*frame), lambda: enter(self.rows, *frame))
@@ -107,9 +115,10 @@ FRAME_ROUNDS = 3
 
 
 def find_frame(strategy: Any) -> Generator[Round, Total, Frame]:
-    """Return the frame of a strategy's rows: the ball of radius ``max_norm``, or a ball that holds all rows.
+    """Return the frame of a strategy's rows.
 
-    Without ``max_norm`` this takes the three unprotected rounds of :func:`frame_of_rows`.
+    It is the ball of radius ``max_norm``. Without ``max_norm`` it is a ball that holds all rows,
+    which takes the three unprotected rounds of :func:`frame_of_rows`.
 
     Parameters
     ----------
@@ -124,7 +133,8 @@ def find_frame(strategy: Any) -> Generator[Round, Total, Frame]:
 def frame_of_rows(*, rows: str = "") -> Generator[Round, Total, tuple[Frame, float]]:
     """Return a frame around the mean of all rows, in which no row is clipped, and the number of rows.
 
-    This takes three rounds of sums, which no privacy mechanism covers. The radius is a power of two.
+    This takes three rounds of sums, which no privacy mechanism covers: the exponent of the largest
+    entry, the mean, and the exponent of the largest distance from it. The radius is a power of two.
     """
     (indicator,) = yield Sum(FrameClient.entry_exponent.asked(), rows=rows)
     total, count = yield Sum(

@@ -1,9 +1,14 @@
 """Fits the Gaussian mixture that explains noisy sums best.
 
-Every sum that a run releases adds up a public function of a row. For any mixture, the server can draw rows itself and
-compute the expected sums. So it looks for the most probable mixture under a Gaussian prior: its expected sums are near
-the released ones, as far as noise and chance allow, and it is near a reference mixture unless the sums contradict this.
-The fit corrects for clipping, and for sums that used earlier memberships, and it uses all released sums.
+Every sum that a run releases adds up a public function of a row. For any mixture, the server can
+draw rows itself and compute the expected sums. So it looks for the most probable mixture under a
+Gaussian prior: its expected sums are near the released ones, as far as noise and chance allow, and
+it is near a reference mixture unless the sums contradict this. The fit corrects for clipping, and
+for sums that used earlier memberships, and it uses all released sums.
+
+A step from one mixture to another is a vector of changes: of the logarithms of the weights, of the
+means (in the component's own deviations), and of the covariances (as matrix logarithms).
+:meth:`Mixture.moved` takes a step, and :meth:`Mixture.since` finds the step between two mixtures.
 """
 
 from __future__ import annotations
@@ -42,7 +47,11 @@ N_AVERAGED = 100
 
 @dataclass(frozen=True)
 class Mixture:
-    """A Gaussian mixture. Its covariances are stored as factors F of ``F F'``, or as standard deviations by column."""
+    """A Gaussian mixture, whose covariances are stored as factors.
+
+    With independent columns a factor is the standard deviations by column; otherwise it is a lower
+    triangle F, and the covariance is ``F F'``.
+    """
 
     structure: Structure
     weights: Floats
@@ -86,7 +95,11 @@ class Mixture:
         return Mixture(structure, self.weights, self.means, np.asarray(factors, dtype=np.float64))
 
     def maximized(self, totals: Floats, least: float) -> Mixture:
-        """Return the result of EM's M step on sums of :func:`moments`; no variance is below ``least``."""
+        """Return the mixture after EM's M step.
+
+        ``totals`` are the sums of :func:`~flower_fedclust.exact.mixtures.moments` over all rows. No
+        variance is below ``least``.
+        """
         k, d = self.means.shape
         counts = np.maximum(totals[:k], 1e-10 * totals[:k].sum())
         offsets = totals[k : k + k * d].reshape(k, d) / counts[:, None]
@@ -125,18 +138,24 @@ class Mixture:
         return np.asarray((constants[:, None] - 0.5 * (turned**2).sum(axis=2)).argmax(axis=0))
 
     def narrowest(self, other: Mixture) -> float:
-        """Return the largest ratio of one Gaussian's variance to a component's, in any direction."""
+        """Return the largest ratio of the other (single) Gaussian's variance to a component's, over all directions."""
         roots = np.linalg.solve(_square(self.factors), _square(other.factors))
         return float(np.linalg.norm(roots, 2, axis=(1, 2)).max() ** 2)
 
     def without(self, dropped: NDArray[np.bool_]) -> Mixture:
-        """Return the mixture without the dropped components; the heaviest component always stays."""
+        """Return the mixture without the dropped components, with weights that add up to 1.
+
+        ``dropped`` is of shape (n_components,). The heaviest component always stays.
+        """
         kept = ~dropped | (self.weights == self.weights.max())
         weights = self.weights[kept] / self.weights[kept].sum()
         return Mixture(self.structure, weights, self.means[kept], self.factors[kept])
 
     def drawn(self, normals: Floats) -> tuple[Floats, Floats]:
-        """Return rows of each component, made from standard normal variables, and their weights."""
+        """Return rows of each component and their weights, made from standard normal variables.
+
+        ``normals`` is of shape (n_components, n_drawn_of_each, n_columns).
+        """
         k, n, d = normals.shape
         turned = (
             normals * self.factors[:, None]
@@ -146,7 +165,10 @@ class Mixture:
         return (turned + self.means[:, None]).reshape(k * n, d), np.repeat(self.weights / n, n)
 
     def moved(self, step: Floats) -> Mixture:
-        """Return the mixture after a step: changes of log weights, means and covariances, in the layout of moments."""
+        """Return the mixture after a step; see the module.
+
+        No component moves by more than :data:`LONGEST_STEP`.
+        """
         k, d = self.means.shape
         logarithms = np.log(self.weights) + np.clip(step[:k], -LONGEST_STEP, LONGEST_STEP)
         weights = np.exp(logarithms - logarithms.max())
@@ -166,7 +188,7 @@ class Mixture:
         return replace(self, weights=weights / weights.sum(), means=means, factors=factors)
 
     def since(self, reference: Mixture) -> Floats:
-        """Return the step from a reference to this mixture."""
+        """Return the step that leads from a reference to this mixture."""
         d = self.means.shape[1]
         logarithms = np.log(self.weights / reference.weights)
         offsets = np.linalg.solve(
@@ -194,9 +216,10 @@ class Mixture:
 def tied_mixture(
     weights: Floats, means: Floats, moment: Floats, part: float, least: float
 ) -> Mixture:
-    """Return a mixture with one shared covariance: the second moment of all rows minus the second moment of the means.
+    """Return a mixture with one shared covariance.
 
-    No variance is below ``part`` of the mean variance, or below ``least``.
+    It is the second moment of all rows minus the second moment of the means. No variance is below
+    ``part`` of the mean variance, or below ``least``.
     """
     weights = np.maximum(weights, 0.01 * weights.sum() / len(weights))
     weights = weights / weights.sum()
@@ -216,6 +239,7 @@ def roots_of(covariances: Floats, least: float) -> Floats:
 
 
 def _square(factors: Floats) -> Floats:
+    """Return factors as square matrices, of shape (n_components, n_columns, n_columns)."""
     return factors[:, :, None] * np.eye(factors.shape[1]) if factors.ndim == 2 else factors
 
 
@@ -241,8 +265,9 @@ class Seen:
 def prior_precision(mixture: Mixture, difference: float) -> Floats:
     """Return the inverse covariance of the prior over steps.
 
-    Under the prior, the covariances of components differ from each other by ``difference``, and their sizes by twice as
-    much. All covariances together differ from the reference by ``OF_ALL``.
+    Under the prior, the covariances of components differ from each other by ``difference`` (as a
+    standard deviation of their logarithms), and their sizes by twice as much. All covariances
+    together differ from the reference by :data:`OF_ALL`.
     """
     k, d = mixture.means.shape
     diagonal = np.concatenate([np.full(k, OF_WEIGHTS**-2), np.full(k * d, OF_MEANS**-2)])
@@ -285,10 +310,29 @@ def fitted(
 ) -> tuple[Mixture, float, Floats]:
     """Return the most probable mixture, the log evidence for its structure (Laplace's method), and the curvature.
 
-    The prior has the reference as its mean, and ``difference`` as in :func:`prior_precision`. The mixture lies in the
-    public ``directions``, or in all columns. The steps are Gauss-Newton steps with Levenberg-Marquardt damping; the
-    covariance of the sums is computed once, at the start. The derivative of an expectation is the covariance with the
-    score, so sums with discrete choices (such as nearest centers) have derivatives too.
+    The steps are Gauss-Newton steps with Levenberg-Marquardt damping. The covariance of the sums is
+    computed once, at the start. The derivative of an expectation is the covariance with the score,
+    so sums with discrete choices (such as nearest centers) have derivatives, too.
+
+    Parameters
+    ----------
+    seen : sequence of Seen
+        The released sums, each with its noise and its function of a row.
+    start : Mixture
+        Where the fit begins.
+    reference : Mixture
+        The mean of the prior.
+    difference : float
+        The width of the prior; see :func:`prior_precision`.
+    n_rows : float
+    normals : ndarray of shape (n_components, n_drawn_of_each, n_columns)
+        Standard normal variables, from which the rows of every mixture are drawn.
+    radius : float
+        The radius to which rows are clipped.
+    directions : ndarray of shape (n_columns_of_the_rows, n_columns), or without an entry
+        The public directions in which the mixture lies; without an entry, all columns.
+    n_steps : int
+        The most mixtures whose sums are computed.
     """
     from scipy.linalg import cho_factor, cho_solve
 
@@ -350,7 +394,7 @@ def averaged(mixture: Mixture, curvature: Floats, rng: np.random.Generator) -> M
 def others_as_probable(
     mixture: Mixture, curvature: Floats, n_drawn: int, rng: np.random.Generator
 ) -> list[Mixture]:
-    """Draw mixtures from the posterior, in pairs on opposite sides of the most probable mixture."""
+    """Draw mixtures from the posterior, in pairs on opposite sides of the most probable one."""
     values, vectors = np.linalg.eigh(curvature)
     normals = rng.standard_normal((len(curvature), n_drawn // 2))
     steps = vectors / np.sqrt(np.maximum(values, 1.0)) @ np.hstack([normals, -normals])

@@ -1,7 +1,9 @@
 """The search for the mixture that explains what a run has released; nothing here sees a row.
 
-With few columns the mixture lies in all of them. With many it lies in the directions in which the components' centers
-differ, and in which the rows spread most.
+With few columns the mixture lies in all of them. With many it lies in the directions in which the
+components' centers differ, and in which the rows spread most; along all other directions the rows
+have one variance. Everything here costs no privacy, so the search tries several structures and
+priors and takes the most probable.
 """
 
 from __future__ import annotations
@@ -114,7 +116,7 @@ class MixtureSearch:
         self.references = [tied.as_structure(structure) for structure in structures]
 
     def round(self) -> Mixture:
-        """Return the mixture whose labels are the nearest centers: equal shares, and one variance."""
+        """Return the mixture whose labels are the nearest centers: equal shares and one variance."""
         means = self.centers
         all_rows, between = (
             float(np.trace(self.moment)),
@@ -142,7 +144,11 @@ class MixtureSearch:
         )[0]
 
     def best(self, mixture: Mixture) -> tuple[Mixture, float]:
-        """Return the mixture of the most probable structure and prior, and how well other mixtures agree with it."""
+        """Return the mixture of the most probable structure and prior, averaged over what is equally probable.
+
+        Also returns how well mixtures drawn from the posterior agree with it (an adjusted Rand
+        index).
+        """
         priors = [(reference, DIFFERENCES[0]) for reference in self.references]
         fits = [
             self._fitted(mixture.as_structure(prior.structure), prior, wide, N_FITS)
@@ -182,10 +188,11 @@ class MixtureSearch:
     def hidden(self, mixture: Mixture, single: Mixture) -> float:
         """Estimate by how many nats a row one Gaussian may be better than the mixture without this being visible.
 
-        There are three reasons. The Gaussian has the noisy second moment; with the exact moment M it would gain
-        ``tr((M^-1 E)^2) / 4`` nats for a small error E, which is doubled here because E may be large. If the mixture is
-        narrower than the Gaussian, a few rows elsewhere lose more than the clipped gains show. If the mixture spreads
-        further than the moment, the moment was clipped, and a Gaussian as wide as the mixture may be better.
+        There are three reasons why it may be. The single Gaussian has the noisy second moment; with
+        the exact moment M it would gain ``tr((M^-1 E)^2) / 4`` nats for a small error E, which is
+        doubled here because E may be large. If the mixture is narrower than the Gaussian, a few
+        rows elsewhere lose more than the clipped gains show. If the mixture spreads further than
+        the moment, the moment was clipped, and a Gaussian as wide as the mixture may be better.
         """
         n_others = self.space.n_columns - len(self.moment)
         precisions = 1.0 / np.append(
@@ -201,6 +208,7 @@ class MixtureSearch:
     def _fitted(
         self, start: Mixture, reference: Mixture, difference: float, n_steps: int = MOST_FITTED
     ) -> tuple[Mixture, float, Floats]:
+        """Return the fit, the evidence and the curvature from a start, with a prior around a reference."""
         where = self.space.frame.radius, self.directions
         return fitted(
             self.seen,
@@ -214,9 +222,10 @@ class MixtureSearch:
         )
 
     def norms(self, mixture: Mixture, scale: float, rows_per_client: int) -> tuple[float, float]:
-        """Return the norm to which clients clip the vectors of rows, and the norm for the means of their vectors.
+        """Return the norms to which clients clip the vectors of rows, and the means of their vectors.
 
-        If the guarantee is for rows, rows_per_client is 0: the first norm is then smaller.
+        If the guarantee is for rows, ``rows_per_client`` is 0; the first norm is then smaller, and
+        the second is 0.
         """
         drawn, weights = mixture.drawn(self.normals)
         values = mixture.moments(
@@ -231,7 +240,7 @@ class MixtureSearch:
         return float(norms[order[min(place, len(order) - 1)]]), 0.0
 
     def model(self, mixture: Mixture) -> MixtureModel:
-        """Return the model in the columns of the data."""
+        """Return the mixture as a model of rows in the columns of the data."""
         means, covariances = mixture.means, mixture.covariances
         if self.directions.size:
             basis = self.directions

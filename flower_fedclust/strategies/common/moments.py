@@ -58,7 +58,7 @@ def column_moments(*, rows: str = "") -> Generator[Round, Total, tuple[Moments, 
 
 
 def moment_parts(fraction: float, *, replaced: bool = False) -> dict[str, Part]:
-    """Return the parts of a budget that pay for :func:`noisy_column_moments`, with this fraction in total.
+    """Return the parts of a budget that pay for :func:`noisy_column_moments`; ``fraction`` is their total.
 
     If the guarantee is for replaced rows, the number of rows is public and takes no noise.
     """

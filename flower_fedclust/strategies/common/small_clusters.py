@@ -1,7 +1,8 @@
 """Chooses the number of clusters, and estimates whether another run would find them, from sums released already.
 
-Both use small clusters, a few for each cluster, into which the server merges the noisy cells. No further questions are
-asked, and no privacy is spent.
+Both use small clusters, a few for each cluster, into which the server merges the noisy cells. No
+further question is asked, so both cost no privacy. Noise alone can make clusters look separate; so
+every measure is compared with its value for one Gaussian with the same spread and noise.
 """
 
 from __future__ import annotations
@@ -59,7 +60,10 @@ class NoisyClusters(NamedTuple):
 def small_clusters(
     cells: NoisyCells, total: float, n_clusters: int, rng: np.random.Generator
 ) -> NoisyClusters:
-    """Merge cells to a few small clusters for each cluster; ``total`` is the mean squared norm of a row."""
+    """Merge cells into a few small clusters for each cluster.
+
+    ``total`` is the mean squared norm of a row. Cells that noise could have produced are left out.
+    """
     clear = cells.counts > DEVIATIONS_OF_CELL * cells.of_counts
     clear[np.argmax(cells.counts)] = True
     means, weights = cells.means[clear], cells.counts[clear]
@@ -109,7 +113,10 @@ def weight_of(points: Floats, weights: Floats, centers: Floats) -> Floats:
 def number_if_asked(
     fine: NoisyClusters, spread: Floats, numbers: tuple[int, int], rng: np.random.Generator
 ) -> ClusterNumber | None:
-    """Choose the number of clusters, if there is a choice."""
+    """Choose the number of clusters, if ``numbers`` (the smallest and the largest) leave a choice.
+
+    Otherwise return None.
+    """
     return None if numbers[0] == numbers[1] else chosen_number(fine, spread, numbers, rng)
 
 
@@ -118,9 +125,19 @@ def chosen_number(
 ) -> ClusterNumber:
     """Choose the number of clusters by the gap statistic (Tibshirani, Walther and Hastie 2001), with the silhouette.
 
-    The run has many small clusters. For each number they are merged, and the simplified silhouette is compared with the
-    silhouette of one Gaussian of the same spread, whose rows the server draws and clusters as finely. The second
-    criterion is whether they would be merged in the same way if the noise and the start were drawn again.
+    For each number of clusters the small clusters are merged, and the simplified silhouette is
+    compared with the silhouette of one Gaussian of the same spread, whose rows the server draws and
+    clusters as finely. The second criterion is whether the small clusters would be merged in the
+    same way if the noise and the start were drawn again.
+
+    Parameters
+    ----------
+    fine : NoisyClusters
+    spread : ndarray of shape (n_columns,)
+        The standard deviations of the rows.
+    numbers : (int, int)
+        The smallest and the largest number.
+    rng : numpy.random.Generator
     """
     n_kept = int(np.count_nonzero(fine.counts > DEVIATIONS * fine.of_counts))
     tried = range(numbers[0], max(min(numbers[1], n_kept - 1), numbers[0]) + 1)
@@ -155,7 +172,7 @@ def chosen_number(
 
 
 def _stability(fine: NoisyClusters, spread: Floats, number: int, rng: np.random.Generator) -> float:
-    """Return how well another run would find the same clusters if small clusters are merged to this number."""
+    """Return how well another run would agree, if small clusters are merged to this number."""
     kept = fine.counts > DEVIATIONS * fine.of_counts
     centers = clustered(fine.means[kept], fine.counts[kept], number, rng, n_init=N_INIT)
     return agreement_of_another_run(fine, spread, centers, rng, n_runs=N_RUNS_OF_NUMBER)
@@ -178,6 +195,7 @@ def agreement_of_another_run(
 
 
 def _measures(fine: NoisyClusters, numbers: Sequence[int]) -> list[dict[str, float]]:
+    """Return measures of the merged clusters for each number, such as the silhouette."""
     from sklearn.cluster import KMeans
 
     kept = fine.counts > DEVIATIONS * fine.of_counts

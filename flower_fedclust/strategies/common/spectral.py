@@ -47,7 +47,12 @@ ATOMS_PER_CLUSTER, FEWEST_ATOMS = 10, 50
 
 @dataclass(frozen=True)
 class Dictionary:
-    """Atoms (FedSC's dictionary, Fed-SpeClust's landmarks) whose kernel with a row gives the factors of the row."""
+    """Atoms whose kernel values with a row give the factors of the row.
+
+    They are FedSC's dictionary, or Fed-SpeClust's landmarks. The inner product of two rows' factors
+    approximates the kernel of the two rows, so a few atoms stand for the kernel of all rows with
+    each other.
+    """
 
     atoms: Floats  #: The atoms Z, of shape (n_atoms, n_columns).
     bandwidth: float  #: The bandwidth r of the Gaussian kernel, in the units of the rows.
@@ -67,7 +72,10 @@ class Dictionary:
         return factor_map(atoms, **self.kernel, nystrom=self.nystrom, steepest=steepest)
 
     def within(self, frame: Frame) -> Floats:
-        """Return the atoms in the coordinates of a frame, on the grid of its rows; its ball moves in atoms outside."""
+        """Return the atoms in the coordinates of a frame, on the grid of its rows.
+
+        Atoms outside its ball are moved in.
+        """
         exponent = unit_exponent(frame.radius)
         return from_units(rows_within(self.atoms, frame.origin, exponent), exponent)
 
@@ -89,7 +97,7 @@ def kernel_within(frame: Frame, points: Floats, bandwidth: float) -> Floats:
 
 
 def leave_within_range(frame: Frame, points: Floats) -> Floats:
-    """Return points of a frame in the coordinates of the data, clipped to the largest float."""
+    """Return points of a frame in the coordinates of the data; coordinates that overflow become the largest float."""
     largest = np.finfo(np.float64).max
     with np.errstate(over="ignore"):
         return np.clip(frame.leave(points), -largest, largest)
@@ -213,8 +221,20 @@ def cluster_embedding(
 ) -> tuple[Floats, Labels]:
     """Return centers and labels of embedded rows, by scikit-learn's k-means: the last step of spectral clustering.
 
-    ``sizes`` says how many equal rows each row stands for; 1 by default. If rows are too alike, the labels have fewer
-    clusters than n_clusters.
+    Parameters
+    ----------
+    embedding : ndarray of shape (n_rows, n_dimensions)
+    n_clusters : int
+    rng : numpy.random.Generator
+    sizes : ndarray of shape (n_rows,), optional
+        How many equal rows each row stands for; 1 by default.
+    n_init : int
+        How many starts are tried.
+
+    Returns
+    -------
+    centers, labels : ndarray
+        If rows are too alike, the labels have fewer clusters than ``n_clusters``.
     """
     from sklearn.cluster import KMeans
 

@@ -71,7 +71,7 @@ class SpectralSumsStrategy(ClippedStrategy):
     ) -> Generator[Round, Total, SpectralModel]:
         """Cluster the rows by their factors, in at most ``n_clustering_rounds`` rounds.
 
-        The frame has to have room for the atoms: its ball moves in atoms outside.
+        The frame must have room for the atoms; atoms outside its ball would be moved in.
         """
         Z, bandwidth = dictionary.within(frame), dictionary.bandwidth
         to_factors = dictionary.factor_map(Z, STEEPEST_FACTOR)
@@ -150,12 +150,14 @@ class SpectralSumsStrategy(ClippedStrategy):
 
     @property
     def _n_lloyd_rounds(self) -> int:
+        """How many Lloyd steps the last k-means takes."""
         if self.n_lloyd_rounds is not None:
             return self.n_lloyd_rounds
         return LLOYD_ROUNDS if self.epsilon is None else NOISY_LLOYD_ROUNDS
 
     @property
     def _degree_floor(self) -> float:
+        """The least degree of a row, as a part of the mean degree."""
         if self.degree_floor is not None:
             return self.degree_floor
         return DEGREE_FLOOR if self.epsilon is None else NOISY_DEGREE_FLOOR

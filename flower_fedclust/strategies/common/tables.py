@@ -117,9 +117,10 @@ def check_schema(describe: bool | float, schema: object) -> None:
 def whole_of(parts: Iterable[Part]) -> float:
     """Return the total fraction of a strategy's parts, to which the shares of other parts are relative.
 
-    Epsilons of Laplace releases add up. Gaussian releases cost the inverse squares of their noise multipliers, so the
-    sum of their fractions grows with their number while the cost stays. So many of them count as N_RELEASES equal ones
-    of the same cost: a strategy that divides its budget more finely leaves other parts the same noise.
+    Epsilons of Laplace releases add up, so their fractions are simply added. Gaussian releases cost
+    the inverse squares of their noise multipliers, so the sum of their fractions grows with their
+    number while the cost stays. So many of them count as :data:`N_RELEASES` equal ones of the same
+    cost: a strategy that divides its budget more finely leaves other parts the same noise.
     """
     used = [part for part in parts if part.at_most > 0]
     gaussian = [part for part in used if part.mechanism == "gaussian"]
@@ -164,18 +165,25 @@ class TablePreparation:
 
     @property
     def _unbounded(self) -> Schema | None:
+        """The columns whose bounds are not public; None if there are none."""
         return self.schema.of_columns(lambda column: public_interval(column) is None)
 
     @property
     def _counted(self) -> Schema | None:
+        """The columns that need a histogram; None if there are none."""
         return self.schema.of_columns(lambda column: column.needs_histogram)
 
     @property
     def _n_sums(self) -> int:
+        """How many sums the preparation takes: 0, 1 or 2."""
         return bool(self._unbounded) + bool(self._counted)
 
     def parts(self, strategy: PrivateStrategy) -> Mapping[str, Part]:
-        """Return the parts of the budget that pay for preparation and description, without the strategy's own parts."""
+        """Return the parts of the budget for the preparation, the description and the survival.
+
+        The strategy's own parts are not included. The fractions are relative to :func:`whole_of`
+        the strategy's parts.
+        """
         wanted = {PREPARATION: (SHARE, self._n_sums), DESCRIPTION: (self.description, 1)}
         wanted[SURVIVAL] = (SURVIVAL_SHARE, int(self._counts_times(strategy)))
         wanted = {
@@ -215,7 +223,7 @@ class TablePreparation:
         return typed_copy
 
     def n_rounds(self, strategy: ProtocolStrategy) -> int:
-        """Return the largest number of rounds, the strategy's own included."""
+        """Return the largest number of rounds of the whole run, the strategy's own included."""
         return (
             self._n_sums
             + 1
@@ -255,7 +263,15 @@ class TablePreparation:
         )
 
     def prepare(self, strategy: ProtocolStrategy) -> Generator[Round, Total, Preparation]:
-        """Find the facts about the columns that are not public, and send the preparation to every client."""
+        """Find the facts about the columns that are not public, and send the preparation to every client.
+
+        1. Where bounds are not public: a histogram of signs and exponents, whose clear bins give a
+           rough range.
+        2. Where a mean, quantiles or frequencies are needed: a histogram of equal bins within that
+           range.
+
+        A column without a clear range is left out. Raises a DataError if no column is left.
+        """
         intervals: dict[str, tuple[float, float] | FoundRange | None] = {
             name: public_interval(column) for name, column in self.schema.used.items()
         }
@@ -304,8 +320,9 @@ def _count(
 ) -> Generator[Round, Total, dict[str, Figures]]:
     """Return the figures of columns, computed from their histograms.
 
-    Some columns are left out: columns without a value at any site, and columns with most values outside the range that
-    was found (``held`` has the numbers of values inside). Such a range shows noise, or a few stray values.
+    ``known`` has the range of each column, and ``held`` how many values lie inside a range that was
+    found. Columns without a value at any site are left out, and so are columns with most values
+    outside the range: it then shows noise, or a few stray values.
     """
     columns = schema.used
     edges = np.array(
@@ -346,7 +363,7 @@ def _count(
 
 
 def left_out(names: Sequence[str], epsilon: float | None) -> str:
-    """Say why columns could not be used, with a remedy."""
+    """Return why columns could not be used, with a remedy."""
     columns, their = ("columns", "their") if len(names) > 1 else ("column", "its")
     remedy = f"give public bounds in the schema, or ignore the {columns}"
     if epsilon is None:
@@ -360,7 +377,10 @@ def left_out(names: Sequence[str], epsilon: float | None) -> str:
 def describe(
     strategy: ProtocolStrategy, preparation: Preparation, model: Model, floor: int = FLOOR
 ) -> Generator[Round, Total, Clusters | None]:
-    """Ask for the sums of the rows of each cluster, in one round. Returns None if :func:`why_not` gives a reason."""
+    """Ask for the sums of the rows of each cluster, in one round, and return the description that they give.
+
+    None if :func:`why_not` gives a reason.
+    """
     if why_not(strategy, model):
         return None
     arrays, points = model.to_arrays(), model.exact_points
@@ -395,7 +415,10 @@ def describe(
 
 
 def _counted_as(strategy: ProtocolStrategy) -> str:
-    """Return what sums over rows count: persons if a guarantee protects persons, of whom each row is a part."""
+    """Return whether sums count "rows" or "persons".
+
+    They count persons if a guarantee protects persons, because each row is then a part of a person.
+    """
     return PERSONS if strategy.privacy_unit == "subject" and strategy.epsilon is not None else ROWS
 
 
@@ -412,7 +435,10 @@ def ask_survival(
     clusters: Clusters | None,
     floor: int,
 ) -> Generator[Round, Total, Survival | None]:
-    """Count the rows of each cluster by time and event, in one round; None if :func:`why_not` gives a reason."""
+    """Count the rows of each cluster by time and event, in one round.
+
+    None if :func:`why_not` gives a reason.
+    """
     if why_not(strategy, model, SURVIVAL):
         return None
     arrays, points, schema = model.to_arrays(), model.exact_points, preparation.schema
@@ -437,9 +463,10 @@ def ask_survival(
 
 
 def _with_few_missing(counts: Floats, clusters: Clusters | None, floor: int) -> Floats:
-    """Return exact counts in which rows after time 0 are missing rows if they are fewer than the floor in a cluster.
+    """Return exact counts in which rows after time 0 count as missing, where they are fewer than the floor.
 
-    They count nowhere, so the size of the cluster less the rows that count would tell how many they are.
+    Such rows are not counted anywhere. So the size of the cluster less its counted rows would tell
+    how many they are.
     """
     if clusters is None:
         return counts
@@ -452,7 +479,7 @@ def _with_few_missing(counts: Floats, clusters: Clusters | None, floor: int) -> 
 def _ends_for(
     strategy: ProtocolStrategy, schema: Schema, n_clusters: int, clusters: Clusters | None
 ) -> Floats:
-    """Return the upper ends of the bins of time to ask for: fewer than the schema's where noise would hide them."""
+    """Return the upper ends of the bins of time to ask for; neighboring bins are joined where noise would hide them."""
     ends = np.array(next(column.bins for column in schema.of_outcome.values() if column.bins))
     if SURVIVAL not in _paid(strategy) or not isinstance(strategy, PrivateStrategy):
         return ends
@@ -463,7 +490,7 @@ def _ends_for(
 
 
 def _n_parts(strategy: ProtocolStrategy, preparation: Preparation, n_clusters: int) -> int:
-    """Return in how many parts to count the rows of a cluster, from what has been released about their number."""
+    """Return in how many parts of each column's range to count rows, from what has been released about their number."""
     if not isinstance(strategy, PrivateStrategy) or strategy.epsilon is None:
         return MOST_PARTS
     used = preparation.schema.used
@@ -476,7 +503,10 @@ def _n_parts(strategy: ProtocolStrategy, preparation: Preparation, n_clusters: i
 
 
 def why_not(strategy: ProtocolStrategy, model: Model, part: str = DESCRIPTION) -> str:
-    """Return why a part of the budget cannot describe the clusters of a model in the run of a strategy, or ""."""
+    """Return why the clusters of a model cannot be described (or counted by time); "" if they can.
+
+    ``part`` is the part of the budget that would pay for it.
+    """
     if model.stays_with_server:
         return "the model contains what single rows have sent, so it is sent to no client"
     if model.exact_points is None and strategy.tables is not None and part in _paid(strategy):
@@ -485,20 +515,23 @@ def why_not(strategy: ProtocolStrategy, model: Model, part: str = DESCRIPTION) -
 
 
 def _summed(strategy: ProtocolStrategy, question: Question, part: str) -> Sum:
-    """Return the round for a sum over rows, or over the clients' means if the guarantee is for clients."""
+    """Return the round for a sum over rows, or over the clients' means if the guarantee is for clients.
+
+    ``part`` pays for its noise, if the run has such a part.
+    """
     if not isinstance(strategy, PrivateStrategy):
         return Sum(question)
     return strategy.summed(question, *(name for name in [part] if name in _paid(strategy)))
 
 
 def _paid(strategy: ProtocolStrategy) -> Mapping[str, Part]:
-    """Return the parts of the budget of a run; none without an epsilon."""
+    """Return the parts of the budget of a run by name; {} without an epsilon."""
     is_private = isinstance(strategy, PrivateStrategy) and strategy.epsilon is not None
     return strategy.all_parts() if isinstance(strategy, PrivateStrategy) and is_private else {}
 
 
 def _in_ball(strategy: S, *, max_norm: float, max_l1_norm: float) -> S:
-    """Return a copy of a strategy, of the same run, with norms for the ball of its rows; given norms stay."""
+    """Return a copy of a strategy with bounds on the norm of its rows; bounds that the user gave stay."""
     inner = copy.copy(strategy)
     if inner.epsilon is not None and getattr(inner, "server_data", None) is None:
         for name, norm in (("max_norm", max_norm), ("max_l1_norm", max_l1_norm)):

@@ -144,20 +144,24 @@ class FederatedMapSums(ClippedStrategy):
     # Rounds and budget.
 
     def _n_centers(self, moments: Moments) -> int:
+        """Return how many centers the map has: as many as asked for, but at most one for two rows."""
         return max(
             min(self._most_centers, int(moments.n_rows) // 2), N_ROWS_OF_A_MAP, self.n_clusters
         )
 
     @property
     def _most_centers(self) -> int:
+        """The most centers that the map can have."""
         return max(self.n_landmarks, N_ROWS_OF_A_MAP, self.n_clusters)
 
     @property
     def _lloyd_steps(self) -> tuple[int, int]:
+        """The numbers of Lloyd steps after each split, and at the end."""
         return LLOYD_STEPS if self.epsilon is None else NOISY_LLOYD_STEPS
 
     @property
     def _n_lloyd_rounds(self) -> int:
+        """How many Lloyd steps there are in all."""
         after_split, last = self._lloyd_steps
         return n_splits(self._most_centers) * after_split + last
 
@@ -282,15 +286,29 @@ def spread_centers(
 ) -> Generator[Round, Total, tuple[Floats, Floats]]:
     """Return centers spread as the rows are (Linde, Buzo and Gray 1980, on sums), and the number of rows at each.
 
-    The first center is the frame's origin. In turn the centers of the largest cells are split until there are twice as
-    many, and Lloyd steps follow. The center of a cell with at most ``smallest`` rows goes to the largest cell.
+    The first center is the frame's origin. Then the centers of the largest cells are split until
+    there are twice as many, and Lloyd steps follow; this is repeated. The center of a cell with at
+    most ``smallest`` rows moves to the largest cell.
 
-    Without noise, the largest cells have the largest k-means cost, and they are split into several. With noise, they
-    have the most rows, and each is split in two: this takes no further release, but if some clumps of
-    rows are far denser than others, the k-means cost of all centers is up to twice as large.
+    Without noise, the largest cells have the largest k-means cost, and they are split into several.
+    With noise, they have the most rows, and each is split in two. This takes no further release;
+    but if some clumps of rows are far denser than others, the k-means cost of all centers is up to
+    twice as large.
 
-    ``deviation`` is about the standard deviation of the rows by column, ``steps`` the numbers of Lloyd steps after each
-    split and at the end, ``view`` what clients make of their rows first.
+    Parameters
+    ----------
+    n_centers : int
+    frame : Frame
+    deviation : ndarray of shape (n_columns,)
+        About the standard deviation of the rows by column.
+    rng : numpy.random.Generator
+    steps : (int, int)
+        The numbers of Lloyd steps after each split, and at the end.
+    statistic : ClusterStatistic, optional
+        The sums with noise; without it, exact sums and costs are asked for.
+    smallest : float
+    view : Question, optional
+        What clients make of their rows first.
     """
     cells = _Cells(
         np.zeros((1, len(deviation))), np.ones(1), np.ones(1) if statistic is None else None
@@ -323,6 +341,7 @@ class _Cells:
 def _lloyd_step(
     centers: Floats, frame: Frame, statistic: ClusterStatistic | None, view: Question | None
 ) -> Generator[Round, Total, _Cells]:
+    """Take one Lloyd step, and return the cells with their sizes and, without noise, their costs."""
     of_rows = frame if view is None else None
     if statistic is not None:
         reply = yield statistic.asked(centers, of_rows, view=view)

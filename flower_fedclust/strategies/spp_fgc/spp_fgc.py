@@ -165,6 +165,7 @@ class StructuralGraphStrategy(ProtocolStrategy):
 
     @property
     def _is_diagonal(self) -> bool:
+        """Whether the prototypes' covariances are diagonal."""
         return (
             self.covariance or ("full" if self.n_columns <= FULL_COLUMNS else "diagonal")
         ) == "diagonal"
@@ -348,6 +349,7 @@ def first_equal(neighbors: Labels, weights: Floats) -> Labels:
 
 
 def _fits_together(arrays: Sequence[Array]) -> bool:
+    """Tell whether a client's arrays have shapes and indices that agree with each other."""
     prototypes, neighbors, weights, means, covariances, counts = arrays
     if means.ndim != 2 or not are_indices(prototypes, len(means)):
         return False
@@ -398,7 +400,7 @@ class SPPFGCClient(LabelsClient):
         diagonal: bool,
         random_state: int,
     ) -> tuple[Array, ...]:
-        """Return E^p and P_k."""
+        """Return the graph E^p of the client's rows and their prototypes P_k."""
         v, rng = self.rows, self.generator(random_state)
         copies = copies_of(v)
         # Line 5.

@@ -378,6 +378,7 @@ class SPPFGCSums(CellsStrategy):
 
     @property
     def _n_lloyd_rounds(self) -> int:
+        """How many Lloyd steps move the prototypes."""
         if self.n_lloyd_rounds is not None:
             return self.n_lloyd_rounds
         if self.epsilon is None:
@@ -453,6 +454,7 @@ def radius_of(counts: Floats, max_l1_norm: float, scale: float) -> float:
 
 
 def _inside(points: Floats, frame: Frame) -> Floats:
+    """Return points clipped to the ball of a frame."""
     return clip_rows(points, frame.radius, norm=frame.norm)
 
 
