@@ -45,7 +45,8 @@ def as_estimator(
     Parameters
     ----------
     strategy : ProtocolStrategy
-        It is not changed: each fit runs a copy. Its parameters are ``strategy__n_clusters`` and so on.
+        It is not changed: each fit runs a copy. Its parameters are ``strategy__n_clusters`` and so
+        on.
     schema : Schema, mapping, TOML text, or the name of a TOML file, optional
         Public facts about the columns; needed if ``fit`` takes tables with text, dates or gaps.
     seed : int, optional
@@ -123,8 +124,9 @@ class FederatedClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         y : object
             Ignored.
         groups : array-like of shape (n_rows,)
-            The client of each row; one client for each value. Searches and other meta-estimators pass the groups on
-            once ``sklearn.set_config(enable_metadata_routing=True)`` has been called.
+            The client of each row; one client for each value. Searches and other meta-estimators
+            pass the groups on once ``sklearn.set_config(enable_metadata_routing=True)`` has been
+            called.
         subjects : array-like of shape (n_rows,), optional
             The person whom each row is about, for ``privacy_unit="subject"``: text or integers.
 
@@ -196,7 +198,8 @@ class FederatedClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     def transform(self, X: Any) -> Any:
         """Return the places of rows on the map, of shape (n_rows, 2), or their distances to the centers.
 
-        Distances have the shape (n_rows, n_clusters). Models without centers, such as subspaces, have no transform.
+        Distances have the shape (n_rows, n_clusters). Models without centers, such as subspaces,
+        have no transform.
         """
         check_is_fitted(self)
         places: NDArray[np.float64] = self.model_.transform(self._checked(X, reset=False))  # type: ignore[attr-defined]
@@ -225,8 +228,8 @@ class FederatedClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     def get_feature_names_out(self, input_features: object = None) -> NDArray[np.object_]:  # noqa: ARG002
         """Return the names of the columns of :meth:`transform`, as scikit-learn's ``set_output`` needs them.
 
-        They are the name of this class in small letters and a number, as in other clusterers. ``input_features`` is
-        ignored.
+        They are the name of this class in small letters and a number, as in other clusterers.
+        ``input_features`` is ignored.
         """
         check_is_fitted(self)
         is_map = self.result_.embedding is not None and len(self.result_.embedding) > 0

@@ -752,7 +752,8 @@ class RowsChoice:
     def read(self, *, whole: bool = False) -> ReadRows:
         """Return the rows as they are in the data set, file, folder or Python object.
 
-        A large file of several clients is read in batches, unless some rows are to be drawn from the ``whole``.
+        A large file of several clients is read in batches, unless some rows are to be drawn from
+        the ``whole``.
         """
         public = (
             None if self.server_data is None else read_table(self.server_data, **self._selected)

@@ -85,7 +85,8 @@ def simulate(
     >>> result = fc.simulate(fc.KFED(n_clusters=3), {"north": rows, "south": more_rows})  # doctest: +SKIP
     >>> result = fc.simulate("k-fed", "visits.csv", client_column="site", n_clusters=3)  # doctest: +SKIP
 
-    Most runs need a strategy, clients and, for raw tables, a schema. The other arguments are for these purposes:
+    Most runs need a strategy, clients and, for raw tables, a schema. The other arguments are for
+    these purposes:
 
     - tables in one file: ``client_column``, ``label_column``, ``subject_column``, ``columns``
     - arrays: ``labels``, ``names``
@@ -98,19 +99,21 @@ def simulate(
     strategy : ProtocolStrategy, class or str
         A strategy, its class, its name, or "module:Class". An object is not changed: a copy runs.
     clients : sequence, mapping, FederatedRows, table, path or str
-        The rows of each client. A sequence or a mapping with the clients' names holds arrays of shape (n_i, n_columns),
-        tables (pandas, Polars or PyArrow), files or ClientData. Otherwise: a folder with one file per client; a single
-        table or file with ``client_column``; or the name of a data set, or a function that makes one. Named columns are
-        put into the order of the first client's; other names are refused.
+        The rows of each client. A sequence or a mapping with the clients' names holds arrays of
+        shape (n_i, n_columns), tables (pandas, Polars or PyArrow), files or ClientData. Otherwise:
+        a folder with one file per client; a single table or file with ``client_column``; or the
+        name of a data set, or a function that makes one. Named columns are put into the order of
+        the first client's; other names are refused.
     schema : Schema, mapping, TOML text, or the name of a TOML file, optional
         What is public about the columns of tables, which may then have text, dates and gaps; see
         :func:`~flower_fedclust.with_schema`.
     describe : bool or float, default=False
-        With a schema: whether to describe the clusters in the units of the table, which costs one more sum. A float is
-        the part of the budget to spend on it.
+        With a schema: whether to describe the clusters in the units of the table, which costs one
+        more sum. A float is the part of the budget to spend on it.
     seed : int, optional
-        Makes all randomness repeatable, the noise too: the result is then an experiment and protects nobody. By
-        default noise comes from the operating system. The strategy's own random_state, if set, stays.
+        Makes all randomness repeatable, the noise too: the result is then an experiment and
+        protects nobody. By default noise comes from the operating system. The strategy's own
+        random_state, if set, stays.
     **parameters
         The strategy's parameters, such as ``n_clusters``, if the strategy is a name or a class.
 
@@ -123,46 +126,49 @@ def simulate(
     label_column : str, optional
         The column of tables and files that holds the true classes.
     subject_column : str, optional
-        The column of tables and files that says which person a row is about, if a person may have several rows. It
-        holds text or integers, without gaps. It is for ``privacy_unit="subject"``: no run clusters by it, and it leaves
-        no client.
+        The column of tables and files that says which person a row is about, if a person may have
+        several rows. It holds text or integers, without gaps. It is for ``privacy_unit="subject"``:
+        no run clusters by it, and it leaves no client.
     labels : sequence or mapping of array-like of shape (n_i,), optional
-        True classes, for the metrics of the result. The protocol never sees them, unless the strategy was told to
-        run the federated evaluation.
+        True classes, for the metrics of the result. The protocol never sees them, unless the
+        strategy was told to run the federated evaluation.
     names : sequence of str, optional
         Names for the clients of a sequence; by default "0", "1", ...
     n_clients : int, default=10
-        Over how many clients the rows of a data set, or of a file without ``client_column``, are spread.
+        Over how many clients the rows of a data set, or of a file without ``client_column``, are
+        spread.
     partition : str, default="iid"
         How these rows are spread; see :func:`flower_fedclust.data.partition`.
     floor : int, default=10
-        The smallest number of rows that descriptions, pages and pictures show (docs/floors.md). If the rows are public,
-        0 shows all numbers.
+        The smallest number of rows that descriptions, pages and pictures show (docs/floors.md). If
+        the rows are public, 0 shows all numbers.
     engine : "inline", "shards" or "ray", default="inline"
-        "inline" runs in this process: no start-up, a hundred thousand clients. "shards" spreads the clients over the
-        cores of this machine or, if the environment names one as RAY_ADDRESS, of a Ray cluster. "ray" runs Flower's own
-        simulation, to test what a deployment will do. All give the same bits for the same seed, on one kind of
-        processor.
+        "inline" runs in this process: no start-up, a hundred thousand clients. "shards" spreads the
+        clients over the cores of this machine or, if the environment names one as RAY_ADDRESS, of a
+        Ray cluster. "ray" runs Flower's own simulation, to test what a deployment will do. All give
+        the same bits for the same seed, on one kind of processor.
     n_jobs : int, optional
-        How many threads compute the answers by row of a client in this process. By default, and with -1, as many as
-        there are cores, or as OMP_NUM_THREADS says; one for clients with few rows, and in the processes of Ray. The
-        bits are the same.
+        How many threads compute the answers by row of a client in this process. By default, and
+        with -1, as many as there are cores, or as OMP_NUM_THREADS says; one for clients with few
+        rows, and in the processes of Ray. The bits are the same.
     device : str, optional
-        "cuda", or "cuda:1" for the second card, computes the answers by row on a GPU with PyTorch, with the same bits
-        (docs/scale.md). Only with engine "inline": one process owns the card. By default "cpu". "torch" computes them
-        with PyTorch on the processor, for tests.
+        "cuda", or "cuda:1" for the second card, computes the answers by row on a GPU with PyTorch,
+        with the same bits (docs/scale.md). Only with engine "inline": one process owns the card. By
+        default "cpu". "torch" computes them with PyTorch on the processor, for tests.
     kept_rows : float, optional
-        How many gigabytes of rows on the grid are kept between rounds; by default an eighth of the machine's memory,
-        or four fifths of what is free on a card. 0 keeps none.
+        How many gigabytes of rows on the grid are kept between rounds; by default an eighth of the
+        machine's memory, or four fifths of what is free on a card. 0 keeps none.
     secure : bool, default=False
-        Whether clients mask what they send, so that the server sees only sums (docs/secure.md). The sums have the same
-        bits, except with noise="clients", where each client adds a little more. A strategy that needs single replies is
-        refused.
+        Whether clients mask what they send, so that the server sees only sums (docs/secure.md). The
+        sums have the same bits, except with noise="clients", where each client adds a little more.
+        A strategy that needs single replies is refused.
     journal : str or Path, optional
-        A folder in which the run records what the server receives. If it holds the journal of the same run, which
-        was interrupted, the run continues from there, with the same bits if it has a seed.
+        A folder in which the run records what the server receives. If it holds the journal of the
+        same run, which was interrupted, the run continues from there, with the same bits if it has
+        a seed.
     progress : bool, optional
-        Whether to show a progress bar; by default in a terminal, and in a notebook if ipywidgets is installed.
+        Whether to show a progress bar; by default in a terminal, and in a notebook if ipywidgets is
+        installed.
 
     Returns
     -------
@@ -352,7 +358,8 @@ def noise_seed_of(seed: int | None, index: int) -> int | None:
 class _EndingServer(ServerApp):
     """A server that stops waiting for replies once nobody is left to send any, as after Ctrl-C.
 
-    Flower runs it in a thread of its own, which would otherwise wait for ever, and the process with it.
+    Flower runs it in a thread of its own, which would otherwise wait for ever, and the process with
+    it.
     """
 
     def __init__(self, **options: Any) -> None:

@@ -351,33 +351,36 @@ def audit(
 ) -> AuditResult:
     """Measure from outside whether a strategy keeps its promises of privacy.
 
-    The audit makes a run and keeps its messages. A copy of one client answers them again with pairs of tables that
-    differ in one row, or in all rows of the client. The tables are chosen to be hard; they show exactly how far a
-    release moves compared with its sensitivity. Answers by row are also computed row by row. The noise of every
-    release is drawn again and again by the code that draws it in a run, also for large arrays and large entries,
-    which shows its law and the privacy loss of all rounds together. Other data that leaves is compared between
-    neighbors, and the numbers in the report are computed again. A strategy whose run ends with an error is broken.
+    The audit makes a run and keeps its messages. A copy of one client answers them again with pairs
+    of tables that differ in one row, or in all rows of the client. The tables are chosen to be
+    hard; they show exactly how far a release moves compared with its sensitivity. Answers by row
+    are also computed row by row. The noise of every release is drawn again and again by the code
+    that draws it in a run, also for large arrays and large entries, which shows its law and the
+    privacy loss of all rounds together. Other data that leaves is compared between neighbors, and
+    the numbers in the report are computed again. A strategy whose run ends with an error is broken.
 
     Parameters
     ----------
     strategy : ProtocolStrategy, class or str
         As for :func:`~flower_fedclust.simulate`: one of the package or your own. It is not changed.
     clients : optional
-        As for :func:`~flower_fedclust.simulate`; by default three small tables within the strategy's bounds.
+        As for :func:`~flower_fedclust.simulate`; by default three small tables within the
+        strategy's bounds.
     runs : int, default=1000
-        How often the noise of all rounds is drawn. 60 draws show noise that is far too narrow; a lower bound on
-        epsilon of 4 takes 1,000.
+        How often the noise of all rounds is drawn. 60 draws show noise that is far too narrow; a
+        lower bound on epsilon of 4 takes 1,000.
     seconds : float, optional
         Stop drawing and comparing after this time; the result names what was left out.
     seed : int, optional
         For the audit's random choices, including the default tables; never for the noise.
     false_alarm : float, default=0.001
-        The probability that a sound strategy is called broken, over all tests of the audit together.
+        The probability that a sound strategy is called broken, over all tests of the audit
+        together.
     progress : callable, optional
         Called with the name of the current step and the fraction of the audit that is done.
     labels, names, columns, label_column, client_column, partition, n_clients, schema
-        With ``clients``, as for :func:`~flower_fedclust.simulate`. With a schema, the tables are prepared before the
-        audit begins; the preparation is not audited.
+        With ``clients``, as for :func:`~flower_fedclust.simulate`. With a schema, the tables are
+        prepared before the audit begins; the preparation is not audited.
     **parameters
         Parameters of a strategy given by name or as a class.
 
@@ -388,7 +391,8 @@ def audit(
     Raises
     ------
     ValueError
-        If a parameter, or one of the strategy's own, is out of range, or if the strategy cannot use the rows.
+        If a parameter, or one of the strategy's own, is out of range, or if the strategy cannot use
+        the rows.
     """
     check_integer("runs", runs, at_least=2)
     if seconds is not None:

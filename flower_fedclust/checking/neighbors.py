@@ -522,8 +522,8 @@ def altered_run(run: WatchedRun, alter: Callable[[Floats], Floats]) -> WatchedRu
 def mirrored_run(run: WatchedRun, client: str) -> WatchedRun:
     """Return the run with points that alternate between one point and the same point with its columns in reverse.
 
-    A row that reads the same in reverse is exactly as far from both. The points have many digits, so products with
-    them are rounded.
+    A row that reads the same in reverse is exactly as far from both. The points have many digits,
+    so products with them are rounded.
     """
     n_columns = run.data[client].rows.shape[1]
 

@@ -756,8 +756,8 @@ def _repetitions(all_drawn: Sequence[DrawnNoise], level: float) -> tuple[list[st
 def chance_of_a_repeat(drawn: DrawnNoise) -> float:
     """Return an upper bound on the probability that two draws of an entry are the same integer.
 
-    The bound is the integral of the squared characteristic function. For one of n shares this function is the n-th root
-    of the whole noise's characteristic function.
+    The bound is the integral of the squared characteristic function. For one of n shares this
+    function is the n-th root of the whole noise's characteristic function.
     """
     scale = math.ldexp(drawn.release.scale, -drawn.exponent)
     if drawn.release.triangle:
@@ -981,8 +981,8 @@ def losses(
 ) -> tuple[Floats, Floats, bool] | None:
     """Return the losses of runs on the first table and on the second, and whether the auditor sees the noise.
 
-    ``moves`` has the first table's array minus the second's, by round and array. If a client draws rows, ``rng``
-    decides whether the row that differs is drawn.
+    ``moves`` has the first table's array minus the second's, by round and array. If a client draws
+    rows, ``rng`` decides whether the row that differs is drawn.
     """
     sees_noise = not any(drawn.seen[0] for drawn in all_drawn)
     rounds: dict[int, tuple[Floats, Floats, float]] = {}

@@ -138,16 +138,17 @@ def check_strategy(
 ) -> None:
     """Check that a strategy keeps the promises that every strategy makes.
 
-    This is like scikit-learn's ``check_estimator``. The strategy runs about fifty times on small tables, with its own
-    parameters. Give it few rounds, and check it once for each place of the noise and each unit of privacy that you
-    need.
+    This is like scikit-learn's ``check_estimator``. The strategy runs about fifty times on small
+    tables, with its own parameters. Give it few rounds, and check it once for each place of the
+    noise and each unit of privacy that you need.
 
     Parameters
     ----------
     strategy : ProtocolStrategy
         One of the package or your own. It is not changed.
     clients : sequence of array-like of shape (n_i, n_columns), optional
-        Tables of a few rows; by default three are made, with as many columns as the strategy expects.
+        Tables of a few rows; by default three are made, with as many columns as the strategy
+        expects.
     labels : sequence of array-like of shape (n_i,), optional
         True classes.
     skip : collection of str, optional
@@ -1001,7 +1002,8 @@ def noise_has_its_declared_scale(subject: Subject) -> None:
 def no_neighbor_moves_a_release_too_far(subject: Subject) -> None:
     """No row or client that comes, goes or is replaced moves a release by more than its sensitivity.
 
-    The rows lie far out, half way between points that the server sent, or at the ends of what a float can hold.
+    The rows lie far out, half way between points that the server sent, or at the ends of what a
+    float can hold.
     """
     if not subject.releases:
         return

@@ -1,7 +1,7 @@
 """The lines of ``fedclust list`` about this package's strategies: grouped by purpose, the best first, one line each.
 
-The lines are written here, and not taken from the classes, because importing every strategy takes seconds. A test
-compares them with what the classes declare.
+The lines are written here, and not taken from the classes, because importing every strategy takes
+seconds. A test compares them with what the classes declare.
 """
 
 from __future__ import annotations

@@ -105,8 +105,8 @@ def _as_floats(array: Any) -> Floats:
 def typed(frame: Any) -> Any:
     """Return a frame in which columns of cells have the type that all of their cells have.
 
-    For drafts and previews only: the role of a column may say otherwise. Numbers that are written as codes are, such
-    as 01067, stay text.
+    For drafts and previews only: the role of a column may say otherwise. Numbers that are written
+    as codes are, such as 01067, stay text.
     """
     return frame.assign(
         **{name: _typed(values) for name, values in frame.items() if are_cells(values)}

@@ -110,8 +110,9 @@ def read_csv_file(
 ) -> Any:
     """Return the cells of a file as text, in a pandas DataFrame.
 
-    Numbers with decimal commas get points, except in the columns ``names``, which name rows, clients or classes. A
-    point in such a column is a mark between thousands only if ``thousands``: 1.234 may be either number.
+    Numbers with decimal commas get points, except in the columns ``names``, which name rows,
+    clients or classes. A point in such a column is a mark between thousands only if ``thousands``:
+    1.234 may be either number.
     """
     import pandas as pd
     import pyarrow as pa

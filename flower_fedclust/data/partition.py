@@ -39,11 +39,12 @@ def partition(
     table : Table
         Its server rows, if it has any, go to the server and to no client.
     scheme : str
-        "iid": at random, in equal parts. "dirichlet:ALPHA": the shares of the clients in each class are drawn
-        from a Dirichlet distribution; the smaller ALPHA, the more the clients differ. "classes:N": each
-        client has rows of N classes only. "k-means": each client has one of as many clusters as there are
-        clients. "sorted:COLUMN": the rows are dealt by a column, named or numbered from 0: each client has an equal
-        part of the rows, sorted by its values. "column": as the owners of the table say.
+        "iid": at random, in equal parts. "dirichlet:ALPHA": the shares of the clients in each class
+        are drawn from a Dirichlet distribution; the smaller ALPHA, the more the clients differ.
+        "classes:N": each client has rows of N classes only. "k-means": each client has one of as
+        many clusters as there are clients. "sorted:COLUMN": the rows are dealt by a column, named
+        or numbered from 0: each client has an equal part of the rows, sorted by its values.
+        "column": as the owners of the table say.
     n_clients : int, optional
         The number of clients; must be given, except with "column".
     random_state : int, default 0
@@ -52,14 +53,14 @@ def partition(
     Returns
     -------
     FederatedRows
-        Every row belongs to exactly one client, in the order of the table. The names of the clients are "0", "1" and so
-        on; with "column", they are the sorted owners.
+        Every row belongs to exactly one client, in the order of the table. The names of the clients
+        are "0", "1" and so on; with "column", they are the sorted owners.
 
     Raises
     ------
     ValueError
-        If the scheme does not exist, if it needs labels or owners that the table does not have, if there are more
-        clients than rows, or if a client or a class would get no row.
+        If the scheme does not exist, if it needs labels or owners that the table does not have, if
+        there are more clients than rows, or if a client or a class would get no row.
     """
     kind, _ = parsed_scheme(scheme)
     if kind == "column" and table.owners is None:
@@ -134,15 +135,16 @@ def partition_indices(
 ) -> list[NDArray[np.intp]]:
     """Return the indices of each client's rows, ascending; each row is in exactly one array.
 
-    The rows are shuffled before they are split, because the schemes cut the rows, or each class, in their order: in a
-    file sorted by date, each client would get a period. The same seed gives the same parts as Flower Datasets'
-    IidPartitioner, DirichletPartitioner and PathologicalPartitioner give for rows in this order.
+    The rows are shuffled before they are split, because the schemes cut the rows, or each class, in
+    their order: in a file sorted by date, each client would get a period. The same seed gives the
+    same parts as Flower Datasets' IidPartitioner, DirichletPartitioner and PathologicalPartitioner
+    give for rows in this order.
 
     Parameters
     ----------
     labels : array-like of shape (n_rows,)
-        The classes; for "column" the owners, for "k-means" the clusters, for "sorted:COLUMN" the values of the column;
-        for "iid" only the length matters.
+        The classes; for "column" the owners, for "k-means" the clusters, for "sorted:COLUMN" the
+        values of the column; for "iid" only the length matters.
     scheme, n_clients, random_state
         See :func:`partition`; "column" and "k-means" do not use ``n_clients``.
     """
@@ -173,7 +175,8 @@ def partition_indices(
 def hold_out_server_rows(table: Table, n_rows: int, *, random_state: int = 0) -> Table:
     """Take random rows out of a table and make them the public rows of the server.
 
-    If the table says whose rows they are, random persons are taken with all rows, until there are enough rows.
+    If the table says whose rows they are, random persons are taken with all rows, until there are
+    enough rows.
 
     Parameters
     ----------
@@ -358,7 +361,8 @@ def _classes_parts(
 ) -> list[NDArray[np.intp]]:
     """Give each client one class in turn and others at random, as Li et al. do (2022, arXiv 2102.02079).
 
-    With at least as many clients as classes, no class is left out; with fewer it may be: draw again.
+    With at least as many clients as classes, no class is left out; with fewer it may be: draw
+    again.
     """
     n_rows = np.bincount(codes, minlength=n_classes)
     for seed in seeds if n_each <= n_classes <= n_clients * n_each else ():

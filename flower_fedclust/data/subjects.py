@@ -1,7 +1,7 @@
 """Find the rows of each subject, a person who may have many rows. Only the equality of identities is kept.
 
-Identities are text or integers, never floats, which merge long codes. They become numbers from 0 in an order that says
-nothing, and nothing else of them is kept, sent, or named in an error.
+Identities are text or integers, never floats, which merge long codes. They become numbers from 0 in
+an order that says nothing, and nothing else of them is kept, sent, or named in an error.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ def subjects_of(identities: Any, where: str) -> Subjects:
     Raises
     ------
     DataError
-        If an identity is missing, blank or a word for a gap (``READ_AS_MISSING``), or is a float that is not whole or
-        too large to be told from its neighbors.
+        If an identity is missing, blank or a word for a gap (``READ_AS_MISSING``), or is a float
+        that is not whole or too large to be told from its neighbors.
     """
     import pandas as pd
 

@@ -1,7 +1,8 @@
 """Gagolewski's benchmark suite: batteries of data sets with reference labelings (gagolews/clustering-data-v1).
 
-A set is the file ``BATTERY/SET.data.gz``, with ``SET.labels0.gz``, ``SET.labels1.gz`` and so on beside it. The label 0
-is noise, which is not scored. The package has none of the sets; users name their copy of the suite.
+A set is the file ``BATTERY/SET.data.gz``, with ``SET.labels0.gz``, ``SET.labels1.gz`` and so on
+beside it. The label 0 is noise, which is not scored. The package has none of the sets; users name
+their copy of the suite.
 """
 
 from __future__ import annotations

@@ -57,8 +57,8 @@ def compare(
 ) -> Results:
     """Compare strategies over data sets, partitions, budgets and seeds, as ``fedclust compare`` does.
 
-    In a script that defines a strategy or a data set to compare, call it below ``if __name__ == "__main__":``, because
-    the processes that it starts then import the script.
+    In a script that defines a strategy or a data set to compare, call it below ``if __name__ ==
+    "__main__":``, because the processes that it starts then import the script.
 
     >>> import flower_fedclust as fc
     >>> results = fc.compare(["k-fed", fc.PrivateKMeans(3, max_norm=9.0)], "iris", seeds=3)  # doctest: +SKIP
@@ -67,8 +67,9 @@ def compare(
     Parameters
     ----------
     strategies : ProtocolStrategy, class, str, or sequence of them
-        As for :func:`~flower_fedclust.simulate`; or ``"all"``. Objects run as they are: the numbers of clusters,
-        budgets, parameters and grid are for strategies that are given by name or as a class.
+        As for :func:`~flower_fedclust.simulate`; or ``"all"``. Objects run as they are: the numbers
+        of clusters, budgets, parameters and grid are for strategies that are given by name or as a
+        class.
     clients : optional
         As for :func:`~flower_fedclust.simulate`; or a sequence of names of data sets.
     datasets : str, function, or sequence of them, optional
@@ -77,17 +78,18 @@ def compare(
     labels, names : optional
         True classes and names of ``clients``, as for :func:`~flower_fedclust.simulate`.
     out : str or Path, optional
-        A new folder for the results, or the folder of a stopped comparison. By default a temporary folder.
+        A new folder for the results, or the folder of a stopped comparison. By default a temporary
+        folder.
     jobs : int, optional
-        How many runs at the same time; by default one per core. Each has a new process with one thread for linear
-        algebra, so that its seconds and memory include what is compiled or calibrated for it and nothing else. With
-        ``jobs=1``, or with another engine than "inline", which uses all cores, they run in this process, one after the
-        other.
+        How many runs at the same time; by default one per core. Each has a new process with one
+        thread for linear algebra, so that its seconds and memory include what is compiled or
+        calibrated for it and nothing else. With ``jobs=1``, or with another engine than "inline",
+        which uses all cores, they run in this process, one after the other.
     on : str, optional
-        Where the runs happen, if not on this machine's cores: "ray", a Ray started here; "ray://HOST" or
-        "ray://HOST:PORT", a cluster elsewhere; "auto" or "HOST:PORT", the cluster that this machine is part of. Each
-        run is a task of one core; ``jobs`` limits how many run at once. If a machine is lost, its runs are done
-        elsewhere. The folder stays here.
+        Where the runs happen, if not on this machine's cores: "ray", a Ray started here;
+        "ray://HOST" or "ray://HOST:PORT", a cluster elsewhere; "auto" or "HOST:PORT", the cluster
+        that this machine is part of. Each run is a task of one core; ``jobs`` limits how many run
+        at once. If a machine is lost, its runs are done elsewhere. The folder stays here.
     retry_failed : bool, default=False
         Whether runs that failed or were left out are tried again.
     progress : bool, optional
@@ -95,10 +97,10 @@ def compare(
     device : str, optional
         As for :func:`~flower_fedclust.simulate`; with ``jobs=1``, because one process owns a card.
     **settings
-        The other options of the command by name: ``data``, ``client_column``, ``label_column``, ``subject_column``,
-        ``columns``, ``schema``, ``partitions``, ``n_clients``, ``server_data``, ``n_server_rows``, ``n_clusters`` (one
-        number or several), ``epsilons``, ``delta``, ``seeds``, ``engine``, ``set`` (parameters by name) and ``grid``
-        (several values each).
+        The other options of the command by name: ``data``, ``client_column``, ``label_column``,
+        ``subject_column``, ``columns``, ``schema``, ``partitions``, ``n_clients``, ``server_data``,
+        ``n_server_rows``, ``n_clusters`` (one number or several), ``epsilons``, ``delta``,
+        ``seeds``, ``engine``, ``set`` (parameters by name) and ``grid`` (several values each).
 
     Returns
     -------
@@ -111,7 +113,8 @@ def compare(
     FileExistsError
         If the folder holds another comparison, or something else; it is not changed.
     RuntimeError
-        If a script defines a strategy or a data set and calls this outside of ``if __name__ == "__main__":``.
+        If a script defines a strategy or a data set and calls this outside of ``if __name__ ==
+        "__main__":``.
     OSError
         If there is no room left. Finished runs are kept, and the same call continues from there.
     """
@@ -190,7 +193,8 @@ class Results:
     Attributes
     ----------
     verdicts : list of str
-        For each data set, which strategy is best, at what price, and whether chance may have decided.
+        For each data set, which strategy is best, at what price, and whether chance may have
+        decided.
     doubts : list of str
         The reasons to doubt the results of each strategy, and how many of its runs they concern.
 

@@ -96,8 +96,8 @@ class Trial:
         ----------
         n_clusters : int
         server_rows : array-like or None
-            Public rows. If the user gave them, every strategy that can use them gets them. If they were
-            drawn from the data, only strategies that cannot do without them do.
+            Public rows. If the user gave them, every strategy that can use them gets them. If they
+            were drawn from the data, only strategies that cannot do without them do.
         origin : str
             Where the server rows come from, for the privacy report.
         """

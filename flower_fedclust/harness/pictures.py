@@ -47,8 +47,8 @@ def map_figure(
 ) -> Path:
     """Draw a map of rows, given by client, as a PNG with a panel for each grouping, and return its path.
 
-    The rows are drawn in a random order, so that no client covers another. Up to 40 clients or classes are named in a
-    legend. Classes are also named on the map.
+    The rows are drawn in a random order, so that no client covers another. Up to 40 clients or
+    classes are named in a legend. Classes are also named on the map.
     """
     xy = np.concatenate(places)
     order = np.random.default_rng(0).permutation(len(xy))
@@ -76,7 +76,8 @@ def map_page(
 ) -> Path:
     """Write a map of rows, given by client, as one interactive HTML file that needs no network, and return its path.
 
-    The file contains the place (in single precision) and the groups of every row, so it must be protected as they are.
+    The file contains the place (in single precision) and the groups of every row, so it must be
+    protected as they are.
     """
     xy = np.concatenate(places)
     content = {

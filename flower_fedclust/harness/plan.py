@@ -199,36 +199,39 @@ def plan(
 ) -> Forecast:
     """Predict the noise, cost and guarantee of a run before anything is sent.
 
-    The strategy runs on rows that are made up from public facts: groups of unequal size whose directions differ in
-    spread. Or it runs on rows drawn from a table that is like those to come, whose groups lie as far apart.
+    The strategy runs on rows that are made up from public facts: groups of unequal size whose
+    directions differ in spread. Or it runs on rows drawn from a table that is like those to come,
+    whose groups lie as far apart.
 
     Parameters
     ----------
     strategy : PrivateStrategy, class or str
-        As for :func:`~flower_fedclust.simulate`. Its model must have centers among the rows. Noise and signal are shown
-        for its epsilon.
+        As for :func:`~flower_fedclust.simulate`. Its model must have centers among the rows. Noise
+        and signal are shown for its epsilon.
     clients : optional
-        Clients like those to come, as for :func:`~flower_fedclust.simulate`. They give the number of rows, columns and
-        clients, and the rehearsals draw their rows from them, with replacement. Nothing of them is sent; but an epsilon
-        that was chosen by rows which are not public says something about them, which no guarantee covers.
+        Clients like those to come, as for :func:`~flower_fedclust.simulate`. They give the number
+        of rows, columns and clients, and the rehearsals draw their rows from them, with
+        replacement. Nothing of them is sent; but an epsilon that was chosen by rows which are not
+        public says something about them, which no guarantee covers.
     n_rows : int, optional
         As is known publicly, or guessed. Required without ``clients``.
     n_columns : int, optional
         As is known publicly, or guessed. Required without ``clients`` and ``like``.
     like : array-like of shape (n_like, n_columns), DataFrame or path, optional
-        Instead of ``clients``: one table like the one that is to be clustered. ``schema`` prepares the columns that it
-        lists. Without one, a table's columns of numbers are brought to one scale; other columns, and rows with gaps,
-        are left out.
+        Instead of ``clients``: one table like the one that is to be clustered. ``schema`` prepares
+        the columns that it lists. Without one, a table's columns of numbers are brought to one
+        scale; other columns, and rows with gaps, are left out.
     n_clients : int, default=10
     epsilons : sequence of float
         The budgets of the curve.
     spread : float, optional
-        The root mean square distance of a row from the mean of all rows, as is known publicly; by default a third of
-        the strategy's max_norm.
+        The root mean square distance of a row from the mean of all rows, as is known publicly; by
+        default a third of the strategy's max_norm.
     seed : int, default=0
         The seed of the rehearsals.
     labels, names, columns, label_column, client_column, partition, schema
-        With ``clients``, as for :func:`~flower_fedclust.simulate`; ``columns`` and ``schema`` also with ``like``.
+        With ``clients``, as for :func:`~flower_fedclust.simulate`; ``columns`` and ``schema`` also
+        with ``like``.
     **parameters
         Parameters of a strategy that is given by name or as a class.
 

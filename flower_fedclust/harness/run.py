@@ -66,20 +66,22 @@ def run_app(
 ) -> Result:
     """Run a strategy over the nodes of a ServerApp; print its result and save it.
 
-    A run begins when no further node has appeared for a second, unless the strategy's ``expected_clients`` says how
-    many there will be.
+    A run begins when no further node has appeared for a second, unless the strategy's
+    ``expected_clients`` says how many there will be.
 
     Parameters
     ----------
     strategy : ProtocolStrategy, class or str; or MessageStrategy
-        A MessageStrategy runs by Flower's Message API, anything else by its Strategy API. The result is the same.
+        A MessageStrategy runs by Flower's Message API, anything else by its Strategy API. The
+        result is the same.
     grid : Grid
         What Flower gives to the ServerApp.
     out : str or Path, optional
-        A new folder for the result; "" or None makes one in ``~/fedclust-results`` that is named after the time.
+        A new folder for the result; "" or None makes one in ``~/fedclust-results`` that is named
+        after the time.
     round_timeout : float, default=3600
-        How long a round may take, in seconds; clients that have not answered by then are left out of it. None waits as
-        long as Flower keeps a message.
+        How long a round may take, in seconds; clients that have not answered by then are left out
+        of it. None waits as long as Flower keeps a message.
     journal : str or Path, optional
         A folder for what the server receives. If a run was interrupted, the same call continues it.
     **parameters
@@ -94,7 +96,8 @@ def run_app(
     FileExistsError
         If the folder already holds something; before anything runs.
     ProtocolError
-        If too few clients were left. What had left the clients by then is saved as a privacy report.
+        If too few clients were left. What had left the clients by then is saved as a privacy
+        report.
 
     Examples
     --------
@@ -362,7 +365,8 @@ def _save_small(result: Result, folder: Path, error: OSError) -> NoReturn:
 def _save_report(out: NewFolder, name: str, error: BaseException) -> None:
     """Save the privacy report of a run that ended early; there is none if nothing had left a client.
 
-    A report that cannot be saved is printed, because the run may have ended for the same reason: a full disk.
+    A report that cannot be saved is printed, because the run may have ended for the same reason: a
+    full disk.
     """
     report: PrivacyReport | None = getattr(error, "privacy_report", None)
     if report is None:

@@ -127,8 +127,9 @@ def run_comparison(
 ) -> list[dict[str, Any]]:
     """Run the trials of a comparison that have not ended yet, and return the rows of all that have, in order.
 
-    ``jobs``, ``on``, ``retry_failed``, ``progress`` and ``device`` are described at :func:`flower_fedclust.compare`.
-    Before the first run, ``announce`` gets the lines that say which runs are not possible and what each lacks.
+    ``jobs``, ``on``, ``retry_failed``, ``progress`` and ``device`` are described at
+    :func:`flower_fedclust.compare`. Before the first run, ``announce`` gets the lines that say
+    which runs are not possible and what each lacks.
     """
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         os._exit(_UNGUARDED)
@@ -567,8 +568,8 @@ def run_on_ray(
 ) -> Generator[Trial, None, None]:
     """Run each trial as a task of one core, and yield it when its folder is written here.
 
-    Rows are read here and put into Ray's store once, even if many trials use them; each machine gets them once. Results
-    come back through Ray, so the machines need no shared file system.
+    Rows are read here and put into Ray's store once, even if many trials use them; each machine
+    gets them once. Results come back through Ray, so the machines need no shared file system.
     """
     import ray
 

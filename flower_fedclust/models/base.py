@@ -44,7 +44,8 @@ class Clustered:
 class Model(ABC):
     """What every clustering model can do.
 
-    A subclass states the name by which messages and files know it: ``class KMeansModel(Model, name="k-means")``.
+    A subclass states the name by which messages and files know it: ``class KMeansModel(Model,
+    name="k-means")``.
 
     Attributes
     ----------
@@ -127,8 +128,8 @@ class Model(ABC):
     def exact_clusters(self, rows: Floats, exponent: int) -> Labels:
         """Return the cluster of each row, from that row alone and the same on every machine.
 
-        Only for models with :attr:`exact_points`. Guarantees are about these clusters: :meth:`predict` computes in
-        floats, where other rows can decide a tie.
+        Only for models with :attr:`exact_points`. Guarantees are about these clusters:
+        :meth:`predict` computes in floats, where other rows can decide a tie.
 
         Parameters
         ----------

@@ -25,7 +25,8 @@ Labels = NDArray[np.intp]
 class CellModel(RowModel, name="cells"):
     """Clusters of any form: each cell of a grid has a cluster, or -1 for noise; rows outside have the nearest cell's.
 
-    The cost is in squared units of the rows, measured in the grid's columns from the center of a row's cell.
+    The cost is in squared units of the rows, measured in the grid's columns from the center of a
+    row's cell.
 
     Parameters
     ----------

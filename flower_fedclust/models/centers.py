@@ -102,8 +102,8 @@ class KMeansModel(CenterModel, name="k-means"):
 class SpectralModel(CenterModel, name="spectral"):
     """Clusters by the nearest center in a spectral embedding, which also places new rows.
 
-    The place of a row x is ``k(x, Z) P``, where k is the Gaussian kernel, scaled to norm 1. The cost of a row is at
-    most 4 and has no unit.
+    The place of a row x is ``k(x, Z) P``, where k is the Gaussian kernel, scaled to norm 1. The
+    cost of a row is at most 4 and has no unit.
 
     Parameters
     ----------

@@ -22,7 +22,8 @@ LEAST_SLOPE = 0.1
 class FactorModel(RowModel, name="factors"):
     """Clusters by a factorization: a row is about a sum of components, weighted by its memberships.
 
-    A row's cluster is the one with the largest membership. The cost is ``||X - H W||^2``, in squared units of the rows.
+    A row's cluster is the one with the largest membership. The cost is ``||X - H W||^2``, in
+    squared units of the rows.
 
     Parameters
     ----------
@@ -32,7 +33,8 @@ class FactorModel(RowModel, name="factors"):
         Where the components begin, if not at 0, and the coordinate that every row gets; see
         :func:`~flower_fedclust.exact.factorization.lifted`.
     rho, mu_h : float, default=0
-        The penalties for finding memberships; see :class:`~flower_fedclust.exact.factorization.Penalties`.
+        The penalties for finding memberships; see
+        :class:`~flower_fedclust.exact.factorization.Penalties`.
 
     Attributes
     ----------
@@ -79,7 +81,8 @@ class FactorModel(RowModel, name="factors"):
     def memberships(self, rows: ArrayLike) -> Floats:
         """Return how much each row belongs to each cluster, of shape (n_rows, n_clusters): H for the model's W.
 
-        Each row's memberships depend on that row only. They are not negative, and need not add up to 1.
+        Each row's memberships depend on that row only. They are not negative, and need not add up
+        to 1.
         """
         return memberships_of(
             self._about_origin(self._checked(rows)), self.components_, self.penalties

@@ -47,13 +47,15 @@ class MapModel(CenterModel, name="map"):
     min_dist : float, default=0.1
         For "umap".
     distances : array-like of shape (n_points, n_landmarks), optional
-        Distances of the map's rows from the landmarks. They reveal as much as the rows themselves, so a model that has
-        them stays with the server.
+        Distances of the map's rows from the landmarks. They reveal as much as the rows themselves,
+        so a model that has them stays with the server.
     squared : bool, default=True
-        Whether the distances between rows are estimated from the squares of these, which noise would spoil.
+        Whether the distances between rows are estimated from the squares of these, which noise
+        would spoil.
     origin : array-like of shape (n_columns_of_the_rows,), optional
     directions : array-like of shape (n_columns_of_the_rows, n_columns), optional
-        With the origin: it is subtracted from rows, they are projected, and the landmarks lie in the projection.
+        With the origin: it is subtracted from rows, they are projected, and the landmarks lie in
+        the projection.
 
     Attributes
     ----------

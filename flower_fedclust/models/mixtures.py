@@ -29,7 +29,8 @@ Labels = NDArray[np.intp]
 class MixtureModel(RowModel, name="mixture"):
     """A Gaussian mixture: a row belongs to the component with the largest membership.
 
-    The cost is the sum of squared distances to the means of these components, in squared units of the rows.
+    The cost is the sum of squared distances to the means of these components, in squared units of
+    the rows.
 
     Parameters
     ----------

@@ -22,7 +22,8 @@ Labels = NDArray[np.intp]
 class PrototypeModel(RowModel, name="prototypes"):
     """Clusters made of prototypes, each of which represents rows by a Gaussian, or by its mean only.
 
-    The cost is in squared units of the rows, measured from the mean of the densest, or nearest, prototype.
+    The cost is in squared units of the rows, measured from the mean of the densest, or nearest,
+    prototype.
 
     Parameters
     ----------
@@ -31,8 +32,9 @@ class PrototypeModel(RowModel, name="prototypes"):
         The cluster of each prototype, from 0.
     n_clusters : int
     covariances : array-like of shape (n_prototypes, n_columns, n_columns) or (n_prototypes, n_columns), optional
-        Full or diagonal, and invertible. With them, a row belongs to the cluster with the largest density, the sum of
-        its prototypes' Gaussians weighted by their counts; without, to the cluster of the nearest mean.
+        Full or diagonal, and invertible. With them, a row belongs to the cluster with the largest
+        density, the sum of its prototypes' Gaussians weighted by their counts; without, to the
+        cluster of the nearest mean.
     counts : array-like of shape (n_prototypes,), optional
         About how many rows each stands for; equal by default.
 

@@ -56,17 +56,18 @@ class Doubt:
     Parameters
     ----------
     code : str
-        The kind of doubt: "one-cluster", "no-better-than-one", "empty", "dropped", "drowned", "noisy-center",
-        "on-the-bound", "no-clear-number", "unstable", "not-described", "no-survival", "nothing-described",
-        "column-left-out", "noisy-bounds", "clipped-column", "skewed-column", "crowded-column", "predicts-otherwise",
-        "seeds-differ", "out-of-scale", "one-client", "one-gaussian", "clusters-are-sites", "unclear-comma" or
-        "empty-file".
+        The kind of doubt: "one-cluster", "no-better-than-one", "empty", "dropped", "drowned",
+        "noisy-center", "on-the-bound", "no-clear-number", "unstable", "not-described",
+        "no-survival", "nothing-described", "column-left-out", "noisy-bounds", "clipped-column",
+        "skewed-column", "crowded-column", "predicts-otherwise", "seeds-differ", "out-of-scale",
+        "one-client", "one-gaussian", "clusters-are-sites", "unclear-comma" or "empty-file".
     sentence : str
         The reason, and what may help.
     numbers : mapping of str to anything
         The numbers behind the sentence, ready for JSON.
     basis : "released" or "rows"
-        Whether it follows from what the run has released, or from rows at hand, whose labels no guarantee covers.
+        Whether it follows from what the run has released, or from rows at hand, whose labels no
+        guarantee covers.
     """
 
     code: str
@@ -87,8 +88,8 @@ def collapse_of(
 ) -> tuple[str, str] | None:
     """Return the code and the words for a run that found nothing, or None.
 
-    ``largest`` is the fraction of the rows in the largest cluster; ``cost_of_one`` is the cost of a single cluster for
-    all rows.
+    ``largest`` is the fraction of the rows in the largest cluster; ``cost_of_one`` is the cost of a
+    single cluster for all rows.
     """
     if n_clusters != 1 and largest is not None and largest > 1 - ABOUT_NOTHING:
         return (

@@ -1,7 +1,7 @@
 """The page of a result: one HTML file to hand to somebody, which needs no network and prints well.
 
-It holds what the run has released. Where it must hold something exact, because the run released nothing in its place,
-it says so.
+It holds what the run has released. Where it must hold something exact, because the run released
+nothing in its place, it says so.
 """
 
 from __future__ import annotations

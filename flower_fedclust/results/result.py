@@ -59,10 +59,10 @@ class Result(ResultData):
     failures : list of Failure
         Clients that did not answer, with the reason.
     metrics : dict of str to float
-        "cost" and "cost_per_row", unless they overflow; "accuracy", "nmi" and "ari" if true classes were given;
-        "cost_of_one_cluster", the cost per row if all rows were in one cluster; "largest_cluster", the fraction of the
-        rows in the largest cluster; and, for models with centers among the rows, "silhouette", "davies_bouldin" and
-        "calinski_harabasz".
+        "cost" and "cost_per_row", unless they overflow; "accuracy", "nmi" and "ari" if true classes
+        were given; "cost_of_one_cluster", the cost per row if all rows were in one cluster;
+        "largest_cluster", the fraction of the rows in the largest cluster; and, for models with
+        centers among the rows, "silhouette", "davies_bouldin" and "calinski_harabasz".
     seconds : float
         Wall-clock time of the run without the evaluation.
     embedding : list of ndarray of shape (n_i, 2)
@@ -76,11 +76,13 @@ class Result(ResultData):
     sizes : ReleasedSizes, optional
         The number of rows in each cluster, as the run last released it.
     clusters : Clusters, optional
-        A description of the clusters in the table's own units, if the run made one (``describe=True``).
+        A description of the clusters in the table's own units, if the run made one
+        (``describe=True``).
     survival : Survival, optional
         What became of the rows of each cluster, if the schema has a time to an event.
     row_ids : list of ndarray of shape (n_i,)
-        Ids of each client's rows, or their numbers in the original table; also for rows without a label.
+        Ids of each client's rows, or their numbers in the original table; also for rows without a
+        label.
     id_column : str
         The name of these ids.
     server_row_ids : ndarray of shape (n_server_rows,), optional
@@ -118,8 +120,8 @@ class Result(ResultData):
     def page(self, path: str | Path, *, subject: str = "") -> Path:
         """Write one HTML page to hand to somebody: picture, words, doubts, and what was protected and what was not.
 
-        The page needs no network and prints well. It holds what the run has released, and says so where it must hold
-        more: sizes that were counted from labels, or doubts that rest on them.
+        The page needs no network and prints well. It holds what the run has released, and says so
+        where it must hold more: sizes that were counted from labels, or doubts that rest on them.
 
         Parameters
         ----------

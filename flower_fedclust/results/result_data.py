@@ -61,8 +61,8 @@ class ResultData:
     def labels(self) -> list[NDArray[np.intp]] | dict[str, NDArray[np.intp]] | NDArray[np.intp]:
         """The cluster of each row, in the form in which the clients were given.
 
-        A dict by client if they were a dict. If they were one table, one array in the order of its rows, with -1 for
-        rows that have no cluster. Otherwise a list, in the order of the clients.
+        A dict by client if they were a dict. If they were one table, one array in the order of its
+        rows, with -1 for rows that have no cluster. Otherwise a list, in the order of the clients.
         """
         if self.form == "dict":
             return dict(zip(self.names, self.labels_of_clients, strict=False))

@@ -1,8 +1,9 @@
 """A SuperNode that runs the package installed at the site, whatever code the server's app brings.
 
-A Flower app brings its code to the SuperNodes, so whoever may submit a run could have a SuperNode run anything. The
-SuperNode starts each task by a name on its PATH. ``fedclust site`` puts a folder first on the PATH where these names
-start this module. It gives Flower's own process the site's client in place of the app's, and installs nothing.
+A Flower app brings its code to the SuperNodes, so whoever may submit a run could have a SuperNode
+run anything. The SuperNode starts each task by a name on its PATH. ``fedclust site`` puts a folder
+first on the PATH where these names start this module. It gives Flower's own process the site's
+client in place of the app's, and installs nothing.
 """
 
 from __future__ import annotations

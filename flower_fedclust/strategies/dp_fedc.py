@@ -1,7 +1,7 @@
 """DP-FedC (Li, Wang, Chi and Quek, IEEE Internet of Things Journal, 2024): a factorization that clients learn together.
 
-The paper's samples are columns. Here they are rows, so that X is (n, m), H (n, k) and W (k, m). Line numbers refer to
-Algorithm 1, and equation numbers to the paper.
+The paper's samples are columns. Here they are rows, so that X is (n, m), H (n, k) and W (k, m).
+Line numbers refer to Algorithm 1, and equation numbers to the paper.
 
 docs/shape.md shows how a ``yield`` here becomes a round of Flower.
 """
@@ -131,63 +131,71 @@ class MovedOrigin:
 class DPFedC(ClippedStrategy):
     """DP-FedC: soft clusters, whose centers are learned by the clients' gradient steps and averaged.
 
-    Every client keeps the memberships of its rows in the clusters (H) and never sends them. In each round all clients
-    take gradient steps on H, and the drawn clients also take steps on the centers (W), which the server averages
-    (Algorithm 1). A row is in the cluster in which its membership is largest.
+    Every client keeps the memberships of its rows in the clusters (H) and never sends them. In each
+    round all clients take gradient steps on H, and the drawn clients also take steps on the centers
+    (W), which the server averages (Algorithm 1). A row is in the cluster in which its membership is
+    largest.
 
-    With an epsilon, the drawn clients send the sum of their rows' clipped gradients and the sum of the outer products
-    of memberships instead of centers, both with noise. The server takes one step in a round. It is the average of
-    single steps of the clients with a common step size, and one row moves it far less.
+    With an epsilon, the drawn clients send the sum of their rows' clipped gradients and the sum of
+    the outer products of memberships instead of centers, both with noise. The server takes one step
+    in a round. It is the average of single steps of the clients with a common step size, and one
+    row moves it far less.
 
-    The factorization suits rows without negative entries, near 0 where a thing is absent. Negative entries are allowed,
-    because nothing constrains W. But clusters are directions from the origin: two clusters on one ray are one cluster,
-    and if the origin is far from all rows, they all lie on nearly one ray and end in one cluster. Without an epsilon,
-    rays begin at the mean instead (see Notes); with an epsilon, subtract public values from the columns first.
+    The factorization suits rows without negative entries, near 0 where a thing is absent. Negative
+    entries are allowed, because nothing constrains W. But clusters are directions from the origin:
+    two clusters on one ray are one cluster, and if the origin is far from all rows, they all lie on
+    nearly one ray and end in one cluster. Without an epsilon, rays begin at the mean instead (see
+    Notes); with an epsilon, subtract public values from the columns first.
 
     Parameters
     ----------
     n_rounds : int, default=100
         R.
     fraction_fit : float, default=0.3
-        K / N, the fraction of the clients that is drawn in a round. All clients are drawn equally often.
+        K / N, the fraction of the clients that is drawn in a round. All clients are drawn equally
+        often.
     n_membership_steps : int, default=10
         Q_1, gradient steps on H in a round.
     n_center_steps : int, default=10
-        Q^: in round t a client takes ``Q_2 = floor(Q^ / t) + 1`` steps on W, each on 50 of its rows, or on all if it
-        has fewer. With an epsilon the server takes one step, on all rows.
+        Q^: in round t a client takes ``Q_2 = floor(Q^ / t) + 1`` steps on W, each on 50 of its
+        rows, or on all if it has fewer. With an epsilon the server takes one step, on all rows.
     rho : "growing" or float, default="growing"
-        The penalty that makes each row belong to one cluster. "growing" starts at a tenth of the centers' mean squared
-        norm and ends at four tenths.
+        The penalty that makes each row belong to one cluster. "growing" starts at a tenth of the
+        centers' mean squared norm and ends at four tenths.
     mu_h : float, optional
         The penalty on H; by default a thousandth of rho, as in the paper.
     step_scale : float, default=2.0
-        eta over the largest eigenvalue of H'H, the inverse of the step size; 5 in the paper. From 1 on, a step on all
-        rows does not raise the objective.
+        eta over the largest eigenvalue of H'H, the inverse of the step size; 5 in the paper. From 1
+        on, a step on all rows does not raise the objective.
     init : array-like of shape (n_clusters, n_columns), optional
-        The first W; by default absolute values of N(0, 1), scaled to ``max_norm`` if rows are clipped to it;
-        about the mean, N(0, 1) times three tenths of the columns' standard deviations.
+        The first W; by default absolute values of N(0, 1), scaled to ``max_norm`` if rows are
+        clipped to it; about the mean, N(0, 1) times three tenths of the columns' standard
+        deviations.
     epsilon : float, optional
-        The privacy budget of the whole run, for replacing one row of one client. None means no noise, no clipping and
-        no guarantee.
+        The privacy budget of the whole run, for replacing one row of one client. None means no
+        noise, no clipping and no guarantee.
     max_gradient_norm : float, optional
         G, to which each row's gradient is clipped with epsilon; half of ``max_norm`` by default.
 
     Notes
     -----
-    Rays begin at the mean of all rows if the rows are so close to it that their directions from 0 hardly differ: if the
-    mean square of a row's distance from the mean is less than half of the mean's squared length. All rows then get one
-    more coordinate, half of their spread, so that each ray stands for one point among the rows. To find this out takes
-    four unprotected rounds of sums. With an epsilon rays always begin at 0.
+    Rays begin at the mean of all rows if the rows are so close to it that their directions from 0
+    hardly differ: if the mean square of a row's distance from the mean is less than half of the
+    mean's squared length. All rows then get one more coordinate, half of their spread, so that each
+    ray stands for one point among the rows. To find this out takes four unprotected rounds of sums.
+    With an epsilon rays always begin at 0.
 
-    With epsilon, a row x with memberships h contributes its clipped gradient, of Frobenius norm at most G, and
-    ``h h'``, of norm at most 1 because h is clipped to 1. Its memberships depend on the row and on W alone, so that
-    replacing it changes nothing else: the sums move by at most 2 G and, as ``<h h', g g'> >= 0``, by sqrt(2).
+    With epsilon, a row x with memberships h contributes its clipped gradient, of Frobenius norm at
+    most G, and ``h h'``, of norm at most 1 because h is clipped to 1. Its memberships depend on the
+    row and on W alone, so that replacing it changes nothing else: the sums move by at most 2 G and,
+    as ``<h h', g g'> >= 0``, by sqrt(2).
 
-    A row affects the messages of its own client alone, so that epsilon counts the rounds in which a client is drawn. To
-    keep these few, clients are drawn in turns, equally often or once more; the paper draws anew in every round.
+    A row affects the messages of its own client alone, so that epsilon counts the rounds in which a
+    client is drawn. To keep these few, clients are drawn in turns, equally often or once more; the
+    paper draws anew in every round.
 
-    The algorithm as printed is ``dp-fedc-printed`` of the second distribution, and ``dp-fedc-theorem-2`` has the
-    paper's noise.
+    The algorithm as printed is ``dp-fedc-printed`` of the second distribution, and
+    ``dp-fedc-theorem-2`` has the paper's noise.
     """
 
     entries = (
@@ -274,8 +282,8 @@ class DPFedC(ClippedStrategy):
     ) -> Generator[Round, Total | None, Floats]:
         """Take the average of the drawn clients' steps, with one eta for all.
 
-        Centers are clipped to the norm of rows. The fit does not determine the scale of centers and memberships, and
-        noise would lengthen the centers until it hides the memberships.
+        Centers are clipped to the norm of rows. The fit does not determine the scale of centers and
+        memberships, and noise would lengthen the centers until it hides the memberships.
         """
         assert self.max_norm is not None
         asked = self._asked_for_gradient(W, local)
@@ -447,7 +455,8 @@ def n_drawn(n_rows: int, batch_size: int) -> int:
 def moved_by_a_row(max_gradient_norm: float) -> tuple[Bound, Bound]:
     """Return how far replacing one row moves the gradient and the products of a client.
 
-    A row's first memberships depend on its place, so that adding a row would change the memberships of all others.
+    A row's first memberships depend on its place, so that adding a row would change the memberships
+    of all others.
     """
     of_products = math.sqrt(2.0) * MAX_MEMBERSHIP**2
     return (
@@ -543,7 +552,8 @@ class DPFedCClient(MomentsClient):
     ) -> Floats:
         """Return and keep the memberships of the rows after Q_1 steps (17).
 
-        They start from uniform random numbers, also for a client that comes late or has lost its memberships.
+        They start from uniform random numbers, also for a client that comes late or has lost its
+        memberships.
         """
         kept = self.recall(MEMBERSHIPS)
         if kept is None:

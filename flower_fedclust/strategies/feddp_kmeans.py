@@ -1,6 +1,7 @@
 """FedDP-KMeans (Scott, Lampert and Saulpic, ICML 2025): private k-means that starts well from a few public rows.
 
-P are the clients' rows, Q the server's, Pi spans the data subspace, xi are the projected centers and nu the centers.
+P are the clients' rows, Q the server's, Pi spans the data subspace, xi are the projected centers
+and nu the centers.
 
 docs/shape.md shows how a ``yield`` here becomes a round of Flower.
 """
@@ -69,24 +70,28 @@ class Ball:
 class FedDPKMeans(ServerDataStrategy):
     """Private k-means: FedDP-Init (Algorithm 1), then FedDP-Lloyds (Algorithm 2).
 
-    The server needs only sums over the clients: a second moment, one weight for each server row, and the sums and
-    counts of the clusters. Each is released with noise, calibrated so that the whole run is (epsilon, delta)-private.
+    The server needs only sums over the clients: a second moment, one weight for each server row,
+    and the sums and counts of the clusters. Each is released with noise, calibrated so that the
+    whole run is (epsilon, delta)-private.
 
     Parameters
     ----------
     n_rounds : int, default=0
         T, Lloyd steps after the initialization; the paper finds 0 or 1 best.
     bounds : ClientBounds, optional
-        At client level: the bounds to which clients clip, instead of bounds that follow from rows_per_client.
+        At client level: the bounds to which clients clip, instead of bounds that follow from
+        rows_per_client.
 
     Notes
     -----
-    By default the budget is divided as in appendix G.4. All Lloyd steps together take as much as step 3. The steps that
-    only the paper's proofs need (Algorithms 4 and 5, Lemma 16) are "feddp-kmeans-proofs" of the second distribution.
+    By default the budget is divided as in appendix G.4. All Lloyd steps together take as much as
+    step 3. The steps that only the paper's proofs need (Algorithms 4 and 5, Lemma 16) are
+    "feddp-kmeans-proofs" of the second distribution.
 
     References
     ----------
-    "Differentially private federated k-means with server-side data", Algorithms 1 and 2, appendix G.
+    "Differentially private federated k-means with server-side data", Algorithms 1 and 2, appendix
+    G.
     """
 
     entries = (

@@ -1,6 +1,7 @@
 """FedSC (Qiao, Ding and Fan, NeurIPS 2023): spectral clustering through a dictionary that all clients share.
 
-The paper's samples are columns. Here they are rows: the rows of Z are atoms, and the rows of C are codes.
+The paper's samples are columns. Here they are rows: the rows of Z are atoms, and the rows of C are
+codes.
 
 docs/shape.md shows how a ``yield`` here becomes a round of Flower.
 """
@@ -98,22 +99,25 @@ class DictionaryStrategy(ClippedStrategy):
     Parameters
     ----------
     n_atoms : int, optional
-        d. By default 10 for each cluster, and up to 50 if so many eigenvalues of the kernel matter, but no more than
-        half of the rows.
+        d. By default 10 for each cluster, and up to 50 if so many eigenvalues of the kernel matter,
+        but no more than half of the rows.
     bandwidth : float, optional
-        r of the kernel, in the units of the rows. By default the mean over clients of the mean distance between a
-        client's rows (equation 42); if the sums take noise, the root mean square distance by the noisy moments.
+        r of the kernel, in the units of the rows. By default the mean over clients of the mean
+        distance between a client's rows (equation 42); if the sums take noise, the root mean square
+        distance by the noisy moments.
     regularization : float, default=0.01
         lambda, the penalty on the codes.
     n_rounds : int, optional
-        S, the largest number of averaging steps; by default 10, and 0 if each costs epsilon: the first dictionary is
-        drawn with the means and deviations of the columns, and the steps improve the kernel more than the clusters.
+        S, the largest number of averaging steps; by default 10, and 0 if each costs epsilon: the
+        first dictionary is drawn with the means and deviations of the columns, and the steps
+        improve the kernel more than the clusters.
     n_local_steps : int, default=5
         Q, gradient steps of a client in a round; 1 if each costs epsilon.
     tol : float, default=1e-3
         Stage I stops when no atom has moved by more than this fraction of the bandwidth.
     fraction_fit : float in (0, 1], default=1.0
-        The fraction of the clients that takes part in a round of stage I; all of them if each costs epsilon.
+        The fraction of the clients that takes part in a round of stage I; all of them if each costs
+        epsilon.
     """
 
     n_atoms: int | None = parameter(None, at_least=1)
@@ -171,10 +175,11 @@ class DictionaryStrategy(ClippedStrategy):
     def _learn_with_noise(self) -> Generator[Round, Any, tuple[Dictionary, Frame]]:
         """Run stage I with one local step in each round (Q = 1), and release its noisy sum over the rows.
 
-        With Q = 1 the mean of the clients' dictionaries (11) is a step along the sum of their gradients, which is a sum
-        over rows. Clipping each row's gradient bounds its influence, where Theorem 3.9 assumes four bounds that nothing
-        enforces. Neither the bound nor the step size depends on a row: the server takes both from rows that it makes
-        up by the noisy moments. All lengths, including the gradient's, are in bandwidths.
+        With Q = 1 the mean of the clients' dictionaries (11) is a step along the sum of their
+        gradients, which is a sum over rows. Clipping each row's gradient bounds its influence,
+        where Theorem 3.9 assumes four bounds that nothing enforces. Neither the bound nor the step
+        size depends on a row: the server takes both from rows that it makes up by the noisy
+        moments. All lengths, including the gradient's, are in bandwidths.
         """
         assert self.max_norm is not None
         frame = with_room(Frame(np.zeros(self.n_columns), self.max_norm))
@@ -246,18 +251,21 @@ class DictionaryStrategy(ClippedStrategy):
 class FedSC(DictionaryStrategy, CodesStrategy):
     """FedSC: spectral clustering of all rows by a kernel that the server reconstructs from codes, not from rows.
 
-    The clients learn a dictionary Z of a few atoms together, from sums alone. Then every client sends a code for each
-    of its rows, which combines the atoms in the feature space of a Gaussian kernel. From the dictionary and the codes
-    the server reconstructs the similarity of any two rows, keeps the largest similarities of each row, clusters this
-    graph, and sends each client the clusters of its rows.
+    The clients learn a dictionary Z of a few atoms together, from sums alone. Then every client
+    sends a code for each of its rows, which combines the atoms in the feature space of a Gaussian
+    kernel. From the dictionary and the codes the server reconstructs the similarity of any two
+    rows, keeps the largest similarities of each row, clusters this graph, and sends each client the
+    clusters of its rows.
 
-    Anybody with the dictionary and a row's code can compute the row (strategies/reproduce/attacks.py does it): nothing
-    is hidden from the server. :class:`FedSCSums` sends no codes. The paper's noise on rows, or on dictionary and codes,
-    is in ``fedsc-perturbed-data`` and ``fedsc-perturbed-factors`` of the second distribution.
+    Anybody with the dictionary and a row's code can compute the row
+    (strategies/reproduce/attacks.py does it): nothing is hidden from the server. :class:`FedSCSums`
+    sends no codes. The paper's noise on rows, or on dictionary and codes, is in
+    ``fedsc-perturbed-data`` and ``fedsc-perturbed-factors`` of the second distribution.
 
     References
     ----------
-    Qiao, Ding and Fan, "Federated spectral clustering via secure similarity reconstruction", NeurIPS 2023.
+    Qiao, Ding and Fan, "Federated spectral clustering via secure similarity reconstruction",
+    NeurIPS 2023.
     """
 
     entries: ClassVar[tuple[Entry, ...]] = (
@@ -326,16 +334,17 @@ class FedSC(DictionaryStrategy, CodesStrategy):
 class FedSCSums(DictionaryStrategy, SpectralSumsStrategy):
     """FedSC from sums alone, for round and overlapping clusters: the graph is dense and separates no rings or moons.
 
-    The server receives only sums over the clients. With the rows' factors F, whose inner products are the reconstructed
-    kernel, the degrees of the dense graph are ``F (F' 1)``. Its normalized eigenvectors follow from ``F' D^-1 F``, a
-    matrix with a row for each atom. Both are sums over rows. Each client embeds its own rows with these eigenvectors,
-    and the final k-means is Lloyd's algorithm on sums. So the protocol works with secure aggregation, and every sum can
-    take noise. :class:`SPPFGCSums` finds clusters of any form from sums.
+    The server receives only sums over the clients. With the rows' factors F, whose inner products
+    are the reconstructed kernel, the degrees of the dense graph are ``F (F' 1)``. Its normalized
+    eigenvectors follow from ``F' D^-1 F``, a matrix with a row for each atom. Both are sums over
+    rows. Each client embeds its own rows with these eigenvectors, and the final k-means is Lloyd's
+    algorithm on sums. So the protocol works with secure aggregation, and every sum can take noise.
+    :class:`SPPFGCSums` finds clusters of any form from sums.
 
     References
     ----------
-    Qiao, Ding and Fan, "Federated spectral clustering via secure similarity reconstruction", NeurIPS 2023, whose stage
-    II this replaces.
+    Qiao, Ding and Fan, "Federated spectral clustering via secure similarity reconstruction",
+    NeurIPS 2023, whose stage II this replaces.
     """
 
     entries = (
@@ -382,8 +391,8 @@ class FedSCSums(DictionaryStrategy, SpectralSumsStrategy):
 def longest_code(to_codes: Floats, regularization: float) -> float:
     """Return a bound on the norm of any row's code.
 
-    ``(K(Z, Z) + lambda I)^-1 phi(Z)'`` has a norm of at most ``1 / (2 sqrt(lambda))``. Without lambda, d kernel values
-    have a norm of at most ``sqrt(d)``.
+    ``(K(Z, Z) + lambda I)^-1 phi(Z)'`` has a norm of at most ``1 / (2 sqrt(lambda))``. Without
+    lambda, d kernel values have a norm of at most ``sqrt(d)``.
     """
     if regularization > 0:
         return 0.5 / math.sqrt(regularization)
@@ -399,8 +408,9 @@ def in_bandwidths(points: Floats, bandwidth: float) -> Floats:
 def n_atoms_of(wanted: int | None, n_clusters: int, n_rows: float, deviation: Floats) -> int:
     """Return d: at most the number of rows; by default ten for each cluster, and at most half of the rows.
 
-    With few clusters there are as many as equation 43 says, but at most 50. The paper's Table 4 counts atoms in
-    multiples of the number of clusters. ``deviation`` has the columns' deviations in bandwidths.
+    With few clusters there are as many as equation 43 says, but at most 50. The paper's Table 4
+    counts atoms in multiples of the number of clusters. ``deviation`` has the columns' deviations
+    in bandwidths.
     """
     n_rows = max(int(n_rows), n_clusters)
     if wanted is not None:
@@ -414,8 +424,8 @@ def n_atoms_of(wanted: int | None, n_clusters: int, n_rows: float, deviation: Fl
 def n_large_eigenvalues(deviation: Floats) -> int:
     """Return how many eigenvalues make up 99% of the kernel's trace (equation 43), for made-up rows.
 
-    Nobody has the pooled kernel of the equation. The rows are drawn from the normal distribution with the columns'
-    deviations, in bandwidths, always in the same way.
+    Nobody has the pooled kernel of the equation. The rows are drawn from the normal distribution
+    with the columns' deviations, in bandwidths, always in the same way.
     """
     rows = deviation * np.random.default_rng(0).standard_normal((N_MADE_UP_ROWS, len(deviation)))
     values = np.linalg.eigvalsh(gaussian_kernel(rows, rows, 1.0))[::-1]

@@ -1,12 +1,13 @@
 """PrivateDensity: private clusters of any form, from one noisy histogram of cells.
 
-Under privacy the label of a single row cannot be published usefully, but the regions that clusters occupy can (arXiv
-2508.08749). All rows count in one grid. What follows sees noisy counts only, whose noise is known, and costs no
-privacy: whether clusters are round, the width of a kernel, and a cut at the most persistent peaks or along the thinnest
-borders.
+Under privacy the label of a single row cannot be published usefully, but the regions that clusters
+occupy can (arXiv 2508.08749). All rows count in one grid. What follows sees noisy counts only,
+whose noise is known, and costs no privacy: whether clusters are round, the width of a kernel, and a
+cut at the most persistent peaks or along the thinnest borders.
 
-A grid has three directions at most. In more columns the search of private k-means comes first: it finds the directions,
-and the clusters of its cells are the result unless the histogram shows that they are not round.
+A grid has three directions at most. In more columns the search of private k-means comes first: it
+finds the directions, and the clusters of its cells are the result unless the histogram shows that
+they are not round.
 
 docs/shape.md shows how a ``yield`` here becomes a round of Flower.
 """
@@ -90,30 +91,33 @@ class PrivateDensity(SearchStrategy):
     Parameters
     ----------
     n_clusters : int, "auto", or two int
-        The number of clusters; or the smallest and the largest number, between which the run chooses at no further
-        cost: by how far the peaks of the density rise, or for round clusters as :class:`PrivateKMeans`. "auto" is
-        (2, 16).
+        The number of clusters; or the smallest and the largest number, between which the run
+        chooses at no further cost: by how far the peaks of the density rise, or for round clusters
+        as :class:`PrivateKMeans`. "auto" is (2, 16).
     max_norm : float, optional
-        The Euclidean distance from ``origin`` to which every client clips its rows. Needed with an epsilon, unless
-        there is a schema. It is public, and must not be computed from the data. It may be generous: the run finds
-        privately how far the rows really reach.
+        The Euclidean distance from ``origin`` to which every client clips its rows. Needed with an
+        epsilon, unless there is a schema. It is public, and must not be computed from the data. It
+        may be generous: the run finds privately how far the rows really reach.
     epsilon : float or None, default=1.0
-        The privacy budget of the whole run. None means no noise and no guarantee; then no row needs to be clipped.
+        The privacy budget of the whole run. None means no noise and no guarantee; then no row needs
+        to be clipped.
     privacy_unit : "record", "subject" or "client", default="record"
-        Whether the guarantee covers a row or everything that one client contributes. For clients it takes hundreds.
+        Whether the guarantee covers a row or everything that one client contributes. For clients it
+        takes hundreds.
     rows_per_client : int, default=50
-        At client level: the publicly known, approximate number of rows of a client. It sets the bounds to which clients
-        clip; a wrong value costs accuracy, not privacy.
+        At client level: the publicly known, approximate number of rows of a client. It sets the
+        bounds to which clients clip; a wrong value costs accuracy, not privacy.
     origin : array-like of shape (n_columns,), optional
         A public point about which rows are clipped; 0 by default.
     label_noise : bool, default=False
-        Whether rows in thin regions have the label -1, for noise, and not the label of the nearest cluster.
-        Without an epsilon no cell with a row is thin. The cells are then cut in more than three columns, too.
+        Whether rows in thin regions have the label -1, for noise, and not the label of the nearest
+        cluster. Without an epsilon no cell with a row is thin. The cells are then cut in more than
+        three columns, too.
 
     References
     ----------
-    Chazal, Guibas, Oudot and Skraba, "Persistence-based clustering in Riemannian manifolds", J. ACM 60, 2013; Shi and
-    Malik, "Normalized cuts and image segmentation", PAMI 2000.
+    Chazal, Guibas, Oudot and Skraba, "Persistence-based clustering in Riemannian manifolds", J. ACM
+    60, 2013; Shi and Malik, "Normalized cuts and image segmentation", PAMI 2000.
     """
 
     entries = (

@@ -1,8 +1,8 @@
 """PrivateMixture: Gaussian mixtures by EM on sums, private or not.
 
-With noise it starts from the clusters of private k-means (:mod:`.common.private_search`), and takes two EM steps. The
-server does not believe the noisy sums as they are: it looks for the mixture that explains all of them
-(:mod:`.common.mixture_search`).
+With noise it starts from the clusters of private k-means (:mod:`.common.private_search`), and takes
+two EM steps. The server does not believe the noisy sums as they are: it looks for the mixture that
+explains all of them (:mod:`.common.mixture_search`).
 
 docs/shape.md shows how a ``yield`` here becomes a round of Flower.
 """
@@ -100,29 +100,32 @@ BLOCK_ROWS = 2**10
 class PrivateMixture(SearchStrategy):
     """Private Gaussian mixtures without public rows, by EM on sums.
 
-    The run finds clusters as :class:`PrivateKMeans` does, and spends the rest of its budget on EM steps: every client
-    adds up what its rows add to the components' sizes, means and covariances, each row's vector clipped. The server
-    then looks for the mixture that explains best all noisy sums of the run. Without an epsilon, EM goes on until it
-    converges.
+    The run finds clusters as :class:`PrivateKMeans` does, and spends the rest of its budget on EM
+    steps: every client adds up what its rows add to the components' sizes, means and covariances,
+    each row's vector clipped. The server then looks for the mixture that explains best all noisy
+    sums of the run. Without an epsilon, EM goes on until it converges.
 
     Parameters
     ----------
     covariance_type : "auto", "full", "diag", "spherical" or "tied", default="auto"
-        As in scikit-learn. "auto" chooses what the noisy sums make most probable among full, diagonal and tied
-        covariances. Where noise would hide covariances, components have equal shares and one variance, so that labels
-        are those of k-means. Without noise it is "full", and "diag" for more than 64 columns.
+        As in scikit-learn. "auto" chooses what the noisy sums make most probable among full,
+        diagonal and tied covariances. Where noise would hide covariances, components have equal
+        shares and one variance, so that labels are those of k-means. Without noise it is "full",
+        and "diag" for more than 64 columns.
 
     Notes
     -----
-    With noise and more than twelve columns, the components differ in the directions in which the centers of k-means
-    differ, and in those in which the rows spread most: twelve, or as many as centers differ in. Elsewhere all rows have
-    one variance. Where that would still take more than 1,200 numbers, there are fewer directions; "auto" leaves "full"
-    out beyond 600. A component that vanishes in the noise
-    is dropped, and the result says so in a doubt. Without noise, EM ends when nothing changes, or after 500 steps.
+    With noise and more than twelve columns, the components differ in the directions in which the
+    centers of k-means differ, and in those in which the rows spread most: twelve, or as many as
+    centers differ in. Elsewhere all rows have one variance. Where that would still take more than
+    1,200 numbers, there are fewer directions; "auto" leaves "full" out beyond 600. A component that
+    vanishes in the noise is dropped, and the result says so in a doubt. Without noise, EM ends when
+    nothing changes, or after 500 steps.
 
     References
     ----------
-    "DP-EM: Differentially private expectation maximization", Park et al., AISTATS 2017, perturbs the sums of EM.
+    "DP-EM: Differentially private expectation maximization", Park et al., AISTATS 2017, perturbs
+    the sums of EM.
     """
 
     entries = (

@@ -63,7 +63,8 @@ MOST_TOLD, LEAST_TOLD = 5, 0.1
 class Clusters:
     """A description of the clusters, with what noise, bounds and parts of ranges leave open about every number.
 
-    ``print(clusters)`` says in a few sentences how each cluster differs from the rest, and which bounds were used.
+    ``print(clusters)`` says in a few sentences how each cluster differs from the rest, and which
+    bounds were used.
 
     Parameters
     ----------
@@ -76,8 +77,9 @@ class Clusters:
     of_clients : bool, default=False
         Whether they are sums of the clients' means, so that all clients count equally.
     floor : int, default=10
-        The smallest number of rows that is printed. Of a smaller one only a limit is printed, "fewer than 10"; 0 prints
-        all. With noise for whole clients it is not applied, because the sums do not count rows.
+        The smallest number of rows that is printed. Of a smaller one only a limit is printed,
+        "fewer than 10"; 0 prints all. With noise for whole clients it is not applied, because the
+        sums do not count rows.
     counted : "rows" or "persons", default="rows"
         What the sums count. If each row is a part of a person, they count persons.
     """
@@ -119,20 +121,21 @@ class Clusters:
     def frame(self) -> pd.DataFrame:
         """A DataFrame with a row for each number.
 
-        Columns: ``cluster``; ``column`` of the table, empty for the size; ``what`` ("share of rows" and "rows", or
-        "share of persons" and "persons"; "mean", "standard deviation", "first quartile", "median", "third quartile",
-        "below the bounds" and "above the bounds", which are shares; "missing", or a category); ``unit``; ``value``;
-        ``error``,
-        the standard deviation of its noise; ``low`` and ``high``, between which the true number lies: two
-        standard deviations of the noise on either side, and for quantiles the edges of parts of the range. A
-        mean whose column is clipped has no ``high`` (inf), no ``low`` or neither; the value is then the mean of
-        the clipped values. A number of rows below the floor, or its share, has no ``value``, but
-        ``fewer_than``, a number of rows. Columns that begin with ``rest`` describe all other rows. Means and
-        shares of categories also have the ``difference``, its error, the ``effect``, which is the difference in
-        standard deviations of the column, with its ``effect_error``, and ``smd``, the standardized mean
-        difference of papers, whose standard deviation is the root of the mean of the two variances. ``note`` is
-        "few" if there are too few rows for any number, and "noise" if the error is above half of the column's
-        standard deviation (then there is no effect). Dates are days since 1970.
+        Columns: ``cluster``; ``column`` of the table, empty for the size; ``what`` ("share of rows"
+        and "rows", or "share of persons" and "persons"; "mean", "standard deviation", "first
+        quartile", "median", "third quartile", "below the bounds" and "above the bounds", which are
+        shares; "missing", or a category); ``unit``; ``value``; ``error``, the standard deviation of
+        its noise; ``low`` and ``high``, between which the true number lies: two standard deviations
+        of the noise on either side, and for quantiles the edges of parts of the range. A mean whose
+        column is clipped has no ``high`` (inf), no ``low`` or neither; the value is then the mean
+        of the clipped values. A number of rows below the floor, or its share, has no ``value``, but
+        ``fewer_than``, a number of rows. Columns that begin with ``rest`` describe all other rows.
+        Means and shares of categories also have the ``difference``, its error, the ``effect``,
+        which is the difference in standard deviations of the column, with its ``effect_error``, and
+        ``smd``, the standardized mean difference of papers, whose standard deviation is the root of
+        the mean of the two variances. ``note`` is "few" if there are too few rows for any number,
+        and "noise" if the error is above half of the column's standard deviation (then there is no
+        effect). Dates are days since 1970.
         """
         import pandas as pd
 
@@ -225,9 +228,9 @@ class Clusters:
     def table_one(self) -> TableOne:
         """Return the table that papers begin with: a column for all rows and one for each cluster.
 
-        For each measured column it has the mean and the standard deviation, the median and the quartiles; for each
-        category its share; and the standardized mean difference of each cluster from all other rows. Beside each number
-        is its error.
+        For each measured column it has the mean and the standard deviation, the median and the
+        quartiles; for each category its share; and the standardized mean difference of each cluster
+        from all other rows. Beside each number is its error.
         """
         cluster, rest, whole = self.groups
         sizes = _joined(self.sizes, Estimate.within(np.ones(1), np.zeros(1), 0, 1))
@@ -500,7 +503,8 @@ def _compared(
     few, few_in_rest : ndarray of bool of shape (n_clusters,)
         Where there are too few rows for any number.
     spread : float
-        The standard deviation of the column over all rows; the effect is the difference in this unit.
+        The standard deviation of the column over all rows; the effect is the difference in this
+        unit.
     """
     columns: dict[str, Any] = {
         key: np.where(few, np.nan, values) for key, values in _printed(OF_OWN, cluster).items()

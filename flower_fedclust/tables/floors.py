@@ -1,12 +1,12 @@
 """Floors: the smallest count that is printed for people, and the text that replaces a smaller one.
 
-A count is printed if its estimate is at least the floor, and at least three standard deviations of its noise. Else
-only a limit is printed, "fewer than 10", which follows from the floor and the noise wherever the estimate is below the
-floor.
+A count is printed if its estimate is at least the floor, and at least three standard deviations of
+its noise. Else only a limit is printed, "fewer than 10", which follows from the floor and the noise
+wherever the estimate is below the floor.
 
-Exact counts need more, because a total less the other counts gives the one that is hidden. So exact sums are replaced
-by what may be known of them before anything is computed: :meth:`Floor.known_of`. Every printed number follows from
-that.
+Exact counts need more, because a total less the other counts gives the one that is hidden. So exact
+sums are replaced by what may be known of them before anything is computed: :meth:`Floor.known_of`.
+Every printed number follows from that.
 """
 
 from __future__ import annotations

@@ -257,7 +257,8 @@ def figures_of(
     n_columns : int
         How many histograms are tested together.
     n_entries : float
-        How many entries the column has. Bounds within the range are used only if they hold most of them.
+        How many entries the column has. Bounds within the range are used only if they hold most of
+        them.
     n_beyond : float
     """
     if column.categories is not None:

@@ -44,11 +44,12 @@ BLOCK_ROWS = 4096
 class Preparation:
     """How a table becomes rows of numbers: the schema, and the figures of its columns.
 
-    A measured column becomes one column; if it is scaled by its bounds, from -1 to 1 times its weight. A category
-    becomes a column for each of its values, which is 0 or the weight divided by the square root of 2. A binary column
-    becomes one column of plus or minus half the weight. So two rows that differ in a category are as far apart as two
-    that differ by half the range of a number. If gaps of a number are a category, there is one more column, like that
-    of a binary column.
+    A measured column becomes one column; if it is scaled by its bounds, from -1 to 1 times its
+    weight. A category becomes a column for each of its values, which is 0 or the weight divided by
+    the square root of 2. A binary column becomes one column of plus or minus half the weight. So
+    two rows that differ in a category are as far apart as two that differ by half the range of a
+    number. If gaps of a number are a category, there is one more column, like that of a binary
+    column.
 
     Attributes
     ----------
@@ -59,13 +60,15 @@ class Preparation:
     n_columns : int
         How many prepared columns there are.
     radius, l1_radius : float
-        The largest Euclidean and L1 norm of a prepared row. They follow from the schema and the figures.
+        The largest Euclidean and L1 norm of a prepared row. They follow from the schema and the
+        figures.
 
     Raises
     ------
     ValueError
-        If the figures belong to other columns, or if some row could not be prepared with them; the message names the
-        column. With accepted figures, every table that fits the schema can be prepared.
+        If the figures belong to other columns, or if some row could not be prepared with them; the
+        message names the column. With accepted figures, every table that fits the schema can be
+        prepared.
     """
 
     schema: Schema

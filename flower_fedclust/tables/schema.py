@@ -104,39 +104,43 @@ class Column(BaseModel):
     Parameters
     ----------
     kind : "number", "integer", "category", "ordinal", "binary", "date", "time-to-event" or "ignored"
-        Numbers, integers and dates are measured. Categories, ordinal columns (in order) and binary columns (two values)
-        have a list of values. A time to an event is what became of the rows: it is never clustered by, and gives a
-        survival curve for each cluster. An ignored column may exist and is not used.
+        Numbers, integers and dates are measured. Categories, ordinal columns (in order) and binary
+        columns (two values) have a list of values. A time to an event is what became of the rows:
+        it is never clustered by, and gives a survival curve for each cluster. An ignored column may
+        exist and is not used.
     unit : str, default=""
         The unit of measurement, for descriptions.
     bounds : tuple of two numbers or dates, optional
-        Bounds of a measured column; values beyond them are clipped. By default they are found privately.
+        Bounds of a measured column; values beyond them are clipped. By default they are found
+        privately.
     categories : sequence, optional
         All values of a category, an ordinal or a binary column.
     weight : float, default=1
         How much the column counts: with 2, as if its scale were twice as long.
     gaps : "refuse", "mean" or "category", default="refuse"
-        What to do with missing values: refuse the table; take the mean over all sites, or the most frequent category;
-        or make them a category of their own.
+        What to do with missing values: refuse the table; take the mean over all sites, or the most
+        frequent category; or make them a category of their own.
     scale : "bounds", "standard", "robust" or "rank", default="bounds"
-        How to scale a measured column: its bounds become -1 and 1; its mean becomes 0 and its standard deviation 1; its
-        median becomes 0 and its interquartile range 1; or its ranks become -1 to 1.
+        How to scale a measured column: its bounds become -1 and 1; its mean becomes 0 and its
+        standard deviation 1; its median becomes 0 and its interquartile range 1; or its ranks
+        become -1 to 1.
     logarithm : bool, default=False
         Whether to take log(1 + x) first; values below 0 count as 0.
     missing : sequence, optional
         Codes and words that stand for a missing value, such as 999, -99, "unknown" or ".".
     event : str, optional
-        For a time to an event: the binary column that says whether the event ended the time (its second category) or
-        the row was last seen without it (its first).
+        For a time to an event: the binary column that says whether the event ended the time (its
+        second category) or the row was last seen without it (its first).
     bins : sequence of float, optional
-        For a time to an event: ascending upper ends of the bins of time in which rows are counted; the first bin begins
-        at 0.
+        For a time to an event: ascending upper ends of the bins of time in which rows are counted;
+        the first bin begins at 0.
     time_zero : "row" or "subject", optional
-        For a time to an event: whether it is counted from the row's own date, or from one date of the subject, the same
-        for all its rows.
+        For a time to an event: whether it is counted from the row's own date, or from one date of
+        the subject, the same for all its rows.
     row_time : str, optional
-        With ``time_zero = "subject"``: the column that says at which time, from the subject's date, the row was made.
-        Only rows up to 0 count, because somebody who lives longer has more later rows.
+        With ``time_zero = "subject"``: the column that says at which time, from the subject's date,
+        the row was made. Only rows up to 0 count, because somebody who lives longer has more later
+        rows.
     happened : str, default="had the event"
         For a time to an event: words for those who had the event, such as "had died".
     """
@@ -334,13 +338,14 @@ class Figures:
     center, spread : float
         Subtracted, and then divided by, for the scales "standard" and "robust".
     quantiles : tuple of float
-        Ascending values from the lowest to the highest that stood out; for the scale "rank" from low to high. Empty
-        where no histogram was needed.
+        Ascending values from the lowest to the highest that stood out; for the scale "rank" from
+        low to high. Empty where no histogram was needed.
     ranks : tuple of float
         The parts of all rows, 0 to 1, below these values.
     parts : tuple of float
-        For a description: ascending edges of the parts of the range in which rows are counted, in the table's own units
-        (before a logarithm). The first and last are the bounds to which a mean clips.
+        For a description: ascending edges of the parts of the range in which rows are counted, in
+        the table's own units (before a logarithm). The first and last are the bounds to which a
+        mean clips.
     counts : tuple of float
         The (noisy) frequency of each listed value; empty if it was not needed.
     """
@@ -376,8 +381,8 @@ class Schema(BaseModel):
     ----------
     columns : mapping of str to Column
     subject_column : str, optional
-        The column that says whose row it is, if a person may have several rows. It is not used in any other way: among
-        the columns it may only be ignored.
+        The column that says whose row it is, if a person may have several rows. It is not used in
+        any other way: among the columns it may only be ignored.
 
     Examples
     --------
@@ -728,7 +733,8 @@ def read_column(series: Any, column: Column, *, first_row: int = 0) -> Floats:
     Raises
     ------
     MisfitError
-        If a value does not fit the column. The message names the first such row, counted from ``first_row``.
+        If a value does not fit the column. The message names the first such row, counted from
+        ``first_row``.
     """
     if column.missing:
         series = series.mask(are_coded_missing(series, column))

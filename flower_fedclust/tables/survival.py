@@ -97,8 +97,8 @@ class Survival:
     ends : ndarray of shape (n_bins,)
         Upper ends of the bins of time in which rows were counted.
     sums : ndarray of shape (n_clusters, 2 * n_bins + 2)
-        Rows with an event in each bin, rows without one in each bin, rows after the last bin, and rows whose time or
-        event is missing; with noise.
+        Rows with an event in each bin, rows without one in each bin, rows after the last bin, and
+        rows whose time or event is missing; with noise.
     deviation : float, default=0
         The standard deviation of the noise in each sum.
     unit : str, default=""
@@ -106,7 +106,8 @@ class Survival:
     happened : str, default="had the event"
         Words for those who had the event.
     floor : int, default=10
-        Numbers of fewer rows are not printed, nor fewer than three standard deviations of their noise.
+        Numbers of fewer rows are not printed, nor fewer than three standard deviations of their
+        noise.
     counted : "rows" or "persons", default="rows"
         What the sums count. If each row is a part of a person, they count persons.
     """
@@ -273,14 +274,15 @@ class Survival:
     def frame(self) -> pd.DataFrame:
         """A DataFrame with a row for each number.
 
-        Columns: ``cluster``; ``what`` ("survival", "at risk", "median", "restricted mean", "missing"); ``time``, from 0
-        on, for curves and for rows at risk, and for a restricted mean the time until which it is taken; ``value``;
-        ``low`` and ``high``. A curve lies within its limits at all times at once with a probability of 95%; other
-        limits are two standard deviations to either side. Limits of curves, medians and means contain noise and
-        sampling error, and those of numbers of rows contain noise. ``note`` is "few" where fewer rows than 10, or than
-        three standard deviations of their noise, are left, and no number is given. Without noise, ends of bins are
-        left out until none or at least 10 rows have had the event since the last one that is shown, and as many were
-        last seen. ``floor`` replaces the 10.
+        Columns: ``cluster``; ``what`` ("survival", "at risk", "median", "restricted mean",
+        "missing"); ``time``, from 0 on, for curves and for rows at risk, and for a restricted mean
+        the time until which it is taken; ``value``; ``low`` and ``high``. A curve lies within its
+        limits at all times at once with a probability of 95%; other limits are two standard
+        deviations to either side. Limits of curves, medians and means contain noise and sampling
+        error, and those of numbers of rows contain noise. ``note`` is "few" where fewer rows than
+        10, or than three standard deviations of their noise, are left, and no number is given.
+        Without noise, ends of bins are left out until none or at least 10 rows have had the event
+        since the last one that is shown, and as many were last seen. ``floor`` replaces the 10.
         """
         import pandas as pd
 

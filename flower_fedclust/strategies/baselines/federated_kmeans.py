@@ -38,16 +38,17 @@ class FederatedKMeansClient(ClusterClient, StartsClient):
 class FederatedKMeans(FirstCentersStrategy):
     """k-means on rows that stay where they are: many starts, then Lloyd's algorithm from the best.
 
-    The centers are the same to the last bit however the rows are distributed over the clients, and equal those of
-    Lloyd's algorithm on the pooled rows from the same start, to within 2^-24 of the rows' reach: three rounds of sums
-    find a grid on which every client's rows are integers. Nothing hides the sums, some of which are over few rows or
-    a single one; see :class:`PrivateKMeans` for noise.
+    The centers are the same to the last bit however the rows are distributed over the clients, and
+    equal those of Lloyd's algorithm on the pooled rows from the same start, to within 2^-24 of the
+    rows' reach: three rounds of sums find a grid on which every client's rows are integers. Nothing
+    hides the sums, some of which are over few rows or a single one; see :class:`PrivateKMeans` for
+    noise.
 
     Parameters
     ----------
     init : array-like of shape (n_clusters, n_columns), optional
-        The first centers. By default 16 rounds of sums find them: up to 60 starts take Lloyd steps in the same rounds,
-        and the best is kept.
+        The first centers. By default 16 rounds of sums find them: up to 60 starts take Lloyd steps
+        in the same rounds, and the best is kept.
     n_rounds : int, default=20
         The most further Lloyd steps; fewer if the centers stop moving.
     tol : float, default=1e-6
@@ -94,14 +95,15 @@ class FederatedKMeans(FirstCentersStrategy):
 class PrivateFederatedKMeans(ClippedStrategy, FirstCentersStrategy):
     """Lloyd's algorithm on noisy sums, from points that are drawn without looking at the rows.
 
-    This is a poor start if the rows fill a small part of the ball of radius ``max_norm``. :class:`PrivateKMeans` finds
-    a better one; if the server has public rows, :class:`FedDPKMeans` does.
+    This is a poor start if the rows fill a small part of the ball of radius ``max_norm``.
+    :class:`PrivateKMeans` finds a better one; if the server has public rows, :class:`FedDPKMeans`
+    does.
 
     Parameters
     ----------
     init : array-like of shape (n_clusters, n_columns), optional
-        The first centers, which count as public. By default they are drawn uniformly from the ball of radius
-        ``max_norm``.
+        The first centers, which count as public. By default they are drawn uniformly from the ball
+        of radius ``max_norm``.
     n_rounds : int, default=20
         Lloyd steps; all of them are taken.
     epsilon : float, default=1.0

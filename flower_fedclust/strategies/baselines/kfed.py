@@ -16,13 +16,14 @@ class KFED(ProtocolStrategy):
     Parameters
     ----------
     n_local_clusters : int, optional
-        k', the number of clusters in each client; defaults to n_clusters. The paper's theory assumes that each client
-        has only a few of the clusters.
+        k', the number of clusters in each client; defaults to n_clusters. The paper's theory
+        assumes that each client has only a few of the clusters.
 
     References
     ----------
-    Dennis, Li and Smith, "Heterogeneity for the win: one-shot federated clustering", ICML 2021. Clients use the
-    algorithm of Awasthi and Sheffet, "Improved spectral-norm bounds for clustering", 2012.
+    Dennis, Li and Smith, "Heterogeneity for the win: one-shot federated clustering", ICML 2021.
+    Clients use the algorithm of Awasthi and Sheffet, "Improved spectral-norm bounds for
+    clustering", 2012.
     """
 
     entries = (

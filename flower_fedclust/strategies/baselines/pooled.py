@@ -61,22 +61,23 @@ class PooledSpectralClient(PooledRowsClient, LabelsClient):
 class PooledSpectral(ProtocolStrategy):
     """Spectral clustering of all rows, which every client sends: "SC" in FedSC, section 5.3.
 
-    Kernel, graph, eigenvectors and k-means are the same as in :class:`FedSC`, but the kernel is exact where FedSC
-    reconstructs it. So the two differ in the reconstruction only.
+    Kernel, graph, eigenvectors and k-means are the same as in :class:`FedSC`, but the kernel is
+    exact where FedSC reconstructs it. So the two differ in the reconstruction only.
 
     Parameters
     ----------
     bandwidth : float, optional
-        r of the kernel, in the units of the rows. Defaults to the mean distance between the rows of all clients
-        (equation 40), which does not depend on which client has which rows. FedSC has to average over clients
-        (equation 42).
+        r of the kernel, in the units of the rows. Defaults to the mean distance between the rows of
+        all clients (equation 40), which does not depend on which client has which rows. FedSC has
+        to average over clients (equation 42).
     n_neighbors : int, optional
         k of the graph; defaults to ``ceil(log n)``.
 
     References
     ----------
-    Qiao, Ding and Fan, "Federated spectral clustering via secure similarity reconstruction", NeurIPS 2023, section 5.3.
-    Ng, Jordan and Weiss, "On spectral clustering: analysis and an algorithm", NIPS 2001.
+    Qiao, Ding and Fan, "Federated spectral clustering via secure similarity reconstruction",
+    NeurIPS 2023, section 5.3. Ng, Jordan and Weiss, "On spectral clustering: analysis and an
+    algorithm", NIPS 2001.
     """
 
     entries = (

@@ -31,8 +31,9 @@ def draw_equally_often(
 ) -> list[list[str]]:
     """Draw clients for all rounds: everybody once, in random order, before anybody is drawn again.
 
-    The clients of each round are a uniform sample. Each client is drawn ``n_rounds * n_drawn / len(clients)`` times,
-    or once more. Independent samples would cost as much budget as the client that happens to be drawn most often.
+    The clients of each round are a uniform sample. Each client is drawn ``n_rounds * n_drawn /
+    len(clients)`` times, or once more. Independent samples would cost as much budget as the client
+    that happens to be drawn most often.
 
     Parameters
     ----------
@@ -42,8 +43,9 @@ def draw_equally_often(
     n_rounds : int
     rng : numpy.random.Generator
     most : int, optional
-        The largest number of rounds for one client. If clients have left since :func:`most_rounds_per_client` was
-        called, the others would be drawn more often; there are fewer rounds instead.
+        The largest number of rounds for one client. If clients have left since
+        :func:`most_rounds_per_client` was called, the others would be drawn more often; there are
+        fewer rounds instead.
 
     Returns
     -------

@@ -109,8 +109,9 @@ class ClientBounds:
     ) -> ClientBounds:
         """Return the typical norms of a client with this number of rows, if its rows are like the server's.
 
-        Each bound is the root mean square of the statistic over random clients, in closed form; the bound of the means
-        is multiplied by ``MEANS_MARGIN``. ``rows_per_client`` is public: a wrong value costs accuracy, not privacy.
+        Each bound is the root mean square of the statistic over random clients, in closed form; the
+        bound of the means is multiplied by ``MEANS_MARGIN``. ``rows_per_client`` is public: a wrong
+        value costs accuracy, not privacy.
         """
         from sklearn.cluster import KMeans
 
@@ -140,9 +141,9 @@ class ClientBounds:
 def counting(unit: PrivacyUnit) -> Mechanism:
     """Return the mechanism for counts of rows.
 
-    At record level one row moves one count by 1, and at subject level a person's rows move counts by 1 together. At
-    client level all counts move, and Laplace noise for their L1 norm would be larger than Gaussian noise for their
-    Euclidean norm.
+    At record level one row moves one count by 1, and at subject level a person's rows move counts
+    by 1 together. At client level all counts move, and Laplace noise for their L1 norm would be
+    larger than Gaussian noise for their Euclidean norm.
     """
     return "gaussian" if unit == "client" else "laplace"
 
@@ -152,8 +153,8 @@ def lloyd_parts(
 ) -> dict[str, Part]:
     """Return the parts ``<prefix>sums`` (or means) and ``<prefix>counts`` of a budget, with these fractions.
 
-    At client level, clients send presence instead of counts, with Gaussian noise. The paper adds Laplace noise; but a
-    client can have rows in every cluster, so the L1 norm of its presence is k.
+    At client level, clients send presence instead of counts, with Gaussian noise. The paper adds
+    Laplace noise; but a client can have rows in every cluster, so the L1 norm of its presence is k.
     """
     answers = (ClusterClient.cluster_sums, ClusterClient.cluster_means)
     return {
@@ -170,8 +171,8 @@ def offsets_and_presence(
 ) -> tuple[Term, Term]:
     """Return clients' clipped offsets ``u_r - center_r`` (0 for a cluster without rows), and which clusters have rows.
 
-    The paper sends the means themselves. The server knows the centers, so the differences carry the same information;
-    they are shorter and need less noise.
+    The paper sends the means themselves. The server knows the centers, so the differences carry the
+    same information; they are shorter and need less noise.
     """
     sums, counts = totals
     is_there, n_rows = counts.integers > 0, counts.integers >> COUNT_BITS

@@ -125,9 +125,9 @@ def frame_with_centers(
 ) -> tuple[Frame, Floats]:
     """Return a frame with room for first centers as well as for rows, and the centers in its coordinates.
 
-    A wider ball has a coarser grid. So the ball grows only if centers lie outside it, and at most to
-    ``times_the_reach`` times the distance of the farthest row, or of the nearest center if that is larger. Centers
-    beyond it are moved towards the origin.
+    A wider ball has a coarser grid. So the ball grows only if centers lie outside it, and at most
+    to ``times_the_reach`` times the distance of the farthest row, or of the nearest center if that
+    is larger. Centers beyond it are moved towards the origin.
     """
     # Halves, because a difference may overflow; and a power of two as the unit, which rounds nothing.
     halves = 0.5 * centers - 0.5 * frame.origin
@@ -157,8 +157,8 @@ def merge_local_centers(
 ) -> Generator[Round, list[Reply], Floats]:
     """Return the centers of k-FED (Dennis et al. 2021, Algorithm 2), in one round.
 
-    Each client clusters its own rows into n_local_clusters (k'), and the server clusters the clients' centers into
-    n_clusters (k).
+    Each client clusters its own rows into n_local_clusters (k'), and the server clusters the
+    clients' centers into n_clusters (k).
     """
     seed = int(rng.integers(2**31))
     replies = yield Gather(

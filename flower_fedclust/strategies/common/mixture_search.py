@@ -72,7 +72,8 @@ class MixtureSearch:
     sizes : ndarray of shape (n_components,)
         The approximate number of rows nearest to each center.
     structures : sequence of str
-        The structures of covariances among which the run chooses, the one with the most numbers first.
+        The structures of covariances among which the run chooses, the one with the most numbers
+        first.
     rng : numpy.random.Generator
     """
 

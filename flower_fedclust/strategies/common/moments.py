@@ -44,7 +44,8 @@ MOMENTS = ("column_sums", "column_squares", "row_count")
 def column_moments(*, rows: str = "") -> Generator[Round, Total, tuple[Moments, Frame]]:
     """Return the moments, and the frame in which they were taken, in four rounds without noise.
 
-    The squares are taken about the mean from the first rounds, so that columns far from 0 lose no digits.
+    The squares are taken about the mean from the first rounds, so that columns far from 0 lose no
+    digits.
     """
     frame, _ = yield from frame_of_rows(rows=rows)
     # A client may have dropped out since, so the rows are counted again.

@@ -17,22 +17,22 @@ class ServerDataStrategy(PrivateStrategy):
     Parameters
     ----------
     server_data : array-like of shape (n_server_rows, n_columns)
-        Public rows Q, which nothing protects. A few are enough, and their distribution may differ from the clients'.
-        Their radius bounds the clients' rows. With a schema, a table.
+        Public rows Q, which nothing protects. A few are enough, and their distribution may differ
+        from the clients'. Their radius bounds the clients' rows. With a schema, a table.
     epsilon : float or None, default=1.0
         The privacy budget of the whole run. None is no noise and no guarantee.
     privacy_unit : "record", "subject" or "client", default="record"
-        Whether the guarantee is for a row, for a person with all rows that the ``subject_column`` gives the person, or
-        for all that one client contributes.
+        Whether the guarantee is for a row, for a person with all rows that the ``subject_column``
+        gives the person, or for all that one client contributes.
     rows_per_client : int, default=50
-        At client level: about how many rows a client has, from public knowledge. It sets the bounds to which clients
-        clip; a wrong value costs accuracy, not privacy.
+        At client level: about how many rows a client has, from public knowledge. It sets the bounds
+        to which clients clip; a wrong value costs accuracy, not privacy.
     center_rows : bool, default=True
-        Whether to move rows by the mean of the server rows first, which makes the radius, and all noise, smaller. The
-        paper takes the radius about the origin of the data.
+        Whether to move rows by the mean of the server rows first, which makes the radius, and all
+        noise, smaller. The paper takes the radius about the origin of the data.
     shrink_centers : bool, default=True
-        Whether to shrink noisy centers towards the previous centers (James and Stein), which costs no privacy. The
-        paper does not.
+        Whether to shrink noisy centers towards the previous centers (James and Stein), which costs
+        no privacy. The paper does not.
     """
 
     promises = PRIVACY_UNITS

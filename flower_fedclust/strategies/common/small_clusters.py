@@ -82,7 +82,8 @@ def clustered(
 ) -> Floats:
     """Return centers by weighted k-means; points of weight 0 are used only if too few points have weight.
 
-    Many clusters take fewer starts: a start of 1,000 costs two seconds, and differs from the best by some .2%.
+    Many clusters take fewer starts: a start of 1,000 costs two seconds, and differs from the best
+    by some .2%.
     """
     from sklearn.cluster import KMeans
     from sklearn.exceptions import ConvergenceWarning

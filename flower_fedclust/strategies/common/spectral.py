@@ -108,8 +108,9 @@ def kernel_graph(
 ) -> csr_array:
     """Return the sparse graph that keeps the k largest kernel values of every row (FedSC, equation 25).
 
-    The graph is the mean of A and A', where A has the kernel values of each row with its k nearest other rows. So there
-    is no array of n_rows x n_rows entries. ``sizes`` says how many equal rows each row stands for.
+    The graph is the mean of A and A', where A has the kernel values of each row with its k nearest
+    other rows. So there is no array of n_rows x n_rows entries. ``sizes`` says how many equal rows
+    each row stands for.
     """
     from scipy.sparse import csr_array
     from sklearn.neighbors import NearestNeighbors
@@ -136,8 +137,9 @@ def cluster_rows(
 ) -> tuple[SpectralModel, Labels]:
     """Cluster rows like FedSC's server, but with the exact kernel where FedSC reconstructs one.
 
-    Some rows are drawn as atoms. Their factors place new rows, and embed the components of a graph that has more
-    components than clusters. The bandwidth r is by default the mean distance between the rows (FedSC, equation 40).
+    Some rows are drawn as atoms. Their factors place new rows, and embed the components of a graph
+    that has more components than clusters. The bandwidth r is by default the mean distance between
+    the rows (FedSC, equation 40).
     """
     if bandwidth is None:
         bandwidth = mean_distance(rows)

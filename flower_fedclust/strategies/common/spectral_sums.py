@@ -48,17 +48,18 @@ LLOYD_ROUNDS, NOISY_LLOYD_ROUNDS = 20, 1
 class SpectralSumsStrategy(ClippedStrategy):
     """Base of strategies that cluster the rows of all clients by the dense graph of ``F F'``, from sums alone.
 
-    F are the rows' factors. The degrees of the graph are ``F (F' 1)``, and its normalized eigenvectors follow from
-    ``F' D^-1 F``, which is as wide as there are atoms. Both are sums over rows. Each client embeds its own rows with
-    these eigenvectors, and the k-means at the end is Lloyd's algorithm on sums.
+    F are the rows' factors. The degrees of the graph are ``F (F' 1)``, and its normalized
+    eigenvectors follow from ``F' D^-1 F``, which is as wide as there are atoms. Both are sums over
+    rows. Each client embeds its own rows with these eigenvectors, and the k-means at the end is
+    Lloyd's algorithm on sums.
 
     Parameters
     ----------
     n_lloyd_rounds : int, optional
         Lloyd steps of the last k-means at most; by default 20, and 1 with epsilon.
     degree_floor : float in (0, 1], optional
-        The degree that a row is given at least, as a part of the mean degree; by default 0.001, and 0.5 with epsilon:
-        it bounds what one row can do to ``F' D^-1 F``.
+        The degree that a row is given at least, as a part of the mean degree; by default 0.001, and
+        0.5 with epsilon: it bounds what one row can do to ``F' D^-1 F``.
     """
 
     promises = SUMS_OVER_ROWS

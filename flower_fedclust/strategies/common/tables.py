@@ -78,12 +78,13 @@ def with_schema(
     ----------
     strategy : ProtocolStrategy
     schema : Schema, mapping, TOML text, or the name of a TOML file
-        What is public about the columns. If one is a time to an event, one more sum after the run tells what became of
-        the rows of each cluster; 0.14 of the budget pays for it.
+        What is public about the columns. If one is a time to an event, one more sum after the run
+        tells what became of the rows of each cluster; 0.14 of the budget pays for it.
     describe : bool or float, default=False
-        Whether to describe the clusters after the run, from one more sum; or the part of the budget that pays for
-        it, 0.12 if True. The clusters must follow from points among the prepared rows. If the strategy has more than
-        ten Gaussian releases, it is a part of the budget that ten such releases would have at the same cost.
+        Whether to describe the clusters after the run, from one more sum; or the part of the budget
+        that pays for it, 0.12 if True. The clusters must follow from points among the prepared
+        rows. If the strategy has more than ten Gaussian releases, it is a part of the budget that
+        ten such releases would have at the same cost.
     floor : int, default=10
         The smallest number of rows that a description prints; 0 prints all.
 

@@ -1,7 +1,7 @@
 """FedDL (Qiao, Ma and Fan, AAAI 2025, Algorithm 1): landmarks that all clients learn together, spread as the rows are.
 
-X_p are the rows of client p, Y the landmarks, S the rounds, Q the local steps. The paper's samples are columns; here
-they are rows.
+X_p are the rows of client p, Y the landmarks, S the rounds, Q the local steps. The paper's samples
+are columns; here they are rows.
 """
 
 from __future__ import annotations
@@ -90,17 +90,19 @@ class LandmarkStrategy(ClippedStrategy):
     n_landmarks : int, default=300
         n_y.
     gamma : float, optional
-        Of the kernel ``exp(-gamma ||x - y||^2)``, in one over squared units of the rows. By default 1 over twice the
-        mean squared distance between rows, which follows from the deviations of the columns.
+        Of the kernel ``exp(-gamma ||x - y||^2)``, in one over squared units of the rows. By default
+        1 over twice the mean squared distance between rows, which follows from the deviations of
+        the columns.
     n_rounds : int, optional
         S, the largest number of rounds of Algorithm 1; by default 50, and 10 if each costs epsilon.
     n_local_steps : int, default=5
         Q, gradient steps of a client in a round; one if each costs epsilon.
     tol : float, default=0.0
-        Algorithm 1 stops when no landmark has moved by more than this in a round, in units of the kernel's width. Not
-        used if each round costs epsilon.
+        Algorithm 1 stops when no landmark has moved by more than this in a round, in units of the
+        kernel's width. Not used if each round costs epsilon.
     fraction_fit : float, default=1.0
-        The fraction of the clients that takes part in a round of Algorithm 1; all of them if each costs epsilon.
+        The fraction of the clients that takes part in a round of Algorithm 1; all of them if each
+        costs epsilon.
     """
 
     n_landmarks: int = parameter(300, at_least=2)
@@ -117,10 +119,11 @@ class LandmarkStrategy(ClippedStrategy):
     ) -> Generator[Round, Any, Landmarks]:
         """Run Algorithm 1, after the rounds that find the moments of the columns.
 
-        ``averaging`` says whether the clients' landmarks (15) or their gradients (16) are averaged. If clients differ
-        and take several local steps, the MMD can rise, with gradients more so. ``relative_noise`` is beta of appendix
-        A: the noise that every client adds to what it sends, over the standard deviation of its entries. ``rows`` names
-        the rows to use, as in :class:`~flower_fedclust.engine.rounds.Round`.
+        ``averaging`` says whether the clients' landmarks (15) or their gradients (16) are averaged.
+        If clients differ and take several local steps, the MMD can rise, with gradients more so.
+        ``relative_noise`` is beta of appendix A: the noise that every client adds to what it sends,
+        over the standard deviation of its entries. ``rows`` names the rows to use, as in
+        :class:`~flower_fedclust.engine.rounds.Round`.
         """
         if self.landmarks_cost_epsilon:
             return (yield from self._learn_noisy_landmarks())
@@ -324,8 +327,8 @@ class LandmarksClient(MomentsClient):
     ) -> tuple[GridArray, GridArray]:
         """Return Y_p^s - Y, or the gradient after all but one of the steps (Algorithm 1, lines 5 to 11).
 
-        Landmarks and gamma are measured from the origin, in units of the ball's radius, a power of two. The steps are
-        taken in floats, so that their last digits depend on the processor.
+        Landmarks and gamma are measured from the origin, in units of the ball's radius, a power of
+        two. The steps are taken in floats, so that their last digits depend on the processor.
         """
         scale = 1.0 / float(ball[0])
         rows = self.rows * scale - origin * scale

@@ -1,7 +1,8 @@
 """Fed-tSNE and Fed-UMAP from sums alone: the server maps centers, and each client places its own rows among them.
 
-This form is not in the paper (Qiao, Ma and Fan, AAAI 2025). The landmarks of its Algorithm 1 do not lie among the rows,
-and a map of them would show little. So Lloyd steps spread centers among the rows instead. Z is the map.
+This form is not in the paper (Qiao, Ma and Fan, AAAI 2025). The landmarks of its Algorithm 1 do not
+lie among the rows, and a map of them would show little. So Lloyd steps spread centers among the
+rows instead. Z is the map.
 
 docs/shape.md shows how a ``yield`` here becomes a round of Flower.
 """
@@ -188,9 +189,10 @@ class FederatedMapSums(ClippedStrategy):
 class FedTSNESums(FederatedMapSums):
     """Fed-tSNE from sums alone: nothing about a single row leaves a client.
 
-    Lloyd steps on sums over the clients spread centers among the rows. The server makes a t-SNE map of the centers and
-    sends it to the clients, which place their own rows on it. With ``epsilon`` every sum takes noise, and rows are
-    first reduced to the few directions in which they spread most.
+    Lloyd steps on sums over the clients spread centers among the rows. The server makes a t-SNE map
+    of the centers and sends it to the clients, which place their own rows on it. With ``epsilon``
+    every sum takes noise, and rows are first reduced to the few directions in which they spread
+    most.
 
     Parameters
     ----------
@@ -199,8 +201,9 @@ class FedTSNESums(FederatedMapSums):
 
     References
     ----------
-    After Qiao, Ma and Fan, "Federated t-SNE and UMAP for distributed data visualization", AAAI 2025. Linde, Buzo and
-    Gray, "An algorithm for vector quantizer design", 1980. Policar, Strazar and Zupan, "openTSNE", 2019.
+    After Qiao, Ma and Fan, "Federated t-SNE and UMAP for distributed data visualization", AAAI
+    2025. Linde, Buzo and Gray, "An algorithm for vector quantizer design", 1980. Policar, Strazar
+    and Zupan, "openTSNE", 2019.
     """
 
     entries = (
@@ -228,15 +231,16 @@ class FedUMAPSums(FederatedMapSums):
     Parameters
     ----------
     n_neighbors : int, default=10
-        UMAP's number of neighbors, which counts the center itself; fewer than in :class:`FedUMAP`, because the map has
-        fewer points.
+        UMAP's number of neighbors, which counts the center itself; fewer than in :class:`FedUMAP`,
+        because the map has fewer points.
     min_dist : float, default=0.1
         The smallest distance between rows on the map.
 
     References
     ----------
-    After Qiao, Ma and Fan, "Federated t-SNE and UMAP for distributed data visualization", AAAI 2025. Linde, Buzo and
-    Gray, "An algorithm for vector quantizer design", 1980. McInnes, Healy and Melville, "UMAP", 2018.
+    After Qiao, Ma and Fan, "Federated t-SNE and UMAP for distributed data visualization", AAAI
+    2025. Linde, Buzo and Gray, "An algorithm for vector quantizer design", 1980. McInnes, Healy and
+    Melville, "UMAP", 2018.
     """
 
     entries = (
@@ -413,8 +417,8 @@ class SpreadCentersClient(ClusterClient):
     def cluster_sums_and_costs(rows: Rows, centers: Floats) -> tuple[Term, Term, Term]:
         """Return the sum, the number and the k-means cost of the rows in each cluster.
 
-        The exact cost comes in two rows: multiples of ``2**LOWER_BITS`` squared units of the grid, and the remainders.
-        In squared units of the data it could overflow.
+        The exact cost comes in two rows: multiples of ``2**LOWER_BITS`` squared units of the grid,
+        and the remainders. In squared units of the data it could overflow.
         """
         points = rows.points(centers)
         labels = nearest_point(rows.integers, points)

@@ -1,7 +1,7 @@
 """Fed-tSNE and Fed-UMAP (Qiao, Ma and Fan, AAAI 2025, Algorithm 2): maps of rows that stay at their clients.
 
-Y are the landmarks, B the distances of all rows to them, W the distances between landmarks, Z the map. The paper's
-samples are columns; here they are rows.
+Y are the landmarks, B the distances of all rows to them, W the distances between landmarks, Z the
+map. The paper's samples are columns; here they are rows.
 
 docs/shape.md shows how a ``yield`` here becomes a round of Flower.
 """
@@ -178,13 +178,14 @@ class FederatedMap(CodedRowsStrategy):
 class FedTSNE(FederatedMap):
     """Fed-tSNE: a t-SNE map of rows that stay where they are.
 
-    The clients learn landmarks together, which are spread as all rows are (FedDL, Algorithm 1). Each client sends the
-    distances of its rows to the landmarks. From these the server estimates the distance between any two rows (Nystrom),
-    draws the map, and sends each client the places of its own rows. The clusters come from k-means on the map.
+    The clients learn landmarks together, which are spread as all rows are (FedDL, Algorithm 1).
+    Each client sends the distances of its rows to the landmarks. From these the server estimates
+    the distance between any two rows (Nystrom), draws the map, and sends each client the places of
+    its own rows. The clusters come from k-means on the map.
 
     Anybody with the landmarks and a row's distances to them can compute the row
-    (strategies/reproduce/attacks.py does it). :class:`FedTSNESums` sends sums alone; the paper's noise is in
-    "fed-tsne-perturbed" of the second distribution.
+    (strategies/reproduce/attacks.py does it). :class:`FedTSNESums` sends sums alone; the paper's
+    noise is in "fed-tsne-perturbed" of the second distribution.
 
     Parameters
     ----------
@@ -193,8 +194,8 @@ class FedTSNE(FederatedMap):
 
     References
     ----------
-    Qiao, Ma and Fan, "Federated t-SNE and UMAP for distributed data visualization", AAAI 2025. Policar, Strazar and
-    Zupan, "openTSNE", 2019.
+    Qiao, Ma and Fan, "Federated t-SNE and UMAP for distributed data visualization", AAAI 2025.
+    Policar, Strazar and Zupan, "openTSNE", 2019.
     """
 
     entries = (
@@ -228,8 +229,8 @@ class FedUMAP(FederatedMap):
 
     References
     ----------
-    Qiao, Ma and Fan, "Federated t-SNE and UMAP for distributed data visualization", AAAI 2025. McInnes, Healy and
-    Melville, "UMAP", 2018.
+    Qiao, Ma and Fan, "Federated t-SNE and UMAP for distributed data visualization", AAAI 2025.
+    McInnes, Healy and Melville, "UMAP", 2018.
     """
 
     entries = (

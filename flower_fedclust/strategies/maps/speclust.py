@@ -1,7 +1,7 @@
 """Fed-SpeClust (Qiao, Ma and Fan, AAAI 2025, Algorithm 3), from the kernel values of all rows or from sums alone.
 
-Y are the landmarks, C the kernel values of all rows with them, W the kernel values between landmarks. The paper's
-samples are columns; here they are rows.
+Y are the landmarks, C the kernel values of all rows with them, W the kernel values between
+landmarks. The paper's samples are columns; here they are rows.
 
 docs/shape.md shows how a ``yield`` here becomes a round of Flower.
 """
@@ -51,8 +51,9 @@ class LandmarkKernelStrategy(LandmarkStrategy):
     Parameters
     ----------
     regularization : float, default=0.01
-        Added to the diagonal of the landmarks' kernel before it is inverted. The paper adds nothing, which magnifies
-        directions in which the landmarks hardly differ, and the noise there.
+        Added to the diagonal of the landmarks' kernel before it is inverted. The paper adds
+        nothing, which magnifies directions in which the landmarks hardly differ, and the noise
+        there.
     """
 
     regularization: float = parameter(0.01, at_least=0)
@@ -76,21 +77,24 @@ class LandmarkKernelStrategy(LandmarkStrategy):
 class FedSpeClust(CodedRowsStrategy, LandmarkKernelStrategy, CodesStrategy):
     """Fed-SpeClust: spectral clustering by a kernel that learned landmarks reconstruct.
 
-    The clients learn landmarks together, which are spread as all rows are (FedDL, Algorithm 1). Each client sends the
-    kernel values of its rows with the landmarks. The server reconstructs all other values (Nystrom) and clusters.
+    The clients learn landmarks together, which are spread as all rows are (FedDL, Algorithm 1).
+    Each client sends the kernel values of its rows with the landmarks. The server reconstructs all
+    other values (Nystrom) and clusters.
 
     Anybody with the landmarks and a row's kernel values with them can compute the row
-    (strategies/reproduce/attacks.py does it). :class:`FedSpeClustSums` sends sums alone; the paper's noise is in
-    "fed-speclust-perturbed" of the second distribution.
+    (strategies/reproduce/attacks.py does it). :class:`FedSpeClustSums` sends sums alone; the
+    paper's noise is in "fed-speclust-perturbed" of the second distribution.
 
     Parameters
     ----------
     sparsify : bool, default=True
-        Whether each row keeps only its k largest similarities, as in FedSC (equation 25 there); the paper keeps all.
+        Whether each row keeps only its k largest similarities, as in FedSC (equation 25 there); the
+        paper keeps all.
 
     References
     ----------
-    Qiao, Ma and Fan, "Federated t-SNE and UMAP for distributed data visualization", AAAI 2025, Algorithm 3.
+    Qiao, Ma and Fan, "Federated t-SNE and UMAP for distributed data visualization", AAAI 2025,
+    Algorithm 3.
     """
 
     entries = (
@@ -142,14 +146,15 @@ def _not_kernel_values(reply: Reply) -> str:
 class FedSpeClustSums(LandmarkKernelStrategy, SpectralSumsStrategy):
     """Fed-SpeClust from sums alone, for round and overlapping clusters: the graph is dense and separates no rings.
 
-    The server receives only sums over the clients. The clients learn landmarks together, as in :class:`FedSpeClust`.
-    The rows' factors by the landmarks are then clustered from sums, as in :class:`FedSCSums`. Nobody knows the
-    similarity of two rows, so that the graph is dense. With ``epsilon`` every sum takes noise.
+    The server receives only sums over the clients. The clients learn landmarks together, as in
+    :class:`FedSpeClust`. The rows' factors by the landmarks are then clustered from sums, as in
+    :class:`FedSCSums`. Nobody knows the similarity of two rows, so that the graph is dense. With
+    ``epsilon`` every sum takes noise.
 
     References
     ----------
-    After Qiao, Ma and Fan, "Federated t-SNE and UMAP for distributed data visualization", AAAI 2025, Algorithm 3, whose
-    steps 2 to 4 this replaces.
+    After Qiao, Ma and Fan, "Federated t-SNE and UMAP for distributed data visualization", AAAI
+    2025, Algorithm 3, whose steps 2 to 4 this replaces.
     """
 
     entries = (

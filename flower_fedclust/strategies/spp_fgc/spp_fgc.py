@@ -1,7 +1,7 @@
 """SPP-FGC (He, Wang, Tang, Wang, Wang and Nie, Algorithm 1): clusters from the clients' graphs and prototypes.
 
-v are a client's rows, E^p is its structural graph, P_k are its prototypes, E* is the global graph, and A the
-assignments. Comments give the lines of the algorithm.
+v are a client's rows, E^p is its structural graph, P_k are its prototypes, E* is the global graph,
+and A the assignments. Comments give the lines of the algorithm.
 
 docs/shape.md shows how a ``yield`` here becomes a round of Flower.
 """
@@ -95,8 +95,8 @@ class StructuralGraphStrategy(ProtocolStrategy):
     n_clusters : int
         C.
     n_neighbors : int, default=10
-        The largest k; a client with few rows takes half of its rows over n_clusters, but at least 3. From ten clusters
-        on it takes a tenth, but at least 5.
+        The largest k; a client with few rows takes half of its rows over n_clusters, but at least
+        3. From ten clusters on it takes a tenth, but at least 5.
     covariance : "full" or "diagonal", optional
         The form of the prototypes' covariances; by default full for up to 64 columns.
     """
@@ -133,7 +133,8 @@ class StructuralGraphStrategy(ProtocolStrategy):
     def _global_graph(self, uploads: Uploads, prototypes: Prototypes) -> tuple[GlobalGraph, Floats]:
         """Return E* and the divergences of the prototypes (lines 12 and 13).
 
-        E^g is the same for all rows of two prototypes, and follows from the distance of their means.
+        E^g is the same for all rows of two prototypes, and follows from the distance of their
+        means.
         """
         divergences = mean_distances(prototypes)
         return joined(uploads, prototypes, divergences, self.n_clusters), divergences
@@ -174,13 +175,15 @@ class StructuralGraphStrategy(ProtocolStrategy):
 class SPPFGC(StructuralGraphStrategy):
     """Clusters from graphs: each client sends the neighbor graph of its rows, and Gaussian prototypes of them.
 
-    Each client joins each row to its nearest rows (E^p, equations 3 to 6), divides its rows into prototypes, and sends
-    the graph, the prototype of each row, and the prototypes' means, covariances and counts. The server joins rows of
-    different clients according to the similarity of their prototypes (E*, equations 9 and 10), clusters this graph, and
-    sends each client the clusters of its rows. New rows go to the cluster of the likeliest prototype.
+    Each client joins each row to its nearest rows (E^p, equations 3 to 6), divides its rows into
+    prototypes, and sends the graph, the prototype of each row, and the prototypes' means,
+    covariances and counts. The server joins rows of different clients according to the similarity
+    of their prototypes (E*, equations 9 and 10), clusters this graph, and sends each client the
+    clusters of its rows. New rows go to the cluster of the likeliest prototype.
 
-    The paper's own recipe, "spp-fgc-printed" of the second distribution, does not do what it promises: on Iris with two
-    clients its accuracy is 0.7. If the paper leaves a choice or is wrong, this class does what works:
+    The paper's own recipe, "spp-fgc-printed" of the second distribution, does not do what it
+    promises: on Iris with two clients its accuracy is 0.7. If the paper leaves a choice or is
+    wrong, this class does what works:
 
     - clients have no rank constraint, and more, smaller prototypes ("atoms") by Ward's method;
     - the squared distance of means replaces KL, which is not symmetric, and is scaled by its usual value between
@@ -189,21 +192,22 @@ class SPPFGC(StructuralGraphStrategy):
     - an edge within a client counts less if nearer prototypes lie at other clients;
     - the clusters come from the normalized eigenvectors of E*, not from a k-means of the rows of S.
 
-    In the paper and here, the graph and the prototype of each row leave the client without noise. So the run as a whole
-    has no epsilon, whatever the noise on the prototypes; here these have none. "spp-fgc-private-prototypes" of the
-    second distribution covers the prototypes, and :class:`SPPFGCSums` does without the graphs.
+    In the paper and here, the graph and the prototype of each row leave the client without noise.
+    So the run as a whole has no epsilon, whatever the noise on the prototypes; here these have
+    none. "spp-fgc-private-prototypes" of the second distribution covers the prototypes, and
+    :class:`SPPFGCSums` does without the graphs.
 
     Parameters
     ----------
     n_prototypes : int, optional
-        Prototypes of each client, at most half the number of its rows; by default 10 for each cluster, or one for
-        25 rows if that is more, up to 100.
+        Prototypes of each client, at most half the number of its rows; by default 10 for each
+        cluster, or one for 25 rows if that is more, up to 100.
 
     References
     ----------
-    He, Wang, Tang, Wang, Wang and Nie, "Towards federated clustering: a client-wise private graph aggregation
-    framework". Nie, Wang, Jordan and Huang, "The constrained Laplacian rank algorithm for graph-based clustering", AAAI
-    2016.
+    He, Wang, Tang, Wang, Wang and Nie, "Towards federated clustering: a client-wise private graph
+    aggregation framework". Nie, Wang, Jordan and Huang, "The constrained Laplacian rank algorithm
+    for graph-based clustering", AAAI 2016.
     """
 
     entries = (
@@ -418,9 +422,9 @@ def sent_graph(
 ) -> tuple[Array, Array, Array]:
     """Return the arrays in which a client sends the graph of its different rows, and the prototype of each row.
 
-    All clients send at least n_neighbors for each row, with a weight of 0 for missing ones; of several equal rows, only
-    the first has weights, and the neighbor of the others is that row. The arrays are flat, because a client under the
-    rank constraint may need more.
+    All clients send at least n_neighbors for each row, with a weight of 0 for missing ones; of
+    several equal rows, only the first has weights, and the neighbor of the others is that row. The
+    arrays are flat, because a client under the rank constraint may need more.
     """
     n_own_neighbors = graph.neighbors.shape[1]
     width = max(n_neighbors, n_own_neighbors)
@@ -444,8 +448,8 @@ def n_atoms_of(n_rows: int, n_clusters: int, wanted: int) -> int:
 def atoms(rows: Floats, n_atoms: int, rng: np.random.Generator) -> Labels:
     """Return small clusters of different rows, numbered without a gap, by Ward's method or, of many rows, by k-means.
 
-    Where clients have few rows of a cluster, the graph of one client joins clusters, and so would clusters of its rows
-    by this graph. If there are no more rows than atoms, each is one.
+    Where clients have few rows of a cluster, the graph of one client joins clusters, and so would
+    clusters of its rows by this graph. If there are no more rows than atoms, each is one.
     """
     if n_atoms == 1:
         return np.zeros(len(rows), dtype=np.intp)

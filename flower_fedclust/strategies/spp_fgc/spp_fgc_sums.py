@@ -1,8 +1,9 @@
 """SPP-FGC from sums alone: rows vote for the edges of a graph of prototypes that all clients share.
 
-SPP-FGC's privacy analysis (He et al., appendix C) omits that clusters depend on the rows: if a client finds them by
-itself, one row can move every other row to another cluster. Here a row belongs to the nearest of some centers ("cells")
-that come from noisy sums, so that it counts in one cell, whatever the other rows are.
+SPP-FGC's privacy analysis (He et al., appendix C) omits that clusters depend on the rows: if a
+client finds them by itself, one row can move every other row to another cluster. Here a row belongs
+to the nearest of some centers ("cells") that come from noisy sums, so that it counts in one cell,
+whatever the other rows are.
 
 docs/shape.md shows how a ``yield`` here becomes a round of Flower.
 """
@@ -120,19 +121,22 @@ class Cells:
 class CellsStrategy(PrivateStrategy):
     """Base of the strategies whose prototypes are cells, which all clients share and noisy sums find.
 
-    Noisy sums first find the origin, the radius and the directions of the rows. Laplace noise is as large as the
-    longest row that is allowed, and the rows of most data lie in a ball far smaller than is known beforehand.
+    Noisy sums first find the origin, the radius and the directions of the rows. Laplace noise is as
+    large as the longest row that is allowed, and the rows of most data lie in a ball far smaller
+    than is known beforehand.
 
     Parameters
     ----------
     n_prototypes : int, optional
-        The prototypes of all clients together. By default 8 for each cluster (for more than 64 clusters, 64 times the
-        root of their number), or without noise one for 20 rows if that is more, up to 300; but no more than one for 10
-        rows, or with epsilon one for 16 and ``n epsilon / (100 d)`` for n rows of d columns; and one for each cluster
-        if that gives fewer than 2.5.
+        The prototypes of all clients together. By default 8 for each cluster (for more than 64
+        clusters, 64 times the root of their number), or without noise one for 20 rows if that is
+        more, up to 300; but no more than one for 10 rows, or with epsilon one for 16 and ``n
+        epsilon / (100 d)`` for n rows of d columns; and one for each cluster if that gives fewer
+        than 2.5.
     max_l1_norm : float, optional
-        R: rows are clipped to this L1 norm, the sum of their absolute values; needed with an epsilon. It is public, and
-        must not be computed from the data. A large R costs little: it bounds only the first two releases.
+        R: rows are clipped to this L1 norm, the sum of their absolute values; needed with an
+        epsilon. It is public, and must not be computed from the data. A large R costs little: it
+        bounds only the first two releases.
     """
 
     n_prototypes: int | None = parameter(None, at_least=1)
@@ -285,27 +289,29 @@ class CellsStrategy(PrivateStrategy):
 class SPPFGCSums(CellsStrategy):
     """SPP-FGC in which the server receives only sums over the clients, each of which can take noise.
 
-    The paper's clients send a graph of their rows, which no noise covers. Here all clients share the prototypes:
-    centers that come from noisy sums, each of which stands for the rows nearest to it. Instead of sending a graph, each
-    row votes for the pair of its two nearest centers, which joins centers with rows between them. Spectral clustering
-    of this graph clusters the prototypes, and a row has the cluster of its nearest prototype. With ``epsilon`` the
-    whole run is covered, and it does not matter how the rows are distributed over the clients.
+    The paper's clients send a graph of their rows, which no noise covers. Here all clients share
+    the prototypes: centers that come from noisy sums, each of which stands for the rows nearest to
+    it. Instead of sending a graph, each row votes for the pair of its two nearest centers, which
+    joins centers with rows between them. Spectral clustering of this graph clusters the prototypes,
+    and a row has the cluster of its nearest prototype. With ``epsilon`` the whole run is covered,
+    and it does not matter how the rows are distributed over the clients.
 
     Parameters
     ----------
     n_lloyd_rounds : int, optional
-        Lloyd steps that move the prototypes; by default 10, and with epsilon one, two from 30, and three from 60.
+        Lloyd steps that move the prototypes; by default 10, and with epsilon one, two from 30, and
+        three from 60.
 
     Notes
     -----
-    The origin, the directions and the votes take a fifth of the budget each, the radius takes a tenth, and the centers
-    take three tenths. With one prototype for each cluster there is nothing to vote on, and another Lloyd step takes
-    the votes' part.
+    The origin, the directions and the votes take a fifth of the budget each, the radius takes a
+    tenth, and the centers take three tenths. With one prototype for each cluster there is nothing
+    to vote on, and another Lloyd step takes the votes' part.
 
     References
     ----------
-    He, Wang, Tang, Wang, Wang and Nie, "Towards federated clustering: a client-wise private graph aggregation
-    framework", whose upload this replaces.
+    He, Wang, Tang, Wang, Wang and Nie, "Towards federated clustering: a client-wise private graph
+    aggregation framework", whose upload this replaces.
     """
 
     promises = SUMS_OVER_ROWS
@@ -354,9 +360,10 @@ class SPPFGCSums(CellsStrategy):
     def _last_step(self, cells: Cells) -> Generator[Round, Total, Cells]:
         """Take a Lloyd step instead of votes if there is nothing to vote on.
 
-        The choice may depend on noisy counts, so that both must cost the same: one array and one release. A row adds
-        its entries, of L1 norm at most R, and a weight w. With ``w = R (1 - p) / p`` the norm is ``R / p``, and the
-        noise is as large as if the sums had the fraction p of epsilon, and the counts the rest.
+        The choice may depend on noisy counts, so that both must cost the same: one array and one
+        release. A row adds its entries, of L1 norm at most R, and a weight w. With ``w = R (1 - p)
+        / p`` the norm is ``R / p``, and the noise is as large as if the sums had the fraction p of
+        epsilon, and the counts the rest.
         """
         radius = cells.frame.radius
         weight = weight_onto_grid(radius * (1.0 - SUMS_PART) / SUMS_PART, radius)
@@ -416,8 +423,8 @@ def n_cells_for(n_rows: float, n_clusters: int, n_columns: int, epsilon: float |
 def n_starts(n_clusters: int) -> int:
     """Return from how many first centers embedded cells are clustered.
 
-    With many clusters a start takes time in proportion to the cube of their number, and the best start differs little
-    from others. So there are fewer starts.
+    With many clusters a start takes time in proportion to the cube of their number, and the best
+    start differs little from others. So there are fewer starts.
     """
     return max(2, round(N_RESTARTS * min(1.0, MANY_CLUSTERS / n_clusters) ** 2))
 
@@ -491,7 +498,8 @@ class CellsClient(ClusterClient):
     def entry_squares(rows: Rows) -> Term:
         """Return the diagonal of X'X in the frame.
 
-        The noise on d (d + 1) / 2 products would hide the directions of wide rows, but not the deviations by column.
+        The noise on d (d + 1) / 2 products would hide the directions of wide rows, but not the
+        deviations by column.
         """
         return squares(rows)
 
