@@ -569,7 +569,11 @@ def _read_part(
     label_column: str | None,
     subject_column: str | None,
 ) -> tuple[Any, Any, Any]:
-    """Return one client's rows, true classes and subjects; the last two are None unless its file or table has them."""
+    """Return one client's rows, true classes and subjects; the last two are None unless its file or table has them.
+
+    A path is read, a table is divided by the roles of its columns, and anything else is returned as
+    it is.
+    """
     names = [name for name in (label_column, subject_column) if name is not None]
     if isinstance(part, (str, Path)):
         part = read_rows(

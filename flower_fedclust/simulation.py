@@ -272,7 +272,11 @@ def _run(
     seed: int | None,
     progress: bool | None,
 ) -> None:
-    """Run the strategy; if the run ends because a client's numbers are too large or too small, name that client."""
+    """Run the strategy; if the run ends because a client's numbers are too large or too small, name that client.
+
+    The strategy keeps its report whatever happens, so that an error still says what has left the
+    clients.
+    """
     data = list(by_name.values())
     # Flower logs every round; its warnings and errors stay.
     shown = bar(strategy.name, strategy.n_own_rounds, progress)
@@ -382,7 +386,11 @@ class _EndingServer(ServerApp):
 def _run_on_ray(
     strategy: ProtocolStrategy, data: Sequence[ClientData], names: Sequence[str], seed: int | None
 ) -> None:
-    """Run the strategy by Flower's own simulation, in which every client runs on a Ray actor."""
+    """Run the strategy by Flower's own simulation, in which every client runs on a Ray actor.
+
+    Each client's data are in a file of their own, because Flower sends the ClientApp itself to an
+    actor with each message. Raises a RuntimeError if the simulation ends before the protocol does.
+    """
     from flwr.simulation import run_simulation
 
     with tempfile.TemporaryDirectory(prefix="fedclust-") as folder:

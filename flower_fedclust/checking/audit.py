@@ -176,7 +176,12 @@ class AuditResult:
 
     @property
     def missing(self) -> list[str]:
-        """A clause about each question that too little time or too few draws left open."""
+        """A clause about each question that too little time or too few draws left open.
+
+        With few draws a test may pass although the noise is wrong. So for each fault that is looked
+        for, it is computed how large the fault could be without being noticed; if it could be
+        large, the verdict is "not shown".
+        """
         clauses, unnoticed = [], []
         if self.not_examined:
             more = len(self.not_examined) - 1
@@ -427,7 +432,18 @@ def audit_subject(
     false_alarm: float = FALSE_ALARM,
     progress: Progress | None = None,
 ) -> AuditResult:
-    """Audit a strategy that may have run already; the parameters are as for :func:`audit`."""
+    """Audit a strategy that may have run already; the parameters are as for :func:`audit`.
+
+    The time limit is shared out among the steps, each of which leaves out what it has no time for:
+
+    1. Make a run and keep its messages; an error ends the audit.
+    2. Compare hard neighbors, until half of the time is over.
+    3. Compare everything else that leaves the clients with the report, and answers by row with
+       their parts.
+    4. Draw rows again where the strategy subsamples, and noise for large arrays.
+    5. Draw the noise of the whole run again and again, and test its law and its source.
+    6. Measure the privacy loss on the neighbors that are easiest to tell apart.
+    """
     start = time.perf_counter()
     says: Progress = progress or (lambda _what, _part: None)
     # An audit provokes failures; they are not logged.
@@ -500,7 +516,11 @@ def _is_about_input(error: Exception) -> bool:
 def _of_failed_run(
     strategy: ProtocolStrategy, error: Exception, seconds: float, false_alarm: float
 ) -> AuditResult:
-    """Return the audit of a strategy whose run ends with an error, which is then all that can be examined."""
+    """Return the audit of a strategy whose run ends with an error, which is then all that can be examined.
+
+    The error of a refusal by the server is quoted. Any other message may quote values of rows, so
+    only its type is named.
+    """
     # Refusals by the server are sentences without values; any other error may quote a value.
     said = (
         f": {str(error).rstrip('.')}" if isinstance(error, ProtocolError | AssertionError) else ""
@@ -583,7 +603,11 @@ def _draw(drawer: Drawer, runs: int, deadline: float, says: Progress) -> int:
 def _loss(
     search: Search, drawn: Sequence[DrawnNoise], rng: np.random.Generator, false_alarm: float
 ) -> Loss | None:
-    """Return the privacy loss on the neighbors that are easiest to tell apart; None if nothing moved."""
+    """Return the privacy loss on the neighbors that are easiest to tell apart; None if nothing moved.
+
+    Beside the measured losses it holds the epsilon that the declared noise gives for these
+    neighbors.
+    """
     strategy, pair = search.run.strategy, search.worst
     if pair is None or strategy.epsilon is None:
         return None
@@ -607,7 +631,11 @@ def _loss(
 
 
 def _audited(search: Search, drawer: Drawer) -> Iterator[AuditedRelease]:
-    """Yield the findings about each release: one task, array and mechanism, over all rounds."""
+    """Yield the findings about each release: one task, array and mechanism, over all rounds.
+
+    Each combines the largest change that any neighbors caused with the test of all noise that was
+    drawn.
+    """
     run = search.run
     groups: dict[tuple[str, int, str], list[tuple[int, Release]]] = {}
     for number, index, release in run.releases:

@@ -153,7 +153,13 @@ def _epsilon_of_samples(rounds: Sequence[Sequence[Release]], delta: float) -> fl
 
 
 def findings_of_wire(run: WatchedRun) -> list[str]:
-    """Name data that clients send without declaring it, and data that the report does not list correctly."""
+    """Name data that clients send without declaring it, and data that the report does not list correctly.
+
+    Every message of the run is taken apart: is its question marked with ``@answers``; does the
+    reply carry anything beside its arrays; are there as many arrays as declared; is each of them in
+    the report of its round; and does the report call nothing harmless that is not, and nothing
+    unprotected that carries noise?
+    """
     report = run.strategy.report
     listed = {(message.round, message.task, message.content) for message in report.messages}
     findings = dict[str, None]()
@@ -484,7 +490,12 @@ def findings_of_losses(subject: Subject, deadline: float = math.inf) -> tuple[li
 
 
 def _findings_of_loss(subject: Subject, silent: set[str], number: int, tamper: Tamper) -> list[str]:
-    """Return the findings about one run in which the ``silent`` clients do not answer a round as they should."""
+    """Return the findings about one run in which the ``silent`` clients do not answer a round as they should.
+
+    Such a run may go on or end early. In both cases the report must count what had left the clients
+    by then, say which round was not used, and name the clients that failed. If shares of the noise
+    are lost, the sum must not be used.
+    """
     run = _run_without(subject, silent, number, tamper)
     report = (
         run.strategy.report if run.error is None else getattr(run.error, "privacy_report", None)

@@ -94,9 +94,11 @@ def findings_by_row(run: WatchedRun, client: str) -> list[str]:
 def hard_rows(rows: Floats) -> Floats:
     """Return a table of ordinary rows (some of them twice), rows far out, and rows of extreme floats."""
     far = [row for _, row in far_rows(rows)]
+    # One row of 1e300 and one of the largest float, both with alternating signs.
     extreme = [row for _, row in extreme_rows(rows.shape[1])[1:4:2]]
-    few = rows[: N_ROWS - len(far) - len(extreme) - 2]
-    return np.vstack([few, few[:2], *far, *extreme])
+    n_ordinary = N_ROWS - len(far) - len(extreme) - 2
+    ordinary = rows[:n_ordinary]
+    return np.vstack([ordinary, ordinary[:2], *far, *extreme])
 
 
 def _depends_on(asks: ByRow, question: Question, rows: Floats) -> Iterator[str]:

@@ -285,7 +285,11 @@ ROWS_OF_PERSONS = (1, 20, 500)
 
 
 def _persons(description: str, row: Floats, opposite: Floats, rows: Floats) -> list[Neighbors]:
-    """Return tables that differ in one person, who has many rows; everybody else has two rows."""
+    """Return tables that differ in one person, who has many rows; everybody else has two rows.
+
+    A person's rows are equal or mixed, and stand together or among other rows, because the parts
+    that rows add for their person must not depend on that.
+    """
     others = np.arange(len(rows)) // 2
     pairs = []
     for size in (ROWS_OF_PERSONS[1], ROWS_OF_PERSONS[2], ROWS_OF_PERSONS[0]):
@@ -875,7 +879,12 @@ class Search:
         return [left for place in self._places if (left := place.not_examined)]
 
     def _made_places(self) -> Iterator[Place]:
-        """Yield the runs in which neighbors are compared, the original one first."""
+        """Yield the runs in which neighbors are compared, the original one first.
+
+        Then come runs with altered messages, which take no further run: points that mirror each
+        other, points that are all alike, and points far away. Last come runs on other tables, and
+        runs whose bounds lie just below a power of two.
+        """
         rows, neighboring = self.run.data[self.client].rows, self.subject.neighboring
         kinds = hard_pairs(self.subject, self.run, self.client)
         yield Place("", lambda: (self.run, kinds))
@@ -932,7 +941,12 @@ class Search:
         return run, kinds
 
     def _compare(self, place: Place, pair: Neighbors) -> None:
-        """Compare one pair of neighbors in a run, and update the largest changes."""
+        """Compare one pair of neighbors in a run, and update the largest changes.
+
+        Only pairs in the original run can become the pair on which the privacy loss is measured.
+        Their cost is the sum of the squares of (change over sensitivity) / (noise multiplier), as
+        Gaussian releases compose.
+        """
         assert place.run is not None
         if place.where:
             pair = replace(pair, description=f"{pair.description}, {place.where}")

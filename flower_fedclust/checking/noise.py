@@ -327,7 +327,9 @@ class _ServerDraws:
     """Draws the noise that the server adds, in one round, to the replies that it received.
 
     The server's own code runs on a copy of the run: it checks the stored replies, adds them up and
-    adds noise. The noise is its output minus the exact sum.
+    adds noise. The noise is its output minus the exact sum. Calling the object makes one draw, and
+    returns its noise by index of the array and by client ("" for a sum). Stand-ins take the place
+    of the first client's arrays, and zeros the place of all others'.
     """
 
     def __init__(
@@ -383,7 +385,9 @@ class _ClientDraws:
     """Draws the noise that clients add, in one round, to their stored answers.
 
     Each draw makes new client objects whose computation is replaced by the stored answer. The noise
-    is what they send minus that answer.
+    is what they send minus that answer. Calling the object makes one draw, and returns its noise by
+    index of the array and by client; {} if a client happens to fail. In every second draw the
+    target client has the second table of the neighbors.
     """
 
     run: WatchedRun
@@ -451,10 +455,12 @@ class _ClientDraws:
     def _see(self, noise: Noise, who: str, repetition: int) -> None:
         """Record the output of this draw for the table that the target client had in it."""
         for drawn in self.drawn:
-            of_target = _minus(self.plain[who][drawn.index], self.plain[self.target][drawn.index])
+            first, current = self.plain[self.target], self.plain[who]
+            moved = _minus(current[drawn.index], first[drawn.index])
             parts = noise[drawn.index]
             whole = sum(parts.values(), np.zeros(())) if self.is_summed else parts[self.target]
-            drawn.seen[who == _OTHER][repetition] = np.ravel(whole) + np.ravel(of_target)
+            outputs = drawn.seen[1 if who == _OTHER else 0]
+            outputs[repetition] = np.ravel(whole) + np.ravel(moved)
 
 
 class _Unchecked(Inspection):
@@ -619,12 +625,16 @@ def cut_off(z: Floats, mechanism: Mechanism) -> float:
     numbers. Noise that is wider than declared only makes the largest numbers larger, so it never
     looks cut off.
     """
-    tails = 2 * norm.sf(np.abs(z)) if mechanism == "gaussian" else np.exp(-np.abs(z))
+    magnitudes = np.abs(z)
+    tails = 2 * norm.sf(magnitudes) if mechanism == "gaussian" else np.exp(-magnitudes)
     smallest = np.sort(tails)[: RANKS_OF_TAILS[-1]]
-    likely = [
-        float(beta.sf(smallest[k - 1], k, z.size - k + 1)) for k in RANKS_OF_TAILS if k <= z.size
+    p_values = [
+        float(beta.sf(smallest[rank - 1], rank, z.size - rank + 1))
+        for rank in RANKS_OF_TAILS
+        if rank <= z.size
     ]
-    return min(1.0, len(RANKS_OF_TAILS) * min(likely, default=1.0))
+    # Bonferroni's correction for the number of ranks.
+    return min(1.0, len(RANKS_OF_TAILS) * min(p_values, default=1.0))
 
 
 def reach_of_tails(n_numbers: int, level: float, mechanism: Mechanism) -> float:
@@ -659,11 +669,13 @@ def _residues(drawn: DrawnNoise) -> NDArray[np.intp]:
     if math.ldexp(drawn.release.scale, -drawn.exponent) < 8 * RESIDUES:
         return np.empty(0, dtype=np.intp)
     parts = [part for parts in drawn.noise.values() for part in parts[:MOST_TESTED]]
-    whole = np.ldexp(np.concatenate([np.empty(0), *parts])[:MOST_TESTED], -drawn.exponent)
-    if not np.array_equal(whole, np.rint(whole)) or np.abs(whole).max(initial=0.0) > 2.0**52:
+    noise = np.concatenate([np.empty(0), *parts])[:MOST_TESTED]
+    units = np.ldexp(noise, -drawn.exponent)
+    are_whole = np.array_equal(units, np.rint(units))
+    if not are_whole or np.abs(units).max(initial=0.0) > 2.0**52:
         return np.empty(0, dtype=np.intp)
-    residues: NDArray[np.intp] = (whole.astype(np.int64) % RESIDUES).astype(np.intp)
-    return residues
+    residues = units.astype(np.int64) % RESIDUES
+    return residues.astype(np.intp, copy=False)
 
 
 # The source.
@@ -682,7 +694,19 @@ class Sources:
 def examine_sources(
     drawn: Sequence[DrawnNoise], seeded: Sequence[DrawnNoise], false_alarm: float
 ) -> Sources:
-    """Check that noise has tails, never repeats, and does not depend on other noise, with seeds and without."""
+    """Check that noise has tails, never repeats, and does not depend on other noise, with seeds and without.
+
+    Parameters
+    ----------
+    drawn, seeded : sequence of DrawnNoise
+        Noise from the operating system, and noise from the seeds of a seeded run.
+    false_alarm : float
+        The probability of all false alarms of the audit, of which these tests take a share.
+
+    Returns
+    -------
+    Sources
+    """
     level = false_alarm * OF_SOURCES / 4
     findings, bits = _repetitions(drawn, level)
     findings += [
@@ -931,12 +955,15 @@ class Loss:
 
     def _bound(self, threshold: float, is_other: bool, half: int, level: float) -> float:
         """Return the bound on epsilon for one threshold, from one half of the runs."""
-        first_half, other = self.of_one[half::2], self.of_other[half::2]
+        right, wrong = self.of_one[half::2], self.of_other[half::2]
         if is_other:
-            first_half, other, threshold = -other, -first_half, -threshold
-        hits, false = int(np.sum(first_half > threshold)), int(np.sum(other > threshold))
-        share = lower(hits, len(first_half), level) - self.delta
-        return math.log(share / upper(false, len(other), level)) if share > 0 else -math.inf
+            right, wrong, threshold = -wrong, -right, -threshold
+        n_hits = int(np.sum(right > threshold))
+        n_false = int(np.sum(wrong > threshold))
+        share = lower(n_hits, len(right), level) - self.delta
+        if share <= 0:
+            return -math.inf
+        return math.log(share / upper(n_false, len(wrong), level))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the bounds and estimates, without the single losses, ready for JSON."""

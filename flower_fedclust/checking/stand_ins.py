@@ -136,7 +136,11 @@ def _entries(size: int, release: Release, exponent: int, noise_exponent: int) ->
 
 
 def _findings_of_law(law: _Law, noise: dict[str, Floats], false_alarm: float) -> Iterator[str]:
-    """Yield a sentence about each fault of the noise of one large array."""
+    """Yield a sentence about each fault of the noise of one large array.
+
+    The tests ask whether the noise repeats itself, depends on itself at some distance, or does not
+    follow its law: as a whole, or in some part of it.
+    """
     drawn = law.drawn
     whole = DrawnNoise(
         law.number,
@@ -173,11 +177,13 @@ def _findings_of_law(law: _Law, noise: dict[str, Floats], false_alarm: float) ->
 
 def _narrowest_part(z: Floats, release: Release) -> float:
     """Return an upper bound on the probability that, in sound noise, some part is as narrow as the narrowest here."""
-    parts = z[: z.size // PART * PART].reshape(-1, PART)
-    gaussian = release.mechanism == "gaussian"
-    sizes = np.sum(parts**2 if gaussian else np.abs(parts), axis=1)
-    law = chi2(PART) if gaussian else gamma(PART)
-    return min(1.0, float(law.cdf(sizes.min(initial=np.inf))) * len(parts))
+    n_parts = z.size // PART
+    parts = z[: n_parts * PART].reshape(-1, PART)
+    is_gaussian = release.mechanism == "gaussian"
+    sizes = np.sum(parts**2 if is_gaussian else np.abs(parts), axis=1)
+    law = chi2(PART) if is_gaussian else gamma(PART)
+    p_value = float(law.cdf(sizes.min(initial=np.inf)))
+    return min(1.0, p_value * n_parts)
 
 
 def _has_repeated_parts(units: Floats, drawn: DrawnNoise, level: float) -> bool:

@@ -292,7 +292,11 @@ def a_bad_value_is_refused_by_name(subject: Subject) -> None:
 
 
 def _bad_values(hint: Any, bounds: dict[str, float]) -> Iterator[Any]:
-    """Yield values that a parameter must refuse: of another type, or just outside its bounds."""
+    """Yield values that a parameter must refuse: of another type, or just outside its bounds.
+
+    ``hint`` is the declared type, and ``bounds`` the declared bounds by name ("at_least", "above",
+    "at_most", "below").
+    """
     kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
     numbers = {int, float} & set(kinds)
     if any(get_origin(kind) is Literal for kind in kinds):
@@ -921,7 +925,11 @@ def the_budget_can_be_divided_by_name(subject: Subject) -> None:
 
 
 def _check_division(subject: Subject, current: dict[str, float]) -> None:
-    """Fail unless another division of the budget changes the noise as it should, and spends no more in total."""
+    """Fail unless another division of the budget changes the noise as it should, and spends no more in total.
+
+    ``current`` has the fraction of each share. In the other division, every second share gets half
+    of its weight.
+    """
     wanted = {
         name: part * (0.5 if index % 2 else 1.0)
         for index, (name, part) in enumerate(current.items())

@@ -345,7 +345,10 @@ def choose_k(
 
 
 def number_figure(number: ClusterNumber | PeakNumber, path: str | Path) -> Path:
-    """Draw the measures against the number of clusters as a PNG, and return its path."""
+    """Draw the measures against the number of clusters as a PNG, and return its path.
+
+    The chosen number is marked if the choice is clear.
+    """
     from flower_fedclust.results.pictures import TEN_COLORS, figure_of, saved_figure
 
     figure = figure_of(7.0, 4.2)

@@ -300,7 +300,11 @@ def new_app(
 
 
 def write_app(folder: str | Path, api: str = "message") -> Path:
-    """Write a Flower app that can run immediately into a new folder named like it; return its absolute path."""
+    """Write a Flower app that can run immediately into a new folder named like it; return its absolute path.
+
+    ``api`` is "message" or "strategy", the API of Flower that the app uses. Raises a ValueError if
+    Flower accepts no app of this name, and a FileExistsError if the folder holds something.
+    """
     from importlib.metadata import distribution
 
     from flower_fedclust.numerics.checks import check_choice

@@ -157,7 +157,11 @@ def _as_cells(frame: Any) -> Any:
 
 
 def dialect_of(file: IO[bytes], path: Path) -> Dialect:
-    """Return how a file is written, after a look at its first lines; raise a DataError if columns have no names."""
+    """Return how a file is written, after a look at its first lines.
+
+    Raises a DataError if lines do not end, if the file is empty, if the first line is a row or a
+    title and not the names of the columns, or if two columns have one name.
+    """
     import pandas as pd
 
     for _ in range(2):  # pandas would take the rest of the file for names of columns

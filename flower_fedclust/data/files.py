@@ -236,7 +236,11 @@ def _asking(database: str) -> Iterator[None]:
 
 @contextmanager
 def _database(database: str, names: Collection[str]) -> Iterator[Callable[[str], Any]]:
-    """Open a database, and yield a function that takes a query and returns a DataFrame."""
+    """Open a database, and yield a function that takes a query and returns a DataFrame.
+
+    A URL is opened by SQLAlchemy, and anything else by DuckDB. ``names`` are the columns that name
+    rows, clients or classes: their decimals become text.
+    """
     database = database.removeprefix("duckdb://")
     if "://" in database:
         import pandas as pd
@@ -340,7 +344,19 @@ def _check_ids(ids: NDArray[Any] | None, file: str, column: str | None) -> None:
 def _features_of(
     names: Sequence[str], file: str, roles: Mapping[str, str | None], columns: Sequence[str] | None
 ) -> list[str]:
-    """Return the columns to cluster by; raise a DataError if one does not exist or cannot be used."""
+    """Return the columns to cluster by; raise a DataError if one does not exist or cannot be used.
+
+    Parameters
+    ----------
+    names : sequence of str
+        All columns of the file.
+    file : str
+        The name of the file, for messages.
+    roles : mapping of str to str or None
+        The columns with labels, clients, ids and subjects; they cannot be features.
+    columns : sequence of str, optional
+        The columns that the user chose.
+    """
     for name in (*roles.values(), *(() if columns is None else as_list(columns))):
         if name is not None:
             look_up(name, dict.fromkeys(names), f"column in {file} called")

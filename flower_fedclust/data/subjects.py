@@ -139,7 +139,11 @@ def _hashes_of(identities: Any, keys: tuple[str, str]) -> NDArray[np.uint64]:
 
 
 def _plain(identities: Any, where: str, first_row: int) -> Any:
-    """Return identities as a Series of integers or of text; raise a DataError if one is missing or a float."""
+    """Return identities as a Series of integers or of text; raise a DataError if one is missing or a float.
+
+    Texts lose their surrounding spaces, so that "A1" and "A1 " are one person. A word for a gap,
+    such as "NA", would make one person of all rows whose person is unknown; it is refused.
+    """
     import pandas as pd
 
     series = pd.Series(identities, dtype=object if isinstance(identities, (list, tuple)) else None)

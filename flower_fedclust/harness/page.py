@@ -59,7 +59,11 @@ def write_report(folder: str | Path) -> Path:
 
 
 def report_page(comparison: ComparisonResults) -> str:
-    """Return the HTML of a comparison's page."""
+    """Return the HTML of a comparison's page.
+
+    All content is computed here; the templates only arrange it, and a name that they miss is an
+    error.
+    """
     scenarios = [
         _scenario(scenario, f"scenario-{number}")
         for number, scenario in enumerate(comparison.scenarios)
@@ -165,7 +169,10 @@ def _overview(scenarios: Sequence[Scenario]) -> dict[str, Any]:
 
 
 def _scenario(scenario: Scenario, identifier: str) -> dict[str, Any]:
-    """Return what the page shows about one scenario, for the template."""
+    """Return what the page shows about one scenario, for the template.
+
+    ``identifier`` is unique on the page; scripts and links use it.
+    """
     missing = [contender.name for contender in scenario.contenders if not contender.trials]
     traffic = bytes_chart(scenario)
     maps = _maps(scenario, identifier)
@@ -346,7 +353,11 @@ def is_repeatable(settings: Mapping[str, Any]) -> bool:
 
 
 def settings_as_toml(settings: Mapping[str, Any]) -> str:
-    """Return the settings as a TOML file that ``fedclust compare`` reads."""
+    """Return the settings as a TOML file that ``fedclust compare`` reads.
+
+    Partitions that follow from a column or a folder are left out, and so are settings without a
+    value.
+    """
     data, files = list(settings.get("data", ())), settings.get("files", {})
     kept: tuple[str, ...] = (
         "strategies",

@@ -158,7 +158,11 @@ def _as_json(grouping: Grouping, dtype: str) -> dict[str, Any]:
 
 
 def _name_groups(axes: Axes, grouping: Grouping, xy: NDArray[np.float64]) -> None:
-    """Name the colors of up to 40 groups in a legend, and the classes on the map itself."""
+    """Name the colors of up to 40 groups in a legend, and the classes on the map itself.
+
+    A class is named at the row nearest to the median of its rows, because the median itself may lie
+    between two parts of it.
+    """
     from matplotlib import lines, patheffects
 
     if len(grouping.groups) <= _LONGEST_LEGEND:

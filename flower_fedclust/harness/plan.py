@@ -450,7 +450,11 @@ def rows_like(
     schema: Schema | str | Path | Mapping[str, Any] | None = None,
     columns: Sequence[str] | None = None,
 ) -> tuple[Any, list[str]]:
-    """Return the rows of a similar table as numbers, and the columns that were left out."""
+    """Return the rows of a similar table as numbers, and the columns that were left out.
+
+    With a schema the table is prepared by it. Otherwise its columns of numbers are brought to one
+    scale, and other columns, and rows with gaps, are left out.
+    """
     frame = (
         read_table(like, raw=True).rows if isinstance(like, (str, Path)) else as_frame(like, "like")
     )

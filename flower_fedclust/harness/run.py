@@ -313,7 +313,11 @@ def _check_writable(path: Path, label: str) -> None:
 def _save(
     results: Sequence[Result], out: NewFolder, labels: Sequence[ArrayLike] | None, subject: str
 ) -> None:
-    """Save the last result with its page and pictures, and the metrics of all results so far."""
+    """Save the last result with its page and pictures, and the metrics of all results so far.
+
+    If the disk is full, the result is saved without labels, or at least the error says what was
+    lost: a run that has spent its epsilon must not end without anything.
+    """
     result, path = results[-1], out.claim()
     folder = _folder_for(path / result.strategy)
     try:
@@ -457,7 +461,10 @@ def show_all(
 
 
 def results_table(results: Sequence[Result], title: str) -> RichTable:
-    """Return a table for the terminal with a row per strategy: metrics, epsilon, traffic and time."""
+    """Return a table for the terminal with a row per strategy: metrics, epsilon, traffic and time.
+
+    A star at epsilon says that the guarantee does not cover the whole run.
+    """
     table = RichTable(title=title, title_justify="left")
     table.add_column("strategy", no_wrap=True)
     metrics = {"accuracy": "accuracy", "nmi": "NMI", "ari": "ARI", "cost_per_row": "cost per row"}

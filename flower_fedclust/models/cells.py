@@ -162,7 +162,10 @@ class CellModel(RowModel, name="cells"):
         return self.labels_.ravel()[self.grid_.places(moved, exponent)]
 
     def readable(self) -> dict[str, Any]:
-        """Return the grid, and size, mean and extent of each cluster; without directions, in the rows' units."""
+        """Return the grid, and the size, mean and extent of each cluster, for ``model.json``.
+
+        Without directions they are in the units of the rows.
+        """
         shift = 0.0 if self.directions_.size else self.origin_
         labels, centers, half = (
             self.labels_.ravel(),

@@ -126,7 +126,11 @@ class MapModel(CenterModel, name="map"):
         return super().transform(rows)
 
     def place(self, rows: Floats) -> Floats:
-        """Return where checked rows lie on the map."""
+        """Return where checked rows lie on the map, of shape (n_rows, n_dimensions).
+
+        A row lies among its nearest points of the map, weighted as t-SNE or UMAP does; no other new
+        row matters.
+        """
         if self._origin is not None and self._directions is not None:
             rows = within_reach(rows - self._origin) @ self._directions
         n_points = len(self.coordinates_)

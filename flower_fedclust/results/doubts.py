@@ -323,7 +323,11 @@ def told_by_sites(labels: Sequence[NDArray[np.intp]]) -> float:
 
 
 def _of_sizes(strategy: ProtocolStrategy, model: Model, has_labels: bool) -> list[Doubt]:
-    """Return doubts that follow from released sizes: a single cluster, clusters that could be noise, empty ones."""
+    """Return doubts that follow from released sizes: a single cluster, clusters that could be noise, empty ones.
+
+    ``has_labels`` says whether labels are at hand, from which other doubts follow that would repeat
+    these.
+    """
     sizes, n_clusters = strategy.released_sizes, model.n_clusters
     if sizes is None or len(sizes.counts) != n_clusters:
         return []
@@ -451,7 +455,11 @@ def _of_columns(strategy: ProtocolStrategy, preparation: Preparation) -> list[Do
 
 
 def _of_description(clusters: Clusters) -> list[Doubt]:
-    """Return doubts about a description that noise has hidden, and about columns that are clearly clipped."""
+    """Return doubts about a description that noise has hidden, and about columns that are clearly clipped.
+
+    If most values lie beyond bounds that the run found, these bounds are noise. If only some do,
+    means are wrong and quantiles are right.
+    """
     if clusters.deviation > 0 and all(
         len(clusters.sentences(cluster)) == 1 for cluster in range(clusters.n_clusters)
     ):

@@ -272,7 +272,12 @@ def save_result(result: ResultData, folder: str | Path) -> Path:
 
 
 def _write_files(result: ResultData, path: Path) -> None:
-    """Write the files of a result; ``result.json`` comes last and shows that the others are complete."""
+    """Write the files of a result; ``result.json`` comes last and shows that the others are complete.
+
+    Files for people are CSV and text, and those for programs JSON and NumPy arrays: the model,
+    centers, labels by client, rows that were left out, the map, metrics, descriptions, survival,
+    the privacy report and the traffic.
+    """
     result.model.save(path)
     centers = getattr(result.model, "cluster_centers_", None)
     if centers is not None:
@@ -343,7 +348,12 @@ def _ids_of_client(result: ResultData, index: int) -> NDArray[Any]:
 
 
 def read_result(folder: str | Path) -> dict[str, Any]:
-    """Return the fields of the result that :func:`save_result` wrote; see :func:`flower_fedclust.load`."""
+    """Return the fields of the result that :func:`save_result` wrote; see :func:`flower_fedclust.load`.
+
+    Everything is checked on the way: the format, the names of files (which must not lead out of the
+    folder), that every row has a label that the model knows, and that numbers are numbers. Raises a
+    ValueError that names the damaged file.
+    """
     path = find_folder(folder, _DESCRIPTION)
     description = read_stamped(path / _DESCRIPTION, beside=path / "model.npz")
     again = "run again"

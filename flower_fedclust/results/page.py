@@ -74,7 +74,12 @@ def _environment(package: str) -> Environment:
 
 
 def result_page(result: ResultData, subject: str = "") -> str:
-    """Return the page of a result; ``subject`` names what was clustered, such as the file of rows."""
+    """Return the page of a result as HTML.
+
+    ``subject`` names what was clustered, such as the file of rows. The page says of each number
+    whether it was released by the run or computed exactly from labels at hand; whoever hands on the
+    page must know the difference.
+    """
     n_clusters = result.model.n_clusters
     shares, errors = shares_and_errors(result, n_clusters)
     are_exact = (
@@ -175,7 +180,10 @@ def _contents(messages: Sequence[Message]) -> list[str]:
 def _cards(
     result: ResultData, shares: Floats, errors: Floats, are_known: bool
 ) -> list[dict[str, Any]]:
-    """Return for each cluster its color, its size as text and as a bar, and how it differs from the rest."""
+    """Return for each cluster its color, its size as text and as a bar, and how it differs from the rest.
+
+    ``are_known`` says whether there are sizes at all; without them the bars are left out.
+    """
     largest = max(float((shares + DEVIATIONS * errors).max()), 1e-12)
     cards, sizes, counted = [], sizes_of(result, len(shares)), counted_in(result, len(shares))
     for index, (color, share, error) in enumerate(

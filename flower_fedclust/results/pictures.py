@@ -305,7 +305,11 @@ def _n_shared(first_name: str, other: str) -> int:
 
 
 def _draw_map(axes: Axes, result: ResultData) -> None:
-    """Draw the points of a map behind its centers; as a density if there are many."""
+    """Draw the points of a map behind its centers; as a density if there are many.
+
+    The points are rows if no noise was meant to protect them, and otherwise what the map was made
+    of. The axis says which.
+    """
     from matplotlib.colors import ListedColormap
     from scipy.spatial.distance import cdist
 
@@ -387,7 +391,11 @@ def places_in_plane(centers: Floats, shares: Floats, space: str) -> Floats:
 def _draw_plane(
     axes: Axes, centers: Floats, shares: Floats, moved: Floats, colors: list[str], space: str
 ) -> None:
-    """Draw the centers as discs, with their numbers and the rings of their noise."""
+    """Draw the centers as discs, with their numbers and the rings of their noise.
+
+    The area of a disc is in proportion to its cluster, and a ring has a radius of two standard
+    deviations of the noise.
+    """
     from matplotlib.patches import Circle
 
     places = places_in_plane(centers, shares, space)

@@ -144,7 +144,11 @@ class ResultData:
         )
 
     def _facts(self) -> dict[str, str]:
-        """Return at most nine facts about the result, by name."""
+        """Return at most nine facts about the result, by name.
+
+        They answer what a reader asks first: how large are the clusters, how good are they, what
+        protects the rows and what does not, what failed, what is in doubt, and where is the rest.
+        """
         facts: dict[str, str] = {}
         if any(map(len, self.labels_of_clients)):
             facts["sizes"] = _sizes_as_text(self)

@@ -93,14 +93,18 @@ def _write_rows_at_risk(axes: Axes, survival: Survival, colors: list[str]) -> No
 
 def columns_of(survival: Survival) -> NDArray[np.intp]:
     """Return for which times the rows at risk are written, as places: 0, the last one, and some between."""
-    n_times = len(survival.ends) + 1
-    wanted = np.linspace(0.0, survival.ends[-1], min(n_times, MOST_COLUMNS))
     times = np.append(0.0, survival.ends)
-    return np.unique(np.abs(times[None, :] - wanted[:, None]).argmin(axis=1))
+    n_columns = min(len(times), MOST_COLUMNS)
+    wanted = np.linspace(0.0, survival.ends[-1], n_columns)
+    distances = np.abs(times[None, :] - wanted[:, None])
+    return np.unique(distances.argmin(axis=1))
 
 
 def survival_on_page(survival: Survival) -> dict[str, Any]:
-    """Return a page's section about survival, for the template: sentences, curves, bands, ticks and rows at risk."""
+    """Return a page's section about survival, for the template: sentences, curves, bands, ticks and rows at risk.
+
+    Curves and bands are texts with the points of SVG polygons, in the units of :data:`_SIZE`.
+    """
     (width, height), (left, right, top, bottom) = _SIZE, _MARGINS
     longest = float(survival.ends[-1])
 

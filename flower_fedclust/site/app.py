@@ -521,7 +521,13 @@ class _SiteClient(Client):
         gate: _Gate,
         kept_run: KeptRun,
     ) -> bytes:
-        """Compute an answer, and return its bytes once they and the ledger are on the disk."""
+        """Compute an answer, and return its bytes once they and the ledger are on the disk.
+
+        If the client fails before the charge, nothing that it did depends on values of rows, so the
+        audit log may say more. After the charge, the server hears "failed" only. The answer and the
+        client's memory are kept together, so that a restart in between computes the answer again
+        from the same memory.
+        """
         site, context = self.site, self.own_context
         remembered = dict(context.state)
         answer = compute()

@@ -84,7 +84,11 @@ def findings(site_toml: Path, options: Sequence[str] = ()) -> list[str]:
 
 
 def _settings(content: dict[str, Any], path: Path) -> tuple[SiteSettings, list[str]]:
-    """Return the settings, and the findings about wrong ones, which are replaced by defaults."""
+    """Return the settings, and the findings about wrong ones, which are replaced by defaults.
+
+    So one wrong key does not hide what is wrong with all others. An unknown key is answered with
+    the nearest known one.
+    """
     wrong: list[str] = []
     try:
         SiteSettings.model_validate(content)
@@ -127,7 +131,12 @@ def _of_masks(settings: SiteSettings) -> Iterator[str]:
 
 
 def _of_options(options: Sequence[str]) -> Iterator[str]:
-    """Yield the findings about the options of ``flower-supernode``."""
+    """Yield the findings about the options of ``flower-supernode``.
+
+    Keys must be keys of a node that only the site's account can read, and certificates must not
+    have expired. If all of that is right and an address is given, the SuperLink is asked whether it
+    lets the site in.
+    """
     from cryptography import x509
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
     from cryptography.hazmat.primitives.serialization import load_ssh_private_key
@@ -172,7 +181,11 @@ def _of_options(options: Sequence[str]) -> Iterator[str]:
 
 
 def _of_folder(settings: SiteSettings) -> Iterator[str]:
-    """Yield the findings about a site's folder: its modes, its ledger, its studies and its budget."""
+    """Yield the findings about a site's folder: its modes, its ledger, its studies and its budget.
+
+    Files must be readable by the site's account only. Ledger, head and kept answers must agree, and
+    some budget must be left.
+    """
     from flower_fedclust.site.budget import ROUNDING, spent
     from flower_fedclust.site.kept import Kept
     from flower_fedclust.site.ledger import Ledger
@@ -213,7 +226,11 @@ def _of_mode(path: Path, mode: int) -> Iterator[str]:
 
 
 def checked_rows(settings: SiteSettings) -> tuple[ClientData | None, list[str]]:
-    """Return a site's rows (None if they cannot be read), and every reason why no run could be answered."""
+    """Return a site's rows (None if they cannot be read), and every reason why no run could be answered.
+
+    The reasons are about the policy, about the number of rows and persons, and about columns that
+    do not fit the schema.
+    """
     from flower_fedclust.site.app import load_rows
 
     reasons, data = list[str](), None
@@ -241,7 +258,11 @@ def checked_rows(settings: SiteSettings) -> tuple[ClientData | None, list[str]]:
 
 
 def _reasons_of_policy(policy: Policy, *, has_subjects: bool = False) -> Iterator[str]:
-    """Yield the reasons in the policy why runs would be refused, such as a strategy that does not exist."""
+    """Yield the reasons in the policy why runs would be refused, such as a strategy that does not exist.
+
+    Nothing here depends on rows. ``has_subjects`` says whether the table names the person of each
+    row.
+    """
     from flower_fedclust.engine.rounds import Askable
     from flower_fedclust.registry import client_types, find, strategies
 

@@ -32,7 +32,11 @@ def refusals(named: Mapping[str, str], *, insecure: bool) -> Iterator[str]:
 
 
 def _come_and_go(address: str, authority: str | None, key: str | None, *, insecure: bool) -> None:
-    """Activate the site's node, and deactivate it at once."""
+    """Activate the site's node, and deactivate it at once.
+
+    Raises whatever the connection raises. With a key, the node must be registered; without one, a
+    new key is registered for a moment, as Flower does.
+    """
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
     from cryptography.hazmat.primitives.serialization import load_ssh_private_key
     from flwr.proto import fleet_pb2 as fleet
@@ -66,7 +70,11 @@ def _come_and_go(address: str, authority: str | None, key: str | None, *, insecu
 
 
 def _reason(error: Exception, address: str, authority: str | None, *, insecure: bool) -> str:
-    """Explain an error of the connection, with the remedy."""
+    """Explain an error of the connection, with the remedy.
+
+    The usual reasons are a clock that is wrong, a key that is not registered, a certificate of
+    another authority or name, TLS on one side only, and an address that nobody answers.
+    """
     import httpx
 
     said = str(error)

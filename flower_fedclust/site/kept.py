@@ -359,7 +359,18 @@ def save_result(
 
 
 def report_of(entries: Sequence[Mapping[str, Any]], strategy: str) -> PrivacyReport:
-    """Return the privacy report of a run as one site's ledger gives it: what has left this site."""
+    """Return the privacy report of a run as one site's ledger gives it: what has left this site.
+
+    It may differ from the server's report. Noise multipliers are relative to the site's own
+    clipping; noise that others are said to add is called a promise; and what was charged but never
+    sent is marked.
+
+    Parameters
+    ----------
+    entries : sequence of mapping
+        The ledger's entries of the run, at least one.
+    strategy : str
+    """
     messages: list[Message] = []
     notes = [
         "This is what has left one site, by its own ledger; multipliers are relative to the site's clipping."

@@ -75,7 +75,12 @@ class Metrics:
         self._page = make_wsgi_app(registry)
 
     def update(self) -> str:
-        """Read what is new, and return "" if the site can answer, or else one word about what is wrong."""
+        """Read what is new, and return "" if the site can answer, or else one word about what is wrong.
+
+        It counts the new lines of the audit log, then looks at the table, the studies and the
+        ledger. "table" means that the table cannot be read, and "files" that the site's own files
+        cannot be, or disagree.
+        """
         with self._lock:
             for line in self._new_lines():
                 self._count(line)

@@ -134,7 +134,12 @@ class PrivateDensity(SearchStrategy):
     # The server half.
 
     def protocol(self) -> Protocol:
-        """Find where the rows lie, count them by cell, and cut the cells; in many columns, after private k-means."""
+        """Find where the rows lie, count them by cell, and cut the cells.
+
+        In up to three columns the grid lies in the columns themselves. In more columns private
+        k-means comes first, and the grid lies in the three directions in which rows spread most; if
+        its cells look like round clusters, the centers of k-means are the result.
+        """
         if self.n_columns <= MOST_DIRECTIONS:
             whole = self.ball if self.max_norm else (yield from frame_of_rows())[0]
             radius = np.full(self.n_columns, whole.radius)

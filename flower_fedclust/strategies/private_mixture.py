@@ -143,7 +143,11 @@ class PrivateMixture(SearchStrategy):
     # The server half.
 
     def protocol(self) -> Protocol:
-        """Find the clusters of k-means, and the mixture that explains all that was released."""
+        """Find the clusters of k-means, and the mixture that explains all that was released.
+
+        The numbered steps are in the code. Where noise would hide covariances, the last steps are
+        spent on the centers, and the components are round.
+        """
         if self.epsilon is None:
             return (yield from self._em())
         notes: list[tuple[Round, Total]] = []
@@ -258,7 +262,12 @@ class PrivateMixture(SearchStrategy):
     # Without noise.
 
     def _em(self) -> Protocol:
-        """Take EM steps from the clusters of k-means and their common covariance, until they converge."""
+        """Take EM steps from the clusters of k-means and their common covariance, until they converge.
+
+        This is the form without noise. It ends when no component moves by more than
+        :data:`TOLERANCE` of its own deviations, when changes are only rounding on the clients'
+        grid, or after :data:`N_EM_ROUNDS` steps with a warning.
+        """
         notes: list[tuple[Round, Total]] = []
         _, _, number = yield from _noted(
             kmeans_of_all_rows(numbers_of(self.n_clusters), self.rng), notes
@@ -358,7 +367,11 @@ def _keep(search: MixtureSearch, asked: Round, received: Total) -> None:
 
 
 def _of_rows(question: Question) -> Callable[[Rows], Floats] | None:
-    """Return the function of a row that a question adds up; None if the answer says little about the mixture."""
+    """Return the function of a row that a question adds up; None if the answer says little about the mixture.
+
+    The search for a mixture needs it to compute the expected sums of any mixture. Clients compute
+    the same function, row by row, on a grid.
+    """
     client, asked, bound = (
         PrivateMixtureClient,
         question.asks,
@@ -380,9 +393,11 @@ def _of_rows(question: Question) -> Callable[[Rows], Floats] | None:
     def of_rows(rows: Rows) -> Floats:
         rows = rows.projected(directions)
         nearest = rows.nearest(points)
-        places = (nearest[:, None] == np.arange(len(points))).astype(np.float64)
+        is_nearest = (nearest[:, None] == np.arange(len(points))).astype(np.float64)
         offsets = rows.offsets(points, nearest, bound).with_constant(weight)
-        return np.asarray((places[:, :, None] * offsets.values[:, None]).reshape(len(places), -1))
+        # Each row's offset stands at its nearest point, and zeros stand at all others.
+        at_points = is_nearest[:, :, None] * offsets.values[:, None]
+        return np.asarray(at_points.reshape(len(is_nearest), -1))
 
     return of_rows
 
@@ -469,11 +484,15 @@ class PrivateMixtureClient(SearchClient, ClusterClient):
         rows: Rows, means: Floats, whitening: Floats, constants: Floats, *, structure: str
     ) -> tuple[Term, Term]:
         """Return the sums of EM in two parts that together lose no digits, without a bound."""
-        message = means, whitening, constants, np.zeros((0, 0))
+        all_columns = np.zeros((0, 0))
+        vectors_of_rows = row_moments(
+            rows, means, whitening, constants, all_columns, structure=structure, scale=1.0
+        )
         d = means.shape[1]
         # No row of the frame has a longer vector.
-        most = (2 * rows.radius * d * float(np.abs(whitening).max()) + d + 2) ** 2
-        return in_two_parts(row_moments(rows, *message, structure=structure, scale=1.0), most)
+        longest_offset = 2 * rows.radius * d * float(np.abs(whitening).max())
+        most = (longest_offset + d + 2) ** 2
+        return in_two_parts(vectors_of_rows, most)
 
 
 PrivateMixture.client_type = PrivateMixtureClient

@@ -188,7 +188,12 @@ class Clusters:
         return floored(cluster.floor, np.full(self.n_clusters, total), shares, errors, half)
 
     def _parts_of_column(self, name: str, column: Column) -> list[dict[str, Any]]:
-        """Return the rows of the frame about one column of the table."""
+        """Return the rows of the frame about one column of the table.
+
+        There is one for each number (mean, quantile, share of a category), with the same number for
+        all other rows. Without noise, effects are rounded: together with differences they would
+        tell small counts.
+        """
         cluster, rest, whole = (_numbers_of(group, name, column) for group in self.groups)
         few, few_in_rest = self._few(name, column)
         parts = []

@@ -223,7 +223,11 @@ def _offer_time(columns: Mapping[str, _Drafted], table: Any, persons: Sequence[s
 
 
 def _drafted(name: str, series: Any, labels: Mapping[float, str]) -> _Drafted:
-    """Draft one column; ``labels`` are codes whose labels say that a value is missing."""
+    """Draft one column; ``labels`` are codes whose labels say that a value is missing.
+
+    The kind follows from the values. Dates and numbers are measured; whole numbers with few values,
+    and texts, are categories; a column whose values could stand for people is ignored.
+    """
     import pandas as pd
 
     present = series.dropna()
@@ -257,7 +261,10 @@ def _drafted(name: str, series: Any, labels: Mapping[float, str]) -> _Drafted:
 
 
 def _of_texts(name: str, present: Any, has_gaps: bool, are_codes: bool) -> _Drafted:
-    """Draft a column of texts or truth values: dates, numbers with words, people, or categories."""
+    """Draft a column of texts or truth values: dates, numbers with words, people, or categories.
+
+    ``are_codes`` says that there are few different values, each of which occurs often.
+    """
     import pandas as pd
 
     texts = present.astype(str)
@@ -283,7 +290,12 @@ def _of_texts(name: str, present: Any, has_gaps: bool, are_codes: bool) -> _Draf
 
 
 def _of_numbers_and_words(name: str, present: Any, has_gaps: bool) -> _Drafted | None:
-    """Draft a column of numbers that are written as texts, a few of which may be words; None for any other column."""
+    """Draft a column of numbers that are written as texts, a few of which may be words; None for any other column.
+
+    Measurements often have marks such as <0.5, or words such as "unknown" in place of a value.
+    Known words, and words that occur often, are drafted as missing; a remark names the first row of
+    any other.
+    """
     import pandas as pd
 
     texts = present.astype(str)

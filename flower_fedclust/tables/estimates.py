@@ -81,7 +81,9 @@ class Group:
         means = [bins.mean(axis=1) for bins in self.bins.values()]
         self.n_rows = (self.n_rows + np.sum(means, axis=0)) / self.information
         for name, bins in self.bins.items():
-            self.bins[name] = bins + ((self.n_rows - bins.sum(axis=1)) / bins.shape[1])[:, None]
+            missing = self.n_rows - bins.sum(axis=1)
+            of_each_bin = missing / bins.shape[1]
+            self.bins[name] = bins + of_each_bin[:, None]
 
     @property
     def noise_of_rows(self) -> float:
@@ -222,10 +224,14 @@ def shares_of_counts(floor: Floor, counts: NDArray[Any], deviation: float) -> Es
 
 def on_simplex(shares: Floats) -> Floats:
     """Return, for each row of numbers, the nearest one that is not negative and adds up to 1."""
+    n_groups, n_shares = shares.shape
     ordered = -np.sort(-shares, axis=1)
-    excess = (np.cumsum(ordered, axis=1) - 1) / np.arange(1, shares.shape[1] + 1)
+    # If only the largest j shares stay above 0, each of them has to fall by excess[:, j - 1].
+    n_kept = np.arange(1, n_shares + 1)
+    excess = (np.cumsum(ordered, axis=1) - 1) / n_kept
     last = np.maximum((ordered > excess).sum(axis=1) - 1, 0)
-    return np.asarray(np.maximum(shares - excess[np.arange(len(shares)), last][:, None], 0.0))
+    falls_by = excess[np.arange(n_groups), last]
+    return np.asarray(np.maximum(shares - falls_by[:, None], 0.0))
 
 
 # Numbers of measured columns.
@@ -250,12 +256,17 @@ def shares_below(group: Group, name: str, column: Column) -> tuple[Floats, Float
     Both are of shape (n_groups, n_edges). At the last edge it is the share of values that are not
     above the bounds.
     """
-    bins, n_present = group.bins[name], len(edges_of(group.preparation, name, column)) + 1
+    bins = group.bins[name]
+    n_edges = len(edges_of(group.preparation, name, column))
+    n_bins_of_values = n_edges + 1
     counts = group.n_present(name, column)[:, None]
-    below = np.cumsum(bins[:, : n_present - 1], axis=1) / _positive(counts)
-    places = np.arange(1, n_present)
-    squares = places * (1 - below) ** 2 + (n_present - places) * below**2
-    return below, group.noise(bins.shape[1], squares, places - below * n_present) / counts
+    below = np.cumsum(bins[:, :n_edges], axis=1) / _positive(counts)
+    # The share below an edge is a weighted sum of bins: the bins below have the weight 1 - share,
+    # the others the weight -share.
+    n_below = np.arange(1, n_bins_of_values)
+    squares = n_below * (1 - below) ** 2 + (n_bins_of_values - n_below) * below**2
+    total = n_below - below * n_bins_of_values
+    return below, group.noise(bins.shape[1], squares, total) / counts
 
 
 def _tail_shares(group: Group, name: str, column: Column) -> dict[str, tuple[Floats, Floats]]:
@@ -421,16 +432,32 @@ def _quantiles(group: Group, name: str, column: Column) -> dict[str, Estimate]:
 
 def _middle(estimate: Estimate) -> Estimate:
     """Return an exact quantile as the middle of its interval: its place between two edges would tell small counts."""
-    is_between = np.isfinite(estimate.low) & np.isfinite(estimate.high)
-    low, high = (np.where(is_between, limit, 0.0) for limit in (estimate.low, estimate.high))
-    value = np.where(is_between, (low + high) / 2, estimate.value)
-    return Estimate(value, estimate.error, estimate.low, estimate.high, estimate.fewer_than)
+    low, high = estimate.low, estimate.high
+    is_between = np.isfinite(low) & np.isfinite(high)
+    # Infinite limits are replaced first, because their mean would be NaN.
+    middle = (np.where(is_between, low, 0.0) + np.where(is_between, high, 0.0)) / 2
+    value = np.where(is_between, middle, estimate.value)
+    return Estimate(value, estimate.error, low, high, estimate.fewer_than)
 
 
 def _quantile(
     part: float, edges: Floats, below: Floats, errors: Floats, *, whole: bool
 ) -> Estimate:
-    """Return the interval of edges in which the share of rows below crosses ``part``, with noise taken into account."""
+    """Return the interval of edges in which the share of rows below crosses ``part``, with noise taken into account.
+
+    From the left, edges are passed as long as surely fewer rows lie below; from the right, as long
+    as surely more do. The quantile is between them. If ``whole``, a part with a single whole number
+    is that number.
+
+    Parameters
+    ----------
+    part : float
+        For example 0.5 for the median.
+    edges : ndarray of shape (n_edges,)
+    below, errors : ndarray of shape (n_groups, n_edges)
+        The shares below each edge, and the deviations of their noise.
+    whole : bool
+    """
     # From the left: edges with surely fewer rows below than the quantile's part. From the right: with surely more.
     surely_fewer = below + DEVIATIONS * errors < part
     surely_more = below - DEVIATIONS * errors >= part
@@ -460,6 +487,11 @@ def spread_of(whole: Group, name: str, column: Column) -> float:
     """Return about the standard deviation of a measured column over all rows, from counts that may be known."""
     edges = edges_of(whole.preparation, name, column)
     bins = whole.known[name][:, : len(edges) + 1]
-    (shares,) = on_simplex(bins / max(float(bins.sum()), LEAST))
-    middles = np.concatenate([edges[:1], (edges[:-1] + edges[1:]) / 2, edges[-1:]])
-    return math.sqrt(max(float(shares @ (middles - shares @ middles) ** 2), 0.0))
+    total = max(float(bins.sum()), LEAST)
+    (shares,) = on_simplex(bins / total)
+    # Values below and above all edges count as the outer edges.
+    inner = (edges[:-1] + edges[1:]) / 2
+    middles = np.concatenate([edges[:1], inner, edges[-1:]])
+    mean = shares @ middles
+    variance = float(shares @ (middles - mean) ** 2)
+    return math.sqrt(max(variance, 0.0))

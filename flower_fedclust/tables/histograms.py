@@ -149,8 +149,10 @@ def histogram_edges(low: float, high: float, n_bins: int) -> Floats:
     n_halved = min(N_HALVED, n_bins // 6) if 0.0 in (low, high) else 0
     edges = np.linspace(low, high, n_bins - n_halved + 1)
     if low == 0.0:
-        return np.concatenate([[low], edges[1] * 2.0 ** -np.arange(n_halved, 0, -1), edges[1:]])
-    return np.concatenate([edges[:-1], edges[-2] * 2.0 ** -np.arange(1, n_halved + 1), [high]])
+        towards_low = edges[1] * 2.0 ** -np.arange(n_halved, 0, -1)
+        return np.concatenate([[low], towards_low, edges[1:]])
+    towards_high = edges[-2] * 2.0 ** -np.arange(1, n_halved + 1)
+    return np.concatenate([edges[:-1], towards_high, [high]])
 
 
 def bins_of(values: Floats, edges: Floats) -> NDArray[np.intp]:
@@ -336,9 +338,11 @@ def _mean_and_spread(known: Figures, moments: Floats, n_bins: int) -> tuple[floa
     ``moments`` are the means of its entries and of their squares, on the scale on which the range
     is -1 to 1. The standard deviation is at least that of entries spread evenly over one bin.
     """
-    middle, half = (known.low + known.high) / 2, (known.high - known.low) / 2
+    middle = (known.low + known.high) / 2
+    half = (known.high - known.low) / 2
     mean = float(np.clip(moments[0], -1.0, 1.0))
-    variance = max(float(moments[1]) - mean**2, 1.0 / n_bins**2 / 3)
+    of_one_bin = 1.0 / n_bins**2 / 3
+    variance = max(float(moments[1]) - mean**2, of_one_bin)
     return middle + half * mean, half * math.sqrt(variance)
 
 

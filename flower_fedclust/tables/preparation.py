@@ -225,7 +225,12 @@ class Preparation:
         return rows
 
     def _place(self, name: str, column: Column, values: Floats, out: Floats) -> None:
-        """Write the prepared values of a column into ``out``, of shape (n_prepared_columns, n_rows)."""
+        """Write the prepared values of a column into ``out``, of shape (n_prepared_columns, n_rows).
+
+        A category becomes 0 or weight / sqrt(2) for each of its values, and a binary column plus or
+        minus half the weight. A measured value is clipped to its bounds, scaled, and multiplied by
+        the weight.
+        """
         figures = self.figures[name]
         # The minimum is NaN if any entry is NaN.
         missing = np.isnan(values) if np.isnan(values.min()) else None
@@ -256,7 +261,11 @@ _FIGURES = TypeAdapter(dict[str, Figures])
 
 
 def _wrong_in(figure: Figures, column: Column) -> str:
-    """Explain why a column cannot be prepared with these figures; "" if every value that fits the schema can."""
+    """Explain why a column cannot be prepared with these figures; "" if every value that fits the schema can.
+
+    Figures may come from another party, in a message or in a saved model. So each number must be
+    finite and not too large, bounds must agree with the schema, and lists must ascend.
+    """
     lists = (figure.quantiles, figure.ranks, figure.parts, figure.counts)
     figures = np.array(
         [

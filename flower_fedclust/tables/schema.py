@@ -180,7 +180,7 @@ class Column(BaseModel):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        """Refuse keys that contradict each other or that this kind of column does not have."""
+        """Refuse keys that contradict each other, or that this kind of column does not have."""
         if self.kind in LISTED:
             self._check_listed()
         elif self.categories is not None:
@@ -223,7 +223,11 @@ class Column(BaseModel):
             )
 
     def _check_time(self) -> None:
-        """Refuse a time to an event without an event, bins or a beginning."""
+        """Refuse a time to an event without an event, bins or a beginning.
+
+        If time is counted from one date of a subject, row_time must say when each row was made.
+        Otherwise subjects who live longer would have more rows, and the curve would be too high.
+        """
         if self.weight != 1 or self.gaps == "mean":
             name = "weight" if self.weight != 1 else 'gaps = "mean"'
             raise ValueError(f"{name} is given, but nothing is clustered by a {TIME}")
@@ -438,7 +442,12 @@ class Schema(BaseModel):
         return self
 
     def _check_event(self, name: str, time: Column) -> None:
-        """Refuse a time to an event whose event or row time is not a suitable column."""
+        """Refuse a time to an event whose event or row time is not a suitable column.
+
+        The event must be binary, first without and then with the event, and nothing may be
+        clustered by it. Several events are refused with the reason: with competing risks, the curve
+        would be wrong.
+        """
         event, row_time = self.columns.get(time.event), self.columns.get(time.row_time)
         if event is None or event.kind != "binary":
             n_values = 0 if event is None else len(event.categories or ())
@@ -778,7 +787,11 @@ def read_column(series: Any, column: Column, *, first_row: int = 0) -> Floats:
 
 
 def are_coded_missing(series: Any, column: Column) -> NDArray[np.bool_]:
-    """Tell for each entry whether it is one of the column's codes or words for a missing value."""
+    """Tell for each entry whether it is one of the column's codes or words for a missing value.
+
+    A code matches as a number, however it is written (99, 99.0), and a word as a text without
+    surrounding spaces.
+    """
     import pandas as pd
 
     if not column.missing:
@@ -932,7 +945,11 @@ def _has_unclear_commas(series: Any) -> bool | None:
 
 
 def _days(series: Any, first_row: int) -> Floats:
-    """Return the entries of a column of dates as days since 1970; NaN for gaps."""
+    """Return the entries of a column of dates as days since 1970; NaN for gaps.
+
+    Dates are written as YYYY-MM-DD, with or without a time; a time with a zone is converted to UTC.
+    Any other format is refused by name, because 03/04/2020 has two meanings.
+    """
     import pandas as pd
 
     if pd.api.types.is_numeric_dtype(series.dtype):
@@ -981,7 +998,12 @@ def _codes(series: Any, categories: tuple[str, ...], first_row: int) -> Floats:
 
 
 def _places(series: Any, categories: tuple[str, ...], first_row: int) -> Floats:
-    """Return the place of each entry in the list of categories: -1 if it is not listed, NaN for gaps."""
+    """Return the place of each entry in the list of categories: -1 if it is not listed, NaN for gaps.
+
+    Each entry is read by itself. Its text is looked up first, and then its other spelling: a
+    program may have read the code 01 as the number 1. In a column of floats, codes that are too
+    long to be exact are refused.
+    """
     import pandas as pd
 
     is_mixed = series.dtype == object and pd.api.types.infer_dtype(series).startswith("mixed")

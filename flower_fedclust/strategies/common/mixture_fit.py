@@ -134,8 +134,11 @@ class Mixture:
         """Return the most probable component of each point."""
         means, whitening, constants = self.arrays
         offsets = points[None] - means[:, None]
-        turned = offsets * whitening[:, None] if whitening.ndim == 2 else offsets @ whitening
-        return np.asarray((constants[:, None] - 0.5 * (turned**2).sum(axis=2)).argmax(axis=0))
+        are_diagonal = whitening.ndim == 2
+        turned = offsets * whitening[:, None] if are_diagonal else offsets @ whitening
+        distances = (turned**2).sum(axis=2)
+        densities = constants[:, None] - 0.5 * distances
+        return np.asarray(densities.argmax(axis=0))
 
     def narrowest(self, other: Mixture) -> float:
         """Return the largest ratio of the other (single) Gaussian's variance to a component's, over all directions."""
@@ -291,10 +294,13 @@ def prior_precision(mixture: Mixture, difference: float) -> Floats:
 
 def normals_for(k: int, d: int, n_drawn: int, rng: np.random.Generator) -> Floats:
     """Return about n_drawn normal vectors in all, with mean exactly 0 and covariance exactly 1 in each component."""
-    normals = rng.standard_normal((k, max(n_drawn // k, 4 * d), d))
+    n_each = max(n_drawn // k, 4 * d)
+    normals = rng.standard_normal((k, n_each, d))
     normals -= normals.mean(axis=1, keepdims=True)
-    roots = np.linalg.cholesky(normals.transpose(0, 2, 1) @ normals / normals.shape[1])
-    return np.asarray(np.linalg.solve(roots, normals.transpose(0, 2, 1)).transpose(0, 2, 1))
+    turned = normals.transpose(0, 2, 1)
+    roots = np.linalg.cholesky(turned @ normals / n_each)
+    whitened_normals = np.linalg.solve(roots, turned)
+    return np.asarray(whitened_normals.transpose(0, 2, 1))
 
 
 def fitted(
@@ -383,8 +389,9 @@ def averaged(mixture: Mixture, curvature: Floats, rng: np.random.Generator) -> M
     """Return the mixture whose moments are averages over the posterior; uncertain components become wider."""
     others = others_as_probable(mixture, curvature, N_AVERAGED, rng)
     means = np.mean([other.means for other in others], axis=0)
+    # Beside a factor, the offset of the mean is one more column of a root of the covariance.
     roots = [np.dstack([_square(other.factors), other.means - means]) for other in others]
-    covariances = np.mean([other @ other.transpose(0, 2, 1) for other in roots], axis=0)
+    covariances = np.mean([root @ root.transpose(0, 2, 1) for root in roots], axis=0)
     weights = np.mean([other.weights for other in others], axis=0)
     return Mixture("full", weights, means, np.linalg.cholesky(covariances)).as_structure(
         mixture.structure
@@ -397,7 +404,9 @@ def others_as_probable(
     """Draw mixtures from the posterior, in pairs on opposite sides of the most probable one."""
     values, vectors = np.linalg.eigh(curvature)
     normals = rng.standard_normal((len(curvature), n_drawn // 2))
-    steps = vectors / np.sqrt(np.maximum(values, 1.0)) @ np.hstack([normals, -normals])
+    in_pairs = np.hstack([normals, -normals])
+    root_of_covariance = vectors / np.sqrt(np.maximum(values, 1.0))
+    steps = root_of_covariance @ in_pairs
     return [mixture.moved(step) for step in steps.T]
 
 

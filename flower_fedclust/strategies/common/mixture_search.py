@@ -268,8 +268,11 @@ def _moment(space: Space, basis: Floats, least: float) -> Floats:
 
 def _directions(space: Space, centers: Floats, n_directions: int) -> Floats:
     """Return orthonormal directions: first those in which centers differ, then those in which rows spread most."""
-    _, sizes, between = np.linalg.svd(centers - centers.mean(axis=0), full_matrices=False)
-    between = between[sizes > 1e-6 * max(float(sizes[0]), np.finfo(float).tiny)][: len(centers) - 1]
+    offsets = centers - centers.mean(axis=0)
+    _, sizes, between = np.linalg.svd(offsets, full_matrices=False)
+    # k centers differ in at most k - 1 directions; smaller singular values are rounding.
+    least = 1e-6 * max(float(sizes[0]), np.finfo(float).tiny)
+    between = between[sizes > least][: len(centers) - 1]
     both = np.concatenate([between.T, space.directions], axis=1)
     orthonormal = np.linalg.qr(both)[0]
     return np.ascontiguousarray(orthonormal[:, :n_directions])

@@ -236,7 +236,11 @@ class TablePreparation:
     # The server half.
 
     def protocol(self, strategy: ProtocolStrategy) -> Protocol:
-        """Find the preparation, run the strategy on prepared rows, and return a model of tables."""
+        """Find the preparation, run the strategy on prepared rows, and return a model of tables.
+
+        The description and the survival follow in further rounds, if they were asked for. All of it
+        is one run, with one budget and one report.
+        """
         preparation = yield from self.prepare(strategy)
         inner: Any = _in_ball(
             strategy, max_norm=preparation.radius, max_l1_norm=preparation.l1_radius

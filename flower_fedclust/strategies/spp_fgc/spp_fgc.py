@@ -310,7 +310,12 @@ class Uploads:
 def read_uploads(
     replies: Sequence[Reply], n_clusters: int, noise_deviation: Floats | None = None
 ) -> Uploads:
-    """Check and return what the clients sent: the arrays of :func:`sent_graph`, then means, covariances and sizes."""
+    """Check what the clients sent, and return it with nodes and prototypes numbered over all clients.
+
+    Each reply has the arrays of :func:`sent_graph`, then means, covariances and sizes of
+    prototypes. Equal rows of a client become one node, with the weights of all of them. Raises a
+    DataError that names a client whose arrays do not fit together.
+    """
     blocks, labels, nodes, client, n_prototypes, n_nodes = [], [], [], [], 0, 0
     _, others = unlike_most({reply.client: reply.arrays[4].ndim for reply in replies})
     for index, reply in enumerate(replies):

@@ -258,7 +258,12 @@ class CellsStrategy(PrivateStrategy):
         scale: float,
         n_rounds: int,
     ) -> Generator[Round, list[Array], tuple[Floats, Floats]]:
-        """Take Lloyd steps; before the last one, centers without rows are moved beside centers with many."""
+        """Take Lloyd steps from these centers, and return the centers and the numbers of rows at them.
+
+        Before the last step, centers without rows are moved beside centers with many. ``root`` is a
+        root of the rows' second moment, which gives the size of these moves; ``scale`` is the scale
+        of the noise in a count.
+        """
         for step in range(n_rounds):
             question = CellsClient.cluster_sums.asked(centers, frame=frame)
             sums, counts = yield Sum(question, parts=["lloyd_sums", "lloyd_counts"])
@@ -519,11 +524,15 @@ class CellsClient(ClusterClient):
     )
     def votes(rows: Rows, centers: Floats) -> Term:
         """Count the votes, in the order of the upper triangle of a table of pairs."""
+        n_centers = len(centers)
         nearest, second = two_nearest(rows.integers, rows.points(centers))
         first, last = np.minimum(nearest, second), np.maximum(nearest, second)
-        # The number of pairs before this one.
-        place = first * len(centers) - first * (first + 1) // 2 + last - first - 1
-        return at(place, len(centers) * (len(centers) - 1) // 2)
+        # The number of pairs before this one: those with a smaller first center, and then those
+        # with the same first center.
+        n_with_smaller = first * n_centers - first * (first + 1) // 2
+        place = n_with_smaller + last - first - 1
+        n_pairs = n_centers * (n_centers - 1) // 2
+        return at(place, n_pairs)
 
 
 def two_nearest(rows: Floats, centers: Floats) -> tuple[Labels, Labels]:
