@@ -210,12 +210,12 @@ class CentralLSH(CentralPrivateKMeans):
         deviation = noise_of_sums(self.central_epsilon, self.central_delta)
         means, weights = noisy_leaves(clip_rows(rows, 1.0), self.n_clusters, deviation, rng)
         n_centers = min(self.n_clusters, len(np.unique(means, axis=0)))
-        found = KMeans(n_centers, n_init=1, random_state=int(rng.integers(2**31))).fit(
+        estimator = KMeans(n_centers, n_init=1, random_state=int(rng.integers(2**31))).fit(
             means, sample_weight=weights
         )
         # With fewer leaves than clusters, the last center is repeated.
         return np.asarray(
-            found.cluster_centers_[np.minimum(np.arange(self.n_clusters), n_centers - 1)]
+            estimator.cluster_centers_[np.minimum(np.arange(self.n_clusters), n_centers - 1)]
         )
 
 

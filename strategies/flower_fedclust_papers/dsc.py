@@ -42,12 +42,12 @@ class LocalClustersClient(ProtocolClient):
     )
     def merged_labels(self, merged: Labels) -> Labels:
         """Return each row's merged cluster, and keep these labels."""
-        own = self.recall(OWN_CLUSTERS)
-        if own is None:
+        own_clusters = self.recall(OWN_CLUSTERS)
+        if own_clusters is None:
             raise MissedRoundError(
                 f"client {self.name} has no clusters of its own; it missed the round before."
             )
-        labels: Labels = merged[own[0]]
+        labels: Labels = merged[own_clusters[0]]
         self.remember("labels", [labels])
         return labels
 
@@ -140,8 +140,10 @@ class DSCClient(LocalClustersClient):
         labels = np.zeros(len(self.rows), dtype=np.intp)
         n_clusters = min(n_clusters, len(np.unique(self.rows, axis=0)))
         if n_clusters > 1:
-            _, found = cluster_rows(self.rows, n_clusters, np.random.default_rng(random_state))
-            labels = np.unique(found, return_inverse=True)[1]  # k-means may leave a cluster empty
+            _, clusters = cluster_rows(self.rows, n_clusters, np.random.default_rng(random_state))
+            labels = np.unique(clusters, return_inverse=True)[
+                1
+            ]  # k-means may leave a cluster empty
         self.remember(OWN_CLUSTERS, [labels])
         sums, sizes = cluster_sums(self.rows, labels, int(labels.max()) + 1)
         return centers_of(sums, sizes, fallback=sums), sizes

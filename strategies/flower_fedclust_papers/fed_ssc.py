@@ -206,15 +206,15 @@ class FedSubspaceClusteringClient(LocalClustersClient):
         directions = unit_rows(self.rows[has_direction])
         # Each client draws its own points; this protects nothing, because the server knows the seed.
         rng = self.generator(random_state)
-        found = cluster_directions(directions, n_clusters, rng, alpha=alpha, eigengap=eigengap)
-        labels = np.full(len(self.rows), np.bincount(found).argmax(), dtype=np.intp)
-        labels[has_direction] = found
+        clusters = cluster_directions(directions, n_clusters, rng, alpha=alpha, eigengap=eigengap)
+        labels = np.full(len(self.rows), np.bincount(clusters).argmax(), dtype=np.intp)
+        labels[has_direction] = clusters
         self.remember(OWN_CLUSTERS, [labels])
         bases = [
             subspace_basis(
-                directions[found == cluster], energy=energy, n_dimensions=n_dimensions or None
+                directions[clusters == cluster], energy=energy, n_dimensions=n_dimensions or None
             )
-            for cluster in range(int(found.max()) + 1)
+            for cluster in range(int(clusters.max()) + 1)
         ]
         return np.concatenate([draw_from_sphere(basis, n_samples, rng) for basis in bases])
 
@@ -234,9 +234,11 @@ def cluster_directions(
     graph = expression_graph(self_expression(directions, alpha))
     if eigengap:
         n_clusters = n_clusters_by_eigengap(graph, n_clusters)
-    _, found = cluster_embedding(subspace_embedding(graph, directions, n_clusters), n_clusters, rng)
+    _, clusters = cluster_embedding(
+        subspace_embedding(graph, directions, n_clusters), n_clusters, rng
+    )
     # k-means may leave a cluster empty.
-    return np.unique(found, return_inverse=True)[1].astype(np.intp)
+    return np.unique(clusters, return_inverse=True)[1].astype(np.intp)
 
 
 FedSubspaceClustering.client_type = FedSubspaceClusteringClient

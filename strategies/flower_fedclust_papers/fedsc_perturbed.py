@@ -99,8 +99,8 @@ class FedSCPerturbed(FedSC):
     def check_parameters(self) -> None:
         """Raise a ValueError that names the first invalid parameter."""
         super().check_parameters()
-        given = [name for name in RELATIVE_NOISE if getattr(self, name) > 0]
-        for name in given:
+        used = [name for name in RELATIVE_NOISE if getattr(self, name) > 0]
+        for name in used:
             if RELATIVE_NOISE[name] != self.perturb:
                 raise ValueError(
                     f"{name} is {getattr(self, name):g} and perturb is '{self.perturb}'; set "
@@ -115,7 +115,7 @@ class FedSCPerturbed(FedSC):
                 "relative_dictionary_noise is given and n_rounds is 0, so that no client sends a dictionary; give 1 or "
                 "more."
             )
-        if self.epsilon is None and not given:
+        if self.epsilon is None and not used:
             levels = [
                 name for name, perturbed in RELATIVE_NOISE.items() if perturbed == self.perturb
             ]

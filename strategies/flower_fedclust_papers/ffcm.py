@@ -183,9 +183,9 @@ class FFCM(FuzzyStrategy):
     def protocol(self) -> Protocol:
         """Send the centers, let the clients move them, and merge the results, until nothing moves."""
         frame, n_rows = yield from frame_of_rows()
-        given = yield from self._start.find(self.n_clusters, self.n_columns, self.rng)
+        start = yield from self._start.find(self.n_clusters, self.n_columns, self.rng)
         # A center even farther away has almost no weight, unless all centers are.
-        frame, first = frame_with_centers(frame, given, times_the_reach=256.0)
+        frame, first = frame_with_centers(frame, start, times_the_reach=256.0)
         asked = FuzzyClient.fuzzy_sums if self.merge == "average" else FuzzyClient.own_fuzzy_sums
         centers, more_bits = first, more_bits_for(n_rows)
         for clients in self._drawn():
@@ -200,7 +200,7 @@ class FFCM(FuzzyStrategy):
             if np.linalg.norm(centers - former, axis=1).max() <= self.tol:
                 break
         has_moved = (centers != first).any(axis=1, keepdims=True)
-        return KMeansModel(np.where(has_moved, frame.leave(centers), given))
+        return KMeansModel(np.where(has_moved, frame.leave(centers), start))
 
 
 class PrivateFFCM(ClippedStrategy, FuzzyStrategy):
@@ -291,9 +291,9 @@ def _merged_by_kmeans(
     exponent = int(np.frexp(max(np.abs(local_centers).max(), np.abs(former).max()))[1])
     pool, merged = np.ldexp(local_centers, -exponent), np.ldexp(former, -exponent)
     n_clusters = min(len(former), len(np.unique(pool, axis=0)))
-    found = weighted_kmeans(pool, weights, n_clusters, rng)
-    mine, theirs = linear_sum_assignment(squared_distances(found, merged))
-    merged[theirs] = found[mine]
+    centers = weighted_kmeans(pool, weights, n_clusters, rng)
+    mine, theirs = linear_sum_assignment(squared_distances(centers, merged))
+    merged[theirs] = centers[mine]
     return np.ldexp(merged, exponent)
 
 

@@ -228,10 +228,10 @@ class KMeansParallelClient(PerturbedRowsClient, ClusterClient):
 def _least_squares(rows: Rows, candidates: Floats) -> Floats:
     """Return each row's squared distance from the nearest candidate, exactly, in squared units of the frame."""
     points = rows.points(candidates)
-    found = np.empty(len(rows))
+    solutions = np.empty(len(rows))
     for block in blocks(len(rows), len(points)):
-        found[block] = squared_distances(rows.integers[block], points).min(axis=1)
-    return found
+        solutions[block] = squared_distances(rows.integers[block], points).min(axis=1)
+    return solutions
 
 
 KMeansParallel.client_type = KMeansParallelClient

@@ -45,16 +45,16 @@ def weiszfeld_step(rows: Floats, weights: Floats, centers: Floats, labels: Label
     R = np.zeros_like(centers)
     total, eta = np.zeros(n_clusters), np.zeros(n_clusters)
     for block in blocks(len(rows), rows.shape[1]):
-        own = labels[block]
-        difference = rows[block] - centers[own]
+        own_labels = labels[block]
+        difference = rows[block] - centers[own_labels]
         distance = np.linalg.norm(difference, axis=1)
         inverse = np.divide(
             weights[block], distance, out=np.zeros_like(distance), where=distance > 0
         )
-        R += cluster_sums(difference * inverse[:, None], own, n_clusters)[0]
-        total += np.bincount(own, weights=inverse, minlength=n_clusters)
+        R += cluster_sums(difference * inverse[:, None], own_labels, n_clusters)[0]
+        total += np.bincount(own_labels, weights=inverse, minlength=n_clusters)
         eta += np.bincount(
-            own, weights=np.where(distance > 0, 0.0, weights[block]), minlength=n_clusters
+            own_labels, weights=np.where(distance > 0, 0.0, weights[block]), minlength=n_clusters
         )
     length = np.linalg.norm(R, axis=1)
     kept = np.divide(

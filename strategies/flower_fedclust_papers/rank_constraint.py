@@ -39,11 +39,11 @@ DENSE_ROWS = 500
 
 def constrained_client_graph(rows: Floats, n_clusters: int, n_neighbors: int) -> StructuralGraph:
     """Return a client's E^p with n_clusters components, if there are more rows than clusters."""
-    own = neighbors_of_client(len(rows), n_clusters, n_neighbors)
+    wanted = neighbors_of_client(len(rows), n_clusters, n_neighbors)
     return (
-        rank_constrained_graph(rows, n_clusters, own)
+        rank_constrained_graph(rows, n_clusters, wanted)
         if len(rows) > n_clusters
-        else structural_graph(rows, own)
+        else structural_graph(rows, wanted)
     )
 
 

@@ -318,9 +318,9 @@ class SPPFGCPlusClient(MomentsClient, LabelsClient):
 
     @answers(
         *(
-            f"sum of the {part}'s {what}"
+            f"sum of the {part}'s {content}"
             for part in ("encoder", "decoder")
-            for what in ("first weights", "first biases", "last weights", "last biases")
+            for content in ("first weights", "first biases", "last weights", "last biases")
         ),
         "sum of the losses",
         Sent("number of rows", counts_rows=True),

@@ -232,7 +232,7 @@ def mixture_labels(rows: Floats, n_clusters: int, rng: np.random.Generator) -> L
 
 
 def noisy_as_in_the_paper(
-    found: Prototypes, epsilon: float, max_l1_norm: float, source: NoiseSource
+    prototypes: Prototypes, epsilon: float, max_l1_norm: float, source: NoiseSource
 ) -> Prototypes:
     """Return prototypes with the Laplace noise of equation (8), scaled as in appendix C.II, which guarantees nothing.
 
@@ -240,18 +240,20 @@ def noisy_as_in_the_paper(
     the Frobenius norm of the covariance, where Laplace noise needs the L1 norm. N_min, the size of the client's
     smallest cluster, depends on the rows. The counts have no noise.
     """
-    smallest = float(found.counts.min())
+    smallest = float(prototypes.counts.min())
     of_means = 2.0 * max_l1_norm / smallest / epsilon
     of_covariances = (2.0 * math.sqrt(2.0) + 4.0) * max_l1_norm**2 / smallest / epsilon
-    means = found.means + noise_in_floats("laplace", of_means, found.means.shape, source)
-    if found.is_diagonal:
-        noisy = found.covariances + noise_in_floats("laplace", of_covariances, means.shape, source)
+    means = prototypes.means + noise_in_floats("laplace", of_means, prototypes.means.shape, source)
+    if prototypes.is_diagonal:
+        noisy = prototypes.covariances + noise_in_floats(
+            "laplace", of_covariances, means.shape, source
+        )
     else:
-        n_columns = found.means.shape[1]
-        shape = (len(found), n_columns * (n_columns + 1) // 2)
+        n_columns = prototypes.means.shape[1]
+        shape = (len(prototypes), n_columns * (n_columns + 1) // 2)
         drawn = noise_in_floats("laplace", of_covariances, shape, source)
-        noisy = found.covariances + np.array([triangle_to_symmetric(noise) for noise in drawn])
-    return Prototypes(means, nearest_covariances(noisy), found.counts)
+        noisy = prototypes.covariances + np.array([triangle_to_symmetric(noise) for noise in drawn])
+    return Prototypes(means, nearest_covariances(noisy), prototypes.counts)
 
 
 SPPFGCPrinted.client_type = SPPFGCPrintedClient

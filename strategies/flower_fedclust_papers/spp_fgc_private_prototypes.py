@@ -139,7 +139,7 @@ def prototypes_of_cells(
     Nearly empty cells, by their noisy count, are dropped, and their rows go to the nearest remaining cell.
     ``deviation`` is the standard deviation of the products' noise, and ``scale`` the scale of the counts' noise.
     """
-    own, neighbors, weights, sums, moments, noisy_counts = reply.arrays
+    own_prototypes, neighbors, weights, sums, moments, noisy_counts = reply.arrays
     centers, frame = cells.centers, cells.frame
     n_cells, n_columns = centers.shape
     widths = (n_columns, n_columns * (n_columns + 1) // 2)
@@ -147,7 +147,8 @@ def prototypes_of_cells(
         (n_cells, width) for width in widths
     ]
     check_fits(
-        reply.client, shapes_fit and noisy_counts.shape == (n_cells,) and are_indices(own, n_cells)
+        reply.client,
+        shapes_fit and noisy_counts.shape == (n_cells,) and are_indices(own_prototypes, n_cells),
     )
     kept = noisy_counts > max(2.0 * scale, 0.5)
     if not kept.any():
@@ -162,7 +163,7 @@ def prototypes_of_cells(
         covariances = nearest_covariances(full - means[:, :, None] * means[:, None, :])
     position = np.cumsum(kept) - 1
     moved = np.where(kept, position, nearest_center(centers, centers[kept]))[
-        np.asarray(own, dtype=np.intp)
+        np.asarray(own_prototypes, dtype=np.intp)
     ]
     changed = Reply(
         reply.client, [moved, neighbors, weights, frame.leave(means), covariances, sizes]
@@ -210,11 +211,13 @@ class SPPFGCPrivatePrototypesClient(CellsClient, LabelsClient):
         ends = np.cumsum(counts.integers)
         by_cell = rows.integers[np.argsort(labels, kind="stable")]
         add = squares if diagonal else products
-        own = [
+        moments_of_cells = [
             add(dataclasses.replace(rows, held=by_cell[start:end])).array
             for start, end in pairwise([0, *ends])
         ]
-        by_cell_products = GridArray(np.array([one.integers for one in own]), own[0].exponent)
+        by_cell_products = GridArray(
+            np.array([moment.integers for moment in moments_of_cells]), moments_of_cells[0].exponent
+        )
         return (*sent_graph(labels, copies, E, n_neighbors), sums, by_cell_products, counts)
 
 

@@ -89,18 +89,22 @@ def _expression_of(
     """Return the rows of C that belong to a block. Inside, they are columns: a column for each row of the block."""
     from scipy.sparse import csr_array
 
-    found = np.zeros((len(rows), len(rows[block])))
-    own = groups[:, None] == groups[None, block]
+    expressed = np.zeros((len(rows), len(rows[block])))
+    same_group = groups[:, None] == groups[None, block]
     products = rows @ rows[block].T
-    penalties = _largest(products, own) / alpha
+    penalties = _largest(products, same_group) / alpha
     lengths = np.einsum("ij,ij->i", rows[block], rows[block])
     # Columns that have not converged, with ADMM's sparse copy and scaled multiplier of each.
     longest = np.linalg.norm(rows, axis=1).max()
     left = np.flatnonzero(penalties * alpha > ORTHOGONAL * longest * np.sqrt(lengths))
     sparse = np.zeros((len(rows), len(left)))
     multiplier = np.zeros_like(sparse)
-    products, own, stiffness = products[:, left], own[:, left], _STEP_PENALTY * penalties[left]
-    forbidden = np.nonzero(own)
+    products, same_group, stiffness = (
+        products[:, left],
+        same_group[:, left],
+        _STEP_PENALTY * penalties[left],
+    )
+    forbidden = np.nonzero(same_group)
     for step in range(1, max_steps + 1):
         if not len(left):
             break
@@ -116,7 +120,7 @@ def _expression_of(
         multiplier[forbidden] = smooth[forbidden]
         sparse = smooth - multiplier
         if step % _STEPS_PER_LOOK == 0 or step == max_steps:
-            gaps = _duality_gaps(rows, rows[block][left], sparse, own, penalties[left])
+            gaps = _duality_gaps(rows, rows[block][left], sparse, same_group, penalties[left])
             done = gaps <= tolerance * 0.5 * lengths[left]
             if step == max_steps and not done.all():
                 warnings.warn(
@@ -126,36 +130,40 @@ def _expression_of(
                 )
                 done[:] = True
             if done.any():
-                found[:, left[done]] = sparse[:, done]
-                left, stiffness, products, own = (
+                expressed[:, left[done]] = sparse[:, done]
+                left, stiffness, products, same_group = (
                     left[~done],
                     stiffness[~done],
                     products[:, ~done],
-                    own[:, ~done],
+                    same_group[:, ~done],
                 )
                 sparse, multiplier, forbidden = (
                     sparse[:, ~done],
                     multiplier[:, ~done],
-                    np.nonzero(own),
+                    np.nonzero(same_group),
                 )
-    return csr_array(found.T)
+    return csr_array(expressed.T)
 
 
-def _largest(products: Floats, own: NDArray[np.bool_]) -> Floats:
+def _largest(products: Floats, same_group: NDArray[np.bool_]) -> Floats:
     """Return the largest absolute value of each column, without a row's own group."""
-    largest: Floats = np.where(own, 0.0, np.abs(products)).max(axis=0)
+    largest: Floats = np.where(same_group, 0.0, np.abs(products)).max(axis=0)
     return largest
 
 
 def _duality_gaps(
-    rows: Floats, expressed: Floats, sparse: Floats, own: NDArray[np.bool_], penalties: Floats
+    rows: Floats,
+    expressed: Floats,
+    sparse: Floats,
+    same_group: NDArray[np.bool_],
+    penalties: Floats,
 ) -> Floats:
     """Return an upper bound on how far the objective of each column is above its minimum.
 
     The residual, made short enough that its product with no row is above the penalty, is a point of the dual problem.
     """
     residuals = expressed - sparse.T @ rows
-    largest = _largest(rows @ residuals.T, own)
+    largest = _largest(rows @ residuals.T, same_group)
     scale = np.minimum(1.0, penalties / np.maximum(largest, np.finfo(float).tiny))
     primal = 0.5 * np.einsum("ij,ij->i", residuals, residuals) + penalties * np.abs(sparse).sum(
         axis=0
@@ -188,14 +196,16 @@ def angle_graph(rows: Floats, n_neighbors: int, groups: Integers | None = None) 
     """
     from scipy.sparse import csr_array
 
-    own = np.arange(len(rows)) if groups is None else groups
+    group_of_row = np.arange(len(rows)) if groups is None else groups
     n_neighbors = min(n_neighbors, len(rows) - 1)
     if n_neighbors < 1:
         return csr_array((len(rows), len(rows)), dtype=np.float64)
     neighbors = np.empty((len(rows), n_neighbors), dtype=np.intp)
     cosines = np.empty(neighbors.shape)
     for block in blocks(len(rows), len(rows)):
-        similar = np.where(own[block, None] == own[None, :], 0.0, np.abs(rows[block] @ rows.T))
+        similar = np.where(
+            group_of_row[block, None] == group_of_row[None, :], 0.0, np.abs(rows[block] @ rows.T)
+        )
         neighbors[block] = np.argpartition(similar, -n_neighbors, axis=1)[:, -n_neighbors:]
         cosines[block] = np.take_along_axis(similar, neighbors[block], axis=1)
     weights = np.where(

@@ -149,26 +149,28 @@ def best_solutions(
     n_tries = int(np.clip(MOST_TRIED / (20 * cells.means.size * n_clusters), FEWEST_TRIES, N_TRIES))
     weights = np.tile(cells.counts, (n_tries, 1))
     weights[1::2] *= rng.exponential(size=weights[1::2].shape)
-    found: list[tuple[float, Floats]] = []
+    solutions: list[tuple[float, Floats]] = []
     for centers in kmeans_of_cells(cells.means, weights, n_clusters, rng):
         cost = float(cells.counts @ squared_distances(cells.means, centers).min(axis=1))
-        if all(abs(cost - other) > 1e-6 * cost for other, _ in found):
-            found.append((cost, centers))
-    found.sort(key=lambda one: one[0])
+        if all(abs(cost - other) > 1e-6 * cost for other, _ in solutions):
+            solutions.append((cost, centers))
+    solutions.sort(key=lambda solution: solution[0])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # centers coincide if rows do
         refined = [
             KMeans(n_clusters, init=centers, n_init=1, max_iter=30).fit(rows)
-            for _, centers in found[: 2 * n_wanted]
+            for _, centers in solutions[: 2 * n_wanted]
         ]
-    refined.sort(key=lambda one: float(one.inertia_))
+    refined.sort(key=lambda model: float(model.inertia_))
     pairs = zip(
-        (one for _, one in found),
-        (np.asarray(one.cluster_centers_) for one in refined),
+        (centers for _, centers in solutions),
+        (np.asarray(model.cluster_centers_) for model in refined),
         strict=False,
     )
     return different(
-        [one for pair in pairs for one in pair], n_wanted, APART * float(rows.var(axis=0).sum())
+        [centers for pair in pairs for centers in pair],
+        n_wanted,
+        APART * float(rows.var(axis=0).sum()),
     )
 
 
@@ -369,7 +371,7 @@ def repeated(
     n_drawn = np.bincount(of_cell, minlength=len(cells.means)) + FEW_DRAWN
     heavier = (np.bincount(of_cell, weights, len(cells.means)) + FEW_DRAWN) / n_drawn
     cells = replace(cells, counts=cells.counts * heavier)
-    own = nearest_center(rows, centers)
+    labels = nearest_center(rows, centers)
     table = Imitated(
         rows, weights, errors, directions, len(compared[0].solutions) if compared else 1
     )
@@ -378,13 +380,19 @@ def repeated(
     others, pairs = nearest_of_each(rows, noisy), combinations(nearest_of_each(rows, exact), 2)
     best = unmoved.costs(np.concatenate([unmoved.steps(centers[None]), exact])).min()
     return Repeated(
-        agreement=float(np.mean([weighted_rand_index(own, one, weights, k) for one in others])),
-        each=np.mean([best_jaccard(own, one, k, weights) for one in others], axis=0),
+        agreement=float(
+            np.mean(
+                [weighted_rand_index(labels, other_labels, weights, k) for other_labels in others]
+            )
+        ),
+        each=np.mean(
+            [best_jaccard(labels, other_labels, k, weights) for other_labels in others], axis=0
+        ),
         without_noise=float(
-            np.mean([weighted_rand_index(one, other, weights, k) for one, other in pairs])
+            np.mean([weighted_rand_index(first, other, weights, k) for first, other in pairs])
         ),
         excess=float(unmoved.costs(centers[None])[0] / max(best, np.finfo(float).tiny)) - 1.0,
-        equal_within=_equal_within(table, own, float(table.costs(centers[None])[0]), compared),
+        equal_within=_equal_within(table, labels, float(table.costs(centers[None])[0]), compared),
     )
 
 
@@ -472,15 +480,19 @@ def _distances_of_each(rows: Floats, runs: Floats) -> Iterator[Floats]:
 
 def nearest_of_each(rows: Floats, runs: Floats) -> Labels:
     """Return the labels of the rows by the centers of each run, of shape (n_runs, n_rows)."""
-    return np.concatenate([one.argmin(axis=2).T for one in _distances_of_each(rows, runs)])
+    return np.concatenate(
+        [distances.argmin(axis=2).T for distances in _distances_of_each(rows, runs)]
+    )
 
 
 def costs_of_each(rows: Floats, runs: Floats) -> Floats:
     """Return the squared distances of the rows from the nearest center of each run, (n_runs, n_rows)."""
-    return np.concatenate([one.min(axis=2).T for one in _distances_of_each(rows, runs)])
+    return np.concatenate([distances.min(axis=2).T for distances in _distances_of_each(rows, runs)])
 
 
-def _equal_within(table: Imitated, own: Labels, cost: float, compared: Sequence[Compared]) -> float:
+def _equal_within(
+    table: Imitated, labels_here: Labels, cost: float, compared: Sequence[Compared]
+) -> float:
     """Return by which part of the cost a solution that divides the rows otherwise is worse at most.
 
     It is the least bound over all solutions that the run has compared: the released difference, and UNSURE deviations
@@ -489,10 +501,12 @@ def _equal_within(table: Imitated, own: Labels, cost: float, compared: Sequence[
     bounds, k, weights = [math.inf], len(table.errors), table.weights
     for each in compared:
         labels = nearest_of_each(table.rows, each.solutions)
-        alike = np.array([weighted_rand_index(own, one, weights, k) for one in labels])
+        alike = np.array(
+            [weighted_rand_index(labels_here, other_labels, weights, k) for other_labels in labels]
+        )
         worse = each.costs - each.costs[alike.argmax()] + UNSURE * math.sqrt(2.0) * each.deviation
         bounds += worse[alike < ALIKE].tolist()
-    return max(min(bounds), 0.0) * len(own) / max(cost, np.finfo(float).tiny)
+    return max(min(bounds), 0.0) * len(labels_here) / max(cost, np.finfo(float).tiny)
 
 
 def agreement_inside(
@@ -542,8 +556,8 @@ def _other_runs(
     cells: NoisyCells, table: Imitated, rng: Generator, noise: float, n_runs: int
 ) -> Floats:
     """Return the centers of other runs on these rows, (n_runs, n_clusters, n_columns)."""
-    found = [_another_run(cells, table, rng, noise) for _ in range(n_runs)]
-    starts, added = (np.stack(arrays) for arrays in zip(*found, strict=True))
+    other_runs = [_another_run(cells, table, rng, noise) for _ in range(n_runs)]
+    starts, added = (np.stack(arrays) for arrays in zip(*other_runs, strict=True))
     return np.asarray(table.steps(starts @ table.directions.T) + added)
 
 
@@ -576,9 +590,9 @@ def _another_run(
     return best[0], noise * (of_inside @ directions.T + rest)
 
 
-def adjusted_rand(one: Labels, other: Labels, n_clusters: int) -> float:
+def adjusted_rand(first: Labels, other: Labels, n_clusters: int) -> float:
     """Return the adjusted Rand index of two clusterings of the same rows."""
-    return weighted_rand_index(one, other, np.ones(len(one)), n_clusters)
+    return weighted_rand_index(first, other, np.ones(len(first)), n_clusters)
 
 
 def best_jaccard(

@@ -103,7 +103,7 @@ def pretrained_autoencoder(
     n_rows, n_columns = rows.shape
     n_epochs = n_epochs_for(N_STEPS, n_rows, BATCH_SIZE) if n_epochs is None else n_epochs
     with repeatable("An autoencoder", random_state) as (torch, generator):
-        given = torch.from_numpy(np.ascontiguousarray(rows))
+        tensor = torch.from_numpy(np.ascontiguousarray(rows))
         encoder = network_of(
             new_layers([n_columns, n_hidden, n_hidden, n_latent], generator, last=0.1)
         )
@@ -116,7 +116,7 @@ def pretrained_autoencoder(
         for _ in range(n_epochs):
             total = 0.0
             for batch in batches(n_rows, BATCH_SIZE, generator):
-                true = given[batch]
+                true = tensor[batch]
                 total += len(batch) * descend(
                     (decoder(encoder(true)) - true).square().mean(), optimizer
                 )
@@ -142,7 +142,7 @@ def refined_clusters(
     """
     n_rows = len(rows)
     with repeatable("Deep clustering", random_state) as (torch, generator):
-        given = torch.from_numpy(np.ascontiguousarray(rows))
+        tensor = torch.from_numpy(np.ascontiguousarray(rows))
         network = network_of(encoder)
         mu = torch.tensor(centers, dtype=torch.float64, requires_grad=True)
         optimizer = torch.optim.Adam([*network.parameters(), mu], lr=CLUSTERING_RATE)
@@ -151,16 +151,16 @@ def refined_clusters(
         n_passes = n_epochs_for(STEPS_PER_TARGET, n_rows, BATCH_SIZE)
         for _ in range(n_targets):
             codes = outputs(rows, layers_of(network))
-            found = mu.detach().numpy().copy()
-            labels = nearest_center(codes, found)
+            final_centers = mu.detach().numpy().copy()
+            labels = nearest_center(codes, final_centers)
             if former is not None and np.mean(labels != former) <= tol:
                 break
             former = labels
-            P = torch.from_numpy(target_distribution(soft_assignment(codes, found)))
+            P = torch.from_numpy(target_distribution(soft_assignment(codes, final_centers)))
             total = 0.0
             for _ in range(n_passes):
                 for batch in batches(n_rows, BATCH_SIZE, generator):
-                    loss = mean_divergence(P[batch], soft_assignment(network(given[batch]), mu))
+                    loss = mean_divergence(P[batch], soft_assignment(network(tensor[batch]), mu))
                     total += len(batch) * descend(loss, optimizer)
             losses.append(total / (n_rows * n_passes))
         return RefinedClusters(layers_of(network), mu.detach().numpy().copy(), losses)

@@ -69,8 +69,8 @@ def synthetic_rows(
         standardized = np.divide(rows - origin, scale, out=np.zeros_like(rows), where=scale > 0)
         maker = _trained_generator(torch.from_numpy(standardized), n_epochs, generator)
         noise = torch.randn(n_synthetic, N_NOISE, generator=generator, dtype=torch.float64)
-        made: Floats = maker(noise).numpy()
-    return origin + scale * made
+        synthetic: Floats = maker(noise).numpy()
+    return origin + scale * synthetic
 
 
 def column_moments(rows: Floats) -> tuple[Floats, Floats]:
@@ -93,7 +93,7 @@ def _trained_generator(real: Tensor, n_epochs: int, generator: Any) -> Network:
         new_layers([n_columns, N_HIDDEN, N_HIDDEN, 1], generator), torch.nn.LeakyReLU(0.2)
     )
     optimizer_of_G, optimizer_of_D = (
-        torch.optim.Adam(one.parameters(), lr=LEARNING_RATE, betas=BETAS) for one in (G, D)
+        torch.optim.Adam(network.parameters(), lr=LEARNING_RATE, betas=BETAS) for network in (G, D)
     )
     swa = torch.optim.swa_utils
     mean = swa.AveragedModel(G, multi_avg_fn=swa.get_ema_multi_avg_fn(DECAY))

@@ -25,8 +25,8 @@ GROWTH = 256.0
 def outputs(rows: Floats, layers: Sequence[Floats], activation: str = "relu") -> Floats:
     """Return ``f(f(X W_1 + b_1) W_2 + b_2) ... W_m + b_m``, of shape (n_rows, n_out)."""
     *hidden, weights, biases = layers
-    found = np.empty((len(rows), len(biases)))
-    widest = max(len(one) for one in layers[1::2])
+    outputs_of_rows = np.empty((len(rows), len(biases)))
+    widest = max(len(layer) for layer in layers[1::2])
     for block in blocks(len(rows), widest):
         values = rows[block]
         for hidden_weights, hidden_biases in zip(hidden[::2], hidden[1::2], strict=True):
@@ -37,9 +37,9 @@ def outputs(rows: Floats, layers: Sequence[Floats], activation: str = "relu") ->
                 if activation == "relu"
                 else np.tanh(values, out=values)
             )
-        np.matmul(values, weights, out=found[block])
-        found[block] += biases
-    return found
+        np.matmul(values, weights, out=outputs_of_rows[block])
+        outputs_of_rows[block] += biases
+    return outputs_of_rows
 
 
 def layers_exponent(layers: Sequence[Floats]) -> int:
@@ -66,7 +66,7 @@ def layers_onto_grid(layers: Sequence[Floats], exponent: int) -> list[Integers]:
 def checked_layers(layers: Sequence[ArrayLike], activation: str) -> list[Floats]:
     """Return weights and biases as float64; raise a ValueError that names the first layer that does not fit."""
     check_choice("activation", activation, ACTIVATIONS)
-    arrays = [np.array(one, dtype=np.float64) for one in layers]
+    arrays = [np.array(layer, dtype=np.float64) for layer in layers]
     if not arrays or len(arrays) % 2:
         raise DataError(
             f"layers: {len(arrays)} arrays; give weights and biases for each layer, in turn."

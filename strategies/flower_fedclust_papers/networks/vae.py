@@ -125,7 +125,7 @@ def trained_vae(
     """
     n_rows = len(rows)
     with repeatable("SPP-FGC+", random_state) as (torch, generator):
-        given = torch.tensor(rows, dtype=torch.float64)
+        tensor = torch.tensor(rows, dtype=torch.float64)
         encoder, decoder = network_of(layers[:4]), network_of(layers[4:])
         n_latent = layers[2].shape[1] // 2
         divergence_weight = DIVERGENCE_WEIGHT if n_latent < rows.shape[1] else 0.0
@@ -145,7 +145,7 @@ def trained_vae(
         for _ in range(n_epochs_for(n_steps, n_rows, BATCH_SIZE)):
             of_vae = of_dec = 0.0
             for batch in batches(n_rows, BATCH_SIZE, generator):
-                true = given[batch]
+                true = tensor[batch]
                 means, log_variances = encoder(true).split(n_latent, dim=1)
                 noise = torch.randn(means.shape, generator=generator, dtype=torch.float64)
                 decoded = decoder(means + noise * (0.5 * log_variances).exp())
