@@ -674,8 +674,8 @@ def _residues(drawn: DrawnNoise) -> NDArray[np.intp]:
     are_whole = np.array_equal(units, np.rint(units))
     if not are_whole or np.abs(units).max(initial=0.0) > 2.0**52:
         return np.empty(0, dtype=np.intp)
-    residues = units.astype(np.int64) % RESIDUES
-    return residues.astype(np.intp, copy=False)
+    residues: NDArray[np.intp] = units.astype(np.int64) % RESIDUES
+    return residues
 
 
 # The source.
