@@ -660,7 +660,11 @@ class Run:
     # Receiving.
 
     def receive(self, round_: Round, messages: Sequence[Message], answers: Answers) -> Brought:
-        """Return the sums or the replies of a round; None for an optional round that too few clients answered."""
+        """Return the sums or the replies of a round; None for an optional round that too few clients answered.
+
+        Replies are checked first. What has left the clients is logged before anything can end the run. The server's
+        noise comes last, and nothing before it decides by values that it will cover.
+        """
         replies, sums = self._checked_replies(round_, messages, answers)
         arrays: list[Sequence[Sendable]] = [*replies.values(), *(total.arrays for total in sums)]
         n_answered = len(replies) + sum(len(total.nodes) for total in sums)
@@ -795,7 +799,11 @@ class Run:
     def _checked_replies(
         self, round_: Round, messages: Sequence[Message], answers: Answers
     ) -> tuple[dict[str, list[Sendable]], list[Summed]]:
-        """Return the usable replies by client, and the sums of replies that the carrier has added up."""
+        """Return the usable replies by client, and the sums of replies that the carrier has added up.
+
+        Each reply is checked alone, and then compared with the others. A carrier of simulated clients may bring the sum
+        of many replies: those that need a check of their own are taken out of it, before or after the comparison.
+        """
         ours = [message for message in messages if message.kind != "enrol"]
         n_summed = len(ours) if isinstance(round_, Sum) else 0
         sums, alone = answers.sums, dict(answers.replies)
