@@ -9,6 +9,8 @@ private-million       PrivateKMeans, 1,000,000 rows, beside scikit-learn
 private-client-5000   PrivateKMeans, 5,000 clients of 50 rows
 dp-fedc               DP-FedC on 5,000 digits over 100 clients (extra: mnist)
 lloyd                 one Lloyd step of one client, beside scikit-learn's
+passes                one client's answers in rounds of k-means, in products of its rows and the centers
+million               FederatedKMeans on 1,000,000 overlapping rows, beside one start of scikit-learn
 ray                   inline and Ray, checked to give the same result
 """
 
@@ -16,6 +18,8 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,8 +30,12 @@ from sklearn.datasets import make_blobs
 import flower_fedclust as fc
 from flower_fedclust import authoring
 from flower_fedclust.data import Table, load_dataset, partition
+from flower_fedclust.engine import ClientData
+from flower_fedclust.engine.kept_rows import keeping_rows
+from flower_fedclust.exact.rows import Frame
 from flower_fedclust.numerics.kmeans import centers_of, cluster_sums, nearest_center
-from flower_fedclust.numerics.threads import one_thread
+from flower_fedclust.numerics.threads import jobs, one_thread
+from flower_fedclust.strategies.common.private_search import SearchClient
 
 SHAPES = {
     "record": ("record", 100, 1000),
@@ -129,6 +137,86 @@ def lloyd_step() -> None:
         )
 
 
+def overlapping(n_rows: int, n_columns: int = 50) -> tuple[np.ndarray, np.ndarray]:
+    """Return rows around ten means that are about as far apart as rows of one mean, and the means."""
+    rng = np.random.default_rng(0)
+    means = 0.5 * rng.normal(size=(10, n_columns))
+    return means[rng.integers(10, size=n_rows)] + rng.normal(size=(n_rows, n_columns)), means
+
+
+def passes() -> None:
+    """Time answers to the rounds of k-means with and without epsilon, each beside the product, a few times."""
+    rows, means = overlapping(200_000)
+    source, frame, bound = ClientData(rows), Frame(np.zeros(50), 40.0), 9.0
+    centers, everywhere = means + 0.01, np.zeros((0, 0))
+    questions = {
+        "rows in a frame, and their sum": SearchClient.row_sum.asked(frame=frame),
+        "one step at epsilon 1": SearchClient.steps.asked(
+            centers[None], frame=frame, bound=bound, weight=0.4 * bound
+        ),
+        "the last step at epsilon 1": SearchClient.offset_sums.asked(
+            centers, everywhere, frame=frame, bound=bound
+        ),
+        "one step without epsilon": SearchClient.start_sums.asked(
+            centers[None], everywhere, frame=frame
+        ),
+        "one step of four starts": SearchClient.start_sums.asked(
+            np.stack([centers + 0.01 * start for start in range(4)]), everywhere, frame=frame
+        ),
+    }
+    found: dict[str, list[float]] = {name: [] for name in questions}
+    with one_thread(), jobs(1):
+        for _ in range(5):
+            for name, question in questions.items():
+                with keeping_rows(None):
+                    if not name.startswith("rows"):
+                        question.asks.reply(question, source)  # rows are on the grid already
+                    seconds = _processor(partial(question.asks.reply, question, source))
+                product = _processor(partial(_product, rows, centers))
+                found[name].append(seconds / product)
+    print(f"200,000 x 50, {len(centers)} centers: processor time over that of the product")
+    for name, ratios in found.items():
+        print(f"  {name}: median {sorted(ratios)[2]:.1f} (least {min(ratios):.1f})")
+
+
+def _product(rows: np.ndarray, centers: np.ndarray) -> None:
+    for start in range(0, len(rows), 2048):
+        rows[start : start + 2048] @ centers.T
+
+
+def _processor(work: Callable[[], object]) -> float:
+    start = time.process_time()
+    work()
+    return time.process_time() - start
+
+
+def million() -> None:
+    """Run both three times in turn, with other seeds for scikit-learn."""
+    rows, _ = overlapping(1_000_000)
+    clients = np.split(rows, 10)
+    few = [part[:1000] for part in clients]
+    fc.simulate("federated-kmeans", few, n_clusters=10, seed=0, progress=False)
+    results: list[fc.Result] = []
+
+    def ours() -> None:
+        results.append(
+            fc.simulate(
+                "federated-kmeans", clients, n_clusters=10, seed=0, n_jobs=1, progress=False
+            )
+        )
+
+    with one_thread():
+        for seed in range(3):
+            estimator, seconds = KMeans(10, n_init=1, random_state=seed), _processor(ours)
+            beside = _processor(partial(estimator.fit, rows))
+            cost = results[-1].metrics["cost"] / estimator.inertia_ - 1
+            print(
+                f"{seconds:.2f} s in {results[-1].n_rounds} rounds, scikit-learn {beside:.2f} s in {estimator.n_iter_} "
+                f"steps: ratio {seconds / beside:.2f}; cost {cost:+.4%}",
+                flush=True,
+            )
+
+
 def ray_beside_inline() -> None:
     table = mixture(10_000)
     strategies = (
@@ -150,6 +238,8 @@ CASES = {
     "private-client-5000": private_clients,
     "dp-fedc": dp_fedc,
     "lloyd": lloyd_step,
+    "passes": passes,
+    "million": million,
     "ray": ray_beside_inline,
 }
 

@@ -8,35 +8,56 @@ from contextvars import ContextVar
 from threading import Lock
 from weakref import WeakKeyDictionary
 
+import numpy as np
+from numpy.typing import NDArray
+
 from flower_fedclust.engine.client_data import ClientData
 from flower_fedclust.exact.constant import array_key
-from flower_fedclust.exact.device import Held, current_device
+from flower_fedclust.exact.device import Held, Host, current_device
 from flower_fedclust.exact.rows import Frame, Rows
 from flower_fedclust.numerics.checks import check_real
 from flower_fedclust.outside import machine_memory
 
+Floats = NDArray[np.float64]
+
 #: The default bound is this part of the machine's memory, or of what is free on a card.
 PART_OF_MEMORY, PART_OF_CARD = 1 / 8, 4 / 5
+
+#: Entries of a batch of rows that are kept, at least: more than of other batches, so that what a batch takes by itself
+#: counts less.
+KEPT_ENTRIES = 2**20
 
 #: Rows of fewer entries are put on the grid again: it takes no time.
 FEWEST_ENTRIES = 2**16
 
 
 class KeptOfClient:
-    """The batches of one client's rows in one frame, by number."""
+    """The batches of one client's rows in one frame, by number.
 
-    def __init__(self, store: KeptRows, frame: Frame, entries: int) -> None:
-        self.frame, self.entries = frame, entries
+    On a processor they lie in one array, which the next frame's rows take over: new memory costs as much time as some
+    rounds.
+    """
+
+    def __init__(self, store: KeptRows, frame: Frame, entries: int, room: Floats | None) -> None:
+        self.frame, self.entries, self.room = frame, entries, room
         self.batches: dict[int, Rows] = {}
         self.is_complete = False
-        self._store = store
+        self._store, self._lock, self._n_taken = store, Lock(), 0
 
     def keep(self, number: int, values: Held) -> Rows:
         """Put a batch onto the grid, and keep it if there is room."""
-        rows = self.frame.rows(values)
-        if self._store.has_taken(_bytes_of(rows)):
-            self.batches[number] = rows
+        if not self._store.has_taken(_bytes_of(*values.shape)):
+            return self.frame.rows(values)
+        rows = self.batches[number] = self.frame.rows(values, out=self._next(len(values)))
         return rows
+
+    def _next(self, n_rows: int) -> Held:
+        """Return the part of the array in which the next batch lies; None without one."""
+        if self.room is None:
+            return None
+        with self._lock:
+            start, self._n_taken = self._n_taken, self._n_taken + n_rows
+        return self.room[start : start + n_rows]
 
     def ends_with(self, n_rows: int) -> None:
         """Note that all rows were read: if all were kept, they need not be read again."""
@@ -46,7 +67,7 @@ class KeptOfClient:
     @property
     def n_bytes(self) -> int:
         """How many bytes its batches have."""
-        return sum(map(_bytes_of, self.batches.values()))
+        return sum(_bytes_of(len(rows), rows.n_columns) for rows in self.batches.values())
 
 
 class KeptRows:
@@ -67,6 +88,7 @@ class KeptRows:
 
         Batches that are kept have ``entries`` entries or more; the caller goes on with their size.
         """
+        entries = max(entries, KEPT_ENTRIES)
         if source.n_rows * source.n_columns < FEWEST_ENTRIES:
             return None
         if not (source.is_in_memory or current_device().is_card):
@@ -77,10 +99,22 @@ class KeptRows:
             or array_key(*kept.frame.arrays) != array_key(*frame.arrays)
             or kept.entries < entries
         ):
-            kept = self._of[source] = KeptOfClient(self, frame, entries)
             # Rows in the former frame, and rows of clients that are gone, have freed their room.
+            self._of.pop(source, None)
             self.n_bytes = sum(other.n_bytes for other in self._of.values())
+            room = None if kept is None else kept.room
+            kept = self._of[source] = KeptOfClient(self, frame, entries, self._room(source, room))
         return kept
+
+    def _room(self, source: ClientData, former: Floats | None) -> Floats | None:
+        """Return an array for all rows of a client on a processor, if they are within the bound: the former, or new."""
+        shape = source.n_rows, source.n_columns
+        if (
+            not isinstance(current_device(), Host)
+            or self.n_bytes + _bytes_of(*shape) > self.most_bytes
+        ):
+            return None
+        return np.empty(shape) if former is None or former.shape != shape else former
 
     def has_taken(self, n_bytes: int) -> bool:
         """Reserve this many bytes; return whether there was room for them."""
@@ -90,9 +124,9 @@ class KeptRows:
         return has_room
 
 
-def _bytes_of(rows: Rows) -> int:
+def _bytes_of(n_rows: int, n_columns: int) -> int:
     # With room for their norms, and for the points that the last question found to be nearest.
-    return 8 * len(rows) * (rows.n_columns + 4)
+    return 8 * n_rows * (n_columns + 4)
 
 
 _KEPT: ContextVar[KeptRows | None] = ContextVar("kept_rows", default=None)

@@ -126,16 +126,18 @@ def ball_in_units(radius: float, norm: int, exponent: int) -> tuple[float, float
 
 
 @proven("0")
-def rows_onto_grid(rows: Held, origin: Floats, radius: float, *, norm: int = 2) -> tuple[Held, int]:
+def rows_onto_grid(
+    rows: Held, origin: Floats, radius: float, *, norm: int = 2, out: Held = None
+) -> tuple[Held, int]:
     """Move rows by a public origin, clip them to a ball around it, and truncate them to integers in a public unit.
 
     The integer norm of every row is at most the radius, exactly: whoever adds or removes a row moves a sum by no more.
     A row that lies within (once it is truncated, which makes it shorter) is only truncated. Every other is scaled down
-    to the radius and truncated towards zero.
+    to the radius and truncated towards zero. The integers are written to ``out``, if it is given.
     """
     exponent = unit_exponent(radius)
     return truncated_to_ball(
-        rows, origin, exponent, *ball_in_units(float(radius), norm, exponent), norm
+        rows, origin, exponent, *ball_in_units(float(radius), norm, exponent), norm, out
     ), exponent
 
 
@@ -166,14 +168,21 @@ def array_onto_grid(array: Floats, bound: float, *, norm: int = 2) -> tuple[Floa
 
 
 def truncated_to_ball(
-    rows: Held, origin: Floats, exponent: int, bound: float, limit: float, norm: int
+    rows: Held,
+    origin: Floats,
+    exponent: int,
+    bound: float,
+    limit: float,
+    norm: int,
+    out: Held = None,
 ) -> Held:
     """Return ``rows - origin`` in units, truncated, and clipped to the bound if the integer norm exceeds the limit.
 
     A difference that overflows is infinite, never NaN, because both are finite.
     """
     device = device_of(rows)
-    on_grid, held_origin = device.empty(rows.shape), device.hold(origin)
+    on_grid = device.empty(rows.shape) if out is None else out
+    held_origin = device.hold(origin)
     scale = math.ldexp(1.0, -exponent) if -1022 <= exponent <= 1022 else None
     with np.errstate(over="ignore", invalid="ignore"):
         for block in blocks(

@@ -369,9 +369,9 @@ class Frame:
         """The exponent of the unit of rows in the frame."""
         return unit_exponent(self.radius)
 
-    def rows(self, values: Held) -> Rows:
-        """Return rows of the data in the frame: translated, clipped and truncated."""
-        held, exponent = rows_onto_grid(values, self.origin, self.radius, norm=self.norm)
+    def rows(self, values: Held, out: Held = None) -> Rows:
+        """Return rows of the data in the frame: translated, clipped and truncated, and written to ``out`` if given."""
+        held, exponent = rows_onto_grid(values, self.origin, self.radius, norm=self.norm, out=out)
         return clipped_already(Rows, held, exponent, self.radius, self.norm)
 
     def enter(self, rows: Floats) -> Floats:

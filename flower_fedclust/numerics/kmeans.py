@@ -10,10 +10,13 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from flower_fedclust.numerics.blocks import cached_blocks
+from flower_fedclust.numerics.blocks import blocks, cached_blocks
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.intp]
+
+#: Distances that are compared at a time (256 kB): the smallest of a row is sought while they are in the nearest cache.
+COMPARED_ENTRIES = 2**15
 
 
 def squared_distances(rows: Floats, centers: Floats) -> Floats:
@@ -47,13 +50,16 @@ def nearest_by_product(
     What is left out, ``||x||^2``, is the same for all centers. Rows are measured from the origin, a few at a time. The
     smallest values are written to ``least``, if it is given.
     """
-    labels = np.empty(len(rows), dtype=np.intp)
-    for block in cached_blocks(len(rows), len(squares)):
+    n_centers, labels = len(squares), np.empty(len(rows), dtype=np.intp)
+    most = max(COMPARED_ENTRIES, 64 * n_centers)
+    for block in blocks(len(rows), n_centers, block_entries=most):
         distances = (rows[block] if origin is None else rows[block] - origin) @ twice
         distances += squares
-        distances.argmin(axis=1, out=labels[block])
+        found = distances.argmin(axis=1, out=labels[block])
         if least is not None:
-            least[block] = distances[np.arange(len(distances)), labels[block]]
+            places = np.arange(0, distances.size, n_centers) + found
+            # "clip" lets NumPy write without a copy; no place is beyond the array.
+            distances.ravel().take(places, out=least[block], mode="clip")
     return labels
 
 

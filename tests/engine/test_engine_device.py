@@ -90,9 +90,9 @@ def test_each_reply_has_the_same_bits_with_rows_that_are_kept(name, kept, rows, 
 def test_rows_are_put_on_the_grid_once_while_the_frame_stays(rows, monkeypatch):
     made, enter = [], Frame.rows
 
-    def counted(self, values):
+    def counted(self, values, out=None):
         made.append(len(values))
-        return enter(self, values)
+        return enter(self, values, out)
 
     monkeypatch.setattr(Frame, "rows", counted)
     run("private-kmeans", rows, monkeypatch, kept_rows=0)
@@ -114,6 +114,21 @@ def test_no_more_is_kept_than_the_bound_allows_and_another_frame_takes_its_place
     assert store.of(client, one, 2**10) is kept
     assert store.of(client, other, 2**16).batches == {}
     assert store.n_bytes == 0
+
+
+def test_rows_of_the_next_frame_take_over_the_array_of_the_last():
+    client, rng = ClientData(np.ones((40_000, 4))), np.random.default_rng(0)
+    store, one, other = KeptRows(10**7), Frame(np.zeros(4), 4.0), Frame(np.ones(4), 4.0)
+    first, second = (rng.normal(size=(20_000, 4)) for _ in range(2))
+    room = store.of(client, one, 2**16).room
+    kept = store.of(client, other, 2**16)
+    assert kept.room is room
+    kept.keep(1, second), kept.keep(0, first)
+    kept.ends_with(40_000)
+    assert kept.is_complete
+    for found, values in zip(kept.batches.values(), (first, second), strict=True):
+        assert np.shares_memory(found.integers, room)
+        assert np.array_equal(found.integers, other.rows(values).integers)
 
 
 def test_rows_of_a_client_that_is_gone_take_no_room():
