@@ -30,7 +30,7 @@ from flower_fedclust.numerics.spectrum import kept_of_singular, variances_along
 from flower_fedclust.numerics.validity import ClusterNumber
 from flower_fedclust.strategies.common.clusters import lloyd_steps
 from flower_fedclust.strategies.common.frame import FRAME_ROUNDS, FrameClient, frame_of_rows
-from flower_fedclust.strategies.common.noisy_cells import spread_out
+from flower_fedclust.strategies.common.noisy_cells import different, spread_out
 from flower_fedclust.strategies.common.small_clusters import (
     FINER,
     N_INIT,
@@ -44,6 +44,9 @@ Floats = NDArray[np.float64]
 
 #: Cells for each cluster; the fewest and the most cells in all; and the fewest for each cluster, which goes first.
 CELLS_FOR_A_CLUSTER, FEWEST_CELLS, MOST_CELLS, LEAST_FOR_A_CLUSTER = 20, 100, 600, 3
+#: The entries of the rows, times the number of cells or of directions, bound the time of a run. But there are at least
+#: so many cells, and so many directions, for each cluster.
+MOST_CELL_PRODUCTS, FEWEST_FOR_A_CLUSTER, MOST_PROJECTED, DIRECTIONS_FOR_A_CLUSTER = 3e9, 10, 1e9, 2
 #: The number of rounds that split space into cells.
 N_SPLITS = 3
 #: The distance of new points from the mean that they split, as a fraction of the frame's radius.
@@ -52,11 +55,16 @@ BESIDE = 2.0**-20
 N_DIRECTIONS, MOST_DIRECTIONS = 64, 128
 #: With more columns than this, sums of outer products are sketched by this number of random directions.
 MOST_COLUMNS, N_SKETCHED = 500, 200
-#: Restarts of the k-means of cells, their minimum, and the number of multiplications beyond which there are fewer.
-N_RESTARTS, FEWEST_RESTARTS, MOST_WORK = 200, 10, 4e9
+#: Restarts of the k-means of cells, their minimum, and the number of multiplications beyond which there are fewer; and
+#: the most for each start that takes Lloyd steps.
+N_RESTARTS, FEWEST_RESTARTS, MOST_WORK, RESTARTS_FOR_A_START = 200, 10, 4e9, 10
 #: How many starts take each of the Lloyd steps together; fewer, in proportion, if the entries of their centers are more
 #: than the first number, or the products of a step more than the second. At least two take the first steps.
 N_STARTS, MOST_ENTRIES, MOST_PRODUCTS = (60, 60, 30, 30, 15, 15, 15, 15, 6, 6, 6, 6), 2**20, 2e9
+
+#: Two starts go to the same place if each center of one has a center of the other within this part of the least squared
+#: distance between two centers.
+SAME_PLACE = 0.04
 
 #: How many rounds :func:`cells_of_rows` and :func:`best_start` take, one after the other.
 START_ROUNDS = 1 + N_SPLITS + len(N_STARTS)
@@ -88,10 +96,15 @@ def cells_of_rows(
     (moment,) = yield Sum(StartsClient.second_moment.asked(frame=frame, **sketch))
     values, directions, *_ = spectrum_of(moment, sketch, n_rows, 0.0)
     n_inside = min(max(n_clusters, N_DIRECTIONS), MOST_DIRECTIONS, len(values))
+    n_entries = n_rows * len(frame.origin)
+    most_inside = max(MOST_PROJECTED / n_entries, DIRECTIONS_FOR_A_CLUSTER * n_clusters)
+    n_inside = min(n_inside, int(most_inside))
     spread = np.sqrt(np.maximum(values[:n_inside], 0.0))
     inside = directions_onto_grid(np.ascontiguousarray(directions[:, :n_inside]))
     n_cells = int(np.clip(CELLS_FOR_A_CLUSTER * n_clusters, FEWEST_CELLS, MOST_CELLS))
     n_cells = max(n_cells, LEAST_FOR_A_CLUSTER * n_clusters)
+    most_cells = max(MOST_CELL_PRODUCTS / n_entries, FEWEST_FOR_A_CLUSTER * n_clusters)
+    n_cells = min(n_cells, int(most_cells))
     points = rng.standard_normal((n_cells, n_inside)) * spread
     if public is not None:
         chosen = rng.permutation(public @ inside)[:n_cells]
@@ -134,14 +147,17 @@ def _beside(
 def best_start(
     cells: Cells, n_clusters: int, frame: Frame, rng: np.random.Generator
 ) -> Generator[Round, Total, Floats]:
-    """Take Lloyd steps from many starts at once; return the centers with the least cost, in the frame."""
-    starts = _starts(cells, n_clusters, rng)
-    work_of_a_start = starts[0].size * max(
-        float(cells.counts.sum()) / MOST_PRODUCTS, 1 / MOST_ENTRIES
-    )
+    """Take Lloyd steps from many starts at once; return the centers with the least cost, in the frame.
+
+    A start drops out if its cost is high, or if all its centers come close to a better start's: both would end in the
+    same place.
+    """
+    n_entries = n_clusters * len(frame.origin)
+    work_of_a_start = n_entries * max(float(cells.counts.sum()) / MOST_PRODUCTS, 1 / MOST_ENTRIES)
     most = min(max(1 / work_of_a_start, 2.0), N_STARTS[0])
+    starts = _starts(cells, n_clusters, math.ceil(RESTARTS_FOR_A_START * most), rng)
     for n_kept in N_STARTS:
-        starts = starts[: math.ceil(n_kept * most / N_STARTS[0])]
+        starts = _apart(starts, math.ceil(n_kept * most / N_STARTS[0]))
         sums, counts = yield Sum(
             StartsClient.start_sums.asked(starts, np.zeros((0, 0)), frame=frame)
         )
@@ -152,6 +168,13 @@ def best_start(
         saved = (sums**2 / np.maximum(counts, 1.0)[..., None]).sum(axis=(1, 2))
         starts = moved[np.argsort(-saved, kind="stable")]
     return np.asarray(starts[0])
+
+
+def _apart(starts: Floats, most: int) -> Floats:
+    """Return the first starts that go to different places, at most so many."""
+    between = squared_distances(starts[0], starts[0])
+    np.fill_diagonal(between, np.inf)
+    return np.stack(different(list(starts), most, SAME_PLACE * float(between.min())))
 
 
 def kmeans_of_all_rows(
@@ -180,7 +203,7 @@ def kmeans_of_all_rows(
     return frame, (yield from lloyd_steps(start, frame, N_LAST_ROUNDS, 0.0)), number
 
 
-def _starts(cells: Cells, n_clusters: int, rng: np.random.Generator) -> Floats:
+def _starts(cells: Cells, n_clusters: int, most_restarts: int, rng: np.random.Generator) -> Floats:
     """Return the distinct results of a weighted k-means of the cells, the best first."""
     from sklearn.cluster import KMeans
     from sklearn.exceptions import ConvergenceWarning
@@ -190,7 +213,11 @@ def _starts(cells: Cells, n_clusters: int, rng: np.random.Generator) -> Floats:
     points, sums = cells.means @ cells.directions, cells.means * cells.counts[:, None]
     apart = squared_distances(points, points)
     n_restarts = int(
-        np.clip(MOST_WORK / (20 * points.size * n_clusters), FEWEST_RESTARTS, N_RESTARTS)
+        np.clip(
+            MOST_WORK / (20 * points.size * n_clusters),
+            FEWEST_RESTARTS,
+            min(N_RESTARTS, most_restarts),
+        )
     )
     by_cost: dict[np.float32, Floats] = {}
     for n_done in range(n_restarts):
