@@ -65,7 +65,7 @@ def test_the_clients_are_those_of_the_whole_file(path, monkeypatch, client_colum
 
 
 def test_a_run_has_the_same_bits_and_the_folder_goes_with_the_rows(path, monkeypatch):
-    made = fc.PrivateKMeans(3, epsilon=2.0, max_norm=12.0)
+    made = fc.PrivateFederatedKMeans(3, epsilon=2.0, max_norm=12.0, n_rounds=2)
     options = {"client_column": "site", **CHOSEN}
     whole, spread = (read(path, monkeypatch, most, **options) for most in (2**40, 0))
     found = [fc.simulate(made, rows, seed=0) for rows in (whole, spread)]

@@ -81,9 +81,13 @@ def through_files(strategy, folder, seed, silent=()):
     return drive(strategy.steps(), carrier)
 
 
+def private(**options):
+    return fc.PrivateFederatedKMeans(3, epsilon=8.0, max_norm=4.0, n_rounds=2, **options)
+
+
 CASES = {
-    "sums with noise": lambda: fc.PrivateKMeans(3, epsilon=8.0, max_norm=4.0),
-    "noise of the clients": lambda: fc.PrivateKMeans(3, epsilon=8.0, max_norm=4.0, noise="clients"),
+    "sums with noise": lambda: private(),
+    "noise of the clients": lambda: private(noise="clients"),
     "replies": lambda: fc.KFED(3),
     "a model that is evaluated": lambda: fc.FederatedKMeans(
         3, n_rounds=2, federated_evaluation=True

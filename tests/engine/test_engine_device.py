@@ -1,6 +1,7 @@
 """Whole runs on a device, and with rows that are kept between rounds: each reply has the same bits."""
 
 from contextlib import contextmanager
+from functools import cache
 from hashlib import sha256
 
 import numpy as np
@@ -34,7 +35,7 @@ RUNS = {
 }
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def rows():
     rng = np.random.default_rng(0)
     means = 3 * rng.normal(size=(4, 8))
@@ -65,14 +66,20 @@ def run(name, rows, monkeypatch, **options):
     strategy, parameters = RUNS[name]
     with hashed(monkeypatch) as hashes:
         result = fc.simulate(strategy, rows, n_clusters=4, seed=0, **parameters, **options)
-    return hashes, [labels.tobytes() for labels in result.labels], result
+    return hashes, [labels.tobytes() for labels in result.labels]
+
+
+@pytest.fixture(scope="module")
+def on_the_processor(rows):
+    """Return what a run gives without a device and without rows that are kept."""
+    return cache(lambda name: run(name, rows, pytest.MonkeyPatch(), kept_rows=0))
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_each_reply_has_the_same_bits_on_a_device(name, rows, monkeypatch):
+def test_each_reply_has_the_same_bits_on_a_device(name, rows, on_the_processor, monkeypatch):
     pytest.importorskip("torch")
-    hashes, labels, _ = run(name, rows, monkeypatch, kept_rows=0)
-    found, found_labels, _ = run(name, rows, monkeypatch, device="torch")
+    hashes, labels = on_the_processor(name)
+    found, found_labels = run(name, rows, monkeypatch, device="torch")
     assert len(hashes) > 8
     assert found == hashes
     assert found_labels == labels
@@ -80,9 +87,11 @@ def test_each_reply_has_the_same_bits_on_a_device(name, rows, monkeypatch):
 
 @pytest.mark.parametrize("name", ["private-kmeans", "exact k-means"])
 @pytest.mark.parametrize("kept", [0.001, 1.0])
-def test_each_reply_has_the_same_bits_with_rows_that_are_kept(name, kept, rows, monkeypatch):
-    hashes, labels, _ = run(name, rows, monkeypatch, kept_rows=0)
-    found, found_labels, _ = run(name, rows, monkeypatch, kept_rows=kept)
+def test_each_reply_has_the_same_bits_with_rows_that_are_kept(
+    name, kept, rows, on_the_processor, monkeypatch
+):
+    hashes, labels = on_the_processor(name)
+    found, found_labels = run(name, rows, monkeypatch, kept_rows=kept)
     assert found == hashes
     assert found_labels == labels
 

@@ -110,7 +110,9 @@ def test_a_process_that_is_killed_in_every_round_of_five_goes_on_to_the_same_lab
             np.testing.assert_array_equal(after[name], expected[name])
 
 
-@pytest.mark.parametrize("name", ["without a seed of its own", "remembering"])
+@pytest.mark.parametrize(
+    "name", ["without a seed of its own", pytest.param("remembering", marks=pytest.mark.long)]
+)
 def test_what_was_being_written_when_the_machine_stopped_is_asked_again(
     name, tmp_path, monkeypatch
 ):

@@ -38,7 +38,7 @@ LIMITS = {
     ),
 }
 STRATEGIES = {
-    "k-means": lambda: fc.PrivateKMeans(3, epsilon=50.0, max_norm=9.0),
+    "k-means": lambda: fc.PrivateFederatedKMeans(3, epsilon=50.0, max_norm=9.0, n_rounds=2),
     "mixture": lambda: fc.PrivateMixture(3, epsilon=50.0, max_norm=9.0, covariance_type="diag"),
 }
 

@@ -78,7 +78,6 @@ def feddp(**more):
             ),
             True,
         ),
-        (fc.PrivateKMeans((2, 4), epsilon=50.0, noise="local", random_state=0), False),
         (fc.PrivateKMeans((2, 4), epsilon=50.0, noise="local", random_state=0), True),
     ],
     ids=[
@@ -86,7 +85,6 @@ def feddp(**more):
         "feddp described",
         "dp-fedc",
         "fed-tsne-sums",
-        "private-kmeans",
         "private-kmeans described",
     ],
 )

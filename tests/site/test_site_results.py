@@ -43,9 +43,10 @@ def sites(folder, **policy):
     ]
 
 
-def private_kmeans(**more):
-    options = {"epsilon": 50.0, "max_norm": 5.0, "noise": "local", "random_state": 0} | more
-    return fc.PrivateKMeans(3, **options)
+def private_kmeans(kind=fc.PrivateFederatedKMeans, **more):
+    options = {"epsilon": 50.0, "max_norm": 5.0, "noise": "local", "random_state": 0}
+    short = {} if kind is fc.PrivateKMeans else {"n_rounds": 3}
+    return kind(3, **options | short | more)
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +95,7 @@ def test_a_site_whose_limits_say_so_answers_from_its_files_with_so_many_threads(
 
     monkeypatch.setattr(by_row, "mapped", noting)
     monkeypatch.setattr("flower_fedclust.engine.client_data.BATCH_ENTRIES", 50)
-    strategy, own, found = fc.FederatedKMeans(3, random_state=0), [], {}
+    strategy, own, found = fc.FederatedKMeans(3, init=CENTERS, n_rounds=2), [], {}
     for limits in ({"rows_mb": 2, "threads": 3}, {"rows_mb": 10}):
         own = []
         for name, rows in TABLES.items():
@@ -273,7 +274,7 @@ def test_noise_in_shares_counts_on_the_others_and_says_so(tmp_path):
 
 def test_of_clients_as_the_unit_a_site_counts_what_one_of_its_rows_is_promised(tmp_path):
     own = sites(tmp_path, epsilon_per_run=200.0, epsilon=200.0)
-    run(private_kmeans(privacy_unit="client", rows_per_client=120), own)
+    run(private_kmeans(fc.PrivateKMeans, privacy_unit="client", rows_per_client=120), own)
     assert own[0].ledger.entries[-1]["epsilon"] > 100.0
 
 
