@@ -47,7 +47,7 @@ STRATEGIES = {
     "some clients in each round": lambda: fc.DPFedC(
         3, n_rounds=2, fraction_fit=0.5, epsilon=20.0, max_norm=12.0
     ),
-    "evaluated": lambda: fc.FederatedKMeans(3, federated_evaluation=True),
+    "evaluated": lambda: fc.FederatedKMeans(3, init=CENTERS, federated_evaluation=True),
     "map": lambda: fc.FedUMAPSums(3),
 }
 
@@ -77,7 +77,14 @@ def alone(strategy, clients, **options):
         return fc.simulate(strategy, clients, seed=5, **options)
 
 
-@pytest.mark.parametrize("name", STRATEGIES)
+#: For each answer, test_engine_by_row.py shows that many clients answer together what each answers alone.
+LONG = ("client level", "mixture", "mixture at client level", "density", "density at client level")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.long] if name in LONG else []) for name in STRATEGIES],
+)
 def test_clients_that_answer_together_give_the_same_result(name, joined):
     together = fc.simulate(STRATEGIES[name](), CLIENTS, seed=5)
     apart = alone(STRATEGIES[name](), CLIENTS)

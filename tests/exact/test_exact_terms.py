@@ -2,6 +2,7 @@
 
 import math
 from fractions import Fraction
+from functools import cache
 
 import numpy as np
 import pytest
@@ -150,13 +151,17 @@ def stated(bound):
     return l1, (Fraction(bound.l2) * ALLOWANCE) ** 2, (Fraction(replaced) * ALLOWANCE) ** 2
 
 
+@cache
+def of_each_row(make, norm):
+    return [make(FRAMES[norm].rows(row[None])) for row in TABLE]
+
+
 @every_term
 def test_no_row_adds_more_than_is_stated(make, frame):
     none = make(frame.rows(TABLE[:0]))
     l1, l2, _ = stated(none.bound)
     total = none.integers
-    for row in TABLE:
-        term = make(frame.rows(row[None]))
+    for term in of_each_row(make, frame.norm):
         of_l1, of_l2 = norms(term.integers, term)
         assert of_l2 <= l2
         assert l1 is None or of_l1 <= l1
@@ -168,7 +173,7 @@ def test_no_row_adds_more_than_is_stated(make, frame):
 
 @every_term
 def test_no_two_rows_add_what_is_farther_apart_than_is_stated(make, frame):
-    added = [make(frame.rows(row[None])) for row in TABLE]
+    added = of_each_row(make, frame.norm)
     _, _, replaced = stated(added[0].bound)
     # The pairs that are farthest apart in floats are looked at exactly.
     weights = np.ones(added[0].integers.size)

@@ -70,8 +70,9 @@ def parametrised():
             or not variant.startswith(("clients", "local"))
             or kind == DESCRIBED_EVERYWHERE
         ):
+            is_long = variant or (options and kind not in (DESCRIBED_EVERYWHERE, "feddp-kmeans"))
             yield pytest.param(
-                strategy, options, id=name, marks=[pytest.mark.long] if variant else []
+                strategy, options, id=name, marks=[pytest.mark.long] if is_long else []
             )
 
 
