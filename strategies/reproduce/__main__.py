@@ -211,7 +211,8 @@ def reproduce_everything(
     finally:
         figures = figures_of(papers, draws, kept)
         write_kept(out / "kept.csv", papers, figures)
-        for name, text in pages_of(papers, figures).items():
+        # The pages have the figures as they are kept, which are rounded.
+        for name, text in pages_of(papers, read_kept(out / "kept.csv")).items():
             (out / name).write_text(text, encoding="utf-8")
     skipped = {
         table.title: why

@@ -192,7 +192,7 @@ def test_the_command_goes_on_where_it_stopped(toys, tmp_path, monkeypatch, capsy
 
     monkeypatch.setattr(command, "paper_names", lambda: ["toys"])
     monkeypatch.setattr(command, "find_paper", lambda name: toys)
-    monkeypatch.setattr(command, "read_kept", lambda: read_kept(tmp_path / "kept"))
+    monkeypatch.setattr(command, "read_kept", lambda path=tmp_path / "kept": read_kept(path))
     monkeypatch.setattr(command, "run", one)
     out = tmp_path / "out"
     assert command.main(["--everything", str(out)]) == 1
