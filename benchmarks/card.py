@@ -110,16 +110,18 @@ def time_rounds(device: str, n_rows: int, n_columns: int, n_clusters: int) -> No
             nearest = rows.nearest(centers)
             at(nearest, n_clusters, rows), at(nearest, n_clusters)
         print(f"  a round: {time.perf_counter() - start_of_round:.3f} s")
+    if opened.is_card:
+        print(f"  most memory on the card: {torch.cuda.max_memory_allocated() / 1e9:.1f} GB")
     floats = [rows.held.to(torch.float32) for rows in kept]
     del kept
     torch.backends.cuda.matmul.allow_tf32 = False
     on_device = torch.from_numpy(centers).to(floats[0])
     for _ in range(3):
-        start_of_round = time.perf_counter()
+        start_of_round, sums = time.perf_counter(), torch.zeros_like(on_device)
         for part in floats:
             labels = torch.mm(part, -2 * on_device.T).add_((on_device * on_device).sum(1)).argmin(1)
-            sums = torch.zeros_like(on_device).index_add_(0, labels, part)
-        sums.cpu()
+            sums.index_add_(0, labels, part)
+        sums.cpu()  # waits for the card
         print(
             f"  the same in IEEE float32 of PyTorch, not exact: {time.perf_counter() - start_of_round:.3f} s"
         )

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache, partial
 from typing import Any, TypeAlias
+from weakref import ReferenceType, ref
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,7 +63,7 @@ class Host:
     #: Returns 2^e, for e from -1022 to 1023.
     powers_of_two: Callable[..., Held] = staticmethod(partial(np.ldexp, 1.0))
     #: Returns, for each row, the index of the smallest ``||c||^2 - 2 x.c``; ties go to the lower index. The smallest
-    #: values are written to ``least``, if it is given.
+    #: values are written to ``least``, if it is given, which lies on the device.
     nearest = staticmethod(nearest_by_product)
 
     def free_memory(self) -> int | None:
@@ -99,10 +100,16 @@ class Torch:
         self.name = (
             torch.cuda.get_device_name(device) if self.is_card else "PyTorch on the processor"
         )
+        #: The labels that were found last, and the same on the device: they often come back at once, to add up rows.
+        self._last_labels: tuple[ReferenceType[Labels], Held] | None = None
 
     def free_memory(self) -> int | None:
-        """Return how many bytes are free on the card."""
-        return int(self.xp.cuda.mem_get_info(self._device)[0]) if self.is_card else None
+        """Return how many bytes are free on the card, or kept by PyTorch from tensors that are gone."""
+        if not self.is_card:
+            return None
+        cuda = self.xp.cuda
+        unused = cuda.memory_reserved(self._device) - cuda.memory_allocated(self._device)
+        return int(cuda.mem_get_info(self._device)[0] + unused)
 
     def hold(self, array: NDArray[Any]) -> Held:
         """Copy an array of NumPy to the device: to a card through pinned memory, while the card computes."""
@@ -110,7 +117,10 @@ class Torch:
             return self.xp.from_numpy(array.copy())
         # PyTorch keeps pinned blocks and takes one again as soon as its copy has ended: a ring.
         pinned = self.xp.empty(
-            array.shape, dtype=self.xp.from_numpy(array[:0].copy()).dtype, pin_memory=True
+            array.shape,
+            dtype=self.xp.from_numpy(array[:0].copy()).dtype,
+            device="cpu",  # a user may have set another default
+            pin_memory=True,
         )
         pinned.numpy()[...] = array
         return pinned.to(self._device, non_blocking=True)
@@ -151,20 +161,25 @@ class Torch:
 
     def index(self, positions: NDArray[np.intp] | NDArray[np.bool_]) -> Held:
         """Return indices or a mask as a tensor."""
+        last = self._last_labels
+        if last is not None and last[0]() is positions and not positions.flags.writeable:
+            return last[1]
         return self.xp.from_numpy(np.array(positions)).to(self._device)
 
     def nearest(
-        self, rows: Held, twice: Floats, squares: Floats, least: Floats | None = None
+        self, rows: Held, twice: Floats, squares: Floats, least: Held | None = None
     ) -> Labels:
         """Return nearest points, by mm and add_: addmm is half as fast on a card."""
         twice_held, squares_held = self.hold(twice), self.hold(squares)
-        labels = np.empty(len(rows), dtype=np.intp)
+        held = self.xp.empty(len(rows), dtype=self.xp.int64, device=self._device)
         cached = max(CACHED_ENTRIES, 64 * len(squares))
         for block in blocks(len(rows), len(squares), block_entries=self.entries(cached)):
             distances = (rows[block] @ twice_held).add_(squares_held)
-            labels[block] = self.host(distances.argmin(dim=1))
+            held[block] = distances.argmin(dim=1)
             if least is not None:
-                least[block] = self.host(distances.amin(dim=1))
+                least[block] = distances.amin(dim=1)
+        labels: Labels = self.host(held)
+        self._last_labels = ref(labels), held
         return labels
 
     def sums_at(self, rows: Held, labels: Labels, n_places: int) -> Floats:
@@ -260,6 +275,11 @@ def _check(device: Device) -> None:
     """
     rng = np.random.default_rng(0)
     rows = rng.integers(-(2**22), 2**22, size=(512, 40)).astype(np.float64)
+    rows[[5, 7]] = 0.0
+    rows[[5, 7], 0] = (
+        2.0**25 - 1.0,
+        1.0 - 2.0**25,
+    )  # as long as rows can be: squared distances reach 2^52
     points = rows[[3, 1, 3, 7, 5]]
     products = rows.astype(np.int64) @ points.astype(np.int64).T
     squares = np.einsum("ij,ij->i", points, points)

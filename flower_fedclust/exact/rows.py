@@ -42,7 +42,7 @@ class Nearest(NamedTuple):
 
     points: Floats  #: On the grid of the rows.
     labels: Labels
-    least: Floats  #: ``||c||^2 - 2 x.c`` of each row x and its point c.
+    least: Held  #: ``||c||^2 - 2 x.c`` of each row x and its point c, where the rows lie.
 
 
 _reach_exponent = made_once(reach_exponent)
@@ -88,7 +88,12 @@ class Rows:
     @cached_property
     def square_norms(self) -> Floats:
         """The squares of the rows' Euclidean norms, in squared units, of shape (n_rows,)."""
-        return device_of(self.held).host(integer_norms(self.held, 2))
+        return device_of(self.held).host(self._square_norms)
+
+    @cached_property
+    def _square_norms(self) -> Held:
+        """The same where the rows lie."""
+        return integer_norms(self.held, 2)
 
     def __getitem__(self, kept: NDArray[np.bool_]) -> Self:
         """Return some of the rows, by a mask: indices could take a row more than once."""
@@ -123,7 +128,8 @@ class Rows:
             coarse = self.held * math.ldexp(1.0, self.exponent - exponent)
             device_of(self.held).xp.trunc(coarse, out=coarse)
             return nearest_point(coarse, points_onto_grid(points, exponent))
-        on_grid, least = points_onto_grid(points, exponent), np.empty(len(self))
+        least = device_of(self.held).empty((len(self),))
+        on_grid = points_onto_grid(points, exponent)
         labels = nearest_point(self.held, on_grid, least)
         labels.flags.writeable = False
         vars(self)["nearest_points"] = Nearest(on_grid, labels, least)
@@ -280,14 +286,15 @@ class OffsetsFromNearest(Rows):
             return self._made.sums_at(labels, n_places)
         exponent = unit_exponent(self.bound)
         _, limit = ball_in_units(float(self.bound), 2, exponent)
-        squares = (found.least + rows.square_norms) * math.ldexp(
+        squares = (found.least + rows._square_norms) * math.ldexp(
             1.0, min(2 * (rows.exponent - exponent), 900)
         )
         long = ~(squares <= limit)
         coarser = max(self.exponent - rows.exponent, 0)
         sums, counts = _offset_sums(rows, found.points, labels, coarser)
         if long.any():  # the few that are clipped are added up one by one
-            clipped, own = rows[long], labels[long]
+            are_long = device_of(long).host(long)
+            clipped, own = rows[are_long], labels[are_long]
             more, more_counts = _offset_sums(clipped, found.points, own, coarser)
             sums, counts = sums - more, counts - more_counts
         # In the offsets' unit, with the sums of the constants.

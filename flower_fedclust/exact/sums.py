@@ -60,7 +60,7 @@ def squared_distances(rows: Held, points: Floats) -> Held:
     return distances
 
 
-def nearest_point(rows: Held, points: Floats, least: Floats | None = None) -> Labels:
+def nearest_point(rows: Held, points: Floats, least: Held | None = None) -> Labels:
     """Return, for each row, the index of its nearest point; ties, which are exact, go to the lowest index.
 
     ``||c||^2 - 2 x.c`` is compared. By Cauchy and Schwarz every partial sum of ``x.c`` is at most 2^50, so nothing is
