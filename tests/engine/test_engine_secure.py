@@ -180,8 +180,8 @@ def test_a_strategy_that_needs_single_replies_is_refused_and_the_round_named(nam
 
 
 def test_noise_of_the_server_and_of_the_clients_is_the_same_as_without_masks():
-    for noise, cls in (("server", fc.PrivateKMeans), ("local", fc.PrivateDensity)):
-        strategy = cls(2, epsilon=3.0, max_norm=3.0, noise=noise)
+    for noise in ("server", "local"):
+        strategy = fc.PrivateFederatedKMeans(2, epsilon=3.0, max_norm=3.0, n_rounds=2, noise=noise)
         plain, secure = (
             fc.simulate(strategy, CLIENTS, seed=4, secure=is_secure) for is_secure in (False, True)
         )

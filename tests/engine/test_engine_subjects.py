@@ -123,23 +123,23 @@ def test_tables_are_prepared_and_described_for_persons():
     }
     options = {
         "n_clusters": 2,
+        "n_rounds": 3,
         "epsilon": 30.0,
         "schema": SCHEMA,
         "describe": True,
         "seed": 3,
         "progress": False,
     }
-    records = fc.simulate(
-        "private-kmeans", {k: v.drop(columns="patient") for k, v in once.items()}, **options
-    )
+    name = "federated-kmeans-private"
+    records = fc.simulate(name, {k: v.drop(columns="patient") for k, v in once.items()}, **options)
     options |= {"privacy_unit": "subject", "subject_column": "patient"}
-    persons = fc.simulate("private-kmeans", once, **options)
+    persons = fc.simulate(name, once, **options)
     assert persons.privacy.covers_everything
     for one, other in zip(records.model.to_arrays(), persons.model.to_arrays(), strict=True):
         np.testing.assert_array_equal(one, other)
     np.testing.assert_array_equal(records.clusters.sums, persons.clusters.sums)
     often = {name: pd.concat([table] * 8, ignore_index=True) for name, table in once.items()}
-    copied = fc.simulate("private-kmeans", often, **options)
+    copied = fc.simulate(name, often, **options)
     sizes = [np.sort(result.clusters.sums[:, 0]) for result in (persons, copied)]
     np.testing.assert_allclose(*sizes, atol=0.1 * sum(map(len, once.values())))
 
