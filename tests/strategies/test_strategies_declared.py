@@ -26,10 +26,12 @@ COLUMNS |= {
 #: Without noise, so that few rows tell something.
 TABLES = {
     "histograms and description": fc.with_schema(
-        fc.PrivateKMeans(2, epsilon=1000.0), {"columns": COLUMNS}, describe=True
+        fc.PrivateFederatedKMeans(2, epsilon=1000.0, n_rounds=1),
+        {"columns": COLUMNS},
+        describe=True,
     ),
     "their means": fc.with_schema(
-        fc.PrivateKMeans(2, epsilon=1000.0, privacy_unit="client"),
+        fc.PrivateDensity(2, epsilon=1000.0, privacy_unit="client"),
         {"columns": COLUMNS},
         describe=True,
     ),
