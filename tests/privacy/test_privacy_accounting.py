@@ -440,7 +440,8 @@ def plan(shares=PLANNED, *, epsilon=1.0, factor=1.0, unit="record", **changed):
     return Plan(epsilon, 1e-6, "local", unit, shares, multipliers)
 
 
-WRITTEN = json.loads(plan().to_json())
+MULTIPLIERS = {"sums": 3.0, "counts": 20.0}
+WRITTEN = json.loads(Plan(1.0, 1e-6, "local", "record", PLANNED, MULTIPLIERS).to_json())
 
 
 def changed(**fields):
