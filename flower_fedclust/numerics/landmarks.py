@@ -13,9 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flower_fedclust.numerics.blocks import blocks
-from flower_fedclust.numerics.kmeans import squared_distances
 
 Floats = NDArray[np.float64]
+
+#: Kernel values that are computed at a time: 2 MB.
+KERNEL_ENTRIES = 2**18
 
 
 def landmark_gamma(variance: Floats) -> float:
@@ -55,13 +57,8 @@ def attraction_sum(rows: Floats, Y: Floats, gamma: float) -> Floats:
     rows, Y = _around_the_landmarks(rows, Y)
     # Farther from all landmarks than this, the kernel is 0 in floats, and so is the gradient: not 0 times infinity.
     near = np.abs(rows).max(axis=1) <= np.abs(Y).max() + math.sqrt(750.0 / gamma)
-    rows = rows if near.all() else rows[near]
-    pull, weight = np.zeros_like(Y), np.zeros(len(Y))
-    for block in blocks(len(rows), len(Y)):
-        kernel = _kernel(rows[block], Y, gamma)
-        pull += kernel.T @ rows[block]
-        weight += kernel.sum(axis=0)
-    return -(4.0 * gamma / len(Y)) * (pull - weight[:, None] * Y)
+    pull, weight = _pulls(rows if near.all() else rows[near], Y, gamma)
+    return -(4.0 * gamma / len(Y)) * (pull - weight * Y)
 
 
 def longest_pull(gamma: float) -> float:
@@ -84,14 +81,8 @@ def repulsion_gradient(Y: Floats, gamma: float) -> Floats:
     if n_landmarks < 2:
         return np.zeros_like(Y)
     Y = Y - Y.mean(axis=0)
-    total, weight = np.zeros_like(Y), np.zeros(n_landmarks)
-    for block in blocks(n_landmarks, n_landmarks):
-        kernel = _kernel(Y[block], Y, gamma)
-        total += kernel.T @ Y[block]
-        weight += kernel.sum(axis=0)
-    gradient: Floats = (4.0 * gamma / (n_landmarks * (n_landmarks - 1.0))) * (
-        total - weight[:, None] * Y
-    )
+    pull, weight = _pulls(Y, Y, gamma)
+    gradient: Floats = (4.0 * gamma / (n_landmarks * (n_landmarks - 1.0))) * (pull - weight * Y)
     return gradient
 
 
@@ -133,15 +124,41 @@ def longest_move(gamma: float, n_steps: int) -> float:
     return 2.0 * n_steps * longest_pull(gamma)
 
 
+def _pulls(rows: Floats, Y: Floats, gamma: float) -> tuple[Floats, Floats]:
+    """Return the sums over the rows of ``k(x_i, y_j) x_i`` and, as a column, of ``k(x_i, y_j)``, for each landmark."""
+    n_columns = rows.shape[1]
+    sums = np.zeros((len(Y), n_columns + 1))
+    for block in blocks(len(rows), len(Y), block_entries=KERNEL_ENTRIES):
+        kernel, second = _kernel_and_factor(Y, rows[block], gamma)
+        sums += kernel @ second[:, :-1]
+    return sums[:, :-1], sums[:, -1:]
+
+
 def _kernel(rows: Floats, Y: Floats, gamma: float) -> Floats:
-    kernel = squared_distances(rows, Y)
-    kernel *= -gamma
-    return np.exp(kernel, out=kernel)
+    return _kernel_and_factor(rows, Y, gamma)[0]
+
+
+def _kernel_and_factor(rows: Floats, Y: Floats, gamma: float) -> tuple[Floats, Floats]:
+    """Return kernel values of rows and landmarks around the origin, and the columns ``(y, 1, -gamma ||y||^2)``.
+
+    The exponent ``2 gamma x.y - gamma ||x||^2 - gamma ||y||^2`` is one product, with ``(2 gamma x, -gamma ||x||^2,
+    1)``. Far from the origin its terms would cancel, and digits would be lost.
+    """
+    first, second = np.ones((len(rows), rows.shape[1] + 2)), np.ones((len(Y), Y.shape[1] + 2))
+    np.multiply(rows, 2.0 * gamma, out=first[:, :-2])
+    np.multiply(np.einsum("ij,ij->i", rows, rows), -gamma, out=first[:, -2])
+    second[:, :-2] = Y
+    np.multiply(np.einsum("ij,ij->i", Y, Y), -gamma, out=second[:, -1])
+    kernel: Floats = first @ second.T
+    np.minimum(kernel, 0.0, out=kernel)
+    return np.exp(kernel, out=kernel), second
 
 
 def _kernel_sum(rows: Floats, others: Floats, gamma: float) -> float:
+    rows, others = _around_the_landmarks(rows, others)
     return sum(
-        float(_kernel(rows[block], others, gamma).sum()) for block in blocks(len(rows), len(others))
+        float(_kernel(rows[block], others, gamma).sum())
+        for block in blocks(len(rows), len(others), block_entries=KERNEL_ENTRIES)
     )
 
 
