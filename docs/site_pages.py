@@ -208,7 +208,7 @@ def other_names() -> str:
     return "\n\n".join(blocks)
 
 
-#: Blocks that pages insert by a name between double braces.
+#: Blocks that pages insert at an HTML comment with their name, which readers of the source do not see.
 BLOCKS: Mapping[str, Callable[[], str]] = {
     "strategies": strategy_table,
     "chooser": chooser,
@@ -220,8 +220,8 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
 def filled_in(text: str) -> str:
     """Return a page with its blocks inserted."""
     for name, made in BLOCKS.items():
-        if f"{{{{ {name} }}}}" in text:
-            text = text.replace(f"{{{{ {name} }}}}", made())
+        if f"<!-- {name} -->" in text:
+            text = text.replace(f"<!-- {name} -->", made())
     return text
 
 
