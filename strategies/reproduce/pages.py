@@ -7,12 +7,16 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
+from itertools import accumulate
 
 from reproduce.everything import Kept, Key
 from reproduce.tables import Experiment, Figure, Paper, PaperTable, RowOutcome, installed_versions
 
 NOT_RUN = "not run yet."
 SOME_NOT_RUN = "some rows have not been run yet."
+
+#: Of one core: three hours on two.
+MINUTES = 360.0
 
 #: Tables, and the outcomes of each so far.
 Outcomes = Sequence[tuple[PaperTable, Sequence[RowOutcome]]]
@@ -235,13 +239,21 @@ def page(papers: Sequence[Paper], figures: Mapping[Key, Kept]) -> str:
     shown = [*worse, *absent, *others, *unprinted]
     reasons = list(dict.fromkeys(reason for line in shown for reason in line.reasons))
     n_better, n_compared = _compared(papers, figures)
-    hours = sum(table.minutes * table.seeds for paper in papers for table in paper.tables) / 60
+    lengths = sorted(
+        (table.minutes * table.seeds, f"{paper.name} {table.name}")
+        for paper in papers
+        for table in paper.tables
+    )
+    ends = accumulate(minutes for minutes, _ in lengths)
+    too_long = [name for (_, name), end in zip(lengths, ends, strict=True) if end > MINUTES]
+    hours = sum(minutes for minutes, _ in lengths) / 60
     text = [
         "# Every item of the papers, printed and ours",
         "",
         "`python -m reproduce --everything FOLDER` writes this page, and a page for each paper with all figures. It "
         "runs the tables that fit in three hours on two cores, and keeps older figures of the others, with their "
-        f"dates. All tables together take about {hours:.0f} hours of one core.",
+        f"dates. All tables together take about {hours:.0f} hours of one core"
+        f"{'; too long are ' + ', '.join(too_long) if too_long else ''}.",
         "",
         f"Of {n_compared} printed figures, {n_compared - n_better} of ours are at least as good. A line is a table or "
         "a figure of a paper: first the paper's own methods, then, in a line of their own, the methods beside them. "
