@@ -70,7 +70,8 @@ def parametrised():
             or not variant.startswith(("clients", "local"))
             or kind == DESCRIBED_EVERYWHERE
         ):
-            is_long = variant or (options and kind not in (DESCRIBED_EVERYWHERE, "feddp-kmeans"))
+            is_described = bool(options) and kind not in (DESCRIBED_EVERYWHERE, "feddp-kmeans")
+            is_long = variant or (is_described and not PAPERS)
             yield pytest.param(
                 strategy, options, id=name, marks=[pytest.mark.long] if is_long else []
             )
