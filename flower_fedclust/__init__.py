@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from flower_fedclust.tables import Schema as Schema
 
 #: The modules of public names. They are imported when first used, so that ``import flower_fedclust`` is fast.
-#: Strategies
-#: are found by their classes' names in the registry. What authors of strategies need is in ``authoring``.
+#: Strategies are found by their classes' names in the registry. Authors of strategies find their names in
+#: ``authoring``.
 _NAMES = {
     "authoring": "authoring",
     "checking.audit": "audit",

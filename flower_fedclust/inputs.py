@@ -243,9 +243,8 @@ class Inputs:
     """The strategies and the rows of a user, as a run needs them."""
 
     strategies: list[Any]  #: Strategies as objects; with a schema, copies that take tables.
-    source: (
-        Any  #: The rows: FederatedRows, or a sequence or mapping with something for each client.
-    )
+    #: The rows: FederatedRows, or a sequence or mapping with a table, array or file for each client.
+    source: Any
     schema: Schema | None
     about: Mapping[str, Any]  #: Labels, names and columns for :func:`clients_of`.
 
@@ -640,17 +639,17 @@ class RowsChoice:
     label_column: str | None = None  #: The file's column of true classes.
     client_column: str | None = None  #: The file's column that names the client of each row.
     columns: Sequence[str] | None = None  #: The columns to cluster by; all others by default.
-    partition: str = "iid"  #: How the rows are spread; see :func:`flower_fedclust.data.partition`.
+    partition: str = "iid"  #: The way in which rows are dealt to clients; see :func:`flower_fedclust.data.partition`.
     n_clients: int = 10
     server_data: str | Path | None = None  #: A file of public rows.
-    n_server_rows: int | None = None  #: How many rows to draw as public rows if there are none.
+    #: The number of rows to draw as public rows if there are none.
+    n_server_rows: int | None = None
     seed: int = 0  #: The seed of the data set and the partition.
     #: The public facts about the columns; rows are then read unchanged.
     schema: Schema | None = None
     id_column: str | None = None  #: The column that identifies rows in files of labels.
-    subject_column: str | None = (
-        None  #: The column that names the person, if one may have several rows.
-    )
+    #: The column that names the person, if one may have several rows.
+    subject_column: str | None = None
 
     def __post_init__(self) -> None:
         check_integer("seed", self.seed, at_least=0)

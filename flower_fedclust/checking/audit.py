@@ -86,7 +86,7 @@ class AuditedRelease:
     rounds: tuple[int, ...]  #: The numbers of the rounds that make this release.
     task: str  #: The name of the question to the clients.
     content: str  #: The content of the array, in words.
-    release: Release  #: As declared in the last of these rounds.
+    release: Release  #: The release as the last of these rounds declares it.
     moved: float  #: The largest change between neighbors, divided by the declared sensitivity.
     is_too_far: bool  #: Whether ``moved`` exceeds 1 by any amount.
     neighbors: str  #: The neighbors with the largest change.
@@ -142,10 +142,11 @@ class AuditResult:
     source_bits: float  #: Noise from a source with at most this many bits would have been noticed.
     #: Noise cut off at this many standard deviations would have been noticed.
     tails: Mapping[Mechanism, float]
-    n_runs: int  #: How often the noise was drawn.
+    n_runs: int  #: The number of times that the noise was drawn.
     not_examined: tuple[str, ...]  #: Checks that the audit left out because the time was up.
-    seconds: float  #: How long the audit took.
-    false_alarm: float = FALSE_ALARM  #: How often a sound strategy may be called broken.
+    seconds: float  #: The duration of the audit, in seconds.
+    #: The largest probability that a sound strategy is called broken.
+    false_alarm: float = FALSE_ALARM
 
     @property
     def level(self) -> float:

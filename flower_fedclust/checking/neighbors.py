@@ -67,7 +67,8 @@ DIGITS = (53, 24)
 #: Entries of a table that is large enough for clients to cache results.
 LARGE_TABLE = 2**13
 
-#: How often each message is answered with different random choices of the client; the minimum if the time is up.
+#: The number of times that each message is answered, each time with other random choices of the client; and the
+#: fewest times if the time is up.
 TIMES, FEWEST_TIMES = 40, 12
 
 #: Most rows that are changed, one at a time, to see which rows an answer depends on.
@@ -280,7 +281,7 @@ def neighbor_tables(
     return pairs
 
 
-#: How many rows persons have in tables of neighbors.
+#: The numbers of rows of persons in tables of neighbors.
 ROWS_OF_PERSONS = (1, 20, 500)
 
 
@@ -840,7 +841,9 @@ class Search:
             name: sum(name in self.run.sent(number) for number in noisy) for name in subject.names
         }
         self.client = max(subject.names, key=lambda name: asked[name])
-        self.largest: dict[tuple[str, int], Change] = {}  #: By task and array.
+        self.largest: dict[
+            tuple[str, int], Change
+        ] = {}  #: The largest change of each array, by task and array.
         self.n_pairs = Counter[tuple[str, int]]()
         #: The neighbors that are easiest to tell apart through all the noise.
         self.worst: Neighbors | None = None

@@ -78,7 +78,7 @@ FEWEST, MOST = 64, 400
 #: If this many repetitions are expected, one is seen with probability 0.999.
 NOTICED_PAIRS = math.log(1000.0)
 
-#: How many lowest bits are tested as fair coins, if the noise is at least eight times wider.
+#: The number of lowest bits that are tested as fair coins, if the noise is at least eight times wider.
 BITS = 8
 
 
@@ -393,7 +393,9 @@ class _ClientDraws:
     run: WatchedRun
     drawn: list[DrawnNoise]  #: The noise of this round's releases.
     target: str
-    exchanges: dict[str, Exchange]  #: By table; the target has two.
+    exchanges: dict[
+        str, Exchange
+    ]  #: The exchange with each table, by the table's name; the target has two tables.
     plain: dict[str, list[Sendable]]  #: The noiseless answer, by table.
     data: dict[str, ClientData]
     before: dict[str, Context]  #: The memory before the round, by table.

@@ -76,8 +76,8 @@ SPENT = 0.97
 #: Noisy arrays of at least this many numbers are never equal by chance.
 LONG = 8
 
-#: How many numbers are drawn for each release, and the p-value below which noise is wrong. They find noise that is half
-#: too wide or a third too narrow. The seeds never change, so the verdict does not change either.
+#: The size of the sample of each release's noise, and the p-value below which noise is wrong. They find noise that is
+#: half too wide or a third too narrow. The seeds never change, so the verdict does not change either.
 N_NUMBERS, WRONG_NOISE = 200, 5e-7
 
 #: Draws, seconds and false-alarm rate of the small audit. The rate is tiny because suites run every day.

@@ -51,7 +51,7 @@ class Batch:
     n_rows: int
     make_table: Callable[[], Any]
     make_rows: Callable[[], Floats]
-    #: How many rows the subject of each row has at the client.
+    #: For each row, the number of rows that its subject has at the client.
     rows_each: NDArray[np.integer[Any]] | None = None
 
     def __len__(self) -> int:

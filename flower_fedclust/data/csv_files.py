@@ -56,7 +56,7 @@ class Dialect:
     decimal: str
     #: Names of the columns; columns without a name get the names that pandas makes up.
     columns: list[str]
-    #: How many quotation marks the first lines have; in quotation marks, cells may hold ends of lines.
+    #: The number of quotation marks in the first lines. A cell in quotation marks may hold ends of lines.
     n_quotes: int
     #: Lines above the names of the columns: 1 if the first line names the separator.
     n_skipped: int = 0

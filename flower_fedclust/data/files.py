@@ -816,7 +816,7 @@ class _QueryPart(Part):
 
     @contextmanager
     def _relation(self) -> Iterator[Any]:
-        """Yield the result of the query, not read yet."""
+        """Ask the query, and yield DuckDB's relation, from which the rows can be read in batches."""
         with _duckdb(self.database, config={"threads": 1}) as connection, _asking(self.database):
             relation = connection.sql(self.query)
             if relation is None:

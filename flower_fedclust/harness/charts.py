@@ -23,7 +23,7 @@ from flower_fedclust.harness.results import (
     number_text,
 )
 
-#: How many series a chart may have.
+#: The most series that a chart may have.
 MOST_SERIES = 8
 # Sizes in units of the picture, which the page scales to its width: the picture, its margins, a letter, a line.
 _WIDTH, _HEIGHT = 560, 340

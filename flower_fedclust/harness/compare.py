@@ -31,7 +31,7 @@ from flower_fedclust.inputs import (
 from flower_fedclust.names import plural
 from flower_fedclust.outside import parsing
 
-#: How many doubts are printed.
+#: The most doubts that are printed.
 MOST_DOUBTS = 5
 _LATEX = {
     "\\": r"\textbackslash{}",

@@ -69,9 +69,9 @@ class Trial:
     contain them.
     """
 
-    key: str  #: The name of its folder.
+    key: str  #: The name of the trial's folder.
     strategy: str
-    entry: Entry  #: Its entry in the registry, which a new process may not have.
+    entry: Entry  #: The strategy's entry in the registry, which a new process may not have.
     data: str  #: The name of the data set.
     choice: RowsChoice
     #: None if the number of classes is unknown; the trial then fails with the reason.
@@ -139,7 +139,8 @@ class Comparison:
     schema: Path | Schema | None = None
     #: A file of public rows. Without it they are drawn from the rows, if a strategy needs some.
     server_data: Path | None = None
-    n_server_rows: int | None = None  #: How many are drawn; by default 20 per cluster.
+    #: The number of public rows that are drawn; by default 20 per cluster.
+    n_server_rows: int | None = None
     #: How rows are spread over clients; by default "iid". Not for a file or folder that names the clients.
     partitions: tuple[str, ...] = ()
     n_clients: int = 10
@@ -394,7 +395,7 @@ class Comparison:
 
     @property
     def _file_says_whose(self) -> str | None:
-        """The part of the user's file that assigns rows to clients, in words; None if nothing does."""
+        """How the user's file assigns rows to clients, in words for a message; None if it does not."""
         if self.client_column is not None:
             return f"the column '{self.client_column}'"
         return (
@@ -446,7 +447,7 @@ class Comparison:
         except ValueError:
             if not isinstance(source, str):
                 raise
-            return ()  # Its package is missing: its trials will fail and say so; the others run.
+            return ()  # The strategy's package is missing: its trials will fail and say so; the others run.
 
     def _check_partitions(self) -> None:
         """Raise a ValueError for an unknown partition, or for one of rows whose clients are already known."""

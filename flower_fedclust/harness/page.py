@@ -269,7 +269,8 @@ _COVERED, _IN_PART, _NONE = "The whole run is covered", "Covered in part", "No g
 class PrivacyGroup:
     """Trials of one strategy whose messages had the same content and the same protection, at any budget."""
 
-    strategy: str  #: Its name, and "without epsilon" if other trials of it have one.
+    #: The strategy's name, with "without epsilon" if other trials of it have an epsilon.
+    strategy: str
     unprotected: Sequence[str]
     protected: Sequence[str]
     report: str  #: The whole report of the first trial.

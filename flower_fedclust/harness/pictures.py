@@ -32,7 +32,7 @@ from flower_fedclust.results.pictures import (
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-#: How many rows of a map the page of a comparison holds.
+#: The most rows of a map that the page of a comparison holds.
 MOST_ROWS = 5000
 _LONGEST_LEGEND = 40
 _LONGEST_NAME = 24

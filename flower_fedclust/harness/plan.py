@@ -44,7 +44,7 @@ EPSILONS = (0.1, 0.3, 1.0, 3.0, 10.0)
 TIGHTNESS = 0.45
 #: The largest share of the variance that lies between the groups of made-up rows.
 MOST_BETWEEN = 0.95
-#: How much more noise costs on real rows, whose groups are not as round: measured on 27 of those tables.
+#: The factor by which noise costs more on real rows, whose groups are less round: measured on 27 of those tables.
 ROUGHER = 1.3
 #: The most rows of a rehearsal; for more rows, the noise is made smaller in proportion.
 MOST_ROWS = 10_000

@@ -257,10 +257,10 @@ class TrialResult:
     read.
     """
 
-    key: str  #: The name of its folder.
-    #: Its row of the results: numbers, texts, or None, as JSON or CSV has them.
+    key: str  #: The name of the trial's folder.
+    #: The trial's row in the table of results: numbers, texts, or None, as in JSON or CSV.
     row: Mapping[str, Any]
-    folder: Path  #: Where its files are, or will be.
+    folder: Path  #: The folder of the trial's files; it may not exist yet.
 
     def text(self, column: str) -> str:
         """Return a value of the row as text; "" if it is missing."""

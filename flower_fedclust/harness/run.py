@@ -45,7 +45,7 @@ from flower_fedclust.tables.table_one import WIDEST_TABLE
 
 #: Where run_app saves results by default: a SuperLink's working directory is hard to find.
 RESULTS = Path.home() / "fedclust-results"
-#: How long a round may take by default, in seconds: as long as under Flower's Message API.
+#: The longest time of a round by default, in seconds, as in Flower's Message API.
 ROUND_TIMEOUT = 3600.0
 #: A file beside a run's journals, which says where its results are.
 RESULTS_OF_JOURNAL = "results-are-in"

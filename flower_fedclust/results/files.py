@@ -255,7 +255,7 @@ def save_result(result: ResultData, folder: str | Path) -> Path:
             )
         path.chmod(0o700)  # labels reveal as much as rows
         _write_files(result, fresh)
-        # It shows that all are there.
+        # The description is moved last: a folder that has it has all files.
         for file in sorted(fresh.iterdir(), key=lambda file: file.name == _DESCRIPTION):
             moved.append(file.rename(path / file.name))
     except BaseException:  # for example a full disk: half a result would block the next attempt

@@ -38,9 +38,9 @@ Floats = NDArray[np.float64]
 #: The most lines of a profile: columns, or categories of columns.
 MOST_LINES = 24
 _LONGEST_NAME = 28
-#: With more clusters, not every cluster has its number at an axis.
+#: The most clusters that all have their numbers at an axis.
 _MOST_NUMBERS = 40
-#: With more points, a map is drawn as a density.
+#: The most points of a map that are drawn one by one; more are drawn as a density.
 DENSE = 100_000
 #: Titles for the spaces of the points that stand for clusters.
 _SPACES = {
@@ -266,7 +266,7 @@ def _profile_of_centers(result: ResultData, centers: Floats, shares: Floats) -> 
     return Profile([names[index] for index in kept], values[:, kept], unit)
 
 
-#: Where words begin, so that names are cut between them.
+#: The places where words begin: long names are cut there.
 _BREAK = re.compile(r"[\s_:.,/-]+")
 
 

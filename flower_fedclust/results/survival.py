@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 
-#: With more clusters, bands would hide each other, and only the curves are drawn.
+#: The most clusters whose curves have bands; with more, bands would hide each other.
 MOST_BANDS = 6
 #: The most times below the picture for which rows at risk are written.
 MOST_COLUMNS = 7

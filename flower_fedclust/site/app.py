@@ -90,7 +90,7 @@ REFUSED, FAILED = "refused", "failed"
 #: Names of two tasks in the ledger: a model was evaluated on the rows; a model was received and not evaluated.
 EVALUATE, RECEIVE = "evaluate", "receive"
 
-#: How often a computation may begin if its process keeps ending before it has answered.
+#: The most times that a computation may begin, if its process keeps ending before it has answered.
 ATTEMPTS = 2
 
 #: Entries of the ledger for an answer without arrays, and for an evaluation.

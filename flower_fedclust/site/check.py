@@ -301,7 +301,10 @@ def _reasons_of_policy(policy: Policy, *, has_subjects: bool = False) -> Iterato
 
 @contextmanager
 def _collected(reasons: list[str]) -> Iterator[None]:
-    """Add the message of any error to ``reasons``: files, databases and tables raise errors of their own."""
+    """Catch any error of the block, and add its message to ``reasons``.
+
+    Errors of every class are caught, since each database driver has its own classes.
+    """
     try:
         yield
     except Exception as error:

@@ -10,7 +10,7 @@ from typing import Any
 #: Seconds that a SuperLink has for each answer.
 PATIENCE = 10.0
 
-#: For how long, in seconds, a SuperLink would take the site for connected if this process ended in between.
+#: The time in seconds for which a SuperLink would take the site for connected if this process were killed meanwhile.
 HEARTBEAT = 30.0
 
 

@@ -181,7 +181,7 @@ def _identities(context: Context) -> dict[str, int]:
     }
 
 
-#: How many locks the runs of a site share, so that no server can make it create more files.
+#: The number of locks that the runs of a site share: a server cannot make the site create a file for each run.
 N_LOCKS = 256
 
 

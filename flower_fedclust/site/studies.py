@@ -35,7 +35,7 @@ from flower_fedclust.site.policy import (
 
 State = Literal["waiting", "approved", "running", "stopped"]
 
-#: How many days a study waits for its approval, and an approval for its run.
+#: The number of days that a study waits for its approval, and an approval for its run.
 DAYS = 7
 
 #: Facts that may leave without a release, besides the kinds of messages under ``unprotected`` in the policy.

@@ -89,7 +89,7 @@ MOST_BY_SPECTRUM = 50
 #: ... so that the largest d eigenvalues are this part of all (equation 43).
 PART_OF_TRACE = 0.99
 
-#: From this many made-up rows the server learns how long a row's gradient is, and how long a step may be.
+#: The number of made-up rows from which the server learns the length of a row's gradient, and of a step.
 N_MADE_UP_ROWS = 512
 
 

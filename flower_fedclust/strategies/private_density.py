@@ -64,8 +64,8 @@ RANGE_ROUNDS, N_PARTS = 2, 32
 REACH, LEAST_VARIANCE = 6.0, 0.01
 #: How many neighboring parts are added up to find the ends of a range, and the part of all rows that they hold.
 WINDOWS, LEAST_PART = (1, 2, 4, 8), 0.001
-#: With noise, a grid has this many cells for each standard deviation of a cell's noise among all rows, by its number of
-#: columns; and in three directions of more columns.
+#: With noise, a grid has as many cells as the number of rows over the standard deviation of a cell's noise, times this
+#: number: by the number of columns, or for three directions among more columns.
 ROWS_OVER_NOISE, OF_MANY_COLUMNS = {1: 0.6, 2: 0.6, 3: 1.5}, 4.0
 #: Clusters are round if Gaussians leave at most this part of the squared density unexplained.
 LARGEST_MISFIT = 0.18

@@ -39,7 +39,7 @@ LARGEST_LOGARITHM = 709.0
 MIDDLE_SQUARE = 0.5
 #: The largest squared norm of the value and the square that a measured column adds besides its count.
 LARGEST_POWERS = 1.0 + MIDDLE_SQUARE**2
-#: How many sums of a measured column precede the sums of its bins: the values, and their squares.
+#: The number of sums of a measured column before the sums of its bins: the sum of the values, and that of the squares.
 N_POWERS = 2
 
 

@@ -55,7 +55,8 @@ DIFFERENCES = ("difference", "difference_error", "effect", "effect_error", "smd"
 NUMBERS = (*OF_OWN, *OF_REST, *DIFFERENCES)
 #: Decimal places of an effect that was computed without noise.
 EFFECT_DIGITS = 2
-#: How many differences to the rest to print for a cluster, and the least, in standard deviations of the column.
+#: The most differences from the other clusters that are printed for a cluster, and the least such difference, in
+#: standard deviations of the column.
 MOST_TOLD, LEAST_TOLD = 5, 0.1
 
 
@@ -416,7 +417,7 @@ class Groups(NamedTuple):
                 counts.half[is_shown],
             )
             if column.kind in MEASURED and column.gaps != "refuse":
-                # So few values count nowhere, and the number of gaps, which would tell how many they are, is not known.
+                # So few values are not shown anywhere, nor the number of gaps, which would tell how few they are.
                 gap, whole = place.stop - 1, places_of(preparation)[name]
                 is_few = is_shown & floor.hides(exact[:, 0] - exact[:, gap], 0.0)
                 exact[is_few, whole] = 0.0

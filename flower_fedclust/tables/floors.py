@@ -26,7 +26,7 @@ FLOOR, FLOOR_DEVIATIONS = 10, 3.0
 ROWS, PERSONS = "rows", "persons"
 #: The smallest divisor, in place of a count of 0.
 LEAST = 1e-9
-#: How many standard deviations "±" and every interval have on either side.
+#: The half width of "±" and of every interval, in standard deviations.
 DEVIATIONS = 2.0
 
 

@@ -42,7 +42,7 @@ LEAST_AMOUNTS = 20
 #: Bins with noise, fewest and most; bins without noise; the most bins that halve towards a bound of 0.
 FEWEST_BINS, N_BINS, N_BINS_WITHOUT_NOISE, N_HALVED = 24, 128, 1024, 10
 
-#: In at most this fraction of runs, noise alone makes a bin of any column stand out.
+#: The largest probability that noise alone makes a bin of any column stand out in a run.
 FALSE_FINDS = 0.05
 
 #: Bounds are found only if they hold at least this part of the entries: others show noise, or where few entries lie.

@@ -138,7 +138,7 @@ class Survival:
 
     @cached_property
     def compared(self) -> list[int]:
-        """The clusters that the test compares: with noise all, and otherwise those that have a curve."""
+        """The clusters that the log-rank test compares: all if there is noise, else those with a curve."""
         if self.deviation > 0:
             return list(range(self.n_clusters))
         return [cluster for cluster, places in enumerate(self._pooled) if len(places)]
@@ -216,10 +216,10 @@ class Survival:
 
     @cached_property
     def _pooled(self) -> list[NDArray[np.intp]]:
-        """For each cluster, the bins at whose ends its exact counts may be named.
+        """Each cluster's bins at whose ends exact counts may be named, joined so that none is too small to show.
 
-        They contain the bins that all clusters have in common; so what follows from those follows
-        from each table, too.
+        They contain the bins that all clusters have in common. So whatever can be computed from the
+        common bins can be computed from each cluster's table, too.
         """
         alone = [self._ends_of([cluster]) for cluster in range(self.n_clusters)]
         common = self._in_common.tolist()

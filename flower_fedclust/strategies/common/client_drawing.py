@@ -60,7 +60,7 @@ def draw_equally_often(
     for _ in range(n_rounds):
         now, waiting = waiting[:n_drawn], waiting[n_drawn:]
         if len(now) < n_drawn:
-            # Clients that this round already has come later in the next order.
+            # Clients already drawn in this round go to the end of the next order, so that none is drawn twice.
             order = rng.permutation(len(clients)).tolist()
             already = set(now)
             new = [index for index in order if index not in already][: n_drawn - len(now)]

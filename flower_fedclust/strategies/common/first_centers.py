@@ -64,7 +64,7 @@ class FirstCenters:
 
     @property
     def n_columns(self) -> int | None:
-        """The number of columns of given centers; None without them."""
+        """The number of columns of the centers in ``init``; None if no centers are given."""
         return None if self.init is None else int(np.asarray(self.init).shape[1])
 
     def privacy_notes(self) -> list[str]:
@@ -102,7 +102,7 @@ class FirstCentersStrategy(ProtocolStrategy):
 
     @property
     def expected_columns(self) -> int | None:
-        """The number of columns of given centers; None without them."""
+        """The number of columns of the centers in ``init``; None if no centers are given."""
         return self._start.n_columns
 
     def privacy_notes(self) -> list[str]:

@@ -110,7 +110,7 @@ TOO_FAR = (
     "the sum of the rows, or their distance, is beyond the largest float; look for a wrong value."
 )
 
-#: How many rounds :func:`frame_of_rows` takes.
+#: The number of rounds of :func:`frame_of_rows`.
 FRAME_ROUNDS = 3
 
 

@@ -66,7 +66,7 @@ N_STARTS, MOST_ENTRIES, MOST_PRODUCTS = (60, 60, 30, 30, 15, 15, 15, 15, 6, 6, 6
 #: distance between two centers.
 SAME_PLACE = 0.04
 
-#: How many rounds :func:`cells_of_rows` and :func:`best_start` take, one after the other.
+#: The number of rounds of :func:`cells_of_rows` and :func:`best_start` together.
 START_ROUNDS = 1 + N_SPLITS + len(N_STARTS)
 #: The most Lloyd steps from the best start, and the rounds of :func:`kmeans_of_all_rows`.
 N_LAST_ROUNDS = 20
@@ -248,7 +248,7 @@ class Spectrum(NamedTuple):
 
     #: The variances of the rows along the directions, the largest first; estimates if there is noise.
     values: Floats
-    directions: Floats  #: Of shape (n_columns, n_directions).
+    directions: Floats  #: The random directions, as columns of shape (n_columns, n_directions).
     n_above: int  #: The number of eigenvalues that exceed what noise alone can produce; at least 1.
     edge: float  #: The largest eigenvalue that the noise alone can have.
     total: float  #: The mean squared norm of a row.

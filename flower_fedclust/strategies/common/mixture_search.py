@@ -38,7 +38,7 @@ MOST_COLUMNS = 12
 #: The most parameters of a mixture: with more components it has fewer directions. If there is a choice of structures,
 #: the first one is left out if it has more parameters than the second number.
 MOST_NUMBERS, MOST_OF_CHOICE = 1200, 600
-#: How many rows the server draws from a mixture to compare mixtures, and for the last fit.
+#: The numbers of rows that the server draws from a mixture: to compare mixtures, and for the last fit.
 N_DRAWN_FIRST, N_DRAWN = 1_000, 2_000
 #: The fewest rows drawn for each component.
 DRAWN_FOR_EACH = 130

@@ -27,14 +27,14 @@ class Moments:
     """The moments of all clients' rows together."""
 
     n_rows: float  #: Approximate if there is noise.
-    mean: Floats  #: Of shape (n_columns,).
+    mean: Floats  #: The mean of each column, of shape (n_columns,).
     deviation: Floats  #: Standard deviations, of shape (n_columns,).
     #: The mean distance between two rows of a client, averaged over the clients (FedSC, equation 42, c = 1). With noise
     #: it is the root mean square distance between all rows, computed from the deviations.
     distance: float
 
 
-#: How many rounds :func:`column_moments` takes.
+#: The number of rounds of :func:`column_moments`.
 MOMENT_ROUNDS = FRAME_ROUNDS + 1
 
 #: The parts of a budget that pay for :func:`noisy_column_moments`.

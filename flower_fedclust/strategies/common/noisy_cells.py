@@ -326,7 +326,8 @@ def dropped_light(
 class Compared(NamedTuple):
     """Solutions whose costs a run has compared, and what it released of them."""
 
-    solutions: Floats  #: Their centers, of shape (n_solutions, n_clusters, n_columns).
+    #: The centers of each solution, of shape (n_solutions, n_clusters, n_columns).
+    solutions: Floats
     costs: Floats  #: The mean cost of a row, up to a number that all have in common.
     deviation: float  #: The standard deviation of the noise in such a cost.
 
@@ -433,7 +434,7 @@ class Imitated:
     #: The variance of the error in an entry of a center, in the directions of the search and elsewhere.
     errors: Floats
     directions: Floats
-    n_compared: int = 1  #: How many solutions the run compared at first.
+    n_compared: int = 1  #: The number of solutions that the run compared at first.
 
     @cached_property
     def shared(self) -> Floats:
@@ -578,7 +579,7 @@ def _another_run(
     n_starts = math.ceil(N_STARTS * min(1.0, MANY_CLUSTERS / k))
     starts = kmeans_of_cells(means, np.tile(counts, (n_starts, 1)), k, rng)
     costs = costs_of_each(means, starts) @ counts
-    # As many as the run compares by the rows' costs; the others are left out by what they cost on the cells.
+    # The run compares the costs of n_compared solutions on the rows. Those with the lowest costs on the cells are kept.
     _, distinct = np.unique(np.asarray(costs, dtype=np.float32), return_index=True)
     best = starts[distinct[: table.n_compared]]
     if len(best) > 1:

@@ -41,7 +41,7 @@ DEVIATIONS, DEVIATIONS_OF_CELL = 2.0, 3.0
 FEWEST = 8
 #: Other runs that are imitated for each number of clusters that is tried.
 N_RUNS_OF_NUMBER = 4
-#: How many reference samples of one Gaussian are drawn, and their largest size.
+#: The number of reference samples that are drawn from one Gaussian, and their largest size.
 N_REFERENCES, REFERENCE_ROWS = 3, 20_000
 
 

@@ -166,7 +166,7 @@ def cluster_rows(
     ), labels
 
 
-#: How many bytes an array of the server may have, besides what the clients send and the graph.
+#: The most bytes of an array at the server, the replies and the graph excepted.
 WORKING_MEMORY = 64 * 2**20
 
 

@@ -75,7 +75,7 @@ class Landmarks:
     """The result of FedDL."""
 
     points: Floats  #: The landmarks Y, of shape (n_landmarks, n_columns).
-    #: Of the kernel ``exp(-gamma ||x - y||^2)``, in one over the squared units of the rows.
+    #: The kernel is ``exp(-gamma ||x - y||^2)``; gamma is in one over the squared units of the rows.
     gamma: float
     n_rows: float  #: The number of rows of all clients; approximate if there is noise.
     #: For each round, the participating clients' mean MMD from its first landmarks. Empty with noise on the gradients.
@@ -90,7 +90,7 @@ class LandmarkStrategy(ClippedStrategy):
     n_landmarks : int, default=300
         n_y.
     gamma : float, optional
-        Of the kernel ``exp(-gamma ||x - y||^2)``, in one over squared units of the rows. By default
+        The factor in the kernel ``exp(-gamma ||x - y||^2)``, in one over squared units of the rows. By default
         1 over twice the mean squared distance between rows, which follows from the deviations of
         the columns.
     n_rounds : int, optional

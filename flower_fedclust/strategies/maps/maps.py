@@ -59,11 +59,9 @@ class Drawing:
     method: Literal["tsne", "umap"]
     #: t-SNE's perplexity, or UMAP's number of neighbors, which counts the point itself.
     n_neighbors: float
-    placing: (
-        #: The perplexity, or number of neighbors, for rows that are placed later. It is smaller, to put them near the
-        #: most similar points.
-        float
-    )
+    #: The perplexity, or number of neighbors, for rows that are placed later. It is smaller, to put them near the most
+    #: similar points.
+    placing: float
     min_dist: float = 0.0  #: The parameter min_dist of UMAP.
 
     def check_installed(self) -> None:

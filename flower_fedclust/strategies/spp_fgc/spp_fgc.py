@@ -69,7 +69,7 @@ ROWS_PER_PROTOTYPE = 25
 #: ... up to this number.
 MOST_PROTOTYPES = 100
 
-#: Up to so many different rows, prototypes come from Ward's method, whose memory grows with the square of the rows.
+#: With at most this many different rows, prototypes come from Ward's method, whose memory grows with their square.
 MOST_ROWS_OF_WARD = 2000
 
 #: The arrays of :func:`sent_graph`, which show which rows of a client are similar, and about where each lies.
@@ -272,7 +272,7 @@ class Uploads:
     #: The prototype of each node, numbered over all clients, of shape (n_nodes,).
     prototype: Labels
     node: Labels  #: The node of each row, numbered over all clients, of shape (n_rows,).
-    prototypes: Prototypes  #: Of all clients.
+    prototypes: Prototypes  #: The prototypes of all clients.
     client: Labels  #: The client of each prototype, of shape (n_prototypes,).
     #: The standard deviation of the noise in an entry of each covariance, of shape (n_prototypes,), if it is known.
     noise_deviation: Floats | None = None

@@ -110,7 +110,7 @@ class Cells:
 
     #: The frame of the centers; its ball uses the L1 norm, except for exact sums of unbounded rows.
     frame: Frame
-    centers: Floats  #: Of shape (n_cells, n_columns).
+    centers: Floats  #: The centers of the cells, of shape (n_cells, n_columns).
     counts: Floats  #: The positive, perhaps noisy number of rows of each, of shape (n_cells,).
     n_rows: float  #: The number of rows of all clients, perhaps noisy.
 
