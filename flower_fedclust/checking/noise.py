@@ -343,6 +343,13 @@ class _ServerDraws:
         self._nodes = nodes
 
     def __call__(self, repetition: int, seeded: bool, stand_ins: StandIns | None) -> Noise:
+        """Draw the noise of the round again, by letting a copy of the server receive the recorded replies.
+
+        Returns for each noisy array the received one less the one without noise, by client; sums
+        have the client "". With ``seeded``, the noise has a seed that follows from ``repetition``.
+        With ``stand_ins``, large made-up arrays take the place of the replies' arrays, to find
+        noise that depends on what it is added to.
+        """
         round_, running = self._run.rounds[self._number], self._run.strategy._run
         assert running is not None
         probe = copy.copy(running)
@@ -410,6 +417,13 @@ class _ClientDraws:
         self._indices = {name: index for index, name in enumerate(self.run.data)}
 
     def __call__(self, repetition: int, seeded: bool, stand_ins: StandIns | None) -> Noise:
+        """Draw the noise of the round again, by letting clients answer the recorded message.
+
+        Returns for each noisy array and client the answer less the answer without noise. In odd
+        repetitions the target has its other table, so that both tables' noise is seen. Clients
+        other than the target answer only in the first repetitions if each draws noise of its own.
+        Returns {} if a client fails, as it may at random.
+        """
         is_other = stand_ins is None and repetition % 2 == 1 and _OTHER in self.plain
         clients = [who for who in self.exchanges if who != _OTHER]
         if not self.is_summed and (repetition >= OTHER_CLIENTS_DRAWS or stand_ins is not None):

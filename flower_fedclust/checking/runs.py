@@ -113,6 +113,12 @@ class WatchedSite(ClientProxy):
         consent: Consent | None = None,
         tamper: Tamper | None = None,
     ) -> None:
+        """Make a site with a name and rows, and with a node id that follows from its index.
+
+        A client is made for every message, as in a real site. ``noise_seed`` makes its noise
+        repeatable, ``consent`` says what it agrees to answer, and ``tamper`` may change an answer
+        before it leaves.
+        """
         self.node_id = 9000 + index
         super().__init__(str(self.node_id))
         self.name = name

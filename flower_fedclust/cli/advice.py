@@ -220,7 +220,12 @@ def audit_by_name(
     false_alarm: float = 1e-3,
     show: bool | None = None,
 ) -> AuditResult:
-    """Audit a strategy, given by name, on made-up rows; parameters that it requires are made up if they are missing."""
+    """Audit a strategy, given by name, on made-up rows; parameters that it requires are made up if they are missing.
+
+    The rows have ``n_columns`` columns. ``runs``, ``seconds`` and ``false_alarm`` limit the audit,
+    as in :func:`flower_fedclust.checking.audit`. ``show`` is whether to show a progress bar; by
+    default one is shown in a terminal.
+    """
     from flower_fedclust.checking import audit, small_tables
     from flower_fedclust.engine.progress import bar
 
@@ -243,7 +248,12 @@ def audit_by_name(
 def made_up_strategy(
     name: str, parameters: Mapping[str, Any], n_columns: int, *, n_public: int = 20
 ) -> ProtocolStrategy:
-    """Return a strategy with these parameters, completed by those of its example and by a bound if it needs one."""
+    """Return a strategy with these parameters, completed by those of its example and by a bound if it needs one.
+
+    ``n_public`` public rows are drawn from a normal distribution if the strategy needs any. If the
+    strategy refuses the parameters, they have an epsilon, and a bound on the rows is missing, then
+    the bounds in :data:`BOUNDS` are added; else the ValueError is raised again.
+    """
     import numpy as np
 
     from flower_fedclust.inputs import make_strategies, needs_server_rows

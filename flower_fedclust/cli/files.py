@@ -252,7 +252,12 @@ def _clusters_of(batch: Any, model: Any, columns: list[str]) -> tuple[Any, Any]:
 
 
 def _why_left_out(frame: Any, model: Any, columns: list[str]) -> Any:
-    """Return for each row why it cannot have a cluster, by its first unusable column; "" if it can."""
+    """Return for each row why it cannot have a cluster, by its first unusable column; "" if it can.
+
+    ``columns`` are the columns that the model needs. A value is unusable if it is infinite, or
+    missing where the schema does not take gaps, or a category that the schema does not list. The
+    columns are read from last to first, so that the reason of the first one is what remains.
+    """
     import numpy as np
     import pandas as pd
 

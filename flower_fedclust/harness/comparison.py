@@ -158,6 +158,11 @@ class Comparison:
     grid: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        """Check everything that can be checked before a trial runs; raise a ValueError for the first mistake.
+
+        A comparison may run for days, so an unknown name, a missing file or a parameter that a
+        strategy does not have must be found when it is made.
+        """
         if not self.strategies:
             raise ValueError("strategies is empty; name at least one, or all.")
         for name in self.names:

@@ -95,7 +95,11 @@ def report_page(comparison: ComparisonResults) -> str:
 
 
 def _summary(comparison: ComparisonResults) -> str:
-    """Return the first paragraph: the progress, what is compared, and when the comparison started."""
+    """Return the first paragraph: the progress, what is compared, and when the comparison started.
+
+    Whatever has one value only, such as one data set, is not mentioned, since the tables below name
+    it.
+    """
 
     def number_of(noun: str, values: set[str]) -> str:
         return plural(len(values), noun) if len(values) > 1 else ""

@@ -65,7 +65,11 @@ def survival_figure(survival: Survival, path: str | Path | None = None) -> Figur
 
 
 def _write_rows_at_risk(axes: Axes, survival: Survival, colors: list[str]) -> None:
-    """Write how many rows of each cluster are at risk, below the picture."""
+    """Write how many rows of each cluster are at risk, below the picture.
+
+    The numbers form a table: a line for each cluster, beginning with a square in its color, and a
+    column for each time that is marked at the axis. A number below the floor is shown as "<" and the floor.
+    """
     places = columns_of(survival)
     times = np.append(0.0, survival.ends)[places]
     for cluster, color in enumerate(colors):

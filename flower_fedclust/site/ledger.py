@@ -187,6 +187,12 @@ class Ledger:
         )
 
     def _take(self, line: bytes) -> None:
+        """Check one more line of the file, and add its entry to those that are known.
+
+        The line must be JSON in the format of the ledger, have the next number, and end with the
+        hash of its content and of the line before it. Raises a LedgerError with the file and the
+        line's number otherwise.
+        """
         number = len(self._hashes) + 1
         body, _, said = line.rpartition(MARK)
         try:

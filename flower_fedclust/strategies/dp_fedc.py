@@ -504,7 +504,13 @@ class DPFedCClient(MomentsClient):
         exponent: int,
         **local: Unpack[LocalSteps],
     ) -> tuple[GridArray, GridArray, GridArray]:
-        """Take the steps on H, then on W (lines 9 to 15); return W_i - W, and F_i of (14) from between the two."""
+        """Take the steps on H, then on W (lines 9 to 15); return W_i - W, and F_i of (14) from between the two.
+
+        H holds the memberships of the client's rows in the clusters, and each row of W is a center.
+        With an origin, rows and centers have one more column, the coordinate along the origin. Its
+        change is returned as the second array, which is all zeros otherwise. The changes are
+        rounded to a grid of the unit ``2^exponent``, on which secure sums add exactly.
+        """
         rows = self._rows_from(*origin)
         H = self._updated_memberships(W, local, rows)
         mu_w = local["mu_w"]

@@ -452,7 +452,12 @@ class DictionaryClient(MomentsClient):
         n_steps: int,
         relative_noise: float,
     ) -> tuple[GridArray, GridArray, GridArray]:
-        """Return Z_p^s (Algorithm 1, lines 8 to 15) and the objective before the steps, both computed in floats."""
+        """Return Z_p^s (Algorithm 1, lines 8 to 15) and the objective before the steps, both computed in floats.
+
+        Z is the dictionary that the server sent, and ``frame`` the origin and scale in which rows
+        are read. The rows are expressed in it as integers over a power of two, and the bandwidth in
+        the same unit. The third array is the client's number of rows.
+        """
         rows = self.enter(*frame)
         power = rows.exponent + BITS
         X, start, origin = (

@@ -180,7 +180,12 @@ class Column(BaseModel):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        """Refuse keys that contradict each other, or that this kind of column does not have."""
+        """Refuse keys that contradict each other, or that this kind of column does not have.
+
+        Only listed kinds have categories, only measured kinds have bounds, a scale or a logarithm,
+        and only a time to an event has an event and bins. Pydantic calls this after it has checked
+        each key alone, and turns the ValueError into an error that names the column.
+        """
         if self.kind in LISTED:
             self._check_listed()
         elif self.categories is not None:

@@ -191,7 +191,13 @@ class Mixture:
         return replace(self, weights=weights / weights.sum(), means=means, factors=factors)
 
     def since(self, reference: Mixture) -> Floats:
-        """Return the step that leads from a reference to this mixture."""
+        """Return the step that leads from a reference to this mixture.
+
+        The step is a vector of logarithms of the ratios of weights, of offsets of the means in
+        units of the reference's components, and of logarithms of the covariances relative to the
+        reference's. Off-diagonal entries count by the square root of 2, so that the vector's norm
+        is the matrix's norm. Tied covariances occur once; round components have one number each.
+        """
         d = self.means.shape[1]
         logarithms = np.log(self.weights / reference.weights)
         offsets = np.linalg.solve(

@@ -126,7 +126,13 @@ class FederatedMap(CodedRowsStrategy):
     # The server half.
 
     def protocol(self) -> Protocol:
-        """Run Algorithm 2, and cluster the map."""
+        """Run Algorithm 2, and cluster the map.
+
+        The clients agree on landmarks, and send the distances of their rows to them. From these
+        distances the server estimates the neighbors of every row among the rows of all clients,
+        draws the map and clusters its points. It sends each client the places and clusters of the
+        client's own rows.
+        """
         self.drawing.check_installed()
         # Step 1: the landmarks.
         landmarks = yield from self.landmarks()
