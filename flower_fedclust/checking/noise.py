@@ -848,7 +848,8 @@ def _series(place: str, drawn: DrawnNoise, units: Floats) -> list[tuple[str, Flo
     series = []
     for entry in range(units.shape[1]):
         # Shares of many clients are mostly zero; ranks of rare events are far from normal.
-        if np.unique(units[:, entry], return_counts=True)[1].max() > len(units) / 2:
+        _, counts = np.unique(units[:, entry], return_counts=True)
+        if counts.max() > len(units) / 2:
             continue
         name = place + (f", entry {entry}" if units.shape[1] > 1 else "")
         series += [(name, units[:, entry]), (name, np.abs(units[:, entry]))]

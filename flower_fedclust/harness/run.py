@@ -343,10 +343,15 @@ def _save(
 
 def _folder_for(folder: Path) -> Path:
     """Return the folder of a strategy in a run's own folder, without the report of an attempt that ended early."""
-    for name in (_FAILURE, *REPORT_FILES) if (folder / _FAILURE).exists() else ():
-        (folder / name).unlink(missing_ok=True)
-    is_free = not folder.exists() or not any(folder.iterdir()) or (folder / "result.json").exists()
-    return folder if is_free else free_beside(folder)
+    if not folder.exists():
+        return folder
+    if (folder / _FAILURE).exists():
+        for name in (_FAILURE, *REPORT_FILES):
+            (folder / name).unlink(missing_ok=True)
+    is_empty = not any(folder.iterdir())
+    if is_empty or (folder / "result.json").exists():
+        return folder
+    return free_beside(folder)
 
 
 def _save_small(result: Result, folder: Path, error: OSError) -> NoReturn:

@@ -280,8 +280,9 @@ def _known_before(trial: Trial) -> dict[str, Any]:
     """Return the part of a trial's row that is known before it begins."""
     names = ("key", "strategy", "variant", "data", "n_clusters", "epsilon", "seed", "engine")
     known = {name: getattr(trial, name) for name in names}
-    delta = None if trial.epsilon is None else trial.parameters.get("delta")
-    return known | {"partition": trial.choice.partition_name, "delta": delta} | installed_versions()
+    known["partition"] = trial.choice.partition_name
+    known["delta"] = None if trial.epsilon is None else trial.parameters.get("delta")
+    return known | installed_versions()
 
 
 def _outcome(

@@ -213,11 +213,13 @@ def _file_names(names: Sequence[str]) -> list[str]:
     safe = ["".join(letter if _is_safe(letter) else "_" for letter in name) for name in names]
     safe = [name.encode()[:LONGEST_FILE_NAME].decode(errors="ignore") for name in safe]
     numbered = [f"{index}-{name}" for index, name in enumerate(safe)]
-    chosen = [
-        file if file == name and name.strip(".") and not name.startswith("-") else number
-        for file, name, number in zip(safe, names, numbered, strict=True)
-    ]
-    return chosen if len({file.lower() for file in chosen}) == len(chosen) else numbered
+    chosen = []
+    for file, name, number in zip(safe, names, numbered, strict=True):
+        is_usable = file == name and name.strip(".") and not name.startswith("-")
+        chosen.append(file if is_usable else number)
+    # On some file systems, names that differ only in case are one file.
+    n_different = len({file.lower() for file in chosen})
+    return chosen if n_different == len(chosen) else numbered
 
 
 def _is_safe(letter: str) -> bool:

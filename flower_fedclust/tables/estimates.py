@@ -435,7 +435,9 @@ def _middle(estimate: Estimate) -> Estimate:
     low, high = estimate.low, estimate.high
     is_between = np.isfinite(low) & np.isfinite(high)
     # Infinite limits are replaced first, because their mean would be NaN.
-    middle = (np.where(is_between, low, 0.0) + np.where(is_between, high, 0.0)) / 2
+    finite_low = np.where(is_between, low, 0.0)
+    finite_high = np.where(is_between, high, 0.0)
+    middle = (finite_low + finite_high) / 2
     value = np.where(is_between, middle, estimate.value)
     return Estimate(value, estimate.error, low, high, estimate.fewer_than)
 

@@ -727,12 +727,14 @@ def _in_words(error: Mapping[str, Any]) -> str:
     place = [str(part) for part in error["loc"]]
     where = f"column '{place[1]}'" if place[:1] == ["columns"] and len(place) > 1 else ""
     key = ".".join(place[2:3] if where else place)
-    reason = _REASONS.get(error["type"], str(error["msg"]).removeprefix("Value error, "))
-    context = {**error.get("ctx", {}), "keys": ", ".join(Column.model_fields)}
-    reason = (
-        reason[:1].lower() + reason[1:].format(**context) if error["type"] in _REASONS else reason
-    )
-    return ": ".join(part for part in (where, f"{key} {reason}" if key else reason) if part)
+    if error["type"] in _REASONS:
+        template = _REASONS[error["type"]]
+        context = {**error.get("ctx", {}), "keys": ", ".join(Column.model_fields)}
+        reason = template[:1].lower() + template[1:].format(**context)
+    else:
+        reason = str(error["msg"]).removeprefix("Value error, ")
+    sentence = f"{key} {reason}" if key else reason
+    return f"{where}: {sentence}" if where else sentence
 
 
 # Columns as numbers.

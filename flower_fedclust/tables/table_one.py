@@ -56,12 +56,14 @@ class TableOne:
     notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        widths = [max(map(len, cells)) for cells in zip(self.heading, *self.lines, strict=True)]
-        said = []
-        for label, *cells in (self.heading, *self.lines):
-            padded = [f"{cell:>{width}}" for cell, width in zip(cells, widths[1:], strict=True)]
-            said.append("  ".join([f"{label:<{widths[0]}}", *padded]).rstrip())
-        return "\n".join([*said, *self.notes])
+        lines = [self.heading, *self.lines]
+        of_labels, *widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
+        texts = []
+        for label, *cells in lines:
+            padded = [label.ljust(of_labels)]
+            padded += [cell.rjust(width) for cell, width in zip(cells, widths, strict=True)]
+            texts.append("  ".join(padded).rstrip())
+        return "\n".join([*texts, *self.notes])
 
     __repr__ = __str__
 

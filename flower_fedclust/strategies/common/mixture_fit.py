@@ -279,7 +279,8 @@ def prior_precision(mixture: Mixture, difference: float) -> Floats:
     together differ from the reference by :data:`OF_ALL`.
     """
     k, d = mixture.means.shape
-    diagonal = np.concatenate([np.full(k, OF_WEIGHTS**-2), np.full(k * d, OF_MEANS**-2)])
+    of_weights, of_means = np.full(k, OF_WEIGHTS**-2), np.full(k * d, OF_MEANS**-2)
+    diagonal = np.concatenate([of_weights, of_means])
     if mixture.structure in ("full", "tied"):
         trace = np.equal(*np.triu_indices(d)) / math.sqrt(d)
     else:
@@ -293,8 +294,9 @@ def prior_precision(mixture: Mixture, difference: float) -> Floats:
     if mixture.structure == "tied":
         block = unit / OF_ALL**2
     precision = np.zeros((len(diagonal) + len(block),) * 2)
-    precision[np.arange(len(diagonal)), np.arange(len(diagonal))] = diagonal
-    precision[len(diagonal) :, len(diagonal) :] = block
+    n_before = len(diagonal)
+    precision[:n_before, :n_before] = np.diag(diagonal)
+    precision[n_before:, n_before:] = block
     return precision
 
 

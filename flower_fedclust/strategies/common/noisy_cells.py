@@ -71,10 +71,10 @@ def left_by_a_code(variances: Floats, n_points: int) -> float:
     """
     logarithms = np.log(np.maximum(variances, np.finfo(float).tiny))
     # The level, if the first directions are divided and the others are not.
-    levels = np.exp(
-        (np.cumsum(logarithms) - 2.0 * math.log(n_points)) / np.arange(1, len(variances) + 1)
-    )
-    level = levels[max(int(np.count_nonzero(levels <= variances)) - 1, 0)]
+    numbers = np.arange(1, len(variances) + 1)
+    levels = np.exp((np.cumsum(logarithms) - 2.0 * math.log(n_points)) / numbers)
+    n_divided = int(np.count_nonzero(levels <= variances))
+    level = levels[max(n_divided - 1, 0)]
     return float(np.minimum(level, variances).sum())
 
 
@@ -102,13 +102,16 @@ def directions_and_cells(
         Bounds on the number of cells.
     """
     best = (math.inf, 1, fewest)
-    numbers = np.unique(np.geomspace(fewest, max(most, fewest), N_NUMBERS).astype(int))
-    for q in np.unique(np.geomspace(1, len(variances), N_NUMBERS).round().astype(int)).tolist():
-        seen, lost = variances[:q], float(variances[q:].sum()) + elsewhere
-        for n_cells in numbers:
+    numbers_of_cells = np.geomspace(fewest, max(most, fewest), N_NUMBERS).astype(int)
+    numbers_of_directions = np.geomspace(1, len(variances), N_NUMBERS).round().astype(int)
+    for q in np.unique(numbers_of_directions).tolist():
+        seen = variances[:q]
+        lost = float(variances[q:].sum()) + elsewhere
+        for n_cells in np.unique(numbers_of_cells).tolist():
             within = left_by_a_code(seen, n_cells)
-            of_mean = q * (norm(int(n_cells)) * noise * n_cells) ** 2
-            best = min(best, (lost + within * (1.0 + of_mean), q, int(n_cells)))
+            of_mean = q * (norm(n_cells) * noise * n_cells) ** 2
+            distance = lost + within * (1.0 + of_mean)
+            best = min(best, (distance, q, n_cells))
     return best[1:]
 
 
@@ -414,13 +417,19 @@ def weights_by_costs(rows: Floats, compared: Sequence[Compared]) -> Floats:
     """
     if not compared:
         return np.ones(len(rows))
-    costs = [costs_of_each(rows, each.solutions) for each in compared]
-    G = np.concatenate([each - each.mean(axis=0) for each in costs])
-    released = np.concatenate([each.costs - each.costs.mean() for each in compared])
-    variances = np.concatenate([np.full(len(each.costs), each.deviation**2) for each in compared])
+    costs_of_rows, released_costs, variances_of_noise = [], [], []
+    for each in compared:
+        costs = costs_of_each(rows, each.solutions)
+        costs_of_rows.append(costs - costs.mean(axis=0))
+        released_costs.append(each.costs - each.costs.mean())
+        variances_of_noise.append(np.full(len(each.costs), each.deviation**2))
+    G = np.concatenate(costs_of_rows)
+    e = np.concatenate(released_costs) - G.mean(axis=1)
+    v = np.concatenate(variances_of_noise)
+    # Without noise the matrix may be singular.
     least = np.finfo(float).eps * float((G**2).mean()) + np.finfo(float).tiny
-    inner = G @ G.T / len(rows) ** 2 + np.diag(variances + least)
-    z = np.linalg.solve(inner, released - G.mean(axis=1))
+    inner = G @ G.T / len(rows) ** 2 + np.diag(v + least)
+    z = np.linalg.solve(inner, e)
     weights = np.maximum(1.0 + G.T @ z / len(rows), 0.0)
     return np.asarray(weights / weights.mean())
 
