@@ -315,7 +315,7 @@ class Drawer:
                 )
 
     def _of_round(self, number: int, *, seeded: bool) -> list[DrawnNoise]:
-        """Return the records of a round's releases, of seeded or of other draws."""
+        """Return what was drawn for each release of a round: with seeded noise, or with noise as in a real run."""
         return [
             drawn
             for drawn in (self.seeded if seeded else self.drawn).values()

@@ -804,7 +804,7 @@ class _QueryPart(Part):
         self.query, self.database = query.strip().rstrip(";"), database.removeprefix("duckdb://")
         if "://" in database and not database.startswith("duckdb://"):
             raise DataError(
-                "only DuckDB is read in batches; leave them out, or let DuckDB attach the database."
+                "only DuckDB is read in batches; leave out batches, or let DuckDB attach the database."
             )
         with self._relation() as relation:
             self.columns = list(relation.columns)

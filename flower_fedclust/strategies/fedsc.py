@@ -83,10 +83,10 @@ OBJECTIVE_EXPONENT = -32
 #: Bandwidths in radii of the frame: with a smaller one no two rows are similar, with a larger one all are.
 NARROWEST, WIDEST = 1e-100, 1e100
 
-#: With few clusters d follows from the spectrum of the kernel, up to this number, ...
+#: The largest number of atoms d that follows from the spectrum of the kernel.
 MOST_BY_SPECTRUM = 50
 
-#: ... so that the largest d eigenvalues are this part of all (equation 43).
+#: The d largest eigenvalues of the kernel add up to at least this part of its trace (equation 43).
 PART_OF_TRACE = 0.99
 
 #: The number of made-up rows from which the server learns the length of a row's gradient, and of a step.

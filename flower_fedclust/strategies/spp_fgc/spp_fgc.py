@@ -63,10 +63,10 @@ Labels = NDArray[np.intp]
 #: By default a client has this many prototypes for each cluster, so that a cluster can have any form.
 PROTOTYPES_PER_CLUSTER = 10
 
-#: A client with many rows has one prototype for this many of them if that is more, ...
+#: A client with many rows has at least one prototype for this many rows, up to :data:`MOST_PROTOTYPES`.
 ROWS_PER_PROTOTYPE = 25
 
-#: ... up to this number.
+#: The most prototypes to which many rows lead.
 MOST_PROTOTYPES = 100
 
 #: With at most this many different rows, prototypes come from Ward's method, whose memory grows with their square.

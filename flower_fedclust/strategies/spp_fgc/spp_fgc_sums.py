@@ -56,10 +56,10 @@ Floats = NDArray[np.float64]
 
 Labels = NDArray[np.intp]
 
-#: Lloyd steps without noise, ...
+#: The number of Lloyd steps without noise.
 LLOYD_ROUNDS = 10
 
-#: ... and with it: one, and another for each 30 of epsilon, up to 3.
+#: The Lloyd steps with noise: one, and another for each 30 of epsilon, up to 3.
 EPSILON_OF_A_ROUND, MOST_NOISY_LLOYD_ROUNDS = 30.0, 3
 
 #: The sums' fraction of the epsilon for sums and counts: a count is one number, and needs less.
@@ -79,18 +79,18 @@ POINTS_PER_CENTER, EXACT_POINTS_PER_CENTER = 100, 20
 #: Cells beyond :data:`MANY_CELLS` have this many points each: Lloyd steps on the rows move them anyway.
 MORE_POINTS_PER_CENTER = 4
 
-#: At most this many cells for each cluster, ...
+#: The most cells for each cluster, if there are at most :data:`MANY_CLUSTERS` clusters.
 CELLS_PER_CLUSTER = 8
 
-#: ... up to this number of clusters, from where on the number of cells grows by the root of the number of clusters: so
-#: the votes, one for each pair of cells, grow no faster than the clusters, ...
+#: With more clusters than this, the number of cells grows by the root of the number of clusters. So the number of votes,
+#: one for each pair of cells, grows no faster than the number of clusters.
 MANY_CLUSTERS = 64
 MANY_CELLS = CELLS_PER_CLUSTER * MANY_CLUSTERS
 
-#: ... or without noise one for this many rows if that is more, ...
+#: Without noise there is at least one cell for this many rows, up to :data:`MOST_EXACT_CELLS` cells.
 EXACT_ROWS_PER_CELL = 20
 
-#: ... up to this number.
+#: The most cells to which many rows lead.
 MOST_EXACT_CELLS = 300
 
 #: A cell should have at least this many rows on average, with and without noise: the votes of fewer say little.
