@@ -208,7 +208,8 @@ def find_folder(folder: str | Path, file: str) -> Path:
 def _file_names(names: Sequence[str]) -> list[str]:
     """Return names for the clients' files.
 
-    Valid on any file system, distinct, and as similar to the clients' as possible.
+    The names of files are valid on any file system, distinct, and as similar to the clients' names
+    as possible.
     """
     safe = ["".join(letter if _is_safe(letter) else "_" for letter in name) for name in names]
     safe = [name.encode()[:LONGEST_FILE_NAME].decode(errors="ignore") for name in safe]

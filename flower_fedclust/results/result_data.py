@@ -90,7 +90,7 @@ class ResultData:
 
     @property
     def n_rounds(self) -> int:
-        """How many rounds the run had."""
+        """The number of rounds of the run."""
         return max((row.round for row in self.traffic), default=0)
 
     def summary(self) -> dict[str, Any]:

@@ -440,7 +440,7 @@ class DPFedC(ClippedStrategy):
 
     @property
     def n_protocol_rounds(self) -> int:
-        """The R rounds, and further rounds for the origin or for first centers of zeros."""
+        """The number of rounds: R, and further rounds for the origin or for first centers of zeros."""
         return self.n_rounds + (FRAME_ROUNDS + 1) * self._asks_for_origin + self._asks_for_exponent
 
 

@@ -178,7 +178,7 @@ class FedDPKMeans(ServerDataStrategy):
 
     @property
     def n_protocol_rounds(self) -> int:
-        """Steps 1 to 3 (step 1 only if the subspace is smaller than space), and the Lloyd steps."""
+        """The number of rounds: steps 1 to 3 (step 1 only if the subspace is smaller than space), and Lloyd steps."""
         return self._projects + 2 + self.n_rounds
 
     @property

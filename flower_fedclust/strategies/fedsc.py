@@ -237,7 +237,7 @@ class DictionaryStrategy(ClippedStrategy):
 
     @property
     def n_dictionary_rounds(self) -> int:
-        """Four rounds for the moments, or one with noise; and S."""
+        """The number of rounds of stage I: for the moments four, or one with noise; and S."""
         return (1 if self.has_noisy_dictionary else MOMENT_ROUNDS) + self.n_steps
 
     def dictionary_parts(
@@ -312,7 +312,7 @@ class FedSC(DictionaryStrategy, CodesStrategy):
 
     @property
     def n_protocol_rounds(self) -> int:
-        """Stage I, the codes, and the labels."""
+        """The number of rounds: those of stage I, one for the codes, and one for the labels."""
         return self.n_dictionary_rounds + 2
 
     def parts(self) -> Mapping[str, Part]:
@@ -379,7 +379,7 @@ class FedSCSums(DictionaryStrategy, SpectralSumsStrategy):
 
     @property
     def n_protocol_rounds(self) -> int:
-        """Stage I and the clustering."""
+        """The number of rounds: for stage I and for the clustering."""
         return self.n_dictionary_rounds + self.n_clustering_rounds
 
     def parts(self) -> Mapping[str, Part]:

@@ -243,7 +243,10 @@ class PrivateDensity(SearchStrategy):
 
     @property
     def n_protocol_rounds(self) -> int:
-        """The rounds for the cells of a search, of which few columns need fewer, a range, and the histogram."""
+        """The number of rounds: for the cells of a search, a range, and the histogram.
+
+        Few columns need fewer rounds, because they need no search for directions.
+        """
         return (
             max(first_rounds(center_rows=True, counts_rows=True), FRAME_ROUNDS + 3)
             + CELL_ROUNDS

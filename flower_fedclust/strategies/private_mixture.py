@@ -319,7 +319,7 @@ class PrivateMixture(SearchStrategy):
 
     @property
     def n_protocol_rounds(self) -> int:
-        """The rounds of k-means, with EM steps as the last ones, and the comparison; without noise k-means and EM."""
+        """The number of rounds: for k-means and EM steps, and with noise for the comparison with one Gaussian."""
         if self.epsilon is None:
             return ALL_ROWS_ROUNDS + N_EM_ROUNDS
         first = first_rounds(center_rows=True, counts_rows=self.privacy_unit != "client")

@@ -371,7 +371,8 @@ def why_it_hardly_counts(column: Column, figures: Figures) -> str:
         return "skewed"
     fullest = int(np.diff(parts).argmax())
     low, high = edges[fullest], edges[fullest + 1]
-    is_narrow = width > 8 * (high - low) or len(edges) == 2  # in a single bin, noise hides where
+    # In a single bin, noise hides where the values are.
+    is_narrow = width > 8 * (high - low) or len(edges) == 2
     return (
         "crowded"
         if is_narrow and parts[fullest + 1] - parts[fullest] > CROWDED and not low <= 0 <= high

@@ -1072,7 +1072,7 @@ def _other_spelling(name: str) -> str:
 def _refuse(
     is_bad: NDArray[np.bool_], counts: NDArray[np.bool_] | bool, first_row: int, why: str
 ) -> None:
-    """Raise a MisfitError that names the first row that is bad and counts; return if there is none."""
+    """Raise a MisfitError if any row is bad; it names the first one. Only rows in ``counts`` are considered."""
     bad = is_bad & counts
     if bad.any():
         raise MisfitError(f"row {first_row + int(bad.argmax())} {why}")

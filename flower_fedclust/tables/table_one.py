@@ -240,7 +240,7 @@ def standardized(
     ):
         is_open |= ~np.isfinite(values.low) | ~np.isfinite(values.high)
     scale = np.where(is_open, np.nan, scale)
-    of_scale = np.hypot(*errors) / 4 / scale**2  # relative
+    of_scale = np.hypot(*errors) / 4 / scale**2  # the relative error of the scale
     scale = np.where(DEVIATIONS * of_scale < 1, scale, np.nan)
     difference = (cluster.value - rest.value) / scale
     return difference, np.hypot(np.hypot(cluster.error, rest.error) / scale, difference * of_scale)

@@ -68,7 +68,7 @@ class CoresetKMedian(PerturbedRowsStrategy):
 
     @property
     def n_protocol_rounds(self) -> int:
-        """The costs and the coreset, after the noise on the rows."""
+        """The number of rounds: for the noise on the rows, the costs, and the coreset."""
         return 2 + (self.epsilon is not None)
 
     def protocol(self) -> Protocol:

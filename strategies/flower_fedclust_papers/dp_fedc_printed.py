@@ -232,7 +232,7 @@ class DPFedCPrinted(DPFedC):
 
     @property
     def n_protocol_rounds(self) -> int:
-        """The rounds of :class:`~flower_fedclust.DPFedC`, and those for the paper's penalty and for counting rows."""
+        """The number of rounds: as for the class without the paper's penalty, and for the penalty and counting rows."""
         return super().n_protocol_rounds + self._has_papers_rho + self._counts_rows
 
 

@@ -57,7 +57,7 @@ class DPLloyd(ServerDataStrategy):
 
     @property
     def n_protocol_rounds(self) -> int:
-        """One for each Lloyd step."""
+        """The number of rounds: one for each Lloyd step."""
         return self.n_rounds
 
     def parts(self) -> Mapping[str, Part]:

@@ -199,7 +199,7 @@ class FedDPKMeansProofs(FedDPKMeans):
 
     @property
     def n_protocol_rounds(self) -> int:
-        """The rounds of :class:`FedDPKMeans`, and those of the options."""
+        """The number of rounds: as many as :class:`FedDPKMeans` takes, and further rounds for the options."""
         simplify = self._n_simplify_rounds if self.simplify_server_data else 0
         return super().n_protocol_rounds + self.reduce_diameter + simplify
 

@@ -171,7 +171,7 @@ class FedSCPerturbed(FedSC):
 
     @property
     def n_protocol_rounds(self) -> int:
-        """The rounds of :class:`~flower_fedclust.FedSC`, and one for noise on the rows."""
+        """The number of rounds: as many as :class:`~flower_fedclust.FedSC` takes, and one for noise on the rows."""
         return (self.perturb == "data") + super().n_protocol_rounds
 
     @property

@@ -88,7 +88,7 @@ class FuzzyStrategy(FirstCentersStrategy):
 
     @property
     def n_protocol_rounds(self) -> int:
-        """k-FED, and one for each round of steps."""
+        """The number of rounds: for k-FED, and one for each round of steps."""
         return self.n_rounds + self._start.by_k_fed
 
     def _drawn(self, *, most: int | None = None) -> list[list[str]]:
@@ -177,7 +177,7 @@ class FFCM(FuzzyStrategy):
 
     @property
     def n_protocol_rounds(self) -> int:
-        """The frame, k-FED, and one for each round of steps."""
+        """The number of rounds: for the frame, for k-FED, and one for each round of steps."""
         return FRAME_ROUNDS + super().n_protocol_rounds
 
     def protocol(self) -> Protocol:

@@ -95,7 +95,11 @@ class KMeansParallel(PerturbedRowsStrategy):
 
     @property
     def n_protocol_rounds(self) -> int:
-        """Noise, the frame, the first candidate, two for each time that rows are drawn, weights, and Lloyd steps."""
+        """The number of rounds.
+
+        The noise, the frame and the first candidate come first. Each drawing of rows takes two
+        rounds; one for the weights and the Lloyd steps follow.
+        """
         return (
             (self.epsilon is not None)
             + FRAME_ROUNDS

@@ -141,7 +141,7 @@ class PerturbedCodes(CodedRowsStrategy):
 
     @property
     def n_protocol_rounds(self) -> int:
-        """The rounds without noise, and one for noise on the rows."""
+        """The number of rounds: as many as without noise, and one for noise on the rows."""
         return super().n_protocol_rounds + (self.perturb == "data")
 
     def parts(self) -> Mapping[str, Part]:

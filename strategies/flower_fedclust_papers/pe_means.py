@@ -172,7 +172,7 @@ class PEMeans(ClippedStrategy):
 
     @property
     def n_protocol_rounds(self) -> int:
-        """One for the count, unless it is public, one for each generation, and one to leave the projection."""
+        """The number of rounds: for the count, unless it is public, each generation, and leaving the projection."""
         return int(self.n_rows is None) + self.n_rounds + int(self.n_directions is not None)
 
     @property

@@ -246,7 +246,11 @@ class SPPFGCPlus(ProtocolStrategy):
 
     @property
     def n_protocol_rounds(self) -> int:
-        """The moments and axes, pretraining; labels, training and graphs in each round; first graph and last labels."""
+        """The number of rounds of messages.
+
+        Moments, axes and pretraining come first, then the first graph. Each round of the paper has
+        labels, training and graphs; the last labels follow.
+        """
         return MOMENT_ROUNDS + 1 + self.n_pretraining_rounds + 3 * self.n_rounds + 2
 
     def _n_latent_for(self, moment: Floats) -> int:

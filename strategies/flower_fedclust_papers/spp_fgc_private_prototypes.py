@@ -115,7 +115,7 @@ class SPPFGCPrivatePrototypes(CellsStrategy, StructuralGraphStrategy):
 
     @property
     def n_protocol_rounds(self) -> int:
-        """The rounds for the frame, the directions, a Lloyd step, the graphs and the labels."""
+        """The number of rounds: for the frame, the directions, a Lloyd step, the graphs and the labels."""
         return self.n_frame_rounds + 2 + super().n_protocol_rounds
 
     def parts(self) -> Mapping[str, Part]:

@@ -74,7 +74,7 @@ class FederatedKMeans(FirstCentersStrategy):
 
     @property
     def n_protocol_rounds(self) -> int:
-        """The frame, the first centers, and the Lloyd steps."""
+        """The number of rounds: for the frame, the first centers, and the Lloyd steps."""
         return FRAME_ROUNDS + (START_ROUNDS if self.init is None else 0) + self.n_rounds
 
     def protocol(self) -> Protocol:
@@ -131,7 +131,7 @@ class PrivateFederatedKMeans(ClippedStrategy, FirstCentersStrategy):
 
     @property
     def n_protocol_rounds(self) -> int:
-        """One for each Lloyd step."""
+        """The number of rounds: one for each Lloyd step."""
         return self.n_rounds
 
     def parts(self) -> Mapping[str, Part]:

@@ -132,7 +132,7 @@ class SpectralSumsStrategy(ClippedStrategy):
 
     @property
     def n_clustering_rounds(self) -> int:
-        """Two sums of the factors, the cells, and the Lloyd steps."""
+        """The number of rounds: two sums of the factors, the cells, and the Lloyd steps."""
         return 3 + self._n_lloyd_rounds
 
     def clustering_parts(

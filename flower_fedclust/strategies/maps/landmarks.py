@@ -277,7 +277,7 @@ class CodedRowsStrategy(LandmarkStrategy):
 
     @property
     def n_protocol_rounds(self) -> int:
-        """The rounds of Algorithm 1, one for codes, and one for what clients get back."""
+        """The number of rounds: for Algorithm 1, for the codes, and for what clients get back."""
         return self.n_landmark_rounds + 2
 
     def parts(self) -> Mapping[str, Part]:

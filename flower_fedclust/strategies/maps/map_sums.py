@@ -168,7 +168,7 @@ class FederatedMapSums(ClippedStrategy):
 
     @property
     def n_protocol_rounds(self) -> int:
-        """The rounds for the moments, the directions if there is noise, the centers and the places."""
+        """The number of rounds: for the moments, the directions if there is noise, the centers and the places."""
         return (MOMENT_ROUNDS if self.epsilon is None else 2) + self._n_lloyd_rounds + 1
 
     def parts(self) -> Mapping[str, Part]:

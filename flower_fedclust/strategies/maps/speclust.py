@@ -190,7 +190,7 @@ class FedSpeClustSums(LandmarkKernelStrategy, SpectralSumsStrategy):
 
     @property
     def n_protocol_rounds(self) -> int:
-        """Algorithm 1, a frame unless max_norm gives one, and the clustering."""
+        """The number of rounds: for Algorithm 1, a frame unless max_norm gives one, and the clustering."""
         frame_rounds = FRAME_ROUNDS if self.epsilon is None else 0
         return self.n_landmark_rounds + frame_rounds + self.n_clustering_rounds
 

@@ -153,7 +153,7 @@ class StructuralGraphStrategy(ProtocolStrategy):
 
     @property
     def n_protocol_rounds(self) -> int:
-        """One round for the graphs and one for the labels."""
+        """Two rounds: one for the graphs and one for the labels."""
         return 2
 
     def privacy_notes(self) -> list[str]:

@@ -82,8 +82,8 @@ MORE_POINTS_PER_CENTER = 4
 #: The most cells for each cluster, if there are at most :data:`MANY_CLUSTERS` clusters.
 CELLS_PER_CLUSTER = 8
 
-#: With more clusters than this, the number of cells grows by the root of the number of clusters. So the number of votes,
-#: one for each pair of cells, grows no faster than the number of clusters.
+#: With more clusters than this, the number of cells grows by the root of the number of clusters. So the votes, one for
+#: each pair of cells, grow no faster than the number of clusters.
 MANY_CLUSTERS = 64
 MANY_CELLS = CELLS_PER_CLUSTER * MANY_CLUSTERS
 
@@ -203,7 +203,12 @@ class CellsStrategy(PrivateStrategy):
 
     @property
     def n_frame_rounds(self) -> int:
-        """Two rounds for origin and distances; without noise one for the origin, or the exact frame without a bound."""
+        """The number of rounds that find the frame of the rows.
+
+        Without a bound on the rows (``max_l1_norm``), the exact frame takes :data:`FRAME_ROUNDS`.
+        With a bound, one round finds the origin, and with noise another one finds the distances of
+        the rows from it.
+        """
         if self.max_l1_norm is None:
             return FRAME_ROUNDS
         return 1 if self.epsilon is None else 2
@@ -385,7 +390,7 @@ class SPPFGCSums(CellsStrategy):
 
     @property
     def n_protocol_rounds(self) -> int:
-        """The rounds for the frame, the directions, the Lloyd steps, and the votes."""
+        """The number of rounds: for the frame, the directions, the Lloyd steps, and the votes."""
         return self.n_frame_rounds + 1 + self._n_lloyd_rounds + 1
 
     @property
