@@ -107,7 +107,7 @@ Kinds = dict[str, list[Neighbors]]
 
 @dataclass(frozen=True)
 class Change:
-    """How much one array differs between two neighbors."""
+    """The difference of one array between two neighbors."""
 
     round: int
     index: int  #: The place of the array in the answer.

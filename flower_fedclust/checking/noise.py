@@ -116,7 +116,7 @@ class DrawnNoise:
 
     @property
     def n_numbers(self) -> int:
-        """How many numbers have been drawn."""
+        """The number of numbers that have been drawn."""
         return sum(part.size for parts in self.noise.values() for part in parts)
 
     def widths(self, size: int) -> Floats:
@@ -911,7 +911,7 @@ class Loss:
 
     @property
     def n_runs(self) -> int:
-        """How many runs there were on the first table."""
+        """The number of runs on the first table."""
         return len(self.of_one)
 
     @property

@@ -343,7 +343,7 @@ class Subject:
 
     @property
     def n_columns(self) -> int:
-        """How many columns the tables have."""
+        """The number of columns of the tables."""
         return int(self.rows[0].shape[1])
 
     @cached_property

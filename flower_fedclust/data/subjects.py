@@ -62,7 +62,7 @@ class Subjects:
 
     @property
     def rows_each(self) -> Integers:
-        """How many rows the subject of each row has."""
+        """For each row, the number of rows that its subject has."""
         return np.bincount(self.codes).astype(np.int32)[self.codes]
 
 

@@ -371,7 +371,7 @@ class _Rehearsal:
 
     @property
     def n_made(self) -> int:
-        """How many rows a rehearsal has."""
+        """The number of rows of a rehearsal."""
         return min(self.n_rows, MOST_ROWS)
 
     def mean_cost(self, epsilon: float | None, seed: int) -> float:

@@ -666,7 +666,7 @@ class ComparisonResults:
 
     @property
     def progress(self) -> str:
-        """How many runs are done, how many failed, and how many were left out, in a few words."""
+        """The numbers of runs that are done, have failed, and were left out, in a few words."""
         n_done, n_waiting = len(self.of_status("done")), len(self.of_status(""))
         done = (
             f"{n_done} of {plural(len(self.trials), 'run')} so far"

@@ -200,7 +200,7 @@ def _cost_beside(contender: Contender, pooled: Sequence[Contender]) -> str:
 
 @dataclass(frozen=True)
 class Difference:
-    """How far the best contender is ahead of another one on the same seeds, and how sure that is."""
+    """The lead of the best contender over another one on the same seeds, and how sure it is."""
 
     other: Contender
     lead: float  #: Mean of the paired differences of the measure, above 0 if the best is better.

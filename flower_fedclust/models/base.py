@@ -88,7 +88,7 @@ class Model(ABC):
 
     @property
     def n_clusters(self) -> int:
-        """How many clusters the model has."""
+        """The number of clusters of the model."""
         if self.cluster_points is None:
             raise NotImplementedError
         return len(self.cluster_points)
@@ -237,7 +237,7 @@ class RowModel(Model):
 
     @property
     def _widest(self) -> int:
-        """How many entries for each row the largest array has that :meth:`cluster_block` makes.
+        """The entries per row of the largest array that :meth:`cluster_block` makes.
 
         It limits the blocks.
         """

@@ -115,7 +115,7 @@ class CellModel(RowModel, name="cells"):
 
     @property
     def sizes_(self) -> Floats:
-        """About how many rows are in each cluster, of shape (n_clusters,)."""
+        """The approximate number of rows in each cluster, of shape (n_clusters,)."""
         labels = self.labels_.ravel()
         inside = labels >= 0
         return np.asarray(

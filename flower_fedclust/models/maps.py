@@ -114,7 +114,7 @@ class MapModel(CenterModel, name="map"):
 
     @property
     def _widest(self) -> int:
-        """How many entries for each row the largest array has when rows are placed."""
+        """The entries per row of the largest array that is made when rows are placed."""
         return len(self.landmarks_) + self.n_columns
 
     def transform_block(self, rows: Floats) -> Floats:

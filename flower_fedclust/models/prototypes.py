@@ -94,7 +94,7 @@ class PrototypeModel(RowModel, name="prototypes"):
 
     @property
     def _widest(self) -> int:
-        """How many entries for each row the largest array has."""
+        """The entries per row of the largest array that :meth:`cluster_block` makes."""
         return len(self.means_) + self.n_columns
 
     def exact_clusters(self, rows: Floats, exponent: int) -> Labels:

@@ -436,7 +436,7 @@ def check_run(
         raise TooMuch(
             f"the run has had {n_answers} answers; answers_per_run in the limits is {limits.answers_per_run}."
         )
-    # A run's answers are kept for keep_days after its last.
+    # A run's answers are kept for keep_days after its last answer.
     last = {entry["run"]: entry["time"] for entry in entries}
     kept = sum(
         entry.get("n_bytes", 0) + entry.get("n_asked", 0)

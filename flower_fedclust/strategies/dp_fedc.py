@@ -76,8 +76,8 @@ LIFT, FIRST_SPREAD = 0.5, 0.3
 #: The paper's batch size b.
 BATCH_SIZE = 50
 
-#: Without noise: by how many bits the unit of what clients send is finer than the largest entry of the centers. Of an
-#: entry that moves by more than 2^17 times that, the rest is cut.
+#: Without noise, the unit of the clients' replies is this many bits finer than the largest entry of the centers. A move
+#: by more than 2^17 times that entry is cut off there.
 MOVE_BITS = 36
 
 #: With noise: the largest norm of one row's memberships in what is sent. A row at a center that is as long has 1.

@@ -94,7 +94,7 @@ class Clusters:
 
     @property
     def n_clusters(self) -> int:
-        """How many clusters are described."""
+        """The number of clusters that are described."""
         return len(self.sums)
 
     @cached_property

@@ -419,7 +419,10 @@ class Survival:
 
     @property
     def means(self) -> list[str]:
-        """For each cluster the mean time without the event, until the last time at which all curves are shown."""
+        """A line on each cluster's mean time without the event, up to the last time at which all curves are shown.
+
+        Clusters whose mean is unknown are left out, and the list is empty if the curves share no time.
+        """
         until = self.shared_time
         if until == 0:
             return []

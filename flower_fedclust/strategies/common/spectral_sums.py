@@ -151,7 +151,7 @@ class SpectralSumsStrategy(ClippedStrategy):
 
     @property
     def _n_lloyd_rounds(self) -> int:
-        """How many Lloyd steps the last k-means takes."""
+        """The number of Lloyd steps of the last k-means."""
         if self.n_lloyd_rounds is not None:
             return self.n_lloyd_rounds
         return LLOYD_ROUNDS if self.epsilon is None else NOISY_LLOYD_ROUNDS

@@ -176,7 +176,7 @@ class TablePreparation:
 
     @property
     def _n_sums(self) -> int:
-        """How many sums the preparation takes: 0, 1 or 2."""
+        """The number of sums that the preparation takes: 0, 1 or 2."""
         return bool(self._unbounded) + bool(self._counted)
 
     def parts(self, strategy: PrivateStrategy) -> Mapping[str, Part]:
@@ -211,7 +211,7 @@ class TablePreparation:
 
     @property
     def n_columns(self) -> int:
-        """How many columns prepared rows have."""
+        """The number of columns of prepared rows."""
         return sum(map(width_of, self.schema.used.values()))
 
     def likely(self, strategy: S) -> S:

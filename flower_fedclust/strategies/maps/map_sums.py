@@ -162,7 +162,7 @@ class FederatedMapSums(ClippedStrategy):
 
     @property
     def _n_lloyd_rounds(self) -> int:
-        """How many Lloyd steps there are in all."""
+        """The number of Lloyd steps in all."""
         after_split, last = self._lloyd_steps
         return n_splits(self._most_centers) * after_split + last
 

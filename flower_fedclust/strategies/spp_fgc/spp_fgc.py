@@ -289,7 +289,7 @@ class Uploads:
 
     @property
     def sizes(self) -> Floats:
-        """How many rows each node stands for."""
+        """The number of rows that each node stands for."""
         return np.bincount(self.node, minlength=self.n_nodes).astype(np.float64)
 
     @property

@@ -395,7 +395,7 @@ class SPPFGCSums(CellsStrategy):
 
     @property
     def _n_lloyd_rounds(self) -> int:
-        """How many Lloyd steps move the prototypes."""
+        """The number of Lloyd steps that move the prototypes."""
         if self.n_lloyd_rounds is not None:
             return self.n_lloyd_rounds
         if self.epsilon is None:
