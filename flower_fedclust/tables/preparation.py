@@ -58,7 +58,7 @@ class Preparation:
     names : list of str
         The names of the prepared columns: "age", "work=public", "age is missing".
     n_columns : int
-        How many prepared columns there are.
+        The number of prepared columns.
     radius, l1_radius : float
         The largest Euclidean and L1 norm of a prepared row. They follow from the schema and the
         figures.
@@ -147,7 +147,7 @@ class Preparation:
 
     @property
     def n_columns(self) -> int:
-        """How many prepared columns there are."""
+        """The number of prepared columns."""
         return len(self.names)
 
     @cached_property

@@ -308,7 +308,7 @@ class DPFedCTheorem2(DPFedCPrinted):
 
     @property
     def _rounds_by_steps(self) -> Counter[int]:
-        """How many rounds take each number of steps on W."""
+        """The number of rounds that take each number of steps on W."""
         return Counter(self._n_center_steps(t) for t in range(1, self.n_rounds + 1))
 
     def _round(

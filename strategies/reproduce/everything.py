@@ -44,8 +44,8 @@ class Kept(NamedTuple):
 
     seeds: int
     figure: Figure
-    date: str  #: Of the last draw.
-    seconds: float  #: Of a processor, for all draws of the row.
+    date: str  #: The date of the last draw.
+    seconds: float  #: The processor time of all draws of the row, in seconds.
 
 
 def read_kept(path: Path = KEPT) -> dict[Key, Kept]:

@@ -76,7 +76,7 @@ class Experiment:
     """A row of a table: what runs, on which rows, and how it is measured."""
 
     name: str
-    columns: tuple[str, ...]  #: Of the table.
+    columns: tuple[str, ...]  #: The names of the columns of the table.
     strategy: str = ""
     data: str = ""
     clients: int = 10
@@ -240,7 +240,7 @@ def _experiments(
 
 
 class Draw(NamedTuple):
-    """What one seed of a row gave."""
+    """The results of one row of the table with one seed."""
 
     figures: Mapping[str, float]  #: By column.
     seconds: float

@@ -63,7 +63,7 @@ class RefinedClusters:
     """Clusters of codes, and the encoder that makes the codes."""
 
     encoder: list[Floats]
-    centers: Floats  #: Of shape (n_clusters, n_latent).
+    centers: Floats  #: The centers of the codes, of shape (n_clusters, n_latent).
     losses: list[float]  #: By target, the mean over rows and steps of KL(P || Q).
 
 
