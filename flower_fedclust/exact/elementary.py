@@ -70,6 +70,7 @@ def _logarithm_table() -> tuple[Floats, Floats, float, float]:
 
 
 def _logarithm_of(value: Fraction) -> Fraction:
+    """Return the natural logarithm to 60 digits, for tables that are the same on every machine."""
     with localcontext() as context:
         context.prec = 60
         return Fraction((Decimal(value.numerator) / value.denominator).ln())
@@ -148,6 +149,11 @@ def logarithm(x: Floats) -> Floats:
 
 
 def _logarithm_within(x: Floats) -> Floats:
+    """Return the logarithm of positive, normal floats ``x = 2^e m``, where m is near an entry c of the table.
+
+    It is ``e ln 2 + ln c + ln(m / c)``. The last part is a short series in ``(m - c) / (m + c)``, and the logarithms of
+    2 and c are stored in two parts, so that rounding takes little from the sum.
+    """
     table_high, table_low, high, low = _logarithm_table()
     mantissa, exponent = np.frexp(x)
     # From 0.7 to 1.4, so that e ln 2 and ln c never nearly cancel.

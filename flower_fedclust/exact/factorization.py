@@ -105,6 +105,7 @@ def membership_steps(
 def _membership_steps(
     XW: Floats, H: Floats, WW: Floats, penalties: Penalties, n_steps: int
 ) -> Floats:
+    """Take projected gradient steps on H, from the products ``X W'`` and ``W W'``: no step needs the rows again."""
     gamma = _step_divisor(WW, penalties)
     if gamma == 0:
         return H
@@ -177,6 +178,7 @@ def memberships_of(rows: Floats, W: Floats, penalties: Penalties) -> Floats:
 
 
 def _largest_eigenvalue(symmetric: Floats) -> float:
+    """Return the largest eigenvalue of a matrix that has no negative ones but for rounding."""
     return max(float(np.linalg.eigvalsh(symmetric)[-1]), 0.0)
 
 

@@ -189,6 +189,7 @@ class Rows:
         return self._with(wider, exponent, radius)
 
     def _radius_with(self, value: float) -> float:
+        """Return the norm of a row of the largest norm beside this value, rounded up."""
         return (
             self.radius + abs(value)
             if self.norm == 1
@@ -218,9 +219,11 @@ def clipped_already(kind: type[R], held: Held, exponent: int, radius: float, nor
 
 
 class OffsetsFromNearest(Rows):
-    """The rows' offsets from their nearest points, which need not be made one by one to be added up.
+    """The rows' offsets from their nearest points, each clipped to ``bound``; a constant is one more column.
 
-    Each is clipped to ``bound``. With a constant, they have one more column.
+    To add them up they need not be made one by one. The offsets at a point are the sum of its rows less their number
+    times the point, and the search for the nearest point has found how long each of them is. Only offsets that are too
+    long are made, clipped, and added by themselves. Sums of integers are exact, so both ways have the same bits.
     """
 
     rows: Rows

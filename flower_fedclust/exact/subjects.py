@@ -45,6 +45,7 @@ def divisor() -> int:
 
 
 def _truncated_quotient(integers: Held, divisor: float) -> Held:
+    """Divide, and drop what lies behind the point: so no part is longer than its share."""
     device = device_of(integers)
     quotient = device.quotient(integers, divisor)
     return device.xp.trunc(quotient, out=quotient)

@@ -98,7 +98,10 @@ def within_margin(distances: Floats, labels: Labels, margin: float) -> NDArray[n
 
 
 def cluster_sums(rows: Floats, labels: Labels, n_clusters: int) -> tuple[Floats, Floats]:
-    """Add up the rows of each cluster, and count them: of the shapes (n_clusters, n_columns) and (n_clusters,)."""
+    """Add up the rows of each cluster, and count them: of the shapes (n_clusters, n_columns) and (n_clusters,).
+
+    The sums are a product of a sparse matrix, with a 1 where a row is in a cluster: one pass over the rows, in order.
+    """
     from scipy.sparse import csc_array
 
     membership = csc_array(

@@ -155,6 +155,7 @@ def _kernel_and_factor(rows: Floats, Y: Floats, gamma: float) -> tuple[Floats, F
 
 
 def _kernel_sum(rows: Floats, others: Floats, gamma: float) -> float:
+    """Return the sum of the kernel over all pairs of a row and another point."""
     rows, others = _around_the_landmarks(rows, others)
     return sum(
         float(_kernel(rows[block], others, gamma).sum())

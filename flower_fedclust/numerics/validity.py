@@ -251,6 +251,7 @@ class ClusterNumber:
 
     @property
     def _is_stable(self) -> NDArray[np.bool_]:
+        """Tell for which numbers another run would find nearly the same clusters."""
         return np.asarray(self.stability) >= STABLE
 
     def _best_of(self, among: NDArray[np.bool_] | None) -> int:
@@ -261,6 +262,7 @@ class ClusterNumber:
         return int(np.argmax(silhouette >= silhouette.max() - TOLERANCE))
 
     def _gain(self, index: int) -> float:
+        """Return how much better the silhouette is than the one that a single Gaussian would show."""
         return float(self.silhouette[index] - self.of_one_gaussian[index])
 
     @property
