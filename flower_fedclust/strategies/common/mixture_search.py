@@ -96,7 +96,7 @@ class MixtureSearch:
         self.structures = structures
         #: The smallest variance.
         self.least = NOISY_FLOOR * space.total / d
-        #: The directions of the mixture; without an entry: all columns.
+        #: The directions of the mixture; an empty array means that the mixture lies in all columns.
         self.directions = np.zeros((0, 0))
         basis = (
             np.eye(d)

@@ -256,8 +256,9 @@ def reach_of_offsets(excess: float) -> float:
 def excess_of_a_step(n_columns: int, n_clusters: int, norm: float, noise: float) -> float:
     """Return the relative excess cost of one noisy step.
 
-    The means of k clusters of n / k rows have noise of variance ``d (norm k s / n)^2`` each, where the norm is how far
-    a row moves the sums, in typical distances, and a typical distance squared is the cost of a row.
+    The means of k clusters of n / k rows have noise of variance ``d (norm k s / n)^2`` each, where s / n is ``noise``.
+    Lengths are in units of the typical distance, whose square is the cost of a row; the norm is the most that a row
+    moves the sums, in this unit.
 
     Parameters
     ----------
