@@ -487,7 +487,7 @@ class ProtocolClient(NumPyClient):
             self.error = error
             return [], 1, said_instead(self.name, str(error)) | {"missed": True}
         except Exception as error:
-            return [], 1, said_instead(self.name, self._reason(error))
+            return [], 1, said_instead(self.name, self.reason_of(error))
 
     def evaluate(
         self, parameters: list[Array], config: dict[str, Any]
@@ -516,7 +516,7 @@ class ProtocolClient(NumPyClient):
                     )
                 return cost, source.n_rows, hashed([], facts, (cost, source.n_rows))
         except Exception as error:
-            return 0.0, 0, said_instead(self.name, self._reason(error))
+            return 0.0, 0, said_instead(self.name, self.reason_of(error))
 
     # An answer: parse the message; judge and charge; compute, add noise; keep, or send.
 
@@ -624,7 +624,7 @@ class ProtocolClient(NumPyClient):
 
     # Helpers of the calls above.
 
-    def _reason(self, error: Exception) -> str:
+    def reason_of(self, error: Exception) -> str:
         """Return one sentence about an error that the server may read.
 
         A DataError names a row and a column. Any other error may quote a value, so its text stays in the client's log.
@@ -718,7 +718,7 @@ class ProtocolClient(NumPyClient):
             if self.consent.says_what_failed or is_paid_for or not self._seen.rows:
                 raise
             # Whether the task failed would tell the server something for free, so zeros are kept where it failed.
-            self._reason(error)
+            self.reason_of(error)
             reply = [GridArray(np.zeros((self.outline.n_rows, 1))) for _ in answer.sends]
         arrays = (
             list(reply) if isinstance(reply, (list, tuple)) else [] if reply is None else [reply]
@@ -882,7 +882,7 @@ class _Dispatcher(NumPyClient):
     ) -> tuple[list[Array], int, dict[str, Any]]:
         try:
             client = self._client(config)
-            with on_device(_device_of(client.context)):
+            with on_device(self._device(client)):
                 arrays, _, facts = client.fit(parameters, config)
         except DataError as error:
             arrays, facts = [], said_instead(self._name, str(error))
@@ -905,14 +905,21 @@ class _Dispatcher(NumPyClient):
             raise DataError(f"client {self._name} does not answer for {config.get('client')}.")
         return client_type(**self._arguments)
 
+    def _device(self, client: ProtocolClient) -> Device | None:
+        """Return the device of a client; an error that the server may read, if it cannot be opened."""
+        try:
+            return _device_of(client.context)
+        except ValueError as error:
+            raise DataError(f"client {self._name}: {error}") from None
+        except Exception as error:
+            # A card may be busy or broken; what it says stays in the client's log.
+            raise DataError(client.reason_of(error)) from None
+
 
 def _device_of(context: Context | None) -> Device | None:
     """Return the device that a SuperNode's own config names, as in ``--node-config 'device="cuda"'``."""
     named = None if context is None else context.node_config.get("device")
-    try:
-        return None if named is None else open_device(str(named))
-    except ValueError as error:
-        raise DataError(str(error)) from None
+    return None if named is None else open_device(str(named))
 
 
 def client_fn(

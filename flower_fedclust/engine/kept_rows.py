@@ -45,10 +45,20 @@ class KeptOfClient:
         self._store, self._lock, self._n_taken = store, Lock(), 0
 
     def keep(self, number: int, values: Held) -> Rows:
-        """Put a batch onto the grid, and keep it if there is room."""
-        if not self._store.has_taken(_bytes_of(*values.shape)):
+        """Put a batch onto the grid, and keep it if there is room.
+
+        The rows are valid until rows of the same client are kept in another frame, which take their memory over.
+        """
+        n_bytes = _bytes_of(*values.shape)
+        if not self._store.has_taken(n_bytes):
             return self.frame.rows(values)
-        rows = self.batches[number] = self.frame.rows(values, out=self._next(len(values)))
+        try:
+            rows = self.batches[number] = self.frame.rows(values, out=self._next(len(values)))
+        except BaseException:
+            # The place of this batch in the array is lost, so a second try gets memory of its own.
+            self.room = None
+            self._store.give_back(n_bytes)
+            raise
         return rows
 
     def _next(self, n_rows: int) -> Held:
@@ -122,6 +132,11 @@ class KeptRows:
             has_room = self.n_bytes + n_bytes <= self.most_bytes
             self.n_bytes += n_bytes if has_room else 0
         return has_room
+
+    def give_back(self, n_bytes: int) -> None:
+        """Free bytes that were reserved for a batch that was not kept."""
+        with self._lock:
+            self.n_bytes -= n_bytes
 
 
 def _bytes_of(n_rows: int, n_columns: int) -> int:

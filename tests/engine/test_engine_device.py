@@ -221,8 +221,9 @@ def test_a_supernode_names_its_device_in_its_own_config(rows):
         _device_of(Context(0, 1, {"device": "tpu"}, RecordDict(), {}))
 
 
-def test_the_server_hears_that_there_is_no_such_device(rows):
-    context = Context(0, 1, {"device": "tpu"}, RecordDict(), {})
+def failure_on(device, rows):
+    """Return what a client with a device in its node config answers at its enrolment."""
+    context = Context(0, 1, {"device": device}, RecordDict(), {})
     client = client_fn(fc.KFED.client_type, lambda _: ClientData(rows))(context)
     config = {
         "format": FORMAT,
@@ -231,5 +232,34 @@ def test_the_server_hears_that_there_is_no_such_device(rows):
         "round": 1,
         "task": ENROL,
     }
-    res = client.fit(FitIns(encode(PROBE), config))
-    assert str(res.metrics["failure"]).startswith('device is "tpu"; it must be "cpu"')
+    return str(client.fit(FitIns(encode(PROBE), config)).metrics["failure"])
+
+
+def test_the_server_hears_that_there_is_no_such_device(rows):
+    assert failure_on("tpu", rows).startswith('client 1: device is "tpu"; it must be "cpu"')
+
+
+def test_a_card_that_cannot_be_opened_is_an_answer_without_its_text(rows, monkeypatch):
+    def busy(name):
+        raise RuntimeError("CUDA error 46 at 0x7f00")
+
+    monkeypatch.setattr("flower_fedclust.engine.client.open_device", busy)
+    assert failure_on("cuda", rows) == "client 1 failed with RuntimeError; its own log says more."
+
+
+def test_a_batch_that_could_not_be_kept_is_kept_when_it_is_asked_again(rows, monkeypatch):
+    source, store = ClientData(rows[0]), KeptRows(10**9)
+    frame = Frame(np.zeros(rows[0].shape[1]), 100.0)
+    kept = store.of(source, frame, 1)
+    with monkeypatch.context() as patch:
+
+        def fails(*_, **__):
+            raise MemoryError
+
+        patch.setattr(Frame, "rows", fails)
+        with pytest.raises(MemoryError):
+            kept.keep(0, rows[0])
+    assert store.n_bytes == 0
+    again = kept.keep(0, rows[0])
+    np.testing.assert_array_equal(again.integers, frame.rows(rows[0]).integers)
+    assert store.n_bytes == kept.n_bytes
