@@ -141,13 +141,15 @@ def lines_of(paper: Paper, figures: Mapping[Key, Kept]) -> Iterator[Line]:
             of_table = [
                 kept for key, kept in figures.items() if key[:2] == (paper.name, table.name)
             ]
+            rows = {key[2] for key in figures if key[:2] == (paper.name, table.name)}
+            missing = (SOME_NOT_RUN,) if len(rows) < len(table.rows) else ()
             yield Line(
                 paper.name,
                 table.title,
                 printed="none",
                 ours=_figures(len(of_table)) if of_table else "",
                 measured=_when(*of_table) if of_table else "",
-                reasons=() if of_table else (NOT_RUN,),
+                reasons=missing if of_table else (NOT_RUN,),
             )
     for item, reason in paper.not_reproduced.items():
         yield Line(paper.name, item, ours="not possible", reasons=(reason,))
