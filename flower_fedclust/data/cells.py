@@ -128,7 +128,11 @@ def _typed(series: Any) -> Any:
         or (np.abs(floats) >= 2.0**53).any()
     ):
         return text
-    if present.str.lower().isin(["true", "false"]).all():
+    words = present.str.lower()
+    are_truths = words.isin(["true", "false"])
+    if not are_truths.all() and words.str.strip().isin(["true", "false"]).any():
+        return text  # True is another category than 1
+    if are_truths.all():
         return pd.Series(floats == 1, index=series.index).astype("boolean").where(~missing)
     numbers = pd.Series(floats, index=series.index)
     is_whole = not missing.any() and present.str.fullmatch(r"\s*[+-]?\d+\s*").all()

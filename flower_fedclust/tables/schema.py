@@ -752,6 +752,8 @@ def read_column(series: Any, column: Column, *, first_row: int = 0) -> Floats:
         If a value does not fit the column. The message names the first such row, counted from
         ``first_row``.
     """
+    if str(series.dtype) == "bool[pyarrow]":  # PyArrow does not compare truth values with numbers
+        series = series.astype("boolean")
     if column.missing:
         series = series.mask(are_coded_missing(series, column))
     if column.categories is not None:
@@ -773,7 +775,8 @@ def read_column(series: Any, column: Column, *, first_row: int = 0) -> Floats:
                 first_row,
                 "is not a whole number; correct it",
             )
-            _refuse_truth_values(series, values, first_row)
+        if column.kind in ("number", "integer"):
+            _refuse_truth_values(series, values, first_row, or_all=column.kind == "number")
     with np.errstate(over="ignore", invalid="ignore"):
         total = values.sum()
     if np.isfinite(total):  # a sum is not finite if any value is not
@@ -862,16 +865,25 @@ def _numbers(series: Any, first_row: int) -> Floats:
     return numbers
 
 
-def _refuse_truth_values(series: Any, numbers: Floats, first_row: int) -> None:
-    """Raise a MisfitError if an entry that counts as 1 or 0 is written as True or False."""
+def _refuse_truth_values(series: Any, numbers: Floats, first_row: int, *, or_all: bool) -> None:
+    """Raise a MisfitError if an entry that counts as 1 or 0 is written as True or False.
+
+    With ``or_all``, a column in which all entries are written so is read.
+    """
     import pandas as pd
 
-    if pd.api.types.is_numeric_dtype(series.dtype) and not pd.api.types.is_bool_dtype(series.dtype):
+    is_bool = pd.api.types.is_bool_dtype(series.dtype)
+    if (pd.api.types.is_numeric_dtype(series.dtype) and not is_bool) or (is_bool and or_all):
         return
-    may_be = np.isin(numbers, (0.0, 1.0))
-    words = series[may_be].astype(str).str.strip().str.lower()
-    may_be[may_be] = words.isin(["true", "false"]).to_numpy(dtype=bool)
-    _refuse(may_be, True, first_row, 'is True or False; set the kind to "binary"')
+    are_bits = np.isin(numbers, (0.0, 1.0))
+    words = series[are_bits].astype(str).str.strip().str.lower()
+    are_truths = are_bits.copy()
+    are_truths[are_bits] = words.isin(["true", "false"]).to_numpy(dtype=bool)
+    present = ~np.isnan(numbers)
+    if or_all and np.array_equal(are_truths, present):
+        return
+    remedy = 'set the kind to "binary"' if np.array_equal(are_bits, present) else "correct it"
+    _refuse(are_truths, True, first_row, f"is True or False; {remedy}")
 
 
 def _refuse_dates(series: Any) -> None:
@@ -954,8 +966,9 @@ def _has_unclear_commas(series: Any) -> bool | None:
 def _days(series: Any, first_row: int) -> Floats:
     """Return the entries of a column of dates as days since 1970; NaN for gaps.
 
-    Dates are written as YYYY-MM-DD, with or without a time; a time with a zone is converted to UTC.
-    Any other format is refused by name, because 03/04/2020 has two meanings.
+    Dates are written as YYYY-MM-DD, or as the text YYYYMMDD, with or without a time; a time with a
+    zone is converted to UTC. Any other format is refused by name, because 03/04/2020 has two
+    meanings.
     """
     import pandas as pd
 
@@ -966,9 +979,16 @@ def _days(series: Any, first_row: int) -> Floats:
         series = series.where(~are_missing(series))
         if were_cells:
             series = series.astype(object).where(series.notna(), None)
+        series = _with_hyphens(series)
+        texts = series.astype(str).str.strip()
         # pandas reads 2021 as the first day of a year, and an integer as nanoseconds.
-        is_number = series.astype(str).str.fullmatch(r"\d+(?:\.\d*)?", na=False).to_numpy(bool)
+        is_number = texts.str.fullmatch(r"[+-]?\d+(?:\.0*)?", na=False).to_numpy(bool)
         _refuse(is_number, True, first_row, f"is a number; write it as {ISO}")
+        # It also reads years before Christ, and the time of reading.
+        is_other = texts.str.fullmatch(
+            r"(?i:[+-].*|\d+(?:\.\d+)?(?:e[+-]?\d+)?|now|today)", na=False
+        )
+        _refuse(is_other.to_numpy(bool), True, first_row, f"is not a date; write it as {ISO}")
     dates = (
         series
         if series.dtype.kind == "M"
@@ -984,6 +1004,24 @@ def _days(series: Any, first_row: int) -> Floats:
     days: Floats = dates.to_numpy(dtype="datetime64[us]").astype(np.int64) / 86_400e6
     days[gaps] = np.nan
     return days
+
+
+def _with_hyphens(series: Any) -> Any:
+    """Return entries of any type, in which a text such as 20210301 is written as 2021-03-01."""
+    import pandas as pd
+
+    are_digits = series.astype(str).str.fullmatch(r"\s*[0-9]{8}\s*", na=False)
+    may_be = are_digits.to_numpy(dtype=bool, copy=True)
+    may_be[may_be] = (
+        series[may_be].astype(object).map(type).eq(str).to_numpy()
+    )  # an integer is no date
+    if not may_be.any():
+        return series
+    written = series[may_be].astype(str).str.strip()
+    parts = written.str.replace(r"(\d{4})(\d\d)(\d\d)", r"\1-\2-\3", regex=True)
+    result = series.to_numpy(dtype=object, copy=True)
+    result[may_be] = parts.to_numpy(dtype=object)
+    return pd.Series(result, index=series.index, dtype=object)
 
 
 def date_formats(present: Any) -> list[str]:

@@ -4,6 +4,7 @@ import datetime
 import json
 import shlex
 import time
+import tomllib
 
 import numpy as np
 import pandas as pd
@@ -132,19 +133,68 @@ def test_years_are_no_dates_in_any_table(years):
 
 
 @pytest.mark.parametrize(
-    "values",
+    "text", ["-2021", "-20210301", "-2021.5", "-2021-03-01", "+2021", "now", " Today ", "20211345"]
+)
+def test_negative_years_and_the_present_moment_are_no_dates(text):
+    column = fc.Schema.of({"columns": {"x": {"kind": "date"}}}).columns["x"]
+    for values in (pd.Series(["2021-03-01", text]), as_cells(["2021-03-01", text])):
+        with pytest.raises(MisfitError, match=r"row 1 is .*; write it as YYYY-MM-DD"):
+            read_column(values, column)
+
+
+@pytest.mark.parametrize("number", [-5, 20210301, 20210301.0])
+def test_numbers_among_dates_are_no_dates(number):
+    column = fc.Schema.of({"columns": {"x": {"kind": "date"}}}).columns["x"]
+    with pytest.raises(MisfitError, match="row 1 is a number; write it as YYYY-MM-DD"):
+        read_column(pd.Series(["2021-03-01", number], dtype=object), column)
+
+
+def test_a_day_and_month_without_a_year_is_no_date():
+    column = fc.Schema.of({"columns": {"x": {"kind": "date"}}}).columns["x"]
+    with pytest.raises(MisfitError, match="row 0 is not a date; write it as YYYY-MM-DD"):
+        read_column(pd.Series(["12.03"]), column)
+
+
+@pytest.mark.parametrize("make", [pd.Series, as_cells, pd.Categorical])
+def test_dates_without_hyphens_are_read_if_they_are_text(make):
+    column = fc.Schema.of({"columns": {"x": {"kind": "date", "gaps": "mean"}}}).columns["x"]
+    compact = pd.Series(make(["20210301", "2021-03-02", None, " 20210303 "]))
+    usual = pd.Series(["2021-03-01", "2021-03-02", None, "2021-03-03"])
+    np.testing.assert_array_equal(read_column(compact, column), read_column(usual, column))
+
+
+@pytest.mark.parametrize(
+    ("values", "remedy"),
     [
-        pd.Series([3, True], dtype=object),
-        as_cells(["3", "True"]),
-        as_cells(["0", "false"]),
-        pd.Series([None, False], dtype="boolean"),
+        (pd.Series([3, True], dtype=object), "correct it"),
+        (as_cells(["3", "True"]), "correct it"),
+        (as_cells(["0", "false"]), 'set the kind to "binary"'),
+        (pd.Series([None, False], dtype="boolean"), 'set the kind to "binary"'),
+        (pd.Series([None, False], dtype="bool[pyarrow]"), 'set the kind to "binary"'),
     ],
 )
-def test_truth_values_are_no_integers(values):
+def test_truth_values_are_no_integers(values, remedy):
     column = fc.Schema.of({"columns": {"x": {"kind": "integer", "gaps": "mean"}}}).columns["x"]
-    with pytest.raises(MisfitError, match='row 1 is True or False; set the kind to "binary"'):
+    with pytest.raises(MisfitError, match=f"row 1 is True or False; {remedy}"):
         read_column(values, column)
     assert read_column(as_cells(["1", "0", "3"]), column).tolist() == [1.0, 0.0, 3.0]
+
+
+def test_truth_values_are_numbers_only_if_all_are():
+    column = fc.Schema.of({"columns": {"x": {"kind": "number", "gaps": "mean"}}}).columns["x"]
+    for values in (pd.Series([3.5, True], dtype=object), as_cells(["3.5", "True"])):
+        with pytest.raises(MisfitError, match="row 1 is True or False; correct it"):
+            read_column(values, column)
+    for kind in (object, "boolean", "bool[pyarrow]"):
+        values = read_column(pd.Series([True, False, None], dtype=kind), column)
+        np.testing.assert_array_equal(values, [1.0, 0.0, np.nan])
+
+
+def test_a_draft_lists_true_and_1_as_the_reader_does():
+    table = pd.DataFrame({"flag": as_cells(["True", "False", "1"] * 40)})
+    schema = fc.Schema.of(tomllib.loads(draft(table, source="a")))
+    assert schema.columns["flag"].categories == ("1", "False", "True")
+    schema.check(table, owner="a")
 
 
 def test_a_gap_in_a_time_may_only_be_a_category():
