@@ -671,6 +671,40 @@ def test_costs_are_clipped_where_noise_would_weigh_more_than_what_clipping_may_t
     assert bounds[-1] < 0.2 * widest
 
 
+def test_what_clipping_takes_from_means_is_that_of_a_slow_loop():
+    rng = np.random.default_rng(0)
+    rows, centers = rng.standard_t(2, (300, 3)), rng.normal(size=(4, 3))
+    centers = np.concatenate([centers, [[99.0, 0.0, 0.0]]])  # no row is nearest to it
+    lost = noisy_cells.DrawnOffsets.of(rows, centers, 2.0).lost(1.8)
+    labels = squared_distances(rows, centers).argmin(axis=1)
+    for index, center in enumerate(centers):
+        taken = [np.zeros(3)]
+        for row in rows[labels == index]:
+            length = np.sqrt(((row - center) ** 2).sum() + 2.0)
+            taken.append((row - center) * max(0.0, 1.0 - 1.8 / length))
+        own = max(len(taken) - 1, 1)
+        np.testing.assert_allclose(lost[index], np.sum(taken, axis=0) / own, atol=1e-12)
+
+
+def test_bounds_of_offsets_are_wide_where_a_cluster_has_far_rows_and_noise_is_small():
+    rng = np.random.default_rng(0)
+    near = rng.normal(size=(2000, 2))
+    far = np.concatenate([near, rng.normal([8.0, 0.0], size=(100, 2))])
+    centers = np.array([[0.0, 0.0], [0.0, 1.0]])
+    reaches = []
+    for rows in (near, far):
+        drawn = noisy_cells.DrawnOffsets.of(rows, centers, 0.0)
+        within = float((drawn.norms**2).mean())
+        reaches.append([drawn.reach(within, excess) for excess in (1e-4, 1e-3, 1e-2, 1e-1, 1.0)])
+    of_near, of_far = np.array(reaches)
+    rule = [noisy_cells.reach_of_offsets(excess) for excess in (1e-4, 1e-3, 1e-2, 1e-1, 1.0)]
+    for found in (of_near, of_far):
+        assert (found >= np.array(rule) - 1e-9).all()
+        assert (np.diff(found) <= 0).all()
+        assert found[-1] == pytest.approx(rule[-1])
+    assert (of_far[:3] > 1.2 * of_near[:3]).all()
+
+
 def test_draws_of_points_together_are_the_same_as_one_by_one():
     rng = np.random.default_rng(0)
     points, weights = rng.normal(size=(50, 3)), rng.exponential(size=(4, 50))

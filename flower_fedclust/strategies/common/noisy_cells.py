@@ -19,7 +19,12 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from flower_fedclust.numerics.blocks import blocks
-from flower_fedclust.numerics.kmeans import centers_of, nearest_center, squared_distances
+from flower_fedclust.numerics.kmeans import (
+    centers_of,
+    cluster_sums,
+    nearest_center,
+    squared_distances,
+)
 from flower_fedclust.numerics.validity import ALIKE, Repeated, weighted_rand_index
 
 Floats = NDArray[np.float64]
@@ -61,6 +66,10 @@ UNSURE = 2.0
 EQUALLY_GOOD = 0.01
 #: Offsets are clipped to so many typical distances, which grows as noise falls: a wide bound has no bias.
 REACH, REACH_GROWS, REACH_AT, LEAST_REACH, MOST_REACH = 1.3, 0.35, 0.003, 1.2, 4.0
+#: How many wider bounds are tried, the widest of them, and the part of a step's noise that other steps leave.
+N_REACHES, WIDEST_REACH, NOISE_LEFT = 12, 12.0, 0.2
+#: Fewer drawn rows than this say nothing of their cluster's mean.
+FEWEST_DRAWN = 3
 
 
 def left_by_a_code(variances: Floats, n_points: int) -> float:
@@ -251,6 +260,50 @@ def reach_of_offsets(excess: float) -> float:
     """Return the bound of offsets in typical distances, from the relative excess cost of a noisy step."""
     wanted = REACH - REACH_GROWS * math.log(max(excess, 1e-300) / REACH_AT)
     return min(max(wanted, LEAST_REACH), MOST_REACH)
+
+
+@dataclass(frozen=True)
+class DrawnOffsets:
+    """Offsets of drawn rows from the nearest of some centers: how real rows' offsets are expected to be clipped."""
+
+    labels: Labels
+    offsets: Floats
+    norms: Floats  #: The expected length of an offset in all columns.
+    sizes: Floats  #: The number of drawn rows of each center, at least 1.
+
+    @classmethod
+    def of(cls, rows: Floats, centers: Floats, elsewhere: float) -> DrawnOffsets:
+        """Return the offsets of drawn rows; ``elsewhere`` is the rows' variance in all other directions."""
+        labels = nearest_center(rows, centers)
+        offsets = rows - centers[labels]
+        norms = np.sqrt(np.einsum("ij,ij->i", offsets, offsets) + elsewhere)
+        sizes = np.maximum(np.bincount(labels, minlength=len(centers)), 1).astype(np.float64)
+        return cls(labels, offsets, norms, sizes)
+
+    def lost(self, bound: float) -> Floats:
+        """Return what clipping to a bound takes from the mean offset of each center."""
+        taken = 1.0 - np.minimum(1.0, bound / np.maximum(self.norms, bound))
+        beyond = taken > 0
+        sums, _ = cluster_sums(
+            self.offsets[beyond] * taken[beyond, None], self.labels[beyond], len(self.sizes)
+        )
+        return np.where(self.sizes[:, None] >= FEWEST_DRAWN, sums / self.sizes[:, None], 0.0)
+
+    def reach(self, within: float, excess: float) -> float:
+        """Choose the bound of offsets in typical distances, from the relative excess cost of a noisy step.
+
+        It is wider than without drawn rows where clipping would move centers by more than the noise: where clusters
+        have rows far away. What clipping takes from real rows may be UNSURE times as much as from drawn rows.
+        """
+        least, best = reach_of_offsets(excess), math.inf
+        chosen = least
+        for reach in np.geomspace(least, WIDEST_REACH, N_REACHES).tolist():
+            moved = (self.lost(reach * math.sqrt(within)) ** 2).sum(axis=1)
+            by_clipping = UNSURE**2 * float(self.sizes @ moved) / (len(self.labels) * within)
+            by_noise = NOISE_LEFT * excess * (reach / REACH) ** 2
+            if by_clipping + by_noise < best:
+                best, chosen = by_clipping + by_noise, reach
+        return chosen
 
 
 def excess_of_a_step(n_columns: int, n_clusters: int, norm: float, noise: float) -> float:

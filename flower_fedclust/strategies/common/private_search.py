@@ -65,13 +65,13 @@ from flower_fedclust.strategies.common.noisy_cells import (
     TOLERATED,
     UNSURE,
     Compared,
+    DrawnOffsets,
     NoisyCells,
     best_solutions,
     bound_of_costs,
     directions_and_cells,
     dropped_light,
     excess_of_a_step,
-    reach_of_offsets,
 )
 from flower_fedclust.strategies.common.small_clusters import (
     N_INIT,
@@ -590,7 +590,11 @@ def _steps(
     excess = excess_of_a_step(
         space.n_columns, n_clusters, units.of_both(REACH, weight * REACH, n_clusters), noise
     )
-    bound = space.norm_of_offsets(reach_of_offsets(excess), within)
+    drawn = [
+        DrawnOffsets.of(rows, solution.centers @ space.inside, space.elsewhere)
+        for solution in solutions
+    ]
+    bound = space.norm_of_offsets(drawn[0].reach(within, excess), within)
     if weight:
         question = SearchClient.steps.asked(
             np.stack([one.centers for one in solutions]),
@@ -611,7 +615,9 @@ def _steps(
         sums, counts = (array[None] for array in received)
         of_sums, of_counts = received.noise
     scale, moved = units.rows_each, []
-    for solution, of_one, sizes in zip(solutions, scale * sums, scale * counts, strict=True):
+    for solution, of_drawn, of_one, sizes in zip(
+        solutions, drawn, scale * sums, scale * counts, strict=True
+    ):
         divisor = np.maximum(
             sizes, max(0.3 * scale * of_counts, space.n_rows / n_clusters / 20, 1.0)
         )
@@ -625,6 +631,8 @@ def _steps(
             n_signal,
             solution.signal,
         )
+        # What clipping has taken from the means, as far as drawn rows say.
+        offsets = offsets + of_drawn.lost(bound) @ space.inside.T
         gain = float(divisor @ (offsets**2).sum(axis=1)) / (space.n_rows * within)
         centers = clip_rows(solution.centers + offsets, space.frame.radius)
         accounted = variance[:, None] + (offsets**2).sum(axis=1, keepdims=True)
