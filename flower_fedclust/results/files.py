@@ -20,10 +20,20 @@ from dataclasses import asdict, dataclass, fields
 from itertools import count, repeat
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import Any, TypeVar, get_args
+from typing import Annotated, Any, Self, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    FiniteFloat,
+    NonNegativeInt,
+    ValidationError,
+    model_validator,
+)
 
 from flower_fedclust.data.federation import ROW
 from flower_fedclust.engine import Failure, Traffic
@@ -35,12 +45,13 @@ from flower_fedclust.numerics.checks import DataError
 from flower_fedclust.numerics.validity import ClusterNumber, PeakNumber
 from flower_fedclust.outside import parsing, read_csv, read_json, reading
 from flower_fedclust.privacy.report import PrivacyReport
-from flower_fedclust.results.doubts import Doubt
+from flower_fedclust.results.doubts import Basis, Doubt
 from flower_fedclust.results.result_data import Form, ResultData
 from flower_fedclust.tables.description import Clusters
 from flower_fedclust.tables.survival import Survival
 
 T = TypeVar("T")
+Content = TypeVar("Content", bound=BaseModel)
 
 _DESCRIPTION, _METRICS, _TRAFFIC, _PRIVACY = (
     "result.json",
@@ -60,6 +71,112 @@ LONGEST_FILE_NAME = 200
 
 # A spreadsheet reads a cell that begins like this as a formula.
 _FORMULA = re.compile(r"'*[=+\-@\t\r]")
+
+
+# The fields of the two JSON files and their types. Other fields are refused.
+
+
+def _checked_file_name(name: str) -> str:
+    """Return the name of a file; raise a ValueError if it leads out of the folder."""
+    if name in ("", ".", "..") or any(mark in name for mark in "/\\\0"):
+        raise ValueError("names a file outside its folder")
+    return name
+
+
+def _checked_number(value: float) -> float:
+    """Return a number, which may be infinite; raise a ValueError for NaN."""
+    if math.isnan(value):
+        raise ValueError("is not a number")
+    return value
+
+
+_FileName: TypeAlias = Annotated[str, AfterValidator(_checked_file_name)]
+_Number: TypeAlias = Annotated[float, AfterValidator(_checked_number)]
+_NotNegative: TypeAlias = Annotated[FiniteFloat, Field(ge=0)]
+
+
+class _Fields(BaseModel):
+    """Fields with exact types: True is no number, and "1" no integer."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class _SizeFields(_Fields):
+    counts: list[_Number]
+    deviation: _Number
+    sum_deviation: _Number
+
+
+class _FailureFields(_Fields):
+    round: NonNegativeInt
+    task: str
+    client: str
+    reason: str
+
+
+class _DoubtFields(_Fields):
+    code: str
+    sentence: str
+    numbers: dict[str, Any]
+    basis: Basis
+
+
+class _Description(_Fields):
+    """The fields of ``result.json``."""
+
+    format: int
+    version: str | None
+    clients: list[str]
+    form: Form
+    floor: NonNegativeInt
+    files: list[_FileName]
+    n_rows: list[NonNegativeInt]
+    sizes: _SizeFields | None
+    clusters: dict[str, Any] | None
+    survival: dict[str, Any] | None
+
+    @model_validator(mode="after")
+    def _one_for_each_client(self) -> Self:
+        """Check that each client has one file; a deployment has no labels, and so no numbers of rows."""
+        n_clients = len(self.clients)
+        if len(self.files) != n_clients:
+            raise ValueError(f"files has length {len(self.files)}, and clients {n_clients}")
+        if len(set(self.files)) != n_clients:
+            raise ValueError("files has a name twice")
+        if len(self.n_rows) not in (0, n_clients):
+            raise ValueError(f"n_rows has length {len(self.n_rows)}, and clients {n_clients}")
+        return self
+
+
+class _Summary(_Fields):
+    """The fields of ``metrics.json``."""
+
+    strategy: str
+    metrics: dict[str, _Number | None]
+    seconds: _NotNegative
+    clients: NonNegativeInt
+    rounds: NonNegativeInt
+    bytes_down: NonNegativeInt
+    bytes_up: NonNegativeInt
+    epsilon: _NotNegative | None
+    delta: _NotNegative | None
+    history: dict[str, list[FiniteFloat | None]]
+    failures: list[_FailureFields]
+    doubts: list[_DoubtFields]
+    number: dict[str, Any] | None
+
+
+def _checked(written: dict[str, Any], kind: type[Content], path: Path) -> Content:
+    """Return the fields of a file; raise a DataError that names the file and the first wrong field."""
+    try:
+        return kind.model_validate(written)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(map(str, first["loc"]))
+        reasons = {"extra_forbidden": "is unknown", "missing": "is missing"}
+        reason = reasons.get(first["type"], first["msg"])
+        reason = reason.removeprefix("Value error, ").replace("Input should be", "should be")
+        raise DataError(f"{path}: {f'{place} {reason}'.strip()}; run again.") from None
 
 
 # Files of labels.
@@ -358,55 +475,62 @@ def read_result(folder: str | Path) -> dict[str, Any]:
     ValueError that names the damaged file.
     """
     path = find_folder(folder, _DESCRIPTION)
-    description = read_stamped(path / _DESCRIPTION, beside=path / "model.npz")
     again = "run again"
-    model, summary = Model.load(path), read_json(path / _METRICS, again)
+    stamped = read_stamped(path / _DESCRIPTION, beside=path / "model.npz")
+    model, written = Model.load(path), read_json(path / _METRICS, again)
+    description = _checked(stamped, _Description, path / _DESCRIPTION)
+    summary = _checked(written, _Summary, path / _METRICS)
     privacy = read_json(path / _PRIVACY, again)
     with parsing(str(path), "a saved result", again):
-        names = [str(name) for name in description["clients"]]
-        files = [_checked_file_name(name) for name in description["files"]]
+        names, files = description.clients, description.files
+        if summary.clients != len(names):
+            raise DataError(
+                f"{_METRICS}: clients is {summary.clients}, but {_DESCRIPTION} names {len(names)}; run again."
+            )
+        if (path / "labels").exists() != bool(description.n_rows):
+            wrong = "is missing" if description.n_rows else "is there, but n_rows is empty"
+            raise DataError(f"the folder labels {wrong}; run again.")
         # A deployment has no labels. Otherwise there is a file for each client, in their order.
         read = [
             read_labels(path / "labels" / f"{name}.csv")
-            for name in files
-            if (path / "labels").exists()
+            for name in files[: len(description.n_rows)]
         ]
         public = read_labels(path / _LEFT_OUT) if (path / _LEFT_OUT).exists() else None
-        for labels, n_rows, name in zip(
-            read, description["n_rows"], names[: len(read)], strict=True
-        ):
+        for labels, n_rows, name in zip(read, description.n_rows, names[: len(read)], strict=True):
             _check_labels(labels, n_rows, model.n_clusters, name)
-        form = _checked_form(description["form"])
-        if form == "table":
+        if description.form == "table":
             _check_row_numbers([labels.row_ids for labels in (*read, *filter(None, [public]))])
         places = [
             path / "embedding" / f"{name}.csv" for name in files if (path / "embedding").exists()
         ]
         return {
-            "strategy": summary["strategy"],
+            "strategy": summary.strategy,
             "model": model,
             "labels_of_clients": [labels.labels for labels in read],
-            "form": form,
-            "floor": int(description["floor"]),
+            "form": description.form,
+            "floor": description.floor,
             "names": names,
             "privacy": PrivacyReport.from_dict(privacy),
             "traffic": [_traffic(row) for row in read_csv(path / _TRAFFIC, again)],
-            "failures": [Failure(**failure) for failure in summary["failures"]],
-            "metrics": _checked_metrics(summary["metrics"]),
-            "seconds": summary["seconds"],
+            "failures": [Failure(**dict(failure)) for failure in summary.failures],
+            "metrics": {
+                name: math.nan if value is None else value
+                for name, value in summary.metrics.items()
+            },
+            "seconds": summary.seconds,
             "embedding": [_places(place) for place in places],
             "history": {
                 name: [math.nan if value is None else value for value in values]
-                for name, values in summary["history"].items()
+                for name, values in summary.history.items()
             },
-            "doubts": tuple(Doubt(**doubt) for doubt in summary["doubts"]),
+            "doubts": tuple(Doubt(**dict(doubt)) for doubt in summary.doubts),
             "row_ids": [labels.row_ids for labels in read],
             "id_column": next((labels.id_column for labels in read), "row"),
             "server_row_ids": None if public is None else public.row_ids,
-            "number": _unless_none(summary["number"], _number),
-            "sizes": _unless_none(description["sizes"], _sizes),
-            "clusters": _unless_none(description["clusters"], Clusters.from_dict),
-            "survival": _unless_none(description["survival"], Survival.from_dict),
+            "number": _unless_none(summary.number, _number),
+            "sizes": _unless_none(description.sizes, _sizes),
+            "clusters": _unless_none(description.clusters, Clusters.from_dict),
+            "survival": _unless_none(description.survival, Survival.from_dict),
         }
 
 
@@ -425,32 +549,15 @@ def _number(written: dict[str, Any]) -> ClusterNumber | PeakNumber:
     return kind(**numbers)
 
 
-def _sizes(written: dict[str, Any]) -> ReleasedSizes:
+def _sizes(written: _SizeFields) -> ReleasedSizes:
     """Return the released sizes that a result wrote."""
-    return ReleasedSizes(**{**written, "counts": np.array(written["counts"], dtype=np.float64)})
+    return ReleasedSizes(**{**dict(written), "counts": np.array(written.counts, dtype=np.float64)})
 
 
 def _places(path: Path) -> NDArray[np.float64]:
     """Return the places on a map that a result wrote, of shape (n_rows, 2)."""
     with reading(path, "a map", "run again") as file:
         return np.loadtxt(file, delimiter=",", skiprows=1, ndmin=2).reshape(-1, 2)
-
-
-def _checked_file_name(name: Any) -> str:
-    """Return the name of a file; raise a ValueError if it leads out of the folder."""
-    if (
-        not isinstance(name, str)
-        or name in ("", ".", "..")
-        or any(mark in name for mark in "/\\\0")
-    ):
-        raise ValueError("it names a file outside its folder")
-    return name
-
-
-def _checked_form(form: Any) -> Form:
-    """Return the form of the labels; raise a KeyError for an unknown one."""
-    forms: dict[str, Form] = {form: form for form in get_args(Form)}
-    return forms[form]
 
 
 def _check_labels(labels: LabelFile, n_rows: int, n_clusters: int, name: str) -> None:
@@ -470,14 +577,6 @@ def _check_row_numbers(numbers: Sequence[NDArray[Any]]) -> None:
     every = np.sort(np.concatenate([np.empty(0, dtype=np.int64), *numbers]))
     if not np.array_equal(every, np.arange(len(every))):
         raise DataError("the files of labels do not have every row once; run again.")
-
-
-def _checked_metrics(metrics: dict[str, float]) -> dict[str, float]:
-    """Return metrics; raise a DataError if a value is NaN."""
-    for name, value in metrics.items():
-        if math.isnan(value):
-            raise DataError(f"{_METRICS}: {name} is not a number; run again.")
-    return metrics
 
 
 def _traffic(row: dict[str, str]) -> Traffic:

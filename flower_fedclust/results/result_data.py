@@ -94,10 +94,12 @@ class ResultData:
         return max((row.round for row in self.traffic), default=0)
 
     def summary(self) -> dict[str, Any]:
-        """Return the numbers of the run, ready for JSON."""
+        """Return the numbers of the run, ready for JSON: a metric that is NaN is None."""
         return {
             "strategy": self.strategy,
-            "metrics": self.metrics,
+            "metrics": {
+                name: None if math.isnan(value) else value for name, value in self.metrics.items()
+            },
             "seconds": self.seconds,
             "clients": len(self.names),
             "rounds": self.n_rounds,

@@ -1,6 +1,8 @@
 import gc
 import json
 import math
+import re
+import shutil
 import stat
 import subprocess
 import sys
@@ -249,7 +251,7 @@ def change_metric(folder, name, value):
             lambda folder: change_labels(folder, lambda lines: [*lines[:-1], "x,"]),
             "only some rows of client oslo",
         ),
-        (lambda folder: change_metric(folder, "cost", math.nan), r"metrics\.json: cost"),
+        (lambda folder: change_metric(folder, "cost", math.nan), r"metrics\.json: metrics\.cost"),
         (
             lambda folder: np.savez(folder / "model.npz", np.zeros((2, 3))),
             r"model\.npz: it has 2 clusters",
@@ -261,6 +263,54 @@ def test_a_damaged_result_is_refused_by_file(result, tmp_path, change, words):
     change(folder)
     with pytest.raises((ValueError, OSError), match=words):
         fc.load(folder)
+
+
+@pytest.mark.parametrize(
+    ("file", "field", "value", "words"),
+    [
+        ("result.json", "clients", ["a", "b", "c", "d"], "files has length 3, and clients 4"),
+        ("result.json", "clients", [1, 2, 3], "clients.0 should be a valid string"),
+        ("result.json", "files", ["a", "b", "a"], "files has a name twice"),
+        ("result.json", "files", ["../a", "b", "c"], "files.0 names a file outside its folder"),
+        ("result.json", "form", "tables", "form should be 'list', 'dict' or 'table'"),
+        ("result.json", "floor", -3, "floor should be greater than or equal to 0"),
+        ("result.json", "floor", True, "floor should be a valid integer"),
+        ("result.json", "n_rows", [40.0, 30, 20], "n_rows.0 should be a valid integer"),
+        ("result.json", "n_rows", "ab", "n_rows should be a valid list"),
+        ("result.json", "n_rows", [40, 30], "n_rows has length 2, and clients 3"),
+        ("result.json", "n_rows", [], "the folder labels is there, but n_rows is empty"),
+        ("result.json", "other", 1, "other is unknown"),
+        ("result.json", "sizes", {"counts": ["1"]}, "sizes.counts.0 should be a valid number"),
+        ("metrics.json", "metrics", {"cost": True}, "metrics.cost should be a valid number"),
+        ("metrics.json", "metrics", {"cost": 10**400}, "metrics.cost should be a valid number"),
+        ("metrics.json", "seconds", "1", "seconds should be a valid number"),
+        ("metrics.json", "seconds", math.nan, "seconds should be a finite number"),
+        ("metrics.json", "strategy", 7, "strategy should be a valid string"),
+        ("metrics.json", "history", {"a": ["x"]}, "history.a.0 should be a valid number"),
+        ("metrics.json", "clients", 4, "clients is 4, but result.json names 3"),
+    ],
+)
+def test_a_field_of_another_kind_is_refused_by_its_name(
+    result, tmp_path, file, field, value, words
+):
+    folder = result.save(tmp_path / "run")
+    content = json.loads((folder / file).read_text())
+    (folder / file).write_text(json.dumps(content | {field: value}))
+    with pytest.raises(fc.DataError, match=f"{re.escape(words)}; run again"):
+        fc.load(folder)
+
+
+def test_a_result_without_its_labels_names_the_folder(result, tmp_path):
+    folder = result.save(tmp_path / "run")
+    shutil.rmtree(folder / "labels")
+    with pytest.raises(fc.DataError, match="the folder labels is missing; run again"):
+        fc.load(folder)
+
+
+def test_metrics_that_are_not_finite_are_kept(result, tmp_path):
+    metrics = result.metrics | {"nmi": math.nan, "ari": math.inf}
+    folder = replace(result, metrics=metrics).save(tmp_path / "run")
+    np.testing.assert_equal(fc.load(folder).metrics, metrics)
 
 
 def test_a_row_that_replaces_another_one_is_noticed_in_the_labels_of_a_table(tmp_path):
