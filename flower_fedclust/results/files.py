@@ -131,6 +131,7 @@ class _Description(_Fields):
     floor: NonNegativeInt
     files: list[_FileName]
     n_rows: list[NonNegativeInt]
+    table_rows: NonNegativeInt | None
     sizes: _SizeFields | None
     clusters: dict[str, Any] | None
     survival: dict[str, Any] | None
@@ -145,6 +146,8 @@ class _Description(_Fields):
             raise ValueError("files has a name twice")
         if len(self.n_rows) not in (0, n_clients):
             raise ValueError(f"n_rows has length {len(self.n_rows)}, and clients {n_clients}")
+        if (self.form == "table") != (self.table_rows is not None):
+            raise ValueError(f"form is '{self.form}', but table_rows says otherwise")
         return self
 
 
@@ -439,6 +442,8 @@ def _write_files(result: ResultData, path: Path) -> None:
         "n_rows": [
             len(_ids_of_client(result, index)) for index in range(len(result.labels_of_clients))
         ],
+        # The rows of the table that holds all clients.
+        "table_rows": _table_rows(result) if result.form == "table" else None,
         "sizes": None
         if result.sizes is None
         else {**asdict(result.sizes), "counts": result.sizes.counts.tolist()},
@@ -458,6 +463,14 @@ def _write_labels_of_client(result: ResultData, index: int, path: Path) -> None:
     reasons = [failure.reason for failure in result.failures if failure.client == name]
     why = reasons[-1] if reasons else f"client {name} took no part."
     _write_left_out(path, ids, id_column=result.id_column, why=why)
+
+
+def _table_rows(result: ResultData) -> int:
+    """Return how many rows the table of all clients has, with those that were made public."""
+    n_public = 0 if result.server_row_ids is None else len(result.server_row_ids)
+    return n_public + sum(
+        len(_ids_of_client(result, index)) for index in range(len(result.labels_of_clients))
+    )
 
 
 def _ids_of_client(result: ResultData, index: int) -> NDArray[Any]:
@@ -499,7 +512,10 @@ def read_result(folder: str | Path) -> dict[str, Any]:
         for labels, n_rows, name in zip(read, description.n_rows, names[: len(read)], strict=True):
             _check_labels(labels, n_rows, model.n_clusters, name)
         if description.form == "table":
-            _check_row_numbers([labels.row_ids for labels in (*read, *filter(None, [public]))])
+            _check_row_numbers(
+                [labels.row_ids for labels in (*read, *filter(None, [public]))],
+                description.table_rows,
+            )
         places = [
             path / "embedding" / f"{name}.csv" for name in files if (path / "embedding").exists()
         ]
@@ -572,10 +588,10 @@ def _check_labels(labels: LabelFile, n_rows: int, n_clusters: int, name: str) ->
         raise DataError(f"a label of client {name} is no cluster of the model; run again.")
 
 
-def _check_row_numbers(numbers: Sequence[NDArray[Any]]) -> None:
+def _check_row_numbers(numbers: Sequence[NDArray[Any]], n_rows: int | None) -> None:
     """Raise a DataError unless the files of labels together have every row of a table exactly once."""
     every = np.sort(np.concatenate([np.empty(0, dtype=np.int64), *numbers]))
-    if not np.array_equal(every, np.arange(len(every))):
+    if not np.array_equal(every, np.arange(n_rows or 0)):
         raise DataError("the files of labels do not have every row once; run again.")
 
 

@@ -318,6 +318,11 @@ def test_a_row_that_replaces_another_one_is_noticed_in_the_labels_of_a_table(tmp
     made = fc.simulate(fc.FederatedKMeans(2), table, client_column="site", seed=0)
     folder = made.save(tmp_path / "run")
     assert np.array_equal(fc.load(folder).labels, made.labels)
+    description = (folder / "result.json").read_text()
+    (folder / "result.json").write_text(description.replace('"table"', '"dict"'))
+    with pytest.raises(ValueError, match=r"form is 'dict', but table_rows says otherwise"):
+        fc.load(folder)
+    (folder / "result.json").write_text(description)
     path = folder / "labels" / "a.csv"
     path.write_text(path.read_text().replace("1,", "0,", 1))
     with pytest.raises(ValueError, match="do not have every row once"):
