@@ -48,7 +48,7 @@ NAMES = ("a", "b", "c", "d")
 class Pair:
     """Tables of all clients, and another table of the last; whoever sees the releases must not tell which it has."""
 
-    what: str
+    description: str
     tables: tuple[np.ndarray, ...]
     other: np.ndarray
 
