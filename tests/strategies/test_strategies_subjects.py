@@ -55,7 +55,9 @@ def test_a_person_with_many_rows_moves_nothing_by_more_than_declared(name):
     found = list(how_far(run, client, pairs))
     assert found
     assert not [
-        f"{one.content}: {one.ratio} ({one.neighbors.description})" for one in found if one.is_too_far
+        f"{one.content}: {one.ratio} ({one.neighbors.description})"
+        for one in found
+        if one.is_too_far
     ]
     # Nor do bounds lie far above what a person can change: a person with many equal rows adds nearly one row.
     assert max(one.ratio for one in found) > 0.3
@@ -172,7 +174,9 @@ def test_a_person_of_20_rows_moves_quantiles_and_the_choice_of_a_number_no_more_
     found = list(how_far(subject.run, subject.names[0], of_20))
     assert of_20
     assert not [
-        f"{one.content}: {one.ratio} ({one.neighbors.description})" for one in found if one.is_too_far
+        f"{one.content}: {one.ratio} ({one.neighbors.description})"
+        for one in found
+        if one.is_too_far
     ]
     assert {"preparation"} < {one.release.share for one in found}
     assert any(one.task.endswith("histograms") and one.ratio > 0.3 for one in found)
