@@ -496,13 +496,7 @@ def read_result(folder: str | Path) -> dict[str, Any]:
     privacy = read_json(path / _PRIVACY, again)
     with parsing(str(path), "a saved result", again):
         names, files = description.clients, description.files
-        if summary.clients != len(names):
-            raise DataError(
-                f"{_METRICS}: clients is {summary.clients}, but {_DESCRIPTION} names {len(names)}; run again."
-            )
-        if (path / "labels").exists() != bool(description.n_rows):
-            wrong = "is missing" if description.n_rows else "is there, but n_rows is empty"
-            raise DataError(f"the folder labels {wrong}; run again.")
+        _check_agreement(description, summary, path)
         # A deployment has no labels. Otherwise there is a file for each client, in their order.
         read = [
             read_labels(path / "labels" / f"{name}.csv")
@@ -548,6 +542,18 @@ def read_result(folder: str | Path) -> dict[str, Any]:
             "clusters": _unless_none(description.clusters, Clusters.from_dict),
             "survival": _unless_none(description.survival, Survival.from_dict),
         }
+
+
+def _check_agreement(description: _Description, summary: _Summary, path: Path) -> None:
+    """Raise a DataError if the files of a saved result disagree about its clients or its labels."""
+    n_clients = len(description.clients)
+    if summary.clients != n_clients:
+        raise DataError(
+            f"{_METRICS}: clients is {summary.clients}, but {_DESCRIPTION} names {n_clients}; run again."
+        )
+    if (path / "labels").exists() != bool(description.n_rows):
+        wrong = "is missing" if description.n_rows else "is there, but n_rows is empty"
+        raise DataError(f"the folder labels {wrong}; run again.")
 
 
 def _unless_none(written: Any, read: Callable[[Any], T]) -> T | None:
