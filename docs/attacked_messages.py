@@ -10,7 +10,7 @@ import argparse
 import json
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -207,6 +207,18 @@ def draw_prototypes(path: Path) -> None:
     figure.savefig(path)
 
 
+def table_of(groups: Mapping[tuple[str, str], Mapping[str, Sequence[str]]]) -> list[str]:
+    """Return the lines of the page's table.
+
+    ``groups`` has, for each attack and result, the messages by the strategy that is their example.
+    """
+    lines = ["| one strategy: messages that it sends | attack | result |", "|---|---|---|"]
+    for (attack, outcome), examples in groups.items():
+        sent = "<br>".join(f"`{name}`: {'; '.join(each)}" for name, each in examples.items())
+        lines.append(f"| {sent} | {f'`{attack}`' if attack else ''} | {outcome} |")
+    return lines
+
+
 def main() -> None:
     """Run the script."""
     parser = argparse.ArgumentParser(
@@ -217,14 +229,11 @@ def main() -> None:
     )
     args = parser.parse_args()
     warnings.simplefilter("ignore")
-    groups: dict[tuple[str, str], dict[str, str]] = {}
+    groups: dict[tuple[str, str], dict[str, list[str]]] = {}
     for name, content, _, attack, outcome in every_message():
-        groups.setdefault((attack, outcome), {})[content] = f"`{name}`"
+        groups.setdefault((attack, outcome), {}).setdefault(name, []).append(content)
         print(name, content, attack, outcome, sep=" | ", flush=True)
-    table = ["| messages | attack | result | examples |", "|---|---|---|---|"]
-    for (attack, outcome), examples in groups.items():
-        found, names = f"`{attack}`" if attack else "", ", ".join(dict.fromkeys(examples.values()))
-        table.append(f"| {'; '.join(examples)} | {found} | {outcome} | {names} |")
+    table = table_of(groups)
     if args.write:
         page = DOCS / "attacks.md"
         before, rest = page.read_text(encoding="utf-8").split(BEGIN)
