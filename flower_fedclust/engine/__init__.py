@@ -2,13 +2,13 @@
 
 ``parameters``  parameters that are declared once
 ``rounds``      what a strategy yields, and how a client declares what it sends
-``by_row``      answers that are a sum over rows
+``by_row``      answers that are a sum over the client's rows
 ``parts``       parts of a privacy budget
 ``client``      ProtocolClient, a ``flwr.client.NumPyClient``
 ``strategy``    ProtocolStrategy, a ``flwr.server.strategy.Strategy``, and its bases with a budget
 ``messages``    what a run yields and is sent, and who carries it
 ``run``         one run, from the first message to the last, as a generator
-``roster``      its clients; ``log``  what it notes; ``replies``  how answers are checked
+``roster``      the clients of a run; ``log``  what a run notes; ``replies``  how answers are checked
 ``secure_sums``  what secure sums change in a run; ``masked``  their steps at a client
 ``journal``     what a run needs to go on after an interruption
 ``inline``      carries a run to clients in this process; ``shards``  many clients that answer together

@@ -1,10 +1,14 @@
-"""Answers by row: pure functions of a batch of rows and of the message, whose results the engine adds up.
+"""Answers by row: an author writes a pure function of some rows and of the message; the engine adds up its results.
 
-Such a function has no access to the client. It returns terms (:mod:`flower_fedclust.exact.terms`), which clip each row
-and state the bound that they enforce. What a row adds must follow from that row and the message alone. A function sees
-a whole batch, so nothing here can enforce this rule, and the bounds hold only if authors keep it. ``check_strategy``
-and the audit test it: they compare answers to rows in another order, in other batches and one by one. A finish is a
-function of one client's totals and number of rows, for guarantees that cover all rows of a client.
+The engine calls the function for each batch of a client's rows. The function has no access to the client. It returns
+terms (:mod:`flower_fedclust.exact.terms`), which clip each row and state the bound that they enforce.
+
+What a row adds must follow from that row and the message alone. The function sees a whole batch, so nothing here can
+enforce this rule, and the bounds hold only if authors keep it. ``check_strategy`` and the audit test it: they compare
+answers to rows in another order, in other batches and one by one.
+
+For guarantees that cover all rows of a client, an answer can have a finish: a function that computes what the client
+sends from its totals (the sums over its rows) and its number of rows.
 """
 
 from __future__ import annotations
@@ -46,7 +50,7 @@ Integers = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Finish:
-    """How a client finishes its own totals, and the norms to which it clips the result."""
+    """Whether a client sends the mean of its rows' terms or their total, and the norms to which it clips this."""
 
     kind: str  #: "mean" or "total".
     #: A norm for each array; None stands for the most that one row can change it.
@@ -54,7 +58,7 @@ class Finish:
 
 
 class ByRow(Askable[..., Any]):
-    """An answer by row."""
+    """An answer by row: a sum over the client's rows, declared with :func:`by_row`."""
 
     relation = "add-or-remove"
     is_by_row = True
@@ -96,7 +100,7 @@ class ByRow(Askable[..., Any]):
         return replace(question, answer=finished_answer(self.answer, finish), finish=finish)
 
     def terms(self, question: Question, values: Floats | Rows) -> tuple[Term, ...]:
-        """Return the terms of a batch of rows, one for each array; rows that are kept are on the grid already."""
+        """Return the terms of a batch of rows, one for each array. Rows that the run keeps are integers already."""
         with with_rows(question.most_rows):
             terms = self.function(
                 _rows_of(question, values), *question.arrays, **question.arguments
@@ -123,7 +127,7 @@ class ByRow(Askable[..., Any]):
         device = current_device()
 
         def values_of(number: int, batch: Batch | Rows) -> Any:
-            """Return what the function takes: rows on the grid, if they are kept."""
+            """Return what the function takes; if the run keeps rows, the batch is clipped and kept as integers."""
             if isinstance(batch, Rows):
                 return batch
             if kept is not None and number in kept.batches:
@@ -157,7 +161,7 @@ class ByRow(Askable[..., Any]):
         entries = entries if kept is None else kept.entries
         batches = self._batches_of(question, source, kept, entries)
         n_jobs = 1 if isinstance(source, np.ndarray) else source.n_jobs
-        # A card computes for one thread at a time, and each thread holds several arrays of CARD_ENTRIES there.
+        # A graphics card computes for one thread at a time, and each thread holds several arrays of CARD_ENTRIES on it.
         n_jobs = min(n_jobs, 2) if device.is_card else n_jobs
         for n_added, terms in mapped(added, enumerate(batches), n_jobs):
             totals = tuple(map(added_up, terms, totals))
@@ -175,7 +179,7 @@ class ByRow(Askable[..., Any]):
         kept: KeptOfClient | None,
         entries: int,
     ) -> Iterable[Batch | Rows]:
-        """Return a client's rows in batches: those that the run keeps, or new ones."""
+        """Return a client's rows in batches: the batches that the run has kept, or else new ones."""
         if question.rows_per_subject and (
             isinstance(source, np.ndarray) or source.rows_each is None
         ):
@@ -216,7 +220,7 @@ class ByRow(Askable[..., Any]):
     def finished(
         self, question: Question, totals: tuple[Term, ...], n_rows: Integers
     ) -> tuple[Term, ...]:
-        """Return what the clients of a stack send, computed from their totals and numbers of rows."""
+        """Return what many clients send, from their totals and numbers of rows; the first axis stands for clients."""
         if question.finish is None:
             return totals
         divisor = np.maximum(n_rows, 1) if question.finish.kind == "mean" else np.ones_like(n_rows)
@@ -252,7 +256,7 @@ class ByRow(Askable[..., Any]):
 
 
 class Finisher(ByRow):
-    """A finish written by a strategy's author: a function of an answer's totals and of further arguments."""
+    """A finish written by a strategy's author: a function of a client's totals and of further arguments."""
 
     def __init__(
         self, of: ByRow, function: Callable[..., Any], sends: Mapping[str, Sent], own: Iterable[str]
@@ -274,7 +278,7 @@ class Finisher(ByRow):
     def finished(
         self, question: Question, totals: tuple[Term, ...], n_rows: Integers
     ) -> tuple[Term, ...]:
-        """Return the arrays of the clients of a stack: the author's function of their totals."""
+        """Return what many clients send: the author's function of their totals. The first axis stands for clients."""
         terms = self.function(totals, n_rows, *question.arrays, **question.arguments)
         return terms if isinstance(terms, tuple) else (terms,)
 
@@ -311,7 +315,7 @@ def by_row(**arrays: str | Sent) -> Callable[[Callable[..., Any]], ByRow]:
 def finishes(
     of: ByRow, *own: str, **arrays: str | Sent
 ) -> Callable[[Callable[..., Any]], Finisher]:
-    """Mark a function of a client's totals as a finish of an answer by row.
+    """Mark a function as a finish: it computes what a client sends from the client's totals of an answer by row.
 
     The function takes the totals as terms, the number of rows, and the question's arrays and arguments. It finishes
     many clients at once, each by itself: the first axis of the totals, the numbers of rows and the result stands for
@@ -350,7 +354,7 @@ def _rows_of(question: Question, values: Floats | Rows) -> Rows:
 
 
 def _kept_of(question: Question, source: Floats | ClientData, entries: int) -> KeptOfClient | None:
-    """Return what the run keeps of a client's rows in the frame of a question."""
+    """Return a client's kept rows in the frame (origin and radius) of a question; None if the run keeps none."""
     frame, store = _frame_of(question), kept_rows()
     if (
         frame is None
@@ -365,7 +369,7 @@ def _kept_of(question: Question, source: Floats | ClientData, entries: int) -> K
 def _divisors(
     question: Question, batch: Batch | Rows
 ) -> list[tuple[int, NDArray[np.intp] | slice]]:
-    """Return pairs of a divisor and the rows that are divided by it, as numbers or a slice.
+    """Return pairs of a divisor and the rows that are divided by it, as row numbers or a slice.
 
     The divisor of a row is the number of its subject's rows, or ``rows_per_subject`` if that is larger. The answer's
     function is called once for each divisor, so it cannot confuse the divisors of two subjects.
@@ -383,14 +387,14 @@ def _divisors(
 
 
 def _frame_of(question: Question) -> Frame | None:
-    """Return the frame that rows enter first."""
+    """Return the frame into which the client's own rows are clipped: the innermost view's, if there are views."""
     while question.view is not None:
         question = question.view
     return question.frame
 
 
 def _clipped(term: Term, divisor: Integers, at_most: float | None) -> Term:
-    """Return each client's sum or mean, clipped as a whole."""
+    """Return each client's total over ``divisor``, clipped as a whole."""
     bound = term.bound.l2 if at_most is None else at_most
     values = term.array.values
     values /= divisor.reshape(-1, *(1,) * (values.ndim - 1))

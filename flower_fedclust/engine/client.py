@@ -79,10 +79,10 @@ from flower_fedclust.tables.schema import Schema
 
 log = logging.getLogger(__name__)
 
-#: A key with this suffix holds the name of the noisy rows from which the value under the key was computed.
+#: The key "x of" holds the name of the noisy rows from which the value under the key "x" was computed.
 OF = " of"
 
-#: A key with this suffix holds the hash of the question that led to the value under the key.
+#: The key "x asked" holds the hash of the question that led to the value under the key "x".
 ASKED = " asked"
 
 
@@ -102,7 +102,7 @@ class Request:
     n_clients: int = 0  #: The number of clients that are asked, according to the server.
     plan: str = ""  #: The plan of the run's releases that the message announces, as JSON.
     is_masked: bool = False  #: Whether the answer leaves masked, for a secure sum.
-    #: Takes the public minimum number of rows; see :meth:`moved`.
+    #: Computes :meth:`moved` from the public minimum number of rows.
     find_moved: Callable[[int], tuple[Bound, ...] | None] = field(
         default=lambda n_rows: None, repr=False
     )
@@ -122,7 +122,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Asking:
-    """A parsed message. An answer follows from it and from the site alone."""
+    """A parsed message. The answer follows from it and from what the client has: its rows and its memory."""
 
     #: Takes the keys and hashes of the earlier questions on which the answer rests, and returns the hash of this
     #: question. None for a client that answers no message.
@@ -215,7 +215,7 @@ EVERYTHING = Consent()
 
 
 class UnitError(DataError):
-    """A run that protects another unit than the rows of this client need; its message and outline alone say so."""
+    """The run protects another privacy unit than this client needs. No row was read to find this out."""
 
 
 class ProtocolClient(NumPyClient):
@@ -283,7 +283,7 @@ class ProtocolClient(NumPyClient):
         self.error: Exception | None = None
 
     def _who_answers(self, asking: Asking) -> Self:
-        """Return a copy that answers this message, with the same rows and the same memory."""
+        """Return a copy of the client to answer this message, with the same rows and the same memory."""
         answering = object.__new__(type(self))  # copy.copy takes ten times as long
         vars(answering).update(vars(self))
         answering._asking, answering._seen = asking, Seen({asking.rows} if asking.rows else set())
@@ -296,7 +296,7 @@ class ProtocolClient(NumPyClient):
 
     @property
     def source(self) -> ClientData:
-        """The client's rows or table, as loaded; a DataError if an answer is confined to noisy rows and reads these."""
+        """The client's rows or table, as loaded; a DataError if the current answer may read noisy rows only."""
         if noisy := self._asking.derives_from:
             raise DataError(
                 f"client {self.name}: what was asked for takes the client's own rows, and not its {noisy}."
@@ -351,7 +351,7 @@ class ProtocolClient(NumPyClient):
 
     @property
     def stand_in(self) -> NDArray[np.float64] | None:
-        """The kept rows that stand for the client's own in this round; None if there are none."""
+        """The kept rows that this round uses in place of the client's own; None if it uses the client's own."""
         return self._asking.stand_in
 
     @property
@@ -386,7 +386,7 @@ class ProtocolClient(NumPyClient):
         return iter([source]) if isinstance(source, np.ndarray) else source.pieces()
 
     def generator(self, random_state: int) -> np.random.Generator:
-        """Return a generator for choices that protect nobody; it depends only on the seed and the client's name."""
+        """Return a generator for choices on which no privacy rests. Only the seed and the client's name decide it."""
         return np.random.default_rng([random_state, *self.name.encode()])
 
     # What a client remembers from one message to the next, in the Context that Flower gives it.
@@ -525,7 +525,8 @@ class ProtocolClient(NumPyClient):
     ) -> tuple[Self, list[Sendable]]:
         """Return the client as it has answered a message, and the arrays that it sends.
 
-        Nothing before the consent depends on the values of rows, so that a site can charge for the answer there.
+        Nothing depends on the values of rows until the site has consented. So the site can charge for the answer when
+        it consents.
         """
         asking = self._parsed(arrays, config)
         question, request = asking.question, asking.request
@@ -590,7 +591,7 @@ class ProtocolClient(NumPyClient):
         """Return the question with the privacy unit of the run's plan; a UnitError if this client needs another.
 
         If the plan protects subjects, everything that is sent must be a sum over the client's own rows. Arrays that the
-        client keeps are free, because they stay here.
+        client keeps may be anything, because they do not leave it.
         """
         unit, rows_per_subject = _read_unit(str(config["plan"]))
         has_subjects = self.outline.n_subjects > 0
@@ -692,7 +693,7 @@ class ProtocolClient(NumPyClient):
     ) -> bytes:
         """Return the hash of a question and of everything else that changes its answer, as the client understands it.
 
-        With a schema the order of the columns in the table changes nothing, so it is left out.
+        With a schema the order of the columns in the table changes nothing, so the order is left out.
         """
         has_schema = self._kept(SCHEMA) is not None
         own_columns = self.outline.columns
@@ -717,7 +718,7 @@ class ProtocolClient(NumPyClient):
             is_paid_for = answer.sends and not answer.keeps
             if self.consent.says_what_failed or is_paid_for or not self._seen.rows:
                 raise
-            # Whether the task failed would tell the server something for free, so zeros are kept where it failed.
+            # If the server heard of this failure, it would learn about rows without noise. So the client keeps zeros.
             self.reason_of(error)
             reply = [GridArray(np.zeros((self.outline.n_rows, 1))) for _ in answer.sends]
         arrays = (
@@ -837,9 +838,9 @@ def _kept_by(kind: type[ProtocolClient]) -> frozenset[str]:
 
 @lru_cache(maxsize=8)
 def _read_unit(text: str) -> tuple[PrivacyUnit, int]:
-    """Return whom a plan protects, and of how many rows a row adds its part at least.
+    """Return a plan's privacy unit and its rows_per_subject.
 
-    The rest of a plan is read where noise follows from it, or where a site charges for it.
+    The rest of a plan is read later, to compute noise from it or to charge a site's budget.
     """
     found = parse_json(text, LONGEST_PLAN)
     unit, rows = (
@@ -912,7 +913,7 @@ class _Dispatcher(NumPyClient):
         except ValueError as error:
             raise DataError(f"client {self._name}: {error}") from None
         except Exception as error:
-            # A card may be busy or broken; what it says stays in the client's log.
+            # A graphics card may be busy or broken; the text of its error stays in the client's log.
             raise DataError(client.reason_of(error)) from None
 
 

@@ -42,13 +42,13 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: How many rows are compared to detect changed data.
+#: At most this many rows are hashed to detect changed data.
 SAMPLE = 10_000
 
-#: Rows of fewer entries are added up sooner than threads are started.
+#: Rows with fewer entries in all are added up by one thread: starting more threads would take longer.
 MANY_ENTRIES = 2**20
 
-#: Entries of the rows that are evaluated at a time, so that no array besides the rows is large.
+#: Rows with this many entries in all are evaluated at a time, so that no array besides the rows is large.
 EVALUATED_ENTRIES = 2**20
 
 #: Results computed from tables with fewer entries are not cached.
@@ -59,13 +59,13 @@ SMALL_TABLE = 4096
 class Outline:
     """Facts about a client's table that are known before anybody looks at its rows."""
 
-    n_rows: int  #: A number of rows that the table has at least.
+    n_rows: int  #: The table has at least this many rows.
     n_columns: int
-    #: Their names, in the table's order; None if they have none.
+    #: The names of the columns, in the table's order; None if they have none.
     columns: tuple[str, ...] | None = None
     schema: Schema | None = None  #: The facts about its columns that the site lets others know.
     most_rows: int = MOST_ROWS  #: The public bound on its number of rows.
-    #: A number of persons that the table has at least; 0 if it does not name subjects.
+    #: The table has rows of at least this many persons; 0 if it does not say whose rows are whose.
     n_subjects: int = 0
 
 
@@ -277,13 +277,13 @@ class ClientData:
 
     @property
     def n_jobs(self) -> int:
-        """The default number of threads for an answer by row: all, where rows are many; one more reads files ahead."""
+        """The default number of threads for an answer by row: all for many rows, and at least two for files."""
         if self._batches is not None:
             return max(2, usable_threads())
         return usable_threads() if self.n_rows * self.n_columns >= MANY_ENTRIES else 1
 
     def batches(self, entries: int | None = None) -> Iterator[Batch]:
-        """Yield the rows, and the table from which they were made, in batches of at most so many entries."""
+        """Yield the rows, and the table from which they were made, in batches of at most ``entries`` entries."""
         batches, start = self._plain_batches(entries), 0
         for batch in batches:
             stop = start + len(batch)
@@ -295,7 +295,7 @@ class ClientData:
             start = stop
 
     def batches_of_subjects(self, entries: int) -> Iterator[Batch]:
-        """Yield the rows sorted by the number of their subject's rows; rows in files keep the order of the files."""
+        """Yield the rows sorted by how many rows their subject has; rows in files keep the order of the files."""
         if self._batches is not None or self.rows_each is None:
             yield from self.batches(entries)
             return
@@ -324,7 +324,7 @@ class ClientData:
         return batches if preparation is None else map(partial(_prepared, preparation), batches)
 
     def check(self, schema: Schema | None = None) -> None:
-        """Raise a DataError unless the rows fit the schema, or are numbers if there is none; batches are read once."""
+        """Raise a DataError unless the rows fit the schema, or are numbers if there is none; files are read once."""
         if self._batches is None:
             if schema is None:
                 _ = self.rows
@@ -470,7 +470,7 @@ class ClientData:
         check_same_names(names, columns, self.owner, whose)
         if self._batches is not None:
             return self._of(self._batches.select(columns))
-        # Then no value may be read: this must not fail for a value that is not a number.
+        # The values of an unprepared table may not be read here: a value that is not a number must not raise an error.
         is_raw = self._rows is None
         reordered = ClientData(
             self._table if is_raw else self.rows[:, [names.index(name) for name in columns]],
@@ -521,7 +521,7 @@ class ClientData:
 
 
 def _taken(rows: NDArray[np.float64], numbers: NDArray[np.int32]) -> NDArray[np.float64]:
-    """Return some rows, in half of the time that an index takes."""
+    """Return some rows, in half of the time that ``rows[numbers]`` takes."""
     return rows.take(numbers, axis=0)
 
 

@@ -30,7 +30,7 @@ from flower_fedclust.numerics.threads import jobs, one_thread
 #: The port of Ray's client server.
 _PORT = 10001
 
-#: How often a shard is made anew for one message before the run ends.
+#: How often a shard may be lost during one message before the run ends.
 MOST_LOSSES = 10
 
 Memories = dict[int, dict[str, list[Array]]]
@@ -56,7 +56,7 @@ def run_on_actors(
 
 
 class _Actor:
-    """A shard in a process of its own."""
+    """A :class:`Shard` in a process of its own, as an actor of Ray."""
 
     def __init__(
         self,
@@ -156,7 +156,8 @@ class RemoteShard:
         if self._actor is None:
             import ray
 
-            # A hundredth of a core only says where: a shard that was lost must find a place among the others.
+            # Ray reserves a hundredth of a core, only to spread the shards over machines: it is so little that a shard
+            # that replaces a lost one finds room beside the others.
             make = ray.remote(num_cpus=0.01, scheduling_strategy="SPREAD")(_Actor)
             self._actor = make.remote(*self._given, self._memories)
         return self._actor.answered.remote(ins, list(members), adds_up)
@@ -217,7 +218,7 @@ def connected(on: str) -> Iterator[None]:
     else:
         has_port = ":" in on.removeprefix("ray://") or on == "auto"
         options |= {"address": on if has_port else f"{on}:{_PORT}"}
-    # Else Ray warns of a coming change.
+    # Without this variable, Ray warns that its default will change.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     try:
         ray.init(**options)

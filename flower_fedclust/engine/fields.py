@@ -56,18 +56,18 @@ OF_MODEL: Mapping[str, type] = {
     **{"model": str, "evaluate": bool, "share": bool, "clusters": str, "survival": str},
 }
 
-#: Fields of the view of a question, and of a step of a secure sum.
+#: Fields of a question's view (_OF_VIEW), and of a step of a secure sum (_OF_STEP).
 _OF_VIEW = {"task": str, "arguments": str, "frame": int, "finish": str, "view": str, "arrays": int}
 _OF_STEP = {"step": str, "names": list, "clients": list}
 
-#: The deepest nesting of views of views.
+#: A view may be of another view's rows, and so on, up to this depth.
 _MOST_VIEWS = 8
 
 
 def check_is_ours(config: Mapping[str, Any], name: str) -> None:
     """Raise a ProtocolError if a message is not from any version of this package.
 
-    Another strategy would count a reply without an answer as a success.
+    A polite reply instead of an error would not do: another package's strategy would count it as a success.
     """
     if "format" not in config:
         raise ProtocolError(
@@ -179,7 +179,10 @@ def _read_finish(text: Any, n_arrays: int) -> Finish:
     kind, at_most = parse_json(str(text))
     bounds = tuple(None if bound is None else float(bound) for bound in at_most)
     if kind not in ("mean", "total") or len(bounds) != n_arrays:
-        raise ProtocolError("a message has a finish of an unknown form.")
+        raise ProtocolError(
+            "a message says in an unknown form how a client finishes its sums; known are 'mean' and 'total', with a "
+            "norm or null for each array."
+        )
     if not all(bound is None or 0 < bound < math.inf for bound in bounds):
         raise ProtocolError("a message has a finish with an impossible norm.")
     return Finish(kind, bounds)
@@ -251,7 +254,8 @@ def _bound(function: Callable[..., Any], question: Question) -> dict[str, Any]:
 
     Raises a DataError if the function does not take them.
     """
-    # These first arguments come from the client: itself, its rows or its table; or totals and numbers of rows.
+    # A function's first argument comes from the client: the client itself, its rows or its table. A finish has two such
+    # arguments: totals and numbers of rows.
     n_first = 2 if isinstance(question.asks, Finisher) else 1
     arrays = question.arrays[1:] if isinstance(question.asks, ByTableRow) else question.arrays
     try:
@@ -281,7 +285,7 @@ def _number(value: Any) -> Any:
 
 
 def _plain(array: Array) -> bytes:
-    """Return an array as bytes: equal numbers and texts with one meaning give the same bytes."""
+    """Return an array as bytes; equal numbers give the same bytes, and so do two texts with the same meaning."""
     array = np.asarray(array)
     if array.dtype == np.uint8 and array.ndim == 1:
         return _text(array.tobytes())
@@ -293,7 +297,7 @@ def _plain(array: Array) -> bytes:
 
 @lru_cache(maxsize=64)
 def _text(content: bytes) -> bytes:
-    """Return the text in an array of bytes, as its reader understands it."""
+    """Return bytes in one standard form if they are JSON, a schema or a preparation; unchanged otherwise."""
     readers: list[Callable[[], str]] = [
         lambda: json.dumps(preparation_from(content).to_dict()),
         lambda: Schema.from_json(content.decode()).to_json(),

@@ -24,7 +24,7 @@ from flower_fedclust.numerics.threads import one_thread
 
 
 class Runnable(Protocol):
-    """The part of a strategy that a carrier needs."""
+    """What :func:`run_inline` needs of a strategy."""
 
     @property
     def client_type(self) -> type[ProtocolClient]:

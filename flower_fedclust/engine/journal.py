@@ -38,10 +38,11 @@ from flower_fedclust.outside import parsing
 #: The memory of clients: arrays by client and key.
 Memories = dict[str, dict[str, list[Array]]]
 
-#: The file in the journal's folder, and a file that only journals of older versions have.
+#: FILE is the journal's file in its folder; a folder with the file OLDER was written by an older version.
 FILE, OLDER = "journal.sqlite", "run.json"
 
-#: The places in the file: head of the run, rounds asked, results received, memories of clients.
+#: The file's four places (see :class:`Store`): the head of the run, the rounds asked, the results received, and the
+#: memories of clients.
 RUN, ASKED, RECEIVED, MEMORIES = "run", "asked", "received", "memories"
 
 #: The remedy if the file cannot be read.
@@ -203,7 +204,8 @@ class Journal:
     def wait(self) -> None:
         """Return when all that was kept is on the disk."""
         with self._store.changing():
-            self._store.put(ASKED, "", b"")  # any change at once waits for those before it
+            # A change that waits for the disk also waits for all earlier changes.
+            self._store.put(ASKED, "", b"")
 
     def records(self) -> list[Record]:
         """Return the records, from the first round on."""

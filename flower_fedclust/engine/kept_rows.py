@@ -1,4 +1,7 @@
-"""Rows on the grid, kept between the rounds of a run as long as their frame stays the same."""
+"""Rows that were clipped and rounded to integers, kept between rounds as long as their frame stays the same.
+
+A frame is the public origin and radius to which rows are clipped; see :class:`~flower_fedclust.exact.rows.Frame`.
+"""
 
 from __future__ import annotations
 
@@ -20,22 +23,23 @@ from flower_fedclust.outside import machine_memory
 
 Floats = NDArray[np.float64]
 
-#: The default bound is this part of the machine's memory, or of what is free on a card.
+#: By default kept rows take at most this fraction of the machine's memory (PART_OF_MEMORY), or of the free memory of a
+#: graphics card (PART_OF_CARD).
 PART_OF_MEMORY, PART_OF_CARD = 1 / 8, 4 / 5
 
-#: Entries of a batch of rows that are kept, at least: more than of other batches, so that what a batch takes by itself
-#: counts less.
+#: The fewest entries of a batch that is kept. Other batches may be smaller; in large ones the fixed time that a batch
+#: takes counts less.
 KEPT_ENTRIES = 2**20
 
-#: Rows of fewer entries are put on the grid again: it takes no time.
+#: Rows with fewer entries in all are not kept: to clip and round them again takes hardly any time.
 FEWEST_ENTRIES = 2**16
 
 
 class KeptOfClient:
-    """The batches of one client's rows in one frame, by number.
+    """The kept batches of one client's rows in one frame, by number.
 
-    On a processor they lie in one array, which the next frame's rows take over: new memory costs as much time as some
-    rounds.
+    Without a graphics card, the batches lie in one array. When the frame changes, the new rows overwrite it, because
+    allocating new memory takes as long as a few rounds.
     """
 
     def __init__(self, store: KeptRows, frame: Frame, entries: int, room: Floats | None) -> None:
@@ -45,9 +49,9 @@ class KeptOfClient:
         self._store, self._lock, self._n_taken = store, Lock(), 0
 
     def keep(self, number: int, values: Held) -> Rows:
-        """Put a batch onto the grid, and keep it if there is room.
+        """Clip a batch to the frame and round it to integers; keep the result if there is room.
 
-        The rows are valid until rows of the same client are kept in another frame, which take their memory over.
+        The result is valid until rows of the same client are kept in another frame: these overwrite it.
         """
         n_bytes = _bytes_of(*values.shape)
         if not self._store.has_taken(n_bytes):
@@ -55,14 +59,14 @@ class KeptOfClient:
         try:
             rows = self.batches[number] = self.frame.rows(values, out=self._next(len(values)))
         except BaseException:
-            # The place of this batch in the array is lost, so a second try gets memory of its own.
+            # The slice for this batch has been given out, so a second try gets other memory than the array.
             self.room = None
             self._store.give_back(n_bytes)
             raise
         return rows
 
     def _next(self, n_rows: int) -> Held:
-        """Return the part of the array in which the next batch lies; None without one."""
+        """Return the slice of the array for the next batch; None if there is no array."""
         if self.room is None:
             return None
         with self._lock:
@@ -70,22 +74,22 @@ class KeptOfClient:
         return self.room[start : start + n_rows]
 
     def ends_with(self, n_rows: int) -> None:
-        """Note that all rows were read: if all were kept, they need not be read again."""
+        """Note that all ``n_rows`` rows were read; if all of them were kept, they need not be read again."""
         if not self.is_complete and sum(map(len, self.batches.values())) == n_rows:
             self.batches, self.is_complete = dict(sorted(self.batches.items())), True
 
     @property
     def n_bytes(self) -> int:
-        """How many bytes its batches have."""
+        """How many bytes the batches take."""
         return sum(_bytes_of(len(rows), rows.n_columns) for rows in self.batches.values())
 
 
 class KeptRows:
-    """The rows on the grid that a run keeps, up to a number of bytes.
+    """The clipped and rounded rows that a run keeps, up to a number of bytes.
 
-    Rounds often ask in the same frame, so a batch is kept until the frame of its client changes. A batch that finds no
-    room is made again in each round. Rows in files are kept on a card alone, so that the memory of this machine does
-    not have to hold them.
+    Many rounds use the same frame, so a batch is kept until the frame of its client changes. A batch for which there is
+    no room is made again in each round. Rows that are read from files are kept only on a graphics card, because they
+    may not fit into the memory of the machine.
     """
 
     def __init__(self, most_bytes: int) -> None:
@@ -96,7 +100,7 @@ class KeptRows:
     def of(self, source: ClientData, frame: Frame, entries: int) -> KeptOfClient | None:
         """Return the kept batches of a client's rows in a frame; None if these rows are not kept.
 
-        Batches that are kept have ``entries`` entries or more; the caller goes on with their size.
+        Kept batches have at least ``entries`` entries. Their size may be larger, and the caller must use it.
         """
         entries = max(entries, KEPT_ENTRIES)
         if source.n_rows * source.n_columns < FEWEST_ENTRIES:
@@ -109,7 +113,7 @@ class KeptRows:
             or array_key(*kept.frame.arrays) != array_key(*frame.arrays)
             or kept.entries < entries
         ):
-            # Rows in the former frame, and rows of clients that are gone, have freed their room.
+            # Count the bytes again: the rows in the former frame, and the rows of clients that are gone, are freed.
             self._of.pop(source, None)
             self.n_bytes = sum(other.n_bytes for other in self._of.values())
             room = None if kept is None else kept.room
@@ -117,7 +121,7 @@ class KeptRows:
         return kept
 
     def _room(self, source: ClientData, former: Floats | None) -> Floats | None:
-        """Return an array for all rows of a client on a processor, if they are within the bound: the former, or new."""
+        """Return an array for all rows of a client: the former if it fits. None on a card, or if there is no room."""
         shape = source.n_rows, source.n_columns
         if (
             not isinstance(current_device(), Host)
@@ -140,7 +144,7 @@ class KeptRows:
 
 
 def _bytes_of(n_rows: int, n_columns: int) -> int:
-    # With room for their norms, and for the points that the last question found to be nearest.
+    # 8 bytes an entry; four more for each row hold its norm, and the points that the last question found nearest to it.
     return 8 * n_rows * (n_columns + 4)
 
 
@@ -148,13 +152,13 @@ _KEPT: ContextVar[KeptRows | None] = ContextVar("kept_rows", default=None)
 
 
 def kept_rows() -> KeptRows | None:
-    """Return what the run keeps; None outside of :func:`keeping_rows`."""
+    """Return the current run's kept rows; None outside of :func:`keeping_rows`."""
     return _KEPT.get()
 
 
 @contextmanager
 def keeping_rows(most_gigabytes: float | None) -> Iterator[None]:
-    """Keep rows inside this context; None stands for a part of the memory of the machine, or of the card."""
+    """Keep rows inside this context, up to so many gigabytes; None stands for PART_OF_MEMORY or PART_OF_CARD."""
     if most_gigabytes is None:
         free = current_device().free_memory()
         most_bytes = PART_OF_MEMORY * machine_memory() if free is None else PART_OF_CARD * free

@@ -20,7 +20,7 @@ from flower_fedclust.privacy.noise import (
 from flower_fedclust.privacy.releases import NoisePlace
 from flower_fedclust.privacy.report import Message
 
-#: The assumed number of entries that one row can change in an array that the server never sees.
+#: The number of entries that an array is assumed to have if the server never sees it.
 UNSEEN_ENTRIES = 2**20
 
 
@@ -89,8 +89,8 @@ class RunLog:
     ) -> None:
         """Note what has left the clients that were asked, including replies that the server did not use.
 
-        ``variations`` has the total variation between each array's drawn noise and its law. ``is_enough`` tells whether
-        enough shares of the noise arrived to make up the whole noise.
+        ``variations`` has, for each array, the total-variation distance of the noise that is drawn from its declared
+        law. ``is_enough`` tells whether enough shares of the noise arrived to make up the whole noise.
         """
         everybody = len(asked) == n_clients
         derived = round_.rows in self._without_noise and not self._without_noise[
@@ -150,7 +150,10 @@ def in_log_order(entries: Iterable[T]) -> list[T]:
 def variations_of(
     round_: Round, noise: NoisePlace, reply: Sequence[Sendable], n_shares: int
 ) -> list[float]:
-    """Return the total variation between each array's noise and its law; an unseen array counts as a long one."""
+    """Return the total-variation distance of each array's drawn noise from its declared law.
+
+    An array that the server does not see counts as one with ``UNSEEN_ENTRIES`` entries.
+    """
     variations = []
     for index, release in enumerate(round_.releases):
         array = reply[index] if index < len(reply) else None

@@ -16,7 +16,7 @@ from flower_fedclust.privacy.noise import Sendable, on_grid
 from flower_fedclust.secure.client import SecureClient
 from flower_fedclust.secure.keys import Words
 
-#: The steps of a run, then of each of its sums.
+#: The steps of secure sums: the first two happen once in a run, the other four for each sum.
 STEPS = ("keys", "roster", "share", "mask", "confirm", "open")
 
 

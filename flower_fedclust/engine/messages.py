@@ -69,7 +69,8 @@ class Summed:
 
     nodes: list[str]
     arrays: list[GridArray]
-    #: For each array, the largest integer (or the class) of each client; None where noise will cover the array.
+    #: For each array, the largest integer that each client sent; for an array that counts one class, the number of that
+    #: class. None where noise will cover the array.
     largest: list[Integers | None]
     n_rows: Integers
     n_bytes: int  #: The size of one client's answer.
@@ -137,7 +138,7 @@ def drive(steps: Steps, carrier: Carrier, *, seconds: float = 0.0) -> Outcome:
     answer: Any = None
     while True:
         try:
-            # Thousands of answers are not held while the next ones come.
+            # Drop the last answers here, so that thousands of them do not stay in memory while the next ones come.
             asks, answer = steps.send(answer), None
         except StopIteration as stop:
             outcome: Outcome = stop.value
@@ -154,7 +155,7 @@ def drive(steps: Steps, carrier: Carrier, *, seconds: float = 0.0) -> Outcome:
 
 
 def waited(asks: WhoIsThere, look: Callable[[], Iterable[str]], seconds: float) -> list[str]:
-    """Return the connected nodes once there are enough, or after some seconds."""
+    """Return the connected nodes as soon as there are enough, but at the latest after ``seconds``."""
     deadline = time.monotonic() + seconds
     while not asks.is_enough(nodes := list(look())) and time.monotonic() < deadline:
         time.sleep(0.05)

@@ -25,7 +25,8 @@ import numpy as np
 from flower_fedclust.names import look_up
 from flower_fedclust.numerics.checks import check_choice, check_integer, check_real
 
-#: What separates the sections of a docstring in numpydoc's form, and how the first of them begins.
+#: _SECTION matches what separates the sections of a numpydoc docstring; the section of parameters begins with
+#: _PARAMETERS.
 _SECTION, _PARAMETERS = r"\n\n(?=[A-Z][A-Za-z ]+\n-+\n)", "Parameters\n----------"
 
 
@@ -89,7 +90,7 @@ class Declared:
         self.check_parameters()
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Convert NumPy numbers to Python's: a sensitivity computed from a float32 would be rounded to one."""
+        """Convert NumPy numbers to Python's: a sensitivity computed from a float32 would be rounded to float32."""
         kinds = ((np.floating, float), (np.integer, int), (np.bool_, bool))
         super().__setattr__(
             name,

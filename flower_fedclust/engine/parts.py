@@ -60,7 +60,7 @@ def _only_replaced(answer: Askable[..., Any], sends: Iterable[Sent]) -> bool:
 
 
 def shares_of(parts: Mapping[str, Part], relation: Relation) -> dict[str, Share]:
-    """Return the parts as the accounting reads them, without unused parts."""
+    """Return each part as a :class:`Share`, the form that the accountant reads; unused parts are left out."""
     return {
         name: Share(part.mechanism, part.fraction, part.at_most, relation, part.sample)
         for name, part in parts.items()
@@ -76,7 +76,7 @@ def release_of(
     unit: PrivacyUnit,
     sites_per_subject: int = 1,
 ) -> Release:
-    """Return the noise of one array; for a person with rows at several sites the sensitivity is multiplied."""
+    """Return the noise of one array; the sensitivity is that of one site times ``sites_per_subject``."""
     replaced, bound = share.relation == "replace", moved.of(share.mechanism, share.relation, unit)
     if not 0 < bound < math.inf:
         raise ProtocolError(
@@ -84,7 +84,7 @@ def release_of(
             f"that is {'replaced' if replaced else 'added or removed'} changes the array."
         )
     words = f"{moved.words}, and one is replaced" if replaced else moved.words
-    # A bound made of roots and products may have been rounded down; the sensitivity must not be smaller.
+    # A bound made of roots and products may have been rounded down; the sensitivity must not be below the true bound.
     sensitivity = sites_per_subject * bound * (1.0 + 2.0**-50)
     triangle = moved.triangle and share.mechanism == "gaussian"
     return Release(
@@ -162,7 +162,7 @@ def check_adds_parts(question: Question) -> None:
 class Budget:
     """The budget of a run as a value: its parts, and the noise that they pay for.
 
-    A run makes it twice: an announced budget when clients enrol, and the frozen one once they have.
+    A run makes two: an announced budget before clients enrol, and the frozen one once they have enrolled.
     """
 
     parts: Mapping[str, Part]
@@ -231,7 +231,7 @@ class Spending:
                 )
 
     def go_on(self, messages: Iterable[Message], clients: Sequence[str]) -> None:
-        """Count the releases of a round before the run was interrupted; a round that was asked twice counts once."""
+        """Count the releases of a round that was asked before the interruption; a round asked twice counts once."""
         for message in dict.fromkeys(messages):
             if message.release is not None:
                 self._asked.update(

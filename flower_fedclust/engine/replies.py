@@ -42,13 +42,13 @@ from flower_fedclust.privacy.releases import Release
 
 log = logging.getLogger(__name__)
 
-#: The meaning of NumPy's letters for types.
+#: What NumPy's letters for kinds of types stand for.
 KINDS_OF_NUMBERS = {"f": "floats", "i": "integers", "u": "integers", "b": "truth values"}
 
 #: Noise is never larger than this many times its scale, except with a probability below 2^-90.
 NOISE_REACH = 64.0
 
-#: Most characters of the reason why a client cannot answer.
+#: The most characters of a client's reason for not answering; the rest is cut off.
 LONGEST_EXCUSE = 400
 
 
@@ -300,19 +300,20 @@ def values_of(arrays: Sequence[Sendable]) -> list[Array]:
     return [array.values if isinstance(array, GridArray) else array for array in arrays]
 
 
-#: How many times the median of the other replies a reply may be: anything larger would dominate the result.
+#: A reply may be at most this many times as large as the median of the others: a larger one would dominate the result.
 LARGEST_RATIO = 2.0**16
 
-#: Floats are compared as zeros if they are smaller than this part of the client's other arrays of the same kind.
+#: Floats count as zeros when replies are compared, if they are below this fraction of the client's largest array of the
+#: same kind.
 DUST = 2.0**-40
 
-#: A client with a larger part of all rows nearly decides the result alone.
+#: A client that has more than this fraction of all rows nearly decides the result alone.
 LARGEST_PART = 0.8
 
 #: The probability that the noise of one array exceeds its assumed reach.
 TAIL = 2.0**-40
 
-#: The limit where all others sent zeros; the square of a larger number overflows.
+#: The largest number that a reply may hold if all other replies hold zeros: with larger ones, squares may overflow.
 LARGEST_NUMBER = 2.0**500
 
 
@@ -336,7 +337,7 @@ class Inspection:
         #: client -> its number of rows, where no noise covers it
         self.stated: dict[str, float] = {}
         self._n_rows: dict[str, tuple[float, float]] = {}  # client -> (fewest, most)
-        # The last question, and its bounds.
+        # The last question, and how much one row can change each array of its answer.
         self._moved: tuple[Question | None, Sequence[Bound] | None] = None, None
 
     def checked(
@@ -545,7 +546,8 @@ class Inspection:
             if len(everything) < 2 or (len(everything) == 2 and everything.min() == 0):
                 continue
             positive = np.sort(everything[everything > 0])
-            # The median of the others is at least this, whichever reply is left out: no reply is too large.
+            # Whichever reply is left out, the median of the others is at least this positive number. So if the largest
+            # reply is not too large compared with it, no reply is too large.
             if (
                 not outliers
                 and len(positive) > 1
@@ -595,12 +597,12 @@ class Inspection:
         plain = array.values if isinstance(array, GridArray) else array.astype(np.float64)
         slack = tail * plain.size + 1e-9 * float(np.abs(plain).sum())
         total = float(plain.sum())
-        # Rows of one subject count less than 1.
+        # If subjects are protected, a row may count less than 1, so the client may have more rows than it counts.
         is_least = sent.counts == "some rows" or self._settings.privacy_unit == "subject"
         return total - slack, math.inf if is_least else total + slack
 
     def _tail(self, release: Release | None, array: Sendable) -> float:
-        """Return how large the noise in an entry of a reply can be, in the array's units."""
+        """Return a bound on the noise in each entry, in the array's units; with probability TAIL it is exceeded."""
         if release is None or release.scale == 0 or self._settings.noise == "server":
             return 0.0
         # A share of the noise has tails at most twice as heavy as the whole noise.
@@ -663,7 +665,7 @@ def _magnitude(sent: Sent, array: Sendable) -> float:
     """Return the largest absolute entry; for a magnitude sent as one of many bins, the power of two of its bin."""
     if sent.counts == "once":
         plain = _entries(array)
-        # Classes are logarithms, whose differences are ratios. The first class stands for nothing at all.
+        # A class is a binary logarithm, so its power of two can be compared. The first class stands for no magnitude.
         place = int(np.argmax(plain))
         return math.ldexp(1.0, min(max(place - plain.size // 2, -1000), 1000)) if place else 0.0
     if isinstance(array, GridArray):
@@ -688,7 +690,7 @@ def _noticeable(sends: Sequence[Sent], arrays: Sequence[Sendable], index: int) -
 
 
 def _magnitudes(sent: Sent, array: GridArray, largest: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return the magnitudes for clients in a sum, from the largest integer or the class of each client."""
+    """Return each client's magnitude in a sum, from its largest integer or, if one class counts, from that class."""
     if sent.counts == "once":
         powers = np.clip(largest - array.integers.size // 2, -1000, 1000)
         return np.where(largest > 0, np.ldexp(1.0, powers), 0.0)
@@ -731,7 +733,7 @@ def check_capacity(round_: Round, n_asked: int, n_shares: int) -> None:
 
 Table = dict[str, NDArray[np.int64]]
 
-#: Characters of a table of classes by clusters: enough for thousands of both.
+#: The most characters of a table of classes by clusters: enough for thousands of both.
 _LONGEST_TABLE = 2**26
 
 

@@ -17,10 +17,10 @@ from flower_fedclust.engine.rounds import ProtocolError, Round
 from flower_fedclust.engine.wire import EMPTY, TO_CLIENT, encode
 from flower_fedclust.outside import parse_json
 
-#: Characters of a client's name, which becomes the name of a file.
+#: The most characters of a client's name. It becomes the name of a file.
 LONGEST_NAME = 100
 
-#: Most columns of a client, and most characters of their names together.
+#: The most columns of a client (MOST_COLUMNS), and the most characters of their names together (LONGEST_COLUMNS).
 MOST_COLUMNS, LONGEST_COLUMNS = 2**20, 2**24
 
 #: The name and the columns of an enrolling client.

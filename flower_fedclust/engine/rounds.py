@@ -35,7 +35,8 @@ from flower_fedclust.tables.survival import Survival
 Array: TypeAlias = NDArray[Any]
 Scalar: TypeAlias = bool | int | float | str
 
-#: What an integer array counts: every row once, some rows, or one class among many. "labels": clusters of the rows.
+#: What an integer array holds. "": no counts. "every row": counts in which each row counts once. "some rows": counts in
+#: which rows may be missing. "once": a 1 for one class, zeros for all others. "labels": the cluster of each row.
 Counts = Literal["", "every row", "some rows", "once", "labels"]
 
 #: What a message reveals to its receiver, from least to most: a sum over the client's rows; centers of its clusters,
@@ -79,11 +80,11 @@ class Sent:
     counts_rows : bool, default=False
         Whether it is only the number of rows, which a guarantee for replacing a row does not hide.
     sizes : bool, default=False
-        Whether it holds the sizes of clusters, or their parts of all rows. A run compares them with the noise.
+        Whether it holds the sizes of clusters, or their fractions of all rows. A run compares them with the noise.
     counts : "every row", "some rows", "once" or "labels", optional
-        For counts, which are never negative, what the server can check: every row counts once, so that they add up to
-        the number of rows; only some rows count; or one class has a 1. With ``per="row"``, "some rows" says that only
-        rows that were drawn have an entry.
+        What an integer array holds, so that the server can check it. Counts are never negative. "every row": each row
+        counts once, so that the counts add up to the number of rows. "some rows": some rows do not count; with
+        ``per="row"``, only rows that were drawn have an entry. "once": one class has a 1. "labels": clusters of rows.
     is_positive : bool, default=False
         Whether no entry is ever negative, as with distances and costs.
     kept_as : str, default=""
@@ -112,7 +113,7 @@ class Known:
 
 
 def within(bound: float, *, triangle: bool = False) -> Bound:
-    """Return the bound of an array that is clipped as a whole: one row can move it anywhere within this norm."""
+    """Return the bound of an array that is clipped as a whole: one row can change it to any array within this norm."""
     words = "the client clips the array to this norm"
     return Bound(2.0 * bound, apart=2.0 * bound, triangle=triangle, of_client=bound, words=words)
 
@@ -145,8 +146,11 @@ class Question:
     answer: Answer
     arrays: tuple[Array, ...]
     arguments: Mapping[str, Scalar]
-    #: The declared answer; for answers by row also the frame, the view of the rows, and the finish.
+    #: The :class:`Askable` that declares the answer.
     asks: Any = field(default=None, compare=False, repr=False)
+    # The next three are for answers by row only. Frame: the public origin and radius to which rows are clipped. View: a
+    # question that computes new rows, which are added up instead. Finish: what a client makes of its sums before it
+    # sends them.
     frame: Frame | None = None
     view: Question | None = None
     finish: Any = None
@@ -159,8 +163,8 @@ class Question:
     def moved(self, known: Known | None = None) -> tuple[Bound, ...] | None:
         """Return how much one row, or one client, can change each array; None if nothing bounds it.
 
-        An answer by row states its bounds itself, and the message alone decides them. For any other answer its author
-        has declared a function of what is known about the client.
+        The bounds of an answer by row follow from the message alone. For any other answer, the author has declared a
+        function that computes them from the :class:`Known` facts about the client.
         """
         if self.asks.is_by_row:
             return tuple(term.bound for term in self.of_no_rows[1])
@@ -180,10 +184,11 @@ class Question:
 
     @functools.cached_property
     def of_no_rows(self) -> Any:
-        """The terms of an empty table, and what a client with an empty table sends; only for answers by row.
+        """A pair for a client without rows: its terms (the sums over its rows), and the arrays that it sends.
 
-        Shapes, units and bounds follow from the message alone, and are read from these. Raises an OverflowError if the
-        sum over the most rows that a client may have could overflow.
+        Only for answers by row. The shapes, units and bounds of every client's terms and arrays are read from this
+        pair, because they follow from the message alone. Raises an OverflowError if a sum over ``most_rows`` rows could
+        overflow.
         """
         nothing = self.asks.terms(self, self.asks.no_rows(self))
         bits = bits_with(self.most_rows)
@@ -238,10 +243,10 @@ class Askable(Generic[P, R_co]):
     #: The strongest relation that the arrays support; arrays with an entry for every row support only "replace".
     relation: Relation = "add-or-remove"
 
-    #: Whether it is a function of a batch of rows and of the message, which the engine adds up.
+    #: Whether it is an answer by row: a function of some rows and of the message, whose results the engine adds up.
     is_by_row = False
 
-    #: The keys of what earlier rounds left at the client, and the method needs.
+    #: The keys under which the client has kept results of earlier rounds that the method needs.
     needs: tuple[str, ...] = ()
 
     def __init__(
@@ -311,8 +316,8 @@ def answers(
     relation : "add-or-remove" or "replace", default="add-or-remove"
         The strongest relation for which ``moved`` holds; "replace" for arrays with an entry for every row.
     needs : iterable of str
-        Keys under which an earlier round has left what the method recalls. A client that lacks one says
-        that it missed the round, before it is charged.
+        Keys under which the client has kept results of earlier rounds that the method recalls. A client that lacks one
+        answers that it missed the round, and its budget is not charged.
     """
     declared = tuple(map(as_sent, sends))
     if len({bool(sent.kept_as) for sent in declared}) > 1:
@@ -345,7 +350,7 @@ class Round:
     others : Question, optional
         A task for all clients that the round does not ask; they send nothing. By default they have none.
     needed : bool, default=True
-        Whether the run ends if too few clients answer. If not, the protocol gets None.
+        Whether the run ends if too few clients answer. If False, the protocol gets None instead, and goes on.
     """
 
     question: Question | Mapping[str, Question]
@@ -559,7 +564,7 @@ class DensityGain:
 Protocol: TypeAlias = Generator[Round, Any, Outcome | Model]
 
 
-#: A size is compatible with 0 if it lies within this many standard deviations of its noise.
+#: A cluster may be empty if its noisy size is at most this many standard deviations of the noise.
 DEVIATIONS = 2.0
 
 

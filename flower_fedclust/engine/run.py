@@ -76,7 +76,7 @@ from flower_fedclust.privacy.report import Message as Reported
 from flower_fedclust.secure import Step, SumError
 from flower_fedclust.secure.keys import FEWEST
 
-#: Characters of the longest description that sites receive with the model.
+#: The most characters of the description of the clusters that sites receive with the model.
 LONGEST_DESCRIPTION = 2**18
 
 Messages: TypeAlias = list[Message]
@@ -126,7 +126,7 @@ class Run:
         self.inspection = Inspection(settings)
         self.sums = SecureSums(run_id, settings) if secure else None
         self._waits = False  # whether a client waits for the approval of the study
-        # The field with the order of the columns, as it follows from the clients that have enrolled.
+        # The field that states the order of the columns; made once clients have enrolled.
         self._order: dict[str, str] = {}
         #: The fields of every message.
         self._common: dict[str, Any] = {
@@ -486,7 +486,10 @@ class Run:
     def _config(
         self, strategy: Algorithm, round_: Round, n_asked: int, n_clients: int
     ) -> dict[str, Any]:
-        """Return the common fields of a round's messages; ``n_asked`` clients answer, ``n_clients`` get any message."""
+        """Return the fields that all messages of a round share.
+
+        ``n_asked`` clients get the round's question; ``n_clients`` also counts clients that get another message.
+        """
         config: dict[str, Any] = {
             **self._common,
             "round": self.number,
@@ -563,7 +566,7 @@ class Run:
         if any(
             message.task == left.task and message.clients is None for message in self.log.messages
         ):
-            return  # the report has it for every client
+            return  # the report lists this message for all clients already
         variations = variations_of(left, self.settings.noise, [], 1)
         self.log.note_round(
             self.number,

@@ -21,7 +21,7 @@ from flower_fedclust.secure.keys import noise_colluders, threshold, tolerated
 #: A masked sum beyond this, with its noise, may have overflowed.
 LARGEST_MASKED = 2**62
 
-#: The number of messages to exchange keys, once in a run, and the number for each sum.
+#: How many messages each client gets to exchange keys, once in a run (N_FIRST), and for each sum (N_EACH).
 N_FIRST, N_EACH = 2, 4
 
 

@@ -32,7 +32,7 @@ class Settings:
     federated_evaluation: bool
     share_model: bool
     has_tables: bool  #: Whether rows are prepared from tables with a schema.
-    #: The number of columns of prepared rows, if it is known before the run; otherwise 0.
+    #: The number of columns of the rows that are prepared from tables; 0 if it is not known before the run.
     n_prepared: int
     most_rows: int  #: The public bound on the rows of a client.
     n_rounds: int  #: The most rounds, the enrolment included.
@@ -57,7 +57,7 @@ class Algorithm(Interface):
 
     @property
     def given(self) -> Mapping[str, Any]:
-        """The parameters that a continued run must have too: a journal belongs to one strategy with one set of them."""
+        """The parameters. They must be the same when an interrupted run goes on: its journal is for one set of them."""
 
     def begin(self) -> Protocol:
         """Return the protocol, extended by the preparation and description of tables if there is a schema."""

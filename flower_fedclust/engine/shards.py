@@ -42,7 +42,7 @@ from flower_fedclust.format import FORMAT
 
 Integers = NDArray[np.int64]
 
-#: Entries of the replies that are held at a time.
+#: The most entries of single replies that are in memory at a time.
 REPLY_ENTRIES = 2**20
 
 #: Clients answer together only if their class overrides none of these methods.
@@ -248,7 +248,7 @@ class Shard:
         if not isinstance(asked, ByRow) or type(asked).reply_of is not ByRow.reply_of:
             return None
         if '"unit": "subject"' in str(config.get("plan", "")):
-            return None  # a client adds parts of its subjects
+            return None  # each client by itself divides its rows' terms by their subject's number of rows
         if (
             SECURE in config
             or config.get("rows")
@@ -316,7 +316,7 @@ class _Joined:
     def add(
         self, members: Sequence[int], n_rows: Sequence[int], arrays: Sequence[GridArray]
     ) -> NDArray[np.intp]:
-        """Add the replies of a batch; return the places of replies left out because the server must check them."""
+        """Add the replies of a batch; return the places of replies left out, which the server must check one by one."""
         sizes = np.array(n_rows, dtype=np.int64)
         self.total_rows += int(sizes.sum())
         flat = [array.integers.reshape(len(sizes), -1) for array in arrays]
@@ -369,7 +369,8 @@ def _fits(sent: Sent, integers: Integers, exponent: int, n_rows: Integers) -> ND
         ok &= integers.min(axis=1) >= 0
     if sent.counts or sent.counts_rows:
         totals = integers.sum(axis=1)
-        # A row counts as 2^-exponent units. Arrays with any other unit are left for the server to check.
+        # A row counts as 2^-exponent units. Counts have one of two exponents; an array with another one fails here, so
+        # that the server checks it.
         expected = n_rows << -exponent if exponent in (0, -COUNT_BITS) else np.full_like(n_rows, -1)
         is_one_class = (totals == 1) & (exponent == 0)
         right = {"some rows": totals <= expected, "once": is_one_class}.get(

@@ -96,7 +96,7 @@ class Store:
         make_private(self.path.parent)
         if os.path.lexists(self.path) and not self.path.is_file():
             raise DataError(f"{self.path} is no file; {self._remedy}.")
-        # SQLite would take it for a new file.
+        # SQLite would take so small a file for a new one, and overwrite it.
         if self.path.exists() and 0 < self.path.stat().st_size < SMALLEST:
             raise self._damaged()
         if not self.path.exists():
@@ -205,8 +205,8 @@ class Store:
     def changing(self, *, at_once: bool = True) -> Iterator[None]:
         """Make a change of several reads and writes, all or nothing.
 
-        With ``at_once``, it is on the disk when this ends. Otherwise (only in a file of one process) it survives the
-        process, and a power cut only once a later change is on the disk.
+        With ``at_once``, the change is on the disk when the context ends. Otherwise, which only a file of one process
+        allows, the change survives the end of the process, but a power cut only once a later change is on the disk.
         """
         with self._used() as connection:
             _prepare_to_write(connection, alone=self._alone, at_once=at_once)

@@ -85,7 +85,7 @@ class Entry:
     source : str
         Where the algorithm comes from.
     fixed : mapping of str to anything
-        Parameters that the name stands for.
+        Values that the name gives to some parameters.
     example : mapping of str to anything
         Values for ``fedclust explain`` and the tests, for parameters without which the strategy cannot run.
     needs : tuple of str
@@ -155,8 +155,8 @@ class ProtocolStrategy(Declared, Strategy):
     federated_evaluation : bool, default=False
         Whether the clients count their classes and their cost after the run. No mechanism covers this.
     most_rows : int, default=8388607
-        A public bound on the rows of a client, up to 2^30 - 1. Each doubling costs a bit of what a row may add to a
-        sum. A site refuses a run that allows fewer rows than it may have.
+        A public bound on the rows of a client, up to 2^30 - 1. Each doubling costs some sums one bit of precision. A
+        site refuses a run that allows fewer rows than it may have.
 
     Attributes
     ----------
@@ -191,7 +191,8 @@ class ProtocolStrategy(Declared, Strategy):
 
     # Set by the code that starts a run.
 
-    #: How tables are prepared before the strategy runs, and clusters described: :func:`~flower_fedclust.with_schema`.
+    #: Prepares the clients' tables before the strategy runs, and describes the clusters after it; set by
+    #: :func:`~flower_fedclust.with_schema`.
     tables: Any = dataclasses.field(default=None, init=False)
     #: One sentence on where the public rows of the server come from, for the privacy report.
     server_data_origin: str = dataclasses.field(default="", init=False)
@@ -201,7 +202,7 @@ class ProtocolStrategy(Declared, Strategy):
     wait_for_clients: float = dataclasses.field(default=60.0, init=False)
     #: How many clients to wait for during that time; after it, and by default at once, min_clients are enough.
     expected_clients: int | None = dataclasses.field(default=None, init=False)
-    #: A reply that is more than so many times as large as most is left out: a wrong value, or another unit.
+    #: A reply more than so many times as large as most is left out, because it may have a wrong value or another unit.
     largest_ratio: float = dataclasses.field(default=LARGEST_RATIO, init=False)
     #: Makes the server's noise repeatable, for experiments only. simulate() sets it on its own copy.
     noise_seed: int | None = dataclasses.field(default=None, init=False)
@@ -213,7 +214,8 @@ class ProtocolStrategy(Declared, Strategy):
     secure: bool = dataclasses.field(default=False, init=False)
     #: Whether every client is sent the model at the end, for a result of its own.
     share_model: bool = dataclasses.field(default=False, init=False)
-    #: Called once with the strategy when it has its outcome and evaluation: Flower alone may hold the strategy.
+    #: Called once with the strategy when it has its outcome and evaluation, for callers that gave the strategy to
+    #: Flower and have no reference to it.
     on_finished: Callable[[ProtocolStrategy], None] | None = dataclasses.field(
         default=None, init=False
     )
@@ -224,7 +226,8 @@ class ProtocolStrategy(Declared, Strategy):
 
     _run: Run | None = dataclasses.field(default=None, init=False)
     _error: str = dataclasses.field(default="", init=False)  # why the run has ended early
-    # If Flower carries the run: the run, the nodes that Flower knows, and how often it has asked for messages.
+    # The next three are for runs that Flower carries: the run, Flower's proxy of each node, and how often Flower has
+    # asked for messages.
     _carried: CalledBack | None = dataclasses.field(default=None, init=False)
     _proxies: Mapping[str, ClientProxy] = dataclasses.field(default_factory=dict, init=False)
     _n_flower_rounds: int = dataclasses.field(default=0, init=False)
@@ -282,7 +285,7 @@ class ProtocolStrategy(Declared, Strategy):
 
     @property
     def first_plan(self) -> str:
-        """The plan as far as it is known before clients enrol; people at the sites read it to approve a study."""
+        """The plan as far as it is known before clients enrol. People at the sites read it to approve a run."""
         return self.plan
 
     def freeze_plan(self) -> None:
@@ -300,7 +303,7 @@ class ProtocolStrategy(Declared, Strategy):
 
     @property
     def rng(self) -> np.random.Generator:
-        """The server's randomness for choices that protect nobody (restarts, sampling), from random_state."""
+        """The server's randomness, from random_state, for choices on which no privacy rests (restarts, sampling)."""
         return self._current.rng
 
     @property
@@ -538,7 +541,8 @@ class ProtocolStrategy(Declared, Strategy):
     def initialize_parameters(self, client_manager: ClientManager) -> Parameters:
         """Begin a new run."""
         self.called_back()
-        # With these zeros, a wrapper that clips the difference from the parameters changes the probe of the enrolment.
+        # A wrapper may clip how far a reply is from these parameters. They are zeros, so that it then changes the probe
+        # that clients send when they enrol, and is found before any question about rows.
         return encode([np.zeros_like(array) for array in PROBE])
 
     def configure_fit(
@@ -582,7 +586,7 @@ class ProtocolStrategy(Declared, Strategy):
         """Do nothing: the server has no rows to evaluate with."""
 
     def called_back(self) -> CalledBack:
-        """Begin a new run for a framework that calls back; see :class:`CalledBack`."""
+        """Begin a new run for a framework that calls the strategy's methods; see :class:`CalledBack`."""
         self._n_flower_rounds, self._carried = 0, None
         self._carried = CalledBack(self.steps(), self.wait_for_clients)
         return self._carried
@@ -641,7 +645,7 @@ def usable(
 def put_in_order(
     strategy: ProtocolStrategy, columns: Sequence[str] | None = None, whose: str = ""
 ) -> Sequence[str] | None:
-    """Put the columns of the server's rows, first centers and origin into one order, and return the order.
+    """Put the columns of the server's rows, of first centers and of the origin into one order, and return the order.
 
     The default order is taken from the first of these parameters with named columns; None if there is none.
     """
@@ -659,7 +663,7 @@ def put_in_order(
 
 # Rehearsals.
 
-#: The number of clients in a rehearsal, the default number of columns, and the most clusters.
+#: A rehearsal has N_REHEARSING clients, by default N_COLUMNS columns, and at most N_REHEARSED clusters.
 N_REHEARSING, N_COLUMNS, N_REHEARSED = 4, 16, 8
 
 
@@ -722,7 +726,8 @@ def check_rehearsal(strategy: ProtocolStrategy, columns: Sequence[str] | None) -
         raise refused[0]
 
 
-#: The report warns if delta is larger: for most tables that is not far below one over the number of rows.
+#: The report warns if delta is larger. Delta should be far below one over the number of rows, and for most tables a
+#: larger one is not.
 LARGE_DELTA = 1e-4
 
 
@@ -743,16 +748,17 @@ class PrivateStrategy(ProtocolStrategy):
         Who adds the noise: a trusted server; the clients, each a share (for secure aggregation); or each client all of
         it, so that its reply is private by itself.
     budget : mapping of str to float, optional
-        Parts of epsilon, by the names that ``fedclust explain`` shows. Parts that are not named share the rest in their
-        usual proportions.
+        Fractions of epsilon for parts of the run, by the names that ``fedclust explain`` shows. Parts without a name
+        here share the rest in their usual proportions.
     privacy_unit : "record", "subject" or "client", default="record"
         Whom the guarantee covers: a row; a person with all rows that the person has at a site, as a ``subject_column``
         says; or everything that one client contributes. Not every strategy can cover all three.
     rows_per_subject : int, default=1
-        For subjects, from public knowledge: persons with fewer rows than this add a part of so many rows, and count for
-        less. It costs no privacy.
+        Only for the unit "subject"; choose it from public knowledge. A person with n rows counts as one row if n
+        is this number or more, and otherwise as n / rows_per_subject of a row. It costs no privacy.
     sites_per_subject : int, default=1
-        For subjects, from public knowledge: the most sites at which a person has rows. All noise grows in proportion.
+        Only for the unit "subject"; choose it from public knowledge. The most sites at which a person has rows. All
+        noise grows in proportion.
     """
 
     promises: ClassVar[tuple[PrivacyUnit, ...]] = ("record",)
@@ -774,7 +780,7 @@ class PrivateStrategy(ProtocolStrategy):
     sites_per_subject: int = parameter(1, at_least=1, at_most=2**20)
 
     def check_parameters(self) -> None:
-        """Raise a ValueError that names the first parameter which cannot be right. Extended by subclasses."""
+        """Raise a ValueError that names the first invalid parameter. Extended by subclasses."""
         super().check_parameters()
         if not isinstance(self.budget, Mapping | None):
             raise ValueError(
@@ -882,7 +888,8 @@ class PrivateStrategy(ProtocolStrategy):
 
     @property
     def first_plan(self) -> str:  # noqa: D102
-        # A budget may name shares that the clients' columns decide.
+        # With ``budget``, the plan is known only once clients have enrolled: the shares that it names may depend on the
+        # clients' columns.
         return self.plan if self.budget is None else ""
 
     def summed(

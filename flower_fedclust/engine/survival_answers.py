@@ -40,7 +40,7 @@ class ByRowsOutcome(ByTableRow):
 
 
 def _survival(table: TableRows, ends: Floats, *arrays: Floats, model: str, floor: int = 0) -> Term:  # noqa: ARG001
-    """Count the rows of each cluster by time and event, for a model whose clusters are chosen among exact integers.
+    """Count the rows of each cluster by time and event, for a model that finds the clusters of rows in exact integers.
 
     ``floor`` is the smallest number of rows that the server will print, for the policies of sites.
     """

@@ -45,7 +45,7 @@ Columns: TypeAlias = Iterable[tuple[str, Column, Floats]]
 #: The keys under which a client remembers the schema from its enrolment, and the preparation.
 SCHEMA, PREPARATION = "schema", "preparation"
 
-#: Most bins of a histogram.
+#: The most bins of a histogram.
 MOST_BINS = 2**20
 
 
@@ -94,7 +94,7 @@ class ByTableRow(ByRow):
         view: Question | None = None,
         **arguments: Scalar,
     ) -> Question:
-        """Return the question about a schema's columns, or with a preparation."""
+        """Return the question; ``arrays`` begins with a schema or, if the question has a frame, a preparation."""
         described, *others = arrays
         if isinstance(described, Preparation):
             described = preparation_as_bytes(described)
@@ -214,7 +214,7 @@ def histograms(table: TableRows, edges: Floats) -> Term:
     "part of a range"
 )
 def description(table: TableRows, *arrays: Floats, model: str, floor: int = 0) -> Term:  # noqa: ARG001
-    """Return the sums of the rows of each cluster, for a model whose clusters are chosen among exact integers.
+    """Return the sums of the rows of each cluster, for a model that finds the clusters of rows in exact integers.
 
     ``floor`` is the smallest number of rows that the server will print, for the policies of sites.
     """

@@ -52,7 +52,7 @@ def decode(parameters: Parameters) -> list[Array]:
             array = np.frombuffer(tensor, dtype=dtype, offset=start)
             arrays.append(array.reshape(shape, order="F" if by_columns else "C"))
     except Exception as error:
-        # Anybody may have sent these bytes, so NumPy may raise anything.
+        # Anybody may have sent these bytes, so NumPy may raise an error of any class.
         raise ValueError(f"not an array in NumPy's format ({error})") from error
     return arrays
 
@@ -104,13 +104,14 @@ def _header(header: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     return shape, fortran_order, dtype
 
 
-#: Flower's mods cannot read a message without arrays. A message with none carries these, and says so under this key.
+#: Flower's mods cannot read a message without arrays. So a message that has none carries a placeholder, and this field
+#: says so.
 EMPTY = "empty"
 TO_CLIENT: list[Array] = [np.zeros(1)]
 TO_SERVER: list[Array] = [np.ones(1)]
 
-#: What a client sends when it enrols. Whatever changes arrays on their way (a mod that clips or adds noise, a wrapper
-#: around the strategy) changes these. So the hash of the reply finds it before anything is asked that depends on rows.
+#: What a client sends when it enrols. A mod that clips or adds noise, or a wrapper around the strategy, may change
+#: arrays on their way. It then changes this array, too, and the reply's hash shows it before any question about rows.
 PROBE: list[Array] = [np.array([2.0**80 / 3, 2.0**53 - 1, 1.0, -1e-9 / 7])]
 
 
