@@ -40,7 +40,7 @@ T = TypeVar("T")
 #: nothing.
 ORDERS = (*range(2, 33), *range(36, 65, 4), 80, 128, 256)
 
-#: The part of delta that covers how far the drawn noise is from the noise that is accounted for.
+#: The fraction of delta that covers the distance between the drawn noise and the noise that is accounted for.
 SAMPLING_PART = 2.0**-10
 
 #: Limits for plans, which another party may send. No run has as many shares or releases, or such long names.
@@ -53,7 +53,7 @@ LONGEST_PLAN = MOST_SHARES * 512
 #: releases with less noise would take very long.
 MOST_COST = 4_000.0
 
-#: Compositions near this epsilon are computed fast, but coarsely.
+#: An epsilon near which compositions are computed fast, but coarsely.
 COARSE = 100.0
 
 
@@ -79,7 +79,8 @@ class Share:
 def divided(shares: Mapping[str, Share], budget: Mapping[str, float] | None) -> dict[str, Share]:
     """Return the shares with the fractions that a user has chosen.
 
-    ``budget`` holds parts of 1, by name. Shares that it does not name divide the rest in proportion to their fractions.
+    ``budget`` holds fractions of the whole budget, by name. The shares that it does not name divide the rest in
+    proportion to their fractions.
     """
     if budget is None:
         return dict(shares)
@@ -139,7 +140,7 @@ def composed_epsilon(
 def _event(uses: Mapping[Release, int], *, sampled: bool = False) -> dp_accounting.DpEvent:
     """Return releases as one event that does not depend on their order.
 
-    All Gaussian ones are one (Dong, Roth and Su 2022, Corollary 3.3).
+    All Gaussian releases together equal a single one (Dong, Roth and Su 2022, Corollary 3.3).
     """
     from flower_fedclust.privacy.library import dp_accounting
 
@@ -176,10 +177,12 @@ def _epsilon(event: dp_accounting.DpEvent, delta: float, interval: float) -> flo
     from flower_fedclust.privacy.library import dp_accounting
 
     if isinstance(event, dp_accounting.GaussianDpEvent):
-        # The closed form's delta is right to 1e-7, which the thousandth that delta_of_composition keeps back covers.
+        # The closed form's delta is right to one part in 10^7. delta_of_composition keeps back a thousandth, which
+        # covers this error.
         with np.errstate(divide="ignore"):
             return float(dp_accounting.get_epsilon_gaussian(event.noise_multiplier, delta))
-    # The multiplier is noise over sensitivity under the release's own relation, so that this relation fits both.
+    # The multiplier is the noise over the sensitivity under the release's own relation. So the computation for this one
+    # relation fits both.
     relation = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
     return float(
         dp_accounting.pld.PLDAccountant(relation, interval).compose(event).get_epsilon(delta)
@@ -190,7 +193,7 @@ def _epsilon(event: dp_accounting.DpEvent, delta: float, interval: float) -> flo
 def _sampled_epsilon(event: dp_accounting.DpEvent, delta: float) -> float:
     from flower_fedclust.privacy.library import dp_accounting
 
-    # Only the Renyi accountant composes sampled releases.
+    # Of dp-accounting's accountants, only the Renyi accountant composes sampled releases.
     relation = dp_accounting.NeighboringRelation.REPLACE_ONE
     return float(
         dp_accounting.rdp.RdpAccountant(ORDERS, relation).compose(event).get_epsilon(delta)
@@ -222,7 +225,8 @@ def delta_of_sampling(epsilon: float, variation: float) -> float:
 def calibrate(shares: Mapping[str, Share], epsilon: float | None, delta: float) -> dict[str, float]:
     """Return the noise multiplier of each share, by name, with which all releases together spend epsilon at delta.
 
-    As in section 5 of FedDP-KMeans, each release alone would be (its epsilon, its delta)-private. The epsilons are
+    As in section 5 of FedDP-KMeans (Scott, Lampert and Saulpic 2025), each release alone would be (its epsilon, its
+    delta)-private. The epsilons are
     proportional to the fractions, with the largest common factor for which all releases together stay within the total.
     The paper gives each release the total delta. Here each has a part of it, so the factor exists for any number of
     releases.
@@ -329,7 +333,7 @@ def _multiplier(mechanism: Mechanism, epsilon: float, delta: float) -> float:
 
 
 def releases_of(shares: Mapping[T, Share], multipliers: Mapping[T, float]) -> Counter[Release]:
-    """Return the releases of shares, without units, made in the same rounds as far as their counts allow.
+    """Return the releases of shares, without units, as if they were made in as few rounds as possible.
 
     That is the worst case: releases on one sample cost more than releases on separate samples.
     """
@@ -354,7 +358,7 @@ def releases_of(shares: Mapping[T, Share], multipliers: Mapping[T, float]) -> Co
 class Plan:
     """All releases of a run: frozen before the first one, and announced so that a site can decide."""
 
-    #: The epsilon to which the noise was calibrated, with delta; None without noise.
+    #: The epsilon, at ``delta``, to which the noise was calibrated; None without noise.
     epsilon: float | None
     delta: float
     noise: NoisePlace  #: The party that draws the noise.
@@ -362,9 +366,9 @@ class Plan:
     #: The parts of the budget, by name, with the number of releases of each.
     shares: Mapping[str, Share]
     multipliers: Mapping[str, float]  #: The noise multiplier of each release, by the same names.
-    #: For the unit "subject": a row counts as one of at least so many rows, and a person is at no more than so many
-    #: sites.
+    #: For the unit "subject": a row's terms are divided by its person's number of rows, or by this if it is larger.
     rows_per_subject: int = 1
+    #: For the unit "subject": the most sites at which a person has rows.
     sites_per_subject: int = 1
 
     def to_json(self) -> str:
@@ -398,7 +402,7 @@ class Plan:
     def check(self) -> None:
         """Raise a ValueError if the plan composes to more than was asked for.
 
-        A share without noise does not count: the report lists what it would pay for as unprotected.
+        A share without noise does not count: the report lists its arrays as unprotected.
         """
         if self.epsilon is None:
             return
@@ -414,9 +418,12 @@ class Plan:
     def epsilon_of_row(self, delta: float, *, in_sample: bool = False) -> float:
         """Return the epsilon of all releases together for one row, or one subject, at a delta of the caller's choice.
 
-        If the unit is a client, a release is calibrated to the largest norm of the client's array. One row more or less
-        gives another array of at most this norm, so that the two are up to twice as far apart. They are as far apart
-        if a row was calibrated to be added or removed, and takes the place of another ``in_sample``.
+        In two cases a row can move a release by up to twice the sensitivity to which its noise was calibrated:
+
+        - The unit is a client, and the sensitivity is the largest norm of the client's array. With one row more or less
+          the array can be any other array of at most this norm.
+        - The row replaces another one in a sample (``in_sample``), and the sensitivity is that of adding or removing a
+          row.
         """
         multipliers = {
             name: multiplier
@@ -433,7 +440,8 @@ class Plan:
 
 @lru_cache(maxsize=64)
 def _epsilon_of_plan(uses: tuple[tuple[Release, int], ...], delta: float, near: float) -> float:
-    # A plan that announces much less epsilon than its noise gives would make the reader compute very finely.
+    # The announced epsilon sets the resolution. If it is far below the epsilon that the noise gives, the computation
+    # would be needlessly fine and slow. Then the coarse epsilon sets the resolution.
     coarse = composed_epsilon(dict(uses), delta, near=COARSE)
     return composed_epsilon(dict(uses), delta, near=near if coarse < 1.2 * near + 0.1 else coarse)
 
@@ -475,7 +483,7 @@ def _read(
             None if sample is None else (_integer(sample[0]), _integer(sample[1])),
         )
         multipliers[name] = _number(fields["multiplier"])
-        # Checks them.
+        # The constructor checks these values.
         Release(share.mechanism, 1.0, multipliers[name], "", share.relation, share.sample)
     if sum(share.count for share in shares.values()) > MOST_RELEASES:
         raise ValueError(f"a plan has more than {MOST_RELEASES} releases.")

@@ -1,7 +1,7 @@
 """dp-accounting, without SciPy's signal processing until a composition needs it.
 
-Only the privacy losses of Laplace noise are composed by convolving numbers. Importing the convolution takes as long
-as all else of the library.
+Only the privacy losses of Laplace noise are composed by convolution. Importing SciPy's convolution takes as long as
+importing the rest of dp-accounting.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import scipy
 
 
 def _defer(name: str) -> None:
-    """Let a module of SciPy be loaded when somebody first looks at it."""
+    """Let a module of SciPy be loaded when one of its attributes is first used."""
     spec = importlib.util.find_spec(f"scipy.{name}")
     if f"scipy.{name}" in sys.modules or spec is None or spec.loader is None:
         return

@@ -1,4 +1,4 @@
-"""Gaussian and Laplace noise as integers: without holes, and the same on every processor.
+"""Gaussian and Laplace noise as integers: no integer is impossible, and every processor draws the same.
 
 An integer plus rounded noise equals the integer plus noise, rounded. So the release is a function of what the
 continuous mechanism would release, and its guarantee holds. :func:`total_variation` bounds how far the samplers are
@@ -52,7 +52,7 @@ LEAST_SHARE = 4.0
 #: Precision in which probabilities are computed.
 CONTEXT = Context(prec=80, Emax=MAX_EMAX, Emin=MIN_EMIN, traps=[])
 
-#: An estimate decides only if the word is farther from it than this.
+#: A floating-point estimate of a probability decides only if the random word is farther from it than this.
 MARGIN = 2.0**-40
 
 #: Entries drawn at a time, so that their words fit a processor's cache. A seed's results depend on it.
@@ -91,7 +91,7 @@ class OperatingSystemNoise:
 class SeededNoise:
     """A generator that anybody who knows the seed can repeat: for experiments that protect nobody.
 
-    The seed is the run's seed, followed by numbers that make each use different (who, round).
+    The seed is the run's seed, followed by numbers for the party and the round, so that no two uses have the same.
     """
 
     def __init__(self, seed: Sequence[int]) -> None:
@@ -173,7 +173,7 @@ def _check_scale(scale: float) -> None:
 
 @lru_cache(maxsize=64)
 def _laplace_table(scale: float) -> Thresholds:
-    """Return the probabilities of each binary digit, of not being 0, and of the sign."""
+    """Return probabilities: that each binary digit is 1, that the variable is not 0, and that it is negative."""
     with localcontext(CONTEXT):
         rate = _decimal(1 / Fraction(scale))
         probabilities = []
@@ -211,7 +211,7 @@ def sample_laplace(scale: float, size: int, source: NoiseSource) -> Integers:
 @lru_cache(maxsize=64)
 def _gaussian_table(fine_scale: float, width: int) -> Thresholds:
     """Return the table of the intervals [j 2^width, (j + 1) 2^width), each weighted by its density at the left end."""
-    # Less than 2^-140 lies beyond 14 deviations.
+    # A probability below 2^-140 lies beyond 14 standard deviations.
     n_intervals = math.ceil(14 * fine_scale / 2**width)
     with localcontext(CONTEXT):
         step = _decimal(-(Fraction(2) ** (2 * width)) / (2 * Fraction(fine_scale) ** 2))
@@ -234,7 +234,8 @@ def sample_gaussian(scale: float, size: int, source: NoiseSource) -> Integers:
     _check_scale(scale)
     exponent = math.frexp(scale)[1]  # scale in [2^(exponent - 1), 2^exponent)
     finer = max(41 - exponent, 1)
-    if scale == 0 or finer > 62:  # a unit is then more than 2^20 deviations
+    # With finer > 62, a unit is wider than 2^20 standard deviations, so that all noise rounds to 0.
+    if scale == 0 or finer > 62:
         return np.zeros(size, dtype=np.int64)
     fine_scale, width = math.ldexp(scale, finer), exponent + finer - 3
     table = _gaussian_table(fine_scale, width)
@@ -300,7 +301,10 @@ def _check_share(scale: float, n_shares: int) -> None:
 
 @lru_cache(maxsize=64)
 def _share_tables(scale: float, n_shares: int) -> tuple[Thresholds, Thresholds, Thresholds]:
-    """Return the tables of the number of jumps, of the binary length of a jump, and of the last step."""
+    """Return the tables from which :func:`sample_laplace_share` draws a share.
+
+    They are for the number of jumps, for the number of binary digits of a jump's length, and for the step W.
+    """
     with localcontext(CONTEXT):
         rate = _decimal(1 / Fraction(scale))
         ratio = (-rate).exp()
@@ -358,7 +362,7 @@ def sample_laplace_share(scale: float, n_shares: int, size: int, source: NoiseSo
 def _jumps(lengths: Thresholds, scale: float, size: int, source: NoiseSource) -> Integers:
     """Draw nonzero integers whose magnitude k has a probability proportional to ``exp(-k / scale) / k``.
 
-    Choose the binary length of k, then uniform digits, then reject.
+    Choose how many binary digits k has, then choose the digits uniformly, then accept or reject k.
     """
     drawn, n_drawn = np.empty(size, dtype=np.int64), 0
     while n_drawn < size:
@@ -385,7 +389,7 @@ def _jumps(lengths: Thresholds, scale: float, size: int, source: NoiseSource) ->
 
 @proven("4", "6")
 def total_variation(mechanism: Mechanism, scale: float, n_shares: int = 1) -> float:
-    """Return a bound on the total-variation distance between an entry's noise and noise that is accounted for.
+    """Return a bound on the total-variation distance of an entry's drawn noise from the noise that is accounted for.
 
     The bound is for all shares together. Distances add up over entries and over releases.
 

@@ -51,7 +51,7 @@ class Release:
         check_choice("mechanism", self.mechanism, get_args(Mechanism))
         check_choice("relation", self.relation, get_args(Relation))
         if not sys.float_info.min <= self.sensitivity < math.inf:
-            # Products of smaller numbers are rounded by more than the last bit.
+            # A smaller number is denormal: its products are rounded by more than the last bit.
             raise ValueError(
                 f"sensitivity is {self.sensitivity}; it must be finite and at least {sys.float_info.min:g}."
             )
@@ -83,8 +83,8 @@ class Release:
     def event(self, *, sampled: bool = False) -> dp_accounting.DpEvent:
         """Return the event that dp-accounting composes.
 
-        Without ``sampled`` it ignores the sample, and so understates the protection: not every accountant can compose
-        samples.
+        Without ``sampled`` the event ignores the sample, and so understates the protection. Accountants that cannot
+        compose samples need this.
         """
         from flower_fedclust.privacy.library import dp_accounting
 
@@ -93,7 +93,7 @@ class Release:
         event = dp_accounting.GaussianDpEvent(self.noise_multiplier)
         sample = self.sample if sampled else None
         if sample is None or 2 * sample[0] >= sample[1]:
-            return event  # half of the rows or more gain little, and take seconds to compose
+            return event  # a sample of half of the rows or more gains little, and takes seconds to compose
         return dp_accounting.SampledWithoutReplacementDpEvent(sample[1], sample[0], event)
 
     def to_dict(self) -> dict[str, Any]:

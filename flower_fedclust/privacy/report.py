@@ -48,7 +48,7 @@ NEIGHBOR_SENTENCES: dict[tuple[PrivacyUnit, Relation], str] = {
     ): "all rows of one client, replaced by as many others (how many it has is not hidden)",
 }
 
-#: How a person is told whether the guarantee is about them, and about what.
+#: For each unit, two texts for a person: the condition under which the guarantee covers them, and what it then hides.
 YOURS: dict[PrivacyUnit, tuple[str, str]] = {
     "record": ("a row is yours", "your row"),
     "subject": ("you have rows at a site", "any of your rows"),
@@ -110,7 +110,7 @@ class Message:
     release: Release | None = None
     #: Whether it was computed only from an earlier release of the same client, so that it costs no more.
     post_processing: bool = False
-    #: Whether it is a number of rows, which no guarantee hides if a row is replaced instead of added or removed.
+    #: Whether it is a number of rows. A guarantee about replaced rows, not added or removed ones, does not hide it.
     counts_rows: bool = False
     #: Whether it says nothing about a row (a name, the columns): listed, but not counted as unprotected.
     harmless: bool = False
@@ -118,7 +118,7 @@ class Message:
     clients: tuple[str, ...] | None = None
     #: The kind of the message: what the receiver would learn from it without noise.
     reveals: str = "sums"
-    #: Total-variation distance, at most, of the noise that was drawn from the noise that is accounted for.
+    #: A bound on the total-variation distance of the drawn noise from the noise that is accounted for.
     variation: float = 0.0
 
     @property
@@ -199,9 +199,9 @@ class PrivacyReport:
     def epsilon(self) -> float:
         """The epsilon of all releases at delta, as requested; infinity if there is no release.
 
-        It holds before the run is seen. A run that ended early does not lower it, because when it ended may follow from
-        the noisy rows. It is larger only if the releases compose to more, which happens if the noise was not calibrated
-        to a budget of the whole run.
+        It holds before the run is seen. An early end of the run does not lower it, because the noisy
+        results may decide when the run ends. It is larger only if the releases compose to more, which happens if the
+        noise was not calibrated to a budget of the whole run.
         """
         if not self.releases or self.delta is None:
             return float("inf")
@@ -225,7 +225,8 @@ class PrivacyReport:
     def epsilon_at_sites(self, n_sites: int) -> float:
         """Return the epsilon, at delta, of a person with rows at this many clients; infinity without a release.
 
-        The person moves a sum by one part at each of these clients. The noise covers ``sites_per_subject`` parts.
+        At each of these clients the person can move a sum by the sensitivity for one client. The noise was calibrated
+        to ``sites_per_subject`` times this sensitivity.
         """
         if not self.releases or self.delta is None:
             return float("inf")
@@ -250,9 +251,9 @@ class PrivacyReport:
         return delta_of_sampling(self.epsilon, variation) <= SAMPLING_PART * self.delta
 
     def _groups(self) -> list[Counter[Release]]:
-        """Return the releases of each client, but none that another client's releases include."""
+        """Return each client's releases; leave out clients whose releases are all among another client's."""
         named = [name for message in self.releases for name in message.clients or ()]
-        # Clients that no message names have the fewest releases.
+        # A client that no message names has only the releases that all clients have, so it need not be counted.
         drawn = dict.fromkeys(named) or {"": None}
         replies: dict[str, dict[int, list[Release]]] = {name: {} for name in drawn}
         for message in self.releases:
@@ -452,7 +453,7 @@ class PrivacyReport:
 
 
 def _at_most(value: float, digits: int = 4) -> str:
-    """Write a bound with so many digits, rounded up."""
+    """Write an upper bound with ``digits`` digits, rounded up."""
     if not math.isfinite(value):
         return str(value)
     context = Context(prec=digits, rounding=ROUND_CEILING)
@@ -468,7 +469,8 @@ def _grouped(messages: Sequence[Message]) -> list[str]:
     """Return a few lines for each kind of message; the rounds that send it share them."""
     kinds: dict[tuple[Any, ...], list[Message]] = {}
     for message in messages:
-        # A sensitivity may change from round to round. Noise multipliers are what a reader composes: each has its line.
+        # Sensitivities may differ between rounds, and do not need lines of their own. Noise multipliers do: from them a
+        # reader can compose epsilon.
         how = message.release and replace(message.release, sensitivity=1.0)
         kinds.setdefault((message.task, message.content, message.detail, how), []).append(message)
     lines = []
@@ -485,7 +487,7 @@ def _grouped(messages: Sequence[Message]) -> list[str]:
 
 
 def _mechanism(releases: Sequence[Release]) -> str:
-    """Say by what noise releases of one kind are protected."""
+    """Describe the noise that protects releases of one kind."""
     first = releases[0]
     said = (
         f"{first.mechanism.capitalize()} mechanism, {first.norm} sensitivity "

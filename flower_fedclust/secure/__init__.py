@@ -1,6 +1,6 @@
 """Secure sums: the server gets the sum of the clients' integers and no client's own (docs/secure.md).
 
-``shamir``  a secret in shares, any t of which give it back
+``shamir``  splits a secret into shares, any t of which give it back
 ``keys``    keys, derived keys, masks and checks, from ``cryptography``
 ``client``  what a client does in each step, and what it refuses
 ``server``  what the server does in each step, and whom it blames
@@ -20,8 +20,9 @@ A run begins with two steps, and each sum takes four more::
       confirm   server -> client   the list of clients whose masked answers have arrived
                 client -> server   a confirmation of this list for each client on it
       open      server -> client   the confirmations, and the encrypted shares
-                client -> server   if enough have confirmed the same list: of each client on it, the share for its own
-                                   mask; of each client that dropped out, the share for the keys of its pairs
+                client -> server   if enough have confirmed the same list: for each client on it, the share for that
+                                   client's own mask; for each client that dropped out, the share for the keys of its
+                                   pairs
 
 The server then adds the masked answers, joins the shares, and takes away the masks that are left. Client and server
 know neither Flower nor files: the engine carries their arrays, and keeps what a client has to remember.

@@ -24,37 +24,40 @@ from flower_fedclust.secure import keys as crypto
 from flower_fedclust.secure.keys import CHECK, FEWEST, KEY, MOST, SIGNED, Bytes, Words
 from flower_fedclust.secure.shamir import SHARE_BYTES, split
 
-#: Bytes of a nonce, and of two encrypted shares after it.
+#: Bytes of a nonce.
 NONCE = 12
+
+#: Bytes of two encrypted shares: the nonce, the shares, and the cipher's tag of 16 bytes.
 SEALED = NONCE + 2 * SHARE_BYTES + 16
 
-#: Bytes that a dealer sends for each client: two shares that only it can read, their checks, the check of the pair's
-#: key, and that key, locked.
+#: Bytes that a dealer sends for each other client: two shares that only the receiver can read, the two checks of these
+#: shares, the check of the key of this pair of clients, and that key, encrypted.
 DEALT = SEALED + 3 * CHECK + KEY
 
 #: Bytes that a client gets from each dealer before it opens shares.
 FORWARDED = SEALED + 2 * CHECK
 
-#: The length of an opened share in bytes: one that tells whether the share fits the dealer's check, and the share.
+#: Bytes of an opened share: one byte that tells whether the share fits the dealer's check, then the share.
 OPENED = 1 + SHARE_BYTES
 
-#: The two kinds of shares: of the secret for a client's own mask, and of the secret that locks the keys of its pairs.
+#: The two kinds of shares: SELF of the secret for a client's own mask, PAIRS of the secret that encrypts the keys of
+#: the client's pairs.
 SELF, PAIRS = 0, 1
 
-#: Purposes of a pair's keys in one round: the mask, the shares, and the confirmations.
+#: The purposes of the three keys that a pair of clients has in one round: for masks, for shares, for confirmations.
 MASKS, SHARES, CODES = KINDS_OF_KEYS = range(3)
 
 PLACES = Struct(">HHH")
 
-#: How many runs one client remembers at most: it sends one key for each run.
+#: The most runs that one client remembers, so that it sends only one key for each run.
 MOST_RUNS = 4096
 
-#: The purpose of the secret that locks the keys of a client's pairs.
+#: The purpose of the secret that encrypts the keys of a client's pairs.
 LOCK = crypto.digest(b"lock")
 
 
 class Refusal(DataError):  # noqa: N818
-    """A client does not take a step. The reason follows from messages alone, and says nothing about rows."""
+    """A client refuses to take a step. The reason follows from messages alone, and says nothing about rows."""
 
 
 @dataclass(frozen=True)
@@ -64,9 +67,10 @@ class Trust:
     Parameters
     ----------
     identity : bytes, optional
-        The private Ed25519 key that signs its keys; by default a new one for each run.
+        The private Ed25519 key with which the client signs its other keys; by default a new one for each run.
     peers : mapping of str to bytes, optional
-        The public keys of the clients that it takes part with, by name. By default it believes the server.
+        The public keys of the clients that this client takes part with, by name. By default it accepts the keys that
+        the server sends.
     fewest : int, default=3
         The fewest clients in a sum.
     """
@@ -86,7 +90,7 @@ class _Facts:
     index: int = -1  #: The place of this client among all clients.
     n: int = 0  #: How many clients take part in the run.
     roster: str = ""
-    #: The last sum for which shares were dealt: each has its number, and none comes again.
+    #: The number of the last sum for which shares were dealt. Sums have ascending numbers, and none is used twice.
     last: int = 0
     step: str = "keys"  #: The last step that was taken.
     #: The two secrets: for its own mask, and for the keys of its pairs.
@@ -113,7 +117,7 @@ class Checks:
 
 
 def check_of_pair(key: bytes) -> bytes:
-    """Return the check of a pair's key of one round, which both of the pair send."""
+    """Return the check of a pair's key of one round. Both clients of the pair send it."""
     return sha256(b"pair" + key).digest()[:CHECK]
 
 
@@ -263,7 +267,8 @@ class SecureClient:
     def invite(self, run: str, number: int, invited: object, n_shares: int = 1) -> int:
         """Take the list of clients that mask their answers, before anything is computed; return how many they are.
 
-        The noise is divided into ``n_shares``: so many are left in a sum if others withhold theirs.
+        The noise is divided into ``n_shares`` shares. The list must be so long that as many shares are in the sum even
+        if :func:`~flower_fedclust.secure.keys.noise_colluders` clients withhold theirs.
         """
         facts = self._at(run, "share", number)
         facts.least = max(
@@ -309,8 +314,8 @@ class SecureClient:
     def open(self, run: str, number: int, confirmed: object, forwarded: object) -> Bytes:
         """Return one share of each client, if enough clients have confirmed the same list.
 
-        Of a client whose answer has arrived it is the share behind its own mask, and of any other the share behind the
-        keys of its pairs: never both.
+        For a client whose answer has arrived, it is the share of the secret for that client's own mask. For any other
+        client, it is the share of the secret for the keys of that client's pairs. Both are never opened.
         """
         facts = self._at(run, "confirm", number)
         said = crypto.rows_of(confirmed, len(facts.arrived), CHECK)
@@ -400,5 +405,5 @@ def _short(run: str) -> str:
 
 
 def _as_sender(place: int) -> bytes:
-    """Return the place of a client, so that nothing that it sends can be returned to it as another's."""
+    """Return the place of a sender as bytes. They bind a message to it: no message can pass as another client's."""
     return place.to_bytes(2, "big")

@@ -28,7 +28,7 @@ KEY = 32  #: Bytes of a key.
 CHECK = 16
 SIGNED = 128  #: Bytes of a signed key: the key, the identity, the signature.
 
-#: Fewer clients than this learn each other's answers from the sum and their own.
+#: The fewest clients in a sum. Of two clients, each would learn the other's answer: the sum minus its own answer.
 FEWEST = 3
 
 #: With more clients than this, a client would deal shares for seconds; see docs/secure.md.
@@ -69,7 +69,7 @@ def derive(key: bytes, purpose: bytes, length: int = KEY) -> bytes:
 
 
 def code(key: bytes, message: bytes) -> bytes:
-    """Return a check of a message that only those who have the key can make."""
+    """Return a check (an authentication code) of a message. Nobody can make it without the key."""
     return hashlib.blake2b(message, key=key, digest_size=CHECK).digest()
 
 
@@ -90,9 +90,10 @@ def mask(key: bytes, n_words: int) -> Words:
 
 
 def drawn(key: bytes, marks: Words) -> Words:
-    """Return a number for each row of ``marks``, an even number of words. Without the key, it looks random.
+    """Return a number for each row of ``marks``, which has an even number of columns.
 
-    It is CBC-MAC with AES, over all rows at once: equal rows have one number, others differ like random numbers.
+    The numbers come from CBC-MAC with AES, computed for all rows at once. Equal rows get the same number. Without the
+    key, the numbers of different rows look independent and random.
     """
     cipher = Cipher(algorithms.AES(key), modes.ECB())
     state = np.zeros((len(marks), 2), dtype="<u8")

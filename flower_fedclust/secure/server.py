@@ -68,7 +68,8 @@ class SecureServer:
 
     It sees answers only under two kinds of masks. The masks of pairs cancel in the sum of all clients; if a client
     drops out, the others' shares give back the keys of its pairs. A client's own mask protects an answer that arrives
-    after its client was thought to be gone. For each client the others open the one or the other, never both.
+    after its client was thought to be gone. For each client, the others open shares for its own mask or shares for the
+    keys of its pairs, never both.
 
     Each ``take_...`` raises a DataError for an array that a client may not send.
     """
@@ -85,7 +86,7 @@ class SecureServer:
     def steps(self, number: int, clients: Sequence[str]) -> Iterator[Step]:
         """Yield the steps of one sum, each once the one before it is over; the first sum begins with the keys.
 
-        Whoever drives them asks the clients of a step, hands what they send to ``step.take``, and stops if too few
+        The caller asks the clients of each step, passes what they send to ``step.take``, and stops if too few clients
         have taken a step. After the last step, :meth:`total` is the sum.
         """
         if not self.names:
@@ -156,7 +157,7 @@ class SecureServer:
         place = self.place(name)
         rows = crypto.rows_of(dealt, len(self.names), DEALT)
         checks = crypto.rows_of(secrets, 2, CHECK)
-        # Both are well-formed; otherwise neither is noted.
+        # Only now, when both arrays are known to be well-formed: neither is noted without the other.
         self._sum.dealt[place], self._sum.secrets[place] = rows, checks
 
     def invited(self) -> list[int]:
@@ -211,7 +212,7 @@ class SecureServer:
         )
 
     def take_opened(self, name: str, array: object) -> None:
-        """Take one share of each client, and check each: a share that its dealer has not made is its sender's fault."""
+        """Take one share of each client, and check each: if its dealer did not make it, the sender is at fault."""
         this, sender = self._sum, self.place(name)
         rows = crypto.rows_of(array, len(this.invited), OPENED)
         found, check = dict[int, int](), Checks(self._roster, this.number)
@@ -231,8 +232,8 @@ class SecureServer:
     def total(self) -> Words:
         """Return the sum of the answers that have arrived; a SumError names the client that makes it impossible.
 
-        Taken away are the own masks of the clients whose answers arrived, and the masks that these clients share with
-        clients that dropped out. All other masks of pairs cancel.
+        Two kinds of masks are subtracted: the own masks of the clients whose answers arrived, and the masks that these
+        clients share with clients that dropped out. All other masks of pairs cancel.
         """
         this, question = self._sum, self._question
         total = np.zeros(len(next(iter(this.masked.values()))), dtype=np.uint64)

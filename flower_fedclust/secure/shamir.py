@@ -1,4 +1,4 @@
-"""Shamir's scheme: a secret below 2^256 as shares, any ``threshold`` of which give it back, and fewer tell nothing."""
+"""Shamir's scheme: a secret below 2^256 in shares. Any ``threshold`` shares give it back; fewer reveal nothing."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ PRIME = 2**256 + 297
 #: Bytes of a share.
 SHARE_BYTES = 33
 
-#: Sums of differences between two reductions, so that numbers stay short.
+#: The differences are reduced modulo PRIME once in so many additions, so that the numbers stay short.
 STEPS = 64
 
 
 def split(secret: int, n_shares: int, threshold: int) -> list[int]:
     """Return the values at 1, ..., n of a random polynomial of degree ``threshold - 1`` that is the secret at 0.
 
-    The polynomial is drawn by its differences at 0: f(x) is the sum of d_j times x choose j, which is a uniform
-    polynomial as well, and its values at all points take additions only.
+    The polynomial is given by its random differences d_j at 0: f(x) is the sum of d_j times (x choose j). It is as
+    uniform as with random coefficients, and its values at all points take only additions.
     """
-    # 128 bits more than the prime has: each is uniform up to 2^-127.
+    # Each number is drawn with about 128 bits more than the prime has, so that its remainder is uniform up to 2^-127.
     drawn = os.urandom(48 * (threshold - 1))
     random = (int.from_bytes(drawn[at : at + 48], "big") % PRIME for at in range(0, len(drawn), 48))
     differences = [secret, *random, *[0] * (n_shares + 1 - threshold)]
