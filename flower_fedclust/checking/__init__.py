@@ -1,11 +1,12 @@
-"""Checks of strategies: ``check_strategy`` for authors, and ``audit``, which tests the promises of privacy for longer.
+"""Checks of strategies: ``check_strategy`` for authors, and ``audit``, a longer test of the promises of privacy.
 
 ``suite`` holds the checks, and ``audit`` the audit. Both rest on the other modules of this package:
 
 - ``runs`` makes a run that keeps every message, and lets a client answer the messages again;
 - ``neighbors`` measures how far one row, person or client moves a release;
 - ``by_row`` checks that a row's contribution depends on that row alone;
-- ``noise`` and ``stand_ins`` test the law and the source of the noise, and measure the privacy loss;
+- ``noise`` tests the law and the source of the noise, and measures the privacy loss;
+- ``stand_ins`` tests the noise on large made-up arrays;
 - ``books`` looks at everything else that leaves, and at what the privacy report says.
 
 None of them trusts the accountant or the declarations of the strategy: what they can compute

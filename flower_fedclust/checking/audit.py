@@ -68,20 +68,20 @@ from flower_fedclust.tables.schema import Schema
 
 Verdict = Literal["sound", "broken", "not shown", "no guarantee"]
 
-#: A verdict of "sound" needs enough draws to notice: noise narrower than this fraction of its scale, noise cut off at
-#: this many standard deviations, and a source with this few bits.
+#: A verdict of "sound" needs enough draws to notice three faults: noise narrower than WIDTH_NOTICED times its scale,
+#: noise cut off at CUT_NOTICED standard deviations, and a source with BITS_NOTICED bits or fewer.
 WIDTH_NOTICED, CUT_NOTICED, BITS_NOTICED = 0.6, 3.0, 16.0
 
 #: The attribute of an error that ended a run; it holds the report on what had left the clients.
 RAN = "privacy_report"
 
-#: Draws that are made even when the time is up, if at least as many are asked for.
+#: This many draws (or ``runs``, if that is fewer) are made even when the time is up.
 LEAST_DRAWS = 100
 
 
 @dataclass(frozen=True)
 class AuditedRelease:
-    """The findings of an audit about one release, over all rounds that make it."""
+    """The findings of an audit about one release (one array of one task), over all rounds that make it."""
 
     rounds: tuple[int, ...]  #: The numbers of the rounds that make this release.
     task: str  #: The name of the question to the clients.
@@ -132,7 +132,7 @@ class AuditResult:
     unit: PrivacyUnit  #: Whom the guarantee protects.
     noise: NoisePlace  #: Where the noise is drawn.
     releases: tuple[AuditedRelease, ...]
-    loss: Loss | None  #: The privacy loss of the neighbors that can be told apart best.
+    loss: Loss | None  #: The privacy loss of the neighbors that are easiest to tell apart.
     #: The epsilon to which the releases compose, computed by the audit itself.
     epsilon_counted: float
     findings: tuple[str, ...]  #: A clause about each other broken promise.
@@ -179,8 +179,8 @@ class AuditResult:
     def missing(self) -> list[str]:
         """A clause about each question that too little time or too few draws left open.
 
-        With few draws a test may pass although the noise is wrong. So for each fault that is looked
-        for, it is computed how large the fault could be without being noticed; if it could be
+        With few draws a test may pass although the noise is wrong. So the audit computes, for each
+        fault that it looks for, how large the fault could be and still go unnoticed. If it could be
         large, the verdict is "not shown".
         """
         clauses, unnoticed = [], []
@@ -359,9 +359,9 @@ def audit(
 
     The audit makes a run and keeps its messages. A copy of one client answers them again with pairs
     of tables that differ in one row, or in all rows of the client. The tables are chosen to be
-    hard; they show exactly how far a release moves compared with its sensitivity. Answers by row
-    are also computed row by row. The noise of every release is drawn again and again by the code
-    that draws it in a run, also for large arrays and large entries, which shows its law and the
+    hard; they show exactly how far a release moves compared with its sensitivity. Answers that are
+    a sum over rows are also computed row by row. The noise of every release is drawn again and again by the code
+    that draws it in a run, also for large arrays and large entries. This shows its law and the
     privacy loss of all rounds together. Other data that leaves is compared between neighbors, and
     the numbers in the report are computed again. A strategy whose run ends with an error is broken.
 
@@ -435,13 +435,13 @@ def audit_subject(
 ) -> AuditResult:
     """Audit a strategy that may have run already; the parameters are as for :func:`audit`.
 
-    The time limit is shared out among the steps, each of which leaves out what it has no time for:
+    Each step has a share of the time limit, and leaves out what it has no time for:
 
     1. Make a run and keep its messages; an error ends the audit.
     2. Compare hard neighbors, until half of the time is over.
-    3. Compare everything else that leaves the clients with the report, and answers by row with
-       their parts.
-    4. Draw rows again where the strategy subsamples, and noise for large arrays.
+    3. Compare everything else that leaves the clients with the report. Compare the answers that
+       are sums over rows with the answers to single rows and to smaller tables.
+    4. If clients draw samples of their rows, test the samples. Draw noise for large arrays.
     5. Draw the noise of the whole run again and again, and test its law and its source.
     6. Measure the privacy loss on the neighbors that are easiest to tell apart.
     """
@@ -517,10 +517,10 @@ def _is_about_input(error: Exception) -> bool:
 def _of_failed_run(
     strategy: ProtocolStrategy, error: Exception, seconds: float, false_alarm: float
 ) -> AuditResult:
-    """Return the audit of a strategy whose run ends with an error, which is then all that can be examined.
+    """Return the audit of a strategy whose run ends with an error; nothing else can be examined.
 
-    The error of a refusal by the server is quoted. Any other message may quote values of rows, so
-    only its type is named.
+    An error by which the server refuses something is quoted. Any other error may quote values of
+    rows, so only its type is named.
     """
     # Refusals by the server are sentences without values; any other error may quote a value.
     said = (
@@ -590,7 +590,8 @@ def _draw(drawer: Drawer, runs: int, deadline: float, says: Progress) -> int:
     """Draw the noise ``runs`` times, or until the deadline, and return how often it was drawn."""
     if not drawer.drawn:
         return 0
-    for repetition in range(FEWEST):  # seeded draws show whether noise repeats where it should not
+    # Seeded draws show whether two different uses get the same noise.
+    for repetition in range(FEWEST):
         drawer.draw(repetition, seeded=True)
     for repetition in range(runs):
         if repetition % 16 == 0:
@@ -604,10 +605,9 @@ def _draw(drawer: Drawer, runs: int, deadline: float, says: Progress) -> int:
 def _loss(
     search: Search, drawn: Sequence[DrawnNoise], rng: np.random.Generator, false_alarm: float
 ) -> Loss | None:
-    """Return the privacy loss on the neighbors that are easiest to tell apart; None if nothing moved.
+    """Return the privacy loss on the neighbors that are easiest to tell apart; None if no release moved.
 
-    Beside the measured losses it holds the epsilon that the declared noise gives for these
-    neighbors.
+    The result also has the epsilon that the declared noise gives for these neighbors.
     """
     strategy, pair = search.run.strategy, search.worst
     if pair is None or strategy.epsilon is None:
@@ -634,8 +634,8 @@ def _loss(
 def _audited(search: Search, drawer: Drawer) -> Iterator[AuditedRelease]:
     """Yield the findings about each release: one task, array and mechanism, over all rounds.
 
-    Each combines the largest change that any neighbors caused with the test of all noise that was
-    drawn.
+    A finding combines the largest change between any two neighbors with the test of all noise that
+    was drawn.
     """
     run = search.run
     groups: dict[tuple[str, int, str], list[tuple[int, Release]]] = {}

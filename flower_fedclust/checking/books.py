@@ -46,7 +46,7 @@ from flower_fedclust.privacy.accounting import SAMPLING_PART
 from flower_fedclust.privacy.releases import Mechanism, Release
 from flower_fedclust.privacy.report import PrivacyReport
 
-#: Relative difference allowed between two computations of one epsilon; both round up.
+#: The relative difference that two computations of one epsilon may have, because both round up.
 TOLERANCE = 2e-3
 
 #: An epsilon above this, which protects nobody, is only estimated.
@@ -54,11 +54,11 @@ LARGEST_COUNTED = 1e5
 
 ORDERS = (*range(2, 33), *range(36, 65, 4), 80, 128, 256)
 
-#: How often a failing client is asked again with each of two tables, and the p-value below which its failure rates
-#: count as different.
+#: A failing client is asked REPEATED times with each of two tables. Its failure rates differ if the p-value is below
+#: FAILURES_DIFFER.
 REPEATED, FAILURES_DIFFER = 40, 1e-4
 
-#: Fact that the report must name as not covered -> a word of the report that shows that it does.
+#: A fact that the report must name as not covered -> words that the report then contains.
 NOT_COVERED = {
     "labels and metrics": "metrics",
     "answer times": "how long it takes",
@@ -132,9 +132,9 @@ def _epsilon_of(releases: tuple[tuple[Mechanism, float], ...], delta: float) -> 
 
 
 def _epsilon_of_samples(rounds: Sequence[Sequence[Release]], delta: float) -> float:
-    """Return the epsilon of releases about samples of rows, by Renyi divergences.
+    """Return the epsilon of releases that depend on random samples of rows, by Renyi divergences.
 
-    The releases of one round use the same sample.
+    All releases of one round depend on the same sample.
     """
     accountant = rdp.RdpAccountant(ORDERS, dp_accounting.NeighboringRelation.REPLACE_ONE)
     for releases in rounds:
@@ -369,8 +369,8 @@ def facts_under_neighbors(
     n_ran, n_most = len(run.rounds), run.strategy.num_rounds - 1
     if n_ran > n_most:
         findings[f"{n_ran} rounds ran, and {n_most} were announced"] = None
-    # Every report says that failures are not covered. They are shown because a client that fails for one row gives
-    # that row away.
+    # Every report says that failures are not covered. The audit shows them nevertheless: a client that fails only if it
+    # has a certain row gives that row away.
     where = (
         f"NOT the same for neighbors: {', '.join(failures)}; not covered, and the report says so"
     )
@@ -443,7 +443,7 @@ def _replies(run: WatchedRun, client: str, rows: Any, seed: int = 0) -> list[_Re
 
 
 def _gone(_number: int, honest: Callable[[], FitRes]) -> FitRes:
-    """Answer, but lose the reply; its data have left the client, so they count."""
+    """Answer, but lose the reply. Its data has left the client, so the report must count it."""
     honest()
     raise TimeoutError("gone")
 
@@ -457,8 +457,9 @@ def _unusable(_number: int, honest: Callable[[], FitRes]) -> FitRes:
 def findings_of_losses(subject: Subject, deadline: float = math.inf) -> tuple[list[str], list[str]]:
     """Name what the report lacks if replies are lost or unusable.
 
-    First one client's reply is lost, then all but one, then all; then all replies in the last round
-    of each other task. Returns the findings, and what there was no time to examine.
+    A run is made for each case: one client's reply is lost, all replies but one, all replies, and
+    all replies in the last round of each other task. Returns the findings, and the cases for which
+    there was no time.
     """
     if not subject.releases:
         return [], []
@@ -490,7 +491,7 @@ def findings_of_losses(subject: Subject, deadline: float = math.inf) -> tuple[li
 
 
 def _findings_of_loss(subject: Subject, silent: set[str], number: int, tamper: Tamper) -> list[str]:
-    """Return the findings about one run in which the ``silent`` clients do not answer a round as they should.
+    """Return the findings about one run in which ``tamper`` changes or loses the replies of ``silent`` clients.
 
     Such a run may go on or end early. In both cases the report must count what had left the clients
     by then, say which round was not used, and name the clients that failed. If shares of the noise

@@ -38,18 +38,18 @@ from flower_fedclust.privacy.releases import PrivacyUnit, Relation
 
 Integers = NDArray[np.int64]
 
-#: Rows of a table whose answer is compared with the answers to its rows one by one.
+#: The number of rows of a small table. The answer to it is compared with the answers to its single rows.
 N_ROWS = 24
 
-#: Rows of a large table, and where it is cut into smaller tables. Their sizes lie just below, at and above powers of
-#: two; some are odd, and some divide no other size.
+#: A large table has N_LARGE rows, and is cut into smaller tables at the rows CUTS. The sizes of these tables lie just
+#: below, at and above powers of two; some are odd, and some divide no other size.
 N_LARGE = 4096
 CUTS = (1, 3, 10, 47, 112, 369, 1392, 3440)
 
-#: Sizes of tables whose last row is missing in the neighbor.
+#: The sizes of large tables that are compared with the same table without its last row.
 SIZES = (37, 74, 2049, N_LARGE)
 
-#: Rows in a batch; in batches a row has another place and other neighbors.
+#: The numbers of rows in a batch. In a batch, a row has another place, and other rows beside it, than in the table.
 BATCHES = (2, 7)
 
 
@@ -60,7 +60,7 @@ def questions_by_row(run: WatchedRun) -> list[tuple[int, Question]]:
         for question in (
             [round_.question] if isinstance(round_.question, Question) else round_.question.values()
         ):
-            # Answers about tables are the package's own.
+            # Answers about unprepared tables are left out: the package has written them, not the strategy's author.
             if (
                 isinstance(question.asks, ByRow)
                 and not isinstance(question.asks, ByTableRow)
@@ -102,7 +102,7 @@ def hard_rows(rows: Floats) -> Floats:
 
 
 def _depends_on(asks: ByRow, question: Question, rows: Floats) -> Iterator[str]:
-    """Yield what the answer to a table depends on, although it should be a sum over its rows."""
+    """Yield what an answer depends on besides the single rows of the table, although it should be a sum over them."""
     whole = _sums(asks, question, [rows])
     if _sums(asks, question, [np.random.default_rng(0).permutation(rows)]) != whole:
         yield "the order of its rows"
@@ -120,7 +120,7 @@ def _depends_on(asks: ByRow, question: Question, rows: Floats) -> Iterator[str]:
 
 
 def _sums(asks: ByRow, question: Question, batches: Sequence[Floats]) -> list[tuple[int, bytes]]:
-    """Return the integer sums over batches, as (exponent, bytes) of each array, before any finish."""
+    """Return the integer sums over batches, as (exponent, bytes) of each array, before the client finishes them."""
     nothing = asks.terms(question, asks.no_rows(question))
     totals: list[Integers] = [term.integers for term in nothing]
     exponents = [term.exponent for term in nothing]
@@ -155,7 +155,7 @@ def findings_of_sizes(
         if time.perf_counter() > deadline:
             left.append(f"the answer to '{exchange.task}' of {N_LARGE} rows")
             continue
-        # An answer by row about a client's own rows needs nothing from earlier rounds.
+        # An answer by row about a client's own rows needs no results of earlier rounds, so an empty memory will do.
         answers = [
             sent_or_kept(run, exchange, table, new_context(), without_noise=True)
             for table in tables
@@ -179,9 +179,9 @@ def findings_of_sizes(
 def findings_of_large_tables(
     run: WatchedRun, client: str, unit: PrivacyUnit, relation: Relation, deadline: float = math.inf
 ) -> tuple[list[str], list[str]]:
-    """Name the answers about a whole client that large neighboring tables move too far.
+    """Name the answers that are not plain sums over rows and that large neighboring tables move too far.
 
-    Answers by row are examined by :func:`findings_of_sizes`. Returns the findings, and what there
+    Plain sums over rows are examined by :func:`findings_of_sizes`. Returns the findings, and what there
     was no time to examine.
     """
     pairs = list(_large_neighbors(run.data[client].rows, unit, relation))
@@ -197,7 +197,7 @@ def findings_of_large_tables(
             continue
         noisy = run.noisy(exchange.round)
         if not noisy or any(release.sample is not None for _, release in noisy):
-            continue  # with one row more or less, a sample has other rows, so answers cannot be compared
+            continue  # a table with one row more or less gives another sample, so answers cannot be compared
         for pair in pairs:
             if time.perf_counter() > deadline:
                 left[f"the answer to '{exchange.task}' of {N_LARGE} rows"] = None
@@ -232,13 +232,13 @@ def _moved_too_far(run: WatchedRun, exchange: Exchange, pair: Neighbors) -> Iter
 
 
 def _is_sum_over_rows(round_: Round) -> bool:
-    """Tell whether a round asks for an answer by row that is sent as it is, without a finish."""
+    """Tell whether a round asks for a plain sum over rows, which clients send without a finish (a mean, clipping)."""
     question = round_.question_for(None) if isinstance(round_.question, Question) else None
     return question is not None and isinstance(question.asks, ByRow) and question.finish is None
 
 
 def _large_neighbors(rows: Floats, unit: PrivacyUnit, relation: Relation) -> Iterator[Neighbors]:
-    """Yield pairs of large tables of equal far rows; one of them lacks its last row, or has it replaced."""
+    """Yield pairs of large tables of equal far rows; the second lacks the last row, or has another row there."""
     (_, far), (_, opposite), *_ = far_rows(rows)
     full = np.tile(far, (N_LARGE, 1))
     if unit == "client":

@@ -1,15 +1,15 @@
 """Neighboring tables, and how much a client's releases differ between them.
 
 Differential privacy speaks of neighbors: two tables that differ in one row (or person, or client).
-The sensitivity that a release declares must be at least the change between any two of them. This
-module looks for neighbors that break it. Two copies of a client answer the messages of a run again,
+The sensitivity that a release declares must be at least the change between any two neighbors. This
+module looks for neighbors that change a release by more. Two copies of a client answer the messages of a run again,
 one with a table and one with its neighbor, both without noise, and their answers are compared
 exactly.
 
 Random rows would rarely find a fault. So the tables are chosen to be hard: rows far out, which must
 be clipped; rows half way between two centers, where rounding decides; rows of the largest and the
-smallest floats; rows along the directions that the server sent; and runs whose messages an honest
-server would never send.
+smallest floats; and rows along the directions that the server sent. Tables are also compared in runs
+whose messages an honest server would never send.
 """
 
 from __future__ import annotations
@@ -52,35 +52,36 @@ Answers = dict[int, list[Sendable] | None]
 #: A hard row as (what makes it hard, its values).
 HardRow = tuple[str, Floats]
 
-#: Number of rows at whole distances on one axis. Code that can round up does so for about one row in 16.
+#: The number of rows at distances 1, 2, 3 and so on along one axis. Code that can round up does so for about one such
+#: row in 16.
 N_WHOLE = 50
 
-#: Number of rows in a table of ties.
+#: The number of rows in a table whose rows are ties: each is as far from one of two points as from the other.
 N_TIED = 16
 
-#: Number of directions in which far rows lie.
+#: The number of directions in which rows are placed far out.
 N_DIRECTIONS = 12
 
-#: Binary digits of a float64 and of a float32, for bounds just below a power of two.
+#: The binary digits of a float64 and of a float32; bounds just below a power of two are made with so many.
 DIGITS = (53, 24)
 
-#: Entries of a table that is large enough for clients to cache results.
+#: The number of entries of a table that is so large that clients cache its results.
 LARGE_TABLE = 2**13
 
-#: The number of times that each message is answered, each time with other random choices of the client; and the
-#: fewest times if the time is up.
+#: To test samples of rows, each message is answered TIMES times, each time with other random choices of the client; if
+#: the time is up, at least FEWEST_TIMES times.
 TIMES, FEWEST_TIMES = 40, 12
 
-#: Most rows that are changed, one at a time, to see which rows an answer depends on.
+#: The most rows that are changed, one at a time, to see which rows an answer depends on.
 MOST_CHANGED = 64
 
-#: Most seeds that are tried to find one with which a given row is drawn.
+#: The most seeds that are tried to find one with which a client draws a given row.
 SEEDS_TRIED = 40
 
-#: Pairs of each kind that are compared even if the time is up, unless they need another run.
+#: This many pairs of each kind are compared even if the time is up, unless they need a run of their own.
 SURE_TURNS = 3
 
-#: Up to this number of points, the two that are farthest apart are found. Of more points, the first two are taken.
+#: Of up to this many points, the two that are farthest apart are taken; of more points, the first two.
 MOST_POINTS = 64
 
 
@@ -88,15 +89,16 @@ MOST_POINTS = 64
 class Neighbors:
     """Two tables of one client that a guarantee makes indistinguishable.
 
-    ``others`` is None if the neighbor of the table is that the client is absent. Both tables are of
-    shape (n_rows, n_columns), and may have different numbers of rows.
+    ``rows`` is the first table and ``others`` the second. ``others`` is None if the client is absent
+    in place of having a second table. Both have shape (n_rows, n_columns), but may have different
+    numbers of rows.
     """
 
     description: str
     rows: Floats
     others: Floats | None
     only: int | None = None  #: The only round in which these tables are hard; None for all rounds.
-    #: The subject of each row, for a guarantee per subject; by default each row is another person's.
+    #: The subject of each row, for a guarantee per subject; by default each row belongs to another person.
     owners: NDArray[np.intp] | None = None
     owners_of_others: NDArray[np.intp] | None = None
 
@@ -139,7 +141,7 @@ def how_far(
     noise_seed : int
         The seed of the client's own random choices, such as a sample of its rows.
     known : dict, optional
-        Keeps the answers to tables for a next call with the same run, client and seed.
+        Stores the answers to tables, for further calls with the same run, client and seed.
 
     Raises
     ------
@@ -237,8 +239,8 @@ def neighbor_tables(
     """Return neighboring tables in which hard rows are added, removed or replaced.
 
     Each hard row is placed in up to ``each`` ways, hardest first: among equal rows, at the top, at
-    the end, and in a table of one or two rows. What differs between the two tables follows from the
-    unit and the relation of the guarantee.
+    the end, and in a table of one or two rows. The unit and the relation of the guarantee decide how
+    the two tables differ.
     """
     pairs: list[Neighbors] = []
     for index, (label, row) in enumerate(hard):
@@ -281,15 +283,15 @@ def neighbor_tables(
     return pairs
 
 
-#: The numbers of rows of persons in tables of neighbors.
+#: How many rows the person has in whom two neighboring tables differ.
 ROWS_OF_PERSONS = (1, 20, 500)
 
 
 def _persons(description: str, row: Floats, opposite: Floats, rows: Floats) -> list[Neighbors]:
-    """Return tables that differ in one person, who has many rows; everybody else has two rows.
+    """Return tables that differ in one person, who may have many rows; everybody else has two rows.
 
-    A person's rows are equal or mixed, and stand together or among other rows, because the parts
-    that rows add for their person must not depend on that.
+    The person's rows are equal or mixed, and stand together or among other rows, because neither
+    may change how much a person's rows add.
     """
     others = np.arange(len(rows)) // 2
     pairs = []
@@ -318,7 +320,7 @@ def _persons(description: str, row: Floats, opposite: Floats, rows: Floats) -> l
 
 
 def far_rows(rows: Floats) -> list[HardRow]:
-    """Return rows far out in opposite directions, a row of zeros, and a row that is there already."""
+    """Return rows far out in opposite directions, a row of zeros, and a row that the table has already."""
     spread = 1e3 * (1.0 + np.abs(rows).max())
     axis = np.zeros(rows.shape[1])
     axis[0] = spread
@@ -359,9 +361,10 @@ def rows_in_directions(rows: Floats) -> list[HardRow]:
 
 
 def rows_of_whole_numbers(rows: Floats) -> list[HardRow]:
-    """Return far rows at whole distances, on alternate sides of one axis.
+    """Return far rows at distances that are whole numbers, alternately on both sides along one axis.
 
-    Dividing such a row by its norm rounds differently for each distance, now and then upwards.
+    If such a row is divided by its norm, the quotient is rounded differently for each distance, now
+    and then upwards.
     """
     first = np.ceil(1e3 * (1.0 + np.abs(rows).max()))
     axis = np.eye(1, rows.shape[1])[0]
@@ -415,7 +418,7 @@ def rows_by_message(run: WatchedRun, client: str) -> dict[str, list[HardRow]]:
 
 
 def _about_points(points: Floats, origin: Floats, task: str) -> list[HardRow]:
-    """Return rows on the two points that are farthest apart and on the first four, and rows far beyond these two."""
+    """Return rows on the first four points, on the two that are farthest apart, and far beyond these two."""
     pair = (0, 1)
     if len(points) <= MOST_POINTS:
         apart = np.linalg.norm(points[:, None] - points[None], axis=2)
@@ -453,10 +456,10 @@ def tied_neighbors(
 ) -> Kinds:
     """Return neighbors whose rows lie half way between two points that the server sent.
 
-    There are some for the last round of each task. Except for rounding, such a row is as far from
-    one point as from the other. How the tie is broken must not depend on the table's other rows. If
-    the second point has the first one's columns in reverse, ``mirrored`` rows read the same in
-    reverse, and so tie to the last digit.
+    Except for rounding, such a row is as far from one point as from the other (a tie). How the tie
+    is broken must not depend on the table's other rows. Such neighbors are returned for the last
+    round of each task. ``mirrored`` is for points of which the second has the columns of the first
+    in reverse: then the rows read the same in reverse, so that both distances are exactly equal.
     """
     rng = np.random.default_rng(3)
     n_columns = run.data[client].rows.shape[1]
@@ -489,7 +492,7 @@ def _neighbors_of_ties(
         ]
     if relation == "replace":
         return [Neighbors("rows on ties", table, np.vstack([table[1:2], table[1:]]), number)]
-    # A matrix product computes a single row in another way than several, and few in another way than many.
+    # Matrix products may use other code for one row, for a few rows and for many, so tables of several sizes are tried.
     fewer = [
         Neighbors("rows on ties, the first removed", table[:size], table[1:size], number)
         for size in (N_TIED, 9, 4)
@@ -501,8 +504,8 @@ def _neighbors_of_ties(
     return [*fewer, *twice]
 
 
-# Runs with altered messages, such as an honest server never sends. The client enforces the sensitivity, so it must hold
-# for any points and directions that a server sends.
+# Runs with altered messages, which an honest server would never send. The client enforces the sensitivity, so the
+# sensitivity must hold for any points and directions that a server sends.
 
 ALTERED: Mapping[str, Callable[[Floats], Floats]] = {
     "with all columns alike": lambda array: np.repeat(array[:, :1], array.shape[1], axis=1),
@@ -543,10 +546,10 @@ def mirrored_run(run: WatchedRun, client: str) -> WatchedRun:
 
 
 def remembered(run: WatchedRun, earlier: WatchedRun, client: str) -> list[str]:
-    """Name the answers that change if the client's table was used in another run before.
+    """Name the answers that change if the client's table was used in the ``earlier`` run before.
 
-    A client may keep results for tables that are large enough. Answers to one run must not depend
-    on what it kept in another.
+    A client may cache results for large tables. Its answers in one run must not depend on what it
+    has cached in another run.
     """
     rows = run.data[client].rows
     rows = np.tile(rows, (-(-LARGE_TABLE // rows.size), 1))
@@ -597,9 +600,9 @@ def _ends(n_columns: int) -> Floats:
 def with_edges(subject: Subject, digits: int) -> Subject | None:
     """Return the subject with public bounds, or public rows, just below a power of two; None if it has neither.
 
-    Quotients are then rounded up to that power, and squares have more digits than a float holds:
-    both are places where a bound is easily exceeded by the last digit. ``digits`` is how many
-    binary digits the bound has.
+    With such a bound, quotients may be rounded up to the power of two, and squares have more digits
+    than a float holds. In both cases rounding can exceed a bound by the last digit. ``digits`` is
+    how many binary digits the bound has.
     """
 
     def next_below(bound: float) -> float:
@@ -651,7 +654,7 @@ def findings_of_samples(
     answers = partial(_answers_by_sample, run, client, samples=samples)
     known = answers(own_rows, 0)
     if known != answers(own_rows, 0):
-        # The sample does not follow from the seed, so the answers to two tables have no sample in common.
+        # The client's sample does not follow from the seed, so the samples from two tables cannot be made the same.
         return [], [
             "how often a row is drawn, because clients draw other rows each time, whatever their seed"
         ]
@@ -716,8 +719,8 @@ def _drawn_too_often(
 def seed_that_draws(run: WatchedRun, client: str, pairs: Sequence[Neighbors]) -> int:
     """Return the seed with which the client answers most rounds, and most often draws the rows that differ.
 
-    A comparison shows nothing if the client does not answer, or if the row that differs is not in
-    its sample.
+    A comparison of two tables shows nothing if the client does not answer, or if the row in which
+    they differ is not in its sample.
     """
     samples = _samples(run, client)
     scores: list[tuple[int, int]] = []
@@ -830,8 +833,8 @@ class Place:
 class Search:
     """Measures how much each release of a run differs between neighbors, and keeps the largest changes.
 
-    It also keeps the pair of neighbors that is easiest to tell apart through the noise of all
-    releases together. The privacy loss is measured on this pair.
+    It also keeps the pair of neighbors that is easiest to tell apart from all noisy releases
+    together. The privacy loss is measured on this pair.
     """
 
     def __init__(self, subject: Subject) -> None:
@@ -845,7 +848,7 @@ class Search:
             tuple[str, int], Change
         ] = {}  #: The largest change of each array, by task and array.
         self.n_pairs = Counter[tuple[str, int]]()
-        #: The neighbors that are easiest to tell apart through all the noise.
+        #: The neighbors that are easiest to tell apart from all noisy releases together.
         self.worst: Neighbors | None = None
         self.changes: list[Change] = []  #: The change of each release between these neighbors.
         self.broken: list[str] = []
@@ -857,7 +860,7 @@ class Search:
     def compare(self, deadline: float, says: Progress) -> None:
         """Compare neighbors in every run, one pair of each kind in turn, until the deadline.
 
-        The first few turns are always made. ``says`` is told of the progress.
+        The first few turns are always made. ``says`` is called to report the progress.
         """
         if not self.subject.releases:
             return
@@ -884,9 +887,9 @@ class Search:
     def _made_places(self) -> Iterator[Place]:
         """Yield the runs in which neighbors are compared, the original one first.
 
-        Then come runs with altered messages, which take no further run: points that mirror each
-        other, points that are all alike, and points far away. Last come runs on other tables, and
-        runs whose bounds lie just below a power of two.
+        Next is the original run with altered messages, which does not need a new run: points that
+        mirror each other, points that are all alike, and points far away. Last are new runs on other
+        tables, and with bounds just below a power of two.
         """
         rows, neighboring = self.run.data[self.client].rows, self.subject.neighboring
         kinds = hard_pairs(self.subject, self.run, self.client)
@@ -946,9 +949,9 @@ class Search:
     def _compare(self, place: Place, pair: Neighbors) -> None:
         """Compare one pair of neighbors in a run, and update the largest changes.
 
-        Only pairs in the original run can become the pair on which the privacy loss is measured.
-        Their cost is the sum of the squares of (change over sensitivity) / (noise multiplier), as
-        Gaussian releases compose.
+        Only a pair in the original run can become the pair on which the privacy loss is measured: the
+        pair with the largest sum of the squares of (change over sensitivity) / (noise multiplier),
+        as Gaussian releases compose.
         """
         assert place.run is not None
         if place.where:

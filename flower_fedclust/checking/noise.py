@@ -53,32 +53,35 @@ from flower_fedclust.simulation import noise_seed_of
 #: The probability that a sound strategy is called broken, over all tests of an audit together.
 FALSE_ALARM = 1e-3
 
-#: How the tests share that probability: law of the noise, its source, large arrays, drawn rows, epsilon, delta.
+#: The fractions of that probability for the tests of: the law of the noise, its source, large arrays, samples of rows,
+#: epsilon, and delta.
 OF_NOISE, OF_SOURCES, OF_STAND_INS, OF_SAMPLES, OF_EPSILON, OF_DELTA = 0.3, 0.1, 0.1, 0.1, 0.2, 0.2
 
-#: The number of draws that include all clients, if each client adds separate noise; later draws take one client.
+#: If each client adds noise of its own, the first so many draws include all clients, and later ones a single client.
 OTHER_CLIENTS_DRAWS = 64
 
-#: Most numbers of one release that are tested; how many first entries of each draw are kept to test the source.
+#: At most MOST_NUMBERS numbers of one release are tested. The first N_FIRST entries of each draw are kept to test the
+#: source.
 MOST_NUMBERS, N_FIRST = 400_000, 12
 
-#: Most numbers whose law, and whose lowest bits, are tested.
+#: Of larger noise, about this many numbers are tested for their shape, and for their lowest bits.
 MOST_TESTED = 20_000
 
-#: Ranks of the largest numbers, which show whether noise is cut off.
+#: The largest, the 10th largest and the 100th largest number are tested, to see whether noise is cut off.
 RANKS_OF_TAILS = (1, 10, 100)
 
-#: Classes of lowest bits, and the fewest numbers needed in each. The lowest bits of noise that is at least eight times
-#: wider are uniform.
+#: Noise is tested for being uniform modulo RESIDUES, if it is at least eight times wider than that. Each of the classes
+#: must have LEAST_A_CLASS numbers, or fewer classes are made.
 RESIDUES, LEAST_A_CLASS = 16, 50
 
-#: Fewest and most numbers in a series that is tested for correlation with another series.
+#: A series of numbers that is tested for correlation with another has at least FEWEST and at most MOST numbers.
 FEWEST, MOST = 64, 400
 
-#: If this many repetitions are expected, one is seen with probability 0.999.
+#: If this many repetitions are expected, at least one occurs with probability 0.999.
 NOTICED_PAIRS = math.log(1000.0)
 
-#: The number of lowest bits that are tested as fair coins, if the noise is at least eight times wider.
+#: At most this many lowest bits of a number are tested for correlation, and only bits that the noise is at least eight
+#: times wider than.
 BITS = 8
 
 
@@ -99,8 +102,8 @@ class DrawnNoise:
     noise: dict[str, list[Floats]] = field(default_factory=dict)
     #: Client or "" for the server -> the first entries of each draw (or share), as whole numbers of units.
     first: dict[str, list[Floats]] = field(default_factory=dict)
-    #: For noise of clients, one dict for the first table and one for the other: number of the draw -> the output minus
-    #: the first table's noiseless output.
+    #: Only if clients draw the noise: a dict for each of two neighboring tables. It maps the number of a draw to the
+    #: output with that table, minus the noiseless output with the first table.
     seen: tuple[dict[int, Floats], dict[int, Floats]] = field(default_factory=lambda: ({}, {}))
 
     @property
@@ -122,8 +125,8 @@ class DrawnNoise:
     def widths(self, size: int) -> Floats:
         """Return the factor by which the noise of each of ``size`` entries is declared to be narrower than the scale.
 
-        It is 1, except for a triangle of a symmetric matrix: there, entries off the diagonal have
-        sqrt(2).
+        The factor is 1, except in a triangle of a symmetric matrix, where it is sqrt(2) for entries off
+        the diagonal.
         """
         widths = np.ones(size)
         if self.release.triangle:
@@ -144,13 +147,13 @@ class DrawnNoise:
             self.noise.setdefault(who, []).append(np.ravel(drawn))
 
 
-#: Arrays that take the place of a client's, by their index in the answer.
+#: Stand-ins: made-up arrays that replace arrays of a client's answer, by their index in the answer.
 StandIns = Mapping[int, GridArray]
 
 #: Noise by index of the array, and by the client that draws it ("" for a sum).
 Noise = dict[int, dict[str, Floats]]
 
-#: Draws the noise of a round; takes the number of the draw, whether it is seeded, and arrays to use instead.
+#: Draws the noise of a round; takes the number of the draw, whether it is seeded, and made-up arrays to add it to.
 Draw = Callable[[int, bool, StandIns | None], Noise]
 
 #: The key of the neighbors' second table; no client has this name.
@@ -215,7 +218,7 @@ class Drawer:
     def of_stand_ins(
         self, number: int, repetition: int, stand_ins: StandIns, *, seeded: bool
     ) -> Noise:
-        """Draw the noise of a round in which one client sends the stand-ins, and all other clients send zeros.
+        """Draw a round's noise while one client sends the stand-ins (made-up arrays), and all others send zeros.
 
         Returns noise by index of the array and by client; {} if replies with such arrays are
         refused.
@@ -315,7 +318,7 @@ class Drawer:
                 )
 
     def _of_round(self, number: int, *, seeded: bool) -> list[DrawnNoise]:
-        """Return what was drawn for each release of a round: with seeded noise, or with noise as in a real run."""
+        """Return the records of a round's releases: of seeded noise, or of noise from the operating system."""
         return [
             drawn
             for drawn in (self.seeded if seeded else self.drawn).values()
@@ -328,8 +331,8 @@ class _ServerDraws:
 
     The server's own code runs on a copy of the run: it checks the stored replies, adds them up and
     adds noise. The noise is its output minus the exact sum. Calling the object makes one draw, and
-    returns its noise by index of the array and by client ("" for a sum). Stand-ins take the place
-    of the first client's arrays, and zeros the place of all others'.
+    returns its noise by index of the array and by client ("" for a sum). Stand-ins (made-up arrays)
+    replace the arrays of the first client, and zeros replace the arrays of all other clients.
     """
 
     def __init__(
@@ -345,10 +348,10 @@ class _ServerDraws:
     def __call__(self, repetition: int, seeded: bool, stand_ins: StandIns | None) -> Noise:
         """Draw the noise of the round again, by letting a copy of the server receive the recorded replies.
 
-        Returns for each noisy array the received one less the one without noise, by client; sums
-        have the client "". With ``seeded``, the noise has a seed that follows from ``repetition``.
-        With ``stand_ins``, large made-up arrays take the place of the replies' arrays, to find
-        noise that depends on what it is added to.
+        Returns, by client, each noisy array minus the same array without noise; sums have the client
+        "". With ``seeded``, the noise has a seed that follows from ``repetition``. ``stand_ins`` are
+        large made-up arrays that replace the replies' arrays; they show whether the noise depends
+        on the array to which it is added.
         """
         round_, running = self._run.rounds[self._number], self._run.strategy._run
         assert running is not None
@@ -419,9 +422,9 @@ class _ClientDraws:
     def __call__(self, repetition: int, seeded: bool, stand_ins: StandIns | None) -> Noise:
         """Draw the noise of the round again, by letting clients answer the recorded message.
 
-        Returns for each noisy array and client the answer less the answer without noise. In odd
-        repetitions the target has its other table, so that both tables' noise is seen. Clients
-        other than the target answer only in the first repetitions if each draws noise of its own.
+        Returns, for each noisy array and client, the answer minus the answer without noise. In odd
+        repetitions the target has its second table, so that there are outputs for both tables. If
+        each client draws noise of its own, the other clients answer only in the first repetitions.
         Returns {} if a client fails, as it may at random.
         """
         is_other = stand_ins is None and repetition % 2 == 1 and _OTHER in self.plain
@@ -469,7 +472,7 @@ class _ClientDraws:
         return noise
 
     def _see(self, noise: Noise, who: str, repetition: int) -> None:
-        """Record the output of this draw for the table that the target client had in it."""
+        """Record the target client's output in this draw, for the table that it had."""
         for drawn in self.drawn:
             first, current = self.plain[self.target], self.plain[who]
             moved = _minus(current[drawn.index], first[drawn.index])
@@ -480,13 +483,13 @@ class _ClientDraws:
 
 
 class _Unchecked(Inspection):
-    """Accepts any arrays, because stand-ins need not be possible for a client's rows."""
+    """Accepts any arrays, because made-up arrays need not be possible for a client's rows."""
 
     def check_numbers(self, name: str, round_: Round, arrays: Sequence[Sendable]) -> None:
         """Take any numbers."""
 
     def unlike(self, *_: Any, **__: Any) -> dict[str, str]:
-        """Leave out nobody."""
+        """Leave out no client."""
         return {}
 
     outliers = unlike
@@ -495,7 +498,10 @@ class _Unchecked(Inspection):
 def _standing_in(
     arrays: Sequence[Sendable], stand_ins: StandIns, *, is_first: bool
 ) -> list[Sendable]:
-    """Return a client's arrays with the stand-ins in their place; with zeros, unless it is the first client."""
+    """Return a client's arrays, with stand-ins (made-up arrays) in place of those that have one.
+
+    All clients but the first get zeros instead, so that the clients' sum is the stand-in.
+    """
     replaced = list(arrays)
     for index, stand_in in stand_ins.items():
         replaced[index] = stand_in if is_first else _zeros_like(stand_in)
@@ -516,7 +522,7 @@ def _zeros_like(array: Sendable) -> Sendable:
 
 
 def _minus(minuend: Any, other: Any) -> Floats:
-    """Return the difference in the units of the data, without rounding if both are on grids."""
+    """Return the difference in the units of the data; arrays of integers in a unit are subtracted exactly."""
     difference: Floats
     if isinstance(minuend, GridArray):
         other = on_grid(other)
@@ -586,7 +592,7 @@ class NoiseTest:
     def smallest_factor(self, level: float, mechanism: str) -> float:
         """Return how narrow noise must be to be noticed in half of all cases, as a fraction of the declared width.
 
-        The more numbers were drawn, the nearer to 1 it is. 0 if there are none.
+        The more numbers were drawn, the nearer to 1 is this fraction. It is 0 if there are none.
         """
         if self.n_numbers == 0:
             return 0.0
@@ -623,7 +629,7 @@ def compare_with_law(all_drawn: Sequence[DrawnNoise]) -> NoiseTest:
             kstest(few, norm.cdf if gaussian else laplace.cdf).pvalue
         )
     residues = np.concatenate([_residues(drawn) for drawn in all_drawn])[:MOST_TESTED]
-    # The chi-squared test needs many numbers in each class: with ten, its tail probability is half of the true one.
+    # The chi-squared test needs many numbers in each class: with ten, its p-value is only half of the true probability.
     n_classes = RESIDUES if residues.size >= LEAST_A_CLASS * RESIDUES else RESIDUES // 4
     if residues.size >= LEAST_A_CLASS * n_classes:
         counts = np.bincount(residues % n_classes, minlength=n_classes)
@@ -637,9 +643,9 @@ def compare_with_law(all_drawn: Sequence[DrawnNoise]) -> NoiseTest:
 def cut_off(z: Floats, mechanism: Mechanism) -> float:
     """Return the probability that the largest standardized numbers are as small as these, or smaller.
 
-    The tail probability of the k-th largest number is distributed as the k-th smallest of uniform
-    numbers. Noise that is wider than declared only makes the largest numbers larger, so it never
-    looks cut off.
+    In sound noise, the tail probability of the k-th largest number has the distribution of the k-th
+    smallest of as many uniform numbers. Noise that is wider than declared has larger numbers, so it
+    never looks cut off.
     """
     magnitudes = np.abs(z)
     tails = 2 * norm.sf(magnitudes) if mechanism == "gaussian" else np.exp(-magnitudes)
@@ -654,7 +660,7 @@ def cut_off(z: Floats, mechanism: Mechanism) -> float:
 
 
 def reach_of_tails(n_numbers: int, level: float, mechanism: Mechanism) -> float:
-    """Return the largest cut-off, in standard deviations, that this many numbers are certain to reveal."""
+    """Return the largest cut-off, in standard deviations, that the test with so many numbers always notices."""
     tail = min(1.0, math.log(len(RANKS_OF_TAILS) / level) / max(n_numbers, 1))
     return (
         float(norm.isf(tail / 2))
@@ -752,9 +758,10 @@ def examine_sources(
 
 
 def _own_law(drawn: DrawnNoise) -> Floats:
-    """Return all noise of a release, standardized, as it was drawn.
+    """Return all noise of a release, standardized, in the form in which it was drawn.
 
-    Shares of Gaussian noise are Gaussian, too, so they can be tested before they are added up.
+    If clients draw shares of Gaussian noise, the single shares are returned, because they are
+    Gaussian, too. Shares of Laplace noise are returned added up.
     """
     if not drawn.is_summed or drawn.release.mechanism == "laplace":
         return np.concatenate(
@@ -773,7 +780,7 @@ def _repetitions(all_drawn: Sequence[DrawnNoise], level: float) -> tuple[list[st
     """Name noise that was drawn twice, and return the bits of the largest source that would have been noticed.
 
     A source of b bits repeats itself in one of 2^b pairs of draws. All noise of one law counts
-    together. Enough entries are compared that chance never repeats them.
+    together. So many entries are compared that sound noise practically never repeats them.
     """
     alike: dict[tuple[object, ...], list[DrawnNoise]] = {}
     for drawn in all_drawn:
@@ -796,8 +803,8 @@ def _repetitions(all_drawn: Sequence[DrawnNoise], level: float) -> tuple[list[st
 def chance_of_a_repeat(drawn: DrawnNoise) -> float:
     """Return an upper bound on the probability that two draws of an entry are the same integer.
 
-    The bound is the integral of the squared characteristic function. For one of n shares this
-    function is the n-th root of the whole noise's characteristic function.
+    The bound is the integral of the squared characteristic function. The characteristic function of
+    one of n shares is the n-th root of the whole noise's.
     """
     scale = math.ldexp(drawn.release.scale, -drawn.exponent)
     if drawn.release.triangle:
@@ -808,7 +815,7 @@ def chance_of_a_repeat(drawn: DrawnNoise) -> float:
     else:
         steps = np.geomspace(1e-3 / scale, math.pi, 4000)
         squared = (1.0 + (2.0 / math.pi * scale * steps) ** 2) ** (-2.0 / n_shares)
-        # Below the first step the function is at most 1.
+        # Between 0 and the first step, the squared function is at most 1.
         integral = float(np.trapezoid(squared, steps)) + float(steps[0])
     return min(1.0, integral / math.pi)
 
@@ -816,10 +823,10 @@ def chance_of_a_repeat(drawn: DrawnNoise) -> float:
 def _dependent(all_drawn: Sequence[DrawnNoise], level: float) -> list[str]:
     """Name noise that depends on the noise of another entry, array, round or client.
 
-    The test correlates the ranks of all pairs of entries, and the ranks of their magnitudes: if the
+    The test correlates the ranks of all pairs of entries, and the ranks of their magnitudes. If the
     same random words were used twice, even for two mechanisms or for arrays of two lengths, at
-    least the magnitudes would be similar. It also takes the lowest bits of an array's first entry
-    as numbers, because samplers may use a word for each bit.
+    least the magnitudes would be similar. The lowest bits of an array's first entry are also tested
+    as series of numbers, because samplers may use one random word for each bit.
     """
     drawn = [
         (
@@ -847,7 +854,7 @@ def _series(place: str, drawn: DrawnNoise, units: Floats) -> list[tuple[str, Flo
     """Return (name of the entry, numbers) for series of numbers that should be independent."""
     series = []
     for entry in range(units.shape[1]):
-        # Shares of many clients are mostly zero; ranks of rare events are far from normal.
+        # Small shares of noise are mostly 0. If most numbers are equal, the correlation of ranks is far from normal.
         _, counts = np.unique(units[:, entry], return_counts=True)
         if counts.max() > len(units) / 2:
             continue
@@ -921,7 +928,7 @@ class Loss:
 
     @property
     def delta_seen(self) -> float:
-        """The estimate of delta at the promised epsilon, the mean of max(0, 1 - exp(epsilon - loss))."""
+        """An estimate of delta at the promised epsilon: the mean of max(0, 1 - exp(epsilon - loss))."""
         return max(
             float(np.mean(-np.expm1(np.minimum(self.epsilon - losses, 0.0))))
             for losses in self._both
@@ -983,7 +990,7 @@ class Loss:
         return math.log(share / upper(n_false, len(wrong), level))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the bounds and estimates, without the single losses, ready for JSON."""
+        """Return the bounds and estimates, but not the loss of each run, ready for JSON."""
         names = (
             "pair",
             "sees_noise",
@@ -1069,12 +1076,12 @@ def losses(
 
 
 def _mixed(losses: Floats, q: float) -> Floats:
-    """Return the losses if the tables' answers differ only with probability q, because rows are subsampled."""
+    """Return the losses if the row in which the tables differ is in a client's sample only with probability q."""
     return losses if q >= 1.0 else -np.logaddexp(math.log1p(-q), math.log(q) - losses)
 
 
 def _ratios(drawn: DrawnNoise, moved: Floats, seen: Floats) -> Floats:
-    """Return, for each draw, the log likelihood ratio between noise without a shift and noise with this shift."""
+    """Return, for each draw, the log likelihood ratio of noise without a shift to noise with the shift ``moved``."""
     present = np.flatnonzero(moved)
     shift, x = moved[present], seen[:, present]
     ratios: Floats

@@ -53,7 +53,7 @@ SEED = 5
 #: Client names whose order is neither alphabetical nor numerical.
 NAMES = ("site-b", "10", "9")
 
-#: Fields of a message that make the client add noise.
+#: The fields of a message that make a client add noise.
 NOISE_FIELDS = frozenset({"parts", "releases"})
 
 #: How often a failing client is asked: it may fail at random, and comparisons must not depend on chance.
@@ -98,8 +98,8 @@ class WatchedSite(ClientProxy):
     """A client in this process that keeps its exchanges.
 
     It makes a new client object for each message, as Flower does, so only the context carries
-    memory between rounds. ``tamper`` takes the place of the honest client: it may change the reply,
-    or fail.
+    memory between rounds. ``tamper`` is called in place of the honest client: it may change the
+    reply, or fail.
     """
 
     def __init__(
@@ -162,7 +162,7 @@ class WatchedSite(ClientProxy):
         return EvaluateRes(Status(Code.OK, ""), loss, n_examples, metrics)
 
     def get_properties(self, *_: Any, **__: Any) -> Any:
-        """Refuse; a strategy needs rounds and evaluation only."""
+        """Refuse: a strategy of this package only asks for rounds and evaluation."""
         raise NotImplementedError("a watched site answers rounds alone")
 
     get_parameters = reconnect = get_properties
@@ -250,7 +250,7 @@ class WatchedRun:
         ]
 
     def asked(self, number: int) -> list[Exchange]:
-        """Return the exchanges about a round's own question, without those about its ``others`` question."""
+        """Return the exchanges about a round's own question, but not those about its ``others`` task."""
         task = self.rounds[number].task
         return [
             exchange
@@ -280,8 +280,8 @@ class WatchedRun:
     def declared(self) -> Iterator[tuple[int, Round, Sent, Release | None, bool]]:
         """Yield (round number, round, declared array, release, from noisy rows) for each array that was asked for.
 
-        The release is None without noise. The last value says whether the array is computed from
-        rows that took noise when they were kept, and from nothing else.
+        The release is None without noise. The last value tells whether the array was computed only
+        from kept rows that carry noise.
         """
         noisy_rows: set[str] = set()
         for number, round_ in self.rounds.items():
@@ -503,7 +503,7 @@ def watched_run(
 
 
 def difference(first_result: Result, other: Result, *, leave_out: Collection[str] = ()) -> str:
-    """Name the parts in which two results differ; "" if they are equal to the bit."""
+    """Name the parts in which two results differ; "" if they are equal bit for bit."""
     first, second = bits_of(first_result), bits_of(other)
     return ", ".join(
         name for name in first if name not in leave_out and first[name] != second[name]
@@ -653,14 +653,14 @@ class LocalGrid(Grid):
         TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1
 
     def _not_needed(self, *args: Any, **kwargs: Any) -> Any:
-        """Refuse; a run uses ``send_and_receive`` only."""
+        """Refuse: a run only uses ``send_and_receive``."""
         raise NotImplementedError("send_and_receive is enough")
 
     set_run = create_message = get_nodes = push_messages = pull_messages = _not_needed
 
     @property
     def run(self) -> Any:
-        """The run, of which only the id is known."""
+        """The run; only its id is set."""
         return SimpleNamespace(run_id=1)
 
     def get_node_ids(self) -> list[int]:

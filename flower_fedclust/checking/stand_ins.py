@@ -1,11 +1,12 @@
 """Tests of the noise on large arrays with large entries, such as small tables never produce.
 
 A sampler may work in blocks, or be less exact for large numbers; with three small tables nobody
-would notice. So stand-ins replace the arrays that a client sends, and pass through the code that
-adds the noise in a run. The noise is drawn twice from the same random words: for zeros, and for
-entries from one unit to 2^24 standard deviations. Both draws must be equal, because noise that
-depends on the entries does not hide them. The noise of the large array is also drawn from the
-operating system. It must follow its law in every part, and no part may repeat another.
+would notice. So stand-ins (large made-up arrays) replace the arrays that a client sends, and the
+code that adds noise in a run adds it to them. The noise is drawn twice from the same random words:
+for zeros, and for entries from one unit to 2^24 standard deviations. Both draws must be equal,
+because noise that depends on the entries does not hide them. The noise of the large array is also
+drawn with the operating system's randomness. It must follow its law in every section of the array,
+and no section may repeat another.
 """
 
 from __future__ import annotations
@@ -30,19 +31,19 @@ from flower_fedclust.engine.replies import largest_in_sum
 from flower_fedclust.exact.grid import GridArray
 from flower_fedclust.privacy.releases import Release
 
-#: Entries of a stand-in: more than one block of each sampler.
+#: The number of entries of a stand-in: more than one block of each sampler.
 N_ENTRIES = 20_000
 
 #: The largest entry is 2^LARGEST_BITS standard deviations, but a noisy entry has at most FLOAT_BITS bits.
 LARGEST_BITS, FLOAT_BITS = 24, 50
 
-#: Entries of a part whose width is tested.
+#: The width of the noise is tested in each section of so many entries.
 PART = 256
 
-#: Most successive entries that are compared to find a repetition.
+#: The most successive entries that are compared to find a repetition.
 LONGEST_WINDOW = 64
 
-#: The number that identifies the seeded draws.
+#: The number of the draw with seeds, from which its seeds follow.
 SEEDED = 77
 
 
@@ -119,8 +120,8 @@ def _stand_in(drawer: Drawer, law: _Law) -> GridArray:
 def _entries(size: int, release: Release, exponent: int, noise_exponent: int) -> NDArray[np.int64]:
     """Return shuffled integers of both signs, from one unit up to the largest that is allowed.
 
-    The largest noisy value must still be exact in a float64, and eight such arrays must fit into a
-    sum.
+    The largest noisy value must be exact in a float64, and a sum of eight such arrays must not
+    overflow.
     """
     deviation = math.ldexp(release.scale, -exponent)
     bits = min(math.log2(deviation) + LARGEST_BITS, FLOAT_BITS - (exponent - noise_exponent))
@@ -138,8 +139,8 @@ def _entries(size: int, release: Release, exponent: int, noise_exponent: int) ->
 def _findings_of_law(law: _Law, noise: dict[str, Floats], false_alarm: float) -> Iterator[str]:
     """Yield a sentence about each fault of the noise of one large array.
 
-    The tests ask whether the noise repeats itself, depends on itself at some distance, or does not
-    follow its law: as a whole, or in some part of it.
+    The tests ask whether sections of the noise repeat, whether entries at some distance depend on
+    each other, and whether the noise breaks its law, as a whole or in some section.
     """
     drawn = law.drawn
     whole = DrawnNoise(
@@ -176,7 +177,7 @@ def _findings_of_law(law: _Law, noise: dict[str, Floats], false_alarm: float) ->
 
 
 def _narrowest_part(z: Floats, release: Release) -> float:
-    """Return an upper bound on the probability that, in sound noise, some part is as narrow as the narrowest here."""
+    """Return a bound on the probability that, in sound noise, some section is as narrow as the narrowest here."""
     n_parts = z.size // PART
     parts = z[: n_parts * PART].reshape(-1, PART)
     is_gaussian = release.mechanism == "gaussian"
@@ -203,7 +204,7 @@ def _lag(units: Floats, level: float) -> int | None:
     The autocorrelation of the ranks is computed for all distances at once by a Fourier transform.
     """
     if np.unique(units, return_counts=True)[1].max() > units.size / 2:
-        return None  # ranks of rare events are far from normal
+        return None  # if most entries are equal, the correlation of ranks is far from normal
     least = float(norm.isf(level / (2 * units.size))) * math.sqrt(units.size)
     for series in (units, np.abs(units)):
         ranks = rankdata(series)

@@ -76,11 +76,11 @@ SPENT = 0.97
 #: Noisy arrays of at least this many numbers are never equal by chance.
 LONG = 8
 
-#: The size of the sample of each release's noise, and the p-value below which noise is wrong. They find noise that is
-#: half too wide or a third too narrow. The seeds never change, so the verdict does not change either.
+#: N_NUMBERS numbers of each release's noise are tested; the noise is wrong if the p-value is below WRONG_NOISE. This
+#: finds noise that is half too wide or a third too narrow. The seeds, and so the verdict, never change.
 N_NUMBERS, WRONG_NOISE = 200, 5e-7
 
-#: Draws, seconds and false-alarm rate of the small audit. The rate is tiny because suites run every day.
+#: The draws, the seconds and the false-alarm rate of the small audit. The rate is tiny because suites run every day.
 AUDIT_RUNS, AUDIT_SECONDS, AUDIT_FALSE_ALARM = 40, 0.5, 1e-9
 
 Data = Mapping[str, ClientData]
@@ -97,7 +97,7 @@ class Check:
     def __call__(self, subject: Subject) -> None:
         """Raise an AssertionError with one sentence that begins with the name of the check, or return."""
         try:
-            # Many checks make clients fail.
+            # Many checks make clients fail, which is not logged here.
             with quiet(logging.CRITICAL + 1, "flwr", "flower_fedclust"), one_thread():
                 self.function(subject)
         except AssertionError as broken:
@@ -631,8 +631,8 @@ def the_result_can_be_saved(subject: Subject) -> None:
 def _survived(subject: Subject, event: str, data: Data, **options: Any) -> WatchedRun | str:
     """Return the run if it ends with finite numbers, or the sentence with which it stops.
 
-    Fails if it ends in any other way, or if a message quotes a value of a row. ``event`` completes
-    "where ..." in messages.
+    Raises an AssertionError if the run ends in any other way, or if a message quotes a value of a
+    row. ``event`` completes "where ..." in messages.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -820,7 +820,7 @@ def _is_private(subject: Subject) -> bool:
 def _noisy_arrays(run: WatchedRun) -> set[bytes]:
     """Return the noisy arrays of a run as bytes; if all are short, they are joined into one.
 
-    A few noisy numbers may repeat by chance.
+    A short array could repeat by chance.
     """
     arrays_with_noise: list[Array] = []
     for number in run.rounds:
@@ -927,8 +927,8 @@ def the_budget_can_be_divided_by_name(subject: Subject) -> None:
 def _check_division(subject: Subject, current: dict[str, float]) -> None:
     """Fail unless another division of the budget changes the noise as it should, and spends no more in total.
 
-    ``current`` has the fraction of each share. In the other division, every second share gets half
-    of its weight.
+    ``current`` has the current fraction of each share. In the other division, every second share
+    gets half of its fraction.
     """
     wanted = {
         name: part * (0.5 if index % 2 else 1.0)
@@ -1075,7 +1075,7 @@ def a_site_that_allows_sums_alone_sends_nothing_else(subject: Subject) -> None:
 
 
 def _kinds_beyond_sums(run: WatchedRun) -> set[str]:
-    """Return the kinds of data that clients send without protection, other than sums."""
+    """Return the kinds of data other than sums that clients send without noise."""
     kinds: set[str] = set()
     for _, round_, sent, release, from_noisy in run.declared():
         is_local = run.strategy.noise == "local" or (
