@@ -360,10 +360,11 @@ def audit(
     The audit makes a run and keeps its messages. A copy of one client answers them again with pairs
     of tables that differ in one row, or in all rows of the client. The tables are chosen to be
     hard; they show exactly how far a release moves compared with its sensitivity. Answers that are
-    a sum over rows are also computed row by row. The noise of every release is drawn again and again by the code
-    that draws it in a run, also for large arrays and large entries. This shows its law and the
-    privacy loss of all rounds together. Other data that leaves is compared between neighbors, and
-    the numbers in the report are computed again. A strategy whose run ends with an error is broken.
+    a sum over rows are also computed row by row. The noise of every release is drawn again and
+    again by the code that draws it in a run, also for large arrays and large entries. This shows
+    its law and the privacy loss of all rounds together. Other data that leaves is compared between
+    neighbors, and the numbers in the report are computed again. A strategy whose run ends with an
+    error is broken.
 
     Parameters
     ----------

@@ -188,9 +188,9 @@ def how_far(
 def difference_between(first: Sendable, second: Sendable | None) -> tuple[NDArray[Any] | None, int]:
     """Return the flattened difference of two arrays, and the exponent of its unit.
 
-    Arrays on a grid are subtracted as integers, so nothing is rounded. The difference is None if
-    the arrays do not match in shape or unit, or hold numbers that are not finite. Without a second
-    array, the first one itself is the difference.
+    Arrays of integers in a unit are subtracted as integers, so nothing is rounded. The difference is
+    None if the arrays do not match in shape or unit, or hold numbers that are not finite. Without a
+    second array, the first one itself is the difference.
     """
     exponent = first.exponent if isinstance(first, GridArray) else 0
     if isinstance(second, GridArray) and second.exponent != exponent:

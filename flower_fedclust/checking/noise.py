@@ -119,7 +119,7 @@ class DrawnNoise:
 
     @property
     def n_numbers(self) -> int:
-        """The number of numbers that have been drawn."""
+        """How many numbers have been drawn."""
         return sum(part.size for parts in self.noise.values() for part in parts)
 
     def widths(self, size: int) -> Floats:

@@ -81,7 +81,7 @@ class Exchange:
 
     @property
     def sent(self) -> list[Sendable]:
-        """The arrays that the client sent, with the units of arrays on a grid."""
+        """The arrays that the client sent; integers that have a unit come with it."""
         return (
             []
             if self.res is None

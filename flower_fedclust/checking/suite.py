@@ -368,7 +368,7 @@ def a_seed_repeats_every_bit(subject: Subject) -> None:
     before = {name: copy.copy(value) for name, value in vars(instance).items()}
     for how in ("again", "a third time"):
         result = simulate(instance, subject.data, seed=SEED)
-        # These need labels.
+        # Metrics and history need labels.
         differing = difference(result, subject.run.result, leave_out=("metrics", "history"))
         require(not differing, f"run {how}, it gives another {differing}.")
     for name, value in vars(instance).items():
@@ -799,7 +799,7 @@ def rows_that_are_few_or_equal_are_survived(subject: Subject) -> None:
 def extreme_values_are_survived(subject: Subject) -> None:
     """With a row of 1e300, 1e-300, or the largest or smallest float, a run gives finite numbers or one sentence.
 
-    The metrics are finite, too, although their squares overflow first.
+    The metrics are finite, too, although the squares in them are the first numbers to overflow.
     """
     for label, row in extreme_rows(subject.n_columns):
         _survived(
@@ -1060,7 +1060,7 @@ def a_site_can_tell_what_noise_is_worth(subject: Subject) -> None:
 
 @check
 def a_site_that_allows_sums_alone_sends_nothing_else(subject: Subject) -> None:
-    """If sites consent to sums only, a run that needs more stops with a sentence that names what; others run."""
+    """If sites consent to sums only, a run that needs more stops with a sentence that names what; all others run."""
     refused = _kinds_beyond_sums(subject.run)
     try:
         run = watched_run(subject.strategy, subject.data, seed=SEED, consent=Consent({"sums"}))

@@ -53,7 +53,7 @@ class Finish:
     """Whether a client sends the mean of its rows' terms or their total, and the norms to which it clips this."""
 
     kind: str  #: "mean" or "total".
-    #: A norm for each array; None stands for the most that one row can change it.
+    #: The norm to which each array is clipped; None stands for the largest change that one row can make.
     at_most: tuple[float | None, ...]
 
 
@@ -209,7 +209,8 @@ class ByRow(Askable[..., Any]):
             self._check_form(totals, nothing, stack.n_rows)
             finished = self.finished(question, totals, stack.sizes)
             self._check_form(finished, sent_of_nothing, stack.n_rows)
-        # An answer that reorders its rows would give clients the sums of other clients, so one is computed alone too.
+        # A function that reorders rows would give clients the sums of other clients. To notice this, the answer of the
+        # first client is also computed alone.
         of_first = self.terms(question, rows[0])
         self._check_form(of_first, nothing, len(rows[0]))
         pairs = zip(self.finished_alone(question, of_first, len(rows[0])), finished, strict=True)
@@ -292,7 +293,7 @@ class View:
         self.__doc__ = function.__doc__
 
     def asked(self, *arrays: Any, frame: Frame, **arguments: Scalar) -> Question:
-        """Return the view with these arguments."""
+        """Return this view with these arguments, to be passed as the ``view`` of another question."""
         stand_in: Askable[..., Any] = Askable(self.function, ())
         return replace(stand_in.asked(*arrays, **arguments), asks=self, frame=frame)
 
@@ -301,7 +302,7 @@ def by_row(**arrays: str | Sent) -> Callable[[Callable[..., Any]], ByRow]:
     """Mark a function of rows and of the message as an answer, and declare every array that clients send.
 
     The function takes :class:`~flower_fedclust.exact.rows.Rows`, the arrays and the arguments of the question, and
-    returns a term for each array, in the order of the declaration. It must work on no rows at all.
+    returns a term for each array, in the order of the declaration. It must also work without any row.
 
     Parameters
     ----------
@@ -317,9 +318,9 @@ def finishes(
 ) -> Callable[[Callable[..., Any]], Finisher]:
     """Mark a function as a finish: it computes what a client sends from the client's totals of an answer by row.
 
-    The function takes the totals as terms, the number of rows, and the question's arrays and arguments. It finishes
-    many clients at once, each by itself: the first axis of the totals, the numbers of rows and the result stands for
-    clients.
+    The function takes the totals as terms, the number of rows, and the question's arrays and arguments. It is called
+    for many clients at once: the first axis of the totals, of the numbers of rows and of the result has an entry for
+    each client. The result for a client must follow from that client's totals and number of rows alone.
 
     Parameters
     ----------

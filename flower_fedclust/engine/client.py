@@ -131,7 +131,7 @@ class Asking:
     question: Question | None = None
     #: The name of the kept rows that replace the client's rows; "" for the client's rows themselves.
     rows: str = ""
-    #: The kept rows of that name.
+    #: The kept rows that ``rows`` names; None if the client's own rows are read.
     stand_in: NDArray[np.float64] | None = field(default=None, repr=False)
     #: A request for the operator's consent, before anything is computed.
     request: Request | None = None
@@ -226,7 +226,7 @@ class ProtocolClient(NumPyClient):
     Parameters
     ----------
     data : ClientData, or callable without arguments that returns it
-        A callable is called when rows are first needed, so that the server is told what is wrong with the data.
+        A callable is called when rows are first needed. So if it fails, the client can tell the server why.
     name : str
         What the server calls this client; no two clients may have the same name.
     context : flwr.app.Context, optional
@@ -645,7 +645,7 @@ class ProtocolClient(NumPyClient):
             raise MissedRoundError(
                 f"client {self.name} has not kept its {key}; it missed the round that makes them."
             )
-        # Only arrays that are declared with kept_as may stand for rows.
+        # Only arrays that are declared with kept_as may be used in place of the client's rows.
         if key not in _kept_by(type(self)):
             raise DataError(f"{type(self).__name__} keeps no rows called '{key}'.")
         return np.asarray(kept[0], dtype=np.float64), bool(kept[1][0])
@@ -788,7 +788,7 @@ class ProtocolClient(NumPyClient):
     def _columns(self, config: Mapping[str, Any]) -> str:
         """Return the columns with which the client takes part, as JSON.
 
-        A client without an outline also checks its rows, before anything is spent on a run that it cannot answer.
+        A client without an outline also checks its rows here, before a budget is spent on a run that it cannot answer.
         """
         outline, may_look, owner = self.outline, self._given_outline is None, f"client {self.name}"
         self._check_most_rows(read_most_rows(config))

@@ -487,7 +487,7 @@ class ClientData:
         return reordered
 
     def chosen(self, rows: NDArray[np.intp]) -> ClientData:
-        """Return some of the rows, by their numbers in ascending order; without ids, the numbers are their ids."""
+        """Return some of the rows, by their numbers in ascending order; without ids, the numbers become the ids."""
         if self._batches is not None:
             source: Any = self._batches.chosen(rows)
         else:

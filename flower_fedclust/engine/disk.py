@@ -61,7 +61,7 @@ if hasattr(os, "register_at_fork"):  # a forked process has none of the threads
 
 
 def wait_for_names(folder: Path) -> None:
-    """Return when the names in a folder are on the disk."""
+    """Return when the names of a folder's files are on the disk."""
     if os.name != "posix":
         return
     handle = os.open(folder, os.O_RDONLY)
@@ -72,7 +72,7 @@ def wait_for_names(folder: Path) -> None:
 
 
 def joined(about: Mapping[str, Any], tensors: Sequence[bytes]) -> bytes:
-    """Return facts (as JSON) and tensors as one bytes object; :func:`parted` undoes this."""
+    """Return facts (written as JSON) and tensors as a single bytes object; :func:`parted` undoes this."""
     return b"".join(
         [
             json.dumps({**about, "sizes": [len(tensor) for tensor in tensors]}).encode(),

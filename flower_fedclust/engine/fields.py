@@ -117,14 +117,18 @@ def _check(found: object, known: Mapping[str, type], what: str) -> None:
 
 
 def _read_frame(arrays: list[Array]) -> Frame:
-    """Return the frame that arrays of a message hold."""
+    """Return the frame (origin, radius and norm for clipping) that arrays of a message hold."""
     if len(arrays) != 2 or arrays[0].ndim != 1 or arrays[1].shape != (2,):
-        raise ProtocolError("the arrays of a message are not a frame.")
+        raise ProtocolError(
+            "a message does not hold the origin and the radius for clipping that it announces."
+        )
     frame = Frame.of_arrays(*(np.asarray(array, dtype=np.float64) for array in arrays))
     if not (
         np.isfinite(frame.origin).all() and 0 < frame.radius < math.inf and frame.norm in (1, 2)
     ):
-        raise ProtocolError("a message has a frame with an impossible origin, radius or norm.")
+        raise ProtocolError(
+            "a message clips rows to a ball with an impossible origin, radius or norm."
+        )
     return frame
 
 
@@ -150,7 +154,9 @@ def read_question(
         arrays = arrays[:-n_arrays]
     n_frame = int(fields.get("frame", 0))
     if not 0 <= n_frame <= len(arrays):
-        raise ProtocolError("the arrays of a message are not a frame.")
+        raise ProtocolError(
+            "a message does not hold the origin and the radius for clipping that it announces."
+        )
     frame = _read_frame(arrays[len(arrays) - n_frame :]) if n_frame else None
     asked_arrays = tuple(arrays[: len(arrays) - n_frame])
     most_rows = read_most_rows(fields)
@@ -184,7 +190,9 @@ def _read_finish(text: Any, n_arrays: int) -> Finish:
             "norm or null for each array."
         )
     if not all(bound is None or 0 < bound < math.inf for bound in bounds):
-        raise ProtocolError("a message has a finish with an impossible norm.")
+        raise ProtocolError(
+            "a message clips a client's sums to an impossible norm; a norm is positive and finite."
+        )
     return Finish(kind, bounds)
 
 

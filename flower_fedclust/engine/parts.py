@@ -105,7 +105,7 @@ def releases_of_parts(
     parts: Sequence[str | None],
     plan: Plan | None,
 ) -> tuple[Release | None, ...]:
-    """Return the noise of the arrays of one answer: the only place where a bound meets a budget."""
+    """Return the noise of the arrays of one answer. Only here is noise computed from a bound and a budget."""
     if plan is None:
         return (None,) * len(parts)
     named = [name for name in parts if name is not None]

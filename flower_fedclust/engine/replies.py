@@ -447,7 +447,7 @@ class Inspection:
     def _bounds(
         self, release: Release | None, moved: Bound | None, n_rows: float
     ) -> list[tuple[str, float]]:
-        """Return the largest norms that a client's part of a sum can have, from the bounds of one row."""
+        """Return the largest norms of a client's array, from the bounds of one row and the client's number of rows."""
         bounds = []
         if release is not None and release.relation == "add-or-remove":
             n_changed = 1.0 if self._settings.privacy_unit == "client" else n_rows
@@ -467,7 +467,7 @@ class Inspection:
         """Explain which clients sent arrays with other shapes than most clients."""
         if not replies:
             return {}
-        # Sums must have the same shape, and arrays by row the same width.
+        # Arrays that are added up must have the same shape. Arrays with an entry per row only need the same width.
         alike = None if isinstance(round_, Sum) else round_.answer.sends
         shapes = {name: shapes_of(arrays, alike) for name, arrays in replies.items()}
         if sums:  # the shapes follow from the message

@@ -34,9 +34,9 @@ class Member:
     node: str  #: Its address; "" for a client of an interrupted run that has not come back.
     n_missed: int = 0  #: Rounds missed in a row.
     next_attempt: int = 0  #: The round from which it is asked again.
-    #: Tasks that leave results with clients, and that this client was asked.
+    #: The tasks that this client was asked to do, of those that leave results with clients.
     asked: set[str] = field(default_factory=set)
-    #: Tasks that leave results with clients, and that this client answered.
+    #: The tasks that this client has done, of those that leave results with clients.
     has: set[str] = field(default_factory=set)
 
     def note(self, number: int, *, answered: bool) -> None:
@@ -135,7 +135,7 @@ class Roster:
     def ask(self, nodes: Sequence[str], config: Mapping[str, Any]) -> list[Message]:
         """Return messages that ask nodes to enrol."""
         told = {EMPTY: True, **config, "task": ENROL}
-        # These clients keep what this run left with them.
+        # The message tells these clients, which come back, to keep what the run has left with them.
         ours = {member.node for member in self.members.values()}
         new, back = (FitIns(encode(TO_CLIENT), told | more) for more in ({}, {"goes_on": True}))
         return [Message(node, node, back if node in ours else new, "enrol") for node in nodes]

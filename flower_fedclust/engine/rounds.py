@@ -575,7 +575,7 @@ class ReleasedSizes:
     #: The noisy sizes, of shape (n_clusters,): numbers of rows, or fractions of all rows.
     counts: NDArray[np.float64]
     deviation: float = 0.0  #: The standard deviation of the noise in each; 0 without noise.
-    #: The standard deviation of the noise in each entry of the sums beside the counts, in the same unit.
+    #: The standard deviation of the noise in each entry of the round's first array, if that is not the sizes; else 0.
     sum_deviation: float = 0.0
 
     @classmethod

@@ -805,7 +805,7 @@ class Run:
         """Return the usable replies by client, and the sums of replies that the carrier has added up.
 
         Each reply is checked alone, and then compared with the others. A carrier of simulated clients may bring the sum
-        of many replies: those that need a check of their own are taken out of it, before or after the comparison.
+        of many replies. Replies that must be checked alone are taken out of it, before or after the comparison.
         """
         ours = [message for message in messages if message.kind != "enrol"]
         n_summed = len(ours) if isinstance(round_, Sum) else 0
@@ -901,7 +901,7 @@ class Run:
     # The model, to evaluate or to keep.
 
     def _send_model(self, outcome: Outcome) -> Stage[dict[str, float]]:
-        """Send the model to all clients once; return its evaluation, {} if nobody was asked or replied."""
+        """Send the model to all clients once; return its evaluation, or {} if no client evaluated it."""
         self.roster.connected = dict.fromkeys((yield WhoIsThere("model", self.roster.are_enough)))
         settings, sent = self.settings, encode(outcome.model.to_arrays())
         facts = {

@@ -61,7 +61,7 @@ class SecureSums:
         self.server = SecureServer(run_id)
         self._settings = settings
         self._forms: list[GridArray] = []
-        # The most rows of all clients together, from a noisy number of rows.
+        # An upper bound on the number of rows of all clients together, from a released noisy number.
         self._most_rows = math.inf
 
     # How many clients are needed.
@@ -103,8 +103,9 @@ class SecureSums:
     def check_rows(self, round_: Round, n_clients: int, n_shares: int) -> None:
         """Raise a ProtocolError if a sum and its noise could exceed 63 bits with the most rows that clients may have.
 
-        In a run without a plan of noise, each client checks its own answer. With privacy_unit="client", each client
-        clips its answer. Until a number of rows is released, nothing is refused: the bound would be far too large.
+        Nothing is refused before a noisy number of rows is released, because the bound on the rows would be far too
+        large. So in a run without a plan of noise, each client checks that its own answer is not too large. With
+        privacy_unit="client", each client clips its answer.
         """
         if self._settings.privacy_unit == "client" or self._most_rows == math.inf:
             return
@@ -132,7 +133,7 @@ class SecureSums:
     def overflows(self, sums: Sequence[Sendable]) -> list[int]:
         """Return which sums may have overflowed; masked answers are added modulo 2^64, so nobody knows for sure.
 
-        Without a plan of noise, each client has checked its own answer.
+        Without a plan of noise, [] is returned: each client has checked that its own answer is not too large.
         """
         if self._settings.epsilon is None:
             return []

@@ -198,7 +198,7 @@ class Shard:
             try:
                 arrays = question.asks.replies_of_many(question, rows) if len(batch) > 1 else None
             except Exception:
-                arrays = None  # each client by itself says why
+                arrays = None  # then each client is asked by itself, and the failing one says why
             if arrays is None:
                 rest += indices
             else:
@@ -248,7 +248,7 @@ class Shard:
         if not isinstance(asked, ByRow) or type(asked).reply_of is not ByRow.reply_of:
             return None
         if '"unit": "subject"' in str(config.get("plan", "")):
-            return None  # each client by itself divides its rows' terms by their subject's number of rows
+            return None  # a client divides each row's terms by its subject's number of rows, so each is asked by itself
         if (
             SECURE in config
             or config.get("rows")
@@ -261,7 +261,7 @@ class Shard:
             arrays = [] if config.get(EMPTY) else self._decoded(ins.parameters)
             return read_question(asked, list(map(as_numbers, arrays)), config, self._type)
         except Exception:
-            return None  # each client by itself says why
+            return None  # then each client is asked by itself, and says why the message is wrong
 
     def _rows(self, index: int, config: Mapping[str, Any]) -> NDArray[np.float64]:
         """Return the rows that one client would add up; raise an error if they are not in memory."""

@@ -53,7 +53,7 @@ class BusyError(RuntimeError):
 
 
 class Store:
-    """Contents by place and name, in a file that only its owner can read.
+    """Stores contents (bytes) by place and name, in a file that only its owner can read.
 
     Use it as a context manager where several reads and changes belong together; otherwise every call opens the file for
     itself. Reading creates no file.
@@ -220,7 +220,7 @@ class Store:
                 raise
 
     def put(self, place: str, name: str, content: bytes) -> None:
-        """Keep a content in place of the former one; only while :meth:`changing`."""
+        """Store a content, in place of a former one of the same name. Allowed only inside :meth:`changing`."""
         view = memoryview(content)
         pieces = [view[start : start + PIECE] for start in range(0, max(1, len(view)), PIECE)]
         with self._used() as connection:
@@ -236,7 +236,7 @@ class Store:
             )
 
     def forget(self, place: str, name: str | None = None) -> None:
-        """Remove a content, or all of a place; only while :meth:`changing`."""
+        """Remove a content, or all contents of a place. Allowed only inside :meth:`changing`."""
         with self._used() as connection:
             connection.execute(
                 "DELETE FROM kept WHERE place = ? AND name = ifnull(?, name)", (place, name)

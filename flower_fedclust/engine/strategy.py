@@ -499,13 +499,13 @@ class ProtocolStrategy(Declared, Strategy):
 
     @property
     def given(self) -> dict[str, Any]:
-        """The parameters that a continued run must have too."""
+        """The parameters. They must be the same when an interrupted run goes on."""
         return {name: getattr(self, name) for name in (*self.parameter_names(), "noise_seed")}
 
     def _new_run(self) -> Run:
         self.check_parameters()
         self.check_secure()
-        columns = None  # with a schema, clients have the schema's columns
+        columns = None  # stays None with a schema: then the schema names the columns
         if self.tables is None:
             columns = put_in_order(self)
             columns = columns if self.server_columns is None else self.server_columns

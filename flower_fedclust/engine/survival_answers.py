@@ -32,7 +32,7 @@ CONTENT = "numbers of rows of each cluster by the bin of their time, with and wi
 
 
 class ByRowsOutcome(ByTableRow):
-    """An answer by row about outcomes: its function sees the columns with each row's times and event."""
+    """An answer by row about outcomes: its function only sees the columns with each row's times and event."""
 
     def columns_of(self, schema: Schema) -> Mapping[str, Column]:
         """Return the columns that record a row's outcome."""

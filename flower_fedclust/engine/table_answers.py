@@ -148,7 +148,7 @@ def by_table_row(content: str) -> Callable[[Callable[..., Term]], ByTableRow]:
 
 
 def _described(question: Question) -> tuple[Schema, Preparation | None]:
-    """Return a question's schema, and its preparation if it is about prepared rows (questions with a frame)."""
+    """Return a question's schema and, if it has a frame and so is about prepared rows, its preparation."""
     if not question.arrays or question.arrays[0].dtype != np.uint8:
         raise ValueError("a message about a table begins with a schema or a preparation, as bytes.")
     content = question.arrays[0].tobytes()

@@ -131,7 +131,7 @@ HASH = "hash"
 #: The metric of a reply that holds the exponents of its arrays' units, as JSON; null for an array without a unit.
 EXPONENTS = "exponents"
 
-#: The other metrics that the hash covers. A site adds the last line of its ledger later.
+#: The other metrics that the hash covers. It cannot cover the last line of a site's ledger, which is added later.
 _COUNTED = ("format", "client", "columns", EXPONENTS, "table")
 
 R = TypeVar("R", FitRes, EvaluateRes)

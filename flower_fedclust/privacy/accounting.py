@@ -168,7 +168,7 @@ def _event(uses: Mapping[Release, int], *, sampled: bool = False) -> dp_accounti
 
 
 def _resolution(epsilon: float) -> float:
-    """Return the step in which privacy losses are stored, rounded up: a small part of epsilon, but affordable."""
+    """Return the step to which privacy losses are rounded up: a small fraction of epsilon, within limits."""
     return min(max(epsilon * 1e-4, 1e-5), 1e-2)
 
 
@@ -290,7 +290,7 @@ def _calibrated(
 
 
 class _Accountant:
-    """One event's epsilon as dp-accounting's calibration asks for it, from the cached functions above."""
+    """Gives dp-accounting's calibration the epsilon of one event, from the cached functions above."""
 
     def __init__(self, epsilon: Callable[[dp_accounting.DpEvent, float], float]) -> None:
         from flower_fedclust.privacy.library import dp_accounting

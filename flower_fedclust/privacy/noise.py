@@ -139,7 +139,7 @@ def _toss(table: Thresholds, n_trials: int, source: NoiseSource) -> NDArray[np.b
 
 
 def choose(table: Thresholds, words: Words, source: NoiseSource) -> Integers:
-    """Return one index per word: how many of the table's numbers are not above it."""
+    """Return one index for each word: how many of the table's probabilities are not above the word."""
     indices = np.searchsorted(table.first, words, side="right").astype(np.int64, copy=False)
     if len(table.first):
         tied = np.flatnonzero((indices > 0) & (words == table.first[indices - 1]))
@@ -287,7 +287,7 @@ def sample_gaussian_share(scale: float, n_shares: int, size: int, source: NoiseS
     if n_shares == 1 or scale == 0:
         return sample_gaussian(scale, size, source)
     _check_share(scale, n_shares)
-    # Away from zero, so that rounding the quotient makes no share too narrow.
+    # The quotient may have been rounded down, so it is made slightly larger: no share may be too narrow.
     return sample_gaussian(scale / math.sqrt(n_shares) * (1 + 2.0**-50), size, source)
 
 
@@ -447,9 +447,10 @@ def add_noise(
 
 
 def on_grid(array: Sendable) -> GridArray:
-    """Return an array on a grid; integers and booleans get the unit 1, floats raise a TypeError.
+    """Return an array as integers in a unit; plain integers and booleans get the unit 1, floats raise a TypeError.
 
-    Noise on floats has holes, and anything that was rounded before the noise depends on the machine.
+    Floats with noise would not be private: which of them can occur depends on the value under the noise, and how values
+    are rounded before the noise depends on the machine.
     """
     if isinstance(array, GridArray):
         return array

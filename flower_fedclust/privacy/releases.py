@@ -1,4 +1,4 @@
-"""A release: one noisy array, as a value that the noise, the accountant, the report and the tests all read."""
+"""A release: the description of one noisy array, which the code for noise, accounting, reports and tests reads."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def on_the_same_rows(releases: Iterable[Release]) -> list[Release]:
 
 
 def joint_multiplier(multipliers: Iterable[tuple[float, int]]) -> float:
-    """Return the multiplier of one Gaussian release that protects as much as several; pairs of multiplier and count."""
+    """Return the multiplier of one Gaussian release that protects as much as several (multiplier, count) together."""
     found = list(multipliers)
     smallest = min(multiplier for multiplier, _ in found)
     if smallest == 0:

@@ -105,7 +105,7 @@ class Message:
     round: int  #: The Flower round, from 1.
     task: str  #: The task that the client was asked for.
     content: str  #: The content of the array, in words.
-    detail: str  #: How fine it is: "sum over the clients", "one per client", "one per row".
+    detail: str  #: What there is one of: "sum over the clients", "one per client" or "one per row".
     #: The release that protects the message. None means that nothing does, unless the message is post-processing.
     release: Release | None = None
     #: Whether it was computed only from an earlier release of the same client, so that it costs no more.
@@ -197,11 +197,11 @@ class PrivacyReport:
 
     @cached_property
     def epsilon(self) -> float:
-        """The epsilon of all releases at delta, as requested; infinity if there is no release.
+        """The epsilon of all releases, at delta; infinity if there is no release.
 
-        It holds before the run is seen. An early end of the run does not lower it, because the noisy
-        results may decide when the run ends. It is larger only if the releases compose to more, which happens if the
-        noise was not calibrated to a budget of the whole run.
+        It is the requested epsilon. It is larger only if the releases compose to more, which happens if the noise was
+        not calibrated to a budget of the whole run. It does not become smaller if the run ends early, because noisy
+        results may decide when a run ends.
         """
         if not self.releases or self.delta is None:
             return float("inf")
@@ -211,9 +211,9 @@ class PrivacyReport:
     def composed_epsilon(self) -> float:
         """The epsilon that the releases of the run compose to; infinity if there is none.
 
-        A record, or a client, is only in the messages that its client was asked for: this is the largest epsilon over
-        the clients. It may be less than was asked for, but that promises nothing, because which releases are made can
-        follow from noisy results.
+        A client's rows are only in the messages that this client was asked for, so this is the largest epsilon of any
+        client. It may be smaller than the requested epsilon. The smaller number is no promise, because noisy results
+        may decide which releases are made.
         """
         if not self.releases or self.delta is None:
             return float("inf")
@@ -244,7 +244,7 @@ class PrivacyReport:
 
     @property
     def is_noise_exact_enough(self) -> bool:
-        """Whether the part of delta kept for sampling covers how far drawn noise is from what is accounted for."""
+        """Whether SAMPLING_PART of delta covers how far the drawn noise is from the noise that is accounted for."""
         if self.delta is None:
             return True
         variation = math.fsum(message.variation for message in self.messages)
@@ -345,7 +345,7 @@ class PrivacyReport:
         return f"This is for your rows {known}. If you have rows at more of them, epsilon is {one} sites, and {two}."
 
     def assumptions(self) -> list[str]:
-        """Return who is trusted with what, and what is not covered, as sentences; none without a guarantee."""
+        """Return sentences: who is trusted with what, and what the guarantee does not cover. [] without a guarantee."""
         if not self.releases:
             return []
         places = (
@@ -461,12 +461,12 @@ def _at_most(value: float, digits: int = 4) -> str:
 
 
 def _contents(messages: Sequence[Message]) -> list[str]:
-    """Return a line for what each message holds, each once."""
+    """Return one line for each different content of the messages."""
     return list(dict.fromkeys(f"  - {message.content} ({message.detail})" for message in messages))
 
 
 def _grouped(messages: Sequence[Message]) -> list[str]:
-    """Return a few lines for each kind of message; the rounds that send it share them."""
+    """Return a few lines for each kind of message; they list the rounds in which it was sent."""
     kinds: dict[tuple[Any, ...], list[Message]] = {}
     for message in messages:
         # Sensitivities may differ between rounds, and do not need lines of their own. Noise multipliers do: from them a

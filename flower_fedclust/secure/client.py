@@ -112,7 +112,7 @@ class Checks:
         self._start = crypto.digest(b"share", roster, number)
 
     def __call__(self, dealer: int, recipient: int, kind: int, share: bytes) -> bytes:
-        """Return a dealer's check of a share; the recipient ``n`` stands for the secret itself."""
+        """Return a dealer's check of a share, or of the secret itself if ``recipient`` is n, the number of clients."""
         return sha256(self._start + PLACES.pack(dealer, recipient, kind) + share).digest()[:CHECK]
 
 

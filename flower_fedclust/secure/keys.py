@@ -64,7 +64,7 @@ def digest(*parts: bytes | int) -> bytes:
 
 
 def derive(key: bytes, purpose: bytes, length: int = KEY) -> bytes:
-    """Return a key for one purpose, which :func:`digest` has made."""
+    """Return the key that follows from ``key`` for one purpose; the purpose is a hash from :func:`digest`."""
     return HKDFExpand(_SHA256, length, purpose).derive(key)
 
 
@@ -85,7 +85,7 @@ def stream(key: bytes, n_bytes: int) -> bytes:
 
 
 def mask(key: bytes, n_words: int) -> Words:
-    """Return a mask: as many uniform 64-bit words."""
+    """Return a mask: ``n_words`` uniform 64-bit words."""
     return np.frombuffer(stream(key, 8 * n_words), dtype="<u8").astype(np.uint64, copy=False)
 
 
@@ -153,5 +153,5 @@ def rows_of(array: object, n_rows: int, width: int) -> list[bytes]:
 
 
 def as_rows(rows: Sequence[bytes], width: int) -> Bytes:
-    """Return pieces of equal length as an array of bytes, one for each row."""
+    """Return byte strings of equal length as the rows of an array."""
     return np.frombuffer(b"".join(rows), dtype=np.uint8).reshape(len(rows), width)

@@ -46,7 +46,7 @@ class Step:
 
 @dataclass
 class _Sum:
-    """The server's state of one sum, by the places of the clients."""
+    """The server's state of one sum. A client is known by its place, its number in the list of all clients."""
 
     number: int
     dealt: dict[int, list[bytes]] = field(default_factory=dict)

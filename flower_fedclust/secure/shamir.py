@@ -37,7 +37,7 @@ def split(secret: int, n_shares: int, threshold: int) -> list[int]:
 
 
 def join(shares: Mapping[int, int]) -> int:
-    """Return the secret, given as many shares as the threshold, by point."""
+    """Return the secret from shares, given by point; there must be at least ``threshold`` of them."""
     points = tuple(sorted(shares))
     return (
         sum(weight * shares[point] for point, weight in zip(points, _weights(points), strict=True))
@@ -47,7 +47,7 @@ def join(shares: Mapping[int, int]) -> int:
 
 @lru_cache(maxsize=8)
 def _weights(points: tuple[int, ...]) -> list[int]:
-    """Return Lagrange's weights of the values at these points for the value at 0."""
+    """Return Lagrange's weights, by which the value at 0 is the weighted sum of the values at these points."""
     weights = []
     for point in points:
         above = below = 1
