@@ -1,1 +1,1 @@
-"""The arithmetic of answers by row: rows as integers in a public frame, and sums over batches of them."""
+"""Exact arithmetic: rows as integers in a public unit, and sums over batches of rows."""

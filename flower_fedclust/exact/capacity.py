@@ -1,8 +1,8 @@
-"""The number of rows that a client may have, and so the bits that a row may add to an entry of a sum.
+"""The bound on a client's number of rows, and the number of bits that it leaves for each row in a sum.
 
 A sum over rows has 63 bits. The more rows there may be, the fewer bits are left for each, so sums of squares, of
-weighted rows and of kernel values come in a coarser unit. The bound is public: it is part of a message, and never
-follows from the rows.
+weighted rows and of kernel values come in a coarser unit. The bound is public: it is part of a message, and does not
+depend on how many rows a client really has.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from contextvars import ContextVar
 
 from flower_fedclust.exact.grid import ENTRY_BITS, MOST_ROWS
 
-#: The largest bound that a run may have: a row then adds 2^33 units at most, which second moments need.
+#: The largest bound on a client's rows that a run may have. It leaves 33 bits for each row, which second moments need.
 LARGEST_BOUND = 2**30 - 1
 
 _CURRENT: ContextVar[int] = ContextVar("entry_bits", default=ENTRY_BITS)
 
 
 def bits_with(most_rows: int) -> int:
-    """Return how many bits a row may add to an entry of a sum over so many rows."""
+    """Return how many bits a row may add to an entry of a sum, if a client may have ``most_rows`` rows."""
     if not MOST_ROWS <= most_rows <= LARGEST_BOUND:
         raise ValueError(
             f"most_rows is {most_rows}; it must be from {MOST_ROWS} to {LARGEST_BOUND}."
@@ -29,13 +29,13 @@ def bits_with(most_rows: int) -> int:
 
 
 def entry_bits() -> int:
-    """Return how many bits a row may add to an entry of the sums that are made now."""
+    """Return how many bits a row may add to an entry of a sum, under the bound that :func:`with_rows` has set."""
     return _CURRENT.get()
 
 
 @contextmanager
 def with_rows(most_rows: int) -> Iterator[None]:
-    """Let a client have so many rows in the sums that are made inside this context."""
+    """Set the bound on a client's number of rows for sums that are made inside this context."""
     token = _CURRENT.set(bits_with(most_rows))
     try:
         yield

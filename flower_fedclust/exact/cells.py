@@ -1,4 +1,4 @@
-"""A grid of cells in space, and the cell of each row, compared as integers."""
+"""A grid of cells in one to three dimensions, and the cell of each row, found by comparing integers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from flower_fedclust.numerics.checks import DataError
 Floats = NDArray[np.float64]
 Labels = NDArray[np.intp]
 
-#: About how many cells a grid has, by its number of columns; the fewest cells with noise; and the most of any grid.
+#: By number of columns: about how many cells a grid has (N_CELLS), and the fewest that noise may reduce them to
+#: (LEAST_CELLS). No grid may have more than MOST_CELLS.
 N_CELLS = {1: 256, 2: 64**2, 3: 24**3}
 LEAST_CELLS = {1: 64, 2: 24**2, 3: 8**3}
 MOST_CELLS = 2**16
@@ -24,7 +25,7 @@ MOST_CELLS = 2**16
 
 @dataclass(frozen=True)
 class Grid:
-    """Cells of one width in each of one to three columns.
+    """A grid of equal cubic cells over one to three columns.
 
     Parameters
     ----------
@@ -51,13 +52,13 @@ class Grid:
 
     @classmethod
     def over(cls, low: Floats, high: Floats, n_cells: float = math.inf) -> Self:
-        """Return the grid over a box, with about ``n_cells`` cells within :data:`LEAST_CELLS` and :data:`N_CELLS`."""
+        """Return a grid over a box, with about ``n_cells`` cells, but from LEAST_CELLS to N_CELLS of them."""
         reach, n_columns = high - low, len(low)
         most = min(max(n_cells, LEAST_CELLS[n_columns]), N_CELLS[n_columns])
         # Cubes of this width would fill the box, but no column may have more cells than the whole grid.
         width = math.exp(math.fsum(np.log(reach)) / n_columns - math.log(most) / n_columns)
         width = max(width, float(reach.max()) / most)
-        # Each column takes a whole number of cells; a quotient that rounding made a little too small counts as whole.
+        # Each column has a whole number of cells. 1e-9 makes up for quotients that rounding made a little too small.
         fitting = np.maximum(np.floor(reach / width + 1e-9), 1).astype(int)
         width = float((reach / fitting).max())
         shape = np.maximum(np.ceil(reach / width - 1e-9), 1).astype(int)
@@ -66,7 +67,10 @@ class Grid:
         return cls(corner, width, tuple(shape.tolist()))
 
     def places(self, integers: Floats, exponent: int) -> Labels:
-        """Return each row's cell as an index of the flat grid; rows outside are in the cells at the edge."""
+        """Return the cell of each row, given as integers of the unit ``2**exponent``.
+
+        A cell is an index into the flattened grid. A row outside the grid is in the nearest cell at the edge.
+        """
         found = np.zeros(len(integers), dtype=np.intp)
         for column, n_cells in enumerate(self.shape):
             edges = self.low[column] + self.width * np.arange(1, n_cells)
@@ -74,7 +78,7 @@ class Grid:
         return found
 
     def nearest(self, points: Floats) -> Labels:
-        """Return the same for points in floats."""
+        """Return the cell of each point, given in floats, as :meth:`places` does for integers."""
         last = np.array(self.shape) - 1
         with np.errstate(over="ignore"):
             cells = np.clip(np.floor((points - self.low) / self.width), 0, last).astype(np.intp)
@@ -88,6 +92,6 @@ class Grid:
 
 
 def parts_of(integers: Floats, edges: Floats | Sequence[float], exponent: int) -> Labels:
-    """Return the part of a range, between ascending edges, in which each integer lies."""
+    """Return the index of the interval, between ascending edges, in which each integer lies; 0 is below the first."""
     on_grid = points_onto_grid(np.asarray(edges, dtype=np.float64)[:, None], exponent)[:, 0]
     return np.searchsorted(on_grid, integers, side="right").astype(np.intp, copy=False)

@@ -1,12 +1,13 @@
-"""Where rows on the grid lie: in NumPy's arrays, or in tensors of PyTorch on a processor or on a card.
+"""Where rows on the grid are stored: in NumPy arrays, or in PyTorch tensors on a processor or on a GPU (a "card").
 
-Rows are integers that float64 holds exactly, so every device gives the same bits (docs/exact.md). The kernels of this
-package are written once, for both kinds of array. What NumPy and PyTorch call by one name is taken from ``device.xp``,
-and what they call by other names is here; operators, slices and in-place operators are the same. Labels, norms that
-leave a kernel, and sums are NumPy's everywhere.
+Rows are integers that float64 holds exactly, so every device gives the same bits (docs/exact.md). The functions of this
+package are written once, for both kinds of array. Functions that have the same name in NumPy and in PyTorch are taken
+from ``device.xp``; those whose names differ are methods of a device. Operators, slices and in-place operators are the
+same. Labels, sums, and the norms that a function returns are always NumPy arrays.
 
 Only operations that a card computes exactly are used. A tensor is never divided by a Python number, nor a number by a
-tensor (a card multiplies by the inverse), and nothing is fused, compiled, or raised to a power. A test looks at each.
+tensor (a card multiplies by the inverse), and nothing is fused, compiled, or raised to a power. Tests check each
+operation.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ Held: TypeAlias = Any
 #: Entries that a card works on at a time: 1 GB of float64.
 CARD_ENTRIES = 2**27
 
-#: Cards whose float64 is half as fast as their float32. On all others it is 32 or 64 times slower, and of no use here.
+#: CUDA's compute capabilities of cards whose float64 is half as fast as their float32. On all other cards float64 is 32
+#: or 64 times slower than float32, and such cards are not used.
 FAST_FLOAT64 = ((6, 0), (7, 0), (8, 0), (9, 0), (10, 0))
 
 
@@ -45,16 +47,17 @@ class Host:
     name = "the processor"
     is_card = False
 
-    #: The module whose functions trunc, ceil, sign, subtract, amax, amin and frexp do the same in NumPy and PyTorch.
+    #: The module, NumPy or PyTorch, for functions with the same name in both: trunc, ceil, sign, subtract, amax, amin
+    #: and frexp.
     xp = np
 
-    #: Returns an array of NumPy as the device holds it.
+    #: Converts a NumPy array to an array on the device.
     hold: Callable[..., Held] = staticmethod(np.asarray)
-    #: Returns a held array as an array of NumPy.
+    #: Converts an array on the device to a NumPy array.
     host: Callable[..., NDArray[Any]] = staticmethod(np.asarray)
-    #: Returns indices or a mask that can index a held array.
+    #: Converts NumPy indices, or a mask, so that they can index an array on the device.
     index: Callable[..., Held] = staticmethod(np.asarray)
-    #: Returns an array of a shape, whose entries are not set.
+    #: Returns an uninitialized array of a given shape.
     empty: Callable[..., Held] = staticmethod(np.empty)
     #: Returns square roots.
     sqrt: Callable[..., Held] = staticmethod(np.sqrt)
@@ -62,8 +65,8 @@ class Host:
     quotient: Callable[..., Held] = staticmethod(np.divide)
     #: Returns 2^e, for e from -1022 to 1023.
     powers_of_two: Callable[..., Held] = staticmethod(partial(np.ldexp, 1.0))
-    #: Returns, for each row, the index of the smallest ``||c||^2 - 2 x.c``; ties go to the lower index. The smallest
-    #: values are written to ``least``, if it is given, which lies on the device.
+    #: Returns, for each row x, the index of the center c with the smallest ``||c||^2 - 2 x.c``; ties go to the lower
+    #: index. If ``least``, an array on the device, is given, the smallest values are written to it.
     nearest = staticmethod(nearest_by_product)
 
     def free_memory(self) -> int | None:
@@ -76,15 +79,15 @@ class Host:
 
     def square_norms(self, held: Held) -> Held:
         """Return the sum of the squares of each row."""
-        if len(held) == 1:  # an array that a client clips as a whole; einsum takes longer to start
+        if len(held) == 1:  # a whole array that a client clips: einsum has more overhead
             return np.array([np.dot(held[0], held[0])])
         return np.einsum("ij,ij->i", held, held)
 
     def sums_at(self, rows: Held, labels: Labels, n_places: int) -> Floats:
-        """Add up the rows at each place, of shape (n_places, n_columns)."""
+        """Add up the rows that have the same label; of shape (n_places, n_columns)."""
         if len(rows) * n_places > 2**14:
             return cluster_sums(rows, labels, n_places)[0]
-        # A product with a small dense matrix, as a sparse one takes longer to make.
+        # For few rows, a product with a dense matrix, because a sparse matrix takes longer to make.
         sums: Floats = (np.arange(n_places)[:, None] == labels).astype(np.float64) @ rows
         return sums
 
@@ -100,11 +103,12 @@ class Torch:
         self.name = (
             torch.cuda.get_device_name(device) if self.is_card else "PyTorch on the processor"
         )
-        #: The labels that were found last, and the same on the device: they often come back at once, to add up rows.
+        #: The labels that :meth:`nearest` found last, and their copy on the device: rows are often added up by them
+        #: next.
         self._last_labels: tuple[ReferenceType[Labels], Held] | None = None
 
     def free_memory(self) -> int | None:
-        """Return how many bytes are free on the card, or kept by PyTorch from tensors that are gone."""
+        """Return how many bytes are free on the card, including memory that PyTorch has reserved but does not use."""
         if not self.is_card:
             return None
         cuda = self.xp.cuda
@@ -112,10 +116,10 @@ class Torch:
         return int(cuda.mem_get_info(self._device)[0] + unused)
 
     def hold(self, array: NDArray[Any]) -> Held:
-        """Copy an array of NumPy to the device: to a card through pinned memory, while the card computes."""
+        """Copy a NumPy array to the device; the copy to a card goes through pinned memory, while the card computes."""
         if not self.is_card:
             return self.xp.from_numpy(array.copy())
-        # PyTorch keeps pinned blocks and takes one again as soon as its copy has ended: a ring.
+        # PyTorch reuses a block of pinned memory as soon as its copy has ended, so a few blocks are enough.
         pinned = self.xp.empty(
             array.shape,
             dtype=self.xp.from_numpy(array[:0].copy()).dtype,
@@ -144,7 +148,7 @@ class Torch:
         return held.sqrt() if self.is_card else self.xp.from_numpy(np.sqrt(held.numpy()))
 
     def quotient(self, numerator: Held | float, divisor: Held | float) -> Held:
-        """Divide two tensors: a number becomes a tensor, or a card would multiply by its inverse."""
+        """Divide two tensors. A number first becomes a tensor, because a card would multiply by its inverse."""
         is_tensor, full_like = self.xp.is_tensor, self.xp.full_like
         held: Any = divisor
         first: Any = numerator if is_tensor(numerator) else full_like(held, float(numerator))
@@ -152,7 +156,7 @@ class Torch:
         return first / second
 
     def powers_of_two(self, exponents: Held) -> Held:
-        """Return 2 to these exponents exactly, by writing the bits of the floats: PyTorch's ldexp may round."""
+        """Return 2 to these exponents exactly: the floats' bits are written, because PyTorch's ldexp may round."""
         return ((exponents.to(self.xp.int64) + 1023) << 52).view(self.xp.float64)
 
     def square_norms(self, held: Held) -> Held:
@@ -169,7 +173,7 @@ class Torch:
     def nearest(
         self, rows: Held, twice: Floats, squares: Floats, least: Held | None = None
     ) -> Labels:
-        """Return nearest points, by mm and add_: addmm is half as fast on a card."""
+        """Return the nearest points. PyTorch's addmm would do both steps at once, but is half as fast on a card."""
         twice_held, squares_held = self.hold(twice), self.hold(squares)
         held = self.xp.empty(len(rows), dtype=self.xp.int64, device=self._device)
         cached = max(CACHED_ENTRIES, 64 * len(squares))
@@ -194,7 +198,7 @@ _CURRENT: ContextVar[Device] = ContextVar("device", default=HOST)
 
 
 def device_of(held: Held) -> Device:
-    """Return where an array lies."""
+    """Return the device that holds an array."""
     return HOST if isinstance(held, np.ndarray) else _torch_on(held.device)
 
 
@@ -204,13 +208,13 @@ def _torch_on(device: Any) -> Torch:
 
 
 def current_device() -> Device:
-    """Return the device to which rows are brought now."""
+    """Return the device to which rows are copied: the processor, unless :func:`on_device` has set another."""
     return _CURRENT.get()
 
 
 @contextmanager
 def on_device(device: Device | None) -> Iterator[None]:
-    """Bring rows to a device inside this context; None leaves it as it is."""
+    """Copy rows to this device inside the context; None keeps the device that was set before."""
     token = _CURRENT.set(_CURRENT.get() if device is None else device)
     try:
         yield
@@ -271,7 +275,7 @@ def open_device(name: str) -> Device:
 def _check(device: Device) -> None:
     """Raise a ValueError unless the device computes a few results exactly.
 
-    They are a product, nearest points, sums, truncated quotients and lengths of rows of integers.
+    The results are a product, nearest points, sums, truncated quotients and lengths, of rows of integers.
     """
     rng = np.random.default_rng(0)
     rows = rng.integers(-(2**22), 2**22, size=(512, 40)).astype(np.float64)

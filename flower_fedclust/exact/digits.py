@@ -15,15 +15,18 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-#: The last digit stands for multiples of 2^-1152, below the least float, 2^-1074, with all bits of its mantissa.
+#: The least significant digit counts multiples of 2^-1152: fine enough for the least float, 2^-1074, with 53 bits.
 N_FRACTION_BITS = 1152
 
-#: Digits of 32 bits: up to the largest float, below 2^1024.
+#: The number of digits, of 32 bits each: enough for the largest float, which is below 2^1024.
 N_DIGITS = (N_FRACTION_BITS + 1024) // 32
 
 
 def digits_of(value: float) -> Integers:
-    """Return the digits of a number, the last first; of a negative one all negative."""
+    """Return the digits of a number, the least significant first; all are negative (or 0) for a negative number.
+
+    A number that is not finite counts as the largest float.
+    """
     if not math.isfinite(value):
         value = sys.float_info.max
     mantissa, exponent = math.frexp(abs(value))

@@ -18,17 +18,18 @@ from flower_fedclust.numerics.blocks import blocks
 
 Floats = NDArray[np.float64]
 
-#: Entries at a time: a few arrays of so many stay in a processor's second cache.
+#: Entries that are computed at a time: a few arrays of this size fit into a processor's second-level cache.
 BLOCK_ENTRIES = 2**14
 
-#: Between two powers of two lie 2^11 entries of the table of exponentials.
+#: The table of exponentials has 2^TABLE_BITS entries between two powers of two; STEPS is this number.
 TABLE_BITS = 11
 STEPS = 2**TABLE_BITS
 
-#: Adding this float rounds to an integer, which then stands in the lowest bits of the mantissa.
+#: Adding this float to another one rounds it to an integer, which is then in the lowest bits of the sum's mantissa.
 SHIFT = 1.5 * 2.0**52
 
-#: Within, no power of two leaves the normal range; beyond twice the others an exponential is 0 or infinite.
+#: For x from LEAST to LARGEST, e^x and the powers of two in its computation are normal floats. Below 2 LEAST_HALF e^x
+#: is 0, and above 2 LARGEST_HALF it is infinite.
 LEAST, LARGEST, LEAST_HALF, LARGEST_HALF = -708.0, 709.0, -373.0, 355.0
 
 #: A logarithm is computed from the logarithm of the nearest multiple of 1/128.
@@ -36,14 +37,17 @@ N_PARTS = 128
 
 
 def _split(value: Fraction) -> tuple[float, float]:
-    """Return a multiple of 2^-41, whose products with integers of 21 bits are exact, and the rest."""
+    """Split a number into a multiple of 2^-41, whose products with small integers are exact, and the rest."""
     high = Fraction(math.floor(value * 2**41), 2**41)
     return float(high), float(value - high)
 
 
 @lru_cache(maxsize=1)
 def _exponential_table() -> tuple[NDArray[np.uint64], float, float, float]:
-    """Return the bits of ``2^(j / 2048)`` less ``j`` in the place where k is added, ``2048 / ln 2`` and its inverse."""
+    """Return the table of exponentials, ``2048 / ln 2``, and ``ln 2 / 2048`` in two parts.
+
+    Entry j has the bits of the float ``2^(j / 2048)``, less j shifted to where :func:`_exponential_within` adds k.
+    """
     precision = 256
     root = 2 << precision
     for _ in range(TABLE_BITS):
@@ -61,7 +65,7 @@ def _exponential_table() -> tuple[NDArray[np.uint64], float, float, float]:
 
 @lru_cache(maxsize=1)
 def _logarithm_table() -> tuple[Floats, Floats, float, float]:
-    """Return the logarithms of multiples of 1/128 from 1/2 to 3/2 in two parts, and ln 2 in two parts."""
+    """Return the logarithms of the multiples of 1/128 from 1/2 to 3/2, and ln 2, each as a high and a low part."""
     parts = [
         _split(_logarithm_of(Fraction(j, N_PARTS))) for j in range(N_PARTS // 2, 3 * N_PARTS // 2)
     ]
@@ -79,9 +83,9 @@ def _logarithm_of(value: Fraction) -> Fraction:
 def exponential(x: Floats, *, out: Floats | None = None) -> Floats:
     """Return ``e^x``, the same bits on every machine.
 
-    With ``k = rint(2048 x / ln 2) = 2048 e + j`` and a rest r of at most ``ln 2 / 4096``, it is ``2^e 2^(j/2048) e^r``:
-    a power of two, an entry of a table, and a polynomial of degree 3. The relative error is below 2^-50 where the
-    result is in the normal range. Of x <= 0 the result is at most 1.
+    With ``k = rint(2048 x / ln 2) = 2048 e + j`` and a rest r of at most ``ln 2 / 4096``, ``e^x`` is
+    ``2^e 2^(j/2048) e^r``: a power of two, an entry of a table, and a polynomial of degree 3. The relative error is
+    below 2^-50 where the result is in the normal range. For x <= 0 the result is at most 1.
     """
     result = np.empty(x.shape) if out is None else out
     if result.shape != x.shape or result.dtype != np.float64 or not result.flags.c_contiguous:
@@ -95,7 +99,8 @@ def exponential(x: Floats, *, out: Floats | None = None) -> Floats:
                 _exponential_within(part, results[block], scratch)
                 continue
             far = ~((part >= LEAST) & (part <= LARGEST))
-            # The square of e^(x/2), so that a product, which every processor rounds alike, leaves the normal range.
+            # e^x as the square of e^(x/2): only this product can leave the normal range, and every processor rounds a
+            # product alike.
             halves = np.clip(0.5 * part[far], LEAST_HALF, LARGEST_HALF)
             _exponential_within(halves, halves, scratch)
             _exponential_within(np.where(far, 0.0, part), results[block], scratch)
@@ -104,7 +109,7 @@ def exponential(x: Floats, *, out: Floats | None = None) -> Floats:
 
 
 def _exponential_within(x: Floats, out: Floats, scratch: Floats) -> None:
-    """Write ``e^x`` to out, which may be x, for x where all powers of two are normal."""
+    """Write ``e^x`` to ``out``, which may be x itself; x must lie between LEAST and LARGEST."""
     table, per_step, high, low = _exponential_table()
     shifted, value, rest = scratch[:, : len(x)]
     np.multiply(x, per_step, out=shifted)
@@ -120,7 +125,7 @@ def _exponential_within(x: Floats, out: Floats, scratch: Floats) -> None:
     value *= rest
     value += 1.0
     value *= rest
-    # k moves to where its lowest bits stand over the mantissa's highest, and the others over the exponent.
+    # Shift k: its lowest 11 bits line up with the highest bits of the mantissa, and the others with the exponent.
     bits, index, power = shifted.view(np.uint64), out.view(np.int64), rest.view(np.uint64)
     np.bitwise_and(bits, np.uint64(STEPS - 1), out=out.view(np.uint64))
     np.take(table, index, out=power, mode="clip")
@@ -133,8 +138,8 @@ def _exponential_within(x: Floats, out: Floats, scratch: Floats) -> None:
 def logarithm(x: Floats) -> Floats:
     """Return the natural logarithm, the same bits on every machine.
 
-    With ``x = 2^e m`` and c the multiple of 1/128 next to m, it is ``e ln 2 + ln c + 2 artanh((m - c) / (m + c))``. The
-    relative error is below 2^-50, next to 1 as well.
+    With ``x = 2^e m`` and the multiple c of 1/128 that is nearest to m, the logarithm is
+    ``e ln 2 + ln c + 2 artanh((m - c) / (m + c))``. The relative error is below 2^-50, also for x near 1.
     """
     result = np.empty(x.shape)
     entries, results = x.reshape(-1), result.reshape(-1)
@@ -151,12 +156,12 @@ def logarithm(x: Floats) -> Floats:
 def _logarithm_within(x: Floats) -> Floats:
     """Return the logarithm of positive, normal floats ``x = 2^e m``, where m is near an entry c of the table.
 
-    It is ``e ln 2 + ln c + ln(m / c)``. The last part is a short series in ``(m - c) / (m + c)``, and the logarithms of
-    2 and c are stored in two parts, so that rounding takes little from the sum.
+    The logarithm is ``e ln 2 + ln c + ln(m / c)``. The last summand is a short series in ``(m - c) / (m + c)``. The
+    logarithms of 2 and c are stored as a high and a low part each, so that the sum loses little by rounding.
     """
     table_high, table_low, high, low = _logarithm_table()
     mantissa, exponent = np.frexp(x)
-    # From 0.7 to 1.4, so that e ln 2 and ln c never nearly cancel.
+    # The mantissa is moved to between 0.7 and 1.4, so that e ln 2 and ln c never nearly cancel.
     small = mantissa < 0.70703125
     mantissa = np.where(small, 2.0 * mantissa, mantissa)
     whole = (exponent - small).astype(np.float64)
@@ -174,7 +179,7 @@ def _logarithm_within(x: Floats) -> Floats:
 def power(base: Floats, exponent: float) -> Floats:
     """Return ``base ** exponent``, the same bits on every machine.
 
-    ``e^(exponent ln base)``: the relative error is below 2^-40 where the result is in the normal range.
+    It is ``e^(exponent ln base)``, with a relative error below 2^-40 where the result is in the normal range.
     """
     if exponent == 0:
         return np.ones(base.shape)

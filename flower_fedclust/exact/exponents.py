@@ -1,8 +1,8 @@
-"""Sums of binary exponents, from which a server chooses a unit if a strategy has no radius.
+"""Sums of binary exponents, from which a server chooses the unit of the rows' grid if a strategy has no radius.
 
-The largest exponent of any entry gives a first grid, on which a sum gives the origin. The exponent of the farthest row
-from the origin gives the unit, so that no row is clipped. No mechanism protects these sums: only strategies without a
-guarantee use them, and they are declared as unprotected.
+The largest exponent of any entry gives a first grid, on which the rows are added up to find the origin. The distance of
+the farthest row from the origin then gives the unit, so that no row is clipped. No mechanism protects these sums: only
+strategies without a guarantee use them, and they are declared as unprotected.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from flower_fedclust.numerics.blocks import blocks
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-#: The bits of entries that are only added up, by default: a float64 holds the sum of 2^15 of them.
+#: The bits of entries that are only added up, by default: float64 holds the sum of 2^15 such entries exactly.
 SUM_BITS = ENTRY_BITS - 2
 
-#: The possible exponents of a table of finite floats, from the least float to the longest row. The first one stands for
-#: a table of zeros.
+#: The least exponent that a table of finite floats can have, which stands for a table of zeros; and how many exponents
+#: are possible, up to the exponent of the longest row.
 LEAST_EXPONENT, N_EXPONENTS = -1100, 2240
 
 
 def table_exponent(rows: Floats) -> int:
-    """Return the smallest exponent e with every entry at most 2^e; the least there is, if all are 0."""
+    """Return the smallest exponent e with every entry at most 2^e; LEAST_EXPONENT if all entries are 0."""
     mantissa, exponent = math.frexp(_largest(rows))
     return exponent - (mantissa == 0.5) if mantissa else LEAST_EXPONENT
 
 
 def _largest(array: Floats) -> float:
-    """Return the largest magnitude of an entry; 0 of no entries."""
+    """Return the largest magnitude of an entry; 0 if there are no entries."""
     return max(float(array.max(initial=0.0)), -float(array.min(initial=0.0)))
 
 
@@ -44,7 +44,7 @@ def sum_bits() -> int:
 
 
 def entry_sums(rows: Floats, exponent: int) -> Integers:
-    """Return the sum of the rows, of entries truncated to multiples of ``2**(exponent - sum_bits())``."""
+    """Return the sum of the rows, whose entries are first truncated to multiples of ``2**(exponent - sum_bits())``."""
     bits = sum_bits()
     most, power = 2.0**bits, bits - exponent
     # A product gives the same as ldexp in a tenth of the time.
@@ -62,10 +62,11 @@ def entry_sums(rows: Floats, exponent: int) -> Integers:
 
 
 def reach_exponent(rows: Floats, origin: Floats | float = 0.0) -> int:
-    """Return an exponent e with every row at most 2^e from the origin, in Euclidean norm: the smallest, or one more.
+    """Return an exponent e such that no row is farther than 2^e from the origin: the smallest, or one more.
 
-    ``rows_within(rows, origin, e - 25)`` then clips none. The norm is an exact integer norm, rounded away from zero
-    (differences below 2^-560 in a table that has entries above 2^500 are lost, and may then be clipped).
+    ``rows_within(rows, origin, e - 25)`` then clips no row. Norms are Euclidean, and computed exactly from integers
+    that were rounded away from zero. If a table has entries above 2^500, differences below 2^-560 are lost, and may be
+    clipped.
     """
     origin = np.broadcast_to(origin, rows.shape[1:])
     largest = max(_largest(rows), _largest(origin))
@@ -79,7 +80,7 @@ def reach_exponent(rows: Floats, origin: Floats | float = 0.0) -> int:
         norms = np.einsum("ij,ij->i", offsets, offsets)
         farthest = max(farthest, float(norms.max()))
         far = offsets[norms >= farthest * _part_of_longest(rows.shape[1])]
-        if farthest < 2.0**-900:  # squares may be denormal, and say little
+        if farthest < 2.0**-900:  # squares may be denormal: too inexact to compare
             far = offsets
         if not len(far):
             continue
@@ -92,10 +93,11 @@ def reach_exponent(rows: Floats, origin: Floats | float = 0.0) -> int:
 
 
 def _part_of_longest(n_columns: int) -> float:
-    """Return the part of the largest squared norm below which a row cannot have the largest rounded norm.
+    """Return the fraction of the largest squared norm below which a row cannot have the largest rounded norm.
 
-    :func:`rounded_norms` adds at most ``2^(1 - bits)`` of the largest entry to each entry, so a norm grows by a part of
-    ``2 sqrt(n_columns) 2^-bits`` at most. Only the few rows above this part are rounded, which takes time.
+    :func:`rounded_norms` adds at most ``2^(1 - bits)`` of the largest entry to each entry, so a norm grows by a
+    fraction of at most ``2 sqrt(n_columns) 2^-bits``. Rounding takes time, so only the few rows above the returned
+    fraction are rounded.
     """
     bits = (53 - (n_columns - 1).bit_length()) // 2
     return max(1.0 - 2.0 * math.sqrt(n_columns) * 2.0**-bits - 2.0**-40, 0.0) ** 2
@@ -109,5 +111,5 @@ def exponent_indicator(exponent: int) -> Integers:
 
 
 def largest_exponent(total: Integers) -> int:
-    """Return the largest exponent that a sum of :func:`exponent_indicator` has."""
+    """Return the largest exponent of any client, from the sum of the clients' :func:`exponent_indicator`."""
     return int(np.flatnonzero(total)[-1]) + LEAST_EXPONENT

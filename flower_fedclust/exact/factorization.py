@@ -28,20 +28,22 @@ from flower_fedclust.numerics.vectors import clip_norm
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-#: alpha_1 of Theorem 4, above 1: the divisor of a gradient step on H, as a multiple of its least value.
+#: alpha_1 in Theorem 4 of Li et al. (2024), above 1: the divisor of a gradient step on H is this multiple of its limit,
+#: half of the gradient's Lipschitz constant.
 ALPHA_H = 1.5
 
-#: The most steps, and the relative change of the memberships below which they count as converged for fixed centers.
+#: For fixed centers, memberships take at most MOST_STEPS steps. They have converged if ten steps change them by no more
+#: than the fraction SMALL_CHANGE.
 MOST_STEPS, SMALL_CHANGE = 300, 1e-6
 
-#: Rows whose outer products are added in float64, and entries that are worked on at a time: an entry of an outer
-#: product is at most 2^40, a sum over 2^13 rows 2^53.
+#: How many rows' outer products are added in float64: an entry of one is at most 2^40, so that a sum over 2^13 rows is
+#: at most 2^53 and exact. And how many entries are worked on at a time.
 GRADIENT_ROWS, BLOCK_ENTRIES = 2**13, 2**18
 
 
 @dataclass(frozen=True)
 class Penalties:
-    """The weights of the penalties in (14)."""
+    """The weights of the penalties in the objective, equation (14) of Li et al. (2024)."""
 
     #: Weight of the products of two memberships of one row: the larger, the more a row belongs to one cluster alone.
     rho: float = 0.0
@@ -52,8 +54,8 @@ class Penalties:
 def lifted(rows: Floats, origin: Floats) -> Floats:
     """Return rows less an origin, with one more coordinate that is the same for all: the last entry of ``origin``.
 
-    Rays from the new origin then meet the plane of the rows in one point each, so clusters that are directions become
-    clusters that are points.
+    All rows then lie in a plane beside the new origin, which a ray from there meets in one point. So clusters that are
+    directions become clusters that are points.
     """
     n_columns = rows.shape[1]
     found = np.empty((len(rows), n_columns + 1))
@@ -63,7 +65,7 @@ def lifted(rows: Floats, origin: Floats) -> Floats:
 
 
 def objective(rows: Floats, H: Floats, W: Floats, penalties: Penalties) -> float:
-    """Return F_i of (14), in squared units of the rows.
+    """Return the objective F_i, equation (14) of Li et al. (2024), in squared units of the rows.
 
     ``||X - H W||^2 + rho/2 sum_j ((1' h_j)^2 - ||h_j||^2) + mu_h/2 ||H||^2 + mu_w/2 ||W||^2``
     """
@@ -77,7 +79,10 @@ def objective(rows: Floats, H: Floats, W: Floats, penalties: Penalties) -> float
 
 
 def membership_gradient(XW: Floats, H: Floats, WW: Floats, penalties: Penalties) -> Floats:
-    """Return the gradient of (14) in H, ``2 (H W - X) W' + rho (H 1 1' - H) + mu_h H``, from ``X W'`` and ``W W'``."""
+    """Return the objective's gradient in H from the products ``X W'`` and ``W W'``.
+
+    The gradient is ``2 (H W - X) W' + rho (H 1 1' - H) + mu_h H``.
+    """
     of_fit: Floats = 2.0 * (H @ WW - XW)
     of_penalties: Floats = (penalties.mu_h - penalties.rho) * H + penalties.rho * H.sum(
         axis=1, keepdims=True
@@ -86,7 +91,7 @@ def membership_gradient(XW: Floats, H: Floats, WW: Floats, penalties: Penalties)
 
 
 def center_gradient(rows: Floats, H: Floats, W: Floats, mu_w: float) -> Floats:
-    """Return the gradient of (14) in W: ``2 H' (H W - X) + mu_w W``."""
+    """Return the objective's gradient in the centers W: ``2 H' (H W - X) + mu_w W``."""
     gradient: Floats = 2.0 * H.T @ (H @ W - rows) + mu_w * W
     return gradient
 
@@ -94,10 +99,11 @@ def center_gradient(rows: Floats, H: Floats, W: Floats, mu_w: float) -> Floats:
 def membership_steps(
     rows: Floats, H: Floats, W: Floats, penalties: Penalties, n_steps: int
 ) -> Floats:
-    """Take Q_1 projected gradient steps on H (17), with ``gamma = alpha_1 L_H / 2``.
+    """Take ``n_steps`` projected gradient steps on the memberships H: equation (17) of Li et al. (2024).
 
-    alpha_1 is above 1, so no step raises the objective. If W and the penalties are 0, H stays as it is. A row's
-    memberships depend on no other row.
+    A step is divided by ``gamma = alpha_1 L_H / 2``, where L_H is the gradient's Lipschitz constant. alpha_1 is above
+    1, so no step raises the objective. If W and the penalties are 0, H stays as it is. A row's memberships depend on no
+    other row.
     """
     return _membership_steps(rows @ W.T, H, W @ W.T, penalties, n_steps)
 
@@ -115,7 +121,7 @@ def _membership_steps(
 
 
 def membership_step_divisor(W: Floats, penalties: Penalties) -> float:
-    """Return gamma, the divisor of a gradient step on H (equation 17 of the paper).
+    """Return gamma, the divisor of a gradient step on the memberships H: equation (17) of Li et al. (2024).
 
     It is in squared units of the centers, and 0 if the centers and the penalties are all 0.
     """
@@ -123,7 +129,7 @@ def membership_step_divisor(W: Floats, penalties: Penalties) -> float:
 
 
 def _step_divisor(WW: Floats, penalties: Penalties) -> float:
-    """L_H, the Lipschitz constant of the gradient, is ``2 lambda_max(W W') + rho (k - 1) + mu_h``."""
+    """Return ``ALPHA_H L_H / 2``, where ``L_H = 2 lambda_max(W W') + rho (k - 1) + mu_h`` is the Lipschitz constant."""
     lipschitz = 2.0 * _largest_eigenvalue(WW) + penalties.rho * (len(WW) - 1) + penalties.mu_h
     return ALPHA_H / 2 * lipschitz
 
@@ -137,7 +143,7 @@ def exact_membership_steps(
     gamma: float,
     n_steps: int,
 ) -> Floats:
-    """Take Q_1 projected gradient steps on H (17) by operations that every machine rounds alike, row by row.
+    """Take the steps of :func:`membership_steps` by operations that every machine rounds alike, row by row.
 
     Products of rows and centers are products of integers, and exact. Everything else is done entry by entry, and one
     cluster after the other, so the bits of a row depend on no other row.
@@ -157,9 +163,9 @@ def exact_membership_steps(
 
 
 def memberships_of(rows: Floats, W: Floats, penalties: Penalties) -> Floats:
-    """Return the memberships of rows for given centers: (17) until nothing moves.
+    """Return the memberships of rows for given centers: :func:`membership_steps` until they have converged.
 
-    The penalty on products is not convex, so the start matters: it is the first step from 0.
+    The penalty on products is not convex, so the result depends on the start: the first step from 0.
     """
     XW, WW = rows @ W.T, W @ W.T
     H = _membership_steps(XW, np.zeros_like(XW), WW, penalties, 1)
@@ -178,14 +184,15 @@ def memberships_of(rows: Floats, W: Floats, penalties: Penalties) -> Floats:
 
 
 def _largest_eigenvalue(symmetric: Floats) -> float:
-    """Return the largest eigenvalue of a matrix that has no negative ones but for rounding."""
+    """Return the largest eigenvalue of a matrix whose eigenvalues are negative only by rounding."""
     return max(float(np.linalg.eigvalsh(symmetric)[-1]), 0.0)
 
 
 def center_step_size(HH: Floats, alpha: float, mu_w: float) -> float:
-    """Return eta: alpha times the largest eigenvalue of H'H, the paper's estimate of L_W, or 0.
+    """Return eta, the divisor of a gradient step on the centers: ``alpha (lambda_max + mu_w / 2)``; 0 if H is 0.
 
-    With alpha above 1 steps do not raise the objective: the gradient's own constant is ``2 lambda_max + mu_w``.
+    ``lambda_max`` is the largest eigenvalue of ``H'H``, with which Li et al. (2024) estimate L_W. The Lipschitz
+    constant of the gradient is ``2 lambda_max + mu_w``, so with alpha above 1 no step raises the objective.
     """
     largest = _largest_eigenvalue((HH + HH.T) / 2)
     return alpha * (largest + mu_w / 2) if largest > 0 else 0.0
@@ -200,7 +207,7 @@ def center_steps(
     eta: float,
     bound: float = math.inf,
 ) -> Floats:
-    """Take a gradient step on W for each minibatch (18)."""
+    """Take a gradient step on the centers W for each minibatch: equation (18) of Li et al. (2024)."""
     if eta == 0:
         return W
     for batch in batches:
@@ -211,15 +218,16 @@ def center_steps(
 def clipped_center_gradient(
     rows: Floats, H: Floats, W: Floats, exponent: int, bound: float
 ) -> tuple[Integers, int]:
-    """Return the sum over rows of the gradient in W of the fit, each row's clipped to a norm, exactly.
+    """Return the exact sum of the rows' gradients in W, each clipped to a norm, and the exponent of its unit.
 
-    A row x with memberships h has the gradient ``2 h (h W - x)'``: the outer product of the direction of h, of norm 1,
-    with ``2 ||h|| (h W - x)``, which has the norm of the gradient. The first is cut to 15 bits (fewer if there can
-    be more rows), the second is clipped to the bound and truncated to 25, so one row adds integers of Frobenius norm at
-    most the bound.
+    Only the squared error counts, not the penalties. A row x with memberships h has the gradient ``2 h (h W - x)'``:
+    the outer product of the direction of h, of norm 1, with ``2 ||h|| (h W - x)``, which has the norm of the gradient.
+    The first vector is truncated to 15 bits (fewer if there can be more rows), the second is clipped to the bound and
+    truncated to 25 bits. So one row adds integers whose Frobenius norm is at most the bound.
     """
     n_clusters, n_columns = W.shape
-    # A column of W is at most sqrt(k) times as long as a row may be: with so many bits less, products stay below 2^53.
+    # A column of W is at most sqrt(k) times as long as a row may be: with ``dropped`` bits less, products stay below
+    # 2^53.
     dropped = max(0, ((n_clusters - 1).bit_length() + 1) // 2 - 3)
     unit = unit_exponent(bound)
     within, bits = ball_in_units(float(bound), 2, unit), entry_bits() - BITS

@@ -48,14 +48,14 @@ BLOCK_ENTRIES = 2**15
 
 @dataclass(frozen=True, eq=False)
 class GridArray:
-    """Integers in a public unit: the form of every array that is summed or takes noise.
+    """Integers in a public unit: the form of every array that is summed over clients or that noise is added to.
 
     Parameters
     ----------
     integers : ndarray
         Of any shape; floats that hold integers become int64, as truth values do.
     exponent : int, default=0
-        Of the unit, ``2**exponent``. Counts have the unit 1.
+        The exponent of the unit, which is ``2**exponent``. Counts have the unit 1.
     """
 
     integers: Integers
@@ -74,7 +74,7 @@ class GridArray:
     def truncated(cls, array: Floats, exponent: int) -> GridArray:
         """Truncate an array to a given unit; entries beyond 2^53 units are cut, and NaN becomes 0.
 
-        For arrays on whose norm no guarantee rests.
+        Only for arrays whose norm no guarantee depends on.
         """
         with np.errstate(over="ignore"):
             whole = np.trunc(
@@ -84,7 +84,7 @@ class GridArray:
 
     @cached_property
     def largest(self) -> int:
-        """The largest magnitude of an integer; 0 where there is none."""
+        """The largest magnitude of an integer; 0 if there are no integers."""
         return max(int(self.integers.max(initial=0)), -int(self.integers.min(initial=0)))
 
     @property
@@ -93,7 +93,7 @@ class GridArray:
         return from_units(self.integers, self.exponent)
 
     def refined(self, exponent: int) -> GridArray:
-        """Return the same in a finer unit; integers that this takes beyond 63 bits wrap around, as sums do."""
+        """Return the same array in a finer unit; integers that then exceed 63 bits wrap around, as sums do."""
         return GridArray(np.left_shift(self.integers, self.exponent - exponent), exponent)
 
 
@@ -118,7 +118,7 @@ def from_units(integers: Floats | Integers, exponent: int) -> Floats:
 
 @lru_cache(maxsize=256)
 def ball_in_units(radius: float, norm: int, exponent: int) -> tuple[float, float]:
-    """Return the radius in units, and the largest integer that the norm (or the squared norm, for 2) may be."""
+    """Return the radius in units, and the largest integer that a row's norm may be (for norm 2: its squared norm)."""
     if norm not in (1, 2):
         raise ValueError(f"norm is {norm}; it must be 1 or 2.")
     bound = Fraction(radius) / Fraction(2) ** exponent
@@ -131,8 +131,8 @@ def rows_onto_grid(
 ) -> tuple[Held, int]:
     """Move rows by a public origin, clip them to a ball around it, and truncate them to integers in a public unit.
 
-    The integer norm of every row is at most the radius, exactly: whoever adds or removes a row moves a sum by no more.
-    A row that lies within (once it is truncated, which makes it shorter) is only truncated. Every other is scaled down
+    The integer norm of every row is at most the radius, exactly: adding or removing a row changes a sum by no more. A
+    row inside the ball (once it is truncated, which makes it shorter) is only truncated. Every other row is scaled down
     to the radius and truncated towards zero. The integers are written to ``out``, if it is given.
     """
     exponent = unit_exponent(radius)
@@ -144,8 +144,8 @@ def rows_onto_grid(
 def rows_within(rows: Floats, origin: Floats, exponent: int, *, norm: int = 2) -> Floats:
     """Put rows onto the grid of a known unit, clipped to 2^25 units.
 
-    For strategies without a radius, which choose the unit with :func:`reach_exponent`, and for public points such as
-    centers, which have to be on the grid of the rows.
+    This is for strategies without a radius, which choose the unit with :func:`reach_exponent`, and for public points
+    such as centers, which have to be on the grid of the rows.
     """
     on_grid: Floats = truncated_to_ball(
         rows, origin, exponent, 2.0**BITS, 2.0 ** (BITS * norm), norm
@@ -155,7 +155,7 @@ def rows_within(rows: Floats, origin: Floats, exponent: int, *, norm: int = 2) -
 
 @made_once
 def points_onto_grid(points: Floats, exponent: int) -> Floats:
-    """Put public points, in the coordinates of the rows on the grid, onto the grid of the rows."""
+    """Put public points onto the grid of the rows; the points are in the same coordinates as the rows on that grid."""
     on_grid = rows_within(np.asarray(points, dtype=np.float64), np.zeros(points.shape[1]), exponent)
     on_grid.flags.writeable = False
     return on_grid
@@ -178,7 +178,7 @@ def truncated_to_ball(
 ) -> Held:
     """Return ``rows - origin`` in units, truncated, and clipped to the bound if the integer norm exceeds the limit.
 
-    A difference that overflows is infinite, never NaN, because both are finite.
+    A difference that overflows is infinite and never NaN, because rows and origin are finite.
     """
     device = device_of(rows)
     on_grid = device.empty(rows.shape) if out is None else out
@@ -203,16 +203,17 @@ def truncated_to_ball(
 
 
 def integer_norms(rows: Held, norm: int) -> Held:
-    """Return the L1 norms, or the squares of the Euclidean norms: of integers, exact below 2^53."""
+    """Return the L1 norms of rows of integers or, for norm 2, the squares of their norms: exact below 2^53."""
     return abs(rows).sum(axis=1) if norm == 1 else device_of(rows).square_norms(rows)
 
 
 def _clipped(
     rows: Held, origin: Floats, exponent: int, bound: float, limit: float, norm: int
 ) -> Held:
-    """Scale rows down to the bound and truncate them; a quotient that was rounded up to an integer is taken back.
+    """Scale rows that are too long down to the bound, and truncate them.
 
-    The rows are long: in units their distance from the origin is 2^24 at least.
+    Their distance from the origin is at least 2^24 units. If rounding leaves a row longer than the limit, each of its
+    entries loses one unit.
     """
     extreme = 2.0**500
     device = device_of(rows)
@@ -236,14 +237,14 @@ def _clipped(
         on_grid[~np.isfinite(largest)] = 0.0
     long = integer_norms(on_grid, norm) > limit
     if long.any():
-        # Rounding can add 2^-50 of the norm, so that an excess in squared units is 4 at most, and in L1 units 1.
+        # Rounding can add 2^-50 of the norm. So a squared norm exceeds the limit by at most 4, and an L1 norm by 1.
         # One unit less in every entry takes away more: sum (2 |y| - 1) >= ||y||, and 1 or more.
         on_grid[long] -= device.xp.sign(on_grid[long])
     return on_grid
 
 
 def scaled_to(rows: Held, bound: float, norm: int) -> Held:
-    """Return rows whose norm is the bound, truncated towards zero; rounding can add 2^-50 of the norm."""
+    """Scale rows to the bound and truncate them towards zero; rounding can add 2^-50 of the norm."""
     device = device_of(rows)
     _, scaled, norms = rounded_norms(rows, norm)
     if norm == 2:
@@ -253,15 +254,16 @@ def scaled_to(rows: Held, bound: float, norm: int) -> Held:
 
 
 def rounded_norms(rows: Held, norm: int) -> tuple[Held, Held, Held]:
-    """Return norms that are never too small, as exact integers in a power of two that each row has for itself.
+    """Return, for each row, an exponent p, the row times ``2^p``, and the norm of this product, rounded up.
 
-    The entries become integers of m bits, rounded away from zero, where ``2 m + log2(n_columns) <= 53`` (``m`` instead
-    of ``2 m`` for L1), so that their sum is exact in any order.
+    For norm 2 the last result is the square of the norm. It is an exact integer: the entries are rounded away from zero
+    to integers of m bits, where ``2 m + log2(n_columns) <= 53`` (``m`` instead of ``2 m`` for L1), so that their sum is
+    exact in any order.
     """
     bits = (53 - (rows.shape[1] - 1).bit_length()) // norm
     device = device_of(rows)
     exponents = device.xp.frexp(device.xp.amax(abs(rows), 1))[1]  # every entry is below 2^exponent
-    # Limited to prevent overflow: a row with a denormal norm keeps fewer bits, also rounded up.
+    # The limit prevents overflow. A row with a denormal norm then keeps fewer bits, and is rounded up as well.
     power = (bits - exponents).clip(None, 1000)
     scaled = rows * device.powers_of_two(power)[:, None]
     above = abs(scaled)

@@ -1,4 +1,4 @@
-"""Gaussian kernels of rows on a grid, and sums over rows that are weighted by them: exact, row by row.
+"""Gaussian kernels of rows on a grid, and exact sums of rows with kernel values as weights.
 
 A kernel value is a function of an exact squared distance, computed by operations that every machine rounds alike. It
 becomes an integer before anything is multiplied or added, so a row's contribution depends only on the row and on the
@@ -32,14 +32,14 @@ from flower_fedclust.numerics.blocks import blocks
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-#: The bits of weights between 0 and 1, by default: a weight times an entry of a row is at most 2^40, a sum over 2^13
-#: rows 2^53.
+#: The bits of weights between 0 and 1, by default: a weight times an entry of a row is at most 2^40, so that a sum over
+#: 2^13 rows is at most 2^53 and exact in float64.
 WEIGHT_BITS = ENTRY_BITS - BITS
 
-#: Rows whose weighted sums are added in float64.
+#: How many weighted rows are added in float64, before the sum becomes int64.
 WEIGHTED_ROWS = 2 ** (53 - BITS - WEIGHT_BITS)
 
-#: Kernel values that are computed at a time, which stay in a processor's second cache: 512 kB of float64.
+#: Kernel values that are computed at a time: 512 kB of float64, which fit into a processor's second-level cache.
 KERNEL_ENTRIES = 2**16
 
 #: Kernel values that are multiplied at a time: 4 MB of float64.
@@ -67,13 +67,16 @@ def gaussian_kernel(rows: Floats, points: Floats, exponent: int, gamma: float) -
 
 
 def columns_onto_grid(matrix: Floats) -> tuple[Floats, int]:
-    """Return the matrix that :func:`linear_features` multiplies by, and the power of two above its columns."""
+    """Return the rounded matrix by which :func:`linear_features` multiplies, and the exponent of its scale.
+
+    Its columns are divided by ``2**scale``, which makes them no longer than 1.
+    """
     if not np.isfinite(matrix).all():
         raise ValueError("the matrix has an entry that is NaN or infinite.")
-    # No column is longer than 2^scale: an exact integer norm says so.
+    # No column is longer than 2^scale, by an exact integer norm.
     scale = reach_exponent(np.ascontiguousarray(matrix.T), np.zeros(len(matrix)))
     rounded = np.rint(np.ldexp(matrix, DIRECTION_BITS - scale)) * 2.0**-DIRECTION_BITS
-    # This shortens columns that rounding has made longer than 1.
+    # directions_onto_grid shortens columns that rounding has made longer than 1.
     return directions_onto_grid(rounded), scale
 
 
@@ -84,7 +87,8 @@ def linear_features(kernel: Floats, matrix: Floats, bound: float) -> tuple[Float
     matrix to multiples of 2^-27 after a power of two has made its columns no longer than 1. With ``b = 26 - ceil(log4
     n_points)`` every partial sum of the product is below ``2^53`` units, and the product exact.
 
-    The error of an entry has a standard deviation of about 0.3 times ``2^-b ||m||``, for a column m, besides the unit.
+    Rounding gives an entry an error with a standard deviation of about 0.3 times ``2^-b ||m||``, where m is its column
+    of the matrix. Truncation adds an error of at most one unit.
     """
     n_points, n_features = matrix.shape
     exponent = unit_exponent(bound)
@@ -102,10 +106,11 @@ def linear_features(kernel: Floats, matrix: Floats, bound: float) -> tuple[Float
 
 
 def weighted_sums(rows: Held, weights: Floats) -> tuple[Integers, Integers]:
-    """Add up rows with weights, and the weights: for each cluster ``sum_i w_ir x_i`` and ``sum_i w_ir``.
+    """Add up weighted rows, and the weights: for each cluster r the sums ``sum_i w_ir x_i`` and ``sum_i w_ir``.
 
-    Weights are truncated to :func:`weight_bits`, 15 by default: integers w of that unit. One row x adds w to the sums
-    of weights, and the outer product w x' of integers, whose Frobenius norm is ``||w|| ||x||``, exactly.
+    Weights are truncated to integers of :func:`weight_bits` bits, 15 by default. A row x with the vector w of these
+    integers adds w to the sums of weights, and the outer product w x', whose Frobenius norm is exactly ``||w|| ||x||``,
+    to the sums of rows.
     """
     n_clusters, n_columns, device = weights.shape[1], rows.shape[1], device_of(rows)
     sums = np.zeros((n_clusters, n_columns), dtype=np.int64)

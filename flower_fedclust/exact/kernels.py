@@ -1,7 +1,8 @@
-"""Terms made of kernel values: a lemma about kernels bounds what a row adds, so the bound is written here.
+"""Terms (bounded sums over rows) made of kernel values: lemmas about kernels bound what a row adds.
 
-``points`` and ``atoms`` have the shape (n_points, n_columns), ``bandwidth`` is r of the Gaussian kernel in the units of
-the data, and ``to_factors``, (n_points, n_factors), turns kernel values into factors.
+``points`` and ``atoms`` have the shape (n_points, n_columns). ``bandwidth`` is r of the Gaussian kernel in the units of
+the data. ``to_factors``, (n_points, n_factors), turns a row's kernel values into its factors: a vector whose inner
+products with other rows' factors approximate the kernel.
 """
 
 from __future__ import annotations
@@ -35,33 +36,35 @@ from flower_fedclust.numerics.landmarks import longest_attraction
 
 Floats = NDArray[np.float64]
 
-#: Rows whose moments are added in float64: a product of two entries is at most 2^40, a sum over 2^13 rows 2^53.
+#: How many rows' moments are added in float64: a product of two entries is at most 2^40, so that a sum over 2^13 rows
+#: is at most 2^53 and exact.
 MOMENT_ROWS = 2**13
 
-#: Rows whose attraction is added in float64, and kernel values that are multiplied at a time: 4 MB.
+#: How many rows' attraction is added in float64; and how many kernel values are multiplied at a time, 4 MB.
 ATTRACTED_ROWS, ATTRACTED_ENTRIES = 2**14, 2**19
 
-#: Kernel values are made smaller by this part before they are truncated: more than all rounding can add.
+#: Kernel values are reduced by this fraction before they are truncated, by more than all rounding can add.
 SHRINKAGE = 2.0**-40
 
 
-#: Rows whose gradients are computed at a time, at least: as many share the products of the atoms with one another.
+#: The fewest rows whose gradients are computed together: they share the products of the atoms with one another.
 GRADIENT_ROWS = 64
 
-#: Entries of the products of atoms with one another that are kept at a time.
+#: How many entries of the products of atoms with one another are in memory at a time.
 PULL_ENTRIES = 2**22
 
 
 def moment_bits() -> int:
-    """Return the bits of rows over the roots of their degrees: a product of two entries is at most 2^40."""
+    """Return the bits of rows divided by the roots of their degrees: by default 20, so a product of two has 40 bits."""
     return entry_bits() // 2
 
 
 def attraction_bits() -> tuple[int, int]:
     """Return the bits of kernel values and of rows in attraction sums: 18 and 21, or fewer if there may be more rows.
 
-    Rows are as far as twice their norm from a point: a product is at most 2^40, one with the row alone 2^39. Three bits
-    more for rows, as what rows lose adds up over columns, and a kernel value has one of its own for all of them.
+    A kernel value times an entry of a row is at most 2^39, and times a difference of a row and a point, which can be
+    twice as long as a row, 2^40. Rows have three bits more than kernel values, because the rounding errors of a row add
+    up over its columns.
     """
     of_kernel = (entry_bits() - 4) // 2
     return of_kernel, entry_bits() - 1 - of_kernel
@@ -69,7 +72,7 @@ def attraction_bits() -> tuple[int, int]:
 
 @proven("1b")
 def factor_sum(rows: Rows, points: Floats, bandwidth: float, to_factors: Floats) -> Term:
-    """Add the rows' factors ``F' 1``, of shape (n_factors,); each is clipped to norm 1."""
+    """Add up the rows' factors: ``F' 1``, of shape (n_factors,). The factors of each row are clipped to norm 1."""
     added = Sums(len(rows), to_factors.shape[1])
     on_grid = rows.points(points)
     integers = rows.integers  # one copy, if they lie on a card
@@ -95,10 +98,11 @@ def normalized_moment(
     exponent: int,
     floor: float,
 ) -> Term:
-    """Add the outer products of the factors over the degrees (upper triangle): ``F' D^-1 F``.
+    """Add up the outer products of each row's factors, divided by the row's degree: ``F' D^-1 F``, upper triangle.
 
-    D has the degrees ``F (F' 1)``, or the floor. A row over the root of its degree is rounded to 20 bits; if that makes
-    it longer than the bound, it is truncated.
+    The diagonal matrix D has the degrees ``F (F' 1)``, but at least ``floor``. The factors of a row, divided by the
+    root of its degree, are rounded to :func:`moment_bits`. If that makes them longer than the bound, they are truncated
+    instead.
     """
     bound = 1.0 / math.sqrt(floor)
     atoms, integers = rows.points(points), rows.integers
@@ -134,10 +138,10 @@ def normalized_moment(
 
 @proven("2j")
 def attraction(rows: Rows, points: Floats, gamma: float) -> Term:
-    """Add how each row attracts the points: ``sum_i k(x_i, y_j) (x_i - y_j)``, of the shape of the points.
+    """Add up how each row attracts the points: ``sum_i k(x_i, y_j) (x_i - y_j)``, of the shape of the points.
 
-    Times ``-4 gamma / n_points`` it is :func:`~flower_fedclust.numerics.landmarks.attraction_sum`. The norm of what one
-    row adds is at most ``sqrt(n_points) exp(-1/2) / sqrt(2 gamma)``, exactly:
+    This term times ``-4 gamma / n_points`` is :func:`~flower_fedclust.numerics.landmarks.attraction_sum`. The norm of
+    what one row adds is at most ``sqrt(n_points) exp(-1/2) / sqrt(2 gamma)``, exactly:
 
     Rows and points are first rounded to a coarser grid, so ``k ||x - y||`` is at most ``exp(-1/2) / sqrt(2 gamma)`` for
     the true kernel k of these integers. The integer for k is no larger: it is 0 unless k is at least 2^-18, where
@@ -162,7 +166,8 @@ def attraction(rows: Rows, points: Floats, gamma: float) -> Term:
         np.rint(coarse, out=coarse)
         kernel = gaussian_kernel(coarse, coarse_points, rows.exponent + coarser, gamma)
         kernel *= 2.0**kernel_bits * (1.0 - SHRINKAGE)
-        kernel = parted(np.trunc(kernel, out=kernel))  # a smaller weight of the same difference
+        # The divisor of a subject's rows reduces the weight, not the difference.
+        kernel = parted(np.trunc(kernel, out=kernel))
         weight.add(block, kernel)
         if stack is None:
             pull += (kernel.T @ coarse).astype(np.int64)
@@ -172,7 +177,8 @@ def attraction(rows: Rows, points: Floats, gamma: float) -> Term:
     if stack is not None:
         pull = stack.products(np.concatenate(kernels), np.concatenate(parts))
     pull -= weight.integers[..., None] * coarse_points.astype(np.int64)
-    # In a wide kernel the distance is the bound: rounding to the grid moves neither point by the radius.
+    # In a wide kernel, the distance bounds the attraction: rounding moves a row or a point by less than the radius, so
+    # that they are at most 4 radii apart.
     longest = min(
         longest_attraction(gamma, len(points)), 4.0 * rows.radius * math.sqrt(len(points))
     )
@@ -185,11 +191,11 @@ def attraction(rows: Rows, points: Floats, gamma: float) -> Term:
 def dictionary_gradient(
     rows: Rows, atoms: Floats, bandwidth: float, to_codes: Floats, code_bound: float, bound: float
 ) -> Term:
-    """Add the gradient of each row by the atoms, clipped to a norm; lengths are in bandwidths.
+    """Add up each row's gradient by the atoms, clipped to a norm; lengths are in units of the bandwidth r.
 
-    The objective of FedSC, and so equation (15), is a sum over rows. With the code c of a row x, times r, a row's
-    gradient is ``c_j (sum_l k(z_j, z_l) c_l (z_l - z_j) / r - k(x, z_j) (x - z_j) / r)``. The sum over l is a product
-    of integers: of the codes on a grid and of public directions.
+    The objective of FedSC is a sum over rows, and so is its gradient (FedSC, equation 15). A row x with the code c
+    adds, times r, ``c_j (sum_l k(z_j, z_l) c_l (z_l - z_j) / r - k(x, z_j) (x - z_j) / r)`` for each atom z_j. The sum
+    over l is a product of integers: of the codes on a grid and of public directions.
     """
     n_atoms, n_columns = atoms.shape
     integers, exponent, atoms = rows.integers, rows.exponent, rows.points(atoms)

@@ -1,8 +1,7 @@
 """Which lemma of docs/exact.md bounds what a function adds.
 
-A function that states a bound names the lemma that proves it. A test reads these names: it checks that the page has
-every lemma that a function names, that a function needs every lemma of the page, and that no function of this package
-makes a term without one.
+A function that states a bound names the lemma that proves it. A test checks these names: every named lemma is on the
+page, every lemma of the page is named by a function, and every function of this package that makes a term names one.
 """
 
 from __future__ import annotations

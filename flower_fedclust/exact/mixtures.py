@@ -1,11 +1,11 @@
 """Gaussian mixtures on a grid: how much each row belongs to each component, and the moments that EM adds up.
 
-An offset of integers times a direction of multiples of 2^-27 is exact. All that follows is done entry by entry, or
-column after column, by operations that every machine rounds alike. So a row's vector depends only on the row and on the
-public message; a term clips it before anything is added.
+A row's offset from a mean, in integers, times a direction of multiples of 2^-27 is exact. Everything after that is done
+entry by entry, or column after column, by operations that every machine rounds alike. So a row's vector depends only on
+the row and on the public message. A term clips this vector before it is added.
 
-Below, k is the number of components and d the number of columns. A whitening has the shape (k, d, d), its columns are
-directions, or (k, d), a factor for each column.
+Below, k is the number of components and d the number of columns. A whitening turns each component's covariance into the
+identity. It has the shape (k, d, d), with directions as columns, or (k, d), with a factor for each column.
 """
 
 from __future__ import annotations
@@ -31,19 +31,22 @@ STRUCTURES: tuple[Structure, ...] = ("full", "diag", "spherical", "tied")
 
 
 def structure_named(name: str) -> Structure:
-    """Return a structure that a message names."""
+    """Return the structure of covariances that a message names; raise a DataError if there is none."""
     for structure in STRUCTURES:
         if structure == name:
             return structure
     raise DataError(f"a message names '{name}'; covariances are {', '.join(STRUCTURES)}.")
 
 
-#: Whitened offsets are cut here, so that squares are finite; no density is above 0 there.
+#: Whitened offsets are limited to this magnitude, so that their squares are finite. So far from a mean, a density is 0.
 FAR = 2.0**200
 
 
 def whitening_of(weights: Floats, factors: Floats) -> tuple[Floats, Floats]:
-    """Return whitening and constants from Cholesky factors, (k, d, d), or from deviations by column, (k, d)."""
+    """Return the whitening of the components, and the constants of :func:`log_densities`.
+
+    ``factors`` are the Cholesky factors of the covariances, (k, d, d), or the columns' standard deviations, (k, d).
+    """
     if factors.ndim == 2:
         return 1.0 / factors, np.log(weights) - np.log(factors).sum(axis=1)
     whitening = np.ascontiguousarray(np.linalg.inv(factors).transpose(0, 2, 1))
@@ -51,14 +54,15 @@ def whitening_of(weights: Floats, factors: Floats) -> tuple[Floats, Floats]:
 
 
 def whitened(rows: Floats, means: Floats, whitening: Floats, exponent: int) -> Floats:
-    """Return the offsets of integer rows from the means, of shape (k, n_rows, d), of variance 1 in a component.
+    """Return the whitened offsets of integer rows from the means, of shape (k, n_rows, d).
 
-    A product of an offset, of norm at most 2^26, and a direction has multiples of 2^-27 and is exact.
+    The rows of a component then have variance 1 in every direction. An offset has a norm of at most 2^26, and
+    directions are multiples of 2^-27, so their products are exact.
     """
     found = np.empty((len(means), *rows.shape))
     points = points_onto_grid(means, exponent)
     if whitening.ndim == 3:
-        # Every direction gets a power of two of its own, which is no less than its norm.
+        # Each direction is divided by a power of two that is no less than its norm.
         scales = (
             np.frexp(np.abs(whitening).max(axis=1))[1] + (rows.shape[1] - 1).bit_length() // 2 + 1
         )
@@ -74,9 +78,12 @@ def whitened(rows: Floats, means: Floats, whitening: Floats, exponent: int) -> F
 
 
 def log_densities(offsets: Floats, constants: Floats) -> Floats:
-    """Return ``constant_j - ||y_ij||^2 / 2``, of shape (n_rows, k), from whitened offsets."""
+    """Return the logarithm of each component's weighted density at each row, up to a constant; shape (n_rows, k).
+
+    From the whitened offsets y it is ``constant_j - ||y_ij||^2 / 2``.
+    """
     found = np.zeros((offsets.shape[1], len(offsets)))
-    # One after the other, as the order in which they are added matters.
+    # Column after column, because the order of the additions changes the last bits.
     for column in range(offsets.shape[2]):
         found -= (offsets[:, :, column] * offsets[:, :, column]).T
     found *= 0.5
@@ -95,7 +102,7 @@ def responsibilities(densities: Floats) -> Floats:
 
 
 def log_density(densities: Floats) -> Floats:
-    """Return the logarithm of the sum over the components, of shape (n_rows,), the same bits on every machine."""
+    """Return the logarithm of the sum of the components' densities, of shape (n_rows,); same bits on every machine."""
     largest = densities.max(axis=1, keepdims=True)
     parts = exponential(densities - largest)
     total = np.zeros((len(parts), 1))
@@ -107,8 +114,9 @@ def log_density(densities: Floats) -> Floats:
 def second_moments(offsets: Floats, structure: Structure) -> Floats:
     """Return the entries of ``y y' - 1`` that EM needs for each row and component, in an orthonormal basis.
 
-    The upper triangle, where entries off the diagonal are multiplied by sqrt(2); the diagonal; or its mean times
-    sqrt(d). So their Euclidean norms are the Frobenius norms of the matrices.
+    For "full" and "tied" it is the upper triangle, whose entries off the diagonal are multiplied by sqrt(2). For "diag"
+    it is the diagonal, and for "spherical" the mean of the diagonal times sqrt(d). So the Euclidean norm of a vector
+    equals the Frobenius norm of the matrix that it stands for.
     """
     d = offsets.shape[2]
     if structure in ("full", "tied"):
@@ -129,7 +137,8 @@ def second_moments(offsets: Floats, structure: Structure) -> Floats:
 def moments(offsets: Floats, weights: Floats, structure: Structure, scale: float) -> Floats:
     """Return each row's vector for EM: ``scale r_ij``, ``scale r_ij y_ij`` and the :func:`second_moments` times r_ij.
 
-    In this order, for all components together; tied covariances have the sum over the components.
+    The vector has these three in this order, each for all components. For tied covariances, the second moments are
+    added up over the components.
     """
     n_components = len(offsets)
     by_component = weights.T[:, :, None]
@@ -143,7 +152,7 @@ def moments(offsets: Floats, weights: Floats, structure: Structure, scale: float
 
 
 def in_two_parts(values: Floats, bound: float) -> tuple[Term, Term]:
-    """Add up vectors without noise, to 2^-80 of a bound, in two parts: 40 bits of an entry, and the bits below."""
+    """Add up vectors without noise, to 2^-80 of a bound: one term has 40 bits of each entry, the other the next 40."""
     bits = entry_bits()
     most = 2.0**bits
     exponent = math.frexp(bound)[1] - bits

@@ -1,7 +1,7 @@
-"""Rows as integers in a public frame: the only form in which an answer by row sees them.
+"""Rows as integers in a frame (a public ball): the only form in which sums over a client's rows see them.
 
-k-means does not care where the origin is, but noise does: it is calibrated to the longest row that is allowed. So rows
-are first moved by a public point, such as the mean of the server's rows, and then clipped to a ball around it.
+For k-means the origin does not matter, but for noise it does: noise is calibrated to the longest row that is allowed.
+So rows are first moved by a public point, such as the mean of the server's rows, and then clipped to a ball around it.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ Labels = NDArray[np.intp]
 
 
 class Nearest(NamedTuple):
-    """The points that were last found to be nearest to rows."""
+    """The last result of :meth:`Rows.nearest`: the points, and which of them is nearest to each row."""
 
-    points: Floats  #: On the grid of the rows.
+    points: Floats  #: The points, as integers on the grid of the rows.
     labels: Labels
-    least: Held  #: ``||c||^2 - 2 x.c`` of each row x and its point c, where the rows lie.
+    least: Held  #: ``||c||^2 - 2 x.c`` of each row x and its nearest point c, on the device of the rows.
 
 
 _reach_exponent = made_once(reach_exponent)
@@ -50,13 +50,14 @@ _reach_exponent = made_once(reach_exponent)
 
 @dataclass(frozen=True)
 class Rows:
-    """A batch of rows in the coordinates of a frame, as integers whose norm is at most its radius.
+    """A batch of rows in the coordinates of a frame, as integers whose norm is at most the frame's radius.
 
-    Whoever makes rows has them clipped to their radius, and nobody changes the integers of rows that were made: terms
-    rest on it. Every method computes each row of its result from that row and its arguments alone.
+    Rows are clipped to their radius when they are made, and nobody changes their integers afterwards: the bounds of
+    terms (:mod:`~flower_fedclust.exact.terms`) depend on this. Every method computes each row of its result from that
+    row and the method's arguments alone.
     """
 
-    held: Held  #: Float64 that holds integers, of shape (n_rows, n_columns), where the rows lie.
+    held: Held  #: Integers in float64, of shape (n_rows, n_columns), as an array of NumPy or on another device.
     exponent: int  #: The exponent of the unit.
     radius: float  #: The largest norm of a row, in the units of the data.
     norm: int = 2  #: The norm of the ball: 1 for the L1 norm, 2 for the Euclidean norm.
@@ -92,11 +93,11 @@ class Rows:
 
     @cached_property
     def _square_norms(self) -> Held:
-        """The same where the rows lie."""
+        """The same as :attr:`square_norms`, on the device of the rows."""
         return integer_norms(self.held, 2)
 
     def __getitem__(self, kept: NDArray[np.bool_]) -> Self:
-        """Return some of the rows, by a mask: indices could take a row more than once."""
+        """Return the rows that a mask selects. Indices are refused, because they could select a row more than once."""
         if getattr(kept, "dtype", None) != np.bool_ or kept.shape != (len(self),):
             raise TypeError(
                 "rows are chosen by a mask: a NumPy array of True or False for each row."
@@ -104,7 +105,7 @@ class Rows:
         return self._with(self.held[device_of(self.held).index(kept)])
 
     def _with(self, held: Held, exponent: int | None = None, radius: float | None = None) -> Self:
-        """Return rows that are clipped already, to this radius or another."""
+        """Return rows made of integers that the caller has clipped; exponent and radius stay unless they are given."""
         exponent = self.exponent if exponent is None else exponent
         radius = self.radius if radius is None else radius
         return clipped_already(type(self), held, exponent, radius, self.norm)
@@ -115,13 +116,13 @@ class Rows:
         return from_units(self.integers, self.exponent)
 
     def points(self, points: Floats) -> Floats:
-        """Return public points of the frame as integers in the unit of the rows."""
+        """Return public points, given in the coordinates of the frame, as integers in the unit of the rows."""
         return points_onto_grid(points, self.exponent)
 
     def nearest(self, points: Floats) -> Labels:
         """Return the index of the public point that is nearest to each row; ties go to the lowest index.
 
-        Beside points outside of the ball rows are put onto a grid that reaches as far as the points do.
+        If a point lies outside the rows' ball, rows and points are compared on a coarser grid that reaches all points.
         """
         exponent = max(self.exponent, _reach_exponent(points, 0.0) - BITS)
         if exponent > self.exponent:
@@ -140,12 +141,12 @@ class Rows:
         return gaussian_kernel(self.integers, self.points(points), self.exponent, gamma)
 
     def projected(self, directions: Floats) -> Self:
-        """Return the rows in public directions, clipped to the radius again.
+        """Return the rows projected to public directions, and clipped to the radius again.
 
         Parameters
         ----------
         directions : ndarray of shape (n_columns, n_directions)
-            From :func:`~flower_fedclust.exact.sums.directions_onto_grid`. Without an entry: all columns.
+            From :func:`~flower_fedclust.exact.sums.directions_onto_grid`. If it has no entry, rows are not projected.
         """
         if directions.size == 0:
             return self
@@ -167,14 +168,14 @@ class Rows:
         return OffsetsFromNearest._made_of(self, found, bound, None, unit_exponent(bound), bound)
 
     def sums_at(self, labels: Labels, n_places: int) -> Integers:
-        """Add up the rows, or their subjects' parts, at each place, in units: of shape (n_places, n_columns)."""
+        """Add up the rows, or each row's part of its subject, at each place: integers, (n_places, n_columns)."""
         return cluster_sums(parted(self.held), labels, n_places)[0]
 
     @proven("2b")
     def with_constant(self, value: float) -> Rows:
-        """Return the rows with one more column, which holds the same value in every row: so sums count rows, too.
+        """Return the rows with one more column, which has the same value in every row, so that sums also count rows.
 
-        The radius becomes the norm of the old radius and the value, and the unit suits it.
+        The new radius bounds the longer rows: it is the norm of the vector (old radius, value).
         """
         radius = self._radius_with(value)
         exponent = max(self.exponent, unit_exponent(radius))
@@ -189,7 +190,7 @@ class Rows:
         return self._with(wider, exponent, radius)
 
     def _radius_with(self, value: float) -> float:
-        """Return the norm of a row of the largest norm beside this value, rounded up."""
+        """Return the largest norm of a row that has this value as one more column, rounded up."""
         return (
             self.radius + abs(value)
             if self.norm == 1
@@ -198,7 +199,7 @@ class Rows:
 
     def clipped(self, radius: float) -> Self:
         """Return the rows clipped to a smaller radius, in the same unit."""
-        # raises an error for a radius that is not positive: a negative bound would make a sum of bounds smaller
+        # Raises an error for a radius that is not positive: a negative bound would make a sum of bounds too small.
         unit_exponent(radius)
         radius = min(radius, self.radius)
         within = ball_in_units(radius, self.norm, self.exponent)
@@ -212,7 +213,7 @@ R = TypeVar("R", bound=Rows)
 def clipped_already(kind: type[R], held: Held, exponent: int, radius: float, norm: int = 2) -> R:
     """Return rows whose integers the caller has clipped to the radius; for modules of this package only."""
     rows = object.__new__(kind)
-    if isinstance(held, np.ndarray):  # nobody outside of this package sees another device's
+    if isinstance(held, np.ndarray):  # tensors on another device never leave this package
         held.flags.writeable = False
     rows.__dict__.update({"held": held, "exponent": exponent, "radius": radius, "norm": norm})
     return rows
@@ -221,9 +222,10 @@ def clipped_already(kind: type[R], held: Held, exponent: int, radius: float, nor
 class OffsetsFromNearest(Rows):
     """The rows' offsets from their nearest points, each clipped to ``bound``; a constant is one more column.
 
-    To add them up they need not be made one by one. The offsets at a point are the sum of its rows less their number
-    times the point, and the search for the nearest point has found how long each of them is. Only offsets that are too
-    long are made, clipped, and added by themselves. Sums of integers are exact, so both ways have the same bits.
+    Adding up offsets does not need each of them: the sum of the offsets from a point is the sum of its rows, less their
+    number times the point. The search for the nearest points has already found how long each offset is. Only offsets
+    that are too long are computed, clipped and added one by one. Sums of integers are exact, so both ways give the same
+    bits.
     """
 
     rows: Rows
@@ -232,7 +234,7 @@ class OffsetsFromNearest(Rows):
     constant: float | None = None
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Rows:  # type: ignore[misc]
-        """Return other rows, where an author replaces something."""
+        """Return plain rows, when an author changes a field with ``dataclasses.replace``."""
         return Rows(*args, **kwargs)
 
     @classmethod
@@ -252,12 +254,12 @@ class OffsetsFromNearest(Rows):
 
     @cached_property
     def held(self) -> Held:
-        """The offsets one by one."""
+        """The integers of the offsets, which are computed one by one when they are first needed."""
         return self._made.held
 
     @cached_property
     def _made(self) -> Rows:
-        """The offsets as plain rows, made one by one."""
+        """The offsets as plain rows, computed one by one."""
         return _one_by_one(
             self.rows, self.found.points, self.found.labels, self.bound, self.constant
         )
@@ -283,7 +285,7 @@ class OffsetsFromNearest(Rows):
 
     @proven("1c")
     def sums_at(self, labels: Labels, n_places: int) -> Integers:
-        """Add up the offsets at each place: from the sums of the rows, where they are added up at their points."""
+        """Add up the offsets at each place; from the sums of the rows, if the places are the nearest points."""
         rows, found = self.rows, self.found
         if labels is not found.labels or n_places != len(found.points) or divisor() > 1:
             return self._made.sums_at(labels, n_places)
@@ -295,12 +297,12 @@ class OffsetsFromNearest(Rows):
         long = ~(squares <= limit)
         coarser = max(self.exponent - rows.exponent, 0)
         sums, counts = _offset_sums(rows, found.points, labels, coarser)
-        if long.any():  # the few that are clipped are added up one by one
+        if long.any():  # offsets that are clipped are added up one by one
             are_long = device_of(long).host(long)
             clipped, own = rows[are_long], labels[are_long]
             more, more_counts = _offset_sums(clipped, found.points, own, coarser)
             sums, counts = sums - more, counts - more_counts
-        # In the offsets' unit, with the sums of the constants.
+        # Convert the sums to the offsets' unit, and append the sums of the constants.
         sums = np.left_shift(sums, max(rows.exponent - self.exponent, 0))
         if self.constant is not None:
             whole = math.trunc(math.ldexp(self.constant, -self.exponent))
@@ -314,7 +316,7 @@ class OffsetsFromNearest(Rows):
 def _one_by_one(
     rows: Rows, points: Floats, labels: Labels, bound: float, constant: float | None
 ) -> Rows:
-    """Return clipped offsets, and a constant if there is one."""
+    """Compute each row's clipped offset from its point, with the constant, if there is one, as one more column."""
     device, exponent = device_of(rows.held), unit_exponent(bound)
     differences = rows.held - device.hold(points)[device.index(labels)]  # of integers: exact
     within = ball_in_units(float(bound), 2, exponent)
@@ -327,9 +329,9 @@ def _one_by_one(
 def _offset_sums(
     rows: Rows, points: Floats, labels: Labels, coarser: int
 ) -> tuple[Integers, Integers]:
-    """Add up the rows less their points, not clipped, and count them.
+    """Add up the rows' offsets from their points, not clipped, and count the rows.
 
-    Their unit is the rows', or one that is coarser by a power of two, to which each is truncated.
+    The unit of the offsets is ``2**coarser`` times the unit of the rows; each offset is truncated to it.
     """
     if coarser:
         device = device_of(rows.held)
@@ -343,15 +345,15 @@ def _offset_sums(
 
 @dataclass(frozen=True)
 class Frame:
-    """A public origin and a public radius.
+    """A public ball to which rows are moved and clipped, given by its origin and its radius.
 
     Parameters
     ----------
     origin : ndarray of shape (n_columns,)
     radius : float
-        Rows farther from the origin are scaled down to it, by the client.
+        The client scales rows that are farther than this from the origin down to this distance.
     norm : 1 or 2, default=2
-        Whether the ball is one of the L1 norm, for Laplace noise, or of the Euclidean norm.
+        The norm that defines the ball: 1 (L1) for Laplace noise, or 2 (Euclidean).
     """
 
     origin: Floats
@@ -360,7 +362,7 @@ class Frame:
 
     @classmethod
     def around(cls, server_rows: Floats, *, centered: bool) -> Self:
-        """Return the frame of the server rows: their mean (or zero) as the origin, and their radius about it."""
+        """Return the smallest frame of the server rows around their mean, or around zero if not ``centered``."""
         origin = server_rows.mean(axis=0) if centered else np.zeros(server_rows.shape[1])
         return cls(origin, float(np.linalg.norm(server_rows - origin, axis=1).max()))
 
@@ -385,7 +387,7 @@ class Frame:
         return clipped_already(Rows, held, exponent, self.radius, self.norm)
 
     def enter(self, rows: Floats) -> Floats:
-        """Return public rows in the frame's coordinates, as a client with these rows would have them."""
+        """Return public rows in the frame's coordinates, clipped and truncated as a client's rows are."""
         return self.rows(rows).values
 
     def leave(self, centers: Floats) -> Floats:

@@ -1,7 +1,7 @@
-"""Sums for many small clients at once: their rows lie one after the other, and each client has sums of its own.
+"""Compute the sums of many small clients at once: the rows of all are in one array, client after client.
 
-Inside :func:`stacked` every term has a first axis with an entry for each client. The integers are those that each
-client would add up by itself.
+Inside :func:`stacked` every term has a first axis with an entry for each client. The integers are the same as if each
+client had added up its own rows.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-#: More rows of one client could have sums beyond 2^53, which have to be added up in parts.
+#: The most rows that a client in a stack may have. Sums over more rows could exceed 2^53, beyond which float64 is not
+#: exact.
 MOST_ROWS_OF_ONE = 2**12
 
 
 class NotStackedError(Exception):
-    """An answer does not add one vector for each row that it was given, so it is not known whose rows these are."""
+    """An answer did not return one vector for each row, so that its vectors cannot be told apart by client."""
 
 
 class Stack:
@@ -44,7 +45,7 @@ class Stack:
 
     @cached_property
     def _alike(self) -> list[tuple[NDArray[np.intp], NDArray[np.intp] | None]]:
-        """Clients with equally many rows, and where these are; None: all rows in order."""
+        """The clients grouped by their number of rows, with the places of a group's rows; None means all, in order."""
         found = np.unique(self.sizes)
         if len(found) == 1:
             return [(np.arange(len(self)), None)]
@@ -52,7 +53,7 @@ class Stack:
         return [(clients, self.starts[clients, None] + np.arange(size)) for clients, size in alike]
 
     def check(self, n_rows: int) -> None:
-        """Raise a NotStackedError unless there are as many rows as the clients have."""
+        """Raise a NotStackedError unless ``n_rows`` is the number of rows of all clients together."""
         if n_rows != self.n_rows:
             raise NotStackedError
 
@@ -85,7 +86,7 @@ def current() -> Stack | None:
 
 @contextmanager
 def stacked(stack: Stack | None) -> Iterator[None]:
-    """Give terms an entry for each client of a stack; with None, terms have no such axis."""
+    """Give terms a first axis with an entry for each client of the stack; with None, terms have no such axis."""
     token = _CURRENT.set(stack)
     try:
         yield
@@ -94,7 +95,7 @@ def stacked(stack: Stack | None) -> Iterator[None]:
 
 
 class Sums:
-    """Sums of rows that come block by block, in order; of all rows, or of each client's."""
+    """Sums of rows that are added block by block, in order; inside :func:`stacked`, each client has its own sum."""
 
     def __init__(self, n_rows: int, size: int) -> None:
         self._stack = _CURRENT.get()

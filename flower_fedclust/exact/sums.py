@@ -1,4 +1,4 @@
-"""Sums and products of rows on a grid, and of public points with them: exact, in any order and with any kernel.
+"""Sums and products of rows on a grid, and products of rows with public points: exact, in any order of additions.
 
 Rows, (n_rows, n_columns), and points, (n_points, n_columns), come from :mod:`~flower_fedclust.exact.grid`: integers
 of norm at most 2^25, in the unit ``2**exponent``.
@@ -31,7 +31,7 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 Labels = NDArray[np.intp]
 
-#: The bits of rows in second moments: a product of two entries is at most 2^32, a sum over 2^20 rows 2^52.
+#: The bits of rows in second moments: a product of two entries is at most 2^32, and a sum over 2^20 rows at most 2^52.
 COARSE_BITS = 16
 
 #: The unit of distances between rows is finer than the unit of rows by this many bits.
@@ -40,7 +40,7 @@ DISTANCE_BITS = 10
 #: For more rows than this, the mean distance is estimated from a random sample of this size.
 N_ROWS_FOR_MEAN_DISTANCE = 4096
 
-#: Rows whose second moments are added in float64.
+#: How many rows' second moments are added in float64, before the sum becomes int64.
 BLOCK_ROWS = 2**20
 
 #: Directions of norm 1 are multiples of 2^-27: a projected row is a multiple of 2^-27 below 2^25, so of 52 bits.
@@ -50,7 +50,7 @@ DIRECTION_BITS = 27
 def squared_distances(rows: Held, points: Floats) -> Held:
     """Return the squared Euclidean distance of every row from every point, exactly, of shape (n_rows, n_points).
 
-    Integers, at most 2^52; in squared units.
+    The distances are integers of at most 2^52, in squared units of the rows.
     """
     device = device_of(rows)
     twice, squares = to_compare(points)
@@ -73,10 +73,10 @@ _to_compare = made_once(to_compare)
 
 
 def within_margin(rows: Floats, points: Floats, labels: Labels, margin: float) -> NDArray[np.bool_]:
-    """Tell which rows are clearly nearer to their point than to every other: ``d_r^2 <= margin^2 d_s^2``.
+    """Tell which rows are clearly nearer to their point r than to every other point s: ``d_r^2 <= margin^2 d_s^2``.
 
-    Labels come from :func:`nearest_point`, and the margin is in (0, 1]. The answer is computed from integers, with one
-    product for each entry, so it depends on the row alone.
+    Labels come from :func:`nearest_point`, and the margin is in (0, 1]. The answer for a row is computed from integers,
+    with one product for each entry, so it depends on that row alone.
     """
     kept = np.empty(len(rows), dtype=bool)
     for block in blocks(len(rows), len(points)):
@@ -97,7 +97,7 @@ def cluster_sums(rows: Held, labels: Labels, n_clusters: int) -> tuple[Integers,
 
 
 def truncated_means(sums: Integers, counts: Integers) -> Integers:
-    """Divide integer sums by integer counts and drop the remainder: no longer than the longest row, exactly.
+    """Divide integer sums by integer counts and truncate: no mean is longer than the longest row, exactly.
 
     A cluster without a row has the mean 0.
     """
@@ -118,7 +118,8 @@ def directions_onto_grid(directions: Floats) -> Floats:
     with np.errstate(over="ignore", invalid="ignore"):
         whole = np.trunc(directions * 2.0**DIRECTION_BITS)
         squares = np.einsum("ij,ij->j", whole, whole)
-    # A sum of squares far above 2^54 would wrap around in int64.
+    # Directions of norm 1 have a sum of squares of about 2^54 here. Much longer ones, whose squares could overflow
+    # int64, are scaled down without computing it.
     far = ~(squares <= 2.0**55)
     if far.any():
         if not np.isfinite(directions).all():
@@ -129,7 +130,7 @@ def directions_onto_grid(directions: Floats) -> Floats:
     exact = np.where(far, 0.0, whole).astype(np.int64)
     long = far | (np.einsum("ij,ij->j", exact, exact) > 2 ** (2 * DIRECTION_BITS))
     if long.any():
-        # Scaled to one unit less, which is more than rounding can add.
+        # Scale them to one unit less than norm 1, because rounding can add almost one unit.
         whole[:, long] = scaled_to(
             np.ascontiguousarray(whole[:, long].T), 2.0**DIRECTION_BITS - 1.0, 2
         ).T
@@ -157,8 +158,9 @@ def random_directions(n_columns: int, n_directions: int, seed: int) -> Floats:
 def project_rows(rows: Held, directions: Floats, radius: float, *, norm: int = 2) -> Held:
     """Project rows on the grid, truncate them to the same grid, and clip each to the radius again.
 
-    The product is a multiple of 2^-27 below 2^25 and therefore exact, and it is truncated alike everywhere. The server
-    chooses the directions, and columns of norm 1 do not bound a projected row: hence the clipping.
+    The product is a multiple of 2^-27 below 2^25 and therefore exact, and it is truncated alike everywhere. Rows are
+    clipped again because the server chooses the directions: a projection to columns of norm 1 can be longer than the
+    row.
     """
     projected = rows @ device_of(rows).hold(directions_onto_grid(directions))
     bound, limit = ball_in_units(float(radius), norm, unit_exponent(radius))
@@ -175,7 +177,7 @@ def second_moment(rows: Held, exponent: int) -> tuple[Integers, int]:
     """
     n_columns, device = rows.shape[1], device_of(rows)
     matrix = np.zeros((n_columns, n_columns), dtype=np.int64)
-    # Few rows at a time stay in a processor's cache; many more than columns, so that the products take the time.
+    # A block fits into a processor's cache, and has many more rows than columns, so that most time goes into products.
     most = BLOCK_ROWS * n_columns
     block_entries = device.entries(min(max(2**18, 8 * n_columns**2), most), most)
     for block in blocks(len(rows), n_columns, block_entries=block_entries):
@@ -203,7 +205,7 @@ def coarsened(rows: Held, exponent: int) -> tuple[Held, int]:
 def square_sums(rows: Held, exponent: int) -> tuple[Integers, int]:
     """Return the sum of the squares in each column; a row of norm R adds a vector of norm at most R^2, exactly.
 
-    Each square is truncated to the bits that a row may add, 40 by default, of the largest possible.
+    Squares are truncated so that the largest possible one has as many bits as a row may add, 40 by default.
     """
     squares = np.zeros(rows.shape[1], dtype=np.int64)
     for block in blocks(len(rows), rows.shape[1], block_entries=2**12 * rows.shape[1]):
@@ -214,7 +216,7 @@ def square_sums(rows: Held, exponent: int) -> tuple[Integers, int]:
 
 
 def truncated_squares(rows: Held, exponent: int) -> tuple[Held, int]:
-    """Return the square of each entry, which is exact, truncated; and the exponent of the unit."""
+    """Return the square of each entry, computed exactly and then truncated, and the exponent of the unit."""
     squares = rows * rows
     squares *= 2.0 ** (entry_bits() - 2 * BITS)
     device_of(rows).xp.trunc(squares, out=squares)
@@ -247,10 +249,11 @@ def _triangle(size: int) -> NDArray[np.intp]:
 
 
 def upper_triangle(matrix: Integers) -> Integers:
-    """Return the upper triangle of symmetric matrices by rows: vectors of size (size + 1) / 2 entries.
+    """Return the upper triangle of symmetric matrices by rows, as vectors of ``size (size + 1) / 2`` entries.
 
-    Its Euclidean norm differs from the matrix's norm: noise for a sensitivity in Frobenius norm has the deviation sigma
-    on the diagonal and sigma / sqrt(2) off the diagonal (:func:`is_off_diagonal`).
+    The Euclidean norm of a triangle differs from the Frobenius norm of its matrix. So noise that is calibrated to a
+    Frobenius norm has the standard deviation sigma on the diagonal, and sigma / sqrt(2) off it
+    (:func:`is_off_diagonal`).
     """
     size = matrix.shape[-1]
     return np.ascontiguousarray(matrix).reshape(*matrix.shape[:-2], size * size)[

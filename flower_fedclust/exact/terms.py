@@ -1,10 +1,10 @@
 """Terms: the sum over a batch of rows, as integers, with a bound on the contribution of one row.
 
-Each function clips, so no place, weight or vector that an author computes for a row adds more than the bound. The bound
-is one of the row's own contribution. That other rows' contributions do not depend on it is up to the author;
-``check_strategy`` and the audit look for it. The bounds are lemmas of docs/exact.md, and a bound of an answer by row
-is written nowhere else. A term of no rows is all zeros and has the same unit and the same bound, so the bound of an
-answer follows from its message alone.
+Each function clips: whatever place, weight or vector an author computes for a row, the row adds no more than the bound.
+The bound covers the row's own contribution. Authors must see to it that a row does not change what other rows add;
+``check_strategy`` and the audit test this. docs/exact.md proves the bounds as lemmas, and only this package states
+them. A term of no rows is all zeros, with the same unit and the same bound, so the bound of a client's answer follows
+from the server's message alone.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Bound:
 
     l2: float  #: The bound in Euclidean norm if a row is added or removed.
     l1: float = math.inf  #: The same bound in L1 norm, for Laplace noise.
-    words: str = ""  #: How the bound is enforced, in words for the report.
+    words: str = ""  #: How the bound is enforced, in words for the privacy report.
     #: The bound in Euclidean norm if a row is replaced; by default twice ``l2``.
     apart: float | None = None
     #: Whether the bound is the Frobenius norm of a symmetric matrix, whose upper triangle is sent.
@@ -139,7 +139,7 @@ def enforced(
 
 
 def added_up(first: Term, second: Term) -> Term:
-    """Return the sum of two batches' terms, of one form and of different rows; for the engine only."""
+    """Return the sum of the terms of two batches of different rows, which have one form; for the engine only."""
     n_rows = first.n_rows + second.n_rows
     return enforced(
         first.integers + second.integers, first.exponent, first.bound, first.largest, n_rows
@@ -147,12 +147,12 @@ def added_up(first: Term, second: Term) -> Term:
 
 
 def as_stack(term: Term) -> Term:
-    """Return one client's term as a stack; inside of ``stacked(Stack([n_rows]))``."""
+    """Return one client's term with a first axis of length 1; call it inside ``stacked(Stack([n_rows]))``."""
     return enforced(term.integers[None], term.exponent, term.bound, term.largest, term.n_rows)
 
 
 def of_one_client(term: Term) -> Term:
-    """Undo :func:`as_stack`, outside of ``stacked``."""
+    """Undo :func:`as_stack`; call it outside ``stacked``."""
     return enforced(term.integers[0], term.exponent, term.bound, term.largest, term.n_rows)
 
 
@@ -168,7 +168,7 @@ def _of_rows(rows: Rows) -> Bound:
 
 @proven("1")
 def at(labels: Labels, n_places: int, rows: Rows | None = None) -> Term:
-    """Add each row at its place, or count it there.
+    """Add up, or count, the rows at each place, such as the rows of each cluster.
 
     Parameters
     ----------
@@ -195,7 +195,7 @@ def at(labels: Labels, n_places: int, rows: Rows | None = None) -> Term:
 
 @proven("1")
 def _counted(counts: Integers, n_rows: int) -> Term:
-    """Return numbers of rows as a term."""
+    """Return a term of counts, from the numbers of rows."""
     return enforced(counts * count_of_one_row(), -COUNT_BITS, ONE_COUNT, 2**COUNT_BITS, n_rows)
 
 
@@ -223,21 +223,21 @@ def _added(values: Held) -> Integers:
 
 @proven("1")
 def total(rows: Rows) -> Term:
-    """Add the rows, of shape (n_columns,)."""
+    """Add up the rows: a term of shape (n_columns,)."""
     return enforced(_added(parted(rows.held)), rows.exponent, _of_rows(rows), 2**BITS, len(rows))
 
 
 @proven("1")
 def count(rows: Rows) -> Term:
-    """Count the rows, of shape ()."""
+    """Count the rows: a term of shape ()."""
     return _counted(_added(np.ones(len(rows))), len(rows))
 
 
 @proven("2")
 def products(rows: Rows) -> Term:
-    """Add the outer products of the rows: the upper triangle, by rows.
+    """Add up the outer products of the rows with themselves; the term is the upper triangle of their sum, row by row.
 
-    The products of a row of L1 norm R add up to R^2 at most, each counted once.
+    If a row has the L1 norm R, the magnitudes of all entries of its outer product add up to at most R^2.
     """
     stack = current()
     if stack is None:
@@ -257,10 +257,10 @@ SKETCH_MARGIN = 1.25
 
 @proven("2a")
 def sketched_products(rows: Rows, n_directions: int, seed: int) -> Term:
-    """Add the outer products of the rows with their own projections to random directions: a sketch of `products`.
+    """Add up the outer products of rows with their own projections to random directions: a sketch of `products`.
 
-    The directions are public. A projection is clipped by itself, because only a typical row's is short, so a row of
-    norm R adds a matrix of Frobenius norm ``R P`` at most, where P is the norm to which projections are clipped.
+    The directions are public. A typical row has a short projection, but some rows have long ones, so projections are
+    clipped as well, to a norm P. A row of norm R then adds a matrix of Frobenius norm ``R P`` at most.
 
     Returns
     -------
@@ -289,10 +289,10 @@ def sketched_products(rows: Rows, n_directions: int, seed: int) -> Term:
 
 @proven("2g")
 def squares(rows: Rows) -> Term:
-    """Add the squares of the rows' entries, of shape (n_columns,).
+    """Add up the squares of the rows' entries: a term of shape (n_columns,).
 
-    ``||x o x||_2 <= ||x||_2^2`` and ``||x o x||_1 = ||x||_2^2``. Squares are not negative, so replacing a row changes
-    the sum by at most sqrt(2) times the bound for adding one.
+    For the vector x o x of the squares of a row x, ``||x o x||_2 <= ||x||_2^2`` and ``||x o x||_1 = ||x||_2^2``.
+    Squares are not negative, so replacing a row changes the sum by at most sqrt(2) times the bound for adding one.
     """
     stack = current()
     if stack is None:
@@ -309,7 +309,7 @@ def squares(rows: Rows) -> Term:
 
 @proven("1a")
 def weighted(weights: Floats, rows: Rows | None = None) -> Term:
-    """Add each row at every place, times its weight there; or add the weights.
+    """Add up, at each place, the rows times their weights there; or the weights alone.
 
     Parameters
     ----------
@@ -339,14 +339,15 @@ def weighted(weights: Floats, rows: Rows | None = None) -> Term:
 
 @proven("1b")
 def vectors(values: Floats, bound: float, *, norm: int = 2) -> Term:
-    """Add a vector of each row's own, clipped to a norm.
+    """Add up one vector for each row, clipped to a norm.
 
     Parameters
     ----------
     values : ndarray of shape (n_rows, ...)
-        In the units of the data; each computed from its row alone, by operations that every machine rounds alike.
+        In the units of the data. Each vector must be computed from its row alone, by operations that every machine
+        rounds alike.
     bound : float
-        Positive and finite; from the message.
+        The norm, positive and finite; it must follow from the message.
     norm : 1 or 2, default=2
     """
     shape = values.shape[1:]
@@ -358,18 +359,18 @@ def vectors(values: Floats, bound: float, *, norm: int = 2) -> Term:
     return enforced(added, exponent, made, 2**BITS, len(values))
 
 
-#: Squared distances are cut to so many bits, so that the sum of as many as there are solutions is exact.
+#: Squared distances are truncated to this many bits, so that a sum of 4096, one for each solution, is exact.
 COST_BITS = 40
 
 
 @proven("2e")
 def costs_beside_mean(rows: Rows, solutions: Floats, bound: float) -> Term:
-    """Add a vector of each row: its squared distances from the nearest point of each solution, less their mean.
+    """Add up a vector for each row: its squared distances from the nearest point of each solution, less their mean.
 
     Parameters
     ----------
     solutions : ndarray of shape (n_solutions, n_points, n_columns)
-        At most 4096 of them.
+        At most 4096 solutions, each with its own points, such as the centers of k-means.
     bound : float
         The norm to which the vector is clipped, in squared units of the data.
 
@@ -394,7 +395,8 @@ def costs_beside_mean(rows: Rows, solutions: Floats, bound: float) -> Term:
             costs[block, place] = device.host(
                 device.xp.amin(squared_distances(held[block], on_grid), 1)
             )
-    # Integers below 2^40: their sums and multiples are exact. One rounding follows, which is alike everywhere.
+    # Integers below 2^40, whose sums and multiples are exact. The division below is the only step that rounds, and it
+    # rounds alike on every machine.
     costs = np.trunc(costs * 2.0 ** (COST_BITS - 2 * BITS - 2))
     costs = costs * len(solutions) - costs.sum(axis=1, keepdims=True)
     power = 2 * exponent + 2 * BITS + 2 - COST_BITS
@@ -408,7 +410,7 @@ def unbounded(
     labels: Labels | None = None,
     n_places: int = 1,
 ) -> Term:
-    """Add integers of each row, without a bound on what a row adds; no budget can pay for it.
+    """Add up integers of each row without a bound on what a row adds, so that no noise can protect the sum.
 
     Parameters
     ----------
@@ -438,7 +440,7 @@ def unbounded(
 
 
 def _sums_at(numbers: Sequence[Floats], labels: Labels | None, n_places: int) -> Integers:
-    """Add up numbers of each row at its place; of shape (n_numbers, n_places) after the clients, if there are any."""
+    """Add up numbers of each row at its place; the result's last two axes are (n_numbers, n_places)."""
     if labels is None:
         labels = np.zeros(len(numbers[0]), dtype=np.intp)
     labels, somewhere, shape = _places(labels, n_places)
@@ -460,13 +462,13 @@ def joined(first: Term, second: Term, *, times: float) -> Term:
     second : Term
         Of shape (n_places,), such as counts.
     times : float
-        Finite; what 1 in the second is in the first, in the units of the data.
+        The finite weight: an entry of 1 in the second term becomes this value, in the units of the data.
     """
     if not math.isfinite(times):
         raise ValueError(f"times is {times}; it must be finite.")
     finer = max(0, -second.exponent)  # the factor then stays an integer
     room = max(0, entry_bits() - (first.largest - 1).bit_length())
-    # Where a client may have so many rows that entries of both take too many bits.
+    # The bits that are lost if a client may have so many rows that an entry would take too many bits.
     lost = max(0, finer - room)
     factor = int(math.ldexp(times, max(0, second.exponent) - first.exponent - lost))
     finer -= lost
@@ -493,10 +495,10 @@ POWER_BITS = 20
 
 @proven("2h")
 def powers(values: Floats, labels: Labels | None = None, n_places: int = 1) -> Term:
-    """Add a number of each row, and the square of the number, at the row's place; of shape (n_places, 2).
+    """Add up a number of each row, and its square, at the row's place; of shape (n_places, 2).
 
-    With |x| and |y| at most 1, ``(x - y)^2 + (x^2 - y^2)^2 <= 4``: for s = |x + y| and d = |x - y| it is
-    ``d^2 (1 + s^2)``, and s is at most 2 - d.
+    Replacing x by y, both from -1 to 1, changes the sums by at most 2, because ``(x - y)^2 + (x^2 - y^2)^2 <= 4``: for
+    s = |x + y| and d = |x - y| the left side is ``d^2 (1 + s^2)``, and s is at most 2 - d.
 
     Parameters
     ----------
@@ -537,11 +539,15 @@ def side_by_side(terms: Sequence[Term], *, words: str) -> Term:
     return enforced(np.concatenate(parts, axis=-1), exponent, bound, largest, n_rows)
 
 
-# Terms of clients' own totals, for a guarantee that covers all rows of a client. The first axis stands for clients.
+# Terms of a client's totals over all of its rows, for a guarantee that covers whole clients. The first axis of the
+# arguments stands for clients.
 
 
 def _check_is_finish() -> None:
-    """Refuse these terms in an answer by row: each batch would add one, and the next row may begin a batch."""
+    """Refuse a term of a client's totals in a function that is called once for each batch of rows.
+
+    The bound would then hold for each batch only, and one more row may begin a new batch.
+    """
     if current() is None:
         raise RuntimeError(
             "this term bounds all that a client has; use it in a function marked with finishes."
@@ -566,7 +572,7 @@ def clipped_total(values: Floats, bound: float, *, triangle: bool = False, words
     flat = values.reshape(len(values), math.prod(values.shape[1:]))
     clipped, exponent = rows_onto_grid(flat, np.zeros(flat.shape[1]), bound)
     integers = clipped.reshape(values.shape).astype(np.int64)
-    # A row that comes, goes or is another makes another array of at most this norm.
+    # Adding, removing or replacing a row gives another array of at most this norm: a change of at most twice the norm.
     made = Bound(
         2.0 * bound,
         math.inf,
