@@ -1,1 +1,1 @@
-"""The mathematics: NumPy in, NumPy out. Knows neither Flower nor anything else of this package."""
+"""The mathematics, as functions of NumPy arrays that need neither Flower nor other parts of this package."""

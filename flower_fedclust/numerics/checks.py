@@ -14,9 +14,9 @@ LARGEST, SMALLEST = 1e150, 1e-150
 
 
 class DataError(ValueError):
-    """Unusable rows; the message names a row and a column and never a value.
+    """Rows cannot be used. The message names a row and a column, and never a value.
 
-    A client sends this message to the server, but only the type of any other error.
+    A client sends this message to the server. Of any other error it only sends the type.
     """
 
 
@@ -24,7 +24,7 @@ class MissingFileError(DataError, FileNotFoundError):
     """A file or folder of rows that does not exist."""
 
 
-#: Most columns that a message names; a table can have thousands of wrong ones.
+#: The most columns that a message names, because a table can have thousands of wrong ones.
 _NAMED_COLUMNS = 10
 
 
@@ -55,7 +55,7 @@ def checked_rows(
         return f"column '{columns[index]}'" if columns is not None else f"column {index}"
 
     if isinstance(rows, np.ma.MaskedArray) and np.ma.is_masked(rows):
-        rows = np.ma.filled(rows.astype(object), np.nan)  # a masked entry may hold any number
+        rows = np.ma.filled(rows.astype(object), np.nan)  # under the mask may be any number
     rows = plain_array(rows)
     if hasattr(rows, "toarray"):
         raise DataError(
@@ -202,7 +202,7 @@ def check_choice(name: str, value: object, choices: Sequence[str]) -> None:
 
 
 def warn_of_empty_clusters(who: str, counts: ArrayLike) -> None:
-    """Warn of clusters without rows: the rows may be too alike for so many, or too far apart for the bandwidth."""
+    """Warn if some clusters have no rows: the rows may be too alike, or too far apart for the bandwidth."""
     found = int(np.count_nonzero(np.asarray(counts) > 0))
     if found < np.size(counts):
         warnings.warn(

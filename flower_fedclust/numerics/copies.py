@@ -1,4 +1,4 @@
-"""Equal rows become one node of a graph of neighbors. Otherwise a row's nearest rows would be its own copies."""
+"""Find equal rows, which become one node of a neighbor graph: otherwise a row's nearest rows would be its copies."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ Integers = NDArray[np.intp]
 class Copies:
     """Which rows are equal. Without equal rows, ``first`` and ``index`` are 0 to n_rows - 1."""
 
-    first: Integers  #: The first of the rows that are equal, for each different row, rising.
-    index: Integers  #: For each row, which of the different rows it is, of shape (n_rows,).
+    first: Integers  #: The position at which each different row first occurs, ascending.
+    index: Integers  #: For each row, the index of its first copy in ``first``, of shape (n_rows,).
 
     @property
     def counts(self) -> Floats:
-        """How many rows equal each of the different rows."""
+        """How often each of the different rows occurs."""
         return np.bincount(self.index, minlength=len(self.first)).astype(np.float64)
 
 
@@ -35,11 +35,11 @@ def copies_of(rows: Floats) -> Copies:
     return Copies(first[order].astype(np.intp), position[index.ravel()].astype(np.intp))
 
 
-#: Computed rows can come from equal rows if no entry differs by more than this part of the largest entry.
+#: Computed rows count as equal if they agree when their entries are rounded to this fraction of the largest entry.
 SAME = 2.0**-40
 
 
 def copies_but_for_rounding(rows: Floats) -> Copies:
-    """Return which rows are equal up to rounding. Rows computed in batches can differ by rounding."""
+    """Return which rows are equal up to rounding errors, which depend on the batches in which rows are computed."""
     largest = float(np.abs(rows).max(initial=0.0))
     return copies_of(np.rint(rows / (SAME * largest)) if largest > 0 else rows)

@@ -1,4 +1,8 @@
-"""Clusters of any form from a histogram of cells whose noise is known: kernel, peaks, and three ways to cut."""
+"""Clusters of any shape from a noisy histogram of cells.
+
+The histogram is smoothed by a kernel, and cut into clusters in one of three ways: into round clusters, at the peaks of
+the density, or by a normalized cut of the graph of neighboring cells.
+"""
 
 from __future__ import annotations
 
@@ -18,29 +22,32 @@ from flower_fedclust.numerics.validity import weighted_rand_index
 Floats = NDArray[np.float64]
 Labels = NDArray[np.intp]
 
-#: Entries of cells and clusters that are computed at a time: 2 MB.
+#: Entries that are computed at a time, one for each cell and cluster: 2 MB.
 CELL_ENTRIES = 2**18
 #: The widths of the Gaussian kernel that are tried, in cells.
 WIDTHS = (0.4, 0.5, 0.6, 0.7, 0.85, 1.0, 1.2, 1.4, 1.7, 2.0, 2.4, 2.8)
-#: The kernel has this part of the width with the least risk, as smoothing joins clusters; and at least this width.
+#: The kernel has this fraction of the width with the least estimated risk, because smoothing joins clusters; but at
+#: least LEAST_WIDTH, in cells.
 PART_OF_WIDTH, LEAST_WIDTH = 0.7, 0.5
 #: Without noise, a cell with a smaller density is empty.
 LEAST_DENSITY = 0.1
-#: A group of cells that touch each other counts if its rows exceed this many standard deviations of their noise.
+#: A group of touching cells is kept if its number of rows is at least this many standard deviations of its noise.
 DEVIATIONS_OF_A_GROUP = 4.0
-#: Peaks decide if each rises this many standard deviations above the cell where it meets a higher one,
-#: and if clusters have this many cells on average; of fewer cells, noise makes peaks too easily.
+#: Clusters are cut at the peaks if each peak rises CLEAR_RISE standard deviations above the cell where it meets a
+#: higher one, and if clusters have CELLS_OF_A_SHAPE cells on average: among fewer cells, noise makes peaks too easily.
 CLEAR_RISE, CELLS_OF_A_SHAPE = 2.0, 40
-#: Clusters are round if equal Gaussians leave at most this part of the squared density unexplained; steps of their EM.
+#: Clusters are round if equal Gaussians leave at most this fraction of the squared density unexplained. The Gaussians
+#: are fitted by N_EM_STEPS steps of EM.
 MISFIT_OF_ROUND, N_EM_STEPS = 0.05, 30
-#: A round cluster has at least this part of all rows.
+#: A round cluster has at least this fraction of all rows.
 LEAST_SIZE = 1e-3
-#: A normalized cut has at least this kernel; more cells than this are joined first; and groups of cells with less than
-#: this part of an average cluster are left out.
+#: For a normalized cut: the least width of the kernel; the most cells (if there are more, neighboring cells are joined
+#: first); and the fraction of an average cluster below which a group of touching cells is left out.
 LEAST_WIDTH_OF_A_CUT, MOST_CELLS_OF_A_CUT, LEAST_PART = 0.7, 1500, 0.15
-#: A peak's mass counts up to this part of an average cluster.
+#: When peaks are ranked, a mass above this fraction of an average cluster counts as this fraction.
 PART_OF_A_CLUSTER = 0.5
-#: Restarts of the k-means of a normalized cut; adaptations of round clusters; other runs that are imitated.
+#: How often k-means restarts; how often the Gaussians of given round clusters are adapted; and how many other runs are
+#: simulated, to estimate how far they would agree.
 N_INIT, N_ADAPTED, N_OTHER_RUNS = 3, 6, 3
 
 
@@ -58,7 +65,7 @@ class Histogram(NamedTuple):
         return Histogram(counts, self.deviation * 2 ** (counts.ndim / 2))
 
     def smoothed(self, width: float) -> tuple[Floats, float, float]:
-        """Smooth by a Gaussian kernel, and return the largest and the sum of the squares of its weights, too."""
+        """Return the counts smoothed by a Gaussian kernel, its largest weight, and the sum of its squared weights."""
         from scipy.ndimage import correlate1d  # slow to import
 
         reach, density = int(4 * width + 0.5), self.counts
@@ -74,7 +81,7 @@ class Histogram(NamedTuple):
 
 
 def width_of(histogram: Histogram) -> float:
-    """Return the width of the kernel, by Stein's unbiased estimate of the risk; rows vary as Poisson numbers do."""
+    """Return the width of the kernel, by Stein's unbiased risk estimate for counts with a Poisson distribution."""
     counts = histogram.counts
     variance = counts.size * histogram.deviation**2 + max(float(counts.sum()), 0.0)
     risks = []
@@ -86,10 +93,10 @@ def width_of(histogram: Histogram) -> float:
 
 @dataclass(frozen=True)
 class Density:
-    """Smoothed numbers of rows in the cells that are not empty, in descending order."""
+    """Smoothed numbers of rows in the cells that are not empty, the densest cell first."""
 
     shape: tuple[int, ...]
-    places: Labels  #: The cell of each value, as an index of the flat grid.
+    places: Labels  #: The cell of each value, as an index into the flattened grid.
     values: Floats
     squares: float  #: The sum of the kernel's squared weights.
     deviation: float  #: The standard deviation of the noise in a value.
@@ -114,7 +121,10 @@ class Density:
         return cls(counts.shape, places[kept], found.values[kept], squares, noise)
 
     def pairs(self) -> tuple[Labels, Labels, Floats]:
-        """Return each pair of neighboring cells, the denser one first, by the rank of their density; and distances."""
+        """Return the denser and the thinner cell of each pair of neighbors, and the distance of their centers.
+
+        Cells are given by their positions in :attr:`places`, in which the densest cell is 0.
+        """
         rank = np.full(self.shape, -1, dtype=np.intp)
         rank.flat[self.places] = np.arange(len(self.places))
         rank, found = np.pad(rank, 1, constant_values=-1), []
@@ -131,7 +141,11 @@ class Density:
         return denser, thinner, distances
 
     def peaks(self, kept: Labels | None = None) -> Peaks:
-        """Flood the cells from the densest on: groups that meet become one, unless both contain a kept peak."""
+        """Group the cells around peaks, from the densest cell to the thinnest.
+
+        Each cell joins the groups of its denser neighbors. Groups that meet become one, unless both contain a peak that
+        is in ``kept``.
+        """
         n_cells = len(self.values)
         denser, thinner, _ = self.pairs()
         denser = denser[np.argsort(thinner, kind="stable")]
@@ -161,7 +175,7 @@ class Density:
         return Peaks(summits, np.array(rises)[summits], np.array(masses)[summits], group)
 
     def labeled(self, labels: Labels) -> Labels:
-        """Return the label of each cell of the grid; an empty cell, or one with -1, has the nearest cell's."""
+        """Return the label of each cell of the grid; a cell that is empty or has -1 gets the label of the nearest."""
         from scipy.ndimage import distance_transform_edt
 
         grid = np.full(self.shape, -1, dtype=np.intp)
@@ -171,30 +185,31 @@ class Density:
 
 
 class Peaks(NamedTuple):
-    """The peaks of a density, and the highest cell of the group that each cell is in."""
+    """The peaks of a density. Cells are given by their positions in :attr:`Density.places`, the densest as 0."""
 
-    tops: Labels  #: The rank of each peak's densest cell.
-    rises: Floats  #: Above the cell where it meets a higher peak, or above 0.
-    masses: Floats  #: The sum of the density down to this cell.
-    group: Labels
+    tops: Labels  #: Each peak's densest cell.
+    #: How far each peak rises above the cell where it meets a higher peak, or above 0.
+    rises: Floats
+    masses: Floats  #: The sum of each peak's density down to the cell where it meets a higher peak.
+    group: Labels  #: For each cell, the densest cell of its group.
 
 
 class Cut(NamedTuple):
-    """The cluster and the density of each cell, and how far each peak rises, in standard deviations, in order."""
+    """Clusters of cells, with the density and the peaks from which they were cut."""
 
-    labels: Labels  #: -1 where the density is thin, if asked for.
-    density: Floats  #: The density of each cell in rows; 0 in an empty cell.
-    rises: Floats
+    labels: Labels  #: The cluster of each cell; with ``thin``, -1 for an empty cell.
+    density: Floats  #: The smoothed number of rows in each cell; 0 in an empty cell.
+    rises: Floats  #: How far each peak rises, in standard deviations, in descending order.
     centers: Floats | None = None  #: The centers of round clusters, in cells.
 
 
 def cut(
     histogram: Histogram, n_clusters: int, rng: np.random.Generator, *, thin: bool = False
 ) -> Cut:
-    """Cut the cells into clusters: round ones, or at the most persistent peaks, or by a normalized cut.
+    """Cut the cells into clusters: by k-means, at the most persistent peaks, or by a normalized cut.
 
-    Clusters are round if equal Gaussians explain the histogram; k-means has fewer numbers to find than a cut, and so
-    less error from noise. Peaks decide if they are clear.
+    k-means is used if equal Gaussians explain the histogram: it estimates fewer numbers than a cut, so noise harms it
+    less. Otherwise the peaks are used if they are clear.
     """
     width = width_of(histogram)
     density = Density.of(histogram, width)
@@ -229,7 +244,7 @@ def cut(
 def agreement_of_another_cut(
     found: Cut, deviation: float, n_clusters: int, rng: np.random.Generator
 ) -> float | None:
-    """Estimate the adjusted Rand index between a cut and that of a run with other noise; None without noise."""
+    """Estimate the adjusted Rand index between this cut and the cut of a run with other noise; None without noise."""
     if not deviation or not found.density.any():
         return None
     indices, labels = [], np.maximum(found.labels.ravel(), 0)
@@ -254,10 +269,11 @@ def _round_centers(
 
 
 def misfit_of_equal_gaussians(histogram: Histogram, centers: Floats) -> float:
-    """Return the part of the squared density that Gaussians of one covariance leave unexplained.
+    """Return the fraction of the squared density that Gaussians with one common covariance leave unexplained.
 
-    They start at these centers, in cells. EM adapts their means, their sizes and the covariance to what they leave of
-    the density: so noise, which has a mean of 0, makes them neither wider nor larger.
+    The Gaussians start at these centers, in cells. EM adapts their means, their sizes and the covariance to the
+    difference between the density and the Gaussians. So noise, which has a mean of 0, makes them neither wider nor
+    larger.
     """
     counts, (smooth, _, squares) = histogram.counts, histogram.smoothed(1.0)
     density, n_rows = smooth.ravel(), max(float(counts.sum()), 1.0)
@@ -270,7 +286,7 @@ def misfit_of_equal_gaussians(histogram: Histogram, centers: Floats) -> float:
     explained = np.empty(len(cells))
     for _ in range(N_EM_STEPS):
         values, vectors = np.linalg.eigh(within)
-        values = np.maximum(values, 1.0 + 1 / 12)  # the kernel and the cells add their own variance
+        values = np.maximum(values, 1.0 + 1 / 12)  # variance of the kernel and of a cell
         places, around = cells @ vectors / np.sqrt(values), means @ vectors / np.sqrt(values)
         height = sizes / np.sqrt((2 * np.pi) ** counts.ndim * values.prod())
         more, moved, weights = np.zeros(len(means)), np.zeros_like(means), np.empty(len(cells))
@@ -295,7 +311,7 @@ def misfit_of_equal_gaussians(histogram: Histogram, centers: Floats) -> float:
 
 
 def _unexplained(histogram: Histogram, density: Floats, squares: float, rows: Floats) -> float:
-    """Return the part of the squared density that these rows leave unexplained; 0 if there is only noise to see."""
+    """Return the fraction of the squared density that these rows leave unexplained; 0 if it may all be noise."""
     counts, deviation = histogram
     noise = squares * (counts.size * deviation**2 + max(float(counts.sum()), 1.0))
     total, rest = float((density**2).sum()) - noise, float(((density - rows) ** 2).sum()) - noise
@@ -303,16 +319,17 @@ def _unexplained(histogram: Histogram, density: Floats, squares: float, rows: Fl
 
 
 def _cells(shape: tuple[int, ...]) -> Floats:
-    """Return the indices of all cells of a grid, in the order of the flat grid."""
+    """Return the indices of all cells of a grid, in the order of the flattened grid."""
     return np.indices(shape).reshape(len(shape), -1).T.astype(np.float64)
 
 
 def misfit_of_round_clusters(
     histogram: Histogram, means: Floats, within: Floats, shares: Floats
 ) -> float:
-    """Return the part of the squared density that Gaussians leave unexplained; 0 if there is only noise to see.
+    """Return the fraction of the squared density that Gaussians leave unexplained; 0 if it may all be noise.
 
-    They have the given means and shares, in cells, and one covariance; the shares, and how wide each is, are adapted.
+    The Gaussians start with the given means and shares of the rows, and with the covariance ``within``, all in cells.
+    Then the share of each is adapted, and a factor by which its covariance is multiplied.
     """
     counts, deviation = histogram
     smooth, _, squares = histogram.smoothed(1.0)
@@ -320,7 +337,7 @@ def misfit_of_round_clusters(
     n_rows = max(float(counts.sum()), 1.0)
     least = max(deviation * float(np.sqrt(squares)), LEAST_DENSITY)
     values, vectors = np.linalg.eigh(within)
-    # The kernel and the cells add their own variance.
+    # Add the variance of the kernel, 1, and of a uniform distribution in a cell, 1/12.
     widths = np.sqrt(np.maximum(values, 0.0) + 1.0 + 1 / 12)
     cells = _cells(counts.shape)
     places, around = cells @ vectors / widths, means @ vectors / widths
@@ -341,14 +358,14 @@ def misfit_of_round_clusters(
 
 
 def _blocks(cells: Floats, means: Floats) -> Iterable[slice]:
-    """Yield slices of the cells: a grid has thousands of cells, and each has an entry for every cluster."""
+    """Yield slices of the cells, because an array with an entry for every cell and cluster can be large."""
     return blocks(len(cells), len(means), block_entries=CELL_ENTRIES)
 
 
 def _normalized(
     histogram: Histogram, width: float, n_clusters: int, rng: np.random.Generator
 ) -> Labels | None:
-    """Cut the graph of neighboring cells, weighted by the square of the lower density; None if there are too few."""
+    """Cut the graph of neighboring cells, weighted by the square of the lower density; None for too few cells."""
     density = Density.of(histogram, max(width, LEAST_WIDTH_OF_A_CUT))
     if len(density.places) > MOST_CELLS_OF_A_CUT:
         found = _normalized(histogram.coarse(), width, n_clusters, rng)

@@ -1,8 +1,8 @@
-"""The mathematics of FedSC's stage I: a dictionary Z of a few atoms, and codes C, so that phi(X) is about phi(Z) C.
+"""The mathematics of stage I of FedSC: a dictionary Z of a few atoms, and codes C, so that phi(X) is about phi(Z) C.
 
-The paper writes samples as columns. Here they are rows: X is (n_rows, n_columns), Z is (n_atoms, n_columns), and row i
-of C, (n_rows, n_atoms), is the code of row i of X. ``bandwidth`` is r of the Gaussian kernel, in the units of the rows;
-``regularization`` is lambda, not negative.
+phi is the feature map of the Gaussian kernel. The paper writes samples as columns. Here they are rows: X is (n_rows,
+n_columns), Z is (n_atoms, n_columns), and row i of C, (n_rows, n_atoms), is the code of row i of X. ``bandwidth`` is r
+of the Gaussian kernel, in the units of the rows; ``regularization`` is lambda, not negative. Equations are FedSC's.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _TINY = float(np.finfo(float).tiny)
 def codes(rows: Floats, Z: Floats, bandwidth: float, regularization: float) -> Floats:
     """Return the codes that minimize the objective for this dictionary (FedSC, equation 14).
 
-    ``C = K(X, Z) (K(Z, Z) + lambda I)^-1``. Where that matrix is singular to the precision of floats (lambda is 0 and
-    atoms coincide), the shortest minimizer. A row's code is no longer than ``1 / (2 sqrt(lambda))``.
+    ``C = K(X, Z) (K(Z, Z) + lambda I)^-1``. If the inverted matrix is singular to the precision of floats (lambda is 0
+    and atoms coincide), the shortest minimizer is returned. A row's code is no longer than ``1 / (2 sqrt(lambda))``.
     """
     Kzz = gaussian_kernel(Z, Z, bandwidth)
     Kzz[np.diag_indices_from(Kzz)] += regularization
@@ -40,7 +40,7 @@ def codes(rows: Floats, Z: Floats, bandwidth: float, regularization: float) -> F
 
 
 def objective(rows: Floats, Z: Floats, C: Floats, bandwidth: float, regularization: float) -> float:
-    """Return f_p of equation (8): half the squared error in feature space, and the penalty on the codes."""
+    """Return f_p of FedSC, equation (8): half of the squared error in feature space, and the penalty on the codes."""
     fit = np.sum(C * gaussian_kernel(rows, Z, bandwidth))
     norm = np.sum((C @ gaussian_kernel(Z, Z, bandwidth)) * C)
     return float(0.5 * len(rows) - fit + 0.5 * norm + 0.5 * regularization * np.sum(C**2))
@@ -56,7 +56,7 @@ def curvature(rows: Floats, Z: Floats, C: Floats, bandwidth: float) -> Floats:
 def _gradient(
     rows: Floats, Z: Floats, C: Floats, gram: Floats, Kxz: Floats, Kzz: Floats, bandwidth: float
 ) -> Floats:
-    """Return the derivative of the objective by the atoms (equation 15, whose sigma is r)."""
+    """Return the derivative of the objective by the atoms: FedSC, equation (15), which writes sigma for r."""
     W = -C * Kxz
     Q = 0.5 * gram * Kzz
     from_rows = W.T @ rows - W.sum(axis=0)[:, None] * Z
@@ -66,11 +66,12 @@ def _gradient(
 
 
 def _curvature(C: Floats, gram: Floats, Kxz: Floats, Kzz: Floats, bandwidth: float) -> Floats:
-    """Return L, of shape (n_atoms,): the objective lies below a parabola of this curvature in each atom.
+    """Return L, of shape (n_atoms,): as a function of each atom, the objective lies below a parabola of curvature L.
 
-    A term -c k(x, z) with c > 0 lies below its tangent in ||x - z||^2, as exp(-s) is convex in s: curvature c k / r^2.
-    With c < 0 its curvature is nowhere above |c| 2 exp(-3/2) / r^2. The same holds for the terms q k(z, z') with the
-    signs turned round, and such a term counts twice for each of its atoms, as (a - b)^2 <= 2 a^2 + 2 b^2.
+    A summand -c k(x, z) with c > 0 lies below its tangent in ||x - z||^2, because exp(-s) is convex in s; this gives
+    the curvature c k / r^2. With c < 0 its curvature is nowhere above |c| 2 exp(-3/2) / r^2. The same holds for
+    summands q k(z, z') with the signs reversed. They count twice for each of their atoms, because (a - b)^2 is at most
+    2 a^2 + 2 b^2.
     """
     from_rows = np.sum(np.where(C > 0, C * Kxz, -_STEEPEST * C), axis=0)
     pairs = np.where(gram < 0, -gram * Kzz, _STEEPEST * gram)
@@ -80,10 +81,10 @@ def _curvature(C: Floats, gram: Floats, Kxz: Floats, Kzz: Floats, bandwidth: flo
 
 
 def dictionary_steps(rows: Floats, Z: Floats, C: Floats, bandwidth: float, n_steps: int) -> Floats:
-    """Return the dictionary after Q gradient steps with fixed codes (equation 16); no step raises the objective.
+    """Return the dictionary after ``n_steps`` gradient steps with fixed codes (FedSC, equation 16).
 
-    Every atom has its own step size, 1 over its curvature. The paper's single Lipschitz constant for all atoms is
-    slower, and is not always above the largest curvature.
+    No step raises the objective. Every atom has its own step size, 1 over its curvature. The paper takes one Lipschitz
+    constant for all atoms, which is slower, and is not always above the largest curvature.
     """
     rows, start = _around_the_atoms(rows, Z)
     moved = start
@@ -98,13 +99,13 @@ def dictionary_steps(rows: Floats, Z: Floats, C: Floats, bandwidth: float, n_ste
 
 
 def _around_the_atoms(rows: Floats, Z: Floats) -> tuple[Floats, Floats]:
-    """Shift rows and atoms by the atoms' mean: far from the origin their differences would lose digits."""
+    """Shift rows and atoms by the atoms' mean, because far from the origin their differences would lose digits."""
     origin = Z.mean(axis=0)
     return rows - origin, Z - origin
 
 
 def row_gradients(rows: Floats, Z: Floats, C: Floats, bandwidth: float) -> tuple[Floats, Floats]:
-    """Return the norm of each row's part of the objective's gradient, and the gradient, for a few rows at a time."""
+    """Return the gradient of each row's summand of the objective, after its norm; call it with a few rows at a time."""
     rows, Z = _around_the_atoms(rows, Z)
     Kzz, Kxz = gaussian_kernel(Z, Z, bandwidth), gaussian_kernel(rows, Z, bandwidth)
     gradients = np.matmul(Kzz, C[:, :, None] * Z)
@@ -115,16 +116,17 @@ def row_gradients(rows: Floats, Z: Floats, C: Floats, bandwidth: float) -> tuple
 
 
 def kernel_root(Z: Floats, bandwidth: float) -> Floats:
-    """Return ``K(Z, Z)^(1/2)``: with it, ``F = C K(Z, Z)^(1/2)`` and ``F F'`` is the reconstructed kernel (5)."""
+    """Return ``K(Z, Z)^(1/2)``, which turns codes into factors: ``F = C K(Z, Z)^(1/2)``; see :func:`factors`."""
     values, vectors = np.linalg.eigh(gaussian_kernel(Z, Z, bandwidth))
     root: Floats = (vectors * np.sqrt(np.maximum(values, 0.0))) @ vectors.T
     return root
 
 
 def factors(rows: Floats, Z: Floats, bandwidth: float, regularization: float) -> Floats:
-    """Return ``F = C K(Z, Z)^(1/2)``, whose inner products are the reconstructed kernel (5).
+    """Return the factors of rows: ``F = C K(Z, Z)^(1/2)``, where C are the rows' codes.
 
-    If lambda is positive, every row has a norm below 1.
+    The inner products of factors are the reconstructed kernel (FedSC, equation 5). If lambda is positive, the factors
+    of every row have a norm below 1.
     """
     return gaussian_kernel(rows, Z, bandwidth) @ factor_map(Z, bandwidth, regularization)
 
@@ -139,8 +141,8 @@ def factor_map(
 ) -> Floats:
     """Return the matrix that turns a row's kernel values with the atoms into its factors.
 
-    ``(K(Z, Z) + lambda I)^-1 K(Z, Z)^(1/2)``, or ``(K(Z, Z) + lambda I)^(-1/2)`` with nystrom; directions in which
-    K(Z, Z) vanishes are left out.
+    The matrix is ``(K(Z, Z) + lambda I)^-1 K(Z, Z)^(1/2)`` or, with ``nystrom``, ``(K(Z, Z) + lambda I)^(-1/2)``.
+    Directions in which K(Z, Z) vanishes are left out, and no direction is magnified by more than ``steepest``.
     """
     values, vectors = np.linalg.eigh(gaussian_kernel(Z, Z, bandwidth))
     kept = values > values[-1] * len(values) * np.finfo(float).eps
@@ -151,7 +153,7 @@ def factor_map(
 
 
 def code_map(Z: Floats, bandwidth: float, regularization: float) -> Floats:
-    """Return the matrix that turns a row's kernel values with the atoms into its code (equation 14).
+    """Return the matrix that turns a row's kernel values with the atoms into its code (FedSC, equation 14).
 
     ``(K(Z, Z) + lambda I)^-1``, or its pseudo-inverse.
     """
@@ -163,8 +165,8 @@ def code_map(Z: Floats, bandwidth: float, regularization: float) -> Floats:
 def matched_dictionary(
     mean: Floats, deviation: Floats, n_atoms: int, rng: np.random.Generator
 ) -> Floats:
-    """Draw atoms with the columns' means and standard deviations; the paper starts "randomly".
+    """Draw random atoms with the means and standard deviations of the columns; the paper only says "randomly".
 
-    Atoms of unit scale about the origin may be far from the data, where the kernel is flat and the gradient vanishes.
+    Atoms of unit scale around the origin may be far from the data, where the kernel is flat and the gradient vanishes.
     """
     return np.asarray(mean + deviation * rng.standard_normal((n_atoms, len(mean))))

@@ -1,8 +1,8 @@
 """t-SNE and UMAP maps of rows whose nearest neighbors are known, and the places of new rows on such a map.
 
-Only the indices and distances of neighbors are needed, not the rows. The place of a row depends only on its neighbors
-among the mapped rows, their distances and the map's coordinates. It is the same in every process, whatever other rows
-are placed with it.
+Only the indices and distances of neighbors are needed, not the rows. The place of a new row depends only on its
+neighbors among the mapped rows, their distances and the map's coordinates. It is the same in every process, whatever
+other rows are placed at the same time.
 
 ``neighbors``, (n_rows, n_neighbors), are the nearest other rows of each row, and ``distances`` their distances, sorted.
 There must be at least as many as :func:`tsne_n_neighbors` or :func:`umap_n_neighbors` return. ``coordinates``, (n_rows,
@@ -32,18 +32,19 @@ Integers = NDArray[np.intp]
 #: t-SNE gives nearly all weight to this many neighbors, times the perplexity.
 NEIGHBORS_PER_PERPLEXITY = 3
 
-#: Fewest rows of a map, by either method.
+#: The fewest rows that a map can have, by t-SNE or UMAP.
 N_ROWS_OF_A_MAP = 4
 
-#: From so many rows on, openTSNE interpolates repulsion on a grid, with cells of one unit.
+#: From this many rows on, openTSNE itself interpolates the repulsion between points on a grid, with cells of one unit.
 _N_ROWS_FOR_GRID = 10_000
 
-#: From so many rows on to there, cells are three units wide: a map of 5,000 rows takes 4.2 s in place of 14.0 s with a
-#: tree of points, and its trustworthiness is the same (0.947 and 0.945; 0.983 and 0.983 for the digits).
+#: From this many rows up to _N_ROWS_FOR_GRID, a grid is used too, with cells three units wide. A map of 5,000 rows then
+#: takes 4.2 s instead of 14.0 s with a tree of points, and its trustworthiness is the same (0.947 and 0.945; 0.983 and
+#: 0.983 for the digits).
 _N_ROWS_FOR_WIDE_GRID = 1_500
 _WIDE_GRID = {"negative_gradient_method": "fft", "ints_in_interval": 3, "min_num_intervals": 30}
 
-#: Largest range of a start of t-SNE; openTSNE scales the first axis to a standard deviation of 1e-4.
+#: The largest range of the starting points of t-SNE; openTSNE scales their first axis to a standard deviation of 1e-4.
 _LONGEST_START = 1.0
 
 
@@ -119,11 +120,11 @@ def place_tsne(
         normalization="point-wise",
         n_reference_samples=n_rows,
     )
-    # openTSNE centers a map in place: it gets a copy that is centered already.
+    # openTSNE would center the map in place, so it gets a copy that is already centered.
     middle = 0.5 * (coordinates.max(axis=0) + coordinates.min(axis=0))
-    # openTSNE chooses by the number of new rows, but a row's place must not depend on other rows.
+    # By default openTSNE chooses the method by the number of new rows, but a row's place must not depend on other rows.
     method = "bh" if n_rows < _N_ROWS_FOR_GRID else "fft"
-    as_many = SimpleNamespace(P=np.empty((n_rows, 0)))  # openTSNE reads nothing else of a fixed map
+    as_many = SimpleNamespace(P=np.empty((n_rows, 0)))  # openTSNE only reads its number of rows
     fixed = opentsne.tsne.TSNEEmbedding(
         coordinates - middle, as_many, negative_gradient_method=method
     )
@@ -221,7 +222,8 @@ def place_umap(
     n_needed = min(n_neighbors, len(coordinates))
     _check(neighbors, n_needed)
     neighbors = neighbors[:, :n_needed]
-    # umap-learn bounds a row's bandwidth from below by the mean over all rows; here every row has the same mean.
+    # umap-learn bounds a row's bandwidth from below by the mean distance over all rows; here each row has the same mean
+    # distance.
     relative = _over_mean(distances[:, :n_needed], by_row=True).astype(np.float32)
     bandwidths, nearest = umap_.smooth_knn_dist(relative, float(n_needed), local_connectivity=0.0)
     _, _, strengths, _ = umap_.compute_membership_strengths(
@@ -235,7 +237,7 @@ def place_umap(
         return placed
     # Edges that would be drawn less than once are left out, as umap-learn does.
     row, column = np.nonzero(strengths >= 1.0 / n_epochs)
-    random = np.random.RandomState(0)  # a row has the same place whenever it is placed
+    random = np.random.RandomState(0)  # a constant seed, so that a row always gets the same place
     a, b = umap_.find_ab_params(1.0, min_dist)
     moved = umap_.optimize_layout_euclidean(
         placed.astype(np.float32, order="C"),
@@ -274,14 +276,14 @@ def _umap() -> Any:
 
 @lru_cache(maxsize=1)
 def _keep_compiled() -> None:
-    """Have Numba keep three functions of umap-learn on the disk: compiling them takes five seconds in each process."""
+    """Make Numba cache three functions of umap-learn on disk: compiling them takes five seconds in each process."""
     for module, name in (
         ("umap.umap_", "smooth_knn_dist"),
         ("umap.umap_", "compute_membership_strengths"),
         ("umap.layouts", "_nb_optimize_layout_euclidean_single_epoch"),
     ):
         function: Any = getattr(import_module(module), name, None)
-        # Another version may lack it, and NUMBA_DISABLE_JIT leaves nothing to keep; a map is then only slower.
+        # Another version may lack the function, and NUMBA_DISABLE_JIT leaves it uncompiled; maps are then only slower.
         if hasattr(function, "enable_caching"):
             function.enable_caching()
 
@@ -305,8 +307,8 @@ def _check(neighbors: Integers, n_needed: int, n_rows: int = N_ROWS_OF_A_MAP) ->
 def _over_mean(distances: Floats, *, by_row: bool = False) -> Floats:
     """Return distances in units of their mean, so that no map depends on the unit of the rows.
 
-    In theory neither method depends on it. But openTSNE starts its search for bandwidths at 1, and umap-learn stores
-    distances in single precision: in extreme units all rows would look near or far.
+    In theory neither t-SNE nor UMAP depends on the unit. But openTSNE starts its search for bandwidths at 1, and
+    umap-learn stores distances in single precision, so in extreme units all rows would look near, or all far.
     """
     # Divide by the largest first: a sum of huge distances would overflow.
     largest = distances.max(axis=1 if by_row else None, keepdims=True, initial=0.0)
@@ -319,7 +321,7 @@ def _over_mean(distances: Floats, *, by_row: bool = False) -> Floats:
 
 
 def _spectral_start(opentsne: Any, P: csr_matrix, random_state: int) -> Floats:
-    """Return the spectral embedding of the graph, or random places if it has none."""
+    """Return the graph's spectral embedding as the start of t-SNE, or random places if it cannot be used."""
     from scipy.sparse.linalg import ArpackError
 
     initializations = opentsne.initialization
@@ -330,18 +332,18 @@ def _spectral_start(opentsne: Any, P: csr_matrix, random_state: int) -> Floats:
                 start = np.asarray(initializations.spectral(P, 2, random_state=random_state))
         except ArpackError:
             start = np.full((n_rows, 2), np.nan)
-        # openTSNE scales it by its first axis. If many rows are alike, this axis can be constant and the second so long
-        # that points coincide after rounding: openTSNE's tree of points would never end.
+        # openTSNE scales the embedding by its first axis. If many rows are alike, this axis can be constant and the
+        # second so long that points coincide after rounding, and openTSNE's tree of points would never be finished.
         if np.isfinite(start).all() and np.ptp(start) <= _LONGEST_START:
             return start
     return np.asarray(initializations.random(n_rows, 2, random_state=random_state))
 
 
 def _places_of_components(graph: coo_matrix, random: np.random.RandomState) -> Floats:
-    """Return a random place for each component of the graph, by row.
+    """Return for each row the random place of its component of the graph.
 
-    umap-learn places components by the means of their rows. Without rows it draws from the process's own generator,
-    which our seed does not reach.
+    umap-learn places components by the means of their rows. Without rows, it would draw places from the process's
+    global random generator, which our seed does not set.
     """
     from scipy.sparse.csgraph import connected_components
 

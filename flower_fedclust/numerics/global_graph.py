@@ -1,12 +1,12 @@
-"""The global graph E* of SPP-FGC (equation 9), its off-diagonal blocks never written out.
+"""The global graph E* of SPP-FGC (equation 9): all rows are nodes, and edges between clients are never written out.
 
-Two rows of different clients are as similar as their prototypes, so that the off-diagonal blocks are ``U A U'``: U has
-each row's prototype, and A is prototypes by prototypes. A product with E* takes one addition for each edge of the
-clients' graphs and for each row.
+A prototype stands for rows of one client. Two rows of different clients are as similar as their prototypes, so the
+edges between clients are ``U A U'``: U assigns each row to its prototype, and A has the affinities of prototypes. A
+product with E* takes one addition for each edge of the clients' graphs and for each row.
 
-``blocks`` has the clients' symmetric graphs on the diagonal, (n_rows, n_rows). ``prototype`` has each row's prototype,
-(n_rows,), and ``client`` each prototype's client, (n_prototypes,). ``divergences`` J and
-affinities are (n_prototypes, n_prototypes).
+``blocks``, (n_rows, n_rows), has the clients' symmetric graphs on the diagonal. ``prototype``, (n_rows,), has the
+prototype of each row, and ``client``, (n_prototypes,), the client of each prototype. The divergences J and the
+affinities A are (n_prototypes, n_prototypes).
 """
 
 from __future__ import annotations
@@ -27,31 +27,32 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 Labels = NDArray[np.intp]
 
-#: Total weight that a row gives to rows of one other client; it gives 1 to rows of its own client. To the rows of m
-#: other clients it gives sqrt(m) times as much, because more of its nearest rows are there.
+#: The total weight that a row gives to rows of other clients if there is one other client; to rows of its own client it
+#: gives 1. To the rows of m other clients it gives sqrt(m) times as much, because more of its nearest rows are there.
 BETWEEN_CLIENTS = 0.5
 
-#: Each prototype is joined to as many prototypes of other clients as there are other clients, but at least to so many.
+#: Each prototype is linked to as many prototypes of other clients as there are other clients, and at least to this many
+#: prototypes.
 FEWEST_LINKS = 2
 
-#: An edge within a client is too long if both of its prototypes have others, of any client, that are nearer than the
-#: other end: a client with few rows of a cluster joins them to its other rows, however far. Together these have one in
-#: so many of the rows of a mean cluster, if the prototypes of a client shared its rows evenly, ...
+#: An edge within a client counts as too long if many prototypes, of any client, are nearer to both of its ends: a
+#: client with few rows of a cluster joins them to its other rows, however far. "Many" prototypes stand for a twelfth of
+#: the rows of a mean cluster, if each client's rows are divided evenly among its prototypes.
 CLUSTER_OF_NEAR = 12
 
-#: ... but there are at least so many of them, or the second number from ``SMALLER_K_FROM`` clusters on.
+#: The fewest nearer prototypes for which an edge is too long: 5, or 4 from ``SMALLER_K_FROM`` clusters on.
 FEWEST_NEAR = 5, 4
 
-#: Of how many prototypes the nearest ones are found at a time.
+#: For how many prototypes the nearest prototypes are found at a time.
 AT_A_TIME = 1024
 
-#: The part of their weight that the longest edges keep. With no weight, outliers would become clusters of their own.
+#: The fraction of their weight that the longest edges keep. Without any weight, outliers would become clusters.
 LEAST_PART = 0.03
 
-#: How fast edges and links lose weight if they are longer than that, or longer than the edges within clients.
+#: The power with which too long edges within clients, and too long links between clients, lose weight.
 FADING = 8
 
-#: A client with less than this part of the mean rows of a cluster has few rows.
+#: A client has few rows if it has less than this fraction of the rows of a mean cluster.
 FEW_ROWS = 0.25
 
 
@@ -68,12 +69,12 @@ def prototype_affinity(
     """Return A: the weight that a row of one prototype gives to each row of another client's prototype.
 
     ``exp(-J / tau)``, where tau is the median over prototypes of the nearest J in another client. Each prototype keeps
-    its nearest prototypes of other clients, as many as there are other clients and at least ``FEWEST_LINKS``. What a
-    row gives them adds up to ``weight`` (``sum_b A_ab n_b``), by default ``BETWEEN_CLIENTS sqrt(m)`` for m other
-    clients; it gives 1 to rows of its own client.
+    its links to the nearest prototypes of other clients, as many as there are other clients and at least
+    ``FEWEST_LINKS``. The weights that a row of a gives to all rows of other clients, ``sum_b A_ab n_b``, add up to
+    ``weight``, by default ``BETWEEN_CLIENTS sqrt(m)`` for m other clients; to rows of its own client it gives 1.
 
-    With two clients, links that are not mutual are dropped, because the other client may lack a cluster. The shortest
-    other links join the parts again.
+    With two clients, links that are not mutual are dropped, because the other client may lack a cluster. If the graph
+    then has more than ``n_parts`` components, the shortest dropped links join them again.
 
     A is symmetric, and 0 between prototypes of one client.
     """
@@ -103,7 +104,7 @@ def prototype_affinity(
 def _with_bridges(
     kept: NDArray[np.bool_], distances: Floats, part: Labels, n_parts: int
 ) -> NDArray[np.bool_]:
-    """Add the shortest links that leave n_parts parts; equally short ones are added together."""
+    """Add the shortest links until at most ``n_parts`` components are left; equally short links are added together."""
     from scipy.sparse import csr_array
 
     n_left, component = components_of(csr_array(kept | (part[:, None] == part)))
@@ -119,7 +120,7 @@ def _with_bridges(
 
 
 def parts_of(blocks: csr_array, prototype: Labels, n_prototypes: int) -> Labels:
-    """Return the part of each prototype, if edges between rows join their prototypes."""
+    """Return the connected component of each prototype, where an edge between two rows joins their prototypes."""
     from scipy.sparse import coo_array, csr_array
 
     edges = blocks.tocoo()
@@ -138,12 +139,12 @@ def without_far_edges(
     *,
     sizes: Floats | None = None,
 ) -> csr_array:
-    """Return the clients' graphs with less weight on edges that would be shorter if the rows were in one place.
+    """Return the clients' graphs with less weight on long edges, which pooled rows would not have.
 
-    A client joins each row to the nearest of its own rows; among the rows of all clients there may be nearer ones. An
-    edge between rows of prototypes a and b is multiplied by ``min(1, s / J_ab)^8``, but by at least ``LEAST_PART``. s
-    is the larger of the reaches of a and of b. J is symmetric, and 0 on the diagonal. ``sizes`` has the numbers of
-    equal rows, as in :class:`GlobalGraph`.
+    A client joins each row to the nearest of its own rows, but other clients may have nearer rows. The weight of an
+    edge between rows of prototypes a and b is multiplied by ``min(1, s / J_ab)^8``, but by at least ``LEAST_PART``,
+    where s is the larger of the reaches (:func:`_reach`) of a and b. J is symmetric, and 0 on the diagonal. ``sizes``
+    has the numbers of equal rows, as in :class:`GlobalGraph`.
     """
     from scipy.sparse import coo_array, csr_array
 
@@ -161,15 +162,15 @@ def without_far_edges(
 
 
 def _reach(divergences: Floats, n_rows: Floats, n_clusters: int) -> Floats:
-    """Return how far each prototype is from the n-th nearest other.
+    """Return the reach of each prototype: its distance from the n-th nearest other prototype.
 
-    n is such that the nearer ones have a twelfth of the rows of a mean cluster. But it is at least 5, or 4 from ten
-    clusters on, and at most half of the prototypes of a mean cluster. A client with few rows has small prototypes, near
-    each other: by their number alone they would cut all longer edges.
+    n is chosen so that the nearer prototypes stand for a twelfth of the rows of a mean cluster. But n is at least 5 (4
+    from ten clusters on), and at most half of the prototypes of a mean cluster. Rows are counted, and not prototypes,
+    because a client with few rows has many small prototypes near each other, which would cut all longer edges.
     """
     most = max(1, len(divergences) // (2 * n_clusters))
     fewest = min(FEWEST_NEAR[n_clusters >= SMALLER_K_FROM], most)
-    # A little less, so that the order of a sum does not matter.
+    # A little less than the exact number of rows, so that the rounding of sums does not matter.
     wanted = (1 - 1e-9) * n_rows.sum() / (CLUSTER_OF_NEAR * n_clusters)
     reach = np.empty(len(divergences))
     for start in range(0, len(divergences), AT_A_TIME):
@@ -198,9 +199,9 @@ def without_far_links(
 ) -> Floats:
     """Return A with less weight on links between clients that are longer than the edges within clients.
 
-    If no other client has rows of a cluster, its nearest prototype there belongs to another cluster. A_ab is multiplied
-    by ``min(1, s / J_ab)^8``, where s is the median of J, by weight, over the edges that join two prototypes of one
-    client. A client with few rows cannot be a cluster, so the shortest link of each of its prototypes stays.
+    If no other client has rows of a cluster, the links of its prototypes lead to another cluster. A_ab is multiplied
+    by ``min(1, s / J_ab)^8``, where s is the weighted median of J over the edges that join two prototypes of one
+    client. A client with few rows cannot be a cluster, so the shortest link of each of its prototypes keeps its weight.
     ``sizes`` has the numbers of equal rows, as in :class:`GlobalGraph`.
     """
     edges = blocks.tocoo()
@@ -211,7 +212,7 @@ def without_far_links(
     order = np.argsort(lengths)
     total = np.cumsum(weights[order])
     usual = float(lengths[order][np.searchsorted(total, 0.5 * total[-1])])
-    if usual == 0:  # equal rows say nothing about how long an edge may be
+    if usual == 0:  # most edges join equal prototypes, so their length is no measure
         return affinity
     n_rows = np.bincount(client[prototype], weights=sizes, minlength=client.max() + 1)
     is_small = (n_rows < FEW_ROWS * n_rows.sum() / n_clusters)[client]
@@ -229,7 +230,8 @@ def without_far_links(
 def full_affinity(divergences: Floats) -> Floats:
     """Return ``1 / (1 + J / tau)`` between all prototypes of all clients; tau is the median of the nearest J.
 
-    An exponential would be 0 between all distant parts, and would not rank them. J is made symmetric first.
+    Unlike an exponential, it does not become 0 between distant prototypes, so it still ranks them. J is made symmetric
+    first.
     """
     if len(divergences) < 2:
         return np.ones_like(divergences)
@@ -240,7 +242,7 @@ def full_affinity(divergences: Floats) -> Floats:
 
 
 def _scale(nearest: Floats) -> float:
-    """Return the median of the nearest divergences; where more than half are 0, their mean, and 1 if all are."""
+    """Return the median of the nearest divergences; if it is 0, their mean; and 1 if all are 0."""
     for scale in (float(np.median(nearest)), float(np.mean(nearest))):
         if scale > 0:
             return scale
@@ -249,14 +251,14 @@ def _scale(nearest: Floats) -> float:
 
 @dataclass(frozen=True)
 class GlobalGraph:
-    """E* = blockdiag(E^p) + U A U'."""
+    """The graph ``E* = blockdiag(E^p) + U A U'`` of all clients' rows: SPP-FGC, equation (9)."""
 
-    #: The clients' graphs, symmetric, one after the other on the diagonal, of shape (n_rows, n_rows).
+    #: The clients' symmetric graphs, as blocks on the diagonal of a matrix of shape (n_rows, n_rows).
     blocks: csr_array
     prototype: Labels  #: U, of shape (n_rows,): which prototype each row belongs to.
     affinity: Floats  #: A, of shape (n_prototypes, n_prototypes): symmetric, not negative.
-    #: How many equal rows each row of this graph stands for, of shape (n_rows,); 1 by default. ``blocks`` has as many
-    #: times the weights already.
+    #: How many equal rows each row of this graph stands for, of shape (n_rows,); 1 by default. The weights in
+    #: ``blocks`` are already multiplied by these numbers.
     sizes: Floats | None = None
 
     @property
@@ -289,7 +291,7 @@ class GlobalGraph:
         from scipy.sparse import coo_array, csr_array
 
         n_prototypes = len(self.affinity)
-        # A prototype without a row, which noise can make, connects nothing.
+        # A prototype without a row, which noise can cause, connects nothing.
         has_row = np.bincount(self.prototype, minlength=n_prototypes) > 0
         edge = (self.affinity > 0) & np.outer(has_row, has_row)
         linked = np.flatnonzero(np.asarray(edge.any(axis=1))[self.prototype])
@@ -318,7 +320,7 @@ class GlobalGraph:
         return unit_rows(_top_eigenvectors_of(table @ fallback @ table.T, n_vectors))[component]
 
     def toarray(self) -> Floats:
-        """Return E* written out, of shape (n_rows, n_rows): for pictures and tests, not for many rows."""
+        """Return E* as a dense array of shape (n_rows, n_rows): for pictures and tests, not for many rows."""
         between = self._by_size(
             self._by_size(self.affinity[np.ix_(self.prototype, self.prototype)]).T
         )
@@ -334,17 +336,18 @@ def _top_eigenvectors_of(graph: Floats, n_vectors: int) -> Floats:
     )
 
 
-# A graph of centers, weighted by votes: how many rows lie between two centers.
+# A graph of centers. An edge is weighted by votes: the number of rows that lie between its two centers.
 
-#: Weight added to every pair of centers, as a part of the mean degree over their number: it connects the graph. Without
-#: noise it is smaller, because squares spread the degrees: a thin ring with a third of the votes would be cut.
+#: The weight that is added to every pair of centers to connect the graph, as a fraction of the mean degree divided by
+#: the number of centers. The second value is for graphs without noise, whose degrees differ more because votes are
+#: squared: with the first value, a thin ring with a third of the votes would be cut.
 EVERY_PAIR, EXACT_EVERY_PAIR = 1e-3, 1e-4
 
 
 def vote_graph(votes: Floats, centers: Floats, scale: float) -> Floats:
-    """Return the weights between centers; votes within noise are dropped, and every center has a neighbor.
+    """Return the weights between centers; votes that noise may have made are dropped, but every center has a neighbor.
 
-    Without noise the weights are the squares of the votes, which weaken the few votes across a gap.
+    Without noise (``scale`` is 0) the weights are the squares of the votes, which weakens the few votes across a gap.
     """
     n_centers = len(centers)
     graph = np.zeros((n_centers, n_centers))
@@ -367,6 +370,6 @@ def vote_embedding(graph: Floats, n_vectors: int, every_pair: float = EVERY_PAIR
     """Return the rows of the top eigenvectors of the normalized graph, scaled to norm 1."""
     connected = graph + every_pair * graph.sum() / len(graph) ** 2
     roots = np.sqrt(connected.sum(axis=1))
-    # Not by Lanczos' method, which misses eigenvectors if clusters are so far apart that their eigenvalues are equal.
+    # A full decomposition: Lanczos' method misses eigenvectors if clusters are so far apart that eigenvalues are equal.
     vectors = np.linalg.eigh(connected / np.outer(roots, roots))[1]
     return unit_rows(vectors[:, ::-1][:, :n_vectors])

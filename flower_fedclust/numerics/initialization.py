@@ -1,4 +1,4 @@
-"""First centers for k-means, from public rows or from nothing."""
+"""First centers for k-means: from public rows, at random without any rows, or from a client's own rows."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from flower_fedclust.numerics.vectors import top_eigenvectors
 
 Floats = NDArray[np.float64]
 
-#: Restarts of every k-means on rows that are at hand: with one, about half of the seeds merge two clusters.
+#: The number of starts of k-means on rows that are at hand: with one start, about half of the seeds merge two clusters.
 N_RESTARTS = 10
 
-#: Above this size only the largest eigenvectors are computed, by a randomized method.
+#: If a matrix has more rows and more columns than this, its top singular vectors are computed by a randomized method.
 MOST_DECOMPOSED = 500
 
 
@@ -35,14 +35,14 @@ def weighted_kmeans(
 ) -> Floats:
     """Return the centers of the best of several runs of scikit-learn's k-means, of shape (n_clusters, n_columns).
 
-    Weights, of shape (n_rows,), are not negative, and not all zero; None is one a row.
+    Weights, of shape (n_rows,), are not negative, and not all zero; None gives every row the weight 1.
     """
     from sklearn.cluster import KMeans
     from sklearn.exceptions import ConvergenceWarning
 
     estimator = KMeans(n_clusters, n_init=n_init, random_state=int(rng.integers(2**31)))
     with warnings.catch_warnings():
-        # Rows that coincide: centers coincide then, too.
+        # scikit-learn warns if there are fewer different rows than clusters; some centers then coincide.
         warnings.simplefilter("ignore", ConvergenceWarning)
         return np.asarray(estimator.fit(rows, sample_weight=weights).cluster_centers_)
 
@@ -75,10 +75,9 @@ def sphere_packing(
 ) -> Floats:
     """Spread centers over the cube without looking at any row (FedDP-KMeans appendix G.3).
 
-    The largest distance ``a`` is searched by bisection for which random centers of the cube
-    ``[-radius, radius]^d`` can be found one after the other, each at least ``a`` from the corners of the cube and
-    ``2 a`` from the centers before it, with 1,000 attempts a center. Of the server's rows only the number of columns is
-    used.
+    Random centers are drawn in the cube ``[-radius, radius]^d`` one after the other, with 1,000 attempts for each. A
+    center must be at least ``a`` from the corners of the cube and ``2 a`` from the centers before it. Bisection finds
+    the largest ``a`` for which this succeeds. Of the server's rows only the number of columns is used.
     """
     n_columns = server_rows.shape[1]
 
@@ -106,7 +105,7 @@ def sphere_packing(
     return best
 
 
-#: The initializations of appendix G.3, by name.
+#: The initializations of FedDP-KMeans, appendix G.3, by name.
 SERVER_INITIALISATIONS: dict[str, Callable[[Floats, int, float, np.random.Generator], Floats]] = {
     "server-kmeans++": server_kmeans_plusplus,
     "server-lloyds": server_lloyds,
@@ -115,7 +114,7 @@ SERVER_INITIALISATIONS: dict[str, Callable[[Floats, int, float, np.random.Genera
 
 
 def top_singular_vectors(rows: Floats, n_vectors: int, rng: np.random.Generator) -> Floats:
-    """Return the right singular vectors with the largest singular values, as columns, by the smaller side."""
+    """Return the right singular vectors with the largest singular values, as columns."""
     n_rows, n_columns = rows.shape
     if n_columns <= MOST_DECOMPOSED:
         return top_eigenvectors(rows.T @ rows, n_vectors)
@@ -130,13 +129,13 @@ def top_singular_vectors(rows: Floats, n_vectors: int, rng: np.random.Generator)
 def awasthi_sheffet(rows: Floats, n_clusters: int, rng: np.random.Generator) -> Floats:
     """Cluster rows by the algorithm of Awasthi and Sheffet (2012), which k-FED runs in every client.
 
-    Project the rows onto their top singular vectors; cluster them there; take the mean of the rows that are
-    within a third of the distance to any other center; and run Lloyd's algorithm from those means. Algorithm 3
-    of FedDP-KMeans is the same. There are at most as many centers as different rows.
+    Project the rows onto their top singular vectors; cluster them there; for each center take the mean of the rows
+    that are at most a third as far from it as from any other center; and run Lloyd's algorithm from those means.
+    Algorithm 3 of FedDP-KMeans is the same. There are at most as many centers as different rows.
     """
     from sklearn.cluster import KMeans
 
-    # As bytes, because unique compares rows of thousands of columns for minutes; 0.0 makes one zero of two.
+    # Rows are compared as bytes, because np.unique takes minutes for thousands of columns. Adding 0.0 makes -0.0 a 0.0.
     n_different = len(
         np.unique(np.ascontiguousarray(rows + 0.0).view(f"V{rows.itemsize * rows.shape[1]}"))
     )

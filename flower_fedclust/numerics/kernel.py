@@ -12,10 +12,10 @@ from flower_fedclust.numerics.kmeans import squared_distances
 
 Floats = NDArray[np.float64]
 
-#: Beyond this, squares overflow; a row so far away has kernel values of 0.
+#: Entries are limited to this magnitude, because squares of larger ones could overflow; so far away, the kernel is 0.
 FARTHEST = 1e150
 
-#: Between 2^-300 and 2^300 the squares of the bandwidth and its inverse are in range.
+#: For bandwidths from 2^-300 to 2^300, the squares of the bandwidth and of its inverse neither overflow nor vanish.
 EXTREME_POWER = 300
 
 
@@ -37,9 +37,9 @@ N_ROWS_FOR_MEAN_DISTANCE = 4096
 
 
 def mean_distance(rows: Floats) -> float:
-    """Return the mean Euclidean distance over all ordered pairs of rows, each row and itself included.
+    """Return the mean Euclidean distance over all ordered pairs of rows, including pairs of a row with itself.
 
-    FedSC, equations (40) and (41) with c = 1.
+    This is FedSC, equations (40) and (41) with c = 1.
     """
     if len(rows) > N_ROWS_FOR_MEAN_DISTANCE:
         drawn = np.random.default_rng(0).choice(len(rows), N_ROWS_FOR_MEAN_DISTANCE, replace=False)

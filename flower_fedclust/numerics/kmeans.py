@@ -1,8 +1,9 @@
 """The two halves of a Lloyd step, and the k-means cost.
 
-Rows are (n_rows, n_columns), centers (n_clusters, n_columns), labels (n_rows,). :func:`nearest_by_product` knows
-nothing of rounding: :mod:`~flower_fedclust.exact.sums` calls it with integers that a float64 holds exactly. The
-functions for rows of any numbers measure from a center where a product would lose the differences.
+Rows are (n_rows, n_columns), centers (n_clusters, n_columns), labels (n_rows,). :func:`nearest_by_product` takes no
+care of rounding: :mod:`~flower_fedclust.exact.sums` calls it with integers that a float64 holds exactly. The other
+functions take any rows. If the centers are far from the origin compared with their differences, they first move the
+origin to a center, because a product would lose digits.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from flower_fedclust.numerics.blocks import blocks, cached_blocks
 Floats = NDArray[np.float64]
 Labels = NDArray[np.intp]
 
-#: Distances that are compared at a time (256 kB): the smallest of a row is sought while they are in the nearest cache.
+#: Distances that are computed and compared at a time: 256 kB, which fit into a processor's first caches.
 COMPARED_ENTRIES = 2**15
 
 
@@ -34,7 +35,7 @@ def squared_distances(rows: Floats, centers: Floats) -> Floats:
 
 
 def to_compare(centers: Floats) -> tuple[Floats, Floats]:
-    """Return ``-2 c'`` and ``||c||^2``, for :func:`nearest_by_product`."""
+    """Return ``-2 c'`` and ``||c||^2`` for the centers c: the arguments of :func:`nearest_by_product`."""
     return -2.0 * centers.T, np.einsum("ij,ij->i", centers, centers)
 
 
@@ -45,10 +46,10 @@ def nearest_by_product(
     origin: Floats | None = None,
     least: Floats | None = None,
 ) -> Labels:
-    """Return, for each row, the index of the smallest ``||c||^2 - 2 x.c``; ties go to the lower index.
+    """Return, for each row x, the index of the center c with the smallest ``||c||^2 - 2 x.c``; ties: the lower index.
 
-    What is left out, ``||x||^2``, is the same for all centers. Rows are measured from the origin, a few at a time. The
-    smallest values are written to ``least``, if it is given.
+    This is the squared distance less ``||x||^2``, which is the same for all centers. Rows are measured from ``origin``,
+    a few at a time. The smallest values are written to ``least``, if it is given.
     """
     n_centers, labels = len(squares), np.empty(len(rows), dtype=np.intp)
     most = max(COMPARED_ENTRIES, 64 * n_centers)
@@ -72,9 +73,10 @@ def nearest_center(rows: Floats, centers: Floats) -> Labels:
 
 
 def _from_the_first(centers: Floats) -> tuple[Floats | None, Floats]:
-    """Return where to measure from, and the centers from there.
+    """Return an origin for distances, and the centers less this origin.
 
-    That is the first center where they are so far out that a product would lose their differences.
+    The origin is the first center if the centers are so far from 0 that a product would lose their differences.
+    Otherwise it is None, which stands for 0.
     """
     first = centers[0]
     offsets = centers - first
@@ -84,9 +86,9 @@ def _from_the_first(centers: Floats) -> tuple[Floats | None, Floats]:
 
 
 def within_margin(distances: Floats, labels: Labels, margin: float) -> NDArray[np.bool_]:
-    """Tell which rows are clearly nearer to their center than to every other: ``d_r^2 <= margin^2 d_s^2``.
+    """Tell which rows are clearly nearer to their center r than to every other center s: ``d_r^2 <= margin^2 d_s^2``.
 
-    ``distances`` are squared, of shape (n_rows, n_clusters); they are changed.
+    ``distances`` are squared distances, of shape (n_rows, n_clusters). The array is overwritten.
     """
     if distances.shape[1] < 2:
         return np.ones(len(distances), dtype=bool)
@@ -100,7 +102,7 @@ def within_margin(distances: Floats, labels: Labels, margin: float) -> NDArray[n
 def cluster_sums(rows: Floats, labels: Labels, n_clusters: int) -> tuple[Floats, Floats]:
     """Add up the rows of each cluster, and count them: of the shapes (n_clusters, n_columns) and (n_clusters,).
 
-    The sums are a product of a sparse matrix, with a 1 where a row is in a cluster: one pass over the rows, in order.
+    The sums are the product of a sparse matrix, with a 1 where a row is in a cluster, and the rows: one pass over them.
     """
     from scipy.sparse import csc_array
 
@@ -118,11 +120,11 @@ def centers_of(sums: Floats, counts: Floats, fallback: Floats, *, at_least: floa
 
 
 def shrunk_towards(known: Floats, noisy: Floats, noise_variance: Floats) -> Floats:
-    """Move noisy centers back towards known centers; the noisier the difference, the further.
+    """Move noisy centers back towards known centers: the noisier the difference, the further.
 
-    The positive-part estimator of James and Stein: the difference is multiplied by
-    ``1 - (d - 2) v / ||difference||^2``, or 0 if that is negative. From three columns on its expected squared error is
-    smaller than without shrinking, wherever the true centers are.
+    This is the positive-part estimator of James and Stein. For d columns and noise of variance v, the difference is
+    multiplied by ``1 - (d - 2) v / ||difference||^2``, or by 0 if this is negative. From three columns on, its expected
+    squared error is smaller than without shrinking, wherever the true centers are.
     """
     difference = noisy - known
     squared_norm = np.einsum("ij,ij->i", difference, difference)
@@ -136,7 +138,7 @@ def shrunk_towards(known: Floats, noisy: Floats, noise_variance: Floats) -> Floa
 def kmeans_cost(rows: Floats, centers: Floats, labels: Labels | None = None) -> float:
     """Return the k-means objective: the sum over rows of the squared distance to the nearest center.
 
-    Equation (1) of FedDP-KMeans.
+    This is equation (1) of FedDP-KMeans.
     """
     cost, labels = 0.0, nearest_center(rows, centers) if labels is None else labels
     for block in cached_blocks(len(rows), rows.shape[1]):

@@ -1,8 +1,9 @@
-"""The mathematics of federated distribution learning: landmarks Y that have nearly the rows' distribution.
+"""The mathematics of federated distribution learning: landmarks Y whose distribution is close to the rows'.
 
-Fed-tSNE, Fed-UMAP and Fed-SpeClust share it (their paper's section 3). The paper writes samples as columns. Here they
-are rows: X_p is (n_rows, n_columns), Y is (n_landmarks, n_columns), as are all gradients, and ``k(x, y) = exp(-gamma
-||x - y||^2)`` with a positive gamma, in one over the squared units of the rows.
+It is section 3 of Qiao, Ma and Fan, "Federated t-SNE and UMAP for distributed data visualization", AAAI 2025, on which
+Fed-tSNE, Fed-UMAP and Fed-SpeClust are built. Equations are the paper's. The paper writes samples as columns. Here they
+are rows: X_p is (n_rows, n_columns), and Y and all gradients are (n_landmarks, n_columns). The kernel is ``k(x, y) =
+exp(-gamma ||x - y||^2)`` with a positive gamma, in one over the squared units of the rows.
 """
 
 from __future__ import annotations
@@ -27,16 +28,19 @@ def landmark_gamma(variance: Floats) -> float:
 
 
 def mmd(rows: Floats, Y: Floats, gamma: float, *, own: float | None = None) -> float:
-    """Return f_p of equations (9) and (10), an unbiased estimate of the squared maximum mean discrepancy."""
+    """Return the squared maximum mean discrepancy of rows and landmarks, estimated without bias.
+
+    It is f_p in equations (9) and (10) of Qiao, Ma and Fan (2025).
+    """
     between = _kernel_sum(rows, Y, gamma) / (len(rows) * len(Y))
     own = mean_similarity(rows, gamma) if own is None else own
     return own - 2.0 * between + mean_similarity(Y, gamma)
 
 
 def mean_similarity(points: Floats, gamma: float) -> float:
-    """Return the mean kernel value over ordered pairs of different points: the first and the third term of (9).
+    """Return the mean kernel value over ordered pairs of different points; 0 for a single point.
 
-    0 for a single point.
+    For rows it is the first summand of :func:`mmd`, and for landmarks the third.
     """
     n_points = len(points)
     if n_points < 2:
@@ -45,38 +49,41 @@ def mean_similarity(points: Floats, gamma: float) -> float:
 
 
 def mmd_gradient(rows: Floats, Y: Floats, gamma: float) -> Floats:
-    """Return the derivative of :func:`mmd` by the landmarks (equation 13), in one over the units of the rows."""
+    """Return the derivative of :func:`mmd` by the landmarks: equation (13) of Qiao, Ma and Fan (2025)."""
     return attraction_sum(rows, Y, gamma) / len(rows) + repulsion_gradient(Y, gamma)
 
 
 def attraction_sum(rows: Floats, Y: Floats, gamma: float) -> Floats:
-    """Return n_p times the first term of (13): ``sum_i -(4 gamma / n_y) k(x_i, y_j) (x_i - y_j)``.
+    """Return the rows' part of :func:`mmd_gradient`, times the number of rows.
+
+    For the landmark y_j it is ``sum_i -(4 gamma / n_y) k(x_i, y_j) (x_i - y_j)``, where n_y is the number of landmarks.
 
     :func:`~flower_fedclust.exact.kernels.attraction` computes it on the grid, without the factor.
     """
     rows, Y = _around_the_landmarks(rows, Y)
-    # Farther from all landmarks than this, the kernel is 0 in floats, and so is the gradient: not 0 times infinity.
+    # Rows that are farther than this from all landmarks are left out: their kernel values are 0 in floats, and times an
+    # infinite offset they would give NaN.
     near = np.abs(rows).max(axis=1) <= np.abs(Y).max() + math.sqrt(750.0 / gamma)
     pull, weight = _pulls(rows if near.all() else rows[near], Y, gamma)
     return -(4.0 * gamma / len(Y)) * (pull - weight * Y)
 
 
 def longest_pull(gamma: float) -> float:
-    """Return the largest ``k(x, y) ||x - y||``, which is at ``||x - y|| = 1 / sqrt(2 gamma)``."""
+    """Return the largest value of ``k(x, y) ||x - y||``, which it takes at ``||x - y|| = 1 / sqrt(2 gamma)``."""
     return math.exp(-0.5) / math.sqrt(2.0 * gamma)
 
 
 def longest_attraction(gamma: float, n_landmarks: int) -> float:
-    """Return a tight bound on the norm of one row's ``k(x, y_j) (x - y_j)`` over all n_y landmarks.
+    """Return a tight bound on the norm of the array ``k(x, y_j) (x - y_j)`` of one row x and all n_y landmarks.
 
     This is the sensitivity of the sum over rows, without clipping. Times ``4 gamma / n_y``, it is the sensitivity of
-    the first term of (13): ``sqrt(8 gamma / (e n_y))``.
+    :func:`attraction_sum`: ``sqrt(8 gamma / (e n_y))``.
     """
     return math.sqrt(n_landmarks) * longest_pull(gamma)
 
 
 def repulsion_gradient(Y: Floats, gamma: float) -> Floats:
-    """Return the second term of equation (13), which needs no rows; 0 for a single landmark."""
+    """Return the landmarks' part of :func:`mmd_gradient`, which needs no rows; 0 for a single landmark."""
     n_landmarks = len(Y)
     if n_landmarks < 2:
         return np.zeros_like(Y)
@@ -89,25 +96,26 @@ def repulsion_gradient(Y: Floats, gamma: float) -> Floats:
 def step_size(gamma: float, n_landmarks: int) -> float:
     """Return the step size ``n_y / (4 gamma)``, in squared units of the rows.
 
-    The paper asks for "the reverse of the Lipschitz constant". In any direction the curvature of :func:`mmd` is at most
-    ``(4 gamma / n_y) (1 + 2 exp(-3/2) n_y / (n_y - 1))``: 1.89 times ``4 gamma / n_y`` with two landmarks, 1.45 times
-    with many. A gradient step does not raise the objective if its size is below 2 over the curvature, and this is.
+    Qiao, Ma and Fan (2025) ask for "the reverse of the Lipschitz constant". With n_y landmarks, the curvature of
+    :func:`mmd` is in any direction at most ``(4 gamma / n_y) (1 + 2 exp(-3/2) n_y / (n_y - 1))``. That is 1.89 times
+    ``4 gamma / n_y`` with two landmarks, and 1.45 times with many. A gradient step does not raise the objective if its
+    size is below 2 over the curvature, which this step size is.
     """
     return n_landmarks / (4.0 * gamma)
 
 
 def landmark_steps(rows: Floats, Y: Floats, gamma: float, n_steps: int) -> Floats:
-    """Return the landmarks after Q gradient steps on one client's rows (Algorithm 1, step 8).
+    """Return the landmarks after ``n_steps`` gradient steps on one client's rows.
 
-    No step raises the client's objective. With one step in a round, the mean of the clients' landmarks is such a step
-    on their mean objective (8), which therefore does not rise either. With several it can, because clients with
-    different rows pull landmarks apart.
+    It is step 8 in Algorithm 1 of Qiao, Ma and Fan (2025). No step raises the client's objective. With one step in a
+    round, the mean of the clients' landmarks is a gradient step on their mean objective, equation (8), which therefore
+    does not rise either. With several steps it can rise, because clients with different rows pull landmarks apart.
     """
     return Y + landmark_moves(rows, Y, gamma, n_steps)
 
 
 def landmark_moves(rows: Floats, Y: Floats, gamma: float, n_steps: int) -> Floats:
-    """Return how far the landmarks are moved by :func:`landmark_steps`, by no more than :func:`longest_move`."""
+    """Return the moves of the landmarks by :func:`landmark_steps`; none is longer than :func:`longest_move`."""
     rows, start = _around_the_landmarks(rows, Y)
     moved = start
     size = step_size(gamma, len(Y))
@@ -117,9 +125,10 @@ def landmark_moves(rows: Floats, Y: Floats, gamma: float, n_steps: int) -> Float
 
 
 def longest_move(gamma: float, n_steps: int) -> float:
-    """Return a bound on how far gradient steps move a landmark, up to rounding.
+    """Return a bound on how far ``n_steps`` gradient steps move a landmark, up to rounding.
 
-    A step is the mean pull of the rows minus the mean pull of the other landmarks.
+    A step is the mean pull of the rows minus the mean pull of the other landmarks, and each is at most
+    :func:`longest_pull`.
     """
     return 2.0 * n_steps * longest_pull(gamma)
 
@@ -164,6 +173,6 @@ def _kernel_sum(rows: Floats, others: Floats, gamma: float) -> float:
 
 
 def _around_the_landmarks(rows: Floats, Y: Floats) -> tuple[Floats, Floats]:
-    """Move both to the landmarks' mean: far from the origin their differences would lose digits."""
+    """Subtract the landmarks' mean from both, because far from the origin their differences would lose digits."""
     origin = Y.mean(axis=0)
     return rows - origin, Y - origin

@@ -1,7 +1,7 @@
 """Measures of a map: whether near rows stay near, and whether classes and clusters stand out.
 
-The measures are those of "Federated t-SNE and UMAP for Distributed Data Visualization", section 6 and appendix A.2, and
-trustworthiness.
+The measures are trustworthiness and all measures in section 6 and appendix A.2 of Qiao, Ma and Fan, "Federated t-SNE
+and UMAP for Distributed Data Visualization", AAAI 2025.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from sklearn.neighbors import KNeighborsClassifier, NearestNeighbors
 
 from flower_fedclust.numerics.checks import checked_rows
 
-#: The paper's numbers of neighbors.
+#: The numbers of neighbors for which Qiao, Ma and Fan (2025) measure maps.
 PAPER_NEIGHBORS = (1, 10, 50)
-#: Silhouette and trustworthiness, whose time grows with the square of the rows, use a sample of at most so many.
+#: Silhouette and trustworthiness use a sample of at most this many rows, because their time grows with its square.
 SAMPLE_ROWS = 3000
 
 _TRUSTWORTHINESS_NEIGHBORS = 10
@@ -42,7 +42,7 @@ def map_quality(
     rows : array-like of shape (n_rows, n_columns)
         The rows that the map shows.
     embedding : array-like of shape (n_rows, n_dimensions)
-        Their places on the map.
+        The places of the rows on the map.
     labels : array-like of shape (n_rows,), optional
         True classes, of any one type that NumPy can sort.
     n_clusters : int, optional
@@ -154,7 +154,7 @@ def neighbor_preservation(
         k / (n_rows - 1).
     """
     near, near_on_map = (
-        # Far from the origin, distances from a matrix product would lose their digits.
+        # The mean is subtracted because far from the origin, distances from a matrix product would lose their digits.
         NearestNeighbors(n_neighbors=max(n_neighbors))
         .fit(array - array.mean(axis=0))
         .kneighbors()[1]

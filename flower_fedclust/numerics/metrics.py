@@ -1,4 +1,4 @@
-"""Measures of agreement between clusters and classes, from the table of their counts alone."""
+"""Measures of agreement between clusters and classes, from the number of rows of each class in each cluster."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from numpy.typing import ArrayLike, NDArray
 
 Counts = NDArray[np.int64]
 
-#: Scores are computed from so many rows at most: scikit-learn takes a label a row, and counts may be anybody's.
+#: Scores are computed from at most this many rows: scikit-learn needs a label for each row, and the counts may come
+#: from another party.
 MOST_SCORED_ROWS = 2_000_000
 
 
 def count_table(
     classes: ArrayLike, clusters: NDArray[np.intp], n_clusters: int
 ) -> dict[str, Counts]:
-    """Count, for every class, the rows in each cluster; noise, with the label -1, is in none."""
+    """Count, for every class, the rows in each cluster; rows with the label -1 (noise) are not counted."""
     names, index = np.unique(np.asarray(classes), return_inverse=True)
     table = np.zeros((len(names), n_clusters), dtype=np.int64)
     somewhere = clusters >= 0
@@ -25,7 +26,7 @@ def count_table(
 
 
 def cluster_sizes(labels: Sequence[NDArray[np.intp]], n_clusters: int) -> Counts:
-    """Return the number of rows in each cluster; noise, with the label -1, is in none."""
+    """Return the number of rows in each cluster; rows with the label -1 (noise) are not counted."""
     together = np.concatenate(labels)
     return np.bincount(together[together >= 0], minlength=n_clusters)
 
@@ -35,7 +36,7 @@ def _class_name(name: Hashable) -> str:
 
 
 def add_tables(tables: Sequence[Mapping[str, Counts]]) -> Counts:
-    """Add up tables whose classes need not be the same."""
+    """Add up tables of counts, each by class; the tables may have different classes."""
     total: dict[str, Counts] = {}
     for table in tables:
         for name, counts in table.items():
@@ -49,7 +50,7 @@ def agreement(table: Counts) -> dict[str, float]:
     from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
     matched = linear_sum_assignment(table, maximize=True)
-    # Neither score depends on the order of the rows, so any rows with this table give it.
+    # The other two scores do not depend on the order of rows, so any rows with these counts give them.
     accuracy, n_rows = float(table[matched].sum() / table.sum()), int(table.sum())
     if n_rows > MOST_SCORED_ROWS:
         table = np.ceil(table * (MOST_SCORED_ROWS / n_rows)).astype(np.int64)
@@ -68,9 +69,10 @@ def best_agreement(
 ) -> dict[str, float]:
     """Return each score for the labeling with which it is best; rows with the label 0 are not scored.
 
-    A labeling counts if it has n_clusters classes, or if none has. "nca" is the normalized clustering accuracy: the
-    mean over the classes of the share that is matched; chance is 0 and a perfect match 1 (Gagolewski 2025, earlier
-    called adjusted asymmetric accuracy). "adjusted_accuracy" scales the accuracy in the same way.
+    Only labelings with ``n_clusters`` classes are compared or, if there are none, all labelings. "nca" is the
+    normalized clustering accuracy (Gagolewski 2025, earlier called adjusted asymmetric accuracy): the mean over the
+    classes of the share of rows in the matched cluster, scaled so that chance is 0 and a perfect match 1.
+    "adjusted_accuracy" scales the accuracy in the same way.
 
     Parameters
     ----------

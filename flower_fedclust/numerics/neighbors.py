@@ -1,8 +1,9 @@
 """Approximate neighbors, for more rows than can all be compared with each other.
 
-The rows are sorted into cells of similar rows. Each cell is compared only with the cells of the largest mean products,
-in single precision and in a few directions; full products decide among the best. So the time grows about linearly with
-the rows. PyNNDescent found fewer of the neighbors in the same time, and compiled for half a minute in each process.
+Neighbors are the rows with the largest inner products. The rows are first divided into cells of similar rows. A cell is
+compared only with the cells whose mean products with it are largest, in single precision and in a few directions. Full
+products then decide among the best candidates. So the time grows about linearly with the rows. PyNNDescent found fewer
+of the neighbors in the same time, and compiled for half a minute in each process.
 """
 
 from __future__ import annotations
@@ -16,28 +17,29 @@ from flower_fedclust.numerics.blocks import blocks
 from flower_fedclust.numerics.kmeans import centers_of, cluster_sums, nearest_center
 
 Floats = NDArray[np.float64]
-Singles = NDArray[Any]  #: the precision of float32
+Singles = NDArray[Any]  #: Arrays of float32.
 Integers = NDArray[np.intp]
 
-#: All pairs of up to so many rows are compared.
+#: Up to this many rows, all pairs are compared.
 MOST_EXACT_ROWS = 20_000
 
-#: Each row of more is compared with so many others.
+#: If there are more rows than MOST_EXACT_ROWS, each is compared with about this many others.
 N_CANDIDATES = 40_000
 
-#: Rows in a cell, on average; there are at most twice as many.
+#: The average number of rows in a cell. Cells with more than twice as many are divided.
 ROWS_PER_CELL = 250
 
-#: k-means steps from random rows to the cells, on this many rows for each cell.
+#: Cells are found by CELL_STEPS steps of k-means from random rows, on a sample of ROWS_FOR_A_CELL rows for each cell.
 CELL_STEPS, ROWS_FOR_A_CELL = 5, 20
 
-#: Directions, by falling spread of the rows, in which rows are compared.
+#: How many directions are used for the first comparison: the ones along which the rows vary most.
 N_DIRECTIONS = 96
 
-#: Full products are computed for this many times as many rows as are wanted.
+#: Full products are computed for the most promising rows only: SPARE times as many as are wanted.
 SPARE = 3
 
-#: The largest of many products lie in the groups with the largest maxima; a group has so many products.
+#: To find the largest of many products, they are divided into groups of this many: only the groups with the largest
+#: maxima can contain them.
 GROUP = 32
 
 
@@ -49,9 +51,10 @@ def likely_products(
     n_candidates: int = N_CANDIDATES,
     block_entries: int | None = None,
 ) -> tuple[Integers, Floats]:
-    """Return, for each row i, other rows of F with about the largest inner products with query i, and these, falling.
+    """Return, for each row i of F, other rows that have about the largest inner products with query i.
 
-    Similar rows must have similar queries. The random numbers have a fixed seed.
+    The products are returned as well, in descending order. Similar rows must have similar queries. The random numbers
+    have a fixed seed.
     """
     points, searching = _in_few_directions(F, queries)
     order, starts = _cells(points)
@@ -90,9 +93,9 @@ def likely_products(
 
 
 def _in_few_directions(F: Floats, queries: Floats) -> tuple[Singles, Singles]:
-    """Return rows and queries in few directions; their products nearly equal those in F, up to a constant per query.
+    """Return rows and queries in few directions; up to a constant for each query, products stay nearly the same.
 
-    Both are measured from their means, so that single precision tells near rows apart.
+    Rows and queries are measured from their means, so that near rows still differ in single precision.
     """
     mean, mean_query = F.mean(axis=0), queries.mean(axis=0)
     covariance = F.T @ F / len(F) - np.outer(mean, mean)
@@ -109,13 +112,13 @@ def _in_few_directions(F: Floats, queries: Floats) -> tuple[Singles, Singles]:
 
 
 def _in_single_precision(array: Floats) -> Singles:
-    """Return an array over its largest entry: this changes no order of products, and no entry overflows."""
+    """Return an array divided by its largest entry, so that none overflows; the order of products stays the same."""
     largest = np.abs(array).max() or 1.0
     return (array / largest).astype(np.float32)
 
 
 def _cells(points: Singles) -> tuple[Integers, Integers]:
-    """Return the rows sorted by cell, and where each cell starts; large cells, of equal rows perhaps, are cut."""
+    """Return the rows sorted by cell, and where each cell starts; cells with too many rows are divided."""
     rng = np.random.default_rng(0)
     n_cells = -(-len(points) // ROWS_PER_CELL)
     sample = points[
@@ -139,7 +142,7 @@ def _largest(products: Singles, n_best: int) -> Integers:
     n_groups = n_columns // GROUP
     if n_groups <= 2 * n_best:
         return np.argpartition(products, n_columns - n_best, axis=1)[:, n_columns - n_best :]
-    # Column j is in group j modulo n_groups; the last columns, which fill no group, stand for themselves.
+    # Column j is in group j modulo n_groups. The last columns, which do not fill a group, are always compared.
     whole = products[:, : n_groups * GROUP].reshape(len(products), GROUP, n_groups)
     maxima = whole.max(axis=1)
     groups = np.argpartition(maxima, n_groups - n_best, axis=1)[:, n_groups - n_best :]

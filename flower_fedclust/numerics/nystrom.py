@@ -1,17 +1,19 @@
-"""Nystrom distances (Fed-tSNE, section 4.1): all pairs of rows from their distances to a few landmarks.
+"""Nystrom distances: estimate the distances of all pairs of rows from their distances to a few landmarks.
 
-With B the distances of rows to landmarks, (n_rows, n_landmarks), and W those between landmarks, equation (22) is ``D^ =
-B W^+ B'``. It is no matrix of distances: entries can be negative, and the diagonal is not 0. Here they are 0. (It is
-symmetric, as W is.)
+This is section 4.1 of Qiao, Ma and Fan, "Federated t-SNE and UMAP for distributed data visualization", AAAI 2025. Let B
+be the distances of rows to landmarks, (n_rows, n_landmarks), and W the distances between landmarks. Equation (22)
+estimates the distances between rows by the symmetric matrix ``D^ = B W^+ B'``. Some of its entries can be negative, and
+its diagonal is not 0; here negative entries and the diagonal count as 0.
 
-Distances have full rank, so that (22) is an approximation with any number of landmarks. Squared distances between
-points of m columns have rank m + 2: ``B^2 (W^2)^+ B^2'``, with squares of each entry, is exact from m + 1 landmarks on,
-and close for the rows near their span. Noise on B spoils it, because the small eigenvalues of W^2 magnify it.
+Matrices of distances have full rank, so (22) is an approximation with any number of landmarks. Squared distances
+between points of m columns have rank m + 2. So ``B^2 (W^2)^+ B^2'``, with squares of each entry, is exact from m + 1
+landmarks on, and close for rows near the span of the landmarks. But it cannot be used if B has noise, which the small
+eigenvalues of W^2 magnify.
 
-It is never formed. The eigenvalues of W give factors F and signs s with ``D^_ij = sum_k s_k F_ik F_jk``: the rows
-nearest to a row have the largest inner products of their factors with its own, the signs turned round. W, a matrix of
-distances, has one positive eigenvalue, and factors are about as large as the root of a distance, so that little
-cancels. Rows of ``B W^+``, which the equation suggests, are larger by the condition number of W.
+``D^`` is never formed. The eigenvalues of W give factors F and signs s with ``D^_ij = sum_k s_k F_ik F_jk``. The
+nearest rows are the ones with the largest ``-D^_ij``, an inner product of factors. W, a matrix of distances, has one
+positive eigenvalue, and factors are about as large as the root of a distance, so that few digits cancel. Rows of
+``B W^+``, which equation (22) suggests, are larger by the condition number of W.
 """
 
 from __future__ import annotations
@@ -28,30 +30,31 @@ from flower_fedclust.numerics.spectral import largest_products
 Floats = NDArray[np.float64]
 Integers = NDArray[np.intp]
 
-#: Eigenvalues of W below so much of the largest are left out, as its pseudo-inverse: landmarks that coincide make W
-#: singular, and what is left of their eigenvalues are rounding errors.
+#: Eigenvalues of W below this fraction of the largest are left out, as in a pseudo-inverse: landmarks that coincide
+#: make W singular, and these eigenvalues are rounding errors.
 EIGENVALUE_CUTOFF = 1e-10
 
-#: A squared distance below so much of the two squared norms has lost too many digits: it is computed anew.
+#: A squared distance below this fraction of the sum of the two squared norms has lost too many digits, and is computed
+#: again.
 _LOST_DIGITS = 1e-6
 
-#: The longest distance between rows whose square is estimated, in units of the longest between landmarks.
+#: Longer distances are reduced to this before they are squared; the unit is the longest distance between landmarks.
 _FARTHEST = 1e70
 
-#: Squares of larger entries, added up, could overflow.
+#: Entries of rows are limited to this magnitude: sums of the squares of larger ones could overflow.
 _REACH = 1e150
 
 
 def within_reach(rows: Floats) -> Floats:
-    """Return rows whose distances are finite numbers: one with larger entries is drawn in, in its own direction."""
+    """Return rows whose distances are finite numbers: a row with too large entries is scaled down."""
     within: Floats = rows * (_REACH / np.abs(rows).max(axis=1, keepdims=True, initial=_REACH))
     return within
 
 
 def landmark_distances(rows: Floats, Y: Floats) -> Floats:
-    """Return B: the Euclidean distance of every row from every landmark (equation 21).
+    """Return B: the Euclidean distance of every row from every landmark (Qiao, Ma and Fan 2025, equation 21).
 
-    In the units of the rows, to 9 digits; 0 where a row is a landmark.
+    The distances are in the units of the rows, exact to 9 digits, and 0 if a row is a landmark.
     """
     origin = Y.mean(axis=0)
     Y = Y - origin
@@ -60,7 +63,7 @@ def landmark_distances(rows: Floats, Y: Floats) -> Floats:
     for block in blocks(len(rows), len(Y)):
         some = within_reach(rows[block] - origin)
         squared = squared_distances(some, Y)
-        # As a difference of large numbers a short distance is all rounding errors, and its root has half the digits.
+        # A short distance is a difference of large numbers, so most of it can be rounding errors.
         near, landmark = np.nonzero(
             squared <= _LOST_DIGITS * (np.einsum("ij,ij->i", some, some)[:, None] + norms[None, :])
         )
@@ -80,7 +83,7 @@ def distances_between(Y: Floats) -> Floats:
 
 
 def nearest_landmarks(rows: Floats, Y: Floats, n_neighbors: int) -> tuple[Integers, Floats]:
-    """Return the nearest landmarks of every row, and their distances in the units of the rows, rising.
+    """Return the nearest landmarks of every row, and their distances, in ascending order.
 
     Both are of shape (n_rows, n_neighbors); there are at most n_landmarks of them.
     """
@@ -104,7 +107,7 @@ def nearest_others(Y: Floats, n_neighbors: int) -> tuple[Integers, Floats]:
 
 
 def _smallest(distances: Floats, n_neighbors: int) -> tuple[Integers, Floats]:
-    """Return the columns of each row's smallest entries, and the entries, rising; among equal entries, the first."""
+    """Return the columns of each row's smallest entries, and the entries, ascending; ties go to the first column."""
     columns = np.argpartition(distances, n_neighbors - 1, axis=1)[:, :n_neighbors]
     columns = np.sort(columns, axis=1)
     largest = np.take_along_axis(distances, columns, axis=1).max(axis=1, keepdims=True)
@@ -120,7 +123,7 @@ def _smallest(distances: Floats, n_neighbors: int) -> tuple[Integers, Floats]:
 def are_distances(B: Floats, W: Floats) -> bool:
     """Tell whether points can have distances B from landmarks whose distances from each other are W.
 
-    This checks the triangles of a point, its nearest landmark, and each other landmark.
+    This checks the triangle inequality for each point, its nearest landmark, and each other landmark.
     """
     if B.min(initial=0.0) < 0:
         return False
@@ -135,11 +138,11 @@ def are_distances(B: Floats, W: Floats) -> bool:
 
 
 def nystrom_projection(W: Floats) -> tuple[Floats, Floats]:
-    """Return the projection P that makes factors of distances: ``F = B P``, ``D^ = F diag(s) F'``."""
+    """Return the projection P and the signs s that turn distances into factors: ``F = B P``, ``D^ = F diag(s) F'``."""
     values, vectors = np.linalg.eigh(W)
     magnitudes = np.abs(values)
     kept = magnitudes > EIGENVALUE_CUTOFF * magnitudes.max()
-    # By falling magnitude, so that the columns do not depend on which eigenvalues are left out.
+    # In descending order of magnitude, so that the columns do not depend on which eigenvalues are left out.
     order = np.argsort(-magnitudes, kind="stable")[: np.count_nonzero(kept)]
     projection: Floats = vectors[:, order] / np.sqrt(magnitudes[order])
     return projection, np.sign(values[order])
@@ -150,7 +153,8 @@ def nystrom_neighbors(
 ) -> tuple[Integers, Floats]:
     """Return the nearest other rows of every row by the Nystrom distances, and those distances.
 
-    With ``squared``, by the squares of B and W; otherwise by equation (22).
+    With ``squared``, distances are estimated from the squares of B and W; otherwise by equation (22) of Qiao, Ma and
+    Fan (2025).
     """
     return _neighbors(B, B, W, n_neighbors, squared=squared, without_itself=True)
 
@@ -158,7 +162,7 @@ def nystrom_neighbors(
 def nystrom_neighbors_of_new(
     B_new: Floats, B: Floats, W: Floats, n_neighbors: int, *, squared: bool
 ) -> tuple[Integers, Floats]:
-    """Return, for rows that were not in the run, the nearest of the rows that were, by the Nystrom distances.
+    """Return, for each new row, the nearest rows of the run, and their Nystrom distances.
 
     ``B_new`` has the distances of the new rows from the landmarks.
     """
@@ -174,7 +178,7 @@ def _neighbors(
     squared: bool,
     without_itself: bool,
 ) -> tuple[Integers, Floats]:
-    """``D^_ij = -q_i . f_j`` with ``q_i = -s f_i``: the nearest rows have the largest inner products."""
+    """Return the nearest rows: as ``D^_ij = -q_i . f_j`` with ``q_i = -s f_i``, their inner products are largest."""
     unit = 2.0 ** math.frexp(float(W.max()))[1]
     if squared:
         B, B_searching, W = (

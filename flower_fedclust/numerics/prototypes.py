@@ -1,4 +1,4 @@
-"""Gaussian prototypes: clusters of rows known by their means, covariances and counts, and how alike they are."""
+"""Gaussian prototypes: clusters of rows, described by means, covariances and counts; and distances between them."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from flower_fedclust.numerics.kmeans import cluster_sums
 Floats = NDArray[np.float64]
 Labels = NDArray[np.intp]
 
-#: By default, covariances are full up to so many columns, and diagonal beyond.
+#: By default, covariances are full up to this many columns, and diagonal for more columns.
 FULL_COLUMNS = 64
 
-#: A covariance has at least this part of the mean variance in every direction.
+#: In every direction, the variance of a prototype is at least this fraction of the mean variance.
 COVARIANCE_FLOOR = 0.01
 
 
 @dataclass(frozen=True)
 class Prototypes:
-    """Clusters of rows, each as a Gaussian."""
+    """Clusters of rows, each described by a Gaussian."""
 
     means: Floats  #: Of shape (n_prototypes, n_columns).
-    #: Of shape (n_prototypes, n_columns, n_columns); diagonal ones without the last.
+    #: Of shape (n_prototypes, n_columns, n_columns), or (n_prototypes, n_columns) if they are diagonal.
     covariances: Floats
-    #: How many rows each stands for, of shape (n_prototypes,); with noise, about. Positive.
+    #: How many rows each prototype stands for (with noise, an estimate): positive, of shape (n_prototypes,).
     counts: Floats
 
     def __len__(self) -> int:
@@ -39,7 +39,7 @@ class Prototypes:
 
     @property
     def variances(self) -> Floats:
-        """The variances by column, of shape (n_prototypes, n_columns)."""
+        """The variance of each column, of shape (n_prototypes, n_columns)."""
         return self.covariances if self.is_diagonal else np.einsum("aii->ai", self.covariances)
 
 
@@ -65,11 +65,12 @@ def shrunk(
     noise_deviation: Floats | None = None,
     floor: float = COVARIANCE_FLOOR,
 ) -> Prototypes:
-    """Return prototypes whose covariances can be inverted: drawn to their mean, the more the fewer rows there are.
+    """Return prototypes whose covariances can be inverted: each is shrunk towards the mean covariance.
 
-    ``w S + (1 - w) S_mean + floor s I`` with ``w = n / (n + d + 1)`` for full covariances of d columns, and
-    ``n / (n + 2)`` for diagonal ones; s is the mean variance. Where covariances carry noise of the deviation t, w is
-    multiplied by ``s^2 / (s^2 + t^2)``. The paper does not say how covariances get an inverse.
+    The fewer rows a prototype has, the more its covariance S is shrunk, to ``w S + (1 - w) S_mean + floor s I``. Here s
+    is the mean variance, and w is ``n / (n + d + 1)`` for full covariances of d columns, and ``n / (n + 2)`` for
+    diagonal ones. If covariances have noise of the standard deviation t, w is multiplied by ``s^2 / (s^2 + t^2)``. The
+    paper of SPP-FGC does not say how covariances are made invertible.
     """
     counts, covariances = prototypes.counts, prototypes.covariances
     n_columns = prototypes.means.shape[1]
@@ -89,7 +90,7 @@ def shrunk(
 
 
 def nearest_covariances(covariances: Floats) -> Floats:
-    """Return noisy covariances without their negative variances, in every direction."""
+    """Return noisy covariances in which negative variances, in any direction, are replaced by 0."""
     if covariances.ndim == 2:
         return np.maximum(covariances, 0.0)
     values, vectors = np.linalg.eigh(covariances)
@@ -97,12 +98,12 @@ def nearest_covariances(covariances: Floats) -> Floats:
     return 0.5 * (repaired + repaired.transpose(0, 2, 1))
 
 
-#: Largest rounding error of a difference, as a part of its terms.
+#: The largest rounding error of a difference, as a fraction of the sum of the magnitudes from which it is computed.
 DUST = 1e-13
 
 
 def kullback_leibler(prototypes: Prototypes) -> Floats:
-    """Return the divergence KL(N_a || N_b) of each prototype from each (equation 10)."""
+    """Return the divergence KL(N_a || N_b) for each pair of prototypes a and b: SPP-FGC, equation (10)."""
     means, covariances = prototypes.means, prototypes.covariances
     n_prototypes, n_columns = means.shape
     if prototypes.is_diagonal:
@@ -118,7 +119,7 @@ def kullback_leibler(prototypes: Prototypes) -> Floats:
         log_determinants = np.asarray(np.linalg.slogdet(covariances)[1], dtype=np.float64)
         traces = covariances.reshape(n_prototypes, -1) @ inverses.reshape(n_prototypes, -1).T
         squares = np.empty((n_prototypes, n_prototypes))
-        from_mean = squares  # sums of squared differences: no large numbers cancel
+        from_mean = squares  # here no large numbers cancel, because differences are squared
         for b, inverse in enumerate(inverses):
             differences = means - means[b]
             squares[:, b] = np.einsum("ai,ai->a", differences @ inverse, differences)
@@ -133,8 +134,8 @@ def kullback_leibler(prototypes: Prototypes) -> Floats:
 def mean_distances(prototypes: Prototypes) -> Floats:
     """Return the squared distances between the prototypes' means, of shape (n_prototypes, n_prototypes): symmetric.
 
-    Up to a factor these are the divergences of Gaussians with one spherical covariance. Covariances of a few rows would
-    make outliers far from everything.
+    Up to a factor, the distances are the divergences of Gaussians with one common spherical covariance. They are for
+    prototypes of few rows, whose own covariances would make outliers far from everything.
     """
     centered = prototypes.means - prototypes.means.mean(axis=0)
     squares = np.einsum("ai,ai->a", centered, centered)
@@ -148,7 +149,7 @@ def mean_distances(prototypes: Prototypes) -> Floats:
 
 
 def log_densities(rows: Floats, prototypes: Prototypes) -> Floats:
-    """Return the logarithm of each prototype's density at each row, times its count."""
+    """Return the logarithm of each prototype's density times its count, at each row: (n_rows, n_prototypes)."""
     from scipy.stats import Covariance, multivariate_normal
 
     found = np.empty((len(rows), len(prototypes)))

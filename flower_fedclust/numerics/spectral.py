@@ -1,7 +1,8 @@
-"""Spectral clustering from low-rank factors: the neighbor graph, its eigenvectors, and the dense variant.
+"""Spectral clustering of rows whose similarities are the inner products of low-rank factors.
 
-The inner products of factors F, of shape (n_rows, n_factors), are the similarities of rows. Graphs are symmetric, of
-shape (n_rows, n_rows), with non-negative weights; embeddings are (n_rows, n_vectors). No dense n x n array is made.
+The factors F have the shape (n_rows, n_factors), so the similarities are ``F F'``. The graph has the nearest neighbors
+of each row or, in the dense variant, all similarities. Graphs are symmetric, of shape (n_rows, n_rows), with weights
+that are not negative; embeddings are (n_rows, n_vectors). No dense n x n array is made.
 """
 
 from __future__ import annotations
@@ -25,18 +26,19 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 Integers = NDArray[np.intp]
 
-#: Least degree of a row, as a part of the mean degree; inner products of factors can be negative.
+#: The least degree of a row, as a fraction of the mean degree: without it, degrees could be negative, because inner
+#: products of factors can be.
 DEGREE_FLOOR = 1e-3
 
-#: Relative tolerance of eigenvectors; k-means needs far less.
+#: The relative tolerance of eigenvectors; k-means would not need them as exact as this.
 EIGENVECTOR_TOLERANCE = 1e-6
 
-#: Eigenvalues that differ by less, as a part of the deflation, are taken as equal.
+#: Eigenvalues that differ by less than this, times the deflation, count as equal.
 EIGENVALUE_TOLERANCE = 1e-9
 
 
 def n_neighbors_of(n_rows: int) -> int:
-    """Return ``max(ceil(log n), 1)`` (FedSC, appendix D.3, after von Luxburg 2007)."""
+    """Return the default number of neighbors, ``max(ceil(log n), 1)`` (FedSC, appendix D.3; von Luxburg 2007)."""
     return max(math.ceil(math.log(n_rows)), 1)
 
 
@@ -50,9 +52,9 @@ def largest_products(
 ) -> tuple[Integers, Floats]:
     """Return, for each query, the rows of F with the largest inner products, and these products.
 
-    By scikit-learn's brute-force nearest neighbors: with ``sqrt(M - ||f||^2)`` appended to every row f and 0 to every
-    query q, ``||q||^2 + M - 2 q . f`` is a squared Euclidean distance. ``without_itself`` leaves row i out for query i;
-    then many rows have approximate neighbors.
+    scikit-learn's brute-force search finds them: if ``sqrt(M - ||f||^2)`` is appended to every row f and 0 to every
+    query q, their squared Euclidean distance is ``||q||^2 + M - 2 q . f``. ``without_itself`` leaves out row i for
+    query i. With it, and more than MOST_EXACT_ROWS rows, the neighbors are approximate (:func:`likely_products`).
     """
     from sklearn.neighbors import NearestNeighbors
 
@@ -74,7 +76,7 @@ def largest_products(
         distances, candidates = index.kneighbors(searching)
         if without_itself:
             itself = candidates == np.arange(len(F))[block, None]
-            # A row need not be the most similar to itself. If it is not among the candidates, the last one is surplus.
+            # A row need not be the most similar to itself. If it is not among the candidates, drop the last candidate.
             itself[~itself.any(axis=1), -1] = True
             distances, candidates = (
                 each[~itself].reshape(-1, n_neighbors) for each in (distances, candidates)
@@ -90,8 +92,9 @@ def similarity_graph(
 ) -> csr_array:
     """Return the sparse graph that keeps the largest similarities of every row (FedSC, equation 25).
 
-    The mean of A and A', where A has the similarities of each row to its k most similar other rows; negative ones are
-    0. ``sizes`` says how many equal rows each row stands for: so many times its row of A.
+    The graph is the mean of A and A', where A has the similarities of each row to its k most similar other rows, with 0
+    in place of negative ones. ``sizes`` has the number of equal rows that each row stands for, by which its row of A is
+    multiplied.
     """
     from scipy.sparse import csr_array
 
@@ -134,9 +137,9 @@ def graph_embedding(
 ) -> Floats:
     """Return the embedding of spectral clustering: rows of the top eigenvectors, scaled to norm 1 (Ng et al. 2001).
 
-    The factors F are used only if the graph has more components than clusters (``n_vectors``). Then the eigenvectors
-    are not unique, and each component is embedded as one point, by the similarities between its rows and all others.
-    ``sizes`` says how many equal rows each row stands for.
+    The factors F are used only if the graph has more components than clusters (``n_vectors``). The eigenvectors are
+    then not unique, so each component is embedded as one point, by the similarities between its rows and all others.
+    ``sizes`` has the number of equal rows that each row stands for.
     """
     n_components, component = components_of(graph)
     if n_components > n_vectors:
@@ -159,15 +162,16 @@ def top_normalized_eigenvectors(
 ) -> Floats:
     """Return the top eigenvectors of ``D^-1/2 A D^-1/2``, for a graph A that is known by its products with vectors.
 
-    The eigenvalue 1 has one known eigenvector for each component: the square roots of its degrees. Lanczos' method
-    (ARPACK) finds multiple eigenvalues only by chance, so these are deflated, and it finds the others.
+    The eigenvalue 1 has one known eigenvector for each component: the square roots of the component's degrees. Lanczos'
+    method (ARPACK) finds multiple eigenvalues only by chance, so the known eigenvectors are deflated first, and the
+    method finds the others.
     """
     n_rows = len(degrees)
     if n_vectors > n_rows:
         padded = np.zeros((n_rows, n_vectors))
         padded[:, :n_rows] = top_normalized_eigenvectors(product, degrees, n_rows, component)
         return padded
-    # A row without an edge is a component of its own, and its eigenvector is 1 there.
+    # A row without an edge is a component of its own, whose eigenvector has a single 1.
     degrees = np.where(degrees > 0, degrees, 1.0)
     known = np.zeros((n_rows, int(component.max()) + 1))
     known[np.arange(n_rows), component] = np.sqrt(degrees)
@@ -181,16 +185,18 @@ def top_normalized_eigenvectors(
 def with_top_eigenvectors(
     known: Floats, product: Callable[[Floats], Floats], n_vectors: int, *, deflation: float
 ) -> Floats:
-    """Return known eigenvectors of the largest eigenvalue, normalized, and the top others of a symmetric matrix.
+    """Return the top eigenvectors of a symmetric matrix, of which some are known; the known ones come first.
 
-    The matrix is known by its products with vectors. ``deflation`` takes known eigenvalues below all others. Lanczos'
-    method can miss vectors of equal eigenvalues, so what it found is deflated too, until nothing larger is left.
+    The known eigenvectors, which are normalized, belong to the largest eigenvalue. The matrix is given by its products
+    with vectors. ``deflation`` is subtracted from known eigenvalues, so that they are below all others. Lanczos' method
+    can miss eigenvectors of equal eigenvalues, so the vectors that it found are deflated too, until no larger
+    eigenvalue is left.
     """
     known = known / np.linalg.norm(known, axis=0)
     n_rows, n_wanted = len(known), n_vectors - known.shape[1]
     if n_wanted <= 0:
         return known[:, :n_vectors]
-    # Every search needs another start, because a start only finds its own projection onto an eigenspace.
+    # Every search needs another start, because a search only finds the projection of its start onto an eigenspace.
     rng = np.random.default_rng(0)
     values, vectors = _top_eigenvectors(known, product, n_wanted, deflation, rng)
     for _ in range(n_wanted if n_vectors < n_rows else 0):
@@ -212,7 +218,7 @@ def _top_eigenvectors(
     deflation: float,
     rng: np.random.Generator,
 ) -> tuple[Floats, Floats]:
-    """Return the top eigenvalues and eigenvectors in rising order, with the vectors of ``deflated`` taken out."""
+    """Return the top eigenvalues and eigenvectors, ascending, after deflation of the columns of ``deflated``."""
     from scipy.sparse.linalg import LinearOperator, eigsh
 
     n_rows = len(deflated)
@@ -240,17 +246,17 @@ def _top_eigenvectors(
 
 
 def degree_floor(total: Floats, n_rows: float, *, floor: float = DEGREE_FLOOR) -> float:
-    """Return the least degree of a row: a part of the mean row sum of ``F F'``."""
+    """Return the least degree of a row: the fraction ``floor`` of the mean row sum of ``F F'``; ``total`` is F'1."""
     return max(floor * float(total @ total) / max(n_rows, 1.0), float(np.finfo(float).tiny))
 
 
 def spectral_projection(normalized_moment: Floats, n_vectors: int, noise: float = 0.0) -> Floats:
-    """Return the map from factors to the embedding of the dense variant.
+    """Return the linear map from factors to the spectral embedding with the dense similarities ``F F'``.
 
     With ``G = D^-1/2 F``, the top eigenvectors of ``G G'`` (n x n) are ``G V S^-1/2``, where V and S are the
-    eigenvectors and eigenvalues of ``G' G = F' D^-1 F``. Because rows of the embedding are scaled to norm 1, D drops
-    out. With noise in ``G' G``, of this standard deviation on the diagonal, S has the estimated ``V' G' G V``: these
-    are the squared norms of the columns of ``G V``.
+    eigenvectors and eigenvalues of ``G' G = F' D^-1 F``. Rows of the embedding are scaled to norm 1, so D makes no
+    difference for them. If ``G' G`` has noise, of the standard deviation ``noise`` on the diagonal, S has estimates of
+    the squared norms of the columns of ``G V`` instead of the eigenvalues.
     """
     values, vectors = np.linalg.eigh(normalized_moment)
     values, vectors = values[::-1], vectors[:, ::-1]  # the largest first
@@ -283,16 +289,16 @@ def unit_rows(rows: Floats) -> Floats:
 
 
 def fitted_projection(F: Floats, embedding: Floats, *, penalty: float = 1e-3) -> Floats:
-    """Return the linear map from factors to an embedding, by ridge regression; it places new rows."""
+    """Return the linear map from factors to an embedding, by ridge regression; it gives new rows their places."""
     gram: Floats = F.T @ F
     gram[np.diag_indices_from(gram)] += penalty
     return np.asarray(np.linalg.solve(gram, F.T @ embedding), dtype=np.float64)
 
 
 def spectral_coordinates(rows: Floats, Z: Floats, projection: Floats, bandwidth: float) -> Floats:
-    """Return where rows lie in a spectral embedding that is a linear map P of their kernel values with atoms Z.
+    """Return the places of rows in a spectral embedding that is linear in their kernel values with the atoms Z.
 
-    ``k(x, Z) P``, scaled to norm 1; 0 for a row whose kernel values all vanish.
+    The place of a row x is ``k(x, Z) P`` scaled to norm 1, or 0 if all of its kernel values vanish.
     """
     coordinates = np.empty((len(rows), projection.shape[1]))
     for block in blocks(len(rows), len(Z)):

@@ -19,30 +19,31 @@ Floats = NDArray[np.float64]
 def variances_along(values: Floats, noise: float) -> Floats:
     """Estimate ``v' M v`` for the eigenvectors v of a noisy positive matrix ``M + W``, from its eigenvalues.
 
-    If M is a second moment, these are the variances of the rows along the directions that the server has found. The
-    error ``v_i' W v_i`` is on average ``noise^2 sum_j 1 / (values_i - values_j)``. Neighbors that would rise get their
-    mean. Where noise alone could have made the eigenvalues, all estimates become less by one number, and at least 0.
-    Their sum is the sum of the eigenvalues, whose average is right, unless less than nothing is left for these.
+    If M is a second moment, the estimates are the variances of the rows along the directions that the server has found.
+    The error ``v_i' W v_i`` is on average ``noise^2 sum_j 1 / (values_i - values_j)``, and is subtracted. Neighboring
+    estimates in the wrong order are replaced by their mean. Of the eigenvalues that noise alone could have made, all
+    estimates are reduced by the same number, but not below 0. So they keep their sum, which is right on average, unless
+    this sum is negative.
 
     Parameters
     ----------
     values : ndarray
         All noisy eigenvalues, the largest first.
     noise : float
-        The standard deviation of the noise W on the diagonal; off the diagonal it is less by the root of 2.
+        The standard deviation of the noise W on the diagonal; off the diagonal it is smaller by the factor sqrt(2).
     """
     if noise == 0.0:
         return values
     falling = _falling(values - noise**2 * _inverse_gaps(values))
-    # By the semicircle law.
+    # Larger eigenvalues than noise alone makes, by the semicircle law.
     n_clear = int(np.count_nonzero(values > noise * math.sqrt(2 * len(values))))
     return np.concatenate([np.maximum(falling[:n_clear], 0.0), _positive(falling[n_clear:])])
 
 
 def kept_of_singular(values: Floats, shape: tuple[int, int], noise: float) -> Floats:
-    """Estimate the part of each singular value of a noisy matrix that is not noise, from 0 to 1.
+    """Estimate the fraction of each singular value of a noisy matrix that is not noise, from 0 to 1.
 
-    For the singular vectors u and v of ``A + W``, it is ``u' A v`` over the singular value.
+    For the singular vectors u and v of ``A + W``, the fraction is ``u' A v`` divided by the singular value.
 
     Parameters
     ----------
@@ -63,9 +64,9 @@ def kept_of_singular(values: Floats, shape: tuple[int, int], noise: float) -> Fl
 
 
 def mean_if_positive(estimate: float, deviation: float) -> float:
-    """Return the mean of a number of which one knows an estimate with Gaussian errors, and that it is positive.
+    """Return the expected value of a positive number, given an estimate of it with a Gaussian error.
 
-    A variance that noise hides is then about as large as noise may hide, and not 0.
+    A variance that noise hides is then estimated about as large as noise can hide, and not as 0.
     """
     if deviation == 0.0:
         return max(estimate, 0.0)

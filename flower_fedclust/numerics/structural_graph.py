@@ -1,8 +1,9 @@
 """The structural graph of SPP-FGC: each row shares a weight of 1 among its nearest rows.
 
-Equations and sections are those of He, Wang, Tang, Wang, Wang and Nie, "Towards federated clustering: a client-wise
-private graph aggregation framework". Its equations (6) and (22) leave out the positive part, and (26) is printed the
-wrong way round. This module solves the problem from which they follow, without a constraint on the graph's rank.
+Equations are numbered as in the paper: He, Wang, Tang, Wang, Wang and Nie, "Towards federated clustering: a client-wise
+private graph aggregation framework". Its equations (6) and (22) leave out the positive part, and the inequality (26) is
+printed the wrong way round. This module solves the problem from which they follow, without a constraint on the graph's
+rank.
 
 Rows are (n_rows, n_columns); C is ``n_clusters``, and k is ``n_neighbors``.
 """
@@ -27,20 +28,20 @@ Integers = NDArray[np.intp]
 
 @dataclass(frozen=True)
 class StructuralGraph:
-    """E^p: the nearest rows of each row and the weights it gives them."""
+    """A client's graph, E^p in the paper: the nearest rows of each row, and the weights that it gives them."""
 
-    neighbors: Integers  #: Not the row itself, of shape (n_rows, n_neighbors).
-    #: Not negative, of shape (n_rows, n_neighbors); each row adds up to 1, or to 0 where there is no other row.
+    neighbors: Integers  #: The nearest other rows of each row, of shape (n_rows, n_neighbors).
+    #: Not negative, of shape (n_rows, n_neighbors); each row adds up to 1, or to 0 if the client has a single row.
     weights: Floats
 
     @property
     def symmetric(self) -> csr_array:
-        """The mean of E^p and its transpose, as in the Laplacian of equation (4)."""
+        """The mean of the graph and its transpose, as in the Laplacian of SPP-FGC, equation (4)."""
         return symmetric_graph(self.neighbors, self.weights)
 
     @property
     def n_components(self) -> int:
-        """Number of connected components: n_rows less the rank of the Laplacian."""
+        """The number of connected components, which is n_rows minus the rank of the Laplacian."""
         return components_of(self.symmetric)[0]
 
     def by_shared_neighbors(self) -> StructuralGraph:
@@ -61,19 +62,20 @@ class StructuralGraph:
 
 
 def client_graph(rows: Floats, n_clusters: int, n_neighbors: int) -> StructuralGraph:
-    """Return a client's E^p, with k from :func:`neighbors_of_client`."""
+    """Return a client's graph, with the number of neighbors from :func:`neighbors_of_client`."""
     return structural_graph(rows, neighbors_of_client(len(rows), n_clusters, n_neighbors))
 
 
-#: From this many clusters on, k is smaller.
+#: From this many clusters on, rows have fewer neighbors.
 SMALLER_K_FROM = 10
 
 
 def neighbors_of_client(n_rows: int, n_clusters: int, n_neighbors: int) -> int:
-    """Return k for a client: half the mean size of its clusters, at least 3 and at most n_neighbors.
+    """Return how many neighbors k a client's rows have: half of the mean size of its clusters, from 3 to n_neighbors.
 
-    From ``SMALLER_K_FROM`` on, k is a tenth of that size, but at least 5 if half of it is: farther rows often belong to
-    other clusters. With fewer clusters a client can have one of them alone, and the mean size says too little.
+    From ``SMALLER_K_FROM`` clusters on, k is a tenth of the mean size instead, but at least 5 (or half of the mean
+    size, if this is smaller), because farther rows often belong to other clusters. With fewer clusters a client may
+    have rows of one cluster only, and the mean size is a poor guide.
     """
     most = max(3, n_rows // (2 * n_clusters))
     if n_clusters >= SMALLER_K_FROM:
@@ -82,11 +84,11 @@ def neighbors_of_client(n_rows: int, n_clusters: int, n_neighbors: int) -> int:
 
 
 def neighbor_weights(squared: Floats) -> Floats:
-    """Return the weights of a row's k nearest others, from k + 1 distances (equations 22 to 27).
+    """Return the weights of each row's k nearest other rows, from the squared distances d of the k + 1 nearest.
 
-    With gamma_i at the upper end of (26), ``k/2 d_k+1 - 1/2 sum_j d_j``, the solution of (19) is
-    ``(d_k+1 - d_j) / (k d_k+1 - sum_j d_j)``: exactly the k nearest have a weight. Each row of weights, of shape
-    (n_rows, k), adds up to 1; equal distances have equal weights.
+    The weights are ``(d_k+1 - d_j) / (k d_k+1 - sum_j d_j)``, of shape (n_rows, k). This solves SPP-FGC's problem (19)
+    with gamma_i at its upper limit in (26), ``k/2 d_k+1 - 1/2 sum_j d_j``, so that exactly the k nearest rows have a
+    weight (equations 22 to 27). The weights of a row add up to 1; equal distances have equal weights.
     """
     last, others = squared[:, -1:], squared[:, :-1]
     gaps = last - others
@@ -99,10 +101,10 @@ def neighbor_weights(squared: Floats) -> Floats:
 
 
 def structural_graph(rows: Floats, n_neighbors: int) -> StructuralGraph:
-    """Return E^p of rows without the rank constraint: problem (3) for each row, in closed form.
+    """Return the graph of rows that solves SPP-FGC's problem (3) without the rank constraint, in closed form.
 
-    k is at most n_rows - 1. For k = n_rows - 1 there is no (k + 1)-th distance; a little more than the k-th replaces
-    it.
+    The number of neighbors k is at most n_rows - 1. For k = n_rows - 1 there is no (k + 1)-th distance; a distance a
+    little beyond the k-th takes its place.
     """
     from sklearn.neighbors import NearestNeighbors
 
@@ -110,11 +112,11 @@ def structural_graph(rows: Floats, n_neighbors: int) -> StructuralGraph:
     if n_neighbors < 1:
         return StructuralGraph(np.zeros((len(rows), 0), dtype=np.intp), np.zeros((len(rows), 0)))
     n_wanted = min(n_neighbors + 1, len(rows) - 1)
-    # Far from the origin, distances that come out of a matrix product would lose their digits.
+    # The mean is subtracted because far from the origin, distances from a matrix product would lose their digits.
     index = NearestNeighbors(n_neighbors=n_wanted).fit(rows - rows.mean(axis=0))
     distances, neighbors = index.kneighbors()
     squared = distances**2
     if n_wanted == n_neighbors:
-        # Beyond the last distance, so that the last row has a weight.
+        # A distance beyond the k-th, so that the k-th nearest row has a weight.
         squared = np.column_stack([squared, squared[:, -1] + squared.mean(axis=1)])
     return StructuralGraph(neighbors[:, :n_neighbors].astype(np.intp), neighbor_weights(squared))

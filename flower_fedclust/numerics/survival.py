@@ -1,13 +1,14 @@
 """Life tables of groups from counts in bins of time: curves, bands, medians, restricted means and a log-rank test.
 
-A life table (actuarial estimate) takes a row whose time ends in a bin without an event, which is censored, to have been
-at risk for half of the bin. With d events, w censored rows and n rows that reach a bin, the share of those that pass it
-is ``1 - d / (n - w / 2)``, and the curve is the product of these shares. The curve is the Kaplan-Meier estimate for
-rows whose events lie in the middle of their bins, half of the censored rows leaving before the events and half after.
+A row is censored if its time ends without an event. A life table (actuarial estimate) assumes that a row was at risk
+for half of the bin in which it is censored. If n rows reach a bin, and d of them have the event in it and w are
+censored, the share that passes the bin is ``1 - d / (n - w / 2)``. The curve is the product of these shares. It is the
+Kaplan-Meier estimate for rows whose events lie in the middle of their bins, if half of the censored rows leave before
+the events and half after.
 
-Counts may have noise of a known standard deviation. Every error here then has two parts: sampling, by which a count
-varies as a Poisson variable does, and noise. Both are carried through the derivatives of the curve, or of the test, by
-each count.
+Counts may have noise of a known standard deviation. Every error here then has two sources: sampling, by which a count
+varies as a Poisson variable does, and noise. Both are propagated by the derivatives of the curve, or of the test, with
+respect to each count.
 """
 
 from __future__ import annotations
@@ -21,23 +22,24 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
-#: The share of true curves that lie inside of their simultaneous band, and the share at which bands are drawn: they are
-#: a little wider, because their errors are estimated. Drawn at .95, they held from 92 to 95% of the curves.
+#: The share of true curves that should lie inside their simultaneous band; and the share for which bands are computed,
+#: a little larger because standard deviations are estimated. Bands computed for .95 contained 92 to 95% of the curves.
 LEVEL, DRAWN_LEVEL = 0.95, 0.965
-#: How many standard deviations intervals of single numbers have on either side.
+#: The interval of a single number reaches this many standard deviations to either side.
 DEVIATIONS = 2.0
-#: How many curves are drawn to find how far the largest deviation of a curve reaches; always the same ones.
+#: The number of random curves, always the same, from which the reach of a simultaneous band is found.
 N_CURVES = 4096
-#: A curve ends where fewer standard deviations of noise than this are at risk; and a test, where fewer of all rows are.
+#: A curve ends where the rows at risk are fewer than LEAST_AT_RISK standard deviations of their noise. The log-rank
+#: test ends where the rows at risk in all groups together are fewer than LEAST_IN_TEST standard deviations.
 LEAST_AT_RISK, LEAST_IN_TEST = 3.0, 6.0
 #: How far the noise of counts may move a curve, as a standard deviation, before neighboring bins are merged.
 MOST_MOVED = 0.025
-#: So few bins are never merged.
+#: Bins are never merged to fewer than this.
 FEWEST_BINS = 4
 
 
 class Interval(NamedTuple):
-    """A number and the limits between which it lies; NaN if it is unknown, and infinite if nothing limits it."""
+    """A number and the limits of its interval. An unknown number is NaN, and a missing limit is infinite."""
 
     value: float
     low: float
@@ -45,7 +47,7 @@ class Interval(NamedTuple):
 
 
 class LogRank(NamedTuple):
-    """A log-rank test of whether all groups have one curve."""
+    """The result of a log-rank test of whether all groups have the same curve."""
 
     statistic: float
     n_degrees: int  #: Degrees of freedom.
@@ -89,7 +91,7 @@ class LifeTables:
 
     @cached_property
     def starting(self) -> Floats:
-        """The rows that reach the beginning of each bin and, last, the end of all; of shape (n_groups, n_bins + 1)."""
+        """The rows that reach the start of each bin and, last, the end of the last bin: (n_groups, n_bins + 1)."""
         leaving = np.concatenate([self.events + self.censored, self.beyond[:, None]], axis=1)
         return np.asarray(np.cumsum(leaving[:, ::-1], axis=1)[:, ::-1])
 
@@ -100,25 +102,25 @@ class LifeTables:
 
     @cached_property
     def at_risk(self) -> Floats:
-        """The rows at risk in each bin: those that reach it, less half of the censored."""
+        """The rows at risk in each bin: the rows that reach it, less half of the rows that are censored in it."""
         return np.asarray(self.starting[:, :-1] - self.censored / 2.0)
 
     @cached_property
     def is_known(self) -> NDArray[np.bool_]:
-        """In which bins of each group enough rows are at risk for a curve; once too few are, the curve has ended."""
+        """Whether the curve of each group reaches each bin: it ends with the first bin with too few rows at risk."""
         fewest = np.maximum(LEAST_AT_RISK * self.starting_deviation[:-1], max(self.fewest, 1e-9))
         return np.logical_and.accumulate(self.at_risk >= fewest, axis=1)
 
     @cached_property
     def _dying(self) -> Floats:
-        """The share of the rows at risk that have the event in each bin, noise and all; 0 where a curve has ended."""
+        """The noisy share of the rows at risk that have the event in each bin; 0 where a curve has ended."""
         found: Floats = np.zeros(self.events.shape)
         np.divide(self.events, self.at_risk, out=found, where=self.is_known)
         return found
 
     @cached_property
     def _raw(self) -> Floats:
-        """The product of the shares that pass, which noise may make larger than 1 or let rise."""
+        """The product of the shares that pass the bins; because of noise, it may exceed 1 or rise."""
         return np.asarray(np.cumprod(1.0 - np.minimum(self._dying, 1.0), axis=1))
 
     @cached_property
@@ -131,7 +133,7 @@ class LifeTables:
 
     @cached_property
     def covariance(self) -> Floats:
-        """The covariances of each curve at the ends of bins, of noise and sampling; (n_groups, n_bins, n_bins)."""
+        """The covariance of each curve's errors, by noise and sampling, at bins' ends: (n_groups, n_bins, n_bins)."""
         variances = self.deviation**2 + np.maximum(
             np.concatenate([self.events, self.censored], axis=1), 1.0
         )
@@ -139,13 +141,13 @@ class LifeTables:
         at_risk = np.where(self.is_known, np.maximum(self.at_risk, 1.0), 1.0)
         passing = np.maximum(1.0 - self._dying, 1.0 / at_risk)
         curves = np.cumprod(passing, axis=1)
-        # By how much the logarithm of the curve at an end moves with the events, and with the rows at risk, of a bin.
+        # Derivatives of the curve's logarithm by the events, and by the rows at risk, of a bin.
         by_event = -1.0 / (at_risk * passing)
         by_risk = -by_event * self._dying
-        until = np.tri(self.n_bins)  # the curve at an end, by the bins until then
+        until = np.tri(self.n_bins)  # the curve at the end of a bin depends on the bins up to it
         found = []
         for group in range(self.n_groups):
-            # A row that ends in a bin is at risk in all earlier ones, and in its own for the whole or half of it.
+            # A row that leaves in a bin is at risk in all earlier bins, and in this bin for the whole or half of it.
             moved = until * by_risk[group]
             earlier = np.cumsum(moved, axis=1)
             by_events = until * by_event[group] + earlier
@@ -158,20 +160,20 @@ class LifeTables:
 
     @cached_property
     def error(self) -> Floats:
-        """The standard deviation of each curve at the ends of bins, of noise and sampling; NaN where it has ended."""
+        """The standard deviation of each curve's error, by noise and sampling, at bins' ends; NaN after its end."""
         variances = np.maximum(np.diagonal(self.covariance, axis1=1, axis2=2), 0.0)
         return np.where(self.is_known, np.sqrt(variances), np.nan)
 
     def band(self, deviations: Floats | float) -> tuple[Floats, Floats]:
-        """Return the limits of each curve at so many of its deviations; no limit rises, as no true curve does."""
+        """Return limits of each curve at this many standard deviations; like a true curve, no limit ever rises."""
         each_group = np.asarray(deviations, dtype=np.float64).reshape(-1, 1)
         reach = each_group * self.error
         lower = np.clip(self._raw - reach, 0.0, 1.0)
         upper = np.clip(self._raw + reach, 0.0, 1.0)
-        # Where a curve has ended, nothing limits its earlier or later values.
+        # After its end, a curve sets no limits to its other values.
         lower = np.where(self.is_known, lower, 0.0)
         upper = np.where(self.is_known, upper, 1.0)
-        # A true curve that is above a limit at one end was above it at all earlier ends.
+        # A true curve never rises: if it is above a limit at the end of one bin, it was above it at all earlier ends.
         backwards = np.maximum.accumulate(lower[:, ::-1], axis=1)
         lower = backwards[:, ::-1]
         upper = np.minimum.accumulate(upper, axis=1)
@@ -186,7 +188,7 @@ class LifeTables:
         return self.band(np.array([self._reach(group) for group in range(self.n_groups)]))
 
     def _reach(self, group: int) -> float:
-        """Return how many of its deviations a curve's largest deviation reaches at most, as often as DRAWN_LEVEL."""
+        """Return how many standard deviations a band must reach to hold the whole curve as often as DRAWN_LEVEL."""
         known = self.is_known[group] & (self.error[group] > 0)
         if not known.any():
             return DEVIATIONS
@@ -201,9 +203,9 @@ class LifeTables:
     def medians(self) -> list[Interval]:
         """The time by which half of each group has had the event.
 
-        The limits are ends of bins: with :data:`DEVIATIONS` to spare, more than half is left at the lower one, and half
-        or less at the upper one. The upper one is infinite if that does not happen; so are all if the curve clearly
-        stays above one half.
+        Both limits are ends of bins. At the lower limit more than half of the group is left without an event, and at
+        the upper limit half or less, each with :data:`DEVIATIONS` standard deviations to spare. If there is no such
+        end, the upper limit is infinite. If the curve stays above one half, the value is infinite, too.
         """
         lower, upper = self.band(DEVIATIONS)
         return [self._median(*limits) for limits in zip(self.survival, lower, upper, strict=True)]
@@ -227,9 +229,9 @@ class LifeTables:
         return Interval(min(max(value, low), high), low, high)
 
     def restricted_means(self, until: float | None = None) -> list[Interval]:
-        """Return the mean time without an event, until an end that the curves of all groups reach; the last, if None.
+        """Return the mean time without an event, up to a time that the curves of all groups reach.
 
-        A curve is taken to fall evenly within a bin.
+        By default it is the last such time. A curve is assumed to fall evenly within a bin.
         """
         n_shared = int(
             np.count_nonzero(self.ends <= (self.shared_time if until is None else until))
@@ -252,12 +254,12 @@ class LifeTables:
 
     @property
     def shared_time(self) -> float:
-        """The last end that the curves of all groups reach; 0 if there is none."""
+        """The end of the last bin that the curves of all groups reach; 0 if there is none."""
         n_shared = int(self.is_known.all(axis=0).sum())
         return float(self.ends[n_shared - 1]) if n_shared else 0.0
 
     def log_rank(self) -> LogRank | None:
-        """Test whether all groups have one curve; the variance contains the noise. None if too few are at risk."""
+        """Test whether all groups have the same curve, with the noise in the variance; None for too few at risk."""
         from scipy.special import chdtrc
 
         in_all = self.at_risk.sum(axis=0)
@@ -272,7 +274,7 @@ class LifeTables:
         variance = _hypergeometric(shares, of_all, in_all) + self.deviation**2 * _moved_by_noise(
             shares, rates
         )
-        # The differences add up to 0, so the last one says nothing new.
+        # The differences add up to 0, so the last one follows from the others.
         difference, variance = difference[:-1], variance[:-1, :-1]
         inverse = np.linalg.pinv(variance, rcond=1e-10, hermitian=True)
         n_degrees = int(np.linalg.matrix_rank(variance, hermitian=True))
@@ -293,7 +295,7 @@ def _hypergeometric(shares: Floats, events: Floats, at_risk: Floats) -> Floats:
 def _moved_by_noise(shares: Floats, rates: Floats) -> Floats:
     """Return the covariances that noise of variance 1 in every count adds to the log-rank differences."""
     n_groups = len(shares)
-    # By how much the difference of one group moves with the events of another, and of its own, in a bin.
+    # Derivatives of one group's difference by the events of each group, its own included, in a bin.
     direct = np.eye(n_groups)[:, :, None] - shares[:, None, :]
     by_risk = direct * rates
     earlier = np.cumsum(by_risk, axis=2)
@@ -305,13 +307,13 @@ def _moved_by_noise(shares: Floats, rates: Floats) -> Floats:
 
 
 def _never_rising(values: Floats) -> Floats:
-    """Return the nearest values that never rise: of all means over stretches, the least of the greatest."""
+    """Return the nearest values that never rise, by the min-max formula of isotonic regression."""
     n_values = len(values)
     sums = np.append(0.0, np.cumsum(values))
     starts, stops = np.arange(n_values)[:, None], np.arange(n_values)[None, :]
     means = (sums[None, 1:] - sums[:-1, None]) / np.maximum(stops - starts + 1, 1)
     means = np.where(stops >= starts, means, -np.inf)
-    # Over all stops from a place on.
+    # For each start, the greatest mean over all stops from a position on.
     greatest = np.maximum.accumulate(means[:, ::-1], axis=1)[:, ::-1]
     greatest = np.where(stops >= starts, greatest, np.inf)
     return np.asarray(
@@ -320,10 +322,10 @@ def _never_rising(values: Floats) -> Floats:
 
 
 def n_time_bins(n_rows: float, deviation: float, most: int) -> int:
-    """Return how many bins to ask for, at most so many, in a group of about so many rows.
+    """Return how many bins to use, at most ``most``, for a group of about ``n_rows`` rows.
 
-    The noise of the events of k bins moves a curve by about ``deviation * sqrt(k) / n_rows``; with as many bins as
-    that leaves below :data:`MOST_MOVED`, noise hides less than coarser bins do.
+    The noise of the events of k bins moves a curve by about ``deviation * sqrt(k) / n_rows``. The number of bins is
+    chosen so that this stays below :data:`MOST_MOVED`: noise then hides less than coarser bins would.
     """
     if deviation == 0:
         return most
@@ -332,6 +334,6 @@ def n_time_bins(n_rows: float, deviation: float, most: int) -> int:
 
 
 def merged_ends(ends: Floats, n_bins: int) -> Floats:
-    """Return the upper ends of so many bins of about as many given bins each; the last end stays."""
+    """Return the upper ends of ``n_bins`` bins, each joined from about equally many given bins; the last end stays."""
     places = np.round(np.linspace(0, len(ends), min(n_bins, len(ends)) + 1)[1:]).astype(np.intp) - 1
     return np.asarray(ends[places])

@@ -1,6 +1,6 @@
-"""One thread for linear algebra, because the number of threads changes the order of additions, and the last bits.
+"""Use one thread for linear algebra, because with another number additions have another order and other last bits.
 
-Exact sums may be added up in any order, so their batches are computed by several threads: :func:`mapped`.
+Exact sums may be added up in any order, so several threads compute their batches: :func:`mapped`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class _EndError(Exception):
 
 
 def usable_threads() -> int:
-    """Return how many threads this process may use: OMP_NUM_THREADS, which Ray sets to 1, or the cores that it has."""
+    """Return how many threads this process may use: OMP_NUM_THREADS (which Ray sets to 1), or else its cores."""
     asked = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
     if asked.isdecimal() and int(asked) > 0:
         return int(asked)
@@ -62,8 +62,8 @@ def jobs(n_jobs: int | None) -> Iterator[None]:
 def mapped(function: Callable[[T], S], items: Iterable[T], n_jobs: int = 1) -> Iterator[S]:
     """Yield the function of each item, in order; threads take the items in turn and compute at the same time.
 
-    ``n_jobs`` is the number of threads if :func:`jobs` does not say. Items and results of few threads are in memory.
-    An error is raised in its place, so that the same error is found with any number of threads.
+    ``n_jobs`` is the number of threads unless :func:`jobs` sets it. About as many items and results are in memory as
+    there are threads. An error is raised when its item is due, so that any number of threads raises the same error.
     """
     n_threads = _n_jobs.get() or n_jobs
     n_threads = min(usable_threads() if n_threads < 0 else n_threads, MOST_THREADS)
@@ -89,7 +89,7 @@ def mapped(function: Callable[[T], S], items: Iterable[T], n_jobs: int = 1) -> I
     with ThreadPoolExecutor(n_threads) as pool:
         tasks = deque(pool.submit(work) for _ in range(n_threads + 1))
         while True:
-            tasks.popleft().result()  # from here on, each such task has a result
+            tasks.popleft().result()  # it has put its result into ``results``
             try:
                 found = results.popleft().result()
             except _EndError:
@@ -100,7 +100,7 @@ def mapped(function: Callable[[T], S], items: Iterable[T], n_jobs: int = 1) -> I
 
 def _libraries(user_api: str) -> ThreadpoolController:
     _load_libraries()
-    # A new library comes with a module that needs it (openTSNE, numba); look again only then.
+    # A new library comes with a module that needs it (openTSNE, numba), so look again only if there are new modules.
     return _found(user_api, len(sys.modules))
 
 
@@ -108,7 +108,7 @@ def _libraries(user_api: str) -> ThreadpoolController:
 def _load_libraries() -> None:
     """Import modules that load thread libraries, because a controller misses libraries that are loaded later.
 
-    If the environment allows one thread only, later libraries obey it, and nothing is imported.
+    If the environment allows only one thread, later libraries obey it as well, and nothing is imported.
     """
     if (
         os.environ.get("OMP_NUM_THREADS") == "1"
@@ -126,9 +126,10 @@ def _found(user_api: str, n_modules: int) -> ThreadpoolController:  # noqa: ARG0
 def one_thread() -> AbstractContextManager[None]:
     """Use one thread for BLAS and OpenMP inside this context.
 
-    BLAS has one number of threads for the process: the first context sets it, and the last to leave restores it. OpenMP
-    has one for each calling thread: a worker thread that enters while another thread is inside stays at one thread,
-    because asking for the former number costs more than a small task. A nested context costs nothing.
+    BLAS has one number of threads for the whole process: the first context sets it, and the last one to end restores
+    it. OpenMP has a number for each calling thread. A worker thread that enters a context while another thread is in
+    one stays at one thread, because asking for its former number costs more than a small task. A nested context costs
+    nothing.
     """
     return _NOTHING if getattr(_this_thread, "is_inside", False) else _one_thread()
 

@@ -1,4 +1,4 @@
-"""Measures of clusters without known classes, from sums over rows; and the number of clusters."""
+"""Measures of how good clusters are, from sums over rows and without true classes; and the choice of their number."""
 
 from __future__ import annotations
 
@@ -16,16 +16,18 @@ from flower_fedclust.numerics.kmeans import squared_distances
 Floats = NDArray[np.float64]
 Labels = NDArray[np.intp]
 
-#: A smaller number of clusters is preferred if its silhouette is smaller by at most this.
+#: The smallest number of clusters is chosen whose silhouette is below the largest by at most this.
 TOLERANCE = 0.005
-#: How much the silhouette of real clusters exceeds the silhouette of one Gaussian.
+#: Clusters are clear if their silhouette exceeds the silhouette that k-means has in one Gaussian by at least this.
 CLEAR = 0.1
-#: Clusterings, and clusters, with at least this adjusted Rand or Jaccard index are alike.
+#: Two clusterings are alike if their adjusted Rand index is at least this, and two clusters if their Jaccard index is.
 ALIKE = 0.7
-#: Clusters with at least this imitated Jaccard index would be found again, and so would clusterings with at least this
-#: imitated adjusted Rand index, which is smaller: four clusters that each keep a Jaccard index of 0.8 have 0.73.
+#: Another run would find a cluster again if its mean Jaccard index with simulated reruns is at least FOUND_AGAIN, and
+#: all clusters if the mean adjusted Rand index is at least ALL_FOUND_AGAIN. The latter is smaller because four clusters
+#: with a Jaccard index of 0.8 each have an adjusted Rand index of 0.73.
 FOUND_AGAIN, ALL_FOUND_AGAIN = 0.8, 0.74
-#: A number of clusters is stable if imitated runs, with more noise, agree at this index.
+#: A number of clusters is stable if simulated reruns with more noise agree: if their adjusted Rand index is at least
+#: this.
 STABLE = 0.92
 #: Numbers of clusters tried for n_clusters="auto".
 AUTO = (2, 16)
@@ -52,10 +54,10 @@ class ClusterSums:
     """Sums over the rows of each cluster, from which the measures follow; sums of clients can be added."""
 
     # All of shape (n_clusters,).
-    counts: Floats
-    distances: Floats  #: To the nearest center.
-    squares: Floats  #: The standard deviation of these distances.
-    silhouettes: Floats  #: Simplified ones.
+    counts: Floats  #: The number of rows.
+    distances: Floats  #: The sum of the distances of rows to their nearest center.
+    squares: Floats  #: The sum of the squares of these distances.
+    silhouettes: Floats  #: The sum of the rows' simplified silhouettes.
 
     @classmethod
     def of_rows(
@@ -125,41 +127,44 @@ def weighted_rand_index(one: Labels, other: Labels, weights: Floats, n_clusters:
 
 
 class Repeated(NamedTuple):
-    """How far other runs would find the same clusters."""
+    """How well other runs would find the same clusters, estimated by simulated reruns of this run."""
 
-    agreement: float  #: The mean adjusted Rand index of these clusters and those of imitated runs.
-    #: For each cluster, the mean Jaccard index with the cluster of an imitated run that is most like it.
+    #: The mean adjusted Rand index between these clusters and the clusters of a rerun.
+    agreement: float
+    #: For each cluster, the mean Jaccard index with the most similar cluster of a rerun.
     each: Floats
-    without_noise: float  #: The mean adjusted Rand index between imitated runs without noise.
-    #: By which part these clusters cost more than the best ones without noise, on rows of the cells.
+    without_noise: float  #: The mean adjusted Rand index between reruns without noise.
+    #: By what fraction these clusters cost more than the best ones without noise, on rows drawn from the cells.
     excess: float
-    #: The part of the cost by which another way to divide the rows is worse at most; or infinite.
+    #: Some other way to divide the rows costs at most this fraction more; infinite if no other way was compared.
     equal_within: float
 
 
 @dataclass(frozen=True)
 class ClusterNumber:
-    """An estimate of the number of clusters."""
+    """An estimate of the number of clusters, from measures of each number that was tried."""
 
+    #: The numbers that were tried; the other fields have one value for each.
     numbers: Sequence[int]
     silhouette: Sequence[float]
     davies_bouldin: Sequence[float]
     calinski_harabasz: Sequence[float]
+    #: The silhouette that k-means would have in one Gaussian of this spread.
     of_one_gaussian: Sequence[float]
-    stability: Sequence[float]  #: The agreement with imitated runs; see :class:`Repeated`.
+    stability: Sequence[float]  #: The agreement with simulated reruns; see :class:`Repeated`.
 
     @property
     def chosen(self) -> int:
-        """The smallest number whose silhouette is nearly the largest among stable ones.
+        """The smallest stable number whose silhouette is nearly the largest among stable numbers.
 
-        If none is clear, it is the smallest stable number, or the smallest that was tried if none is stable.
+        If no number is clear, it is the smallest stable number, or the smallest that was tried if none is stable.
         """
         index = self._best_of(self._is_stable) if self.is_clear else int(np.argmax(self._is_stable))
         return int(self.numbers[index])
 
     @property
     def is_clear(self) -> bool:
-        """Whether another run would find these clusters, farther apart than k-means would find them in one Gaussian."""
+        """Whether another run would find the clusters again, and k-means in one Gaussian would separate them less."""
         everywhere, among_stable = (
             self._gain(self._best_of(among)) for among in (None, self._is_stable)
         )
@@ -167,7 +172,7 @@ class ClusterNumber:
 
     @property
     def sentence(self) -> str:
-        """The advice, with its doubt."""
+        """The advice in words, and how certain it is."""
         fewest, most = self.numbers[0], self.numbers[-1]
         if not max(self.silhouette):
             return (
@@ -255,14 +260,14 @@ class ClusterNumber:
         return np.asarray(self.stability) >= STABLE
 
     def _best_of(self, among: NDArray[np.bool_] | None) -> int:
-        """Where the silhouette is nearly the largest: among some numbers if there are any, or else among all."""
+        """Return the first index with nearly the largest silhouette among some numbers; if there are none, of all."""
         silhouette = np.asarray(self.silhouette)
         if among is not None and among.any():
             silhouette = np.where(among, silhouette, -np.inf)
         return int(np.argmax(silhouette >= silhouette.max() - TOLERANCE))
 
     def _gain(self, index: int) -> float:
-        """Return how much better the silhouette is than the one that a single Gaussian would show."""
+        """Return by how much the silhouette exceeds the silhouette that k-means has in one Gaussian."""
         return float(self.silhouette[index] - self.of_one_gaussian[index])
 
     @property
@@ -275,8 +280,8 @@ class ClusterNumber:
         }
 
 
-#: A peak stands out if it rises so many standard deviations above the cell where it meets a higher one; and the number
-#: of peaks is clear if the last of them rises so many times as far as the next peak, or as this least rise.
+#: A peak stands out if it rises CLEAR_PEAK standard deviations above the cell where it meets a higher peak. A number of
+#: peaks is clear if the last of them rises CLEAR_RATIO times as far as the next peak, or as LEAST_RISE if that is more.
 CLEAR_PEAK, CLEAR_RATIO, LEAST_RISE = 3.0, 1.75, 2.0
 
 
@@ -284,8 +289,8 @@ CLEAR_PEAK, CLEAR_RATIO, LEAST_RISE = 3.0, 1.75, 2.0
 class PeakNumber:
     """An estimate of the number of clusters from the peaks of a density."""
 
-    numbers: Sequence[int]
-    #: How far each of these peaks rises, in standard deviations, the highest first. The last entry is the next peak's.
+    numbers: Sequence[int]  #: The numbers that are compared.
+    #: For each number n, how far the n-th highest peak rises, in standard deviations; and one more for the next peak.
     rises: Sequence[float]
 
     @classmethod
@@ -299,7 +304,7 @@ class PeakNumber:
 
     @property
     def ratios(self) -> Floats:
-        """How many times as far as the next peak the last of so many rises; 0 if it does not stand out."""
+        """For each number n, the rise of the n-th peak over the rise of the next; 0 if the n-th does not stand out."""
         rises = np.array(self.rises)
         return np.where(
             rises[:-1] >= CLEAR_PEAK, rises[:-1] / np.maximum(rises[1:], LEAST_RISE), 0.0
@@ -317,7 +322,7 @@ class PeakNumber:
 
     @property
     def sentence(self) -> str:
-        """The advice, with its doubt."""
+        """The advice in words, and how certain it is."""
         index = int(self.ratios.argmax())
         here, following = self.rises[index], self.rises[index + 1]
         if not self.ratios.max():
@@ -333,7 +338,7 @@ class PeakNumber:
 
     @property
     def curves(self) -> dict[str, Sequence[float]]:
-        """The curve of a picture: for each number, its rise as a fraction of the largest rise."""
+        """The curve of a picture: for each number n, the rise of the n-th peak as a fraction of the largest rise."""
         largest = max(*self.rises, 1e-12)
         return {
             "rise of the last peak, over the largest": [rise / largest for rise in self.rises[:-1]]

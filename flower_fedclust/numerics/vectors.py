@@ -1,4 +1,4 @@
-"""Clipping, and subspaces."""
+"""Clip vectors to a norm, and find the directions of a matrix with the largest eigenvalues."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Floats = NDArray[np.float64]
 
 
 def clip_rows(rows: Floats, radius: float, *, norm: int = 2) -> Floats:
-    """Scale every row that is longer than the radius down to it."""
+    """Scale every row whose norm exceeds the radius down to the radius."""
     if 2.0**500 <= radius < math.inf:  # its square may overflow
         power = math.frexp(radius)[1]
         return np.asarray(
@@ -37,7 +37,7 @@ def clip_rows(rows: Floats, radius: float, *, norm: int = 2) -> Floats:
 def clip_norm(array: Floats, bound: float) -> Floats:
     """Scale an array of any shape down so that its Euclidean (Frobenius) norm is at most the bound.
 
-    FedDP-KMeans, appendix G.5.
+    This is the clipping of FedDP-KMeans, appendix G.5.
     """
     norm = float(np.linalg.norm(array))
     return array if norm <= bound else array * (bound / norm)
@@ -52,7 +52,7 @@ def top_eigenvectors(matrix: Floats, n_vectors: int) -> Floats:
 
 
 def n_axes_that_hold(share: float, matrix: Floats) -> int:
-    """Return how many of the largest eigenvalues hold a share of their sum: at least 1."""
+    """Return how many of the largest eigenvalues together make up a share of the sum of all: at least 1."""
     values = np.maximum(np.linalg.eigvalsh(matrix)[::-1], 0.0)
     held = np.cumsum(values)
     return int(np.count_nonzero(held < share * held[-1])) + 1
