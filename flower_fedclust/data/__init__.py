@@ -1,4 +1,4 @@
-"""Rows for the strategies: data sets, files, databases, and ways to split a table over clients.
+"""Where rows come from: data sets, files and databases; and ways to split a table over clients.
 
 A :class:`Table` holds rows in one place, from :func:`load_dataset`, :func:`read_table` or :func:`read_query`.
 :func:`partition` splits a table over clients. A :class:`FederatedRows` holds the rows of several clients, as

@@ -1,8 +1,8 @@
-"""Rows of files that are read batch by batch: a sum over rows never needs them all at once.
+"""Rows of files that are read batch by batch, because a sum over rows never needs all of them at once.
 
-A :class:`Part` is one file that can be read again and again. :class:`Batches` puts parts one after
-the other, and yields :class:`Batch` objects, which are read and converted only if they are needed.
-Files must not change during a run, which is checked after each reading.
+A :class:`Part` is one file (or query) that can be read again and again. :class:`Batches` joins parts, one after the
+other, and yields :class:`Batch` objects. The rows of a batch are converted only when they are needed. Files must not
+change during a run; this is checked after each reading.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ from flower_fedclust.outside import parsing, reading
 
 Floats = NDArray[np.float64]
 
-#: Entries of a batch of rows: small enough for a core's cache.
+#: The number of entries in a batch of rows, small enough for a processor core's cache.
 BATCH_ENTRIES = 2**18
 
-#: Entries that are decoded together. A larger number takes more memory, a smaller one more time.
+#: The number of entries that are decoded together. A larger number takes more memory, a smaller one more time.
 DECODED_ENTRIES = 2**21
 
-#: Bytes of each column that are read at a time.
+#: The number of bytes of each column that are read at a time.
 BUFFER_BYTES = 2**17
 
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Consecutive rows of a client, read and computed only where they are needed."""
+    """Consecutive rows of a client, which are converted only when they are needed."""
 
     owner: str  #: The name of the client or of the file, for messages.
-    #: The number of the first row, for messages; in a folder of parts it counts from 0 in each part.
+    #: The number of the first row, for messages. If a client has several files, each file begins with row 0.
     first_row: int
     n_rows: int
     make_table: Callable[[], Any]
@@ -76,9 +76,9 @@ def in_batches(
     owner: str = "",
     entries: int = BATCH_ENTRIES,
 ) -> Iterator[Batch]:
-    """Yield rows that are in memory in batches of at most ``entries`` entries.
+    """Divide rows that are in memory into batches of at most ``entries`` entries.
 
-    ``rows`` and ``table`` return a part of the rows, as numbers or as a DataFrame.
+    The functions ``rows`` and ``table`` return the rows of a slice, as numbers and as a DataFrame.
     """
     n_rows, n_columns = shape
     for part in blocks(n_rows, max(1, n_columns), block_entries=entries):
@@ -96,14 +96,14 @@ class Part:
 
     columns: list[str]
     n_rows: int
-    #: The first row of each column that is not a number, as far as it is known.
+    #: For each column that is known to hold text, the first row with text.
     first_text: Mapping[str, int] = MappingProxyType({})
 
     def __init__(self, path: Path) -> None:
-        self.path, self.name = path, path.name  # for messages
+        self.path, self.name = path, path.name  # the name is for messages
 
     def stamp(self) -> tuple[int, ...]:
-        """Return the size of a file and the time of its last change, which differ if the rows do."""
+        """Return the file's size and the time of its last change: if the rows change, so does one of them."""
         try:
             status = self.path.stat()
         except OSError:
@@ -159,13 +159,13 @@ class Batches:
         return chosen
 
     def fingerprint(self) -> NDArray[np.uint64]:
-        """Return numbers that change if a file does; the files are not read for that."""
+        """Return numbers that change if a file changes; the files are not read for this."""
         return np.array(
             [len(self), *(number for stamp in self._stamps for number in stamp)], dtype=np.uint64
         )
 
     def read(self, step: int) -> Iterator[Batch]:
-        """Yield all rows in their order, at most ``step`` at a time.
+        """Yield all rows in order, in batches of at most ``step`` rows.
 
         Raises a DataError if a file has changed since it was opened.
         """
@@ -214,7 +214,7 @@ def _batch_of(content: Any, name: str, first: int) -> Batch:
 
     def rows() -> Floats:
         rows_of_batch = _row_major(content)
-        # A sum is NaN or infinite if any entry is; the slower way finds the entry.
+        # A sum is NaN or infinite if any entry is. Only then is the slower number_rows needed, which names the entry.
         with np.errstate(over="ignore", invalid="ignore"):
             is_finite = rows_of_batch is not None and np.isfinite(rows_of_batch.sum())
         return (
@@ -267,7 +267,7 @@ class ParquetPart(Part):
         self.columns = [name for name in names if name not in indices]
 
     def read(self, columns: list[str], n_rows: int) -> Generator[Any, None, None]:
-        """Yield columns of all rows."""
+        """Yield the named columns of all rows, ``n_rows`` at a time."""
         from pyarrow import parquet
 
         with (
@@ -304,7 +304,7 @@ class ArrowPart(Part):
             )
 
     def read(self, columns: list[str], n_rows: int) -> Generator[Any, None, None]:  # noqa: ARG002
-        """Yield columns of all rows."""
+        """Yield the named columns of all rows, one record batch of the file at a time."""
         with self._opened(columns) as file:
             for index in range(file.num_record_batches):
                 yield file.get_batch(index).select(columns).replace_schema_metadata(None)
@@ -319,11 +319,11 @@ class SomeRows(Part):
         self.columns, self.first_text = part.columns, part.first_text
 
     def stamp(self) -> tuple[int, ...]:
-        """Return the stamp of the whole part."""
+        """Return the stamp of the part from which the rows were chosen."""
         return self.part.stamp()
 
     def read(self, columns: list[str], n_rows: int) -> Generator[Any, None, None]:
-        """Yield columns of these rows."""
+        """Yield the named columns of the chosen rows."""
         first = 0
         with closing(self.part.read(columns, n_rows)) as contents:
             for content in contents:

@@ -1,4 +1,4 @@
-"""One large file whose rows belong to several clients, read once in batches into a temporary file for each client."""
+"""Divide one large file with the rows of several clients: it is read once, into a temporary file for each client."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from flower_fedclust.data.frames import as_frame
 from flower_fedclust.data.identities import check_spellings, identities
 from flower_fedclust.numerics.checks import DataError
 
-#: More clients than this are read into memory: each has an open file while the rows are spread.
+#: A file with more clients than this is not divided but read into memory, because each client needs an open file.
 MOST_CLIENTS = 200
 
-#: Entries of a client that are written together; fewer make many small pieces, which take longer to read.
+#: How many entries of a client are written together. A smaller number makes more pieces, which take longer to read.
 WRITTEN_ENTRIES = 2**16
 
 
 class Folder:
-    """A temporary folder that is removed with the last part that reads from it."""
+    """A temporary folder that is deleted when no part that reads from it is left."""
 
     def __init__(self) -> None:
         self.path = Path(tempfile.mkdtemp(prefix="fedclust-"))
@@ -34,7 +34,7 @@ class Folder:
 
 
 class ClientPart(ArrowPart):
-    """The rows of one client of a file, in a temporary file."""
+    """The rows of one client, which were copied from a file of several clients to a temporary file."""
 
     def __init__(self, folder: Folder, number: int, name: str, whole: Part) -> None:
         super().__init__(folder.path / f"{number}.arrow")
@@ -42,11 +42,11 @@ class ClientPart(ArrowPart):
         self._folder: Folder | None = folder
 
     def stamp(self) -> tuple[int, ...]:
-        """Return numbers that change if the file of all clients does."""
+        """Return numbers that change if the original file of all clients changes."""
         return (*self._whole.stamp(), self.number)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave the folder to this process: another one may read from it, and removes nothing."""
+        """Leave out the folder when the part is sent to another process, which may read but not delete it."""
         return {**self.__dict__, "_folder": None}
 
 
@@ -90,7 +90,7 @@ def clients_in(part: Part, column: str) -> tuple[list[str], NDArray[np.intp]] | 
 
 
 def _columns(part: Part, column: str) -> Iterator[tuple[int, Any]]:
-    """Yield pieces of a column, each with the number of its first row."""
+    """Yield the values of a column in pieces, each after the number of its first row."""
     import pyarrow as pa
 
     first = 0
@@ -104,7 +104,7 @@ def _columns(part: Part, column: str) -> Iterator[tuple[int, Any]]:
 
 
 class _Writer:
-    """Writes the rows of one client, many at a time."""
+    """Collects the rows of one client, and writes many at a time to the client's file."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -138,7 +138,7 @@ class _Writer:
 def spread(
     part: Part, columns: Sequence[str], names: Sequence[str], codes: NDArray[np.intp]
 ) -> list[Batches]:
-    """Write the rows of each client into a temporary file, and return rows that are read from these in batches.
+    """Write each client's rows into a temporary file, and return for each client rows that are read from its file.
 
     ``codes`` has the index of each row's client in ``names``.
     """
@@ -163,7 +163,7 @@ def spread(
 
 
 def _without_dictionaries(batch: Any) -> Any:
-    """Return a RecordBatch with values in place of codes, because dictionaries may differ from batch to batch."""
+    """Return a RecordBatch whose dictionary codes are replaced by values, because dictionaries may differ by batch."""
     import pyarrow as pa
 
     plain = [

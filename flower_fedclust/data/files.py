@@ -51,18 +51,19 @@ from flower_fedclust.outside import check_size, machine_memory, read_array, read
 
 T = TypeVar("T")
 
-#: Files of more bytes are read in batches: the size of the rows as floats, or of a .csv or .arrow file itself.
+#: Files with more bytes than this are read in batches. The size of a .parquet file is the size of its rows as floats,
+#: and of other files the size on disk.
 MOST_IN_MEMORY = 2**30
 
-#: Files of several clients above this size are spread over a temporary file for each client: bytes of the rows as
-#: floats.
+#: A file of several clients with more bytes than this (counted as for MOST_IN_MEMORY) is divided into a temporary file
+#: for each client.
 MOST_TO_SPREAD = 2**28
 
 _ENDINGS_IN_WORDS = (
     ".csv, .tsv, .parquet, .arrow, .feather, .npy, .xlsx, .dta (Stata) or .sav (SPSS)"
 )
 
-#: The packages with which pandas reads files; the package does not require them.
+#: The packages that pandas needs to read some kinds of files; flower-fedclust does not require them.
 _NEEDED = {".xlsx": "openpyxl", ".sav": "pyreadstat"}
 
 
@@ -92,10 +93,11 @@ def read_table(
     client_column : str, optional
         The column that says which client a row belongs to.
     id_column : str, optional
-        The column with the ids of the rows, for files of labels; by default their numbers, from 0.
+        The column with the ids of the rows, which identify rows in files of labels; by default they are the row
+        numbers, from 0.
     subject_column : str, optional
-        The column that says whose row it is, if a person may have several: text or integers,
-        without gaps.
+        The column that says which person a row is about, if a person may have several rows: text or integers, without
+        gaps.
     columns : sequence of str, optional
         The columns to use as features, in this order; by default all except labels, clients, ids
         and subjects.
@@ -146,7 +148,7 @@ def read_query(
     columns: Sequence[str] | None = None,
     raw: bool = False,
 ) -> Table:
-    """Read the rows that a query finds, in a database or in files.
+    """Read the rows that an SQL query returns, from a database or from files.
 
     Parameters
     ----------
@@ -155,7 +157,7 @@ def read_query(
     database : str, default=""
         A URL for SQLAlchemy (``postgresql://...``, ``sqlite:////data/visits.db``), or the path of a
         DuckDB file. By default (or with "duckdb://") DuckDB reads the files that the query names.
-        Needs ``flower-fedclust[sql]``.
+        All of these need ``flower-fedclust[sql]``.
     label_column, client_column, id_column, subject_column, columns, raw
         As in :func:`read_table`.
 
@@ -164,8 +166,8 @@ def read_query(
     ImportError
         If DuckDB or SQLAlchemy is not installed.
     ValueError
-        As in :func:`read_table`, or if the database refuses the query. Its own message may quote
-        rows and passwords, so it is the cause of the error, and not part of the message.
+        As in :func:`read_table`, or if the database refuses the query. The database's own message may quote rows and
+        passwords, so it is only attached as the cause of the error.
     """
     roles = {
         "label": label_column,
@@ -223,7 +225,7 @@ def _duckdb(database: str, **options: Any) -> Iterator[Any]:
 
 @contextmanager
 def _asking(database: str) -> Iterator[None]:
-    """Replace an error of the database by one without its message, which may quote rows and passwords."""
+    """Turn an error of the database into one without the database's message, which may quote rows and passwords."""
     try:
         yield
     except DataError:
@@ -238,8 +240,8 @@ def _asking(database: str) -> Iterator[None]:
 def _database(database: str, names: Collection[str]) -> Iterator[Callable[[str], Any]]:
     """Open a database, and yield a function that takes a query and returns a DataFrame.
 
-    A URL is opened by SQLAlchemy, and anything else by DuckDB. ``names`` are the columns that name
-    rows, clients or classes: their decimals become text.
+    SQLAlchemy opens a URL, and DuckDB anything else. ``names`` are columns with names of rows, clients or classes:
+    decimal numbers in them become text.
     """
     database = database.removeprefix("duckdb://")
     if "://" in database:
@@ -288,7 +290,7 @@ def table_of(
     *,
     raw: bool,
 ) -> Table:
-    """Return a table from a DataFrame.
+    """Return a DataFrame as a :class:`Table`, divided by the roles of its columns.
 
     Parameters
     ----------
@@ -296,7 +298,7 @@ def table_of(
     file : str
         The name of the source, for messages.
     roles : mapping of str to str or None
-        The columns with labels, clients, ids and subjects, by "label", "client", "id" and
+        The names of the columns with labels, clients, ids and subjects, under the keys "label", "client", "id" and
         "subject".
     columns : sequence of str, optional
         The features; by default all columns without a role.
@@ -334,7 +336,7 @@ def table_of(
 
 
 def _check_ids(ids: NDArray[Any] | None, file: str, column: str | None) -> None:
-    """Raise a DataError unless every row has an id of its own."""
+    """Raise a DataError if two rows have the same id."""
     if ids is not None and len(np.unique(ids)) < len(ids):
         raise DataError(
             f"{file}: column '{column}' has one id for several rows; give each row an id of its own."
@@ -396,15 +398,14 @@ def read_batches(
     Parameters
     ----------
     data : path
-        A .parquet, .csv, .arrow or .feather file, or a folder of them: the parts of one client's
-        rows, in the order of their names. Files whose names begin with "." or "_" are not read.
-        With a query, what DuckDB opens.
+        A .parquet, .csv, .arrow or .feather file, or a folder of such files, which together hold one client's rows, in
+        the order of the files' names. Files whose names begin with "." or "_" are not read. With a query, the database
+        that DuckDB opens.
     query : str, optional
         SQL for DuckDB, as in :func:`read_query`. Without ORDER BY, DuckDB may give the rows in
         another order each time.
     label_column, id_column, subject_column, columns
-        As in :func:`read_table`. Classes and ids are read into memory, and a number for each row's
-        subject.
+        As in :func:`read_table`. Classes, ids, and a number for the subject of each row are read into memory.
 
     Returns
     -------
@@ -464,7 +465,7 @@ def _subjects_in(rows: Batches, column: str | None, name: str) -> Subjects | Non
 
 
 def with_rows_of_spreadsheet(reason: str, path: Path) -> str:
-    """Add to a message that names rows, counted from 0, their numbers as a spreadsheet shows them."""
+    """Add the row numbers that a spreadsheet shows to a message in which rows are counted from 0."""
     rows = [int(row) for row in dict.fromkeys(re.findall(r"\brow (\d+)", reason))]
     if not rows or not path.is_file() or path.suffix.lower() not in (".csv", ".tsv", ".xlsx"):
         return reason
@@ -482,11 +483,10 @@ def read_by_client(
     subject_column: str | None = None,
     columns: Sequence[str] | None = None,
 ) -> FederatedRows | None:
-    """Spread a large .parquet, .arrow or .feather file over its clients.
+    """Divide a large .parquet, .arrow or .feather file among its clients.
 
-    It is read in batches, into a temporary file for each client, which is deleted with the rows.
-    Returns None if the file is small, or has too many clients. Parameters are as in
-    :func:`read_table`.
+    It is read in batches, into a temporary file for each client. These files are deleted when the returned rows are no
+    longer used. Returns None if the file is small, or has too many clients. Parameters are as in :func:`read_table`.
     """
     path = Path(path)
     if (
@@ -528,9 +528,9 @@ def read_by_client(
 
 
 def _size_of(path: Path) -> float:
-    """Return about how many bytes the rows of a file take as floats.
+    """Return about how many bytes the rows of a file take: see MOST_IN_MEMORY.
 
-    Infinity for a folder, 0 if it cannot be read in batches.
+    Returns infinity for a folder, and 0 for a file that cannot be read in batches.
     """
     ending = path.suffix.lower()
     if path.is_dir() or ending not in _PARTS:
@@ -563,7 +563,7 @@ def _open_part(path: Path) -> Part:
 
 
 def _files_in(folder: Path) -> list[Path]:
-    """Return the files of a folder in the order of their names; hidden files and files of programs are left out."""
+    """Return the files of a folder, sorted by name, without hidden files and files that programs make."""
     paths = sorted(
         path for path in folder.iterdir() if not path.is_dir() and not _is_of_a_program(path.name)
     )
@@ -576,7 +576,7 @@ def _files_in(folder: Path) -> list[Path]:
 
 
 def _is_of_a_program(name: str) -> bool:
-    """Tell whether a file holds no rows: hidden files, Excel's marks of open tables, and files that Windows writes."""
+    """Tell whether a file holds no rows: it is hidden, Excel's mark of an open table, or written by Windows."""
     return name[0] in "._" or name.startswith("~$") or name.lower() in ("thumbs.db", "desktop.ini")
 
 
@@ -595,8 +595,8 @@ def read_folder(
     ----------
     folder : path
         Its files are read in the order of their names; each client is named after its file. Folders
-        inside it, and files whose names begin with ".", "_" or "~$", Thumbs.db and desktop.ini, are
-        not read.
+        inside it, files whose names begin with ".", "_" or "~$", Thumbs.db and desktop.ini are not
+        read.
     label_column : str, optional
         The column that holds the true classes, in every file.
     id_column : str, optional
@@ -685,7 +685,7 @@ def rows_in_order(table: Table, wanted: Sequence[str], source: str) -> Any:
 
 
 def _read_frame(path: Path, roles: Mapping[str, str | None], *, raw: bool) -> Any:
-    """Return the file as a pandas DataFrame with text as column names."""
+    """Read a file into a pandas DataFrame whose column names are text."""
     if path.is_dir():
         raise DataError(
             f"{path} is a folder; use read_folder for a folder with a file for each client."
@@ -705,7 +705,7 @@ def _read_frame(path: Path, roles: Mapping[str, str | None], *, raw: bool) -> An
 
 
 def _named(roles: Mapping[str, str | None]) -> list[str]:
-    """Return the columns that have a role."""
+    """Return the names of the columns that have a role."""
     return [name for name in roles.values() if name is not None]
 
 
@@ -715,7 +715,7 @@ def _read_excel(file: IO[bytes], path: Path) -> Any:
 
     with zipfile.ZipFile(file) as archive:
         check_size(sum(member.file_size for member in archive.infolist()), path.name)
-    # All cells as they are: text stays text, also if it looks like a missing value or a number.
+    # All cells are read as they are: text stays text, even if it looks like a missing value or a number.
     options = {"dtype": object, "keep_default_na": False, "na_values": [""]}
     sheets = pd.read_excel(file, sheet_name=None, header=None, **options)
     filled = [sheet for sheet in sheets.values() if len(sheet)]
@@ -759,7 +759,7 @@ def _read_labeled(_file: IO[bytes], path: Path) -> Any:
 
 
 def _labels_of(codes: Any, labeled: Any) -> dict[float, str]:
-    """Return the label of each code that has one and occurs."""
+    """Return the label of each code that occurs in the column and has a label."""
     labels = {category for category in labeled.cat.categories if isinstance(category, str)}
     pairs = zip(codes[labeled.isin(labels)], labeled[labeled.isin(labels)], strict=True)
     return {float(code): label for code, label in dict(pairs).items()}
@@ -771,7 +771,7 @@ def _read_parquet(file: IO[bytes], path: Path) -> Any:
 
     footer = parquet.read_metadata(file)
     check_size(8 * footer.num_rows * footer.num_columns, path.name)
-    # partitioning=None: a folder called "site=3" above the file must not become a column.
+    # partitioning=None, because a folder called "site=3" above the file must not become a column.
     return parquet.read_table(path, partitioning=None)
 
 
@@ -816,7 +816,7 @@ class _QueryPart(Part):
 
     @contextmanager
     def _relation(self) -> Iterator[Any]:
-        """Ask the query, and yield DuckDB's relation, from which the rows can be read in batches."""
+        """Run the query, and yield DuckDB's relation, from which the rows can be read in batches."""
         with _duckdb(self.database, config={"threads": 1}) as connection, _asking(self.database):
             relation = connection.sql(self.query)
             if relation is None:
@@ -828,7 +828,7 @@ class _QueryPart(Part):
         return (int(self.hash or 0),)
 
     def read(self, columns: list[str], n_rows: int) -> Generator[Any, None, None]:
-        """Yield columns of all rows, about ``n_rows`` at a time."""
+        """Yield the named columns of all rows, about ``n_rows`` at a time."""
         with self._relation() as relation:
             yield from relation.project(", ".join(map(_quoted, columns))).fetch_arrow_reader(n_rows)
 
@@ -851,7 +851,7 @@ _READERS: Mapping[str, Callable[[IO[bytes], Path], Any]] = {
     ".sav": _read_labeled,
 }
 
-#: The endings of the names of files with rows.
+#: The file name endings that can be read.
 ENDINGS = tuple(_READERS)
 
 #: Files that can be read in batches.

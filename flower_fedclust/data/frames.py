@@ -1,7 +1,7 @@
-"""Tables of pandas, Polars, PyArrow and other libraries that speak Arrow, with columns found by name.
+"""Tables of pandas, Polars, PyArrow and other libraries that support Arrow, with columns found by name.
 
-Whatever a user passes becomes a pandas DataFrame whose names are texts, or None if it has no names.
-The libraries are only imported if the user has already done so.
+Whatever table a user passes becomes a pandas DataFrame whose column names are texts; data without column names become
+None. pandas and PyArrow are only imported if the user passes a table.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from flower_fedclust.numerics.checks import (
     refuse_columns,
 )
 
-#: Advice for columns that are not numbers.
+#: What messages about columns that are not numbers advise.
 SCHEMA_ADVICE = ", or give a schema, which takes text, dates and gaps"
 
 
 def as_frame(table: Any, owner: str, *, names: Collection[str] = ()) -> Any:
     """Return a table with named columns as a pandas DataFrame with texts as names; None for anything else.
 
-    Takes a pandas or Polars DataFrame, a Polars LazyFrame, a PyArrow Table, a DuckDB relation, or
-    anything else with columns and an Arrow stream. Decimals become numbers; but in the columns
-    ``names``, which name rows, clients or classes, they become text. Raises a DataError for two
-    columns with one name, or for unusual types.
+    Takes a pandas or Polars DataFrame, a Polars LazyFrame, a PyArrow Table, a DuckDB relation, or anything else with
+    columns and an Arrow stream. Values of Arrow's decimal types become numbers, except in the columns ``names``, which
+    hold names of rows, clients or classes: there they become text. Raises a DataError for two columns with one name, or
+    for unusual types.
     """
     pandas = sys.modules.get("pandas")
     if pandas is not None and isinstance(table, pandas.DataFrame):
@@ -54,7 +54,7 @@ def as_frame(table: Any, owner: str, *, names: Collection[str] = ()) -> Any:
     try:
         arrow = pa.table(table)
         check_unique(arrow.column_names, owner)
-        # Without the mapper, booleans with gaps would become Python objects.
+        # Without types_mapper, booleans with missing values would become Python objects.
         fields = [_plain_field(field, is_name=field.name in names) for field in arrow.schema]
         schema = pa.schema(fields, metadata=arrow.schema.metadata)
         return arrow.cast(schema).to_pandas(
@@ -78,7 +78,7 @@ def is_table(value: object) -> bool:
 
 
 def _plain_field(field: Any, *, is_name: bool) -> Any:
-    """Return a decimal field as integers, floats or text, and a newer kind of text as text."""
+    """Return the type to which a field is cast: decimals to integers, floats or text, and string views to text."""
     import pyarrow as pa
 
     if pa.types.is_decimal(field.type):
@@ -90,7 +90,7 @@ def _plain_field(field: Any, *, is_name: bool) -> Any:
 def check_unique(
     names: Sequence[str], owner: str, remedy: str = "give each a name of its own"
 ) -> None:
-    """Raise a DataError if two columns have one name."""
+    """Raise a DataError if two columns have the same name."""
     if len(set(names)) < len(names):
         twice = [f"'{name}'" for name, count in Counter(names).items() if count > 1]
         raise DataError(f"{owner}: more than one column is called {', '.join(twice)}; {remedy}.")
@@ -101,8 +101,8 @@ def number_rows(
 ) -> NDArray[np.float64]:
     """Return the columns of a pandas DataFrame as floats, of shape (n_rows, n_columns); booleans become 0 and 1.
 
-    Raises a DataError that names every column with text, dates, mixed types, gaps or infinite
-    entries, with the first such row (counted from ``first_row``), and never a value.
+    If a column has text, dates, mixed types, missing or infinite entries, raises a DataError. It names all such columns
+    and the first such row of each (counted from ``first_row``), and never a value.
     """
     reasons, read = {}, {}
     for name, values in frame.items():
@@ -124,7 +124,8 @@ def number_rows(
         }
         rows = _side_by_side([(read | others)[name] for name in numeric], len(frame))
     else:
-        # All columns at once: one by one takes ten times as long, because rows are stored one after the other.
+        # All columns at once: one column after the other would take ten times as long, because the result is stored by
+        # rows.
         rows = frame[numeric].to_numpy(dtype=np.float64, na_value=np.nan)
     not_numeric = [
         reason.format(f"column '{name}'") for name, reason in reasons.items() if reason is not None
@@ -145,7 +146,7 @@ def _side_by_side(columns: Sequence[NDArray[np.float64]], n_rows: int) -> NDArra
 
 
 def _why_not_numeric(values: Any, first_row: int) -> str | None:
-    """Return why a column is not numeric, with a blank for its name; None if it is numeric."""
+    """Return why a column is not numeric, as a text with {} in place of the column's name; None if it is numeric."""
     import pandas as pd
 
     if pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_complex_dtype(values):
@@ -161,7 +162,7 @@ def _why_not_numeric(values: Any, first_row: int) -> str | None:
 
 
 def in_order(frame: Any, columns: Sequence[str], owner: str, source: str) -> Any:
-    """Return a DataFrame with its columns in another order; raise a DataError if it has other columns."""
+    """Return a DataFrame with its columns in the given order; raise a DataError if it has other columns."""
     names = list(frame.columns)
     if names == list(columns):
         return frame
@@ -177,9 +178,9 @@ def as_named(rows: Any, owner: str) -> Any:
 
 
 def as_new_rows(rows: Any, owner: str) -> Any:
-    """Return new rows for a model as a DataFrame; None if they have no names.
+    """Return new rows for a model as a DataFrame; None if their columns have no names.
 
-    A mapping of names to values, or a Series, is one row; a list of mappings is several.
+    A mapping of column names to values, or a Series, is one row; a list of mappings is several rows.
     """
     is_row = isinstance(rows, Mapping) and all(np.ndim(value) == 0 for value in rows.values())
     are_rows = (
@@ -195,9 +196,9 @@ def as_new_rows(rows: Any, owner: str) -> Any:
 def known_columns(
     frame: Any, needed: Collection[str], known: Collection[str], owner: str, source: str
 ) -> Any:
-    """Return a DataFrame without unknown columns, which a warning names.
+    """Return a DataFrame without its unknown columns, and warn that these are not used.
 
-    It is returned unchanged if it lacks a column that is needed.
+    If a needed column is missing, the DataFrame is returned unchanged, and the caller raises the error.
     """
     others = [name for name in frame.columns if name not in known]
     if not others or not set(needed) <= set(frame.columns):
@@ -211,7 +212,7 @@ def known_columns(
 
 
 def names_of(table: Any) -> list[str] | None:
-    """Return the names of a table's columns; None if they are only numbers, or if it is not a table."""
+    """Return the names of a table's columns; None if they are 0, 1, 2, ..., or if it is not a table."""
     frame = as_named(table, "the table")
     names = None if frame is None else list(frame.columns)
     return None if names == [str(index) for index in range(len(names or ()))] else names
@@ -232,7 +233,10 @@ def as_list(columns: str | Sequence[str]) -> list[str]:
 
 
 def ids_of(frame: Any) -> tuple[NDArray[Any] | None, str | None]:
-    """Return the index of a DataFrame and its name; (None, None) if it only numbers the rows, or is not unique."""
+    """Return the index of a DataFrame, as ids of its rows, and the index's name.
+
+    Both are None if the index only numbers the rows, is not unique, or has several levels.
+    """
     index = frame.index
     is_plain = (
         index.name is None
@@ -245,7 +249,7 @@ def ids_of(frame: Any) -> tuple[NDArray[Any] | None, str | None]:
 
 
 def check_same_order(labels: Any, frame: Any, owner: str, label: str = "labels") -> None:
-    """Raise a DataError if labels are a Series whose index is the table's in another order."""
+    """Raise a DataError if labels are a Series with the same index as the table, but in another order."""
     pandas = sys.modules.get("pandas")
     if pandas is None or frame is None or not isinstance(labels, pandas.Series):
         return
@@ -288,14 +292,14 @@ def check_same_names(names: Sequence[str], columns: Sequence[str], owner: str, s
 
 
 def _as_read(name: str) -> str:
-    """Return a name as a person reads it: without case, spaces, invisible marks and variants of characters."""
+    """Return a name in a form that is the same for names that look alike: only letters and digits, without case."""
     return "".join(
         letter for letter in unicodedata.normalize("NFKC", name).casefold() if letter.isalnum()
     )
 
 
 def is_unnamed(name: str) -> bool:
-    """Tell whether pandas made up this name for a column that has none in its file."""
+    """Tell whether a name, such as "Unnamed: 3", is the one that pandas gives to a column without a name."""
     return re.fullmatch(r"Unnamed: \d+", name) is not None
 
 

@@ -1,4 +1,4 @@
-"""Names of rows, clients and classes: text or integers, and never floats, which merge long codes."""
+"""Names of rows, clients and classes: text or integers, and never floats, which cannot tell long codes apart."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from numpy.typing import NDArray
 
 from flower_fedclust.numerics.checks import DataError
 
-#: Whole numbers up to this one are exact as floats; beyond it two codes may be one float.
+#: Whole numbers up to this are exact as floats. Beyond it, two different codes may become the same float.
 MOST_EXACT = 2**53
 
-#: Longer integers stay text, because NumPy joins unsigned and signed integers as floats.
+#: Larger integers stay text: they would be unsigned, and NumPy joins unsigned and signed integers as floats.
 MOST_INTEGER = 2**63 - 1
 
-#: Pattern of integers whose text follows from the number: 7, but not 007, +7 or 1e3.
+#: Patterns of texts that can be restored from their number: integers such as 7 (but not 007, +7 or 1e3), and whole
+#: floats such as 7.0.
 _INTEGER = r"0|-?[1-9]\d{0,17}"
 _WHOLE = r"(?:0|-?[1-9]\d{0,14})\.0"
 
@@ -25,8 +26,8 @@ _WHOLE = r"(?:0|-?[1-9]\d{0,14})\.0"
 def identities(values: Any, where: str) -> NDArray[Any]:
     """Return the names of rows, clients or classes as integers, truth values or text.
 
-    Floats become integers if all are whole, and otherwise text. Text becomes integers if that loses
-    nothing: if all entries are written as integers are, and none as 007.
+    Floats become integers if all are whole, and otherwise text. Text becomes integers if this loses nothing: all
+    entries must be written like integers, and none like 007.
 
     Parameters
     ----------
@@ -37,7 +38,7 @@ def identities(values: Any, where: str) -> NDArray[Any]:
     Raises
     ------
     DataError
-        If they are floats of which one is too large to tell whole numbers apart, or infinite.
+        If they are floats, and one is infinite or so large that neighboring whole numbers are the same float.
     """
     import pandas as pd
 
@@ -62,7 +63,7 @@ def identities(values: Any, where: str) -> NDArray[Any]:
             )
         if np.array_equal(floats, np.trunc(floats)):
             return floats.astype(np.int64)
-    # As a whole, days would be written with midnight as soon as one of them has a time of day.
+    # Dates are converted one by one: together, all would be written with a time of day if one of them has one.
     if kind in "mM":
         return np.asarray(series.map(str).astype(str).str.removesuffix(" 00:00:00"), dtype=str)
     texts = series.map(text_of) if series.dtype == object else series.astype(str)
@@ -76,7 +77,7 @@ def most_exact(dtype: Any) -> int:
 
 
 def check_spellings(names: Iterable[str], where: str) -> None:
-    """Raise a DataError if one client's name is spelled in two ways: a guarantee would cover only half of its rows."""
+    """Raise a DataError if two names look the same: a client with two names would have two separate guarantees."""
     known: dict[str, str] = {}
     for name in names:
         other = known.setdefault(_as_seen(name), name)
@@ -88,7 +89,7 @@ def check_spellings(names: Iterable[str], where: str) -> None:
 
 
 def _as_seen(name: str) -> str:
-    """Return a name without invisible characters, such as the byte order mark at the beginning of many files."""
+    """Return a name as it looks: without invisible characters, such as the byte order mark at the start of files."""
     letters = unicodedata.normalize("NFKC", name)
     shown = [
         letter
@@ -99,7 +100,7 @@ def _as_seen(name: str) -> str:
 
 
 def _shown(name: str) -> str:
-    """Return a name in quotation marks, as a code where a character does not show."""
+    """Return a name in quotation marks, with escape codes in place of invisible characters."""
     return (
         "'"
         + "".join(

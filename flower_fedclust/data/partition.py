@@ -1,8 +1,8 @@
-"""Splitting a table over clients: at random, by their classes, by clusters, or by a column.
+"""Splitting a table over clients: at random, by classes, by clusters, or by a column.
 
-Comparisons need clients, and one table has none. How the rows are spread decides how hard a problem
-is: equal parts at random are easy, and a client that has only one class is hard. The schemes agree
-with Flower Datasets where both have one.
+Comparisons need clients, and a single table has none. How the rows are spread decides how hard a problem is: equal
+parts at random are easy, and clients with only one class are hard. Schemes that Flower Datasets has as well give the
+same parts as there.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from flower_fedclust.data.frames import take
 from flower_fedclust.names import look_up
 from flower_fedclust.numerics.checks import check_integer
 
-# The spelling of each scheme.
+# How users write each scheme.
 _SCHEMES = ("iid", "dirichlet:ALPHA", "classes:N", "k-means", "sorted:COLUMN", "column")
 _SPELLING = {scheme.partition(":")[0]: scheme for scheme in _SCHEMES}
 _NEED_LABELS = ("dirichlet", "classes")
 
-# The number of draws after which a scheme that draws gives up.
+# How often a random scheme is drawn again before an error is raised.
 _ATTEMPTS = 11
 
 
@@ -109,10 +109,9 @@ def partition(
 def _parts_of_persons(
     table: Table, scheme: str, kind: str, n_clients: int, random_state: int
 ) -> list[NDArray[np.intp]]:
-    """Return the rows of each client, spreading persons with all of their rows.
+    """Return the numbers of each client's rows; all rows of a person go to the same client.
 
-    A guarantee per subject is for the rows that a person has at one client, so no person may be at
-    two.
+    A guarantee per subject covers the rows that a person has at one client, so no person may be at two clients.
     """
     if kind != "iid":
         raise ValueError(
@@ -135,10 +134,9 @@ def partition_indices(
 ) -> list[NDArray[np.intp]]:
     """Return the indices of each client's rows, ascending; each row is in exactly one array.
 
-    The rows are shuffled before they are split, because the schemes cut the rows, or each class, in
-    their order: in a file sorted by date, each client would get a period. The same seed gives the
-    same parts as Flower Datasets' IidPartitioner, DirichletPartitioner and PathologicalPartitioner
-    give for rows in this order.
+    The rows are shuffled first, because the schemes divide the rows, or each class, in order: in a file that is sorted
+    by date, each client would get one period. For the shuffled rows, the parts are the same as from Flower Datasets'
+    IidPartitioner, DirichletPartitioner and PathologicalPartitioner with the same seed.
 
     Parameters
     ----------
@@ -151,7 +149,7 @@ def partition_indices(
     kind, parameter = parsed_scheme(scheme)
     names, codes = _classes_and_codes(labels)
     n_rows = len(codes)
-    # Two streams: the shuffle must not use the random numbers of the partitioner.
+    # The shuffle has a seed of its own, because it must not use random numbers of the partitioner.
     shuffle_seed, *seeds = (
         int(word) for word in np.random.SeedSequence(random_state).generate_state(1 + _ATTEMPTS)
     )
@@ -161,7 +159,7 @@ def partition_indices(
         parts = _rows_of(codes, len(names))
     else:
         count = _checked_n_clients(n_clients, n_rows)
-        if kind == "sorted":  # rows with equal values are dealt at random
+        if kind == "sorted":  # the shuffle puts rows with equal values in random order
             parts = np.array_split(np.argsort(codes, kind="stable"), count)
         elif kind == "iid":
             parts = np.array_split(np.arange(n_rows), count)
@@ -175,8 +173,7 @@ def partition_indices(
 def hold_out_server_rows(table: Table, n_rows: int, *, random_state: int = 0) -> Table:
     """Take random rows out of a table and make them the public rows of the server.
 
-    If the table says whose rows they are, random persons are taken with all rows, until there are
-    enough rows.
+    If the table has subjects, random persons are taken out with all of their rows, until there are enough rows.
 
     Parameters
     ----------
@@ -190,7 +187,7 @@ def hold_out_server_rows(table: Table, n_rows: int, *, random_state: int = 0) ->
     Raises
     ------
     ValueError
-        If no row would be left, or none for one of the owners.
+        If no row would be left, or no row of one of the owners.
     """
     if table.server_rows is not None:
         return table
@@ -240,7 +237,7 @@ def hold_out_server_rows(table: Table, n_rows: int, *, random_state: int = 0) ->
 
 
 def _values_of(table: Table, column: str) -> NDArray[Any]:
-    """Return the values of the column by which "sorted:COLUMN" deals the rows."""
+    """Return the values of the column by which "sorted:COLUMN" sorts the rows."""
     names = list(table.rows.columns) if hasattr(table.rows, "iloc") else list(table.columns or ())
     n_columns = table.rows.shape[1]
     place = (
@@ -261,7 +258,7 @@ def _clusters(table: Table, n_clients: int, random_state: int) -> NDArray[np.int
     from sklearn.exceptions import ConvergenceWarning
 
     with warnings.catch_warnings():
-        # a warning about too few different rows, for which an error follows below
+        # scikit-learn warns if there are too few different rows; an error about them follows below
         warnings.simplefilter("ignore", ConvergenceWarning)
         clusters = KMeans(n_clients, n_init=1, random_state=random_state).fit_predict(table.rows)
     n_found = len(np.unique(clusters))
@@ -274,9 +271,9 @@ def _clusters(table: Table, n_clients: int, random_state: int) -> NDArray[np.int
 
 
 def parsed_scheme(scheme: str) -> tuple[str, float]:
-    """Split "dirichlet:0.3" into its name and its number (0 if it takes none).
+    """Split a scheme such as "dirichlet:0.3" into its name and its number (0 for schemes without a number).
 
-    Raises a ValueError for an unknown scheme, or a number that it cannot take.
+    Raises a ValueError for an unknown scheme, or for a number that the scheme cannot take.
     """
     kind, colon, text = scheme.partition(":")
     if kind not in _SPELLING:
@@ -338,7 +335,7 @@ def _dirichlet_parts(
 ) -> list[NDArray[np.intp]]:
     """Cut each class into shares drawn from a Dirichlet distribution, one for each client.
 
-    They are drawn again if a client gets no row; after several attempts a ValueError says so.
+    The shares are drawn again if a client gets no row; after several attempts, a ValueError is raised.
     """
     rng = np.random.default_rng(seed)
     rows_of_classes = _rows_of(codes, n_classes)
@@ -361,8 +358,7 @@ def _classes_parts(
 ) -> list[NDArray[np.intp]]:
     """Give each client one class in turn and others at random, as Li et al. do (2022, arXiv 2102.02079).
 
-    With at least as many clients as classes, no class is left out; with fewer it may be: draw
-    again.
+    With fewer clients than classes, a class may be left out; the classes are then drawn again.
     """
     n_rows = np.bincount(codes, minlength=n_classes)
     for seed in seeds if n_each <= n_classes <= n_clients * n_each else ():
@@ -385,7 +381,7 @@ def _classes_parts(
 def _chosen_classes(
     rng: np.random.Generator, n_clients: int, n_each: int, n_classes: int
 ) -> NDArray[np.bool_]:
-    """Return, of shape (n_clients, n_classes), which classes each client has."""
+    """Draw the classes that each client has; entry (i, j) says whether client i has class j."""
     chosen = np.zeros((n_clients, n_classes), dtype=bool)
     for client in range(n_clients):
         chosen[client, client % n_classes] = True

@@ -1,7 +1,7 @@
-"""Find the rows of each subject, a person who may have many rows. Only the equality of identities is kept.
+"""Find the rows of each subject: a person who may have many rows, and whom a column of identities names.
 
-Identities are text or integers, never floats, which merge long codes. They become numbers from 0 in
-an order that says nothing, and nothing else of them is kept, sent, or named in an error.
+Identities are text or integers, and never floats, which cannot tell long codes apart. They become numbers from 0, and
+hashes for drawing samples. The identities themselves are not kept, not sent, and not named in errors.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ from flower_fedclust.numerics.checks import DataError
 
 Integers = NDArray[np.int32]
 
-#: Files into which the hashes of identities are spread, so that only a part of them is in memory at a time.
+#: The number of files over which the hashes of identities are spread, so that only one file's are in memory at a time.
 N_BUCKETS = 64
 
-#: The keys of the words from which a site's own key draws subjects: the same whenever it reads its rows.
+#: The keys of the two hashes of an identity that are used to draw samples of subjects. They are constant, so that a
+#: subject has the same hashes whenever a site reads its rows; a site's secret key then decides who is drawn.
 _FOR_SAMPLES = ("subjects, first.", "subjects, other.")
 
-#: Record of a row: two hashes of 64 bits for equality, two hashes for samples, and its number.
+#: The record of a row: two hashes of 64 bits to tell subjects apart, two hashes to draw samples, and the row's number.
 _RECORD = np.dtype(
     [(name, np.uint64) for name in ("one", "two", "first", "second")] + [("row", np.int64)]
 )
@@ -36,10 +37,10 @@ _RECORD = np.dtype(
 
 @dataclass(frozen=True, eq=False)
 class Subjects:
-    """The subject of each row, as numbers that say nothing about who it is."""
+    """The subject of each row, as numbers that do not reveal who it is."""
 
     codes: Integers  #: A number from 0 for the subject of each row.
-    words: NDArray[np.uint64]  #: Two hashes of each subject's identity, for samples.
+    words: NDArray[np.uint64]  #: Two hashes of each subject's identity, for drawing samples.
 
     def __len__(self) -> int:
         return len(self.codes)
@@ -56,7 +57,7 @@ class Subjects:
 
     @property
     def fingerprint(self) -> NDArray[np.uint64]:
-        """Two numbers that follow from which rows share a subject, the same whenever the rows are read."""
+        """Two numbers that depend on the subjects of all rows, and are the same whenever the rows are read."""
         weights = 2 * np.arange(len(self.codes), dtype=np.uint64) + 1
         return np.asarray((self.words[self.codes] * weights[:, None]).sum(axis=0))
 
@@ -79,8 +80,8 @@ def subjects_of(identities: Any, where: str) -> Subjects:
     Raises
     ------
     DataError
-        If an identity is missing, blank or a word for a gap (``READ_AS_MISSING``), or is a float
-        that is not whole or too large to be told from its neighbors.
+        If an identity is missing, empty or a text such as "NA" (``READ_AS_MISSING``); or if it is a float that is not
+        whole, or so large that neighboring whole numbers are the same float.
     """
     import pandas as pd
 
@@ -91,9 +92,8 @@ def subjects_of(identities: Any, where: str) -> Subjects:
 def subjects_in_batches(columns: Iterable[Any], where: str) -> Subjects:
     """Return the subjects of rows, as :func:`subjects_of` does, for a column that comes in batches.
 
-    Keyed hashes of 128 bits are spread over files on disk, and counted one file after the other, so
-    memory stays small. The key is forgotten afterwards; nobody who does not have it can construct
-    two identities with one hash.
+    Keyed hashes of 128 bits are spread over files on disk, and compared one file after the other, so that little memory
+    is used. The key is random and is not kept. Without it, nobody can construct two identities with the same hash.
     """
     n_rows = 0
     with ExitStack() as stack:
@@ -117,7 +117,7 @@ def subjects_in_batches(columns: Iterable[Any], where: str) -> Subjects:
 
 
 def _hashed(columns: Iterable[Any], where: str) -> Iterator[NDArray[Any]]:
-    """Yield, for each batch, records with the hashes and the numbers of its rows."""
+    """Yield, for each batch, a record for each row, with its hashes and its number."""
     keys, first = (secrets.token_hex(8), secrets.token_hex(8)), 0
     for column in columns:
         plain = _plain(column, where, first)
@@ -141,8 +141,8 @@ def _hashes_of(identities: Any, keys: tuple[str, str]) -> NDArray[np.uint64]:
 def _plain(identities: Any, where: str, first_row: int) -> Any:
     """Return identities as a Series of integers or of text; raise a DataError if one is missing or a float.
 
-    Texts lose their surrounding spaces, so that "A1" and "A1 " are one person. A word for a gap,
-    such as "NA", would make one person of all rows whose person is unknown; it is refused.
+    Texts lose their surrounding spaces, so that "A1" and "A1 " are one person. A text for missing values, such as "NA",
+    is refused: it would make all rows whose person is unknown one person.
     """
     import pandas as pd
 
@@ -165,9 +165,9 @@ def _plain(identities: Any, where: str, first_row: int) -> Any:
         return pd.Series(floats.astype(np.int64))
     if kind in "iu":
         return series
-    # So "A1" and "A1 " are one person.
+    # "A1" and "A1 " are the same person.
     texts = series.map(text_of).str.strip()
-    # "NA" or an empty text would make one person of all rows whose person is unknown.
+    # With "NA" or an empty text, all rows whose person is unknown would count as one person.
     _check_given(texts.isin(READ_AS_MISSING).to_numpy(dtype=bool), where, first_row)
     return texts
 

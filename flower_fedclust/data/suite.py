@@ -1,8 +1,8 @@
 """Gagolewski's benchmark suite: batteries of data sets with reference labelings (gagolews/clustering-data-v1).
 
 A set is the file ``BATTERY/SET.data.gz``, with ``SET.labels0.gz``, ``SET.labels1.gz`` and so on
-beside it. The label 0 is noise, which is not scored. The package has none of the sets; users name
-their copy of the suite.
+beside it. Rows with the label 0 are noise, and are not scored. The package does not contain the suite; users name the
+folder of their copy.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from flower_fedclust.names import look_up
 from flower_fedclust.numerics.checks import DataError
 from flower_fedclust.outside import reading
 
-#: The prefix of the names of these sets, and the environment variable with the folder.
+#: The prefix of the names of the suite's sets; and the environment variable that names the folder of the suite.
 SUITE, FOLDER = "suite:", "FEDCLUST_SUITE"
 
 _ROWS = ".data.gz"
 
 
 def sets_named(name: str) -> list[str]:
-    """Return the names of all sets of a battery, or the name of a set itself.
+    """Return the names of all sets of a battery; for the name of a single set, only this name.
 
     Examples
     --------

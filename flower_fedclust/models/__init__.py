@@ -1,4 +1,4 @@
-"""Models: the results of strategies. They label rows that were not in the run."""
+"""Models: the results of strategies. They find the clusters of rows, also of rows that were not in the run."""
 
 from flower_fedclust.models.base import Clustered as Clustered
 from flower_fedclust.models.base import Model as Model

@@ -1,8 +1,7 @@
-"""The base class of models: labels, costs, places, and files.
+"""The base class of models, which give rows their clusters, costs, and places on a map, and can be saved.
 
-A model is what a run leaves: it assigns rows, also new ones, to clusters, without the rows that it
-was made from. It is sent and saved as a list of arrays (:meth:`Model.to_arrays`), and never
-pickled.
+A model is the result of a run. It assigns rows, also new ones, to clusters, and does not need the rows from which it
+was made. It is sent and saved as a list of arrays (:meth:`Model.to_arrays`), and never pickled.
 """
 
 from __future__ import annotations
@@ -33,16 +32,16 @@ _DESCRIPTION, _ARRAYS = "model.json", "model.npz"
 
 @dataclass(frozen=True)
 class Clustered:
-    """Labels, cost and places of some rows."""
+    """The clusters of some rows, their cost, and their places on a map if there is one."""
 
     labels: Labels  #: The cluster of each row.
-    #: The sum over rows of the squared distance to the nearest center, in the space of the centers.
+    #: The sum over rows of the squared distance to the nearest center (in the space of the centers: see Model.space).
     cost: float
     places: Floats | None = None  #: Where each row lies on the model's map, if it has one.
 
 
 class Model(ABC):
-    """What every clustering model can do.
+    """Base class with the methods of every model.
 
     A subclass states the name by which messages and files know it: ``class KMeansModel(Model,
     name="k-means")``.
@@ -58,9 +57,9 @@ class Model(ABC):
     columns_: Sequence[str] | None = None
     #: A point for each cluster, of shape (n_clusters, n_dimensions); None if clusters have no such points.
     cluster_points: Floats | None = None
-    #: The space in which :attr:`cluster_points` lie.
+    #: The space of :attr:`cluster_points`: the space of the rows, or another space to which the model maps rows.
     space: Literal["rows", "map", "embedding", "codes"] = "rows"
-    #: Points among the rows that determine the cluster of a row exactly; None if the model has none.
+    #: Points in the space of the rows from which :meth:`exact_clusters` finds clusters; None if the model has none.
     exact_points: Floats | None = None
     #: Whether the model holds data about single rows, and therefore is not sent to clients.
     stays_with_server: bool = False
@@ -126,15 +125,15 @@ class Model(ABC):
         """Make the model from the arrays that :meth:`to_arrays` returned."""
 
     def exact_clusters(self, rows: Floats, exponent: int) -> Labels:
-        """Return the cluster of each row, from that row alone and the same on every machine.
+        """Return the cluster of each row, computed from that row alone and the same on every machine.
 
-        Only for models with :attr:`exact_points`. Guarantees are about these clusters:
-        :meth:`predict` computes in floats, where other rows can decide a tie.
+        Only models with :attr:`exact_points` have this method. Guarantees need these clusters: :meth:`predict` computes
+        in floats, where a tie may be decided by the other rows in the batch.
 
         Parameters
         ----------
         rows : ndarray of shape (n_rows, n_columns)
-            On a grid: integers of norm at most 2^25.
+            Rows on a grid: integers of norm at most 2^25.
         exponent : int
             The exponent of the grid's unit.
         """
@@ -171,7 +170,7 @@ class Model(ABC):
                 raise FileExistsError(
                     f"{path} already holds a model; choose a new folder, so that nothing is lost."
                 )
-        # Only one of two processes that save at once can create it.
+        # Mode "x": if two processes save at the same time, only one can create the file.
         with (path / _ARRAYS).open("xb") as arrays:
             np.savez(arrays, *self.to_arrays())
         description = {
@@ -185,7 +184,7 @@ class Model(ABC):
         (path / _DESCRIPTION).write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
 
     def readable(self) -> dict[str, Any]:
-        """Return parts of the arrays that ``model.json`` shows in readable form."""
+        """Return the parts of the model that ``model.json`` shows in readable form; by default none."""
         return {}
 
     @staticmethod
@@ -226,7 +225,7 @@ class RowModel(Model):
     A subclass states how many columns its rows have, and implements :meth:`cluster_block`.
     """
 
-    #: The part of the model that determines the number of columns, with its verb, for messages.
+    #: The beginning of a sentence that says which part of the model fixes the number of columns: "the means have".
     columns_from: ClassVar[str]
     #: The number of columns of the rows.
     n_columns: int
@@ -237,10 +236,7 @@ class RowModel(Model):
 
     @property
     def _widest(self) -> int:
-        """The entries per row of the largest array that :meth:`cluster_block` makes.
-
-        It limits the blocks.
-        """
+        """The entries per row of the largest array that :meth:`cluster_block` makes; it determines the block size."""
         return self.n_columns + self.n_clusters
 
     def predict(self, rows: ArrayLike) -> Labels:
@@ -262,7 +258,7 @@ class RowModel(Model):
         return Clustered(labels, cost, places)
 
     def _checked(self, rows: ArrayLike | Any) -> Floats:
-        """Return rows as an array that the model can place; a table's columns are put into the model's order."""
+        """Return rows as an array with the model's columns; the columns of a table are put into the model's order."""
         frame = as_new_rows(rows, "rows")
         if frame is not None:
             if self.columns_ is not None:

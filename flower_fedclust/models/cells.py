@@ -1,6 +1,6 @@
 """Clusters made of the cells of a grid.
 
-The grid covers up to three directions of the rows. A cluster is a set of cells, so it may have any
+Rows are projected to at most three directions, which the grid covers. A cluster is a set of cells, so it may have any
 shape.
 """
 
@@ -23,10 +23,10 @@ Labels = NDArray[np.intp]
 
 
 class CellModel(RowModel, name="cells"):
-    """Clusters of any form: each cell of a grid has a cluster, or -1 for noise; rows outside have the nearest cell's.
+    """Clusters of any shape: each cell of a grid has a cluster, or -1 for noise.
 
-    The cost is in squared units of the rows, measured in the grid's columns from the center of a
-    row's cell.
+    A row outside the grid belongs to the nearest cell. The cost is the sum of the squared distances of rows from the
+    centers of their cells, in the directions of the grid and in squared units of the rows.
 
     Parameters
     ----------
@@ -34,13 +34,13 @@ class CellModel(RowModel, name="cells"):
         The cluster of each cell, from 0; -1 for noise.
     n_clusters : int
     low : array-like of shape (n_dimensions,)
-        The corner of the first cell.
+        The corner of the grid at which the first cell begins.
     width : float
-        Of a cell, the same in each direction.
+        The width of a cell, the same in each direction.
     density : array-like of the shape of the labels
-        About how many rows are in each cell; not negative.
+        The estimated number of rows in each cell; not negative.
     origin : array-like of shape (n_columns,)
-        The point of the rows from which the grid is measured.
+        The point in the space of the rows that is the grid's origin.
     directions : array-like of shape (n_columns, n_dimensions), optional
         The directions of the grid; by default the columns.
 
@@ -124,10 +124,7 @@ class CellModel(RowModel, name="cells"):
         )
 
     def _means(self) -> Floats:
-        """Return the mean of each cluster's rows, as far as cells show it.
-
-        For a cluster without rows, the mean of all.
-        """
+        """Return the mean of each cluster's rows, estimated from the cells; the mean of all rows if it has none."""
         weights = self.density_.ravel() + 1e-9
         centers, labels = self.grid_.centers(), self.labels_.ravel()
         inside = labels >= 0
@@ -140,11 +137,11 @@ class CellModel(RowModel, name="cells"):
         return np.where(totals > 0, means, weights @ centers / weights.sum())
 
     def _leave(self, places: Floats) -> Floats:
-        """Return places on the grid as points among the rows."""
+        """Return points on the grid as points in the space of the rows."""
         return self.origin_ + (places @ self.directions_.T if self.directions_.size else places)
 
     def cluster_block(self, rows: Floats) -> Clustered:
-        """Return the clusters of the cells of rows, and the cost."""
+        """Return the cluster of each row's cell, and the cost."""
         with np.errstate(over="ignore", invalid="ignore"):
             places = rows - self.origin_
             places = places @ self.directions_ if self.directions_.size else places
@@ -155,7 +152,7 @@ class CellModel(RowModel, name="cells"):
             )
 
     def exact_clusters(self, rows: Floats, exponent: int) -> Labels:
-        """Return the cluster of the cell of each row on a grid, exactly."""
+        """Return the cluster of each row's cell, computed exactly from rows on a grid of integers."""
         moved = rows - points_onto_grid(self.origin_[None, :], exponent)
         if self.directions_.size:
             moved = np.trunc(moved @ directions_onto_grid(self.directions_))
@@ -164,7 +161,8 @@ class CellModel(RowModel, name="cells"):
     def readable(self) -> dict[str, Any]:
         """Return the grid, and the size, mean and extent of each cluster, for ``model.json``.
 
-        Without directions they are in the units of the rows.
+        Without directions, coordinates are the ones of the rows; with directions, they are measured from the origin
+        along the directions.
         """
         shift = 0.0 if self.directions_.size else self.origin_
         labels, centers, half = (

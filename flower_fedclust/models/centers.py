@@ -1,4 +1,4 @@
-"""Clusters by the nearest center: among the rows, among their codes, or in a spectral embedding."""
+"""Clusters by the nearest center: in the space of the rows, or in a space to which the model maps rows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Labels = NDArray[np.intp]
 
 
 class CenterModel(RowModel):
-    """Base of models in which a row belongs to the nearest center, in a space where each row has a place."""
+    """Base of models that map each row to a place in some space, where it belongs to the nearest center."""
 
     cluster_points: Floats
 
@@ -81,11 +81,11 @@ class KMeansModel(CenterModel, name="k-means"):
         return f"KMeansModel({self.n_clusters} centers of {self.n_columns} columns)"
 
     def exact_clusters(self, rows: Floats, exponent: int) -> Labels:
-        """Return the index of the nearest center of each row on a grid, exactly."""
+        """Return the index of the nearest center of each row on a grid of integers, exactly."""
         return nearest_point(rows, points_onto_grid(self.cluster_centers_, exponent))
 
     def place(self, rows: Floats) -> Floats:
-        """Return the rows."""
+        """Return the rows themselves, because centers are in the space of the rows."""
         return rows
 
     def to_arrays(self) -> list[Floats]:
@@ -102,19 +102,19 @@ class KMeansModel(CenterModel, name="k-means"):
 class SpectralModel(CenterModel, name="spectral"):
     """Clusters by the nearest center in a spectral embedding, which also places new rows.
 
-    The place of a row x is ``k(x, Z) P``, where k is the Gaussian kernel, scaled to norm 1. The
-    cost of a row is at most 4 and has no unit.
+    The place of a row x is ``k(x, Z) P`` scaled to norm 1, where k is the Gaussian kernel. The cost of a row is at most
+    4 and has no unit.
 
     Parameters
     ----------
     dictionary : array-like of shape (n_atoms, n_columns)
-        Z.
+        The atoms, Z.
     bandwidth : float
-        Of the kernel, in the units of the rows.
+        The bandwidth of the kernel, in the units of the rows.
     projection : array-like of shape (n_atoms, n_dimensions)
-        P.
+        The matrix P, which turns kernel values into places.
     cluster_centers : array-like of shape (n_clusters, n_dimensions)
-        In the embedding.
+        The centers in the embedding.
 
     Attributes
     ----------
@@ -149,9 +149,9 @@ class SpectralModel(CenterModel, name="spectral"):
         return f"SpectralModel({self.n_clusters} clusters, {n_atoms} atoms of {self.n_columns} columns)"
 
     def exact_clusters(self, rows: Floats, exponent: int) -> Labels:
-        """Return the cluster of each row on a grid, embedded and compared with the centers exactly."""
+        """Return the cluster of each row on a grid of integers, embedded and compared with the centers exactly."""
         n_atoms, n_dimensions = self.projection_.shape
-        # At least the norm of k(x, Z) P, which is divided by its own norm; a product with a power of two is exact.
+        # An upper bound on the norm of k(x, Z) P. Its factor is a power of two, so that the product is exact.
         bound = float(np.abs(self.projection_).max()) * 2.0 ** math.ceil(
             math.log2(n_atoms * n_dimensions**0.5)
         )
@@ -164,7 +164,7 @@ class SpectralModel(CenterModel, name="spectral"):
     def embed(self, rows: ArrayLike) -> Floats:
         """Return the places of rows in the embedding, of shape (n_rows, n_dimensions).
 
-        Their norm is 1, or 0 for a row so far from every atom that its kernel values vanish.
+        A place has the norm 1, or 0 if the row is so far from every atom that its kernel values vanish.
         """
         return self.place(self._checked(rows))
 

@@ -1,4 +1,4 @@
-"""Soft clusters by a factorization."""
+"""Soft clusters: rows as sums of components, weighted by memberships."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from flower_fedclust.numerics.checks import check_real, checked_point, checked_r
 
 Floats = NDArray[np.float64]
 
-#: The smallest slope of a ray against the rows' plane. A flatter ray is shown where a ray of this slope meets the
-#: plane.
+#: With an origin, a component is represented by the point where its ray from the origin meets the plane of the rows. A
+#: ray with a smaller slope against this plane than LEAST_SLOPE is treated as if it had this slope.
 LEAST_SLOPE = 0.1
 
 
 class FactorModel(RowModel, name="factors"):
-    """Clusters by a factorization: a row is about a sum of components, weighted by its memberships.
+    """Clusters by a factorization: each row is approximated by a sum of components, weighted by its memberships.
 
-    A row's cluster is the one with the largest membership. The cost is ``||X - H W||^2``, in
-    squared units of the rows.
+    A row's cluster is the one with the largest membership. The cost is ``||X - H W||^2`` for the rows X, their
+    memberships H and the components W, in squared units of the rows.
 
     Parameters
     ----------
     components : array-like of shape (n_clusters, n_columns), or (n_clusters, n_columns + 1) with an origin
-        W.
+        The components, W.
     origin : array-like of shape (n_columns + 1,), optional
-        Where the components begin, if not at 0, and the coordinate that every row gets; see
+        The point that is subtracted from rows and, last, one more coordinate that every row gets; see
         :func:`~flower_fedclust.exact.factorization.lifted`.
     rho, mu_h : float, default=0
         The penalties for finding memberships; see
@@ -79,28 +79,27 @@ class FactorModel(RowModel, name="factors"):
         return f"FactorModel({self.n_clusters} components of {self.n_columns} columns)"
 
     def memberships(self, rows: ArrayLike) -> Floats:
-        """Return how much each row belongs to each cluster, of shape (n_rows, n_clusters): H for the model's W.
+        """Return the memberships H: how much each row belongs to each cluster, of shape (n_rows, n_clusters).
 
-        Each row's memberships depend on that row only. They are not negative, and need not add up
-        to 1.
+        Each row's memberships depend on that row only. They are not negative, and need not add up to 1.
         """
         return memberships_of(
             self._about_origin(self._checked(rows)), self.components_, self.penalties
         )
 
     def cluster_block(self, rows: Floats) -> Clustered:
-        """Return the clusters with the largest memberships, and the squared error of the factorization."""
+        """Return each row's cluster, the one with the largest membership, and the factorization's squared error."""
         rows = self._about_origin(rows)
         memberships = memberships_of(rows, self.components_, self.penalties)
         residuals = rows - memberships @ self.components_
         return Clustered(memberships.argmax(axis=1), float(np.sum(residuals**2)))
 
     def _about_origin(self, rows: Floats) -> Floats:
-        """Return rows as the components see them: lifted to the origin, if the model has one."""
+        """Return rows in the coordinates of the components: moved and with one more column, if there is an origin."""
         return rows if self._origin is None else lifted(rows, self._origin)
 
     def to_arrays(self) -> list[Floats]:
-        """Return the components, the penalties and the origin (no entries if it is 0)."""
+        """Return the components, the penalties and the origin (an empty array if there is none)."""
         origin = np.empty(0) if self._origin is None else self._origin
         return [self.components_, np.array([self.penalties.rho, self.penalties.mu_h]), origin]
 

@@ -1,7 +1,7 @@
 """Maps of rows, and clusters on them.
 
-A map is a plane in which similar rows lie close together. It was made once, from landmarks or from
-noisy rows; a new row finds its place by its distances to these.
+A map is a plane in which similar rows lie close together. It is made once, from landmarks or from noisy rows. A new row
+gets its place by its distances to the points from which the map was made.
 """
 
 from __future__ import annotations
@@ -43,19 +43,19 @@ class MapModel(CenterModel, name="map"):
     cluster_centers : array-like of shape (n_clusters, n_dimensions)
         On the map.
     n_neighbors : float
-        For placing a row: the perplexity for "tsne", the number of neighbors for "umap".
+        How a row is placed: the perplexity for "tsne", or the number of neighbors for "umap".
     min_dist : float, default=0.1
-        For "umap".
+        The parameter of this name of UMAP, for "umap".
     distances : array-like of shape (n_points, n_landmarks), optional
         Distances of the map's rows from the landmarks. They reveal as much as the rows themselves,
         so a model that has them stays with the server.
     squared : bool, default=True
-        Whether the distances between rows are estimated from the squares of these, which noise
-        would spoil.
+        Whether the distances between rows are estimated from the squares of ``distances``. This is more exact without
+        noise, and much worse with noise.
     origin : array-like of shape (n_columns_of_the_rows,), optional
     directions : array-like of shape (n_columns_of_the_rows, n_columns), optional
-        With the origin: it is subtracted from rows, they are projected, and the landmarks lie in
-        the projection.
+        Given together with ``origin``: rows are moved by the origin and projected to the directions, and the landmarks
+        are points of the projection.
 
     Attributes
     ----------
@@ -122,14 +122,14 @@ class MapModel(CenterModel, name="map"):
         return self.place(rows)
 
     def transform(self, rows: ArrayLike) -> Floats:
-        """Return where rows lie on the map, of shape (n_rows, n_dimensions); each depends on its own row only."""
+        """Return where rows lie on the map, of shape (n_rows, n_dimensions); a place depends on its row only."""
         return super().transform(rows)
 
     def place(self, rows: Floats) -> Floats:
         """Return where checked rows lie on the map, of shape (n_rows, n_dimensions).
 
-        A row lies among its nearest points of the map, weighted as t-SNE or UMAP does; no other new
-        row matters.
+        A row is placed among its nearest points of the map, weighted as in t-SNE or UMAP. Other new rows make no
+        difference.
         """
         if self._origin is not None and self._directions is not None:
             rows = within_reach(rows - self._origin) @ self._directions

@@ -1,4 +1,4 @@
-"""Gaussian mixtures."""
+"""Clusters by a Gaussian mixture."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ class MixtureModel(RowModel, name="mixture"):
         Above 0; they add up to 1.
     means : array-like of shape (n_components, n_columns)
     covariances : array-like of shape (n_components, n_columns, n_columns) or (n_components, n_columns)
-        Full, or variances by column; positive.
+        Full covariances, or the variances of the columns; positive.
     covariance_type : "full", "diag", "spherical" or "tied"
-        What the covariances have in common.
+        The structure of the covariances, as in scikit-learn's GaussianMixture.
 
     Attributes
     ----------
@@ -117,7 +117,7 @@ class MixtureModel(RowModel, name="mixture"):
         return np.asarray(logsumexp(self._log_densities(rows), axis=1))
 
     def _log_densities(self, rows: ArrayLike) -> Floats:
-        """Return the log-densities of rows at each component, weights included, of shape (n_rows, n_components)."""
+        """Return the logarithm of each component's weighted density at each row: (n_rows, n_components)."""
         checked = self._checked(rows)
         parts = [
             densities_of(checked[block], self._prototypes)
@@ -127,11 +127,11 @@ class MixtureModel(RowModel, name="mixture"):
 
     @property
     def _prototypes(self) -> Prototypes:
-        """The components as prototypes, with which densities are computed in floats."""
+        """The components as :class:`Prototypes`, whose densities are computed in floats."""
         return Prototypes(self.means_, self.covariances_, self.weights_)
 
     def exact_clusters(self, rows: Floats, exponent: int) -> Labels:
-        """Return the most probable component of each row on a grid, exactly."""
+        """Return the most probable component of each row on a grid of integers, with the same bits on every machine."""
         whitening, constants = self._whitening
         return np.asarray(
             log_densities(whitened(rows, self.means_, whitening, exponent), constants).argmax(
@@ -140,7 +140,7 @@ class MixtureModel(RowModel, name="mixture"):
         )
 
     def cluster_block(self, rows: Floats) -> Clustered:
-        """Return the most probable components, and the squared distances to their means."""
+        """Return each row's most probable component, and the sum of the squared distances to their means."""
         labels = densities_of(rows, self._prototypes).argmax(axis=1)
         offsets = rows - self.means_[labels]
         return Clustered(labels, float(np.einsum("ij,ij->", offsets, offsets)))

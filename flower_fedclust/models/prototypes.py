@@ -1,4 +1,4 @@
-"""Clusters made of prototypes."""
+"""Clusters made of prototypes, each of which stands for many rows."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ Labels = NDArray[np.intp]
 class PrototypeModel(RowModel, name="prototypes"):
     """Clusters made of prototypes, each of which represents rows by a Gaussian, or by its mean only.
 
-    The cost is in squared units of the rows, measured from the mean of the densest, or nearest,
-    prototype.
+    The cost is the sum of the squared distances of rows to the mean of the prototype with the largest density at the
+    row (without covariances: the nearest mean), in squared units of the rows.
 
     Parameters
     ----------
@@ -36,7 +36,7 @@ class PrototypeModel(RowModel, name="prototypes"):
         density, the sum of its prototypes' Gaussians weighted by their counts; without, to the
         cluster of the nearest mean.
     counts : array-like of shape (n_prototypes,), optional
-        About how many rows each stands for; equal by default.
+        About how many rows each prototype stands for; equal by default.
 
     Attributes
     ----------
@@ -78,7 +78,7 @@ class PrototypeModel(RowModel, name="prototypes"):
         if not (np.isfinite(self.counts_) & (self.counts_ > 0)).all():
             raise ValueError("counts: every prototype needs a finite number above 0.")
         self.exact_points = self.means_ if self.covariances_ is None else None
-        # The weighted mean of each cluster's prototypes; the mean of all for a cluster without any.
+        # The weighted mean of each cluster's prototypes; the mean of all prototypes for a cluster without any.
         weights = (self.clusters_[:, None] == np.arange(n_clusters)) * self.counts_[:, None]
         weights[:, weights.sum(axis=0) == 0] = self.counts_[:, None]
         self.cluster_points = np.asarray((weights / weights.sum(axis=0)).T @ self.means_)
@@ -98,7 +98,7 @@ class PrototypeModel(RowModel, name="prototypes"):
         return len(self.means_) + self.n_columns
 
     def exact_clusters(self, rows: Floats, exponent: int) -> Labels:
-        """Return the cluster of the nearest mean of each row on a grid, exactly."""
+        """Return the cluster of the nearest mean of each row on a grid of integers, exactly."""
         return self.clusters_[nearest_point(rows, points_onto_grid(self.means_, exponent))]
 
     def cluster_block(self, rows: Floats) -> Clustered:

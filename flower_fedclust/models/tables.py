@@ -1,4 +1,4 @@
-"""A model of raw tables: a preparation, and a model of the prepared rows."""
+"""A model of raw tables: a preparation that turns tables into rows of numbers, and a model of these rows."""
 
 from __future__ import annotations
 
@@ -14,15 +14,17 @@ from flower_fedclust.models.base import Clustered, Model
 from flower_fedclust.outside import parse_json
 from flower_fedclust.tables.preparation import Preparation
 
-#: Characters of a preparation and the name of its model: 1024 quantiles of each of 500 columns.
+#: The most bytes of JSON for a preparation and the name of its model: enough for 1024 quantiles of 500 columns each.
 LONGEST_PREPARATION = 2**25
 
-#: Methods that some models have, and that take rows: distances or places, memberships, and log-densities.
+#: Methods of some models that take rows; a TableModel prepares tables before it calls them.
 _OF_ROWS = ("transform", "predict_proba", "score_samples")
 
 
 class TableModel(Model, name="table"):
-    """Clusters of the rows of raw tables, with text, dates and gaps: a table is prepared, and its rows are clustered.
+    """Clusters of the rows of raw tables, which may have text, dates and gaps.
+
+    A table is first prepared: it becomes rows of numbers, for which ``model`` finds the clusters.
 
     Other attributes, such as ``cluster_centers_``, come from the model of the prepared rows.
 
@@ -30,7 +32,7 @@ class TableModel(Model, name="table"):
     ----------
     preparation : Preparation
     model : Model
-        Of the prepared rows.
+        The model of the prepared rows.
 
     Attributes
     ----------
@@ -80,7 +82,7 @@ class TableModel(Model, name="table"):
         return self.model.predict(self.prepare(table))
 
     def cost(self, table: Any) -> float:
-        """Return the sum over rows of the squared distance to the nearest center, among prepared rows."""
+        """Return the sum over prepared rows of the squared distance to the nearest center."""
         return self.model.cost(self.prepare(table))
 
     def cluster(self, table: Any, places: NDArray[np.float64] | None = None) -> Clustered:
